@@ -17,7 +17,7 @@ static const int64_t sizes[] = {0, 1, 7, 16, 1009, 65536 + 3, 300007};
 
 static struct comm *world;
 
-/* Returns a value of any magnitude, so that sums in another order have other bits. */
+/* Returns a value of varying magnitude, so that sums in another order have other bits. */
 static float get_value(int rank, int64_t index, int seed)
 {
     uint64_t x = ((uint64_t)rank << 48) ^ ((uint64_t)seed << 40) ^ (uint64_t)index;

@@ -1,13 +1,16 @@
-/* The rows of the sequences in an attention test. The sequences are packed; LEAD rows before and
- * TRAIL rows after them belong to no sequence. */
+/* Row layout of the attention tests. All sequences are packed into one tensor. The LEAD rows before
+ * them and the TRAIL rows after them belong to no sequence. */
 #pragma once
 
 #include <stdint.h>
 
 enum { SEQUENCES_MAX = 4, LEAD = 2, TRAIL = 3 };
 
-/* attention_rows_set_offsets - compute the first row of each sequence, the end of the last one, and
- * the longest length; return the total number of rows. */
+/* attention_rows_set_offsets - compute the first row of each sequence and the longest length.
+ *
+ * It returns the number of rows of the tensor.
+ *
+ * Shapes    cu [sequences + 1], ends with the end of the last sequence;  lengths [sequences] */
 static inline int64_t attention_rows_set_offsets(int32_t *cu, const int64_t *lengths,
                                                  int64_t sequences, int64_t *longest)
 {

@@ -1,7 +1,7 @@
 /* Runs the tests of the operations on a GPU. Heap and stack are in managed memory, and each
  * operation waits for the GPU before it returns.
  *
- *   test_cuda_operations NAME [WORD]
+ *   test_cuda_operations NAME [ARGUMENT]
  *   test_cuda_operations --list */
 #include <pthread.h>
 
@@ -19,14 +19,14 @@ extern "C" {
     X(norm)                                                                                        \
     X(flat)                                                                                        \
     X(embedding) X(rows) X(llama) X(linear) X(cross_entropy) X(attention) X(attention_features)
-#define ON_GPU_PROTOTYPE(name) int on_gpu_##name(int count, char **words);
+#define ON_GPU_PROTOTYPE(name) int on_gpu_##name(int count, char **arguments);
 ON_GPU_TESTS(ON_GPU_PROTOTYPE)
 #undef ON_GPU_PROTOTYPE
 }
 
 static const struct {
     const char *name;
-    int (*run)(int count, char **words);
+    int (*run)(int count, char **arguments);
 } tests[] = {
 #define ON_GPU_ROW(name) {#name, on_gpu_##name},
     ON_GPU_TESTS(ON_GPU_ROW)
@@ -38,15 +38,16 @@ static char *heap;
 static size_t used;
 static struct device *gpu;
 
+/* The selected test, its arguments and its exit code. */
 static struct {
-    int (*test)(int count, char **words);
+    int (*run)(int count, char **arguments);
     int count, code;
-    char **words;
-} run;
+    char **arguments;
+} selected;
 
-static void skip(const char *what, const char *why)
+static void skip_tests(const char *missing, const char *reason)
 {
-    printf("skipped: %s: %s\n", what, why);
+    printf("skipped: %s: %s\n", missing, reason);
     exit(CHECK_SKIPPED);
 }
 
@@ -62,15 +63,16 @@ extern "C" void *on_gpu_allocate(size_t bytes)
 extern "C" void on_gpu_free(void *memory)
 {
     if (memory != nullptr && (memory < heap || memory >= heap + heap_bytes)) {
-        free(memory); /* memory of library functions */
+        free(memory); /* a library function allocated it */
     }
 }
 
 /* ---- operations that wait ---- */
 
-template <auto OPERATION> struct waiting;
-template <typename... A, status (*OPERATION)(struct kernels *, A...)> struct waiting<OPERATION> {
-    static status act(struct kernels *k, A... arguments)
+template <auto OPERATION> struct run_and_wait;
+template <typename... A, status (*OPERATION)(struct kernels *, A...)>
+struct run_and_wait<OPERATION> {
+    static status call(struct kernels *k, A... arguments)
     {
         TRY(OPERATION(k, arguments...));
         return device_wait(k->device, k->stream, CUDA_WAIT_SECONDS);
@@ -82,7 +84,7 @@ extern "C" struct kernels *on_gpu_context(struct device *dev, enum dtype dtype,
 {
     struct kernels *k = nullptr;
     CHECK_OK(kernels_create(dev, dtype, 1, limits, &k));
-#define ON_GPU_WAIT(name) k->table.name = waiting<cuda_##name>::act;
+#define ON_GPU_WAIT(name) k->table.name = run_and_wait<cuda_##name>::call;
     KERNELS_OPERATIONS(ON_GPU_WAIT)
 #undef ON_GPU_WAIT
     return k;
@@ -95,24 +97,24 @@ extern "C" struct device *on_gpu_device()
 
 /* ---- main program ---- */
 
-static void *body(void *unused)
+static void *run_selected(void *unused)
 {
     CHECK(cudaSetDevice(0) == cudaSuccess);
-    run.code = run.test(run.count, run.words);
+    selected.code = selected.run(selected.count, selected.arguments);
     return unused;
 }
 
-static void prepare()
+static void prepare_gpu()
 {
     int count = 0, concurrent = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess || count == 0) {
-        skip("no GPU", cudaGetErrorString(error));
+        skip_tests("no GPU", cudaGetErrorString(error));
     }
     CHECK(cudaDeviceGetAttribute(&concurrent, cudaDevAttrConcurrentManagedAccess, 0) ==
           cudaSuccess);
     if (concurrent == 0) {
-        skip("managed memory", "this GPU and the host cannot use it at the same time");
+        skip_tests("managed memory", "this GPU and the host cannot use it at the same time");
     }
     cuda_register();
     CHECK_OK(device_create(DEVICE_CUDA, 0, &gpu));
@@ -121,35 +123,35 @@ static void prepare()
     heap = static_cast<char *>(memory);
 }
 
-static void choose(int count, char **words)
+static void select_test(int count, char **arguments)
 {
     for (const auto &test : tests) {
-        if (count > 1 && strcmp(words[1], "--list") == 0) {
+        if (count > 1 && strcmp(arguments[1], "--list") == 0) {
             puts(test.name);
-        } else if (count > 1 && strcmp(words[1], test.name) == 0) {
-            run = {test.run, count - 1, 0, words + 1};
+        } else if (count > 1 && strcmp(arguments[1], test.name) == 0) {
+            selected = {test.run, count - 1, 0, arguments + 1};
         }
     }
-    if (count > 1 && strcmp(words[1], "--list") == 0) {
+    if (count > 1 && strcmp(arguments[1], "--list") == 0) {
         puts("attention aligned\nattention wgmma");
         exit(0);
     }
-    if (run.test == nullptr) {
-        fprintf(stderr, "usage: %s NAME [WORD], or --list\n", words[0]);
+    if (selected.run == nullptr) {
+        fprintf(stderr, "usage: %s NAME [ARGUMENT], or --list\n", arguments[0]);
         exit(64);
     }
 }
 
-int main(int count, char **words)
+int main(int count, char **arguments)
 {
     pthread_attr_t attributes;
     pthread_t thread;
-    choose(count, words);
-    prepare();
+    select_test(count, arguments);
+    prepare_gpu();
     CHECK(pthread_attr_init(&attributes) == 0);
     CHECK(pthread_attr_setstack(&attributes, heap + heap_bytes, stack_bytes) == 0);
-    CHECK(pthread_create(&thread, &attributes, body, nullptr) == 0);
+    CHECK(pthread_create(&thread, &attributes, run_selected, nullptr) == 0);
     CHECK(pthread_join(thread, nullptr) == 0);
     CHECK_OK(device_destroy(&gpu));
-    return run.code;
+    return selected.code;
 }

@@ -1,5 +1,9 @@
-/* Shared code of the tests of operations: guarded tensors with seeded contents, contexts for every
- * instruction set that this processor runs, and comparisons with the oracle. */
+/* Shared code of the tests of operations: seeded tensors between guard bytes, contexts for every
+ * instruction set that this processor supports, and comparisons with the oracle.
+ *
+ * Letters of shapes are those of kernels.h: B batch, T tokens, N rows (B T), C width, H heads,
+ * G key-value heads, D head width, F inner width, V vocabulary, P positions; in a GEMM, K inner
+ * size and M outputs. */
 #pragma once
 
 #include <math.h>
@@ -17,10 +21,9 @@
 #include "tests/kernels/on_gpu.h" /* include last: it redefines malloc and free */
 #endif
 
-enum {
-    GUARD = 64,
-    UNTOUCHED = 0xff
-}; /* bytes around the elements; initial value of all bytes, which is NaN */
+/* GUARD: guard bytes before and after the elements. UNTOUCHED: initial value of all bytes; elements
+ * of such bytes are NaN. */
+enum { GUARD = 64, UNTOUCHED = 0xff };
 
 /* element_bytes - return the bytes of an element; the dtype may be ORACLE_F64. */
 static inline size_t element_bytes(enum dtype dtype)
@@ -28,7 +31,7 @@ static inline size_t element_bytes(enum dtype dtype)
     return dtype == ORACLE_F64 ? 8 : dtype_bytes(dtype);
 }
 
-/* tensor_bytes - return the bytes of a tensor with its row padding. */
+/* tensor_bytes - return the bytes of a tensor, including the gaps between its rows. */
 static inline size_t tensor_bytes(struct tensor t)
 {
     return (size_t)(t.rows * t.stride) * element_bytes(t.dtype);
@@ -62,7 +65,7 @@ static inline void operation_check_guards(struct tensor t)
     }
 }
 
-/* operation_release - check the guards and free a tensor; it may be absent. */
+/* operation_release - check the guard bytes and free a tensor, which may be absent. */
 static inline void operation_release(struct tensor *t)
 {
     if (t->data != NULL) {
@@ -72,7 +75,7 @@ static inline void operation_release(struct tensor *t)
     t->data = NULL;
 }
 
-/* operation_fill - fill with seeded normal numbers times scale. */
+/* operation_fill - fill a tensor with seeded normal numbers times scale. */
 static inline void operation_fill(struct tensor t, uint64_t seed, double scale)
 {
     uint64_t key = random_key(seed, RANDOM_TEST, 0, 0);
@@ -93,7 +96,7 @@ static inline struct tensor operation_random(enum dtype dtype, int64_t rows, int
     return t;
 }
 
-/* operation_set - set all elements to a value. */
+/* operation_set - set all elements of a tensor to a value. */
 static inline void operation_set(struct tensor t, double value)
 {
     for (int64_t r = 0; r < t.rows; r++) {
@@ -103,7 +106,7 @@ static inline void operation_set(struct tensor t, double value)
     }
 }
 
-/* operation_copy - return a copy in another dtype. */
+/* operation_copy - allocate a copy of a tensor in another dtype. */
 static inline struct tensor operation_copy(struct tensor from, enum dtype dtype)
 {
     struct tensor t = operation_tensor(dtype, from.rows, from.columns, from.columns);
@@ -111,8 +114,10 @@ static inline struct tensor operation_copy(struct tensor from, enum dtype dtype)
     return t;
 }
 
-/* operation_difference - compute max |a - b| / max |b| (at least 1e-30); infinity if only one of
- * two elements is NaN. */
+/* operation_difference - compute max |a - b| / max |b|, with at least 1e-30 as denominator.
+ *
+ * Numerics  equal elements and pairs of NaN differ by 0; the result is infinity if another
+ *           difference is NaN or infinite */
 static inline double operation_difference(struct tensor a, struct tensor b)
 {
     double max_difference = 0, size = 1e-30;
@@ -140,7 +145,7 @@ static inline double operation_difference(struct tensor a, struct tensor b)
     return max_difference / size;
 }
 
-/* operation_equal - return whether all bytes are equal. */
+/* operation_equal - return whether all bytes of two tensors are equal. */
 static inline bool operation_equal(struct tensor a, struct tensor b)
 {
     return tensor_bytes(a) == tensor_bytes(b) && memcmp(a.data, b.data, tensor_bytes(a)) == 0;
@@ -175,7 +180,7 @@ static inline struct kernels *operation_context(struct device *dev, const char *
     return on_gpu_context(dev, dtype, limits);
 }
 #else
-/* The processor's instruction sets, best last. Each test runs with all that this machine
+/* The instruction sets of the CPU back-end, best last. Each test runs with all that this machine
  * supports. */
 static const char *const operation_variants[] = {"baseline", "v3", "v4", "v4_bf16"};
 enum { OPERATION_VARIANTS = 4, OPERATION_ON_GPU = 0, OPERATION_HOST = 1 };
@@ -196,7 +201,7 @@ static inline struct kernels *operation_context(struct device *dev, const char *
 }
 #endif
 
-/* operation_device - return the device of the contexts. */
+/* operation_device - return the device on which the operations run. */
 static inline struct device *operation_device(void)
 {
 #ifdef OPERATION_CUDA
@@ -208,17 +213,17 @@ static inline struct device *operation_device(void)
 #endif
 }
 
-/* operation_device_release - release the device of operation_device. */
+/* operation_device_release - release the device that operation_device returned. */
 static inline void operation_device_release(struct device *dev)
 {
-    if (OPERATION_HOST) { /* the program owns the GPU device */
+    if (OPERATION_HOST) { /* on_gpu.cc releases the GPU */
         CHECK_OK(device_destroy(&dev));
     }
 }
 
 /* operation_run_all - run a test with every instruction set and dtype.
  *
- * k has one thread and `other` has three. Their results must be equal bit for bit. */
+ * k has one thread and `other` has three. The test checks that their results have the same bits. */
 static inline void operation_run_all(const struct kernels_limits *limits,
                                      void (*test)(struct kernels *k, struct kernels *other))
 {
@@ -239,12 +244,12 @@ static inline void operation_run_all(const struct kernels_limits *limits,
     operation_device_release(dev);
 }
 
-/* operation_check_error - fail if an error is above its tolerance or NaN. */
-static inline void operation_check_error(const char *what, struct kernels *k, double error,
+/* operation_check_error - end the test if the error of `name` is above its tolerance or NaN. */
+static inline void operation_check_error(const char *name, struct kernels *k, double error,
                                          double tolerance)
 {
     if (!(error <= tolerance)) {
-        fprintf(stderr, "%s: %s: error %.3g > %.3g\n", kernels_description(k), what, error,
+        fprintf(stderr, "%s: %s: error %.3g > %.3g\n", kernels_description(k), name, error,
                 tolerance);
         exit(1);
     }

@@ -40,8 +40,8 @@ static bool is_present(struct tensor t)
     return t.data != NULL;
 }
 
-/* gelu(x) = x Phi(x), with the normal distribution or its tanh approximation Phi(x) ~ (1 +
- * tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 (Hendrycks, Gimpel 2016). */
+/* gelu(x) = x Phi(x), where Phi is the normal distribution function or its approximation
+ * (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 (Hendrycks, Gimpel 2016). */
 double oracle_activation(double x, enum activation act)
 {
     switch (act) {
@@ -208,10 +208,11 @@ void oracle_embedding_backward(struct tensor d_token_table, struct tensor d_posi
 {
     for (int64_t n = 0; n < dy.rows; n++) {
         for (int64_t c = 0; c < dy.columns; c++) {
-            double part = oracle_get(dy, n, c) * oracle_dropout_factor(dropout, n * dy.columns + c);
-            add_to_element(d_token_table, tokens[n], c, part);
+            double factor = oracle_dropout_factor(dropout, n * dy.columns + c);
+            double gradient = oracle_get(dy, n, c) * factor;
+            add_to_element(d_token_table, tokens[n], c, gradient);
             if (is_present(d_position_table)) {
-                add_to_element(d_position_table, positions[n], c, part);
+                add_to_element(d_position_table, positions[n], c, gradient);
             }
         }
     }
@@ -267,8 +268,8 @@ void oracle_residual_norm_forward(struct tensor z, struct tensor y, struct tenso
     if (is_present(delta)) {
         for (int64_t n = 0; n < x.rows; n++) {
             for (int64_t c = 0; c < x.columns; c++) {
-                double keep = oracle_dropout_factor(dropout, n * x.columns + c);
-                oracle_set(z, n, c, oracle_get(x, n, c) + keep * oracle_get(delta, n, c));
+                double factor = oracle_dropout_factor(dropout, n * x.columns + c);
+                oracle_set(z, n, c, oracle_get(x, n, c) + factor * oracle_get(delta, n, c));
             }
         }
     }
@@ -289,15 +290,16 @@ void oracle_residual_norm_forward(struct tensor z, struct tensor y, struct tenso
     }
 }
 
-/* Returns the gradient of y, with the residual stream's gradient if the stream continues from y. */
+/* Returns the gradient of y. After a post-norm, the residual stream continues from y, so that dz is
+ * part of it. */
 static double get_output_gradient(struct tensor dz, struct tensor dy, int64_t n, int64_t c,
                                   enum norm_residual residual)
 {
     return oracle_get(dy, n, c) + (residual == NORM_RESIDUAL_POST ? oracle_get(dz, n, c) : 0.0);
 }
 
-/* With h = (z - mean) r and g = dy gamma: dz = r (g - mean(g) - h mean(g h)). The term mean(g)
- * comes from the subtraction of the mean and is absent for RMS. */
+/* With h = (z - mean) r and g = dy gamma: dz = r (g - mean(g) - h mean(g h)). RMS norm subtracts no
+ * mean; there, the term mean(g) is absent. */
 void oracle_residual_norm_backward(struct tensor dz, struct tensor ddelta, struct tensor dgamma,
                                    struct tensor dbeta, struct tensor dy, struct tensor z,
                                    struct tensor statistics, struct tensor gamma,
@@ -322,12 +324,12 @@ void oracle_residual_norm_backward(struct tensor dz, struct tensor ddelta, struc
             if (is_present(dbeta)) {
                 add_to_element(dbeta, 0, c, d);
             }
-            double part = r * (d * oracle_get(gamma, 0, c) - mean_g - h * mean_gh);
+            double gradient = r * (d * oracle_get(gamma, 0, c) - mean_g - h * mean_gh);
             double before = residual == NORM_RESIDUAL_PRE ? oracle_get(dz, n, c) : 0.0;
-            oracle_set(dz, n, c, before + part);
+            oracle_set(dz, n, c, before + gradient);
             if (is_present(ddelta)) {
-                double keep = oracle_dropout_factor(dropout, n * columns + c);
-                oracle_set(ddelta, n, c, (before + part) * keep);
+                double factor = oracle_dropout_factor(dropout, n * columns + c);
+                oracle_set(ddelta, n, c, (before + gradient) * factor);
             }
         }
     }
@@ -335,19 +337,19 @@ void oracle_residual_norm_backward(struct tensor dz, struct tensor ddelta, struc
 
 /* ---- attention, one query row at a time ----
  *
- * Forward: s_j = scale q . k_j over the visible keys, p = softmax(s), o = sum_j m_j p_j v_j, where
- * m is the dropout factor. Backward, with d = sum_j m_j p_j (d_o . v_j) = d_o . o:
+ * Forward: s_j = scale q . k_j for the visible keys j, p = softmax(s), o = sum_j m_j p_j v_j, where
+ * m_j is the dropout factor. Backward, with d = sum_j m_j p_j (d_o . v_j) = d_o . o:
  *   dv_j += m_j p_j d_o,   ds_j = p_j (m_j (d_o . v_j) - d),
  *   dq = scale sum_j ds_j k_j,   dk_j += scale ds_j q */
 
-/* One query row of one head of one sequence. */
-struct row {
+/* A query row of one head and the keys that it attends to. */
+struct query_row {
     const struct attention *a;
     int head, kv_head;
-    int64_t row;                      /* of q and o */
-    int64_t first_key;                /* row of this sequence's key 0 */
-    int64_t begin, end;               /* visible keys, counted within the sequence */
-    int64_t hidden_begin, hidden_end; /* except these keys */
+    int64_t row;                      /* in q and o */
+    int64_t first_key;                /* row of key 0 of the sequence */
+    int64_t begin, end;               /* range of visible keys of the sequence */
+    int64_t hidden_begin, hidden_end; /* keys that are not visible in this range */
 };
 
 static double compute_dot(struct tensor a, int64_t a_row, int64_t a_head, struct tensor b,
@@ -360,28 +362,29 @@ static double compute_dot(struct tensor a, int64_t a_row, int64_t a_head, struct
     return sum;
 }
 
-static double get_dropout_factor(const struct row *r, int64_t key)
+static double get_dropout_factor(const struct query_row *r, int64_t key)
 {
     const struct attention *a = r->a;
     int64_t row = r->row * (a->all_heads > 0 ? a->all_heads : a->heads) + a->first_head + r->head;
     return oracle_dropout_factor(a->dropout, row * a->longest_k + key);
 }
 
-static struct row make_row(const struct attention *a, int64_t sequence, int64_t i, int head)
+static struct query_row make_query_row(const struct attention *a, int64_t sequence, int64_t i,
+                                       int head)
 {
-    int64_t n = a->cu_q[sequence + 1] - a->cu_q[sequence];
-    int64_t m = a->cu_k[sequence + 1] - a->cu_k[sequence];
-    int64_t end = a->causal ? i + m - n + 1 : m;
+    int64_t queries = a->cu_q[sequence + 1] - a->cu_q[sequence];
+    int64_t keys = a->cu_k[sequence + 1] - a->cu_k[sequence];
+    int64_t end = a->causal ? i + keys - queries + 1 : keys;
     int64_t begin = a->window > 0 && end > a->window ? end - a->window : 0;
-    struct row r = {a,
-                    head,
-                    head / (a->heads / a->kv_heads),
-                    a->cu_q[sequence] + i,
-                    a->cu_k[sequence],
-                    begin,
-                    end < 0 ? 0 : end,
-                    0,
-                    0};
+    struct query_row r = {a,
+                          head,
+                          head / (a->heads / a->kv_heads),
+                          a->cu_q[sequence] + i,
+                          a->cu_k[sequence],
+                          begin,
+                          end < 0 ? 0 : end,
+                          0,
+                          0};
     if (a->shared_prefix_offsets != NULL && i >= a->shared_prefix_offsets[2 * sequence + 1]) {
         r.hidden_begin = a->shared_prefix_offsets[2 * sequence];
         r.hidden_end = a->shared_prefix_offsets[2 * sequence + 1];
@@ -389,8 +392,9 @@ static struct row make_row(const struct attention *a, int64_t sequence, int64_t 
     return r;
 }
 
-/* Computes the visible scores of a row; returns their log-sum-exp. */
-static double compute_scores(double *s, const struct row *r, struct tensor q, struct tensor keys)
+/* Computes the scores of a row; returns their log-sum-exp. */
+static double compute_scores(double *s, const struct query_row *r, struct tensor q,
+                             struct tensor keys)
 {
     int64_t width = r->a->head_width;
     double max = -INFINITY, sum = 0;
@@ -408,7 +412,7 @@ static double compute_scores(double *s, const struct row *r, struct tensor q, st
 }
 
 static void compute_forward_row(struct tensor o, struct tensor lse, struct tensor q,
-                                struct tensor keys, struct tensor values, const struct row *r,
+                                struct tensor keys, struct tensor values, const struct query_row *r,
                                 double *s)
 {
     int64_t width = r->a->head_width;
@@ -429,12 +433,12 @@ static void compute_forward_row(struct tensor o, struct tensor lse, struct tenso
 static void compute_backward_row(struct tensor dq, double *dkeys, double *dvalues,
                                  struct tensor d_o, struct tensor q, struct tensor keys,
                                  struct tensor values, struct tensor o, struct tensor lse,
-                                 const struct row *r, double *s)
+                                 const struct query_row *r, double *s)
 {
     int64_t width = r->a->head_width, columns = width * r->a->kv_heads;
     compute_scores(s, r, q, keys);
     double logsum = oracle_get(lse, r->head, r->row);
-    double d_dot_o = compute_dot(d_o, r->row, r->head, o, r->row, r->head, width);
+    double do_dot_o = compute_dot(d_o, r->row, r->head, o, r->row, r->head, width);
     for (int64_t d = 0; d < width; d++) {
         oracle_set(dq, r->row, r->head * width + d, 0);
     }
@@ -442,7 +446,7 @@ static void compute_backward_row(struct tensor dq, double *dkeys, double *dvalue
     for (int64_t j = r->begin; sums != NULL && j < r->end; j++) {
         double p = exp(s[j] - logsum);
         double dp = compute_dot(d_o, r->row, r->head, values, r->first_key + j, r->kv_head, width);
-        double ds = r->a->scale * p * (get_dropout_factor(r, j) * dp - d_dot_o);
+        double ds = r->a->scale * p * (get_dropout_factor(r, j) * dp - do_dot_o);
         for (int64_t d = 0; d < width; d++) {
             int64_t at = (r->first_key + j) * columns + r->kv_head * width + d;
             dvalues[at] +=
@@ -464,7 +468,7 @@ void oracle_attention_forward(struct tensor o, struct tensor lse, struct tensor 
     for (int64_t i = 0; s != NULL && i < a->sequences; i++) {
         for (int64_t row = 0; row < a->cu_q[i + 1] - a->cu_q[i]; row++) {
             for (int head = 0; head < a->heads; head++) {
-                struct row r = make_row(a, i, row, head);
+                struct query_row r = make_query_row(a, i, row, head);
                 compute_forward_row(o, lse, q, keys, values, &r, s);
             }
         }
@@ -480,16 +484,16 @@ void oracle_attention_backward(struct tensor dq, struct tensor dkeys, struct ten
     size_t count = (size_t)(keys.rows * keys.columns + 1);
     double *s = malloc((size_t)(keys.rows + 1) * sizeof *s);
     double *dk = calloc(count, sizeof *dk), *dv = calloc(count, sizeof *dv);
-    bool ready = s != NULL && dk != NULL && dv != NULL;
-    for (int64_t i = 0; ready && i < a->sequences; i++) {
+    bool is_allocated = s != NULL && dk != NULL && dv != NULL;
+    for (int64_t i = 0; is_allocated && i < a->sequences; i++) {
         for (int64_t row = 0; row < a->cu_q[i + 1] - a->cu_q[i]; row++) {
             for (int head = 0; head < a->heads; head++) {
-                struct row r = make_row(a, i, row, head);
+                struct query_row r = make_query_row(a, i, row, head);
                 compute_backward_row(dq, dk, dv, d_o, q, keys, values, o, lse, &r, s);
             }
         }
     }
-    for (int64_t i = 0; ready && i < a->sequences; i++) {
+    for (int64_t i = 0; is_allocated && i < a->sequences; i++) {
         for (int64_t row = a->cu_k[i]; row < a->cu_k[i + 1]; row++) {
             for (int64_t c = 0; c < keys.columns; c++) {
                 oracle_set(dkeys, row, c, dk[row * keys.columns + c]);
@@ -518,7 +522,7 @@ void oracle_classifier_logits(struct tensor logits, struct tensor x, struct tens
     }
 }
 
-/* Computes the entropy -sum p log p and the mean of the logits. */
+/* Computes the entropy -sum p log p and the mean logit of row n. */
 static void compute_entropy_and_mean(int64_t n, const struct classifier *c, const double *logits,
                                      double log_sum)
 {
@@ -531,26 +535,27 @@ static void compute_entropy_and_mean(int64_t n, const struct classifier *c, cons
     c->mean_logits[n] = (float)(total / (double)c->vocabulary);
 }
 
-/* Computes one row: loss = log(sum exp(l)) - l[target], dl = (softmax(l) - onehot) scale. */
+/* Computes one row with logits l: loss = log(sum exp(l)) - l[target] and
+ * dl = (softmax(l) - onehot(target)) scale. */
 static void compute_classifier_row(double *loss, int32_t *argmax, struct tensor dx,
                                    struct tensor dw, struct tensor x, struct tensor w, int64_t n,
                                    int32_t target, const struct classifier *c, const double *logits)
 {
     double max = -INFINITY, sum = 0;
-    int32_t which = 0;
+    int32_t best = 0;
     for (int64_t v = 0; v < c->vocabulary; v++) {
         if (logits[v] > max) {
             max = logits[v];
-            which = (int32_t)v;
+            best = (int32_t)v;
         }
     }
     for (int64_t v = 0; v < c->vocabulary; v++) {
         sum += exp(logits[v] - max);
     }
-    bool counted = target != c->ignored;
-    *loss = counted ? max + log(sum) - logits[target] : 0.0;
+    bool is_counted = target != c->ignored;
+    *loss = is_counted ? max + log(sum) - logits[target] : 0.0;
     if (argmax != NULL) {
-        argmax[n] = which;
+        argmax[n] = best;
     }
     if (c->entropies != NULL) {
         compute_entropy_and_mean(n, c, logits, max + log(sum));
@@ -561,7 +566,7 @@ static void compute_classifier_row(double *loss, int32_t *argmax, struct tensor 
     double scale = c->row_scale != NULL ? c->row_scale[n] : 1.0;
     for (int64_t k = 0; k < x.columns; k++) {
         double gradient = 0;
-        for (int64_t v = 0; counted && v < c->vocabulary; v++) {
+        for (int64_t v = 0; is_counted && v < c->vocabulary; v++) {
             double p = exp(logits[v] - max) / sum;
             double d = scale * (p - (v == target ? 1.0 : 0.0));
             gradient += d * oracle_get(w, v, k);

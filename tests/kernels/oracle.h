@@ -2,9 +2,9 @@
  * it.
  *
  * Each formula is one loop that reads and writes one element at a time, with sums in double
- * precision. Nothing is optimized or checked. The arguments are those of the operation, without the
- * context. Tensors may also be ORACLE_F64, which no back-end supports. Then nothing is rounded, as
- * finite differences and error measurements need it. */
+ * precision. Nothing is optimized or checked. Arguments, shapes and their letters are those of
+ * kernels.h, without the context. Tensors may also be ORACLE_F64, which no back-end supports. Then
+ * nothing is rounded, as finite differences and measurements of errors require. */
 #pragma once
 
 #include "kernels/kernels.h"
@@ -120,11 +120,11 @@ void oracle_lamb_apply(float *weights, bf16 *copy, const float *moment1, const f
 void oracle_weights_round(bf16 *copy, const float *weights, int64_t count,
                           const struct rounding *rounding);
 
-/* oracle_sum_of_squares - return the sum of squares. */
+/* oracle_sum_of_squares - sum_of_squares; returns the sum. */
 double oracle_sum_of_squares(const float *x, int64_t count);
 
 /* oracle_sum_of_floats - return the sum. */
 double oracle_sum_of_floats(const float *x, int64_t count);
 
-/* oracle_cast - op_cast, also from and to ORACLE_F64. */
+/* oracle_cast - op_cast, also for ORACLE_F64. */
 void oracle_cast(struct tensor to, struct tensor from);

@@ -1,14 +1,15 @@
 /* Tests combinations of attention features in bf16, against the oracle and against a plain
  * attention that stores its matrices.
  *
- * Cases     The features are width, mask, grouped heads, lengths and dropout. The cases cover all
- *           values of each pair of features; with BIREME_LONG=1 of each triple. Without it, each of
- *           the emulator's four schedules in CI and each instruction set of a processor runs a
- *           quarter of the cases.
- * Bounds    Relative errors in the Frobenius norm, and the largest error of lse, are at most
- *           `bounds`. Except for lse they are also at most twice the error of the plain attention.
- * Bits      Sequences that are packed into one call have the same bits as in separate calls; on a
- *           GPU this is repeated a hundred times.
+ * Cases     The features are head width, mask, heads, lengths and dropout. The cases cover all
+ *           combinations of the values of two features; with BIREME_LONG=1, of three features.
+ *           Without it, each of the emulator's four schedules and each instruction set of a
+ *           processor runs a quarter of the cases.
+ * Bounds    The relative error of each result in the Frobenius norm, and the largest error of lse,
+ *           are at most `bounds`. Except for lse, the error is also at most twice that of the plain
+ *           attention.
+ * Bits      Sequences that are packed into one call have the same bits as in separate calls. On a
+ *           GPU this is checked a hundred times.
  * Memory    Rows in no sequence are NaN in operands and results, and stay NaN. Results are NaN
  *           before they are written. */
 #include "tests/kernels/attention_rows.h"
@@ -18,14 +19,14 @@ enum { WIDTHS = 4, MASKS = 4, GROUPS = 4, LAYOUTS = 6, DROPOUTS = 2, FEATURES = 
 enum { CASES = WIDTHS * MASKS * GROUPS * LAYOUTS * DROPOUTS };
 
 static const int feature_values[FEATURES] = {WIDTHS, MASKS, GROUPS, LAYOUTS, DROPOUTS};
-static const int64_t widths[WIDTHS] = {32, 64, 96, 128};
+static const int64_t widths[WIDTHS] = {32, 64, 96, 128}; /* D */
 static const struct mask {
     const char *name;
     bool causal;
     int64_t window;
 } masks[MASKS] = {
     {"causal", true, 0}, {"full", false, 0}, {"causal window", true, 40}, {"window", false, 40}};
-static const int groups[GROUPS][2] = {{1, 1}, {2, 2}, {2, 1}, {3, 1}};
+static const int groups[GROUPS][2] = {{1, 1}, {2, 2}, {2, 1}, {3, 1}}; /* H, G */
 static const float dropouts[DROPOUTS] = {0, 0.2f};
 static const struct layout {
     const char *name;
@@ -40,11 +41,12 @@ enum result { O, DQ, DKEYS, DVALUES, LSE, RESULTS };
 static const char *const names[RESULTS] = {"o", "dq", "dkeys", "dvalues", "lse"};
 static const double bounds[RESULTS] = {5e-3, 1e-2, 1e-2, 8e-3, 1e-4};
 
-/* With the argument `wgmma`: only the cases that the wgmma kernel supports, forward only. */
+/* With the argument `wgmma`, only the forward pass of cases of the wgmma kernel is tested. */
 static bool forward_only;
 
 /* ---- selection of cases ---- */
 
+/* Returns the value of a feature in the case of this number. */
 static int get_feature_value(int number, int feature)
 {
     for (int f = 0; f < feature; f++) {
@@ -60,7 +62,7 @@ static bool is_allowed(int number)
            ((width == 64 || width == 128) && !(dropouts[get_feature_value(number, 4)] > 0));
 }
 
-/* Encodes the values of a case for a subset of the features as a number. */
+/* Encodes the values that a case has for a subset of the features (a bit mask) as a number. */
 static int get_tuple(int number, int features)
 {
     int tuple = 0;
@@ -70,8 +72,8 @@ static int get_tuple(int number, int features)
     return features * CASES + tuple;
 }
 
-/* Counts the tuples of `strength` features that no earlier case covers; mark: marks them as
- * covered. */
+/* Counts the combinations of `strength` features in this case that are not covered yet. If `mark`,
+ * they are marked as covered. */
 static int count_new_tuples(bool *covered, int number, int strength, bool mark)
 {
     int count = 0;
@@ -89,7 +91,7 @@ static int count_new_tuples(bool *covered, int number, int strength, bool mark)
     return count;
 }
 
-/* Selects greedily the case that covers the most new tuples, until all are covered. */
+/* Repeatedly selects the case that covers the most new combinations, until all are covered. */
 static int choose_cases(int cases[CASES], int strength)
 {
     static bool covered[(1 << FEATURES) * CASES];
@@ -109,7 +111,7 @@ static int choose_cases(int cases[CASES], int strength)
     }
 }
 
-/* Returns which quarter of the cases this context runs; -1: all. */
+/* Returns the quarter of the cases that this context runs; -1: all cases. */
 static int get_case_quarter(void)
 {
     static int contexts;
@@ -120,8 +122,8 @@ static int get_case_quarter(void)
     if (order == NULL) {
         return contexts++ % 4;
     }
-    bool second = seed != NULL && strcmp(seed, "2") == 0;
-    return strcmp(order, "lifo") == 0 ? 0 : strcmp(order, "warp") == 0 ? 1 : second ? 3 : 2;
+    bool is_second_seed = seed != NULL && strcmp(seed, "2") == 0;
+    return strcmp(order, "lifo") == 0 ? 0 : strcmp(order, "warp") == 0 ? 1 : is_second_seed ? 3 : 2;
 }
 
 /* ---- one case ---- */
@@ -161,44 +163,46 @@ static void make_problem(struct problem *p, int number)
              mask->name, (int)width, heads[0], heads[1], dropout > 0 ? ", dropout" : "");
 }
 
-struct memory {
+struct tensors {
     struct tensor q, keys, values, d_o, out[RESULTS];
 };
 
 /* Returns the rows that are in sequences; the dtype may be ORACLE_F64. */
-static struct tensor select_inside(struct tensor t)
+static struct tensor select_sequence_rows(struct tensor t)
 {
     t.data = (char *)t.data + (size_t)(LEAD * t.stride) * element_bytes(t.dtype);
     t.rows -= LEAD + TRAIL;
     return t;
 }
 
-static struct tensor select_inside_columns(struct tensor t)
+/* Returns the columns of lse that are in sequences. */
+static struct tensor select_sequence_columns(struct tensor t)
 {
     t.data = (char *)t.data + LEAD * element_bytes(t.dtype);
     t.columns -= LEAD + TRAIL;
     return t;
 }
 
-static struct memory make_memory(const struct problem *p, enum dtype dtype)
+static struct tensors make_tensors(const struct problem *p, enum dtype dtype)
 {
-    int64_t wide = p->a.heads * p->a.head_width, narrow = p->a.kv_heads * p->a.head_width;
+    int64_t columns = p->a.heads * p->a.head_width;
+    int64_t kv_columns = p->a.kv_heads * p->a.head_width;
     enum dtype sums = dtype == ORACLE_F64 ? ORACLE_F64 : DTYPE_F32;
-    struct memory m = {
-        .q = operation_tensor(dtype, p->rows_q, wide, wide + 40),
-        .keys = operation_tensor(dtype, p->rows_k, narrow, narrow + 24),
-        .values = operation_tensor(dtype, p->rows_k, narrow, narrow + 8),
-        .d_o = operation_tensor(dtype, p->rows_q, wide, wide),
-        .out = {operation_tensor(dtype, p->rows_q, wide, wide + 16),
-                operation_tensor(dtype, p->rows_q, wide, wide + 8),
-                operation_tensor(dtype, p->rows_k, narrow, narrow),
-                operation_tensor(dtype, p->rows_k, narrow, narrow + 32),
+    struct tensors m = {
+        .q = operation_tensor(dtype, p->rows_q, columns, columns + 40),
+        .keys = operation_tensor(dtype, p->rows_k, kv_columns, kv_columns + 24),
+        .values = operation_tensor(dtype, p->rows_k, kv_columns, kv_columns + 8),
+        .d_o = operation_tensor(dtype, p->rows_q, columns, columns),
+        .out = {operation_tensor(dtype, p->rows_q, columns, columns + 16),
+                operation_tensor(dtype, p->rows_q, columns, columns + 8),
+                operation_tensor(dtype, p->rows_k, kv_columns, kv_columns),
+                operation_tensor(dtype, p->rows_k, kv_columns, kv_columns + 32),
                 operation_tensor(sums, p->a.heads, p->rows_q, p->rows_q)},
     };
     struct tensor *operands[] = {&m.q, &m.keys, &m.values, &m.d_o};
     for (int i = 0; i < 4; i++) {
         operation_set(*operands[i], NAN);
-        operation_fill(select_inside(*operands[i]), 1 + (uint64_t)i, 1);
+        operation_fill(select_sequence_rows(*operands[i]), 1 + (uint64_t)i, 1);
     }
     for (int i = 0; i < RESULTS; i++) {
         operation_set(m.out[i], NAN);
@@ -206,7 +210,7 @@ static struct memory make_memory(const struct problem *p, enum dtype dtype)
     return m;
 }
 
-static void release_memory(struct memory *m)
+static void release_tensors(struct tensors *m)
 {
     struct tensor *operands[] = {&m->q, &m->keys, &m->values, &m->d_o};
     for (int i = 0; i < 4; i++) {
@@ -217,7 +221,7 @@ static void release_memory(struct memory *m)
     }
 }
 
-static void run(struct kernels *k, const struct attention *a, struct memory *m)
+static void run_attention(struct kernels *k, const struct attention *a, struct tensors *m)
 {
     CHECK_OK(attention_forward(k, m->out[O], m->out[LSE], m->q, m->keys, m->values, a));
     if (!forward_only) {
@@ -243,23 +247,24 @@ static double compute_dot(struct tensor a, int64_t a_row, int64_t a_first, struc
     return sum;
 }
 
-/* One row of the matrices: p, p with dropout, and the gradient of the scores. */
+/* Rows of the matrices of one query: p, p with dropout, and the gradients of the scores. */
 struct plain_row {
     double *p, *dropped, *ds;
     int64_t begin, end;
 };
 
-/* Computes the row of one query. Scores, probabilities and gradients are rounded to bf16; the sums
- * before them are not. */
-static void compute_plain_row(struct plain_row *r, const struct problem *p, const struct memory *m,
+/* Computes the rows of one query. Scores, probabilities and gradients are rounded to bf16; sums are
+ * added in double precision. */
+static void compute_plain_row(struct plain_row *r, const struct problem *p, const struct tensors *m,
                               int64_t sequence, int64_t i, int head)
 {
     const struct attention *a = &p->a;
-    int64_t n = p->layout->queries[sequence], all = p->layout->keys[sequence], d = a->head_width;
+    int64_t queries = p->layout->queries[sequence], keys = p->layout->keys[sequence];
+    int64_t d = a->head_width;
     int64_t row = a->cu_q[sequence] + i, key = a->cu_k[sequence], q_at = head * d;
     int64_t k_at = head / (a->heads / a->kv_heads) * d;
     double largest = -INFINITY, sum = 0, delta = 0;
-    r->end = a->causal ? i + all - n + 1 : all;
+    r->end = a->causal ? i + keys - queries + 1 : keys;
     r->end = r->end < 0 ? 0 : r->end;
     r->begin = a->window > 0 && r->end > a->window ? r->end - a->window : 0;
     for (int64_t j = r->begin; j < r->end; j++) {
@@ -272,11 +277,12 @@ static void compute_plain_row(struct plain_row *r, const struct problem *p, cons
         sum += r->p[j];
     }
     for (int64_t j = r->begin; j < r->end; j++) {
-        double keep = oracle_dropout_factor(a->dropout, (row * a->heads + head) * a->longest_k + j);
+        double factor =
+            oracle_dropout_factor(a->dropout, (row * a->heads + head) * a->longest_k + j);
         double dp = round_to_bf16(compute_dot(m->d_o, row, q_at, m->values, key + j, k_at, d));
         r->p[j] = round_to_bf16(r->p[j] / sum);
-        r->dropped[j] = round_to_bf16(r->p[j] * keep);
-        r->ds[j] = round_to_bf16(dp * keep);
+        r->dropped[j] = round_to_bf16(r->p[j] * factor);
+        r->ds[j] = round_to_bf16(dp * factor);
         delta += r->p[j] * r->ds[j];
     }
     for (int64_t j = r->begin; j < r->end; j++) {
@@ -284,10 +290,10 @@ static void compute_plain_row(struct plain_row *r, const struct problem *p, cons
     }
 }
 
-/* Adds the row's contribution to o, dq and, in double precision, to the sums of dkeys and
- * dvalues. */
+/* Computes o and dq of one query and adds its gradients to dkeys and dvalues, which are in double
+ * precision. */
 static void accumulate_plain_row(const struct plain_row *r, const struct problem *p,
-                                 struct memory *m, struct tensor dkeys, struct tensor dvalues,
+                                 struct tensors *m, struct tensor dkeys, struct tensor dvalues,
                                  int64_t sequence, int64_t i, int head)
 {
     const struct attention *a = &p->a;
@@ -310,7 +316,7 @@ static void accumulate_plain_row(const struct plain_row *r, const struct problem
     }
 }
 
-static void run_plain(const struct problem *p, struct memory *m)
+static void run_plain(const struct problem *p, struct tensors *m)
 {
     struct tensor sums[2];
     size_t keys = (size_t)p->a.longest_k + 1;
@@ -318,7 +324,7 @@ static void run_plain(const struct problem *p, struct memory *m)
     CHECK(r.p != NULL && r.dropped != NULL && r.ds != NULL);
     for (int i = 0; i < 2; i++) {
         sums[i] = operation_copy(m->out[DKEYS + i], ORACLE_F64);
-        operation_set(select_inside(sums[i]), 0);
+        operation_set(select_sequence_rows(sums[i]), 0);
     }
     for (int64_t s = 0; s < p->a.sequences; s++) {
         for (int64_t i = 0; i < p->layout->queries[s]; i++) {
@@ -358,7 +364,7 @@ static double compute_max_difference(struct tensor got, struct tensor exact)
     for (int64_t r = 0; r < exact.rows; r++) {
         for (int64_t c = 0; c < exact.columns; c++) {
             double a = oracle_get(got, r, c), b = oracle_get(exact, r, c);
-            double difference = a == b ? 0 : fabs(a - b); /* equal infinities */
+            double difference = a == b ? 0 : fabs(a - b); /* infinities may be equal */
             largest = !(difference <= largest) ? difference : largest;
         }
     }
@@ -368,11 +374,12 @@ static double compute_max_difference(struct tensor got, struct tensor exact)
 static double compute_error(enum result i, struct tensor got, struct tensor exact)
 {
     return i == LSE
-               ? compute_max_difference(select_inside_columns(got), select_inside_columns(exact))
-               : compute_frobenius_error(select_inside(got), select_inside(exact));
+               ? compute_max_difference(select_sequence_columns(got),
+                                        select_sequence_columns(exact))
+               : compute_frobenius_error(select_sequence_rows(got), select_sequence_rows(exact));
 }
 
-static void check_untouched(const struct problem *p, const struct memory *m)
+static void check_untouched(const struct problem *p, const struct tensors *m)
 {
     for (int i = 0; i < (forward_only ? O + 1 : LSE); i++) {
         int64_t rows = m->out[i].rows;
@@ -386,9 +393,9 @@ static void check_untouched(const struct problem *p, const struct memory *m)
           isnan(oracle_get(m->out[LSE], 0, p->rows_q - TRAIL)));
 }
 
-static void check_errors(struct kernels *k, const struct problem *p, const struct memory *m)
+static void check_errors(struct kernels *k, const struct problem *p, const struct tensors *m)
 {
-    struct memory exact = make_memory(p, ORACLE_F64), plain = make_memory(p, DTYPE_BF16);
+    struct tensors exact = make_tensors(p, ORACLE_F64), plain = make_tensors(p, DTYPE_BF16);
     oracle_cast(exact.q, m->q);
     oracle_cast(exact.keys, m->keys);
     oracle_cast(exact.values, m->values);
@@ -403,45 +410,45 @@ static void check_errors(struct kernels *k, const struct problem *p, const struc
         if (forward_only && i != O && i != LSE) {
             continue;
         }
-        char what[160];
+        char name[160];
         double bound = bounds[i], error = compute_error(i, m->out[i], exact.out[i]);
         if (i != LSE) {
             double twice = 2 * compute_error(i, plain.out[i], exact.out[i]);
             bound = twice < bound ? twice : bound;
         }
-        snprintf(what, sizeof what, "attention, %s: %s", p->name, names[i]);
-        operation_check_error(what, k, error, bound);
+        snprintf(name, sizeof name, "attention, %s: %s", p->name, names[i]);
+        operation_check_error(name, k, error, bound);
     }
-    release_memory(&exact);
-    release_memory(&plain);
+    release_tensors(&exact);
+    release_tensors(&plain);
 }
 
 static void test_case(struct kernels *k, struct kernels *other, int number)
 {
     struct problem p;
     make_problem(&p, number);
-    struct memory m = make_memory(&p, DTYPE_BF16), alone = make_memory(&p, DTYPE_BF16);
-    run(k, &p.a, &m);
+    struct tensors m = make_tensors(&p, DTYPE_BF16), separate = make_tensors(&p, DTYPE_BF16);
+    run_attention(k, &p.a, &m);
     for (int64_t i = 0; i < p.a.sequences; i++) {
         struct attention one = p.a;
         one.sequences = 1;
         one.cu_q += i;
         one.cu_k += i;
-        run(other, &one, &alone);
+        run_attention(other, &one, &separate);
     }
-    for (int again = OPERATION_HOST ? 1 : 100; again > 0;
-         again--) { /* repeated calls on a GPU may differ */
+    int repetitions = OPERATION_HOST ? 1 : 100; /* a race on a GPU may be rare */
+    for (int repetition = 0; repetition < repetitions; repetition++) {
         for (int i = 0; i < RESULTS; i++) {
-            CHECK(operation_equal(m.out[i], alone.out[i]));
+            CHECK(operation_equal(m.out[i], separate.out[i]));
         }
         if (!OPERATION_HOST) {
-            run(k, &p.a, &alone);
+            run_attention(k, &p.a, &separate);
         }
     }
     check_untouched(&p, &m);
     check_errors(k, &p, &m);
-    release_memory(&m);
-    release_memory(&alone);
+    release_tensors(&m);
+    release_tensors(&separate);
 }
 
 static void test_all(struct kernels *k, struct kernels *other)

@@ -1,12 +1,12 @@
-/* Tests the classifier against the oracle: losses, argmax, both gradients, padded vocabulary,
- * entropies and mean logits, ignored targets, row weights, chunks of rows, vocabulary shards.
- * Results must not depend on the number of threads. */
+/* Tests the classifier against the oracle: losses, argmax, gradients, entropies, mean logits. The
+ * cases include a padded vocabulary, ignored targets, row weights, chunks of rows and vocabulary
+ * shards. Results must not depend on the number of threads. */
 #include "tests/kernels/operation.h"
 
 struct shape {
-    int64_t rows, width, vocabulary, padded;
-    double size; /* standard deviation of the logits */
-    bool weighted, overwrite, biased;
+    int64_t rows, width, vocabulary, padded; /* N, C, V, V with padding */
+    double size;                             /* standard deviation of the logits */
+    bool weighted, overwrite, biased;        /* weighted: with row_scale */
 };
 
 static const struct shape shapes[] = {
@@ -20,7 +20,7 @@ static const struct shape shapes[] = {
     {21, 16, 385, 385, 1, false},
     {600, 16, 65, 96, 1, false},
     {9, 16, 2, 2, 1, true, true, true},
-    /* more than a GPU block reads of a row at a time, with few and with many threads */
+    /* rows longer than a GPU block reads at a time, for blocks of few and of many threads */
     {5, 8, 3001, 3008, 3, true, false, true},
     {3, 8, 9001, 9008, 3, false, true, true},
     {66, 16, 457, 480, 3, true, false, true},
@@ -94,7 +94,7 @@ static void release_results(struct results *r)
     operation_release(&r->mean_logits);
 }
 
-/* Returns the problem's settings, with the row outputs in r. */
+/* Returns the settings of the problem, with the outputs of r. */
 static struct classifier make_settings(const struct results *r, const struct problem *p)
 {
     struct classifier c = p->c;
@@ -104,7 +104,7 @@ static struct classifier make_settings(const struct results *r, const struct pro
     return c;
 }
 
-static void run(struct kernels *k, struct results *r, const struct problem *p)
+static void run_classifier(struct kernels *k, struct results *r, const struct problem *p)
 {
     struct classifier c = make_settings(r, p);
     CHECK_OK(
@@ -131,14 +131,14 @@ static void check_equal(const struct results *a, const struct results *b, int64_
     CHECK(memcmp(a->argmax, b->argmax, (size_t)rows * sizeof *a->argmax) == 0);
 }
 
-/* The error of a plain bf16 implementation: the gradient of the logits is rounded once, and dx
- * again. In f32, `floats` bounds the error of the sums over a row. */
-static double get_tolerance(enum dtype stored, double floats)
+/* Returns the tolerance of gradients. In bf16 it allows two roundings: of the gradients of the
+ * logits, and of dx. In f32, f32_tolerance bounds the error of the sums over a row. */
+static double get_tolerance(enum dtype dtype, double f32_tolerance)
 {
-    return stored == DTYPE_BF16 ? 2 * 0x1p-8 : floats;
+    return dtype == DTYPE_BF16 ? 2 * 0x1p-8 : f32_tolerance;
 }
 
-/* The matrix is frozen: dw is absent. */
+/* Checks that losses and dx are the same if the matrix is frozen, so that dw is absent. */
 static void check_frozen(struct kernels *k, const struct problem *p, const struct results *got,
                          struct results *r)
 {
@@ -154,10 +154,10 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
 {
     enum dtype dtype = kernels_dtype(k);
     struct problem p;
-    struct results got, again, threads, exact;
+    struct results got, repeated, threads, exact;
     make_problem(&p, dtype, s);
     make_results(&got, dtype, DTYPE_F32, s);
-    make_results(&again, dtype, DTYPE_F32, s);
+    make_results(&repeated, dtype, DTYPE_F32, s);
     make_results(&threads, dtype, DTYPE_F32, s);
     make_results(&exact, ORACLE_F64, ORACLE_F64, s);
     oracle_cast(exact.dw, got.dw);
@@ -166,19 +166,19 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
     }
     if (s->overwrite && s->biased) {
         operation_set(got.dbias, NAN);
-        operation_set(again.dbias, NAN);
+        operation_set(repeated.dbias, NAN);
         operation_set(threads.dbias, NAN);
         operation_set(exact.dbias, 0);
     }
     if (s->overwrite) {
         operation_set(got.dw, NAN);
-        operation_set(again.dw, NAN);
+        operation_set(repeated.dw, NAN);
         operation_set(threads.dw, NAN);
         operation_set(exact.dw, 0);
     }
-    run(k, &got, &p);
-    run(k, &again, &p);
-    run(other, &threads, &p);
+    run_classifier(k, &got, &p);
+    run_classifier(k, &repeated, &p);
+    run_classifier(other, &threads, &p);
     struct classifier c = make_settings(&exact, &p);
     oracle_classifier_run(exact.losses.data, exact.argmax, exact.dx, exact.dw, p.x, p.w, p.targets,
                           &c);
@@ -195,12 +195,12 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
     for (int64_t i = 0; i < s->rows; i++) {
         CHECK_EQUAL(got.argmax[i], exact.argmax[i]);
     }
-    check_equal(&got, &again, s->rows);
+    check_equal(&got, &repeated, s->rows);
     check_equal(&got, &threads, s->rows);
-    check_frozen(k, &p, &got, &again);
+    check_frozen(k, &p, &got, &repeated);
     check_frozen(other, &p, &got, &threads);
     release_results(&got);
-    release_results(&again);
+    release_results(&repeated);
     release_results(&threads);
     release_results(&exact);
     release_problem(&p);
@@ -210,20 +210,21 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
 
 enum { SHARDS_MAX = 4 };
 
-/* Emulates the all-gather of several ranks. The data of a shard do not depend on the other shards.
- * So a first run stores the data of all shards, and a second run receives them. */
+/* Emulates the all-gather of several ranks in one process. The data that a rank sends do not depend
+ * on other ranks. Therefore a first run stores the data of all ranks, and a second run receives
+ * them. */
 struct rank_emulator {
     char stored[SHARDS_MAX][ROWS_MAX * 64];
     size_t used[SHARDS_MAX];
     int shards, index;
 };
 
-static status emulate_all_gather(void *context, void *all, const void *mine, size_t bytes)
+static status emulate_all_gather(void *context, void *all, const void *own, size_t bytes)
 {
     struct rank_emulator *g = context;
     size_t at = g->used[g->index];
     CHECK(at + bytes <= sizeof g->stored[0]);
-    memcpy(g->stored[g->index] + at, mine, bytes);
+    memcpy(g->stored[g->index] + at, own, bytes);
     for (int p = 0; p < g->shards; p++) {
         memcpy((char *)all + (size_t)p * bytes, g->stored[p] + at, bytes);
     }
@@ -231,7 +232,7 @@ static status emulate_all_gather(void *context, void *all, const void *mine, siz
     return STATUS_OK;
 }
 
-/* Runs all shards, each with its rows of w and dw. */
+/* Runs the classifier on all shards, each with its rows of w and dw. */
 static void run_shards(struct kernels *k, struct rank_emulator *g, struct results *each,
                        const struct problem *p)
 {
@@ -252,8 +253,8 @@ static void run_shards(struct kernels *k, struct rank_emulator *g, struct result
     }
 }
 
-/* Losses and argmax must be equal on all shards. The sum of dx, and dw of all shards side by side,
- * must match the oracle. */
+/* Checks that losses and argmax are equal on all shards. The sum of dx over the shards, and dw of
+ * all shards together, must match the oracle. */
 static void check_shards(struct kernels *k, const struct results *each, int shards,
                          const struct problem *p, const struct shape *s)
 {
@@ -311,8 +312,7 @@ static void check_shards(struct kernels *k, const struct results *each, int shar
 static void test_shards(struct kernels *k, const struct shape *s, int shards)
 {
     struct problem p;
-    struct results first[SHARDS_MAX + 1],
-        each[SHARDS_MAX + 1]; /* and the gradients before the run */
+    struct results first[SHARDS_MAX + 1], each[SHARDS_MAX + 1]; /* [shards]: initial values */
     struct rank_emulator *g = calloc(1, sizeof *g);
     CHECK(g != NULL && s->padded % shards == 0);
     g->shards = shards;
@@ -332,8 +332,8 @@ static void test_shards(struct kernels *k, const struct shape *s, int shards)
     free(g);
 }
 
-/* Ignored rows: loss and dx are exactly 0. Padded columns: dw is unchanged. */
-static void test_zeros(struct kernels *k)
+/* Loss and dx of ignored rows are exactly 0, and the rows of dw in the padding are unchanged. */
+static void test_ignored(struct kernels *k)
 {
     const struct shape *s = &shapes[3];
     struct problem p;
@@ -341,13 +341,13 @@ static void test_zeros(struct kernels *k)
     make_problem(&p, kernels_dtype(k), s);
     make_results(&r, kernels_dtype(k), DTYPE_F32, s);
     make_results(&before, kernels_dtype(k), DTYPE_F32, s);
-    run(k, &r, &p);
+    run_classifier(k, &r, &p);
     int ignored = 0;
     for (int64_t i = 0; i < s->rows; i++) {
-        bool counted = p.targets[i] != IGNORED;
-        ignored += !counted;
-        CHECK((oracle_get(r.losses, 0, i) == 0) == !counted);
-        for (int64_t j = 0; j < s->width && !counted; j++) {
+        bool is_ignored = p.targets[i] == IGNORED;
+        ignored += is_ignored;
+        CHECK((oracle_get(r.losses, 0, i) == 0) == is_ignored);
+        for (int64_t j = 0; j < s->width && is_ignored; j++) {
             CHECK(oracle_get(r.dx, i, j) == 0);
         }
     }
@@ -362,7 +362,7 @@ static void test_zeros(struct kernels *k)
     release_problem(&p);
 }
 
-/* Losses without a gradient are the same, and nothing else is written. */
+/* Without a gradient the losses are the same, and nothing else is written. */
 static void test_without_gradient(struct kernels *k)
 {
     const struct shape *s = &shapes[4];
@@ -371,12 +371,12 @@ static void test_without_gradient(struct kernels *k)
     make_problem(&p, kernels_dtype(k), s);
     make_results(&with, kernels_dtype(k), DTYPE_F32, s);
     make_results(&without, kernels_dtype(k), DTYPE_F32, s);
-    run(k, &with, &p);
+    run_classifier(k, &with, &p);
     p.c.gradient = false;
     CHECK_OK(classifier_run(k, without.losses.data, NULL, tensor_absent(), tensor_absent(), p.x,
                             p.w, p.targets, &p.c));
     CHECK(operation_equal(with.losses, without.losses));
-    for (int64_t i = 0; i < s->rows; i++) { /* not requested */
+    for (int64_t i = 0; i < s->rows; i++) {
         CHECK(isnan(oracle_get(without.entropies, 0, i)));
     }
     release_results(&with);
@@ -394,7 +394,7 @@ static void test_nan(struct kernels *k)
     make_results(&r, kernels_dtype(k), DTYPE_F32, s);
     p.targets[3] = 1;
     oracle_set(p.x, 3, 2, NAN);
-    run(k, &r, &p);
+    run_classifier(k, &r, &p);
     for (int64_t i = 0; i < s->rows; i++) {
         CHECK(isnan(oracle_get(r.losses, 0, i)) == (i == 3));
     }
@@ -424,7 +424,7 @@ static void test_logits(struct kernels *k, int64_t rows)
     operation_release(&exact);
 }
 
-static void test_refusals(struct kernels *k)
+static void test_errors(struct kernels *k)
 {
     const struct shape *s = &shapes[2];
     struct problem p;
@@ -445,7 +445,7 @@ static void test_refusals(struct kernels *k)
     release_problem(&p);
 }
 
-static void test_context(struct kernels *k, struct kernels *other)
+static void test_all(struct kernels *k, struct kernels *other)
 {
     for (int i = 0; i < SHAPES; i++) {
         test_shape(k, other, &shapes[i]);
@@ -455,14 +455,14 @@ static void test_context(struct kernels *k, struct kernels *other)
     test_shards(k, &shapes[5], 2);
     test_shards(k, &shapes[SHAPES - 1], 2);
     test_shards(k, &shapes[SHAPES - 2], 2);
-    test_shards(k, &shapes[6], 4); /* the last shard has padding only */
-    test_zeros(k);
+    test_shards(k, &shapes[6], 4); /* the last shard contains only padding */
+    test_ignored(k);
     test_without_gradient(k);
     test_nan(k);
     test_logits(k, 1);
     test_logits(k, 3);
     test_logits(k, 9);
-    test_refusals(k);
+    test_errors(k);
 }
 
 int main(void)
@@ -476,6 +476,6 @@ int main(void)
                                           .vocabulary = 9008,
                                           .training = true,
                                           .vocabulary_shards = SHARDS_MAX};
-    operation_run_all(&limits, test_context);
+    operation_run_all(&limits, test_all);
     return 0;
 }

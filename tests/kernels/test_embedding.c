@@ -1,11 +1,11 @@
-/* Tests the embedding lookup and its gradients against the oracle. Gradient rows are added in the
- * order of the rows. */
+/* Tests the embedding lookup and its gradients against the oracle. The bits must not depend on the
+ * number of threads. */
 #include "tests/kernels/operation.h"
 
 struct shape {
-    int64_t rows, columns, vocabulary, positions; /* positions 0: no table */
+    int64_t rows, columns, vocabulary, positions; /* N, C, V, P; P = 0: no position table */
     float dropout;
-    bool dense; /* the rows of y are adjacent */
+    bool dense; /* no gaps between the rows of y */
 };
 
 static const struct shape shapes[] = {
@@ -16,14 +16,14 @@ static const struct shape shapes[] = {
     {33, 1600, 7, 0, 0, true},
 };
 
-struct memory {
+struct tensors {
     struct tensor tokens_table, positions_table, y, dy, d_tokens, d_positions;
 };
 
-static struct memory make_memory(const struct shape *s, enum dtype dtype)
+static struct tensors make_tensors(const struct shape *s, enum dtype dtype)
 {
     enum dtype sums = dtype == ORACLE_F64 ? ORACLE_F64 : DTYPE_F32;
-    struct memory m = {
+    struct tensors m = {
         .tokens_table = operation_random(dtype, s->vocabulary, s->columns, 1, 1),
         .y = operation_tensor(dtype, s->rows, s->columns, s->columns + (s->dense ? 0 : 3)),
         .dy = operation_random(dtype, s->rows, s->columns, 3, 1),
@@ -36,7 +36,7 @@ static struct memory make_memory(const struct shape *s, enum dtype dtype)
     return m;
 }
 
-static void release_memory(struct memory *m)
+static void release_tensors(struct tensors *m)
 {
     struct tensor *all[] = {&m->tokens_table, &m->positions_table, &m->y,
                             &m->dy,           &m->d_tokens,        &m->d_positions};
@@ -45,20 +45,20 @@ static void release_memory(struct memory *m)
     }
 }
 
-static void run(struct kernels *k, struct memory m, const int32_t *tokens, const int32_t *positions,
-                struct dropout dropout)
+static void run_embedding(struct kernels *k, struct tensors m, const int32_t *tokens,
+                          const int32_t *positions, struct dropout dropout)
 {
     CHECK_OK(embedding_forward(k, m.y, tokens, positions, m.tokens_table, 0, m.positions_table,
                                dropout));
     CHECK_OK(embedding_backward(k, m.d_tokens, 0, m.d_positions, m.dy, tokens, positions, dropout));
 }
 
-static void check_difference(struct kernels *k, const char *what, struct tensor got,
+static void check_difference(struct kernels *k, const char *name, struct tensor got,
                              struct tensor naive, struct tensor exact)
 {
     if (got.data != NULL) {
-        double allowed = 2 * operation_difference(naive, exact) + 1e-5;
-        operation_check_error(what, k, operation_difference(got, exact), allowed);
+        double tolerance = 2 * operation_difference(naive, exact) + 1e-5;
+        operation_check_error(name, k, operation_difference(got, exact), tolerance);
     }
 }
 
@@ -73,25 +73,25 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
     }
     struct dropout dropout = {s->dropout, random_key(1, RANDOM_DROPOUT, 2, 3), 12345, 0};
     enum dtype dtype = kernels_dtype(k);
-    struct memory m = make_memory(s, dtype), again = make_memory(s, dtype);
-    struct memory naive = make_memory(s, dtype), exact = make_memory(s, ORACLE_F64);
+    struct tensors m = make_tensors(s, dtype), repeated = make_tensors(s, dtype);
+    struct tensors naive = make_tensors(s, dtype), exact = make_tensors(s, ORACLE_F64);
     oracle_cast(exact.tokens_table, m.tokens_table);
     oracle_cast(exact.dy, m.dy);
     if (s->positions > 0) {
         oracle_cast(exact.positions_table, m.positions_table);
     }
-    run(k, m, tokens, positions, dropout);
-    run(other, again, tokens, positions, dropout);
-    CHECK(operation_equal(m.y, again.y) && operation_equal(m.d_tokens, again.d_tokens));
-    CHECK(s->positions == 0 || operation_equal(m.d_positions, again.d_positions));
-    if (s->positions > 0) { /* the token table is frozen */
-        struct memory once = make_memory(s, dtype);
-        CHECK_OK(embedding_backward(k, tensor_absent(), 0, once.d_positions, m.dy, tokens,
+    run_embedding(k, m, tokens, positions, dropout);
+    run_embedding(other, repeated, tokens, positions, dropout);
+    CHECK(operation_equal(m.y, repeated.y) && operation_equal(m.d_tokens, repeated.d_tokens));
+    CHECK(s->positions == 0 || operation_equal(m.d_positions, repeated.d_positions));
+    if (s->positions > 0) { /* with a frozen token table */
+        struct tensors frozen = make_tensors(s, dtype);
+        CHECK_OK(embedding_backward(k, tensor_absent(), 0, frozen.d_positions, m.dy, tokens,
                                     positions, dropout));
-        CHECK(operation_equal(once.d_positions, m.d_positions));
-        release_memory(&once);
+        CHECK(operation_equal(frozen.d_positions, m.d_positions));
+        release_tensors(&frozen);
     }
-    const struct memory both[] = {naive, exact};
+    const struct tensors both[] = {naive, exact};
     for (int i = 0; i < 2; i++) {
         oracle_embedding_forward(both[i].y, tokens, positions, both[i].tokens_table,
                                  both[i].positions_table, dropout);
@@ -102,33 +102,33 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
     check_difference(k, "embedding: token table", m.d_tokens, naive.d_tokens, exact.d_tokens);
     check_difference(k, "embedding: position table", m.d_positions, naive.d_positions,
                      exact.d_positions);
-    release_memory(&m);
-    release_memory(&again);
-    release_memory(&naive);
-    release_memory(&exact);
+    release_tensors(&m);
+    release_tensors(&repeated);
+    release_tensors(&naive);
+    release_tensors(&exact);
     free(tokens);
     free(positions);
 }
 
-/* Tables with half of the vocabulary: the sum of their results is the result of the whole table,
- * and their gradients are its halves. */
-static void test_halves(struct kernels *k)
+/* Two shards of the vocabulary: the sum of their outputs is the output of the whole table, and
+ * their gradients are the halves of its gradient. */
+static void test_vocabulary_shards(struct kernels *k)
 {
     const struct shape whole = {90, 33, 40, 7, 0.2f}, half = {90, 33, 20, 7, 0.2f};
-    struct memory m = make_memory(&whole, kernels_dtype(k)), shard[2];
+    struct tensors m = make_tensors(&whole, kernels_dtype(k)), shard[2];
     int32_t tokens[90], positions[90];
     struct dropout dropout = {whole.dropout, random_key(1, RANDOM_DROPOUT, 2, 3), 12345, 0};
     for (int i = 0; i < 90; i++) {
         tokens[i] = (int32_t)random_below(1, (uint64_t)i, 40);
         positions[i] = i % 7;
     }
-    run(k, m, tokens, positions, dropout);
+    run_embedding(k, m, tokens, positions, dropout);
     for (int i = 0; i < 2; i++) {
-        shard[i] = make_memory(&half, kernels_dtype(k));
-        struct memory again = make_memory(&whole, kernels_dtype(k));
+        shard[i] = make_tensors(&half, kernels_dtype(k));
+        struct tensors initial = make_tensors(&whole, kernels_dtype(k));
         oracle_cast(shard[i].tokens_table, tensor_rows(m.tokens_table, 20 * i, 20));
-        oracle_cast(shard[i].d_tokens, tensor_rows(again.d_tokens, 20 * i, 20));
-        release_memory(&again);
+        oracle_cast(shard[i].d_tokens, tensor_rows(initial.d_tokens, 20 * i, 20));
+        release_tensors(&initial);
         CHECK_OK(embedding_forward(k, shard[i].y, tokens, positions, shard[i].tokens_table, 20 * i,
                                    i == 0 ? m.positions_table : tensor_absent(), dropout));
         CHECK_OK(embedding_backward(k, shard[i].d_tokens, 20 * i, shard[i].d_positions, m.dy,
@@ -143,9 +143,9 @@ static void test_halves(struct kernels *k)
             CHECK_NEAR(a + b, oracle_get(m.y, r, c), epsilon * (fabs(a) + fabs(b)));
         }
     }
-    release_memory(&m);
-    release_memory(&shard[0]);
-    release_memory(&shard[1]);
+    release_tensors(&m);
+    release_tensors(&shard[0]);
+    release_tensors(&shard[1]);
 }
 
 static void test_all(struct kernels *k, struct kernels *other)
@@ -153,7 +153,7 @@ static void test_all(struct kernels *k, struct kernels *other)
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         test_shape(k, other, &shapes[i]);
     }
-    test_halves(k);
+    test_vocabulary_shards(k);
 }
 
 int main(void)

@@ -1,4 +1,4 @@
-/* Tests operations on flat slices: AdamW, LAMB, the rounded copies, sums in a fixed order, casts,
+/* Tests operations on flat slices (AdamW, LAMB, rounded copies, sums in a fixed order), casts and
  * dropout. */
 #include "tests/kernels/operation.h"
 
@@ -82,12 +82,12 @@ static void test_adamw_nan(struct kernels *k)
 }
 
 /* Computes the trust ratio from the sums of lamb_moments. */
-static double compute_lamb_ratio(const double sums[2])
+static double compute_trust_ratio(const double sums[2])
 {
     return sums[0] > 0 && sums[1] > 0 ? sqrt(sums[0] / sums[1]) : 1;
 }
 
-/* `offset` misaligns the slices with respect to vectors and 16-byte words. */
+/* Tests LAMB on slices that begin at element `offset`, so that vector loads can be unaligned. */
 static void test_lamb(struct kernels *k, struct kernels *other, int64_t count, int64_t offset)
 {
     int64_t n = count - offset;
@@ -97,7 +97,7 @@ static void test_lamb(struct kernels *k, struct kernels *other, int64_t count, i
     double sums[3][2];
     for (int step = 0; step < 3; step++) {
         for (int i = 0; i < 3; i++) {
-            struct adamw now = settings;
+            struct adamw step_settings = settings;
             float *p[4], *tensors[] = {all[i]->weights.data, all[i]->moment1.data,
                                        all[i]->moment2.data, all[i]->gradient.data};
             bf16 *copy = i == 1 ? NULL : (bf16 *)all[i]->copy.data + offset;
@@ -106,13 +106,13 @@ static void test_lamb(struct kernels *k, struct kernels *other, int64_t count, i
                 p[j] = tensors[j] + offset;
             }
             if (i == 2) {
-                oracle_lamb_moments(sums[i], p[0], p[1], p[2], p[3], n, &now);
-                now.learning_rate *= (float)compute_lamb_ratio(sums[i]);
-                oracle_lamb_apply(p[0], copy, p[1], p[2], n, &now);
+                oracle_lamb_moments(sums[i], p[0], p[1], p[2], p[3], n, &step_settings);
+                step_settings.learning_rate *= (float)compute_trust_ratio(sums[i]);
+                oracle_lamb_apply(p[0], copy, p[1], p[2], n, &step_settings);
             } else {
-                CHECK_OK(lamb_moments(both[i], sums[i], p[0], p[1], p[2], p[3], n, &now));
-                now.learning_rate *= (float)compute_lamb_ratio(sums[i]);
-                CHECK_OK(lamb_apply(both[i], p[0], copy, p[1], p[2], n, &now));
+                CHECK_OK(lamb_moments(both[i], sums[i], p[0], p[1], p[2], p[3], n, &step_settings));
+                step_settings.learning_rate *= (float)compute_trust_ratio(sums[i]);
+                CHECK_OK(lamb_apply(both[i], p[0], copy, p[1], p[2], n, &step_settings));
             }
         }
         CHECK(memcmp(sums[0], sums[1], sizeof sums[0]) == 0);
@@ -145,8 +145,8 @@ static void test_lamb_nan(struct kernels *k)
 
 /* ---- stochastic rounding ---- */
 
-/* Whole parameters and parts of their rows. Starts and rows are not multiples of eight, and some
- * indices exceed 32 bits. */
+/* Whole parameters and parts of their rows. Some starts and rows are not multiples of eight, and
+ * some indices exceed 32 bits. */
 static const struct rounding roundings[] = {
     {true, 0x123456789abcdef0, 0, 0, 64, 64},
     {true, 7, 5, 3, 100, 100},
@@ -157,38 +157,38 @@ static const struct rounding roundings[] = {
 };
 enum { ROUNDINGS = sizeof roundings / sizeof *roundings };
 
-/* Equal elements, or NaN in both. */
-static bool is_same_copy(struct tensor a, struct tensor b, int64_t offset)
+/* Returns whether all bf16 elements from offset on are equal or both NaN. */
+static bool is_equal_or_nan(struct tensor a, struct tensor b, int64_t offset)
 {
-    bool same = true;
+    bool is_equal = true;
     for (int64_t i = offset; i < a.columns; i++) {
         bf16 x = ((const bf16 *)a.data)[i], y = ((const bf16 *)b.data)[i];
-        same = same && (x == y || (isnan(bf16_to_f32(x)) && isnan(bf16_to_f32(y))));
+        is_equal = is_equal && (x == y || (isnan(bf16_to_f32(x)) && isnan(bf16_to_f32(y))));
     }
-    return same;
+    return is_equal;
 }
 
-/* Tests the copies of the updates, and weights_round of the same weights in two parts. */
+/* Tests the copies that adamw_update and lamb_apply write, and weights_round in two parts. */
 static void test_rounding(struct kernels *k, struct kernels *other, int64_t count, int64_t offset,
                           const struct rounding *rounding)
 {
     int64_t n = count - offset, half = n / 3 + 1;
     struct slice s = make_slice(count);
     struct tensor expected = operation_random(DTYPE_BF16, 1, count, 2, 1);
-    struct adamw now = settings;
+    struct adamw rounded = settings;
     float *w = (float *)s.weights.data + offset, *m = (float *)s.moment1.data + offset;
     float *v = (float *)s.moment2.data + offset, *g = (float *)s.gradient.data + offset;
     bf16 *copy = (bf16 *)s.copy.data + offset, *expected_copy = (bf16 *)expected.data + offset;
     double sums[2];
-    now.rounding = *rounding;
-    CHECK_OK(adamw_update(other, w, copy, m, v, g, n, &now));
+    rounded.rounding = *rounding;
+    CHECK_OK(adamw_update(other, w, copy, m, v, g, n, &rounded));
     oracle_weights_round(expected_copy, w, n, rounding);
     CHECK(operation_equal(s.copy, expected));
-    now.rounding.key++;
-    CHECK_OK(lamb_moments(k, sums, w, m, v, g, n, &now));
-    CHECK_OK(lamb_apply(other, w, copy, m, v, n, &now));
+    rounded.rounding.key++;
+    CHECK_OK(lamb_moments(k, sums, w, m, v, g, n, &rounded));
+    CHECK_OK(lamb_apply(other, w, copy, m, v, n, &rounded));
     CHECK(n < 8 || !operation_equal(s.copy, expected));
-    oracle_weights_round(expected_copy, w, n, &now.rounding);
+    oracle_weights_round(expected_copy, w, n, &rounded.rounding);
     CHECK(operation_equal(s.copy, expected));
     operation_set(s.copy, 0);
     operation_set(expected, 0);
@@ -209,8 +209,9 @@ static void test_rounding(struct kernels *k, struct kernels *other, int64_t coun
     operation_release(&expected);
 }
 
-/* Tests every bf16 pattern with bits below it. The result is one of the two neighbours, or the
- * number itself if it is exact. Above the largest number it equals rounding to nearest. */
+/* Tests every bf16 number with several patterns in the 16 bits below. The result is one of the two
+ * neighbours, or the number itself if these bits are 0. Above the largest finite number it equals
+ * rounding to nearest. */
 static void test_rounding_values(struct kernels *k)
 {
     const int64_t all = 65536;
@@ -220,25 +221,26 @@ static void test_rounding_values(struct kernels *k)
     struct tensor copy = operation_tensor(DTYPE_BF16, 1, all, all);
     struct tensor expected = operation_tensor(DTYPE_BF16, 1, all, all);
     for (size_t j = 0; j < sizeof below / sizeof *below; j++) {
-        int64_t up = 0;
+        int64_t rounded_up = 0;
         for (int64_t i = 0; i < all; i++) {
             uint32_t bits = (uint32_t)i << 16 | below[j];
             memcpy((float *)x.data + i, &bits, sizeof bits);
         }
         CHECK_OK(weights_round(k, copy.data, x.data, all, &rounding));
         oracle_weights_round(expected.data, x.data, all, &rounding);
-        CHECK(is_same_copy(copy, expected, 0));
+        CHECK(is_equal_or_nan(copy, expected, 0));
         for (int64_t i = 0; i < all; i++) {
             float from = ((const float *)x.data)[i];
             bf16 to = ((const bf16 *)copy.data)[i];
-            bool ordinary = (i & 0x7fff) < 0x7f7f; /* below the largest finite number */
-            up += ordinary && to == (bf16)(i + 1);
-            CHECK(!ordinary || to == (bf16)i || (below[j] > 0 && to == (bf16)(i + 1)));
-            CHECK(ordinary || to == f32_to_bf16(from) || (isnan(from) && isnan(bf16_to_f32(to))));
+            bool is_ordinary = (i & 0x7fff) < 0x7f7f; /* below the largest finite number */
+            rounded_up += is_ordinary && to == (bf16)(i + 1);
+            CHECK(!is_ordinary || to == (bf16)i || (below[j] > 0 && to == (bf16)(i + 1)));
+            CHECK(is_ordinary || to == f32_to_bf16(from) ||
+                  (isnan(from) && isnan(bf16_to_f32(to))));
         }
-        double likely = below[j] / 65536.0, numbers = 2.0 * 0x7f7f;
-        CHECK_NEAR((double)up, numbers * likely,
-                   5 * sqrt(numbers * likely * (1 - likely)) + (below[j] > 0));
+        double p = below[j] / 65536.0, numbers = 2.0 * 0x7f7f; /* p: probability to round up */
+        CHECK_NEAR((double)rounded_up, numbers * p,
+                   5 * sqrt(numbers * p * (1 - p)) + (below[j] > 0));
     }
     operation_release(&x);
     operation_release(&copy);
@@ -246,7 +248,8 @@ static void test_rounding_values(struct kernels *k)
 }
 
 /* Counts the elements that were rounded up, and those that equal `before`. */
-static void count_up(struct tensor copy, struct tensor before, bf16 upper, double *up, double *same)
+static void count_rounded_up(struct tensor copy, struct tensor before, bf16 upper, double *up,
+                             double *same)
 {
     *up = *same = 0;
     for (int64_t i = 0; i < copy.columns; i++) {
@@ -257,20 +260,21 @@ static void count_up(struct tensor copy, struct tensor before, bf16 upper, doubl
     }
 }
 
-/* Over many draws the mean is the number itself, and neighbours and steps are independent. The
- * tolerance is five standard deviations, exceeded once in two million; the draws are always the
- * same. */
+/* Over many draws, the mean is the number itself, and draws of neighbours and of steps are
+ * independent. The tolerance is five standard deviations, which one test in two million exceeds.
+ * The seed is fixed. */
 static void test_rounding_mean(struct kernels *k)
 {
     enum { DRAWS = 20000, STEPS = 4 };
-    static const uint32_t shares[] = {0x0100, 0x4000, 0x8000, 0xc123, 0xff00};
+    static const uint32_t fractions[] = {0x0100, 0x4000, 0x8000, 0xc123, 0xff00};
     struct tensor x = operation_tensor(DTYPE_F32, 1, DRAWS, DRAWS);
     struct tensor copy = operation_tensor(DTYPE_BF16, 1, DRAWS, DRAWS);
     struct tensor before = operation_random(DTYPE_BF16, 1, DRAWS, 1, 1);
-    for (size_t j = 0; j < sizeof shares / sizeof *shares; j++) {
-        double likely = shares[j] / 65536.0, alike = likely * likely + (1 - likely) * (1 - likely);
+    for (size_t j = 0; j < sizeof fractions / sizeof *fractions; j++) {
+        /* probabilities to round up, and that two draws are equal */
+        double p = fractions[j] / 65536.0, p_equal = p * p + (1 - p) * (1 - p);
         double all = 0, repeated = 0, up, same;
-        uint32_t bits = 0xbd450000u | shares[j]; /* about -0.048 */
+        uint32_t bits = 0xbd450000u | fractions[j]; /* about -0.048 */
         float number;
         memcpy(&number, &bits, sizeof number);
         operation_set(x, (double)number);
@@ -278,9 +282,9 @@ static void test_rounding_mean(struct kernels *k)
             const struct rounding rounding = {
                 true, random_key(5, RANDOM_ROUNDING, step, 3), 0, 0, 1, 1};
             CHECK_OK(weights_round(k, copy.data, x.data, DRAWS, &rounding));
-            count_up(copy, before, 0xbd46, &up, &same);
+            count_rounded_up(copy, before, 0xbd46, &up, &same);
             if (step > 0) {
-                CHECK_NEAR(same, DRAWS * alike, 5 * sqrt(DRAWS * alike * (1 - alike)));
+                CHECK_NEAR(same, DRAWS * p_equal, 5 * sqrt(DRAWS * p_equal * (1 - p_equal)));
             }
             for (int64_t i = 1; i < DRAWS; i++) {
                 repeated += ((bf16 *)copy.data)[i] == ((bf16 *)copy.data)[i - 1];
@@ -289,8 +293,8 @@ static void test_rounding_mean(struct kernels *k)
             oracle_cast(before, copy);
         }
         double draws = (double)DRAWS * STEPS;
-        CHECK_NEAR(all, draws * likely, 5 * sqrt(draws * likely * (1 - likely)));
-        CHECK_NEAR(repeated, draws * alike, 10 * sqrt(draws * alike * (1 - alike)));
+        CHECK_NEAR(all, draws * p, 5 * sqrt(draws * p * (1 - p)));
+        CHECK_NEAR(repeated, draws * p_equal, 10 * sqrt(draws * p_equal * (1 - p_equal)));
     }
     operation_release(&x);
     operation_release(&copy);
@@ -317,7 +321,7 @@ static void test_sums(struct kernels *k, struct kernels *other, int64_t count)
     operation_release(&x);
 }
 
-/* Every third row is not counted. Only the requested sums are written. */
+/* Every third row is ignored. Only the requested sums are written. */
 static void test_loss_stats(struct kernels *k, struct kernels *other, int64_t count)
 {
     struct tensor losses = operation_random(DTYPE_F32, 1, count, 1, 1);
@@ -357,7 +361,7 @@ static void test_loss_stats(struct kernels *k, struct kernels *other, int64_t co
     operation_release(&entropies);
 }
 
-static void test_addition(struct kernels *k, int64_t count)
+static void test_add(struct kernels *k, int64_t count)
 {
     struct tensor to = operation_random(DTYPE_F32, 1, count, 1, 1);
     struct tensor from = operation_random(DTYPE_F32, 1, count, 2, 1);
@@ -372,38 +376,38 @@ static void test_addition(struct kernels *k, int64_t count)
     operation_release(&before);
 }
 
-/* Casts every bf16 pattern to f32 and back, and floats around ties, NaN, infinities and
- * subnormals. */
-static void test_convert(struct kernels *k)
+/* Casts every bf16 number to f32 and back, and f32 numbers around ties, NaN, infinities and
+ * subnormals to bf16. */
+static void test_casts(struct kernels *k)
 {
     const int64_t all = 65536;
     struct tensor from = operation_tensor(DTYPE_BF16, 256, all / 256, all / 256 + 1);
-    struct tensor wide = operation_tensor(DTYPE_F32, 256, all / 256, all / 256 + 3);
+    struct tensor as_f32 = operation_tensor(DTYPE_F32, 256, all / 256, all / 256 + 3);
     struct tensor round_trip = operation_tensor(DTYPE_BF16, 256, all / 256, all / 256);
     for (int64_t i = 0; i < all; i++) {
         ((bf16 *)from.data)[i / 256 * from.stride + i % 256] = (bf16)i;
     }
     static const uint32_t below[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
     for (size_t j = 0; j < sizeof below / sizeof *below; j++) {
-        CHECK_OK(op_cast(k, wide, from));
+        CHECK_OK(op_cast(k, as_f32, from));
         for (int64_t i = 0; i < all; i++) {
-            float *x = (float *)wide.data + i / 256 * wide.stride + i % 256;
+            float *x = (float *)as_f32.data + i / 256 * as_f32.stride + i % 256;
             uint32_t bits;
             memcpy(&bits, x, sizeof bits);
             CHECK(bits == (uint32_t)i << 16);
             bits |= below[j];
             memcpy(x, &bits, sizeof bits);
         }
-        CHECK_OK(op_cast(k, round_trip, wide));
+        CHECK_OK(op_cast(k, round_trip, as_f32));
         for (int64_t i = 0; i < all; i++) {
-            float x = ((const float *)wide.data)[i / 256 * wide.stride + i % 256];
+            float x = ((const float *)as_f32.data)[i / 256 * as_f32.stride + i % 256];
             bf16 got = ((const bf16 *)round_trip.data)[i], zero = signbit(x) ? 0x8000 : 0;
-            bool any_nan = isnan(x) && isnan(bf16_to_f32(got));
-            CHECK(got == f32_to_bf16(x) || any_nan || (fabsf(x) < 0x1p-126f && got == zero));
+            bool are_nan = isnan(x) && isnan(bf16_to_f32(got));
+            CHECK(got == f32_to_bf16(x) || are_nan || (fabsf(x) < 0x1p-126f && got == zero));
         }
     }
     operation_release(&from);
-    operation_release(&wide);
+    operation_release(&as_f32);
     operation_release(&round_trip);
     struct tensor x = operation_random(DTYPE_F32, 1, 50001, 1, 1);
     struct tensor y = operation_tensor(DTYPE_F32, 1, 50001, 50001);
@@ -413,7 +417,7 @@ static void test_convert(struct kernels *k)
     operation_release(&y);
 }
 
-/* Elements are zero or scaled, by the counter of each element; also in place. */
+/* Each element is zeroed or scaled according to its index, also in place. */
 static void test_dropout(struct kernels *k, int64_t rows, int64_t columns, int64_t pad)
 {
     enum dtype dtype = kernels_dtype(k);
@@ -432,7 +436,7 @@ static void test_dropout(struct kernels *k, int64_t rows, int64_t columns, int64
     CHECK(operation_difference(x, y) == 0);
     CHECK_OK(dropout_apply(k, y, x, (struct dropout){0}));
     CHECK(operation_difference(y, x) == 0);
-    if (columns > 3) { /* part of the columns draws the same as all columns */
+    if (columns > 3) { /* a part of the columns has the same draws */
         struct dropout part = dropout;
         struct tensor z = operation_tensor(dtype, rows, columns - 3, columns - 3);
         operation_fill(x, 1, 1);
@@ -455,7 +459,7 @@ static void test_all(struct kernels *k, struct kernels *other)
             test_lamb(k, other, counts[i], 0);
         }
         test_sums(k, other, counts[i]);
-        test_addition(k, counts[i]);
+        test_add(k, counts[i]);
         test_loss_stats(k, other, counts[i]);
     }
     test_lamb(k, other, 40003, 3);
@@ -467,8 +471,8 @@ static void test_all(struct kernels *k, struct kernels *other)
     test_rounding_mean(k);
     test_lamb_nan(k);
     test_adamw_nan(k);
-    test_convert(k);
-    test_convert(other);
+    test_casts(k);
+    test_casts(other);
     test_dropout(k, 1, 1, 0);
     test_dropout(other, 5, 64, 8);
     test_dropout(other, 67, 33, 3);

@@ -1,5 +1,5 @@
-/* Tests the context: refusals, properties, profile and roofline. A GEMM of a known shape must not
- * allocate. */
+/* Tests the context: errors, properties, profile, roofline and memory. A GEMM of a shape that was
+ * used before must not allocate. */
 #include <malloc.h>
 
 #include "kernels/cpu/matmul.h"
@@ -14,7 +14,7 @@ static const struct kernels_limits limits = {.rows = 64,
                                              .vocabulary = 100,
                                              .training = true};
 
-static void test_refusals(struct device *dev)
+static void test_errors(struct device *dev)
 {
     struct kernels *k = (struct kernels *)dev;
     struct kernels_limits wrong = limits;
@@ -88,7 +88,7 @@ static void test_roofline(struct device *dev)
     CHECK_OK(kernels_destroy(&k));
 }
 
-/* The second use of the same shapes leaves the heap unchanged. */
+/* The third call with the same shapes leaves the heap as the second call left it. */
 static void test_allocations(struct device *dev)
 {
     struct kernels *k = NULL;
@@ -114,8 +114,7 @@ static void test_allocations(struct device *dev)
     CHECK_OK(kernels_destroy(&k));
 }
 
-/* Large units of every kind of GEMM: oneDNN allocates at most what matmul_library_bytes
- * estimates. */
+/* For large GEMMs of each kind, oneDNN allocates at most the estimate of matmul_library_bytes. */
 static void test_library_memory(struct device *dev, enum dtype dtype)
 {
     const struct kernels_limits large = {.rows = 600,
@@ -147,7 +146,7 @@ int main(void)
 {
     struct device *dev = NULL;
     CHECK_OK(device_create(DEVICE_CPU, 0, &dev));
-    test_refusals(dev);
+    test_errors(dev);
     test_context(dev);
     test_profile(dev);
     test_roofline(dev);

@@ -1,10 +1,10 @@
-/* Tests the linear layer, forward and backward, against the oracle. Results must not depend on the
- * number of threads or on repetition. */
+/* Tests the linear layer, forward and backward, against the oracle. The bits must not depend on the
+ * number of threads and must be the same in repeated calls. */
 #include "tests/kernels/operation.h"
 
 struct shape {
-    int64_t rows, inner, outputs;
-    int64_t pad; /* elements between the rows of x, y, dx and dy */
+    int64_t rows, inner, outputs; /* N, K, M */
+    int64_t pad;                  /* elements between the rows of x, y, dx and dy */
 };
 
 static const struct shape shapes[] = {
@@ -25,7 +25,7 @@ struct operands {
 };
 
 struct results {
-    struct tensor y, saved, dx, dw, dbias; /* saved: the oracle stores the pre-activation */
+    struct tensor y, saved, dx, dw, dbias; /* saved of the oracle: the pre-activation */
 };
 
 static struct tensor make_padded(enum dtype dtype, int64_t rows, int64_t columns, int64_t pad,
@@ -36,7 +36,7 @@ static struct tensor make_padded(enum dtype dtype, int64_t rows, int64_t columns
     return t;
 }
 
-/* cuBLASLt reads the bias in the dtype of its output. */
+/* Creates the bias. cuBLASLt reads it in the dtype of y, so that it must be exact in bf16. */
 static struct tensor make_bias(enum dtype dtype, const struct shape *s)
 {
     struct tensor bias = operation_random(DTYPE_F32, 1, s->outputs, 3, 0.5);
@@ -67,21 +67,21 @@ static void release_operands(struct operands *o)
     operation_release(&o->pre_x);
 }
 
-/* Parameter gradients are not zero at the start, because the operation adds to them. */
+/* Creates the results. Parameter gradients are not zero, because the operation adds to them. */
 static struct results make_results(enum dtype dtype, enum dtype sums, const struct shape *s,
-                                   bool with_kept)
+                                   bool with_saved)
 {
     struct results r = {
         .y = operation_tensor(dtype, s->rows, s->outputs, s->outputs + s->pad),
         .saved =
-            with_kept ? operation_tensor(dtype, s->rows, s->outputs, s->outputs) : tensor_absent(),
+            with_saved ? operation_tensor(dtype, s->rows, s->outputs, s->outputs) : tensor_absent(),
         .dx = operation_tensor(dtype, s->rows, s->inner, s->inner + s->pad),
         .dw = operation_random(sums, s->outputs, s->inner, 6, 1.0),
         .dbias = operation_random(sums, 1, s->outputs, 7, 1.0),
     };
     operation_set(r.y, NAN);
     operation_set(r.dx, NAN);
-    if (with_kept) {
+    if (with_saved) {
         operation_set(r.saved, NAN);
     }
     return r;
@@ -96,35 +96,35 @@ static void release_results(struct results *r)
     operation_release(&r->dbias);
 }
 
-/* Sets the gradients before a run with overwrite, where their values must not matter. */
+/* Sets the parameter gradients. With overwrite, the previous values must not affect the result. */
 static void set_parameter_gradients(struct results *r, double value)
 {
     operation_set(r->dw, value);
     operation_set(r->dbias, value);
 }
 
-/* Computes what the activation saves for these values, by a GEMM with the identity matrix. */
+/* Computes the saved data of an activation by a GEMM with the identity matrix. */
 static struct tensor make_saved(struct kernels *k, struct tensor values, enum activation act)
 {
     if (act == ACTIVATION_NONE) {
         return tensor_absent();
     }
     int64_t n = values.columns;
-    struct tensor one = operation_tensor(values.dtype, n, n, n);
+    struct tensor identity = operation_tensor(values.dtype, n, n, n);
     struct tensor saved = operation_tensor(values.dtype, values.rows, n, n);
     struct tensor y = operation_tensor(values.dtype, values.rows, n, n);
-    operation_set(one, 0);
+    operation_set(identity, 0);
     for (int64_t i = 0; i < n; i++) {
-        oracle_set(one, i, i, 1);
+        oracle_set(identity, i, i, 1);
     }
-    CHECK_OK(linear_forward(k, y, saved, values, one, tensor_absent(), act));
-    operation_release(&one);
+    CHECK_OK(linear_forward(k, y, saved, values, identity, tensor_absent(), act));
+    operation_release(&identity);
     operation_release(&y);
     return saved;
 }
 
-static void run(struct kernels *k, struct results *r, const struct operands *o, enum activation act,
-                bool overwrite)
+static void run_linear(struct kernels *k, struct results *r, const struct operands *o,
+                       enum activation act, bool overwrite)
 {
     CHECK_OK(linear_forward(k, r->y, r->saved, o->x, o->w, o->bias, act));
     struct tensor saved = make_saved(k, o->pre_x, act);
@@ -140,19 +140,18 @@ static void run_oracle(struct results *r, const struct operands *o, enum activat
     oracle_linear_backward_weight(r->dw, r->dbias, o->dy, o->x);
 }
 
-/* The error of a naive bf16 implementation, which rounds the GEMM to bf16 and then the result of
- * the activation. factor, shaped like gemm_output, is the pre-activation for the backward pass; absent:
- * the activation is applied to the gemm_output. */
-static double compute_naive_error(struct tensor exact, struct tensor gemm_output,
-                                  struct tensor factor, enum activation act)
+/* Computes the error of a naive bf16 implementation, which rounds the output of the GEMM and then
+ * the result of the activation. pre is the pre-activation for the backward pass; if it is absent,
+ * the activation is applied to the output of the GEMM. */
+static double compute_naive_error(struct tensor exact, struct tensor gemm_output, struct tensor pre,
+                                  enum activation act)
 {
     struct tensor naive = operation_tensor(DTYPE_BF16, exact.rows, exact.columns, exact.columns);
     for (int64_t i = 0; i < exact.rows; i++) {
         for (int64_t j = 0; j < exact.columns; j++) {
             double x = bf16_to_f32(f32_to_bf16((float)oracle_get(gemm_output, i, j)));
-            x = factor.data == NULL
-                    ? oracle_activation(x, act)
-                    : x * oracle_activation_derivative(oracle_get(factor, i, j), act);
+            x = pre.data == NULL ? oracle_activation(x, act)
+                                 : x * oracle_activation_derivative(oracle_get(pre, i, j), act);
             oracle_set(naive, i, j, x);
         }
     }
@@ -161,23 +160,23 @@ static double compute_naive_error(struct tensor exact, struct tensor gemm_output
     return error;
 }
 
-static void check_near(struct kernels *k, const char *what, struct tensor got, struct tensor exact,
+static void check_near(struct kernels *k, const char *name, struct tensor got, struct tensor exact,
                        double naive)
 {
     double tolerance = got.dtype == DTYPE_BF16 ? 2 * naive : 3e-6;
-    operation_check_error(what, k, operation_difference(got, exact), tolerance);
+    operation_check_error(name, k, operation_difference(got, exact), tolerance);
 }
 
-/* Compares y and dx. The GEMMs before the activation are in double precision. */
+/* Compares y and dx, which are rounded to the dtype, with the naive implementation. */
 static void check_rounded(struct kernels *k, const struct results *got, const struct results *exact,
                           const struct operands *o, enum activation act)
 {
     const struct tensor none = tensor_absent();
-    bool with_kept = got->saved.data != NULL;
+    bool with_saved = got->saved.data != NULL;
     struct tensor dx =
         operation_tensor(ORACLE_F64, exact->dx.rows, exact->dx.columns, exact->dx.columns);
     oracle_linear_backward_input(dx, o->dy, o->w, ACTIVATION_NONE, none);
-    struct tensor pre = with_kept ? exact->saved : exact->y;
+    struct tensor pre = with_saved ? exact->saved : exact->y;
     check_near(k, "y", got->y, exact->y, compute_naive_error(exact->y, pre, none, act));
     check_near(k, "dx", got->dx, exact->dx, compute_naive_error(exact->dx, dx, o->pre_x, act));
     operation_release(&dx);
@@ -196,38 +195,38 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
                        enum activation act, bool overwrite)
 {
     enum dtype dtype = kernels_dtype(k);
-    bool with_kept = act != ACTIVATION_NONE;
+    bool with_saved = act != ACTIVATION_NONE;
     struct operands o = make_operands(dtype, s);
-    struct results got = make_results(dtype, DTYPE_F32, s, with_kept);
-    struct results again = make_results(dtype, DTYPE_F32, s, with_kept);
-    struct results threads = make_results(dtype, DTYPE_F32, s, with_kept);
-    struct results exact = make_results(ORACLE_F64, ORACLE_F64, s, with_kept);
+    struct results got = make_results(dtype, DTYPE_F32, s, with_saved);
+    struct results repeated = make_results(dtype, DTYPE_F32, s, with_saved);
+    struct results threads = make_results(dtype, DTYPE_F32, s, with_saved);
+    struct results exact = make_results(ORACLE_F64, ORACLE_F64, s, with_saved);
     oracle_cast(exact.dw, got.dw);
     oracle_cast(exact.dbias, got.dbias);
     if (overwrite) {
         set_parameter_gradients(&got, NAN);
-        set_parameter_gradients(&again, NAN);
+        set_parameter_gradients(&repeated, NAN);
         set_parameter_gradients(&threads, NAN);
         set_parameter_gradients(&exact, 0);
     }
-    run(k, &got, &o, act, overwrite);
-    run(k, &again, &o, act, overwrite);
-    run(other, &threads, &o, act, overwrite);
+    run_linear(k, &got, &o, act, overwrite);
+    run_linear(k, &repeated, &o, act, overwrite);
+    run_linear(other, &threads, &o, act, overwrite);
     run_oracle(&exact, &o, act);
     check_rounded(k, &got, &exact, &o, act);
     check_near(k, "dw", got.dw, exact.dw, 0);
     check_near(k, "dbias", got.dbias, exact.dbias, 0);
-    check_equal(&got, &again);
+    check_equal(&got, &repeated);
     check_equal(&got, &threads);
-    if (overwrite) { /* bias only: the matrix is frozen */
-        set_parameter_gradients(&again, NAN);
-        CHECK_OK(linear_backward_weight(k, tensor_absent(), again.dbias, o.dy, o.x, true));
-        CHECK(operation_equal(again.dbias, got.dbias));
+    if (overwrite) { /* with a frozen matrix */
+        set_parameter_gradients(&repeated, NAN);
+        CHECK_OK(linear_backward_weight(k, tensor_absent(), repeated.dbias, o.dy, o.x, true));
+        CHECK(operation_equal(repeated.dbias, got.dbias));
         CHECK_OK(linear_backward_weight(k, tensor_absent(), tensor_absent(), o.dy, o.x, true));
     }
     release_operands(&o);
     release_results(&got);
-    release_results(&again);
+    release_results(&repeated);
     release_results(&threads);
     release_results(&exact);
 }
@@ -240,8 +239,8 @@ static void run_with_pre_activation(struct kernels *k, struct results *r, const 
     CHECK_OK(linear_backward_weight(k, r->dw, r->dbias, o->dy, o->x, true));
 }
 
-/* Tests with the fastest algorithm. pre_x serves as `saved`, which is correct only where a back-end
- * saves the pre-activation: not on the CPU. */
+/* Tests the GEMM plans that kernels_tune selects. The backward pass reads pre_x as saved data. This
+ * is correct only on the GPU, where the saved data is the pre-activation. */
 static void test_tuned(struct kernels *k, const struct shape *s)
 {
     const enum activation act = ACTIVATION_GELU_TANH;
@@ -265,7 +264,8 @@ static void test_tuned(struct kernels *k, const struct shape *s)
     release_results(&exact);
 }
 
-/* Tests the operations of an adapter: y += factor (x a^T) b^T, and the backward direction. */
+/* Tests the operations of an adapter with matrices a [r, K] and b [M, r]: op_scale and linear_add,
+ * forward and backward. */
 static void test_adapter(struct kernels *k, int64_t rows, int64_t inner, int64_t outputs, int64_t r)
 {
     enum dtype dtype = kernels_dtype(k);
@@ -303,7 +303,8 @@ static void test_adapter(struct kernels *k, int64_t rows, int64_t inner, int64_t
     CHECK_OK(linear_add(k, y, u, b, false));
     CHECK_OK(linear_add(k, x, u, a, true));
     operation_check_error("linear_add", k, operation_difference(y, exact), tolerance);
-    operation_check_error("linear_add back", k, operation_difference(x, expected_dx), tolerance);
+    operation_check_error("linear_add, backward", k, operation_difference(x, expected_dx),
+                          tolerance);
     operation_release(&x);
     operation_release(&a);
     operation_release(&b);
@@ -313,19 +314,19 @@ static void test_adapter(struct kernels *k, int64_t rows, int64_t inner, int64_t
     operation_release(&expected_dx);
 }
 
-/* activation_forward equals the activation after a GEMM with the identity matrix. */
-static void test_activation_alone(struct kernels *k, enum activation act)
+/* activation_forward gives the results of linear_forward with the identity matrix. */
+static void test_activation_forward(struct kernels *k, enum activation act)
 {
     enum dtype dtype = kernels_dtype(k);
     struct tensor x = make_padded(dtype, 67, 33, 5, 1, 1.5), saved = make_saved(k, x, act);
     struct tensor got = operation_tensor(dtype, 67, 33, 33),
-                  one = operation_tensor(dtype, 33, 33, 33);
+                  identity = operation_tensor(dtype, 33, 33, 33);
     struct tensor y = operation_tensor(dtype, 67, 33, 33);
-    operation_set(one, 0);
+    operation_set(identity, 0);
     for (int64_t i = 0; i < 33; i++) {
-        oracle_set(one, i, i, 1);
+        oracle_set(identity, i, i, 1);
     }
-    CHECK_OK(linear_forward(k, y, tensor_absent(), x, one, tensor_absent(), act));
+    CHECK_OK(linear_forward(k, y, tensor_absent(), x, identity, tensor_absent(), act));
     CHECK_OK(activation_forward(k, x, got, act));
     double tolerance = dtype == DTYPE_BF16 ? 0x1p-7 : 1e-6;
     CHECK(operation_difference(x, y) <= tolerance);
@@ -333,12 +334,12 @@ static void test_activation_alone(struct kernels *k, enum activation act)
     operation_release(&x);
     operation_release(&saved);
     operation_release(&got);
-    operation_release(&one);
+    operation_release(&identity);
     operation_release(&y);
 }
 
-/* activation_backward without a GEMM after the activation; also in place. */
-static void test_activation(struct kernels *k, enum activation act)
+/* activation_backward multiplies dy by the derivative, also in place. */
+static void test_activation_backward(struct kernels *k, enum activation act)
 {
     enum dtype dtype = kernels_dtype(k);
     struct tensor pre = operation_random(dtype, 67, 33, 1, 1.5);
@@ -364,8 +365,8 @@ static void test_activation(struct kernels *k, enum activation act)
     operation_release(&saved);
 }
 
-/* Without bias, and with nothing saved. */
-static void test_bare(struct kernels *k)
+/* linear_forward needs neither bias nor saved data. */
+static void test_without_bias(struct kernels *k)
 {
     const struct shape s = {9, 20, 18, 0};
     enum dtype dtype = kernels_dtype(k);
@@ -376,7 +377,8 @@ static void test_bare(struct kernels *k)
     struct tensor none = tensor_absent();
     CHECK_OK(linear_forward(k, y, none, o.x, o.w, none, ACTIVATION_GELU_TANH));
     oracle_linear_forward(exact, pre, o.x, o.w, none, ACTIVATION_GELU_TANH);
-    check_near(k, "y alone", y, exact, compute_naive_error(exact, pre, none, ACTIVATION_GELU_TANH));
+    check_near(k, "y without bias", y, exact,
+               compute_naive_error(exact, pre, none, ACTIVATION_GELU_TANH));
     operation_release(&pre);
     operation_release(&y);
     operation_release(&exact);
@@ -390,7 +392,7 @@ static void test_nan(struct kernels *k)
     struct operands o = make_operands(kernels_dtype(k), &s);
     struct results r = make_results(kernels_dtype(k), DTYPE_F32, &s, false);
     oracle_set(o.x, 4, 3, NAN);
-    run(k, &r, &o, ACTIVATION_NONE, false);
+    run_linear(k, &r, &o, ACTIVATION_NONE, false);
     for (int64_t i = 0; i < s.rows; i++) {
         for (int64_t j = 0; j < s.outputs; j++) {
             CHECK(isnan(oracle_get(r.y, i, j)) == (i == 4));
@@ -405,7 +407,7 @@ static void test_nan(struct kernels *k)
     release_operands(&o);
 }
 
-static void test_refusals(struct kernels *k)
+static void test_errors(struct kernels *k)
 {
     enum dtype dtype = kernels_dtype(k);
     struct tensor x = operation_random(dtype, 4, 8, 1, 1);
@@ -426,7 +428,7 @@ static void test_refusals(struct kernels *k)
     operation_release(&y);
 }
 
-static void test_context(struct kernels *k, struct kernels *other)
+static void test_all(struct kernels *k, struct kernels *other)
 {
     for (int i = 0; i < SHAPES; i++) {
         test_shape(k, other, &shapes[i], activations[i % ACTIVATIONS], i % 2 == 1);
@@ -435,17 +437,17 @@ static void test_context(struct kernels *k, struct kernels *other)
         test_shape(k, other, &shapes[5], activations[i], false);
     }
     for (int i = 1; i < ACTIVATIONS; i++) {
-        test_activation(k, activations[i]);
-        test_activation_alone(k, activations[i]);
+        test_activation_backward(k, activations[i]);
+        test_activation_forward(k, activations[i]);
     }
     test_tuned(k, &shapes[7]);
     test_tuned(k, &shapes[5]);
     test_adapter(k, 67, 33, 45, 8);
     test_adapter(k, 1, 64, 96, 1);
     test_adapter(k, 130, 96, 64, 3);
-    test_bare(k);
+    test_without_bias(k);
     test_nan(k);
-    test_refusals(k);
+    test_errors(k);
 }
 
 int main(void)
@@ -458,6 +460,6 @@ int main(void)
                                           .sequence = 64,
                                           .vocabulary = 64,
                                           .training = true};
-    operation_run_all(&limits, test_context);
+    operation_run_all(&limits, test_all);
     return 0;
 }

@@ -1,21 +1,20 @@
-/* Tests the operations of Llama that GPT lacks: SwiGLU, and rotary position embedding on strided
- * views. */
+/* Tests the operations that Llama uses and GPT does not: SwiGLU and rotary position embedding. */
 #include "tests/kernels/operation.h"
 
 struct shape {
-    int64_t rows, columns, pad;
+    int64_t rows, columns, pad; /* N, F, elements between rows */
 };
 
 static const struct shape swiglu_shapes[] = {
     {1, 1, 0}, {7, 5, 3}, {64, 48, 0}, {33, 17, 1}, {130, 64, 8}, {3, 515, 0},
 };
 
-/* Checks that the error is at most twice that of the oracle with the same rounding. */
-static void check_naive_error(struct kernels *k, const char *what, struct tensor got,
+/* Checks that the error is at most twice that of `naive`, the oracle with results in the dtype. */
+static void check_naive_error(struct kernels *k, const char *name, struct tensor got,
                               struct tensor naive, struct tensor exact)
 {
-    double allowed = 2 * operation_difference(naive, exact) + 1e-6;
-    operation_check_error(what, k, operation_difference(got, exact), allowed);
+    double tolerance = 2 * operation_difference(naive, exact) + 1e-6;
+    operation_check_error(name, k, operation_difference(got, exact), tolerance);
 }
 
 static struct tensor make_padded(enum dtype dtype, int64_t rows, int64_t columns, int64_t pad,
@@ -58,8 +57,8 @@ static void test_swiglu(struct kernels *k, struct kernels *other, const struct s
     }
 }
 
-/* For large inputs the sigmoid is 0 or 1 without overflow; NaN propagates. */
-static void test_swiglu_ends(struct kernels *k)
+/* For large inputs the sigmoid is 0 or 1 without overflow. NaN propagates. */
+static void test_swiglu_extremes(struct kernels *k)
 {
     static const float gates[] = {-1e4f, -200, 0, 200, 1e4f, NAN};
     struct tensor in = operation_tensor(kernels_dtype(k), 1, 12, 12);
@@ -79,14 +78,14 @@ static void test_swiglu_ends(struct kernels *k)
 }
 
 struct rotary_shape {
-    int64_t rows, heads, width, pad;
+    int64_t rows, heads, width, pad; /* N, H, D, elements between rows */
 };
 
 static const struct rotary_shape rotary_shapes[] = {
     {1, 1, 2, 0}, {5, 3, 6, 7}, {17, 2, 64, 0}, {40, 5, 32, 16}, {9, 1, 128, 3}, {6, 4, 34, 0},
 };
 
-static const struct rotary_scaling plain = {0};
+static const struct rotary_scaling unscaled = {0};
 
 static void test_rotary(struct kernels *k, struct kernels *other, const struct rotary_shape *s)
 {
@@ -94,25 +93,25 @@ static void test_rotary(struct kernels *k, struct kernels *other, const struct r
     const int64_t positions = 61;
     enum dtype dtype = kernels_dtype(k), types[] = {dtype, dtype, dtype, ORACLE_F64};
     struct tensor table = operation_tensor(DTYPE_F32, positions, s->width, s->width), x[4];
-    int32_t at[64];
-    rotary_fill_table(table.data, positions, s->width, theta, &plain);
+    int32_t row_positions[64];
+    rotary_fill_table(table.data, positions, s->width, theta, &unscaled);
     for (int64_t n = 0; n < s->rows; n++) {
-        at[n] = (int32_t)random_below(1, (uint64_t)n, (uint64_t)positions);
+        row_positions[n] = (int32_t)random_below(1, (uint64_t)n, (uint64_t)positions);
     }
     for (int i = 0; i < 4; i++) {
         x[i] = make_padded(types[i], s->rows, s->heads * s->width, s->pad, 1, 1);
     }
     oracle_cast(x[3], x[0]);
-    CHECK_OK(rotary_apply(k, x[0], table, at, false));
-    CHECK_OK(rotary_apply(other, x[1], table, at, false));
+    CHECK_OK(rotary_apply(k, x[0], table, row_positions, false));
+    CHECK_OK(rotary_apply(other, x[1], table, row_positions, false));
     CHECK(operation_equal(x[0], x[1]));
-    oracle_rotary_apply(x[2], s->width, theta, at, false);
-    oracle_rotary_apply(x[3], s->width, theta, at, false);
+    oracle_rotary_apply(x[2], s->width, theta, row_positions, false);
+    oracle_rotary_apply(x[3], s->width, theta, row_positions, false);
     check_naive_error(k, "rotary", x[0], x[2], x[3]);
-    CHECK_OK(rotary_apply(k, x[0], table, at, true));
-    oracle_rotary_apply(x[2], s->width, theta, at, true);
-    oracle_rotary_apply(x[3], s->width, theta, at, true);
-    check_naive_error(k, "rotary, back", x[0], x[2], x[3]);
+    CHECK_OK(rotary_apply(k, x[0], table, row_positions, true));
+    oracle_rotary_apply(x[2], s->width, theta, row_positions, true);
+    oracle_rotary_apply(x[3], s->width, theta, row_positions, true);
+    check_naive_error(k, "rotary, inverse", x[0], x[2], x[3]);
     for (int i = 0; i < 4; i++) {
         operation_release(&x[i]);
     }
@@ -124,16 +123,16 @@ static void test_all(struct kernels *k, struct kernels *other)
     for (size_t i = 0; i < sizeof swiglu_shapes / sizeof *swiglu_shapes; i++) {
         test_swiglu(k, other, &swiglu_shapes[i]);
     }
-    test_swiglu_ends(k);
+    test_swiglu_extremes(k);
     for (size_t i = 0; i < sizeof rotary_shapes / sizeof *rotary_shapes; i++) {
         test_rotary(k, other, &rotary_shapes[i]);
     }
 }
 
-/* Llama 3.2 1B: theta 5e5, head width 64, factor 32, low 1, high 4, 8,192 original positions. The
- * values are every fourth of the 32 frequencies that ROPE_INIT_FUNCTIONS["llama3"] of transformers
- * computes in single precision, and two of the transition between low and high. */
-static void test_llama3(void)
+/* Tests the tables of scaled frequencies. The expected frequencies are those that
+ * ROPE_INIT_FUNCTIONS["llama3"] of transformers computes in single precision for Llama 3.2 1B:
+ * theta 5e5, head width 64, factor 32, low 1, high 4 and 8192 original positions. */
+static void test_rotary_scaling(void)
 {
     static const struct {
         int index;
@@ -150,23 +149,23 @@ static void test_llama3(void)
                     {31, 9.418306490260875e-08}};
     const struct rotary_scaling llama3 = {ROTARY_LLAMA3, 32, 1, 4, 8192};
     const struct rotary_scaling linear = {.kind = ROTARY_LINEAR, .factor = 4};
-    float table[2 * 64], slow[5 * 64], fast[2 * 64];
+    float table[2 * 64], scaled[5 * 64], plain[2 * 64];
     rotary_fill_table(table, 2, 64, 5e5, &llama3);
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         double sine = sin(expected[i].frequency);
         CHECK_NEAR(table[64 + expected[i].index], cos(expected[i].frequency), 1e-6);
         CHECK_NEAR(table[64 + 32 + expected[i].index], sine, 2e-6 * sine);
     }
-    rotary_fill_table(slow, 5, 64, 5e5, &linear);
-    rotary_fill_table(fast, 2, 64, 5e5, &plain);
+    rotary_fill_table(scaled, 5, 64, 5e5, &linear);
+    rotary_fill_table(plain, 2, 64, 5e5, &unscaled);
     for (int i = 0; i < 64; i++) {
-        CHECK_NEAR(slow[4 * 64 + i], fast[64 + i], 1e-7);
+        CHECK_NEAR(scaled[4 * 64 + i], plain[64 + i], 1e-7);
     }
 }
 
 int main(void)
 {
-    test_llama3();
+    test_rotary_scaling();
     const struct kernels_limits limits = {1000, 64, 64, 1, 16, 16, 16, true, 0};
     operation_run_all(&limits, test_all);
     return 0;

@@ -1,6 +1,6 @@
 /* Tests the vector functions against the C library in double precision, and dropout factors against
- * base/random.h. Compiled once for each instruction set. Prints the largest errors, which math.h
- * documents. */
+ * base/random.h. CMake compiles the test once for each instruction set. It prints the largest
+ * errors, which math.h documents. */
 #include "kernels/cpu/math.h"
 
 #include "base/random.h"
@@ -35,7 +35,7 @@ static double compute_gelu_erf_derivative(double x)
     return oracle_activation_derivative(x, ACTIVATION_GELU_ERF);
 }
 
-/* The reference size of an error. */
+/* The value by which an error is divided: the exact result, 1, or max(|x|, 1). */
 enum measure { RELATIVE, ABSOLUTE, ARGUMENT };
 
 struct function {
@@ -64,7 +64,7 @@ static const struct function functions[] = {
 
 static void test_function(const struct function *f)
 {
-    double worst = 0;
+    double max_error = 0;
     for (int i = 0; i <= STEPS; i++) {
         float x = (float)(f->first + (f->last - f->first) * i / STEPS);
         double exact = f->exact(x), size = 1;
@@ -74,22 +74,22 @@ static void test_function(const struct function *f)
             size = fabs(x) > 1 ? fabs(x) : 1;
         }
         double error = fabs(f->f(vector_set(x))[VECTOR_LANES - 1] - exact) / size;
-        worst = !(error <= worst) ? error : worst;
+        max_error = !(error <= max_error) ? error : max_error;
     }
-    printf("%-16s %.3g\n", f->name, worst);
-    CHECK(worst <= f->tolerance);
+    printf("%-16s %.3g\n", f->name, max_error);
+    CHECK(max_error <= f->tolerance);
     CHECK(isnan(f->f(vector_set(NAN))[0]));
 }
 
 static void test_limits(void)
 {
-    vector large = vector_set(INFINITY);
-    CHECK(math_exp(-large)[0] == 0 && isinf(math_exp(large)[0]));
-    CHECK(math_exp2(-large)[0] == 0 && isinf(math_exp2(large)[0]));
+    vector infinity = vector_set(INFINITY);
+    CHECK(math_exp(-infinity)[0] == 0 && isinf(math_exp(infinity)[0]));
+    CHECK(math_exp2(-infinity)[0] == 0 && isinf(math_exp2(infinity)[0]));
     CHECK(math_exp2(vector_set(0))[0] == 1 && math_exp(vector_set(0))[0] == 1);
     CHECK(math_exp2(vector_set(-127))[0] == 0 && math_exp2(vector_set(-126))[0] > 0);
-    CHECK(math_tanh(large)[0] == 1 && math_tanh(-large)[0] == -1);
-    CHECK(math_erf(large)[0] == 1 && math_erf(-large)[0] == -1);
+    CHECK(math_tanh(infinity)[0] == 1 && math_tanh(-infinity)[0] == -1);
+    CHECK(math_erf(infinity)[0] == 1 && math_erf(-infinity)[0] == -1);
     CHECK(math_gelu_tanh(vector_set(-1e30f))[0] == 0);
     CHECK(math_gelu_tanh_derivative(vector_set(1e30f))[0] == 1);
 }
@@ -115,7 +115,7 @@ static void test_lanes(void)
     }
 }
 
-/* Also tests the carry between the words of the counter. */
+/* Tests dropout factors, also where the counter exceeds 32 bits. */
 static void test_dropout(void)
 {
     const uint64_t firsts[] = {0, 12345, UINT64_C(0xfffffff9), UINT64_C(0x1fffffffc)};

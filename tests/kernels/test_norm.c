@@ -1,15 +1,15 @@
-/* Tests residual addition and norm against the oracle: both kinds, both dtypes, dropout, views,
- * tails. */
+/* Tests residual addition and norm against the oracle: both kinds of norm, both dtypes, dropout,
+ * rows with gaps, and tails of vectors. */
 #include "tests/kernels/operation.h"
 
 struct shape {
-    int64_t rows, columns;
+    int64_t rows, columns; /* N, C */
     enum norm_kind kind;
     bool beta, delta;
     enum norm_residual residual;
     float dropout;
-    double offset; /* added to x: the mean is large compared with the deviation */
-    bool dense;    /* rows are adjacent, so that kernels with 16-byte loads run */
+    double offset; /* added to x, so that the mean is large compared with the deviation */
+    bool dense;    /* no gaps between rows, so that kernels with 16-byte loads run */
 };
 
 static const struct shape shapes[] = {
@@ -25,7 +25,7 @@ static const struct shape shapes[] = {
     {5, 64, NORM_RMS, false, true, NORM_RESIDUAL_NONE, 0.5f, 0},
     {67, 64, NORM_LAYER, true, true, NORM_RESIDUAL_POST, 0, 0},
     {33, 101, NORM_LAYER, true, true, NORM_RESIDUAL_POST, 0.25f, 0},
-    /* each width with a specialized GPU kernel, and more rows than a block processes at a time */
+    /* widths with specialized GPU kernels, and more rows than a block processes at a time */
     {19, 64, NORM_LAYER, true, true, NORM_RESIDUAL_PRE, 0.25f, 0, true},
     {11, 768, NORM_LAYER, true, true, NORM_RESIDUAL_POST, 0, 0, true},
     {20, 768, NORM_RMS, false, true, NORM_RESIDUAL_PRE, 0, 0, true},
@@ -36,15 +36,15 @@ static const struct shape shapes[] = {
     {2, 8191, NORM_LAYER, true, true, NORM_RESIDUAL_PRE, 0, 0},
 };
 
-struct memory {
+struct tensors {
     struct tensor x, delta, z, y, statistics, gamma, beta, dy, dz, ddelta, dgamma, dbeta;
 };
 
-static struct memory make_memory(const struct shape *s, enum dtype dtype)
+static struct tensors make_tensors(const struct shape *s, enum dtype dtype)
 {
     enum dtype sums = dtype == ORACLE_F64 ? ORACLE_F64 : DTYPE_F32;
     int64_t n = s->rows, c = s->columns, pad = s->dense ? 0 : 1;
-    struct memory m = {
+    struct tensors m = {
         .x = operation_tensor(dtype, n, c, c + 3 * pad),
         .z = operation_tensor(dtype, n, c, c),
         .y = operation_tensor(dtype, n, c, c + pad),
@@ -65,7 +65,7 @@ static struct memory make_memory(const struct shape *s, enum dtype dtype)
     return m;
 }
 
-static void fill_memory(struct memory m, double offset)
+static void fill_tensors(struct tensors m, double offset)
 {
     operation_fill(m.x, 1, 1);
     for (int64_t r = 0; r < m.x.rows; r++) {
@@ -80,8 +80,8 @@ static void fill_memory(struct memory m, double offset)
     }
 }
 
-/* gamma, beta and sums are f32 for every dtype. */
-static void copy_memory(struct memory to, struct memory from)
+/* Copies the inputs, and dgamma and dbeta, to which the operation adds. */
+static void copy_tensors(struct tensors to, struct tensors from)
 {
     struct tensor pairs[][2] = {
         {to.x, from.x},           {to.delta, from.delta}, {to.dy, from.dy},
@@ -95,7 +95,7 @@ static void copy_memory(struct memory to, struct memory from)
     }
 }
 
-static void release_memory(struct memory *m)
+static void release_tensors(struct tensors *m)
 {
     struct tensor *all[] = {&m->x,    &m->delta, &m->z,  &m->y,      &m->statistics, &m->gamma,
                             &m->beta, &m->dy,    &m->dz, &m->ddelta, &m->dgamma,     &m->dbeta};
@@ -110,7 +110,7 @@ static struct dropout make_dropout(const struct shape *s)
                             0};
 }
 
-static void run(struct kernels *k, const struct shape *s, struct memory m)
+static void run_norm(struct kernels *k, const struct shape *s, struct tensors m)
 {
     struct tensor in = s->delta ? m.z : m.x;
     CHECK_OK(residual_norm_forward(k, m.z, m.y, m.statistics, m.x, m.delta, m.gamma, m.beta,
@@ -119,7 +119,7 @@ static void run(struct kernels *k, const struct shape *s, struct memory m)
                                     m.gamma, s->kind, s->residual, make_dropout(s)));
 }
 
-static void run_oracle(const struct shape *s, struct memory m)
+static void run_oracle(const struct shape *s, struct tensors m)
 {
     struct tensor in = s->delta ? m.z : m.x;
     oracle_residual_norm_forward(m.z, m.y, m.statistics, m.x, m.delta, m.gamma, m.beta, s->kind,
@@ -128,31 +128,31 @@ static void run_oracle(const struct shape *s, struct memory m)
                                   m.gamma, s->kind, s->residual, make_dropout(s));
 }
 
-static void check_difference(struct kernels *k, const char *what, struct tensor got,
+static void check_difference(struct kernels *k, const char *name, struct tensor got,
                              struct tensor naive, struct tensor exact, double tolerance)
 {
     if (got.data == NULL) {
         return;
     }
-    double allowed = 2 * operation_difference(naive, exact) + tolerance;
-    operation_check_error(what, k, operation_difference(got, exact), allowed);
+    double bound = 2 * operation_difference(naive, exact) + tolerance;
+    operation_check_error(name, k, operation_difference(got, exact), bound);
 }
 
 static void test_shape(struct kernels *k, struct kernels *other, const struct shape *s)
 {
     enum dtype dtype = kernels_dtype(k);
-    struct memory m = make_memory(s, dtype), again = make_memory(s, dtype);
-    struct memory naive = make_memory(s, dtype), exact = make_memory(s, ORACLE_F64);
-    fill_memory(m, s->offset);
-    copy_memory(again, m);
-    copy_memory(naive, m);
-    copy_memory(exact, m);
-    run(k, s, m);
-    run(other, s, again);
-    CHECK(operation_equal(m.y, again.y) && operation_equal(m.dz, again.dz));
-    CHECK(operation_equal(m.dgamma, again.dgamma));
-    CHECK(m.dbeta.data == NULL || operation_equal(m.dbeta, again.dbeta));
-    CHECK(m.ddelta.data == NULL || operation_equal(m.ddelta, again.ddelta));
+    struct tensors m = make_tensors(s, dtype), repeated = make_tensors(s, dtype);
+    struct tensors naive = make_tensors(s, dtype), exact = make_tensors(s, ORACLE_F64);
+    fill_tensors(m, s->offset);
+    copy_tensors(repeated, m);
+    copy_tensors(naive, m);
+    copy_tensors(exact, m);
+    run_norm(k, s, m);
+    run_norm(other, s, repeated);
+    CHECK(operation_equal(m.y, repeated.y) && operation_equal(m.dz, repeated.dz));
+    CHECK(operation_equal(m.dgamma, repeated.dgamma));
+    CHECK(m.dbeta.data == NULL || operation_equal(m.dbeta, repeated.dbeta));
+    CHECK(m.ddelta.data == NULL || operation_equal(m.ddelta, repeated.ddelta));
     run_oracle(s, naive);
     run_oracle(s, exact);
     double tolerance = s->offset > 1 ? 1e-4 : 1e-5;
@@ -166,19 +166,19 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
     check_difference(k, "norm: ddelta", m.ddelta, naive.ddelta, exact.ddelta, tolerance);
     check_difference(k, "norm: dgamma", m.dgamma, naive.dgamma, exact.dgamma, tolerance);
     check_difference(k, "norm: dbeta", m.dbeta, naive.dbeta, exact.dbeta, tolerance);
-    release_memory(&m);
-    release_memory(&again);
-    release_memory(&naive);
-    release_memory(&exact);
+    release_tensors(&m);
+    release_tensors(&repeated);
+    release_tensors(&naive);
+    release_tensors(&exact);
 }
 
-/* z in place of x gives the same result as a separate z; without y only z is computed. */
+/* z may alias x, with the same results. Without y only z is computed. */
 static void test_alias(struct kernels *k)
 {
     const struct shape s = {40, 50, NORM_LAYER, true, true, NORM_RESIDUAL_PRE, 0, 0};
-    struct memory m = make_memory(&s, kernels_dtype(k)), n = make_memory(&s, kernels_dtype(k));
-    fill_memory(m, 0);
-    copy_memory(n, m);
+    struct tensors m = make_tensors(&s, kernels_dtype(k)), n = make_tensors(&s, kernels_dtype(k));
+    fill_tensors(m, 0);
+    copy_tensors(n, m);
     struct dropout none = {0};
     CHECK_OK(residual_norm_forward(k, m.z, m.y, m.statistics, m.x, m.delta, m.gamma, m.beta,
                                    NORM_LAYER, 1e-5f, none));
@@ -189,41 +189,41 @@ static void test_alias(struct kernels *k)
                                    NORM_LAYER, 1e-5f, none));
     CHECK(operation_difference(n.x, m.z) == 0);
     CHECK(operation_equal(m.y, n.y));
-    release_memory(&m);
-    release_memory(&n);
+    release_tensors(&m);
+    release_tensors(&n);
 }
 
-/* A second backward pass adds to the parameter gradients again and sets dz again. */
+/* A second backward pass adds to the parameter gradients and sets dz to the same values. */
 static void test_accumulation(struct kernels *k)
 {
     const struct shape s = {40, 50, NORM_LAYER, true, true, NORM_RESIDUAL_NONE, 0, 0};
-    struct memory m = make_memory(&s, kernels_dtype(k));
-    fill_memory(m, 0);
+    struct tensors m = make_tensors(&s, kernels_dtype(k));
+    fill_tensors(m, 0);
     operation_set(m.dgamma, 0);
-    run(k, &s, m);
+    run_norm(k, &s, m);
     struct tensor dz = operation_copy(m.dz, m.dz.dtype),
                   dgamma = operation_copy(m.dgamma, DTYPE_F32);
-    run(k, &s, m);
+    run_norm(k, &s, m);
     CHECK(operation_equal(dz, m.dz));
     for (int64_t c = 0; c < 50; c++) {
         CHECK(oracle_get(m.dgamma, 0, c) == 2 * oracle_get(dgamma, 0, c));
     }
     operation_release(&dz);
     operation_release(&dgamma);
-    release_memory(&m);
+    release_tensors(&m);
 }
 
 static void test_nan(struct kernels *k)
 {
     const struct shape s = {4, 40, NORM_LAYER, true, false, NORM_RESIDUAL_NONE, 0, 0};
-    struct memory m = make_memory(&s, kernels_dtype(k));
-    fill_memory(m, 0);
+    struct tensors m = make_tensors(&s, kernels_dtype(k));
+    fill_tensors(m, 0);
     oracle_set(m.x, 2, 39, NAN);
-    run(k, &s, m);
+    run_norm(k, &s, m);
     CHECK(isnan(oracle_get(m.y, 2, 0)) && isfinite(oracle_get(m.y, 1, 0)));
     CHECK(isnan(oracle_get(m.dz, 2, 0)) && isfinite(oracle_get(m.dz, 1, 0)));
     CHECK(isnan(oracle_get(m.dgamma, 0, 0)));
-    release_memory(&m);
+    release_tensors(&m);
 }
 
 static void test_all(struct kernels *k, struct kernels *other)

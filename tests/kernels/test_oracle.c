@@ -1,8 +1,8 @@
-/* Tests the oracle's backward passes against finite differences of its forward passes, in double
+/* Tests the oracle: its backward passes against finite differences of its forward passes in double
  * precision, and some known values.
  *
- * A case is a function of several matrices with one result: the sum of the outputs times fixed
- * random weights. The gradient of each element of each matrix is compared with the central
+ * A problem is a function of several matrices with one result: the sum of the outputs multiplied by
+ * fixed random weights. The gradient of each element of each matrix is compared with the central
  * difference. */
 #include "tests/kernels/operation.h"
 
@@ -12,7 +12,7 @@ struct problem {
     const char *name;
     int inputs;
     struct tensor input[INPUTS_MAX], gradient[INPUTS_MAX];
-    struct tensor weights; /* of the outputs in the sum: the gradient of the outputs */
+    struct tensor weights; /* factors of the outputs in the sum, thus their gradients */
     double (*value)(const struct problem *p);
     void (*gradients)(const struct problem *p);
     int choice; /* activation, norm kind or mask */
@@ -71,7 +71,7 @@ static void check_gradients(struct problem *p)
     operation_release(&p->weights);
 }
 
-/* ---- linear layer with the activation of its output ---- */
+/* ---- linear layer with activation ---- */
 
 static double compute_linear_value(const struct problem *p)
 {
@@ -84,7 +84,7 @@ static double compute_linear_value(const struct problem *p)
 }
 
 /* linear_backward_input multiplies by the derivative of the activation of its x. So a GEMM with the
- * identity computes the gradient before this layer's activation. */
+ * identity matrix computes the gradient of the pre-activation of this layer. */
 static void compute_linear_gradients(const struct problem *p)
 {
     int64_t n = p->weights.rows, m = p->weights.columns;
@@ -202,12 +202,12 @@ static void test_llama(void)
 
 /* ---- selected rows ---- */
 
-static const int32_t some_rows[] = {0, 3, 4};
+static const int32_t selected_rows[] = {0, 3, 4};
 
 static double compute_rows_value(const struct problem *p)
 {
     struct tensor y = make_matrix(3, 6, 1);
-    oracle_gather_rows(y, p->input[0], some_rows);
+    oracle_gather_rows(y, p->input[0], selected_rows);
     double sum = compute_weighted_sum(y, p->weights);
     operation_release(&y);
     return sum;
@@ -215,7 +215,7 @@ static double compute_rows_value(const struct problem *p)
 
 static void compute_rows_gradients(const struct problem *p)
 {
-    oracle_scatter_rows(p->gradient[0], p->weights, some_rows, p->choice == 1);
+    oracle_scatter_rows(p->gradient[0], p->weights, selected_rows, p->choice == 1);
 }
 
 static void test_rows(void)
@@ -230,7 +230,7 @@ static void test_rows(void)
     }
 }
 
-/* ---- residual addition and norm: both z and y are outputs ---- */
+/* ---- residual addition and norm; z and y are outputs ---- */
 
 static double compute_norm_value(const struct problem *p)
 {
@@ -253,13 +253,13 @@ static void compute_norm_gradients(const struct problem *p)
     struct tensor z = make_matrix(4, 6, 1), y = make_matrix(4, 6, 1),
                   statistics = make_matrix(4, 2, 1);
     enum norm_kind kind = (enum norm_kind)p->choice;
-    bool layer = kind == NORM_LAYER;
+    bool has_beta = kind == NORM_LAYER;
     oracle_residual_norm_forward(z, y, statistics, p->input[0], p->input[1], p->input[2],
-                                 layer ? p->input[3] : tensor_absent(), kind, 1e-3, dropout);
+                                 has_beta ? p->input[3] : tensor_absent(), kind, 1e-3, dropout);
     struct tensor dy = {(double *)p->weights.data + 6, ORACLE_F64, 4, 6, p->weights.stride};
     oracle_cast(p->gradient[0], tensor_columns(p->weights, 0, 6));
     oracle_residual_norm_backward(p->gradient[0], p->gradient[1], p->gradient[2],
-                                  layer ? p->gradient[3] : tensor_absent(), dy, z, statistics,
+                                  has_beta ? p->gradient[3] : tensor_absent(), dy, z, statistics,
                                   p->input[2], kind, false, dropout);
     operation_release(&z);
     operation_release(&y);
@@ -283,10 +283,11 @@ static void test_norm(void)
     }
 }
 
-/* ---- attention: two sequences with different numbers of queries and keys, grouped heads ---- */
+/* ---- attention: two sequences with different numbers of queries and keys; grouped heads ---- */
 
 static const int32_t cu_q[] = {0, 3, 7}, cu_k[] = {0, 5, 8};
 
+/* Bits of choice: causal, window, dropout. */
 static struct attention make_attention(int choice)
 {
     return (struct attention){
@@ -340,7 +341,7 @@ static void test_attention(void)
     }
 }
 
-/* ---- classifier: weighted rows, one ignored, padded vocabulary ---- */
+/* ---- classifier: weighted rows, an ignored row, padded vocabulary ---- */
 
 static const int32_t targets[] = {4, 0, -1, 2};
 static const float row_scale[] = {1.5f, -0.5f, 3, 1};
@@ -385,19 +386,18 @@ static void test_classifier(void)
 
 /* ---- known values ---- */
 
-static void test_known(void)
+static void test_known_values(void)
 {
     CHECK_NEAR(oracle_activation(1, ACTIVATION_GELU_ERF), 0.84134474606854293, 1e-15);
     CHECK_NEAR(oracle_activation(1, ACTIVATION_GELU_TANH), 0.84119199060827604, 1e-14);
     float weight = 1, moment1 = 0, moment2 = 0, gradient = 4;
     const struct adamw first = {0.1f, 0.9f, 0.999f, 0, 0.5f, 1, 1 - 0.9f, 1 - 0.999f};
     oracle_adamw_update(&weight, NULL, &moment1, &moment2, &gradient, 1, &first);
-    CHECK_NEAR(weight, 1 - 0.1 * (1 + 0.5 * 1),
-               1e-5); /* the first step uses the sign of the gradient */
+    /* The first step uses only the sign of the gradient. */
+    CHECK_NEAR(weight, 1 - 0.1 * (1 + 0.5 * 1), 1e-5);
     CHECK_NEAR(moment1, 0.4, 1e-6);
     CHECK_NEAR(moment2, 0.016, 1e-6);
-    /* Weight 2, gradient 3: without decay u is the sign of the gradient; with decay u is 1 + 0.5 *
-     * 2. */
+    /* LAMB with weight 2 and gradient 3: the update is the sign 1 plus the weight decay 0.5 * 2. */
     float two = 2, three = 3, none = 0;
     double sums[2];
     moment1 = 0;
@@ -417,6 +417,6 @@ int main(void)
     test_norm();
     test_attention();
     test_classifier();
-    test_known();
+    test_known_values();
     return 0;
 }

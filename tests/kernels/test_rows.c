@@ -1,8 +1,10 @@
-/* Tests gather and scatter of selected rows. They copy, so the results are exact. */
+/* Tests gather_rows and scatter_rows. They only copy and add to distinct rows, so that the results
+ * must equal those of the oracle. */
 #include "tests/kernels/operation.h"
 
 struct shape {
-    int64_t all, columns, stride, every, count; /* rows: `count` rows, every `every`-th */
+    int64_t rows, columns, stride; /* N, C, elements from row to row */
+    int64_t every, count;          /* select `count` rows: every `every`-th row */
 };
 
 static const struct shape shapes[] = {
@@ -31,7 +33,7 @@ static struct tensor make_matrix(const struct shape *s, enum dtype dtype, int64_
 static void test_gather(struct kernels *k, const struct shape *s, const int32_t *rows)
 {
     enum dtype dtype = kernels_dtype(k);
-    struct tensor x = make_matrix(s, dtype, s->all, 1);
+    struct tensor x = make_matrix(s, dtype, s->rows, 1);
     struct tensor y = make_matrix(s, dtype, s->count, 2),
                   expected = make_matrix(s, dtype, s->count, 3);
     CHECK_OK(gather_rows(k, y, x, rows));
@@ -47,10 +49,10 @@ static void test_scatter(struct kernels *k, const struct shape *s, const int32_t
 {
     enum dtype dtype = kernels_dtype(k);
     struct tensor dy = make_matrix(s, dtype, s->count, 4);
-    struct tensor dx = make_matrix(s, dtype, s->all, 5),
-                  expected = make_matrix(s, dtype, s->all, 5);
+    struct tensor dx = make_matrix(s, dtype, s->rows, 5),
+                  expected = make_matrix(s, dtype, s->rows, 5);
     if (overwrite) {
-        operation_set(dx, NAN); /* no previous value may be read */
+        operation_set(dx, NAN); /* previous values must not be read */
     }
     CHECK_OK(scatter_rows(k, dx, dy, rows, overwrite));
     oracle_scatter_rows(expected, dy, rows, overwrite);
@@ -60,10 +62,10 @@ static void test_scatter(struct kernels *k, const struct shape *s, const int32_t
     operation_release(&expected);
 }
 
-static void test_refused(struct kernels *k)
+static void test_errors(struct kernels *k)
 {
-    static const int32_t twice[] = {3, 3}, falling[] = {3, 2}, outside[] = {3, 9};
-    const int32_t *const wrong[] = {twice, falling, outside};
+    static const int32_t equal[] = {3, 3}, descending[] = {3, 2}, outside[] = {3, 9};
+    const int32_t *const wrong[] = {equal, descending, outside};
     struct tensor x = operation_random(kernels_dtype(k), 9, 4, 1, 1);
     struct tensor y = operation_random(kernels_dtype(k), 2, 4, 1, 1);
     for (int i = 0; i < 3; i++) {
@@ -86,8 +88,8 @@ static void test_all(struct kernels *k, struct kernels *other)
         }
         free(rows);
     }
-    if (OPERATION_HOST) { /* rows are checked in host memory only */
-        test_refused(k);
+    if (OPERATION_HOST) { /* row numbers in GPU memory are not checked */
+        test_errors(k);
     }
 }
 

@@ -48,18 +48,7 @@ static const struct shape shapes[] = {
     {"shared prefix, grouped heads", 2, 1, 32, true, 0, 1, {300}, {300}, 1, 0, {40, 170}},
     {"shared prefix, hidden tiles", 1, 1, 32, true, 0, 1, {290}, {290}, 1, 0, {100, 256}},
     {"shared prefix of whole tiles", 1, 1, 16, true, 0, 1, {260}, {260}, 1, 0, {64, 192}},
-    {"empty shared prefix, empty second response",
-     2,
-     2,
-     24,
-     true,
-     0,
-     2,
-     {150, 70},
-     {150, 70},
-     1,
-     0,
-     {0, 75, 30, 70}},
+    {"shared prefix, empty", 2, 2, 24, true, 0, 2, {150, 70}, {150, 70}, 1, 0, {0, 75, 30, 70}},
     {"shared prefix, dropout", 2, 2, 64, true, 0, 2, {70, 33}, {70, 33}, 1, 0.3f, {20, 44, 33, 33}},
 };
 
@@ -307,28 +296,17 @@ static void test_packed(struct kernels *k)
 static void test_shared_prefix(struct kernels *k)
 {
     enum { PROMPT = 90, CHOSEN = 45, REJECTED = 70, BOTH = PROMPT + CHOSEN + REJECTED };
-    const struct shape one = {"", 2,      1,      32, true, 0,
-                              1,  {BOTH}, {BOTH}, 1,  0,    {PROMPT, PROMPT + CHOSEN}};
-    const struct shape two = {"",
-                              2,
-                              1,
-                              32,
-                              true,
-                              0,
-                              2,
-                              {PROMPT + CHOSEN, PROMPT + REJECTED},
-                              {PROMPT + CHOSEN, PROMPT + REJECTED},
-                              1,
-                              0,
-                              {0}};
+    enum { FIRST = PROMPT + CHOSEN, SECOND = PROMPT + REJECTED };
+    const struct shape one = {"", 2, 1, 32, true, 0, 1, {BOTH}, {BOTH}, 1, 0, {PROMPT, FIRST}};
+    const struct shape two = {"", 2, 1, 32, true, 0, 2, {FIRST, SECOND}, {FIRST, SECOND}, 1, 0};
     struct problem p, q;
     make_problem(&p, &one);
     make_problem(&q, &two);
     struct tensors m = make_tensors(&p, kernels_dtype(k)), n = make_tensors(&q, kernels_dtype(k));
     fill_tensors(m, 1);
-    for (int64_t row = 0; row < PROMPT + CHOSEN + PROMPT + REJECTED; row++) {
-        int64_t from = row < PROMPT + CHOSEN ? row : row - PROMPT - CHOSEN;
-        from += row >= PROMPT + CHOSEN && from >= PROMPT ? CHOSEN : 0;
+    for (int64_t row = 0; row < FIRST + SECOND; row++) {
+        int64_t from = row < FIRST ? row : row - FIRST;
+        from += row >= FIRST && from >= PROMPT ? CHOSEN : 0;
         oracle_cast(tensor_rows(n.q, LEAD + row, 1), tensor_rows(m.q, LEAD + from, 1));
         oracle_cast(tensor_rows(n.keys, LEAD + row, 1), tensor_rows(m.keys, LEAD + from, 1));
         oracle_cast(tensor_rows(n.values, LEAD + row, 1), tensor_rows(m.values, LEAD + from, 1));
@@ -336,11 +314,10 @@ static void test_shared_prefix(struct kernels *k)
     CHECK_OK(attention_forward(k, m.o, m.lse, m.q, m.keys, m.values, &p.a));
     CHECK_OK(attention_forward(k, n.o, n.lse, n.q, n.keys, n.values, &q.a));
     double epsilon = kernels_dtype(k) == DTYPE_BF16 ? 1e-2 : 1e-6;
-    CHECK(operation_difference(tensor_rows(m.o, LEAD, PROMPT + CHOSEN),
-                               tensor_rows(n.o, LEAD, PROMPT + CHOSEN)) <= epsilon);
-    CHECK(operation_difference(tensor_rows(m.o, LEAD + PROMPT + CHOSEN, REJECTED),
-                               tensor_rows(n.o, LEAD + PROMPT + CHOSEN + PROMPT, REJECTED)) <=
+    CHECK(operation_difference(tensor_rows(m.o, LEAD, FIRST), tensor_rows(n.o, LEAD, FIRST)) <=
           epsilon);
+    CHECK(operation_difference(tensor_rows(m.o, LEAD + FIRST, REJECTED),
+                               tensor_rows(n.o, LEAD + FIRST + PROMPT, REJECTED)) <= epsilon);
     release_tensors(&m);
     release_tensors(&n);
 }

@@ -63,18 +63,18 @@ static bool is_allowed(int number)
 }
 
 /* Encodes the values that a case has for a subset of the features (a bit mask) as a number. */
-static int get_tuple(int number, int features)
+static int encode_combination(int number, int features)
 {
-    int tuple = 0;
+    int combination = 0;
     for (int f = 0, scale = 1; f < FEATURES; scale *= feature_values[f], f++) {
-        tuple += (features >> f & 1) != 0 ? scale * get_feature_value(number, f) : 0;
+        combination += (features >> f & 1) != 0 ? scale * get_feature_value(number, f) : 0;
     }
-    return features * CASES + tuple;
+    return features * CASES + combination;
 }
 
 /* Counts the combinations of `strength` features in this case that are not covered yet. If `mark`,
  * they are marked as covered. */
-static int count_new_tuples(bool *covered, int number, int strength, bool mark)
+static int count_new_combinations(bool *covered, int number, int strength, bool mark)
 {
     int count = 0;
     for (int features = 0; features < 1 << FEATURES; features++) {
@@ -82,10 +82,10 @@ static int count_new_tuples(bool *covered, int number, int strength, bool mark)
         for (int f = 0; f < FEATURES; f++) {
             size += features >> f & 1;
         }
-        int tuple = get_tuple(number, features);
-        if (size == strength && !covered[tuple]) {
+        int combination = encode_combination(number, features);
+        if (size == strength && !covered[combination]) {
             count++;
-            covered[tuple] = mark;
+            covered[combination] = mark;
         }
     }
     return count;
@@ -97,16 +97,17 @@ static int choose_cases(int cases[CASES], int strength)
     static bool covered[(1 << FEATURES) * CASES];
     memset(covered, 0, sizeof covered);
     for (int count = 0;; count++) {
-        int best_case = 0, most_tuples = 0;
+        int best_case = 0, most_new = 0;
         for (int number = 0; number < CASES; number++) {
-            int new = is_allowed(number) ? count_new_tuples(covered, number, strength, false) : 0;
-            best_case = new > most_tuples ? number : best_case;
-            most_tuples = new > most_tuples ? new : most_tuples;
+            int new =
+                is_allowed(number) ? count_new_combinations(covered, number, strength, false) : 0;
+            best_case = new > most_new ? number : best_case;
+            most_new = new > most_new ? new : most_new;
         }
-        if (most_tuples == 0) {
+        if (most_new == 0) {
             return count;
         }
-        count_new_tuples(covered, best_case, strength, true);
+        count_new_combinations(covered, best_case, strength, true);
         cases[count] = best_case;
     }
 }

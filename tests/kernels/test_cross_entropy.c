@@ -31,7 +31,7 @@ enum { SHAPES = sizeof shapes / sizeof *shapes, ROWS_MAX = 600, IGNORED = -100 }
 struct problem {
     struct tensor x, w, bias;
     int32_t targets[ROWS_MAX];
-    float weights[ROWS_MAX];
+    float row_scale[ROWS_MAX];
     struct classifier c;
 };
 
@@ -50,13 +50,13 @@ static void make_problem(struct problem *p, enum dtype dtype, const struct shape
         bool ignored = s->rows > 1 && random_below(key, (uint64_t)i, 5) == 0;
         uint64_t target = random_below(key, (uint64_t)(1000 + i), (uint64_t)s->vocabulary);
         p->targets[i] = ignored ? IGNORED : (int32_t)target;
-        p->weights[i] = random_uniform(key, (uint64_t)(2000 + i));
+        p->row_scale[i] = random_uniform(key, (uint64_t)(2000 + i));
     }
     p->bias = s->biased ? operation_random(DTYPE_F32, 1, s->padded, 4, 1) : tensor_absent();
     p->c = (struct classifier){.bias = p->bias,
                                .vocabulary = s->vocabulary,
                                .ignored = IGNORED,
-                               .row_scale = s->weighted ? p->weights : NULL,
+                               .row_scale = s->weighted ? p->row_scale : NULL,
                                .gradient = true,
                                .overwrite = s->overwrite};
 }

@@ -674,25 +674,6 @@ static void test_nvidia(void)
     CHECK(file >= 0 && H5Ldelete(file, "masked_lm_ids", H5P_DEFAULT) >= 0);
     H5Fclose(file);
     CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "no dataset /masked_lm_ids");
-    /* One chunk of 256 MiB, of which the file stores a few KiB. */
-    write_nvidia("wrong.hdf5", 1, H5T_STD_I8LE);
-    file = H5Fopen(folder_file("wrong.hdf5"), H5F_ACC_RDWR, H5P_DEFAULT);
-    hsize_t shape[2] = {N, T}, limits[2] = {H5S_UNLIMITED, H5S_UNLIMITED}, chunk[2] = {1, 1 << 26};
-    hid_t space = H5Screate_simple(2, shape, limits), properties = H5Pcreate(H5P_DATASET_CREATE);
-    CHECK(H5Pset_chunk(properties, 2, chunk) >= 0 && H5Pset_deflate(properties, 4) >= 0);
-    CHECK(H5Ldelete(file, "input_ids", H5P_DEFAULT) >= 0);
-    hid_t ids =
-        H5Dcreate2(file, "input_ids", H5T_STD_I32LE, space, H5P_DEFAULT, properties, H5P_DEFAULT);
-    hsize_t start[2] = {0}, count[2] = {2, T};
-    hid_t rows = H5Screate_simple(2, count, NULL);
-    CHECK(H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, count, NULL) >= 0);
-    CHECK(H5Dwrite(ids, H5T_NATIVE_INT32, rows, space, H5P_DEFAULT, nvidia.ids) >= 0);
-    H5Sclose(rows);
-    H5Dclose(ids);
-    H5Pclose(properties);
-    H5Sclose(space);
-    H5Fclose(file);
-    CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "chunks of 67108864 values");
     write_nvidia("wrong.hdf5", 1, H5T_STD_I8LE);
     o = make_loader_options("wrong.hdf5");
     o.sequence_tokens = 8; /* all examples have at least 10 tokens */

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE /* sched_getaffinity */
 #include "base/cores.h"
 
+#include <inttypes.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -13,7 +14,7 @@ enum { LINE_BYTES = 4096 };
 
 /* Reads up to two numbers from the start of a kernel file and returns how many it found. "max" is
  * not a number. */
-static int read_numbers(const char *folder, const char *name, long long *first, long long *second)
+static int read_numbers(const char *folder, const char *name, int64_t *first, int64_t *second)
 {
     char path[FILE_PATH_BYTES + 32];
     snprintf(path, sizeof path, "%s/%s", folder, name);
@@ -21,7 +22,7 @@ static int read_numbers(const char *folder, const char *name, long long *first, 
     if (file == NULL) {
         return 0;
     }
-    int found = fscanf(file, "%lld %lld", first, second);
+    int found = fscanf(file, "%" SCNd64 " %" SCNd64, first, second);
     fclose(file);
     return found;
 }
@@ -30,7 +31,7 @@ static int read_numbers(const char *folder, const char *name, long long *first, 
  * files. */
 static int read_group_quota(const char *folder)
 {
-    long long quota = -1, period = 0, unused;
+    int64_t quota = -1, period = 0, unused;
     if (read_numbers(folder, "cpu.max", &quota, &period) != 2) {
         quota = -1;
         if (read_numbers(folder, "cpu.cfs_quota_us", &quota, &unused) != 1 ||
@@ -100,8 +101,8 @@ int cores_quota(const char *root)
 int cores_allowed(void)
 {
     cpu_set_t set;
-    bool known = sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0;
-    long cores = known ? CPU_COUNT(&set) : sysconf(_SC_NPROCESSORS_ONLN);
+    bool has_mask = sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0;
+    long cores = has_mask ? CPU_COUNT(&set) : sysconf(_SC_NPROCESSORS_ONLN);
     int quota = cores_quota("");
     cores = quota > 0 && quota < cores ? quota : cores;
     return cores > 0 ? (int)cores : 1;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/deadlines.h"
 #include "base/memory.h"
 
 struct device {
@@ -13,8 +14,6 @@ struct device {
 };
 
 static const struct device_driver *drivers[2];
-
-static const double transfer_deadline_seconds = 300; /* for device_read, device_write */
 
 /* ---- the CPU ---- */
 
@@ -301,14 +300,14 @@ status device_read(struct device *dev, struct stream *stream, void *host, const 
                    size_t bytes)
 {
     TRY(dev->operations->copy(dev, stream, host, from, bytes));
-    return device_wait(dev, stream, transfer_deadline_seconds);
+    return device_wait(dev, stream, DEADLINE_DEVICE_SECONDS);
 }
 
 status device_write(struct device *dev, struct stream *stream, void *to, const void *host,
                     size_t bytes)
 {
     TRY(dev->operations->copy(dev, stream, to, host, bytes));
-    return device_wait(dev, stream, transfer_deadline_seconds);
+    return device_wait(dev, stream, DEADLINE_DEVICE_SECONDS);
 }
 
 /* ---- streams and events ---- */

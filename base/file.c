@@ -108,12 +108,11 @@ status file_write(const char *path, const void *data, size_t bytes)
             "cannot create %s: %s", temporary, strerror(errno));
     status result = write_all(file, path, data, bytes);
     if (close(file) != 0 && result == STATUS_OK) {
-        result = status_raise(STATUS_WRITE, __FILE__, __LINE__, "cannot write %s: %s", path,
-                              strerror(errno));
+        result = RAISE_STATUS(STATUS_WRITE, "cannot write %s: %s", path, strerror(errno));
     }
     if (result == STATUS_OK && rename(temporary, path) != 0) {
-        result = status_raise(status_from_errno(errno, STATUS_CREATE, STATUS_CREATE), __FILE__,
-                              __LINE__, "cannot create %s: %s", path, strerror(errno));
+        result = RAISE_STATUS(status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
+                              "cannot create %s: %s", path, strerror(errno));
     }
     if (result != STATUS_OK) {
         unlink(temporary);

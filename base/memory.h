@@ -40,7 +40,7 @@ status memory_grow(void *pointer, size_t capacity, size_t element_bytes, const c
  * step over hundreds of MiB then has fewer TLB misses.
  *
  * Memory    the caller frees it with free()
- * Errors    returns NULL if memory runs out */
+ * Returns   NULL if memory runs out */
 void *memory_allocate(size_t bytes);
 
 /* memory_forget - remove the whole pages of a block of shared memory from the resident set of this

@@ -27,6 +27,7 @@ status staged_folder_create(const char *output, double bytes, struct staged_fold
 /* staged_folder_finish - publish the folder if `result` is STATUS_OK, otherwise delete it.
  *
  * result is the status of the code that wrote the files.
+ *
  * Errors    result if it is not STATUS_OK, otherwise the errors of staged_folder_publish */
 status staged_folder_finish(const struct staged_folder *folder, status result);
 
@@ -41,6 +42,7 @@ status staged_folder_check_space(const char *folder, double bytes);
 /* staged_folder_publish - sync parent/temporary, rename it to parent/name and sync the parent.
  *
  * If parent/name exists, the two folders are exchanged atomically; then the old one is deleted.
+ *
  * Errors    STATUS_WRITE, STATUS_CREATE, STATUS_PERMISSION */
 status staged_folder_publish(const char *parent, const char *temporary, const char *name);
 
@@ -52,6 +54,7 @@ status staged_folder_rename(const char *parent, const char *from, const char *to
 /* staged_folder_remove - delete a published folder.
  *
  * Renames it to trash-NAME and syncs the parent before the deletion.
+ *
  * Errors    STATUS_WRITE, STATUS_PERMISSION */
 status staged_folder_remove(const char *parent, const char *name);
 

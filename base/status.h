@@ -50,7 +50,7 @@ void status_set_step(int64_t step);
 /* status_raise - store the reason of an error as the pending note of this thread, unless one is
  * pending. Use the macros below instead of calling it.
  *
- * Errors    always returns code, or STATUS_INTERNAL if code is STATUS_OK */
+ * Returns   code, or STATUS_INTERNAL if code is STATUS_OK */
 status status_raise(status code, const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
@@ -59,18 +59,19 @@ void status_take(struct status_note *note);
 
 /* status_restore - make *note the pending note of this thread, unless one is pending.
  *
- * Errors    returns note->code */
+ * Returns   note->code */
 status status_restore(const struct status_note *note);
 
 /* status_pending - return the pending note of this thread; code is STATUS_OK if there is none. */
 const struct status_note *status_pending(void);
 
-/* status_format - write the line that a user sees: `E-CODE rank R host H step S: reason`.
+/* status_format - write the error line for the user: `E-CODE rank R host H step S: reason`.
  *
  * Memory    line[bytes] always ends with a NUL */
 void status_format(const struct status_note *note, char *line, int bytes);
 
 /* status_print - print the pending note of this thread to standard error as one line, and clear it.
+ *
  * Returns whether a note was pending. */
 bool status_print(void);
 
@@ -87,8 +88,8 @@ void status_clear(void);
  * give 77. ENOSPC, EDQUOT and EIO give 74. All other values give `otherwise`. */
 status status_from_errno(int error, status fallback_missing, status otherwise);
 
-/* status_raised - return code, and declare to the compiler that it is not STATUS_OK. The compiler
- * then sees which outputs are set. */
+/* status_raised - return code, and declare to the compiler that it is not STATUS_OK. This avoids
+ * warnings about outputs that are not set. */
 static inline status status_raised(status code)
 {
     if (code == STATUS_OK) {
@@ -97,14 +98,18 @@ static inline status status_raised(status code)
     return code;
 }
 
+/* RAISE_STATUS - raise an error with a printf-style reason and evaluate to its status. The function
+ * continues, for example with its clean-up. */
+#define RAISE_STATUS(code, ...) status_raised(status_raise((code), __FILE__, __LINE__, __VA_ARGS__))
+
 /* RAISE - raise an error with a printf-style reason and return its status. */
-#define RAISE(code, ...) return status_raised(status_raise((code), __FILE__, __LINE__, __VA_ARGS__))
+#define RAISE(code, ...) return RAISE_STATUS(code, __VA_ARGS__)
 
 /* REQUIRE - raise an error and return its status, unless the condition holds. */
 #define REQUIRE(condition, code, ...)                                                              \
     do {                                                                                           \
         if (!(condition)) {                                                                        \
-            return status_raised(status_raise((code), __FILE__, __LINE__, __VA_ARGS__));           \
+            return RAISE_STATUS(code, __VA_ARGS__);                                                \
         }                                                                                          \
     } while (0)
 
@@ -127,11 +132,11 @@ static inline status status_raised(status code)
         }                                                                                          \
     } while (0)
 
-/* REQUIRE_GOTO - as REQUIRE, but store the status in result and go to label. */
+/* REQUIRE_GOTO - like REQUIRE, but store the status in result and go to label. */
 #define REQUIRE_GOTO(result, label, condition, code, ...)                                          \
     do {                                                                                           \
         if (!(condition)) {                                                                        \
-            (result) = status_raised(status_raise((code), __FILE__, __LINE__, __VA_ARGS__));       \
+            (result) = RAISE_STATUS(code, __VA_ARGS__);                                            \
             goto label;                                                                            \
         }                                                                                          \
     } while (0)

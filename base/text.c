@@ -161,7 +161,7 @@ static char fold_char(char c)
     return c == '-' ? '_' : (char)tolower((unsigned char)c);
 }
 
-static int minimum(int a, int b)
+static int get_minimum(int a, int b)
 {
     return a < b ? a : b;
 }
@@ -181,11 +181,11 @@ int text_distance(const char *a, const char *b)
                 continue;
             }
             int change = fold_char(a[i - 1]) != fold_char(b[j - 1]);
-            cost[i][j] =
-                minimum(cost[i - 1][j - 1] + change, minimum(cost[i - 1][j], cost[i][j - 1]) + 1);
+            cost[i][j] = get_minimum(cost[i - 1][j - 1] + change,
+                                     get_minimum(cost[i - 1][j], cost[i][j - 1]) + 1);
             if (i > 1 && j > 1 && fold_char(a[i - 1]) == fold_char(b[j - 2]) &&
                 fold_char(a[i - 2]) == fold_char(b[j - 1])) {
-                cost[i][j] = minimum(cost[i][j], cost[i - 2][j - 2] + 1);
+                cost[i][j] = get_minimum(cost[i][j], cost[i - 2][j - 2] + 1);
             }
         }
     }

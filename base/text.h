@@ -14,13 +14,13 @@
 
 /* text_to_integer - parse a text that is one decimal integer: -?(0|[1-9][0-9]*).
  *
- * Errors    returns false with the reason in reason[TEXT_REASON_BYTES], for example
+ * Returns   false with the reason in reason[TEXT_REASON_BYTES], for example
  *           "'1e3' is not a plain integer, write 1000" */
 bool text_to_integer(const char *text, int64_t *out, char *reason);
 
 /* text_to_number - parse a text that is one decimal number. Fraction and exponent are optional.
  *
- * Errors    returns false with the reason in reason[TEXT_REASON_BYTES]; also for NaN, infinity,
+ * Returns   false with the reason in reason[TEXT_REASON_BYTES]; also for NaN, infinity,
  *           overflow and underflow */
 bool text_to_number(const char *text, double *out, char *reason);
 

@@ -1,12 +1,12 @@
 #include <sched.h>
 
 #include "base/clock.h"
+#include "base/deadlines.h"
 #include "comm/comm_impl.h"
 
 #define SPIN_SECONDS 20e-6   /* a peer on its own core answers within this time */
 #define YIELD_SECONDS 300e-6 /* a peer that shares our core needs it */
 #define FIRST_SLEEP_SECONDS 20e-6
-#define MAX_COUNTED_SECONDS 1.0
 
 struct backoff backoff_begin(void)
 {
@@ -26,8 +26,9 @@ void backoff_wait(struct backoff *backoff, double max_sleep_seconds)
 {
     double now = clock_seconds();
     double elapsed_seconds = now - backoff->last_seconds;
-    backoff->waited_seconds +=
-        elapsed_seconds < MAX_COUNTED_SECONDS ? elapsed_seconds : MAX_COUNTED_SECONDS;
+    backoff->waited_seconds += elapsed_seconds < DEADLINE_MAX_COUNTED_SECONDS
+                                   ? elapsed_seconds
+                                   : DEADLINE_MAX_COUNTED_SECONDS;
     backoff->last_seconds = now;
     if (backoff->waited_seconds < SPIN_SECONDS) {
         pause_cpu();

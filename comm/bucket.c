@@ -33,7 +33,7 @@ struct slot {
 struct bucket_set {
     struct comm *comm;
     bool scatter;
-    int64_t micro_batches, micro_batch, deterministic_order;
+    int64_t micro_batches, micro_batch, reproducible_micro_batches;
     int64_t shard_unit; /* unit of shards, in elements */
     int64_t count;
     struct segment *segments;
@@ -50,7 +50,8 @@ struct bucket_set {
     /* send buffer, laid out as resident and then slots; NULL: no bf16 transport */
     bf16 *bf16_data;
     int64_t sums_elems;
-    float *slots, *sums; /* NULL without transient segments; sums also with deterministic_order */
+    float *slots; /* memory of transient segments; NULL: none */
+    float *sums;  /* for transient segments, or for all with reproducible sums; NULL: none */
     struct slot slot[SLOTS];
     struct range *ranges, *source_ranges; /* [ranks] */
     /* [buckets][ranks]: where a rank's shard is in its resident memory or its sums, for the
@@ -66,7 +67,7 @@ struct bucket_set {
 
 static int64_t get_shard_unit(const struct bucket_options *o)
 {
-    return o->deterministic_order > 0 ? BUCKET_BLOCK : SHARD_UNIT_ELEMS;
+    return o->reproducible_micro_batches > 0 ? BUCKET_BLOCK : SHARD_UNIT_ELEMS;
 }
 
 static struct range get_shard(struct range bucket, int64_t shard_unit, int ranks, int rank)
@@ -81,7 +82,7 @@ static int64_t count_buckets(int64_t count, int64_t bucket_elems)
     return (count + bucket_elems - 1) / bucket_elems;
 }
 
-/* The buckets of a segment are as equal as whole units allow. */
+/* Returns a bucket of a segment. Their sizes differ by at most one unit. */
 static struct range get_bucket_range(int64_t first, int64_t count, const struct bucket_options *o,
                                      int index)
 {
@@ -109,7 +110,7 @@ static struct sizes compute_sizes(const struct bucket_options *o, int ranks, int
             owned += get_shard(bucket, get_shard_unit(o), ranks, rank).count;
         }
         sizes.owned += owned;
-        sizes.sums += segment->transient || o->deterministic_order > 0 ? owned : 0;
+        sizes.sums += segment->transient || o->reproducible_micro_batches > 0 ? owned : 0;
         sizes.resident_elems += segment->transient ? 0 : segment->count;
         sizes.largest =
             segment->transient && segment->count > sizes.largest ? segment->count : sizes.largest;
@@ -138,7 +139,7 @@ int64_t bucket_owned_elements(const struct bucket_options *options, int ranks, i
 
 /* ---- creation and destruction ---- */
 
-/* The device, if its memory is not host memory; else NULL. */
+/* Returns the device, if its memory is not host memory; else NULL. */
 static struct device *get_accelerator(const struct bucket_set *set)
 {
     return set->device != NULL && !device_is_host(set->device) ? set->device : NULL;
@@ -190,8 +191,8 @@ static status allocate_memory(struct bucket_set *set, const struct bucket_option
     return sizes.sums > 0 ? allocate_sums(set, sizes.sums) : STATUS_OK;
 }
 
-/* Separate accumulators follow each other, on each rank in the same order. Their offsets are also
- * the source offsets of the gather. */
+/* Assigns the accumulators, which are adjacent and have the same order on each rank. Their offsets
+ * are also the source offsets of the gather. */
 static void assign_rank_offsets(struct bucket_set *set, int rank)
 {
     int64_t sums_offset = 0;
@@ -205,7 +206,7 @@ static void assign_rank_offsets(struct bucket_set *set, int rank)
         if (rank == comm_rank(set->comm)) {
             b->sums = set->sums + sums_offset;
         }
-        sums_offset += segment->slot >= 0 || set->deterministic_order > 0 ? shard.count : 0;
+        sums_offset += segment->slot >= 0 || set->reproducible_micro_batches > 0 ? shard.count : 0;
     }
 }
 
@@ -248,14 +249,14 @@ status bucket_create(const struct bucket_options *o, struct bucket_set **out)
     REQUIRE(o->bucket_elems > 0 && o->micro_batches > 0, STATUS_INTERNAL,
             "buckets of %" PRId64 " elements, %" PRId64 " micro-batches: both must be positive",
             o->bucket_elems, o->micro_batches);
-    REQUIRE(!o->bf16_transport || o->deterministic_order == 0, STATUS_INTERNAL,
-            "deterministic_order and bf16_transport exclude each other");
+    REQUIRE(!o->bf16_transport || o->reproducible_micro_batches == 0, STATUS_INTERNAL,
+            "reproducible_micro_batches and bf16_transport exclude each other");
     struct bucket_set *set = calloc(1, sizeof *set);
     REQUIRE(set != NULL, STATUS_INTERNAL, "out of memory: a bucket set");
     *set = (struct bucket_set){.comm = o->comm,
                                .scatter = o->scatter,
                                .micro_batches = o->micro_batches,
-                               .deterministic_order = o->deterministic_order,
+                               .reproducible_micro_batches = o->reproducible_micro_batches,
                                .shard_unit = get_shard_unit(o),
                                .device = o->device,
                                .stream = o->stream,
@@ -341,7 +342,7 @@ float *bucket_reduced_gradient(const struct bucket_set *set, int bucket, int64_t
 {
     const struct bucket *b = &set->buckets[bucket];
     const struct segment *segment = &set->segments[b->segment];
-    bool separate = segment->slot >= 0 || (set->deterministic_order > 0 && set->scatter);
+    bool separate = segment->slot >= 0 || (set->reproducible_micro_batches > 0 && set->scatter);
     return separate ? b->sums + (element - bucket_shard(set, bucket).first)
                     : get_gradient(segment, element);
 }
@@ -364,7 +365,7 @@ status bucket_clear(struct bucket_set *set)
 
 /* ---- reduction ---- */
 
-/* The shards of all ranks, relative to the start of the bucket. */
+/* Returns the shards of all ranks, relative to the start of the bucket. */
 static const struct range *compute_shards(struct bucket_set *set, const struct bucket *b)
 {
     struct range whole = {0, b->range.count};
@@ -375,8 +376,8 @@ static const struct range *compute_shards(struct bucket_set *set, const struct b
 }
 
 /* Adds from[count] to to[count], or copies it in the first micro-batch of a step. */
-static status accumulate(struct bucket_set *set, float *to, const float *from, int64_t count,
-                         bool first)
+static status accumulate_range(struct bucket_set *set, float *to, const float *from, int64_t count,
+                               bool first)
 {
     if (set->add != NULL) {
         return first ? device_copy(set->device, set->stream, to, from, (size_t)count * sizeof *to)
@@ -390,7 +391,7 @@ static status accumulate(struct bucket_set *set, float *to, const float *from, i
 
 /* ---- bf16 transport ---- */
 
-/* The bf16 send buffer of a bucket. */
+/* Returns the bf16 send buffer of a bucket. */
 static bf16 *get_bf16_data(const struct bucket_set *set, const struct bucket *b)
 {
     const struct segment *segment = &set->segments[b->segment];
@@ -429,7 +430,7 @@ static status start_bf16_reduction(struct bucket_set *set, struct bucket *b, flo
                : comm_all_reduce_bf16_start(set->comm, bf16_data, b->range.count, &b->request);
 }
 
-/* Waits for the reduction of a bucket; the sums are then where the gradients were. */
+/* Waits for the reduction of a bucket, which replaces the gradients by the sums. */
 static status finish_reduction(struct bucket_set *set, int index)
 {
     struct bucket *b = &set->buckets[index];
@@ -455,14 +456,14 @@ static status accumulate_slot(struct bucket_set *set, struct slot *slot)
         TRY(finish_reduction(set, index));
         struct range shard = bucket_shard(set, index);
         const float *from = get_gradient(&set->segments[s], shard.first);
-        if (set->deterministic_order == 0) {
-            TRY(accumulate(set, b->sums, from, shard.count, slot->micro_batch == 0));
+        if (set->reproducible_micro_batches == 0) {
+            TRY(accumulate_range(set, b->sums, from, shard.count, slot->micro_batch == 0));
         }
     }
     return STATUS_OK;
 }
 
-/* Gives a transient segment its slot, zeroed. */
+/* Assigns a zeroed slot to a transient segment. */
 static status claim_slot(struct bucket_set *set, int s)
 {
     struct segment *segment = &set->segments[s];
@@ -479,8 +480,8 @@ static status claim_slot(struct bucket_set *set, int s)
     return STATUS_OK;
 }
 
-/* Gives a slot to the transient segment that backward writes next, if all elements from `first` on
- * are final. */
+/* Assigns a slot to the transient segment that backward writes next, if all elements from `first`
+ * on are final. */
 static status claim_next_slot(struct bucket_set *set, int64_t first)
 {
     for (int s = set->segment_count - 1; s >= 0; s--) {
@@ -492,17 +493,18 @@ static status claim_next_slot(struct bucket_set *set, int64_t first)
     return STATUS_OK;
 }
 
-/* The number of ranks that have a micro-batch in this iteration; these are the first ranks. */
+/* Returns the number of ranks that have a micro-batch in this iteration; these are the first
+ * ranks. */
 static int count_contributors(const struct bucket_set *set)
 {
-    int64_t left = set->deterministic_order - set->micro_batch * comm_size(set->comm);
+    int64_t left = set->reproducible_micro_batches - set->micro_batch * comm_size(set->comm);
     return left < comm_size(set->comm) ? (int)left : comm_size(set->comm);
 }
 
 static status start_reduction(struct bucket_set *set, struct bucket *b)
 {
     float *data = get_gradient(&set->segments[b->segment], b->range.first);
-    if (set->deterministic_order > 0) {
+    if (set->reproducible_micro_batches > 0) {
         struct comm_accumulation accumulation = {b->sums, set->micro_batch == 0,
                                                  count_contributors(set)};
         return comm_accumulate_start(set->comm, &accumulation, data, compute_shards(set, b),
@@ -523,13 +525,14 @@ static status start_next_bucket(struct bucket_set *set)
     TRY(claim_slot(set, b->segment));
     bool is_deferred =
         set->segments[b->segment].slot < 0 && set->micro_batch < set->micro_batches - 1;
-    return is_deferred && set->deterministic_order == 0 ? STATUS_OK : start_reduction(set, b);
+    return is_deferred && set->reproducible_micro_batches == 0 ? STATUS_OK
+                                                               : start_reduction(set, b);
 }
 
 status bucket_begin_micro_batch(struct bucket_set *set)
 {
     TRY(bucket_gather_finish(set));
-    for (int i = set->bucket_count - 1; i >= 0 && set->deterministic_order > 0; i--) {
+    for (int i = set->bucket_count - 1; i >= 0 && set->reproducible_micro_batches > 0; i--) {
         if (set->segments[set->buckets[i].segment].slot < 0) {
             TRY(comm_wait(set->comm, &set->buckets[i].request));
         }
@@ -586,7 +589,7 @@ status bucket_finish(struct bucket_set *set)
     for (int i = set->bucket_count - 1; i >= 0; i--) {
         KEEP_FIRST(result, finish_reduction(set, i));
     }
-    if (set->deterministic_order > 0 && !set->scatter) {
+    if (set->reproducible_micro_batches > 0 && !set->scatter) {
         KEEP_FIRST(result, gather_sums(set));
     }
     set->micro_batch = 0;
@@ -632,7 +635,7 @@ status bucket_gather_finish(struct bucket_set *set)
 
 /* ---- calibration ---- */
 
-/* The largest bucket of a resident segment. */
+/* Returns the largest bucket of a resident segment. */
 static int find_largest_bucket(const struct bucket_set *set)
 {
     int best = set->bucket_count - 1;

@@ -3,26 +3,25 @@
  * Backward completes the gradients from the end of the flat buffer towards its start. As soon as
  * the range of a bucket is final, its collective starts and runs during the rest of backward.
  *
- * The buffer is [0, count) f32 elements. It is divided into segments (one per layer), and each
- * segment into buckets. The ranges are fixed, so that the same layout always adds the same
- * elements. In each bucket every rank owns a contiguous shard (partition.h). In ZeRO stages 1 and 2
- * (Rajbhandari et al. 2020, arXiv:1910.02054) a rank receives only the sums of its shards, which is
- * all that its optimizer needs. The updated weights are gathered by the same shards. Every sum has
- * a fixed order in host memory (comm.h).
+ * The buffer has f32 elements [0, count). It is divided into segments (one per layer), and each
+ * segment into buckets. In each bucket every rank owns a contiguous shard (partition.h). In ZeRO
+ * stages 1 and 2 (Rajbhandari et al. 2020, arXiv:1910.02054) a rank receives only the sums of its
+ * shards, because its optimizer updates only these weights. The all-gather of the updated weights
+ * uses the same shards. All ranges are fixed at creation. Sums in host memory also have a fixed
+ * order (comm.h), so that equal runs of one layout give equal bits.
  *
- * Deterministic order: the sums have the same bits for any number of ranks. The micro-batches of a
- * step are numbered; rank r has r, r + ranks, ... Every element is added in the order of these
- * numbers. In each micro-batch the gradients of all ranks are added, one rank after the other, to
- * an accumulator of the owner.
+ * Reproducible sums: the sums have the same bits for any number of ranks. The micro-batches of a
+ * step are numbered; rank r processes the numbers r, r + ranks, ... The owner of a shard adds the
+ * gradients of all ranks to an accumulator in the order of these numbers.
  *
  * bf16 transport: collectives move half the bytes. Gradients are accumulated over micro-batches in
  * f32 and rounded to bf16 in a separate buffer before they are sent (as Megatron-LM's
  * grad_reduce_in_bf16).
  *
- * Transient segments (ZeRO stage 2): such a segment has gradient memory only during its own
- * backward. Two slots are used in turn. The sums of this rank's shards are accumulated in separate
- * memory over all micro-batches. Transient segments are reduced over ranks in every micro-batch,
- * other segments only in the last one. */
+ * Transient segments (ZeRO stage 2): a transient segment has gradient memory only during its own
+ * backward pass, in one of two slots that the segments use in turn. It is reduced over ranks in
+ * every micro-batch, and separate memory accumulates the sums of this rank's shards. Other segments
+ * are reduced only in the last micro-batch. */
 #pragma once
 
 #include "base/device.h"
@@ -53,55 +52,57 @@ struct bucket_options {
     int segment_count;
     int64_t bucket_elems;  /* maximum elements of a bucket */
     bool scatter;          /* reduce-scatter; false: all-reduce */
-    int64_t micro_batches; /* of a step: the maximum over ranks */
-    /* micro-batches of a step over all ranks, added in their order; 0: off */
-    int64_t deterministic_order;
-    /* collectives move gradients rounded to bf16; not with deterministic_order */
+    int64_t micro_batches; /* of one rank in a step: the maximum over ranks */
+    /* > 0: reproducible sums; the number of micro-batches of a step over all ranks */
+    int64_t reproducible_micro_batches;
+    /* collectives move gradients rounded to bf16; not with reproducible_micro_batches */
     bool bf16_transport;
 };
 
-/* With deterministic_order, shards are whole blocks of this many elements, counted from the start
- * of the bucket. Thus sums over blocks have the same bits for any number of ranks. */
+/* With reproducible sums, a shard consists of whole blocks of this many elements, counted from the
+ * start of the bucket. A sum over a block then has the same bits for any number of ranks. */
 #define BUCKET_BLOCK 4096
 
 /* bucket_create - allocate gradients, all zero.
  *
- * Memory    4 bytes per element of the communicator's memory. Transient segments use twice the
- *           largest of them, and 4 bytes per element of this rank's shards. With
- *           deterministic_order all segments need memory for this rank's shards. bf16_transport
- *           adds half of the communicator's memory.
+ * Memory    from comm_allocate: 4 bytes per element of all segments that are not transient, and two
+ *           slots of the size of the largest transient segment; bf16_transport adds half of that.
+ *           Other memory: 4 bytes per element of this rank's shards, of transient segments or, with
+ *           reproducible sums, of all segments. bucket_memory_bytes computes both
  * Order     collective */
 status bucket_create(const struct bucket_options *options, struct bucket_set **out);
 
-/* bucket_destroy - wait for all collectives and free the set. Collective. */
+/* bucket_destroy - wait for all collectives and free the set.
+ *
+ * Order     collective */
 status bucket_destroy(struct bucket_set **set);
 
-/* bucket_gradient - return where backward writes the gradient of this element.
+/* bucket_gradient - return the address of the gradient of an element, for backward to write.
  *
- * The gradients of its whole segment are contiguous around it. */
+ * The gradients of a segment are contiguous. */
 float *bucket_gradient(const struct bucket_set *set, int64_t element);
 
-/* bucket_begin_micro_batch - call it before backward writes gradients.
+/* bucket_begin_micro_batch - wait until the other ranks no longer read this rank's gradients.
  *
- * It waits until the other ranks no longer read the gradient memory of this rank. */
+ * Order     call it before backward writes gradients */
 status bucket_begin_micro_batch(struct bucket_set *set);
 
-/* bucket_advance - declare the gradients from element `first` on final in this micro-batch.
+/* bucket_advance - report that the gradients of elements [first, count) are final in this
+ * micro-batch, and start the collectives of the buckets that are complete.
  *
- * It starts the collectives of the buckets that are complete.
- *
- * Order     `first` must not increase. A transient segment may be written only after all segments
- *           above it are final; its gradients are zero then.
+ * Order     `first` must not increase; the gradients of a transient segment are zero, and may be
+ *           written, as soon as all elements after the segment are final
  * Errors    STATUS_INTERNAL if `first` increases */
 status bucket_advance(struct bucket_set *set, int64_t first);
 
-/* bucket_end_micro_batch - declare all gradients final; the next micro-batch begins. */
+/* bucket_end_micro_batch - report that all gradients of this micro-batch are final. */
 status bucket_end_micro_batch(struct bucket_set *set);
 
-/* bucket_finish - reduce zeros for the remaining micro-batches and wait for all reductions. */
+/* bucket_finish - end the step: wait for all reductions. For each micro-batch that this rank has
+ * fewer than other ranks, zeros are reduced. */
 status bucket_finish(struct bucket_set *set);
 
-/* ---- between bucket_finish and the next micro-batch: by bucket, from element 0 upwards ---- */
+/* ---- between bucket_finish and the next micro-batch; buckets are numbered from element 0 ---- */
 
 /* bucket_count - return the number of buckets. */
 int bucket_count(const struct bucket_set *set);
@@ -109,49 +110,47 @@ int bucket_count(const struct bucket_set *set);
 /* bucket_shard - return the elements of the bucket that this rank owns. */
 struct range bucket_shard(const struct bucket_set *set, int bucket);
 
-/* bucket_reduced_gradient - return this rank's reduced gradients of the bucket, from `element` on.
- *
- * `element` must be in this rank's shard; the rest of the shard follows it. */
+/* bucket_reduced_gradient - return a pointer to this rank's reduced gradients of the bucket,
+ * starting at `element`, which must be in this rank's shard. */
 float *bucket_reduced_gradient(const struct bucket_set *set, int bucket, int64_t element);
 
 /* bucket_calibrate - measure the rate of the reductions without computation (comm_calibrate).
  *
- * Order     collective; before the first gradient. The gradients are zero and stay zero. */
+ * Order     collective; before the first gradient is written, because it reduces zeros */
 status bucket_calibrate(struct bucket_set *set);
 
 /* bucket_calibrate_gather - measure the rate of bucket_gather_start without computation.
  *
- * The content of data, which is equal on all ranks, does not change. The gradients become zero.
- *
+ * Memory    data must be equal on all ranks and does not change; the gradients become zero
  * Order     collective */
 status bucket_calibrate_gather(struct bucket_set *set, void *data, size_t element_bytes);
 
-/* bucket_clear - set the gradients to zero.
- *
- * Transient segments need no clearing: their slot is zeroed when it is assigned. */
+/* bucket_clear - set the gradients to zero. The slots of transient segments are cleared later, when
+ * a segment begins to use them. */
 status bucket_clear(struct bucket_set *set);
 
 /* bucket_gather_start - start the all-gather of the shards of this bucket of data[count], in place.
  *
  * Units     element_bytes: 4 or a divisor of 4
- * Memory    If ranks share memory, a shard is copied over this rank's reduced gradients, and the
- *           other ranks of the node pull it from there. The reduced gradients are lost.
- * Order     bucket_begin_micro_batch and bucket_clear wait until all ranks have pulled */
+ * Memory    overwrites this rank's reduced gradients if ranks share memory: the shard is copied
+ *           there, and the other ranks of the node copy it from there (comm_lazy_gather_start)
+ * Order     collective; bucket_begin_micro_batch and bucket_clear wait until all ranks have copied
+ *           the shard */
 status bucket_gather_start(struct bucket_set *set, int bucket, void *data, size_t element_bytes);
 
-/* bucket_gather_until - wait until elements [0, end) have been gathered, and advance other
- * gathers. */
+/* bucket_gather_until - wait until elements [0, end) have been gathered. Other gathers advance
+ * during the wait. */
 status bucket_gather_until(struct bucket_set *set, int64_t end);
 
-/* bucket_gather_finish - wait until the gathers in flight are complete on all ranks. */
+/* bucket_gather_finish - wait until all gathers are complete on all ranks. */
 status bucket_gather_finish(struct bucket_set *set);
 
 /* ---- sizes before creation ---- */
 
-/* bucket_memory_bytes - compute what bucket_create allocates on `rank` of `ranks`.
+/* bucket_memory_bytes - compute the bytes that bucket_create allocates on `rank` of `ranks`.
  *
- * *shared is in the communicator's memory, *own in other memory. A pure function, for `bireme
- * plan`. */
+ * Units     *shared: bytes of comm_allocate; *own: bytes of other memory. A pure function, also
+ *           used by `bireme plan` */
 void bucket_memory_bytes(const struct bucket_options *options, int ranks, int rank, int64_t *shared,
                          int64_t *own);
 

@@ -11,12 +11,10 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/deadlines.h"
 #include "comm/heartbeat.h"
 
-#define MAX_EXIT_CODE 125    /* shells and launchers use larger codes for signals */
-#define PEER_END_SECONDS 5   /* time for the rank that printed to end this rank too */
-#define FLUSH_SECONDS 0.1    /* time for the launcher to forward our line before its own */
-#define END_LIMIT_SECONDS 15 /* then the kernel ends this process */
+#define MAX_EXIT_CODE 125 /* shells and launchers use larger codes for signals */
 
 /* ---- creation and destruction ---- */
 
@@ -36,7 +34,7 @@ status comm_create(const struct comm_operations *operations, int rank, int size,
                           .rank = rank,
                           .size = size,
                           .local_ranks = 1,
-                          .deadline_seconds = COMM_DEADLINE_SECONDS,
+                          .deadline_seconds = DEADLINE_COLLECTIVE_SECONDS,
                           .exchange_buffer = exchange_buffer};
     *out = comm;
     return STATUS_OK;
@@ -62,7 +60,7 @@ void comm_release(struct comm **comm)
     }
 }
 
-/* Whether mpirun or srun started this process, according to the environment. */
+/* Returns whether mpirun or srun started this process, according to the environment. */
 static bool is_started_by_launcher(void)
 {
     return getenv("OMPI_COMM_WORLD_SIZE") != NULL || getenv("PMIX_RANK") != NULL ||
@@ -168,7 +166,8 @@ void comm_set_deadline(struct comm *comm, double seconds)
     }
 }
 
-/* The host communicator handles small data and the end of the job for a device communicator. */
+/* Returns the communicator for small data and for the end of the job: the control communicator of a
+ * device communicator. */
 static struct comm *get_host_comm(struct comm *comm)
 {
     return comm != NULL && comm->control != NULL ? comm->control : comm;
@@ -216,7 +215,8 @@ double comm_hidden_share(const struct comm_times *times)
     return is_hidden ? 1 - times->exposed_seconds / times->alone_seconds : 0;
 }
 
-/* A kind without a measured rate uses the rate of another kind. */
+/* Returns the rate of a kind of collective. A kind without a measured rate uses that of another
+ * kind. */
 static double get_seconds_per_byte(const struct comm *comm, enum comm_collective kind)
 {
     double seconds = comm->seconds_per_byte[kind];
@@ -342,8 +342,8 @@ status comm_sum_exact(struct comm *comm, struct exact_sum *sums, int count)
 
 /* ---- collectives on large data ---- */
 
-/* Bytes that a ring algorithm sends: everything except this rank's range, once for reduce-scatter
- * and once for all-gather. */
+/* Returns the bytes that a ring algorithm sends: all except those of this rank's range, once for
+ * reduce-scatter and once for all-gather. */
 static int64_t count_sent_bytes(const struct comm *comm, const struct comm_work *work)
 {
     int64_t count = 0;
@@ -545,8 +545,7 @@ status comm_agree(struct comm *comm, status own)
     if (own == STATUS_OK) {
         status_clear();
     } else if (status_pending()->code == STATUS_OK) {
-        status_raise(own, __FILE__, __LINE__, "failed without an error message (code %d)",
-                     (int)own);
+        RAISE_STATUS(own, "failed without an error message (code %d)", (int)own);
     }
     int32_t code = (int32_t)own;
     TRY(exchange_small(comm, comm->exchange_buffer, &code, sizeof code));
@@ -578,7 +577,7 @@ status comm_agree_flag(struct comm *comm, bool own, bool *any)
     return STATUS_OK;
 }
 
-/* Lists the ranks whose text equals (or does not equal) the text of rank 0, as "0, 3". */
+/* Lists the ranks with (or without) the text of rank 0, as "0, 3". */
 static void list_ranks(const struct comm *comm, const char *texts, bool equal, char *out,
                        size_t bytes)
 {
@@ -648,14 +647,14 @@ _Noreturn void comm_end_job(const struct comm_operations *operations, status cod
 {
     int exit_code = (int)code > 0 && (int)code <= MAX_EXIT_CODE ? (int)code : (int)STATUS_INTERNAL;
     signal(SIGALRM, SIG_DFL);
-    alarm(END_LIMIT_SECONDS);
+    alarm(DEADLINE_END_SECONDS);
     if (heartbeat_claim_end()) {
         if (note->code != STATUS_OK) {
             write_error_line(note);
         }
-        clock_sleep(FLUSH_SECONDS);
+        clock_sleep(DEADLINE_FLUSH_SECONDS);
     } else {
-        clock_sleep(PEER_END_SECONDS);
+        clock_sleep(DEADLINE_PEER_END_SECONDS);
     }
     flush_results();
     void (*hook)(void) = atomic_load(&end_hook);

@@ -11,12 +11,13 @@
  * Order     Every rank of the communicator calls its collectives in the same order, from the main
  *           thread. Collectives of nccl and staged are stream-ordered (comm_device.h).
  * Waiting   Every wait polls and has the deadline of the communicator. After the deadline the whole
- *           job ends with STATUS_HANG. The error names the late ranks and their last known phase.
+ *           job ends with STATUS_HANG. The error names the late ranks and their last reported
+ *           phase.
  * Numerics  Every rank gets the same bits. self, mpi and staged add in a fixed order: by rank
  *           within a node, then by node. On one node this is the rank order. comm_accumulate_start
  *           adds in rank order on any number of nodes. In nccl, NCCL's algorithm chooses the order.
- * Errors    Ranks do not agree on the failure of a collective: the rank that sees it calls
- *           comm_abort, which ends all ranks with the exit code. */
+ * Errors    If a collective fails on a rank, that rank must call comm_abort, which ends the whole
+ *           job. The other ranks are not notified in any other way. */
 #pragma once
 
 #include <stdbool.h>
@@ -36,20 +37,22 @@ status comm_self_create(struct comm **out);
 /* comm_world_create - create the communicator of all ranks that mpirun or srun started.
  *
  * Without a launcher it creates a communicator of one rank and does not initialize MPI. It also
- * sets the rank and host that error lines print (status.h).
+ * sets the rank and host that error lines print (status.h). The environment variable
+ * BIREME_INIT_SECONDS is the time limit of the MPI start-up in seconds (default 300). For tests,
+ * BIREME_COMM_NODES=k divides the ranks of each host into k nodes.
  *
- * Environment  BIREME_INIT_SECONDS: time limit of the MPI start-up in seconds (300).
- *           BIREME_COMM_NODES=k: treat the ranks of each host as ranks of k nodes, for tests.
+ * Order     collective
  * Errors    STATUS_UNAVAILABLE if a launcher started a build without MPI; STATUS_USAGE if srun
  *           started several tasks without a process manager that connects them */
 status comm_world_create(int *argc, char ***argv, struct comm **out);
 
-/* comm_is_first_process - return true in one of the processes that mpirun or srun started.
- *
- * Without a launcher it returns true. It reads only environment variables. */
+/* comm_is_first_process - return true in exactly one of the processes that mpirun or srun started,
+ * and without a launcher. It reads only environment variables. */
 bool comm_is_first_process(void);
 
-/* comm_destroy - leave the group; for the world communicator, also finalize MPI. Collective. */
+/* comm_destroy - leave the group; for the world communicator, also finalize MPI.
+ *
+ * Order     collective */
 status comm_destroy(struct comm **comm);
 
 /* comm_rank - return the rank of this process in the communicator. */
@@ -68,20 +71,23 @@ int comm_local_rank(const struct comm *comm);
 const char *comm_kind(const struct comm *comm);
 
 /* comm_split - create a communicator of the ranks with the same color, ordered by key.
- * Collective. */
+ *
+ * Order     collective */
 status comm_split(struct comm *comm, int color, int key, struct comm **out);
 
-/* comm_allocate - allocate zeroed memory in which collectives of this communicator run fastest.
+/* comm_allocate - allocate zeroed memory for the data of collectives: memory that the ranks of a
+ * node share, or registered device memory. Collectives on other memory are slower.
  *
- * This is a shared-memory window between the ranks of a node, or registered device memory. Every
- * rank allocates the same size. In a collective, data lies at the same offset of it on every rank.
+ * Every rank passes the same size. A collective uses the same offset in this memory on every rank.
  *
- * Memory    aligned to 64 bytes or more; freed with comm_free
+ * Memory    aligned to 64 bytes or more; the caller frees it with comm_free
  * Order     collective
  * Errors    STATUS_INTERNAL with the number of bytes */
 status comm_allocate(struct comm *comm, size_t bytes, void **out);
 
-/* comm_free - free memory of comm_allocate; NULL is allowed. Collective. */
+/* comm_free - free memory of comm_allocate; NULL is allowed.
+ *
+ * Order     collective */
 status comm_free(struct comm *comm, void *memory);
 
 /* ---- collectives ---- */
@@ -151,13 +157,13 @@ status comm_reduce_scatter_bf16_start(struct comm *comm, bf16 *data, const struc
 struct comm_accumulation {
     float *sums;      /* sums[k] belongs to element ranges[rank].first + k of data */
     bool overwrite;   /* the elements of rank 0 replace sums instead of being added */
-    int contributors; /* only ranks [0, contributors) have data to add */
+    int contributors; /* the data of ranks [0, contributors) is added */
 };
 
 /* comm_accumulate_start - start an ordered reduce-scatter into a separate accumulator.
  *
- * It adds data[ranges[rank]] of every contributor to sums, one rank after the other. Between
- * several nodes it sends more bytes than comm_reduce_scatter_start. Host memory only.
+ * It adds data[ranges[rank]] of every contributor to sums, in rank order. Between nodes it sends
+ * more bytes than comm_reduce_scatter_start. Only for host memory.
  *
  * Shapes    ranges as in comm_reduce_scatter_start; sums [ranges[rank].count]
  * Memory    as in comm_all_reduce_start
@@ -174,21 +180,23 @@ status comm_accumulate_start(struct comm *comm, const struct comm_accumulation *
 status comm_all_gather_start(struct comm *comm, void *data, size_t element_bytes,
                              const struct range *ranges, struct comm_request **out);
 
-/* comm_lazy_gather_start - start an all-gather in which no rank waits for a rank that comes later.
+/* comm_lazy_gather_start - start an all-gather in which no rank waits for later ranks.
  *
- * Each rank copies its range at once to shared_source, which the other ranks of its node can read.
- * Each of them pulls the range when it calls comm_gather_pull. On several nodes, and for nccl and
- * staged communicators, this is comm_all_gather_start.
+ * Each rank copies its range to shared_source, which the other ranks of its node can read. They
+ * copy the range from there when they call comm_gather_pull. On several nodes, and for nccl and
+ * staged communicators, this function equals comm_all_gather_start.
  *
  * Shapes    source_ranges [size]: position of rank r's range in its shared_source, in elements
- * Memory    shared_source comes from comm_allocate; it is not written before comm_wait returns */
+ * Memory    shared_source comes from comm_allocate; the caller does not write it until comm_wait
+ *           returns */
 status comm_lazy_gather_start(struct comm *comm, void *data, size_t element_bytes,
                               const struct range *ranges, void *shared_source,
                               const struct range *source_ranges, struct comm_request **out);
 
-/* comm_gather_pull - wait until the gathered data has arrived on this rank.
+/* comm_gather_pull - wait until this rank has all gathered data.
  *
- * The request stays in flight: comm_wait then waits until every rank has pulled from this rank. */
+ * The request stays in flight; comm_wait waits until every rank has copied the range of this
+ * rank. */
 status comm_gather_pull(struct comm *comm, struct comm_request **request);
 
 /* comm_progress - advance the collectives in flight without waiting; called during backward. */
@@ -199,27 +207,25 @@ status comm_wait(struct comm *comm, struct comm_request **request);
 
 /* Cost of communication since the last call of comm_take_times. */
 struct comm_times {
-    /* estimated time of the large collectives without computation: bytes at the calibrated rates */
+    /* estimated time of the large collectives without computation: bytes / calibrated rate */
     double alone_seconds;
-    /* time that the caller spent in calls for large collectives: copying, adding, waiting */
+    /* time of the caller in calls for large collectives: copying, adding and waiting */
     double exposed_seconds;
-    double small_seconds; /* the same for small data; mostly time waiting for other ranks */
+    double small_seconds; /* time in calls for small data, mostly waiting for other ranks */
     int64_t bytes;        /* sent by this rank */
 };
 
 /* comm_take_times - return the accumulated times and reset them to zero. */
 void comm_take_times(struct comm *comm, struct comm_times *out);
 
-/* comm_hidden_share - return 1 - exposed / alone, at least 0.
- *
- * This is the fraction of the communication time that overlapped with computation. It is also 0 if
- * waiting for another rank took longer than the communication itself. */
+/* comm_hidden_share - return the fraction of the communication time that overlapped with
+ * computation: 1 - exposed / alone, at least 0. Waiting for a slow rank counts as exposed. */
 double comm_hidden_share(const struct comm_times *times);
 
 /* comm_calibrate - measure the transfer rate of one kind of collective without computation.
  *
- * `run` starts collectives of one kind on large data and waits for them. It is called several times
- * and the fastest run counts. comm_take_times does not include these runs.
+ * It calls `run` several times and uses the fastest run. `run` starts collectives of one kind on
+ * large data and waits for them. comm_take_times does not include these runs.
  *
  * Order     collective */
 status comm_calibrate(struct comm *comm, status (*run)(void *user), void *user);
@@ -235,7 +241,8 @@ status comm_calibrate(struct comm *comm, status (*run)(void *user), void *user);
 status comm_agree(struct comm *comm, status own);
 
 /* comm_agree_flag - set *any if at least one rank passes true, for example a stop request.
- * Collective. */
+ *
+ * Order     collective */
 status comm_agree_flag(struct comm *comm, bool own, bool *any);
 
 /* comm_check_equal - check that all ranks pass the same value, such as a build id or recipe hash.
@@ -254,28 +261,28 @@ _Noreturn void comm_abort(struct comm *comm, status code);
 
 /* comm_set_deadline - set the time after which a wait counts as a hang (default 300 s).
  *
- * Communicators that are split off later inherit it. If a rank of this host, including this rank,
- * is in a phase with a longer limit (watchdog_phase), the wait is extended to that limit.
+ * Communicators that are split from this one later inherit it. If a rank of this host is in a phase
+ * with a longer limit (watchdog_phase), waits use that limit.
  *
- * Units     seconds > 0. Over TCP use 15 s or more: the launcher detects a lost host after 11 s,
- *           and mpirun hangs if the job ends itself before that. */
+ * Units     seconds > 0; over TCP 15 s or more, because the launcher detects a lost host after 11 s
+ *           and mpirun hangs if the job ends before that */
 void comm_set_deadline(struct comm *comm, double seconds);
 
-/* comm_set_termination_check - set a function that reports that the launcher is about to kill this
- * process.
+/* comm_set_termination_check - set a function that returns true after the launcher has requested
+ * the end of this process (SIGTERM).
  *
- * Every wait polls it. mpirun sends SIGTERM after it lost a host, and SIGKILL one second later. A
- * rank that is then waiting for other ranks ends at once with STATUS_LOST. Its error names the
- * operation and the missing ranks, which the launcher cannot report. */
+ * Every wait calls the function. If it returns true, the rank ends with STATUS_LOST, and its error
+ * names the operation and the missing ranks. mpirun sends SIGTERM after it lost a host, and SIGKILL
+ * one second later, without an error that names them. */
 void comm_set_termination_check(bool (*is_terminating)(void));
 
 /* ---- watchdog (comm/watchdog.c) ----
  *
  * A thread that ends the job if the main thread stays in one phase for too long. The error names
- * the rank, the phase and the time. The ranks of a host see each other's phases, so that they can
- * report a stopped rank. A rank that waits in a collective is not checked, because the wait has a
- * deadline. The time during which the machine is suspended does not count. If the job spans several
- * hosts, limits must be above 15 s (comm_set_deadline). */
+ * the rank, the phase and the time. Each rank also checks the other ranks of its host, because a
+ * stopped process cannot report itself. A rank that waits in a collective is not checked, because
+ * the wait has a deadline. The time during which the machine is suspended does not count. If the
+ * job spans several hosts, limits must be above 15 s (comm_set_deadline). */
 
 /* watchdog_start - start the watchdog thread; the first phase is "init".
  *

@@ -10,7 +10,7 @@
 #include "comm/comm_device_impl.h"
 #include "comm/comm_nccl_impl.h"
 
-/* Lists the ranks whose device is that of rank `first`, as "0, 3, 7", and returns their number. */
+/* Lists the ranks with the device of rank `first`, as "0, 3, 7", and returns their number. */
 static int list_sharing_ranks(const struct comm_device_facts *facts, int size, int first,
                               char *text, size_t bytes)
 {
@@ -29,7 +29,7 @@ static int list_sharing_ranks(const struct comm_device_facts *facts, int size, i
     return count;
 }
 
-/* The choice if every rank has a separate device. */
+/* Returns the choice if every rank has a separate device. */
 static status choose_by_version(const struct comm_device_facts *facts, int size,
                                 enum comm_device_choice *out, char *reason, size_t bytes)
 {

@@ -1,5 +1,6 @@
-/* Communicators for device memory. They are created from the job's host communicator, their
- * control.
+/* Communicators for device memory.
+ *
+ * They are created over a communicator for host memory of the same ranks, the control communicator.
  *
  * nccl uses NCCL between GPUs, with one rank per GPU. staged copies data to the host and adds
  * there, in f32 and in a fixed order. It serves ranks that share a GPU and machines without NCCL.
@@ -19,28 +20,28 @@
 struct comm_device_options {
     struct device *device;
     struct stream *stream; /* stream that computes the gradients */
-    /* NCCL does not reduce in the switch (NVLS), because the order of its sums differs between
-     * calls */
-    bool reproducible;
+    /* equal calls give equal bits: NCCL does not reduce in the switch (NVLS), because the order of
+     * its sums differs between calls */
+    bool deterministic;
 };
 
 /* comm_device_create - create the communicator that suits the devices of the ranks.
  *
  * It uses NCCL if every rank has a separate device. It uses staged, with a warning (W-COMM-STAGED),
- * if ranks share a device or NCCL is missing.
+ * if ranks share a device or NCCL is missing. The environment variable BIREME_NCCL is the path of
+ * the library (default libnccl.so.2) or `off`.
  *
- * Memory    on success the new communicator owns control and destroys it
- * Order     collective over control
- * Environment  BIREME_NCCL: path of the library (default libnccl.so.2), or `off`
+ * Memory    on success the new communicator owns `control` and destroys it
+ * Order     collective over `control`
  * Errors    STATUS_UNAVAILABLE if NCCL is unusable (too old, incomplete, different versions on the
  *           ranks) or if the file named by BIREME_NCCL cannot be opened */
 status comm_device_create(struct comm *control, const struct comm_device_options *options,
                           struct comm **out);
 
-/* comm_nccl_create - create an NCCL communicator; otherwise as comm_device_create. */
+/* comm_nccl_create - create an NCCL communicator; otherwise like comm_device_create. */
 status comm_nccl_create(struct comm *control, const struct comm_device_options *options,
                         struct comm **out);
 
-/* comm_staged_create - create a staged communicator; otherwise as comm_device_create. */
+/* comm_staged_create - create a staged communicator; otherwise like comm_device_create. */
 status comm_staged_create(struct comm *control, const struct comm_device_options *options,
                           struct comm **out);

@@ -1,4 +1,4 @@
-/* The choice that comm_device.c makes, for comm_device.c and its test. */
+/* The choice between NCCL and staged, for comm_device.c and its test. */
 #pragma once
 
 #include <stddef.h>

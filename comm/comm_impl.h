@@ -9,7 +9,6 @@
 /* Maximum bytes per rank of one exchange; larger small collectives are split into chunks. */
 #define COMM_SMALL_BYTES ((size_t)4096)
 #define COMM_HOST_BYTES 65
-#define COMM_DEADLINE_SECONDS 300.0
 
 enum comm_collective {
     COMM_ALL_REDUCE = 1,
@@ -90,12 +89,15 @@ void comm_release(struct comm **comm);
 status comm_create_over_control(const struct comm_operations *operations, struct comm *control,
                                 void *state, struct comm **out);
 
-/* comm_work_started, comm_work_finished - count a collective of an implementation as in flight. */
+/* comm_work_started - count one more collective in flight. */
 void comm_work_started(struct comm *comm);
+
+/* comm_work_finished - count one collective in flight less. */
 void comm_work_finished(struct comm *comm);
 
 /* comm_end_job - print the note, unless another rank of the host already printed, and end the job.
- * Any thread. */
+ *
+ * Order     may be called from any thread */
 _Noreturn void comm_end_job(const struct comm_operations *operations, status code,
                             const struct status_note *note);
 
@@ -105,7 +107,8 @@ void comm_set_end_hook(void (*hook)(void));
 
 #define COMM_CHECK_BYTES 128 /* compared by comm_check_equal */
 
-/* comm_mpi_world_create - comm_world_create for a process that a launcher started (comm_mpi.c). */
+/* comm_mpi_world_create - implement comm_world_create for a process that a launcher started
+ * (comm_mpi.c). */
 status comm_mpi_world_create(int *argc, char ***argv, struct comm **out);
 
 /* sum_accumulate - add parts[0], then parts[1], ... to sums; with overwrite, parts[0] replaces sums
@@ -114,8 +117,8 @@ void sum_accumulate(float *sums, bool overwrite, char *const *parts, int part_co
 
 /* ---- waiting (backoff.c): spin, then yield, then sleep ---- */
 
-/* State of a wait. Each turn counts as at most one second. Thus the time during which the machine
- * is suspended or its virtual machine is paused does not count as a hang. */
+/* State of a wait. Each call of backoff_wait adds at most one second to waited_seconds. The time
+ * during which the machine is suspended or its virtual machine is paused thus does not count. */
 struct backoff {
     double last_seconds;
     double waited_seconds;
@@ -125,5 +128,5 @@ struct backoff {
 /* backoff_begin - start a wait. */
 struct backoff backoff_begin(void);
 
-/* backoff_wait - wait one turn, for at most max_sleep_seconds. */
+/* backoff_wait - wait for at most max_sleep_seconds. */
 void backoff_wait(struct backoff *backoff, double max_sleep_seconds);

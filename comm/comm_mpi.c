@@ -12,20 +12,23 @@
 
 #include "comm/comm_impl.h"
 
+#include <inttypes.h>
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/deadlines.h"
+#include "base/log.h"
 #include "base/memory.h"
 #include "comm/heartbeat.h"
 #include "comm/shared_impl.h"
+#include "comm/shared_space.h"
 
 #define MESSAGE_BYTES ((size_t)1 << 30) /* MPI counts are ints: larger messages are split */
 #define PAGE 4096
-#define FINALIZE_SECONDS 60.0
-#define INIT_SECONDS 300.0
+#define SEGMENT_OVERHEAD ((int64_t)65536) /* Open MPI's own data, per rank */
 
 struct mpi_state {
     struct shared_group group;
@@ -200,6 +203,44 @@ static bool allocate_shared_window(MPI_Comm local, int local_size, int local_ran
     return true;
 }
 
+/* Warns once per host that memory cannot be shared. */
+static void warn_of_little_space(int64_t needed_bytes, int64_t free_bytes)
+{
+    static bool has_warned;
+    char unused[512];
+    int rank = 0;
+    MPI_Comm_rank(world.host, &rank);
+    if (!has_warned && rank == 0) {
+        shared_space_describe_unused(unused, sizeof unused);
+        log_warning("SHARED-MEMORY",
+                    "host %s: " SHARED_SPACE_FOLDER " has %" PRId64 " bytes free, but %" PRId64
+                    " bytes are needed; ranks exchange data more slowly without shared memory. "
+                    "Enlarge " SHARED_SPACE_FOLDER
+                    " (docker run --shm-size, mount -o remount,size=)%s",
+                    world.host_names + (size_t)world.rank * COMM_HOST_BYTES, free_bytes,
+                    needed_bytes, unused);
+    }
+    has_warned = true;
+}
+
+/* Sets *has_room on all ranks of this host's group: whether memory of `bytes` bytes for each rank
+ * of the host fits. Other groups of the host may allocate at the same time. If MPI allocates
+ * without room, one rank gets an error and the others wait for ever. Collective over `local`. */
+static status check_shared_space(MPI_Comm local, int64_t bytes, bool *has_room)
+{
+    int host_ranks = 1, rank = 0;
+    MPI_Comm_size(world.host, &host_ranks);
+    MPI_Comm_rank(local, &rank);
+    int64_t needed_bytes = host_ranks * (bytes + SEGMENT_OVERHEAD), free_bytes = 0;
+    int fits = shared_space_has_room(needed_bytes, &free_bytes);
+    TRY(check_mpi(MPI_Bcast(&fits, 1, MPI_INT, 0, local), "checking the shared memory"));
+    *has_room = fits != 0;
+    if (!*has_room) {
+        warn_of_little_space(needed_bytes, free_bytes);
+    }
+    return STATUS_OK;
+}
+
 /* Creates the shared window of this node. If it fails on any rank of `all`, *is_made is false on
  * all of them. Collective over `all`. */
 static status create_window(MPI_Comm all, MPI_Comm local, int local_size, int local_rank,
@@ -208,12 +249,16 @@ static status create_window(MPI_Comm all, MPI_Comm local, int local_size, int lo
     *is_made = false;
     *out = (struct shared_window){.bytes = bytes};
     out->base = calloc((size_t)local_size, sizeof *out->base);
-    int own = out->base != NULL && bytes < SIZE_MAX - PAGE;
+    int own = out->base != NULL && bytes < SIZE_MAX / 2;
     if (own && local_size == 1) {
         out->base[0] = memory_allocate(bytes);
         own = out->base[0] != NULL;
-    } else if (own) {
-        own = allocate_shared_window(local, local_size, local_rank, out);
+    } else if (local_size > 1) {
+        bool has_room = false;
+        TRY(check_mpi(MPI_Allreduce(MPI_IN_PLACE, &own, 1, MPI_INT, MPI_MIN, local),
+                      "creating shared memory"));
+        TRY(own ? check_shared_space(local, (int64_t)bytes + PAGE, &has_room) : STATUS_OK);
+        own = has_room && allocate_shared_window(local, local_size, local_rank, out);
     }
     out->memory = own ? out->base[local_rank] : NULL;
     int all_made = 0;
@@ -475,7 +520,7 @@ static void finalize_world(void)
 {
     watchdog_stop();
     heartbeat_detach();
-    if (watchdog_start(NULL, FINALIZE_SECONDS) != STATUS_OK) {
+    if (watchdog_start(NULL, DEADLINE_MPI_FINALIZE_SECONDS) != STATUS_OK) {
         status_clear(); /* the shutdown continues without a watchdog */
     }
     watchdog_phase("finalize", 0);
@@ -544,8 +589,8 @@ static status read_env_number(const char *name, double default_value, double *ou
     return STATUS_OK;
 }
 
-/* Calls MPI_Init under a watchdog: a rank that hangs in it ends, and the launcher ends the
- * others. */
+/* Starts the watchdog and calls MPI_Init: a rank that hangs in it ends, and the launcher ends the
+ * others. The watchdog runs until comm_mpi_world_create returns. */
 static status init_mpi(int *argc, char ***argv, double *limit_seconds)
 {
     const char *launcher_rank =
@@ -554,12 +599,11 @@ static status init_mpi(int *argc, char ***argv, double *limit_seconds)
         /* until MPI reports the size */
         status_identify((int)strtol(launcher_rank, NULL, 10), 1, NULL);
     }
-    TRY(read_env_number("BIREME_INIT_SECONDS", INIT_SECONDS, limit_seconds));
+    TRY(read_env_number("BIREME_INIT_SECONDS", DEADLINE_MPI_INIT_SECONDS, limit_seconds));
     TRY(watchdog_start(NULL, *limit_seconds));
     watchdog_phase("MPI_Init", 0);
     int provided = MPI_THREAD_SINGLE;
     int code = MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided);
-    watchdog_stop();
     REQUIRE(code == MPI_SUCCESS, STATUS_LOST, "MPI_Init_thread failed (code %d)", code);
     return_errors(MPI_COMM_WORLD);
     MPI_Comm_rank(MPI_COMM_WORLD, &world.rank);
@@ -617,7 +661,15 @@ static status gather_node_keys(int local_rank, int local_size)
 static void *create_heartbeat_table(int local_rank, int local_size)
 {
     void *table = NULL;
+    bool has_room = false;
     MPI_Aint bytes = local_rank == 0 ? (MPI_Aint)heartbeat_bytes(local_size) : 0;
+    status checked =
+        check_shared_space(world.host, (int64_t)heartbeat_bytes(local_size), &has_room);
+    if (checked != STATUS_OK || !has_room) {
+        status_clear(); /* the barrier that follows fails too */
+        world.heartbeat_window = MPI_WIN_NULL;
+        return NULL;
+    }
     if (MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, world.host, &table,
                                 &world.heartbeat_window) != MPI_SUCCESS) {
         world.heartbeat_window = MPI_WIN_NULL;
@@ -634,15 +686,17 @@ static void *create_heartbeat_table(int local_rank, int local_size)
     return table;
 }
 
-static status attach_heartbeat(int local_rank, int local_size)
+/* Attaches the heartbeat table and restarts the watchdog, which then checks all its slots. */
+static status attach_heartbeat(int local_rank, int local_size, double limit_seconds)
 {
     void *table = create_heartbeat_table(local_rank, local_size);
     TRY(check_mpi(MPI_Barrier(world.host), "creating the heartbeat table"));
+    watchdog_stop();
     heartbeat_attach(table, local_size, local_rank, world.rank, world.size, world.host_names);
-    return STATUS_OK;
+    return watchdog_start(NULL, limit_seconds);
 }
 
-status comm_mpi_world_create(int *argc, char ***argv, struct comm **out)
+static status create_world(int *argc, char ***argv, struct comm **out)
 {
     int local_rank = 0;
     int local_size = 1;
@@ -650,12 +704,14 @@ status comm_mpi_world_create(int *argc, char ***argv, struct comm **out)
     TRY(init_mpi(argc, argv, &limit_seconds));
     TRY(gather_host_names());
     TRY(split_by_host(&local_rank, &local_size));
-    TRY(attach_heartbeat(local_rank, local_size));
-    TRY(watchdog_start(NULL, limit_seconds));
-    status result = gather_node_keys(local_rank, local_size);
-    if (result == STATUS_OK) {
-        result = mpi_create(MPI_COMM_WORLD, out);
-    }
+    TRY(attach_heartbeat(local_rank, local_size, limit_seconds));
+    TRY(gather_node_keys(local_rank, local_size));
+    return mpi_create(MPI_COMM_WORLD, out);
+}
+
+status comm_mpi_world_create(int *argc, char ***argv, struct comm **out)
+{
+    status result = create_world(argc, argv, out);
     watchdog_stop();
     TRY(result);
     (*out)->is_world = true;

@@ -7,8 +7,8 @@
  *
  * Equal, adjacent ranges are one in-place reduce-scatter or all-gather. Other ranges are a group of
  * one reduction or broadcast per rank. NCCL adds f32 and bf16: the sums are the same on all ranks,
- * in an order that depends on the layout. In reproducible mode the reduction in the switch (NVLS)
- * is off, because its order differs between calls (NCCL issue 1497). */
+ * in an order that depends on the layout. With options.deterministic, reduction in the switch
+ * (NVLS) is off, because its order differs between calls (NCCL issue 1497). */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +39,7 @@ static bool are_equal_and_adjacent(const struct range *ranges, int size)
     return true;
 }
 
-/* The type of the elements to add. */
+/* Returns the type of the elements to add. */
 static enum nccl_type get_type(const struct comm_work *work)
 {
     return work->element_bytes == sizeof(bf16) ? NCCL_BFLOAT16 : NCCL_FLOAT32;
@@ -89,7 +89,7 @@ static enum nccl_result all_gather(const struct nccl_state *s, const struct comm
     return result == NCCL_SUCCESS ? end_result : result;
 }
 
-static enum nccl_result enqueue(const struct nccl_state *s, const struct comm_work *work)
+static enum nccl_result enqueue_collective(const struct nccl_state *s, const struct comm_work *work)
 {
     const struct nccl_library *nccl = nccl_world.library;
     void *stream = device_stream_handle(s->options.device, s->stream);
@@ -167,7 +167,7 @@ static status nccl_start(struct comm *comm, const struct comm_work *work, struct
     TRY(device_stream_wait(dev, s->stream, s->ready));
     comm_work_started(comm);
     nccl_lock();
-    enum nccl_result result = enqueue(s, work);
+    enum nccl_result result = enqueue_collective(s, work);
     nccl_unlock();
     char operation[OPERATION_BYTES];
     describe_collective(s, request, operation);
@@ -185,8 +185,8 @@ static status nccl_progress(struct comm *comm)
     return retire_finished(comm->state);
 }
 
-/* The host does not block: the computing stream waits. If the ring entry was reused, it belongs to
- * a later collective, which completes after this one. */
+/* Lets the computing stream wait; the host does not block. If the ring entry was reused, it belongs
+ * to a later collective, which completes after this one. */
 static status nccl_wait(struct comm *comm, struct comm_request **request)
 {
     struct nccl_state *s = comm->state;
@@ -311,7 +311,7 @@ static struct nccl_config make_config(const struct comm_device_options *options)
                                 /* communicators with shared resources must not run concurrently */
                                 .split_share = undefined,
                                 .traffic_class = undefined,
-                                .collnet_enable = options->reproducible ? 0 : undefined,
+                                .collnet_enable = options->deterministic ? 0 : undefined,
                                 .cta_policy = undefined,
                                 .shrink_share = undefined,
                                 .nvls_ctas = undefined,
@@ -335,7 +335,7 @@ static status create_registered(struct comm *control, const struct comm_device_o
     return STATUS_OK;
 }
 
-/* Rank 0 creates the unique id and broadcasts it. */
+/* Creates the unique id on rank 0 and broadcasts it. */
 static status broadcast_unique_id(struct comm *control, struct nccl_id *id)
 {
     status own = STATUS_OK;
@@ -370,7 +370,7 @@ status comm_nccl_create(struct comm *control, const struct comm_device_options *
     *out = NULL;
     bool missing = false;
     TRY(comm_agree(control, nccl_open(&nccl_world.library, &missing)));
-    if (options->reproducible) {
+    if (options->deterministic) {
         REQUIRE(setenv("NCCL_NVLS_ENABLE", "0", 1) == 0, STATUS_INTERNAL, "out of memory");
     }
     struct nccl_state *s = NULL;

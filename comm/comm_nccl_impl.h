@@ -161,7 +161,7 @@ extern struct nccl_world {
 
 /* nccl_lock - lock NCCL and the communicators' state for the main thread or the watchdog.
  *
- * It does not return while the job ends. */
+ * While the job ends, it blocks forever. */
 void nccl_lock(void);
 
 /* nccl_unlock - release nccl_lock. */

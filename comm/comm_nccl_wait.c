@@ -11,15 +11,13 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/deadlines.h"
 #include "base/thread.h"
 #include "comm/comm_nccl_impl.h"
 #include "comm/heartbeat.h"
 
 #define MAX_SLEEP_SECONDS 500e-6 /* longest sleep between two polls */
 #define CHECK_SECONDS 0.1
-#define MAX_COUNTED_SECONDS 1.0 /* the time during which the machine is suspended does not count */
-#define GRACE_SECONDS 2.0
-#define ABORT_SECONDS 3.0 /* time limit of ncclCommAbort; then the job ends in any case */
 
 struct nccl_world nccl_world;
 
@@ -89,7 +87,7 @@ static status raise_hang(const char *operation, double seconds)
         text[0] != '\0' ? text : "all ranks of this host are waiting");
 }
 
-/* Whether a rank of this host is in a phase with a limit that has not passed. */
+/* Returns whether a rank of this host is in a phase with a limit that has not passed. */
 static bool is_within_phase_limit(void)
 {
     for (int i = 0; i < heartbeat_slot_count(); i++) {
@@ -135,7 +133,7 @@ static void wait_once(const struct nccl_state *state, struct deadline_wait *dead
     } else {
         deadline_wait->grace_used = true;
     }
-    deadline_wait->limit_seconds = deadline_wait->backoff.waited_seconds + GRACE_SECONDS;
+    deadline_wait->limit_seconds = deadline_wait->backoff.waited_seconds + DEADLINE_GRACE_SECONDS;
 }
 
 static enum nccl_result get_async_error(const struct nccl_state *state)
@@ -187,8 +185,8 @@ static void *abort_communicators(void *is_done)
     return NULL;
 }
 
-/* The end hook: aborts all communicators, in any thread. If another thread holds the lock forever,
- * it continues without the lock. */
+/* Aborts all communicators, in any thread, as the end hook. If another thread holds the lock
+ * forever, it continues without the lock. */
 static void abort_before_end(void)
 {
     static atomic_bool is_done;
@@ -204,7 +202,7 @@ static void abort_before_end(void)
         return;
     }
     for (double start = clock_seconds();
-         !atomic_load(&is_done) && clock_seconds() - start < ABORT_SECONDS;) {
+         !atomic_load(&is_done) && clock_seconds() - start < DEADLINE_NCCL_ABORT_SECONDS;) {
         clock_sleep(0.005);
     }
 }
@@ -240,7 +238,7 @@ static status check_age(struct nccl_state *state, double seconds)
         return STATUS_OK;
     }
     state->age_seconds += seconds;
-    return state->age_seconds <= state->comm->deadline_seconds + GRACE_SECONDS
+    return state->age_seconds <= state->comm->deadline_seconds + DEADLINE_GRACE_SECONDS
                ? STATUS_OK
                : raise_hang("a collective on the device", state->age_seconds);
 }
@@ -271,9 +269,10 @@ static void *run_watchdog(void *unused)
         nccl_lock();
         bool stop = watchdog.stop;
         if (!stop) {
-            result = check_communicators(
-                elapsed_seconds < MAX_COUNTED_SECONDS ? elapsed_seconds : MAX_COUNTED_SECONDS,
-                &failed);
+            result = check_communicators(elapsed_seconds < DEADLINE_MAX_COUNTED_SECONDS
+                                             ? elapsed_seconds
+                                             : DEADLINE_MAX_COUNTED_SECONDS,
+                                         &failed);
         }
         nccl_unlock();
         if (stop) {

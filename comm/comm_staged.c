@@ -44,7 +44,7 @@ struct staged_state {
 
 /* ---- collectives ---- */
 
-/* The range of bytes that the collective reads and writes, relative to data. */
+/* Returns the range of bytes that the collective reads and writes, relative to data. */
 static struct range get_span(const struct comm *comm, const struct comm_work *work)
 {
     int64_t first = work->ranges != NULL ? INT64_MAX : 0, end = work->count;

@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/deadlines.h"
 
 #define PHASE_WORDS (HEARTBEAT_PHASE_BYTES / 8)
-#define STALE_SECONDS 2.0 /* a waiting rank that has not renewed its mark for this long is stuck */
 
 struct slot {
     _Alignas(128) _Atomic uint64_t serial;
@@ -129,7 +129,7 @@ struct heartbeat_view heartbeat_view(int index)
     struct heartbeat_view view = {
         .rank = atomic_load(&slot->rank) - 1,
         .serial = atomic_load(&slot->serial),
-        .waiting = wait_renewed_at > 0 && now - wait_renewed_at < STALE_SECONDS,
+        .waiting = wait_renewed_at > 0 && now - wait_renewed_at < DEADLINE_STALE_SECONDS,
         .limit_seconds = bits_to_double(atomic_load(&slot->limit_seconds)),
         .seconds = now - bits_to_double(atomic_load(&slot->phase_start))};
     uint64_t words[PHASE_WORDS];

@@ -3,7 +3,7 @@
  * The main thread writes its current phase and whether it waits for other ranks. A wait that misses
  * its deadline, or the watchdog, reads the entries of the other ranks and can name the late ones. A
  * process without a shared table has a single slot. All fields are atomic, so writers never wait. A
- * reader may see a mixture of two phase names; this affects only the text of an error.
+ * reader may get a mixture of two phase names; this affects only the text of an error.
  *
  * The table also elects the process that prints the final error: if several ranks of a host end at
  * the same time, only the first one prints. */
@@ -27,7 +27,7 @@ size_t heartbeat_bytes(int local_ranks);
  *
  * Shapes    hosts [ranks][COMM_HOST_BYTES]: host name of each rank of the world
  * Memory    hosts belongs to the caller and stays valid until heartbeat_detach. With memory NULL
- *           this process has a single slot and sees only itself. */
+ *           this process has a single slot. */
 void heartbeat_attach(void *memory, int local_ranks, int local_rank, int rank, int ranks,
                       const char *hosts);
 

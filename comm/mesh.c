@@ -30,8 +30,8 @@ status mesh_check(int ranks, int tensor)
     return STATUS_OK;
 }
 
-/* Ranks of a tensor-parallel group communicate several times in each layer. Over a network this
- * takes most of the time of a step. */
+/* Warns if a tensor-parallel group spans hosts: its ranks communicate several times in each layer,
+ * which takes most of the time of a step over a network. */
 static status warn_if_tensor_group_spans_hosts(const struct mesh *mesh)
 {
     int size = comm_size(mesh->tensor), local_ranks = comm_local_ranks(mesh->tensor);

@@ -15,10 +15,11 @@ struct mesh {
  * Errors    STATUS_RECIPE with the possible divisors */
 status mesh_check(int ranks, int tensor);
 
-/* mesh_create - split the world into tensor-parallel and data-parallel groups. Collective.
+/* mesh_create - split the world into tensor-parallel and data-parallel groups.
  *
  * It warns (W-TENSOR-HOSTS) if a tensor-parallel group spans several hosts.
  *
+ * Order     collective
  * Errors    as mesh_check */
 status mesh_create(struct comm *world, int tensor, struct mesh *out);
 
@@ -29,5 +30,7 @@ status mesh_create(struct comm *world, int tensor, struct mesh *out);
  * Order     collective */
 status mesh_regroup(struct mesh *mesh, struct comm *all);
 
-/* mesh_destroy - destroy both groups; the world stays. Collective. */
+/* mesh_destroy - destroy both groups; the world stays.
+ *
+ * Order     collective */
 status mesh_destroy(struct mesh *mesh);

@@ -141,8 +141,8 @@ static char *get_exchange_result(struct shared_group *group, uint64_t sequence)
            (sequence & 1) * (size_t)group->size * COMM_SMALL_BYTES;
 }
 
-/* On the first rank of a node: collects the node's block and exchanges it for the blocks of the
- * other nodes. */
+/* Collects the block of a node on its first rank and exchanges it for the blocks of the other
+ * nodes. */
 static status exchange_between_nodes(struct shared_group *group, uint64_t sequence, size_t bytes)
 {
     struct shared_wait_condition entered = {
@@ -208,7 +208,7 @@ status shared_exchange(struct shared_group *group, void *all, const void *own, s
 
 /* ---- large data: states of a collective ---- */
 
-/* The rank of node n that reduces and forwards the range of rank r. */
+/* Returns the rank of node n that reduces and forwards the range of rank r. */
 static int get_handler(const struct shared_group *group, int n, int r)
 {
     int local_size = group->node_first[n + 1] - group->node_first[n];
@@ -286,8 +286,8 @@ static void accumulate_in_order(const struct shared_group *group, struct comm_re
     q->state = STATE_FINISHED;
 }
 
-/* The sum of a node cannot be used here, because the order is by rank. Therefore each remote rank
- * sends its elements separately. */
+/* Starts to receive the elements of each remote rank separately: the order is by rank, so the sum
+ * of a node cannot be used. */
 static status begin_accumulate(struct shared_group *group, struct comm_request *q)
 {
     int own_rank = group->rank, remote = 0;
@@ -354,8 +354,8 @@ static status begin_reduce(struct shared_group *group, struct comm_request *q)
     return STATUS_OK;
 }
 
-/* Copies, then releases the source pages: pages of another process that were read would count as
- * memory of this process too. */
+/* Copies, then releases the source pages. Otherwise the pages of another process would also count
+ * as memory of this process. */
 static void copy_and_release_pages(char *to, char *from, size_t bytes)
 {
     for (size_t done = 0, chunk; done < bytes; done += chunk) {
@@ -430,7 +430,8 @@ static void end_gather(struct shared_group *group, struct comm_request *q)
     q->state = STATE_FINISHED;
 }
 
-/* All ranks of the node have started number q->sequence. Checks that it is the same collective. */
+/* Checks that all ranks of the node, which have started number q->sequence, run the same
+ * collective. */
 static status check_signatures(const struct shared_group *group, const struct comm_request *q)
 {
     size_t slot = q->sequence % SHARED_RING;
@@ -549,7 +550,7 @@ static void fill_ranges(const struct shared_group *group, const struct comm_work
     }
 }
 
-/* The number of elements from the start of data to the end of the last range. */
+/* Returns the number of elements from the start of data to the end of the last range. */
 static int64_t get_extent(const struct shared_group *group, const struct comm_work *work)
 {
     int64_t end = work->count;
@@ -560,8 +561,8 @@ static int64_t get_extent(const struct shared_group *group, const struct comm_wo
     return end;
 }
 
-/* FNV-1a over 64-bit words. It detects ranks that are out of order; it is not a cryptographic
- * hash. */
+/* Adds a word to an FNV-1a hash of 64-bit words. The hash detects ranks that are out of order; it
+ * is not cryptographic. */
 static uint64_t mix_hash(uint64_t hash, uint64_t value)
 {
     return (hash ^ value) * 1099511628211u;

@@ -21,10 +21,10 @@ struct shared_signature {
 /* Control block of a rank, visible to its node. The counters only increase. */
 struct shared_control {
     _Alignas(128) _Atomic uint64_t ready; /* collectives started */
-    _Alignas(128) _Atomic uint64_t done;  /* collectives whose memory this rank no longer uses */
+    _Alignas(128) _Atomic uint64_t done; /* collectives with memory that this rank no longer uses */
     _Alignas(128) _Atomic uint64_t exchange_entered; /* exchanges entered */
-    _Alignas(128) _Atomic uint64_t
-        exchange_answered; /* exchanges with a result in exchange_result (rank 0 of the node) */
+    /* rank 0 of the node: exchanges with a result in exchange_result */
+    _Alignas(128) _Atomic uint64_t exchange_answered;
     _Alignas(128) struct shared_signature signatures[SHARED_RING];
     char exchange_data[2][COMM_SMALL_BYTES];
     char stage[SHARED_STAGE_BYTES];
@@ -90,7 +90,7 @@ struct shared_group {
     struct shared_group *next_group;
 };
 
-/* shared_open - initialize a group whose fields above `the collectives in flight` are set. */
+/* shared_open - initialize a group. The caller has set all fields up to window_count. */
 status shared_open(struct shared_group *group);
 
 /* shared_close - free what shared_open allocated, and all requests. */
@@ -109,7 +109,7 @@ status shared_progress(void);
 /* shared_wait - wait until a collective is complete. */
 status shared_wait(struct shared_group *group, struct comm_request **request);
 
-/* shared_gather_pull - wait until this rank has pulled all data of a lazy gather. */
+/* shared_gather_pull - wait until this rank has copied all data of a lazy gather. */
 status shared_gather_pull(struct shared_group *group, struct comm_request *request);
 
 /* shared_launch - start a collective on memory at base[i] + offset of each local rank i.
@@ -139,12 +139,14 @@ struct shared_wait_condition {
     const bool *is_complete;
 };
 
-/* shared_wait_until - wait until the condition holds and advance all collectives meanwhile.
+/* shared_wait_until - wait until the condition holds, and advance all collectives meanwhile.
  *
- * It does not return if the deadline passes. */
+ * Errors    of the collectives; after the deadline it ends the job and does not return */
 status shared_wait_until(struct shared_group *group, const struct shared_wait_condition *condition);
 
-/* shared_all_reached - whether the counter of every local rank is at least `sequence`. */
+/* shared_all_reached - return whether the counter of every local rank is at least `sequence`.
+ *
+ * Units     counter_offset: offset of the counter in struct shared_control */
 bool shared_all_reached(const struct shared_group *group, size_t counter_offset, uint64_t sequence);
 
 /* ---- sums (sum.c) ---- */

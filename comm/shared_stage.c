@@ -1,6 +1,6 @@
 /* Collectives on memory that other ranks cannot access. The data passes in chunks through staging
- * buffers that all ranks of the node see (shared.c). Each chunk is a separate collective on the
- * staging buffers of all ranks. */
+ * buffers that all ranks of the node can access (shared.c). Each chunk is a separate collective on
+ * the staging buffers of all ranks. */
 #include <string.h>
 
 #include "comm/shared_impl.h"
@@ -52,8 +52,9 @@ static status run_in_chunks(struct shared_group *group, const struct comm_work *
             chunk.ranges = group->chunk_ranges;
         }
         if (work->kind == COMM_ACCUMULATE) {
-            struct range mine = work->ranges[group->rank];
-            int64_t before = first - mine.first < mine.count ? first - mine.first : mine.count;
+            struct range own_range = work->ranges[group->rank];
+            int64_t before = first - own_range.first < own_range.count ? first - own_range.first
+                                                                       : own_range.count;
             chunk.accumulation.sums += before > 0 ? before : 0;
         }
         char *data = work->data + (size_t)first * work->element_bytes;

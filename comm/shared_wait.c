@@ -1,22 +1,21 @@
 /* Waits for other ranks, and the report of late ranks after the deadline.
  *
- * The counters in the control blocks show which ranks of this node a collective still lacks. The
+ * The counters in the control blocks show which ranks of this node are late. The
  * heartbeat table shows their phases. A rank that waits for other ranks itself is not reported as
- * late. If all ranks of this host wait, the late rank is on another host, whose ranks can name it,
- * or it has just arrived. Therefore this host waits for a grace period before it reports. */
+ * late. If all ranks of this host wait, either a late rank has just arrived, or it is on another
+ * host and the ranks of that host can name it. Therefore this host waits for a grace period before
+ * it reports. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/deadlines.h"
 #include "comm/heartbeat.h"
 #include "comm/shared_impl.h"
 
 #define MAX_SLEEP_SECONDS 500e-6         /* longest sleep between two checks */
 #define MAX_MESSAGE_SLEEP_SECONDS 100e-6 /* longest sleep while messages must be advanced */
-#define GRACE_SECONDS 2.0
-/* if the launcher kills this rank after a shorter wait, no other rank is reported */
-#define MIN_LOST_SECONDS 3.0
-#define MAX_LISTED 8 /* late ranks named in one error */
+#define MAX_LISTED 8                     /* late ranks named in one error */
 
 static uint64_t read_counter(const struct shared_group *group, int local_rank, size_t offset)
 {
@@ -179,7 +178,7 @@ _Noreturn static void end_job(struct shared_group *group,
 {
     char text[MAX_LISTED * (HEARTBEAT_TEXT_BYTES + 2) + 256];
     describe_wait(condition, late_ranks, seconds, text, sizeof text);
-    status_raise(code, __FILE__, __LINE__,
+    RAISE_STATUS(code,
                  code == STATUS_LOST
                      ? "%s, and the launcher ends this rank: check those hosts and the network "
                        "to them, then start again; the run resumes from its last checkpoint"
@@ -189,8 +188,8 @@ _Noreturn static void end_job(struct shared_group *group,
     comm_abort(group->comm, code);
 }
 
-/* Whether this rank or a late rank is in a phase with a longer limit. For example, a checkpoint may
- * take longer than a step. */
+/* Returns whether this rank or a late rank is in a phase with a longer limit. For example, a
+ * checkpoint may take longer than a step. */
 static bool is_within_phase_limit(const struct late_ranks *late_ranks)
 {
     for (int i = 0; i < heartbeat_slot_count(); i++) {
@@ -206,7 +205,7 @@ static bool is_within_phase_limit(const struct late_ranks *late_ranks)
     return false;
 }
 
-/* The deadline has passed. Extends it once, or while a phase limit allows it, or ends the job. */
+/* Extends the deadline that has passed, once or while a phase limit allows it, or ends the job. */
 static double extend_or_end(struct shared_group *group,
                             const struct shared_wait_condition *condition, double seconds,
                             bool *grace_used)
@@ -214,11 +213,11 @@ static double extend_or_end(struct shared_group *group,
     struct late_ranks late_ranks = find_late_ranks(group, condition);
     if (is_within_phase_limit(&late_ranks)) {
         *grace_used = false;
-        return seconds + GRACE_SECONDS;
+        return seconds + DEADLINE_GRACE_SECONDS;
     }
     if (late_ranks.count == 0 && !*grace_used) {
         *grace_used = true;
-        return seconds + GRACE_SECONDS;
+        return seconds + DEADLINE_GRACE_SECONDS;
     }
     if (late_ranks.count == 0) {
         add_remote_ranks(group, condition, &late_ranks);
@@ -233,12 +232,12 @@ void comm_set_termination_check(bool (*check)(void))
     is_terminating = check;
 }
 
-/* If the launcher is about to kill this rank, reports the ranks that have been missing for a while
- * as lost. */
+/* Ends the job and reports the missing ranks as lost, if the launcher is about to end this rank and
+ * the wait has lasted for a while. */
 static void end_if_terminating(struct shared_group *group,
                                const struct shared_wait_condition *condition, double seconds)
 {
-    if (is_terminating == NULL || seconds < MIN_LOST_SECONDS || !is_terminating()) {
+    if (is_terminating == NULL || seconds < DEADLINE_MIN_LOST_SECONDS || !is_terminating()) {
         return;
     }
     struct late_ranks late_ranks = find_late_ranks(group, condition);

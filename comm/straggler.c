@@ -28,7 +28,7 @@ static int compare_doubles(const void *a, const void *b)
 
 /* Returns the median. With an even count it is the lower of the two middle values, so that of two
  * ranks the faster one is the reference. */
-static double median(const struct rank_report *reports, int count, double *sorted)
+static double compute_median(const struct rank_report *reports, int count, double *sorted)
 {
     for (int r = 0; r < count; r++) {
         sorted[r] = reports[r].busy_seconds;
@@ -72,7 +72,7 @@ status straggler_check(struct comm *comm, double busy_seconds, int64_t rows)
                  "out of memory: timings of %d ranks", count);
     TRY_GOTO(result, out, comm_all_gather_bytes(comm, reports, &own, sizeof own));
     if (comm_rank(comm) == 0) {
-        check_slowest(reports, count, median(reports, count, sorted));
+        check_slowest(reports, count, compute_median(reports, count, sorted));
     }
 out:
     free(sorted);

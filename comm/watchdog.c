@@ -12,13 +12,12 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/deadlines.h"
 #include "base/thread.h"
 #include "comm/comm.h"
 #include "comm/heartbeat.h"
 
 #define CHECK_SECONDS 0.25
-#define MAX_COUNTED_SECONDS 1.0
-#define OTHER_RANK_EXTRA_SECONDS 1.5 /* a rank may report itself before other ranks do */
 
 struct watch {
     uint64_t serial;
@@ -39,7 +38,7 @@ static struct {
 static double get_limit(const struct heartbeat_view *view, int slot)
 {
     double limit = view->limit_seconds > 0 ? view->limit_seconds : watchdog.limit_seconds;
-    return slot == heartbeat_own_slot() ? limit : limit + OTHER_RANK_EXTRA_SECONDS;
+    return slot == heartbeat_own_slot() ? limit : limit + DEADLINE_OTHER_RANK_EXTRA_SECONDS;
 }
 
 static void list_waiting(char *text, size_t bytes)
@@ -63,7 +62,7 @@ _Noreturn static void report_stuck_rank(const struct heartbeat_view *view, int s
     heartbeat_describe(view->rank, description);
     list_waiting(waiting, sizeof waiting);
     double limit = view->limit_seconds > 0 ? view->limit_seconds : watchdog.limit_seconds;
-    status_raise(STATUS_HANG, __FILE__, __LINE__,
+    RAISE_STATUS(STATUS_HANG,
                  "%s%s in phase '%s' for %.1f s, limit %.0f s%s: start again; the run resumes from "
                  "its last checkpoint",
                  slot == heartbeat_own_slot() ? "this rank is stuck" : "stuck: ",
@@ -102,8 +101,9 @@ static void *run_watchdog(void *unused)
         double elapsed_seconds = now - last;
         last = now;
         if (!watchdog.stop) {
-            check_ranks(elapsed_seconds < MAX_COUNTED_SECONDS ? elapsed_seconds
-                                                              : MAX_COUNTED_SECONDS);
+            check_ranks(elapsed_seconds < DEADLINE_MAX_COUNTED_SECONDS
+                            ? elapsed_seconds
+                            : DEADLINE_MAX_COUNTED_SECONDS);
         }
     }
     pthread_mutex_unlock(&watchdog.lock);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/deadlines.h"
 #include "kernels/kernels_table.h"
 
 /* ---- profile ---- */
@@ -25,6 +26,14 @@ static const char *get_reported_name(enum kernels_operation operation, const cha
         return "floats_add";
     case OPERATION_op_cast:
         return "convert";
+    case OPERATION_op_gather_rows:
+        return "gather_rows";
+    case OPERATION_op_scatter_rows:
+        return "scatter_rows";
+    case OPERATION_op_round_weights:
+        return "weights_round";
+    case OPERATION_op_sum_of_squares:
+        return "sum_of_squares";
     default:
         return function;
     }
@@ -46,8 +55,6 @@ void kernels_profile(struct kernels *k, bool on)
     }
 }
 
-static const double profile_deadline_seconds = 300;
-
 _Static_assert((int)OPERATIONS <= (int)KERNELS_OPERATIONS_MAX,
                "more operations than a profile can hold");
 
@@ -68,7 +75,7 @@ static status record_operation(struct kernels *k, enum kernels_operation operati
                                double flops, double bytes, status result)
 {
     if (k->profiling) {
-        KEEP_FIRST(result, device_wait(k->device, k->stream, profile_deadline_seconds));
+        KEEP_FIRST(result, device_wait(k->device, k->stream, DEADLINE_DEVICE_SECONDS));
         struct kernels_time *t = &k->times[operation];
         t->seconds += clock_seconds() - start;
         t->calls++;
@@ -91,7 +98,7 @@ static status record_operation(struct kernels *k, enum kernels_operation operati
 
 /* ---- checks ---- */
 
-/* Whether the host can read integer arrays of this device. */
+/* Returns whether the host can read integer arrays of this device. */
 static bool is_host_memory(const struct kernels *k)
 {
     return device_is_host(k->device);
@@ -323,23 +330,23 @@ static status check_rows(const char *where, const int32_t *rows, int64_t count, 
     return STATUS_OK;
 }
 
-status gather_rows(struct kernels *k, struct tensor y, struct tensor x, const int32_t *rows)
+status op_gather_rows(struct kernels *k, struct tensor y, struct tensor x, const int32_t *rows)
 {
     SHAPE(x, k->dtype, x.rows, y.columns);
     SHAPE(y, k->dtype, y.rows, x.columns);
     PRESENT(rows);
     TRY(check_rows(__func__, rows, is_host_memory(k) ? y.rows : 0, x.rows));
-    DISPATCH(k, gather_rows, 0, 2 * compute_tensor_bytes(y), k, y, x, rows);
+    DISPATCH(k, op_gather_rows, 0, 2 * compute_tensor_bytes(y), k, y, x, rows);
 }
 
-status scatter_rows(struct kernels *k, struct tensor dx, struct tensor dy, const int32_t *rows,
-                    bool overwrite)
+status op_scatter_rows(struct kernels *k, struct tensor dx, struct tensor dy, const int32_t *rows,
+                       bool overwrite)
 {
     SHAPE(dx, k->dtype, dx.rows, dy.columns);
     SHAPE(dy, k->dtype, dy.rows, dx.columns);
     PRESENT(rows);
     TRY(check_rows(__func__, rows, is_host_memory(k) ? dy.rows : 0, dx.rows));
-    DISPATCH(k, scatter_rows, overwrite ? 0 : (double)dy.rows * (double)dy.columns,
+    DISPATCH(k, op_scatter_rows, overwrite ? 0 : (double)dy.rows * (double)dy.columns,
              compute_tensor_bytes(dy) +
                  (overwrite ? compute_tensor_bytes(dx) : 2 * compute_tensor_bytes(dy)),
              k, dx, dy, rows, overwrite);
@@ -626,22 +633,22 @@ status lamb_apply(struct kernels *k, float *weights, bf16 *copy, const float *mo
              weights, copy, moment1, moment2, count, settings);
 }
 
-status weights_round(struct kernels *k, bf16 *copy, const float *weights, int64_t count,
-                     const struct rounding *rounding)
+status op_round_weights(struct kernels *k, bf16 *copy, const float *weights, int64_t count,
+                        const struct rounding *rounding)
 {
-    REQUIRE(count > 0, STATUS_INTERNAL, "weights_round: %" PRId64 " elements", count);
+    REQUIRE(count > 0, STATUS_INTERNAL, "op_round_weights: %" PRId64 " elements", count);
     PRESENT(copy);
     PRESENT(weights);
-    TRY(check_rounding("weights_round", rounding));
-    DISPATCH(k, weights_round, (double)count, 6.0 * (double)count, k, copy, weights, count,
+    TRY(check_rounding("op_round_weights", rounding));
+    DISPATCH(k, op_round_weights, (double)count, 6.0 * (double)count, k, copy, weights, count,
              rounding);
 }
 
-status sum_of_squares(struct kernels *k, double *out, const float *x, int64_t count)
+status op_sum_of_squares(struct kernels *k, double *out, const float *x, int64_t count)
 {
     REQUIRE(count >= 0 && (count == 0 || x != NULL), STATUS_INTERNAL,
-            "sum_of_squares: %" PRId64 " elements at %p", count, (const void *)x);
-    DISPATCH(k, sum_of_squares, 2.0 * (double)count, 4.0 * (double)count, k, out, x, count);
+            "op_sum_of_squares: %" PRId64 " elements at %p", count, (const void *)x);
+    DISPATCH(k, op_sum_of_squares, 2.0 * (double)count, 4.0 * (double)count, k, out, x, count);
 }
 
 status op_loss_stats(struct kernels *k, double *out, const struct loss_rows *t, int64_t rows)

@@ -6,10 +6,10 @@
  * against it.
  *
  * Conventions
- *   1. Backward operations add to parameter gradients (+=) and set activation gradients (=). The
- *      gradient of the residual stream is added to. The operations that write the gradient of a
- *      matrix also have an `overwrite` argument. The first micro-batch of a step uses it, so that
- *      no gradient must be cleared and read.
+ *   1. Backward operations add to parameter gradients and to the gradient of the residual stream
+ *      (+=). They set all other activation gradients (=). Operations with an `overwrite` argument
+ *      can set the gradient of a matrix. The first micro-batch of a step does this, which avoids
+ *      clearing and reading the gradient.
  *   2. A loss is a sum with a count of rows, not a mean. The caller divides once, after the
  *      all-reduce of both.
  *   3. Dropout is a pure function of (key, global element index). It has no state and does not
@@ -56,8 +56,8 @@ struct kernels_limits {
  * Units     threads is the number of CPU threads; 0: all that this process may use
  * Memory    at most kernels_workspace_bytes() on dev; the GEMM library allocates its part on
  *           demand, the rest is allocated here; release with kernels_destroy
- * Errors    STATUS_UNAVAILABLE if the device does not support dtype; the message states what
- *           does */
+ * Errors    STATUS_UNAVAILABLE if the device does not support dtype; the message names devices
+ *           that do */
 status kernels_create(struct device *dev, enum dtype dtype, int threads,
                       const struct kernels_limits *limits, struct kernels **out);
 
@@ -91,7 +91,9 @@ enum dtype kernels_dtype(const struct kernels *k);
 int kernels_threads(const struct kernels *k);
 
 /* kernels_description - return a line with the instruction set or GPU, the GEMM library and its
- * version; owned by the context. */
+ * version.
+ *
+ * Memory    owned by the context */
 const char *kernels_description(const struct kernels *k);
 
 /* ---- graphs: one launch for many operations; on the CPU these functions do nothing ---- */
@@ -110,11 +112,11 @@ struct kernels_graph_key {
  * Order     must also be called after a change of how the back-end computes (another GEMM plan) */
 void kernels_graphs_enable(struct kernels *k, bool enabled);
 
-/* kernels_graph_begin - begin a region whose operations may be captured in a graph.
+/* kernels_graph_begin - begin a region: its operations may be captured in a graph.
  *
  * The back-end may delay the operations that this thread queues until kernels_graph_end, and then
- * launch them together. A sequence that repeats with an equal key is replayed from its graph. The
- * back-end detects any difference, so results never depend on the key.
+ * launch them together. If a sequence repeats with an equal key, its graph is launched. The
+ * back-end compares all operations with the graph, so results never depend on the key.
  *
  * Order     as without graphs: copies, zeros, events and waits on the stream follow the operations
  *           that were queued before them */
@@ -123,10 +125,8 @@ status kernels_graph_begin(struct kernels *k, const struct kernels_graph_key *ke
 /* kernels_graph_end - end the region and launch its operations. */
 status kernels_graph_end(struct kernels *k);
 
-/* kernels_graph_end_segment - split the region at a point where the launches stop or start to
- * repeat.
- *
- * Each segment is a graph or not, independently of the others. */
+/* kernels_graph_end_segment - split the region, for example between launches that repeat and
+ * launches that differ in each call. Each segment is captured separately. */
 status kernels_graph_end_segment(struct kernels *k);
 
 /* ---- matrix multiplication (GEMM) ---- */
@@ -161,9 +161,9 @@ status linear_backward_input(struct kernels *k, struct tensor dx, struct tensor 
 status linear_backward_weight(struct kernels *k, struct tensor dw, struct tensor dbias,
                               struct tensor dy, struct tensor x, bool overwrite);
 
-/* linear_add - compute y += x w^T, or y += x w if backward. Adapters (LoRA) use it.
+/* linear_add - compute y += x w^T, or y += x w if `backward` is true. Adapters (LoRA) use it.
  *
- * Shapes    y [N, M];  x [N, K];  w [M, K], or [K, M] if backward
+ * Shapes    y [N, M];  x [N, K];  w [M, K], or [K, M] if `backward` is true
  * Source    Hu et al. 2021, arXiv:2106.09685 */
 status linear_add(struct kernels *k, struct tensor y, struct tensor x, struct tensor w,
                   bool backward);
@@ -282,19 +282,19 @@ status dropout_apply(struct kernels *k, struct tensor y, struct tensor x, struct
 
 /* ---- selected rows: masked positions, the last token of each sequence ---- */
 
-/* gather_rows - compute y[i] = x[rows[i]].
+/* op_gather_rows - compute y[i] = x[rows[i]].
  *
  * Shapes    y [R, C];  x [N, C];  rows int32 [R], strictly increasing
  * Errors    STATUS_INTERNAL if rows is wrong and in host memory; not checked elsewhere */
-status gather_rows(struct kernels *k, struct tensor y, struct tensor x, const int32_t *rows);
+status op_gather_rows(struct kernels *k, struct tensor y, struct tensor x, const int32_t *rows);
 
-/* scatter_rows - compute dx[rows[i]] += dy[i], the backward pass of gather_rows.
+/* op_scatter_rows - compute dx[rows[i]] += dy[i], the backward pass of op_gather_rows.
  *
- * Shapes    dx [N, C];  dy [R, C];  rows as in gather_rows
+ * Shapes    dx [N, C];  dy [R, C];  rows as in op_gather_rows
  * Memory    overwrite: these rows of dx are set to dy, all other rows to 0
- * Errors    as gather_rows */
-status scatter_rows(struct kernels *k, struct tensor dx, struct tensor dy, const int32_t *rows,
-                    bool overwrite);
+ * Errors    as op_gather_rows */
+status op_scatter_rows(struct kernels *k, struct tensor dx, struct tensor dy, const int32_t *rows,
+                       bool overwrite);
 
 /* ---- residual addition and norm, in one pass ---- */
 
@@ -339,9 +339,9 @@ status residual_norm_backward(struct kernels *k, struct tensor dz, struct tensor
 /* ---- attention ---- */
 
 /* The settings of one attention call. Sequences are packed: sequence i has the query rows [cu_q[i],
- * cu_q[i + 1]) and the key rows [cu_k[i], cu_k[i + 1]). A query attends to keys of its own sequence
- * only. So a document mask is a list of sequences, and padding is rows in no sequence; their output
- * is not written. */
+ * cu_q[i + 1]) and the key rows [cu_k[i], cu_k[i + 1]). A query attends only to keys of its
+ * sequence. A document mask is therefore a list of sequences. Padding rows belong to no sequence,
+ * and their output is not written. */
 struct attention {
     int heads;          /* H */
     int kv_heads;       /* G, divides H */
@@ -352,10 +352,11 @@ struct attention {
     int64_t sequences;
     const int32_t *cu_q; /* int32 [sequences + 1] */
     const int32_t *cu_k; /* int32 [sequences + 1]; equal to cu_q for self-attention */
-    /* int32 [2 sequences] or NULL. Sequence i is a shared prompt with two responses. The queries
-     * from shared_prefix_offsets[2 i + 1] on do not attend to the keys [shared_prefix_offsets[2 i],
-     * shared_prefix_offsets[2 i + 1]), the first response. Only for causal self-attention without a
-     * window. */
+    /* int32 [2 sequences] or NULL. If not NULL, each sequence is a prompt followed by two
+     * responses. In sequence i the first response begins at row shared_prefix_offsets[2 i] of the
+     * sequence and the second one at row shared_prefix_offsets[2 i + 1]; the second does not attend
+     * to the first.
+     * Only for causal self-attention without a window. */
     const int32_t *shared_prefix_offsets;
     int64_t longest_q;      /* largest number of queries of a sequence */
     int64_t longest_k;      /* largest number of keys of a sequence */
@@ -376,8 +377,8 @@ struct attention {
 status attention_forward(struct kernels *k, struct tensor o, struct tensor lse, struct tensor q,
                          struct tensor keys, struct tensor values, const struct attention *a);
 
-/* attention_backward - compute dq, dkeys and dvalues from d_o; recompute the scores from q, keys,
- * lse.
+/* attention_backward - compute dq, dkeys and dvalues from d_o. The scores are recomputed from q,
+ * keys and lse.
  *
  * Shapes    as attention_forward; dq, dkeys, dvalues may be views into one dQKV matrix
  * Numerics  deterministic; no atomic additions
@@ -390,15 +391,15 @@ status attention_backward(struct kernels *k, struct tensor dq, struct tensor dke
 
 /* ---- classifier: the output GEMM and cross-entropy, fused over chunks of rows ---- */
 
-/* A vocabulary that is split over ranks. Shard i of `count` holds the rows [i R, (i + 1) R) of w; R
- * is the same on all shards. The loss of a row needs the maximum logit, the sum of exponentials and
- * the target's logit over all shards. */
+/* A vocabulary that is split over ranks. Shard i holds the rows [i R, (i + 1) R) of w, with the
+ * same R on all shards. The loss of a row needs three values of all shards: the maximum logit, the
+ * sum of exponentials and the logit of the target. */
 struct vocabulary_shard {
     int count; /* 0 and 1: not sharded; all_gather is not called */
     int index;
-    /* Writes the `bytes` bytes of every shard to `all`, in the order of the shards. Collective: all
-     * shards call it for the same rows in the same order, once for each chunk of rows. */
-    status (*all_gather)(void *context, void *all, const void *mine, size_t bytes);
+    /* Gathers own[bytes] of every shard into all[count][bytes]. Collective: called once for each
+     * chunk of rows, in the same order on all shards. */
+    status (*all_gather)(void *context, void *all, const void *own, size_t bytes);
     void *context;
 };
 
@@ -421,9 +422,10 @@ struct classifier {
  *           losses f32 [N]: -log p(target);  argmax int32 [N], the most probable id, or NULL
  * Memory    dw is added to, unless overwrite is set; the logits of one chunk of rows at a time are
  *           in the workspace
- * Order     collective over the vocabulary shards; the outputs of rows are of the whole vocabulary
- *           on every shard; dx is partial: the sum over the shards is the gradient
- * Numerics  f32 statistics, merged in a fixed order
+ * Order     collective over the vocabulary shards
+ * Numerics  f32 statistics, merged in a fixed order; every shard gets the losses, argmax, entropies
+ *           and mean logits of the whole vocabulary, but a partial dx: the gradient is the sum of
+ *           dx over the shards
  * Errors    STATUS_INTERNAL if a target is out of range and in host memory; not checked elsewhere
  * Source    Milakov, Gimelshein 2018, arXiv:1805.02867 */
 status classifier_run(struct kernels *k, float *losses, int32_t *argmax, struct tensor dx,
@@ -439,10 +441,12 @@ status classifier_logits(struct kernels *k, struct tensor logits, struct tensor 
 /* ---- flat slices: optimizer, sums, casts ---- */
 
 /* How f32 weights are rounded to their bf16 copy: to nearest even, or stochastically
- * (f32_to_bf16_stochastic), which preserves the mean. A slice is a range of a rectangle of the
- * parameter. Element i of the slice uses random_u16(key, index). Its index in the whole parameter
- * is first + e / columns * pitch + e % columns with e = offset + i. So the bits do not depend on
- * how the parameter is sharded. */
+ * (f32_to_bf16_stochastic), which preserves the mean.
+ *
+ * The random bits do not depend on the sharding of the parameter. A rank holds a slice of a
+ * rectangle of the parameter. Element i of the slice is element e = offset + i of the rectangle and
+ * element first + e / columns * pitch + e % columns of the parameter. That last index selects the
+ * bits: random_u16(key, index). */
 struct rounding {
     bool stochastic;
     uint64_t key;           /* random_key(seed, RANDOM_ROUNDING, step, parameter) */
@@ -494,20 +498,20 @@ status lamb_moments(struct kernels *k, double *sums, const float *weights, float
 status lamb_apply(struct kernels *k, float *weights, bf16 *copy, const float *moment1,
                   const float *moment2, int64_t count, const struct adamw *settings);
 
-/* weights_round - round weights to their bf16 copy, as adamw_update and lamb_apply do.
+/* op_round_weights - round weights to their bf16 copy, as adamw_update and lamb_apply do.
  *
  * Shapes    copy bf16 [count];  weights f32 [count]
  * Source    stochastic rounding: Gupta et al. 2015, arXiv:1502.02551 */
-status weights_round(struct kernels *k, bf16 *copy, const float *weights, int64_t count,
-                     const struct rounding *rounding);
+status op_round_weights(struct kernels *k, bf16 *copy, const float *weights, int64_t count,
+                        const struct rounding *rounding);
 
-/* sum_of_squares - compute the sum of squares of a slice.
+/* op_sum_of_squares - compute the sum of squares of a slice.
  *
  * Shapes    out f64 [1] on the device;  x f32 [count]
  * Numerics  double precision, in a fixed order; NaN or infinity in any element propagates */
-status sum_of_squares(struct kernels *k, double *out, const float *x, int64_t count);
+status op_sum_of_squares(struct kernels *k, double *out, const float *x, int64_t count);
 
-/* The rows of a classifier whose statistics op_loss_stats computes. */
+/* The outputs of a classifier that op_loss_stats adds up. */
 struct loss_rows {
     const float *losses;    /* f32 [N], 0 where the row is not counted */
     const int32_t *targets; /* int32 [N] */
@@ -538,16 +542,17 @@ status op_cast(struct kernels *k, struct tensor to, struct tensor from);
 
 /* kernels_tune - select the fastest algorithm for each GEMM shape.
  *
- * measure: time the shapes that were used since creation or since the last call and that are not
- * yet known. The results are used from now on and stored in the user's file
- * (docs/design/gemm_tuning.md). Call it between two steps: it overwrites the outputs of GEMMs.
+ * If `measure` is true, time the shapes that were used since creation or since the last call and
+ * that have no result yet. The results are used from now on and stored in the user's file
+ * (docs/design/gemm_tuning.md).
  *
- * Memory    *text: all known results for kernels_tune_import, "" on the CPU; the caller frees it
- *           with free(); text may be NULL
- * Order     waits for the device; not collective */
+ * Memory    *text: all results, for kernels_tune_import; "" on the CPU; the caller frees it with
+ *           free(); text may be NULL
+ * Order     call it between two steps, because it overwrites the outputs of GEMMs; waits for the
+ *           device; not collective */
 status kernels_tune(struct kernels *k, bool measure, char **text);
 
-/* kernels_tune_import - replace the known results by those of another rank, so that all ranks use
+/* kernels_tune_import - replace all results by those of another rank, so that all ranks use
  * the same algorithms. */
 status kernels_tune_import(struct kernels *k, const char *text);
 
@@ -568,7 +573,9 @@ enum { KERNELS_OPERATIONS_MAX = 32 };
  * Order     each profiled operation waits for the device */
 void kernels_profile(struct kernels *k, bool on);
 
-/* kernels_times - write the counters of the operations that were called; return their number. */
+/* kernels_times - write the counters of all operations that were called.
+ *
+ * Returns   the number of counters */
 int kernels_times(const struct kernels *k, struct kernels_time out[KERNELS_OPERATIONS_MAX]);
 
 /* ---- roofline: the GEMMs of a step alone ---- */
@@ -592,12 +599,12 @@ enum { KERNELS_ROOFLINE_ALGORITHMS = 2 };
 /* kernels_roofline - time each GEMM shape alone, `count` times, with every algorithm of the
  * back-end.
  *
- * There is no bias, activation or copy. Call it several times, alternating with steps, to find the
- * fastest algorithm of each shape.
+ * The GEMMs have no bias, activation or copy. To find the fastest algorithm of each shape, call it
+ * several times, alternating with steps.
  *
  * Shapes    seconds [count][KERNELS_ROOFLINE_ALGORITHMS]
- * Memory    the context keeps the operands after the first call, for each shape as many as its
- *           count; allocating hundreds of MiB between the steps of a program makes the steps slower
+ * Memory    the first call allocates `count` operands for each shape; they stay in the context,
+ *           because an allocation of hundreds of MiB makes the next steps slower
  * Order     waits for the device; not collective
  * Errors    STATUS_UNAVAILABLE if the back-end cannot measure it */
 status kernels_roofline(struct kernels *k, double (*seconds)[KERNELS_ROOFLINE_ALGORITHMS],

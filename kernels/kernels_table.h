@@ -22,8 +22,8 @@
     X(embedding_forward)                                                                           \
     X(embedding_backward)                                                                          \
     X(dropout_apply)                                                                               \
-    X(gather_rows)                                                                                 \
-    X(scatter_rows)                                                                                \
+    X(op_gather_rows)                                                                              \
+    X(op_scatter_rows)                                                                             \
     X(residual_norm_forward)                                                                       \
     X(residual_norm_backward)                                                                      \
     X(attention_forward)                                                                           \
@@ -33,8 +33,8 @@
     X(adamw_update)                                                                                \
     X(lamb_moments)                                                                                \
     X(lamb_apply)                                                                                  \
-    X(weights_round)                                                                               \
-    X(sum_of_squares)                                                                              \
+    X(op_round_weights)                                                                            \
+    X(op_sum_of_squares)                                                                           \
     X(op_loss_stats)                                                                               \
     X(op_add)                                                                                      \
     X(op_cast)
@@ -79,8 +79,8 @@ struct kernels {
     struct kernels_time times[OPERATIONS];
 };
 
-/* A back-end. `create` sets description, stream, threads, table and state of a context whose
- * device, dtype and limits are set; on failure it releases all that it allocated. `supports` is a
+/* A back-end. `create` gets a context with device, dtype and limits, and sets its description,
+ * stream, threads, table and state. On failure it releases all that it allocated. `supports` is a
  * pure function. */
 struct kernels_driver {
     status (*create)(struct kernels *k, int threads);
@@ -94,8 +94,9 @@ void kernels_register(enum device_kind kind, const struct kernels_driver *driver
 
 extern const struct kernels_driver cpu_driver;
 
-/* cpu_workspace_bytes, cuda_workspace_bytes - compute the bytes that a context allocates.
- *
- * Both are in every program, because `bireme plan` also plans for other machines. */
+/* cpu_workspace_bytes - compute the bytes that a context of the CPU allocates. */
 size_t cpu_workspace_bytes(enum dtype dtype, int threads, const struct kernels_limits *limits);
+
+/* cuda_workspace_bytes - compute the bytes that a context of the CUDA back-end allocates. Every
+ * build contains this function, because `bireme plan` also plans for other machines. */
 size_t cuda_workspace_bytes(enum dtype dtype, const struct kernels_limits *limits);

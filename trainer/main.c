@@ -107,7 +107,7 @@ static status run_help(int argc, char **argv)
     return STATUS_OK;
 }
 
-static status run(int argc, char **argv)
+static status run_program(int argc, char **argv)
 {
     REQUIRE(argc >= 2, STATUS_USAGE,
             "a command is missing; run 'bireme --help' to list the commands");
@@ -173,7 +173,7 @@ int main(int argc, char **argv)
 #endif
     /* A closed pipe becomes a write error instead of ending the job. */
     signal(SIGPIPE, SIG_IGN);
-    status result = run(argc, argv);
+    status result = run_program(argc, argv);
     status_print();
     return (int)result;
 }

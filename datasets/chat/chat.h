@@ -86,6 +86,7 @@ struct chat_frame {
  *
  * The loss mask of the assistant's messages, up to and including the end-of-turn token, has
  * CHAT_IS_ANSWER. With frame.after_generation_prompt, every appended token has CHAT_IS_COMPLETION.
+ *
  * Errors    STATUS_DATA: the template cannot represent the messages, an assistant message is empty,
  *           or a character is not in the vocabulary; *out is then unchanged */
 status chat_encode(const struct chat_template *t, const struct tokenizer *tokenizer,
@@ -96,6 +97,7 @@ status chat_encode(const struct chat_template *t, const struct tokenizer *tokeni
  *
  * With `end`, the tokenizer's end-of-text token follows, if it has one. Special tokens in the text
  * are encoded as plain text. Every appended token gets the given loss mask bits.
+ *
  * Errors    as tokenizer_encode */
 status chat_encode_plain(const struct tokenizer *tokenizer, const char *text, size_t bytes,
                          bool end, int32_t loss_mask, struct chat_text *out);
@@ -109,6 +111,7 @@ status chat_jinja(const struct chat_template *t, const struct tokenizer *tokeniz
 /* chat_messages_read - read the list of messages in a row's field.
  *
  * A message is an object with "role" and "content", or with "from" and "value" (ShareGPT).
+ *
  * Memory    the caller frees *out with free(); the strings belong to `value`
  * Errors    STATUS_DATA: the message's number and the reason */
 status chat_messages_read(const json_t *value, const char *field, struct chat_message **out,

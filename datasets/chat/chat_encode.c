@@ -108,7 +108,7 @@ static status write_system(struct writer *w, const char *text, size_t bytes)
     return write_literal(w, &w->t->after[CHAT_SYSTEM]);
 }
 
-/* system: a system message to write inside this user message; NULL: none. */
+/* Appends a user message. `system` is a system message to write inside of it; NULL: none. */
 static status write_user(struct writer *w, const struct chat_message *m,
                          const struct chat_message *system)
 {
@@ -123,7 +123,8 @@ static status write_user(struct writer *w, const struct chat_message *m,
     return write_literal(w, &w->t->after[CHAT_USER]);
 }
 
-/* CHAT_IS_ANSWER covers the message up to and including the end-of-turn token. */
+/* Appends an assistant message. CHAT_IS_ANSWER covers it up to and including the end-of-turn
+ * token. */
 static status write_assistant(struct writer *w, const struct chat_message *m)
 {
     const struct chat_literal *after = &w->t->after[CHAT_ASSISTANT];

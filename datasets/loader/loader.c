@@ -35,8 +35,8 @@ static bool has_example(const struct loader_options *o)
 }
 
 /* Returns the int32 values of an example. Preference pairs: ids of prompt and responses. Tasks:
- * ids, segments, text starts, positions, labels. Sentence pairs: ids, segments, two arrays for
- * masking, positions, labels. */
+ * ids, token types, text starts, positions, labels. Sentence pairs: ids, token types, two arrays
+ * for masking, positions, labels. */
 static int64_t count_example_values(const struct loader_options *o)
 {
     if (loader_is_preference(o)) {
@@ -61,7 +61,7 @@ struct slot_array {
     size_t element_bytes;
 };
 
-enum { SLOT_ARRAYS = 13 };
+enum { SLOT_ARRAYS = 15 };
 
 #define SLOT_ARRAY(name, elements)                                                                 \
     {                                                                                              \
@@ -74,21 +74,24 @@ static void list_slot_arrays(const struct loader_options *o, struct slot_array o
 {
     int64_t batch = o->micro_sequences, rows = compute_slot_rows(o);
     bool pairs = loader_is_preference(o), task = loader_is_task(o);
-    bool examples = task || loader_is_masked(o);
-    int64_t masked = examples ? loader_max_predictions(o) : pairs ? 2 : 0; /* per sample */
+    bool answer = o->kind == EXAMPLE_ANSWER;
+    bool masked = loader_is_masked(o), examples = task || masked;
+    int64_t outputs = examples ? loader_max_predictions(o) : pairs ? 2 : 0; /* per sample */
     const struct slot_array arrays[SLOT_ARRAYS] = {
         SLOT_ARRAY(samples, batch), /* elements of 8 bytes first, for their alignment */
         SLOT_ARRAY(reference_logps, pairs ? 2 * batch : 0),
         SLOT_ARRAY(inputs, rows),
-        SLOT_ARRAY(targets, rows),
+        SLOT_ARRAY(targets, task ? 0 : rows),
         SLOT_ARRAY(positions, rows),
         SLOT_ARRAY(cu_rows, rows + 1),
         SLOT_ARRAY(shared_prefix_offsets, pairs ? 2 * batch : 0),
-        SLOT_ARRAY(segment_ids, examples ? rows : 0),
-        SLOT_ARRAY(next_sentence, examples ? batch : 0),
-        SLOT_ARRAY(masked_rows, batch * masked),
-        SLOT_ARRAY(masked_ids, examples ? batch * loader_max_labels(o) : 0),
+        SLOT_ARRAY(token_type_ids, examples ? rows : 0),
+        SLOT_ARRAY(output_rows, batch * outputs),
         SLOT_ARRAY(example_rows, task || pairs ? batch + 1 : 0),
+        SLOT_ARRAY(next_sentence, masked ? batch : 0),
+        SLOT_ARRAY(labels, examples ? batch * loader_max_labels(o) : 0),
+        SLOT_ARRAY(token_flags, answer ? rows : 0),
+        SLOT_ARRAY(dataset_rows, answer ? batch : 0),
         SLOT_ARRAY(float_labels, task ? batch : 0),
     };
     memcpy(out, arrays, sizeof arrays);
@@ -262,10 +265,9 @@ static status compute_fingerprint(struct loader *l)
     struct hash *hash = NULL;
     TRY(hash_create(&hash));
     char text[256];
-    int used = snprintf(text, sizeof text,
-                        "bireme-data 1 seed %llu tokens %" PRId64 " shuffle %d mask %d\n",
-                        (unsigned long long)l->options.seed, l->options.sequence_tokens,
-                        l->options.shuffle, l->options.document_mask);
+    int used = snprintf(
+        text, sizeof text, "bireme-data 1 seed %" PRIu64 " tokens %" PRId64 " shuffle %d mask %d\n",
+        l->options.seed, l->options.sequence_tokens, l->options.shuffle, l->options.document_mask);
     status result = STATUS_OK;
     TRY_GOTO(result, failed, hash_update(hash, text, (size_t)used));
     TRY_GOTO(result, failed,
@@ -278,10 +280,9 @@ static status compute_fingerprint(struct loader *l)
     TRY_GOTO(result, failed,
              loader_is_packed(&l->options) ? hash_packing(&l->rules, hash) : STATUS_OK);
     for (int i = 0; i < l->order.sources; i++) {
-        used = snprintf(
-            text, sizeof text, "source %llu of %llu\n",
-            (unsigned long long)(l->order.weight_offsets[i + 1] - l->order.weight_offsets[i]),
-            (unsigned long long)l->order.weight_offsets[l->order.sources]);
+        used = snprintf(text, sizeof text, "source %" PRIu64 " of %" PRIu64 "\n",
+                        l->order.weight_offsets[i + 1] - l->order.weight_offsets[i],
+                        l->order.weight_offsets[l->order.sources]);
         TRY_GOTO(result, failed, hash_update(hash, text, (size_t)used));
         TRY_GOTO(result, failed, shard_set_hash(l->sets[i], hash));
     }
@@ -298,7 +299,7 @@ static void set_task_arrays(struct loader *l)
     int32_t *memory = l->example_memory;
     l->example = (struct example){.token_capacity = capacity,
                                   .ids = memory,
-                                  .segments = memory + capacity,
+                                  .token_type_ids = memory + capacity,
                                   .text_capacity = texts,
                                   .text_starts = memory + 2 * capacity,
                                   .prediction_capacity = loader_max_predictions(&l->options),
@@ -322,7 +323,7 @@ static status allocate_example(struct loader *l)
     }
     l->example = (struct example){.token_capacity = tokens,
                                   .ids = l->example_memory,
-                                  .segments = l->example_memory + tokens,
+                                  .token_type_ids = l->example_memory + tokens,
                                   .prediction_capacity = limit,
                                   .positions = l->example_memory + 4 * tokens,
                                   .labels = l->example_memory + 4 * tokens + limit};

@@ -14,15 +14,15 @@ void loader_begin_step(struct loader *l, int64_t first)
     l->step_first_sample = l->counted = first;
     l->counts_known = false;
     l->rank_counts = (struct batch_counts){0};
-    l->rows_before = l->masked_before = 0;
+    l->rows_before = l->outputs_before = 0;
     l->next_row = first * l->options.sequence_tokens;
     if (l->options.interleave_micro_batches) {
-        l->shard_end = first + count;
+        l->end_sample = first + count;
         l->next_sample = first + rank * l->options.micro_sequences;
         return;
     }
     l->next_sample = first + rank * each + (rank < larger ? rank : larger);
-    l->shard_end = l->next_sample + each + (rank < larger ? 1 : 0);
+    l->end_sample = l->next_sample + each + (rank < larger ? 1 : 0);
     l->counted = loader_is_packed(&l->options) ? first : l->next_sample;
 }
 
@@ -60,14 +60,15 @@ static void add_sentence_pair(struct loader *l, struct slot *s, int64_t index)
     const struct example *e = &l->example;
     int64_t row = b->rows;
     memcpy(s->inputs + row, e->ids, (size_t)e->tokens * sizeof *s->inputs);
-    memcpy(s->segment_ids + row, e->segments, (size_t)e->tokens * sizeof *s->segment_ids);
+    memcpy(s->token_type_ids + row, e->token_type_ids,
+           (size_t)e->tokens * sizeof *s->token_type_ids);
     for (int64_t i = 0; i < e->tokens; i++) {
         s->positions[row + i] = (int32_t)i;
         s->targets[row + i] = BATCH_IGNORED;
     }
     for (int64_t i = 0; i < e->predictions; i++) {
-        s->masked_rows[b->masked] = (int32_t)(row + e->positions[i]);
-        s->masked_ids[b->masked++] = e->labels[i];
+        s->output_rows[b->outputs.count] = (int32_t)(row + e->positions[i]);
+        s->labels[b->outputs.count++] = e->labels[i];
         s->targets[row + e->positions[i]] = e->labels[i];
     }
     s->next_sentence[index] = e->next_sentence;
@@ -81,11 +82,13 @@ static void add_sentence_pair(struct loader *l, struct slot *s, int64_t index)
 static void add_labels(const struct loader *l, struct slot *s, int64_t index, int64_t rows)
 {
     const struct example *e = &l->example;
-    int32_t *labels = s->masked_ids;
+    int32_t *labels = s->labels;
     switch (l->options.kind) {
     case EXAMPLE_ANSWER:
         memcpy(labels + 2 * index, e->labels, 2 * sizeof *labels);
-        s->next_sentence[index] = e->input_row;
+        memcpy(s->token_flags + s->batch.rows, e->answer_flags,
+               (size_t)e->tokens * sizeof *s->token_flags);
+        s->dataset_rows[index] = e->input_row;
         break;
     case EXAMPLE_CLASSIFY:
     case EXAMPLE_CHOOSE:
@@ -106,22 +109,21 @@ static void add_task_example(struct loader *l, struct slot *s, int64_t index)
     const struct example *e = &l->example;
     int64_t row = b->rows;
     memcpy(s->inputs + row, e->ids, (size_t)e->tokens * sizeof *s->inputs);
-    memcpy(s->segment_ids + row, e->segments, (size_t)e->tokens * sizeof *s->segment_ids);
-    add_labels(l, s, index, b->masked);
+    memcpy(s->token_type_ids + row, e->token_type_ids,
+           (size_t)e->tokens * sizeof *s->token_type_ids);
+    add_labels(l, s, index, b->outputs.count);
     for (int64_t t = 0; t < e->texts; t++) {
         int32_t first = e->text_starts[t], end = e->text_starts[t + 1];
         for (int32_t i = first; i < end; i++) {
             s->positions[row + i] = i - first;
-            s->targets[row + i] =
-                l->options.kind == EXAMPLE_ANSWER ? e->answer_flags[i] : BATCH_IGNORED;
         }
         b->longest = end - first > b->longest ? end - first : b->longest;
         s->cu_rows[++b->segments] = (int32_t)(row + end);
     }
     for (int64_t i = 0; i < e->predictions; i++) {
-        s->masked_rows[b->masked++] = (int32_t)(row + e->positions[i]);
+        s->output_rows[b->outputs.count++] = (int32_t)(row + e->positions[i]);
     }
-    s->example_rows[index + 1] = (int32_t)b->masked;
+    s->example_rows[index + 1] = (int32_t)b->outputs.count;
     b->rows += e->tokens;
 }
 
@@ -145,14 +147,14 @@ static status read_example(struct loader *l, int64_t index)
     uint64_t example = (uint64_t)position.source << 48 ^ (uint64_t)position.sample;
     e->predictions =
         masking_apply(&l->options.masking, l->options.seed, position.epoch, example, e->ids,
-                      e->tokens, e->positions, e->labels, e->segments + e->token_capacity);
+                      e->tokens, e->positions, e->labels, e->token_type_ids + e->token_capacity);
     return STATUS_OK;
 }
 
 /* Sets l->rank_counts: reads all samples of this rank in the step before its first micro-batch. */
 static status count_step(struct loader *l)
 {
-    for (int64_t i = l->next_sample; i < l->shard_end && l->options.count_global_batch; i++) {
+    for (int64_t i = l->next_sample; i < l->end_sample && l->options.count_global_batch; i++) {
         int64_t micro_batch = (i - l->step_first_sample) / l->options.micro_sequences;
         if (l->options.interleave_micro_batches &&
             micro_batch % l->options.ranks != l->options.rank) {
@@ -160,7 +162,7 @@ static status count_step(struct loader *l)
         }
         TRY(read_example(l, i));
         l->rank_counts.rows += l->example.tokens;
-        l->rank_counts.masked += l->example.predictions;
+        l->rank_counts.outputs += l->example.predictions;
         l->rank_counts.examples++;
     }
     l->counts_known = true;
@@ -173,50 +175,62 @@ static status count_other_ranks(struct loader *l)
     for (; l->counted < l->next_sample && l->options.count_global_batch; l->counted++) {
         TRY(read_example(l, l->counted));
         l->rows_before += l->example.tokens;
-        l->masked_before += l->example.predictions;
+        l->outputs_before += l->example.predictions;
     }
     return STATUS_OK;
 }
 
-/* Sets the pointers of the batch for a task. */
-static void set_task_outputs(const struct loader *l, struct slot *s)
+/* Sets the pointers of the batch for sentence pairs. */
+static void set_sentence_pair_fields(struct slot *s)
 {
-    bool numbers = l->options.kind == EXAMPLE_REGRESS;
-    s->batch.example_rows = s->example_rows;
-    s->batch.labels = numbers || l->options.kind == EXAMPLE_EMBED ? NULL : s->masked_ids;
-    s->batch.float_labels = numbers ? s->float_labels : NULL;
-    s->batch.masked_ids = NULL;
-    s->batch.next_sentence = l->options.kind == EXAMPLE_ANSWER ? s->next_sentence : NULL;
-    s->batch.first_masked = l->masked_before;
+    s->batch.kind = BATCH_SENTENCE_PAIRS;
+    s->batch.outputs.targets = s->labels;
+    s->batch.sentence_pairs.next_sentence = s->next_sentence;
+}
+
+/* Sets the pointers of the batch for a task. */
+static void set_task_fields(const struct loader *l, struct slot *s)
+{
+    enum example_kind kind = l->options.kind;
+    bool has_labels = kind != EXAMPLE_REGRESS && kind != EXAMPLE_EMBED;
+    s->batch.kind = BATCH_TASK;
+    s->batch.targets = NULL;
+    s->batch.outputs.example_rows = s->example_rows;
+    s->batch.outputs.first = l->outputs_before;
+    s->batch.task.labels = has_labels ? s->labels : NULL;
+    s->batch.task.float_labels = kind == EXAMPLE_REGRESS ? s->float_labels : NULL;
+    s->batch.task.token_flags = kind == EXAMPLE_ANSWER ? s->token_flags : NULL;
+    s->batch.task.dataset_rows = kind == EXAMPLE_ANSWER ? s->dataset_rows : NULL;
+    s->example_rows[0] = 0;
 }
 
 static status fill_examples(struct loader *l, struct slot *s)
 {
+    bool task = loader_is_task(&l->options);
     TRY(l->counts_known ? STATUS_OK : count_step(l));
     TRY(count_other_ranks(l));
     s->batch.rows = 0;
     s->batch.rank_counts = l->rank_counts;
     s->batch.first_row = l->rows_before;
-    s->batch.segment_ids = s->segment_ids;
-    s->batch.next_sentence = s->next_sentence;
-    s->batch.masked_rows = s->masked_rows;
-    s->batch.masked_ids = s->masked_ids;
-    if (loader_is_task(&l->options)) {
-        set_task_outputs(l, s);
-        s->example_rows[0] = 0;
+    s->batch.token_type_ids = s->token_type_ids;
+    s->batch.outputs.rows = s->output_rows;
+    if (task) {
+        set_task_fields(l, s);
+    } else {
+        set_sentence_pair_fields(s);
     }
     for (int64_t i = 0; i < s->batch.sequences; i++) {
         s->samples[i] = l->next_sample + i;
         TRY(read_example(l, l->next_sample + i));
-        (loader_is_task(&l->options) ? add_task_example : add_sentence_pair)(l, s, i);
+        (task ? add_task_example : add_sentence_pair)(l, s, i);
     }
     l->rows_before += s->batch.rows;
-    l->masked_before += s->batch.masked;
+    l->outputs_before += s->batch.outputs.count;
     l->counted = l->next_sample + s->batch.sequences;
-    if (s->batch.masked == 0 && s->batch.sequences > 0 && !loader_is_task(&l->options)) {
-        s->masked_rows[0] = 0;
-        s->masked_ids[0] = BATCH_IGNORED;
-        s->batch.masked = 1;
+    if (s->batch.outputs.count == 0 && s->batch.sequences > 0 && !task) {
+        s->output_rows[0] = 0; /* the head needs a row */
+        s->labels[0] = BATCH_IGNORED;
+        s->batch.outputs.count = 1;
     }
     return STATUS_OK;
 }
@@ -275,7 +289,7 @@ static void add_response(struct slot *s, const struct example *e, int64_t shared
         s->targets[b->rows] = counted ? response[i + 1 - e->prompt] : BATCH_IGNORED;
         s->positions[b->rows] = (int32_t)i;
     }
-    s->masked_rows[b->masked++] = (int32_t)b->rows - 1;
+    s->output_rows[b->outputs.count++] = (int32_t)b->rows - 1;
 }
 
 /* Ends the last segment at the end of the batch. */
@@ -302,18 +316,18 @@ static void add_preference_pair(const struct loader *l, struct slot *s, int64_t 
     }
     add_response(s, e, shared, false);
     end_segment(s);
-    s->example_rows[i + 1] = (int32_t)s->batch.masked;
+    s->example_rows[i + 1] = (int32_t)s->batch.outputs.count;
 }
 
 static status fill_preferences(struct loader *l, struct slot *s)
 {
     const double *const *reference = l->options.reference_logps;
+    s->batch.kind = BATCH_PREFERENCE_PAIRS;
     s->batch.rows = 0;
-    s->batch.shared_prefix_offsets = l->options.shared_prompt ? s->shared_prefix_offsets : NULL;
-    s->batch.masked_rows = l->options.head_reads_responses ? s->masked_rows : NULL;
-    s->batch.example_rows = l->options.head_reads_responses ? s->example_rows : NULL;
+    s->batch.preference_pairs.shared_prefix_offsets =
+        l->options.shared_prompt ? s->shared_prefix_offsets : NULL;
+    s->batch.preference_pairs.reference_logps = reference != NULL ? s->reference_logps : NULL;
     s->example_rows[0] = 0;
-    s->batch.reference_logps = reference != NULL ? s->reference_logps : NULL;
     for (int64_t i = 0; i < s->batch.sequences; i++) {
         struct order_position position = order_find(&l->order, l->next_sample + i);
         s->samples[i] = l->next_sample + i;
@@ -325,7 +339,10 @@ static status fill_preferences(struct loader *l, struct slot *s)
                    2 * sizeof *s->reference_logps);
         }
     }
-    s->batch.masked = l->options.head_reads_responses ? s->batch.masked : 0;
+    s->batch.outputs = l->options.head_reads_responses
+                           ? (struct batch_outputs){s->batch.outputs.count, s->output_rows, NULL,
+                                                    s->example_rows, 0}
+                           : (struct batch_outputs){0};
     return STATUS_OK;
 }
 
@@ -350,7 +367,7 @@ static status fill_windows(struct loader *l, struct slot *s)
 status loader_fill(struct loader *l, struct slot *s)
 {
     int64_t tokens = l->options.sequence_tokens;
-    int64_t left = l->shard_end - l->next_sample, limit = l->options.micro_sequences;
+    int64_t left = l->end_sample - l->next_sample, limit = l->options.micro_sequences;
     int64_t sequences = left < limit ? (left > 0 ? left : 0) : limit;
     int64_t stride = l->options.interleave_micro_batches ? limit * l->options.ranks : limit;
     s->end = l->step_first_sample >= l->limit;

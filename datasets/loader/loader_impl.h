@@ -14,9 +14,14 @@ struct slot {
     struct batch batch;
     bool last, end, failed;
     int32_t *inputs, *targets, *positions, *cu_rows;
-    int32_t *segment_ids, *next_sentence, *masked_rows, *masked_ids; /* sentence pairs, tasks */
-    int32_t *example_rows;                                           /* tasks, preference pairs */
-    float *float_labels;                                             /* tasks */
+    int32_t *token_type_ids; /* sentence pairs, tasks */
+    int32_t *output_rows;    /* sentence pairs, tasks, preference pairs */
+    int32_t *example_rows;   /* tasks, preference pairs */
+    int32_t *next_sentence;  /* sentence pairs */
+    int32_t *labels;         /* tasks; for sentence pairs the ids of the masked tokens */
+    int32_t *token_flags;    /* answer */
+    int32_t *dataset_rows;   /* answer */
+    float *float_labels;     /* tasks */
     int64_t *samples;
     double *reference_logps;        /* preference pairs */
     int32_t *shared_prefix_offsets; /* preference pairs */
@@ -35,13 +40,13 @@ struct loader {
     /* state of the thread; samples are counted from the start of the run */
     int64_t step_first_sample;
     int64_t next_sample; /* first sample of the next micro-batch */
-    int64_t shard_end; /* end of this rank's shard of the step; when interleaved, end of the step */
-    int64_t next_row;  /* packs: global index of the first row after the `counted` samples */
-    bool counts_known; /* rank_counts is set, because the step was read in advance */
+    int64_t end_sample;  /* end of this rank's samples of the step; interleaved: end of the step */
+    int64_t next_row;    /* packs: global index of the first row after the `counted` samples */
+    bool counts_known;   /* rank_counts is set, because the step was read in advance */
     struct batch_counts rank_counts;
     int64_t counted;          /* samples before this one are in the next three counts */
     int64_t rows_before;      /* rows of this rank's shard; when interleaved, rows of the step */
-    int64_t masked_before;    /* masked rows, counted in the same way */
+    int64_t outputs_before;   /* outputs, counted in the same way */
     int32_t *window;          /* [T + 1] */
     int32_t *document_starts; /* [T] */
     uint32_t *loss_mask;      /* [T] of a packed example */

@@ -7,11 +7,11 @@
  * therefore teach about as much as windows at random positions.
  *
  * A mixture of k sources with integer weights is a binary tree: the list of sources is split in
- * halves, recursively. Of the first n samples that reach a node, floor(n W_left / W) go to its left
- * half and the others to its right half. Sample n goes left if that number increases from n to n +
- * 1. After any number of samples each source has its proportional number of samples, within
- * ceil(log2 k) samples (one, for two sources). Finding the position of a sample costs O(log k),
- * independent of its number. Each source has its own epochs. */
+ * halves, recursively. Each node divides the samples that reach it: floor(n W_left / W) of the
+ * first n samples go to its left half, the others to its right half. Sample n goes left if that
+ * number increases from n to n + 1. After any number of samples each source has its proportional
+ * number of samples, within ceil(log2 k) samples (one, for two sources). Finding the position of a
+ * sample costs O(log k), independent of its number. Each source has its own epochs. */
 #pragma once
 
 #include <stdbool.h>
@@ -25,8 +25,7 @@ struct order {
     int sources;
     bool shuffle;
     uint64_t seed;
-    int64_t
-        window_tokens; /* tokens of a sample; 0, as order_init sets it: windows are not shifted */
+    int64_t window_tokens; /* tokens of a sample; 0, set by order_init: windows are not shifted */
     int64_t samples[ORDER_SOURCES_MAX]; /* samples of one epoch of each source, > 0 */
     /* sum of the weights of all sources before source i; the total is close to 2^32 */
     uint64_t weight_offsets[ORDER_SOURCES_MAX + 1];
@@ -37,8 +36,7 @@ struct order_position {
     int source;
     int64_t epoch;  /* of the source */
     int64_t sample; /* 0 .. samples - 1 of the source */
-    int64_t
-        shift; /* tokens by which the windows of the epoch are shifted, 0 .. window_tokens - 1 */
+    int64_t shift;  /* tokens by which the windows of the epoch are shifted, < window_tokens */
 };
 
 /* order_init - set the sources and weights. Without shuffle, each source is read sequentially.

@@ -165,7 +165,7 @@ static status fill_token_columns(struct extractive_qa *q, const struct qa_window
     return STATUS_OK;
 }
 
-/* A row whose windows are being written. */
+/* The row of the windows that are being written. */
 struct qa_row {
     const struct qa_windows *encoded;
     struct token_span spans[EXAMPLE_ANSWERS_MAX];

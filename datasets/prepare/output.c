@@ -464,8 +464,8 @@ static status remove_shards(const struct prepare_output *o)
         }
         result = file_join(path, o->options->output, entry->d_name);
         if (result == STATUS_OK && unlink(path) != 0) {
-            result = status_raise(status_from_errno(errno, STATUS_CREATE, STATUS_CREATE), __FILE__,
-                                  __LINE__, "cannot replace %s: %s", path, strerror(errno));
+            result = RAISE_STATUS(status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
+                                  "cannot replace %s: %s", path, strerror(errno));
         }
     }
     closedir(folder);

@@ -13,7 +13,7 @@
 
 struct prepare_output;
 
-/* Where an example goes. BY_FRACTION: validation_fraction decides. */
+/* The set that an example belongs to. BY_FRACTION: as validation_fraction selects. */
 enum prepare_split { PREPARE_SPLIT_BY_FRACTION, PREPARE_SPLIT_TRAIN, PREPARE_SPLIT_VALIDATION };
 
 /* prepare_output_open - create the output folder and a locked temporary folder inside of it.

@@ -3,7 +3,7 @@
  * Inputs are streamed, so memory does not depend on the size of an input.
  *
  * The name of an input file selects its reader:
- *   *.jsonl, *.ndjson  JSON Lines. Each row is an object whose field "text" is one document.
+ *   *.jsonl, *.ndjson  JSON Lines. Each row is an object; its field "text" is one document.
  *   x.idx with x.bin   a Megatron-LM index and its tokens; either name selects both files
  *   other *.bin        llm.c tokens
  *   all others         plain text
@@ -96,6 +96,7 @@ struct prepare_report {
  *
  * Each document is followed by the end token if the tokenizer has one. The output folder is created
  * if necessary. Shards of an earlier preparation are replaced once the new ones are complete.
+ *
  * Memory    about 4 MiB per worker (29 MB in total measured with two), and the largest row of JSON
  *           Lines (at most 64 MiB)
  * Errors    STATUS_NO_INPUT, STATUS_PERMISSION, STATUS_DATA (file, line or byte, reason),
@@ -108,6 +109,7 @@ status prepare_clm(const struct prepare_options *options, struct prepare_report 
  * For a RoBERTa tokenizer, the examples are whole sentences without pairs. example.h describes the
  * format. Token files are refused because they contain no sentences. The tokens of all documents
  * are kept in temporary files in the output folder, 4 bytes per token.
+ *
  * Memory    as prepare_clm
  * Errors    as prepare_clm; STATUS_DATA if the tokenizer has no [CLS] and [SEP]; STATUS_USAGE for
  *           examples of fewer than 8 tokens */
@@ -120,6 +122,7 @@ status prepare_mlm(const struct prepare_options *options, struct prepare_report 
  * "input" and "output". Plain text is followed by the tokenizer's end token. Rows are not
  * truncated. If sequence_tokens is not 0, longer rows are counted; a row is bad if all its learned
  * tokens lie after sequence_tokens.
+ *
  * Memory    per worker 200 KB, about 3 rows, and the tokens of these rows
  * Errors    as prepare_clm; STATUS_DATA with file, line and reason for a bad row */
 status prepare_sft(const struct prepare_options *options, struct prepare_report *out);
@@ -130,26 +133,32 @@ status prepare_sft(const struct prepare_options *options, struct prepare_report 
  * type. Without "prompt", the prompt is the common beginning of both responses. Responses are
  * truncated so that prompt and response together have at most sequence_tokens; overlong_rows counts
  * such rows.
+ *
  * Memory    per worker 200 KB, about 3 rows, and the tokens of these rows
  * Errors    as prepare_sft. A row is bad if a field is missing or empty, if the responses are
  *           equal, or if the prompt leaves no room for a response. */
 status prepare_preferences(const struct prepare_options *options, struct prepare_report *out);
 
-/* prepare_classify, prepare_regress - write texts or pairs of texts with a label or a number
- * (example.h).
+/* prepare_classify - write texts or pairs of texts with a label (example.h).
  *
- * Rows of JSON Lines or CSV have "text", optionally "text_pair", and "label". For prepare_classify
- * the label is a text or an integer; for prepare_regress it is a number. text_pair.h describes the
- * encoding. Texts are truncated to sequence_tokens and counted. One thread.
+ * Rows of JSON Lines or CSV have "text", optionally "text_pair", and "label", a text or an integer.
+ * text_pair.h describes the encoding. Texts are truncated to sequence_tokens and counted. One
+ * thread.
+ *
  * Memory    the largest row, and the label names
  * Errors    as prepare_sft; a row without a text or a label is bad */
 status prepare_classify(const struct prepare_options *options, struct prepare_report *out);
+
+/* prepare_regress - write texts or pairs of texts with a number (example.h).
+ *
+ * Like prepare_classify, but the label is a number. */
 status prepare_regress(const struct prepare_options *options, struct prepare_report *out);
 
 /* prepare_classify_tokens - write lists of words with one label per word (example.h).
  *
  * Rows of JSON Lines have two lists of equal length: "tokens", and "labels" or "tags". The first
  * token of a word gets its label. One thread.
+ *
  * Errors    as prepare_classify; a row with a word that has no tokens is bad */
 status prepare_classify_tokens(const struct prepare_options *options, struct prepare_report *out);
 
@@ -157,6 +166,7 @@ status prepare_classify_tokens(const struct prepare_options *options, struct pre
  *
  * Rows of JSON Lines have "question" and "context", and either "answer" and "answer_start" or
  * SQuAD's "answers". One thread.
+ *
  * Errors    as prepare_classify; a row is bad if the context does not contain the answer at
  *           answer_start */
 status prepare_answer(const struct prepare_options *options, struct prepare_report *out);
@@ -164,12 +174,14 @@ status prepare_answer(const struct prepare_options *options, struct prepare_repo
 /* prepare_choose - write multiple-choice examples (example.h).
  *
  * Rows of JSON Lines have "text" (or "context"), "choices" and "label". One thread.
+ *
  * Errors    as prepare_classify */
 status prepare_choose(const struct prepare_options *options, struct prepare_report *out);
 
 /* prepare_embed - write pairs of related texts for sentence embeddings (example.h).
  *
  * Rows of JSON Lines or CSV have "text" and "text_pair". One thread.
+ *
  * Errors    as prepare_classify */
 status prepare_embed(const struct prepare_options *options, struct prepare_report *out);
 

@@ -12,9 +12,9 @@
  * fit. A sentence that is longer than an example is divided. This is DOC-SENTENCES of Liu et al.
  * 2019, arXiv:1907.11692, section 4.2.
  *
- * The other document is always in the same split, so the model never sees the validation set. All
- * random numbers depend on (seed, document), so the output does not depend on the number of
- * workers.
+ * The other document is always in the same split, so no training example contains a sentence of the
+ * validation set. All random numbers depend on (seed, document), so the output does not depend on
+ * the number of workers.
  *
  * Source    Devlin et al. 2018, arXiv:1810.04805, section A.2 */
 #include "datasets/prepare/sentence_pairs.h"

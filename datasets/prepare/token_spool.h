@@ -49,6 +49,7 @@ status token_spool_read_document(const struct token_spool *s, int64_t document, 
 /* token_spool_read_sentence_starts - read the index of the first token of `count` sentences.
  *
  * There is one more entry than sentences: the last entry is the number of tokens.
+ *
  * Errors    STATUS_DATA */
 status token_spool_read_sentence_starts(const struct token_spool *s, int64_t first, int64_t count,
                                         int64_t *starts);

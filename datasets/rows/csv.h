@@ -13,6 +13,7 @@
  * A row is bad if its field count differs from that of the first row, if it has a quote inside an
  * unquoted field or text after a quoted one, if it is not UTF-8, if the file ends inside quotes, or
  * if `use` rejects it (see jsonl_read).
+ *
  * Units     adds the file's size in bytes to *bytes; row->line is the line on which the row begins
  * Memory    the largest row (at most 64 MiB)
  * Errors    as jsonl_read; STATUS_DATA: the first row names a field twice or has an empty name */

@@ -36,6 +36,7 @@ struct jsonl_bad_rows {
  *
  * With bad->skip it logs a warning (for the first ten rows), increments bad->count and returns
  * STATUS_OK.
+ *
  * Errors    STATUS_DATA: file, line, reason, and the option that skips bad rows */
 status jsonl_report_bad_row(struct jsonl_bad_rows *bad, const char *path, int64_t line);
 
@@ -44,6 +45,7 @@ status jsonl_report_bad_row(struct jsonl_bad_rows *bad, const char *path, int64_
  * A row is bad if it is not a JSON object or if `use` raises STATUS_DATA. The message of `use`
  * holds only the reason; this function adds the file and the line. Any other error ends the read
  * unchanged, and so does STATUS_DATA with row->fatal.
+ *
  * Units     adds the file's size in bytes to *bytes
  * Memory    the largest row (at most 64 MiB) and its parsed form
  * Errors    STATUS_NO_INPUT, STATUS_PERMISSION; STATUS_DATA: file, line, reason, and the option

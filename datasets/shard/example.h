@@ -21,7 +21,7 @@
  *   sft              1       loss_mask     uint8   token   bits: roles of the token (see below)
  *   classify         1       first_segment uint32  example as in sentence_pairs; for decoders:
  *                                                          tokens of the first text and the
- *                                                          delimiter (texts.h)
+ *                                                          delimiter (text_pair.h)
  *                            label         uint32  example number of the label in the attribute
  *                                                          `labels` of /, a JSON array of names
  *   regress          1       first_segment uint32  example as in classify
@@ -120,12 +120,12 @@ enum example_kind example_find_kind(const char *name);
 
 /* An example. The caller owns its arrays. */
 struct example {
-    int64_t token_capacity; /* of ids, and of segments except for preference pairs */
-    int64_t tokens;         /* number of tokens */
-    int32_t *ids;           /* [token_capacity] */
-    int32_t *segments;      /* [token_capacity] 0 or 1 */
-    int32_t next_sentence;  /* 0: B follows A, 1: B is random */
-    bool masked;            /* the file stores masked tokens, with positions and labels */
+    int64_t token_capacity;  /* of ids, and of token_type_ids except for preference pairs */
+    int64_t tokens;          /* number of tokens */
+    int32_t *ids;            /* [token_capacity] */
+    int32_t *token_type_ids; /* [token_capacity] 0 or 1 */
+    int32_t next_sentence;   /* 0: B follows A, 1: B is random */
+    bool masked;             /* the file stores masked tokens, with positions and labels */
     int64_t predictions;
     int64_t prediction_capacity;
     /* [prediction_capacity]; for tasks: positions of the tokens that the head reads, and labels */

@@ -32,7 +32,7 @@ struct sums {
 };
 
 /* Reduces modulo 65535 to 1..65535; only 0 gives 0. */
-static uint64_t reduce(uint64_t sum)
+static uint64_t reduce_sum(uint64_t sum)
 {
     return sum == 0 ? 0 : (sum - 1) % 65535 + 1;
 }
@@ -45,8 +45,8 @@ static uint64_t swap_bytes(uint64_t reduced)
 /* Appends `words` words with the sums A and B to the sums so far. */
 static void append_sums(struct sums *s, uint64_t words, uint64_t sum, uint64_t weighted)
 {
-    s->weighted = reduce(s->weighted + words * s->words + weighted);
-    s->words = reduce(s->words + sum);
+    s->weighted = reduce_sum(s->weighted + words * s->words + weighted);
+    s->words = reduce_sum(s->words + sum);
 }
 
 static void append_block(struct sums *s, const unsigned char *data, size_t steps)

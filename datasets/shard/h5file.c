@@ -160,12 +160,10 @@ status h5file_close(const char *path, hid_t *file)
     h5file_init();
     status result = STATUS_OK;
     if (H5Fflush(*file, H5F_SCOPE_LOCAL) < 0) {
-        result = status_raise(STATUS_WRITE, __FILE__, __LINE__, "cannot write %s: %s", path,
-                              h5file_reason());
+        result = RAISE_STATUS(STATUS_WRITE, "cannot write %s: %s", path, h5file_reason());
     }
     if (H5Fclose(*file) < 0 && result == STATUS_OK) {
-        result = status_raise(STATUS_WRITE, __FILE__, __LINE__, "cannot write %s: %s", path,
-                              h5file_reason());
+        result = RAISE_STATUS(STATUS_WRITE, "cannot write %s: %s", path, h5file_reason());
     }
     *file = H5I_INVALID_HID;
     return result;

@@ -1,6 +1,6 @@
 /* HDF5 files: safe reading and complete writing, for shards and checkpoints.
  *
- * The reader never leaves the file. It accepts hard links only, no external or virtual storage, and
+ * The reader accepts hard links only, no external or virtual storage, and
  * no filter except Fletcher32; plugins are off. It checks types, dimensions and sizes before it
  * reads data, and attributes before it allocates memory. The writer uses the newest file format
  * that HDF5 1.10 can read, in which all metadata has checksums. It uses Fletcher32 and no time
@@ -41,7 +41,7 @@ status h5file_require_thread_safety(void);
  * Errors    STATUS_NO_INPUT, STATUS_PERMISSION, STATUS_DATA with the reason */
 status h5file_open(const char *path, hid_t *out);
 
-/* h5file_open_checked - as h5file_open, but refuse files in the oldest format of HDF5. Their
+/* h5file_open_checked - open a file like h5file_open, but refuse the oldest format of HDF5. Its
  * metadata has no checksums, and damage to it makes HDF5 crash or read wrong data.
  *
  * Errors    as h5file_open; STATUS_DATA for the oldest format */
@@ -78,9 +78,9 @@ status h5file_create_chunk_properties(int rank, const hsize_t *chunk, hid_t *out
 status h5file_open_dataset(hid_t file, const char *path, const char *name, hid_t type,
                            int rank_limit, hid_t *out, int64_t *out_shape, int *out_rank);
 
-/* h5file_open_deflated_dataset - as h5file_open_dataset, but also accept the deflate filter. The
- * elements are then limited to 1032 times the stored bytes. The caller must apply a stricter
- * limit. */
+/* h5file_open_deflated_dataset - open a dataset like h5file_open_dataset, but also accept the
+ * deflate filter. The elements are then limited to 1032 times the stored bytes. The caller must
+ * apply a stricter limit. */
 status h5file_open_deflated_dataset(hid_t file, const char *path, const char *name, hid_t type,
                                     int rank_limit, hid_t *out, int64_t *out_shape, int *out_rank);
 

@@ -238,7 +238,7 @@ static status read_tokens(struct nvidia_shard *s, int64_t row, int64_t vocab_siz
         TRY(check_value(s, row, SEGMENTS, i, segments[i], 2));
     }
     memcpy(out->ids, ids, (size_t)count * sizeof *ids);
-    memcpy(out->segments, segments, (size_t)count * sizeof *segments);
+    memcpy(out->token_type_ids, segments, (size_t)count * sizeof *segments);
     out->tokens = count;
     return STATUS_OK;
 }

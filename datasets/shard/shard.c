@@ -273,7 +273,7 @@ status shard_check_tokenizer(const struct shard *shard, int64_t vocab_size,
 }
 
 /* Converts ids to int32 and returns the largest. */
-static uint32_t widen16(const uint16_t *ids, int64_t count, int32_t *out)
+static uint32_t convert_uint16_ids(const uint16_t *ids, int64_t count, int32_t *out)
 {
     uint16_t largest = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -283,7 +283,7 @@ static uint32_t widen16(const uint16_t *ids, int64_t count, int32_t *out)
     return largest;
 }
 
-static uint32_t widen32(const uint32_t *ids, int64_t count, int32_t *out)
+static uint32_t convert_uint32_ids(const uint32_t *ids, int64_t count, int32_t *out)
 {
     uint32_t largest = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -315,8 +315,8 @@ static status read_chunk_ids(struct shard *s, int64_t first, int64_t limit, cons
 {
     TRY(chunks_read(s->tokens, first, stored, count));
     *count = *count < limit ? *count : limit;
-    uint32_t largest =
-        s->header.token_bytes == 2 ? widen16(*stored, *count, out) : widen32(*stored, *count, out);
+    uint32_t largest = s->header.token_bytes == 2 ? convert_uint16_ids(*stored, *count, out)
+                                                  : convert_uint32_ids(*stored, *count, out);
     return check_ids(s, first, *count, out, largest);
 }
 

@@ -43,8 +43,7 @@ static status write_values(hid_t file, const char *path, const double *values, i
                    H5Dwrite(dataset, H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0;
     status result = STATUS_OK;
     if (!written) {
-        result = status_raise(STATUS_WRITE, __FILE__, __LINE__, "cannot write %s: %s", path,
-                              h5file_reason());
+        result = RAISE_STATUS(STATUS_WRITE, "cannot write %s: %s", path, h5file_reason());
     }
     if (dataset >= 0) {
         H5Dclose(dataset);

@@ -62,12 +62,11 @@ static status find_members(struct shard_set *set, const char *path)
     if (failed == 0) {
         result = add_members(set, &found);
     } else if (failed == GLOB_NOMATCH) {
-        result = status_raise(STATUS_NO_INPUT, __FILE__, __LINE__, "no shard matches %s", path);
+        result = RAISE_STATUS(STATUS_NO_INPUT, "no shard matches %s", path);
     } else { /* the folder is missing or cannot be read */
         int error = failed == GLOB_ABORTED ? errno : ENOMEM;
-        result =
-            status_raise(status_from_errno(error, STATUS_NO_INPUT, STATUS_INTERNAL), __FILE__,
-                         __LINE__, "cannot search for shards at %s: %s", path, strerror(error));
+        result = RAISE_STATUS(status_from_errno(error, STATUS_NO_INPUT, STATUS_INTERNAL),
+                              "cannot search for shards at %s: %s", path, strerror(error));
     }
     globfree(&found);
     return result;
@@ -351,8 +350,7 @@ status shard_set_read_labels(const char *path, char **out)
     if (result == STATUS_OK && shard_labels(shard) != NULL) {
         *out = strdup(shard_labels(shard));
         if (*out == NULL) {
-            result =
-                status_raise(STATUS_INTERNAL, __FILE__, __LINE__, "out of memory for label names");
+            result = RAISE_STATUS(STATUS_INTERNAL, "out of memory for label names");
         }
     }
     KEEP_FIRST(result, shard_close(&shard));
@@ -373,8 +371,8 @@ int64_t shard_set_tokens(const struct shard_set *set)
     return set->tokens;
 }
 
-/* Returns the member that contains a sample: the last one whose first sample is not after it.
- * Members without samples are skipped, because the next member has the same first sample. */
+/* Returns the member that contains a sample: the last one that does not begin after it. Members
+ * without samples are skipped, because the next member has the same first sample. */
 static struct member *find_member(const struct shard_set *set, int64_t sample)
 {
     int low = 0, high = set->count;
@@ -451,7 +449,7 @@ static status read_example(const struct member *m, int64_t index, struct example
             m->path, index, out->tokens, first, next);
     TRY(shard_read(m->shard, range[0], out->tokens, out->ids));
     for (int64_t i = 0; i < out->tokens; i++) {
-        out->segments[i] = i >= first;
+        out->token_type_ids[i] = i >= first;
     }
     out->next_sentence = (int32_t)next;
     out->masked = false;

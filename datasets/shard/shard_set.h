@@ -101,6 +101,6 @@ void shard_set_locate_token(const struct shard_set *set, int64_t token, char *te
  * and set *of to 4. Returns NULL for other names. */
 const char *shard_set_parse_number(const char *path, int *of);
 
-/* shard_set_hash - add all that determines content and order of the set to a hash: file names
- * without folders, headers, SHA-256 of the tokens. */
+/* shard_set_hash - add the content and the order of the set to a hash: file names without folders,
+ * headers, SHA-256 of the tokens. */
 status shard_set_hash(const struct shard_set *set, struct hash *hash);

@@ -20,7 +20,7 @@ static status read_example_value(const struct location *p, int column, uint32_t 
 static void set_single_text(struct example *e, uint32_t first_segment)
 {
     for (int64_t i = 0; i < e->tokens; i++) {
-        e->segments[i] = i >= first_segment;
+        e->token_type_ids[i] = i >= first_segment;
     }
     e->texts = 1;
     e->text_starts[0] = 0;
@@ -136,14 +136,15 @@ static status read_answer(const struct location *p, struct example *e)
     return STATUS_OK;
 }
 
-/* Finds the texts of an example and sets its segments. e->segments first contains the marks. */
+/* Finds the texts of an example and sets its token types. Until then e->token_type_ids contains the
+ * marks. */
 static status find_texts(const struct location *p, int64_t sequence_tokens, struct example *e)
 {
     e->texts = 0;
     TRY(shard_read_column(p->shard, EXAMPLE_TEXTS_MARK, p->first, e->tokens,
-                          (uint32_t *)e->segments));
+                          (uint32_t *)e->token_type_ids));
     for (int64_t i = 0; i < e->tokens; i++) {
-        bool begins = (e->segments[i] & EXAMPLE_BEGINS_TEXT) != 0;
+        bool begins = (e->token_type_ids[i] & EXAMPLE_BEGINS_TEXT) != 0;
         REQUIRE((i > 0 || begins) && (!begins || e->texts < e->text_capacity), STATUS_DATA,
                 "%s: example %" PRId64 " has more than %" PRId64
                 " texts, or none; model.num_labels sets the largest number of choices",
@@ -151,7 +152,7 @@ static status find_texts(const struct location *p, int64_t sequence_tokens, stru
         if (begins) {
             e->text_starts[e->texts++] = (int32_t)i;
         }
-        e->segments[i] &= EXAMPLE_SECOND_SEGMENT;
+        e->token_type_ids[i] &= EXAMPLE_SECOND_SEGMENT;
     }
     e->text_starts[e->texts] = (int32_t)e->tokens;
     for (int64_t i = 0; i < e->texts; i++) {

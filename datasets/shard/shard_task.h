@@ -3,8 +3,8 @@
 
 #include "datasets/shard/shard.h"
 
-/* shard_task_read - read example `index`: its tokens, texts, segments and labels, and the positions
- * of the tokens that the head reads.
+/* shard_task_read - read example `index`: its tokens, texts, token types and labels, and the
+ * positions of the tokens that the head reads.
  *
  * The number of positions depends on the kind. classify and regress have one, and choose has one
  * for each text; the caller sets these positions. classify_tokens has the tokens with a label.

@@ -14,7 +14,7 @@
 
 #include "datasets/tokenizer/tokenizer_impl.h"
 
-/* An element for qsort, whose comparison function gets no context. */
+/* An element for qsort. It contains the token, because compare_tokens gets no context. */
 struct sort_entry {
     const struct token *token;
     int32_t id;
@@ -58,9 +58,9 @@ status added_build(struct tokenizer *t)
     return build_set(t, true);
 }
 
-/* Returns the first index in [low, high) of a token whose byte at `depth` is at least `byte`. */
-static int64_t lower_bound(const struct tokenizer *t, const struct added_set *set, int64_t low,
-                           int64_t high, uint32_t depth, int byte)
+/* Returns the first index in [low, high) of a token with a byte of at least `byte` at `depth`. */
+static int64_t find_lower_bound(const struct tokenizer *t, const struct added_set *set, int64_t low,
+                                int64_t high, uint32_t depth, int byte)
 {
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
@@ -84,8 +84,8 @@ static int32_t find_longest_at(const struct tokenizer *t, const struct added_set
     int32_t best = -1;
     for (uint32_t depth = 0; depth < bytes && low < high; depth++) {
         int byte = (unsigned char)text[depth];
-        low = lower_bound(t, set, low, high, depth, byte);
-        high = lower_bound(t, set, low, high, depth, byte + 1);
+        low = find_lower_bound(t, set, low, high, depth, byte);
+        high = find_lower_bound(t, set, low, high, depth, byte + 1);
         if (low < high && t->tokens[set->ids[low]].length == depth + 1) {
             best = set->ids[low];
         }
@@ -109,7 +109,7 @@ static size_t find_white_space_start(const char *text, size_t from, size_t end)
         while (pos > from && end - pos < 4 && ((unsigned char)text[pos] & 0xc0) == 0x80) {
             pos--;
         }
-        if (pretokenise_read_utf8(text + pos, end - pos, &code) != end - pos ||
+        if (pretokenizer_read_utf8(text + pos, end - pos, &code) != end - pos ||
             !is_white_space(code)) {
             break;
         }
@@ -122,7 +122,7 @@ static size_t find_white_space_start(const char *text, size_t from, size_t end)
 static size_t skip_white_space(const char *text, size_t pos, size_t bytes)
 {
     uint32_t code = 0;
-    for (size_t length; (length = pretokenise_read_utf8(text + pos, bytes - pos, &code)) > 0 &&
+    for (size_t length; (length = pretokenizer_read_utf8(text + pos, bytes - pos, &code)) > 0 &&
                         is_white_space(code);) {
         pos += length;
     }

@@ -26,5 +26,5 @@ size_t alphabet_encode(const char *bytes, size_t length, char *out);
 /* alphabet_decode - convert UTF-8 text in the alphabet to bytes.
  *
  * Memory    out has room for `length` bytes
- * Errors    returns false if a character is not in the alphabet */
+ * Returns   false if a character is not in the alphabet */
 bool alphabet_decode(const char *text, size_t length, char *out, size_t *out_length);

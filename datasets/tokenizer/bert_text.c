@@ -4,7 +4,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "datasets/tokenizer/pretokenise.h"
+#include "datasets/tokenizer/pretokenizer.h"
 
 #define REPLACEMENT 0xFFFDu
 #define MAX_DECOMPOSED 32 /* the longest canonical decomposition has 4 code points */
@@ -58,7 +58,7 @@ static status append_char(struct word_splitter *w, uint32_t code)
 }
 
 /* Adds a normalized character to the current word, or ends the word. */
-static status pretokenise_char(struct word_splitter *w, uint32_t code)
+static status pretokenizer_char(struct word_splitter *w, uint32_t code)
 {
     enum bert_class kind = bert_text_get_class(code);
     if (kind == BERT_BLANK || code == 0x0B || code == 0x0C || code == 0x85) {
@@ -95,14 +95,14 @@ static uint32_t lower_recent(uint32_t code)
 static status lower_char(struct word_splitter *w, uint32_t code)
 {
     if (!w->options.lowercase) {
-        return pretokenise_char(w, code);
+        return pretokenizer_char(w, code);
     }
     if (code == 0x130) { /* capital i with a dot: the dot becomes a separate combining mark */
-        TRY(pretokenise_char(w, 'i'));
-        return pretokenise_char(w, 0x307);
+        TRY(pretokenizer_char(w, 'i'));
+        return pretokenizer_char(w, 0x307);
     }
     uint32_t lower = (uint32_t)utf8proc_tolower((utf8proc_int32_t)code);
-    return pretokenise_char(w, lower != code || code < 0x1C89 ? lower : lower_recent(code));
+    return pretokenizer_char(w, lower != code || code < 0x1C89 ? lower : lower_recent(code));
 }
 
 static bool is_sorted(const struct mark *marks, size_t count)
@@ -226,7 +226,7 @@ static status normalize_ascii(struct word_splitter *w, unsigned char byte)
         w->characters++;
         return STATUS_OK;
     }
-    return kind == BERT_CONTROL && w->options.clean_text ? STATUS_OK : pretokenise_char(w, byte);
+    return kind == BERT_CONTROL && w->options.clean_text ? STATUS_OK : pretokenizer_char(w, byte);
 }
 
 static status normalize_text(struct word_splitter *w, const char *text, size_t bytes)
@@ -239,7 +239,7 @@ static status normalize_text(struct word_splitter *w, const char *text, size_t b
             continue;
         }
         uint32_t code = REPLACEMENT;
-        size_t length = pretokenise_read_utf8(text + pos, bytes - pos, &code);
+        size_t length = pretokenizer_read_utf8(text + pos, bytes - pos, &code);
         TRY(normalize_char(w, length > 0 ? code : REPLACEMENT));
         pos += length > 0 ? length : 1;
     }

@@ -42,7 +42,7 @@ struct symbol {
 
 struct bpe_encoder {
     struct bpe_encoder *next;
-    struct pretokenise_scanner *scanner;
+    struct pretokenizer_scanner *scanner;
     struct cached_word *cache;
     struct symbol *symbols;
     size_t symbol_capacity;
@@ -108,7 +108,7 @@ struct bpe_encoder *bpe_encoder_next(const struct bpe_encoder *encoder)
 void bpe_encoder_destroy(struct bpe_encoder *encoder)
 {
     if (encoder != NULL) {
-        pretokenise_scanner_destroy(encoder->scanner);
+        pretokenizer_scanner_destroy(encoder->scanner);
         free(encoder->cache);
         free(encoder->symbols);
         free(encoder->heap);
@@ -124,7 +124,7 @@ static status create_encoder(const struct tokenizer *t, struct bpe_encoder **out
     status result = STATUS_OK;
     REQUIRE_GOTO(result, failed, encoder->cache != NULL, STATUS_INTERNAL,
                  "out of memory: an encoder's cache");
-    TRY_GOTO(result, failed, pretokenise_scanner_create(t->pretokeniser, &encoder->scanner));
+    TRY_GOTO(result, failed, pretokenizer_scanner_create(t->pretokenizer, &encoder->scanner));
     *out = encoder;
     return STATUS_OK;
 failed:
@@ -349,10 +349,10 @@ static status encode_word(const struct tokenizer *t, struct bpe_encoder *e, cons
 static status encode_words(const struct tokenizer *t, struct bpe_encoder *e, const char *text,
                            size_t bytes, size_t offset, struct token_list *out)
 {
-    pretokenise_scanner_start(e->scanner, text, bytes);
+    pretokenizer_scanner_start(e->scanner, text, bytes);
     for (;;) {
         size_t start = 0, end = 0;
-        TRY(pretokenise_scanner_next(e->scanner, &start, &end));
+        TRY(pretokenizer_scanner_next(e->scanner, &start, &end));
         if (start == end) {
             return STATUS_OK;
         }

@@ -69,7 +69,7 @@ static status move_tokens(struct merge_train *t, struct tokenizer *tokenizer, in
         struct merge *m = &tokenizer->merges[i];
         *m = (struct merge){m->left + first, m->right + first, m->result + first};
     }
-    tokenizer->pattern = PRETOKENISE_GPT2;
+    tokenizer->pattern = PRETOKENIZER_GPT2;
     return STATUS_OK;
 }
 
@@ -98,7 +98,7 @@ status bpe_train(int64_t vocab_size, bool roberta, char *const *files, int count
             "a vocabulary of %" PRId64 ": bpe takes %d (256 bytes and %s) to %" PRId64, vocab_size,
             256 + special, roberta ? "5 special tokens" : TOKENIZER_EOS, TOKENIZER_VOCAB_LIMIT);
     struct word_count words;
-    TRY(word_count_files(PRETOKENISE_GPT2, files, count, workers, &words));
+    TRY(word_count_files(PRETOKENIZER_GPT2, files, count, workers, &words));
     struct merge_train trainer = {0};
     status result = learn_merges(&trainer, &words, vocab_size - special);
     word_count_free(&words);

@@ -2,7 +2,7 @@
  * chunks of the same corpus. For JSON Lines, the text is the field "text" of each row; rows without
  * it are skipped with a warning.
  *
- * A chunk ends at a position that no pattern of pretokenise.h matches across: between a graphic
+ * A chunk ends at a position that no pattern of pretokenizer.h matches across: between a graphic
  * ASCII character and white space. If there is no such position within 4 MiB, the chunk ends
  * between two characters. */
 #pragma once

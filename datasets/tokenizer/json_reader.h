@@ -29,11 +29,11 @@ bool json_reader_is_null(const json_t *value);
 /* json_reader_get_type - return the "type" of an object; "(no type)" if it has none. */
 const char *json_reader_get_type(const json_t *object);
 
-/* json_reader_check_keys - check that an object has no key outside the list "|a|b|c|".
+/* json_reader_check_keys - check that an object has only keys of the list "|a|b|c|".
  *
  * Errors    STATUS_DATA: `location` is not an object or has an unsupported key */
 status json_reader_check_keys(const struct json_reader *r, json_t *object, const char *location,
-                              const char *known);
+                              const char *known_keys);
 
 /* json_reader_read_bool - read an optional Boolean member of an object.
  *
@@ -76,6 +76,7 @@ json_t *wordpiece_to_json(const struct tokenizer *t, char *buffer);
 /* post_processor_read - read the post_processor of a byte-level or char tokenizer.
  *
  * The tokens must have been read before.
+ *
  * Errors    STATUS_DATA: the post-processor is not supported */
 status post_processor_read(const struct json_reader *r, json_t *post);
 

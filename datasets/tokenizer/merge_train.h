@@ -4,7 +4,7 @@
  * merge_train_add_symbol and merge_train_end_word for each word, merge_train_learn. */
 #pragma once
 
-#include "datasets/tokenizer/text_map.h"
+#include "base/text_map.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
 
 /* Zero-initialized is empty. A position is the index of a symbol in the concatenated words. */
@@ -25,7 +25,7 @@ struct merge_train {
     struct candidate *heap;
     int64_t heap_count;
     int64_t heap_capacity;
-    int64_t *grown; /* pairs whose count grew in this round */
+    int64_t *grown; /* pairs with a count that grew in this round */
     int64_t grown_count;
     int64_t grown_capacity;
     int32_t round;
@@ -50,7 +50,8 @@ status merge_train_open(struct merge_train *t, int64_t positions, int64_t words,
 
 /* merge_train_add_token - find the token with these bytes or add it; *out is its id.
  *
- * There must be room for a further token.
+ * Fewer than max_tokens tokens must exist.
+ *
  * Errors    STATUS_INTERNAL (out of memory) */
 status merge_train_add_token(struct merge_train *t, const char *bytes, size_t length, int32_t *out);
 

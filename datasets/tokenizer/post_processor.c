@@ -44,7 +44,8 @@ static json_t *build_roberta_template(int32_t bos, int32_t eos)
                           tokens);
 }
 
-/* second_type: type_id of the second text; files have 0 or 1. */
+/* Builds the template without special tokens. second_type is the type_id of the second text, 0 or
+ * 1. */
 static json_t *build_bare_template(int second_type)
 {
     return build_template(
@@ -93,9 +94,9 @@ static status read_template(const struct json_reader *r, const json_t *post)
     }
     const char *text = get_first_token(post);
     int32_t id = text != NULL ? json_reader_find_id(r, text) : -1;
-    bool known = id >= 0 && (equals_and_free(post, build_bos_template(text, id, 0)) ||
-                             equals_and_free(post, build_bos_template(text, id, 1)));
-    NEED(r, known,
+    bool is_supported = id >= 0 && (equals_and_free(post, build_bos_template(text, id, 0)) ||
+                                    equals_and_free(post, build_bos_template(text, id, 1)));
+    NEED(r, is_supported,
          "post_processor's template is not supported; supported: the text alone, "
          "<s> A </s> </s> B </s>, and one token before each text");
     t->post_processor = POST_PROCESSOR_BOS;

@@ -20,6 +20,7 @@ struct text {
  * There is no pair if pair->bytes is NULL. At most max_tokens ids are appended (0: no limit): the
  * longer text is truncated first, at its end. *first_segment_tokens receives the number of ids
  * before the second text, delimiter included. *truncated receives the number of ids removed.
+ *
  * Errors    STATUS_DATA: the text has no tokens; STATUS_USAGE: max_tokens is too small */
 status text_pair_encode(const struct tokenizer *t, const struct text *text, const struct text *pair,
                         int64_t max_tokens, struct token_list *out, int64_t *first_segment_tokens,
@@ -32,6 +33,7 @@ enum { TEXT_PAIR_WORD_BYTES = 4000 };
  * Byte-level tokenizers encode the word with a space before it. Char tokenizers get a space token
  * between two words. *begin receives the index of the word's first token, which represents the
  * word.
+ *
  * Errors    STATUS_DATA: the word is longer than TEXT_PAIR_WORD_BYTES or has no tokens */
 status text_pair_encode_word(const struct tokenizer *t, const struct text *word, bool first,
                              struct token_list *out, int64_t *begin);

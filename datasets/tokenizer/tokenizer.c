@@ -13,25 +13,6 @@
 static const char *const known_eos_tokens[] = {TOKENIZER_EOS, "</s>",       "<|end_of_text|>",
                                                "<eos>",       "<|eot_id|>", "<|im_end|>"};
 
-void token_list_free(struct token_list *list)
-{
-    free(list->ids);
-    *list = (struct token_list){0};
-}
-
-status token_list_reserve(struct token_list *list, int64_t more)
-{
-    if (list->capacity - list->count >= more) {
-        return STATUS_OK;
-    }
-    int64_t capacity = list->count + more + list->capacity / 2 + 64;
-    int32_t *ids = realloc(list->ids, (size_t)capacity * sizeof *ids);
-    REQUIRE(ids != NULL, STATUS_INTERNAL, "out of memory: %" PRId64 " token ids", capacity);
-    list->ids = ids;
-    list->capacity = capacity;
-    return STATUS_OK;
-}
-
 status tokenizer_allocate(enum tokenizer_kind kind, int64_t vocab_size, struct tokenizer **out)
 {
     *out = NULL;
@@ -75,7 +56,7 @@ status tokenizer_destroy(struct tokenizer **tokenizer)
     }
     pthread_mutex_destroy(&t->pool->lock);
     free(t->pool);
-    pretokeniser_destroy(t->pretokeniser);
+    pretokenizer_destroy(t->pretokenizer);
     wordpiece_free(t->wordpiece);
     free(t->char_ids);
     free(t->pairs);
@@ -167,7 +148,7 @@ status tokenizer_finish(struct tokenizer *t)
     } else {
         TRY(map_bytes(t));
         TRY(bpe_build(t));
-        TRY(pretokeniser_create(t->pattern, &t->pretokeniser));
+        TRY(pretokenizer_create(t->pattern, &t->pretokenizer));
     }
     TRY(added_build(t));
     for (size_t i = 0; i < sizeof known_eos_tokens / sizeof *known_eos_tokens && t->eos < 0; i++) {
@@ -333,7 +314,7 @@ int32_t tokenizer_find(const struct tokenizer *t, const char *text)
     }
     if (t->kind == TOKENIZER_CHAR) {
         uint32_t code;
-        bool tokenizer_path = bytes > 0 && pretokenise_read_utf8(text, bytes, &code) == bytes;
+        bool tokenizer_path = bytes > 0 && pretokenizer_read_utf8(text, bytes, &code) == bytes;
         return tokenizer_path && code < t->char_limit ? t->char_ids[code] : -1;
     }
     const struct text_slot *slot = text_map_find(&t->by_bytes, text, bytes);

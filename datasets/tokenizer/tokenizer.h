@@ -15,25 +15,11 @@
 
 #include "base/hash.h"
 #include "base/status.h"
+#include "datasets/tokenizer/token_list.h"
 
 struct tokenizer;
 
 enum tokenizer_kind { TOKENIZER_BPE, TOKENIZER_WORDPIECE, TOKENIZER_CHAR };
-
-/* A growing list of token ids. Zero-initialized is empty. */
-struct token_list {
-    int32_t *ids;
-    int64_t count;
-    int64_t capacity;
-};
-
-/* token_list_free - free the ids and make the list empty. */
-void token_list_free(struct token_list *list);
-
-/* token_list_reserve - make room for `more` further ids.
- *
- * Errors    STATUS_INTERNAL (out of memory) */
-status token_list_reserve(struct token_list *list, int64_t more);
 
 /* tokenizer_train - train a tokenizer with at most vocab_size tokens on the texts of these files.
  *
@@ -44,6 +30,7 @@ status token_list_reserve(struct token_list *list, int64_t more);
  * The text is normalized as for bert-base-uncased.
  * char: the ids are the characters of the text in code point order, without special tokens.
  * vocab_size is only an upper limit; 0 means no limit.
+ *
  * Errors    STATUS_NO_INPUT; STATUS_DATA, for example char: invalid UTF-8, with the byte offset;
  *           STATUS_USAGE: vocab_size is out of range */
 status tokenizer_train(enum tokenizer_kind kind, int64_t vocab_size, char *const *files, int count,
@@ -53,6 +40,7 @@ status tokenizer_train(enum tokenizer_kind kind, int64_t vocab_size, char *const
  *
  * The ids 0 to 4 are <s> <pad> </s> <unk> <mask>; bytes and merges follow. (RoBERTa itself has the
  * same ids, except for <mask>, which is its last token.)
+ *
  * Errors    as tokenizer_train */
 status tokenizer_train_roberta(int64_t vocab_size, char *const *files, int count, int workers,
                                struct tokenizer **out);
@@ -69,6 +57,7 @@ status tokenizer_open(const char *folder, struct tokenizer **out);
 /* tokenizer_save - write folder/tokenizer.json, and vocab.txt for wordpiece.
  *
  * Creates the folder if necessary. Equal tokenizers yield identical files.
+ *
  * Errors    STATUS_WRITE; STATUS_INTERNAL (out of memory) */
 status tokenizer_save(const struct tokenizer *t, const char *folder);
 
@@ -129,6 +118,7 @@ int32_t tokenizer_find(const struct tokenizer *t, const char *text);
 /* tokenizer_encode - append the ids of text[0, bytes) to *out.
  *
  * Added tokens are recognized in the text only if `special` is true.
+ *
  * Errors    STATUS_DATA: the text contains a character (char) or a byte (bpe) that is not in the
  *           vocabulary, with its byte offset; *out is then unchanged */
 status tokenizer_encode(const struct tokenizer *t, const char *text, size_t bytes, bool special,
@@ -137,6 +127,7 @@ status tokenizer_encode(const struct tokenizer *t, const char *text, size_t byte
 /* tokenizer_decode - convert ids to text.
  *
  * Special tokens are omitted if skip_special is true. The text is terminated with NUL.
+ *
  * Memory    the caller frees *out with free()
  * Errors    STATUS_DATA: an id is not in the vocabulary, with its index */
 status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t count,
@@ -148,6 +139,7 @@ status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t c
  * most max_tokens ids are appended (0: no limit): the longer text is truncated first, at its end.
  * transformers does the same. *first_segment_tokens receives the size of the first segment, which
  * includes [CLS] and the separators before b.
+ *
  * Errors    STATUS_DATA: the vocabulary has no [CLS] or [SEP], and as tokenizer_encode;
  *           STATUS_USAGE: max_tokens is less than the number of special tokens */
 status tokenizer_encode_pair(const struct tokenizer *t, const char *a, size_t a_bytes,

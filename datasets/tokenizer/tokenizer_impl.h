@@ -10,8 +10,8 @@
 
 #include <pthread.h>
 
-#include "datasets/tokenizer/pretokenise.h"
-#include "datasets/tokenizer/text_map.h"
+#include "base/text_map.h"
+#include "datasets/tokenizer/pretokenizer.h"
 #include "datasets/tokenizer/tokenizer.h"
 #include "datasets/tokenizer/wordpiece.h"
 
@@ -89,7 +89,7 @@ struct tokenizer {
     int64_t added_count;
 
     /* bpe only */
-    enum pretokenise_pattern pattern;
+    enum pretokenizer_pattern pattern;
     bool add_prefix_space;
     bool ignore_merges;
     enum post_processor post_processor;
@@ -107,7 +107,7 @@ struct tokenizer {
     uint64_t pair_mask;
     int32_t *char_ids; /* [char_limit] id of each code point; -1: missing */
     uint32_t char_limit;
-    struct pretokeniser *pretokeniser;
+    struct pretokenizer *pretokenizer;
     struct bpe_encoder_pool *pool;
     int32_t eos;
     struct tokenizer_specials specials;
@@ -151,6 +151,7 @@ status tokenizer_from_text(const char *text, size_t bytes, const char *path,
 /* bpe_encoder_acquire - take an idle encoder from the pool, or create one.
  *
  * The encoder belongs to the calling thread until bpe_encoder_release.
+ *
  * Errors    STATUS_INTERNAL (out of memory) */
 status bpe_encoder_acquire(const struct tokenizer *t, struct bpe_encoder **out);
 
@@ -206,5 +207,6 @@ status char_train(int64_t vocab_size, char *const *files, int count, struct toke
 /* tokenizer_config_read_eos - set the end-of-text token from folder/tokenizer_config.json.
  *
  * Does nothing if the file is missing or does not name a special token of this tokenizer.
+ *
  * Errors    STATUS_DATA: the file is not valid JSON */
 status tokenizer_config_read_eos(const char *folder, struct tokenizer *t);

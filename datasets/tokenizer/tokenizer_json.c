@@ -1,7 +1,7 @@
 /* Reads tokenizer.json, the format of Hugging Face `tokenizers`.
  *
  * Supported are a BPE model with byte-level words (pre_tokenizer ByteLevel, or Split with a
- * pattern of pretokenise.h followed by ByteLevel), the character form of char.c, and WordPiece
+ * pattern of pretokenizer.h followed by ByteLevel), the character form of char.c, and WordPiece
  * (wordpiece_json.c). Everything else in the format would change ids. An unsupported part or an
  * unknown key is therefore an error that names it; it is never ignored.
  *
@@ -89,8 +89,8 @@ static status read_split(const struct json_reader *r, json_t *split)
     TRY(json_reader_check_keys(r, pattern, "the Split's pattern", "|Regex|"));
     const char *regex = json_string_value(json_object_get(pattern, "Regex"));
     NEED(r, regex != NULL, "the Split's pattern.Regex is not a string");
-    r->t->pattern = pretokenise_find_pattern(regex);
-    NEED(r, r->t->pattern != PRETOKENISE_NONE,
+    r->t->pattern = pretokenizer_find_pattern(regex);
+    NEED(r, r->t->pattern != PRETOKENIZER_NONE,
          "the Split's pattern '%.200s' is not supported; supported: those of GPT-2, cl100k, "
          "Llama 3, Qwen 2 and o200k",
          regex);
@@ -122,7 +122,7 @@ static status read_byte_level(const struct json_reader *r, json_t *level, const 
          location);
     if (!after_split) {
         r->t->add_prefix_space = prefix;
-        r->t->pattern = regex ? PRETOKENISE_GPT2 : PRETOKENISE_NONE;
+        r->t->pattern = regex ? PRETOKENIZER_GPT2 : PRETOKENIZER_NONE;
     }
     return STATUS_OK;
 }
@@ -249,7 +249,7 @@ static status read_token(struct json_reader *r, const char *text, int64_t id, ch
         token->literal = true;
     } else if (r->t->kind == TOKENIZER_CHAR) {
         uint32_t code;
-        NEED(r, pretokenise_read_utf8(text, length, &code) == length,
+        NEED(r, pretokenizer_read_utf8(text, length, &code) == length,
              "the model has no pre_tokenizer, so its tokens must be single characters; '" EXCERPT
              "' is not",
              text);

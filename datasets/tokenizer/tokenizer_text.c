@@ -88,11 +88,11 @@ static json_t *build_pre_tokenizer(const struct tokenizer *t)
     if (t->kind == TOKENIZER_CHAR) {
         return json_null();
     }
-    if (t->pattern == PRETOKENISE_NONE || t->pattern == PRETOKENISE_GPT2) {
-        return build_byte_level(t->add_prefix_space, true, t->pattern == PRETOKENISE_GPT2);
+    if (t->pattern == PRETOKENIZER_NONE || t->pattern == PRETOKENIZER_GPT2) {
+        return build_byte_level(t->add_prefix_space, true, t->pattern == PRETOKENIZER_GPT2);
     }
     return json_pack("{s:s, s:[{s:s, s:{s:s}, s:s, s:b}, o]}", "type", "Sequence", "pretokenizers",
-                     "type", "Split", "pattern", "Regex", pretokenise_published_regex(t->pattern),
+                     "type", "Split", "pattern", "Regex", pretokenizer_published_regex(t->pattern),
                      "behavior", "Isolated", "invert", 0, build_byte_level(false, true, false));
 }
 

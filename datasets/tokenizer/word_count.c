@@ -7,7 +7,7 @@
 
 /* The state of one thread. */
 struct count_worker {
-    const struct pretokeniser *pretokeniser; /* NULL: use BERT's normalizer and pre-tokenizer */
+    const struct pretokenizer *pretokenizer; /* NULL: use BERT's normalizer and pre-tokenizer */
     const struct bert_text_options *bert;
     struct corpus *corpus;
     struct word_count words;
@@ -38,13 +38,13 @@ static status add_bert_word(void *context, const char *word, size_t bytes, size_
     return add_word(context, word, bytes, 1);
 }
 
-static status count_chunk(struct pretokenise_scanner *scanner, const struct corpus_chunk *chunk,
+static status count_chunk(struct pretokenizer_scanner *scanner, const struct corpus_chunk *chunk,
                           struct word_count *words)
 {
-    pretokenise_scanner_start(scanner, chunk->text, chunk->bytes);
+    pretokenizer_scanner_start(scanner, chunk->text, chunk->bytes);
     for (;;) {
         size_t start = 0, end = 0;
-        TRY(pretokenise_scanner_next(scanner, &start, &end));
+        TRY(pretokenizer_scanner_next(scanner, &start, &end));
         if (start == end) {
             return STATUS_OK;
         }
@@ -54,8 +54,8 @@ static status count_chunk(struct pretokenise_scanner *scanner, const struct corp
 
 static status count_chunks(struct count_worker *c)
 {
-    struct pretokenise_scanner *scanner = NULL;
-    TRY(c->bert == NULL ? pretokenise_scanner_create(c->pretokeniser, &scanner) : STATUS_OK);
+    struct pretokenizer_scanner *scanner = NULL;
+    TRY(c->bert == NULL ? pretokenizer_scanner_create(c->pretokenizer, &scanner) : STATUS_OK);
     struct corpus_chunk chunk = {0};
     status result = STATUS_OK;
     do {
@@ -67,7 +67,7 @@ static status count_chunks(struct count_worker *c)
     } while (chunk.bytes > 0);
 done:
     corpus_chunk_free(&chunk);
-    pretokenise_scanner_destroy(scanner);
+    pretokenizer_scanner_destroy(scanner);
     return result;
 }
 
@@ -132,14 +132,14 @@ static status count_files(struct count_worker template, char *const *files, int 
     return result;
 }
 
-status word_count_files(enum pretokenise_pattern pattern, char *const *files, int count,
+status word_count_files(enum pretokenizer_pattern pattern, char *const *files, int count,
                         int workers, struct word_count *out)
 {
-    struct pretokeniser *pretokeniser = NULL;
-    TRY(pretokeniser_create(pattern, &pretokeniser));
-    struct count_worker template = {.pretokeniser = pretokeniser};
+    struct pretokenizer *pretokenizer = NULL;
+    TRY(pretokenizer_create(pattern, &pretokenizer));
+    struct count_worker template = {.pretokenizer = pretokenizer};
     status result = count_files(template, files, count, workers, out);
-    pretokeniser_destroy(pretokeniser);
+    pretokenizer_destroy(pretokenizer);
     return result;
 }
 

@@ -1,9 +1,9 @@
 /* Counts how often each word occurs in a corpus. The trainers of merges use the counts. */
 #pragma once
 
+#include "base/text_map.h"
 #include "datasets/tokenizer/bert_text.h"
-#include "datasets/tokenizer/pretokenise.h"
-#include "datasets/tokenizer/text_map.h"
+#include "datasets/tokenizer/pretokenizer.h"
 
 /* Zero-initialized is empty. */
 struct word_count {
@@ -15,7 +15,7 @@ struct word_count {
  *
  * Memory    the distinct words, once per worker until the counts are merged, and a few MB
  * Errors    STATUS_NO_INPUT, STATUS_PERMISSION, STATUS_DATA with the file */
-status word_count_files(enum pretokenise_pattern pattern, char *const *files, int count,
+status word_count_files(enum pretokenizer_pattern pattern, char *const *files, int count,
                         int workers, struct word_count *out);
 
 /* word_count_bert - count the words of these files with BERT's normalizer and pre-tokenizer.

@@ -127,14 +127,14 @@ static status encode_word(void *context, const char *word, size_t bytes, size_t 
     struct encode_context *e = context;
     struct token_list *out = e->out;
     int64_t before = out->count;
-    bool known = (int64_t)characters <= e->w->max_word_chars;
-    TRY(token_list_reserve(out, known ? (int64_t)bytes : 1));
-    for (size_t pos = 0, length = 0; pos < bytes && known; pos += length) {
+    bool in_vocabulary = (int64_t)characters <= e->w->max_word_chars;
+    TRY(token_list_reserve(out, in_vocabulary ? (int64_t)bytes : 1));
+    for (size_t pos = 0, length = 0; pos < bytes && in_vocabulary; pos += length) {
         int32_t id = find_longest_piece(e->w, pos > 0, word + pos, bytes - pos, &length);
-        known = id >= 0;
+        in_vocabulary = id >= 0;
         out->ids[out->count++] = id;
     }
-    if (!known) {
+    if (!in_vocabulary) {
         out->ids[before] = e->w->unknown;
         out->count = before + 1;
     }

@@ -47,7 +47,7 @@ void wordpiece_free(struct wordpiece *w);
 status wordpiece_encode(const struct tokenizer *t, const char *text, size_t bytes,
                         struct token_list *out);
 
-/* wordpiece_decode - as tokenizer_decode, for ids that have been checked.
+/* wordpiece_decode - decode ids that have been checked; otherwise like tokenizer_decode.
  *
  * Errors    STATUS_INTERNAL (out of memory) */
 status wordpiece_decode(const struct tokenizer *t, const int32_t *ids, int64_t count,
@@ -61,11 +61,13 @@ status wordpiece_train(int64_t vocab_size, char *const *files, int count, int wo
  *
  * If the folder contains tokenizer_config.json, its settings do_lower_case, strip_accents and
  * tokenize_chinese_chars apply.
+ *
  * Errors    STATUS_NO_INPUT; STATUS_DATA with file and line */
 status wordpiece_open_vocab(const char *folder, struct tokenizer **out);
 
 /* wordpiece_save_vocab - write folder/vocab.txt.
  *
  * Writes nothing if an id has no token or a token contains a line end: a line number is an id.
+ *
  * Errors    STATUS_WRITE; STATUS_INTERNAL (out of memory) */
 status wordpiece_save_vocab(const struct tokenizer *t, const char *folder);

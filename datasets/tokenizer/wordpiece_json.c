@@ -72,10 +72,10 @@ static status read_post_processor(const struct json_reader *r, json_t *post)
     json_t *template_form = build_template(cls, sep);
     json_t *bert_form = json_pack("{s:s, s:[s, i], s:[s, i]}", "type", "BertProcessing", "sep",
                                   "[SEP]", sep, "cls", "[CLS]", cls);
-    bool known = json_equal(post, template_form) || json_equal(post, bert_form);
+    bool is_supported = json_equal(post, template_form) || json_equal(post, bert_form);
     json_decref(template_form);
     json_decref(bert_form);
-    NEED(r, known,
+    NEED(r, is_supported,
          "post_processor of the type '" EXCERPT
          "' is not supported; supported: null and BERT's [CLS] A [SEP] B [SEP]",
          json_reader_get_type(post));

@@ -48,7 +48,7 @@ static void count_characters(const struct word_count *words, struct character *c
         const struct text_slot *slot = &words->map.slots[i];
         for (size_t pos = 0; slot->text != NULL && pos < slot->bytes;) {
             uint32_t code = 0;
-            size_t length = pretokenise_read_utf8(slot->text + pos, slot->bytes - pos, &code);
+            size_t length = pretokenizer_read_utf8(slot->text + pos, slot->bytes - pos, &code);
             characters[code].count += slot->value;
             characters[code].inside = characters[code].inside || pos > 0;
             pos += length;
@@ -89,7 +89,7 @@ static status add_alphabet(struct merge_train *m, const struct character *charac
         size_t prefix = inside ? strlen(WORDPIECE_PREFIX) : 0;
         if (characters[code].in_alphabet && (!inside || characters[code].inside)) {
             int32_t id;
-            size_t length = prefix + pretokenise_write_utf8(code, text + prefix);
+            size_t length = prefix + pretokenizer_write_utf8(code, text + prefix);
             TRY(merge_train_add_token(m, text, length, &id));
         }
     }
@@ -104,7 +104,7 @@ static int64_t count_usable_symbols(const struct text_slot *slot,
     int64_t count = 0;
     for (size_t pos = 0; pos < slot->bytes; count++) {
         uint32_t code = 0;
-        pos += pretokenise_read_utf8(slot->text + pos, slot->bytes - pos, &code);
+        pos += pretokenizer_read_utf8(slot->text + pos, slot->bytes - pos, &code);
         if (!characters[code].in_alphabet || count == WORDPIECE_MAX_WORD_CHARS) {
             return 0;
         }
@@ -118,7 +118,7 @@ static status add_word(struct merge_train *m, const struct text_slot *slot)
     size_t prefix = strlen(WORDPIECE_PREFIX);
     for (size_t pos = 0; pos < slot->bytes;) {
         uint32_t code = 0;
-        size_t length = pretokenise_read_utf8(slot->text + pos, slot->bytes - pos, &code);
+        size_t length = pretokenizer_read_utf8(slot->text + pos, slot->bytes - pos, &code);
         memcpy(text + prefix, slot->text + pos, length);
         int32_t id;
         TRY(pos == 0 ? merge_train_add_token(m, slot->text, length, &id)

@@ -45,7 +45,7 @@ static struct factors make_factors(const struct adamw *s)
 
 /* Prefetches the four streams. The hardware prefetcher is slow to follow four streams across a page
  * boundary. A prefetch beyond the end is harmless. */
-static inline void prefetch(const struct slice *s, int64_t i)
+static inline void prefetch_streams(const struct slice *s, int64_t i)
 {
     enum { AHEAD_BYTES = 2048 };
     const float *streams[] = {s->gradient, s->moment1, s->moment2, s->weights};
@@ -78,7 +78,7 @@ static void update_chunk(const struct slice *s, int64_t first, int64_t last,
 {
     int64_t i = first;
     for (; i + VECTOR_LANES <= last; i += VECTOR_LANES) {
-        prefetch(s, i);
+        prefetch_streams(s, i);
         update_vector(s, i, VECTOR_LANES, f);
     }
     if (i < last) {

@@ -194,7 +194,7 @@ static void pack_row_pairs(const struct workspace *w, const struct tile *t, int6
     }
 }
 
-/* Counts the columns that rows [first, last) of a tile see at most. */
+/* Returns the largest number of columns to which a row in [first, last) of a tile attends. */
 static int64_t count_visible_columns(const struct attention_head *h, const struct tile *t,
                                      int64_t last)
 {
@@ -245,7 +245,7 @@ static void accumulate_tile_gradients(const struct workspace *w, const struct at
             (count_visible_columns(h, t, last) + rows_per_element - 1) / rows_per_element, true,
             pairs});
     }
-    int64_t begin = 0; /* first row that sees this group of keys; increases with the keys */
+    int64_t begin = 0; /* first row that attends to this group of keys; increases with the keys */
     for (int64_t j = 0; j < t->keys; j += GROUP) {
         int64_t keys = j + GROUP < t->keys ? GROUP : t->keys - j;
         while (begin < t->rows && attention_visible_keys(h, t->query + begin).last <= t->key + j) {
@@ -253,24 +253,23 @@ static void accumulate_tile_gradients(const struct workspace *w, const struct at
         }
         int64_t first = begin / rows_per_element,
                 right = (t->query / rows_per_element + first) * padded;
-        struct attention_gemm product = {t->dvalues + j * padded,
-                                         padded,
-                                         w->p + first * KEYS + j,
-                                         1,
-                                         KEYS,
-                                         w->d_o + right,
-                                         padded,
-                                         keys,
-                                         width,
-                                         (t->rows + rows_per_element - 1) / rows_per_element -
-                                             first,
-                                         true,
-                                         pairs};
-        attention_gemm_run(&product);
-        product.c = t->dkeys + j * padded;
-        product.a = w->ds_operand + first * KEYS + j;
-        product.b = w->q + right;
-        attention_gemm_run(&product);
+        struct attention_gemm gemm = {t->dvalues + j * padded,
+                                      padded,
+                                      w->p + first * KEYS + j,
+                                      1,
+                                      KEYS,
+                                      w->d_o + right,
+                                      padded,
+                                      keys,
+                                      width,
+                                      (t->rows + rows_per_element - 1) / rows_per_element - first,
+                                      true,
+                                      pairs};
+        attention_gemm_run(&gemm);
+        gemm.c = t->dkeys + j * padded;
+        gemm.a = w->ds_operand + first * KEYS + j;
+        gemm.b = w->q + right;
+        attention_gemm_run(&gemm);
     }
 }
 

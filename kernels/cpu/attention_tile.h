@@ -55,10 +55,10 @@ struct attention_head {
 static inline struct attention_head attention_make_head(const struct attention *a, int64_t sequence,
                                                         int64_t head)
 {
-    const int32_t *branch =
+    const int32_t *offsets =
         a->shared_prefix_offsets != NULL ? a->shared_prefix_offsets + 2 * sequence : NULL;
     return (struct attention_head){
-        .hidden = {branch != NULL ? branch[0] : 0, branch != NULL ? branch[1] : 0},
+        .hidden = {offsets != NULL ? offsets[0] : 0, offsets != NULL ? offsets[1] : 0},
         .a = a,
         .head = head,
         .kv_head = head / (a->heads / a->kv_heads),
@@ -98,7 +98,7 @@ struct attention_gap {
     int32_t low, high;
 };
 
-/* attention_get_gap - return what query i does not see of the tile that starts at `key`. */
+/* attention_get_gap - return the keys of the tile at `key` to which query i does not attend. */
 static inline struct attention_gap attention_get_gap(const struct attention_head *h, int64_t i,
                                                      int64_t key)
 {
@@ -152,7 +152,7 @@ ATTENTION_INLINE void attention_pack_as(float *to, struct tensor t, enum dtype d
     }
 }
 
-/* attention_pack - attention_pack_as for the dtype of t. */
+/* attention_pack - call attention_pack_as for the dtype of t. */
 static inline void attention_pack(float *to, struct tensor t, int64_t row, int64_t rows,
                                   int64_t column, int64_t width)
 {
@@ -212,7 +212,7 @@ ATTENTION_INLINE void attention_pack_transposed_as(float *to, struct tensor t, e
     }
 }
 
-/* attention_pack_transposed - attention_pack_transposed_as for the dtype of t. */
+/* attention_pack_transposed - call attention_pack_transposed_as for the dtype of t. */
 static inline void attention_pack_transposed(float *to, struct tensor t, int64_t row, int64_t rows,
                                              int64_t column, int64_t width)
 {
@@ -445,7 +445,7 @@ ATTENTION_INLINE void attention_gemm_columns(const struct attention_gemm *p, int
     }
 }
 
-/* attention_gemm_run_as - attention_gemm_run for one kind of operands. */
+/* attention_gemm_run_as - run a GEMM for one kind of operands. */
 ATTENTION_INLINE void attention_gemm_run_as(const struct attention_gemm *p, const bool pairs)
 {
     int64_t vectors = (p->columns + VECTOR_LANES - 1) / VECTOR_LANES, done = 0;

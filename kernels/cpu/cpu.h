@@ -40,13 +40,14 @@ static inline struct cpu *cpu_get_state(const struct kernels *k)
     return k->state;
 }
 
-/* cpu_thread_range - compute the range of `count` items that thread `index` of `threads` processes.
- *
- * Units     a range begins and ends at multiples of `unit`, except at `count`; half-open */
+/* Items [first, last). */
 struct cpu_range {
     int64_t first, last;
 };
 
+/* cpu_thread_range - compute the range of `count` items that thread `index` of `threads` processes.
+ *
+ * Units     a range begins and ends at multiples of `unit`, except at `count` */
 static inline struct cpu_range cpu_thread_range(int64_t count, int64_t unit, int index, int threads)
 {
     int64_t units = (count + unit - 1) / unit;

@@ -298,7 +298,7 @@ static status merge_rows(int threads, const struct chunk *s)
     return STATUS_OK;
 }
 
-/* Replaces e by dz, for the tile whose rows of dw are computed next. */
+/* Replaces e by dz in the tile that the next rows of dw read. */
 static void compute_tile_gradient(void *context, struct matmul_block block)
 {
     const struct chunk *s = context;

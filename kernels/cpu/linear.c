@@ -1,5 +1,5 @@
-/* The linear layer: a GEMM whose epilogue applies the activation to each block while it is in the
- * cache.
+/* The linear layer: a GEMM with an epilogue that applies the activation to each block while it is
+ * in the cache.
  *
  *   forward          z = x w^T + b,  y = act(z),  saved = act'(z)
  *   backward input   dx = (dy w) * saved, with saved of the activation that computed x
@@ -15,7 +15,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-INLINE vector activate(vector x, enum activation act)
+INLINE vector apply_activation(vector x, enum activation act)
 {
     return act == ACTIVATION_GELU_TANH  ? math_gelu_tanh(x)
            : act == ACTIVATION_GELU_ERF ? math_gelu_erf(x)
@@ -52,7 +52,7 @@ INLINE void activate_rows(const struct epilogue *e, struct matmul_block block, e
         for (int64_t j = 0; j < block.columns; j += VECTOR_LANES) {
             int64_t left = block.columns - j;
             vector z = vector_get(e->y.data, dtype, y + j, left);
-            vector_put(e->y.data, dtype, y + j, activate(z, act), left);
+            vector_put(e->y.data, dtype, y + j, apply_activation(z, act), left);
             if (e->saved.data != NULL) {
                 vector_put(e->saved.data, dtype, saved + j, compute_derivative(z, act), left);
             }

@@ -505,7 +505,8 @@ static int64_t divide_up(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* The size of each of `parts` parts of `count` items: multiples of 64, except the last part. */
+/* Returns the size of each of `parts` parts of `count` items: multiples of 64, except the last
+ * part. */
 static int64_t compute_split_size(int64_t count, int64_t parts)
 {
     return divide_up(divide_up(count, parts), UNIT_MULTIPLE) * UNIT_MULTIPLE;

@@ -5,6 +5,7 @@
 
 /* matmul_create - create the oneDNN plans of a context; release them with matmul_destroy. */
 status matmul_create(struct kernels *k, struct matmul **out);
+
 /* matmul_destroy - release the plans and set *m to NULL. */
 void matmul_destroy(struct matmul **m);
 

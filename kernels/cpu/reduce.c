@@ -21,7 +21,7 @@ static inline __attribute__((always_inline)) double sum_blocks(struct kernels *k
     return total;
 }
 
-status CPU(sum_of_squares)(struct kernels *k, double *out, const float *x, int64_t count)
+status CPU(op_sum_of_squares)(struct kernels *k, double *out, const float *x, int64_t count)
 {
     *out = sum_blocks(k, x, count, REDUCE_SQUARES);
     return STATUS_OK;

@@ -17,8 +17,8 @@ static void round_chunk(bf16 *copy, const float *weights, int64_t first, int64_t
     }
 }
 
-status CPU(weights_round)(struct kernels *k, bf16 *copy, const float *weights, int64_t count,
-                          const struct rounding *rounding)
+status CPU(op_round_weights)(struct kernels *k, bf16 *copy, const float *weights, int64_t count,
+                             const struct rounding *rounding)
 {
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (count > CHUNK)
     for (int64_t first = 0; first < count; first += CHUNK) {

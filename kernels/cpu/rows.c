@@ -5,7 +5,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vector.h"
 
-status CPU(gather_rows)(struct kernels *k, struct tensor y, struct tensor x, const int32_t *rows)
+status CPU(op_gather_rows)(struct kernels *k, struct tensor y, struct tensor x, const int32_t *rows)
 {
     size_t bytes = (size_t)y.columns * dtype_bytes(y.dtype);
 #pragma omp parallel for num_threads(k->threads) schedule(static)
@@ -38,8 +38,8 @@ static void copy_row_and_clear_gap(struct tensor dx, struct tensor dy, const int
     }
 }
 
-status CPU(scatter_rows)(struct kernels *k, struct tensor dx, struct tensor dy, const int32_t *rows,
-                         bool overwrite)
+status CPU(op_scatter_rows)(struct kernels *k, struct tensor dx, struct tensor dy,
+                            const int32_t *rows, bool overwrite)
 {
 #pragma omp parallel for num_threads(k->threads) schedule(static)
     for (int64_t i = 0; i < dy.rows + overwrite; i++) {

@@ -291,8 +291,7 @@ static inline void vector_store_bf16_part(bf16 *p, vector x, int count)
     memcpy(p, part, (size_t)count * sizeof *p);
 }
 
-/* vector_get, vector_put - load or store `count` elements of a dtype from index `at` on; at most
- * one vector. */
+/* vector_get - load `count` elements of a dtype from index `at` on, at most one vector. */
 static inline vector vector_get(const void *data, enum dtype dtype, int64_t at, int64_t count)
 {
     if (dtype == DTYPE_F32) {
@@ -303,6 +302,7 @@ static inline vector vector_get(const void *data, enum dtype dtype, int64_t at, 
     return count >= VECTOR_LANES ? vector_load_bf16(p) : vector_load_bf16_part(p, (int)count);
 }
 
+/* vector_put - store `count` elements as a dtype from index `at` on, at most one vector. */
 static inline void vector_put(void *data, enum dtype dtype, int64_t at, vector x, int64_t count)
 {
     if (dtype == DTYPE_F32) {

@@ -7,8 +7,8 @@
  * Layout    A block processes 128 queries of one head and iterates over the keys in tiles of 64;
  *           each warp has 32 queries. The copy of the next keys overlaps the softmax and the GEMM
  *           with the values; the copy of the next values overlaps the GEMM of the scores.
- * Mask      Tiles at the edge of the mask, and tiles of calls with two continuations of one prompt,
- *           are masked element by element. Tiles that no query of the block sees are skipped.
+ * Mask      Tiles at the edge of the mask, and tiles of calls with two responses to one prompt, are
+ *           masked element by element. Tiles without keys for the queries of the block are skipped.
  * Order     In a causal call, the blocks with the most keys start first.
  * Source    Dao 2023, arXiv:2307.08691 */
 #include <cinttypes>
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(FORWARD_THREADS) tiles_forward(const attention
             key < visible_begin(a, visible_end(a, s, last))) {
             mask_scores(p, a, s, query, key);
         }
-        if (a.branches != nullptr) {
+        if (a.shared_prefix_offsets != nullptr) {
             mask_hidden(p, a, query, key, -INFINITY);
         }
         update_softmax(p, run, rescale, a.scale * log2_e);

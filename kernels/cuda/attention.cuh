@@ -3,12 +3,10 @@
  *
  * There are two families of kernels.
  *   tiles     attention.cu, attention_backward.cu: bf16 on tensor cores (mma.sync), head widths of
- *   32, 64, 96 and
- *             128, rows that can be read 16 bytes at a time. attention_wgmma.cu: the forward pass
- *             on sm_90a
+ *             32, 64, 96 and 128, rows that can be read 16 bytes at a time. attention_wgmma.cu: the
+ *             forward pass on sm_90a
  *   rows      attention_rows.cu: any type, alignment and head width up to 256, one warp for each
- *   row; for fp32 and
- *             for all cases that tiles do not support
+ *             row; for fp32 and for all cases that tiles do not support
  *
  * Order     One block or warp computes each output element and adds in an order that depends on the
  *           shape alone. The results of a sequence do not depend on the other sequences of the
@@ -27,7 +25,7 @@ template <typename T> struct attention_task {
     int64_t lse_stride;
     float *delta; /* [heads, rows of q]: d_o . o */
     int64_t rows_q;
-    const int32_t *cu_q, *cu_k, *branches;
+    const int32_t *cu_q, *cu_k, *shared_prefix_offsets;
     int heads, group;          /* group: query heads for each key-value head */
     int first_head, all_heads; /* first head of this rank, and heads of the model; for dropout */
     int64_t width, window, longest_k;
@@ -48,7 +46,7 @@ GPU_INLINE struct attention_sequence get_sequence(const attention_task<T> &a, in
     return {a.cu_q[i], a.cu_q[i + 1] - a.cu_q[i], a.cu_k[i], a.cu_k[i + 1] - a.cu_k[i]};
 }
 
-/* visible_end, visible_begin - return the end and the beginning of the keys that query i sees. */
+/* visible_end, visible_begin - return the end and the beginning of the keys of query i. */
 template <typename T>
 GPU_INLINE int visible_end(const attention_task<T> &a, const struct attention_sequence &s, int i)
 {
@@ -61,19 +59,19 @@ template <typename T> GPU_INLINE int visible_begin(const attention_task<T> &a, i
     return a.window > 0 && end > a.window ? end - static_cast<int>(a.window) : 0;
 }
 
-/* Keys [begin, end) of the block's sequence that the queries from `end` on do not see. These are
- * the first of two continuations of one prompt (struct attention, branches). */
+/* Keys [begin, end) of the block's sequence to which the queries from `end` on do not attend: the
+ * first of two responses to one prompt (struct attention, shared_prefix_offsets). */
 struct hidden_keys {
     int begin, end;
 };
 
 template <typename T> GPU_INLINE struct hidden_keys get_hidden_keys(const attention_task<T> &a)
 {
-    if (a.branches == nullptr) {
+    if (a.shared_prefix_offsets == nullptr) {
         return {0, 0};
     }
-    const int32_t *branch = a.branches + 2 * (blockIdx.x / a.tiles);
-    return {branch[0], branch[1]};
+    const int32_t *offsets = a.shared_prefix_offsets + 2 * (blockIdx.x / a.tiles);
+    return {offsets[0], offsets[1]};
 }
 
 GPU_INLINE bool is_hidden(const struct hidden_keys &h, int64_t query, int64_t key)
@@ -112,7 +110,7 @@ static inline attention_task<T> make_attention_task(struct tensor q, struct tens
     t.rows_q = q.rows;
     t.cu_q = a->cu_q;
     t.cu_k = a->cu_k;
-    t.branches = a->shared_prefix_offsets;
+    t.shared_prefix_offsets = a->shared_prefix_offsets;
     t.heads = a->heads;
     t.first_head = a->first_head;
     t.all_heads = a->all_heads > 0 ? a->all_heads : a->heads;
@@ -142,15 +140,19 @@ static inline bool attention_fits_tiles(const struct attention *a, const struct 
 /* attention_wgmma_forward - compute the forward pass with wgmma if the GPU and the call support it.
  *
  * *done is set to whether it did. It supports head widths of 64 and 128, without dropout and
- * branches. */
+ * shared prefixes. */
 status attention_wgmma_forward(struct kernels *k, struct tensor o, struct tensor lse,
                                struct tensor q, struct tensor keys, struct tensor values,
                                const struct attention *a, bool *done);
-/* attention_rows_forward, attention_rows_backward - attention_forward and attention_backward, one
- * warp for each row. delta f32 [heads, rows of q] is the row sums of d_o * o. */
+
+/* attention_rows_forward - implement attention_forward with one warp for each row. */
 status attention_rows_forward(struct kernels *k, struct tensor o, struct tensor lse,
                               struct tensor q, struct tensor keys, struct tensor values,
                               const struct attention *a);
+
+/* attention_rows_backward - implement attention_backward with one warp for each row.
+ *
+ * Shapes    delta f32 [heads, rows of q]: row sums of d_o * o */
 status attention_rows_backward(struct kernels *k, struct tensor dq, struct tensor dkeys,
                                struct tensor dvalues, struct tensor d_o, struct tensor q,
                                struct tensor keys, struct tensor values, struct tensor lse,

@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(DELTA_THREADS) attention_delta(const attention
 }
 
 /* Replaces the scores of 16 keys (rows) and STEP queries (columns) by p; 0 where a query does not
- * see a key. */
+ * attend to a key. */
 template <int STEP>
 GPU_INLINE void compute_probabilities_transposed(float (&p)[1][STEP / 8][4],
                                                  const attention_task<bf16> &a,
@@ -139,8 +139,8 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
     }
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int64_t column = blockIdx.y * D, key = first + warp * 16;
-    /* The queries from the first that sees the block's first key to the last that sees its last
-     * key. */
+    /* The queries from the first that attends to the block's first key to the last that attends to
+     * its last key. */
     int64_t offset = s.queries - s.keys, from = a.causal && first + offset > 0 ? first + offset : 0;
     int64_t to = s.queries;
     if (a.causal && a.window > 0 && first + BLOCK_ROWS + offset + a.window < to) {
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
     if (first >= h.begin && first + BLOCK_ROWS <= h.end) {
         to = h.end;
     }
-    if (is_short(s)) { /* this block also writes dq = 0 of queries that see no key */
+    if (is_short(s)) { /* this block also writes dq = 0 of queries without keys */
         from = 0;
         to = s.queries;
     }
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
             clear_sums(ds[0]);
             mma_abt<D>(p, tile_k, warp * 16, tile_q);
             compute_probabilities_transposed<STEP>(p, a, s, key, query, lse);
-            if (a.branches != nullptr) {
+            if (a.shared_prefix_offsets != nullptr) {
                 mask_hidden_transposed<STEP>(p, a, key, query);
             }
             gpu_copy_wait<0>();
@@ -283,7 +283,7 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
                 }
             }
         }
-        if (a.branches != nullptr) {
+        if (a.shared_prefix_offsets != nullptr) {
             mask_hidden(ds, a, query, key, 0);
         }
         mma_pb<D>(dq, ds, tile_k);

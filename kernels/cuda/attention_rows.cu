@@ -173,8 +173,8 @@ __global__ void __launch_bounds__(ROWS_THREADS) rows_backward_keys(const attenti
             int count = static_cast<int>(s.queries - i < 32 ? s.queries - i : 32);
             int64_t row = s.first_q + i + lane, end = visible_end(a, s, i + lane);
             float p = 0, ds = 0;
-            bool sees = j < end && j >= visible_begin(a, end) && !is_hidden(h, i + lane, j);
-            if (lane < count && sees) {
+            bool is_visible = j < end && j >= visible_begin(a, end) && !is_hidden(h, i + lane, j);
+            if (lane < count && is_visible) {
                 const T *q = a.q.data + row * a.q.stride + head * a.width;
                 const T *d_o = a.d_o.data + row * a.d_o.stride + head * a.width;
                 float m = attention_is_kept(a, row, head, j) ? keep_scale : 0.0f;

@@ -26,7 +26,7 @@ template <int M> GPU_INLINE void clear_running(struct running_softmax<M> &run)
     }
 }
 
-/* Sets the scores of keys that a query does not see to -infinity. */
+/* Sets the scores of keys to which a query does not attend to -infinity. */
 template <int M, int N>
 GPU_INLINE void mask_scores(float (&s)[M][N][4], const attention_task<bf16> &a,
                             const struct attention_sequence &sequence, int query, int key)

@@ -179,12 +179,12 @@ GPU_INLINE void store_sums(const matrix<bf16> &to, const float (&sums)[D / 8][4]
     }
 }
 
-/* Returns the next tile of keys of which the queries from `first` on see at least one key. */
+/* Returns the next tile that has a key to which the queries from `first` on attend. */
 template <int KEYS>
 GPU_INLINE int64_t find_next_tile(const attention_task<bf16> &a, int64_t first, int64_t key)
 {
     int64_t next = key + KEYS;
-    if (a.branches != nullptr) {
+    if (a.shared_prefix_offsets != nullptr) {
         struct hidden_keys h = get_hidden_keys(a);
         bool nothing = is_hidden(h, first, next) && next + KEYS <= h.end;
         next = nothing ? h.end / KEYS * KEYS : next;
@@ -216,12 +216,16 @@ GPU_INLINE void mask_hidden(float (&s)[M][N][4], const attention_task<bf16> &a, 
 
 static const float log2_e = 1.4426950408889634f;
 
-/* attention_tiles_forward, attention_tiles_backward - attention_forward and attention_backward on
- * tensor cores, for calls that attention_fits_tiles accepts. delta is as in
- * attention_rows_backward. */
+/* attention_tiles_forward - implement attention_forward on tensor cores, for calls that
+ * attention_fits_tiles accepts. */
 status attention_tiles_forward(struct kernels *k, struct tensor o, struct tensor lse,
                                struct tensor q, struct tensor keys, struct tensor values,
                                const struct attention *a);
+
+/* attention_tiles_backward - implement attention_backward on tensor cores, for calls that
+ * attention_fits_tiles accepts.
+ *
+ * Shapes    delta as in attention_rows_backward */
 status attention_tiles_backward(struct kernels *k, struct tensor dq, struct tensor dkeys,
                                 struct tensor dvalues, struct tensor d_o, struct tensor q,
                                 struct tensor keys, struct tensor values, struct tensor lse,

@@ -36,8 +36,8 @@ struct tile_ring {
     unsigned char *tiles;
 };
 
-/* The work of a block: a sequence, a head, the queries from `first` on, and the tiles of keys that
- * they see. */
+/* The work of a block: a sequence, a head, the queries from `first` on, and the tiles of their
+ * keys. */
 struct block_task {
     struct attention_sequence s;
     int first, begin, head, tiles;
@@ -207,17 +207,17 @@ GPU_INLINE void compute_tiles(const attention_task<bf16> &a, const struct block_
                               const struct tile_ring &keys, const struct tile_ring &values,
                               float (&o)[D / 8][4], struct running_softmax<1> &run)
 {
-    const int tile_bytes = KEYS * D * 2, turn = 1 + c.number;
+    const int tile_bytes = KEYS * D * 2, own_barrier = 1 + c.number;
     float s[1][KEYS / 8][4], rescale[1][2];
     uint32_t p[KEYS / 16][4];
     signal_turn<CONSUMERS>(c.number, true, false);
     gpu_mbarrier_wait(&keys.full[0], 0);
-    gpu_barrier_sync(turn, CONSUMERS * WARPGROUP);
+    gpu_barrier_sync(own_barrier, CONSUMERS * WARPGROUP);
     gpu_wgmma_fence();
     issue_scores<D>(s[0], queries, keys.tiles);
     signal_turn<CONSUMERS>(c.number, t.tiles > 1, true);
     gpu_wgmma_wait<0>();
-    gpu_wgmma_settle(s[0]);
+    gpu_wgmma_order_reads(s[0]);
     release_stage(&keys.empty[0]);
     softmax_tile(s, run, rescale, a, t, c, t.begin);
     pack_scores(p, s[0]);
@@ -225,17 +225,17 @@ GPU_INLINE void compute_tiles(const attention_task<bf16> &a, const struct block_
         int stage = i % STAGES, before = (i - 1) % STAGES;
         gpu_mbarrier_wait(&keys.full[stage], i / STAGES & 1);
         gpu_mbarrier_wait(&values.full[before], (i - 1) / STAGES & 1);
-        gpu_barrier_sync(turn, CONSUMERS * WARPGROUP);
+        gpu_barrier_sync(own_barrier, CONSUMERS * WARPGROUP);
         gpu_wgmma_fence();
         issue_scores<D>(s[0], queries, keys.tiles + stage * tile_bytes);
         issue_values<D>(o, p, values.tiles + before * tile_bytes);
         signal_turn<CONSUMERS>(c.number, i < t.tiles - 1, true);
         gpu_wgmma_wait<1>();
-        gpu_wgmma_settle(s[0]);
+        gpu_wgmma_order_reads(s[0]);
         release_stage(&keys.empty[stage]);
         softmax_tile(s, run, rescale, a, t, c, t.begin + i * KEYS);
         gpu_wgmma_wait<0>();
-        gpu_wgmma_settle(o);
+        gpu_wgmma_order_reads(o);
         release_stage(&values.empty[before]);
         rescale_sums(o, rescale[0]);
         pack_scores(p, s[0]);
@@ -249,7 +249,7 @@ GPU_INLINE void compute_tiles(const attention_task<bf16> &a, const struct block_
     gpu_wgmma_fence();
     issue_values<D>(o, p, values.tiles + stage * tile_bytes);
     gpu_wgmma_wait<0>();
-    gpu_wgmma_settle(o);
+    gpu_wgmma_order_reads(o);
 }
 
 template <int D, int CONSUMERS>

@@ -4,13 +4,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/deadlines.h"
 #include "kernels/cuda/cuda.h"
 
 static void destroy_context(struct kernels *k)
 {
     struct cuda_state *cuda = cuda_get_state(k);
     if (k->stream != NULL) {
-        (void)device_wait(k->device, k->stream, CUDA_WAIT_SECONDS);
+        (void)device_wait(k->device, k->stream, DEADLINE_DEVICE_SECONDS);
     }
     cuda_graphs_destroy(k);
     cuda_gemm_destroy(&cuda->gemm);
@@ -40,7 +41,7 @@ status cuda_create(struct kernels *k, int64_t classifier_rows)
 #undef CUDA_TABLE
     k->table.destroy = destroy_context;
     k->table.tune = cuda_tune;
-    k->table.tune_import = cuda_tuned;
+    k->table.tune_import = cuda_tune_import;
     status result = init_context(k, classifier_rows);
     if (result != STATUS_OK) {
         destroy_context(k);

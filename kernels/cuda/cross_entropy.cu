@@ -57,7 +57,7 @@ GPU_INLINE float rescale_factor(float from, float to)
     return from == to ? 1.0f : expf(from - to);
 }
 
-GPU_INLINE struct softmax_part merge(struct softmax_part a, struct softmax_part b)
+GPU_INLINE struct softmax_part merge_parts(struct softmax_part a, struct softmax_part b)
 {
     bool second = b.largest > a.largest || (b.largest == a.largest && b.index < a.index);
     float largest = second ? b.largest : a.largest;
@@ -92,7 +92,7 @@ GPU_INLINE struct softmax_part merge_over_block(struct softmax_part p, struct so
         struct softmax_part other = {__shfl_xor_sync(~0u, p.largest, lane_mask),
                                      __shfl_xor_sync(~0u, p.sum, lane_mask),
                                      __shfl_xor_sync(~0u, p.index, lane_mask)};
-        p = threadIdx.x & lane_mask ? merge(other, p) : merge(p, other);
+        p = threadIdx.x & lane_mask ? merge_parts(other, p) : merge_parts(p, other);
     }
     if (threadIdx.x % 32 == 0) {
         scratch[threadIdx.x / 32] = p;
@@ -100,7 +100,7 @@ GPU_INLINE struct softmax_part merge_over_block(struct softmax_part p, struct so
     __syncthreads();
     p = scratch[0];
     for (unsigned i = 1; i < blockDim.x / 32; i++) {
-        p = merge(p, scratch[i]);
+        p = merge_parts(p, scratch[i]);
     }
     return p;
 }

@@ -36,4 +36,6 @@ struct cublaslt {
  *
  * Errors    STATUS_UNAVAILABLE with the name of the missing library or function */
 status cublaslt_open(struct cublaslt *library);
+
+/* cublaslt_close - close the library; the function pointers become invalid. */
 void cublaslt_close(struct cublaslt *library);

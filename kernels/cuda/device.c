@@ -341,10 +341,10 @@ static status gpu_open(int index, struct device *dev, const struct device_operat
         error = error == cudaSuccess
                     ? cudaStreamCreateWithPriority(&gpu->stream, cudaStreamNonBlocking, 0)
                     : error;
-        result = error == cudaSuccess ? STATUS_OK
-                                      : status_raise(STATUS_UNAVAILABLE, __FILE__, __LINE__,
-                                                     "device cuda: cannot open %s: %s", gpu->name,
-                                                     cudaGetErrorString(error));
+        result = error == cudaSuccess
+                     ? STATUS_OK
+                     : RAISE_STATUS(STATUS_UNAVAILABLE, "device cuda: cannot open %s: %s",
+                                    gpu->name, cudaGetErrorString(error));
     }
     if (result != STATUS_OK) {
         free(gpu);

@@ -13,7 +13,7 @@ GPU_INLINE bool dropout_is_kept(const struct dropout &dropout, int64_t element)
     return static_cast<float>(bits >> 8) * 0x1p-24f >= dropout.probability;
 }
 
-/* The factor of a kept element. */
+/* Returns the factor of a kept element. */
 GPU_INLINE float dropout_scale(const struct dropout &dropout)
 {
     return 1.0f / (1.0f - dropout.probability);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/deadlines.h"
 #include "kernels/cuda/gemm.h"
 
 /* ---- context ---- */
@@ -310,10 +311,10 @@ status cuda_tune(struct kernels *k, bool measure, char **text)
     return text != NULL ? gemm_file_format(gemm, text) : STATUS_OK;
 }
 
-status cuda_tuned(struct kernels *k, const char *text)
+status cuda_tune_import(struct kernels *k, const char *text)
 {
     struct cuda_gemm_context *gemm = cuda_get_state(k)->gemm;
-    TRY(device_wait(k->device, k->stream, CUDA_WAIT_SECONDS));
+    TRY(device_wait(k->device, k->stream, DEADLINE_DEVICE_SECONDS));
     for (int i = 0; i < gemm->count; i++) {
         gemm_plan_release(gemm, &gemm->plans[i]);
     }

@@ -1,9 +1,10 @@
 /* GEMM plans of cuBLASLt: the key of a plan, the plan, and the functions that create, tune and
  * store plans.
  *
- * Epilogue  A GEMM is followed by a bias, an activation or its derivative, or the sums of an
- *           operand (a bias gradient). cuBLASLt fuses such a part into the GEMM, or separate
- *           kernels compute it afterwards. Which is faster depends on the shape and on the GPU
+ * Epilogue  After a GEMM, a bias is added, an activation or its derivative is applied, or an
+ *           operand is summed (a bias gradient). cuBLASLt fuses such a part into the GEMM, or
+ *           separate kernels compute it afterwards. The faster one depends on the shape and on the
+ *           GPU
  * Default   cuBLASLt's first heuristic with only the bias fused, or with the fusion that was
  *           fastest for the nearest number of rows
  * Tuned     After the first step, cuda_tune measures every fusion and several algorithms on the
@@ -70,9 +71,11 @@ status gemm_perform(struct kernels *k, struct gemm_plan *plan, const struct cuda
 /* gemm_plan_key - return the key of a GEMM. */
 struct gemm_key gemm_plan_key(const struct cuda_gemm *p);
 
-/* gemm_plan_fusions - list the sets of epilogue parts that cuBLASLt can fuse, the default first.
- * Returns the count. */
 enum { GEMM_FUSIONS_MAX = 4 };
+
+/* gemm_plan_fusions - list the sets of epilogue parts that cuBLASLt can fuse, the default first.
+ *
+ * Returns   the number of sets */
 int gemm_plan_fusions(const struct gemm_key *key, int fusions[GEMM_FUSIONS_MAX]);
 
 /* gemm_plan_output - return the tensor that cuBLASLt writes: aux if the activation reads it
@@ -83,6 +86,7 @@ struct tensor gemm_plan_output(const struct cuda_gemm *p, int fused);
  * plan->fused. */
 status gemm_plan_describe(struct cuda_gemm_context *gemm, struct gemm_plan *plan,
                           const struct cuda_gemm *p);
+
 /* gemm_plan_release - destroy the descriptor and the layouts of a plan; its key and algorithm
  * stay. */
 void gemm_plan_release(struct cuda_gemm_context *gemm, struct gemm_plan *plan);
@@ -92,8 +96,8 @@ void gemm_plan_release(struct cuda_gemm_context *gemm, struct gemm_plan *plan);
 status gemm_plan_set_pointers(struct cuda_gemm_context *gemm, struct gemm_plan *plan,
                               const struct cuda_gemm *p, const void *vector);
 
-/* gemm_plan_algorithms - list cuBLASLt's algorithms for a described plan, best first by its own
- * estimate. *count is 0 if it supports none. */
+/* gemm_plan_algorithms - list the algorithms of cuBLASLt for a described plan, ordered by its
+ * estimate of their speed. *count is 0 if it supports none. */
 status gemm_plan_algorithms(struct cuda_gemm_context *gemm, const struct gemm_plan *plan,
                             int max_count, cublasLtMatmulAlgo_t *out, int *count);
 
@@ -125,6 +129,7 @@ void gemm_file_write(const struct cuda_gemm_context *gemm);
  *
  * Memory    the caller frees *out with free() */
 status gemm_file_format(const struct cuda_gemm_context *gemm, char **out);
+
 /* gemm_file_parse - add the plans of this machine in `text` to those of the context. Skips damaged
  * lines. */
 void gemm_file_parse(struct cuda_gemm_context *gemm, const char *text);

@@ -38,7 +38,7 @@ struct text_buffer {
     size_t bytes, capacity;
 };
 
-static status append(struct text_buffer *t, const char *data, size_t bytes)
+static status append_text(struct text_buffer *t, const char *data, size_t bytes)
 {
     if (t->bytes + bytes + 1 > t->capacity) {
         size_t capacity = 2 * (t->bytes + bytes + 1);
@@ -86,14 +86,14 @@ static status append_plan(struct text_buffer *t, const char *machine, const stru
     length += snprintf(line + length, sizeof line - (size_t)length, "\t%d %.9g %.9g\t", plan->fused,
                        (double)plan->seconds, (double)plan->default_seconds);
     for (size_t i = 0; i < sizeof plan->algorithm.data / sizeof *plan->algorithm.data; i++) {
-        length += snprintf(line + length, sizeof line - (size_t)length, "%016llx",
-                           (unsigned long long)plan->algorithm.data[i]);
+        length += snprintf(line + length, sizeof line - (size_t)length, "%016" PRIx64,
+                           plan->algorithm.data[i]);
     }
     TRY(hash_memory(line, (size_t)length, check));
-    TRY(append(t, check, CHECK_DIGITS));
-    TRY(append(t, "\t", 1));
-    TRY(append(t, line, (size_t)length));
-    return append(t, "\n", 1);
+    TRY(append_text(t, check, CHECK_DIGITS));
+    TRY(append_text(t, "\t", 1));
+    TRY(append_text(t, line, (size_t)length));
+    return append_text(t, "\n", 1);
 }
 
 /* Returns whether the hash of a line, without its line end, is correct. */
@@ -213,7 +213,7 @@ void gemm_file_parse(struct cuda_gemm_context *gemm, const char *text)
 status gemm_file_format(const struct cuda_gemm_context *gemm, char **out)
 {
     struct text_buffer t = {0};
-    status result = append(&t, "", 0);
+    status result = append_text(&t, "", 0);
     for (int i = 0; i < gemm->count && result == STATUS_OK; i++) {
         if (gemm->plans[i].tuned) {
             result = append_plan(&t, gemm->machine, &gemm->plans[i]);
@@ -314,8 +314,8 @@ static status append_others(const struct cuda_gemm_context *gemm, const char *li
         const struct gemm_plan *ours =
             kind == LINE_OURS ? find_plan((struct cuda_gemm_context *)gemm, &plan.key) : NULL;
         if (kind == LINE_FOREIGN || (kind == LINE_OURS && (ours == NULL || !ours->tuned))) {
-            TRY(append(out, line, bytes));
-            TRY(append(out, "\n", 1));
+            TRY(append_text(out, line, bytes));
+            TRY(append_text(out, "\n", 1));
         }
     }
     return STATUS_OK;
@@ -332,9 +332,10 @@ static status write_file(const struct cuda_gemm_context *gemm, const char *path,
         TRY(file_make_folders(folder));
     }
     status result = gemm_file_format(gemm, &own_lines);
-    KEEP_FIRST(result, append(&t, FILE_HEADER, sizeof FILE_HEADER - 1));
+    KEEP_FIRST(result, append_text(&t, FILE_HEADER, sizeof FILE_HEADER - 1));
     KEEP_FIRST(result, lines != NULL ? append_others(gemm, lines, &t) : STATUS_OK);
-    KEEP_FIRST(result, own_lines != NULL ? append(&t, own_lines, strlen(own_lines)) : STATUS_OK);
+    KEEP_FIRST(result,
+               own_lines != NULL ? append_text(&t, own_lines, strlen(own_lines)) : STATUS_OK);
     KEEP_FIRST(result, result == STATUS_OK ? file_write(path, t.data, t.bytes) : STATUS_OK);
     free(own_lines);
     free(t.data);

@@ -9,6 +9,7 @@
 #include <cuda_runtime_api.h>
 #include <math.h>
 
+#include "base/deadlines.h"
 #include "kernels/cuda/gemm.h"
 
 enum { CANDIDATES_MAX = GEMM_FUSIONS_MAX * GEMM_ALGORITHMS_MAX, FINALISTS = 4, ROUNDS = 5 };
@@ -45,7 +46,7 @@ static status run_once(const struct stopwatch *watch, struct gemm_plan *plan,
         return STATUS_OK;
     }
     WATCH_CHECK(cudaEventRecord(watch->end, stream));
-    TRY(device_wait(k->device, k->stream, CUDA_WAIT_SECONDS));
+    TRY(device_wait(k->device, k->stream, DEADLINE_DEVICE_SECONDS));
     WATCH_CHECK(cudaEventElapsedTime(&milliseconds, watch->begin, watch->end));
     *seconds = milliseconds / 1e3f;
     return STATUS_OK;
@@ -139,10 +140,9 @@ status gemm_tune_plan(struct kernels *k, struct gemm_plan *plan)
     struct stopwatch watch = {.k = k};
     WATCH_CHECK(cudaEventCreateWithFlags(&watch.begin, cudaEventDefault));
     cudaError_t error = cudaEventCreateWithFlags(&watch.end, cudaEventDefault);
-    status result = error == cudaSuccess
-                        ? choose_fastest(&watch, plan)
-                        : status_raise(STATUS_INTERNAL, __FILE__, __LINE__, "tuning a GEMM: %s",
-                                       cudaGetErrorString(error));
+    status result = error == cudaSuccess ? choose_fastest(&watch, plan)
+                                         : RAISE_STATUS(STATUS_INTERNAL, "tuning a GEMM: %s",
+                                                        cudaGetErrorString(error));
     (void)cudaEventDestroy(watch.begin);
     if (error == cudaSuccess) {
         (void)cudaEventDestroy(watch.end);

@@ -9,8 +9,7 @@
  *           GPU_SHARED_DYNAMIC) and no <<<>>> (use GPU_LAUNCH; put a template name that contains
  *           commas in parentheses)
  * sm_90a    GPU_HAS_SM90 is defined where mbarrier, TMA and wgmma are available. The same file
- * builds
- *           for sm_80 and sm_90a
+ *           builds for sm_80 and sm_90a
  * Source    PTX ISA 9.0, the sections named like the instructions */
 #pragma once
 
@@ -275,7 +274,7 @@ template <int REGISTERS> GPU_INLINE void gpu_registers_lower()
 }
 /* Marks the accumulators of a completed wgmma as written, so that the compiler moves no read of
  * them before the wait. */
-template <int N> GPU_INLINE void gpu_wgmma_settle(float (&d)[N][4])
+template <int N> GPU_INLINE void gpu_wgmma_order_reads(float (&d)[N][4])
 {
 #pragma unroll
     for (int i = 0; i < N; i++) {

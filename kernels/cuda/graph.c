@@ -11,8 +11,8 @@
  *
  * Segments  A copy, a memset, an event or a wait of the stream, and an allocation or a release of
  *           memory, end a segment of the region: the deferred launches start before it. Therefore
- *           NCCL, whose stream waits for an event of this one, is outside of graphs, and no graph
- *           allocates or waits.
+ *           no graph allocates or waits. NCCL is outside of graphs, because its stream waits for an
+ *           event of this one.
  * Memory    Host: arguments, about 100 KiB for each region of a 12-layer model. Device: the memory
  *           of CUDA's graphs.
  * Source    CUDA Runtime API 13.0: Graph Management; Stream Management, cudaStreamBeginCapture */
@@ -67,7 +67,7 @@ struct cuda_graphs {
     struct region *regions[REGIONS_MAX];
 };
 
-/* The graphs whose region the calling thread has begun; NULL: none. */
+/* The graphs with a region that the calling thread has begun; NULL: none. */
 static _Thread_local struct cuda_graphs *active_graphs;
 
 static cudaStream_t get_stream(const struct kernels *k)

@@ -1,7 +1,7 @@
 /* Linear layers: cuBLASLt computes the GEMMs (gemm.c); the kernels here compute activations and
  * bias gradients.
  *
- * Forward   a = x w^T + bias;  y = act(a). `kept`, saved for the backward pass, is a.
+ * Forward   a = x w^T + bias;  y = act(a);  saved = a, for the backward pass.
  * Backward  dx = (dy w) act'(a);  dw (+)= dy^T x;  dbias (+)= column sums of dy
  * Launch    block 256. Element-wise kernels: grid ceil(N ceil(M / 8) / 256), a thread for eight
  *           elements. Column sums: grid (ceil(M / 256), min(N, CUDA_COLUMN_SLICES)), 8 KiB of
@@ -152,7 +152,7 @@ extern "C" status cuda_activation_apply(struct kernels *k, struct tensor y, stru
     return launch_activation<false>(k, y, tensor_absent(), a, act);
 }
 
-extern "C" status cuda_linear_forward(struct kernels *k, struct tensor y, struct tensor kept,
+extern "C" status cuda_linear_forward(struct kernels *k, struct tensor y, struct tensor saved,
                                       struct tensor x, struct tensor w, struct tensor bias,
                                       enum activation act)
 {
@@ -163,13 +163,13 @@ extern "C" status cuda_linear_forward(struct kernels *k, struct tensor y, struct
     p.transpose_b = true;
     p.bias = bias;
     p.act = act;
-    p.aux = kept;
+    p.aux = saved;
     return cuda_gemm_run(k, &p);
 }
 
 extern "C" status cuda_linear_backward_input(struct kernels *k, struct tensor dx, struct tensor dy,
                                              struct tensor w, enum activation act,
-                                             struct tensor kept)
+                                             struct tensor saved)
 {
     struct cuda_gemm p = {};
     p.c = dx;
@@ -177,7 +177,7 @@ extern "C" status cuda_linear_backward_input(struct kernels *k, struct tensor dx
     p.b = w;
     p.act = act;
     p.derivative = act != ACTIVATION_NONE;
-    p.aux = kept;
+    p.aux = saved;
     return cuda_gemm_run(k, &p);
 }
 
@@ -193,15 +193,15 @@ extern "C" status cuda_linear_add(struct kernels *k, struct tensor y, struct ten
     return cuda_gemm_run(k, &p);
 }
 
-/* Saves y in `kept` before it applies the activation: dropout with probability 0 is a copy. */
-extern "C" status cuda_activation_forward(struct kernels *k, struct tensor y, struct tensor kept,
+/* Copies y to `saved` before it applies the activation: dropout with probability 0 is a copy. */
+extern "C" status cuda_activation_forward(struct kernels *k, struct tensor y, struct tensor saved,
                                           enum activation act)
 {
     if (y.rows == 0) {
         return STATUS_OK;
     }
-    if (kept.data != NULL) {
-        TRY(cuda_dropout_apply(k, kept, y, {}));
+    if (saved.data != NULL) {
+        TRY(cuda_dropout_apply(k, saved, y, {}));
     }
     return cuda_activation_apply(k, y, y, act);
 }
@@ -219,9 +219,9 @@ extern "C" status cuda_op_scale(struct kernels *k, struct tensor x, float factor
 }
 
 extern "C" status cuda_activation_backward(struct kernels *k, struct tensor dx, struct tensor dy,
-                                           struct tensor kept, enum activation act)
+                                           struct tensor saved, enum activation act)
 {
-    return dx.rows == 0 ? STATUS_OK : launch_activation<true>(k, dx, dy, kept, act);
+    return dx.rows == 0 ? STATUS_OK : launch_activation<true>(k, dx, dy, saved, act);
 }
 
 extern "C" status cuda_fill_rows(struct kernels *k, struct tensor c, struct tensor row)

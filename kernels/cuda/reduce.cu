@@ -1,19 +1,19 @@
 /* Reductions: sums of squares and loss statistics in double precision, and sums over the rows of
  * partial results.
  *
- *   sum_of_squares:  out = sum_i x_i^2
- *   op_loss_stats:      out = (sum of losses, counted rows, correct predictions, sum of entropies)
- *   reduce_parts:    out[c] (+)= sum_r parts[r, c]
+ *   op_sum_of_squares: out = sum_i x_i^2
+ *   op_loss_stats:     out = (sum of losses, counted rows, correct predictions, sum of entropies)
+ *   reduce_parts:      out[c] (+)= sum_r parts[r, c]
  *
  * Order     A slice is split into blocks of REDUCE_ELEMS elements, independent of the GPU. A thread
  *           sums every 256th element, a tree adds the sums of the threads, and one block adds the
  *           sums of the blocks in the same way. NaN and infinity propagate
- * Launch    sum_of_squares: a block of 256 threads for each slice, then one block; 2 KiB of shared
- *           memory. op_loss_stats: one block of 512 threads, 4 KiB. reduce_parts: block 32 x 8,
- *           grid ceil(columns / 32), 1 KiB. op_add: grid ceil(count / 256), block 256 */
+ * Launch    op_sum_of_squares: a block of 256 threads for each slice, then one block; 2 KiB of
+ *           shared memory. op_loss_stats: one block of 512 threads, 4 KiB. reduce_parts: block
+ *           32 x 8, grid ceil(columns / 32), 1 KiB. op_add: grid ceil(count / 256), block 256 */
 #include "kernels/cuda/operation.cuh"
 
-enum { REDUCE_THREADS = 256, TALLY_THREADS = 512, REDUCE_ELEMS = 16384 };
+enum { REDUCE_THREADS = 256, STATS_THREADS = 512, REDUCE_ELEMS = 16384 };
 
 __global__ void __launch_bounds__(REDUCE_THREADS)
     sum_squares_of_slices(double *parts, const float *x, int64_t count, int64_t slice)
@@ -47,12 +47,12 @@ __global__ void __launch_bounds__(REDUCE_THREADS)
 }
 
 /* One block suffices: a row is small compared with the logits that it comes from. */
-__global__ void __launch_bounds__(TALLY_THREADS)
+__global__ void __launch_bounds__(STATS_THREADS)
     sum_loss_stats(double *out, const struct loss_rows t, int64_t rows)
 {
-    GPU_SHARED(double, scratch, TALLY_THREADS);
+    GPU_SHARED(double, scratch, STATS_THREADS);
     double sums[4] = {};
-    for (int64_t i = threadIdx.x; i < rows; i += TALLY_THREADS) {
+    for (int64_t i = threadIdx.x; i < rows; i += STATS_THREADS) {
         bool is_counted = t.targets[i] != t.ignored;
         sums[0] += static_cast<double>(t.losses[i]);
         sums[1] += is_counted;
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(TALLY_THREADS)
     int value_count = t.entropies != nullptr ? 4 : t.argmax != nullptr ? 3 : 2;
 #pragma unroll
     for (int j = 0; j < 4; j++) {
-        double sum = j < value_count ? block_sum<TALLY_THREADS>(sums[j], scratch) : 0.0;
+        double sum = j < value_count ? block_sum<STATS_THREADS>(sums[j], scratch) : 0.0;
         if (threadIdx.x == 0 && j < value_count) {
             out[j] = sum;
         }
@@ -119,7 +119,8 @@ extern "C" status cuda_reduce_doubles(struct kernels *k, double *out, const doub
     return STATUS_OK;
 }
 
-extern "C" status cuda_sum_of_squares(struct kernels *k, double *out, const float *x, int64_t count)
+extern "C" status cuda_op_sum_of_squares(struct kernels *k, double *out, const float *x,
+                                         int64_t count)
 {
     int64_t slice = cuda_reduce_slice(count, 1);
     int64_t blocks = (count + slice - 1) / slice;
@@ -139,7 +140,7 @@ extern "C" status cuda_sum_of_squares(struct kernels *k, double *out, const floa
 extern "C" status cuda_op_loss_stats(struct kernels *k, double *out, const struct loss_rows *t,
                                      int64_t rows)
 {
-    LAUNCH(k, sum_loss_stats, 1, TALLY_THREADS, 0, out, *t, rows);
+    LAUNCH(k, sum_loss_stats, 1, STATS_THREADS, 0, out, *t, rows);
     return STATUS_OK;
 }
 

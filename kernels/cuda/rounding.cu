@@ -19,8 +19,8 @@ __global__ void __launch_bounds__(ROUNDING_THREADS)
     }
 }
 
-extern "C" status cuda_weights_round(struct kernels *k, bf16 *copy, const float *weights,
-                                     int64_t count, const struct rounding *rounding)
+extern "C" status cuda_op_round_weights(struct kernels *k, bf16 *copy, const float *weights,
+                                        int64_t count, const struct rounding *rounding)
 {
     LAUNCH(k, round_weights, count_blocks(count, ROUNDING_THREADS * EIGHT), ROUNDING_THREADS, 0,
            copy, weights, count, *rounding);

@@ -4,7 +4,7 @@
  *
  * The result equals f32_to_bf16_stochastic with the bits of random_u16, as on the CPU. Eight
  * consecutive elements of the whole parameter, from a multiple of eight on, share one Philox block.
- * A thread whose eight elements are not such a group generates every block that they lie in. */
+ * If the eight elements of a thread are not such a group, it generates both of their blocks. */
 #pragma once
 
 #include "kernels/cuda/philox.cuh"

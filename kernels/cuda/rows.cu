@@ -101,15 +101,15 @@ __global__ void __launch_bounds__(ROWS_THREADS) scatter_set_rows(const rows_job<
         }                                                                                          \
     } while (0)
 
-extern "C" status cuda_gather_rows(struct kernels *k, struct tensor y, struct tensor x,
-                                   const int32_t *rows)
+extern "C" status cuda_op_gather_rows(struct kernels *k, struct tensor y, struct tensor x,
+                                      const int32_t *rows)
 {
     ROWS_LAUNCH(gather_rows_kernel, y.rows, x, y, rows);
     return STATUS_OK;
 }
 
-extern "C" status cuda_scatter_rows(struct kernels *k, struct tensor dx, struct tensor dy,
-                                    const int32_t *rows, bool overwrite)
+extern "C" status cuda_op_scatter_rows(struct kernels *k, struct tensor dx, struct tensor dy,
+                                       const int32_t *rows, bool overwrite)
 {
     if (overwrite) {
         ROWS_LAUNCH(scatter_set_rows, dx.rows, dx, dy, rows);

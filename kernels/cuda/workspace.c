@@ -8,11 +8,6 @@ static int64_t min_int64(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-static size_t align_bytes(size_t bytes)
-{
-    return (bytes + 63) / 64 * 64;
-}
-
 /* ---- sizes for single operations ---- */
 
 int64_t cuda_logits_stride(int64_t vocabulary)
@@ -40,7 +35,7 @@ size_t cuda_column_sums_scratch(int64_t columns)
 size_t cuda_sort_scratch(int64_t count)
 {
     const size_t counters = 8 << 20;
-    return align_bytes((size_t)count * 5 * sizeof(int32_t)) + counters;
+    return cuda_align_bytes((size_t)count * 5 * sizeof(int32_t)) + counters;
 }
 
 /* ---- upper bounds from the limits of a context ---- */
@@ -48,13 +43,13 @@ size_t cuda_sort_scratch(int64_t count)
 static size_t get_norm_scratch(const struct kernels_limits *limits)
 {
     size_t blocks = (size_t)min_int64(limits->rows, CUDA_NORM_BLOCKS);
-    return align_bytes(blocks * 2 * (size_t)limits->width * sizeof(float));
+    return cuda_align_bytes(blocks * 2 * (size_t)limits->width * sizeof(float));
 }
 
 static size_t get_embedding_scratch(const struct kernels_limits *limits)
 {
-    size_t ids = align_bytes((size_t)limits->rows * sizeof(int32_t));
-    return 2 * ids + align_bytes(cuda_sort_scratch(limits->rows));
+    size_t ids = cuda_align_bytes((size_t)limits->rows * sizeof(int32_t));
+    return 2 * ids + cuda_align_bytes(cuda_sort_scratch(limits->rows));
 }
 
 /* Returns the width of the widest output of a layer. */
@@ -67,26 +62,27 @@ static int64_t get_widest_output(const struct kernels_limits *limits)
 
 static size_t get_linear_scratch(const struct kernels_limits *limits)
 {
-    return align_bytes(cuda_column_sums_scratch(get_widest_output(limits)));
+    return cuda_align_bytes(cuda_column_sums_scratch(get_widest_output(limits)));
 }
 
 static size_t get_classifier_scratch(enum dtype dtype, int64_t rows,
                                      const struct kernels_limits *limits)
 {
     int64_t count = min_int64(rows, limits->rows);
-    size_t bytes = align_bytes(cuda_logits_bytes(count, limits->vocabulary));
+    size_t bytes = cuda_align_bytes(cuda_logits_bytes(count, limits->vocabulary));
     if (limits->vocabulary_shards > 1) {
-        bytes += align_bytes(cuda_row_stats_bytes(count, 1)) +
-                 align_bytes(cuda_row_stats_bytes(count, limits->vocabulary_shards));
+        bytes += cuda_align_bytes(cuda_row_stats_bytes(count, 1)) +
+                 cuda_align_bytes(cuda_row_stats_bytes(count, limits->vocabulary_shards));
     }
-    bytes += limits->training ? align_bytes(cuda_column_sums_scratch(limits->vocabulary)) : 0;
+    bytes += limits->training ? cuda_align_bytes(cuda_column_sums_scratch(limits->vocabulary)) : 0;
     bool separate = limits->training && dtype == DTYPE_BF16;
-    return bytes + (separate ? align_bytes(cuda_logits_bytes(count, limits->vocabulary) / 2) : 0);
+    return bytes +
+           (separate ? cuda_align_bytes(cuda_logits_bytes(count, limits->vocabulary) / 2) : 0);
 }
 
 static size_t get_attention_scratch(const struct kernels_limits *limits)
 {
-    return align_bytes((size_t)(limits->rows * limits->heads) * sizeof(float));
+    return cuda_align_bytes((size_t)(limits->rows * limits->heads) * sizeof(float));
 }
 
 /* Operations run one at a time and each releases its scratch, so this is the maximum over the
@@ -98,7 +94,7 @@ size_t cuda_scratch_bytes(enum dtype dtype, int64_t classifier_rows,
         get_norm_scratch(limits),
         get_embedding_scratch(limits),
         get_linear_scratch(limits),
-        align_bytes((CUDA_REDUCE_BLOCKS_MAX + 1) * sizeof(double)),
+        cuda_align_bytes((CUDA_REDUCE_BLOCKS_MAX + 1) * sizeof(double)),
         get_classifier_scratch(dtype, classifier_rows, limits),
         get_attention_scratch(limits),
     };
@@ -122,8 +118,8 @@ int64_t cuda_classifier_rows(const struct kernels_limits *limits)
 size_t cuda_gemm_vector_bytes(const struct kernels_limits *limits)
 {
     int64_t widest = get_widest_output(limits);
-    return align_bytes((size_t)(limits->vocabulary > widest ? limits->vocabulary : widest) *
-                       sizeof(float));
+    return cuda_align_bytes((size_t)(limits->vocabulary > widest ? limits->vocabulary : widest) *
+                            sizeof(float));
 }
 
 size_t cuda_workspace_bytes(enum dtype dtype, const struct kernels_limits *limits)

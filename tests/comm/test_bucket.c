@@ -1,6 +1,6 @@
 /* Tests gradient buckets: all-reduce and reduce-scatter, transient segments, ranks with fewer
- * micro-batches than others, deterministic order, bf16 transport, and the all-gather of shards.
- * Values are small integers, so that sums are exact in any order. In deterministic order they are
+ * micro-batches than others, reproducible sums, bf16 transport, and the all-gather of shards.
+ * Values are small integers, so that sums are exact in any order. Reproducible sums are
  * not integers, so that the order matters. */
 #include "comm/bucket.h"
 #include "tests/check.h"
@@ -23,33 +23,33 @@ static int64_t count_elements(void)
 }
 
 /* Options of the buckets under test (bucket.h). */
-static int64_t deterministic_order;
+static int64_t reproducible_micro_batches;
 static bool bf16_transport;
 
 static float get_value(int source, int64_t element, int64_t micro_batch, int step)
 {
     float integer =
         (float)((element * 7 + micro_batch * 131 + step * 17 + source * 1009) % 1001 - 500);
-    return deterministic_order > 0 ? 0.1F * integer : integer;
+    return reproducible_micro_batches > 0 ? 0.1F * integer : integer;
 }
 
 /* Returns the number of micro-batches of a rank. Odd ranks have one less, as for a global batch of
- * an odd size. In deterministic order the last ranks have one less. */
+ * an odd size. For reproducible sums the last ranks have one less. */
 static int64_t count_micro_batches(int source, int64_t micro_batches)
 {
-    if (deterministic_order > 0) {
-        return (deterministic_order - source + ranks - 1) / ranks;
+    if (reproducible_micro_batches > 0) {
+        return (reproducible_micro_batches - source + ranks - 1) / ranks;
     }
     return micro_batches > 1 ? micro_batches - source % 2 : micro_batches;
 }
 
 static float compute_sum(int64_t element, int64_t micro_batches, int step)
 {
-    float sum = deterministic_order > 0 ? get_value(0, element, 0, step) : 0;
-    for (int64_t i = 1; i < deterministic_order; i++) {
+    float sum = reproducible_micro_batches > 0 ? get_value(0, element, 0, step) : 0;
+    for (int64_t i = 1; i < reproducible_micro_batches; i++) {
         sum += get_value((int)(i % ranks), element, i / ranks, step);
     }
-    if (deterministic_order > 0) {
+    if (reproducible_micro_batches > 0) {
         return sum;
     }
     for (int r = 0; r < ranks; r++) {
@@ -71,7 +71,7 @@ static void run_backward(struct bucket_set *set, int64_t micro_batch, int step)
         float *gradients = bucket_gradient(set, first);
         for (int64_t e = 0; e < counts[s]; e++) {
             float value = get_value(rank, first + e, micro_batch, step);
-            gradients[e] = deterministic_order > 0 ? value : gradients[e] + value;
+            gradients[e] = reproducible_micro_batches > 0 ? value : gradients[e] + value;
         }
         if (s % 2 == rank % 2) { /* ranks may advance in different steps */
             CHECK_OK(bucket_advance(set, first + counts[s] / 2));
@@ -157,7 +157,7 @@ static void test_buckets(int64_t bucket_elems, bool scatter, bool transient, int
                                      .bucket_elems = bucket_elems,
                                      .scatter = scatter,
                                      .micro_batches = micro_batches,
-                                     .deterministic_order = deterministic_order,
+                                     .reproducible_micro_batches = reproducible_micro_batches,
                                      .bf16_transport = bf16_transport};
     struct bucket_set *set = NULL;
     unsigned short *shared = NULL, *own = malloc((size_t)count_elements() * sizeof *own);
@@ -202,7 +202,7 @@ static void test_memory(void)
     bucket_memory_bytes(&options, 1, 0, &shared, &own);
     CHECK_EQUAL(shared, (1000 + 2 * 900) * 4); /* a single rank sends nothing */
     options.bf16_transport = false;
-    options.deterministic_order = 7;
+    options.reproducible_micro_batches = 7;
     all = 0;
     for (int r = 0; r < 3; r++) {
         bucket_memory_bytes(&options, 3, r, &shared, &own);
@@ -224,13 +224,13 @@ int main(int argc, char **argv)
             test_buckets(bucket_sizes[i], true, false, micro_batches);
             test_buckets(bucket_sizes[i], true, true, micro_batches);
             if (strcmp(comm_kind(world), "self") != 0 && strcmp(comm_kind(world), "mpi") != 0) {
-                continue; /* deterministic order needs host memory */
+                continue; /* reproducible sums need host memory */
             }
-            deterministic_order = micro_batches * ranks - (micro_batches > 1);
+            reproducible_micro_batches = micro_batches * ranks - (micro_batches > 1);
             test_buckets(bucket_sizes[i], false, false, micro_batches);
             test_buckets(bucket_sizes[i], true, false, micro_batches);
             test_buckets(bucket_sizes[i], true, true, micro_batches);
-            deterministic_order = 0;
+            reproducible_micro_batches = 0;
         }
     }
     bf16_transport = true;

@@ -55,18 +55,18 @@ static const struct nccl_config *get_last_config(void)
     return config();
 }
 
-static void test_nccl_config(bool reproducible)
+static void test_nccl_config(bool deterministic)
 {
     struct comm *comm = NULL;
-    struct comm_device_options options = {.reproducible = reproducible};
+    struct comm_device_options options = {.deterministic = deterministic};
     CHECK_OK(device_create(DEVICE_CPU, 0, &options.device));
     CHECK_OK(comm_self_create(&comm));
     CHECK_OK(comm_nccl_create(comm, &options, &comm));
     const struct nccl_config *config = get_last_config();
     const char *nvls = getenv("NCCL_NVLS_ENABLE");
-    CHECK(reproducible ? nvls != NULL && strcmp(nvls, "0") == 0 : nvls == NULL);
-    CHECK(reproducible ? config->collnet_enable == 0
-                       : config->collnet_enable == NCCL_UNDEFINED_INT);
+    CHECK(deterministic ? nvls != NULL && strcmp(nvls, "0") == 0 : nvls == NULL);
+    CHECK(deterministic ? config->collnet_enable == 0
+                        : config->collnet_enable == NCCL_UNDEFINED_INT);
     CHECK(config->max_ctas > 0 && config->split_share == NCCL_UNDEFINED_INT);
     CHECK_OK(comm_destroy(&comm));
     CHECK_OK(device_destroy(&options.device));

@@ -203,10 +203,10 @@ static struct loader_options make_options(const struct loader_source *source, in
 /* Returns row j of response s, counted from the first row of its prompt; -1: no such row. */
 static int32_t find_row(const struct batch *b, int64_t s, int32_t j)
 {
-    if (b->shared_prefix_offsets == NULL) {
+    if (b->preference_pairs.shared_prefix_offsets == NULL) {
         return b->cu_rows[s] + j < b->cu_rows[s + 1] ? b->cu_rows[s] + j : -1;
     }
-    const int32_t *branch = b->shared_prefix_offsets + s / 2 * 2;
+    const int32_t *branch = b->preference_pairs.shared_prefix_offsets + s / 2 * 2;
     int32_t first = b->cu_rows[s / 2], end = b->cu_rows[s / 2 + 1] - first;
     if (s % 2 == 0) {
         return j < branch[1] ? first + j : -1;
@@ -232,9 +232,9 @@ static void describe_pair(const struct batch *b, int64_t i, char *out, size_t by
         }
         used += (size_t)snprintf(out + used, bytes - used, "| ");
     }
-    if (b->reference_logps != NULL) {
-        snprintf(out + used, bytes - used, "%g %g", b->reference_logps[2 * i],
-                 b->reference_logps[2 * i + 1]);
+    if (b->preference_pairs.reference_logps != NULL) {
+        snprintf(out + used, bytes - used, "%g %g", b->preference_pairs.reference_logps[2 * i],
+                 b->preference_pairs.reference_logps[2 * i + 1]);
     }
 }
 

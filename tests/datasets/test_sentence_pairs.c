@@ -358,24 +358,24 @@ struct sample { /* an example as a batch contains it */
 
 static void read_sample(const struct batch *b, int64_t index, struct sample *out)
 {
-    *out = (struct sample){.next_sentence = b->next_sentence[index]};
+    *out = (struct sample){.next_sentence = b->sentence_pairs.next_sentence[index]};
     int32_t first = b->cu_rows[index], end = b->cu_rows[index + 1];
     out->tokens = end - first;
     CHECK(out->tokens > 0 && out->tokens <= T && out->tokens <= b->longest);
-    for (int64_t m = 0; m < b->masked; m++) {
-        CHECK(m == 0 || b->masked_rows[m] > b->masked_rows[m - 1]);
-        bool none = b->masked_ids[m] == BATCH_IGNORED; /* the batch has no prediction */
-        CHECK(!none || (b->masked == 1 && b->masked_rows[m] == 0));
-        if (b->masked_rows[m] >= first && b->masked_rows[m] < end && !none) {
+    for (int64_t m = 0; m < b->outputs.count; m++) {
+        CHECK(m == 0 || b->outputs.rows[m] > b->outputs.rows[m - 1]);
+        bool none = b->outputs.targets[m] == BATCH_IGNORED; /* the batch has no prediction */
+        CHECK(!none || (b->outputs.count == 1 && b->outputs.rows[m] == 0));
+        if (b->outputs.rows[m] >= first && b->outputs.rows[m] < end && !none) {
             CHECK(out->predictions < MAX_PREDICTIONS);
-            out->positions[out->predictions] = b->masked_rows[m] - first;
-            out->labels[out->predictions++] = b->masked_ids[m];
+            out->positions[out->predictions] = b->outputs.rows[m] - first;
+            out->labels[out->predictions++] = b->outputs.targets[m];
         }
     }
     int64_t targets = 0;
     for (int32_t row = first; row < end; row++) {
         out->ids[row - first] = b->inputs[row];
-        out->segments[row - first] = b->segment_ids[row];
+        out->segments[row - first] = b->token_type_ids[row];
         CHECK_EQUAL(b->positions[row], row - first);
         bool target = b->targets[row] != BATCH_IGNORED;
         CHECK(!target || b->targets[row] == out->labels[targets]);
@@ -406,7 +406,7 @@ static void read_rank(struct loader_options o, int64_t steps, struct sample *lis
             examples += b.sequences;
         }
         if (o.count_global_batch) { /* every batch has the totals of the rank */
-            CHECK(b.rank_counts.rows == rows && b.rank_counts.masked == masked &&
+            CHECK(b.rank_counts.rows == rows && b.rank_counts.outputs == masked &&
                   b.rank_counts.examples == examples);
         }
     }

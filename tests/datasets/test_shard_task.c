@@ -223,14 +223,14 @@ static void test_classify(void)
                 struct batch b;
                 bool last;
                 CHECK_OK(loader_next(loaders[r], &b, &last, &end));
-                CHECK(end || b.first_masked == (ranks == 1 ? masked_count % 4 : 0));
-                masked_count += b.masked;
-                CHECK_EQUAL(b.masked, b.sequences);
+                CHECK(end || b.outputs.first == (ranks == 1 ? masked_count % 4 : 0));
+                masked_count += b.outputs.count;
+                CHECK_EQUAL(b.outputs.count, b.sequences);
                 for (int64_t i = 0; i < b.sequences; i++) {
-                    CHECK_EQUAL(b.labels[i], numbers[b.samples[i]]);
-                    CHECK_EQUAL(b.masked_rows[i], b.cu_rows[i]);
-                    CHECK_EQUAL(b.example_rows[i + 1], i + 1);
-                    CHECK_EQUAL(b.segment_ids[b.cu_rows[i + 1] - 1], b.samples[i] == 1);
+                    CHECK_EQUAL(b.task.labels[i], numbers[b.samples[i]]);
+                    CHECK_EQUAL(b.outputs.rows[i], b.cu_rows[i]);
+                    CHECK_EQUAL(b.outputs.example_rows[i + 1], i + 1);
+                    CHECK_EQUAL(b.token_type_ids[b.cu_rows[i + 1] - 1], b.samples[i] == 1);
                     sample_sums[r] += b.samples[i];
                 }
             }
@@ -256,8 +256,8 @@ static void test_regress(void)
     for (end = false; !end; samples += b.sequences) {
         CHECK_OK(loader_next(loader, &b, &last, &end));
         for (int64_t i = 0; i < b.sequences; i++) {
-            CHECK(b.float_labels[i] == numbers[b.samples[i]] && b.labels == NULL);
-            CHECK_EQUAL(b.masked_rows[i], b.cu_rows[i + 1] - 1);
+            CHECK(b.task.float_labels[i] == numbers[b.samples[i]] && b.task.labels == NULL);
+            CHECK_EQUAL(b.outputs.rows[i], b.cu_rows[i + 1] - 1);
         }
     }
     CHECK_EQUAL(samples, 3);
@@ -288,9 +288,11 @@ static void test_classify_tokens(void)
     CHECK_EQUAL(report.label_count, 2);
     struct loader *loader =
         open_first_batch(wordpiece, "words/train-*.h5", EXAMPLE_CLASSIFY_TOKENS, false, &b);
-    CHECK(b.sequences == 2 && b.masked == 3 && b.example_rows[1] == 2 && b.example_rows[2] == 3);
-    CHECK(b.labels[0] == 0 && b.labels[1] == 1 && b.labels[2] == 1);
-    CHECK(b.masked_rows[0] == 1 && b.masked_rows[1] == 2 && b.masked_rows[2] == b.cu_rows[1] + 1);
+    CHECK(b.sequences == 2 && b.outputs.count == 3 && b.outputs.example_rows[1] == 2 &&
+          b.outputs.example_rows[2] == 3);
+    CHECK(b.task.labels[0] == 0 && b.task.labels[1] == 1 && b.task.labels[2] == 1);
+    CHECK(b.outputs.rows[0] == 1 && b.outputs.rows[1] == 2 &&
+          b.outputs.rows[2] == b.cu_rows[1] + 1);
     CHECK(b.cu_rows[1] > 4); /* the second word has several tokens */
     CHECK_OK(loader_close(&loader));
     CHECK_OK(prepare_shards(prepare_classify_tokens, bpe, "a.jsonl",
@@ -299,7 +301,7 @@ static void test_classify_tokens(void)
     loader = open_first_batch(bpe, "words/train-*.h5", EXAMPLE_CLASSIFY_TOKENS, true, &b);
     char *text = NULL;
     CHECK_OK(tokenizer_decode(bpe, b.inputs, b.rows, false, &text, NULL));
-    CHECK(strcmp(text, " the user") == 0 && b.labels[0] == 1 && b.labels[1] == 0);
+    CHECK(strcmp(text, " the user") == 0 && b.task.labels[0] == 1 && b.task.labels[1] == 0);
     free(text);
     CHECK_OK(loader_close(&loader));
 }
@@ -402,15 +404,16 @@ static void test_answer(void)
     bool last, end;
     CHECK_OK(loader_open(&options, &loader));
     CHECK_OK(loader_next(loader, &b, &last, &end));
-    CHECK(b.masked == b.rows && b.masked_rows[b.rows - 1] == b.rows - 1);
-    CHECK(b.labels[0] == 0 && b.labels[1] == 0);
-    CHECK(b.segment_ids[0] == 0 && b.segment_ids[b.cu_rows[1] - 1] == 1);
-    CHECK(b.next_sentence[0] == 0 && b.next_sentence[1] == 0);
+    CHECK(b.outputs.count == b.rows && b.outputs.rows[b.rows - 1] == b.rows - 1);
+    CHECK(b.task.labels[0] == 0 && b.task.labels[1] == 0);
+    CHECK(b.token_type_ids[0] == 0 && b.token_type_ids[b.cu_rows[1] - 1] == 1);
+    CHECK(b.task.dataset_rows[0] == 0 && b.task.dataset_rows[1] == 0);
     int64_t position = 0;
-    while (b.segment_ids[position] == 0) {
+    while (b.token_type_ids[position] == 0) {
         position++;
     }
-    CHECK(b.targets[position] == 0 && b.targets[position + 1] == EXAMPLE_AFTER_SPACE);
+    CHECK(b.task.token_flags[position] == 0 &&
+          b.task.token_flags[position + 1] == EXAMPLE_AFTER_SPACE);
     CHECK_OK(loader_close(&loader));
 }
 
@@ -439,11 +442,12 @@ static void test_choose_and_embed(void)
     struct loader *loader = NULL;
     CHECK_OK(loader_open(&options, &loader));
     CHECK_OK(loader_next(loader, &b, &last, &end));
-    CHECK(b.segments == 5 && b.masked == 5 && b.example_rows[1] == 2 && b.example_rows[2] == 5);
-    CHECK(b.labels[0] == 1 && b.labels[1] == 0);
+    CHECK(b.segments == 5 && b.outputs.count == 5 && b.outputs.example_rows[1] == 2 &&
+          b.outputs.example_rows[2] == 5);
+    CHECK(b.task.labels[0] == 1 && b.task.labels[1] == 0);
     for (int64_t s = 0; s < b.segments; s++) {
-        CHECK(b.masked_rows[s] == b.cu_rows[s] && b.positions[b.cu_rows[s]] == 0);
-        CHECK(b.segment_ids[b.cu_rows[s]] == 0 && b.segment_ids[b.cu_rows[s + 1] - 1] == 1);
+        CHECK(b.outputs.rows[s] == b.cu_rows[s] && b.positions[b.cu_rows[s]] == 0);
+        CHECK(b.token_type_ids[b.cu_rows[s]] == 0 && b.token_type_ids[b.cu_rows[s + 1] - 1] == 1);
     }
     CHECK_OK(loader_close(&loader));
     options.max_texts = 2;
@@ -452,7 +456,8 @@ static void test_choose_and_embed(void)
                             "text,text_pair\nthe list,of files\nyes,no\n", "pairs",
                             (struct prepare_options){.sequence_tokens = 16}, &report));
     loader = open_first_batch(bpe, "pairs/train-*.h5", EXAMPLE_EMBED, true, &b);
-    CHECK(b.sequences == 2 && b.segments == 4 && b.masked == b.rows && b.labels == NULL);
+    CHECK(b.sequences == 2 && b.segments == 4 && b.outputs.count == b.rows &&
+          b.task.labels == NULL);
     CHECK_OK(loader_close(&loader));
 }
 

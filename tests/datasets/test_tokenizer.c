@@ -94,13 +94,13 @@ static void test_reference_ids(void)
     json_decref(expected);
 }
 
-static void check_words(struct pretokenise_scanner *scanner, const char *name, const json_t *text,
+static void check_words(struct pretokenizer_scanner *scanner, const char *name, const json_t *text,
                         const json_t *lengths)
 {
-    pretokenise_scanner_start(scanner, json_string_value(text), json_string_length(text));
+    pretokenizer_scanner_start(scanner, json_string_value(text), json_string_length(text));
     for (size_t i = 0;; i++) {
         size_t start = 0, end = 0;
-        CHECK_OK(pretokenise_scanner_next(scanner, &start, &end));
+        CHECK_OK(pretokenizer_scanner_next(scanner, &start, &end));
         if ((json_int_t)(end - start) != json_integer_value(json_array_get(lengths, i))) {
             fprintf(stderr, "%s: word %zu of '%.60s' has %zu bytes\n", name, i,
                     json_string_value(text), end - start);
@@ -115,25 +115,25 @@ static void check_words(struct pretokenise_scanner *scanner, const char *name, c
 
 static void test_reference_words(void)
 {
-    static const char *const names[PRETOKENISE_PATTERNS] = {[PRETOKENISE_GPT2] = "gpt2",
-                                                            [PRETOKENISE_LLAMA3] = "llama3",
-                                                            [PRETOKENISE_QWEN2] = "qwen2",
-                                                            [PRETOKENISE_CL100K] = "cl100k",
-                                                            [PRETOKENISE_O200K] = "o200k"};
+    static const char *const names[PRETOKENIZER_PATTERNS] = {[PRETOKENIZER_GPT2] = "gpt2",
+                                                             [PRETOKENIZER_LLAMA3] = "llama3",
+                                                             [PRETOKENIZER_QWEN2] = "qwen2",
+                                                             [PRETOKENIZER_CL100K] = "cl100k",
+                                                             [PRETOKENIZER_O200K] = "o200k"};
     json_t *expected = load_expected();
     const json_t *texts = json_object_get(expected, "texts");
-    for (int pattern = PRETOKENISE_GPT2; pattern < PRETOKENISE_PATTERNS; pattern++) {
+    for (int pattern = PRETOKENIZER_GPT2; pattern < PRETOKENIZER_PATTERNS; pattern++) {
         const json_t *rows = json_object_get(json_object_get(expected, "words"), names[pattern]);
         CHECK_EQUAL(json_array_size(rows), json_array_size(texts));
-        struct pretokeniser *p = NULL;
-        struct pretokenise_scanner *scanner = NULL;
-        CHECK_OK(pretokeniser_create((enum pretokenise_pattern)pattern, &p));
-        CHECK_OK(pretokenise_scanner_create(p, &scanner));
+        struct pretokenizer *p = NULL;
+        struct pretokenizer_scanner *scanner = NULL;
+        CHECK_OK(pretokenizer_create((enum pretokenizer_pattern)pattern, &p));
+        CHECK_OK(pretokenizer_scanner_create(p, &scanner));
         for (size_t i = 0; i < json_array_size(texts); i++) {
             check_words(scanner, names[pattern], json_array_get(texts, i), json_array_get(rows, i));
         }
-        pretokenise_scanner_destroy(scanner);
-        pretokeniser_destroy(p);
+        pretokenizer_scanner_destroy(scanner);
+        pretokenizer_destroy(p);
     }
     json_decref(expected);
 }

@@ -42,7 +42,7 @@ static void check_code_points(const char *flags, const char *expected)
             continue;
         }
         char c[5] = {0}, text[64];
-        size_t length = pretokenise_write_utf8(code, c), used = 0;
+        size_t length = pretokenizer_write_utf8(code, c), used = 0;
         text[used++] = 'a';
         memcpy(text + used, c, length);
         used += length;

@@ -11,6 +11,7 @@
 #include <cuda_runtime_api.h>
 
 extern "C" {
+#include "base/deadlines.h"
 #include "kernels/cuda/cuda.h"
 #include "tests/check.h"
 #include "tests/kernels/on_gpu.h"
@@ -75,7 +76,7 @@ struct run_and_wait<OPERATION> {
     static status call(struct kernels *k, A... arguments)
     {
         TRY(OPERATION(k, arguments...));
-        return device_wait(k->device, k->stream, CUDA_WAIT_SECONDS);
+        return device_wait(k->device, k->stream, DEADLINE_DEVICE_SECONDS);
     }
 };
 

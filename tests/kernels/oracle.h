@@ -64,10 +64,10 @@ void oracle_embedding_backward(struct tensor d_token_table, struct tensor d_posi
                                struct tensor dy, const int32_t *tokens, const int32_t *positions,
                                struct dropout dropout);
 
-/* oracle_gather_rows - gather_rows. */
+/* oracle_gather_rows - op_gather_rows. */
 void oracle_gather_rows(struct tensor y, struct tensor x, const int32_t *rows);
 
-/* oracle_scatter_rows - scatter_rows. */
+/* oracle_scatter_rows - op_scatter_rows. */
 void oracle_scatter_rows(struct tensor dx, struct tensor dy, const int32_t *rows, bool overwrite);
 
 /* oracle_residual_norm_forward - residual_norm_forward.
@@ -116,7 +116,7 @@ void oracle_lamb_moments(double *sums, const float *weights, float *moment1, flo
 void oracle_lamb_apply(float *weights, bf16 *copy, const float *moment1, const float *moment2,
                        int64_t count, const struct adamw *settings);
 
-/* oracle_weights_round - weights_round. */
+/* oracle_weights_round - op_round_weights. */
 void oracle_weights_round(bf16 *copy, const float *weights, int64_t count,
                           const struct rounding *rounding);
 

@@ -195,13 +195,13 @@ static void test_rounding(struct kernels *k, struct kernels *other, int64_t coun
     oracle_weights_round(expected_copy, w, n, rounding);
     struct rounding rest = *rounding;
     rest.offset += half;
-    CHECK_OK(weights_round(k, copy, w, half < n ? half : n, rounding));
+    CHECK_OK(op_round_weights(k, copy, w, half < n ? half : n, rounding));
     if (half < n) {
-        CHECK_OK(weights_round(other, copy + half, w + half, n - half, &rest));
+        CHECK_OK(op_round_weights(other, copy + half, w + half, n - half, &rest));
     }
     CHECK(operation_equal(s.copy, expected));
     rest.stochastic = false;
-    CHECK_OK(weights_round(other, copy, w, n, &rest));
+    CHECK_OK(op_round_weights(other, copy, w, n, &rest));
     for (int64_t i = 0; i < n; i++) {
         CHECK(copy[i] == f32_to_bf16(w[i]));
     }
@@ -226,7 +226,7 @@ static void test_rounding_values(struct kernels *k)
             uint32_t bits = (uint32_t)i << 16 | below[j];
             memcpy((float *)x.data + i, &bits, sizeof bits);
         }
-        CHECK_OK(weights_round(k, copy.data, x.data, all, &rounding));
+        CHECK_OK(op_round_weights(k, copy.data, x.data, all, &rounding));
         oracle_weights_round(expected.data, x.data, all, &rounding);
         CHECK(is_equal_or_nan(copy, expected, 0));
         for (int64_t i = 0; i < all; i++) {
@@ -281,7 +281,7 @@ static void test_rounding_mean(struct kernels *k)
         for (uint64_t step = 0; step < STEPS; step++) {
             const struct rounding rounding = {
                 true, random_key(5, RANDOM_ROUNDING, step, 3), 0, 0, 1, 1};
-            CHECK_OK(weights_round(k, copy.data, x.data, DRAWS, &rounding));
+            CHECK_OK(op_round_weights(k, copy.data, x.data, DRAWS, &rounding));
             count_rounded_up(copy, before, 0xbd46, &up, &same);
             if (step > 0) {
                 CHECK_NEAR(same, DRAWS * p_equal, 5 * sqrt(DRAWS * p_equal * (1 - p_equal)));
@@ -306,17 +306,17 @@ static void test_sums(struct kernels *k, struct kernels *other, int64_t count)
     struct tensor x = operation_random(DTYPE_F32, 1, count, 1, 1e20);
     float *p = x.data;
     double a, b;
-    CHECK_OK(sum_of_squares(k, &a, p, count));
-    CHECK_OK(sum_of_squares(other, &b, p, count));
+    CHECK_OK(op_sum_of_squares(k, &a, p, count));
+    CHECK_OK(op_sum_of_squares(other, &b, p, count));
     CHECK(memcmp(&a, &b, sizeof a) == 0);
     CHECK_NEAR(a, oracle_sum_of_squares(p, count), 1e-12 * a);
     p[count - 1] = INFINITY;
-    CHECK_OK(sum_of_squares(k, &a, p, count));
+    CHECK_OK(op_sum_of_squares(k, &a, p, count));
     CHECK(isinf(a));
     p[count / 2] = NAN;
-    CHECK_OK(sum_of_squares(k, &a, p, count));
+    CHECK_OK(op_sum_of_squares(k, &a, p, count));
     CHECK(isnan(a));
-    CHECK_OK(sum_of_squares(k, &a, p, 0));
+    CHECK_OK(op_sum_of_squares(k, &a, p, 0));
     CHECK(a == 0);
     operation_release(&x);
 }

@@ -36,7 +36,7 @@ static void test_gather(struct kernels *k, const struct shape *s, const int32_t 
     struct tensor x = make_matrix(s, dtype, s->rows, 1);
     struct tensor y = make_matrix(s, dtype, s->count, 2),
                   expected = make_matrix(s, dtype, s->count, 3);
-    CHECK_OK(gather_rows(k, y, x, rows));
+    CHECK_OK(op_gather_rows(k, y, x, rows));
     oracle_gather_rows(expected, x, rows);
     CHECK(operation_equal(y, expected));
     operation_release(&x);
@@ -54,7 +54,7 @@ static void test_scatter(struct kernels *k, const struct shape *s, const int32_t
     if (overwrite) {
         operation_set(dx, NAN); /* previous values must not be read */
     }
-    CHECK_OK(scatter_rows(k, dx, dy, rows, overwrite));
+    CHECK_OK(op_scatter_rows(k, dx, dy, rows, overwrite));
     oracle_scatter_rows(expected, dy, rows, overwrite);
     CHECK(operation_equal(dx, expected));
     operation_release(&dy);
@@ -69,8 +69,8 @@ static void test_errors(struct kernels *k)
     struct tensor x = operation_random(kernels_dtype(k), 9, 4, 1, 1);
     struct tensor y = operation_random(kernels_dtype(k), 2, 4, 1, 1);
     for (int i = 0; i < 3; i++) {
-        CHECK_FAILS(gather_rows(k, y, x, wrong[i]), STATUS_INTERNAL, "row 1");
-        CHECK_FAILS(scatter_rows(k, x, y, wrong[i], false), STATUS_INTERNAL, "row 1");
+        CHECK_FAILS(op_gather_rows(k, y, x, wrong[i]), STATUS_INTERNAL, "row 1");
+        CHECK_FAILS(op_scatter_rows(k, x, y, wrong[i], false), STATUS_INTERNAL, "row 1");
     }
     operation_release(&x);
     operation_release(&y);

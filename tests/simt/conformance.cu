@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(128)
     }
     gpu_wgmma_commit();
     gpu_wgmma_wait<0>();
-    gpu_wgmma_settle(s);
+    gpu_wgmma_order_reads(s);
     uint32_t p[8][4];
     for (int kk = 0; kk < 8; kk++) {
         for (int i = 0; i < 4; i++) {
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(128)
     }
     gpu_wgmma_commit();
     gpu_wgmma_wait<0>();
-    gpu_wgmma_settle(o);
+    gpu_wgmma_order_reads(o);
     for (int i = 0; i < 64; i++) {
         out[i * 128 + threadIdx.x] = gpu_bits(o[i / 4][i % 4]);
     }

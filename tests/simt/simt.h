@@ -459,7 +459,7 @@ inline uint32_t gpu_shared_address(const void *p)
     return static_cast<uint32_t>(static_cast<const unsigned char *>(p) - simt::self->shared);
 }
 void gpu_wgmma_fence();
-template <int N> void gpu_wgmma_settle(float (&)[N][4])
+template <int N> void gpu_wgmma_order_reads(float (&)[N][4])
 {
 }
 template <int N> void gpu_wgmma(float (&d)[N][4], uint64_t a, uint64_t b, bool add, SIMT_HERE)

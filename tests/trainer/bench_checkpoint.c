@@ -85,7 +85,7 @@ int main(int argc, char **argv)
     struct checkpoint_tensor_set sets[2] = {{"model", tensors[0], MATRICES},
                                             {"optimizer", tensors[1], 2 * MATRICES}};
     struct checkpoint_options options = {
-        .run_dir = argv[1], .keep = 1, .async = argc < 5, .world = world, .replicas = world};
+        .run_dir = argv[1], .keep = 1, .async = argc < 5, .world = world, .replica_group = world};
     struct checkpoint *c = NULL;
     CHECK_OK(checkpoint_open(&options, &c));
     CHECK_OK(checkpoint_reserve(c, sets, 2));

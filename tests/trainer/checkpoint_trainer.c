@@ -133,7 +133,7 @@ static status run_job(struct comm *world, char **arguments)
                                          .keep = strtoll(arguments[4], NULL, 10),
                                          .async = strcmp(arguments[5], "async") == 0,
                                          .world = world,
-                                         .replicas = world};
+                                         .replica_group = world};
     struct checkpoint *c = NULL;
     struct checkpoint_info found = {0};
     TRY(checkpoint_open(&options, &c));

@@ -116,7 +116,7 @@ static inline void run_invalidate_gradients(struct run *r)
 static inline void run_update(struct run *r, int64_t step, double count)
 {
     double squares = 0;
-    CHECK_OK(sum_of_squares(r->kernels, &squares, r->gradients, model_elements(r->model)));
+    CHECK_OK(op_sum_of_squares(r->kernels, &squares, r->gradients, model_elements(r->model)));
     double norm = sqrt(squares) / count;
     CHECK_NEAR(norm / r->norms[step], 1, tolerance);
     struct optimizer_slice whole = {.count = model_elements(r->model),

@@ -120,7 +120,7 @@ static struct checkpoint *open_run(const char *name, struct comm *replicas, bool
                                          .keep = 2,
                                          .async = async,
                                          .world = world,
-                                         .replicas = replicas};
+                                         .replica_group = replicas};
     struct checkpoint *c = NULL;
     CHECK_OK(checkpoint_open(&options, &c));
     return c;

@@ -39,7 +39,7 @@ static struct checkpoint *open_run(int64_t keep)
                                          .keep = keep,
                                          .async = true,
                                          .world = world,
-                                         .replicas = world};
+                                         .replica_group = world};
     struct checkpoint *c = NULL;
     CHECK_OK(checkpoint_open(&options, &c));
     return c;

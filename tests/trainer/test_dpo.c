@@ -71,9 +71,10 @@ static void make_micro_batch(const struct setup *s, int first, int count, struct
                   .targets = m->targets,
                   .positions = m->positions,
                   .cu_rows = m->cu_rows,
-                  .shared_prefix_offsets = s->shared_prefix ? m->prefix_offsets : NULL,
                   .samples = m->samples,
-                  .reference_logps = s->reference + RESPONSES * first}};
+                  .kind = BATCH_PREFERENCE_PAIRS,
+                  .preference_pairs = {s->shared_prefix ? m->prefix_offsets : NULL,
+                                       s->reference + RESPONSES * first}}};
     const int32_t *ids = s->ids;
     for (int i = 0; i < first + count; i++) {
         const int32_t *lengths = s->lengths + 3 * i;
@@ -168,16 +169,19 @@ static void run_micro_batch(struct setup *s, const struct objective *o,
     input.first_micro_batch = first_micro_batch;
     CHECK_OK(model_forward(s->model, &input, &hidden));
     struct objective_input views = {
-        .losses = s->losses,
-        .entropies = s->entropies,
-        .mean_logits = s->mean_logits,
-        .argmax = s->argmax,
-        .selected_rows = s->selected_rows,
-        .selected_index = s->selected_index,
-        .selected_targets = s->selected_targets,
-        .row_scales = s->scales,
-        .selected_gradient = s->selected_gradient,
-        .scratch = s->scratch,
+        .scratch =
+            {
+                .losses = s->losses,
+                .entropies = s->entropies,
+                .mean_logits = s->mean_logits,
+                .argmax = s->argmax,
+                .selected_rows = s->selected_rows,
+                .selected_index = s->selected_index,
+                .selected_targets = s->selected_targets,
+                .row_scales = s->scales,
+                .selected_gradient = s->selected_gradient,
+                .host = s->scratch,
+            },
         .preference = p,
         .reference_logps = logps,
     };

@@ -103,7 +103,7 @@ static void check_numbers(const char *name, const char *checkpoint)
                                 .segments = t.texts,
                                 .cu_rows = t.cu_rows,
                                 .longest = t.lengths[0],
-                                .segment_ids = t.segments};
+                                .token_type_ids = t.segments};
     CHECK_OK(model_forward(s.model, &input, &hidden));
     compare_tensor(&t, "hidden", hidden);
     if (s.recipe.objective == OBJECTIVE_CLASSIFY) {

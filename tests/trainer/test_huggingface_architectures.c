@@ -111,7 +111,7 @@ static void check_numbers(const char *name, const char *checkpoint, bool heads)
                                 .segments = b.texts,
                                 .cu_rows = b.cu_rows,
                                 .longest = b.longest,
-                                .segment_ids = b.segments};
+                                .token_type_ids = b.segments};
     CHECK_OK(model_forward(s.model, &input, &hidden));
     compare_tensor(&b, "hidden", hidden);
     if (heads) {

@@ -161,7 +161,7 @@ static void check_outputs(const struct task_case *t, const char *checkpoint)
                                 .segments = texts - 1,
                                 .cu_rows = cu_rows,
                                 .longest = 10,
-                                .segment_ids = segments,
+                                .token_type_ids = segments,
                                 .output_rows = output_rows,
                                 .outputs = outputs};
     run_head(t, &s, &input, texts - 1);

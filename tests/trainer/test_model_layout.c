@@ -175,7 +175,7 @@ int main(int argc, char **argv)
     test_initial_weights(world);
     const struct model_config original = config;
     config.architecture = "bert";
-    config.segments = 2;
+    config.token_types = 2;
     config.next_sentence = config.tied = true;
     for (int ranks = 1; ranks <= 4 && comm_size(world) == 1; ranks++) {
         test_tiling(ranks);

@@ -18,7 +18,7 @@ static const struct cluster simple = {
     .path = "simple.yaml",
     .device = {.memory_gib = 64,
                .peak_tflops = 2,
-               .product_tflops_fp32 = 1,
+               .gemm_tflops_fp32 = 1,
                .attention_tflops_fp32 = 0.5,
                .memory_gb_per_second = 100},
     .node = {.devices = 2, .link = {.gb_per_second = 10, .latency_microseconds = 5}},

@@ -168,7 +168,7 @@ static void train_step(struct training *t, int64_t step)
     if (step == 0) {
         check_logits(t, hidden);
     }
-    struct objective_input views = {.losses = t->losses, .device_sums = sums};
+    struct objective_input views = {.scratch = {.losses = t->losses}, .device_sums = sums};
     objective_input_fill(&views, run->model, &batch, &input, hidden, run->parameter_gradients);
     CHECK_OK(objective_clm.loss(run->kernels, &batch, &views, true, sums));
     CHECK_OK(model_backward(run->model, &input, run->parameter_gradients, NULL, NULL));

@@ -27,7 +27,7 @@ static void read_reference(const char *name, struct reference *r)
     c->architecture = roberta ? "roberta" : "bert";
     c->norm_epsilon = 1e-12f;
     c->tied = true;
-    c->segments = (int64_t)reference_attribute(f, "segments");
+    c->token_types = (int64_t)reference_attribute(f, "segments");
     c->next_sentence = !roberta;
     c->output_rows = r->run.batch * r->run.tokens;
     c->examples = r->run.batch;
@@ -116,10 +116,10 @@ static struct batch make_batch(struct training *t, int64_t step)
         .inputs = t->ids,
         .positions = t->positions,
         .cu_rows = t->cu_rows,
-        .segment_ids = t->segments,
-        .masked_rows = t->masked_rows,
-        .masked_ids = t->masked_ids,
-        .next_sentence = r->next + step * r->run.batch,
+        .token_type_ids = t->segments,
+        .outputs = {.rows = t->masked_rows, .targets = t->masked_ids},
+        .kind = BATCH_SENTENCE_PAIRS,
+        .sentence_pairs = {.next_sentence = r->next + step * r->run.batch},
     };
     for (int64_t e = 0; e < r->run.batch; e++) {
         int64_t at = (step * r->run.batch + e) * r->run.tokens;
@@ -129,8 +129,8 @@ static struct batch make_batch(struct training *t, int64_t step)
             t->segments[b.rows] = r->segments[at + i];
             t->all_rows[b.rows] = (int32_t)b.rows;
             if (r->labels[at + i] >= 0) {
-                t->masked_rows[b.masked] = (int32_t)b.rows;
-                t->masked_ids[b.masked++] = r->labels[at + i];
+                t->masked_rows[b.outputs.count] = (int32_t)b.rows;
+                t->masked_ids[b.outputs.count++] = r->labels[at + i];
             }
             b.rows++;
         }
@@ -177,17 +177,20 @@ static void train_step(struct training *t, int64_t step)
     struct batch b = make_batch(t, step);
     struct model_input input = make_input(&b);
     struct tensor hidden;
-    double sums[OBJECTIVE_SUMS] = {0}, count = (double)b.masked;
+    double sums[OBJECTIVE_SUMS] = {0}, count = (double)b.outputs.count;
     if (step == 0) {
         check_logits(t, &b);
     }
     run_invalidate_gradients(run);
     CHECK_OK(model_forward(run->model, &input, &hidden));
     struct objective_input views = {
-        .losses = t->floats,
-        .row_scales = t->floats + run->config.output_rows,
-        .argmax = t->integers,
-        .example_weight = (double)b.masked / (double)b.sequences,
+        .scratch =
+            {
+                .losses = t->floats,
+                .row_scales = t->floats + run->config.output_rows,
+                .argmax = t->integers,
+            },
+        .example_weight = (double)b.outputs.count / (double)b.sequences,
         .device_sums = sums,
     };
     objective_input_fill(&views, run->model, &b, &input, hidden, run->parameter_gradients);

@@ -72,9 +72,9 @@ static void read_config(struct head_case *t, const char *architecture)
         .initializer_range = 0.02f,
         .tied = true,
         .rope_theta = 10000,
-        .segments = strcmp(architecture, "bert") == 0 ? 2
-                    : encoder                         ? 1
-                                                      : 0,
+        .token_types = strcmp(architecture, "bert") == 0 ? 2
+                       : encoder                         ? 1
+                                                         : 0,
         .head = t->kind->task,
         .labels = (int64_t)sizes[LABELS],
     };
@@ -88,7 +88,7 @@ static void read_batch(struct head_case *t)
     t->ids = read_integers(t, "ids", &rows);
     t->segments = read_integers(t, "segments", &rows);
     t->cu_rows = read_integers(t, "cu_rows", &segments);
-    t->rows = read_integers(t, "rows", &b->masked);
+    t->rows = read_integers(t, "rows", &b->outputs.count);
     t->example_rows = read_integers(t, "example_rows", &examples);
     if (t->kind->task != HEAD_NONE) {
         t->labels = read_integers(t, "answers", &answers);
@@ -106,11 +106,12 @@ static void read_batch(struct head_case *t)
     b->sequences = examples - 1;
     b->inputs = t->ids;
     b->cu_rows = t->cu_rows;
-    b->masked_rows = t->rows;
-    b->example_rows = t->example_rows;
+    b->outputs.rows = t->rows;
+    b->outputs.example_rows = t->example_rows;
     bool numbers = t->kind->objective == &objective_regress;
-    b->float_labels = numbers ? t->numbers : NULL;
-    b->labels = numbers ? NULL : t->labels;
+    b->kind = BATCH_TASK;
+    b->task.float_labels = numbers ? t->numbers : NULL;
+    b->task.labels = numbers ? NULL : t->labels;
     for (int64_t i = 0; i < b->sequences; i++) {
         t->samples[i] = 100 + i;
     }
@@ -226,7 +227,7 @@ static void make_model(struct head_case *t)
     int count;
     CHECK_OK(device_create(DEVICE_CPU, 0, &dev));
     CHECK_OK(kernels_create(dev, DTYPE_F32, 2, &limits, &t->kernels));
-    t->config.output_rows = t->batch.masked;
+    t->config.output_rows = t->batch.outputs.count;
     CHECK_OK(model_create(t->kernels, &t->config, NULL, false, t->batch.rows, true, &t->model));
     const struct model_parameter *p = model_parameters(t->model, &count);
     t->gradients = malloc((size_t)model_elements(t->model) * sizeof *t->gradients);
@@ -238,7 +239,7 @@ static void make_model(struct head_case *t)
         t->parameter_gradients[i] = p[i].trained ? t->gradients + p[i].first : NULL;
     }
     int64_t outputs = t->kind->task == HEAD_NONE ? t->config.width : t->config.labels;
-    CHECK_OK(task_head_create(t->kernels, t->batch.masked, outputs, &t->task_head));
+    CHECK_OK(task_head_create(t->kernels, t->batch.outputs.count, outputs, &t->task_head));
 }
 
 static void run_step(struct head_case *t)
@@ -246,7 +247,7 @@ static void run_step(struct head_case *t)
     const struct batch *b = &t->batch;
     struct model_input input = objective_input_model(b);
     input.positions = t->positions;
-    input.segment_ids = t->segments;
+    input.token_type_ids = t->segments;
     input.training = input.first_micro_batch = true;
     struct tensor hidden;
     double sums[OBJECTIVE_SUMS] = {0};

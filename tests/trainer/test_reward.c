@@ -50,7 +50,7 @@ static void add_response(struct micro_batch *m, const int32_t *prompt, int32_t p
         m->inputs[b->rows] = i < prompt_tokens ? prompt[i] : response[i - prompt_tokens];
         m->positions[b->rows] = i;
     }
-    m->last[b->masked++] = (int32_t)b->rows - 1;
+    m->last[b->outputs.count++] = (int32_t)b->rows - 1;
 }
 
 static void make_micro_batch(const struct reward_test *t, int first, int count,
@@ -61,10 +61,10 @@ static void make_micro_batch(const struct reward_test *t, int first, int count,
                   .inputs = m->inputs,
                   .positions = m->positions,
                   .cu_rows = m->cu_rows,
-                  .shared_prefix_offsets = t->shared_prefix ? m->prefix_offsets : NULL,
-                  .masked_rows = m->last,
-                  .example_rows = m->example_rows,
-                  .samples = m->samples}};
+                  .samples = m->samples,
+                  .outputs = {.rows = m->last, .example_rows = m->example_rows},
+                  .kind = BATCH_PREFERENCE_PAIRS,
+                  .preference_pairs = {t->shared_prefix ? m->prefix_offsets : NULL, NULL}}};
     const int32_t *ids = t->ids;
     for (int i = 0; i < first + count; i++) {
         const int32_t *lengths = t->lengths + 3 * i;
@@ -79,7 +79,7 @@ static void make_micro_batch(const struct reward_test *t, int first, int count,
             }
             add_response(m, ids, lengths[0], ids + lengths[0] + lengths[1], lengths[2], shared);
             end_segment(m);
-            m->example_rows[at + 1] = (int32_t)m->batch.masked;
+            m->example_rows[at + 1] = (int32_t)m->batch.outputs.count;
         }
         ids += lengths[0] + lengths[1] + lengths[2];
     }

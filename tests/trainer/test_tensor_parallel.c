@@ -134,18 +134,17 @@ static void run_micro_batch(struct model_instance *s, int m, bool training)
     bool is_mlm = model_get_config(s->model)->output_rows > 0;
     const struct objective *objective = is_mlm ? &objective_mlm : &objective_clm;
     if (is_mlm) {
-        batch.masked = masked[m];
-        batch.masked_ids = masked_ids[m];
-        batch.next_sentence = next_sentence;
-        input.segment_ids = segments;
+        batch.kind = BATCH_SENTENCE_PAIRS;
+        batch.outputs.count = masked[m];
+        batch.outputs.targets = masked_ids[m];
+        batch.sentence_pairs.next_sentence = next_sentence;
+        input.token_type_ids = segments;
         input.output_rows = masked_rows[m];
         input.outputs = masked[m];
     }
     CHECK_OK(model_forward(s->model, &input, &hidden));
     struct objective_input views = {
-        .losses = s->losses,
-        .row_scales = s->scales,
-        .argmax = s->argmax,
+        .scratch = {.losses = s->losses, .row_scales = s->scales, .argmax = s->argmax},
         .example_weight = 3,
         .device_sums = device_sums,
     };
@@ -277,7 +276,7 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
         .initializer_range = 0.2f,
         .adapter = adapter,
         .tied = tied,
-        .segments = is_encoder ? 2 : 0,
+        .token_types = is_encoder ? 2 : 0,
         .next_sentence = strcmp(architecture, "bert") == 0,
         .output_rows = is_encoder ? ROWS : 0,
         .examples = is_encoder ? SEQUENCES : 0,

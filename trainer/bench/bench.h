@@ -40,6 +40,7 @@ struct bench_step {
  *
  * A step is forward, backward, gradient reduction and optimizer update. If `roofline` is true,
  * steps and measurements of the step's GEMMs alternate.
+ *
  * Units     repeats: number of steps, after two warm-up steps
  * Order     collective over the session's world
  * Errors    STATUS_UNAVAILABLE if random batches are not implemented for the objective */
@@ -57,6 +58,7 @@ struct bench_kernels {
 /* bench_kernels_run - measure every operation of the device separately.
  *
  * Sizes are those of the session's model and of a micro-batch of its recipe. Not collective.
+ *
  * Units     repeats: number of samples; the median is reported
  * Errors    STATUS_RECIPE if parallel.tensor is above 1 */
 status bench_kernels_run(struct session *s, int repeats, struct bench_kernels *out);

@@ -11,12 +11,13 @@
 
 #include "base/arena.h"
 #include "base/clock.h"
+#include "base/deadlines.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "trainer/bench/bench.h"
 #include "trainer/setup/session.h"
 
-static const double sample_seconds = 0.01, deadline_seconds = 300;
+static const double sample_seconds = 0.01;
 
 enum { CALLS_MAX = 200, BLOCK = 1 << 16, GATHERED = 8 };
 
@@ -106,7 +107,7 @@ static status write_to_device(struct kernels_bench *b, void *to, const void *fro
 {
     struct device *dev = kernels_device(b->k);
     TRY(device_copy(dev, kernels_stream(b->k), to, from, bytes));
-    return device_wait(dev, kernels_stream(b->k), deadline_seconds);
+    return device_wait(dev, kernels_stream(b->k), DEADLINE_DEVICE_SECONDS);
 }
 
 /* fill_random - fill all operands with positive numbers near or below 1, which are valid for every
@@ -240,13 +241,13 @@ static status run_dropout(struct kernels_bench *b)
 
 static status run_gather(struct kernels_bench *b)
 {
-    return gather_rows(b->k, tensor_rows(b->y, 0, b->rows / GATHERED), b->x, b->selected_rows);
+    return op_gather_rows(b->k, tensor_rows(b->y, 0, b->rows / GATHERED), b->x, b->selected_rows);
 }
 
 static status run_scatter(struct kernels_bench *b)
 {
-    return scatter_rows(b->k, b->z, tensor_rows(b->y, 0, b->rows / GATHERED), b->selected_rows,
-                        true);
+    return op_scatter_rows(b->k, b->z, tensor_rows(b->y, 0, b->rows / GATHERED), b->selected_rows,
+                           true);
 }
 
 static status run_norm_forward(struct kernels_bench *b)
@@ -318,7 +319,7 @@ static status run_lamb_apply(struct kernels_bench *b)
 
 static status run_sum_of_squares(struct kernels_bench *b)
 {
-    return sum_of_squares(b->k, b->sums, b->flat[3].data, b->flat_elems);
+    return op_sum_of_squares(b->k, b->sums, b->flat[3].data, b->flat_elems);
 }
 
 static status run_convert(struct kernels_bench *b)
@@ -369,7 +370,7 @@ static status measure_sample(struct kernels_bench *b, status (*run)(struct kerne
     for (int i = 0; i < calls; i++) {
         TRY(run(b));
     }
-    TRY(device_wait(kernels_device(b->k), kernels_stream(b->k), deadline_seconds));
+    TRY(device_wait(kernels_device(b->k), kernels_stream(b->k), DEADLINE_DEVICE_SECONDS));
     *seconds = (clock_seconds() - start) / calls;
     return STATUS_OK;
 }
@@ -416,11 +417,11 @@ static status describe_operation(struct kernels_bench *b, status (*run)(struct k
  * algorithms, measure linear_forward. */
 static status time_gemm(struct kernels_bench *b, int repeats, double *out)
 {
-    struct gemm_shape product = {GEMM_FORWARD, b->rows, b->config.width, b->config.inner, 1};
+    struct gemm_shape shape = {GEMM_FORWARD, b->rows, b->config.width, b->config.inner, 1};
     *out = INFINITY;
     for (int i = 0; i <= repeats; i++) { /* the first one is a warm-up */
         double algorithms[1][KERNELS_ROOFLINE_ALGORITHMS];
-        status result = kernels_roofline(b->k, algorithms, &product, 1);
+        status result = kernels_roofline(b->k, algorithms, &shape, 1);
         if (result == STATUS_UNAVAILABLE) {
             status_clear();
             return time_operation(b, run_linear_forward, repeats, out);
@@ -457,7 +458,7 @@ static double get_attention_flops(const struct kernels_bench *b,
                                            : 0;
 }
 
-static status measure(struct kernels_bench *b, int repeats, struct bench_kernels *out)
+static status measure_operations(struct kernels_bench *b, int repeats, struct bench_kernels *out)
 {
     TRY(measure_rates(b, repeats, out));
     for (int i = 0; i < RUNS; i++) {
@@ -500,7 +501,7 @@ status bench_kernels_run(struct session *s, int repeats, struct bench_kernels *o
     KEEP_FIRST(result, fill_random(&b, &arena));
     KEEP_FIRST(result, fill_ids(&b));
     if (result == STATUS_OK) {
-        result = measure(&b, repeats, out);
+        result = measure_operations(&b, repeats, out);
     }
     arena_destroy(&arena);
     return result;

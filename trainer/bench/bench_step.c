@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/deadlines.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "trainer/setup/session.h"
@@ -24,12 +25,10 @@ struct bench {
     struct loss_readback *readback;
     struct batch batch;
     int32_t *tokens, *targets, *positions, *cu_rows;
-    int32_t *segments, *masked_rows, *labels; /* for objective mlm */
+    int32_t *token_type_ids, *output_rows, *next_sentence; /* for objective mlm */
     int64_t steps;
     double first_losses[BENCH_LOSSES];
 };
-
-static const double step_timeout_seconds = 600;
 
 static int compare_values(const void *a, const void *b)
 {
@@ -55,7 +54,7 @@ static status make_batch(struct bench *b)
     b->positions = calloc((size_t)rows, sizeof *b->positions);
     b->cu_rows = calloc((size_t)sequences + 1, sizeof *b->cu_rows);
     REQUIRE(b->tokens != NULL && b->targets != NULL && b->positions != NULL && b->cu_rows != NULL,
-            STATUS_INTERNAL, "out of memory for a batch of %lld rows", (long long)rows);
+            STATUS_INTERNAL, "out of memory for a batch of %" PRId64 " rows", rows);
     uint64_t vocabulary = (uint64_t)model_get_config(b->session->model)->vocabulary;
     uint64_t key = random_key((uint64_t)r->seed, RANDOM_TEST, 0, 0);
     for (int64_t i = 0; i < rows; i++) {
@@ -90,20 +89,20 @@ static status make_mlm_batch(struct bench *b)
             "bench step: objective %s is supported on CPUs only", b->objective->name);
     int64_t per_sequence = (int64_t)floor(r->mlm.mask_probability * (double)tokens + 0.5);
     per_sequence = per_sequence < 1 ? 1 : per_sequence < max ? per_sequence : max;
-    b->segments = calloc((size_t)batch->rows, sizeof *b->segments);
-    b->masked_rows = calloc((size_t)batch->rows, sizeof *b->masked_rows);
-    b->labels = calloc((size_t)batch->sequences, sizeof *b->labels);
-    REQUIRE(b->segments != NULL && b->masked_rows != NULL && b->labels != NULL, STATUS_INTERNAL,
-            "out of memory for %lld masked rows", (long long)batch->rows);
+    b->token_type_ids = calloc((size_t)batch->rows, sizeof *b->token_type_ids);
+    b->output_rows = calloc((size_t)batch->rows, sizeof *b->output_rows);
+    b->next_sentence = calloc((size_t)batch->sequences, sizeof *b->next_sentence);
+    REQUIRE(b->token_type_ids != NULL && b->output_rows != NULL && b->next_sentence != NULL,
+            STATUS_INTERNAL, "out of memory for %" PRId64 " masked rows", batch->rows);
     for (int64_t i = 0; i < per_sequence * batch->sequences; i++) {
-        b->masked_rows[i] =
+        b->output_rows[i] =
             (int32_t)(i / per_sequence * tokens + i % per_sequence * tokens / per_sequence);
     }
-    batch->segment_ids = b->segments;
-    batch->next_sentence = b->labels;
-    batch->masked = per_sequence * batch->sequences;
-    batch->masked_rows = b->masked_rows;
-    batch->masked_ids = b->targets;
+    batch->kind = BATCH_SENTENCE_PAIRS;
+    batch->token_type_ids = b->token_type_ids;
+    batch->sentence_pairs.next_sentence = b->next_sentence;
+    batch->outputs = (struct batch_outputs){
+        .count = per_sequence * batch->sequences, .rows = b->output_rows, .targets = b->targets};
     return STATUS_OK;
 }
 
@@ -135,9 +134,9 @@ static status bench_destroy(struct bench *b)
     free(b->targets);
     free(b->positions);
     free(b->cu_rows);
-    free(b->segments);
-    free(b->masked_rows);
-    free(b->labels);
+    free(b->token_type_ids);
+    free(b->output_rows);
+    free(b->next_sentence);
     return result;
 }
 
@@ -162,7 +161,7 @@ static status run_step(struct bench *b)
     struct micro_batch m = {
         .batch = &b->batch,
         .device_batch = &device_batch,
-        .example_weight = (double)b->batch.masked / (double)b->batch.sequences,
+        .example_weight = (double)b->batch.outputs.count / (double)b->batch.sequences,
         .training = true,
         .gradient = true,
         .first_micro_batch = true,
@@ -190,7 +189,8 @@ static status time_step(struct bench *b, double *seconds)
     TRY(comm_barrier(b->session->mesh.world));
     double start = clock_seconds();
     TRY(run_step(b));
-    TRY(device_wait(b->session->device, kernels_stream(b->session->kernels), step_timeout_seconds));
+    TRY(device_wait(b->session->device, kernels_stream(b->session->kernels),
+                    DEADLINE_DEVICE_STEP_SECONDS));
     *seconds = clock_seconds() - start;
     return STATUS_OK;
 }
@@ -205,7 +205,7 @@ static int list_gemms(const struct bench *b, struct gemm_shape out[GEMMS_MAX])
 {
     const struct model_config *c = model_get_config(b->session->model);
     int ranks = comm_size(b->session->mesh.tensor);
-    int64_t rows = b->batch.rows, masked = b->batch.masked;
+    int64_t rows = b->batch.rows, outputs = b->batch.outputs.count;
     int64_t qkv = c->width + 2 * (c->width / c->heads * model_kv_heads(c));
     const struct {
         int64_t rows, inner, outputs, count;
@@ -214,8 +214,8 @@ static int list_gemms(const struct bench *b, struct gemm_shape out[GEMMS_MAX])
         {rows, c->width / ranks, c->width, c->layers},
         {rows, c->width, model_inner_outputs(c) / ranks, c->layers},
         {rows, c->inner / ranks, c->width, c->layers},
-        {masked > 0 ? masked : rows, c->width, model_vocabulary_rows(c, ranks), 1},
-        {masked, c->width, c->width, 1},
+        {outputs > 0 ? outputs : rows, c->width, model_vocabulary_rows(c, ranks), 1},
+        {outputs, c->width, c->width, 1},
     };
     int count = 0;
     for (size_t i = 0; i < sizeof layers / sizeof layers[0]; i++) {
@@ -241,14 +241,13 @@ static double count_flops(const struct gemm_shape *gemms, int count)
 typedef double gemm_times[GEMMS_MAX][KERNELS_ROOFLINE_ALGORITHMS];
 
 /* find_fastest_algorithm - find the algorithm of a GEMM with the smallest median time. */
-static int find_fastest_algorithm(const gemm_times *times, int repeats, int product,
-                                  double *scratch)
+static int find_fastest_algorithm(const gemm_times *times, int repeats, int gemm, double *scratch)
 {
     double least = INFINITY;
     int fastest = 0;
     for (int algorithm = 0; algorithm < KERNELS_ROOFLINE_ALGORITHMS; algorithm++) {
         for (int i = 0; i < repeats; i++) {
-            scratch[i] = times[i][product][algorithm];
+            scratch[i] = times[i][gemm][algorithm];
         }
         double time = bench_median(scratch, repeats);
         fastest = time < least ? algorithm : fastest;
@@ -288,7 +287,7 @@ static status measure_copy_rate(struct bench *b, double *out)
     for (int i = 0; i < COPIES; i++) {
         double start = clock_seconds();
         TRY(op_cast(s->kernels, to, from));
-        TRY(device_wait(s->device, kernels_stream(s->kernels), step_timeout_seconds));
+        TRY(device_wait(s->device, kernels_stream(s->kernels), DEADLINE_DEVICE_STEP_SECONDS));
         seconds[i] = clock_seconds() - start;
     }
     *out = 8 * (double)elements / bench_median(seconds, COPIES);
@@ -363,7 +362,7 @@ static status profile_step(struct bench *b, struct timed_step *out)
     return STATUS_OK;
 }
 
-static status measure(struct bench *b, int repeats, bool roofline, struct bench_step *out)
+static status measure_steps(struct bench *b, int repeats, bool roofline, struct bench_step *out)
 {
     struct gemm_shape gemms[GEMMS_MAX];
     int count = list_gemms(b, gemms);
@@ -420,7 +419,7 @@ status bench_step_run(struct session *s, const struct objective *objective, int 
             objective->name);
     status result = bench_create(&b);
     if (result == STATUS_OK) {
-        result = measure(&b, repeats, roofline, out);
+        result = measure_steps(&b, repeats, roofline, out);
     }
     KEEP_FIRST(result, bench_destroy(&b));
     return result;

@@ -19,8 +19,9 @@ struct checkpoint_attachments {
 
 /* checkpoint_attachments_read - read files of a folder.
  *
- * names     NULL-terminated list; missing files are skipped. NULL: all files that are not hidden.
- *           Entries that are not regular files are skipped
+ * `names` is a list that ends with NULL; names without a file are skipped. With NULL, all files
+ * that are not hidden are read. Entries that are not regular files are skipped.
+ *
  * Memory    the caller always releases *out with checkpoint_attachments_destroy
  * Errors    those of file_read; STATUS_NO_INPUT, STATUS_PERMISSION naming the folder */
 status checkpoint_attachments_read(const char *folder, const char *const *names,

@@ -5,12 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/deadlines.h"
 #include "base/log.h"
 #include "datasets/shard/h5file.h"
 #include "trainer/checkpoint/checkpoint_impl.h"
 #include "trainer/checkpoint/verify.h"
-
-static const double lock_wait_seconds = 10.0;
 
 /* ---- open ---- */
 
@@ -40,7 +39,7 @@ static status copy_options(struct checkpoint *c, const struct checkpoint_options
     c->pinned_step = -1;
     c->async = o->async;
     c->world = o->world;
-    c->replicas = o->replicas;
+    c->replica_group = o->replica_group;
     return STATUS_OK;
 }
 
@@ -83,7 +82,7 @@ static status open_folder(struct checkpoint *c)
     char path[FILE_PATH_BYTES];
     TRY(file_make_folders(c->folder));
     TRY(file_join(path, c->run_dir, "LOCK"));
-    TRY(run_lock_acquire(path, lock_wait_seconds, &c->lock));
+    TRY(run_lock_acquire(path, DEADLINE_RUN_LOCK_SECONDS, &c->lock));
     TRY(staged_folder_remove_leftovers(c->folder, "step-"));
     TRY(staged_folder_remove_leftovers(c->run_dir, "final"));
     return find_last_good(c);
@@ -92,20 +91,20 @@ static status open_folder(struct checkpoint *c)
 status checkpoint_open(const struct checkpoint_options *options, struct checkpoint **out)
 {
     *out = NULL;
-    status mine = STATUS_OK;
+    status own = STATUS_OK;
     struct checkpoint *c = calloc(1, sizeof *c);
     if (c == NULL) {
-        mine = status_raise(STATUS_INTERNAL, __FILE__, __LINE__, "out of memory");
+        own = RAISE_STATUS(STATUS_INTERNAL, "out of memory");
     } else {
-        mine = copy_options(c, options);
+        own = copy_options(c, options);
     }
-    if (mine == STATUS_OK) {
+    if (own == STATUS_OK) {
         check_thread_safety(c);
     }
-    if (mine == STATUS_OK && comm_rank(options->world) == 0) {
-        mine = open_folder(c);
+    if (own == STATUS_OK && comm_rank(options->world) == 0) {
+        own = open_folder(c);
     }
-    status result = comm_agree(options->world, mine);
+    status result = comm_agree(options->world, own);
     if (result == STATUS_OK) {
         result = comm_broadcast(c->world, c->last_good, sizeof c->last_good, 0);
     }
@@ -158,19 +157,19 @@ status checkpoint_step_path(const struct checkpoint *c, int64_t step, char *path
 
 status checkpoint_archive_newer(struct checkpoint *c, int64_t step)
 {
-    status mine = STATUS_OK;
+    status own = STATUS_OK;
     if (comm_rank(c->world) == 0) {
         int moved = 0;
         char archive[CHECKPOINT_NAME_BYTES] = "";
-        mine = checkpoint_directory_archive_newer(c->folder, step, &moved, archive);
+        own = checkpoint_directory_archive_newer(c->folder, step, &moved, archive);
         if (moved > 0) {
             log_info("moved %d newer checkpoints to %s/%s", moved, c->folder, archive);
         }
         c->last_good[0] = '\0';
-        if (mine == STATUS_OK) {
-            mine = find_last_good(c);
+        if (own == STATUS_OK) {
+            own = find_last_good(c);
         }
     }
-    TRY(comm_agree(c->world, mine));
+    TRY(comm_agree(c->world, own));
     return comm_broadcast(c->world, c->last_good, sizeof c->last_good, 0);
 }

@@ -23,10 +23,10 @@
 #include "comm/comm.h"
 #include "trainer/checkpoint/state.h"
 
-/* A named f32 matrix or vector: the block of it that this rank holds in memory.
+/* The block of a named f32 matrix or vector that this rank holds in memory.
  *
- * A rank may hold several blocks of one tensor (a split fused matrix). Each is one entry; the
- * entries have the same name and follow each other. */
+ * A rank may hold several blocks of one tensor, such as the shards of a fused matrix. Each block is
+ * one entry. The entries of a tensor have the same name and are adjacent. */
 struct checkpoint_tensor {
     const char *name; /* Hugging Face state_dict name: "transformer.h.0.attn.c_attn.weight" */
     int dimensions;   /* 1 or 2, in the file */
@@ -35,13 +35,13 @@ struct checkpoint_tensor {
     int64_t rows, columns;   /* block in memory; if transposed, the file stores [columns, rows] */
     bool transposed;
     float *data;    /* [rows, columns], contiguous, on the device of the tensor set */
-    bool read_only; /* loaded, not saved: a rank outside `replicas` holds and saves the same data */
+    bool load_only; /* not saved by this replica group, because another one saves the same block */
 };
 
 /* A tensor set: the tensors that are stored together in files NAME-RANK-of-RANKS.h5.
  *
- * If not sharded, all ranks of `replicas` hold the same tensors, and each rank saves a contiguous
- * range of the rows. If sharded, each rank holds different blocks and saves all of them. */
+ * sharded false: all ranks of the replica group hold the same blocks, and each saves a part of
+ * them. sharded true: each rank holds other blocks and saves all of them. */
 struct checkpoint_tensor_set {
     const char *name; /* "model" or "optimizer" */
     const struct checkpoint_tensor *tensors;
@@ -61,8 +61,10 @@ struct checkpoint_options {
     bool async;                   /* write in a thread while training continues */
     const char *extra_file_name;  /* an additional file in tokenizer/ */
     const char *extra_file_text;  /* its content; NULL: none */
-    struct comm *world;           /* all ranks: agreement and publication */
-    struct comm *replicas;        /* ranks that hold the same tensors */
+    struct comm *world;           /* all ranks of the job */
+    /* the replica group: the ranks that hold the same part of the model (the data-parallel
+     * group) */
+    struct comm *replica_group;
 };
 
 struct checkpoint;
@@ -78,21 +80,24 @@ status checkpoint_open(const struct checkpoint_options *options, struct checkpoi
 
 /* checkpoint_close - wait for an unpublished save, delete its files, and release the lock.
  *
- * Order     not collective. Call checkpoint_publish first to keep the save
- * Errors    none; *c may be NULL */
+ * Memory    *c may be NULL
+ * Order     not collective; call checkpoint_publish first to keep the save
+ * Returns   STATUS_OK */
 status checkpoint_close(struct checkpoint **c);
 
 /* checkpoint_archive_newer - move the run's checkpoints newer than `step` to checkpoints/old-N/.
  *
  * Used by `--resume never` (step -1) and by a resume from an older checkpoint, so that a later
  * automatic resume does not use checkpoints of the abandoned run. Nothing is deleted.
+ *
  * Order     collective
  * Errors    STATUS_CREATE, STATUS_WRITE, STATUS_PERMISSION */
 status checkpoint_archive_newer(struct checkpoint *c, int64_t step);
 
-/* checkpoint_pin_step - never delete the checkpoint of `step`, in addition to the newest ones.
+/* checkpoint_pin_step - keep the checkpoint of `step` in addition to the newest ones.
  *
- * step -1 removes the pin.
+ * step -1 pins no checkpoint.
+ *
  * Order     not collective; only the value of rank 0 has an effect */
 void checkpoint_pin_step(struct checkpoint *c, int64_t step);
 
@@ -103,15 +108,17 @@ status checkpoint_step_path(const struct checkpoint *c, int64_t step, char *path
 
 /* ---- save ---- */
 
-/* checkpoint_memory_bytes - compute the size of the snapshot of an asynchronous save on this rank.
+/* checkpoint_memory_bytes - compute the size of the snapshot of an asynchronous save on one rank.
  *
+ * Units     replica_count: size of the replica group; replica_index: the rank in it
  * Errors    STATUS_INTERNAL out of memory */
-status checkpoint_memory_bytes(const struct checkpoint_tensor_set *sets, int count, int replicas,
-                               int replica, int64_t *bytes);
+status checkpoint_memory_bytes(const struct checkpoint_tensor_set *sets, int count,
+                               int replica_count, int replica_index, int64_t *bytes);
 
 /* checkpoint_reserve - allocate and touch the snapshot before the first save.
  *
  * The first save is then as fast as later ones. Does nothing without async.
+ *
  * Order     collective
  * Errors    STATUS_INTERNAL naming the bytes */
 status checkpoint_reserve(struct checkpoint *c, const struct checkpoint_tensor_set *sets,
@@ -120,8 +127,9 @@ status checkpoint_reserve(struct checkpoint *c, const struct checkpoint_tensor_s
 /* checkpoint_save - copy the tensors and start to write them; without async, write them now.
  *
  * checkpoint_publish publishes the result, also without async. If an earlier save is unpublished,
- * this function first waits for it and publishes it. Call checkpoint_publish before
- * to get its step.
+ * this function first waits for it and publishes it. To get the step of that save, call
+ * checkpoint_publish before.
+ *
  * Units     *stall_seconds: time that the caller was blocked; may be NULL
  * Order     collective
  * Errors    STATUS_WRITE naming needed and free bytes; STATUS_CREATE, STATUS_PERMISSION; the same
@@ -133,12 +141,14 @@ status checkpoint_save(struct checkpoint *c, const struct checkpoint_state *stat
  *
  * Returns 0 if no save is in progress. The caller adds the value to the small all-reduce of a step.
  * If the sum equals the size of the world, all ranks call checkpoint_publish.
+ *
  * Order     not collective */
 int checkpoint_is_written(const struct checkpoint *c);
 
 /* checkpoint_publish - finish the save in progress; wait for it if necessary.
  *
  * *published_step is -1 if no save was in progress.
+ *
  * Order     collective
  * Errors    STATUS_WRITE on all ranks: the temporary folder is deleted; the message names the last
  *           good checkpoint, which is unchanged */
@@ -169,10 +179,11 @@ struct checkpoint_info {
  *
  * path NULL selects the newest valid checkpoint of the run; otherwise path is resolved as in
  * checkpoint_resolve. The ranks share the verification of sizes and SHA-256.
+ *
  * Order     collective
  * Errors    STATUS_CHECKPOINT if path has weights only, or if folders exist and none is valid (with
- *           the reason for each); STATUS_NO_INPUT if path does not exist; the same on all ranks.
- *           out->found is false only if there is no checkpoint */
+ *           the reason for each); STATUS_NO_INPUT if path does not exist; the same on all ranks
+ * Returns   STATUS_OK with out->found false if the run has no checkpoint */
 status checkpoint_find(struct checkpoint *c, const char *path, struct checkpoint_info *out);
 
 /* checkpoint_resolve - find and verify the checkpoint that a path refers to.
@@ -181,6 +192,7 @@ status checkpoint_find(struct checkpoint *c, const char *path, struct checkpoint
  * and they exist, otherwise to its newest valid checkpoint. A folder of checkpoints refers to the
  * newest valid one. Rank 0 lists the folders; all ranks get the same result. A damaged folder is
  * skipped with the warning W-CKPT-SKIP, unless path names that folder itself.
+ *
  * Order     collective
  * Errors    STATUS_NO_INPUT, STATUS_CHECKPOINT: the same on all ranks, but the caller has to call
  *           comm_agree */
@@ -206,6 +218,7 @@ status checkpoint_inspect(const char *folder, bool json);
  *
  * The number of ranks and the layout that wrote the folder may differ: each rank reads the
  * intersection of the stored shards with its own blocks.
+ *
  * Order     collective
  * Errors    STATUS_CHECKPOINT naming the tensor and the shapes that differ, or the file */
 status checkpoint_load(struct comm *world, const char *folder,
@@ -213,7 +226,7 @@ status checkpoint_load(struct comm *world, const char *folder,
 
 /* checkpoint_load_pretrained - read the tensors for a run with a different task.
  *
- * As checkpoint_load, but heads may differ. A head that is missing in the folder, or that has
+ * Like checkpoint_load, but heads may differ. A head that is missing in the folder, or that has
  * another shape there, keeps its current values. Stored heads that the model does not have are
  * ignored. Both cases are logged. */
 status checkpoint_load_pretrained(struct comm *world, const char *folder,
@@ -221,13 +234,14 @@ status checkpoint_load_pretrained(struct comm *world, const char *folder,
 
 /* checkpoint_load_subset - read these tensors from a folder that may store other tensors too.
  *
- * As checkpoint_load_pretrained, but nothing is logged. */
+ * Like checkpoint_load_pretrained, but logs nothing. */
 status checkpoint_load_subset(struct comm *world, const char *folder,
                               const struct checkpoint_tensor_set *sets, int count);
 
 /* checkpoint_check_tensors - check names and shapes as checkpoint_load does, but read no tensor.
  *
  * heads_may_differ selects the rules of checkpoint_load_pretrained.
+ *
  * Order     collective
  * Errors    as checkpoint_load */
 status checkpoint_check_tensors(struct comm *world, const char *folder,

@@ -58,7 +58,7 @@ struct checkpoint {
     int64_t keep;                            /* number of newest checkpoints to keep */
     int64_t pinned_step;                     /* a step that is not deleted; -1: none */
     bool async;
-    struct comm *world, *replicas;
+    struct comm *world, *replica_group;
     struct run_lock *lock;           /* on rank 0 */
     char last_good[FILE_PATH_BYTES]; /* newest folder that is known to be valid; "": none */
     int64_t *bad;                    /* steps that are known to be damaged */
@@ -83,7 +83,7 @@ status checkpoint_copy_text(char **out, const char *text);
 
 /* ---- save.c ---- */
 
-/* checkpoint_save_abort - wait for the writer, forget the save, and delete its files on rank 0. */
+/* checkpoint_save_abort - wait for the writer and discard the save; rank 0 deletes its files. */
 void checkpoint_save_abort(struct checkpoint *c);
 
 /* checkpoint_save_release - free the snapshot. */
@@ -91,18 +91,18 @@ void checkpoint_save_release(struct checkpoint *c);
 
 /* ---- shards.c ---- */
 
-/* checkpoint_shards_create - compute the shards that rank `replica` of `replicas` writes.
+/* checkpoint_shards_create - compute the shards that one rank of a replica group writes.
  *
  * Memory    the caller always calls checkpoint_shards_destroy
  * Errors    STATUS_INTERNAL */
 status checkpoint_shards_create(struct checkpoint_job *job,
-                                const struct checkpoint_tensor_set *sets, int count, int replicas,
-                                int replica);
+                                const struct checkpoint_tensor_set *sets, int count,
+                                int replica_count, int replica_index);
 
 /* checkpoint_shards_destroy - free the shards of the job. */
 void checkpoint_shards_destroy(struct checkpoint_job *job);
 
-/* checkpoint_shards_snapshot - copy all shards to memory[job->elements]; update their data.
+/* checkpoint_shards_snapshot - copy all shards to memory[job->elements] and set their `data`.
  *
  * Errors    those of the device of a set */
 status checkpoint_shards_snapshot(struct checkpoint_job *job,
@@ -110,7 +110,7 @@ status checkpoint_shards_snapshot(struct checkpoint_job *job,
 
 /* ---- write.c ---- */
 
-/* checkpoint_write_files - write, sync and digest the files of job->rank; fills job->written.
+/* checkpoint_write_files - write, sync and hash the files of job->rank, and fill job->written.
  *
  * Errors    STATUS_WRITE, STATUS_CREATE, STATUS_PERMISSION naming the file */
 status checkpoint_write_files(struct checkpoint_job *job);

@@ -59,7 +59,7 @@ static void add_reason(const struct comparison *c, const struct manifest_tensor 
                                                   t->name, "reason", reason));
 }
 
-/* JSON has no infinity and no NaN: returns null for these. */
+/* Returns a JSON number; null for infinity and NaN, which JSON does not have. */
 static json_t *number_to_json(double value)
 {
     return isfinite(value) ? json_real(value) : json_null();

@@ -9,6 +9,7 @@
  *
  * A tensor differs if it is missing in one checkpoint, if the shapes differ, or if its largest
  * |a - b| exceeds tolerance times its largest |a|. With tolerance 0 the bits must be equal.
+ *
  * Memory    two blocks of 4 MiB. The caller releases *out with json_decref: {"a", "b", "equal",
  *           "tensors", "different": [{"family", "name", "reason" or "elements",
  *           "largest_difference", "relative"}]}

@@ -103,13 +103,13 @@ void checkpoint_directory_retain(const char *folder, int64_t newest, int64_t kee
     int64_t *steps = NULL;
     int count = 0;
     staged_folder_warn(checkpoint_directory_list(folder, &steps, &count));
-    int64_t kept = 0;
+    int64_t kept_count = 0;
     for (int i = 0; i < count; i++) {
         if (steps[i] == newest) {
-            kept++;
+            kept_count++;
         } else if (is_step_valid(folder, steps[i], bad, bad_count)) {
-            if (kept < keep) {
-                kept++;
+            if (kept_count < keep) {
+                kept_count++;
             } else if (steps[i] != pinned) {
                 staged_folder_warn(remove_step(folder, steps[i]));
             }

@@ -18,6 +18,7 @@ void checkpoint_directory_step_name(int64_t step, char out[CHECKPOINT_NAME_BYTES
 /* checkpoint_directory_list - list the steps that have a published folder, newest first.
  *
  * A missing folder has no steps.
+ *
  * Memory    the caller frees *steps with free()
  * Errors    STATUS_CREATE, STATUS_PERMISSION; STATUS_INTERNAL out of memory */
 status checkpoint_directory_list(const char *folder, int64_t **steps, int *count);
@@ -26,14 +27,15 @@ status checkpoint_directory_list(const char *folder, int64_t **steps, int *count
  *
  * Keeps `newest`, the newest `keep` valid checkpoints (including `newest`) and the step `pinned`.
  * Damaged checkpoints that are older than `newest` are deleted.
- * bad       steps that are known to be damaged. Manifest and sizes of the others are checked
- * Errors    none; failures are logged as W-CKPT-CLEAN */
+ * The steps bad[bad_count] count as damaged without a check. The manifest and the file sizes of the
+ * other steps are checked. Failures are logged as W-CKPT-CLEAN. */
 void checkpoint_directory_retain(const char *folder, int64_t newest, int64_t keep, int64_t pinned,
                                  const int64_t *bad, int bad_count);
 
 /* checkpoint_directory_archive_newer - move the checkpoints newer than `step` to old-N/.
  *
- * *moved is their number; archive[CHECKPOINT_NAME_BYTES] is the name of the new folder.
+ * *moved receives their number, and `archive` the name of the new folder.
+ *
  * Errors    STATUS_CREATE, STATUS_WRITE, STATUS_PERMISSION */
 status checkpoint_directory_archive_newer(const char *folder, int64_t step, int *moved,
                                           char archive[CHECKPOINT_NAME_BYTES]);

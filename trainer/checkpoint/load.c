@@ -31,7 +31,7 @@ static bool has_shape(const struct checkpoint_tensor *t, const struct manifest_t
            m->shape[1] == columns;
 }
 
-/* Whether a tensor belongs to a task's head, by the names of Hugging Face transformers. */
+/* Returns whether a tensor belongs to a task's head, by the names of Hugging Face transformers. */
 static bool is_head(const char *name)
 {
     static const char *const heads[] = {"cls.", "lm_head.", "classifier.", "score.", "qa_outputs."};
@@ -120,7 +120,7 @@ static status check_tensors(struct comm *world, struct load *load)
     double *needed = calloc((size_t)load->manifest->tensor_count + 1, sizeof *needed);
     status result = STATUS_OK;
     if (needed == NULL) {
-        result = status_raise(STATUS_INTERNAL, __FILE__, __LINE__, "out of memory");
+        result = RAISE_STATUS(STATUS_INTERNAL, "out of memory");
     }
     for (int f = 0; f < load->count && result == STATUS_OK; f++) {
         result = check_needed(load, &load->sets[f], needed);
@@ -182,7 +182,7 @@ static status read_tensors(const struct load *load, hid_t file, const char *path
     return STATUS_OK;
 }
 
-/* Whether the file stores tensors of a set that is loaded. */
+/* Returns whether the file stores tensors of a set that is loaded. */
 static bool is_file_needed(const struct load *load, int index)
 {
     for (int i = 0; i < load->manifest->tensor_count; i++) {
@@ -217,9 +217,8 @@ static status check_and_read(struct comm *world, struct load *load)
 {
     TRY(check_tensors(world, load));
     load->buffer = malloc((size_t)CHECKPOINT_READ_ELEMENTS * sizeof *load->buffer);
-    status result = load->buffer != NULL
-                        ? read_files(load)
-                        : status_raise(STATUS_INTERNAL, __FILE__, __LINE__, "out of memory");
+    status result =
+        load->buffer != NULL ? read_files(load) : RAISE_STATUS(STATUS_INTERNAL, "out of memory");
     free(load->buffer);
     return comm_agree(world, result);
 }
@@ -237,7 +236,7 @@ static status run_load(struct comm *world, const struct load *options,
     TRY(checkpoint_read_manifest(world, folder, &manifest, &good, reason));
     status result = STATUS_OK;
     if (!good) {
-        result = status_raise(STATUS_CHECKPOINT, __FILE__, __LINE__, "%s: %s", folder, reason);
+        result = RAISE_STATUS(STATUS_CHECKPOINT, "%s: %s", folder, reason);
         result = comm_agree(world, result);
     } else {
         struct load load = *options;

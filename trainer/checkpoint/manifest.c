@@ -205,9 +205,10 @@ static bool is_inside(const struct manifest_tensor *t, const struct manifest_sha
 }
 
 /* Formats a fault into reason[MANIFEST_REASON_BYTES] and returns false. */
-static bool fail(char *reason, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static bool report_fault(char *reason, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
-static bool fail(char *reason, const char *format, ...)
+static bool report_fault(char *reason, const char *format, ...)
 {
     static const char file[] = MANIFEST_FILE ": ";
     va_list arguments;
@@ -266,17 +267,18 @@ static bool check_tensor_tiling(const struct manifest_tensor *t, char *reason)
     for (int i = 0; i < t->shard_count; i++) {
         const struct manifest_shard *s = &t->shards[i];
         if (!is_inside(t, s)) {
-            return fail(reason, "%s: a shard lies outside the tensor", t->name);
+            return report_fault(reason, "%s: a shard lies outside the tensor", t->name);
         }
         covered += s->shape[0] * s->shape[1];
     }
     if (has_overlap(t, &failed) || failed) {
-        return fail(reason, "%s: %s", t->name, failed ? "out of memory" : "two shards overlap");
+        return report_fault(reason, "%s: %s", t->name,
+                            failed ? "out of memory" : "two shards overlap");
     }
     int64_t total = t->shape[0] * t->shape[1];
     return covered == total ||
-           fail(reason, "%s: the shards cover %" PRId64 " of %" PRId64 " elements", t->name,
-                covered, total);
+           report_fault(reason, "%s: the shards cover %" PRId64 " of %" PRId64 " elements", t->name,
+                        covered, total);
 }
 
 bool manifest_check_tiling(const struct manifest *m, char *reason)
@@ -375,9 +377,7 @@ status manifest_to_text(const struct manifest *m, char **out, size_t *out_bytes)
     char *text = result == STATUS_OK ? realloc(plain, body + TAIL_BYTES + 1) : NULL;
     if (text == NULL) {
         free(plain);
-        return result != STATUS_OK
-                   ? result
-                   : status_raise(STATUS_INTERNAL, __FILE__, __LINE__, "out of memory");
+        return result != STATUS_OK ? result : RAISE_STATUS(STATUS_INTERNAL, "out of memory");
     }
     snprintf(text + body, TAIL_BYTES + 1, "%s%s%s", TAIL_START, digest, TAIL_END);
     *out = text;
@@ -415,17 +415,17 @@ static bool parse_files(struct manifest *m, json_t *array, char *reason)
         json_int_t bytes;
         if (json_unpack(json_array_get(array, i), "{s:s, s:I, s:s}", "name", &name, "bytes", &bytes,
                         "sha256", &sha256) != 0) {
-            return fail(reason, "file %zu has no name, bytes or sha256", i);
+            return report_fault(reason, "file %zu has no name, bytes or sha256", i);
         }
         if (!is_safe_path(name) || bytes < 0 || !is_digest(sha256)) {
-            return fail(reason, "file %zu has an invalid name, size or digest", i);
+            return report_fault(reason, "file %zu has an invalid name, size or digest", i);
         }
         if (find_in_index(m->file_index, name) >= 0) {
-            return fail(reason, "the file %s is listed twice", name);
+            return report_fault(reason, "the file %s is listed twice", name);
         }
         if (manifest_add_file(m, name, bytes, sha256) != STATUS_OK) {
             status_clear();
-            return fail(reason, "out of memory");
+            return report_fault(reason, "out of memory");
         }
     }
     return true;
@@ -457,11 +457,11 @@ static bool parse_shard(struct manifest *m, json_t *item, const struct manifest_
                     &shapes, "dataset", &dataset) != 0 ||
         !parse_numbers(offsets, offset, t->dimensions) ||
         !parse_numbers(shapes, shape, t->dimensions)) {
-        return fail(reason, "%s: a shard has no file, offset or shape", t->name);
+        return report_fault(reason, "%s: a shard has no file, offset or shape", t->name);
     }
     if (manifest_add_shard(m, t->set, t->name, t->dimensions, t->shape, file, dataset, offset,
                            shape) != STATUS_OK) {
-        fail(reason, "%s", status_pending()->text);
+        report_fault(reason, "%s", status_pending()->text);
         status_clear();
         return false;
     }
@@ -475,19 +475,19 @@ static bool parse_tensor(struct manifest *m, json_t *item, char *reason)
     json_t *shape, *shards;
     if (json_unpack(item, "{s:s, s:s, s:s, s:o, s:o}", "family", &t.set, "name", &t.name, "dtype",
                     &dtype, "shape", &shape, "pieces", &shards) != 0) {
-        return fail(reason, "a tensor has no family, name, dtype, shape or pieces");
+        return report_fault(reason, "a tensor has no family, name, dtype, shape or pieces");
     }
     t.dimensions = (int)json_array_size(shape);
     if (strcmp(dtype, "f32") != 0) {
-        return fail(reason, "%s: unknown dtype %s", t.name, dtype);
+        return report_fault(reason, "%s: unknown dtype %s", t.name, dtype);
     }
     if (t.dimensions < 1 || t.dimensions > 2 || !parse_numbers(shape, t.shape, t.dimensions) ||
         t.shape[0] < 1 || (t.dimensions == 2 && t.shape[1] < 1) ||
         (t.dimensions == 2 && t.shape[0] > ((int64_t)1 << 40) / t.shape[1])) {
-        return fail(reason, "%s: invalid shape", t.name);
+        return report_fault(reason, "%s: invalid shape", t.name);
     }
     if (json_array_size(shards) == 0) {
-        return fail(reason, "%s: it has no pieces", t.name);
+        return report_fault(reason, "%s: it has no pieces", t.name);
     }
     for (size_t i = 0; i < json_array_size(shards); i++) {
         if (!parse_shard(m, json_array_get(shards, i), &t, reason)) {
@@ -502,7 +502,7 @@ static bool parse_lists(struct manifest *m, json_t *document, char *reason)
     json_t *files = json_object_get(document, "files");
     json_t *tensors = json_object_get(document, "tensors");
     if (!json_is_array(files) || !json_is_array(tensors)) {
-        return fail(reason, "files or tensors is missing");
+        return report_fault(reason, "files or tensors is missing");
     }
     if (!parse_files(m, files, reason)) {
         return false;
@@ -533,19 +533,19 @@ static bool parse_header(struct manifest *m, json_t *document, char *reason)
                     &samples, "tokens", &tokens, "train_seconds", &m->state.train_seconds, "ranks",
                     &m->ranks, "version", &version, "data_fingerprint", &fingerprint, "recipe",
                     &recipe) != 0) {
-        return fail(reason, "a field is missing or has the wrong type");
+        return report_fault(reason, "a field is missing or has the wrong type");
     }
     m->state.step = step;
     m->state.samples = samples;
     m->state.tokens = tokens;
     if (step < 0 || samples < 0 || tokens < 0 || m->ranks < 1 || !(m->state.train_seconds >= 0)) {
-        return fail(reason, "a number is out of range");
+        return report_fault(reason, "a number is out of range");
     }
     m->version = strdup(version);
     m->data_fingerprint = strdup(fingerprint);
     m->recipe = strdup(recipe);
     return (m->version != NULL && m->data_fingerprint != NULL && m->recipe != NULL) ||
-           fail(reason, "out of memory");
+           report_fault(reason, "out of memory");
 }
 
 /* Checks the format version. It runs before the check of the digest, because a later format may
@@ -555,12 +555,13 @@ static bool check_format(json_t *document, char *reason)
     const char *format = json_string_value(json_object_get(document, "format"));
     json_t *version = json_object_get(document, "format_version");
     if (format == NULL || strcmp(format, FORMAT) != 0 || !json_is_integer(version)) {
-        return fail(reason, "not a manifest of %s", FORMAT);
+        return report_fault(reason, "not a manifest of %s", FORMAT);
     }
     json_int_t number = json_integer_value(version);
     return number == MANIFEST_FORMAT_VERSION ||
-           fail(reason, "format_version %lld is not supported, this program reads %d",
-                (long long)number, MANIFEST_FORMAT_VERSION);
+           report_fault(reason,
+                        "format_version %" PRId64 " is not supported, this program reads %d",
+                        (int64_t)number, MANIFEST_FORMAT_VERSION);
 }
 
 bool manifest_parse(const char *text, size_t bytes, struct manifest *out, char *reason)
@@ -569,14 +570,13 @@ bool manifest_parse(const char *text, size_t bytes, struct manifest *out, char *
     json_error_t error;
     json_t *document = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
     if (document == NULL) {
-        return fail(reason, "truncated or empty: line %d: %s", error.line, error.text);
+        return report_fault(reason, "truncated or empty: line %d: %s", error.line, error.text);
     }
-    bool good =
-        check_format(document, reason) &&
-        (check_digest(text, bytes) || fail(reason, "its sha256 does not match: truncated or "
-                                                   "edited")) &&
-        parse_header(out, document, reason) && parse_lists(out, document, reason) &&
-        manifest_check_tiling(out, reason);
+    bool good = check_format(document, reason) &&
+                (check_digest(text, bytes) ||
+                 report_fault(reason, "its sha256 does not match: truncated or edited")) &&
+                parse_header(out, document, reason) && parse_lists(out, document, reason) &&
+                manifest_check_tiling(out, reason);
     json_decref(document);
     return good;
 }

@@ -79,7 +79,7 @@ status manifest_add_shard(struct manifest *m, const char *set, const char *name,
 
 /* manifest_check_tiling - check that the shards cover every tensor exactly once.
  *
- * Errors    returns false with the tensor and the fault in reason[MANIFEST_REASON_BYTES] */
+ * Returns   false with the tensor and the fault in reason[MANIFEST_REASON_BYTES] */
 bool manifest_check_tiling(const struct manifest *m, char *reason);
 
 /* manifest_rank_to_text - format the files and shards of one rank as text.
@@ -102,7 +102,7 @@ status manifest_to_text(const struct manifest *m, char **out, size_t *out_bytes)
 /* manifest_parse - parse and check the text of a manifest: digest, version, names and tiling.
  *
  * Memory    the caller always releases *out with manifest_destroy
- * Errors    returns false with the fault in reason[MANIFEST_REASON_BYTES] */
+ * Returns   false with the fault in reason[MANIFEST_REASON_BYTES] */
 bool manifest_parse(const char *text, size_t bytes, struct manifest *out, char *reason);
 
 /* manifest_find_tensor - find a tensor by set and name; returns NULL if it does not exist. */

@@ -26,7 +26,7 @@ static struct block get_tensor_block(const struct checkpoint_tensor *t)
         {t->transposed ? t->columns : t->rows, t->transposed ? t->rows : t->columns}};
 }
 
-static bool intersect(struct block a, const struct manifest_shard *s, struct block *out)
+static bool intersect_blocks(struct block a, const struct manifest_shard *s, struct block *out)
 {
     for (int d = 0; d < 2; d++) {
         int64_t first = a.offset[d] > s->offset[d] ? a.offset[d] : s->offset[d];
@@ -45,7 +45,7 @@ bool checkpoint_reader_overlaps(const struct checkpoint_tensor *tensor,
                                 const struct manifest_shard *shard)
 {
     struct block common;
-    return intersect(get_tensor_block(tensor), shard, &common);
+    return intersect_blocks(get_tensor_block(tensor), shard, &common);
 }
 
 static bool read_block(hid_t dataset, int dimensions, const struct block *block, float *out)
@@ -127,7 +127,7 @@ status checkpoint_reader_read_overlap(hid_t file, const char *path,
                                       const struct manifest_shard *shard, float *buffer)
 {
     struct block common;
-    if (!intersect(get_tensor_block(tensor), shard, &common)) {
+    if (!intersect_blocks(get_tensor_block(tensor), shard, &common)) {
         return STATUS_OK;
     }
     hid_t dataset;

@@ -23,6 +23,7 @@ const struct manifest *checkpoint_reader_manifest(const struct checkpoint_reader
 /* checkpoint_reader_read - read a block of a tensor into out[shape[0], shape[1]].
  *
  * `tensor` belongs to the reader's manifest. A vector is a matrix with one column.
+ *
  * Errors    STATUS_CHECKPOINT naming file and tensor */
 status checkpoint_reader_read(struct checkpoint_reader *reader,
                               const struct manifest_tensor *tensor, const int64_t offset[2],

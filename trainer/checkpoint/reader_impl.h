@@ -5,13 +5,14 @@
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/manifest.h"
 
-/* checkpoint_reader_overlaps - whether a stored shard and a tensor have common elements. */
+/* checkpoint_reader_overlaps - return whether a stored shard and a tensor share elements. */
 bool checkpoint_reader_overlaps(const struct checkpoint_tensor *tensor,
                                 const struct manifest_shard *shard);
 
-/* checkpoint_reader_read_overlap - read the common elements from an open file into tensor->data.
+/* checkpoint_reader_read_overlap - read the shared elements from an open file into tensor->data.
  *
  * Does nothing if there are none. The data of `tensor` is in host memory.
+ *
  * Memory    buffer[CHECKPOINT_READ_ELEMENTS]
  * Errors    STATUS_CHECKPOINT naming file and tensor; the errors of h5file.h */
 status checkpoint_reader_read_overlap(hid_t file, const char *path,

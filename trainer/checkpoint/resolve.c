@@ -110,7 +110,7 @@ static status find_newest(struct checkpoint *c, struct checkpoint_info *out)
     TRY(result);
     if (!out->found && skipped.count > 0) {
         result =
-            status_raise(STATUS_CHECKPOINT, __FILE__, __LINE__,
+            RAISE_STATUS(STATUS_CHECKPOINT,
                          "no checkpoint in %s is valid%s; repair or move that folder, or start "
                          "from the beginning with --resume never",
                          c->folder, skipped.text);

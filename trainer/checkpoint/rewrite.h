@@ -22,6 +22,7 @@ struct checkpoint_source {
 /* checkpoint_rewrite - write the folder `output` with the files that `ranks` ranks would write.
  *
  * The folder is published atomically after all files have been written.
+ *
  * Memory    blocks of 4 MiB
  * Errors    STATUS_CREATE if output exists; STATUS_WRITE, STATUS_PERMISSION; those of read */
 status checkpoint_rewrite(const struct checkpoint_source *source, const char *output, int ranks);

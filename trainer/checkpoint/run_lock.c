@@ -85,9 +85,7 @@ status run_lock_acquire(const char *path, double wait_seconds, struct run_lock *
     struct run_lock *lock = result == STATUS_OK ? malloc(sizeof *lock) : NULL;
     if (lock == NULL) {
         close(file);
-        return result != STATUS_OK
-                   ? result
-                   : status_raise(STATUS_INTERNAL, __FILE__, __LINE__, "out of memory");
+        return result != STATUS_OK ? result : RAISE_STATUS(STATUS_INTERNAL, "out of memory");
     }
     lock->file = file;
     *out = lock;

@@ -11,6 +11,7 @@ struct run_lock;
  *
  * Writes host and process into the file, for the error message of another job. Waits up to
  * wait_seconds, because ranks of a killed job may exist for 3 s after the job has ended.
+ *
  * Errors    STATUS_CREATE naming the holder; STATUS_PERMISSION. If the file system does not support
  *           locks, the warning W-LOCK is logged and the function returns STATUS_OK */
 status run_lock_acquire(const char *path, double wait_seconds, struct run_lock **out);

@@ -73,13 +73,13 @@ static void append_last_good(const struct checkpoint *c)
     status_restore(&note);
 }
 
-/* comm_agree with the name of the last good checkpoint in the error. */
-static status agree(struct checkpoint *c, status mine)
+/* Calls comm_agree and adds the name of the last good checkpoint to an error. */
+static status agree_on_status(struct checkpoint *c, status own)
 {
-    if (mine != STATUS_OK) {
+    if (own != STATUS_OK) {
         append_last_good(c);
     }
-    return comm_agree(c->world, mine);
+    return comm_agree(c->world, own);
 }
 
 /* ---- snapshot ---- */
@@ -124,8 +124,8 @@ static status reserve_snapshot(struct checkpoint *c, const struct checkpoint_ten
                                int count)
 {
     int64_t bytes = 0;
-    TRY(checkpoint_memory_bytes(sets, count, comm_size(c->replicas), comm_rank(c->replicas),
-                                &bytes));
+    TRY(checkpoint_memory_bytes(sets, count, comm_size(c->replica_group),
+                                comm_rank(c->replica_group), &bytes));
     return grow_snapshot(c, sets[0].device, bytes / (int64_t)sizeof(float));
 }
 
@@ -146,8 +146,8 @@ static status prepare_job(struct checkpoint *c, const struct checkpoint_state *s
     c->job.tokenizer = c->tokenizer.count > 0 ? &c->tokenizer : NULL;
     c->job.extra_file_name = c->extra_file_name;
     c->job.extra_file_text = c->job.rank == 0 ? c->extra_file_text : NULL;
-    TRY(checkpoint_shards_create(&c->job, sets, count, comm_size(c->replicas),
-                                 comm_rank(c->replicas)));
+    TRY(checkpoint_shards_create(&c->job, sets, count, comm_size(c->replica_group),
+                                 comm_rank(c->replica_group)));
     return snapshot ? grow_snapshot(c, sets[0].device, c->job.elements) : STATUS_OK;
 }
 
@@ -168,11 +168,11 @@ static status begin_folder(struct checkpoint *c, const char *parent, const char 
 {
     double bytes = (double)c->job.elements * 4.0 + (double)c->job.set_count * set_overhead_bytes;
     TRY(comm_sum_doubles(c->world, &bytes, 1));
-    status mine = STATUS_OK;
+    status own = STATUS_OK;
     if (c->job.rank == 0) {
-        mine = create_temporary(c, parent, name, bytes * space_margin);
+        own = create_temporary(c, parent, name, bytes * space_margin);
     }
-    TRY(agree(c, mine));
+    TRY(agree_on_status(c, own));
     return comm_broadcast(c->world, c->job.folder, sizeof c->job.folder, 0);
 }
 
@@ -200,12 +200,12 @@ static status start_save(struct checkpoint *c, const struct checkpoint_state *st
                          const char *name, bool async)
 {
     bool snapshot = async || sets[0].device != NULL; /* files are written from host memory */
-    status result = agree(c, prepare_job(c, state, sets, count, snapshot));
+    status result = agree_on_status(c, prepare_job(c, state, sets, count, snapshot));
     if (result == STATUS_OK) {
         result = begin_folder(c, parent, name);
     }
     if (result == STATUS_OK && snapshot) {
-        result = agree(c, checkpoint_shards_snapshot(&c->job, sets, c->snapshot));
+        result = agree_on_status(c, checkpoint_shards_snapshot(&c->job, sets, c->snapshot));
     }
     if (result != STATUS_OK) {
         end_job(c, true);
@@ -240,16 +240,15 @@ int checkpoint_is_written(const struct checkpoint *c)
 /* Merges the manifests of all ranks on rank 0, one rank after the other. */
 static status gather_manifests(struct checkpoint *c, struct manifest *whole)
 {
-    char *mine = NULL;
-    status result = agree(c, manifest_rank_to_text(&c->job.written, &mine));
+    char *own_text = NULL;
+    status result = agree_on_status(c, manifest_rank_to_text(&c->job.written, &own_text));
     for (int r = 0; r < c->job.ranks && result == STATUS_OK; r++) {
-        int64_t bytes = mine != NULL ? (int64_t)strlen(mine) + 1 : 0;
+        int64_t bytes = own_text != NULL ? (int64_t)strlen(own_text) + 1 : 0;
         TRY_GOTO(result, done, comm_broadcast(c->world, &bytes, sizeof bytes, r));
-        char *text = r == c->job.rank ? mine : malloc((size_t)bytes);
-        status allocated = text != NULL
-                               ? STATUS_OK
-                               : status_raise(STATUS_INTERNAL, __FILE__, __LINE__, "out of memory");
-        result = agree(c, allocated);
+        char *text = r == c->job.rank ? own_text : malloc((size_t)bytes);
+        status allocated =
+            text != NULL ? STATUS_OK : RAISE_STATUS(STATUS_INTERNAL, "out of memory");
+        result = agree_on_status(c, allocated);
         if (result == STATUS_OK) {
             result = comm_broadcast(c->world, text, (size_t)bytes, r);
         }
@@ -257,15 +256,15 @@ static status gather_manifests(struct checkpoint *c, struct manifest *whole)
         if (result == STATUS_OK && c->job.rank == 0) {
             merged = manifest_merge_rank(whole, text);
         }
-        if (text != mine) {
+        if (text != own_text) {
             free(text);
         }
         if (result == STATUS_OK) {
-            result = agree(c, merged);
+            result = agree_on_status(c, merged);
         }
     }
 done:
-    free(mine);
+    free(own_text);
     return result;
 }
 
@@ -286,12 +285,12 @@ static status finish_save(struct checkpoint *c)
 {
     wait_for_writer(c);
     struct manifest whole = {0};
-    status result = agree(c, status_restore(&c->note));
+    status result = agree_on_status(c, status_restore(&c->note));
     if (result == STATUS_OK) {
         result = gather_manifests(c, &whole);
     }
     if (result == STATUS_OK) {
-        result = agree(c, c->job.rank == 0 ? publish_folder(c, &whole) : STATUS_OK);
+        result = agree_on_status(c, c->job.rank == 0 ? publish_folder(c, &whole) : STATUS_OK);
     }
     manifest_destroy(&whole);
     end_job(c, result != STATUS_OK);

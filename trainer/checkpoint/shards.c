@@ -1,17 +1,16 @@
 /* Distribution of the tensors among the ranks that write them.
  *
- * The rows (in memory) of every large tensor are split into one contiguous range per replica. A
- * small tensor goes completely to the replica with the fewest elements so far. All ranks compute
- * the same distribution. A row range of a transposed tensor is a column range in the file: the
- * snapshot remains a plain memcpy, and the writer transposes. */
+ * The rows (in memory) of a large tensor are split into one contiguous range per rank of the
+ * replica group. A small tensor is assigned to the rank with the fewest elements so far. All ranks
+ * compute the same distribution. A row range of a transposed tensor is a column range in the file:
+ * the snapshot remains a plain memcpy, and the writer transposes. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/deadlines.h"
 #include "trainer/checkpoint/checkpoint_impl.h"
-
-static const double copy_deadline_seconds = 300; /* for the snapshot of a device */
 
 enum { MIN_SPLIT_ELEMENTS = 16384 }; /* smaller tensors are not split */
 
@@ -21,10 +20,10 @@ struct row_range {
     int64_t first, rows, columns; /* in memory; a vector has one column */
 };
 
-static int find_least_loaded(const int64_t *loads, int replicas)
+static int find_least_loaded(const int64_t *loads, int replica_count)
 {
     int best = 0;
-    for (int i = 1; i < replicas; i++) {
+    for (int i = 1; i < replica_count; i++) {
         if (loads[i] < loads[best]) {
             best = i;
         }
@@ -32,38 +31,39 @@ static int find_least_loaded(const int64_t *loads, int replicas)
     return best;
 }
 
-/* Returns the rows of t that this replica writes, and updates the elements per replica in loads. */
+/* Returns the rows of t that this rank writes, and adds the elements of each rank to loads. */
 static struct row_range assign_rows(const struct checkpoint_tensor *t, bool sharded, int64_t *loads,
-                                    int replicas, int replica)
+                                    int replica_count, int replica_index)
 {
     int64_t rows = t->dimensions == 1 ? t->rows * t->columns : t->rows;
     int64_t columns = t->dimensions == 1 ? 1 : t->columns;
-    if (sharded || t->read_only) {
-        return (struct row_range){0, t->read_only ? 0 : rows, columns};
+    if (sharded || t->load_only) {
+        return (struct row_range){0, t->load_only ? 0 : rows, columns};
     }
-    if (rows < replicas || rows * columns < MIN_SPLIT_ELEMENTS) {
-        int owner = find_least_loaded(loads, replicas);
+    if (rows < replica_count || rows * columns < MIN_SPLIT_ELEMENTS) {
+        int owner = find_least_loaded(loads, replica_count);
         loads[owner] += rows * columns;
-        return (struct row_range){0, owner == replica ? rows : 0, columns};
+        return (struct row_range){0, owner == replica_index ? rows : 0, columns};
     }
-    for (int i = 0; i < replicas; i++) {
-        loads[i] += (rows * (i + 1) / replicas - rows * i / replicas) * columns;
+    for (int i = 0; i < replica_count; i++) {
+        loads[i] += (rows * (i + 1) / replica_count - rows * i / replica_count) * columns;
     }
-    int64_t first = rows * replica / replicas;
-    return (struct row_range){first, rows * (replica + 1) / replicas - first, columns};
+    int64_t first = rows * replica_index / replica_count;
+    return (struct row_range){first, rows * (replica_index + 1) / replica_count - first, columns};
 }
 
-status checkpoint_memory_bytes(const struct checkpoint_tensor_set *sets, int count, int replicas,
-                               int replica, int64_t *bytes)
+status checkpoint_memory_bytes(const struct checkpoint_tensor_set *sets, int count,
+                               int replica_count, int replica_index, int64_t *bytes)
 {
     *bytes = 0;
-    int64_t *loads = calloc((size_t)replicas, sizeof *loads);
-    REQUIRE(loads != NULL, STATUS_INTERNAL, "out of memory for the loads of %d ranks", replicas);
+    int64_t *loads = calloc((size_t)replica_count, sizeof *loads);
+    REQUIRE(loads != NULL, STATUS_INTERNAL, "out of memory for the loads of %d ranks",
+            replica_count);
     int64_t elements = 0;
     for (int f = 0; f < count; f++) {
         for (int i = 0; i < sets[f].count; i++) {
-            struct row_range r =
-                assign_rows(&sets[f].tensors[i], sets[f].sharded, loads, replicas, replica);
+            struct row_range r = assign_rows(&sets[f].tensors[i], sets[f].sharded, loads,
+                                             replica_count, replica_index);
             elements += r.rows * r.columns;
         }
     }
@@ -141,14 +141,15 @@ static status check_tensor(const struct checkpoint_tensor *t)
 }
 
 static status add_shards(struct checkpoint_job *job, const struct checkpoint_tensor_set *sets,
-                         int count, int64_t *loads, int replicas, int replica)
+                         int count, int64_t *loads, int replica_count, int replica_index)
 {
     for (int f = 0; f < count; f++) {
         snprintf(job->set_names[f], sizeof job->set_names[f], "%s", sets[f].name);
         for (int i = 0; i < sets[f].count; i++) {
             const struct checkpoint_tensor *t = &sets[f].tensors[i];
             TRY(check_tensor(t));
-            struct row_range r = assign_rows(t, sets[f].sharded, loads, replicas, replica);
+            struct row_range r =
+                assign_rows(t, sets[f].sharded, loads, replica_count, replica_index);
             if (r.rows > 0 && r.columns > 0) {
                 TRY(add_shard(job, f, t, r));
             }
@@ -158,8 +159,8 @@ static status add_shards(struct checkpoint_job *job, const struct checkpoint_ten
 }
 
 status checkpoint_shards_create(struct checkpoint_job *job,
-                                const struct checkpoint_tensor_set *sets, int count, int replicas,
-                                int replica)
+                                const struct checkpoint_tensor_set *sets, int count,
+                                int replica_count, int replica_index)
 {
     REQUIRE(count <= CHECKPOINT_SETS_MAX, STATUS_INTERNAL,
             "%d tensor sets, but at most %d are supported", count, CHECKPOINT_SETS_MAX);
@@ -169,13 +170,12 @@ status checkpoint_shards_create(struct checkpoint_job *job,
     }
     job->set_count = count;
     job->shards = calloc(capacity, sizeof *job->shards);
-    int64_t *loads = calloc((size_t)replicas, sizeof *loads);
+    int64_t *loads = calloc((size_t)replica_count, sizeof *loads);
     status result = STATUS_OK;
     if (job->shards == NULL || loads == NULL) {
-        result = status_raise(STATUS_INTERNAL, __FILE__, __LINE__, "out of memory for %zu tensors",
-                              capacity);
+        result = RAISE_STATUS(STATUS_INTERNAL, "out of memory for %zu tensors", capacity);
     } else {
-        result = add_shards(job, sets, count, loads, replicas, replica);
+        result = add_shards(job, sets, count, loads, replica_count, replica_index);
     }
     free(loads);
     return result;
@@ -212,7 +212,7 @@ status checkpoint_shards_snapshot(struct checkpoint_job *job,
     }
     for (int i = 0; i < job->set_count; i++) {
         if (sets[i].device != NULL) {
-            TRY(device_wait(sets[i].device, sets[i].stream, copy_deadline_seconds));
+            TRY(device_wait(sets[i].device, sets[i].stream, DEADLINE_DEVICE_SECONDS));
         }
     }
     return STATUS_OK;

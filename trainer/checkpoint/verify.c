@@ -41,14 +41,14 @@ static status broadcast_text(struct comm *world, char **text, int64_t *bytes, ch
     if (*bytes < 0) {
         return STATUS_OK;
     }
-    status mine = STATUS_OK;
+    status own = STATUS_OK;
     if (comm_rank(world) != 0) {
         *text = malloc((size_t)*bytes + 1);
         if (*text == NULL) {
-            mine = status_raise(STATUS_INTERNAL, __FILE__, __LINE__, "out of memory");
+            own = RAISE_STATUS(STATUS_INTERNAL, "out of memory");
         }
     }
-    TRY(comm_agree(world, mine));
+    TRY(comm_agree(world, own));
     return *bytes > 0 ? comm_broadcast(world, *text, (size_t)*bytes, 0) : STATUS_OK;
 }
 
@@ -134,9 +134,8 @@ static status agree_on_fault(struct comm *world, bool *good, char *reason)
 {
     int ranks = comm_size(world);
     char *all = malloc((size_t)ranks * MANIFEST_REASON_BYTES);
-    status mine = all != NULL ? STATUS_OK
-                              : status_raise(STATUS_INTERNAL, __FILE__, __LINE__, "out of memory");
-    status result = comm_agree(world, mine);
+    status own = all != NULL ? STATUS_OK : RAISE_STATUS(STATUS_INTERNAL, "out of memory");
+    status result = comm_agree(world, own);
     if (*good) {
         reason[0] = '\0';
     }
@@ -318,8 +317,7 @@ status checkpoint_inspect(const char *folder, bool json)
     bool good = checkpoint_verify_local(folder, true, &m, reason);
     status result = STATUS_OK;
     if (!good) {
-        result = status_raise(STATUS_CHECKPOINT, __FILE__, __LINE__, "%s is damaged: %s", folder,
-                              reason);
+        result = RAISE_STATUS(STATUS_CHECKPOINT, "%s is damaged: %s", folder, reason);
     } else {
         result = json ? print_json(folder, &m) : print_text(folder, &m);
     }

@@ -8,16 +8,17 @@
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/manifest.h"
 
-/* checkpoint_verify_local - verify a folder in a single process: manifest and sizes.
+/* checkpoint_verify_local - verify a folder in a single process: the manifest, the sizes and, if
+ * `digests` is true, the SHA-256 of every file.
  *
- * digests   also verify the SHA-256 of every file
  * Memory    the caller always releases *out with manifest_destroy
- * Errors    returns false with the fault in reason[MANIFEST_REASON_BYTES]; no status is pending */
+ * Returns   false with the fault in reason[MANIFEST_REASON_BYTES]; no status is pending */
 bool checkpoint_verify_local(const char *folder, bool digests, struct manifest *out, char *reason);
 
 /* checkpoint_verify - verify manifest, sizes and digests; the ranks share the work.
  *
- * *good     false for a damaged folder; reason[MANIFEST_REASON_BYTES] is the same on all ranks
+ * For a damaged folder *good is false, and reason[MANIFEST_REASON_BYTES] is the same on all ranks.
+ *
  * Memory    the caller always releases *out with manifest_destroy
  * Order     collective
  * Errors    STATUS_INTERNAL out of memory, and the errors of the communicator */
@@ -30,7 +31,7 @@ status checkpoint_verify(struct comm *world, const char *folder, struct manifest
 status checkpoint_read_manifest(struct comm *world, const char *folder, struct manifest *out,
                                 bool *good, char *reason);
 
-/* checkpoint_has_all_files - whether the manifest is valid and every file has its size. */
+/* checkpoint_has_all_files - return whether the manifest is valid and every file has its size. */
 bool checkpoint_has_all_files(const char *folder);
 
 /* checkpoint_fill_info - describe a verified folder; moves m->recipe to *out. */

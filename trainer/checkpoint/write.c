@@ -133,8 +133,8 @@ static status create_dataset(hid_t file, const char *path, const struct checkpoi
         H5Dcreate2(file, p->dataset, H5T_IEEE_F32LE, space, H5P_DEFAULT, properties, H5P_DEFAULT);
     status result = STATUS_OK;
     if (*out < 0) {
-        result = status_raise(STATUS_WRITE, __FILE__, __LINE__, "cannot write %s of %s: %s",
-                              p->name, path, h5file_reason());
+        result =
+            RAISE_STATUS(STATUS_WRITE, "cannot write %s of %s: %s", p->name, path, h5file_reason());
     }
     H5Sclose(space);
     H5Pclose(properties);
@@ -179,8 +179,8 @@ static status write_shard(const struct checkpoint_job *job, hid_t file, const ch
         result = h5file_write_i64(dataset, path, "offset", p->offset, p->dimensions);
     }
     if (H5Dclose(dataset) < 0 && result == STATUS_OK) {
-        result = status_raise(STATUS_WRITE, __FILE__, __LINE__, "cannot write %s of %s: %s",
-                              p->name, path, h5file_reason());
+        result =
+            RAISE_STATUS(STATUS_WRITE, "cannot write %s of %s: %s", p->name, path, h5file_reason());
     }
     return result;
 }

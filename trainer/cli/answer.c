@@ -196,7 +196,7 @@ static status process_input(struct batch_query *b, const struct request *q)
     return batch_query_finish(b);
 }
 
-static status run(const struct batch_query_request *shared)
+static status run_answer(const struct batch_query_request *shared)
 {
     const struct request *q = (const struct request *)shared;
     struct answer_state state = {.q = q};
@@ -230,5 +230,5 @@ status command_answer(int argc, char **argv)
         .operand_name = "FILE",
         .operands_max = 1,
     };
-    return batch_query_run_command(&options, false, argc, argv, &q.shared, run);
+    return batch_query_run_command(&options, false, argc, argv, &q.shared, run_answer);
 }

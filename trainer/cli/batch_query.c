@@ -86,7 +86,7 @@ status batch_query_open(struct batch_query *b, const struct batch_query_request 
     REQUIRE(b->ids != NULL, STATUS_INTERNAL, "out of memory for a batch of %" PRId64 " tokens",
             b->max_rows);
     b->positions = b->ids + b->max_rows;
-    b->segment_ids = b->positions + b->max_rows;
+    b->token_type_ids = b->positions + b->max_rows;
     return STATUS_OK;
 }
 
@@ -177,7 +177,7 @@ static status append_to_batch(struct batch_query *b, const char *text, const str
     for (int64_t i = 0; i < ids->count; i++) {
         b->ids[row + i] = ids->ids[i];
         b->positions[row + i] = (int32_t)i;
-        b->segment_ids[row + i] = batch_query_is_encoder(b) && i >= first;
+        b->token_type_ids[row + i] = batch_query_is_encoder(b) && i >= first;
     }
     b->cu_rows[++b->count] = (int32_t)(row + ids->count);
     return STATUS_OK;
@@ -249,6 +249,6 @@ struct model_input batch_query_model_input(const struct batch_query *b)
         .segments = b->count,
         .cu_rows = b->cu_rows,
         .longest = model_get_config(b->session.model)->positions,
-        .segment_ids = b->segment_ids,
+        .token_type_ids = b->token_type_ids,
     };
 }

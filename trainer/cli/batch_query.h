@@ -28,7 +28,8 @@ struct batch_query_request {
 /* batch_query_run_command - parse argv, then call run(q).
  *
  * Adds shared options to the options of the command in options->table: --checkpoint before them,
- * --set and --json after them, and --truncate if has_truncate. The first operand is the path.
+ * --set and --json after them, and --truncate if has_truncate is true. The first operand is the
+ * path.
  *
  * Errors    STATUS_USAGE; those of run */
 status batch_query_run_command(const struct options *options, bool has_truncate, int argc,
@@ -51,7 +52,7 @@ struct batch_query {
     char *texts[BATCH_QUERY_TEXTS];         /* the input text, without its pair */
     int32_t cu_rows[BATCH_QUERY_TEXTS + 1]; /* first row of each text, then the number of rows */
     int64_t max_rows;
-    int32_t *ids, *positions, *segment_ids; /* [max_rows] */
+    int32_t *ids, *positions, *token_type_ids; /* [max_rows] */
 };
 
 /* batch_query_open - load the model and the tokenizer of the checkpoint on the CPU.
@@ -65,9 +66,10 @@ status batch_query_open(struct batch_query *b, const struct batch_query_request 
  * Errors    STATUS_DATA if it is not valid UTF-8 or contains a NUL byte */
 status batch_query_check_text(const char *text, size_t bytes);
 
-/* batch_query_read_lines - check each line of the file and call visit with b as user.
+/* batch_query_read_lines - call `visit` with b as user for each line of the file.
  *
- * Behaves as line_reader_read, and removes a carriage return at the end of a line. */
+ * Like line_reader_read, but checks each line (batch_query_check_text) and removes a carriage
+ * return at its end. */
 status batch_query_read_lines(struct batch_query *b, const char *path, line_reader_visit visit);
 
 /* batch_query_is_encoder - return whether the model attends to both sides. Its texts are enclosed

@@ -243,7 +243,7 @@ static void describe_operations(const struct bench_step *b, bool is_bf16, int ra
     }
     double gemm = 1e-12 * ranks * work[GEMM] / seconds[GEMM];
     double attention = 1e-12 * ranks * work[ATTENTION] / seconds[ATTENTION];
-    *(is_bf16 ? &out->device.product_tflops_bf16 : &out->device.product_tflops_fp32) = gemm;
+    *(is_bf16 ? &out->device.gemm_tflops_bf16 : &out->device.gemm_tflops_fp32) = gemm;
     *(is_bf16 ? &out->device.attention_tflops_bf16 : &out->device.attention_tflops_fp32) =
         attention;
     out->device.memory_gb_per_second = 1e-9 * ranks * work[PASSES] / seconds[PASSES];
@@ -355,7 +355,7 @@ static status run_data(const struct request *q)
 
 enum kind { BENCH_STEP, BENCH_KERNELS, BENCH_COMM, BENCH_DATA, BENCH_CLUSTER, BENCH_KINDS };
 
-static status run(enum kind kind, const struct request *q, struct comm *world)
+static status run_benchmark(enum kind kind, const struct request *q, struct comm *world)
 {
     double start = clock_seconds();
     status result = kind == BENCH_COMM      ? run_comm(q, world)
@@ -438,7 +438,7 @@ status command_bench(int argc, char **argv)
     TRY(parse_operands(&options, &kind, &q));
     TRY(comm_world_create(&argc, &argv, &world));
     log_quiet(comm_rank(world) != 0);
-    status result = run(kind, &q, world);
+    status result = run_benchmark(kind, &q, world);
     if (result != STATUS_OK) {
         comm_abort(world, result);
     }

@@ -209,7 +209,7 @@ static status generate_response(struct chat *c, const struct chat_text *prompt, 
     return result;
 }
 
-static status respond(struct chat *c)
+static status respond_to_conversation(struct chat *c)
 {
     struct chat_text prompt = {0};
     struct sigaction before;
@@ -324,7 +324,7 @@ static status process_line(struct chat *c, const char *line, bool *quit)
     }
     line += line[0] == '/';
     TRY(add_message(c, CHAT_USER, line, strlen(line)));
-    return tolerate_error(respond(c));
+    return tolerate_error(respond_to_conversation(c));
 }
 
 /* A message that is read from standard input. A backslash at the end of a line continues it. */
@@ -410,7 +410,7 @@ static status open_template(struct chat *c, const struct request *q)
     return chat_open(c->session.tokenizer_dir, c->session.tokenizer, &c->template);
 }
 
-static status run(struct request *q)
+static status run_chat(struct request *q)
 {
     struct comm *world = NULL;
     struct chat c = {.request = q};
@@ -468,7 +468,7 @@ status command_chat(int argc, char **argv)
         .table = table,
         .count = sizeof table / sizeof table[0]};
     TRY(options_parse(&options, argc, argv, &help));
-    status result = help ? STATUS_OK : run(&q);
+    status result = help ? STATUS_OK : run_chat(&q);
     free(q.overrides.items);
     return result;
 }

@@ -346,7 +346,7 @@ static status process_input(struct batch_query *b, const struct request *q)
     return batch_query_finish(b);
 }
 
-static status run(const struct batch_query_request *shared)
+static status run_classify(const struct batch_query_request *shared)
 {
     const struct request *q = (const struct request *)shared;
     struct classify_state state = {.q = q};
@@ -382,5 +382,5 @@ status command_classify(int argc, char **argv)
         .operand_name = "FILE",
         .operands_max = 1,
     };
-    return batch_query_run_command(&options, true, argc, argv, &q.shared, run);
+    return batch_query_run_command(&options, true, argc, argv, &q.shared, run_classify);
 }

@@ -175,7 +175,7 @@ static status process_input(struct batch_query *b, const struct request *q)
     return q->similarity ? print_matrix(state) : STATUS_OK;
 }
 
-static status run(const struct batch_query_request *shared)
+static status run_embed(const struct batch_query_request *shared)
 {
     const struct request *q = (const struct request *)shared;
     REQUIRE(q->query == NULL || !q->similarity, STATUS_USAGE,
@@ -210,5 +210,5 @@ status command_embed(int argc, char **argv)
         .operand_name = "FILE",
         .operands_max = 1,
     };
-    return batch_query_run_command(&options, true, argc, argv, &q.shared, run);
+    return batch_query_run_command(&options, true, argc, argv, &q.shared, run_embed);
 }

@@ -228,7 +228,7 @@ static status evaluate_task(const struct request *q, struct session *s, struct c
 
 /* ---- the command ---- */
 
-static status run(const struct request *q, struct comm *world)
+static status run_evaluate(const struct request *q, struct comm *world)
 {
     struct session s = {0};
     TRY(weights_open_checkpoint(&s, world, q->checkpoint, q->overrides.items, q->overrides.count,
@@ -274,14 +274,14 @@ status command_evaluate(int argc, char **argv)
     struct comm *world = NULL;
     status result = STATUS_OK;
     if ((q.data == NULL) == (q.task == NULL)) {
-        result = status_raise(STATUS_USAGE, __FILE__, __LINE__,
-                              "give exactly one of --data GLOB and --task FILE.jsonl");
+        result =
+            RAISE_STATUS(STATUS_USAGE, "give exactly one of --data GLOB and --task FILE.jsonl");
     }
     if (result == STATUS_OK) {
         result = comm_world_create(&argc, &argv, &world);
     }
     if (result == STATUS_OK) {
-        result = run(&q, world);
+        result = run_evaluate(&q, world);
         if (result != STATUS_OK) {
             comm_abort(world, result);
         }

@@ -203,7 +203,7 @@ static status process_input(struct batch_query *b, const struct request *q)
     return batch_query_finish(b);
 }
 
-static status run(const struct batch_query_request *shared)
+static status run_fill_mask(const struct batch_query_request *shared)
 {
     const struct request *q = (const struct request *)shared;
     struct fill_state state = {.q = q};
@@ -235,5 +235,5 @@ status command_fill_mask(int argc, char **argv)
         .operands_min = 0,
         .operands_max = -1,
     };
-    return batch_query_run_command(&options, false, argc, argv, &q.shared, run);
+    return batch_query_run_command(&options, false, argc, argv, &q.shared, run_fill_mask);
 }

@@ -267,7 +267,7 @@ static status generate_all(const struct request *q, struct session *s, struct pr
     return STATUS_OK;
 }
 
-static status run(struct request *q)
+static status run_generate(struct request *q)
 {
     struct comm *world = NULL;
     struct session s = {0};
@@ -288,8 +288,8 @@ static status run(struct request *q)
         result = weights_require_causal(&s, q->checkpoint);
     }
     if (result == STATUS_OK && s.tokenizer == NULL) {
-        result = status_raise(STATUS_DATA, __FILE__, __LINE__,
-                              "%s contains no tokenizer, but generate needs one", q->checkpoint);
+        result = RAISE_STATUS(STATUS_DATA, "%s contains no tokenizer, but generate needs one",
+                              q->checkpoint);
     }
     int32_t end = -1;
     if (result == STATUS_OK && q->chat) {
@@ -371,22 +371,21 @@ status command_generate(int argc, char **argv)
     o->use_cache = !no_cache;
     status result = STATUS_OK;
     if (q.prompt != NULL && q.prompt_file != NULL) {
-        result = status_raise(STATUS_USAGE, __FILE__, __LINE__,
+        result = RAISE_STATUS(STATUS_USAGE,
                               "--prompt and --prompt-file exclude each other; give one of them");
     }
     if (q.system != NULL && !q.chat) {
-        result =
-            status_raise(STATUS_USAGE, __FILE__, __LINE__, "--system can only be used with --chat");
+        result = RAISE_STATUS(STATUS_USAGE, "--system can only be used with --chat");
     }
     q.prompt = q.prompt != NULL ? q.prompt : "";
     if (o->num_samples > o->num_beams && o->num_beams > 1) {
-        result = status_raise(STATUS_USAGE, __FILE__, __LINE__,
+        result = RAISE_STATUS(STATUS_USAGE,
                               "--num-samples %" PRId64 " is larger than --num-beams %" PRId64
                               "; give at least as many beams as samples",
                               o->num_samples, o->num_beams);
     }
     if (result == STATUS_OK) {
-        result = run(&q);
+        result = run_generate(&q);
     }
     free(q.stops.items);
     free(q.overrides.items);

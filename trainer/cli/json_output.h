@@ -12,5 +12,7 @@
  * Errors    STATUS_INTERNAL if report is NULL or memory runs out. main.c detects a failed write. */
 status json_output_print(json_t *report);
 
-/* json_output_format_count - write value with thousands separators ("124,439,808"); returns out. */
+/* json_output_format_count - write a number with thousands separators: "124,439,808".
+ *
+ * Returns   out */
 const char *json_output_format_count(int64_t value, char out[32]);

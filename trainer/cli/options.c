@@ -249,7 +249,7 @@ static status check_operands(const struct options *options)
     return STATUS_OK;
 }
 
-static status parse(struct options *options, int argc, char **argv)
+static status parse_arguments(struct options *options, int argc, char **argv)
 {
     bool seen[OPTIONS_MAX] = {false};
     bool in_options = true;
@@ -291,7 +291,7 @@ status options_parse(struct options *options, int argc, char **argv, bool *help)
     if (*help) {
         return STATUS_OK;
     }
-    status result = parse(options, argc, argv);
+    status result = parse_arguments(options, argc, argv);
     for (int i = 0; result != STATUS_OK && i < options->count; i++) {
         if (options->table[i].kind == OPTION_LIST) {
             struct option_list *list = options->table[i].target;

@@ -339,7 +339,7 @@ static status read_labels(struct recipe *r)
     return explain_missing_data(result);
 }
 
-static status run(const struct request *q)
+static status run_plan(const struct request *q)
 {
     struct recipe recipe;
     struct plan plan;
@@ -401,5 +401,5 @@ status command_plan(int argc, char **argv)
     q.recipe = options.operands[0];
     q.overrides = options.operands + 1;
     q.override_count = options.operand_count - 1;
-    return run(&q);
+    return run_plan(&q);
 }

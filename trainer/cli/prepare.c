@@ -30,7 +30,7 @@ struct request {
     bool skip_bad_rows, json;
 };
 
-static status parse(struct request *q, int argc, char **argv, bool *help)
+static status parse_options(struct request *q, int argc, char **argv, bool *help)
 {
     const struct option table[] = {
         {"objective", OPTION_TEXT, &q->objective, "NAME", "clm",
@@ -285,7 +285,7 @@ static status run_preparation(const struct request *q, preparation prepare,
     return print_report(q, &report);
 }
 
-static status run(const struct request *q)
+static status run_prepare(const struct request *q)
 {
     struct tokenizer *tokenizer;
     struct chat_template *chat = NULL;
@@ -305,8 +305,8 @@ status command_prepare(int argc, char **argv)
 {
     struct request q = {.shuffle_split = -1};
     bool help;
-    TRY(parse(&q, argc, argv, &help));
-    status result = help ? STATUS_OK : run(&q);
+    TRY(parse_options(&q, argc, argv, &help));
+    status result = help ? STATUS_OK : run_prepare(&q);
     free(q.inputs.items);
     free(q.validation_inputs.items);
     return result;

@@ -115,7 +115,7 @@ static status open_model(struct score_state *state, struct comm *world,
     return STATUS_OK;
 }
 
-static status run(const struct batch_query_request *q)
+static status run_score(const struct batch_query_request *q)
 {
     struct comm *world = NULL;
     struct score_state state = {.json = q->json};
@@ -144,5 +144,5 @@ status command_score(int argc, char **argv)
         .operand_name = "FILE",
         .operands_max = 1,
     };
-    return batch_query_run_command(&options, false, argc, argv, &q, run);
+    return batch_query_run_command(&options, false, argc, argv, &q, run_score);
 }

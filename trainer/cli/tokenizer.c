@@ -51,7 +51,7 @@ struct worker_range {
     struct status_note note;
 };
 
-static status append(struct buffer *b, const char *data, size_t bytes)
+static status append_bytes(struct buffer *b, const char *data, size_t bytes)
 {
     if (b->capacity - b->bytes < bytes) {
         size_t capacity = (b->bytes + bytes) * 2 + 256;
@@ -111,9 +111,9 @@ static status encode_line(struct worker_range *range, const char *line, size_t b
         char text[16];
         size_t length = format_id(text, range->ids.ids[i]);
         text[length] = i + 1 < range->ids.count ? ' ' : '\n';
-        TRY(append(&range->out, text, length + 1));
+        TRY(append_bytes(&range->out, text, length + 1));
     }
-    return range->ids.count > 0 ? STATUS_OK : append(&range->out, "\n", 1);
+    return range->ids.count > 0 ? STATUS_OK : append_bytes(&range->out, "\n", 1);
 }
 
 static status parse_ids(struct worker_range *range, const char *line, size_t bytes, int64_t number)
@@ -155,7 +155,7 @@ static status decode_line(struct worker_range *range, const char *line, size_t b
     }
     TRY(result);
     text[length] = '\n'; /* replaces the NUL */
-    result = append(&range->out, text, length + 1);
+    result = append_bytes(&range->out, text, length + 1);
     free(text);
     return result;
 }

@@ -25,9 +25,9 @@ struct early_stopping {
     int64_t step, patience_counter; /* step of `value`; evaluations since the last improvement */
 };
 
-/* early_stopping_update - record one evaluation; return true if it is the best so far.
+/* early_stopping_update - record one evaluation.
  *
- * NaN is never the best. */
+ * Returns   whether it is the best so far; NaN is never the best */
 bool early_stopping_update(const struct early_stopping_rule *rule, struct early_stopping *s,
                            int64_t step, double value);
 
@@ -38,6 +38,7 @@ bool early_stopping_should_stop(const struct early_stopping_rule *rule,
 /* early_stopping_restore - compute the state from the lines of metrics.jsonl up to `step`.
  *
  * A missing file gives the initial state.
+ *
  * Errors    STATUS_PERMISSION, STATUS_DATA if the file cannot be read */
 status early_stopping_restore(const struct early_stopping_rule *rule, const char *path,
                               int64_t step, struct early_stopping *out);

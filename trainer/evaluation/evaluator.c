@@ -234,9 +234,9 @@ agree:
     all = calloc((size_t)(ranks * max_count) + 1, sizeof *all);
     bool allocated = local != NULL && all != NULL;
     TRY_GOTO(result, done,
-             comm_agree(data, allocated ? STATUS_OK
-                                        : status_raise(STATUS_INTERNAL, __FILE__, __LINE__,
-                                                       "out of memory for predictions")));
+             comm_agree(
+                 data, allocated ? STATUS_OK
+                                 : RAISE_STATUS(STATUS_INTERNAL, "out of memory for predictions")));
     memcpy(local, ev->values, (size_t)ev->count * sizeof *local);
     TRY_GOTO(result, done,
              comm_all_gather_bytes(data, all, local, (size_t)max_count * sizeof *local));

@@ -30,9 +30,9 @@ struct evaluator;
 
 /* evaluator_create - create the evaluator of an objective; *out is NULL if it has no such metrics.
  *
- * names       label names, copied
- * tokenizer   decodes answers; owned by the caller; NULL: answers are not scored
- * threshold   score margin for predicting "no answer" (squad.h)
+ * Units     threshold: score margin for predicting "no answer" (squad.h)
+ * Memory    the label names are copied; the tokenizer, which decodes answers, is borrowed; without
+ *           a tokenizer (NULL) answers are not scored
  * Errors    STATUS_INTERNAL if memory runs out */
 status evaluator_create(enum recipe_objective objective, const struct labels *names,
                         const struct tokenizer *tokenizer, double threshold,
@@ -60,8 +60,10 @@ void evaluator_begin(struct evaluator *ev);
  * Errors    STATUS_INTERNAL on all ranks if one of them runs out of memory */
 status evaluator_end(struct evaluator *ev, struct comm *data);
 
-/* evaluator_fields - write the metrics to fields[EVALUATOR_FIELDS]; return their count.
+/* evaluator_fields - write the metrics to fields[EVALUATOR_FIELDS].
  *
  * With more than EVALUATOR_LABELS_REPORTED labels, per-label metrics are omitted.
- * Memory    the names are owned by ev */
+ *
+ * Memory    the names are owned by ev
+ * Returns   the number of metrics */
 int evaluator_fields(const struct evaluator *ev, struct metric *fields);

@@ -22,6 +22,7 @@ struct multiple_choice_report {
 /* multiple_choice_run - evaluate rows first, first + stride, ... of a task file.
  *
  * Ranks share a file by passing their rank as first and their count as stride.
+ *
  * Units     rows_limit: rows of a micro-batch; limit: rows read from the file, 0: all
  * Errors    STATUS_NO_INPUT; STATUS_DATA with file, line and reason */
 status multiple_choice_run(struct kernels *k, struct model *m, const struct tokenizer *t,

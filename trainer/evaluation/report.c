@@ -1,5 +1,6 @@
 #include "trainer/evaluation/report.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -45,8 +46,8 @@ void evaluation_report_log(const struct objective *o, int64_t step, const struct
         used += snprintf(text + used, sizeof text - (size_t)used, ", %s %.4g", fields[i].name,
                          fields[i].number);
     }
-    log_info("step %lld: validation loss %.4f%s (%lld %s)", (long long)step, fields[0].number, text,
-             (long long)fields[1].integer, o->unit);
+    log_info("step %" PRId64 ": validation loss %.4f%s (%" PRId64 " %s)", step, fields[0].number,
+             text, fields[1].integer, o->unit);
 }
 
 double evaluation_report_value(const struct metric *fields, int count, const char *name)
@@ -81,7 +82,8 @@ static bool is_metric_name(enum recipe_objective objective, const struct objecti
     return found;
 }
 
-/* As in transformers, a metric with a name that ends in "loss" should decrease. */
+/* Returns whether a metric should decrease: perplexity and, as in transformers, a metric with a
+ * name that ends in "loss". */
 static bool is_smaller_better(const char *metric)
 {
     size_t length = strlen(metric);

@@ -11,17 +11,20 @@
 
 enum { EVALUATION_REPORT_FIELDS = 4 + OBJECTIVE_SUMS + EVALUATOR_FIELDS };
 
-/* evaluation_report_means - write the objective's metrics with a nonzero count; return how many.
+/* evaluation_report_means - write the objective's metrics with a nonzero count.
  *
- * Shapes    fields [EVALUATION_REPORT_FIELDS] */
+ * Shapes    fields [EVALUATION_REPORT_FIELDS]
+ * Returns   the number of fields */
 int evaluation_report_means(const struct objective *o, const double sums[OBJECTIVE_SUMS],
                             struct metric *fields);
 
-/* evaluation_report_fields - write all fields of an evaluation; return how many.
+/* evaluation_report_fields - write all fields of an evaluation.
  *
  * The fields are loss, the number of counted items, the objective's metrics, perplexity and the
  * metrics of the evaluator (NULL: none).
- * Shapes    fields [EVALUATION_REPORT_FIELDS] */
+ *
+ * Shapes    fields [EVALUATION_REPORT_FIELDS]
+ * Returns   the number of fields */
 int evaluation_report_fields(const struct objective *o, const double sums[OBJECTIVE_SUMS],
                              const struct evaluator *ev, struct metric *fields);
 
@@ -34,7 +37,7 @@ void evaluation_report_log(const struct objective *o, int64_t step, const struct
 /* evaluation_report_value - return the number with this name; NaN if there is none. */
 double evaluation_report_value(const struct metric *fields, int count, const char *name);
 
-/* evaluation_report_stopping_rule - make the early-stopping rule from the recipe.
+/* evaluation_report_stopping_rule - create the early-stopping rule of the recipe.
  *
  * Memory    out->metric points into the recipe
  * Errors    STATUS_RECIPE if evaluations of this objective have no metric with that name */

@@ -40,6 +40,7 @@ void scores_average(struct scores_class *each, int32_t classes, struct scores_su
 /* scores_compute_classes - count all examples of two arrays and compute their scores.
  *
  * Examples with a negative label are skipped.
+ *
  * Shapes    predictions, labels [count]; each [classes]
  * Errors    STATUS_INTERNAL if a prediction or label is not a class */
 status scores_compute_classes(const int32_t *predictions, const int32_t *labels, int64_t count,
@@ -66,6 +67,7 @@ struct scores_answer {
  *
  * Each score is the maximum over the references. Without references only the empty prediction is
  * correct.
+ *
  * Errors    STATUS_INTERNAL if memory runs out */
 status scores_compare_answer(const char *prediction, const char *const *answers, int count,
                              struct scores_answer *out);

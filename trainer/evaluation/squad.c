@@ -196,7 +196,7 @@ agree:
     TRY_GOTO(result, done,
              comm_agree(data, allocated
                                   ? STATUS_OK
-                                  : status_raise(STATUS_INTERNAL, __FILE__, __LINE__,
+                                  : RAISE_STATUS(STATUS_INTERNAL,
                                                  "out of memory for the windows of answers")));
     memcpy(padded, local, strlen(local));
     TRY_GOTO(result, done, comm_all_gather_bytes(data, all, padded, (size_t)max_length));

@@ -1,5 +1,5 @@
-/* Scores extractive question answering by question, as transformers' run_qa and SQuAD's evaluation
- * script do.
+/* Scores of extractive question answering, computed for each question as in transformers' run_qa
+ * and SQuAD's evaluation script.
  *
  * A long context is split into overlapping windows. The prediction for a question is the best span
  * of all its windows, or "no answer". The reference answers of all windows are combined. Answer
@@ -15,7 +15,10 @@ struct squad;
 
 /* squad_create - create an empty set of windows.
  *
- * threshold   "no answer" is predicted if its score exceeds the best span's by more than this */
+ * Units     threshold: "no answer" is predicted if its score exceeds the score of the best span by
+ *           more than this margin
+ * Memory    the tokenizer is borrowed
+ * Errors    STATUS_INTERNAL if memory runs out */
 status squad_create(const struct tokenizer *t, double threshold, struct squad **out);
 
 /* squad_destroy - free the windows and set *s to NULL. */
@@ -27,6 +30,7 @@ void squad_clear(struct squad *s);
 /* squad_add_window - add one window of this rank.
  *
  * The windows of one question must have consecutive sample indices.
+ *
  * Errors    STATUS_INTERNAL; STATUS_NOT_FINITE if a score is not finite */
 status squad_add_window(struct squad *s, const struct objective_example *e);
 

@@ -18,6 +18,7 @@ struct adapter_weights {
 /* adapter_export_read - read the adapter of a parameter from a checkpoint of adapters.
  *
  * A parameter without an adapter gives a == b == NULL.
+ *
  * Memory    the caller frees *out with adapter_export_free()
  * Errors    STATUS_CHECKPOINT if a shape differs from the rank in the recipe */
 status adapter_export_read(struct checkpoint_reader *adapters, const struct recipe *recipe,
@@ -28,8 +29,8 @@ void adapter_export_free(struct adapter_weights *adapter);
 
 /* adapter_export_merge - add scale B A to a block of the matrix.
  *
- * transposed   the file stores the matrix as [inputs, outputs]
- * Shapes    block [shape[0], shape[1]] at offset of the matrix in the orientation of the file
+ * Shapes    block f32 [shape[0], shape[1]], at `offset` of the matrix, in the orientation of the
+ *           file: [inputs, outputs] if `transposed` is true, otherwise [outputs, inputs]
  * Numerics  sums in double precision, rounded once */
 void adapter_export_merge(const struct adapter_weights *adapter, bool transposed,
                           const int64_t offset[2], const int64_t shape[2], float *block);
@@ -43,7 +44,7 @@ void adapter_export_name(const struct huggingface_architecture *architecture,
 
 /* adapter_export_write_config - write peft's adapter_config.json.
  *
- * parameters   the parameters of the adapters and of the task head
+ * Shapes    parameters [count]: those of the adapters and of the task head
  * Errors    STATUS_INTERNAL if memory runs out */
 status adapter_export_write_config(const struct recipe *recipe, const struct model_config *config,
                                    const struct model_parameter *parameters, int count, FILE *file);

@@ -93,8 +93,8 @@ static status fingerprint_base(struct adapter_job *import, char text[HASH_TEXT_B
     TRY(model_layout(&base_config, 1, 0, &p, &count, &elements));
     float *buffer = malloc((size_t)CHECKPOINT_READ_ELEMENTS * sizeof *buffer);
     status result = buffer != NULL ? STATUS_OK
-                                   : status_raise(STATUS_INTERNAL, __FILE__, __LINE__,
-                                                  "out of memory to read %s", import->found.folder);
+                                   : RAISE_STATUS(STATUS_INTERNAL, "out of memory to read %s",
+                                                  import->found.folder);
     for (int i = 0; i < count && result == STATUS_OK; i++) {
         if (!model_is_task_head(&base_config, &p[i])) {
             result = fingerprint_tensor(import, i, &p[i], buffer, &sums);

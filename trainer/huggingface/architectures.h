@@ -73,15 +73,14 @@ const char *huggingface_architecture_names(void);
 const struct huggingface_class *
 huggingface_find_class(const struct huggingface_architecture *architecture, const char *name);
 
-/* huggingface_task_class_suffix - return the class name of an objective without the class stem.
- *
+/* huggingface_task_class_suffix - return the class name of an objective without the class stem;
  * NULL if the objective has no task class. */
 const char *huggingface_task_class_suffix(const struct huggingface_architecture *architecture,
                                           enum recipe_objective objective);
 
 /* huggingface_class_objective - find the first objective of a task class.
  *
- * Errors    returns false, without a result, if no task class of the architecture has this name */
+ * Returns   false, without a result, if no task class of the architecture has this name */
 bool huggingface_class_objective(const struct huggingface_architecture *architecture,
                                  const char *name, enum recipe_objective *out);
 
@@ -97,7 +96,7 @@ const char *huggingface_strip_prefix(const struct huggingface_architecture *arch
 
 /* huggingface_legacy_name - write the name in early files (LayerNorm.gamma and .beta) to out.
  *
- * Returns false, without a result, if early files use the same name. */
+ * Returns   false, without a name, if early files use the same name */
 bool huggingface_legacy_name(const char *name, char out[MODEL_NAME_BYTES]);
 
 /* huggingface_may_be_missing - return whether files of these classes may lack a head parameter. */

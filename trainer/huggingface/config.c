@@ -457,9 +457,9 @@ status huggingface_config_read(const char *folder, const char *objective, struct
     free(text);
     REQUIRE(c.document != NULL, STATUS_DATA, "%s:%d:%d: %s", c.path, error.line, error.column,
             error.text);
-    status result = json_is_object(c.document) ? read_document(&c, objective, out, config)
-                                               : status_raise(STATUS_DATA, __FILE__, __LINE__,
-                                                              "%s: not a JSON object", c.path);
+    status result = json_is_object(c.document)
+                        ? read_document(&c, objective, out, config)
+                        : RAISE_STATUS(STATUS_DATA, "%s: not a JSON object", c.path);
     json_decref(c.document);
     return result;
 }

@@ -17,10 +17,11 @@ struct huggingface_config {
     struct labels labels; /* label names of a task head; the caller frees them with labels_free() */
 };
 
-/* huggingface_config_read - make a recipe from folder/config.json.
+/* huggingface_config_read - create a recipe from folder/config.json.
  *
- * Missing keys have the default of transformers.
- * objective   one that the class supports; NULL: as config.json implies
+ * Missing keys have the default of transformers. `objective` must be supported by the class; with
+ * NULL it follows from config.json.
+ *
  * Errors    STATUS_NO_INPUT; STATUS_DATA naming file, key and reason;
  *           STATUS_UNAVAILABLE for an unsupported model;
  *           STATUS_USAGE if the class does not support the objective */
@@ -42,7 +43,8 @@ struct huggingface_special_tokens {
 
 /* huggingface_config_write - write a config.json from which from_pretrained builds the same model.
  *
- * labels   label names of a task head; empty: no names
+ * `labels` are the label names of a task head; they may be empty.
+ *
  * Errors    STATUS_UNAVAILABLE naming the architecture; STATUS_WRITE; STATUS_INTERNAL (memory) */
 status huggingface_config_write(const struct recipe *recipe, int64_t vocabulary,
                                 struct huggingface_special_tokens tokens,

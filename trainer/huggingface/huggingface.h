@@ -19,8 +19,10 @@ struct huggingface_summary {
 
 /* huggingface_import - convert a model folder to a checkpoint of weights only, like run_dir/final.
  *
- * objective   required if the class supports several (config.h); NULL: as config.json implies
- * recipe      set to the recipe of the checkpoint: settings of config.json, else defaults
+ * `objective` is required if the class supports several (config.h); with NULL it follows from
+ * config.json. *recipe receives the recipe of the checkpoint: the settings of config.json and
+ * defaults.
+ *
  * Errors    STATUS_NO_INPUT; STATUS_DATA naming file, place and reason; STATUS_UNAVAILABLE for an
  *           unsupported setting of config.json; STATUS_CREATE if output exists; STATUS_WRITE */
 status huggingface_import(const char *folder, const char *objective, const char *output,
@@ -32,18 +34,20 @@ bool huggingface_is_adapter_folder(const char *folder);
 /* huggingface_import_adapter - convert a folder in peft's format to a checkpoint of adapters and of
  * the task head.
  *
- * base   checkpoint of the base model; NULL: the path in the folder, if it exists. Tensors of the
- *        head that the folder lacks are copied from it
+ * `base` is the checkpoint of the base model; with NULL, the path in adapter_config.json is used.
+ * Tensors of the head that are missing in the folder are copied from the base model.
+ *
  * Errors    those of huggingface_import; STATUS_USAGE if there is no base model */
 status huggingface_import_adapter(const char *folder, const char *base, const char *output,
                                   struct recipe *recipe, struct huggingface_summary *summary);
 
 /* huggingface_export - convert a checkpoint of any parallel layout to a model folder.
  *
- * The checkpoint is verified first.
- * dtype     SAFETENSORS_F32: the same bits; SAFETENSORS_BF16: rounded to nearest even
- * adapter   false: adapters are merged into the matrices (sums in double precision, rounded once);
- *           true: only the adapters are written, in peft's format
+ * The checkpoint is verified first. If `adapter` is true, only the adapters are written, in peft's
+ * format. Otherwise they are merged into the matrices.
+ *
+ * Numerics  SAFETENSORS_F32: the same bits; SAFETENSORS_BF16: rounded to nearest even; merges are
+ *           summed in double precision and rounded once
  * Errors    those of checkpoint_resolve; STATUS_CREATE if output exists; STATUS_WRITE */
 status huggingface_export(const char *checkpoint, const char *output, enum safetensors_dtype dtype,
                           bool adapter, struct huggingface_summary *summary);

@@ -8,7 +8,7 @@
 
 enum { HUGGINGFACE_FILES_MAX = 512 };
 
-/* The source of a parameter; tensor == NULL: no file has it. */
+/* The source of a parameter; tensor == NULL: no file contains it. */
 struct huggingface_tensor_source {
     const struct safetensors *file;
     const struct safetensors_tensor *tensor;
@@ -24,7 +24,7 @@ struct huggingface_import_job {
     int file_count;
     struct huggingface_tensor_source *sources; /* [count] */
     struct manifest manifest;                  /* tensors in the order of the parameters */
-    /* Writes a block of a parameter that no file has, in the orientation of the file. */
+    /* Writes a block of a parameter that no file contains, in the orientation of the file. */
     status (*fill_missing)(const struct huggingface_import_job *job, int index,
                            const int64_t offset[2], const int64_t shape[2], float *out);
     void *fill_context; /* for fill_missing */
@@ -49,8 +49,7 @@ status huggingface_import_check_tokenizer(const struct huggingface_import_job *j
 
 /* huggingface_import_write_checkpoint - write the checkpoint.
  *
- * tokenizer_dir     NULL: no tokenizer
- * tokenizer_files   as in struct checkpoint_source */
+ * tokenizer_dir (NULL: none) and tokenizer_files are as in struct checkpoint_source. */
 status huggingface_import_write_checkpoint(struct huggingface_import_job *job, const char *output,
                                            const char *tokenizer_dir,
                                            const char *const *tokenizer_files);

@@ -142,12 +142,12 @@ status huggingface_import_check_tensor(const struct huggingface_tensor_source *s
     huggingface_tensor_shape(p, shape);
     bool equal = t->dimensions == p->dimensions && t->shape[0] == shape[0] &&
                  (p->dimensions == 1 || t->shape[1] == shape[1]);
-    long long columns = t->dimensions > 1 ? (long long)t->shape[1] : 1;
+    int64_t columns = t->dimensions > 1 ? t->shape[1] : 1;
     REQUIRE(equal, STATUS_DATA,
-            "%s: %s has %d dimensions, [%lld, %lld], but config.json requires %d, [%lld, %lld]",
+            "%s: %s has %d dimensions, [%" PRId64 ", %" PRId64
+            "], but config.json requires %d, [%" PRId64 ", %" PRId64 "]",
             safetensors_path(source->file), t->name, t->dimensions,
-            t->dimensions > 0 ? (long long)t->shape[0] : 1, columns, p->dimensions,
-            (long long)shape[0], (long long)shape[1]);
+            t->dimensions > 0 ? t->shape[0] : 1, columns, p->dimensions, shape[0], shape[1]);
     REQUIRE(t->dtype != SAFETENSORS_OTHER, STATUS_DATA,
             "%s: %s has dtype %s; supported are F32, F16 and BF16: save the model in one of them",
             safetensors_path(source->file), t->name, t->dtype_name);

@@ -267,9 +267,8 @@ static status read_header(struct safetensors *f)
         json_error_t error;
         json_t *header = json_loadb(text, (size_t)length, JSON_REJECT_DUPLICATES, &error);
         result = header != NULL ? parse_header(f, header)
-                                : status_raise(STATUS_DATA, __FILE__, __LINE__,
-                                               "%s: the header, line %d column %d: %s", f->path,
-                                               error.line, error.column, error.text);
+                                : RAISE_STATUS(STATUS_DATA, "%s: the header, line %d column %d: %s",
+                                               f->path, error.line, error.column, error.text);
         json_decref(header);
     }
     free(text);

@@ -74,7 +74,7 @@ struct safetensors_writer;
 
 /* safetensors_create - create a file and write its header; safetensors_write adds the elements.
  *
- * dtype     SAFETENSORS_F32 or SAFETENSORS_BF16
+ * Units     dtype: SAFETENSORS_F32 or SAFETENSORS_BF16
  * Errors    STATUS_CREATE, STATUS_PERMISSION, STATUS_WRITE naming the file */
 status safetensors_create(const char *path, enum safetensors_dtype dtype,
                           const struct safetensors_shape *tensors, int count,

@@ -80,8 +80,7 @@ static status close_file(struct safetensors_writer **writer)
     bool closed = w->descriptor < 0 || close(w->descriptor) == 0;
     status result = STATUS_OK;
     if (!closed) {
-        result = status_raise(STATUS_WRITE, __FILE__, __LINE__, "cannot write %s: %s", w->path,
-                              strerror(errno));
+        result = RAISE_STATUS(STATUS_WRITE, "cannot write %s: %s", w->path, strerror(errno));
     }
     free(w);
     *writer = NULL;
@@ -102,8 +101,8 @@ status safetensors_create(const char *path, enum safetensors_dtype dtype,
     w->descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     status result = STATUS_OK;
     if (w->descriptor < 0) {
-        result = status_raise(status_from_errno(errno, STATUS_CREATE, STATUS_CREATE), __FILE__,
-                              __LINE__, "cannot create %s: %s", path, strerror(errno));
+        result = RAISE_STATUS(status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
+                              "cannot create %s: %s", path, strerror(errno));
     }
     if (result == STATUS_OK) {
         result = write_header(w, tensors, count);
@@ -139,12 +138,10 @@ status safetensors_finish(struct safetensors_writer **writer)
     const struct safetensors_writer *w = *writer;
     status result = STATUS_OK;
     if (w->left > 0) {
-        result =
-            status_raise(STATUS_INTERNAL, __FILE__, __LINE__,
-                         "%s: %" PRId64 " elements fewer than in its header", w->path, w->left);
+        result = RAISE_STATUS(STATUS_INTERNAL, "%s: %" PRId64 " elements fewer than in its header",
+                              w->path, w->left);
     } else if (fsync(w->descriptor) != 0) {
-        result = status_raise(STATUS_WRITE, __FILE__, __LINE__, "cannot write %s: %s", w->path,
-                              strerror(errno));
+        result = RAISE_STATUS(STATUS_WRITE, "cannot write %s: %s", w->path, strerror(errno));
     }
     KEEP_FIRST(result, close_file(writer));
     return result;

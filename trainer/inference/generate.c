@@ -298,8 +298,8 @@ static status finish_beam(struct beams *b, int64_t beam, double score, bool ende
                          tokens);
 }
 
-/* Lists the best 2 * sequences continuations of each beam, sorted by score. They
- * include the best `sequences` continuations of all beams. */
+/* Lists the best 2 * sequences continuations of each beam, sorted by score. They include the best
+ * `sequences` continuations of all beams. */
 static status list_candidates(struct beams *b, int64_t live_beams, int64_t *out)
 {
     struct run *r = b->run;

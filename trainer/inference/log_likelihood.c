@@ -173,11 +173,12 @@ static status compute_reward(struct kernels *k, struct model *m,
     TRY(mirror_upload(inputs, 0, inputs->bytes));
     TRY(model_forward(m, &input, &hidden));
     struct model_label_head labels = model_get_label_head(m, &input, NULL);
-    const struct objective_input views = {.hidden = hidden,
-                                          .label_weight = labels.weight,
-                                          .label_bias = labels.bias,
-                                          .task_head = memory};
-    TRY(task_head_forward(k, &views, &reward, &unused));
+    const struct objective_input in = {
+        .hidden = {.value = hidden},
+        .label_head = {.weight = labels.weight, .bias = labels.bias},
+        .task_head = memory,
+    };
+    TRY(task_head_forward(k, &in, &reward, &unused));
     REQUIRE(isfinite(*reward), STATUS_NOT_FINITE, "a reward is %g: the weights are damaged",
             (double)*reward);
     *out = (double)*reward;

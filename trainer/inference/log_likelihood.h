@@ -28,6 +28,7 @@ status log_likelihood_run(struct kernels *k, struct model *m, int64_t rows,
 /* log_likelihood_reward - compute the reward of one sequence with a reward model.
  *
  * The reward head reads the last token; `scored` and `log_probabilities` are not used.
+ *
  * Errors    STATUS_NOT_FINITE */
 status log_likelihood_reward(struct kernels *k, struct model *m,
                              const struct log_likelihood_item *item, double *out);

@@ -30,6 +30,7 @@ void sampler_destroy(struct sampler **s);
  * multiply negative ones by it.
  *
  * Repeated ids are penalized once, as in Hugging Face.
+ *
  * Shapes    logits [V]; ids [count]
  * Source    Keskar et al. 2019 (CTRL), arXiv:1909.05858 */
 void sampler_apply_penalty(const struct sampler *s, float *logits, const int32_t *ids,

@@ -118,8 +118,7 @@ bm_status bm_model_open(const char *checkpoint, const char *const *settings, bm_
     *out = NULL;
     bm_model *m = calloc(1, sizeof *m);
     if (m == NULL) {
-        return end_call(
-            status_raise(STATUS_INTERNAL, __FILE__, __LINE__, "out of memory for a model"));
+        return end_call(RAISE_STATUS(STATUS_INTERNAL, "out of memory for a model"));
     }
     status result = open_model(m, checkpoint, settings);
     if (result != STATUS_OK) {
@@ -422,7 +421,7 @@ static status embed_ids(bm_model *m, const struct token_list *ids, float *out)
     size_t count = (size_t)ids->count;
     int32_t *memory = calloc(2 * count + 2, sizeof *memory);
     REQUIRE(memory != NULL, STATUS_INTERNAL, "out of memory for a sequence of %zu tokens", count);
-    int32_t *positions = memory, *bounds = memory + count, *segments = bounds + 2;
+    int32_t *positions = memory, *bounds = memory + count, *token_type_ids = bounds + 2;
     for (size_t i = 0; i < count; i++) {
         positions[i] = (int32_t)i;
     }
@@ -434,7 +433,7 @@ static status embed_ids(bm_model *m, const struct token_list *ids, float *out)
         .segments = 1,
         .cu_rows = bounds,
         .longest = ids->count,
-        .segment_ids = segments,
+        .token_type_ids = token_type_ids,
     };
     struct tensor hidden;
     status result = model_forward(m->session.model, &input, &hidden);

@@ -67,10 +67,10 @@ typedef struct bm_model bm_model;
 
 /* bm_model_open - load a model from a checkpoint.
  *
- * checkpoint   a run folder, its checkpoints/ folder, one checkpoint, or final/, as accepted by
- *              `bireme generate --checkpoint`
- * settings     overrides of the recipe, "section.key=value" ("train.precision=fp32",
- *              "parallel.threads=1"), terminated by NULL; NULL: none
+ * `checkpoint` is a run folder, its checkpoints/ folder, one checkpoint or final/, as for
+ * `bireme generate --checkpoint`. `settings` is NULL or a list of overrides of the recipe that ends
+ * with NULL, such as "train.precision=fp32" or "parallel.threads=1".
+ *
  * Memory    the caller closes *out with bm_model_close(); *out is NULL after a failure
  * Errors    BM_NO_INPUT, BM_PERMISSION, BM_CHECKPOINT, BM_DATA, BM_RECIPE, BM_UNAVAILABLE */
 BM_API bm_status bm_model_open(const char *checkpoint, const char *const *settings, bm_model **out);
@@ -93,8 +93,9 @@ BM_API bm_model_facts bm_model_facts_of(const bm_model *model);
 
 /* bm_encode - convert text to token ids.
  *
- * The ids start with the beginning-of-sequence token if the tokenizer adds one.
- * special   not 0: names of special tokens in the text become these tokens
+ * The ids start with the beginning-of-sequence token if the tokenizer adds one. If `special` is not
+ * 0, names of special tokens in the text become these tokens.
+ *
  * Memory    the caller frees *ids with bm_free()
  * Errors    BM_DATA: no tokenizer, or a character-level tokenizer does not have a character */
 BM_API bm_status bm_encode(const bm_model *model, const char *text, size_t bytes, int special,
@@ -131,8 +132,8 @@ typedef int bm_stream(void *user, const char *text, size_t bytes);
 
 /* bm_generate - generate the text that follows the given ids; the text does not include them.
  *
- * options   NULL: the defaults
- * count     0: generate a text from its beginning
+ * With options NULL the defaults apply. With count 0 the text is generated from its beginning.
+ *
  * Memory    the caller frees *text with bm_free(); text and bytes may be NULL if stream is used
  * Order     stream (or NULL) is called by this thread, before the function returns
  * Errors    BM_USAGE: an option is out of range, or the ids fill all positions of the model;
@@ -165,6 +166,7 @@ BM_API bm_status bm_log_probabilities(bm_model *model, const int32_t *ids, int64
  * The embedding is the mean of the tokens' hidden states, scaled to unit length, so the dot product
  * of two embeddings is their cosine similarity. Every model is accepted; models trained on pairs
  * (objective embed) separate meanings best.
+ *
  * Shapes    out [width]
  * Errors    BM_DATA: no tokenizer, or the text has no tokens or more than the model's positions;
  *           BM_UNAVAILABLE: the model is on a GPU; BM_NOT_FINITE */

@@ -27,7 +27,7 @@ struct metrics {
 
 /* ---- resume ---- */
 
-/* Whether a run that resumes after `step` keeps a line. Counts damaged lines, and sets
+/* Returns whether a run that resumes after `step` keeps a line. Counts damaged lines, and sets
  * *has_evaluation if the line is the evaluation of `step`. */
 static bool is_kept(const char *line, size_t bytes, int64_t step, int *damaged,
                     bool *has_evaluation)
@@ -36,12 +36,12 @@ static bool is_kept(const char *line, size_t bytes, int64_t step, int *damaged,
     json_t *line_step = json_object_get(object, "step");
     const char *event = json_string_value(json_object_get(object, "event"));
     bool valid = json_is_integer(line_step) && event != NULL;
-    bool kept = valid && json_integer_value(line_step) <= step && strcmp(event, "end") != 0;
+    bool keeps_line = valid && json_integer_value(line_step) <= step && strcmp(event, "end") != 0;
     *damaged += !valid;
-    *has_evaluation = *has_evaluation || (kept && json_integer_value(line_step) == step &&
+    *has_evaluation = *has_evaluation || (keeps_line && json_integer_value(line_step) == step &&
                                           strcmp(event, "evaluate") == 0);
     json_decref(object);
-    return kept;
+    return keeps_line;
 }
 
 /* Moves the kept lines to the beginning of text and returns their bytes. */
@@ -71,8 +71,8 @@ static status drop_later_lines(const char *path, int64_t step, bool *has_evaluat
     }
     TRY(file_read(path, file_limit_bytes, &text, &bytes));
     int damaged = 0;
-    size_t kept = drop_lines(text, bytes, step, &damaged, has_evaluation);
-    status result = kept != bytes ? file_write(path, text, kept) : STATUS_OK;
+    size_t kept_bytes = drop_lines(text, bytes, step, &damaged, has_evaluation);
+    status result = kept_bytes != bytes ? file_write(path, text, kept_bytes) : STATUS_OK;
     free(text);
     if (damaged > 0) {
         log_warning("METRICS", "%s: dropped %d damaged lines", path, damaged);
@@ -184,7 +184,7 @@ static char *format_line(const char *event, double seconds, int64_t step,
     return text;
 }
 
-/* Whether the numbers of an event are written to TensorBoard. */
+/* Returns whether the numbers of an event are written to TensorBoard. */
 static bool has_scalars(const char *event)
 {
     return strcmp(event, "train") == 0 || strcmp(event, "evaluate") == 0;
@@ -223,8 +223,7 @@ status metrics_close(struct metrics **m)
     status result = metrics_sync(*m);
     KEEP_FIRST(result, tensorboard_destroy(&(*m)->tensorboard));
     if (close((*m)->file) != 0 && result == STATUS_OK) {
-        result = status_raise(STATUS_WRITE, __FILE__, __LINE__, "cannot close %s: %s", (*m)->path,
-                              strerror(errno));
+        result = RAISE_STATUS(STATUS_WRITE, "cannot close %s: %s", (*m)->path, strerror(errno));
     }
     free(*m);
     *m = NULL;

@@ -19,14 +19,15 @@ struct metrics;
  *
  * Continuing atomically drops the lines of later steps, the lines of "end", and the lines that a
  * power failure has damaged (the warning W-METRICS has their number).
+ *
  * Order     after checkpoint_open, which holds the lock of the run folder
  * Errors    STATUS_CREATE, STATUS_PERMISSION, STATUS_WRITE */
 status metrics_open(const char *path, int64_t resume_step, struct metrics **out);
 
-/* metrics_has_evaluation - whether the file already had an "evaluate" line for the resume step. */
+/* metrics_has_evaluation - return whether the file had an "evaluate" line for the resume step. */
 bool metrics_has_evaluation(const struct metrics *m);
 
-/* metrics_add_tensorboard - write also to a TensorBoard event file in this folder.
+/* metrics_add_tensorboard - also write to a TensorBoard event file in this folder.
  *
  * The file gets the numbers of "train" and "evaluate" lines (tensorboard.h). metrics_sync and
  * metrics_close include that file.

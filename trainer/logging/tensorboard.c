@@ -200,8 +200,7 @@ status tensorboard_destroy(struct tensorboard **t)
     }
     status result = tensorboard_sync(*t);
     if (close((*t)->file) != 0 && result == STATUS_OK) {
-        result = status_raise(STATUS_WRITE, __FILE__, __LINE__, "cannot close %s: %s", (*t)->path,
-                              strerror(errno));
+        result = RAISE_STATUS(STATUS_WRITE, "cannot close %s: %s", (*t)->path, strerror(errno));
     }
     free(*t);
     *t = NULL;

@@ -32,6 +32,7 @@ status tensorboard_create(const char *folder, int64_t first_step, struct tensorb
 /* tensorboard_write - write every numeric field as a scalar named "event/name", in one record.
  *
  * Null values, text and flags are skipped. A number that is not finite is written unchanged.
+ *
  * Units     seconds since 1970
  * Memory    allocates none
  * Errors    STATUS_WRITE: the record has not been written; STATUS_INTERNAL if there are more than

@@ -40,7 +40,7 @@ bool model_has_adapter(const struct model *m, struct param_index index)
     return adapted;
 }
 
-/* Find the next adapter of a GEMM from fused parameter *i on; false if there is none. */
+/* Finds the next adapter of a GEMM from fused parameter *i on; false if there is none. */
 static bool next_adapter(const struct model *m, struct param_index index, int64_t layer, int64_t n,
                          int *i, struct adapter *a)
 {
@@ -73,7 +73,7 @@ static status apply_scale(const struct model *m, struct tensor u)
     return s == 1.0f ? STATUS_OK : op_scale(m->kernels, u, s);
 }
 
-/* Describe the dropout of an adapter's input. The random index is the position in the whole input,
+/* Describes the dropout of an adapter's input. The random index is the position in the whole input,
  * because this rank may hold only some of its columns. */
 static struct dropout compute_dropout(const struct model *m, const struct model_input *input,
                                       int in_param)
@@ -91,7 +91,7 @@ static struct dropout compute_dropout(const struct model *m, const struct model_
     };
 }
 
-/* Replace *x by the adapter's input after dropout. */
+/* Replaces *x by the adapter's input after dropout. */
 static status apply_adapter_dropout(struct model *m, const struct model_input *input, int in_param,
                                     struct tensor *x)
 {
@@ -163,7 +163,7 @@ status model_adapters_backward_input(struct model *m, const struct model_input *
     return STATUS_OK;
 }
 
-/* Compute the gradient of A or B; for a replicated matrix, sum it over the ranks. */
+/* Computes the gradient of A or B; for a replicated matrix, sum it over the ranks. */
 static status add_gradient(struct model *m, bool first_micro_batch, int parameter,
                            float *const *gradients, struct tensor dy, struct tensor x)
 {

@@ -15,8 +15,8 @@ bool layout_next_item(const char **cursor, char *item)
     return length > 0;
 }
 
-/* Match a name as the peft library does: the target equals the last components of the module name.
- * `name` ends with ".weight". */
+/* Matches a name as the peft library does: the target equals the last components of the module
+ * name. `name` ends with ".weight". */
 static bool matches_target(const char *name, const char *target)
 {
     size_t length = strlen(target), left = strlen(name) - strlen(".weight");
@@ -27,10 +27,10 @@ static bool matches_target(const char *name, const char *target)
 static bool is_target(const struct model_config *c, const struct model_parameter *p)
 {
     char item[MODEL_NAME_BYTES];
-    bool product = p->role == MODEL_QKV || p->role == MODEL_PROJECTION || p->role == MODEL_FC ||
-                   p->role == MODEL_FC_PROJECTION;
+    bool is_layer_matrix = p->role == MODEL_QKV || p->role == MODEL_PROJECTION ||
+                           p->role == MODEL_FC || p->role == MODEL_FC_PROJECTION;
     for (const char *cursor = c->adapter.targets;
-         p->dimensions == 2 && product && layout_next_item(&cursor, item);) {
+         p->dimensions == 2 && is_layer_matrix && layout_next_item(&cursor, item);) {
         if (strcmp(item, "all-linear") == 0 || matches_target(p->name, item)) {
             return true;
         }
@@ -38,7 +38,7 @@ static bool is_target(const struct model_config *c, const struct model_parameter
     return false;
 }
 
-/* Append A [rank, in] and B [out, rank], split like the matrix. */
+/* Appends A [rank, in] and B [out, rank], split like the matrix. */
 static void append_adapter(struct layout *layout, struct model_parameter *p, struct shape matrix)
 {
     int64_t rank = layout->config->adapter.rank;

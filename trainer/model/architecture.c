@@ -126,7 +126,7 @@ static void append_shard(struct model_parameter *p, struct model_shard shard)
     }
 }
 
-/* Compute this rank's shards of a split parameter. Padding is at the end of the last ranks. */
+/* Computes this rank's shards of a split parameter. Padding is at the end of the last ranks. */
 static void split_parameter(struct model_parameter *p, const struct shape *shape, int rank)
 {
     bool along_rows = shape->split == SPLIT_ROWS;
@@ -161,11 +161,11 @@ static bool is_frozen_by_position(const struct model_config *c, const struct mod
                         : p->layer < blocks || (f->backbone && last_norm);
 }
 
-static void append(struct layout *layout, enum model_role role, struct shape shape,
-                   const char *format, ...) __attribute__((format(printf, 4, 5)));
+static void add_tensor(struct layout *layout, enum model_role role, struct shape shape,
+                       const char *format, ...) __attribute__((format(printf, 4, 5)));
 
-static void append(struct layout *layout, enum model_role role, struct shape shape,
-                   const char *format, ...)
+static void add_tensor(struct layout *layout, enum model_role role, struct shape shape,
+                       const char *format, ...)
 {
     struct model_parameter *p = &layout->parameters[layout->count++];
     *p = (struct model_parameter){
@@ -202,7 +202,7 @@ static void append(struct layout *layout, enum model_role role, struct shape sha
     }
 }
 
-/* Assign offsets to all trained (or all frozen) parameters, after those that already have one. */
+/* Assigns offsets to all trained (or all frozen) parameters, after those that already have one. */
 static void assign_offsets(struct layout *layout, bool trained)
 {
     for (int i = 0; i < layout->count; i++) {
@@ -251,7 +251,7 @@ static struct shape make_vector(int64_t columns, float init_value)
     return (struct shape){.rows = 1, .columns = columns, .dimensions = 1, .init_value = init_value};
 }
 
-/* Split a matrix by rows, or its bias by columns, in `blocks` sections that are each split. */
+/* Splits a matrix by rows, or its bias by columns, in `blocks` sections that are each split. */
 static struct shape split_outputs(struct shape shape, int blocks, int ranks)
 {
     shape.split = shape.dimensions == 2 ? SPLIT_ROWS : SPLIT_COLUMNS;
@@ -260,7 +260,7 @@ static struct shape split_outputs(struct shape shape, int blocks, int ranks)
     return shape;
 }
 
-/* Split a matrix by columns. Its bias is replicated, and one rank adds it. */
+/* Splits a matrix by columns. Its bias is replicated, and one rank adds it. */
 static struct shape split_inputs(struct shape shape, int ranks)
 {
     shape.split = SPLIT_COLUMNS;
@@ -281,7 +281,7 @@ static struct shape make_vocabulary(const struct model_config *c, int ranks)
 void layout_append(struct layout *layout, enum model_role role, struct shape shape,
                    const char *name)
 {
-    append(layout, role, shape, "%s", name);
+    add_tensor(layout, role, shape, "%s", name);
 }
 
 /* A matrix that the Hugging Face file stores as [out, in]. */
@@ -290,7 +290,7 @@ static struct shape make_dense(int64_t rows, int64_t columns, float init_std)
     return make_table(rows, columns, init_std);
 }
 
-/* Append the dense layer before the labels of sequences: the model's pooler, or RoBERTa's separate
+/* Appends the dense layer before the labels of sequences: the model's pooler, or RoBERTa's separate
  * layer. */
 static void append_task_dense(struct layout *layout, const struct model_config *c,
                               const struct architecture *a, bool separate)
@@ -299,9 +299,9 @@ static void append_task_dense(struct layout *layout, const struct model_config *
     if (!separate) {
         snprintf(name, sizeof name, "%s.pooler", a->name_prefix);
     }
-    append(layout, MODEL_POOLER, make_dense(c->width, c->width, c->initializer_range),
-           "%s.dense.weight", name);
-    append(layout, MODEL_POOLER, make_vector(c->width, 0), "%s.dense.bias", name);
+    add_tensor(layout, MODEL_POOLER, make_dense(c->width, c->width, c->initializer_range),
+               "%s.dense.weight", name);
+    add_tensor(layout, MODEL_POOLER, make_vector(c->width, 0), "%s.dense.bias", name);
 }
 
 static void append_task(struct layout *layout, const struct model_config *c,
@@ -320,10 +320,10 @@ static void append_task(struct layout *layout, const struct model_config *c,
                        : !encoder && (texts || a->rotary) ? "score"
                        : separate                         ? "classifier.out_proj"
                                                           : "classifier";
-    append(layout, MODEL_LABELS, make_dense(c->labels, c->width, c->initializer_range), "%s.weight",
-           name);
+    add_tensor(layout, MODEL_LABELS, make_dense(c->labels, c->width, c->initializer_range),
+               "%s.weight", name);
     if (encoder || !texts) {
-        append(layout, MODEL_LABELS, make_vector(c->labels, 0), "%s.bias", name);
+        add_tensor(layout, MODEL_LABELS, make_vector(c->labels, 0), "%s.bias", name);
     }
 }
 
@@ -332,46 +332,46 @@ static void append_gpt2_layer(struct layout *layout, const struct model_config *
     float init_std = c->initializer_range;
     float residual_std = init_std / sqrtf(2.0f * (float)c->layers);
     int ranks = layout->ranks;
-    append(layout, MODEL_NORM1, make_vector(c->width, 1), "transformer.h.%d.ln_1.weight", l);
-    append(layout, MODEL_NORM1, make_vector(c->width, 0), "transformer.h.%d.ln_1.bias", l);
-    append(layout, MODEL_QKV,
-           split_outputs(make_matrix(3 * c->width, c->width, init_std), 3, ranks),
-           "transformer.h.%d.attn.c_attn.weight", l);
-    append(layout, MODEL_QKV, split_outputs(make_vector(3 * c->width, 0), 3, ranks),
-           "transformer.h.%d.attn.c_attn.bias", l);
-    append(layout, MODEL_PROJECTION,
-           split_inputs(make_matrix(c->width, c->width, residual_std), ranks),
-           "transformer.h.%d.attn.c_proj.weight", l);
-    append(layout, MODEL_PROJECTION, make_vector(c->width, 0), "transformer.h.%d.attn.c_proj.bias",
-           l);
-    append(layout, MODEL_NORM2, make_vector(c->width, 1), "transformer.h.%d.ln_2.weight", l);
-    append(layout, MODEL_NORM2, make_vector(c->width, 0), "transformer.h.%d.ln_2.bias", l);
-    append(layout, MODEL_FC, split_outputs(make_matrix(c->inner, c->width, init_std), 1, ranks),
-           "transformer.h.%d.mlp.c_fc.weight", l);
-    append(layout, MODEL_FC, split_outputs(make_vector(c->inner, 0), 1, ranks),
-           "transformer.h.%d.mlp.c_fc.bias", l);
-    append(layout, MODEL_FC_PROJECTION,
-           split_inputs(make_matrix(c->width, c->inner, residual_std), ranks),
-           "transformer.h.%d.mlp.c_proj.weight", l);
-    append(layout, MODEL_FC_PROJECTION, make_vector(c->width, 0),
-           "transformer.h.%d.mlp.c_proj.bias", l);
+    add_tensor(layout, MODEL_NORM1, make_vector(c->width, 1), "transformer.h.%d.ln_1.weight", l);
+    add_tensor(layout, MODEL_NORM1, make_vector(c->width, 0), "transformer.h.%d.ln_1.bias", l);
+    add_tensor(layout, MODEL_QKV,
+               split_outputs(make_matrix(3 * c->width, c->width, init_std), 3, ranks),
+               "transformer.h.%d.attn.c_attn.weight", l);
+    add_tensor(layout, MODEL_QKV, split_outputs(make_vector(3 * c->width, 0), 3, ranks),
+               "transformer.h.%d.attn.c_attn.bias", l);
+    add_tensor(layout, MODEL_PROJECTION,
+               split_inputs(make_matrix(c->width, c->width, residual_std), ranks),
+               "transformer.h.%d.attn.c_proj.weight", l);
+    add_tensor(layout, MODEL_PROJECTION, make_vector(c->width, 0),
+               "transformer.h.%d.attn.c_proj.bias", l);
+    add_tensor(layout, MODEL_NORM2, make_vector(c->width, 1), "transformer.h.%d.ln_2.weight", l);
+    add_tensor(layout, MODEL_NORM2, make_vector(c->width, 0), "transformer.h.%d.ln_2.bias", l);
+    add_tensor(layout, MODEL_FC, split_outputs(make_matrix(c->inner, c->width, init_std), 1, ranks),
+               "transformer.h.%d.mlp.c_fc.weight", l);
+    add_tensor(layout, MODEL_FC, split_outputs(make_vector(c->inner, 0), 1, ranks),
+               "transformer.h.%d.mlp.c_fc.bias", l);
+    add_tensor(layout, MODEL_FC_PROJECTION,
+               split_inputs(make_matrix(c->width, c->inner, residual_std), ranks),
+               "transformer.h.%d.mlp.c_proj.weight", l);
+    add_tensor(layout, MODEL_FC_PROJECTION, make_vector(c->width, 0),
+               "transformer.h.%d.mlp.c_proj.bias", l);
 }
 
 static void append_gpt2(struct layout *layout, const struct model_config *c)
 {
     struct shape tokens = make_vocabulary(c, layout->ranks);
-    append(layout, MODEL_TOKEN_TABLE, tokens, "transformer.wte.weight");
-    append(layout, MODEL_POSITION_TABLE, make_table(c->positions, c->width, c->initializer_range),
-           "transformer.wpe.weight");
+    add_tensor(layout, MODEL_TOKEN_TABLE, tokens, "transformer.wte.weight");
+    add_tensor(layout, MODEL_POSITION_TABLE,
+               make_table(c->positions, c->width, c->initializer_range), "transformer.wpe.weight");
     for (layout->layer = 0; layout->layer < c->layers; layout->layer++) {
         layout->block = layout->count;
         append_gpt2_layer(layout, c, (int)layout->layer);
         layout_append_adapters(layout);
     }
-    append(layout, MODEL_NORM1, make_vector(c->width, 1), "transformer.ln_f.weight");
-    append(layout, MODEL_NORM1, make_vector(c->width, 0), "transformer.ln_f.bias");
+    add_tensor(layout, MODEL_NORM1, make_vector(c->width, 1), "transformer.ln_f.weight");
+    add_tensor(layout, MODEL_NORM1, make_vector(c->width, 0), "transformer.ln_f.bias");
     if (!c->tied && c->head == HEAD_LM) {
-        append(layout, MODEL_DECODER, tokens, "lm_head.weight");
+        add_tensor(layout, MODEL_DECODER, tokens, "lm_head.weight");
     }
 }
 
@@ -384,8 +384,8 @@ static struct shape make_fused(struct shape shape, int count)
 static void append_norm(struct layout *layout, enum model_role role, const struct model_config *c,
                         const char *name)
 {
-    append(layout, role, make_vector(c->width, 1), "%s.weight", name);
-    append(layout, role, make_vector(c->width, 0), "%s.bias", name);
+    add_tensor(layout, role, make_vector(c->width, 1), "%s.weight", name);
+    add_tensor(layout, role, make_vector(c->width, 0), "%s.bias", name);
 }
 
 static void append_qkv(struct layout *layout, const struct model_config *c, const char *block)
@@ -395,12 +395,12 @@ static void append_qkv(struct layout *layout, const struct model_config *c, cons
         split_outputs(make_dense(c->width, c->width, c->initializer_range), 1, layout->ranks);
     struct shape bias = split_outputs(make_vector(c->width, 0), 1, layout->ranks);
     for (int i = 0; i < 3; i++) {
-        append(layout, MODEL_QKV, make_fused(weight, 3 - i), "%s.attention.self.%s.weight", block,
-               names[i]);
+        add_tensor(layout, MODEL_QKV, make_fused(weight, 3 - i), "%s.attention.self.%s.weight",
+                   block, names[i]);
     }
     for (int i = 0; i < 3; i++) {
-        append(layout, MODEL_QKV, make_fused(bias, 3 - i), "%s.attention.self.%s.bias", block,
-               names[i]);
+        add_tensor(layout, MODEL_QKV, make_fused(bias, 3 - i), "%s.attention.self.%s.bias", block,
+                   names[i]);
     }
 }
 
@@ -412,20 +412,22 @@ static void append_bert_layer(struct layout *layout, const struct model_config *
     int ranks = layout->ranks;
     snprintf(block, sizeof block, "%s.encoder.layer.%d", model, (int)layout->layer);
     append_qkv(layout, c, block);
-    append(layout, MODEL_PROJECTION, split_inputs(make_dense(c->width, c->width, init_std), ranks),
-           "%s.attention.output.dense.weight", block);
-    append(layout, MODEL_PROJECTION, make_vector(c->width, 0), "%s.attention.output.dense.bias",
-           block);
+    add_tensor(layout, MODEL_PROJECTION,
+               split_inputs(make_dense(c->width, c->width, init_std), ranks),
+               "%s.attention.output.dense.weight", block);
+    add_tensor(layout, MODEL_PROJECTION, make_vector(c->width, 0), "%s.attention.output.dense.bias",
+               block);
     snprintf(name, sizeof name, "%s.attention.output.LayerNorm", block);
     append_norm(layout, MODEL_NORM2, c, name);
-    append(layout, MODEL_FC, split_outputs(make_dense(c->inner, c->width, init_std), 1, ranks),
-           "%s.intermediate.dense.weight", block);
-    append(layout, MODEL_FC, split_outputs(make_vector(c->inner, 0), 1, ranks),
-           "%s.intermediate.dense.bias", block);
-    append(layout, MODEL_FC_PROJECTION,
-           split_inputs(make_dense(c->width, c->inner, init_std), ranks), "%s.output.dense.weight",
-           block);
-    append(layout, MODEL_FC_PROJECTION, make_vector(c->width, 0), "%s.output.dense.bias", block);
+    add_tensor(layout, MODEL_FC, split_outputs(make_dense(c->inner, c->width, init_std), 1, ranks),
+               "%s.intermediate.dense.weight", block);
+    add_tensor(layout, MODEL_FC, split_outputs(make_vector(c->inner, 0), 1, ranks),
+               "%s.intermediate.dense.bias", block);
+    add_tensor(layout, MODEL_FC_PROJECTION,
+               split_inputs(make_dense(c->width, c->inner, init_std), ranks),
+               "%s.output.dense.weight", block);
+    add_tensor(layout, MODEL_FC_PROJECTION, make_vector(c->width, 0), "%s.output.dense.bias",
+               block);
     /* The norm below is MODEL_NORM1 of the next layer. Adapters precede it, so that it follows
      * MODEL_NORM1 of this layer at a distance of one block (model_param_index). */
     layout_append_adapters(layout);
@@ -451,36 +453,39 @@ static void append_bert_heads(struct layout *layout, const struct model_config *
     const char *transform = bert ? "cls.predictions.transform" : "lm_head";
     char name[MODEL_NAME_BYTES];
     if (c->next_sentence) {
-        append(layout, MODEL_POOLER, make_dense(c->width, c->width, init_std),
-               "%s.pooler.dense.weight", model);
-        append(layout, MODEL_POOLER, make_vector(c->width, 0), "%s.pooler.dense.bias", model);
+        add_tensor(layout, MODEL_POOLER, make_dense(c->width, c->width, init_std),
+                   "%s.pooler.dense.weight", model);
+        add_tensor(layout, MODEL_POOLER, make_vector(c->width, 0), "%s.pooler.dense.bias", model);
     }
-    append(layout, MODEL_TRANSFORM, make_dense(c->width, c->width, init_std), "%s.dense.weight",
-           transform);
-    append(layout, MODEL_TRANSFORM, make_vector(c->width, 0), "%s.dense.bias", transform);
+    add_tensor(layout, MODEL_TRANSFORM, make_dense(c->width, c->width, init_std), "%s.dense.weight",
+               transform);
+    add_tensor(layout, MODEL_TRANSFORM, make_vector(c->width, 0), "%s.dense.bias", transform);
     snprintf(name, sizeof name, "%s.%s", transform, bert ? "LayerNorm" : "layer_norm");
     append_norm(layout, MODEL_TRANSFORM_NORM, c, name);
     if (!c->tied) {
-        append(layout, MODEL_DECODER, make_vocabulary(c, layout->ranks), "%s.decoder.weight", head);
+        add_tensor(layout, MODEL_DECODER, make_vocabulary(c, layout->ranks), "%s.decoder.weight",
+                   head);
     }
-    append(layout, MODEL_DECODER, make_decoder_bias(c, layout->ranks), "%s.bias", head);
+    add_tensor(layout, MODEL_DECODER, make_decoder_bias(c, layout->ranks), "%s.bias", head);
     if (c->next_sentence) {
-        append(layout, MODEL_LABELS, make_dense(2, c->width, init_std),
-               "cls.seq_relationship.weight");
-        append(layout, MODEL_LABELS, make_vector(2, 0), "cls.seq_relationship.bias");
+        add_tensor(layout, MODEL_LABELS, make_dense(2, c->width, init_std),
+                   "cls.seq_relationship.weight");
+        add_tensor(layout, MODEL_LABELS, make_vector(2, 0), "cls.seq_relationship.bias");
     }
 }
 
 static void append_bert(struct layout *layout, const struct model_config *c, const char *model)
 {
     char name[MODEL_NAME_BYTES];
-    append(layout, MODEL_TOKEN_TABLE, make_vocabulary(c, layout->ranks),
-           "%s.embeddings.word_embeddings.weight", model);
-    append(layout, MODEL_POSITION_TABLE, make_table(c->positions, c->width, c->initializer_range),
-           "%s.embeddings.position_embeddings.weight", model);
-    if (c->segments > 0) {
-        append(layout, MODEL_SEGMENT_TABLE, make_table(c->segments, c->width, c->initializer_range),
-               "%s.embeddings.token_type_embeddings.weight", model);
+    add_tensor(layout, MODEL_TOKEN_TABLE, make_vocabulary(c, layout->ranks),
+               "%s.embeddings.word_embeddings.weight", model);
+    add_tensor(layout, MODEL_POSITION_TABLE,
+               make_table(c->positions, c->width, c->initializer_range),
+               "%s.embeddings.position_embeddings.weight", model);
+    if (c->token_types > 0) {
+        add_tensor(layout, MODEL_TOKEN_TYPE_TABLE,
+                   make_table(c->token_types, c->width, c->initializer_range),
+                   "%s.embeddings.token_type_embeddings.weight", model);
     }
     snprintf(name, sizeof name, "%s.embeddings.LayerNorm", model);
     append_norm(layout, MODEL_NORM1, c, name);
@@ -499,37 +504,38 @@ static void append_llama_layer(struct layout *layout, const struct model_config 
     float init_std = c->initializer_range;
     int ranks = layout->ranks, l = (int)layout->layer;
     int64_t kv_width = c->width / c->heads * model_kv_heads(c);
-    append(layout, MODEL_NORM1, make_vector(c->width, 1), "model.layers.%d.input_layernorm.weight",
-           l);
+    add_tensor(layout, MODEL_NORM1, make_vector(c->width, 1),
+               "model.layers.%d.input_layernorm.weight", l);
     for (int i = 0; i < 3; i++) {
         struct shape rows = make_dense(i == 0 ? c->width : kv_width, c->width, init_std);
-        append(layout, MODEL_QKV, make_fused(split_outputs(rows, 1, ranks), 3 - i),
-               "model.layers.%d.self_attn.%s.weight", l, names[i]);
+        add_tensor(layout, MODEL_QKV, make_fused(split_outputs(rows, 1, ranks), 3 - i),
+                   "model.layers.%d.self_attn.%s.weight", l, names[i]);
     }
-    append(layout, MODEL_PROJECTION, split_inputs(make_dense(c->width, c->width, init_std), ranks),
-           "model.layers.%d.self_attn.o_proj.weight", l);
-    append(layout, MODEL_NORM2, make_vector(c->width, 1),
-           "model.layers.%d.post_attention_layernorm.weight", l);
+    add_tensor(layout, MODEL_PROJECTION,
+               split_inputs(make_dense(c->width, c->width, init_std), ranks),
+               "model.layers.%d.self_attn.o_proj.weight", l);
+    add_tensor(layout, MODEL_NORM2, make_vector(c->width, 1),
+               "model.layers.%d.post_attention_layernorm.weight", l);
     struct shape inner = split_outputs(make_dense(c->inner, c->width, init_std), 1, ranks);
-    append(layout, MODEL_FC, make_fused(inner, 2), "model.layers.%d.mlp.gate_proj.weight", l);
-    append(layout, MODEL_FC, inner, "model.layers.%d.mlp.up_proj.weight", l);
-    append(layout, MODEL_FC_PROJECTION,
-           split_inputs(make_dense(c->width, c->inner, init_std), ranks),
-           "model.layers.%d.mlp.down_proj.weight", l);
+    add_tensor(layout, MODEL_FC, make_fused(inner, 2), "model.layers.%d.mlp.gate_proj.weight", l);
+    add_tensor(layout, MODEL_FC, inner, "model.layers.%d.mlp.up_proj.weight", l);
+    add_tensor(layout, MODEL_FC_PROJECTION,
+               split_inputs(make_dense(c->width, c->inner, init_std), ranks),
+               "model.layers.%d.mlp.down_proj.weight", l);
 }
 
 static void append_llama(struct layout *layout, const struct model_config *c)
 {
     struct shape tokens = make_vocabulary(c, layout->ranks);
-    append(layout, MODEL_TOKEN_TABLE, tokens, "model.embed_tokens.weight");
+    add_tensor(layout, MODEL_TOKEN_TABLE, tokens, "model.embed_tokens.weight");
     for (layout->layer = 0; layout->layer < c->layers; layout->layer++) {
         layout->block = layout->count;
         append_llama_layer(layout, c);
         layout_append_adapters(layout);
     }
-    append(layout, MODEL_NORM1, make_vector(c->width, 1), "model.norm.weight");
+    add_tensor(layout, MODEL_NORM1, make_vector(c->width, 1), "model.norm.weight");
     if (!c->tied && c->head == HEAD_LM) {
-        append(layout, MODEL_DECODER, tokens, "lm_head.weight");
+        add_tensor(layout, MODEL_DECODER, tokens, "lm_head.weight");
     }
 }
 

@@ -7,10 +7,9 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "base/deadlines.h"
 #include "base/mirror.h"
 #include "trainer/model/model_impl.h"
-
-static const double upload_deadline_seconds = 300; /* for the work queued before new tokens */
 
 struct model_cache {
     struct model *model;
@@ -28,7 +27,7 @@ static size_t compute_upload_bytes(const struct model_cache *cache)
     return (size_t)(2 * cache->model->rows + 4 * cache->sequences) * sizeof(int32_t);
 }
 
-/* Return the row bounds of a sequence's queries [2] and keys [2], on the host or the device. */
+/* Returns the row bounds of a sequence's queries [2] and keys [2], on the host or the device. */
 static int32_t *find_bounds(const struct model_cache *cache, void *base, int64_t sequence)
 {
     return (int32_t *)base + 2 * cache->model->rows + 4 * sequence;
@@ -78,7 +77,7 @@ status model_cache_destroy(struct model_cache **cache)
     return STATUS_OK;
 }
 
-/* Return a view of the keys (kind = 0) or values (1) of one sequence in one layer. */
+/* Returns a view of the keys (kind = 0) or values (1) of one sequence in one layer. */
 static struct tensor view_cached(const struct model_cache *cache, char *memory, int64_t layer,
                                  int kind, int64_t sequence)
 {
@@ -133,7 +132,7 @@ static status extend_layer(struct model *m, struct model_cache *cache,
     return model_finish_layer(m, input, layer);
 }
 
-/* Copy ids, positions and bounds of the *count new tokens to the device. */
+/* Copies ids, positions and bounds of the *count new tokens to the device. */
 static status upload_tokens(struct model_cache *cache, const int32_t *tokens, const int64_t *counts,
                             int64_t *count)
 {
@@ -141,7 +140,7 @@ static status upload_tokens(struct model_cache *cache, const int32_t *tokens, co
     int32_t *ids = cache->upload.host, *positions = ids + m->rows;
     int64_t rows = 0;
     /* The last upload must be complete before its host buffer is overwritten. */
-    TRY(device_wait(cache->upload.device, cache->upload.stream, upload_deadline_seconds));
+    TRY(device_wait(cache->upload.device, cache->upload.stream, DEADLINE_DEVICE_SECONDS));
     for (int64_t i = 0; i < cache->sequences; i++) {
         REQUIRE(cache->lengths[i] + counts[i] <= cache->tokens && rows + counts[i] <= m->rows,
                 STATUS_INTERNAL, "a key-value cache of %" PRId64 " tokens overflows",

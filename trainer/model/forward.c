@@ -27,26 +27,26 @@
 
 #include "trainer/model/model_impl.h"
 
-/* Return the first n rows: the part of the working memory that this micro-batch uses. */
+/* Returns the first n rows: the part of the working memory that this micro-batch uses. */
 static struct tensor view_rows(struct tensor t, int64_t n)
 {
     return tensor_rows(t, 0, n);
 }
 
-/* Return the first n columns of a per-head statistic [H, rows]. The row stride remains that of the
+/* Returns the first n columns of a per-head statistic [H, rows]. The row stride remains that of the
  * largest micro-batch. */
 static struct tensor view_columns(struct tensor t, int64_t n)
 {
     return tensor_columns(t, 0, n);
 }
 
-/* Return this rank's rows of the stream, from the start of the tensor. */
+/* Returns this rank's rows of the stream, from the start of the tensor. */
 static struct tensor view_local_rows(const struct model *m, struct tensor t, int64_t n)
 {
     return tensor_rows(t, 0, model_local_rows(m, n).count);
 }
 
-/* Describe the dropout of an addition to this rank's rows. */
+/* Describes the dropout of an addition to this rank's rows. */
 static struct dropout compute_local_dropout(const struct model *m, const struct model_input *input,
                                             int64_t layer, enum dropout_site site)
 {
@@ -69,7 +69,7 @@ static status add_and_norm(struct model *m, struct tensor stream, struct tensor 
                                  get_norm_kind(m), m->config.norm_epsilon, dropout);
 }
 
-/* Apply rotary positions to queries and keys, which are adjacent columns. inverse: the backward
+/* Applies rotary positions to queries and keys, which are adjacent columns. inverse: the backward
  * pass. */
 static status apply_rope(struct model *m, const struct model_input *input, struct tensor qkv,
                          bool inverse)
@@ -94,13 +94,13 @@ status model_project_qkv(struct model *m, const struct model_input *input, int64
     return apply_rope(m, input, qkv, false);
 }
 
-/* Return the first token id of this rank's shard of the token table. */
+/* Returns the first token id of this rank's shard of the token table. */
 static int64_t find_first_token(const struct model *m)
 {
     return m->rank * m->parameters[m->param_index[MODEL_TOKEN_TABLE].weight].rows;
 }
 
-/* Compute y = x w^T + b into `exchange`, reduced over the ranks' columns of x and w. Rank 0 adds
+/* Computes y = x w^T + b into `exchange`, reduced over the ranks' columns of x and w. Rank 0 adds
  * the bias. */
 static status project_output(struct model *m, const struct model_input *input, int64_t layer,
                              struct param_index index, struct tensor x)
@@ -132,7 +132,7 @@ static status attention_block(struct model *m, const struct model_input *input, 
     return model_project_attended(m, input, layer);
 }
 
-/* Compute y = act(x W^T + b + adapters). */
+/* Computes y = act(x W^T + b + adapters). */
 static status project_and_activate(struct model *m, const struct model_input *input, int64_t layer,
                                    struct param_index index, struct tensor y, struct tensor saved,
                                    struct tensor x, enum activation act)
@@ -145,15 +145,15 @@ static status project_and_activate(struct model *m, const struct model_input *in
     return separate ? activation_forward(m->kernels, y, saved, act) : STATUS_OK;
 }
 
-/* Return the recompute mode of a layer. Nothing overwrites the activations of the last layer before
- * backward reads them, so it needs no recompute. */
+/* Returns the recompute mode of a layer. Nothing overwrites the activations of the last layer
+ * before backward reads them, so it needs no recompute. */
 static enum model_recompute get_recompute(const struct model *m, int64_t layer)
 {
     return m->training && layer + 1 < m->config.layers ? m->config.recompute : MODEL_RECOMPUTE_NONE;
 }
 
-/* Compute the activation from the GEMM's output in `saved_for_backward`. for_backward: also replace
- * it by the value that the backward pass of the activation reads. */
+/* Computes the activation from the GEMM's output in `saved_for_backward`. for_backward: also
+ * replace it by the value that the backward pass of the activation reads. */
 static status apply_activation(struct model *m, int64_t layer, int64_t n, bool for_backward)
 {
     struct layer_activations *a = &m->activations.layers[layer];
@@ -166,7 +166,7 @@ static status apply_activation(struct model *m, int64_t layer, int64_t n, bool f
                               m->config.activation);
 }
 
-/* Run the first half of the feed-forward network, up to the activation. If the activation is
+/* Runs the first half of the feed-forward network, up to the activation. If the activation is
  * recomputed later, its input is kept. */
 static status run_feed_forward_inner(struct model *m, const struct model_input *input,
                                      int64_t layer)
@@ -186,7 +186,7 @@ static status run_feed_forward_inner(struct model *m, const struct model_input *
     return apply_activation(m, layer, n, false);
 }
 
-/* Return the rows of the position table from a sequence's first position on. */
+/* Returns the rows of the position table from a sequence's first position on. */
 static struct tensor skip_unused_positions(const struct model *m, struct tensor table)
 {
     int64_t begin = m->architecture->first_position;
@@ -220,7 +220,7 @@ status model_embed(struct model *m, const struct model_input *input)
                              sum.data, (size_t)(sum.rows * sum.columns) * dtype_bytes(sum.dtype));
 }
 
-/* Return the stream and the norm after a layer: those of the next layer, or the final ones. */
+/* Returns the stream and the norm after a layer: those of the next layer, or the final ones. */
 static void find_next_norm(struct model *m, int64_t layer, int64_t n, struct tensor *stream,
                            struct tensor *norm, struct tensor *statistics)
 {
@@ -232,7 +232,7 @@ static void find_next_norm(struct model *m, int64_t layer, int64_t n, struct ten
     *statistics = view_local_rows(m, last ? activations->final_statistics : next->statistics1, n);
 }
 
-/* Run a layer from the attention's output in `exchange` to the inner features. */
+/* Runs a layer from the attention's output in `exchange` to the inner features. */
 static status run_layer_middle(struct model *m, const struct model_input *input, int64_t layer)
 {
     struct layer_activations *a = &m->activations.layers[layer];
@@ -261,12 +261,13 @@ status model_finish_layer(struct model *m, const struct model_input *input, int6
                         compute_local_dropout(m, input, layer, DROPOUT_FC));
 }
 
-static const int32_t *get_segment_ids(const struct model *m, const struct model_input *input)
+static const int32_t *get_token_type_ids(const struct model *m, const struct model_input *input)
 {
-    return m->config.segments == 1 ? m->activations.zero_segment_ids.data : input->segment_ids;
+    return m->config.token_types == 1 ? m->activations.zero_token_type_ids.data
+                                      : input->token_type_ids;
 }
 
-/* Apply the embedding's dropout after its norm (post_norm only). */
+/* Applies the embedding's dropout after its norm (post_norm only). */
 static status drop_first_norm(struct model *m, const struct model_input *input)
 {
     struct tensor norm = view_local_rows(m, m->activations.layers[0].norm1, input->rows);
@@ -275,18 +276,19 @@ static status drop_first_norm(struct model *m, const struct model_input *input)
     return has_dropout ? dropout_apply(m->kernels, norm, norm, dropout) : STATUS_OK;
 }
 
-/* Compute the token type embeddings of this rank's rows; *delta is absent if there are none. */
-static status embed_segments(struct model *m, const struct model_input *input, struct tensor *delta)
+/* Computes the token type embeddings of this rank's rows; *delta is absent if there are none. */
+static status embed_token_types(struct model *m, const struct model_input *input,
+                                struct tensor *delta)
 {
     *delta = tensor_absent();
-    if (m->config.segments == 0) {
+    if (m->config.token_types == 0) {
         return STATUS_OK;
     }
     *delta = model_reduced_rows(m, input->rows);
     return embedding_forward(m->kernels, *delta,
-                             get_segment_ids(m, input) + model_local_rows(m, input->rows).first,
-                             NULL, model_matrix(m, m->param_index[MODEL_SEGMENT_TABLE].weight), 0,
-                             tensor_absent(), (struct dropout){0});
+                             get_token_type_ids(m, input) + model_local_rows(m, input->rows).first,
+                             NULL, model_matrix(m, m->param_index[MODEL_TOKEN_TYPE_TABLE].weight),
+                             0, tensor_absent(), (struct dropout){0});
 }
 
 status model_first_norm(struct model *m, const struct model_input *input)
@@ -295,7 +297,7 @@ status model_first_norm(struct model *m, const struct model_input *input)
     struct layer_activations *a = &m->activations.layers[0];
     struct tensor stream = view_local_rows(m, a->input, n), norm = view_local_rows(m, a->norm1, n),
                   delta;
-    TRY(embed_segments(m, input, &delta));
+    TRY(embed_token_types(m, input, &delta));
     TRY(add_and_norm(m, stream, norm, view_local_rows(m, a->statistics1, n), stream, delta,
                      model_param_index(m, 0, MODEL_NORM1), (struct dropout){0}));
     return drop_first_norm(m, input);
@@ -306,7 +308,7 @@ status model_gather_hidden(struct model *m, int64_t n, struct tensor *hidden)
     return model_all_gather(m, view_local_rows(m, m->activations.final_norm, n), n, hidden);
 }
 
-/* Report that forward reads the weights up to the end of this layer next. Layer L stands for all
+/* Reports that forward reads the weights up to the end of this layer next. Layer L stands for all
  * weights. */
 static status require_weights(const struct model *m, const struct model_input *input, int64_t layer)
 {
@@ -346,14 +348,14 @@ struct backward {
     int64_t n;
 };
 
-/* Check whether the pass runs the head. BERT's head and fine-tuning heads need output rows. */
+/* Returns whether the pass runs the head. BERT's head and fine-tuning heads need output rows. */
 static bool head_is_used(const struct model *m, const struct model_input *input)
 {
     bool always = !m->architecture->transform && m->config.head == HEAD_LM;
     return always || input->output_rows != NULL;
 }
 
-/* Check whether a GEMM of backward (or of the objective, for the head) sets the gradient in the
+/* Returns whether a GEMM of backward (or of the objective, for the head) sets the gradient in the
  * first micro-batch. Gradients of tables and norms are always added to, so they must be cleared. */
 static bool gradient_is_set(const struct model *m, const struct model_input *input, int parameter)
 {
@@ -361,7 +363,7 @@ static bool gradient_is_set(const struct model *m, const struct model_input *inp
     case MODEL_TOKEN_TABLE:
         return m->config.tied && m->config.head == HEAD_LM && head_is_used(m, input);
     case MODEL_POSITION_TABLE:
-    case MODEL_SEGMENT_TABLE:
+    case MODEL_TOKEN_TYPE_TABLE:
     case MODEL_NORM1:
     case MODEL_NORM2:
     case MODEL_TRANSFORM_NORM:
@@ -390,7 +392,7 @@ static status clear_gradients(const struct model *m, const struct model_input *i
     return STATUS_OK;
 }
 
-/* Recompute a norm's output from its input z. */
+/* Recomputes a norm's output from its input z. */
 static status recompute_norm(struct model *m, int64_t n, struct tensor z, struct tensor norm,
                              struct tensor statistics, struct param_index index)
 {
@@ -399,8 +401,8 @@ static status recompute_norm(struct model *m, int64_t n, struct tensor z, struct
                         tensor_absent(), index, (struct dropout){0});
 }
 
-/* Recompute the activations that forward did not keep, with identical bits. This overwrites
- * `exchange`, whose contents are no longer needed here. */
+/* Recomputes the activations that forward did not keep, with identical bits. This overwrites
+ * `exchange`, which backward no longer reads. */
 static status recompute_layer(struct backward *b, int64_t layer)
 {
     struct model *m = b->m;
@@ -430,7 +432,7 @@ static status weight_backward(struct backward *b, struct param_index index, stru
                                   b->input->first_micro_batch);
 }
 
-/* Compute the gradients of an output projection: those of its weights from dy and x, and dx for
+/* Computes the gradients of an output projection: those of its weights from dy and x, and dx for
  * this rank's columns of x, before the activation that made x. */
 static status project_backward(struct backward *b, int64_t layer, enum model_role role,
                                struct tensor dx, struct tensor dy, struct tensor x,
@@ -449,7 +451,7 @@ static status project_backward(struct backward *b, int64_t layer, enum model_rol
     return act == ACTIVATION_NONE ? STATUS_OK : activation_backward(m->kernels, dx, dx, saved, act);
 }
 
-/* Compute the gradients of a matrix that reads the stream. needs_dx: also compute the gradient of
+/* Computes the gradients of a matrix that reads the stream. needs_dx: also compute the gradient of
  * the norm's output x into `exchange`. Its reduction over the ranks overlaps with the GEMM for the
  * weight gradient. */
 static status input_matrix_backward(struct backward *b, int64_t layer, enum model_role role,
@@ -471,7 +473,7 @@ static status input_matrix_backward(struct backward *b, int64_t layer, enum mode
     return needs_dx ? model_reduce_wait(m, b->n) : STATUS_OK;
 }
 
-/* Check whether norm1 of a layer, or any parameter before it, is trained. */
+/* Returns whether norm1 of a layer, or any parameter before it, is trained. */
 static bool needs_norm1_gradient(const struct model *m, int64_t layer)
 {
     struct param_index norm = model_param_index(m, layer, MODEL_NORM1);
@@ -538,7 +540,7 @@ static status attention_block_backward(struct backward *b, int64_t layer, struct
                                  view_local_rows(m, a->norm1, b->n));
 }
 
-/* Return the value that the stream continues with at the norms within the blocks. */
+/* Returns the value that the stream continues with at the norms within the blocks. */
 static enum norm_residual get_stream_source(const struct model *m)
 {
     return m->architecture->post_norm ? NORM_RESIDUAL_POST : NORM_RESIDUAL_PRE;
@@ -599,11 +601,11 @@ static status tables_backward(struct backward *b)
         model_gradient(m, m->param_index[MODEL_POSITION_TABLE].weight, b->gradients);
     struct tensor delta;
     TRY(model_all_gather(m, view_local_rows(m, m->activations.d_stream, b->n), b->n, &delta));
-    if (m->config.segments > 0) {
-        struct tensor segments =
-            model_gradient(m, m->param_index[MODEL_SEGMENT_TABLE].weight, b->gradients);
-        TRY(embedding_backward(m->kernels, segments, 0, tensor_absent(), delta,
-                               get_segment_ids(m, input), NULL, (struct dropout){0}));
+    if (m->config.token_types > 0) {
+        struct tensor table_gradient =
+            model_gradient(m, m->param_index[MODEL_TOKEN_TYPE_TABLE].weight, b->gradients);
+        TRY(embedding_backward(m->kernels, table_gradient, 0, tensor_absent(), delta,
+                               get_token_type_ids(m, input), NULL, (struct dropout){0}));
     }
     return embedding_backward(
         m->kernels, model_gradient(m, m->param_index[MODEL_TOKEN_TABLE].weight, b->gradients),
@@ -611,14 +613,14 @@ static status tables_backward(struct backward *b)
         input->positions, get_embedding_dropout(m, input));
 }
 
-/* Check whether the final norm or any parameter before it is trained; else only the head is. */
+/* Returns whether the final norm or any parameter before it is trained; else only the head is. */
 static bool reaches_final_norm(const struct model *m, int64_t lowest)
 {
     int last = model_param_index(m, m->config.layers, MODEL_NORM1).weight;
     return lowest < m->config.layers || m->parameters[last].trained;
 }
 
-/* Compute the gradient of all rows from the gradient that the objective has written. */
+/* Computes the gradient of all rows from the gradient that the objective has written. */
 static status output_backward(struct backward *b)
 {
     if (b->input->output_rows == NULL) {

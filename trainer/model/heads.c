@@ -22,7 +22,7 @@ static struct tensor select_examples(const struct model_input *input, struct ten
     return tensor_rows(t, 0, input->segments);
 }
 
-/* Run the pooler on the first row of each segment. A segment is one example. */
+/* Runs the pooler on the first row of each segment. A segment is one example. */
 static status pool_examples(struct model *m, const struct model_input *input, struct tensor hidden)
 {
     struct head_activations *a = &m->activations.head;
@@ -31,7 +31,7 @@ static status pool_examples(struct model *m, const struct model_input *input, st
     REQUIRE(input->segments <= m->config.examples, STATUS_INTERNAL,
             "a micro-batch has %" PRId64 " examples; %" PRId64 " are planned", input->segments,
             m->config.examples);
-    TRY(gather_rows(m->kernels, first, hidden, input->cu_rows));
+    TRY(op_gather_rows(m->kernels, first, hidden, input->cu_rows));
     return linear_forward(
         m->kernels, select_examples(input, a->pooled), select_examples(input, a->pooled_saved),
         first, model_matrix(m, pooler.weight), model_vector(m, pooler.bias), ACTIVATION_TANH);
@@ -50,7 +50,7 @@ status model_bert_heads_forward(struct model *m, const struct model_input *input
         TRY(pool_examples(m, input, hidden));
     }
     struct tensor rows = select_outputs(input, a->rows), y = select_outputs(input, a->dense);
-    TRY(gather_rows(m->kernels, rows, hidden, input->output_rows));
+    TRY(op_gather_rows(m->kernels, rows, hidden, input->output_rows));
     TRY(linear_forward(m->kernels, y, select_outputs(input, a->saved_for_backward), rows,
                        model_matrix(m, dense.weight), model_vector(m, dense.bias),
                        m->config.activation));
@@ -132,10 +132,12 @@ status model_bert_heads_backward(struct model *m, const struct model_input *inpu
     struct tensor all = tensor_rows(m->activations.exchange, 0, input->rows);
     TRY(model_all_reduce(m, input->outputs));
     TRY(transform_backward(m, input, gradients));
-    TRY(scatter_rows(m->kernels, all, select_outputs(input, a->dense), input->output_rows, true));
+    TRY(op_scatter_rows(m->kernels, all, select_outputs(input, a->dense), input->output_rows,
+                        true));
     if (!m->config.next_sentence) {
         return STATUS_OK;
     }
     TRY(pool_backward(m, input, gradients));
-    return scatter_rows(m->kernels, all, select_examples(input, a->pooled), input->cu_rows, false);
+    return op_scatter_rows(m->kernels, all, select_examples(input, a->pooled), input->cu_rows,
+                           false);
 }

@@ -23,7 +23,7 @@ float model_initial_value(const struct model_parameter *p, int index, uint64_t s
     return draw_value(p, compute_key(index, seed), element);
 }
 
-/* Fill one shard; `parameter` points to the local parameter. An element draws the same number on
+/* Fills one shard; `parameter` points to the local parameter. An element draws the same number on
  * any rank: the random index is its position in the whole parameter. */
 static void fill_shard(const struct model_parameter *p, const struct model_shard *shard,
                        uint64_t key, float *parameter)
@@ -46,7 +46,7 @@ static void fill_parameter(const struct model *m, int index, uint64_t seed, floa
     }
 }
 
-/* Compute a parameter on the host, with zeros as padding, and write it to the device. */
+/* Computes a parameter on the host, with zeros as padding, and write it to the device. */
 static status init_parameter(struct model *m, struct device *dev, int index, uint64_t seed,
                              float *weights)
 {
@@ -65,7 +65,7 @@ static status init_parameter(struct model *m, struct device *dev, int index, uin
     return result;
 }
 
-/* Initialize a parameter without f32 weights through a temporary f32 buffer. */
+/* Initializes a parameter without f32 weights through a temporary f32 buffer. */
 static status init_frozen(struct model *m, struct device *dev, int index, uint64_t seed)
 {
     const struct model_parameter *p = &m->parameters[index];

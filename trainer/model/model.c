@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/deadlines.h"
 #include "trainer/model/model_impl.h"
 
 enum { ADAPTERS_FUSED = 3 }; /* most adapters of one GEMM: query, key and value */
@@ -19,7 +20,7 @@ static status take_tensor(struct arena *arena, enum dtype dtype, int64_t rows, i
     return STATUS_OK;
 }
 
-/* Return the local sizes of a layer that is split over `ranks` ranks. */
+/* Returns the local sizes of a layer that is split over `ranks` ranks. */
 static struct layer_dims compute_local_dims(const struct model_config *config, int ranks)
 {
     int64_t kv_heads = model_kv_heads(config) / ranks;
@@ -30,7 +31,7 @@ static struct layer_dims compute_local_dims(const struct model_config *config, i
                                .inner = config->inner / ranks};
 }
 
-/* Return the rows of the residual stream on the rank with the most rows. */
+/* Returns the rows of the residual stream on the rank with the most rows. */
 static int64_t count_local_rows(struct model_parallelism parallelism, int64_t n)
 {
     return parallelism.sequence_parallel ? (n + parallelism.ranks - 1) / parallelism.ranks : n;
@@ -132,7 +133,7 @@ static status arrange_layer(const struct model_config *c, struct model_paralleli
     return STATUS_OK;
 }
 
-/* Take all tensors of the working memory from the arena, or measure their size. */
+/* Takes all tensors of the working memory from the arena, or measure their size. */
 static status arrange_activations(const struct model_config *config,
                                   struct model_parallelism parallelism, enum dtype dtype,
                                   int64_t rows, bool training, struct layer_activations *layers,
@@ -156,8 +157,8 @@ static status arrange_activations(const struct model_config *config,
                         &out->rope_table));
     }
     TRY(arrange_head(config, dtype, training, arena, &out->head));
-    if (config->segments == 1) {
-        TRY(take_tensor(arena, DTYPE_F32, 1, rows, &out->zero_segment_ids));
+    if (config->token_types == 1) {
+        TRY(take_tensor(arena, DTYPE_F32, 1, rows, &out->zero_token_type_ids));
     }
     if (training) {
         TRY(take_tensor(arena, dtype, own, config->width, &out->d_stream));
@@ -194,8 +195,6 @@ status model_activation_bytes(const struct model_config *config,
     return STATUS_OK;
 }
 
-static const double copy_deadline_seconds = 600;
-
 static status fill_rope_table(struct model *m)
 {
     struct tensor table_view = m->activations.rope_table;
@@ -208,7 +207,7 @@ static status fill_rope_table(struct model *m)
     rotary_fill_table(table, table_view.rows, table_view.columns, m->config.rope_theta,
                       &m->config.rope_scaling);
     status result = device_copy(dev, stream, table_view.data, table, bytes);
-    KEEP_FIRST(result, device_wait(dev, stream, copy_deadline_seconds));
+    KEEP_FIRST(result, device_wait(dev, stream, DEADLINE_DEVICE_STEP_SECONDS));
     free(table);
     return result;
 }
@@ -262,7 +261,7 @@ static status allocate_model(struct model *m)
     return m->architecture->rotary ? fill_rope_table(m) : STATUS_OK;
 }
 
-/* Find the first parameter of each role, weight and bias. */
+/* Finds the first parameter of each role, weight and bias. */
 static void find_param_indices(struct model *m)
 {
     for (int i = 0; i < MODEL_ROLES; i++) {
@@ -377,7 +376,7 @@ float *model_vectors(const struct model *m, int64_t *count)
     return m->vectors;
 }
 
-/* Copy the vectors within a range of elements; `weights` points to the range's first element. */
+/* Copies the vectors within a range of elements; `weights` points to the range's first element. */
 static status copy_vectors(struct model *m, struct range elements, const float *weights)
 {
     int64_t end = elements.first + elements.count;
@@ -432,7 +431,7 @@ struct param_index model_param_index(const struct model *m, int64_t layer, enum 
     return (struct param_index){m->param_index[role].weight + more, bias < 0 ? -1 : bias + more};
 }
 
-/* Return a view of a parameter together with the ones that are fused with it. */
+/* Returns a view of a parameter together with the ones that are fused with it. */
 static struct tensor view_fused(void *data, enum dtype dtype, const struct model_parameter *p)
 {
     bool vector = p->dimensions == 1;
@@ -461,8 +460,8 @@ struct tensor model_vector(const struct model *m, int parameter)
         return tensor_absent();
     }
     const struct model_parameter *p = &m->parameters[parameter];
-    bool kept = m->weights != NULL && p->first < m->f32_elements;
-    float *data = kept ? m->weights + p->first : m->vectors + p->vector_offset;
+    bool has_f32 = m->weights != NULL && p->first < m->f32_elements;
+    float *data = has_f32 ? m->weights + p->first : m->vectors + p->vector_offset;
     return view_fused(data, DTYPE_F32, p);
 }
 

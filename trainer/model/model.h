@@ -78,7 +78,7 @@ struct model_config {
     double rope_theta;                  /* llama: base of the rotary frequencies */
     struct rotary_scaling rope_scaling; /* llama: frequency scaling for long contexts */
     enum model_recompute recompute;
-    int64_t segments;    /* rows of BERT's token type table; 0: no table */
+    int64_t token_types; /* rows of BERT's token type table; 0: no table */
     bool next_sentence;  /* BERT with HEAD_LM only: a pooler and a head of two labels */
     int64_t output_rows; /* most rows of a micro-batch that BERT's or a fine-tuning head reads */
     int64_t examples;    /* most examples of a micro-batch for next_sentence */
@@ -103,7 +103,7 @@ enum { MODEL_SHARDS_MAX = 3 };
 enum model_role {
     MODEL_TOKEN_TABLE,
     MODEL_POSITION_TABLE,
-    MODEL_SEGMENT_TABLE,
+    MODEL_TOKEN_TYPE_TABLE,
     MODEL_NORM1, /* the norm before attention; that of layer L is the final norm */
     MODEL_QKV,
     MODEL_PROJECTION,
@@ -146,14 +146,14 @@ struct model_parameter {
     float init_bound; /* > 0: the initial distribution is uniform in [-init_bound, init_bound) */
 };
 
-/* model_is_adapter - check whether a parameter is part of an adapter. */
+/* model_is_adapter - return whether a parameter is part of an adapter. */
 static inline bool model_is_adapter(const struct model_parameter *p)
 {
     return p->role == MODEL_ADAPTER_IN || p->role == MODEL_ADAPTER_OUT;
 }
 
-/* model_is_task_head - check whether a parameter belongs to a fine-tuning head.
- * Such a head is trained in full next to adapters. */
+/* model_is_task_head - return whether a parameter belongs to a fine-tuning head. Such a head is
+ * trained in full, even with adapters. */
 static inline bool model_is_task_head(const struct model_config *config,
                                       const struct model_parameter *p)
 {
@@ -175,11 +175,11 @@ typedef status (*model_weights_hook)(void *user, int64_t end);
 struct model_input {
     int64_t rows; /* N */
     const int32_t *tokens, *positions;
-    int64_t segments; /* sequences that attention keeps apart */
+    int64_t segments; /* ranges of rows that attention must not leave */
     const int32_t *cu_rows;
     const int32_t *shared_prefix_offsets; /* as in struct attention; NULL: no shared prefixes */
     int64_t longest;                      /* rows of the longest segment */
-    const int32_t *segment_ids;           /* [N], if the model has two token types */
+    const int32_t *token_type_ids;        /* [N], if the model has two token types */
     const int32_t *output_rows; /* [M] ascending: rows that BERT's or a fine-tuning head reads;
                                  * NULL: no head, forward returns the hidden states of all rows */
     int64_t outputs;            /* M, at least 1 */
@@ -348,7 +348,7 @@ struct tensor model_lm_head_bias_gradient(const struct model *m, float *const *g
  * Each tensor-parallel rank holds all of it. */
 struct model_label_head {
     struct tensor hidden; /* [E, C] pooler output of BERT's examples (E segments); absent for a
-                           * fine-tuning head, whose input is the output of model_forward */
+                           * fine-tuning head, which reads the output of model_forward */
     struct tensor weight; /* [labels, C] */
     struct tensor bias;   /* f32 [1, labels], or absent */
     struct tensor hidden_gradient, weight_gradient, bias_gradient; /* written by the objective */

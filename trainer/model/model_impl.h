@@ -83,8 +83,8 @@ struct activations {
     struct tensor final_norm;         /* [n, C] */
     struct tensor final_statistics;   /* f32 [n, 2] */
     struct head_activations head;
-    struct tensor rope_table;       /* f32 [P, D] cosines and sines of the rotary positions */
-    struct tensor zero_segment_ids; /* int32 [1, N] zeros, if the token type table has one row */
+    struct tensor rope_table;          /* f32 [P, D] cosines and sines of the rotary positions */
+    struct tensor zero_token_type_ids; /* int32 [1, N] zeros, if the token type table has one row */
     /* [N, C] input and output of reductions over the ranks. It holds one value at a time: what a
      * block adds to the stream, the gradient of the hidden states (written by the objective), or
      * the gradient of a norm's output. */
@@ -158,11 +158,13 @@ size_t model_window_bytes(const struct model_config *config, struct model_parall
  * Without sequence parallelism it is all rows. */
 struct range model_local_rows(const struct model *m, int64_t n);
 
-/* model_reduce_start, model_reduce_wait - sum the first n rows of `exchange` over the ranks.
- * model_reduced_rows returns this rank's rows of the sum.
+/* model_reduce_start - start to sum the first n rows of `exchange` over the ranks.
  *
- * Order     collective; the rows must not be accessed between start and wait */
+ * Order     collective; the rows must not be accessed until model_reduce_wait returns */
 status model_reduce_start(struct model *m, int64_t n);
+
+/* model_reduce_wait - wait until the sum of model_reduce_start is complete. model_reduced_rows
+ * returns this rank's rows of it. */
 status model_reduce_wait(struct model *m, int64_t n);
 
 /* model_reduce - call model_reduce_start and model_reduce_wait. */
@@ -174,14 +176,15 @@ status model_all_reduce(struct model *m, int64_t n);
 /* model_reduced_rows - return this rank's rows of the last sum, a view of `exchange`. */
 struct tensor model_reduced_rows(const struct model *m, int64_t n);
 
-/* model_all_gather_start, model_all_gather_wait - gather all n rows from the local rows of each
- * rank.
+/* model_all_gather_start - start to gather all n rows from the local rows of each rank.
  *
  * Memory    *all is a view of one shared buffer, valid until the next gather; without sequence
  *           parallelism it is local_rows itself
- * Order     collective; *all is complete after the wait */
+ * Order     collective; *all is complete when model_all_gather_wait returns */
 status model_all_gather_start(struct model *m, struct tensor local_rows, int64_t n,
                               struct tensor *all);
+
+/* model_all_gather_wait - wait until the gather is complete. */
 status model_all_gather_wait(struct model *m);
 
 /* model_all_gather - call model_all_gather_start and model_all_gather_wait. */
@@ -194,9 +197,9 @@ status model_norm_reduce_begin(struct model *m, struct tensor *dgamma, struct te
 /* model_norm_reduce_end - all-reduce the partial sums and copy them to dgamma and dbeta. */
 status model_norm_reduce_end(struct model *m, struct tensor dgamma, struct tensor dbeta);
 
-/* model_adapter_reduce_begin - replace *gradient by a buffer for this rank's partial sum.
- * For an adapter matrix that is replicated on all ranks. The caller sets the buffer if
- * first_micro_batch, else it adds to it. */
+/* model_adapter_reduce_begin - replace *gradient by a buffer for this rank's partial sum, for an
+ * adapter matrix that is replicated on all ranks. The caller sets the buffer if first_micro_batch
+ * is true, and otherwise adds to it. */
 status model_adapter_reduce_begin(struct model *m, bool first_micro_batch, struct tensor *gradient);
 
 /* model_adapter_reduce_end - all-reduce the partial sums and copy them to gradient. */
@@ -209,7 +212,7 @@ status model_adapter_reduce_end(struct model *m, struct tensor gradient);
  * Errors    as model_layout */
 status model_adapters_per_layer(const struct model_config *config, int *adapters);
 
-/* model_has_adapter - check whether a matrix, or one that is fused with it, has an adapter. */
+/* model_has_adapter - return whether a matrix, or one that is fused with it, has an adapter. */
 bool model_has_adapter(const struct model *m, struct param_index index);
 
 /* model_adapters_forward - add the adapters' outputs to y, the output of a GEMM with input x. */
@@ -223,7 +226,7 @@ status model_adapters_backward_input(struct model *m, const struct model_input *
 
 /* model_adapters_backward_weight - compute the gradients of A and B.
  *
- * Order     right after model_adapters_backward_input, whose intermediate results it reads */
+ * Order     right after model_adapters_backward_input, which stores intermediate results for it */
 status model_adapters_backward_weight(struct model *m, const struct model_input *input,
                                       int64_t layer, struct param_index index,
                                       float *const *gradients, struct tensor dy, struct tensor x);
@@ -234,17 +237,19 @@ status model_adapters_backward_weight(struct model *m, const struct model_input 
 struct dropout model_dropout(const struct model *m, const struct model_input *input, int64_t layer,
                              enum dropout_site site);
 
-/* model_queries, model_keys, model_values - return the parts of a fused [N, (H + 2 G) D / t]. */
+/* model_queries - return the queries in a fused [N, (H + 2 G) D / t]. */
 static inline struct tensor model_queries(const struct model *m, struct tensor qkv)
 {
     return tensor_columns(qkv, 0, m->local.width);
 }
 
+/* model_keys - return the keys in a fused matrix, as in model_queries. */
 static inline struct tensor model_keys(const struct model *m, struct tensor qkv)
 {
     return tensor_columns(qkv, m->local.width, m->local.kv_width);
 }
 
+/* model_values - return the values in a fused matrix, as in model_queries. */
 static inline struct tensor model_values(const struct model *m, struct tensor qkv)
 {
     return tensor_columns(qkv, m->local.width + m->local.kv_width, m->local.kv_width);

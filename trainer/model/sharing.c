@@ -90,7 +90,7 @@ status model_connect(struct model *m)
                                             : STATUS_OK;
 }
 
-/* Gather on the device, without a copy to the host. */
+/* Gathers on the device, without a copy to the host. */
 static status gather_on_device(const struct model *m, char *all, const void *local, size_t bytes)
 {
     struct comm_request *request = NULL;
@@ -131,7 +131,7 @@ static status copy_tensor(const struct model *m, struct tensor to, struct tensor
 
 /* ---- sums over the ranks ---- */
 
-/* Return rows of the f32 window. bf16 values are also summed in f32. */
+/* Returns rows of the f32 window. bf16 values are also summed in f32. */
 static struct tensor view_window_rows(const struct model *m, struct range rows)
 {
     return tensor_view(m->window + rows.first * m->config.width, DTYPE_F32, rows.count,

@@ -40,7 +40,7 @@ static bool has_output_dropout(const struct model *m)
     return has_dense(m) || m->config.head == HEAD_TOKEN;
 }
 
-/* Apply dropout at a site numbered after those of the last layer. Rows are counted among the rows
+/* Applies dropout at a site numbered after those of the last layer. Rows are counted among the rows
  * that the head reads. */
 static status apply_dropout(struct model *m, const struct model_input *input,
                             enum dropout_site site, struct tensor x)
@@ -59,7 +59,7 @@ status model_task_head_forward(struct model *m, const struct model_input *input,
             "a micro-batch has %" PRId64 " rows for the fine-tuning head; %" PRId64 " are planned",
             input->outputs, m->config.output_rows);
     *out = select_outputs(input, a->rows);
-    TRY(gather_rows(m->kernels, *out, hidden, input->output_rows));
+    TRY(op_gather_rows(m->kernels, *out, hidden, input->output_rows));
     TRY(has_input_dropout(m) ? apply_dropout(m, input, DROPOUT_PROJECTION, *out) : STATUS_OK);
     if (has_dense(m)) {
         struct tensor rows = *out;
@@ -86,5 +86,5 @@ status model_task_head_backward(struct model *m, const struct model_input *input
                                  select_outputs(input, a->rows)));
     }
     TRY(has_input_dropout(m) ? apply_dropout(m, input, DROPOUT_PROJECTION, dx) : STATUS_OK);
-    return scatter_rows(m->kernels, all, dx, input->output_rows, true);
+    return op_scatter_rows(m->kernels, all, dx, input->output_rows, true);
 }

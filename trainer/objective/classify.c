@@ -19,11 +19,11 @@ static status classify_loss(struct kernels *k, const struct batch *batch,
 {
     const float *outputs = NULL;
     float *gradients = NULL;
-    int64_t labels = in->label_weight.rows, best = 0;
-    TRY(task_head_check(batch, in));
+    int64_t labels = in->label_head.weight.rows, best = 0;
+    TRY(task_head_check(batch, in, BATCH_TASK));
     TRY(task_head_forward(k, in, &outputs, &gradients));
-    for (int64_t i = 0; i < batch->masked; i++) {
-        int64_t label = batch->labels[i];
+    for (int64_t i = 0; i < batch->outputs.count; i++) {
+        int64_t label = batch->task.labels[i];
         if (label == BATCH_IGNORED) {
             memset(gradients + i * labels, 0, (size_t)labels * sizeof *gradients);
             continue;

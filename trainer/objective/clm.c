@@ -11,17 +11,13 @@ static status clm_loss(struct kernels *k, const struct batch *batch,
                        const struct objective_input *in, bool gradient, double sums[OBJECTIVE_SUMS])
 {
     (void)sums; /* kernels compute all sums */
-    struct classifier c = {
-        .vocabulary = in->vocabulary,
-        .ignored = BATCH_IGNORED,
-        .gradient = gradient,
-        .overwrite = in->first_micro_batch,
-        .vocabulary_shard = in->vocabulary_shard,
-    };
-    TRY(classifier_run(k, in->losses, NULL, in->hidden_gradient, in->head_gradient, in->hidden,
-                       in->head, in->device_batch->targets, &c));
-    struct loss_rows tally = {in->losses, in->device_batch->targets, BATCH_IGNORED, NULL, NULL};
-    return objective_loss_stats(k, in, &tally, batch->rows, OBJECTIVE_LOSS);
+    const struct classifier c = objective_lm_classifier(in, gradient);
+    const int32_t *targets = in->device_batch->targets;
+    TRY(classifier_run(k, in->scratch.losses, NULL, in->hidden.gradient,
+                       in->lm_head.weight_gradient, in->hidden.value, in->lm_head.weight, targets,
+                       &c));
+    struct loss_rows loss_rows = {in->scratch.losses, targets, BATCH_IGNORED, NULL, NULL};
+    return objective_loss_stats(k, in, &loss_rows, batch->rows, OBJECTIVE_LOSS);
 }
 
 const struct objective objective_clm = {

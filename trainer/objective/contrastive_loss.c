@@ -96,11 +96,11 @@ void contrastive_loss_compute(struct contrastive_batch *batch, int64_t count)
     }
 }
 
-status contrastive_loss_gather(struct comm *data, struct contrastive_batch *batch, bool known,
+status contrastive_loss_gather(struct comm *data, struct contrastive_batch *batch, bool complete,
                                bool *failed)
 {
     int64_t values = TEXTS_PER_PAIR * batch->size * batch->width, count = 0;
-    batch->unit_vectors[values] = !known;
+    batch->unit_vectors[values] = !complete;
     TRY(comm_sum_doubles(data, batch->unit_vectors, values + 1)); /* zeros on other ranks: exact */
     *failed = batch->unit_vectors[values] > 0;
     while (count < batch->size &&

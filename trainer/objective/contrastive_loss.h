@@ -19,7 +19,7 @@ enum { TEXTS_PER_PAIR = 2 };
 struct contrastive_batch {
     int64_t size;         /* pairs of a full global batch; 0: not used */
     int64_t width;        /* C */
-    double *unit_vectors; /* [size, 2, C]; zeros for an unknown pair */
+    double *unit_vectors; /* [size, 2, C]; zeros for a missing pair */
     double *gradients;    /* [size, 2, C] of the sum of all losses */
     double *losses;       /* [size]; 0 for a missing pair */
     bool *correct;        /* [size] whether the second text of the pair has the highest score */
@@ -29,6 +29,8 @@ struct contrastive_batch {
  *
  * Errors    STATUS_INTERNAL if memory is exhausted */
 status contrastive_loss_create(int64_t size, int64_t width, struct contrastive_batch *out);
+
+/* contrastive_loss_destroy - free the memory and set *batch to zeros; no-op on zeros. */
 void contrastive_loss_destroy(struct contrastive_batch *batch);
 
 /* contrastive_loss_clear - remove all pairs. Each rank then writes unit_vectors[sample % size] of
@@ -37,10 +39,11 @@ void contrastive_loss_clear(struct contrastive_batch *batch);
 
 /* contrastive_loss_gather - compute losses and gradients of all pairs on each rank.
  *
- * Order     collective over the data-parallel group. A rank that could not compute its vectors
- *           passes known = false. Then *failed is true on all ranks, and nothing is computed
+ * Order     collective over the data-parallel group. A rank that has not computed all of its
+ *           vectors passes complete = false. Then *failed is true on all ranks, and nothing is
+ *           computed
  * Numerics  the sum over the ranks is exact, because all ranks but one add zeros */
-status contrastive_loss_gather(struct comm *data, struct contrastive_batch *batch, bool known,
+status contrastive_loss_gather(struct comm *data, struct contrastive_batch *batch, bool complete,
                                bool *failed);
 
 /* contrastive_loss_compute - compute losses and gradients of the first `count` pairs. */

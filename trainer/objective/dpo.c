@@ -8,7 +8,7 @@
  *
  * The classifier runs twice over the rows of the responses. The first run computes the
  * log-probabilities of the tokens. Their sums determine the gradients of the loss. The second run
- * scales the gradient of each row by the gradient of its response. Logits are never kept. Both runs
+ * scales the gradient of each row by the gradient of its response. Logits are not stored. Both runs
  * skip the rows of the prompts, which have no target.
  *
  * Source    Rafailov et al. 2023, arXiv:2305.18290; metrics: TRL's DPOTrainer */
@@ -74,24 +74,26 @@ static size_t dpo_scratch_bytes(int64_t rows)
  * Response 2 i is the chosen one of pair i, response 2 i + 1 the rejected one. */
 static void find_response_rows(const struct batch *b, int64_t s, int32_t *first, int32_t *last)
 {
-    if (b->shared_prefix_offsets == NULL) {
+    const int32_t *branches = b->preference_pairs.shared_prefix_offsets;
+    if (branches == NULL) {
         *first = b->cu_rows[s];
         *last = b->cu_rows[s + 1];
         return;
     }
     int64_t pair = s / RESPONSES;
     bool chosen = s % RESPONSES == CHOSEN;
-    *first = b->cu_rows[pair] + b->shared_prefix_offsets[s];
-    *last = chosen ? b->cu_rows[pair] + b->shared_prefix_offsets[s + 1] : b->cu_rows[pair + 1];
+    *first = b->cu_rows[pair] + branches[s];
+    *last = chosen ? b->cu_rows[pair] + branches[s + 1] : b->cu_rows[pair + 1];
 }
 
 static status collect_rows(const struct batch *b, const struct objective_input *in,
                            struct response_rows *a)
 {
-    *a = (struct response_rows){.pairs = in->scratch,
-                                .index = objective_host_pointer(in, in->selected_index),
-                                .targets = objective_host_pointer(in, in->selected_targets),
-                                .scale = objective_host_pointer(in, in->row_scales)};
+    const struct objective_scratch *scratch = &in->scratch;
+    *a = (struct response_rows){.pairs = scratch->host,
+                                .index = objective_host_pointer(in, scratch->selected_index),
+                                .targets = objective_host_pointer(in, scratch->selected_targets),
+                                .scale = objective_host_pointer(in, scratch->row_scales)};
     a->gradients = (struct preference_gradient *)(a->pairs + b->sequences);
     a->first = (int64_t *)(a->gradients + b->sequences);
     int64_t count = RESPONSES * b->sequences;
@@ -107,18 +109,8 @@ static status collect_rows(const struct batch *b, const struct objective_input *
         }
     }
     a->first[count] = a->rows;
-    TRY(objective_push(in, in->selected_index, (size_t)a->rows * sizeof *a->index));
-    return objective_push(in, in->selected_targets, (size_t)a->rows * sizeof *a->targets);
-}
-
-static struct classifier make_classifier(const struct objective_input *in)
-{
-    return (struct classifier){
-        .vocabulary = in->vocabulary,
-        .ignored = BATCH_IGNORED,
-        .overwrite = in->first_micro_batch,
-        .vocabulary_shard = in->vocabulary_shard,
-    };
+    TRY(objective_upload(in, scratch->selected_index, (size_t)a->rows * sizeof *a->index));
+    return objective_upload(in, scratch->selected_targets, (size_t)a->rows * sizeof *a->targets);
 }
 
 /* Results of the first run for each row, on the host. */
@@ -127,12 +119,14 @@ struct row_values {
     const int32_t *best;
 };
 
-static status pull_row_values(const struct objective_input *in, int64_t rows,
-                              struct row_values *out)
+static status download_row_values(const struct objective_input *in, int64_t rows,
+                                  struct row_values *out)
 {
-    const void *row_values[4] = {in->losses, in->entropies, in->mean_logits, in->argmax};
+    const struct objective_scratch *scratch = &in->scratch;
+    const void *row_values[4] = {scratch->losses, scratch->entropies, scratch->mean_logits,
+                                 scratch->argmax};
     for (int i = 0; i < 4; i++) {
-        TRY(objective_pull(in, row_values[i], (size_t)rows * sizeof(float), &row_values[i]));
+        TRY(objective_download(in, row_values[i], (size_t)rows * sizeof(float), &row_values[i]));
     }
     *out = (struct row_values){row_values[0], row_values[1], row_values[2], row_values[3]};
     return STATUS_OK;
@@ -143,19 +137,21 @@ static status compute_logps(struct kernels *k, const struct batch *batch,
                             const struct response_rows *a, const struct objective_input *in,
                             double sums[OBJECTIVE_SUMS])
 {
-    struct classifier c = make_classifier(in);
-    c.entropies = in->entropies;
-    c.mean_logits = in->mean_logits;
-    struct tensor rows = tensor_rows(in->selected_rows, 0, a->rows);
+    const struct objective_scratch *scratch = &in->scratch;
+    const double *reference = batch->preference_pairs.reference_logps;
+    struct classifier c = objective_lm_classifier(in, false);
+    c.entropies = scratch->entropies;
+    c.mean_logits = scratch->mean_logits;
+    struct tensor rows = tensor_rows(scratch->selected_rows, 0, a->rows);
     struct row_values row_values;
-    TRY(gather_rows(k, rows, in->hidden, in->selected_index));
-    TRY(classifier_run(k, in->losses, in->argmax, tensor_absent(), tensor_absent(), rows, in->head,
-                       in->selected_targets, &c));
-    TRY(pull_row_values(in, a->rows, &row_values));
+    TRY(op_gather_rows(k, rows, in->hidden.value, scratch->selected_index));
+    TRY(classifier_run(k, scratch->losses, scratch->argmax, tensor_absent(), tensor_absent(), rows,
+                       in->lm_head.weight, scratch->selected_targets, &c));
+    TRY(download_row_values(in, a->rows, &row_values));
     for (int64_t s = 0; s < RESPONSES * batch->sequences; s++) {
         struct preference_pair *pair = &a->pairs[s / RESPONSES];
         int response = (int)(s % RESPONSES);
-        pair->reference[response] = batch->reference_logps != NULL ? batch->reference_logps[s] : 0;
+        pair->reference[response] = reference != NULL ? reference[s] : 0;
         pair->tokens[response] = a->first[s + 1] - a->first[s];
         pair->logps[response] = 0;
         for (int64_t i = a->first[s]; i < a->first[s + 1]; i++) {
@@ -193,30 +189,30 @@ static void add_rewards(const struct preference_settings *settings,
 static status compute_gradients(struct kernels *k, const struct batch *batch,
                                 const struct response_rows *a, const struct objective_input *in)
 {
-    struct classifier c = make_classifier(in);
+    const struct objective_scratch *scratch = &in->scratch;
     for (int64_t s = 0; s < RESPONSES * batch->sequences; s++) {
         for (int64_t i = a->first[s]; i < a->first[s + 1]; i++) {
             a->scale[i] = (float)-a->gradients[s / RESPONSES].logps[s % RESPONSES];
         }
     }
-    TRY(objective_push(in, in->row_scales, (size_t)a->rows * sizeof *a->scale));
-    c.row_scale = in->row_scales;
-    c.gradient = true;
-    struct tensor rows = tensor_rows(in->selected_rows, 0, a->rows);
-    struct tensor gradient = tensor_rows(in->selected_gradient, 0, a->rows);
-    TRY(classifier_run(k, in->losses, NULL, gradient, in->head_gradient, rows, in->head,
-                       in->selected_targets, &c));
-    return scatter_rows(k, in->hidden_gradient, gradient, in->selected_index, true);
+    TRY(objective_upload(in, scratch->row_scales, (size_t)a->rows * sizeof *a->scale));
+    struct classifier c = objective_lm_classifier(in, true);
+    c.row_scale = scratch->row_scales;
+    struct tensor rows = tensor_rows(scratch->selected_rows, 0, a->rows);
+    struct tensor gradient = tensor_rows(scratch->selected_gradient, 0, a->rows);
+    TRY(classifier_run(k, scratch->losses, NULL, gradient, in->lm_head.weight_gradient, rows,
+                       in->lm_head.weight, scratch->selected_targets, &c));
+    return op_scatter_rows(k, in->hidden.gradient, gradient, scratch->selected_index, true);
 }
 
 static status find_pair_gradients(const struct batch *batch, const struct objective_input *in,
                                   struct response_rows *a)
 {
-    if (in->batch_gradients == NULL) {
+    if (in->whole_batch.gradients == NULL) {
         return preference_gradients(in->preference, a->pairs, batch->sequences, a->gradients);
     }
     for (int64_t i = 0; i < batch->sequences; i++) {
-        a->gradients[i] = in->batch_gradients[batch->samples[i] % in->batch_size];
+        a->gradients[i] = in->whole_batch.gradients[batch->samples[i] % in->whole_batch.size];
     }
     return STATUS_OK;
 }
@@ -224,9 +220,11 @@ static status find_pair_gradients(const struct batch *batch, const struct object
 static status dpo_loss(struct kernels *k, const struct batch *batch,
                        const struct objective_input *in, bool gradient, double sums[OBJECTIVE_SUMS])
 {
-    REQUIRE(in->preference != NULL && batch->reference_logps != NULL &&
+    const struct batch_preference_pairs *pairs = &batch->preference_pairs;
+    REQUIRE(in->preference != NULL && batch->kind == BATCH_PREFERENCE_PAIRS &&
+                pairs->reference_logps != NULL &&
                 batch->segments ==
-                    batch->sequences * (batch->shared_prefix_offsets == NULL ? RESPONSES : 1),
+                    batch->sequences * (pairs->shared_prefix_offsets == NULL ? RESPONSES : 1),
             STATUS_INTERNAL, "objective dpo needs %s",
             in->preference == NULL ? "the settings of its loss"
                                    : "preference pairs and the reference log-probabilities");
@@ -234,9 +232,9 @@ static status dpo_loss(struct kernels *k, const struct batch *batch,
     TRY(collect_rows(batch, in, &a));
     TRY(compute_logps(k, batch, &a, in, sums));
     add_rewards(in->preference, a.pairs, batch->sequences, sums);
-    if (in->collected_pairs != NULL) {
+    if (in->whole_batch.collected_pairs != NULL) {
         for (int64_t i = 0; i < batch->sequences; i++) {
-            in->collected_pairs[batch->samples[i] % in->batch_size] = a.pairs[i];
+            in->whole_batch.collected_pairs[batch->samples[i] % in->whole_batch.size] = a.pairs[i];
         }
         return STATUS_OK;
     }

@@ -4,8 +4,8 @@
  *   loss = sum_i loss_i / pairs,       loss_i as in contrastive_loss.h
  *   backward:   dh_i = (du - (u . du) u) / (|m| rows)
  *
- * The negatives of a pair are all other pairs of the global batch. Without in->contrastive they are
- * the other pairs of this micro-batch.
+ * The negatives of a pair are all other pairs of the global batch. Without
+ * in->whole_batch.contrastive they are the other pairs of this micro-batch.
  *
  * Source    Reimers, Gurevych 2019, arXiv:1908.10084; sentence-transformers: mean pooling,
  *           MultipleNegativesRankingLoss with scale 20 */
@@ -169,17 +169,20 @@ static status embed_loss(struct kernels *k, const struct batch *batch,
                          const struct objective_input *in, bool gradient,
                          double sums[OBJECTIVE_SUMS])
 {
-    struct embed_pass p = {.batch = batch, .in = in, .width = in->hidden.columns};
-    TRY(task_head_check(batch, in));
-    REQUIRE(batch->segments == TEXTS_PER_PAIR * batch->sequences && batch->masked == batch->rows,
+    struct embed_pass p = {.batch = batch, .in = in, .width = in->hidden.value.columns};
+    TRY(task_head_check(batch, in, BATCH_TASK));
+    REQUIRE(batch->segments == TEXTS_PER_PAIR * batch->sequences &&
+                batch->outputs.count == batch->rows,
             STATUS_INTERNAL, "objective embed needs a batch of text pairs");
     TRY(task_head_forward(k, in, &p.rows, &p.gradients));
     sums[OBJECTIVE_COUNT] += (double)batch->sequences;
-    if (in->contrastive == NULL) {
+    const struct contrastive_batch *whole_batch = in->whole_batch.contrastive;
+    if (whole_batch == NULL) {
         return run_micro_batch_alone(k, &p, gradient, sums);
     }
-    return in->contrastive_ready ? finish_pairs(k, &p, in->contrastive, true, gradient, sums)
-                                 : pool_pairs(&p, in->contrastive, true);
+    return in->whole_batch.contrastive_ready
+               ? finish_pairs(k, &p, whole_batch, true, gradient, sums)
+               : pool_pairs(&p, whole_batch, true);
 }
 
 static const struct objective_metric metrics[] = {{"accuracy", CORRECT, OBJECTIVE_COUNT}, {0}};

@@ -20,16 +20,17 @@ static status extractive_qa_loss(struct kernels *k, const struct batch *batch,
 {
     const float *outputs = NULL;
     float *gradients = NULL;
-    TRY(task_head_check(batch, in));
-    REQUIRE(in->label_weight.rows == SPAN_ENDS, STATUS_INTERNAL,
+    const int32_t *example_rows = batch->outputs.example_rows;
+    TRY(task_head_check(batch, in, BATCH_TASK));
+    REQUIRE(in->label_head.weight.rows == SPAN_ENDS, STATUS_INTERNAL,
             "objective answer needs a head of 2 outputs per token, not %" PRId64,
-            in->label_weight.rows);
+            in->label_head.weight.rows);
     TRY(task_head_forward(k, in, &outputs, &gradients));
     for (int64_t i = 0; i < batch->sequences; i++) {
-        int64_t first = batch->example_rows[i], count = batch->example_rows[i + 1] - first;
+        int64_t first = example_rows[i], count = example_rows[i + 1] - first;
         int64_t correct = 0;
         for (int64_t end = 0; end < SPAN_ENDS; end++) {
-            int64_t best = 0, label = batch->labels[SPAN_ENDS * i + end],
+            int64_t best = 0, label = batch->task.labels[SPAN_ENDS * i + end],
                     offset = SPAN_ENDS * first + end;
             REQUIRE(label >= 0 && label < count, STATUS_INTERNAL,
                     "answer token %" PRId64 " is out of range; the window has %" PRId64 " tokens",

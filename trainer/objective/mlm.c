@@ -36,51 +36,53 @@ static const struct objective_metric loss_terms[] = {
 static status add_stats(struct kernels *k, const struct objective_input *in, const int32_t *targets,
                         int64_t rows, int first)
 {
-    struct loss_rows tally = {in->losses, targets, BATCH_IGNORED, in->argmax, NULL};
-    return objective_loss_stats(k, in, &tally, rows, first);
+    struct loss_rows loss_rows = {in->scratch.losses, targets, BATCH_IGNORED, in->scratch.argmax,
+                                  NULL};
+    return objective_loss_stats(k, in, &loss_rows, rows, first);
 }
 
 static status compute_token_loss(struct kernels *k, const struct batch *batch,
                                  const struct objective_input *in, bool gradient)
 {
-    struct classifier c = {
-        .vocabulary = in->vocabulary,
-        .ignored = BATCH_IGNORED,
-        .bias = in->head_bias,
-        .dbias = in->head_bias_gradient,
-        .gradient = gradient,
-        .overwrite = in->first_micro_batch,
-        .vocabulary_shard = in->vocabulary_shard,
-    };
-    TRY(classifier_run(k, in->losses, in->argmax, in->hidden_gradient, in->head_gradient,
-                       in->hidden, in->head, in->device_batch->masked_ids, &c));
-    return add_stats(k, in, in->device_batch->masked_ids, batch->masked, TOKEN_LOSS);
+    const struct objective_lm_head *head = &in->lm_head;
+    const int32_t *targets = in->device_batch->outputs.targets;
+    struct classifier c = objective_lm_classifier(in, gradient);
+    c.bias = head->bias;
+    c.dbias = head->bias_gradient;
+    TRY(classifier_run(k, in->scratch.losses, in->scratch.argmax, in->hidden.gradient,
+                       head->weight_gradient, in->hidden.value, head->weight, targets, &c));
+    return add_stats(k, in, targets, batch->outputs.count, TOKEN_LOSS);
 }
 
 static status compute_example_loss(struct kernels *k, const struct batch *batch,
                                    const struct objective_input *in, bool gradient)
 {
+    const struct objective_label_head *head = &in->label_head;
+    const int32_t *next_sentence = in->device_batch->sentence_pairs.next_sentence;
     TRY(objective_set_row_scale(in, batch->sequences, in->example_weight));
     struct classifier c = {
-        .vocabulary = in->label_weight.rows,
+        .vocabulary = head->weight.rows,
         .ignored = BATCH_IGNORED,
-        .bias = in->label_bias,
-        .dbias = in->label_bias_gradient,
-        .row_scale = in->row_scales,
+        .bias = head->bias,
+        .dbias = head->bias_gradient,
+        .row_scale = in->scratch.row_scales,
         .gradient = gradient,
         .overwrite = in->first_micro_batch,
     };
-    TRY(classifier_run(k, in->losses, in->argmax, in->pooled_gradient, in->label_weight_gradient,
-                       in->pooled, in->label_weight, in->device_batch->next_sentence, &c));
-    return add_stats(k, in, in->device_batch->next_sentence, batch->sequences, EXAMPLE_LOSS);
+    TRY(classifier_run(k, in->scratch.losses, in->scratch.argmax, head->pooled_gradient,
+                       head->weight_gradient, head->pooled, head->weight, next_sentence, &c));
+    return add_stats(k, in, next_sentence, batch->sequences, EXAMPLE_LOSS);
 }
 
 static status mlm_loss(struct kernels *k, const struct batch *batch,
                        const struct objective_input *in, bool gradient, double sums[OBJECTIVE_SUMS])
 {
     (void)sums; /* kernels compute all sums */
+    REQUIRE(batch->kind == BATCH_SENTENCE_PAIRS, STATUS_INTERNAL,
+            "objective mlm needs a batch of sentence pairs");
     TRY(compute_token_loss(k, batch, in, gradient));
-    return in->label_weight.data != NULL ? compute_example_loss(k, batch, in, gradient) : STATUS_OK;
+    return in->label_head.weight.data != NULL ? compute_example_loss(k, batch, in, gradient)
+                                              : STATUS_OK;
 }
 
 const struct objective objective_mlm = {.name = "mlm",

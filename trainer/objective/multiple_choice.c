@@ -17,11 +17,12 @@ static status multiple_choice_loss(struct kernels *k, const struct batch *batch,
 {
     const float *outputs = NULL;
     float *gradients = NULL;
-    TRY(task_head_check(batch, in));
+    const int32_t *example_rows = batch->outputs.example_rows;
+    TRY(task_head_check(batch, in, BATCH_TASK));
     TRY(task_head_forward(k, in, &outputs, &gradients));
     for (int64_t i = 0; i < batch->sequences; i++) {
-        int64_t first = batch->example_rows[i], count = batch->example_rows[i + 1] - first;
-        int64_t best = 0, label = batch->labels[i];
+        int64_t first = example_rows[i], count = example_rows[i + 1] - first;
+        int64_t best = 0, label = batch->task.labels[i];
         REQUIRE(label >= 0 && label < count, STATUS_INTERNAL,
                 "choice %" PRId64 " is out of range; the example has %" PRId64 " choices", label,
                 count);

@@ -18,30 +18,44 @@ static const struct objective *const objectives[] = {&objective_clm,
 /* Return the byte offset of a row array in the mirror. */
 static size_t find_offset(const struct objective_input *in, const void *array)
 {
-    return (size_t)((const char *)array - (const char *)in->row_mirror->device_data);
+    return (size_t)((const char *)array - (const char *)in->scratch.row_mirror->device_data);
+}
+
+struct classifier objective_lm_classifier(const struct objective_input *in, bool gradient)
+{
+    return (struct classifier){
+        .vocabulary = in->lm_head.vocabulary,
+        .ignored = BATCH_IGNORED,
+        .gradient = gradient,
+        .overwrite = in->first_micro_batch,
+        .vocabulary_shard = in->lm_head.shard,
+    };
 }
 
 void *objective_host_pointer(const struct objective_input *in, void *array)
 {
-    return in->row_mirror == NULL ? array : (char *)in->row_mirror->host + find_offset(in, array);
+    return in->scratch.row_mirror == NULL
+               ? array
+               : (char *)in->scratch.row_mirror->host + find_offset(in, array);
 }
 
-status objective_push(const struct objective_input *in, const void *array, size_t bytes)
+status objective_upload(const struct objective_input *in, const void *array, size_t bytes)
 {
-    return in->row_mirror == NULL ? STATUS_OK
-                                  : mirror_upload(in->row_mirror, find_offset(in, array), bytes);
+    return in->scratch.row_mirror == NULL
+               ? STATUS_OK
+               : mirror_upload(in->scratch.row_mirror, find_offset(in, array), bytes);
 }
 
-status objective_pull(const struct objective_input *in, const void *array, size_t bytes,
-                      const void **host)
+status objective_download(const struct objective_input *in, const void *array, size_t bytes,
+                          const void **host)
 {
     *host = array;
-    if (in->row_mirror == NULL) {
+    if (in->scratch.row_mirror == NULL) {
         return STATUS_OK;
     }
     size_t offset = find_offset(in, array);
-    *host = (const char *)in->row_mirror->host + offset;
-    return mirror_download_and_wait(in->row_mirror, offset, bytes);
+    *host = (const char *)in->scratch.row_mirror->host + offset;
+    return mirror_download_and_wait(in->scratch.row_mirror, offset, bytes);
 }
 
 status objective_loss_stats(struct kernels *k, const struct objective_input *in,
@@ -52,11 +66,11 @@ status objective_loss_stats(struct kernels *k, const struct objective_input *in,
 
 status objective_set_row_scale(const struct objective_input *in, int64_t rows, double weight)
 {
-    float *scales = objective_host_pointer(in, in->row_scales);
+    float *scales = objective_host_pointer(in, in->scratch.row_scales);
     for (int64_t i = 0; i < rows; i++) {
         scales[i] = (float)weight;
     }
-    return objective_push(in, in->row_scales, (size_t)rows * sizeof *scales);
+    return objective_upload(in, in->scratch.row_scales, (size_t)rows * sizeof *scales);
 }
 
 double objective_mean(const double sums[OBJECTIVE_SUMS], const struct objective_metric *m)

@@ -5,7 +5,7 @@
  * returns sums and counts. The division by the count follows the reduction over all ranks
  * (kernels.h, convention 2), so the mean does not depend on the parallel layout.
  *
- * Letters in shapes: N rows, C width, V vocabulary, E examples. */
+ * Letters in shapes: N rows, M output rows (batch.outputs), C width, V vocabulary, E examples. */
 #pragma once
 
 #include "datasets/loader/batch.h"
@@ -51,53 +51,72 @@ struct objective_sink {
     void *user;
 };
 
+/* The hidden states that the loss reads. */
+struct objective_hidden {
+    struct tensor value;    /* [N, C]; with output rows [M, C] */
+    struct tensor gradient; /* of the same shape, through this rank's vocabulary shard; absent
+                             * without gradient */
+};
+
+/* The language model head: this rank's shard of the vocabulary matrix. */
+struct objective_lm_head {
+    struct tensor weight;          /* [V padded, C] */
+    struct tensor weight_gradient; /* f32 [V padded, C]; absent: no gradient */
+    struct tensor bias;            /* f32 [1, V padded]; absent: no bias */
+    struct tensor bias_gradient;   /* f32 [1, V padded] */
+    int64_t vocabulary;            /* V */
+    struct vocabulary_shard shard; /* the part of the vocabulary that the rank holds */
+};
+
+/* The last matrix of a fine-tuning head, or of next-sentence prediction. Each tensor-parallel rank
+ * holds all of it. Absent: the model has no labels. */
+struct objective_label_head {
+    struct tensor weight, weight_gradient; /* [labels, C]; f32 [labels, C] */
+    struct tensor bias, bias_gradient;     /* f32 [1, labels] */
+    struct tensor pooled, pooled_gradient; /* [E, C] next-sentence prediction only: its input */
+};
+
+/* Working memory of a micro-batch, in device memory unless noted. */
+struct objective_scratch {
+    const struct mirror *row_mirror; /* host and device memory of the row arrays; NULL: they are
+                                      * host memory */
+    /* row arrays: f32 or int32 [N] */
+    float *losses, *entropies, *mean_logits, *row_scales;
+    int32_t *argmax;                            /* most probable token of each row */
+    int32_t *selected_index, *selected_targets; /* of selected rows */
+    /* [N, C], if the objective has scratch memory */
+    struct tensor selected_rows, selected_gradient;
+    void *host; /* host memory of scratch_bytes(N) */
+};
+
+/* A loss over all pairs of a global batch takes two passes. The first pass collects the pairs of
+ * this rank and computes no loss. The second pass reads the gradients. All NULL: the loss is a sum
+ * over the pairs of a micro-batch. Pair i of the batch has index samples[i] % size. */
+struct objective_whole_batch {
+    int64_t size; /* preference pairs of a full global batch; contrastive has its own size */
+    struct preference_pair *collected_pairs;     /* [size], in the first pass; else NULL */
+    const struct preference_gradient *gradients; /* [size], in the second pass; else NULL */
+    const struct contrastive_batch *contrastive; /* embed: vectors, then their gradients */
+    bool contrastive_ready;                      /* the second pass of embed */
+};
+
 /* Inputs and outputs of an objective: views of the batch, the model and the workspace. */
 struct objective_input {
     const struct batch *device_batch; /* the batch with its arrays in device memory */
-    const struct mirror *row_mirror;  /* host and device memory of `losses` and the arrays after it;
-                                       * NULL: they are host memory */
-    struct tensor hidden;             /* [N, C] */
-    struct tensor hidden_gradient; /* [N, C] gradient through this rank's vocabulary shard; absent
-                                    * without gradient */
-    struct tensor head;            /* [V padded, C] this rank's shard of the vocabulary matrix */
-    struct tensor head_gradient;   /* f32 [V padded, C]; absent without gradient */
-    bool first_micro_batch;        /* parameter gradients are set instead of added to */
-    int64_t vocabulary;            /* V */
-    struct vocabulary_shard vocabulary_shard;    /* the part of the vocabulary that `head` holds */
-    struct tensor head_bias, head_bias_gradient; /* f32 [1, V padded]; absent: no bias */
-    float *losses;                               /* f32 [N] workspace; so are the next six */
-    float *entropies, *mean_logits, *row_scales;
-    int32_t *argmax;                            /* most probable token of each row */
-    int32_t *selected_index, *selected_targets; /* of selected rows */
+    struct objective_hidden hidden;
+    struct objective_lm_head lm_head;
+    struct objective_label_head label_head;
+    struct objective_scratch scratch;
+    struct objective_whole_batch whole_batch;
+    const struct task_head *task_head;            /* outputs of a fine-tuning head; NULL: none */
+    const struct preference_settings *preference; /* NULL: the recipe has no preference pairs */
+    const struct objective_sink *sink;            /* NULL: examples are not reported */
+    bool first_micro_batch; /* parameter gradients are set instead of added to */
+    double example_weight;  /* predictions per example in this step (needs_global_counts) */
     /* f64 [OBJECTIVE_SUMS] on the device, zero; output of objective_loss_stats. The sums of a
      * micro-batch are these plus the ones that `loss` returns */
     double *device_sums;
-    /* [N, C] workspace, if the objective has scratch */
-    struct tensor selected_rows, selected_gradient;
-    void *scratch;                                /* host memory of scratch_bytes(N) */
-    const struct preference_settings *preference; /* NULL: the recipe has no preference pairs */
-
-    /* Losses over a whole global batch of pairs. In the first pass each pair is stored in
-     * collected_pairs, at index sample % batch_size, and no loss is computed. In the second pass
-     * batch_gradients holds the results. Both NULL: the loss is a sum over pairs. */
-    struct preference_pair *collected_pairs;
-    const struct preference_gradient *batch_gradients;
-    int64_t batch_size;
     double *reference_logps; /* [samples, 2] output of objective_dpo_reference; else NULL */
-
-    /* Classification of whole examples; each tensor-parallel rank holds all of it. pooled [E, C],
-     * label_weight [labels, C], label_bias f32 [1, labels], and their gradients. Absent: the model
-     * has no labels. */
-    struct tensor pooled, label_weight, label_bias;
-    struct tensor pooled_gradient, label_weight_gradient, label_bias_gradient;
-    double example_weight; /* predictions per example in this step (needs_global_counts) */
-
-    /* Fine-tuning heads (task_head.h): `hidden` are the rows that the head reads, label_weight and
-     * label_bias its last matrix. */
-    const struct task_head *task_head;
-    const struct objective_sink *sink;           /* NULL: examples are not reported */
-    const struct contrastive_batch *contrastive; /* vectors of a whole global batch; NULL: none */
-    bool contrastive_ready; /* gradients of the whole batch are known; else vectors are collected */
 };
 
 struct objective {
@@ -117,25 +136,28 @@ struct objective {
                    bool gradient, double sums[OBJECTIVE_SUMS]);
 };
 
-/* objective_pull - copy `bytes` bytes of a row array from the device to the host.
+/* objective_lm_classifier - return the settings of a softmax over the vocabulary without bias. */
+struct classifier objective_lm_classifier(const struct objective_input *in, bool gradient);
+
+/* objective_download - copy `bytes` bytes of a row array from the device to the host.
  *
  * Memory    *host is the host copy, valid until the array is written again
  * Order     waits for the device */
-status objective_pull(const struct objective_input *in, const void *array, size_t bytes,
-                      const void **host);
+status objective_download(const struct objective_input *in, const void *array, size_t bytes,
+                          const void **host);
 
-/* objective_host_pointer - return the host memory of a row array, for objective_push. */
+/* objective_host_pointer - return the host memory of a row array, for objective_upload. */
 void *objective_host_pointer(const struct objective_input *in, void *array);
 
-/* objective_push - copy `bytes` bytes of a row array from the host to the device. */
-status objective_push(const struct objective_input *in, const void *array, size_t bytes);
+/* objective_upload - copy `bytes` bytes of a row array from the host to the device. */
+status objective_upload(const struct objective_input *in, const void *array, size_t bytes);
 
 /* objective_loss_stats - compute the loss, the count and, if given in t, correct predictions and
  * entropy of a micro-batch, and queue them to in->device_sums[first], [first + 1], ... */
 status objective_loss_stats(struct kernels *k, const struct objective_input *in,
                             const struct loss_rows *t, int64_t rows, int first);
 
-/* objective_set_row_scale - set in->row_scales of `rows` rows to one weight. */
+/* objective_set_row_scale - set in->scratch.row_scales of `rows` rows to one weight. */
 status objective_set_row_scale(const struct objective_input *in, int64_t rows, double weight);
 
 /* objective_mean - return the value of a metric; 0 if its count is 0. */

@@ -34,7 +34,7 @@ void pair_loss_clear(struct pair_loss_batch *batch)
 }
 
 status pair_loss_gather(struct comm *data, const struct preference_settings *settings,
-                        struct pair_loss_batch *batch, bool known, bool *failed)
+                        struct pair_loss_batch *batch, bool complete, bool *failed)
 {
     int64_t count = 0;
     for (int64_t i = 0; i < batch->size; i++) {
@@ -45,7 +45,7 @@ status pair_loss_gather(struct comm *data, const struct preference_settings *set
             value[2 * RESPONSES] = (double)batch->pairs[i].tokens[a];
         }
     }
-    batch->reduced[PAIR_VALUES * batch->size] = !known;
+    batch->reduced[PAIR_VALUES * batch->size] = !complete;
     TRY(comm_sum_doubles(data, batch->reduced, PAIR_VALUES * batch->size + 1));
     *failed = batch->reduced[PAIR_VALUES * batch->size] > 0;
     while (count < batch->size && batch->reduced[PAIR_VALUES * count + 2 * RESPONSES] > 0) {

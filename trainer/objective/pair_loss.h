@@ -18,6 +18,8 @@ struct pair_loss_batch {
  *
  * Errors    STATUS_INTERNAL if memory is exhausted */
 status pair_loss_create(int64_t size, struct pair_loss_batch *out);
+
+/* pair_loss_destroy - free the memory and set *batch to zeros; no-op on zeros. */
 void pair_loss_destroy(struct pair_loss_batch *batch);
 
 /* pair_loss_clear - remove all pairs. Each rank then writes pairs[sample % size] of its samples. */
@@ -25,8 +27,9 @@ void pair_loss_clear(struct pair_loss_batch *batch);
 
 /* pair_loss_gather - compute the gradients of all pairs on each rank.
  *
- * Order     collective over the data-parallel group. A rank that could not compute its pairs passes
- *           known = false. Then *failed is true on all ranks, and no gradients are computed
+ * Order     collective over the data-parallel group. A rank that has not computed all of its pairs
+ *           passes complete = false. Then *failed is true on all ranks, and no gradients are
+ *           computed
  * Numerics  the sum over the ranks is exact, because all ranks but one add zeros */
 status pair_loss_gather(struct comm *data, const struct preference_settings *settings,
-                        struct pair_loss_batch *batch, bool known, bool *failed);
+                        struct pair_loss_batch *batch, bool complete, bool *failed);

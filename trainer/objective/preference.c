@@ -43,50 +43,51 @@ struct scalar_loss {
     double value, gradient;
 };
 
-static double logistic(double x)
+static double compute_logistic(double x)
 {
     return x >= 0 ? 1 / (1 + exp(-x)) : exp(x) / (1 + exp(x));
 }
 
-static double log_logistic(double x)
+static double compute_log_logistic(double x)
 {
     return x >= 0 ? -log1p(exp(-x)) : x - log1p(exp(x));
 }
 
 /* Return -log s(x). */
-static struct scalar_loss logistic_loss(double x)
+static struct scalar_loss compute_logistic_loss(double x)
 {
-    return (struct scalar_loss){-log_logistic(x), -logistic(-x)};
+    return (struct scalar_loss){-compute_log_logistic(x), -compute_logistic(-x)};
 }
 
-static struct scalar_loss smoothed_logistic_loss(double x, double smoothing)
+static struct scalar_loss compute_smoothed_logistic_loss(double x, double smoothing)
 {
-    struct scalar_loss correct = logistic_loss(x), wrong = logistic_loss(-x);
+    struct scalar_loss correct = compute_logistic_loss(x), wrong = compute_logistic_loss(-x);
     return (struct scalar_loss){(1 - smoothing) * correct.value + smoothing * wrong.value,
                                 (1 - smoothing) * correct.gradient - smoothing * wrong.gradient};
 }
 
-static struct scalar_loss robust_loss(double x, double smoothing)
+static struct scalar_loss compute_robust_loss(double x, double smoothing)
 {
-    struct scalar_loss correct = logistic_loss(x), wrong = logistic_loss(-x);
+    struct scalar_loss correct = compute_logistic_loss(x), wrong = compute_logistic_loss(-x);
     double scale = 1 / (1 - 2 * smoothing);
     return (struct scalar_loss){((1 - smoothing) * correct.value - smoothing * wrong.value) * scale,
                                 ((1 - smoothing) * correct.gradient + smoothing * wrong.gradient) *
                                     scale};
 }
 
-static struct scalar_loss exo_loss(double x, double smoothing)
+static struct scalar_loss compute_exo_loss(double x, double smoothing)
 {
-    double q = logistic(x), not_q = logistic(-x);
-    double correct = log_logistic(x) - log1p(-smoothing), wrong = log_logistic(-x) - log(smoothing);
+    double q = compute_logistic(x), not_q = compute_logistic(-x);
+    double correct = compute_log_logistic(x) - log1p(-smoothing),
+           wrong = compute_log_logistic(-x) - log(smoothing);
     return (struct scalar_loss){q * correct + not_q * wrong, q * not_q * (correct - wrong)};
 }
 
-static struct scalar_loss discopop_loss(double x, double tau)
+static struct scalar_loss compute_discopop_loss(double x, double tau)
 {
-    struct scalar_loss logistic_part = logistic_loss(x);
-    double exponential = exp(-x), blend = logistic(x / tau);
-    double blend_gradient = blend * logistic(-x / tau) / tau;
+    struct scalar_loss logistic_part = compute_logistic_loss(x);
+    double exponential = exp(-x), blend = compute_logistic(x / tau);
+    double blend_gradient = blend * compute_logistic(-x / tau) / tau;
     return (struct scalar_loss){
         logistic_part.value * (1 - blend) + exponential * blend,
         logistic_part.gradient * (1 - blend) - exponential * blend +
@@ -123,7 +124,7 @@ static struct loss_and_gradient compute_loss(const struct preference_settings *s
     double mean = x.chosen / x.chosen_tokens - x.rejected / x.rejected_tokens;
     switch (loss) {
     case PREFERENCE_SIGMOID:
-        return differentiate_difference(logistic_loss(d), beta, beta);
+        return differentiate_difference(compute_logistic_loss(d), beta, beta);
     case PREFERENCE_HINGE:
         return differentiate_difference((struct scalar_loss){fmax(0, 1 - d), d < 1 ? -1 : 0}, beta,
                                         beta);
@@ -133,36 +134,37 @@ static struct loss_and_gradient compute_loss(const struct preference_settings *s
                                         1 / x.chosen_tokens, 1 / x.rejected_tokens);
     }
     case PREFERENCE_EXO_PAIR:
-        return differentiate_difference(exo_loss(d, e), beta, beta);
+        return differentiate_difference(compute_exo_loss(d, e), beta, beta);
     case PREFERENCE_ROBUST:
-        return differentiate_difference(robust_loss(d, e), beta, beta);
+        return differentiate_difference(compute_robust_loss(d, e), beta, beta);
     case PREFERENCE_DISCOPOP:
-        return differentiate_difference(discopop_loss(d, s->discopop_tau), beta, beta);
+        return differentiate_difference(compute_discopop_loss(d, s->discopop_tau), beta, beta);
     case PREFERENCE_SIGMOID_NORM:
-        return differentiate_difference(logistic_loss(beta * mean), beta / x.chosen_tokens,
+        return differentiate_difference(compute_logistic_loss(beta * mean), beta / x.chosen_tokens,
                                         beta / x.rejected_tokens);
     case PREFERENCE_NCA_PAIR:
         return (struct loss_and_gradient){
-            logistic_loss(c).value + logistic_loss(-c).value / 2 + logistic_loss(-r).value / 2,
-            beta * (logistic_loss(c).gradient - logistic_loss(-c).gradient / 2),
-            -beta * logistic_loss(-r).gradient / 2};
+            compute_logistic_loss(c).value + compute_logistic_loss(-c).value / 2 +
+                compute_logistic_loss(-r).value / 2,
+            beta * (compute_logistic_loss(c).gradient - compute_logistic_loss(-c).gradient / 2),
+            -beta * compute_logistic_loss(-r).gradient / 2};
     case PREFERENCE_BCO_PAIR:
-        return (struct loss_and_gradient){logistic_loss(c).value + logistic_loss(-r).value,
-                                          beta * logistic_loss(c).gradient,
-                                          -beta * logistic_loss(-r).gradient};
+        return (struct loss_and_gradient){
+            compute_logistic_loss(c).value + compute_logistic_loss(-r).value,
+            beta * compute_logistic_loss(c).gradient, -beta * compute_logistic_loss(-r).gradient};
     case PREFERENCE_SPPO_HARD: {
         double winner = x.chosen - 0.5 / beta, loser = x.rejected + 0.5 / beta;
         return (struct loss_and_gradient){winner * winner + loser * loser, 2 * winner, 2 * loser};
     }
     case PREFERENCE_APO_ZERO:
-        return (struct loss_and_gradient){logistic(-c) + logistic(r),
-                                          -beta * logistic(c) * logistic(-c),
-                                          beta * logistic(r) * logistic(-r)};
+        return (struct loss_and_gradient){compute_logistic(-c) + compute_logistic(r),
+                                          -beta * compute_logistic(c) * compute_logistic(-c),
+                                          beta * compute_logistic(r) * compute_logistic(-r)};
     case PREFERENCE_APO_DOWN: {
-        double margin_gradient = beta * logistic(d) * logistic(-d);
-        return (struct loss_and_gradient){logistic(c) + logistic(-d),
-                                          beta * logistic(c) * logistic(-c) - margin_gradient,
-                                          margin_gradient};
+        double margin_gradient = beta * compute_logistic(d) * compute_logistic(-d);
+        return (struct loss_and_gradient){
+            compute_logistic(c) + compute_logistic(-d),
+            beta * compute_logistic(c) * compute_logistic(-c) - margin_gradient, margin_gradient};
     }
     case PREFERENCE_AOT:
     case PREFERENCE_AOT_UNPAIRED:
@@ -241,8 +243,8 @@ static void add_sorted(const struct preference_settings *s, const struct prefere
                        bool margins, struct preference_gradient *out)
 {
     for (int64_t k = 0; k < count; k++) {
-        struct scalar_loss f =
-            smoothed_logistic_loss(s->beta * (high[k].value - low[k].value), s->label_smoothing);
+        struct scalar_loss f = compute_smoothed_logistic_loss(
+            s->beta * (high[k].value - low[k].value), s->label_smoothing);
         double gradient = term->weight * s->beta * f.gradient;
         out[high[k].pair].loss += term->weight * f.value;
         out[high[k].pair].logps[CHOSEN] += gradient;

@@ -16,13 +16,13 @@ static status regress_loss(struct kernels *k, const struct batch *batch,
 {
     const float *outputs = NULL;
     float *gradients = NULL;
-    TRY(task_head_check(batch, in));
-    REQUIRE(in->label_weight.rows == 1 && batch->float_labels != NULL, STATUS_INTERNAL,
+    TRY(task_head_check(batch, in, BATCH_TASK));
+    REQUIRE(in->label_head.weight.rows == 1 && batch->task.float_labels != NULL, STATUS_INTERNAL,
             "objective regress needs target values and a head of 1 output, not %" PRId64,
-            in->label_weight.rows);
+            in->label_head.weight.rows);
     TRY(task_head_forward(k, in, &outputs, &gradients));
-    for (int64_t i = 0; i < batch->masked; i++) {
-        double difference = (double)outputs[i] - (double)batch->float_labels[i];
+    for (int64_t i = 0; i < batch->outputs.count; i++) {
+        double difference = (double)outputs[i] - (double)batch->task.float_labels[i];
         sums[OBJECTIVE_LOSS] += difference * difference;
         sums[OBJECTIVE_COUNT] += 1;
         sums[ABSOLUTE_ERROR] += difference < 0 ? -difference : difference;

@@ -42,16 +42,16 @@ static status reward_loss(struct kernels *k, const struct batch *batch,
 {
     const float *rewards = NULL;
     float *gradients = NULL;
-    TRY(task_head_check(batch, in));
-    REQUIRE(in->label_weight.rows == 1 && batch->masked == RESPONSES * batch->sequences &&
-                in->preference != NULL,
+    TRY(task_head_check(batch, in, BATCH_PREFERENCE_PAIRS));
+    REQUIRE(in->label_head.weight.rows == 1 &&
+                batch->outputs.count == RESPONSES * batch->sequences && in->preference != NULL,
             STATUS_INTERNAL,
             "objective reward needs a head of 1 output and 2 rows for each pair; there are %" PRId64
             " outputs and %" PRId64 " rows for %" PRId64 " pairs",
-            in->label_weight.rows, batch->masked, batch->sequences);
+            in->label_head.weight.rows, batch->outputs.count, batch->sequences);
     TRY(task_head_forward(k, in, &rewards, &gradients));
     double center = in->preference->center_rewards;
-    for (int64_t i = 0; i < batch->masked; i += RESPONSES) {
+    for (int64_t i = 0; i < batch->outputs.count; i += RESPONSES) {
         double chosen = (double)rewards[i + CHOSEN], rejected = (double)rewards[i + REJECTED];
         double total = chosen + rejected, pair_gradient = 0;
         sums[OBJECTIVE_LOSS] +=

@@ -16,20 +16,17 @@ static status sft_loss(struct kernels *k, const struct batch *batch,
                        const struct objective_input *in, bool gradient, double sums[OBJECTIVE_SUMS])
 {
     (void)sums; /* kernels compute all sums */
-    struct classifier c = {
-        .vocabulary = in->vocabulary,
-        .ignored = BATCH_IGNORED,
-        .gradient = gradient,
-        .overwrite = in->first_micro_batch,
-        .entropies = in->entropies,
-        .mean_logits = in->mean_logits,
-        .vocabulary_shard = in->vocabulary_shard,
-    };
-    TRY(classifier_run(k, in->losses, in->argmax, in->hidden_gradient, in->head_gradient,
-                       in->hidden, in->head, in->device_batch->targets, &c));
-    struct loss_rows tally = {in->losses, in->device_batch->targets, BATCH_IGNORED, in->argmax,
-                              in->entropies};
-    return objective_loss_stats(k, in, &tally, batch->rows, OBJECTIVE_LOSS);
+    const struct objective_scratch *scratch = &in->scratch;
+    const int32_t *targets = in->device_batch->targets;
+    struct classifier c = objective_lm_classifier(in, gradient);
+    c.entropies = scratch->entropies;
+    c.mean_logits = scratch->mean_logits;
+    TRY(classifier_run(k, scratch->losses, scratch->argmax, in->hidden.gradient,
+                       in->lm_head.weight_gradient, in->hidden.value, in->lm_head.weight, targets,
+                       &c));
+    struct loss_rows loss_rows = {scratch->losses, targets, BATCH_IGNORED, scratch->argmax,
+                                  scratch->entropies};
+    return objective_loss_stats(k, in, &loss_rows, batch->rows, OBJECTIVE_LOSS);
 }
 
 static const struct objective_metric metrics[] = {

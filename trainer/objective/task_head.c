@@ -42,16 +42,17 @@ status task_head_forward(struct kernels *k, const struct objective_input *in, co
                          float **gradients)
 {
     const struct task_head *m = in->task_head;
-    int64_t rows = in->hidden.rows;
-    int64_t labels = in->label_weight.data != NULL ? in->label_weight.rows : in->hidden.columns;
+    int64_t rows = in->hidden.value.rows;
+    const struct objective_label_head *head = &in->label_head;
+    int64_t labels = head->weight.data != NULL ? head->weight.rows : in->hidden.value.columns;
     REQUIRE(m != NULL && rows <= m->rows && labels == m->labels, STATUS_INTERNAL,
             "a batch has %" PRId64 " rows and %" PRId64
             " outputs for the fine-tuning head, which does not match the plan",
             rows, labels);
     struct tensor logits = view_device(m, compute_output_bytes(m), DTYPE_F32, rows);
-    TRY(in->label_weight.data != NULL
-            ? classifier_logits(k, logits, in->hidden, in->label_weight, in->label_bias)
-            : copy_tensor(k, logits, in->hidden));
+    TRY(head->weight.data != NULL
+            ? classifier_logits(k, logits, in->hidden.value, head->weight, head->bias)
+            : copy_tensor(k, logits, in->hidden.value));
     *gradients = m->mirror.host;
     *outputs = (const float *)((const char *)m->mirror.host + compute_output_bytes(m));
     return mirror_download_and_wait(&m->mirror, compute_output_bytes(m),
@@ -61,19 +62,19 @@ status task_head_forward(struct kernels *k, const struct objective_input *in, co
 status task_head_backward(struct kernels *k, const struct objective_input *in)
 {
     const struct task_head *m = in->task_head;
-    int64_t rows = in->hidden.rows;
+    int64_t rows = in->hidden.value.rows;
     struct tensor gradients = view_device(m, 0, DTYPE_F32, rows), dy = gradients;
     TRY(mirror_upload(&m->mirror, 0, (size_t)(rows * m->labels) * sizeof(float)));
-    if (in->label_weight.data == NULL) {
-        return copy_tensor(k, in->hidden_gradient, gradients);
+    if (in->label_head.weight.data == NULL) {
+        return copy_tensor(k, in->hidden.gradient, gradients);
     }
     if (kernels_dtype(k) != DTYPE_F32) {
         dy = view_device(m, 2 * compute_output_bytes(m), kernels_dtype(k), rows);
         TRY(op_cast(k, dy, gradients));
     }
-    TRY(linear_backward_weight(k, in->label_weight_gradient, in->label_bias_gradient, dy,
-                               in->hidden, in->first_micro_batch));
-    return linear_backward_input(k, in->hidden_gradient, dy, in->label_weight, ACTIVATION_NONE,
+    TRY(linear_backward_weight(k, in->label_head.weight_gradient, in->label_head.bias_gradient, dy,
+                               in->hidden.value, in->first_micro_batch));
+    return linear_backward_input(k, in->hidden.gradient, dy, in->label_head.weight, ACTIVATION_NONE,
                                  tensor_absent());
 }
 
@@ -92,16 +93,18 @@ double task_head_softmax(const float *outputs, float *gradients,
     for (int64_t i = 0; i < target->count; i++) {
         double probability = exp((double)outputs[i * stride] - maximum) / sum;
         gradients[i * stride] =
-            (float)(target->weight * (probability - (double)(i == target->right)));
+            (float)(target->weight * (probability - (double)(i == target->target)));
     }
     *best = largest_index;
-    return log(sum) + maximum - (double)outputs[target->right * stride];
+    return log(sum) + maximum - (double)outputs[target->target * stride];
 }
 
-status task_head_check(const struct batch *batch, const struct objective_input *in)
+status task_head_check(const struct batch *batch, const struct objective_input *in,
+                       enum batch_kind kind)
 {
-    REQUIRE(batch->masked_rows != NULL && batch->example_rows != NULL &&
-                batch->masked == in->hidden.rows,
+    REQUIRE(batch->kind == kind && batch->outputs.rows != NULL &&
+                batch->outputs.example_rows != NULL &&
+                batch->outputs.count == in->hidden.value.rows,
             STATUS_INTERNAL, "the batch has no rows for a fine-tuning head, or another number");
     return STATUS_OK;
 }
@@ -109,21 +112,23 @@ status task_head_check(const struct batch *batch, const struct objective_input *
 status task_head_report(const struct batch *batch, const struct objective_input *in,
                         const float *outputs, int64_t columns, int64_t labels_each)
 {
-    bool whole = batch->segments == batch->sequences; /* one segment per example */
-    bool windows = whole && batch->next_sentence != NULL;
+    static const struct batch_task no_task = {0};
+    const struct batch_task *task = batch->kind == BATCH_TASK ? &batch->task : &no_task;
+    const int32_t *example_rows = batch->outputs.example_rows;
+    bool one_segment_each = batch->segments == batch->sequences;
     for (int64_t i = 0; i < batch->sequences && in->sink != NULL; i++) {
-        int64_t first = batch->example_rows[i], label = labels_each > 0 ? labels_each * i : first;
+        int64_t first = example_rows[i], label = labels_each > 0 ? labels_each * i : first;
         struct objective_example e = {
             .sample = batch->samples[i],
-            .rows = batch->example_rows[i + 1] - first,
+            .rows = example_rows[i + 1] - first,
             .columns = columns,
             .outputs = outputs + first * columns,
-            .labels = batch->labels != NULL ? batch->labels + label : NULL,
-            .numbers = batch->float_labels != NULL ? batch->float_labels + label : NULL,
-            .tokens = whole ? batch->inputs + batch->cu_rows[i] : NULL,
-            .token_count = whole ? batch->cu_rows[i + 1] - batch->cu_rows[i] : 0,
-            .token_flags = windows ? batch->targets + batch->cu_rows[i] : NULL,
-            .row = windows ? batch->next_sentence[i] : 0,
+            .labels = task->labels != NULL ? task->labels + label : NULL,
+            .numbers = task->float_labels != NULL ? task->float_labels + label : NULL,
+            .tokens = one_segment_each ? batch->inputs + batch->cu_rows[i] : NULL,
+            .token_count = one_segment_each ? batch->cu_rows[i + 1] - batch->cu_rows[i] : 0,
+            .token_flags = task->token_flags != NULL ? task->token_flags + batch->cu_rows[i] : NULL,
+            .row = task->dataset_rows != NULL ? task->dataset_rows[i] : 0,
         };
         TRY(in->sink->consume(in->sink->user, &e));
     }

@@ -19,15 +19,15 @@ struct workspace {
 
 static void assign_row_arrays(struct workspace *w, int64_t rows)
 {
-    struct objective_input *in = &w->input;
-    in->row_mirror = &w->row_mirror;
-    in->row_scales = w->row_mirror.device_data;
-    in->losses = in->row_scales + rows;
-    in->entropies = in->losses + rows;
-    in->mean_logits = in->entropies + rows;
-    in->argmax = (int32_t *)(in->mean_logits + rows);
-    in->selected_index = in->argmax + rows;
-    in->selected_targets = in->selected_index + rows;
+    struct objective_scratch *scratch = &w->input.scratch;
+    scratch->row_mirror = &w->row_mirror;
+    scratch->row_scales = w->row_mirror.device_data;
+    scratch->losses = scratch->row_scales + rows;
+    scratch->entropies = scratch->losses + rows;
+    scratch->mean_logits = scratch->entropies + rows;
+    scratch->argmax = (int32_t *)(scratch->mean_logits + rows);
+    scratch->selected_index = scratch->argmax + rows;
+    scratch->selected_targets = scratch->selected_index + rows;
 }
 
 static size_t compute_tensor_bytes(struct tensor t)
@@ -55,15 +55,17 @@ static void release_tensor(struct workspace *w, struct tensor t)
 static status allocate_scratch(struct workspace *w, const struct objective *objective,
                                const struct workspace_shape *shape)
 {
-    struct objective_input *in = &w->input;
+    struct objective_scratch *scratch = &w->input.scratch;
     if (shape->batch_size > 0) {
         TRY(pair_loss_create(shape->batch_size, &w->pairs));
     }
-    in->scratch = malloc(objective->scratch_bytes(shape->rows));
-    REQUIRE(in->scratch != NULL, STATUS_INTERNAL, "out of memory for the scratch of the objective");
-    TRY(allocate_tensor(w, shape, "the selected rows", &in->selected_rows));
+    scratch->host = malloc(objective->scratch_bytes(shape->rows));
+    REQUIRE(scratch->host != NULL, STATUS_INTERNAL,
+            "out of memory for the scratch of the objective");
+    TRY(allocate_tensor(w, shape, "the selected rows", &scratch->selected_rows));
     if (shape->training) {
-        TRY(allocate_tensor(w, shape, "the gradient of the selected rows", &in->selected_gradient));
+        TRY(allocate_tensor(w, shape, "the gradient of the selected rows",
+                            &scratch->selected_gradient));
     }
     return STATUS_OK;
 }
@@ -72,7 +74,7 @@ static status allocate_workspace(struct workspace *w, const struct objective *ob
                                  const struct workspace_shape *shape)
 {
     struct kernels *k = w->kernels;
-    size_t bytes = WORKSPACE_ROW_ARRAYS * (size_t)shape->rows * sizeof *w->input.losses;
+    size_t bytes = WORKSPACE_ROW_ARRAYS * (size_t)shape->rows * sizeof *w->input.scratch.losses;
     TRY(mirror_create(kernels_device(k), kernels_stream(k), bytes,
                       "the row arrays of the objective", &w->row_mirror));
     assign_row_arrays(w, shape->rows);
@@ -82,7 +84,7 @@ static status allocate_workspace(struct workspace *w, const struct objective *ob
     }
     if (shape->contrastive && shape->batch_size > 0) {
         TRY(contrastive_loss_create(shape->batch_size, shape->width, &w->contrastive));
-        w->input.contrastive = &w->contrastive;
+        w->input.whole_batch.contrastive = &w->contrastive;
     }
     if (objective->scratch_bytes != NULL) {
         TRY(allocate_scratch(w, objective, shape));
@@ -109,9 +111,9 @@ status workspace_create(struct kernels *k, const struct objective *objective,
 void workspace_destroy(struct workspace **w)
 {
     if (*w != NULL) {
-        release_tensor(*w, (*w)->input.selected_rows);
-        release_tensor(*w, (*w)->input.selected_gradient);
-        free((*w)->input.scratch);
+        release_tensor(*w, (*w)->input.scratch.selected_rows);
+        release_tensor(*w, (*w)->input.scratch.selected_gradient);
+        free((*w)->input.scratch.host);
         mirror_destroy(&(*w)->row_mirror);
         task_head_destroy(&(*w)->task_head);
         pair_loss_destroy(&(*w)->pairs);
@@ -124,10 +126,10 @@ void workspace_destroy(struct workspace **w)
 struct objective_input workspace_input(const struct workspace *w)
 {
     struct objective_input in = w->input;
-    in.collected_pairs = w->phase == COLLECTING ? w->pairs.pairs : NULL;
-    in.batch_gradients = w->phase == GATHERED ? w->pairs.gradients : NULL;
-    in.batch_size = w->pairs.size;
-    in.contrastive_ready = w->phase == GATHERED;
+    in.whole_batch.size = w->pairs.size;
+    in.whole_batch.collected_pairs = w->phase == COLLECTING ? w->pairs.pairs : NULL;
+    in.whole_batch.gradients = w->phase == GATHERED ? w->pairs.gradients : NULL;
+    in.whole_batch.contrastive_ready = w->phase == GATHERED;
     return in;
 }
 
@@ -149,11 +151,12 @@ void workspace_collect_begin(struct workspace *w)
 }
 
 status workspace_gather(struct comm *data, struct workspace *w,
-                        const struct preference_settings *preference, bool known, bool *failed)
+                        const struct preference_settings *preference, bool complete, bool *failed)
 {
     w->phase = GATHERED;
-    return w->contrastive.size > 0 ? contrastive_loss_gather(data, &w->contrastive, known, failed)
-                                   : pair_loss_gather(data, preference, &w->pairs, known, failed);
+    return w->contrastive.size > 0
+               ? contrastive_loss_gather(data, &w->contrastive, complete, failed)
+               : pair_loss_gather(data, preference, &w->pairs, complete, failed);
 }
 
 void workspace_add_batch_loss(const struct workspace *w, double sums[OBJECTIVE_SUMS])

@@ -25,6 +25,8 @@ struct workspace_shape {
  * Errors    STATUS_INTERNAL if memory is exhausted */
 status workspace_create(struct kernels *k, const struct objective *objective,
                         const struct workspace_shape *shape, struct workspace **out);
+
+/* workspace_destroy - release the memory and set *w to NULL. *w may be NULL. */
 void workspace_destroy(struct workspace **w);
 
 /* workspace_input - return an objective input with the workspace's fields set.
@@ -35,7 +37,7 @@ struct objective_input workspace_input(const struct workspace *w);
  *
  * Order     such a loss takes two passes over the micro-batches. In the first pass, call
  *           workspace_collect_begin, then the objective for each micro-batch of this rank, then
- *           workspace_gather. The gradients are known in the second pass */
+ *           workspace_gather. The gradients are available in the second pass */
 bool workspace_needs_whole_batch(const struct workspace *w);
 
 /* workspace_collect_begin - start the first pass. */
@@ -43,10 +45,11 @@ void workspace_collect_begin(struct workspace *w);
 
 /* workspace_gather - compute losses and gradients of the whole batch.
  *
- * Order     collective over the data-parallel group. A rank that could not run its micro-batches
- *           passes known = false. Then *failed is true on all ranks, and nothing is computed */
+ * Order     collective over the data-parallel group. A rank that has not run all of its
+ *           micro-batches passes complete = false. Then *failed is true on all ranks, and nothing
+ *           is computed */
 status workspace_gather(struct comm *data, struct workspace *w,
-                        const struct preference_settings *preference, bool known, bool *failed);
+                        const struct preference_settings *preference, bool complete, bool *failed);
 
 /* workspace_add_batch_loss - add the loss of the whole gathered batch to sums.
  *

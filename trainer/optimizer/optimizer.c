@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/deadlines.h"
 #include "base/random.h"
 
 struct optimizer {
@@ -16,8 +17,6 @@ struct optimizer {
     struct optimizer_squares *device_squares, *squares;
     double *ratios;
 };
-
-static const double squares_deadline_seconds = 600;
 
 static status allocate_trust_ratios(struct optimizer *o)
 {
@@ -133,7 +132,7 @@ static struct adamw make_settings(const struct optimizer *o, const struct optimi
     };
 }
 
-/* Whether the range begins in the slice. */
+/* Returns whether the range begins in the slice. */
 static bool is_range_in_slice(const struct optimizer_range *r, const struct optimizer_slice *slice)
 {
     return r->first >= slice->first && r->first < slice->first + slice->count;
@@ -168,7 +167,7 @@ status optimizer_squares(struct optimizer *o, struct optimizer_squares *squares)
     struct stream *stream = kernels_stream(o->kernels);
     TRY(device_copy(dev, stream, o->squares, o->device_squares,
                     (size_t)o->count * sizeof *o->squares));
-    TRY(device_wait(dev, stream, squares_deadline_seconds));
+    TRY(device_wait(dev, stream, DEADLINE_DEVICE_STEP_SECONDS));
     for (int i = 0; i < o->count; i++) {
         squares[o->ranges[i].tensor].weights += o->squares[i].weights;
         squares[o->ranges[i].tensor].update += o->squares[i].update;

@@ -36,7 +36,8 @@ struct optimizer_settings {
 
 /* optimizer_create - allocate both moments and set them to zero.
  *
- * Shapes    ranges [count], sorted by first; elements: length of the moments
+ * Shapes    ranges [count], sorted by first
+ * Units     elements: length of each moment
  * Memory    8 bytes per element on the device of k; the ranges are copied
  * Errors    STATUS_INTERNAL out of memory, and the errors of the device */
 status optimizer_create(struct kernels *k, const struct optimizer_settings *settings,
@@ -78,13 +79,14 @@ struct optimizer_slice {
 struct rounding optimizer_rounding(const struct optimizer *o, const struct optimizer_range *r,
                                    int64_t step);
 
-/* optimizer_uses_trust_ratios - whether a step has parts 1 to 3 (LAMB). */
+/* optimizer_uses_trust_ratios - return whether a step has parts 1 to 3 (LAMB). */
 bool optimizer_uses_trust_ratios(const struct optimizer *o);
 
-/* optimizer_update_moments - LAMB: update the moments and compute the sums of squares.
+/* optimizer_update_moments - update the moments and compute the sums of squares (LAMB).
  *
  * It processes the ranges that begin in the slice. `step` and `scale` are those of
  * optimizer_update, which does not read the gradients for LAMB.
+ *
  * Order     queued on the stream of the kernels */
 status optimizer_update_moments(struct optimizer *o, const struct optimizer_slice *slice,
                                 int64_t step, double scale);
@@ -103,6 +105,7 @@ status optimizer_squares(struct optimizer *o, struct optimizer_squares *squares)
  *
  * The ratio is |weights| / |update|. It is 1 if either is 0. It is also 1 for a tensor without
  * decay, unless settings.trust_all is set.
+ *
  * Shapes    squares [tensors]
  * Source    You et al. 2019, arXiv:1904.00962; as in NVIDIA's apex (FusedLAMB): no clamp */
 void optimizer_set_trust_ratios(struct optimizer *o, const struct optimizer_squares *squares);

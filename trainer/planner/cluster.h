@@ -26,9 +26,9 @@ struct cluster {
     struct {
         double memory_gib;
         double peak_tflops; /* reference of the model FLOPs utilization (MFU) */
-        double product_tflops_fp32, product_tflops_bf16; /* of the GEMMs of a step */
-        double attention_tflops_fp32,
-            attention_tflops_bf16; /* forward and backward; causal: only the unmasked half counts */
+        double gemm_tflops_fp32, gemm_tflops_bf16; /* of the GEMMs of a step */
+        /* attention forward and backward; causal: only the unmasked half counts */
+        double attention_tflops_fp32, attention_tflops_bf16;
         double memory_gb_per_second;   /* read and written by elementwise operations */
         double operation_microseconds; /* to launch an operation */
     } device;
@@ -37,8 +37,8 @@ struct cluster {
         struct cluster_link link; /* to other devices of the node */
     } node;
     struct cluster_link network; /* to devices of other nodes */
-    double
-        overlap; /* fraction of the computation that can overlap communication; 0 for CPU ranks */
+    /* fraction of the computation that can overlap communication; 0 for CPU ranks */
+    double overlap;
 };
 
 /* cluster_read - read a description from a YAML file, checked as strictly as a recipe.

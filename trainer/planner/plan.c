@@ -59,7 +59,7 @@ static enum plan_part get_part(enum model_role role)
     case MODEL_TOKEN_TABLE:
         return PLAN_TOKEN_EMBEDDING;
     case MODEL_POSITION_TABLE:
-    case MODEL_SEGMENT_TABLE:
+    case MODEL_TOKEN_TYPE_TABLE:
         return PLAN_POSITION_EMBEDDING;
     case MODEL_NORM1:
     case MODEL_NORM2:
@@ -89,7 +89,7 @@ static double get_gemm_rows(const struct recipe *r, enum model_role role)
     double share = fmin(r->mlm.mask_probability, (double)r->mlm.max_predictions / tokens);
     switch (role) {
     case MODEL_POSITION_TABLE:
-    case MODEL_SEGMENT_TABLE:
+    case MODEL_TOKEN_TYPE_TABLE:
         return 0;
     case MODEL_TOKEN_TABLE:
         return !r->model.tie_word_embeddings || objective_spec_head(r) != HEAD_LM ? 0
@@ -166,9 +166,9 @@ static status compute_snapshot_bytes(const struct model_parameter *parameters, i
     struct optimizer_range all = {.count = elements};
     struct state_dict_ranges ranges = {.ranges = &all, .count = 1};
     struct state_dict states[2] = {0};
-    status result = state_dict_view_weights(&layout, &ranges, NULL, &states[0]);
+    status result = state_dict_create_weights(&layout, &ranges, NULL, &states[0]);
     if (result == STATUS_OK) {
-        result = state_dict_view_moments(&layout, &moments, NULL, NULL, &states[1]);
+        result = state_dict_create_moments(&layout, &moments, NULL, NULL, &states[1]);
     }
     if (result == STATUS_OK) {
         struct checkpoint_tensor_set views[2] = {states[0].tensor_set, states[1].tensor_set};

@@ -89,6 +89,7 @@ struct plan {
 /* plan_make - compute the plan of a resolved recipe for a number of ranks.
  *
  * Reads the tokenizer if model.vocab_size is null.
+ *
  * Errors    STATUS_NO_INPUT and STATUS_DATA for the tokenizer, STATUS_RECIPE */
 status plan_make(const struct recipe *recipe, int ranks, struct plan *out);
 
@@ -96,8 +97,9 @@ status plan_make(const struct recipe *recipe, int ranks, struct plan *out);
  *
  * Opens device, tokenizer, every shard, model.init_from and optimizer.init_from with the functions
  * that train calls. A recipe with model.vocab_size can be planned without its inputs;
- * plan->unchecked lists the missing ones. elsewhere: the plan is for another machine, so device and
- * precision are not checked.
+ * plan->unchecked lists the missing ones. If `elsewhere` is true, the plan is for another machine,
+ * and device and precision are not checked.
+ *
  * Errors    as train at its start, with the location in the recipe */
 status plan_check(const struct recipe *recipe, bool elsewhere, struct plan *plan);
 

@@ -49,8 +49,7 @@ static status find_rates(const struct recipe *r, const struct plan *plan,
     bool is_bf16 = r->train.precision == PRECISION_BF16;
     int on_node = count_on_node(cluster, plan->ranks, plan->ranks, 1);
     double share = (double)cluster->node.devices / on_node;
-    double gemm =
-        is_bf16 ? cluster->device.product_tflops_bf16 : cluster->device.product_tflops_fp32;
+    double gemm = is_bf16 ? cluster->device.gemm_tflops_bf16 : cluster->device.gemm_tflops_fp32;
     double attention =
         is_bf16 ? cluster->device.attention_tflops_bf16 : cluster->device.attention_tflops_fp32;
     out->share = share < 1 ? share : 1;

@@ -67,6 +67,7 @@ status predict_micro_size(const struct recipe *recipe, int ranks, const struct c
  *
  * A layout is a tensor-parallel size that the model allows, a ZeRO stage from 0 to 2, and the
  * fastest micro-batch size among the powers of two. Equally fast layouts are ordered by memory.
+ *
  * Memory    out[max_count]
  * Errors    as predict_step and plan_make; *count is 0 if no layout fits */
 status predict_layouts(const struct recipe *recipe, int ranks, const struct cluster *cluster,

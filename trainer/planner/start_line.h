@@ -4,8 +4,9 @@
 #include "trainer/train/job.h"
 
 /* start_line_write - log the size and layout of a job that job_start has prepared, and write the
- * events "resume" (after a resume) and "start" to metrics.jsonl on rank 0. Collective.
+ * events "resume" (after a resume) and "start" to metrics.jsonl on rank 0.
  *
- * Errors    those of plan_make; STATUS_WRITE if metrics.jsonl cannot be written;
- *           agreed on all ranks */
+ * Order     collective
+ * Errors    those of plan_make; STATUS_WRITE if metrics.jsonl cannot be written; the same on all
+ *           ranks */
 status start_line_write(const struct job *job);

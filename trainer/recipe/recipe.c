@@ -210,11 +210,11 @@ static status read_override(struct recipe_reader *r, const char *text)
         if (dot != NULL) {
             *dot = '\0';
         }
-        bool known = dot != NULL && is_section(key);
-        if (dot != NULL && !known) {
+        bool section_exists = dot != NULL && is_section(key);
+        if (dot != NULL && !section_exists) {
             *dot = '.';
         }
-        return fail_unknown(r, location, known ? key : "", known ? dot + 1 : key);
+        return fail_unknown(r, location, section_exists ? key : "", section_exists ? dot + 1 : key);
     }
     struct node *node = NULL;
     TRY(parse_override(key, text + length + 1, &node));

@@ -205,7 +205,7 @@ struct recipe {
  * Errors    STATUS_NO_INPUT, STATUS_PERMISSION; STATUS_RECIPE "file:line:column: key: reason" */
 status recipe_read(const char *path, char *const *overrides, int count, struct recipe *out);
 
-/* recipe_parse - as recipe_read, from memory; messages use `name` in place of the file name. */
+/* recipe_parse - read a recipe from memory, like recipe_read. Messages contain `name`. */
 status recipe_parse(const char *name, const char *text, size_t bytes, char *const *overrides,
                     int count, struct recipe *out);
 
@@ -215,15 +215,18 @@ void recipe_set_defaults(struct recipe *out);
 /* recipe_raise - raise an error about a setting of a parsed recipe.
  *
  * The message is "file:line:column: key: reason".
- * Errors    always returns `code` */
+ *
+ * Returns   code */
 status recipe_raise(const struct recipe *recipe, status code, const char *key, const char *format,
                     ...) __attribute__((format(printf, 4, 5)));
 
 /* recipe_annotate_error - add the location and key of a setting, and a remedy, to the pending
  * error.
  *
- * For errors that a value of the recipe causes, such as a missing file. remedy: "" for none.
- * Errors    returns `result`; does nothing if it is STATUS_OK */
+ * For errors that a value of the recipe causes, such as a missing file. `remedy` may be "". Does
+ * nothing if `result` is STATUS_OK.
+ *
+ * Returns   result */
 status recipe_annotate_error(const struct recipe *recipe, const char *key, status result,
                              const char *remedy);
 
@@ -232,7 +235,7 @@ const char *recipe_objective_name(enum recipe_objective objective);
 
 /* recipe_objective_find - find an objective by its name.
  *
- * Errors    returns false, without a result, if no objective has this name */
+ * Returns   false, without a result, if no objective has this name */
 bool recipe_objective_find(const char *name, enum recipe_objective *out);
 
 /* recipe_architecture_name - return the name of an architecture in recipes: "gpt2", ... */
@@ -247,19 +250,23 @@ const char *recipe_rope_type_name(enum recipe_rope_type type);
 /* recipe_list_next - copy the next entry of a list setting and advance the cursor.
  *
  * *cursor starts as the setting's string.
+ *
  * Memory    entry[bytes]
- * Errors    returns false at the end of the list */
+ * Returns   false at the end of the list */
 bool recipe_list_next(const char **cursor, char *entry, size_t bytes);
 
-/* recipe_visit - call `visit` for every setting in order, with its key and its value as JSON.
+/* Receives the key of a setting and its value as JSON. */
+typedef void (*recipe_visitor)(void *user, const char *key, const char *json);
+
+/* recipe_visit - call `visit` for every setting in order.
  *
  * A mixture of data sets gives one call per entry, with the key "data.train[]". */
-typedef void (*recipe_visitor)(void *user, const char *key, const char *json);
 void recipe_visit(const struct recipe *recipe, recipe_visitor visit, void *user);
 
 /* recipe_write - write all settings as YAML.
  *
  * The output is a valid recipe that reads back equal.
+ *
  * Errors    STATUS_WRITE */
 status recipe_write(const struct recipe *recipe, FILE *file);
 
@@ -270,7 +277,8 @@ void recipe_document(FILE *file);
  * resumed.
  *
  * Settings that may change are marked * in recipes/README.md.
+ *
  * Memory    text[bytes] receives "key: checkpoint VALUE, recipe VALUE" entries joined by "; "
- * Errors    returns the number of differences */
+ * Returns   the number of differences */
 int recipe_differences(const struct recipe *saved, const struct recipe *now, char *text,
                        size_t bytes);

@@ -80,12 +80,13 @@ struct node {
 /* recipe_yaml_parse - parse the only document in text into a tree.
  *
  * The document must be a mapping, unless any_kind is true. `name` stands for the file in messages.
+ *
  * Memory    the caller frees *out with recipe_yaml_free
  * Errors    STATUS_RECIPE "name:line:column: reason" */
 status recipe_yaml_parse(const char *name, const char *text, size_t bytes, bool any_kind,
                          struct node **out);
 
-/* recipe_yaml_is_control - return true if text begins with a character that one line cannot hold.
+/* recipe_yaml_is_control - return whether text begins with a character that one line cannot hold.
  *
  * These are control characters, line and paragraph separators, and the byte order mark. */
 bool recipe_yaml_is_control(const char *text);
@@ -112,7 +113,8 @@ struct recipe_reader {
 /* recipe_fail - raise STATUS_RECIPE with the message "location: key: reason".
  *
  * Control characters in the reason are replaced by "?".
- * Errors    always returns STATUS_RECIPE */
+ *
+ * Returns   STATUS_RECIPE */
 status recipe_fail(const struct recipe_reader *r, struct source_location location, const char *key,
                    const char *format, ...) __attribute__((format(printf, 4, 5)));
 
@@ -125,16 +127,21 @@ status recipe_value_set(const struct recipe_reader *r, struct source_location lo
 /* recipe_value_set_default - store the default in the field of a setting. */
 void recipe_value_set_default(const struct setting *setting, struct recipe *recipe);
 
-/* recipe_value_format - write a field as YAML, or as JSON, and return out. Not for SETTING_SOURCES.
- *
- * Memory    out[RECIPE_VALUE_BYTES] */
 enum { RECIPE_VALUE_BYTES = 6 * RECIPE_PATH_BYTES + 3 };
+
+/* recipe_value_format - write a field as YAML, or as JSON. Not for SETTING_SOURCES.
+ *
+ * Memory    out[RECIPE_VALUE_BYTES]
+ * Returns   out */
 char *recipe_value_format(const struct setting *setting, const struct recipe *recipe, bool json,
                           char *out);
 
-/* recipe_value_quote - write a string as YAML, or as JSON, quoted where necessary, and return out.
+/* recipe_value_quote - write a string as YAML, or as JSON, quoted where necessary.
  *
- * The empty string gives null. */
+ * The empty string gives null.
+ *
+ * Memory    out[RECIPE_VALUE_BYTES]
+ * Returns   out */
 char *recipe_value_quote(const char *text, bool json, char *out);
 
 /* ---- check.c: relations between values ---- */

@@ -193,8 +193,8 @@ const struct setting recipe_table[] = {
 
     {"mlm.mask_probability", SETTING_NUMBER, FIELD(mlm.mask_probability), "0.15",
      .range = {.min = 0, .max = 1, .exclusive_min = true},
-     .description = "Fraction of the tokens of an example to predict. Of these, 80 % are replaced "
-                    "by [MASK], 10 % by a random token, and 10 % are kept"},
+     .description = "Fraction of the tokens of an example to predict. 80 % of them are replaced by "
+                    "[MASK] and 10 % by a random token; 10 % are kept"},
     {"mlm.max_predictions", SETTING_INTEGER, FIELD(mlm.max_predictions), "null",
      .null = "mask_probability times data.sequence_length, rounded up", WITHIN(1, 1048576),
      .description = "Maximum number of predictions per example"},
@@ -373,7 +373,7 @@ const struct setting recipe_table[] = {
     {"evaluate.greater_is_better", SETTING_ENUM, FIELD(evaluate.greater_is_better), "auto",
      .choices = "auto|true|false", .resume = true,
      .description = "Whether a greater value of evaluate.metric is better. auto: true, except for "
-                    "perplexity and for metrics whose names end in loss"},
+                    "perplexity and for metrics with names that end in loss"},
     {"evaluate.patience", SETTING_INTEGER, FIELD(evaluate.patience), "null",
      .null = "no early stopping", WITHIN(1, 1000000), .resume = true,
      .description = "Number of evaluations without improvement after which the run ends, as after "

@@ -1,5 +1,6 @@
 #include "trainer/setup/data.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -58,8 +59,8 @@ status data_read_labels(struct recipe *r, char **out)
     int count = labels.count;
     labels_free(&labels);
     if (r->model.num_labels > 0 && r->model.num_labels != count) {
-        return recipe_raise(r, STATUS_RECIPE, "model.num_labels", "%lld, but %s has %d labels",
-                            (long long)r->model.num_labels, path, count);
+        return recipe_raise(r, STATUS_RECIPE, "model.num_labels",
+                            "%" PRId64 ", but %s has %d labels", r->model.num_labels, path, count);
     }
     r->model.num_labels = count;
     return STATUS_OK;
@@ -74,21 +75,21 @@ static void log_packing(const char *what, const struct data_setup *d, const stru
         return;
     }
     double capacity = (double)p.packs * (double)d->recipe->data.sequence_length;
-    log_info("%s: %lld examples in %lld sequences, %lld tokens, %.1f%% of the sequence length",
-             what, (long long)p.examples, (long long)p.packs, (long long)p.tokens,
-             100 * (double)p.tokens / capacity);
+    log_info("%s: %" PRId64 " examples in %" PRId64 " sequences, %" PRId64
+             " tokens, %.1f%% of the sequence length",
+             what, p.examples, p.packs, p.tokens, 100 * (double)p.tokens / capacity);
     if (p.truncated > 0) {
         log_warning("SFT-CUT",
-                    "%s: %lld examples are longer than sft.max_length, %lld; %lld tokens were "
-                    "truncated",
-                    what, (long long)p.truncated, (long long)rules.max_length,
-                    (long long)p.truncated_tokens);
+                    "%s: %" PRId64 " examples are longer than sft.max_length, %" PRId64 "; %" PRId64
+                    " tokens were truncated",
+                    what, p.truncated, rules.max_length, p.truncated_tokens);
     }
     if (p.empty > 0) {
         log_warning("SFT-EMPTY",
-                    "%s: %lld examples without a trained token within sft.max_length, %lld, "
-                    "were skipped",
-                    what, (long long)p.empty, (long long)rules.max_length);
+                    "%s: %" PRId64
+                    " examples without a trained token within sft.max_length, %" PRId64
+                    ", were skipped",
+                    what, p.empty, rules.max_length);
     }
 }
 
@@ -205,10 +206,10 @@ status data_count_steps(const struct recipe *r, int64_t samples, int64_t *out)
     *out = (int64_t)all;
     if (samples >= 0 && r->schedule.warmup_steps > 0 &&
         (double)r->schedule.warmup_steps + decay > all + 1e-6) {
-        return recipe_raise(
-            r, STATUS_RECIPE, "schedule.warmup_steps",
-            "%lld%s: more than the %lld steps of train.epochs", (long long)r->schedule.warmup_steps,
-            decay > 0 ? " plus schedule.decay_ratio of all steps" : "", (long long)*out);
+        return recipe_raise(r, STATUS_RECIPE, "schedule.warmup_steps",
+                            "%" PRId64 "%s: more than the %" PRId64 " steps of train.epochs",
+                            r->schedule.warmup_steps,
+                            decay > 0 ? " plus schedule.decay_ratio of all steps" : "", *out);
     }
     return STATUS_OK;
 }

@@ -10,7 +10,7 @@
 #include "trainer/model/model.h"
 #include "trainer/recipe/recipe.h"
 
-/* The data-parallel rank that reads, and properties that every shard must have. */
+/* The recipe, the data-parallel rank that reads, and properties that every shard must have. */
 struct data_setup {
     const struct recipe *recipe;
     int rank, ranks; /* of the data-parallel group */
@@ -37,7 +37,9 @@ struct data_summary {
  * Errors    STATUS_RECIPE if model.num_labels is a different number */
 status data_read_labels(struct recipe *recipe, char **out);
 
-/* data_require_train - check that the recipe names training data.  Errors: STATUS_RECIPE */
+/* data_require_train - check that the recipe names training data.
+ *
+ * Errors    STATUS_RECIPE */
 status data_require_train(const struct recipe *recipe);
 
 /* data_open_train - open the training set at a sample.
@@ -52,7 +54,7 @@ status data_open_validation(const struct data_setup *d, int64_t samples, struct 
 /* data_validate - open and check all training and validation shards, count them, and close them. */
 status data_validate(const struct data_setup *d, struct data_summary *out);
 
-/* data_count_steps - the number of optimizer steps of the recipe.
+/* data_count_steps - compute the number of optimizer steps of the recipe.
  *
  * Units     samples: of one epoch; -1: unknown. *out is 0 if train.epochs is set and they are
  *           unknown

@@ -1,5 +1,6 @@
 #include "trainer/setup/derive.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,13 +19,13 @@ static bool is_frozen(const struct recipe *recipe, const char *part)
     return false;
 }
 
-/* The number of labels or choices; 2 by default. */
+/* Returns the number of labels or choices; 2 by default. */
 static int64_t get_label_count(const struct recipe *recipe)
 {
     return recipe->model.num_labels > 0 ? recipe->model.num_labels : 2;
 }
 
-/* The maximum number of rows of a micro-batch that the head reads. */
+/* Returns the maximum number of rows of a micro-batch that the head reads. */
 static int64_t count_output_rows(const struct recipe *recipe)
 {
     switch (objective_spec_head(recipe)) {
@@ -42,7 +43,7 @@ static int64_t count_output_rows(const struct recipe *recipe)
     }
 }
 
-/* The number of outputs of a task head. */
+/* Returns the number of outputs of a task head. */
 static int64_t count_head_outputs(const struct recipe *recipe)
 {
     switch (objective_spec_example(recipe)) {
@@ -103,7 +104,7 @@ struct model_config derive_model_config(const struct recipe *recipe, int64_t voc
         .norm_epsilon = (float)recipe->model.layer_norm_epsilon,
         .initializer_range = (float)recipe->model.initializer_range,
         .tied = recipe->model.tie_word_embeddings,
-        .segments = recipe->model.type_vocab_size,
+        .token_types = recipe->model.type_vocab_size,
         .next_sentence = recipe->model.next_sentence && objective_spec_head(recipe) == HEAD_LM &&
                          recipe->model.architecture == ARCHITECTURE_BERT,
         .output_rows = count_output_rows(recipe),
@@ -141,8 +142,8 @@ status derive_masking(const struct recipe *recipe, const struct tokenizer *token
     }
     out->vocab_size = tokenizer_vocab_size(tokenizer);
     uint8_t *kinds = malloc((size_t)vocabulary);
-    REQUIRE(kinds != NULL, STATUS_INTERNAL, "out of memory for the masking kinds of %lld tokens",
-            (long long)vocabulary);
+    REQUIRE(kinds != NULL, STATUS_INTERNAL,
+            "out of memory for the masking kinds of %" PRId64 " tokens", vocabulary);
     memset(kinds, MASKING_NEVER, (size_t)vocabulary);
     masking_classify_tokens(tokenizer, kinds);
     out->token_kinds = kinds;

@@ -9,46 +9,49 @@
 #include "trainer/objective/preference.h"
 #include "trainer/recipe/recipe.h"
 
-/* derive_model_config - the configuration of the recipe's model.
+/* derive_model_config - return the configuration of the recipe's model.
  *
  * Units     vocabulary: number of token ids */
 struct model_config derive_model_config(const struct recipe *recipe, int64_t vocabulary);
 
-/* derive_masking - the masking settings of objective mlm. Without a tokenizer that has a mask
- * token, only shards with stored masks can be read.
+/* derive_masking - compute the masking settings of objective mlm.
+ *
+ * Without a tokenizer that has a mask token, only shards with stored masks can be read.
  *
  * Memory    the caller frees out->kinds with free()
  * Errors    STATUS_INTERNAL out of memory */
 status derive_masking(const struct recipe *recipe, const struct tokenizer *tokenizer,
                       int64_t vocabulary, struct masking *out);
 
-/* derive_kernel_limits - the largest sizes that the kernels have to support.
+/* derive_kernel_limits - return the largest sizes that the kernels have to support.
  *
  * Units     rows: of a micro-batch; sequence: rows of the longest sequence; tensor: ranks that
  *           share the model */
 struct kernels_limits derive_kernel_limits(const struct model_config *config, int tensor,
                                            int64_t rows, int64_t sequence, bool training);
 
-/* derive_rows - the maximum number of rows of a micro-batch. A preference pair or a pair to embed
- * has two sequences; a multiple-choice example has one per choice. */
+/* derive_rows - return the maximum number of rows of a micro-batch.
+ *
+ * A preference pair or a pair to embed has two sequences; a multiple-choice example has one per
+ * choice. */
 int64_t derive_rows(const struct recipe *recipe);
 
-/* derive_longest_sequence - the maximum number of rows that attend to each other: a sequence, or a
- * prompt with both of its responses. */
+/* derive_longest_sequence - return the maximum number of rows that attend to each other: a
+ * sequence, or a prompt with both of its responses. */
 int64_t derive_longest_sequence(const struct recipe *recipe);
 
-/* derive_preference - the settings of the recipe's sections dpo and reward.
+/* derive_preference - compute the settings of the recipe's sections dpo and reward.
  *
  * Errors    STATUS_RECIPE at the key, if settings contradict each other or dpo has no initial
  *           model */
 status derive_preference(const struct recipe *recipe, struct preference_settings *out);
 
-/* derive_micro_batches - micro-batches of a step, on the rank that has most. */
+/* derive_micro_batches - return the micro-batches of a step on the rank with the most. */
 int64_t derive_micro_batches(const struct recipe *recipe, int data_ranks);
 
-/* derive_all_micro_batches - micro-batches of a step over all ranks, if the global batch is split
- * into micro-batches before it is distributed (parallel.reproducible). */
+/* derive_all_micro_batches - return the micro-batches of a step over all ranks, if the global batch
+ * is split into micro-batches before it is distributed (parallel.reproducible). */
 int64_t derive_all_micro_batches(const struct recipe *recipe);
 
-/* derive_bucket_elements - f32 elements of a gradient bucket of parallel.bucket_mib. */
+/* derive_bucket_elements - return the f32 elements of a bucket of parallel.bucket_mib. */
 int64_t derive_bucket_elements(const struct recipe *recipe);

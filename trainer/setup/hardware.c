@@ -19,29 +19,29 @@ struct cores {
 status hardware_count_threads(const struct recipe *recipe, struct comm *world, int *out)
 {
     int ranks = comm_size(world), sharing = 0, local_ranks = 0;
-    struct cores mine = {.quota = cores_quota("")}, *all = calloc((size_t)ranks, sizeof *all);
+    struct cores own = {.quota = cores_quota("")}, *all = calloc((size_t)ranks, sizeof *all);
     REQUIRE(all != NULL, STATUS_INTERNAL, "out of memory for %d ranks", ranks);
-    CPU_ZERO(&mine.set);
-    (void)gethostname(mine.host, sizeof mine.host - 1);
-    if (sched_getaffinity(0, sizeof mine.set, &mine.set) !=
+    CPU_ZERO(&own.set);
+    (void)gethostname(own.host, sizeof own.host - 1);
+    if (sched_getaffinity(0, sizeof own.set, &own.set) !=
         0) { /* the machine has more cores than cpu_set_t */
-        CPU_SET(0, &mine.set);
+        CPU_SET(0, &own.set);
     }
-    status result = comm_all_gather_bytes(world, all, &mine, sizeof mine);
+    status result = comm_all_gather_bytes(world, all, &own, sizeof own);
     for (int i = 0; i < ranks; i++) {
-        sharing += memcmp(&all[i], &mine, sizeof mine) == 0;
-        local_ranks += strcmp(all[i].host, mine.host) == 0;
+        sharing += memcmp(&all[i], &own, sizeof own) == 0;
+        local_ranks += strcmp(all[i].host, own.host) == 0;
     }
     free(all);
-    int cores = CPU_COUNT(&mine.set) / (sharing > 0 ? sharing : 1);
-    int quota = (int)mine.quota / (local_ranks > 0 ? local_ranks : 1);
-    cores = mine.quota > 0 && quota < cores ? quota : cores;
+    int cores = CPU_COUNT(&own.set) / (sharing > 0 ? sharing : 1);
+    int quota = (int)own.quota / (local_ranks > 0 ? local_ranks : 1);
+    cores = own.quota > 0 && quota < cores ? quota : cores;
     *out = recipe->parallel.threads > 0 ? (int)recipe->parallel.threads : cores > 0 ? cores : 1;
     return result;
 }
 
-/* Selects a GPU if this process sees one and the recipe allows it. The ranks of a host take its
- * GPUs in turn. */
+/* Selects a GPU if one is available and the recipe allows it. Rank r of a host with n GPUs uses GPU
+ * r modulo n. */
 static void choose_device(const struct recipe *recipe, int local_rank, enum device_kind *kind,
                           int *index)
 {
@@ -99,7 +99,7 @@ status hardware_connect_devices(struct mesh *mesh, struct device *device, struct
 {
     struct comm **groups[] = {&mesh->tensor, &mesh->data};
     struct comm_device_options options = {
-        .device = device, .stream = kernels_stream(kernels), .reproducible = deterministic};
+        .device = device, .stream = kernels_stream(kernels), .deterministic = deterministic};
     TRY(comm_check_equal(mesh->world, "the kind of device",
                          device_is_host(device) ? "a CPU" : "a GPU"));
     if (device_is_host(device)) {

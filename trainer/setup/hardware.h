@@ -6,18 +6,21 @@
 #include "kernels/kernels.h"
 #include "trainer/recipe/recipe.h"
 
-/* hardware_count_threads - CPU threads of this rank: parallel.threads, or else its share of the
- * cores that it may use. Ranks of one host with the same set of cores divide the set, and the CPU
- * quota of the control group. Collective.
+/* hardware_count_threads - compute the number of CPU threads of this rank: parallel.threads, or
+ * else its share of the cores that it may use.
  *
+ * Ranks of one host with the same set of cores divide the set and the CPU quota of the control
+ * group.
+ *
+ * Order     collective
  * Errors    STATUS_INTERNAL out of memory; errors of the collective */
 status hardware_count_threads(const struct recipe *recipe, struct comm *world, int *out);
 
-/* hardware_device_kind - the kind of device that train.device selects on this machine. */
+/* hardware_device_kind - return the kind of device that train.device selects on this machine. */
 enum device_kind hardware_device_kind(const struct recipe *recipe);
 
 /* hardware_open_device - open the recipe's device and create its kernels in the recipe's
- * precision. The ranks of a host take its GPUs in turn.
+ * precision. Rank r of a host with n GPUs opens GPU r modulo n.
  *
  * Errors    STATUS_UNAVAILABLE, with the recipe's line, if the build or machine lacks the device */
 status hardware_open_device(const struct recipe *recipe, int local_rank, int threads,
@@ -25,9 +28,10 @@ status hardware_open_device(const struct recipe *recipe, int local_rank, int thr
                             struct kernels **kernels);
 
 /* hardware_connect_devices - replace the tensor and data groups of a mesh by communicators of the
- * ranks' GPUs. On CPUs it only checks that every rank has the same kind of device. Collective.
+ * ranks' GPUs. On CPUs it only checks that every rank has the same kind of device.
  *
- * deterministic  sums over ranks are made in a fixed order
+ * Order     collective
+ * Numerics  deterministic: as in struct comm_device_options
  * Errors    STATUS_RECIPE if the kinds of devices differ; errors of comm_device_create */
 status hardware_connect_devices(struct mesh *mesh, struct device *device, struct kernels *kernels,
                                 bool deterministic);

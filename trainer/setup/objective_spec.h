@@ -1,5 +1,5 @@
-/* Properties of each objective: what its examples are, what the model's head predicts, and which
- * inputs it needs. One table in objective_spec.c has one row per objective. */
+/* Properties of each objective: the kind of its examples, the head of the model, and the inputs
+ * that it needs. One table in objective_spec.c has one row per objective. */
 #pragma once
 
 #include "datasets/loader/packing.h"
@@ -7,28 +7,28 @@
 #include "trainer/model/model.h"
 #include "trainer/recipe/recipe.h"
 
-/* objective_spec_example - the kind of example that the objective reads. */
+/* objective_spec_example - return the kind of example that the objective reads. */
 enum example_kind objective_spec_example(const struct recipe *recipe);
 
-/* objective_spec_head - the head that the objective trains. */
+/* objective_spec_head - return the kind of head that the objective trains. */
 enum model_head_kind objective_spec_head(const struct recipe *recipe);
 
-/* objective_spec_has_reference - whether the objective needs the log-probabilities of a reference
- * model: dpo. */
+/* objective_spec_has_reference - return whether the objective needs the log-probabilities of a
+ * reference model: dpo. */
 bool objective_spec_has_reference(const struct recipe *recipe);
 
-/* objective_spec_is_masked - whether the objective predicts masked tokens: mlm. */
+/* objective_spec_is_masked - return whether the objective predicts masked tokens: mlm. */
 bool objective_spec_is_masked(const struct recipe *recipe);
 
-/* objective_spec_reads_last_row - whether a sequence-level head reads the last row of a sequence.
- * Encoders (bert, roberta) read the first row. */
+/* objective_spec_reads_last_row - return whether a head for sequences reads the last row of a
+ * sequence. Encoders (bert, roberta) read the first row. */
 bool objective_spec_reads_last_row(const struct recipe *recipe);
 
-/* objective_spec_shares_prompt - whether the two responses of a preference pair share the rows of
- * their prompt: dpo.shared_prefix, where auto means true on a CPU. */
+/* objective_spec_shares_prompt - return whether the two responses of a preference pair share the
+ * rows of their prompt: dpo.shared_prefix, where auto means true on a CPU. */
 bool objective_spec_shares_prompt(const struct recipe *recipe);
 
-/* objective_spec_packing - the packing rules of the recipe's section `sft`.
+/* objective_spec_packing - compute the packing rules of the recipe's section `sft`.
  *
  * Returns   false if the objective does not pack examples; *out is filled in either case */
 bool objective_spec_packing(const struct recipe *recipe, struct packing_rules *out);

@@ -1,5 +1,6 @@
 #include "trainer/setup/session.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,11 +20,10 @@ static status choose_vocabulary(const struct recipe *recipe, const struct tokeni
                             "missing, and data.tokenizer is not set either; set one of them");
     }
     if (*out < tokenizer_size) {
-        return recipe_raise(
-            recipe, STATUS_RECIPE, "model.vocab_size",
-            "%lld is smaller than the tokenizer's %lld ids; set it to null to use the "
-            "tokenizer's size",
-            (long long)requested, (long long)tokenizer_size);
+        return recipe_raise(recipe, STATUS_RECIPE, "model.vocab_size",
+                            "%" PRId64 " is smaller than the tokenizer's %" PRId64
+                            " ids; set it to null to use the tokenizer's size",
+                            requested, tokenizer_size);
     }
     return STATUS_OK;
 }

@@ -34,10 +34,11 @@ status session_tokenizer(const struct recipe *recipe, const char *folder, struct
                          int64_t *vocabulary);
 
 /* session_start - create all objects of a session for s->recipe. The weights are zero; the caller
- * calls model_connect next. Collective.
+ * calls model_connect next.
  *
  * Units     rows: maximum of a micro-batch; sequence: rows of its longest sequence
- * Errors    agreed on all ranks */
+ * Order     collective
+ * Errors    those of the objects; the same on all ranks */
 status session_start(struct session *s, struct comm *world, const char *tokenizer_dir, int64_t rows,
                      int64_t sequence, bool training);
 
@@ -45,6 +46,8 @@ status session_start(struct session *s, struct comm *world, const char *tokenize
 status session_stop(struct session *s);
 
 /* session_tune - on GPUs, broadcast the GEMM algorithms that rank 0 has selected to all ranks. If
- * `measure`, rank 0 first times the GEMM shapes that it has used since the last call
- * (kernels_tune). Call it between two steps. Collective. */
+ * `measure` is true, rank 0 first times the GEMM shapes that it has used since the last call
+ * (kernels_tune).
+ *
+ * Order     collective; between two steps */
 status session_tune(struct session *s, struct comm *world, bool measure);

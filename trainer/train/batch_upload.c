@@ -1,20 +1,20 @@
 #include "trainer/train/batch_upload.h"
 
+#include <inttypes.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/deadlines.h"
 #include "base/mirror.h"
 
 /* One slot is read while the other one is filled. */
 enum { SLOTS = 2, ARRAYS = 9 };
 
-static const double wait_seconds = 300;
-
 struct slot {
     struct mirror memory;
     struct event *arrived, *read;
-    struct batch placed;
+    struct batch device_batch;
 };
 
 struct batch_upload {
@@ -32,18 +32,22 @@ struct array {
     int64_t count;
 };
 
+/* Lists the arrays that kernels read. An array of another kind of batch has 0 elements. */
 static void list_arrays(const struct batch *b, struct array out[ARRAYS])
 {
+    bool has_sentences = b->kind == BATCH_SENTENCE_PAIRS;
+    bool has_pairs = b->kind == BATCH_PREFERENCE_PAIRS;
     const struct array all[ARRAYS] = {
         {offsetof(struct batch, inputs), b->rows},
         {offsetof(struct batch, targets), b->rows},
         {offsetof(struct batch, positions), b->rows},
         {offsetof(struct batch, cu_rows), b->segments + 1},
-        {offsetof(struct batch, segment_ids), b->rows},
-        {offsetof(struct batch, masked_rows), b->masked},
-        {offsetof(struct batch, masked_ids), b->masked},
-        {offsetof(struct batch, next_sentence), b->sequences},
-        {offsetof(struct batch, shared_prefix_offsets), 2 * b->sequences},
+        {offsetof(struct batch, token_type_ids), b->rows},
+        {offsetof(struct batch, outputs.rows), b->outputs.count},
+        {offsetof(struct batch, outputs.targets), b->outputs.count},
+        {offsetof(struct batch, sentence_pairs.next_sentence), has_sentences ? b->sequences : 0},
+        {offsetof(struct batch, preference_pairs.shared_prefix_offsets),
+         has_pairs ? 2 * b->sequences : 0},
     };
     memcpy(out, all, sizeof all);
 }
@@ -69,20 +73,20 @@ static status pack_arrays(struct slot *slot, const struct batch *batch, size_t *
 {
     struct array arrays[ARRAYS];
     struct batch source = *batch;
-    slot->placed = *batch;
+    slot->device_batch = *batch;
     *used = 0;
     list_arrays(batch, arrays);
     for (int i = 0; i < ARRAYS; i++) {
-        const int32_t *from = *get_pointer(&source, &arrays[i]);
-        size_t bytes = (size_t)arrays[i].count * sizeof *from;
-        if (from == NULL) {
+        if (arrays[i].count == 0 || *get_pointer(&source, &arrays[i]) == NULL) {
             continue;
         }
+        const int32_t *from = *get_pointer(&source, &arrays[i]);
+        size_t bytes = (size_t)arrays[i].count * sizeof *from;
         REQUIRE(*used + bytes <= slot->memory.bytes, STATUS_INTERNAL,
-                "a batch of %lld rows and %lld segments does not fit its memory",
-                (long long)batch->rows, (long long)batch->segments);
+                "a batch of %" PRId64 " rows and %" PRId64 " segments does not fit its memory",
+                batch->rows, batch->segments);
         memcpy((char *)slot->memory.host + *used, from, bytes);
-        *get_pointer(&slot->placed, &arrays[i]) =
+        *get_pointer(&slot->device_batch, &arrays[i]) =
             (const int32_t *)(const void *)((char *)slot->memory.device_data + *used);
         *used += bytes;
     }
@@ -146,23 +150,25 @@ status batch_upload_begin(struct batch_upload *u, const struct batch *batch)
     }
     struct slot *slot = &u->slots[u->next];
     size_t used = 0;
-    TRY(device_event_wait(u->device, slot->arrived, wait_seconds)); /* the host side is free */
+    /* The host memory is free after the previous copy, the device memory after its last reader. */
+    TRY(device_event_wait(u->device, slot->arrived, DEADLINE_DEVICE_SECONDS));
     TRY(pack_arrays(slot, batch, &used));
-    TRY(device_stream_wait(u->device, u->copies, slot->read)); /* the device side is free */
+    TRY(device_stream_wait(u->device, u->copies, slot->read));
     TRY(mirror_upload(&slot->memory, 0, used));
     return device_event_record(u->device, slot->arrived, u->copies);
 }
 
-status batch_upload_end(struct batch_upload *u, const struct batch *batch, struct batch *placed)
+status batch_upload_end(struct batch_upload *u, const struct batch *batch,
+                        struct batch *device_batch)
 {
     if (u->copies == NULL) {
-        *placed = *batch;
+        *device_batch = *batch;
         return STATUS_OK;
     }
     struct slot *slot = &u->slots[u->next], *previous = &u->slots[(u->next + SLOTS - 1) % SLOTS];
     /* Work queued so far has read the slot that is filled next. */
     TRY(device_event_record(u->device, previous->read, u->stream));
     u->next = (u->next + 1) % SLOTS;
-    *placed = slot->placed;
+    *device_batch = slot->device_batch;
     return device_stream_wait(u->device, u->stream, slot->arrived);
 }

@@ -15,18 +15,23 @@ struct batch_upload;
 status batch_upload_create(struct device *dev, struct stream *stream, int64_t rows,
                            struct batch_upload **out);
 
-/* batch_upload_destroy - release it. Accepts NULL. */
+/* batch_upload_destroy - release the memory and set *u to NULL. *u may be NULL. */
 status batch_upload_destroy(struct batch_upload **u);
 
-/* batch_upload_bytes - bytes that batch_upload_create allocates on the device, and again on the
- * host; 0 on the CPU. */
+/* batch_upload_bytes - return the bytes that batch_upload_create allocates on the device, and again
+ * on the host; 0 on the CPU. */
 size_t batch_upload_bytes(enum device_kind kind, int64_t rows);
 
-/* batch_upload_begin - start to copy a batch. The batch may change after the return. At most one
- * upload is in progress. */
+/* batch_upload_begin - start to copy a batch.
+ *
+ * Memory    the caller may change the batch after the return
+ * Order     queued on a separate stream; at most one upload is in progress */
 status batch_upload_begin(struct batch_upload *u, const struct batch *batch);
 
-/* batch_upload_end - describe the uploaded batch in *placed, with device pointers for all arrays
- * that kernels read. Work that is queued on the stream from now on sees the data. The arrays stay
- * valid until the second batch_upload_begin after this call. */
-status batch_upload_end(struct batch_upload *u, const struct batch *batch, struct batch *placed);
+/* batch_upload_end - return the uploaded batch.
+ *
+ * Memory    the arrays of *device_batch that kernels read are device memory, valid until the second
+ *           batch_upload_begin after this call
+ * Order     work that is queued on the stream after this call reads the uploaded data */
+status batch_upload_end(struct batch_upload *u, const struct batch *batch,
+                        struct batch *device_batch);

@@ -1,12 +1,14 @@
 #include "trainer/train/job.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/deadlines.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -22,9 +24,6 @@
 #include "trainer/weights/adapter_base.h"
 #include "trainer/weights/state_dict.h"
 
-/* Limit for opening shards and for reading or writing checkpoints of many gigabytes. */
-static const double long_phase_seconds = 600;
-
 /* ---- the recipe and the run folder ---- */
 
 static status write_recipe_text(const struct recipe *recipe, char **out)
@@ -34,7 +33,7 @@ static status write_recipe_text(const struct recipe *recipe, char **out)
     REQUIRE(memory != NULL, STATUS_INTERNAL, "out of memory for the resolved recipe");
     status result = recipe_write(recipe, memory);
     if (fclose(memory) != 0 && result == STATUS_OK) {
-        result = status_raise(STATUS_INTERNAL, __FILE__, __LINE__, "out of memory for the recipe");
+        result = RAISE_STATUS(STATUS_INTERNAL, "out of memory for the recipe");
     }
     return result;
 }
@@ -116,8 +115,8 @@ static status load_initial_moments(struct job *job)
     status resolved = checkpoint_resolve(job->world, from, false, &found);
     resolved = recipe_annotate_error(&job->session.recipe, "optimizer.init_from", resolved, "");
     TRY(comm_agree(job->world, resolved));
-    log_info("optimizer moments from %s, saved at step %lld; steps are counted from 0",
-             found.folder, (long long)found.state.step);
+    log_info("optimizer moments from %s, saved at step %" PRId64 "; steps are counted from 0",
+             found.folder, found.state.step);
     status result = checkpoint_load(job->world, found.folder, &job->state_dicts[1].tensor_set, 1);
     free(found.recipe_text);
     return result;
@@ -149,7 +148,8 @@ static status load_initial_weights(struct job *job)
     struct checkpoint_info found = {0};
     status resolved = checkpoint_resolve(job->world, r->model.init_from, true, &found);
     resolved = recipe_annotate_error(r, "model.init_from", resolved, "");
-    KEEP_FIRST(resolved, resolved == STATUS_OK ? adapter_base_require_whole(r, &found) : resolved);
+    KEEP_FIRST(resolved,
+               resolved == STATUS_OK ? adapter_base_require_full_model(r, &found) : resolved);
     TRY(comm_agree(job->world, resolved));
     log_info("weights from %s", found.folder);
     status result =
@@ -167,7 +167,7 @@ static bool has_adapters(const struct job *job)
 static status initialize_weights(struct job *job)
 {
     const struct recipe *r = &job->session.recipe;
-    if (job->initialized) {
+    if (job->weights_initialized) {
         return STATUS_OK;
     }
     TRY(comm_agree(job->world, model_init_weights(job->session.model, (uint64_t)r->seed)));
@@ -187,7 +187,7 @@ static status initialize_before_resume(struct job *job)
         return STATUS_OK;
     }
     TRY(initialize_weights(job));
-    job->initialized = true;
+    job->weights_initialized = true;
     return STATUS_OK;
 }
 
@@ -202,7 +202,7 @@ static status compute_reference(struct job *job)
     }
     struct data_setup data = get_data_setup(job);
     TRY(reference_logprobs_compute(&job->session, &data, job->init_adapters, &job->reference));
-    snprintf(text, sizeof text, "%s%s", job->data_fingerprint, job->reference.weights);
+    snprintf(text, sizeof text, "%s%s", job->data_fingerprint, job->reference.weights_fingerprint);
     return hash_memory(text, strlen(text), job->data_fingerprint);
 }
 
@@ -237,7 +237,7 @@ static status validate_data(struct job *job)
 
 static status create_state_dicts(struct job *job)
 {
-    TRY(state_dict_of_weights(&job->session, NULL, NULL, &job->state_dicts[0]));
+    TRY(state_dict_create_session_weights(&job->session, NULL, NULL, &job->state_dicts[0]));
     return sharded_optimizer_moments_state(&job->session, job->optimizer, &job->state_dicts[1]);
 }
 
@@ -308,7 +308,7 @@ static status open_checkpoints(struct job *job)
         .keep = r->checkpoint.keep,
         .async = r->checkpoint.async,
         .world = job->world,
-        .replicas = job->session.mesh.data,
+        .replica_group = job->session.mesh.data,
     };
     return checkpoint_open(&options, &job->checkpoint);
 }
@@ -354,8 +354,8 @@ static status resume_from(struct job *job, const struct checkpoint_info *found)
     TRY(checkpoint_archive_newer(job->checkpoint, found->state.step));
     job->state = found->state;
     job->resumed = true;
-    log_info("resuming %s: step %lld, saved by %d rank%s, running on %d", found->folder,
-             (long long)found->state.step, found->saved_ranks, text_plural(found->saved_ranks),
+    log_info("resuming %s: step %" PRId64 ", saved by %d rank%s, running on %d", found->folder,
+             found->state.step, found->saved_ranks, text_plural(found->saved_ranks),
              comm_size(job->world));
     return comm_agree(job->world, model_sync_bf16(job->session.model));
 }
@@ -478,7 +478,7 @@ static status open_metrics(struct job *job)
 void job_long_phase(const struct job *job, const char *phase)
 {
     double normal = job->session.recipe.parallel.timeout_seconds;
-    double limit = phase != NULL ? fmax(normal, long_phase_seconds) : normal;
+    double limit = phase != NULL ? fmax(normal, DEADLINE_LONG_PHASE_SECONDS) : normal;
     watchdog_phase(phase != NULL ? phase : "loop", limit);
     comm_set_deadline(job->world, limit);
     if (job->session.mesh.data != NULL) {

@@ -47,21 +47,24 @@ struct job {
     char data_fingerprint[HASH_TEXT_BYTES];
     int64_t total_steps;
     int64_t evaluate_samples; /* of one evaluation; 0: none */
-    bool initialized;         /* the weights are those at the start of the run */
+    bool weights_initialized; /* the weights are those at the start of the run */
     bool init_adapters;       /* the run started from adapters of another run */
     bool resumed;
     bool finished;  /* an earlier session has finished the run and written its final weights */
     double started; /* clock_seconds at job_start */
 };
 
-/* job_start - create everything up to the first step. If the run is finished, stop after detecting
- * it. Collective; errors are agreed on. */
+/* job_start - create everything up to the first step. If the run is finished, it sets
+ * out->finished and does not continue.
+ *
+ * Order     collective
+ * Errors    agreed on all ranks */
 status job_start(const struct job_options *options, struct comm *world, struct job *out);
 
 /* job_stop - release everything and close the log. */
 status job_stop(struct job *job);
 
-/* job_reached_end - whether the recipe's steps, minutes or patience are exhausted. */
+/* job_reached_end - return whether the recipe's steps, minutes or patience are exhausted. */
 bool job_reached_end(const struct job *job);
 
 /* job_long_phase - begin a phase that may take minutes, such as writing a checkpoint; NULL ends
@@ -69,5 +72,7 @@ bool job_reached_end(const struct job *job);
 void job_long_phase(const struct job *job, const char *phase);
 
 /* job_evaluate - sum the loss over the validation set. A vote to stop ends it early
- * (step_evaluate). Collective. */
+ * (step_evaluate).
+ *
+ * Order     collective */
 status job_evaluate(struct job *job, struct step_ballot *ballot, double sums[OBJECTIVE_SUMS]);

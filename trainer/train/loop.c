@@ -1,5 +1,6 @@
 #include "trainer/train/loop.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -129,12 +130,13 @@ static status update_best(struct loop *loop, double value)
     TRY(comm_broadcast(job->world, &value, sizeof value, 0));
     loop->improved = early_stopping_update(rule, &job->early_stopping, job->state.step, value);
     if (loop->improved) {
-        log_info("step %lld: best %s so far", (long long)job->state.step, rule->metric);
+        log_info("step %" PRId64 ": best %s so far", job->state.step, rule->metric);
     }
     if (early_stopping_should_stop(rule, &job->early_stopping)) {
-        log_info("no better %s than %.6g of step %lld in %lld evaluation%s; the run ends here",
-                 rule->metric, job->early_stopping.value, (long long)job->early_stopping.step,
-                 (long long)job->early_stopping.patience_counter,
+        log_info("no better %s than %.6g of step %" PRId64 " in %" PRId64
+                 " evaluation%s; the run ends here",
+                 rule->metric, job->early_stopping.value, job->early_stopping.step,
+                 job->early_stopping.patience_counter,
                  text_plural((int)job->early_stopping.patience_counter));
         loop->finished = true;
     }
@@ -142,7 +144,7 @@ static status update_best(struct loop *loop, double value)
 }
 
 /* An evaluation that a stop interrupts is discarded; the next session repeats it. */
-static status evaluate(struct loop *loop)
+static status run_evaluation(struct loop *loop)
 {
     struct job *job = loop->job;
     double sums[OBJECTIVE_SUMS] = {0};
@@ -183,7 +185,7 @@ static status log_save(struct loop *loop, int64_t step)
 {
     double seconds = clock_seconds() - loop->save_started;
     loop->save_seconds = fmax(loop->save_seconds, seconds);
-    log_info("saved step %lld (%.1f s after its snapshot)", (long long)step, seconds);
+    log_info("saved step %" PRId64 " (%.1f s after its snapshot)", step, seconds);
     if (loop->job->metrics == NULL) {
         return STATUS_OK;
     }
@@ -208,7 +210,7 @@ static status publish_checkpoint(struct loop *loop)
     return STATUS_OK;
 }
 
-static status save(struct loop *loop)
+static status save_checkpoint(struct loop *loop)
 {
     struct job *job = loop->job;
     if (loop->last_saved == job->state.step) {
@@ -243,7 +245,7 @@ static status save_best(struct loop *loop)
     loop->improved = false;
     TRY(publish_checkpoint(loop));
     checkpoint_pin_step(job->checkpoint, job->early_stopping.step);
-    return save(loop);
+    return save_checkpoint(loop);
 }
 
 /* ---- logging ---- */
@@ -295,10 +297,10 @@ static void warn_about_minutes(const struct loop *loop)
     }
     log_warning(
         "SCHEDULE",
-        "at this speed train.max_minutes ends the run at about step %.0f of %lld, where the "
+        "at this speed train.max_minutes ends the run at about step %.0f of %" PRId64 ", where the "
         "learning rate is %.2g (maximum %.2g); set train.max_steps=%.0f to let the schedule "
         "finish",
-        end, (long long)job->total_steps, rate_at_end, r->optimizer.learning_rate, end);
+        end, job->total_steps, rate_at_end, r->optimizer.learning_rate, end);
 }
 
 /* Communication times of an interval, for the data-parallel and the tensor-parallel group. */
@@ -372,14 +374,14 @@ static status log_step(struct loop *loop, const struct step_result *result, doub
     double seconds = clock_seconds() - i->started;
     double tokens_per_second = (double)i->tokens / fmax(seconds, 1e-9);
     format_remaining_time(loop, left, sizeof left);
-    log_progress("step %lld/%lld  loss %.4f  %.0f tokens/s  left %s", (long long)job->state.step,
-                 (long long)job->total_steps, result->loss, tokens_per_second, left);
-    status result_of_write = STATUS_OK;
+    log_progress("step %" PRId64 "/%" PRId64 "  loss %.4f  %.0f tokens/s  left %s", job->state.step,
+                 job->total_steps, result->loss, tokens_per_second, left);
+    status write_result = STATUS_OK;
     if (job->metrics != NULL) {
-        result_of_write = write_train_line(loop, result, rate, tokens_per_second, &traffic);
+        write_result = write_train_line(loop, result, rate, tokens_per_second, &traffic);
     }
     *i = (struct interval){.started = clock_seconds()};
-    return result_of_write;
+    return write_result;
 }
 
 /* ---- one step of the loop ---- */
@@ -421,10 +423,10 @@ static status finish_step(struct loop *loop, const struct step_result *result, d
     }
     store_local_error(loop, write_warnings(job));
     if (!last && is_due(job->state.step, r->evaluate.every)) {
-        TRY(evaluate(loop));
+        TRY(run_evaluation(loop));
         TRY(save_best(loop));
     }
-    return is_due(job->state.step, r->checkpoint.every) ? save(loop) : STATUS_OK;
+    return is_due(job->state.step, r->checkpoint.every) ? save_checkpoint(loop) : STATUS_OK;
 }
 
 /* Before the first step: use known GEMM algorithms. After it: time its GEMM shapes on its
@@ -483,7 +485,7 @@ static status load_best(struct loop *loop, struct checkpoint_state *state)
     free(found.recipe_text);
     TRY(checkpoint_load(job->world, folder, &job->state_dicts[0].tensor_set, 1));
     *state = found.state;
-    log_info("final weights: step %lld, with the best %s: %.6g", (long long)state->step,
+    log_info("final weights: step %" PRId64 ", with the best %s: %.6g", state->step,
              job->early_stopping_rule.metric, job->early_stopping.value);
     return STATUS_OK;
 }
@@ -535,26 +537,27 @@ static status stop_early(struct loop *loop)
                     "this length make no progress. Increase it",
                     get_recipe(loop)->train.wall_minutes);
     }
-    TRY(save(loop));
+    TRY(save_checkpoint(loop));
     TRY(publish_checkpoint(loop));
     store_local_error(loop, write_end(loop, "stopped"));
     TRY(comm_agree(job->world, status_restore(&loop->local_error)));
-    log_info("stopped after step %lld because %s; everything is saved; run the same command to "
+    log_info("stopped after step %" PRId64
+             " because %s; everything is saved; run the same command to "
              "continue",
-             (long long)job->state.step, loop->stop_reason);
+             job->state.step, loop->stop_reason);
     return STATUS_STOPPED;
 }
 
 static status end_normally(struct loop *loop)
 {
     struct job *job = loop->job;
-    TRY(evaluate(loop));
+    TRY(run_evaluation(loop));
     if (loop->stop_reason != NULL) {
         return stop_early(loop);
     }
     TRY(save_best(loop));
     if (get_recipe(loop)->checkpoint.every > 0 || get_recipe(loop)->checkpoint.keep_best) {
-        TRY(save(loop));
+        TRY(save_checkpoint(loop));
     }
     TRY(write_final(loop));
     const char *reason =
@@ -577,7 +580,7 @@ static status evaluate_at_start(struct loop *loop)
     loop->evaluated = evaluated ? job->state.step : -1;
     bool missing =
         job->state.step == 0 || is_due(job->state.step, get_recipe(loop)->evaluate.every);
-    TRY(missing ? evaluate(loop) : STATUS_OK);
+    TRY(missing ? run_evaluation(loop) : STATUS_OK);
     return save_best(loop);
 }
 
@@ -604,8 +607,8 @@ status loop_run(struct job *job)
     };
     if (job->finished) {
         bool beyond = job->state.step > job->total_steps;
-        log_info("%s is finished: %lld steps are done%s", get_recipe(&loop)->run_dir,
-                 (long long)job->state.step,
+        log_info("%s is finished: %" PRId64 " steps are done%s", get_recipe(&loop)->run_dir,
+                 job->state.step,
                  beyond ? ", more than the recipe requires; nothing was trained" : "");
         return STATUS_OK;
     }

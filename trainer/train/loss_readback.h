@@ -23,15 +23,16 @@ struct loss_slot {
     struct loss_samples samples;
 };
 
-/* loss_readback_create - allocate the slots. Release with loss_readback_destroy.
+/* loss_readback_create - allocate the slots.
  *
+ * Memory    on the host and the device; release with loss_readback_destroy
  * Errors    STATUS_INTERNAL out of memory; errors of the device */
 status loss_readback_create(struct kernels *k, struct loss_readback **out);
 
-/* loss_readback_destroy - release the slots. Accepts NULL. */
+/* loss_readback_destroy - release the slots and set *r to NULL. *r may be NULL. */
 void loss_readback_destroy(struct loss_readback **r);
 
-/* loss_readback_is_full - whether the slots must be read before another one is added. */
+/* loss_readback_is_full - return whether the slots must be read before another one is added. */
 bool loss_readback_is_full(const struct loss_readback *r);
 
 /* loss_readback_add - add a slot for a micro-batch. The device sums are zeroed on the stream.
@@ -43,13 +44,16 @@ status loss_readback_add(struct loss_readback *r, const struct batch *batch,
 /* loss_readback_begin_copy - queue the copy of the device sums to the host. */
 status loss_readback_begin_copy(const struct loss_readback *r);
 
-/* loss_readback_wait - copy the device sums to the host and wait for them.  Errors: STATUS_HANG */
+/* loss_readback_wait - copy the device sums to the host and wait for them.
+ *
+ * Errors    STATUS_HANG if the device does not finish in time */
 status loss_readback_wait(const struct loss_readback *r);
 
-/* loss_readback_next - take the sums of the next slot, whose copy has arrived, in order.
+/* loss_readback_next - return the sums of the next slot, in the order of loss_readback_add. Returns
+ * false after the last slot; the readback is empty then.
  *
  * Memory    *samples is valid until a slot is added
- * Errors    returns false after the last slot; the readback is empty then */
+ * Order     after loss_readback_wait, or when the copy of loss_readback_begin_copy has arrived */
 bool loss_readback_next(struct loss_readback *r, double sums[OBJECTIVE_SUMS],
                         const struct loss_samples **samples);
 

@@ -2,18 +2,21 @@
 
 struct model_input objective_input_model(const struct batch *device_batch)
 {
+    const int32_t *shared_prefix_offsets =
+        device_batch->kind == BATCH_PREFERENCE_PAIRS
+            ? device_batch->preference_pairs.shared_prefix_offsets
+            : NULL;
     return (struct model_input){
         .rows = device_batch->rows,
         .tokens = device_batch->inputs,
         .positions = device_batch->positions,
         .segments = device_batch->segments,
         .cu_rows = device_batch->cu_rows,
-        .shared_prefix_offsets = device_batch->shared_prefix_offsets,
-        .longest =
-            device_batch->tokens * (device_batch->shared_prefix_offsets != NULL ? RESPONSES : 1),
-        .segment_ids = device_batch->segment_ids,
-        .output_rows = device_batch->masked_rows,
-        .outputs = device_batch->masked,
+        .shared_prefix_offsets = shared_prefix_offsets,
+        .longest = device_batch->tokens * (shared_prefix_offsets != NULL ? RESPONSES : 1),
+        .token_type_ids = device_batch->token_type_ids,
+        .output_rows = device_batch->outputs.rows,
+        .outputs = device_batch->outputs.count,
     };
 }
 
@@ -23,21 +26,25 @@ void objective_input_fill(struct objective_input *in, struct model *m,
 {
     struct model_label_head labels = model_get_label_head(m, input, gradients);
     in->device_batch = device_batch;
-    in->hidden = hidden;
-    in->head = model_lm_head(m);
-    in->head_bias = model_lm_head_bias(m);
-    in->vocabulary = model_get_config(m)->vocabulary;
-    in->vocabulary_shard = model_lm_head_shard(m);
     in->first_micro_batch = input->first_micro_batch;
-    in->pooled = labels.hidden;
-    in->label_weight = labels.weight;
-    in->label_bias = labels.bias;
-    in->pooled_gradient = labels.hidden_gradient;
-    in->label_weight_gradient = labels.weight_gradient;
-    in->label_bias_gradient = labels.bias_gradient;
+    in->hidden = (struct objective_hidden){.value = hidden};
+    in->lm_head = (struct objective_lm_head){
+        .weight = model_lm_head(m),
+        .bias = model_lm_head_bias(m),
+        .vocabulary = model_get_config(m)->vocabulary,
+        .shard = model_lm_head_shard(m),
+    };
+    in->label_head = (struct objective_label_head){
+        .weight = labels.weight,
+        .weight_gradient = labels.weight_gradient,
+        .bias = labels.bias,
+        .bias_gradient = labels.bias_gradient,
+        .pooled = labels.hidden,
+        .pooled_gradient = labels.hidden_gradient,
+    };
     if (gradients != NULL) {
-        in->hidden_gradient = tensor_rows(model_hidden_gradient(m), 0, hidden.rows);
-        in->head_gradient = model_lm_head_gradient(m, gradients);
-        in->head_bias_gradient = model_lm_head_bias_gradient(m, gradients);
+        in->hidden.gradient = tensor_rows(model_hidden_gradient(m), 0, hidden.rows);
+        in->lm_head.weight_gradient = model_lm_head_gradient(m, gradients);
+        in->lm_head.bias_gradient = model_lm_head_bias_gradient(m, gradients);
     }
 }

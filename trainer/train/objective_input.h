@@ -5,15 +5,15 @@
 #include "trainer/model/model.h"
 #include "trainer/objective/objective.h"
 
-/* objective_input_model - the model's input for a batch with device arrays. The caller adds the row
- * offsets, the step, and the flags of training. */
+/* objective_input_model - return the model's input for a batch with device arrays. The caller adds
+ * the row offsets, the step, and the flags of training. */
 struct model_input objective_input_model(const struct batch *device_batch);
 
 /* objective_input_fill - set the batch and the model's views in *in, after model_forward of
  * `input`.
  *
- * Shapes    hidden [N, C], the result of model_forward
- * gradients pointer to the gradient of each parameter; NULL: only the loss is computed */
+ * Shapes    hidden [N, C], the result of model_forward; gradients: the gradient of each parameter;
+ *           NULL: only the loss is computed */
 void objective_input_fill(struct objective_input *in, struct model *m,
                           const struct batch *device_batch, const struct model_input *input,
                           struct tensor hidden, float *const *gradients);

@@ -1,5 +1,6 @@
 #include "trainer/train/reference_logprobs.h"
 
+#include <inttypes.h>
 #include <libgen.h>
 #include <math.h>
 #include <stdio.h>
@@ -71,13 +72,13 @@ static status prepare_set(struct set *s)
     s->key.pairs = loader_samples(loader);
     snprintf(s->key.data, sizeof s->key.data, "%s", loader_fingerprint(loader));
     TRY(loader_close(&loader));
-    bool bf16_products = s->data->recipe->train.precision == PRECISION_BF16;
-    snprintf(s->key.precision, sizeof s->key.precision, "%s", bf16_products ? "bf16" : "fp32");
+    bool uses_bf16 = s->data->recipe->train.precision == PRECISION_BF16;
+    snprintf(s->key.precision, sizeof s->key.precision, "%s", uses_bf16 ? "bf16" : "fp32");
     snprintf(s->key.tokenizer_sha256, sizeof s->key.tokenizer_sha256, "%s",
              s->data->tokenizer_sha256 != NULL ? s->data->tokenizer_sha256 : "");
     s->values = calloc((size_t)s->key.pairs, 2 * sizeof *s->values);
-    REQUIRE(s->values != NULL, STATUS_INTERNAL, "out of memory for %lld pairs",
-            (long long)s->key.pairs);
+    REQUIRE(s->values != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " pairs",
+            s->key.pairs);
     return name_side_file(s);
 }
 
@@ -129,9 +130,10 @@ static status check_stop(const struct set *s)
     bool stop = false;
     TRY(comm_agree_flag(s->session->mesh.world, stop_signal_received(), &stop));
     if (stop) {
-        log_info("stopped after the reference log-probabilities of %lld of %lld pairs; they are in "
+        log_info("stopped after the reference log-probabilities of %" PRId64 " of %" PRId64
+                 " pairs; they are in "
                  "%s; run the same command to continue",
-                 (long long)s->done, (long long)s->key.pairs, s->path);
+                 s->done, s->key.pairs, s->path);
     }
     return stop ? STATUS_STOPPED : STATUS_OK;
 }
@@ -155,7 +157,7 @@ static status compute_set(struct set *s)
     while (result == STATUS_OK && s->done < pairs) {
         int64_t end = s->done + block < pairs ? s->done + block : pairs;
         result = compute_block(s, step, end);
-        log_progress("reference: %lld of %lld pairs of %s", (long long)s->done, (long long)pairs,
+        log_progress("reference: %" PRId64 " of %" PRId64 " pairs of %s", s->done, pairs,
                      s->source.path);
         KEEP_FIRST(result, check_stop(s));
     }
@@ -172,12 +174,12 @@ static status load_or_compute_set(struct set *s, double **values)
     TRY(result);
     TRY(load_side_file(s));
     if (s->done == s->key.pairs) {
-        log_info("reference log-probabilities of %lld pairs from %s", (long long)s->key.pairs,
-                 s->path);
+        log_info("reference log-probabilities of %" PRId64 " pairs from %s", s->key.pairs, s->path);
         return STATUS_OK;
     }
-    log_info("computing the reference log-probabilities of %lld pairs of %s, %lld are done",
-             (long long)s->key.pairs, s->source.path, (long long)s->done);
+    log_info("computing the reference log-probabilities of %" PRId64 " pairs of %s, %" PRId64
+             " are done",
+             s->key.pairs, s->source.path, s->done);
     TRY(compute_set(s));
     log_info("reference log-probabilities stored in %s", s->path);
     return STATUS_OK;
@@ -190,12 +192,13 @@ status reference_logprobs_compute(struct session *session, const struct data_set
 {
     const struct recipe *r = data->recipe;
     *out = (struct reference_logprobs){.sources = r->data.train_count};
-    TRY(comm_agree(session->mesh.world, fingerprint_of_session(session, adapters, out->weights)));
+    TRY(comm_agree(session->mesh.world,
+                   fingerprint_of_session(session, adapters, out->weights_fingerprint)));
     for (int i = 0; i <= out->sources; i++) {
         bool validation = i == out->sources;
         const char *path = validation ? r->data.validation : r->data.train[i].path;
         struct set s = {.session = session, .data = data, .source = {path, 1}};
-        memcpy(s.key.weights, out->weights, sizeof s.key.weights);
+        memcpy(s.key.weights, out->weights_fingerprint, sizeof s.key.weights);
         if (path[0] != '\0') {
             TRY(load_or_compute_set(&s, validation ? &out->validation : &out->values[i]));
         }

@@ -11,18 +11,18 @@
 #include "trainer/setup/session.h"
 
 struct reference_logprobs {
-    char weights[HASH_TEXT_BYTES]; /* fingerprint of the reference model's weights */
+    char weights_fingerprint[HASH_TEXT_BYTES]; /* of the reference model */
     int sources;
     double *values[RECIPE_SOURCES_MAX]; /* of each training source: [pairs, 2] */
     double *validation;                 /* of the validation set; NULL: none */
 };
 
 /* reference_logprobs_compute - read or compute the log-probabilities of all data sets of the
- * recipe. Collective.
+ * recipe. The fingerprint covers the model's adapters if `adapters` is true. New adapters do not
+ * change the model and are left out.
  *
- * adapters  the fingerprint covers the model's adapters. New adapters do not change the model, so
- *           they are left out.
  * Memory    release *out with reference_logprobs_destroy, also after an error
+ * Order     collective
  * Errors    those of the loader, of shard_logps_read and of shard_logps_write; STATUS_NOT_FINITE;
  *           STATUS_STOPPED after a signal, with the finished part saved; agreed on all ranks */
 status reference_logprobs_compute(struct session *s, const struct data_setup *data, bool adapters,

@@ -1,24 +1,24 @@
 #include "trainer/train/sharded_optimizer.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 
 #include "base/mirror.h"
-
 #include "comm/partition.h"
 
 struct sharded_optimizer {
     struct sharded_optimizer_options options;
     int stage;
     struct bucket_set *buckets;
-    float **gradients; /* [parameters] */
-    struct optimizer *optimizer;
+    float **gradients;       /* [parameters] */
+    struct optimizer *inner; /* of the owned elements */
     float *weights; /* f32 weights of this rank's shards; NULL: the model holds all of them */
     struct optimizer_range *ranges; /* of `weights`: those of the moments, then frozen weights */
     int range_count;
     int64_t weight_elements;
     struct optimizer_squares *squares; /* [parameters], for trust ratios */
-    struct mirror partial_squares;     /* f64; before it is created, the parts are only counted */
+    struct mirror partial_squares;     /* f64; until it is created, queue_squares only counts */
 };
 
 int sharded_optimizer_stage(int zero_stage, int data_ranks)
@@ -30,14 +30,14 @@ int sharded_optimizer_stage(int zero_stage, int data_ranks)
 
 /* Lists the segments of the trained parameters. At stage 2 every layer is a transient segment; the
  * tables and the parameters after the layers are not, because backward uses the gradient of the
- * head from its start to its end. With deterministic order the segments are the same at every
+ * head from its start to its end. With reproducible sums the segments are the same at every
  * stage. */
 static int list_segments(const struct model_parameter *parameters, int parameter_count,
-                         int64_t layers, int stage, bool ordered, struct bucket_segment *out)
+                         int64_t layers, int stage, bool deterministic, struct bucket_segment *out)
 {
     int count = 0;
     int64_t first = 0, elements = model_trained_elements(parameters, parameter_count);
-    for (int64_t l = 0; l <= layers && (stage == 2 || ordered); l++) {
+    for (int64_t l = 0; l <= layers && (stage == 2 || deterministic); l++) {
         int64_t next = model_layer_first(parameters, parameter_count, l);
         out[count++] = (struct bucket_segment){next - first, l > 0 && stage == 2};
         first = next;
@@ -51,49 +51,50 @@ static status add_floats(void *user, float *to, const float *from, int64_t count
     return op_add(user, to, from, count);
 }
 
-static status convert_range(void *user, struct tensor to, struct tensor from)
+static status cast_range(void *user, struct tensor to, struct tensor from)
 {
     return op_cast(user, to, from);
 }
 
-static status create_buckets(struct sharded_optimizer *u)
+static status create_buckets(struct sharded_optimizer *sharded)
 {
-    const struct sharded_optimizer_options *o = &u->options;
+    const struct sharded_optimizer_options *o = &sharded->options;
     int count = 0;
     int64_t layers = model_get_config(o->model)->layers;
     const struct model_parameter *parameters = model_parameters(o->model, &count);
     struct bucket_segment *segments = calloc((size_t)layers + 2, sizeof *segments);
-    u->gradients = calloc((size_t)count, sizeof *u->gradients);
+    sharded->gradients = calloc((size_t)count, sizeof *sharded->gradients);
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, segments != NULL && u->gradients != NULL, STATUS_INTERNAL,
+    REQUIRE_GOTO(result, done, segments != NULL && sharded->gradients != NULL, STATUS_INTERNAL,
                  "out of memory for %d gradients", count);
     struct bucket_options options = {
         .comm = o->mesh->data,
         .device = kernels_device(o->kernels),
         .stream = kernels_stream(o->kernels),
         .add = device_is_host(kernels_device(o->kernels)) ? NULL : add_floats,
-        .cast = device_is_host(kernels_device(o->kernels)) ? NULL : convert_range,
+        .cast = device_is_host(kernels_device(o->kernels)) ? NULL : cast_range,
         .bf16_transport = o->bf16_transport,
         .user = o->kernels,
         .segments = segments,
-        .segment_count = list_segments(parameters, count, layers, u->stage,
-                                       o->deterministic_order > 0, segments),
+        .segment_count = list_segments(parameters, count, layers, sharded->stage,
+                                       o->reproducible_micro_batches > 0, segments),
         .bucket_elems = o->bucket_elems,
-        .scatter = u->stage > 0,
+        .scatter = sharded->stage > 0,
         .micro_batches = o->micro_batches,
-        .deterministic_order = o->deterministic_order,
+        .reproducible_micro_batches = o->reproducible_micro_batches,
     };
-    TRY_GOTO(result, done, bucket_create(&options, &u->buckets));
+    TRY_GOTO(result, done, bucket_create(&options, &sharded->buckets));
     for (int i = 0; i < count; i++) {
         bool trained = parameters[i].trained;
-        u->gradients[i] = trained ? bucket_gradient(u->buckets, parameters[i].first) : NULL;
+        sharded->gradients[i] =
+            trained ? bucket_gradient(sharded->buckets, parameters[i].first) : NULL;
     }
 done:
     free(segments);
     return result;
 }
 
-static struct range intersect(struct range a, struct range b)
+static struct range intersect_ranges(struct range a, struct range b)
 {
     int64_t first = a.first > b.first ? a.first : b.first;
     int64_t a_end = a.first + a.count, b_end = b.first + b.count;
@@ -103,22 +104,22 @@ static struct range intersect(struct range a, struct range b)
 
 /* The ranges of elements that this rank updates: one range of all elements at stage 0, else its
  * shard of each bucket. */
-static int count_owned_ranges(const struct sharded_optimizer *u)
+static int count_owned_ranges(const struct sharded_optimizer *sharded)
 {
-    return u->stage == 0 ? 1 : bucket_count(u->buckets);
+    return sharded->stage == 0 ? 1 : bucket_count(sharded->buckets);
 }
 
-static int64_t count_trained_elements(const struct sharded_optimizer *u)
+static int64_t count_trained_elements(const struct sharded_optimizer *sharded)
 {
     int count = 0;
-    const struct model_parameter *parameters = model_parameters(u->options.model, &count);
+    const struct model_parameter *parameters = model_parameters(sharded->options.model, &count);
     return model_trained_elements(parameters, count);
 }
 
-static struct range get_owned_range(const struct sharded_optimizer *u, int index)
+static struct range get_owned_range(const struct sharded_optimizer *sharded, int index)
 {
-    return u->stage == 0 ? (struct range){0, count_trained_elements(u)}
-                         : bucket_shard(u->buckets, index);
+    return sharded->stage == 0 ? (struct range){0, count_trained_elements(sharded)}
+                               : bucket_shard(sharded->buckets, index);
 }
 
 /* Finds the position, in the whole parameter, of the element at `offset` of this rank's parameter,
@@ -129,13 +130,13 @@ static int64_t locate_elements(const struct model_parameter *p, int64_t offset,
 {
     *out = (struct rounding){0};
     for (int j = 0; j < p->shard_count; j++) {
-        const struct model_shard *piece = &p->shards[j];
-        int64_t in = offset - piece->first, left = piece->rows * piece->columns - in;
+        const struct model_shard *shard = &p->shards[j];
+        int64_t in = offset - shard->first, left = shard->rows * shard->columns - in;
         if (left > 0) {
             *out = (struct rounding){.stochastic = true,
-                                     .first = piece->row * p->whole_columns + piece->column,
+                                     .first = shard->row * p->whole_columns + shard->column,
                                      .offset = in,
-                                     .columns = piece->columns,
+                                     .columns = shard->columns,
                                      .pitch = p->whole_columns};
             return left;
         }
@@ -145,13 +146,13 @@ static int64_t locate_elements(const struct model_parameter *p, int64_t offset,
 
 /* Splits a range of a parameter at the ends of its shards if stochastic rounding needs positions.
  * Returns the number of ranges. */
-static int split_range(const struct sharded_optimizer *u, const struct model_parameter *p,
+static int split_range(const struct sharded_optimizer *sharded, const struct model_parameter *p,
                        struct optimizer_range range, struct optimizer_range *ranges)
 {
     int used = 0;
     for (int64_t left = range.count; left > 0; left -= range.count) {
         range.count = left;
-        if (u->options.optimizer.stochastic_rounding) {
+        if (sharded->options.optimizer.stochastic_rounding) {
             int64_t run = locate_elements(p, range.first - p->first, &range.rounding);
             range.count = run < left ? run : left;
         }
@@ -163,17 +164,18 @@ static int split_range(const struct sharded_optimizer *u, const struct model_par
 }
 
 /* Lists the ranges of all trained parameters that this rank owns. Returns their number. */
-static int list_ranges(const struct sharded_optimizer *u, struct optimizer_range *ranges,
+static int list_ranges(const struct sharded_optimizer *sharded, struct optimizer_range *ranges,
                        int64_t *elements)
 {
     int count = 0, used = 0;
-    const struct model_parameter *parameters = model_parameters(u->options.model, &count);
+    const struct model_parameter *parameters = model_parameters(sharded->options.model, &count);
     *elements = 0;
-    for (int h = 0; h < count_owned_ranges(u); h++) {
-        struct range owned = get_owned_range(u, h);
+    for (int r = 0; r < count_owned_ranges(sharded); r++) {
+        struct range owned = get_owned_range(sharded, r);
         for (int i = 0; i < count; i++) {
             const struct model_parameter *p = &parameters[i];
-            struct range part = intersect(owned, (struct range){p->first, p->rows * p->columns});
+            struct range part =
+                intersect_ranges(owned, (struct range){p->first, p->rows * p->columns});
             if (p->trained && part.count > 0) {
                 struct optimizer_range range = {.first = part.first,
                                                 .count = part.count,
@@ -181,7 +183,7 @@ static int list_ranges(const struct sharded_optimizer *u, struct optimizer_range
                                                     *elements + part.first - owned.first,
                                                 .decay = p->decay,
                                                 .tensor = i};
-                used += split_range(u, p, range, ranges + used);
+                used += split_range(sharded, p, range, ranges + used);
             }
         }
         *elements += owned.count;
@@ -189,100 +191,103 @@ static int list_ranges(const struct sharded_optimizer *u, struct optimizer_range
     return used;
 }
 
-static status create_optimizer(struct sharded_optimizer *u)
+static status create_optimizer(struct sharded_optimizer *sharded)
 {
     int count = 0;
     int64_t elements = 0;
-    (void)model_parameters(u->options.model, &count);
-    size_t capacity = (MODEL_SHARDS_MAX + 1) * (size_t)count + (size_t)count_owned_ranges(u);
-    u->squares = calloc((size_t)count, sizeof *u->squares);
-    REQUIRE(u->squares != NULL, STATUS_INTERNAL, "out of memory for %d trust ratios", count);
+    (void)model_parameters(sharded->options.model, &count);
+    size_t capacity = (MODEL_SHARDS_MAX + 1) * (size_t)count + (size_t)count_owned_ranges(sharded);
+    sharded->squares = calloc((size_t)count, sizeof *sharded->squares);
+    REQUIRE(sharded->squares != NULL, STATUS_INTERNAL, "out of memory for %d trust ratios", count);
     struct optimizer_range *ranges = calloc(capacity, sizeof *ranges);
     REQUIRE(ranges != NULL, STATUS_INTERNAL, "out of memory for %zu ranges", capacity);
-    count = list_ranges(u, ranges, &elements);
-    status result = optimizer_create(u->options.kernels, &u->options.optimizer, ranges, count,
-                                     elements, &u->optimizer);
+    count = list_ranges(sharded, ranges, &elements);
+    status result = optimizer_create(sharded->options.kernels, &sharded->options.optimizer, ranges,
+                                     count, elements, &sharded->inner);
     free(ranges);
     return result;
 }
 
-static status calibrate(struct sharded_optimizer *u)
+static status calibrate_collectives(struct sharded_optimizer *sharded)
 {
-    TRY(bucket_calibrate(u->buckets));
-    return u->stage > 0
-               ? bucket_calibrate_gather(u->buckets, model_weights(u->options.model), sizeof(float))
+    TRY(bucket_calibrate(sharded->buckets));
+    return sharded->stage > 0
+               ? bucket_calibrate_gather(sharded->buckets, model_weights(sharded->options.model),
+                                         sizeof(float))
                : STATUS_OK;
 }
 
-status sharded_optimizer_destroy(struct sharded_optimizer **u)
+status sharded_optimizer_destroy(struct sharded_optimizer **sharded)
 {
     status result = STATUS_OK;
-    if (*u != NULL) {
-        result = bucket_destroy(&(*u)->buckets);
-        free((*u)->gradients);
-        free((*u)->squares);
-        mirror_destroy(&(*u)->partial_squares);
-        free((*u)->ranges);
-        if ((*u)->weights != NULL) {
-            device_release(kernels_device((*u)->options.kernels), (*u)->weights,
-                           (size_t)(*u)->weight_elements * sizeof(float));
+    if (*sharded != NULL) {
+        result = bucket_destroy(&(*sharded)->buckets);
+        free((*sharded)->gradients);
+        free((*sharded)->squares);
+        mirror_destroy(&(*sharded)->partial_squares);
+        free((*sharded)->ranges);
+        if ((*sharded)->weights != NULL) {
+            device_release(kernels_device((*sharded)->options.kernels), (*sharded)->weights,
+                           (size_t)(*sharded)->weight_elements * sizeof(float));
         }
-        KEEP_FIRST(result, optimizer_destroy(&(*u)->optimizer));
-        free(*u);
-        *u = NULL;
+        KEEP_FIRST(result, optimizer_destroy(&(*sharded)->inner));
+        free(*sharded);
+        *sharded = NULL;
     }
     return result;
 }
 
-float *const *sharded_optimizer_gradients(const struct sharded_optimizer *u)
+float *const *sharded_optimizer_gradients(const struct sharded_optimizer *sharded)
 {
-    return u->gradients;
+    return sharded->gradients;
 }
 
-struct bucket_set *sharded_optimizer_buckets(const struct sharded_optimizer *u)
+struct bucket_set *sharded_optimizer_buckets(const struct sharded_optimizer *sharded)
 {
-    return u->buckets;
+    return sharded->buckets;
 }
 
-const struct optimizer *sharded_optimizer_inner(const struct sharded_optimizer *u)
+const struct optimizer *sharded_optimizer_inner(const struct sharded_optimizer *sharded)
 {
-    return u->optimizer;
+    return sharded->inner;
 }
 
-float *sharded_optimizer_weights(const struct sharded_optimizer *u)
+float *sharded_optimizer_weights(const struct sharded_optimizer *sharded)
 {
-    return u->weights;
+    return sharded->weights;
 }
 
-const struct optimizer_range *sharded_optimizer_weight_ranges(const struct sharded_optimizer *u,
-                                                              int *count)
+const struct optimizer_range *
+sharded_optimizer_weight_ranges(const struct sharded_optimizer *sharded, int *count)
 {
-    *count = u->range_count;
-    return u->ranges;
+    *count = sharded->range_count;
+    return sharded->ranges;
 }
 
-bool sharded_optimizer_is_sharded(const struct sharded_optimizer *u)
+bool sharded_optimizer_is_sharded(const struct sharded_optimizer *sharded)
 {
-    return u->stage > 0;
+    return sharded->stage > 0;
 }
 
 /* ---- gradient norm ---- */
 
-/* Queues the sum of squares of a range. With deterministic order there is one sum per block of the
+/* Queues the sum of squares of a range. With reproducible sums there is one sum per block of the
  * bucket, so that the blocks are the same for any number of ranks. */
-static status add_squares(const struct sharded_optimizer *u, int bucket, struct range part,
+static status add_squares(const struct sharded_optimizer *sharded, int bucket, struct range part,
                           int64_t *count)
 {
-    double *parts = u->partial_squares.device_data;
-    int64_t bucket_first = bucket_shard(u->buckets, bucket).first, end = part.first + part.count;
+    double *parts = sharded->partial_squares.device_data;
+    int64_t bucket_first = bucket_shard(sharded->buckets, bucket).first,
+            end = part.first + part.count;
     for (int64_t first = part.first, next; first < end; first = next) {
         int64_t block =
             bucket_first + (first - bucket_first) / BUCKET_BLOCK * BUCKET_BLOCK + BUCKET_BLOCK;
-        next = u->options.deterministic_order > 0 && block < end ? block : end;
+        next = sharded->options.reproducible_micro_batches > 0 && block < end ? block : end;
         TRY(parts == NULL
                 ? STATUS_OK
-                : sum_of_squares(u->options.kernels, parts + *count,
-                                 bucket_reduced_gradient(u->buckets, bucket, first), next - first));
+                : op_sum_of_squares(sharded->options.kernels, parts + *count,
+                                    bucket_reduced_gradient(sharded->buckets, bucket, first),
+                                    next - first));
         (*count)++;
     }
     return STATUS_OK;
@@ -291,94 +296,94 @@ static status add_squares(const struct sharded_optimizer *u, int bucket, struct 
 /* Queues the sums of squares of a bucket, with one range per run of adjacent parameters. The
  * elements between parameters are padding. Parameters that all ranks of the tensor-parallel group
  * hold count once. */
-static status add_bucket_squares(const struct sharded_optimizer *u, int bucket, int64_t *count)
+static status add_bucket_squares(const struct sharded_optimizer *sharded, int bucket,
+                                 int64_t *count)
 {
     int all_count = 0;
-    bool is_first_rank = comm_rank(u->options.mesh->tensor) == 0;
-    const struct model_parameter *parameters = model_parameters(u->options.model, &all_count);
+    bool is_first_rank = comm_rank(sharded->options.mesh->tensor) == 0;
+    const struct model_parameter *parameters = model_parameters(sharded->options.model, &all_count);
     struct range run = {0, 0};
     for (int i = 0; i < all_count; i++) {
         const struct model_parameter *p = &parameters[i];
         bool counts = p->trained && (is_first_rank || !p->replicated);
         struct range all = {p->first, counts ? p->rows * p->columns : 0};
-        struct range part = intersect(bucket_shard(u->buckets, bucket), all);
+        struct range part = intersect_ranges(bucket_shard(sharded->buckets, bucket), all);
         if (part.count > 0 && part.first != run.first + run.count) {
-            TRY(add_squares(u, bucket, run, count));
+            TRY(add_squares(sharded, bucket, run, count));
             run = (struct range){part.first, 0};
         }
         run.count += part.count;
     }
-    return add_squares(u, bucket, run, count);
+    return add_squares(sharded, bucket, run, count);
 }
 
 /* Queues the sums of squares of all buckets. *count: their number. */
-static status queue_squares(const struct sharded_optimizer *u, int64_t *count)
+static status queue_squares(const struct sharded_optimizer *sharded, int64_t *count)
 {
     *count = 0;
-    for (int b = 0; b < bucket_count(u->buckets); b++) {
-        TRY(add_bucket_squares(u, b, count));
+    for (int b = 0; b < bucket_count(sharded->buckets); b++) {
+        TRY(add_bucket_squares(sharded, b, count));
     }
     return STATUS_OK;
 }
 
-static status create_partial_squares(struct sharded_optimizer *u)
+static status create_partial_squares(struct sharded_optimizer *sharded)
 {
     int64_t count = 0;
-    TRY(queue_squares(u, &count));
-    return mirror_create(kernels_device(u->options.kernels), kernels_stream(u->options.kernels),
-                         (size_t)(count + 1) * sizeof(double), "the gradients' squares",
-                         &u->partial_squares);
+    TRY(queue_squares(sharded, &count));
+    return mirror_create(
+        kernels_device(sharded->options.kernels), kernels_stream(sharded->options.kernels),
+        (size_t)(count + 1) * sizeof(double), "the gradients' squares", &sharded->partial_squares);
+}
+
+static status create_parts(struct sharded_optimizer *sharded)
+{
+    TRY(create_buckets(sharded));
+    TRY(create_optimizer(sharded));
+    TRY(create_partial_squares(sharded));
+    return calibrate_collectives(sharded);
 }
 
 status sharded_optimizer_create(const struct sharded_optimizer_options *options,
                                 struct sharded_optimizer **out)
 {
     *out = NULL;
-    struct sharded_optimizer *u = calloc(1, sizeof *u);
-    REQUIRE(u != NULL, STATUS_INTERNAL, "out of memory for the optimizer");
-    u->options = *options;
-    u->stage = sharded_optimizer_stage(options->zero_stage, comm_size(options->mesh->data));
-    status result = create_buckets(u);
-    if (result == STATUS_OK) {
-        result = create_optimizer(u);
-    }
-    if (result == STATUS_OK) {
-        result = create_partial_squares(u);
-    }
-    if (result == STATUS_OK) {
-        result = calibrate(u);
-    }
+    struct sharded_optimizer *sharded = calloc(1, sizeof *sharded);
+    REQUIRE(sharded != NULL, STATUS_INTERNAL, "out of memory for the optimizer");
+    sharded->options = *options;
+    sharded->stage = sharded_optimizer_stage(options->zero_stage, comm_size(options->mesh->data));
+    status result = create_parts(sharded);
     if (result != STATUS_OK) {
-        (void)sharded_optimizer_destroy(&u);
+        (void)sharded_optimizer_destroy(&sharded);
     }
-    *out = u;
+    *out = sharded;
     return result;
 }
 
-status sharded_optimizer_sum_of_squares(struct sharded_optimizer *u, struct exact_sum *out)
+status sharded_optimizer_sum_of_squares(struct sharded_optimizer *sharded, struct exact_sum *out)
 {
     int64_t count = 0;
-    const double *parts = u->partial_squares.host;
+    const double *parts = sharded->partial_squares.host;
     *out = (struct exact_sum){{0}, 0, 0};
-    TRY(queue_squares(u, &count));
-    TRY(mirror_download_and_wait(&u->partial_squares, 0, (size_t)count * sizeof *parts));
+    TRY(queue_squares(sharded, &count));
+    TRY(mirror_download_and_wait(&sharded->partial_squares, 0, (size_t)count * sizeof *parts));
     for (int64_t i = 0; i < count; i++) {
         exact_add(out, parts[i]);
     }
     return STATUS_OK;
 }
 
-static status require_finite_gradient(const struct sharded_optimizer *u, int bucket,
+static status require_finite_gradient(const struct sharded_optimizer *sharded, int bucket,
                                       const struct model_parameter *p)
 {
-    struct range part =
-        intersect(bucket_shard(u->buckets, bucket), (struct range){p->first, p->rows * p->columns});
+    struct range part = intersect_ranges(bucket_shard(sharded->buckets, bucket),
+                                         (struct range){p->first, p->rows * p->columns});
     if (part.count == 0) {
         return STATUS_OK;
     }
     enum { CHUNK = 1 << 14 };
-    struct kernels *k = u->options.kernels;
-    const float *gradient = bucket_reduced_gradient(u->buckets, bucket, part.first);
+    struct kernels *k = sharded->options.kernels;
+    const float *gradient = bucket_reduced_gradient(sharded->buckets, bucket, part.first);
     float values[CHUNK];
     for (int64_t e = 0; e < part.count; e++) {
         if (e % CHUNK == 0) {
@@ -388,20 +393,20 @@ static status require_finite_gradient(const struct sharded_optimizer *u, int buc
         }
         float value = values[e % CHUNK];
         REQUIRE(isfinite(value), STATUS_NOT_FINITE,
-                "the gradient of %s is %g at element %lld, with a finite loss on every rank; the "
-                "weights were not updated. Lower optimizer.learning_rate or use fp32",
-                p->name, (double)value, (long long)(part.first - p->first + e));
+                "the gradient of %s is %g at element %" PRId64 ", with a finite loss on every "
+                "rank; the weights were not updated. Lower optimizer.learning_rate or use fp32",
+                p->name, (double)value, part.first - p->first + e);
     }
     return STATUS_OK;
 }
 
-status sharded_optimizer_require_finite(const struct sharded_optimizer *u)
+status sharded_optimizer_require_finite(const struct sharded_optimizer *sharded)
 {
     int count = 0;
-    const struct model_parameter *parameters = model_parameters(u->options.model, &count);
+    const struct model_parameter *parameters = model_parameters(sharded->options.model, &count);
     for (int i = 0; i < count; i++) {
-        for (int b = 0; b < bucket_count(u->buckets) && parameters[i].trained; b++) {
-            TRY(require_finite_gradient(u, b, &parameters[i]));
+        for (int b = 0; b < bucket_count(sharded->buckets) && parameters[i].trained; b++) {
+            TRY(require_finite_gradient(sharded, b, &parameters[i]));
         }
     }
     return STATUS_OK;
@@ -409,22 +414,23 @@ status sharded_optimizer_require_finite(const struct sharded_optimizer *u)
 
 /* ---- weights ---- */
 
-static status copy_range(struct sharded_optimizer *u, struct range range, int64_t offset)
+static status copy_range(struct sharded_optimizer *sharded, struct range range, int64_t offset)
 {
-    return device_copy(kernels_device(u->options.kernels), kernels_stream(u->options.kernels),
-                       u->weights + offset, model_weights(u->options.model) + range.first,
-                       (size_t)range.count * sizeof *u->weights);
+    return device_copy(kernels_device(sharded->options.kernels),
+                       kernels_stream(sharded->options.kernels), sharded->weights + offset,
+                       model_weights(sharded->options.model) + range.first,
+                       (size_t)range.count * sizeof *sharded->weights);
 }
 
 /* Copies the f32 weights of all owned ranges, one after the other, and then the frozen ones. */
-static status copy_owned_weights(struct sharded_optimizer *u, struct range frozen)
+static status copy_owned_weights(struct sharded_optimizer *sharded, struct range frozen)
 {
     int64_t offset = 0;
-    for (int h = 0; h < count_owned_ranges(u); h++) {
-        TRY(copy_range(u, get_owned_range(u, h), offset));
-        offset += get_owned_range(u, h).count;
+    for (int r = 0; r < count_owned_ranges(sharded); r++) {
+        TRY(copy_range(sharded, get_owned_range(sharded, r), offset));
+        offset += get_owned_range(sharded, r).count;
     }
-    return copy_range(u, frozen, offset);
+    return copy_range(sharded, frozen, offset);
 }
 
 static bool has_adapters(const struct model_parameter *parameters, int count)
@@ -449,56 +455,56 @@ static struct range get_frozen_range(const struct model_parameter *parameters, i
     return frozen;
 }
 
-static status set_weight_ranges(struct sharded_optimizer *u, struct range frozen)
+static status set_weight_ranges(struct sharded_optimizer *sharded, struct range frozen)
 {
     int count = 0;
-    const struct optimizer_range *ranges = optimizer_ranges(u->optimizer, &count);
-    int64_t owned = optimizer_elements(u->optimizer);
-    u->ranges = calloc((size_t)count + 1, sizeof *u->ranges);
-    REQUIRE(u->ranges != NULL, STATUS_INTERNAL, "out of memory for %d ranges", count);
-    memcpy(u->ranges, ranges, (size_t)count * sizeof *ranges);
-    u->ranges[count] =
+    const struct optimizer_range *ranges = optimizer_ranges(sharded->inner, &count);
+    int64_t owned = optimizer_elements(sharded->inner);
+    sharded->ranges = calloc((size_t)count + 1, sizeof *sharded->ranges);
+    REQUIRE(sharded->ranges != NULL, STATUS_INTERNAL, "out of memory for %d ranges", count);
+    memcpy(sharded->ranges, ranges, (size_t)count * sizeof *ranges);
+    sharded->ranges[count] =
         (struct optimizer_range){.first = frozen.first, frozen.count, .moment_offset = owned};
-    u->range_count = count + 1;
-    u->weight_elements = owned + frozen.count;
+    sharded->range_count = count + 1;
+    sharded->weight_elements = owned + frozen.count;
     return STATUS_OK;
 }
 
-status sharded_optimizer_release_weights(struct sharded_optimizer *u)
+status sharded_optimizer_release_weights(struct sharded_optimizer *sharded)
 {
-    struct model *m = u->options.model;
-    if (u->stage == 0 || model_bf16_weights(m) == NULL) {
+    struct model *m = sharded->options.model;
+    if (sharded->stage == 0 || model_bf16_weights(m) == NULL) {
         return STATUS_OK;
     }
-    struct comm *data = u->options.mesh->data;
+    struct comm *data = sharded->options.mesh->data;
     int count = 0;
     const struct model_parameter *parameters = model_parameters(m, &count);
     struct range frozen =
         get_frozen_range(parameters, count, model_elements(m), comm_size(data), comm_rank(data));
-    TRY(set_weight_ranges(u, frozen));
-    TRY(device_allocate(kernels_device(u->options.kernels),
-                        (size_t)u->weight_elements * sizeof(float), "the f32 weights of this rank",
-                        (void **)&u->weights));
-    TRY(copy_owned_weights(u, frozen));
+    TRY(set_weight_ranges(sharded, frozen));
+    TRY(device_allocate(kernels_device(sharded->options.kernels),
+                        (size_t)sharded->weight_elements * sizeof(float),
+                        "the f32 weights of this rank", (void **)&sharded->weights));
+    TRY(copy_owned_weights(sharded, frozen));
     return model_release_weights(m);
 }
 
-status sharded_optimizer_round_weights(const struct sharded_optimizer *u, int64_t step)
+status sharded_optimizer_round_weights(const struct sharded_optimizer *sharded, int64_t step)
 {
     int count = 0;
-    const struct model *m = u->options.model;
+    const struct model *m = sharded->options.model;
     bf16 *copy = model_bf16_weights(m);
     const struct model_parameter *parameters = model_parameters(m, &count);
-    for (int i = 0; i < count && u->options.optimizer.stochastic_rounding; i++) {
+    for (int i = 0; i < count && sharded->options.optimizer.stochastic_rounding; i++) {
         const struct model_parameter *p = &parameters[i];
         struct optimizer_range ranges[MODEL_SHARDS_MAX + 1];
         struct optimizer_range whole = {
             .first = p->first, .count = p->trained ? p->rows * p->columns : 0, .tensor = i};
-        int pieces = split_range(u, p, whole, ranges);
-        for (int j = 0; j < pieces; j++) {
-            struct rounding rounding = optimizer_rounding(u->optimizer, &ranges[j], step);
-            TRY(weights_round(u->options.kernels, copy + ranges[j].first,
-                              model_weights(m) + ranges[j].first, ranges[j].count, &rounding));
+        int range_count = split_range(sharded, p, whole, ranges);
+        for (int j = 0; j < range_count; j++) {
+            struct rounding rounding = optimizer_rounding(sharded->inner, &ranges[j], step);
+            TRY(op_round_weights(sharded->options.kernels, copy + ranges[j].first,
+                                 model_weights(m) + ranges[j].first, ranges[j].count, &rounding));
         }
     }
     return STATUS_OK;
@@ -506,16 +512,17 @@ status sharded_optimizer_round_weights(const struct sharded_optimizer *u, int64_
 
 /* Describes an owned range for the optimizer. If this rank keeps only its own f32 weights,
  * *weights points to those of the range and advances past them; else it is NULL. */
-static struct optimizer_slice get_slice(const struct sharded_optimizer *u, int index,
+static struct optimizer_slice get_slice(const struct sharded_optimizer *sharded, int index,
                                         float **weights)
 {
-    struct range owned = get_owned_range(u, index);
-    bf16 *copy = model_bf16_weights(u->options.model);
+    struct range owned = get_owned_range(sharded, index);
+    bf16 *copy = model_bf16_weights(sharded->options.model);
     struct optimizer_slice slice = {
         .first = owned.first,
         .count = owned.count,
-        .weights = *weights != NULL ? *weights : model_weights(u->options.model) + owned.first,
-        .gradients = bucket_reduced_gradient(u->buckets, index, owned.first),
+        .weights =
+            *weights != NULL ? *weights : model_weights(sharded->options.model) + owned.first,
+        .gradients = bucket_reduced_gradient(sharded->buckets, index, owned.first),
         .bf16_weights = copy != NULL ? copy + owned.first : NULL,
     };
     *weights += *weights != NULL ? owned.count : 0;
@@ -524,48 +531,49 @@ static struct optimizer_slice get_slice(const struct sharded_optimizer *u, int i
 
 /* The first half of LAMB: updates the moments and computes the trust ratios of whole tensors, of
  * which each rank holds a part. */
-static status compute_trust_ratios(struct sharded_optimizer *u, int64_t step, double scale)
+static status compute_trust_ratios(struct sharded_optimizer *sharded, int64_t step, double scale)
 {
     int count = 0;
     status result = STATUS_OK;
-    float *weights = u->weights;
-    const struct mesh *mesh = u->options.mesh;
-    const struct model_parameter *parameters = model_parameters(u->options.model, &count);
-    memset(u->squares, 0, (size_t)count * sizeof *u->squares);
-    for (int h = 0; h < count_owned_ranges(u); h++) {
-        struct optimizer_slice slice = get_slice(u, h, &weights);
-        KEEP_FIRST(result, optimizer_update_moments(u->optimizer, &slice, step, scale));
+    float *weights = sharded->weights;
+    const struct mesh *mesh = sharded->options.mesh;
+    const struct model_parameter *parameters = model_parameters(sharded->options.model, &count);
+    memset(sharded->squares, 0, (size_t)count * sizeof *sharded->squares);
+    for (int r = 0; r < count_owned_ranges(sharded); r++) {
+        struct optimizer_slice slice = get_slice(sharded, r, &weights);
+        KEEP_FIRST(result, optimizer_update_moments(sharded->inner, &slice, step, scale));
     }
-    KEEP_FIRST(result, optimizer_squares(u->optimizer, u->squares));
+    KEEP_FIRST(result, optimizer_squares(sharded->inner, sharded->squares));
     for (int i = 0; i < count && comm_rank(mesh->tensor) > 0; i++) {
         if (parameters[i].replicated) {
-            u->squares[i] = (struct optimizer_squares){0};
+            sharded->squares[i] = (struct optimizer_squares){0};
         }
     }
-    double *sums = &u->squares->weights;
-    if (u->stage > 0) {
+    double *sums = &sharded->squares->weights;
+    if (sharded->stage > 0) {
         KEEP_FIRST(result, comm_sum_doubles(mesh->data, sums, 2 * (int64_t)count));
     }
     KEEP_FIRST(result, comm_sum_doubles(mesh->tensor, sums, 2 * (int64_t)count));
-    optimizer_set_trust_ratios(u->optimizer, u->squares);
+    optimizer_set_trust_ratios(sharded->inner, sharded->squares);
     return result;
 }
 
 /* Every rank needs all vectors in f32. One rank owns each element, the others add zero. */
-static status gather_vectors(struct sharded_optimizer *u)
+static status gather_vectors(struct sharded_optimizer *sharded)
 {
     int count = 0;
     int64_t elements = 0;
-    const struct model_parameter *parameters = model_parameters(u->options.model, &count);
-    float *vectors = model_vectors(u->options.model, &elements), *weights = u->weights;
-    struct device *dev = kernels_device(u->options.kernels);
-    struct stream *stream = kernels_stream(u->options.kernels);
+    const struct model_parameter *parameters = model_parameters(sharded->options.model, &count);
+    float *vectors = model_vectors(sharded->options.model, &elements), *weights = sharded->weights;
+    struct device *dev = kernels_device(sharded->options.kernels);
+    struct stream *stream = kernels_stream(sharded->options.kernels);
     TRY(device_zero(dev, stream, vectors, (size_t)elements * sizeof *vectors));
-    for (int h = 0; h < count_owned_ranges(u); h++) {
-        struct range owned = get_owned_range(u, h);
+    for (int r = 0; r < count_owned_ranges(sharded); r++) {
+        struct range owned = get_owned_range(sharded, r);
         for (int i = 0; i < count; i++) {
             const struct model_parameter *p = &parameters[i];
-            struct range part = intersect(owned, (struct range){p->first, p->rows * p->columns});
+            struct range part =
+                intersect_ranges(owned, (struct range){p->first, p->rows * p->columns});
             if (p->trained && p->dimensions == 1 && part.count > 0) {
                 TRY(device_copy(dev, stream, vectors + p->vector_offset + (part.first - p->first),
                                 weights + (part.first - owned.first),
@@ -574,55 +582,54 @@ static status gather_vectors(struct sharded_optimizer *u)
         }
         weights += owned.count;
     }
-    return comm_all_reduce(u->options.mesh->data, vectors, elements);
+    return comm_all_reduce(sharded->options.mesh->data, vectors, elements);
 }
 
-static status start_gather(struct sharded_optimizer *u, int index)
+static status start_gather(struct sharded_optimizer *sharded, int index)
 {
-    struct model *m = u->options.model;
-    bool released = u->weights != NULL;
+    struct model *m = sharded->options.model;
+    bool released = sharded->weights != NULL;
     void *gathered = released ? (void *)model_bf16_weights(m) : (void *)model_weights(m);
-    return bucket_gather_start(u->buckets, index, gathered,
+    return bucket_gather_start(sharded->buckets, index, gathered,
                                released ? sizeof(bf16) : sizeof(float));
 }
 
-/* The all-gather of a range overlaps with the update of the next ones and with the next forward
- * pass. The vectors are gathered first if they are separate, because collectives complete in
- * order. */
-status sharded_optimizer_step(struct sharded_optimizer *u, int64_t step, double learning_rate,
+/* The all-gather of a range overlaps the update of the next ones and the next forward pass.
+ * Separate vectors are gathered first, because collectives complete in order. */
+status sharded_optimizer_step(struct sharded_optimizer *sharded, int64_t step, double learning_rate,
                               double norm, double scale)
 {
-    bool released = u->weights != NULL;
-    float *weights = u->weights;
+    bool released = sharded->weights != NULL;
+    float *weights = sharded->weights;
     status result = STATUS_OK;
-    scale *= optimizer_clip_factor(u->optimizer, norm);
-    if (optimizer_uses_trust_ratios(u->optimizer)) {
-        result = compute_trust_ratios(u, step, scale);
+    scale *= optimizer_clip_factor(sharded->inner, norm);
+    if (optimizer_uses_trust_ratios(sharded->inner)) {
+        result = compute_trust_ratios(sharded, step, scale);
     }
-    for (int h = 0; h < count_owned_ranges(u); h++) {
-        struct optimizer_slice slice = get_slice(u, h, &weights);
-        KEEP_FIRST(result, optimizer_update(u->optimizer, &slice, step, learning_rate, scale));
-        if (u->stage > 0 && !released) {
-            KEEP_FIRST(result, start_gather(u, h));
+    for (int r = 0; r < count_owned_ranges(sharded); r++) {
+        struct optimizer_slice slice = get_slice(sharded, r, &weights);
+        KEEP_FIRST(result, optimizer_update(sharded->inner, &slice, step, learning_rate, scale));
+        if (sharded->stage > 0 && !released) {
+            KEEP_FIRST(result, start_gather(sharded, r));
         }
     }
     if (released) {
-        KEEP_FIRST(result, gather_vectors(u));
+        KEEP_FIRST(result, gather_vectors(sharded));
     }
-    for (int h = 0; h < count_owned_ranges(u) && released; h++) {
-        KEEP_FIRST(result, start_gather(u, h));
+    for (int r = 0; r < count_owned_ranges(sharded) && released; r++) {
+        KEEP_FIRST(result, start_gather(sharded, r));
     }
     return result;
 }
 
-status sharded_optimizer_wait_until(struct sharded_optimizer *u, int64_t end)
+status sharded_optimizer_wait_until(struct sharded_optimizer *sharded, int64_t end)
 {
-    return u->stage > 0 ? bucket_gather_until(u->buckets, end) : STATUS_OK;
+    return sharded->stage > 0 ? bucket_gather_until(sharded->buckets, end) : STATUS_OK;
 }
 
-status sharded_optimizer_wait_all(struct sharded_optimizer *u)
+status sharded_optimizer_wait_all(struct sharded_optimizer *sharded)
 {
-    return sharded_optimizer_wait_until(u, count_trained_elements(u));
+    return sharded_optimizer_wait_until(sharded, count_trained_elements(sharded));
 }
 
 /* ---- planned memory ---- */
@@ -634,7 +641,7 @@ static int64_t count_scattered_elements(const struct bucket_segment *segment,
     struct bucket_options one = {.segments = segment,
                                  .segment_count = 1,
                                  .bucket_elems = plan->bucket_elems,
-                                 .deterministic_order = plan->reproducible};
+                                 .reproducible_micro_batches = plan->reproducible};
     return segment->count - bucket_owned_elements(&one, plan->ranks, 0);
 }
 
@@ -642,19 +649,18 @@ status sharded_optimizer_compute_bytes(const struct sharded_optimizer_plan *plan
                                        struct sharded_optimizer_bytes *out)
 {
     struct bucket_segment *segments = calloc((size_t)plan->layers + 2, sizeof *segments);
-    REQUIRE(segments != NULL, STATUS_INTERNAL, "out of memory for %lld layers",
-            (long long)plan->layers);
+    REQUIRE(segments != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " layers",
+            plan->layers);
     int64_t trained = model_trained_elements(plan->parameters, plan->parameter_count);
     int count = list_segments(plan->parameters, plan->parameter_count, plan->layers, plan->stage,
                               plan->reproducible, segments);
     struct bucket_options options = {.segments = segments,
                                      .segment_count = count,
                                      .bucket_elems = plan->bucket_elems,
-                                     .deterministic_order = plan->reproducible,
+                                     .reproducible_micro_batches = plan->reproducible,
                                      .bf16_transport = plan->bf16_transport};
-    double unit = plan->bf16_transport
-                      ? sizeof(bf16)
-                      : sizeof(float); /* bytes of a gradient element in a collective */
+    /* bytes of a gradient element in a collective */
+    double unit = plan->bf16_transport ? sizeof(bf16) : sizeof(float);
     *out = (struct sharded_optimizer_bytes){0};
     bucket_memory_bytes(&options, plan->ranks, 0, &out->shared_gradients, &out->own_gradients);
     out->moments =

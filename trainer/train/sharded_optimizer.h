@@ -8,7 +8,7 @@
  * stage 2  in addition, the gradients of a layer have memory only during its backward (bucket.h).
  *
  * All stages add the same values in the same order and produce the same bits, except for gradient
- * accumulation at stage 2, which reduces over ranks first. With deterministic order (bucket.h) all
+ * accumulation at stage 2, which reduces over ranks first. With reproducible sums (bucket.h) all
  * stages and any number of data-parallel ranks produce the same bits. */
 #pragma once
 
@@ -28,95 +28,101 @@ struct sharded_optimizer_options {
     struct optimizer_settings optimizer;
     int zero_stage;
     int64_t bucket_elems;
-    int64_t micro_batches;       /* of a step, maximum over ranks */
-    bool bf16_transport;         /* gradients are reduced over ranks in bf16 */
-    int64_t deterministic_order; /* micro-batches of a step over all ranks (bucket.h); 0: off */
+    int64_t micro_batches; /* of a step, maximum over ranks */
+    bool bf16_transport;   /* gradients are reduced over ranks in bf16 */
+    int64_t
+        reproducible_micro_batches; /* micro-batches of a step over all ranks (bucket.h); 0: off */
 };
 
-/* sharded_optimizer_stage - the effective ZeRO stage: 0 if there is one data-parallel rank. */
+/* sharded_optimizer_stage - return the effective ZeRO stage: 0 for one data-parallel rank. */
 int sharded_optimizer_stage(int zero_stage, int data_ranks);
 
-/* sharded_optimizer_create - allocate gradients and moments, all zero. Collective.
+/* sharded_optimizer_create - allocate gradients and moments, all zero.
  *
  * Memory    sharded_optimizer_compute_bytes; release with sharded_optimizer_destroy
+ * Order     collective
  * Errors    STATUS_INTERNAL out of memory; errors of the device and of the collectives */
 status sharded_optimizer_create(const struct sharded_optimizer_options *options,
                                 struct sharded_optimizer **out);
 
 /* sharded_optimizer_create_from_session - create it for a session's model with the settings of its
- * recipe. Collective.
+ * recipe.
  *
  * Units     micro_batches: of a step, maximum over ranks
+ * Order     collective
  * Errors    those of sharded_optimizer_create */
 status sharded_optimizer_create_from_session(struct session *s, int64_t micro_batches,
                                              struct sharded_optimizer **out);
 
-/* sharded_optimizer_destroy - release it. Accepts NULL. */
-status sharded_optimizer_destroy(struct sharded_optimizer **u);
+/* sharded_optimizer_destroy - release the memory and set *sharded to NULL; no-op if it is NULL. */
+status sharded_optimizer_destroy(struct sharded_optimizer **sharded);
 
 /* sharded_optimizer_weights_state, sharded_optimizer_moments_state - describe the weights and the
  * Adam moments that this rank holds, for a checkpoint (state_dict.h). */
-status sharded_optimizer_weights_state(const struct session *s, const struct sharded_optimizer *u,
+status sharded_optimizer_weights_state(const struct session *s,
+                                       const struct sharded_optimizer *sharded,
                                        struct state_dict *out);
-status sharded_optimizer_moments_state(const struct session *s, const struct sharded_optimizer *u,
+status sharded_optimizer_moments_state(const struct session *s,
+                                       const struct sharded_optimizer *sharded,
                                        struct state_dict *out);
 
-/* sharded_optimizer_gradients - for each parameter of the model, the address of its gradient; NULL
- * for frozen parameters. */
-float *const *sharded_optimizer_gradients(const struct sharded_optimizer *u);
+/* sharded_optimizer_gradients - return the address of the gradient of each parameter of the model;
+ * NULL for frozen parameters. */
+float *const *sharded_optimizer_gradients(const struct sharded_optimizer *sharded);
 
-/* sharded_optimizer_buckets, sharded_optimizer_inner - the gradient buckets; the optimizer of this
- * rank's elements. */
-struct bucket_set *sharded_optimizer_buckets(const struct sharded_optimizer *u);
-const struct optimizer *sharded_optimizer_inner(const struct sharded_optimizer *u);
+/* sharded_optimizer_buckets - return the gradient buckets. */
+struct bucket_set *sharded_optimizer_buckets(const struct sharded_optimizer *sharded);
+
+/* sharded_optimizer_inner - return the optimizer of this rank's elements. */
+const struct optimizer *sharded_optimizer_inner(const struct sharded_optimizer *sharded);
 
 /* sharded_optimizer_round_weights - with stochastic rounding, round the bf16 copy of the trained
  * weights as step number `step` did (0: initial weights), so that a resumed run has the same bits.
  * Call it before sharded_optimizer_release_weights. */
-status sharded_optimizer_round_weights(const struct sharded_optimizer *u, int64_t step);
+status sharded_optimizer_round_weights(const struct sharded_optimizer *sharded, int64_t step);
 
 /* sharded_optimizer_release_weights - with ZeRO and a bf16 copy, keep the f32 weights of this
  * rank's shards only and release the model's. Call it when the weights are loaded. */
-status sharded_optimizer_release_weights(struct sharded_optimizer *u);
+status sharded_optimizer_release_weights(struct sharded_optimizer *sharded);
 
-/* sharded_optimizer_weights - the f32 weights of this rank's shards and of its part of the frozen
- * weights; NULL: the model holds all weights. sharded_optimizer_weight_ranges describes their
- * positions. */
-float *sharded_optimizer_weights(const struct sharded_optimizer *u);
-const struct optimizer_range *sharded_optimizer_weight_ranges(const struct sharded_optimizer *u,
-                                                              int *count);
+/* sharded_optimizer_weights - return the f32 weights of this rank's shards and of its part of the
+ * frozen weights; NULL: the model holds all weights. sharded_optimizer_weight_ranges describes
+ * their positions. */
+float *sharded_optimizer_weights(const struct sharded_optimizer *sharded);
+const struct optimizer_range *
+sharded_optimizer_weight_ranges(const struct sharded_optimizer *sharded, int *count);
 
-/* sharded_optimizer_is_sharded - whether the data-parallel ranks hold different moments. */
-bool sharded_optimizer_is_sharded(const struct sharded_optimizer *u);
+/* sharded_optimizer_is_sharded - return whether the data-parallel ranks hold different moments. */
+bool sharded_optimizer_is_sharded(const struct sharded_optimizer *sharded);
 
 /* sharded_optimizer_sum_of_squares - sum the squares of the reduced gradients that this rank owns.
  * The sum over all ranks is the squared gradient norm.
  *
  * Order     after bucket_finish; waits for the device
- * Numerics  with deterministic order the total has the same bits for any number of data-parallel
+ * Numerics  with reproducible sums the total has the same bits for any number of data-parallel
  *           ranks */
-status sharded_optimizer_sum_of_squares(struct sharded_optimizer *u, struct exact_sum *out);
+status sharded_optimizer_sum_of_squares(struct sharded_optimizer *sharded, struct exact_sum *out);
 
 /* sharded_optimizer_require_finite - find the element that makes the gradient norm not finite,
  * among this rank's elements.
  *
  * Errors    STATUS_NOT_FINITE with the tensor and the element */
-status sharded_optimizer_require_finite(const struct sharded_optimizer *u);
+status sharded_optimizer_require_finite(const struct sharded_optimizer *sharded);
 
-/* sharded_optimizer_step - update the weights and start to gather them. Collective.
+/* sharded_optimizer_step - update the weights and start to gather them.
  *
  * Units     step: from 1; norm: of the gradient of the mean loss; scale: factor from summed to mean
  *           gradients
- * Order     a weight may be read after sharded_optimizer_wait_until has covered it */
-status sharded_optimizer_step(struct sharded_optimizer *u, int64_t step, double learning_rate,
+ * Order     collective; a weight may be read after sharded_optimizer_wait_until covers it */
+status sharded_optimizer_step(struct sharded_optimizer *sharded, int64_t step, double learning_rate,
                               double norm, double scale);
 
 /* sharded_optimizer_wait_until - wait until the weights [0, end) are gathered. Every rank must
  * call it, not necessarily at the same time. */
-status sharded_optimizer_wait_until(struct sharded_optimizer *u, int64_t end);
+status sharded_optimizer_wait_until(struct sharded_optimizer *sharded, int64_t end);
 
 /* sharded_optimizer_wait_all - wait until all weights are gathered. */
-status sharded_optimizer_wait_all(struct sharded_optimizer *u);
+status sharded_optimizer_wait_all(struct sharded_optimizer *sharded);
 
 /* ---- planned memory ---- */
 

@@ -27,29 +27,32 @@ status sharded_optimizer_create_from_session(struct session *s, int64_t micro_ba
         .bucket_elems = derive_bucket_elements(r),
         .micro_batches = micro_batches,
         .bf16_transport = r->parallel.reduce_dtype == PRECISION_BF16,
-        .deterministic_order = !r->parallel.reproducible ? 0
-                               : all < maximum           ? all
-                                                         : maximum,
+        .reproducible_micro_batches = !r->parallel.reproducible ? 0
+                                      : all < maximum           ? all
+                                                                : maximum,
     };
     return sharded_optimizer_create(&options, out);
 }
 
-status sharded_optimizer_weights_state(const struct session *s, const struct sharded_optimizer *u,
+status sharded_optimizer_weights_state(const struct session *s,
+                                       const struct sharded_optimizer *sharded,
                                        struct state_dict *out)
 {
-    if (sharded_optimizer_weights(u) == NULL) {
-        return state_dict_of_weights(s, NULL, NULL, out);
+    if (sharded_optimizer_weights(sharded) == NULL) {
+        return state_dict_create_session_weights(s, NULL, NULL, out);
     }
     struct state_dict_ranges shard = {.sharded = true};
-    shard.ranges = sharded_optimizer_weight_ranges(u, &shard.count);
-    return state_dict_of_weights(s, &shard, sharded_optimizer_weights(u), out);
+    shard.ranges = sharded_optimizer_weight_ranges(sharded, &shard.count);
+    return state_dict_create_session_weights(s, &shard, sharded_optimizer_weights(sharded), out);
 }
 
-status sharded_optimizer_moments_state(const struct session *s, const struct sharded_optimizer *u,
+status sharded_optimizer_moments_state(const struct session *s,
+                                       const struct sharded_optimizer *sharded,
                                        struct state_dict *out)
 {
-    const struct optimizer *o = sharded_optimizer_inner(u);
-    struct state_dict_ranges shard = {.sharded = sharded_optimizer_is_sharded(u)};
+    const struct optimizer *o = sharded_optimizer_inner(sharded);
+    struct state_dict_ranges shard = {.sharded = sharded_optimizer_is_sharded(sharded)};
     shard.ranges = optimizer_ranges(o, &shard.count);
-    return state_dict_of_moments(s, &shard, optimizer_moment1(o), optimizer_moment2(o), out);
+    return state_dict_create_session_moments(s, &shard, optimizer_moment1(o), optimizer_moment2(o),
+                                             out);
 }

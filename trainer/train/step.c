@@ -20,11 +20,12 @@ struct step {
     struct tensor hidden;             /* ... and the hidden states of the last one */
     struct batch_counts *rank_counts; /* [data-parallel ranks] */
     int64_t first_row;                /* this rank's first row in the packed global batch */
-    int64_t first_masked;             /* this rank's first output row in it */
+    int64_t first_output;             /* this rank's first output row in it */
     double example_weight;
-    struct batch batch; /* prefetched; its error is reported by the step before */
-    bool have_batch, last;
-    status fetched;                                 /* result of the prefetch */
+    struct batch batch; /* prefetched; its error is reported by the previous step */
+    bool has_batch;
+    bool is_last;      /* the batch is the last one of this rank in its step */
+    status read_error; /* of the prefetch */
     struct exact_sum sums[OBJECTIVE_SUMS], squares; /* of this rank, since the last reduction */
 };
 
@@ -125,12 +126,12 @@ static struct micro_batch get_micro_batch(const struct step *s, const struct bat
         .batch = batch,
         .device_batch = device_batch,
         .first_row = s->first_row + batch->first_row,
-        .first_output = s->first_masked + batch->first_masked,
+        .first_output = s->first_output + batch->outputs.first,
         .example_weight = s->example_weight,
     };
 }
 
-/* Runs a micro-batch whose sums go to a new slot of the readback. */
+/* Runs a micro-batch. Its sums go to a new slot of the readback. */
 static status run_micro_batch(struct step *s, struct micro_batch *m)
 {
     struct loss_slot *slot = NULL;
@@ -198,26 +199,26 @@ static status train_micro_batch(struct step *s, int64_t step, const struct batch
     m.has_hidden = s->collected == 1; /* the collect pass has run this micro-batch last */
     m.hidden = s->hidden;
     const struct kernels_graph_key key = {device_batch.inputs, device_batch.rows,
-                                          first + 2 * s->last + 4 * m.has_hidden};
+                                          first + 2 * s->is_last + 4 * m.has_hidden};
     TRY(kernels_graph_begin(k, &key));
     status result = run_micro_batch(s, &m);
     KEEP_FIRST(result, kernels_graph_end(k));
     return result;
 }
 
-static status fetch_batch(struct step *s)
+static status read_batch(struct step *s)
 {
     bool end = false;
     set_phase(s, "data");
-    s->fetched = loader_next(s->parts.loader, &s->batch, &s->last, &end);
-    if (s->fetched == STATUS_OK && end) {
-        s->fetched = status_raise(STATUS_INTERNAL, __FILE__, __LINE__, "the training data ended");
+    s->read_error = loader_next(s->parts.loader, &s->batch, &s->is_last, &end);
+    if (s->read_error == STATUS_OK && end) {
+        s->read_error = RAISE_STATUS(STATUS_INTERNAL, "the training data ended");
     }
-    if (s->fetched == STATUS_OK && s->batch.sequences > 0) {
-        s->fetched = batch_upload_begin(s->upload, &s->batch);
+    if (s->read_error == STATUS_OK && s->batch.sequences > 0) {
+        s->read_error = batch_upload_begin(s->upload, &s->batch);
     }
-    s->have_batch = true;
-    return s->fetched;
+    s->has_batch = true;
+    return s->read_error;
 }
 
 /* Counts the global batch before the first gradient of a step: the position of this rank's rows in
@@ -229,23 +230,23 @@ static status count_global_batch(struct step *s)
     if (!s->parts.objective->needs_global_counts) {
         return STATUS_OK;
     }
-    if (!s->have_batch) {
-        (void)fetch_batch(s);
+    if (!s->has_batch) {
+        (void)read_batch(s);
     }
-    struct batch_counts mine = {0}, all = {0};
-    if (s->fetched == STATUS_OK) {
-        mine = s->batch.rank_counts;
+    struct batch_counts own = {0}, total = {0};
+    if (s->read_error == STATUS_OK) {
+        own = s->batch.rank_counts;
     }
-    TRY(comm_all_gather_bytes(mesh->data, s->rank_counts, &mine, sizeof mine));
+    TRY(comm_all_gather_bytes(mesh->data, s->rank_counts, &own, sizeof own));
     for (int r = 0; r < comm_size(mesh->data); r++) {
         bool is_self = r == comm_rank(mesh->data) && !s->parts.reproducible;
-        s->first_row = is_self ? all.rows : s->first_row;
-        s->first_masked = is_self ? all.masked : s->first_masked;
-        all.rows += s->rank_counts[r].rows;
-        all.masked += s->rank_counts[r].masked;
-        all.examples += s->rank_counts[r].examples;
+        s->first_row = is_self ? total.rows : s->first_row;
+        s->first_output = is_self ? total.outputs : s->first_output;
+        total.rows += s->rank_counts[r].rows;
+        total.outputs += s->rank_counts[r].outputs;
+        total.examples += s->rank_counts[r].examples;
     }
-    s->example_weight = (double)all.masked / fmax(1, (double)all.examples);
+    s->example_weight = (double)total.outputs / fmax(1, (double)total.examples);
     return STATUS_OK;
 }
 
@@ -271,23 +272,23 @@ static status reduce_step_stats(struct step *s, double stats[STEP_STATS])
 /* The ranks of a tensor-parallel group run a micro-batch together or not at all. If *all_ready is
  * false and the result is STATUS_OK, another rank has no batch and reports its error at the step
  * reduction. */
-static status agree_on_batch(const struct step *s, status mine, bool *all_ready)
+static status agree_on_batch(const struct step *s, status read_error, bool *all_ready)
 {
-    double failed = mine != STATUS_OK;
+    double failed = read_error != STATUS_OK;
     TRY(comm_sum_doubles(s->parts.mesh.tensor, &failed, 1));
     *all_ready = failed == 0;
-    return mine;
+    return read_error;
 }
 
 /* Within a micro-batch the ranks of a tensor-parallel group wait for each other, so after an error
  * one of them cannot leave alone: the job ends. A loss that is not finite is the same on all of
  * them. */
-static status abort_if_tensor_parallel(const struct step *s, status mine)
+static status abort_if_tensor_parallel(const struct step *s, status result)
 {
-    if (mine != STATUS_OK && mine != STATUS_NOT_FINITE && comm_size(s->parts.mesh.tensor) > 1) {
-        comm_abort(s->parts.mesh.world, mine);
+    if (result != STATUS_OK && result != STATUS_NOT_FINITE && comm_size(s->parts.mesh.tensor) > 1) {
+        comm_abort(s->parts.mesh.world, result);
     }
-    return mine;
+    return result;
 }
 
 /* Accumulates the gradients of all micro-batches of this rank. */
@@ -296,17 +297,17 @@ static status accumulate_gradients(struct step *s, int64_t step, double sums[OBJ
 {
     for (bool last = false; !last;) {
         double start = clock_seconds();
-        if (!s->have_batch) {
-            (void)fetch_batch(s);
+        if (!s->has_batch) {
+            (void)read_batch(s);
         }
         out->data_seconds += clock_seconds() - start;
         bool all_ready = false;
-        TRY(agree_on_batch(s, s->fetched, &all_ready));
+        TRY(agree_on_batch(s, s->read_error, &all_ready));
         if (!all_ready) {
             return STATUS_OK;
         }
-        s->have_batch = false;
-        last = s->last;
+        s->has_batch = false;
+        last = s->is_last;
         if (s->batch.sequences > 0) {
             /* with reproducible sums the buckets accumulate each micro-batch separately */
             bool first = out->rows == 0 || s->parts.reproducible;
@@ -332,7 +333,7 @@ static status upload_now(struct step *s, const struct batch *batch, struct batch
 }
 
 /* Runs this rank's micro-batches without gradients, to collect the pairs of the global batch. */
-static status collect_rank(struct step *s, int64_t step, bool *known)
+static status collect_rank(struct step *s, int64_t step, bool *complete)
 {
     for (bool last = false, end = false; !last;) {
         struct batch batch = {0}, device_batch;
@@ -356,38 +357,39 @@ static status collect_rank(struct step *s, int64_t step, bool *known)
         s->hidden = m.hidden;
         s->collected++;
     }
-    *known = true;
+    *complete = true;
     return STATUS_OK;
 }
 
 /* Computes the loss gradients of all pairs of the global batch, before the first backward. Every
- * rank calls it, also after an error. *go: no rank has failed. */
-static status run_collect_pass(struct step *s, int64_t step, status mine, bool *go)
+ * rank calls it, also after an error. *all_ready: no rank has failed. */
+static status run_collect_pass(struct step *s, int64_t step, status pending_error, bool *all_ready)
 {
-    bool failed = false, known = false;
+    bool failed = false, complete = false;
     workspace_collect_begin(s->workspace);
     s->collected = 0;
-    if (mine == STATUS_OK) {
-        mine = collect_rank(s, step, &known);
+    status result = pending_error;
+    if (result == STATUS_OK) {
+        result = collect_rank(s, step, &complete);
     }
     set_phase(s, "collect pass");
-    TRY(workspace_gather(s->parts.mesh.data, s->workspace, s->parts.preference, known, &failed));
-    *go = !failed;
-    return mine;
+    TRY(workspace_gather(s->parts.mesh.data, s->workspace, s->parts.preference, complete, &failed));
+    *all_ready = !failed;
+    return result;
 }
 
 /* Adds the loss over a whole global batch of an evaluation. */
-static status evaluate_whole_batch(struct step *s, status mine, double sums[OBJECTIVE_SUMS])
+static status evaluate_whole_batch(struct step *s, status result, double sums[OBJECTIVE_SUMS])
 {
     const struct step_parts *p = &s->parts;
     bool failed = false;
-    TRY(workspace_gather(p->mesh.data, s->workspace, p->preference, mine == STATUS_OK, &failed));
+    TRY(workspace_gather(p->mesh.data, s->workspace, p->preference, result == STATUS_OK, &failed));
     double own[OBJECTIVE_SUMS] = {0};
     if (!failed && comm_rank(p->mesh.data) == 0) {
         workspace_add_batch_loss(s->workspace, own);
         add_sums(s, own, sums);
     }
-    return mine;
+    return result;
 }
 
 /* ---- the end of a step ---- */
@@ -407,41 +409,42 @@ static status apply_optimizer(struct step *s, int64_t step, double learning_rate
 }
 
 status step_train(struct step *s, int64_t step, double learning_rate,
-                  const double votes[STEP_VOTES], status before, bool more, struct step_result *out)
+                  const double votes[STEP_VOTES], status pending_error, bool has_next_step,
+                  struct step_result *out)
 {
     const struct step_parts *p = &s->parts;
     double start = clock_seconds(), stats[STEP_STATS] = {0};
     *out = (struct step_result){0};
 
     TRY(count_global_batch(s));
-    status mine = before;
-    bool go = true;
+    status result = pending_error;
+    bool all_ready = true;
     if (p->collect_loader != NULL) {
-        mine = run_collect_pass(s, step, mine, &go);
+        result = run_collect_pass(s, step, pending_error, &all_ready);
     }
-    if (mine == STATUS_OK && go) {
-        mine = accumulate_gradients(s, step, stats, out);
+    if (result == STATUS_OK && all_ready) {
+        result = accumulate_gradients(s, step, stats, out);
     }
     set_phase(s, "gradient reduction");
     TRY(bucket_finish(sharded_optimizer_buckets(p->optimizer)));
     /* The step waits for the device once, for the squares; the sums arrive with them. */
-    KEEP_FIRST(mine, loss_readback_begin_copy(s->readback));
-    KEEP_FIRST(mine, sharded_optimizer_sum_of_squares(p->optimizer, &s->squares));
-    KEEP_FIRST(mine, add_arrived_sums(s, stats));
+    KEEP_FIRST(result, loss_readback_begin_copy(s->readback));
+    KEEP_FIRST(result, sharded_optimizer_sum_of_squares(p->optimizer, &s->squares));
+    KEEP_FIRST(result, add_arrived_sums(s, stats));
     stats[STAT_SQUARES] = exact_value(&s->squares);
-    if (mine == STATUS_OK && more) {
-        double waiting = clock_seconds();
-        mine = fetch_batch(s);
-        out->data_seconds += clock_seconds() - waiting;
+    if (result == STATUS_OK && has_next_step) {
+        double wait_start = clock_seconds();
+        result = read_batch(s);
+        out->data_seconds += clock_seconds() - wait_start;
     }
     stats[STAT_TOKENS] = (double)out->tokens;
-    stats[STAT_ERRORS] = mine != STATUS_OK;
+    stats[STAT_ERRORS] = result != STATUS_OK;
     memcpy(stats + STAT_VOTES, votes, STEP_VOTES * sizeof *votes);
     set_phase(s, "step reduction");
     TRY(reduce_step_stats(s, stats));
 
     if (stats[STAT_ERRORS] > 0) {
-        return comm_agree(p->mesh.world, mine);
+        return comm_agree(p->mesh.world, result);
     }
     if (!isfinite(stats[STAT_SQUARES])) {
         return comm_agree(p->mesh.world, sharded_optimizer_require_finite(p->optimizer));
@@ -482,8 +485,8 @@ static status evaluate_rank(struct step *s, struct loader *loader, double sums[O
         struct batch batch = {0};
         bool all_ready = false;
         set_phase(s, "evaluation data");
-        status fetched = loader_next(loader, &batch, &last, end);
-        TRY(agree_on_batch(s, fetched, &all_ready));
+        status read_error = loader_next(loader, &batch, &last, end);
+        TRY(agree_on_batch(s, read_error, &all_ready));
         if (!all_ready) {
             return STATUS_OK;
         }
@@ -502,25 +505,25 @@ status step_evaluate(struct step *s, struct loader *loader, struct step_ballot *
     memset(sums, 0, OBJECTIVE_SUMS * sizeof *sums);
     for (bool end = false; !end;) {
         double stats[STEP_STATS] = {0};
-        bool whole = workspace_needs_whole_batch(s->workspace);
-        if (whole) {
+        bool needs_whole_batch = workspace_needs_whole_batch(s->workspace);
+        if (needs_whole_batch) {
             workspace_collect_begin(s->workspace);
         }
-        status mine = evaluate_rank(s, loader, stats, &end);
-        mine = whole ? evaluate_whole_batch(s, mine, stats) : mine;
-        if (mine == STATUS_OK && !isfinite(stats[OBJECTIVE_LOSS])) {
-            mine = status_raise(STATUS_NOT_FINITE, __FILE__, __LINE__,
-                                "the validation loss is %g; the weights are damaged, or "
-                                "optimizer.learning_rate is too high",
-                                stats[OBJECTIVE_LOSS]);
+        status result = evaluate_rank(s, loader, stats, &end);
+        result = needs_whole_batch ? evaluate_whole_batch(s, result, stats) : result;
+        if (result == STATUS_OK && !isfinite(stats[OBJECTIVE_LOSS])) {
+            result = RAISE_STATUS(STATUS_NOT_FINITE,
+                                  "the validation loss is %g; the weights are damaged, or "
+                                  "optimizer.learning_rate is too high",
+                                  stats[OBJECTIVE_LOSS]);
         }
-        stats[STAT_ERRORS] = mine != STATUS_OK;
+        stats[STAT_ERRORS] = result != STATUS_OK;
         if (ballot != NULL) {
             ballot->cast(ballot->user, stats + STAT_VOTES);
         }
         TRY(reduce_step_stats(s, stats));
         if (stats[STAT_ERRORS] > 0) {
-            return comm_agree(s->parts.mesh.world, mine);
+            return comm_agree(s->parts.mesh.world, result);
         }
         for (int i = 0; i < OBJECTIVE_SUMS; i++) {
             sums[i] += stats[i];

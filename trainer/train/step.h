@@ -51,19 +51,21 @@ struct step_result {
  * Errors    STATUS_INTERNAL out of memory; errors of the device */
 status step_create(const struct step_parts *parts, struct step **out);
 
-/* step_destroy - release it. Accepts NULL. */
+/* step_destroy - release a step and set *s to NULL. *s may be NULL. */
 status step_destroy(struct step **s);
 
-/* step_train - run one training step. Collective.
+/* step_train - run one training step.
+ *
+ * An error of this rank since the last step, pending_error, ends this step on all ranks. With
+ * has_next_step the first batch of the next step is prefetched before the reduction, so that an
+ * error in it ends this step.
  *
  * Units     step: number of the step, from 0
- * before    an error of this rank since the last step; it ends this step on all ranks
- * more      another step follows. Its first batch is prefetched before the reduction, so that an
- *           error in it ends this step
+ * Order     collective
  * Errors    STATUS_NOT_FINITE, before the weights change; STATUS_DATA from the loader; agreed on
  *           all ranks and printed once */
 status step_train(struct step *s, int64_t step, double learning_rate,
-                  const double votes[STEP_VOTES], status before, bool more,
+                  const double votes[STEP_VOTES], status pending_error, bool has_next_step,
                   struct step_result *out);
 
 /* Casts votes during an evaluation, at each reduction over the ranks. */
@@ -73,10 +75,12 @@ struct step_ballot {
     double votes[STEP_VOTES]; /* sums of the last reduction */
 };
 
-/* step_evaluate - sum the loss over all samples of a limited loader, on all ranks. Collective.
+/* step_evaluate - sum the loss over all samples of a limited loader, on all ranks.
  *
- * ballot    a vote to stop (VOTE_STOP, VOTE_WALL) ends the evaluation after the current global
- *           batch; the sums are then incomplete. NULL: no votes
+ * A vote to stop (VOTE_STOP, VOTE_WALL) ends the evaluation after the current global batch; the
+ * sums are then incomplete. Without votes, ballot is NULL.
+ *
+ * Order     collective
  * Errors    STATUS_NOT_FINITE; STATUS_DATA from the loader; agreed on all ranks and printed once */
 status step_evaluate(struct step *s, struct loader *loader, struct step_ballot *ballot,
                      double sums[OBJECTIVE_SUMS]);

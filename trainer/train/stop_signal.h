@@ -14,9 +14,9 @@
  * Errors    STATUS_INTERNAL */
 status stop_signal_watch(void);
 
-/* stop_signal_received - whether one of the signals has arrived. */
+/* stop_signal_received - return whether one of the signals has arrived. */
 bool stop_signal_received(void);
 
-/* stop_signal_from_launcher - whether mpirun is ending this process: it sends SIGTERM, and SIGKILL
- * one second later. */
+/* stop_signal_from_launcher - return whether mpirun is ending this process: it sends SIGTERM, and
+ * SIGKILL one second later. */
 bool stop_signal_from_launcher(void);

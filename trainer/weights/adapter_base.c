@@ -1,5 +1,6 @@
 #include "trainer/weights/adapter_base.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +24,8 @@ static status parse_recipe(const struct checkpoint_info *found, struct recipe *o
                         out);
 }
 
-status adapter_base_require_whole(const struct recipe *recipe, const struct checkpoint_info *found)
+status adapter_base_require_full_model(const struct recipe *recipe,
+                                       const struct checkpoint_info *found)
 {
     struct recipe saved;
     TRY(parse_recipe(found, &saved));
@@ -41,8 +43,8 @@ static status require_same_adapters(const struct recipe *r, const struct recipe 
 {
     if (r->adapter.rank != saved->adapter.rank) {
         return recipe_raise(r, STATUS_RECIPE, "adapter.rank",
-                            "%lld, but the adapters in %s have rank %lld",
-                            (long long)r->adapter.rank, folder, (long long)saved->adapter.rank);
+                            "%" PRId64 ", but the adapters in %s have rank %" PRId64,
+                            r->adapter.rank, folder, saved->adapter.rank);
     }
     bool same =
         r->adapter.alpha >= saved->adapter.alpha && r->adapter.alpha <= saved->adapter.alpha;
@@ -129,7 +131,8 @@ static status load_range(struct session *s, struct comm *world, const char *fold
                          enum parameter_subset subset, struct range range, float *weights)
 {
     struct state_dict dict = {0};
-    status result = comm_agree(world, state_dict_of_subset(s, subset, range, weights, &dict));
+    status result =
+        comm_agree(world, state_dict_create_session_subset(s, subset, range, weights, &dict));
     if (result == STATUS_OK) {
         result = checkpoint_load_subset(world, folder, &dict.tensor_set, 1);
     }
@@ -173,8 +176,7 @@ static status load_frozen(struct session *s, struct comm *world, const char *fol
     if (result == STATUS_OK && !device_is_host(s->device)) {
         host = malloc(bytes);
         result = host != NULL ? STATUS_OK
-                              : status_raise(STATUS_INTERNAL, __FILE__, __LINE__,
-                                             "out of memory to load %s", folder);
+                              : RAISE_STATUS(STATUS_INTERNAL, "out of memory to load %s", folder);
     }
     result = comm_agree(world, result);
     for (struct range block = fingerprint_next_block(trained, end);
@@ -192,16 +194,17 @@ static status load_frozen(struct session *s, struct comm *world, const char *fol
 static status load_task_head(struct session *s, struct comm *world, const char *folder)
 {
     bool has_task_head = model_get_config(s->model)->head != HEAD_LM;
-    struct range all = {0, model_elements(s->model)}, kept = {0, model_f32_elements(s->model)};
+    struct range all = {0, model_elements(s->model)}, with_f32 = {0, model_f32_elements(s->model)};
     struct state_dict dict = {0};
-    status result = comm_agree(world, state_dict_of_subset(s, SUBSET_BASE_MODEL, all, NULL, &dict));
+    status result =
+        comm_agree(world, state_dict_create_session_subset(s, SUBSET_BASE_MODEL, all, NULL, &dict));
     if (result == STATUS_OK) {
         result = checkpoint_check_tensors(world, folder, &dict.tensor_set, 1, has_task_head);
     }
     state_dict_destroy(&dict);
     TRY(result);
     return has_task_head
-               ? load_range(s, world, folder, SUBSET_TASK_HEAD, kept, model_weights(s->model))
+               ? load_range(s, world, folder, SUBSET_TASK_HEAD, with_f32, model_weights(s->model))
                : STATUS_OK;
 }
 

@@ -1,5 +1,6 @@
 #include "trainer/weights/fingerprint.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,8 +37,7 @@ void fingerprint_add_block(struct fingerprint *f, int number, const struct model
 
 void fingerprint_text(const struct fingerprint *f, char text[HASH_TEXT_BYTES])
 {
-    snprintf(text, HASH_TEXT_BYTES, "%016llx%016llx", (unsigned long long)f->sums[0],
-             (unsigned long long)f->sums[1]);
+    snprintf(text, HASH_TEXT_BYTES, "%016" PRIx64 "%016" PRIx64, f->sums[0], f->sums[1]);
 }
 
 static void add_sums(struct fingerprint *to, const struct fingerprint *from)

@@ -103,7 +103,7 @@ status weights_open_checkpoint(struct session *s, struct comm *world, const char
         result = adapter_base_load(s, world, false);
     }
     if (result == STATUS_OK) {
-        result = comm_agree(world, state_dict_of_weights(s, NULL, NULL, &weights));
+        result = comm_agree(world, state_dict_create_session_weights(s, NULL, NULL, &weights));
     }
     if (result == STATUS_OK) {
         result = checkpoint_load(world, found.folder, &weights.tensor_set, 1);

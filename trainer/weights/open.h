@@ -4,13 +4,15 @@
 #include "trainer/setup/session.h"
 
 /* weights_open_checkpoint - open the checkpoint at `path`, or the newest usable one of the run
- * folder `path`, and create a session with its model and tokenizer. One rank may read what many
- * have written. Collective.
+ * folder `path`, and create a session with its model and tokenizer.
  *
- * overrides settings "section.key=value" that replace those of the checkpoint's recipe
+ * Another number of ranks may have written the checkpoint. `overrides` are settings
+ * "section.key=value" that replace those of its recipe.
+ *
  * Units     rows: minimum capacity of a micro-batch in rows; the recipe's micro-batch and its
  *           number of positions are also lower limits
- * Errors    STATUS_NO_INPUT, STATUS_CHECKPOINT; agreed on all ranks */
+ * Order     collective
+ * Errors    STATUS_NO_INPUT, STATUS_CHECKPOINT; the same on all ranks */
 status weights_open_checkpoint(struct session *s, struct comm *world, const char *path,
                                char *const *overrides, int override_count, int64_t rows);
 

@@ -42,7 +42,7 @@ static status append_rectangle(struct state_dict *d, const char *prefix,
         .rows = rectangle->rows,
         .columns = rectangle->columns,
         .transposed = p->transposed,
-        .read_only = !written,
+        .load_only = !written,
         .data = data,
     };
     if (p->dimensions == 1) {
@@ -148,17 +148,17 @@ static status append_parameters(struct state_dict *d, const char *prefix,
     return STATUS_OK;
 }
 
-status state_dict_view_weights(const struct state_dict_layout *layout,
-                               const struct state_dict_ranges *ranges, float *weights,
-                               struct state_dict *out)
+status state_dict_create_weights(const struct state_dict_layout *layout,
+                                 const struct state_dict_ranges *ranges, float *weights,
+                                 struct state_dict *out)
 {
     *out = (struct state_dict){0};
     return finish_entries(append_parameters(out, "", layout, ranges, weights), "model", out);
 }
 
-status state_dict_view_moments(const struct state_dict_layout *layout,
-                               const struct state_dict_ranges *ranges, float *moment1,
-                               float *moment2, struct state_dict *out)
+status state_dict_create_moments(const struct state_dict_layout *layout,
+                                 const struct state_dict_ranges *ranges, float *moment1,
+                                 float *moment2, struct state_dict *out)
 {
     *out = (struct state_dict){0};
     status result = append_parameters(out, "exp_avg/", layout, ranges, moment1);
@@ -186,35 +186,38 @@ static struct state_dict_layout get_layout(const struct session *s, enum paramet
     return layout;
 }
 
-status state_dict_of_weights(const struct session *s, const struct state_dict_ranges *ranges,
-                             float *weights, struct state_dict *out)
+status state_dict_create_session_weights(const struct session *s,
+                                         const struct state_dict_ranges *ranges, float *weights,
+                                         struct state_dict *out)
 {
     bool adapters = s->recipe.adapter.type != ADAPTER_NONE;
     struct state_dict_layout layout = get_layout(s, adapters ? SUBSET_TRAINED : SUBSET_ALL);
     struct optimizer_range all = {.count = model_elements(s->model)};
     struct state_dict_ranges whole = {.ranges = &all, .count = 1};
-    TRY(state_dict_view_weights(&layout, ranges != NULL ? ranges : &whole,
-                                ranges != NULL ? weights : model_weights(s->model), out));
+    TRY(state_dict_create_weights(&layout, ranges != NULL ? ranges : &whole,
+                                  ranges != NULL ? weights : model_weights(s->model), out));
     set_device(s, out);
     return STATUS_OK;
 }
 
-status state_dict_of_subset(const struct session *s, enum parameter_subset subset,
-                            struct range elements, float *weights, struct state_dict *out)
+status state_dict_create_session_subset(const struct session *s, enum parameter_subset subset,
+                                        struct range elements, float *weights,
+                                        struct state_dict *out)
 {
     struct state_dict_layout layout = get_layout(s, subset);
     struct optimizer_range range = {.first = elements.first, .count = elements.count};
     struct state_dict_ranges ranges = {.ranges = &range, .count = 1};
-    TRY(state_dict_view_weights(&layout, &ranges, weights, out));
+    TRY(state_dict_create_weights(&layout, &ranges, weights, out));
     set_device(s, out);
     return STATUS_OK;
 }
 
-status state_dict_of_moments(const struct session *s, const struct state_dict_ranges *ranges,
-                             float *moment1, float *moment2, struct state_dict *out)
+status state_dict_create_session_moments(const struct session *s,
+                                         const struct state_dict_ranges *ranges, float *moment1,
+                                         float *moment2, struct state_dict *out)
 {
     struct state_dict_layout layout = get_layout(s, SUBSET_ALL);
-    TRY(state_dict_view_moments(&layout, ranges, moment1, moment2, out));
+    TRY(state_dict_create_moments(&layout, ranges, moment1, moment2, out));
     set_device(s, out);
     return STATUS_OK;
 }

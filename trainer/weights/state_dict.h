@@ -15,7 +15,7 @@ struct state_dict {
     struct checkpoint_tensor_set tensor_set;
     struct checkpoint_tensor *tensors;
     char (*names)[2 * MODEL_NAME_BYTES];
-    int capacity; /* entries that tensors and names have room for */
+    int capacity; /* allocated entries of tensors and names */
 };
 
 /* Selects parameters of a model. */
@@ -24,7 +24,7 @@ enum parameter_subset {
     SUBSET_TRAINED,    /* those that receive gradients */
     SUBSET_FROZEN,     /* those that do not */
     SUBSET_BASE_MODEL, /* all but the adapters */
-    SUBSET_TASK_HEAD   /* trained parameters of the base model, next to adapters */
+    SUBSET_TASK_HEAD   /* trained parameters that are not adapters */
 };
 
 /* The parameters of a rank. All ranks of a tensor-parallel group hold the replicated ones; exactly
@@ -44,40 +44,53 @@ struct state_dict_ranges {
     bool sharded;
 };
 
-/* state_dict_view_weights - describe weights as the tensors of the tensor set "model".
+/* state_dict_create_weights - describe weights as the tensor set "model".
  *
  * Memory    *out is released by state_dict_destroy and points into `weights`, which may be NULL if
  *           only shapes are needed
  * Errors    STATUS_INTERNAL out of memory */
-status state_dict_view_weights(const struct state_dict_layout *layout,
-                               const struct state_dict_ranges *ranges, float *weights,
-                               struct state_dict *out);
+status state_dict_create_weights(const struct state_dict_layout *layout,
+                                 const struct state_dict_ranges *ranges, float *weights,
+                                 struct state_dict *out);
 
-/* state_dict_view_moments - describe Adam moments as the tensors exp_avg/NAME and exp_avg_sq/NAME
- * of the tensor set "optimizer". Memory and errors as state_dict_view_weights. */
-status state_dict_view_moments(const struct state_dict_layout *layout,
-                               const struct state_dict_ranges *ranges, float *moment1,
-                               float *moment2, struct state_dict *out);
-
-/* state_dict_of_weights - describe the weights of a session as a checkpoint stores them. With
- * adapters, these are the trained parameters alone.
+/* state_dict_create_moments - describe Adam moments as the tensors exp_avg/NAME and exp_avg_sq/NAME
+ * of the tensor set "optimizer".
  *
- * ranges    the ranges of the flat buffer that `weights` holds (ZeRO); NULL: the model holds all
+ * Memory    as state_dict_create_weights
+ * Errors    as state_dict_create_weights */
+status state_dict_create_moments(const struct state_dict_layout *layout,
+                                 const struct state_dict_ranges *ranges, float *moment1,
+                                 float *moment2, struct state_dict *out);
+
+/* state_dict_create_session_weights - describe the weights of a session as a checkpoint stores
+ * them. With adapters, these are the trained parameters alone.
+ *
+ * `ranges` are the ranges of the flat buffer that `weights` holds under ZeRO. With NULL, all
+ * weights are taken from the model.
+ *
  * Memory    *out is released by state_dict_destroy and points into the weights
  * Errors    STATUS_INTERNAL out of memory */
-status state_dict_of_weights(const struct session *s, const struct state_dict_ranges *ranges,
-                             float *weights, struct state_dict *out);
+status state_dict_create_session_weights(const struct session *s,
+                                         const struct state_dict_ranges *ranges, float *weights,
+                                         struct state_dict *out);
 
-/* state_dict_of_moments - describe the Adam moments of this rank's ranges. Memory and errors as
- * state_dict_of_weights. */
-status state_dict_of_moments(const struct session *s, const struct state_dict_ranges *ranges,
-                             float *moment1, float *moment2, struct state_dict *out);
+/* state_dict_create_session_moments - describe the Adam moments of this rank's ranges.
+ *
+ * Memory    as state_dict_create_session_weights
+ * Errors    as state_dict_create_session_weights */
+status state_dict_create_session_moments(const struct session *s,
+                                         const struct state_dict_ranges *ranges, float *moment1,
+                                         float *moment2, struct state_dict *out);
 
-/* state_dict_of_subset - describe the elements of a subset of the parameters that lie in one range
- * of the flat buffer. The first element of the range is at `weights`. Memory and errors as
- * state_dict_of_weights. */
-status state_dict_of_subset(const struct session *s, enum parameter_subset subset,
-                            struct range elements, float *weights, struct state_dict *out);
+/* state_dict_create_session_subset - describe the parameters of a subset, as far as they lie in one
+ * range of the flat buffer.
+ *
+ * Shapes    weights f32 [elements.count]: the range; NULL if only shapes are needed
+ * Memory    as state_dict_create_session_weights
+ * Errors    as state_dict_create_session_weights */
+status state_dict_create_session_subset(const struct session *s, enum parameter_subset subset,
+                                        struct range elements, float *weights,
+                                        struct state_dict *out);
 
 /* state_dict_destroy - free the entries. The weights stay. */
 void state_dict_destroy(struct state_dict *d);

@@ -1,4 +1,4 @@
-/* A hash table from byte strings to integers, and an arena for the strings.
+/* A hash table from byte strings to integers.
  *
  * The table uses open addressing with linear probing and is at most 3/4 full. The hash is keyed
  * with random bits that each process draws once, so a file cannot provoke collisions. No output
@@ -10,21 +10,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
-
-/* Strings of any length, in blocks that never move. Zero-initialized is empty. */
-struct text_block;
-struct text_store {
-    struct text_block *blocks;
-};
-
-/* text_store_copy - copy a string into the store and append a NUL.
- *
- * Memory    *out is valid until text_store_free
- * Errors    STATUS_INTERNAL (out of memory) */
-status text_store_copy(struct text_store *store, const char *text, size_t bytes, const char **out);
-
-/* text_store_free - free all strings. */
-void text_store_free(struct text_store *store);
+#include "base/text_store.h"
 
 struct text_slot {
     const char *text; /* NULL: free slot */

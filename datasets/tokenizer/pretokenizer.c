@@ -1,5 +1,5 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
-#include "datasets/tokenizer/pretokenise.h"
+#include "datasets/tokenizer/pretokenizer.h"
 
 #include <pcre2.h>
 #include <stdlib.h>
@@ -55,25 +55,26 @@
 static const struct {
     const char *published;
     const char *pcre2;
-} patterns[PRETOKENISE_PATTERNS] = {
-    [PRETOKENISE_NONE] = {NULL, NULL},
-    [PRETOKENISE_GPT2] =
+} patterns[PRETOKENIZER_PATTERNS] = {
+    [PRETOKENIZER_NONE] = {NULL, NULL},
+    [PRETOKENIZER_GPT2] =
         {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
          "'s|'t|'re|'ve|'m|'ll|'d| ?[" LETTER "]+| ?[" NUMBER "]+|" SYMBOLS "|" SPACES_TAIL},
-    [PRETOKENISE_LLAMA3] =
+    [PRETOKENIZER_LLAMA3] =
         {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|"
          " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
          CONTRACTIONS "|" OPTIONAL_OTHER "[" LETTER "]+|[" NUMBER "]{1,3}|" SYMBOLS
                       "[\\r\\n]*|[" WHITE_SPACE "]*[\\r\\n]+|" SPACES_TAIL},
-    [PRETOKENISE_QWEN2] = {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|"
-                           " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-                           CONTRACTIONS "|" OPTIONAL_OTHER "[" LETTER "]+|[" NUMBER "]|" SYMBOLS
-                                        "[\\r\\n]*|[" WHITE_SPACE "]*[\\r\\n]+|" SPACES_TAIL},
-    [PRETOKENISE_CL100K] = {"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}{1,3}|"
-                            " ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+",
-                            "'(?i:[sdmt]|ll|ve|re)|" OPTIONAL_OTHER "+[" LETTER "]+|[" NUMBER
-                            "]{1,3}|" SYMBOLS "+[\\r\\n]*|[" WHITE_SPACE "]*[\\r\\n]|" SPACES_TAIL},
-    [PRETOKENISE_O200K] =
+    [PRETOKENIZER_QWEN2] = {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|"
+                            " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+                            CONTRACTIONS "|" OPTIONAL_OTHER "[" LETTER "]+|[" NUMBER "]|" SYMBOLS
+                                         "[\\r\\n]*|[" WHITE_SPACE "]*[\\r\\n]+|" SPACES_TAIL},
+    [PRETOKENIZER_CL100K] = {"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}{1,3}|"
+                             " ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+",
+                             "'(?i:[sdmt]|ll|ve|re)|" OPTIONAL_OTHER "+[" LETTER "]+|[" NUMBER
+                             "]{1,3}|" SYMBOLS "+[\\r\\n]*|[" WHITE_SPACE
+                             "]*[\\r\\n]|" SPACES_TAIL},
+    [PRETOKENIZER_O200K] =
         {"[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+"
          "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
          "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*"
@@ -84,11 +85,11 @@ static const struct {
                         "[\\r\\n/]*|[" WHITE_SPACE "]*[\\r\\n]+|" SPACES_TAIL},
 };
 
-struct pretokeniser {
+struct pretokenizer {
     pcre2_code *code; /* NULL: no pattern */
 };
 
-struct pretokenise_scanner {
+struct pretokenizer_scanner {
     const pcre2_code *code;
     pcre2_match_context *context;
     pcre2_match_data *match;
@@ -99,22 +100,22 @@ struct pretokenise_scanner {
     size_t valid_end; /* text[pos, valid_end) is UTF-8; equal to pos: not computed yet */
 };
 
-const char *pretokenise_published_regex(enum pretokenise_pattern pattern)
+const char *pretokenizer_published_regex(enum pretokenizer_pattern pattern)
 {
     return patterns[pattern].published;
 }
 
-enum pretokenise_pattern pretokenise_find_pattern(const char *published)
+enum pretokenizer_pattern pretokenizer_find_pattern(const char *published)
 {
-    for (int i = PRETOKENISE_NONE + 1; i < PRETOKENISE_PATTERNS; i++) {
+    for (int i = PRETOKENIZER_NONE + 1; i < PRETOKENIZER_PATTERNS; i++) {
         if (strcmp(patterns[i].published, published) == 0) {
-            return (enum pretokenise_pattern)i;
+            return (enum pretokenizer_pattern)i;
         }
     }
-    return PRETOKENISE_NONE;
+    return PRETOKENIZER_NONE;
 }
 
-size_t pretokenise_write_utf8(uint32_t code, char text[4])
+size_t pretokenizer_write_utf8(uint32_t code, char text[4])
 {
     if (code < 0x80) {
         text[0] = (char)code;
@@ -129,7 +130,7 @@ size_t pretokenise_write_utf8(uint32_t code, char text[4])
     return length;
 }
 
-size_t pretokenise_read_utf8(const char *text, size_t bytes, uint32_t *code)
+size_t pretokenizer_read_utf8(const char *text, size_t bytes, uint32_t *code)
 {
     const unsigned char *c = (const unsigned char *)text;
     if (bytes == 0) {
@@ -165,10 +166,10 @@ static void get_pcre2_message(int error, char text[128])
     }
 }
 
-status pretokeniser_create(enum pretokenise_pattern pattern, struct pretokeniser **out)
+status pretokenizer_create(enum pretokenizer_pattern pattern, struct pretokenizer **out)
 {
     *out = NULL;
-    struct pretokeniser *p = calloc(1, sizeof *p);
+    struct pretokenizer *p = calloc(1, sizeof *p);
     REQUIRE(p != NULL, STATUS_INTERNAL, "out of memory: a pre-tokenizer");
     if (patterns[pattern].pcre2 != NULL) {
         int error = 0;
@@ -190,7 +191,7 @@ status pretokeniser_create(enum pretokenise_pattern pattern, struct pretokeniser
     return STATUS_OK;
 }
 
-void pretokeniser_destroy(struct pretokeniser *p)
+void pretokenizer_destroy(struct pretokenizer *p)
 {
     if (p != NULL) {
         pcre2_code_free(p->code);
@@ -198,17 +199,17 @@ void pretokeniser_destroy(struct pretokeniser *p)
     }
 }
 
-status pretokenise_scanner_create(const struct pretokeniser *p, struct pretokenise_scanner **out)
+status pretokenizer_scanner_create(const struct pretokenizer *p, struct pretokenizer_scanner **out)
 {
     *out = NULL;
-    struct pretokenise_scanner *s = calloc(1, sizeof *s);
+    struct pretokenizer_scanner *s = calloc(1, sizeof *s);
     REQUIRE(s != NULL, STATUS_INTERNAL, "out of memory: a scanner");
     s->code = p->code;
     if (s->code != NULL) {
         s->context = pcre2_match_context_create(NULL);
         s->match = pcre2_match_data_create(1, NULL);
         if (s->context == NULL || s->match == NULL) {
-            pretokenise_scanner_destroy(s);
+            pretokenizer_scanner_destroy(s);
             RAISE(STATUS_INTERNAL, "out of memory: a scanner");
         }
         pcre2_set_match_limit(s->context, MATCH_LIMIT);
@@ -223,7 +224,7 @@ status pretokenise_scanner_create(const struct pretokeniser *p, struct pretokeni
     return STATUS_OK;
 }
 
-void pretokenise_scanner_destroy(struct pretokenise_scanner *s)
+void pretokenizer_scanner_destroy(struct pretokenizer_scanner *s)
 {
     if (s != NULL) {
         pcre2_match_context_free(s->context);
@@ -233,7 +234,7 @@ void pretokenise_scanner_destroy(struct pretokenise_scanner *s)
     }
 }
 
-void pretokenise_scanner_start(struct pretokenise_scanner *s, const char *text, size_t bytes)
+void pretokenizer_scanner_start(struct pretokenizer_scanner *s, const char *text, size_t bytes)
 {
     s->text = text;
     s->bytes = bytes;
@@ -254,7 +255,7 @@ static size_t find_valid_end(const char *text, size_t bytes, size_t pos)
             pos += 8;
         }
         uint32_t code;
-        size_t length = pretokenise_read_utf8(text + pos, bytes - pos, &code);
+        size_t length = pretokenizer_read_utf8(text + pos, bytes - pos, &code);
         if (length == 0) {
             return pos;
         }
@@ -266,13 +267,13 @@ static size_t find_valid_end(const char *text, size_t bytes, size_t pos)
 static size_t find_invalid_end(const char *text, size_t bytes, size_t pos)
 {
     uint32_t code;
-    while (pos < bytes && pretokenise_read_utf8(text + pos, bytes - pos, &code) == 0) {
+    while (pos < bytes && pretokenizer_read_utf8(text + pos, bytes - pos, &code) == 0) {
         pos++;
     }
     return pos;
 }
 
-static status scan_invalid(struct pretokenise_scanner *s, size_t *end)
+static status scan_invalid(struct pretokenizer_scanner *s, size_t *end)
 {
     *end = find_invalid_end(s->text, s->bytes, s->pos);
     s->pos = *end;
@@ -280,7 +281,7 @@ static status scan_invalid(struct pretokenise_scanner *s, size_t *end)
     return STATUS_OK;
 }
 
-status pretokenise_scanner_next(struct pretokenise_scanner *s, size_t *start, size_t *end)
+status pretokenizer_scanner_next(struct pretokenizer_scanner *s, size_t *start, size_t *end)
 {
     *start = s->pos;
     *end = s->bytes;

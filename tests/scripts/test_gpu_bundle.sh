@@ -70,10 +70,10 @@ done
 bireme --version || exit 1
 . /bireme/tests/trainer/tiny_training.sh
 run_ranks 2 0 train recipe.yaml
-losses run evaluate
-[ "$(losses run train | wc -l)" = 20 ] || fail "not 20 steps"
-run 78 train recipe.yaml model.num_head=3
-one_line 78 num_heads
+print_losses run evaluate
+[ "$(print_losses run train | wc -l)" = 20 ] || fail "not 20 steps"
+run_bireme 78 train recipe.yaml model.num_head=3
+expect_error num_heads
 echo "trained on two ranks"
 E2
 unshare --mount --pid --fork --kill-child --propagation private bash -euc '

@@ -1,15 +1,18 @@
 #!/bin/bash
-# A tiny BERT with dropout on the licence's sentence pairs: the same losses at any layout and after a resume, masks that
-# are filled, and commands for other models that say so.
+# A tiny BERT with dropout, trained on sentence pairs: equal losses at any layout and after a
+# resume; fill-mask; errors of commands for other models.
 . "$(dirname "$0")/tiny_training.sh"
 need_mpirun
 
-run 0 tokenizer train --type wordpiece --vocab-size 300 --input "$source/LICENSE" --output tok
-run 0 prepare --objective mlm --tokenizer tok --input "$source/LICENSE" --sequence-length 32 --validation-fraction 0.2 \
+run_bireme 0 tokenizer train --type wordpiece --vocab-size 300 --input "$source/LICENSE" \
+    --output tok
+run_bireme 0 prepare --objective mlm --tokenizer tok --input "$source/LICENSE" \
+    --sequence-length 32 --validation-fraction 0.2 \
     --output pairs
 cat >bert.yaml <<'YAML'
 objective: mlm
-model: {architecture: bert, num_layers: 2, hidden_size: 16, num_heads: 2, max_position_embeddings: 32, dropout: 0.1}
+model: {architecture: bert, num_layers: 2, hidden_size: 16, num_heads: 2,
+  max_position_embeddings: 32, dropout: 0.1}
 data: {tokenizer: tok, train: pairs/train-*.h5, validation: pairs/validation-*.h5}
 batch: {global_size: 6, micro_size: 2}
 optimizer: {learning_rate: 1.0e-3}
@@ -19,28 +22,29 @@ checkpoint: {every: 6}
 log: {every: 1}
 YAML
 
-run 0 train bert.yaml run_dir=one
-grep -q '"mlm_loss":5\.[67].*"nsp_accuracy"' one/metrics.jsonl || fail "the first loss is not about ln 300"
+run_bireme 0 train bert.yaml run_dir=one
+grep -q '"mlm_loss":5\.[67].*"nsp_accuracy"' one/metrics.jsonl ||
+    fail "the first loss is not about ln 300"
 run_ranks 2 0 train bert.yaml run_dir=two parallel.zero_stage=1
-same_losses one two 1e-5
+compare_losses one two 1e-5
 run_ranks 3 0 train bert.yaml run_dir=three parallel.zero_stage=2 batch.micro_size=1
-same_losses one three 1e-5
+compare_losses one three 1e-5
 run_ranks 2 0 train bert.yaml run_dir=tensor parallel.tensor=2 parallel.sequence=true
-same_losses one tensor 1e-5
-reproduced bert.yaml bits
+compare_losses one tensor 1e-5
+check_reproducible bert.yaml bits
 if has_bf16 bert.yaml; then
-    reproduced bert.yaml bits16 train.precision=bf16
+    check_reproducible bert.yaml bits-bf16 train.precision=bf16
 fi
 
 cp -r two again && rm -r again/final again/checkpoints/step-00000012
-run 0 train bert.yaml run_dir=again
-same_losses one again 1e-5
+run_bireme 0 train bert.yaml run_dir=again
+compare_losses one again 1e-5
 
-run 0 evaluate --checkpoint one --data 'pairs/validation-*.h5' --json
-grep -q '"mlm_accuracy"' out || fail "evaluate tells no mlm_accuracy"
-run 0 fill-mask --checkpoint one 'this [MASK] is [MASK]' --top-k 3 --json
+run_bireme 0 evaluate --checkpoint one --data 'pairs/validation-*.h5' --json
+grep -q '"mlm_accuracy"' out || fail "evaluate prints no mlm_accuracy"
+run_bireme 0 fill-mask --checkpoint one 'this [MASK] is [MASK]' --top-k 3 --json
 grep -q '"masks": *\[\[{.*\], *\[{' out || fail "two masks were not filled: $(cat out)"
-run 65 fill-mask --checkpoint one 'nothing is hidden'
-one_line 65 "no mask token"
-run 65 generate --checkpoint one --prompt this
-one_line 65 "fill-mask"
+run_bireme 65 fill-mask --checkpoint one 'nothing is hidden'
+expect_error "no mask token"
+run_bireme 65 generate --checkpoint one --prompt this
+expect_error "fill-mask"

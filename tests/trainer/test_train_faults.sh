@@ -1,15 +1,17 @@
 #!/bin/bash
-# `bireme train` where files fail: after each fault the right end, and the next start goes on to the same bits.
-# usage: test_train_faults.sh PART SHIM; SHIM is tests/shim/fault_shim.c. Parts:
+# `bireme train` with failing files: each fault ends the run with the right exit code, and the next
+# start resumes and ends with the same bits as a run without faults.
+# usage: test_train_faults.sh PART SHIM; SHIM is the library of tests/shim/fault_shim.c. Parts:
 #
-#   calls_odd, calls_even   a file call of a run that changes something fails (ENOSPC, EIO) or is the last
-#                (SIGKILL): some of them, with BIREME_FULL_SWEEP=1 all
-#   calls_2      likewise some calls of each rank of two
-#   full_disk    the run folder is on a disk (tmpfs) that is too small by more or less
-#   power_cut    the disk (ext4 in a file) is copied at random moments and whenever a step was told as saved:
-#                what the machine would find after a power cut then. Blocks that a disk reorders are not tried
+#   calls_odd, calls_even   a file call that changes a file fails (ENOSPC, EIO) or is the last one
+#                (SIGKILL): a sample of the calls, with BIREME_FULL_SWEEP=1 all of them
+#   calls_2      the same for each rank of two
+#   full_disk    the run folder is on disks (tmpfs) of different sizes that are too small
+#   power_cut    the disk (ext4 in a file) is copied at random moments and after saves. A copy is
+#                the state after a power cut at this moment, except that no blocks are reordered
 #
-# The last two mount, as root in a mount namespace of their own; skipped (77) where that is not permitted.
+# The last two parts mount file systems, as root in a separate mount namespace. They are skipped
+# (exit code 77) where that is not permitted.
 part=${1:-} shim=$(realpath "${2:?}")
 case $part in
 full_disk | power_cut)
@@ -25,107 +27,126 @@ esac
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 need_shim
 
-sed -i 's/num_layers: 2/num_layers: 1/; s/hidden_size: 32/hidden_size: 16/; s/max_steps: 20/max_steps: 4/
-    s/every: 10/every: 2/; s/keep: 3/keep: 1/; s/warmup_steps: 5/warmup_steps: 1/; s/log: .*/log: {every: 2, tensorboard: true}/' recipe.yaml
+sed -i 's/num_layers: 2/num_layers: 1/; s/hidden_size: 32/hidden_size: 16/
+    s/max_steps: 20/max_steps: 4/
+    s/every: 10/every: 2/; s/keep: 3/keep: 1/; s/warmup_steps: 5/warmup_steps: 1/
+    s/log: .*/log: {every: 2, tensorboard: true}/' recipe.yaml
 
-newest_saved() { # FILE: the newest step that was told as saved; 0: none
+# newest_saved FILE: print the newest step that the log reports as saved; 0 if there is none.
+newest_saved() {
     local step
     step=$(sed -n 's/^saved step \([0-9]*\) .*/\1/p' "$1" | tail -n 1)
     echo "${step:-0}"
 }
 
-# The next start: to the same end as the run WHOLE, from no earlier than the step that was told as saved.
-goes_on() { # RANKS WHOLE RUN SAVED STEPS [LOSABLE]
+# check_resume RANKS WHOLE RUN SAVED STEPS [LOSABLE]: start RUN again. It resumes from step SAVED or
+# later and ends with the same bits as the run WHOLE. With LOSABLE the metrics of the last step may
+# be missing.
+check_resume() {
     local from
     run_ranks "$1" 0 train recipe.yaml run_dir="$3" train.max_steps="$5"
-    from=$(sed -n 's/^resuming .*: step \([0-9]*\),.*/\1/p' told)
-    grep -q 'is finished' told || [ "${from:-0}" -ge "$4" ] || fail "step $4 was told as saved, step ${from:-0} is resumed"
-    ! grep -q '^W-CKPT-SKIP' told || fail 'a folder with a published name is damaged'
-    same_weights "$2" "$3" "$(printf '%08d' "$5")"
-    cmp "$2"/final/model-*00000-of-*.h5 "$3"/final/model-*00000-of-*.h5 || fail 'the final weights differ'
-    if [ -n "${6:-}" ]; then # the last step's line could not be written, and nobody trains that step again
+    from=$(sed -n 's/^resuming .*: step \([0-9]*\),.*/\1/p' stderr)
+    grep -q 'is finished' stderr || [ "${from:-0}" -ge "$4" ] ||
+        fail "step $4 was reported as saved, but step ${from:-0} is resumed"
+    ! grep -q '^W-CKPT-SKIP' stderr || fail 'a published checkpoint is damaged'
+    compare_weights "$2" "$3" "$(printf '%08d' "$5")"
+    cmp "$2"/final/model-*00000-of-*.h5 "$3"/final/model-*00000-of-*.h5 ||
+        fail 'the final weights differ'
+    if [ -n "${6:-}" ]; then # the line of the last step was not written
         cp "$3/metrics.jsonl" lines
         grep -F "\"event\":\"train\",\"step\":$5," "$2/metrics.jsonl" >last
         sed "/\"event\":\"train\",\"step\":$5,/d" lines | cat - last >"$3/metrics.jsonl"
     fi
-    same_losses "$2" "$3" 0
+    compare_losses "$2" "$3" 0
 }
 
 # ---- calls that fail ----
 
-# Run with the shim in rank VICTIM: call AT meets FAULT; 0: none. Its calls are in the file `calls`.
-struck() { # RANKS VICTIM FAULT AT RUN
-    local launcher=() shimmed=("LD_PRELOAD=$shim" FAULT_DIR=faulty "FAULT_DO=$3" "FAULT_AT=$4" FAULT_LOG=calls)
+# run_with_fault RANKS VICTIM FAULT AT RUN: train with the shim in rank VICTIM, with FAULT at call
+# AT (0: no fault). Set `code` and write the calls to the file `calls`.
+run_with_fault() {
+    local launcher=() shimmed=("LD_PRELOAD=$shim" FAULT_DIR=faulty "FAULT_DO=$3" "FAULT_AT=$4"
+        FAULT_LOG=calls)
     rm -rf "$5" calls
     if [ "$1" -gt 1 ]; then
-        launcher=(mpirun --oversubscribe --mca mpi_yield_when_idle 1 --mca odls_base_sigkill_timeout 0 -np "$1")
+        launcher=(mpirun --oversubscribe --mca mpi_yield_when_idle 1
+            --mca odls_base_sigkill_timeout 0 -np "$1")
         shimmed+=("FAULT_RANK=$2")
     fi
-    { timeout 50 "${launcher[@]}" env "${shimmed[@]}" "$program" train recipe.yaml run_dir="$5" >out 2>told; } 2>/dev/null
+    {
+        timeout 50 "${launcher[@]}" env "${shimmed[@]}" \
+            "$program" train recipe.yaml run_dir="$5" >out 2>stderr
+    } 2>/dev/null
     code=$?
 }
 
-right_end() { # FAULT CALL PLACE: of the run that was struck
+# check_end FAULT CALL PLACE: the run with the fault ended with the right exit code and error.
+check_end() {
     case $1:$code:$2 in
     kill:137:*) ;;
     kill:*) fail "a kill at $3 ($2) ended with $code" ;;
     *:74:*)
-        one_line 74 'E-WRITE'
-        grep -qE 'No space left|Input/output error' told || fail "the error at $3 ($2) gives no reason"
+        expect_error 'E-WRITE'
+        grep -qE 'No space left|Input/output error' stderr ||
+            fail "the error at $3 ($2) gives no reason"
         ;;
     *:0:open*.h5) ;; # HDF5 tries twice
-    # only what cleans up or tells who holds the lock may fail without ending the run
-    *:0:*) grep -qE '^W-(LOCK|CKPT-CLEAN)' told || fail "the error at $3 ($2) was told to nobody" ;;
+    # Errors of the clean-up and of the text in the lock file do not end the run.
+    *:0:*) grep -qE '^W-(LOCK|CKPT-CLEAN)' stderr || fail "the error at $3 ($2) is not reported" ;;
     *) fail "an error at $3 ($2) ended with $code" ;;
     esac
 }
 
-calls() { # RANKS STRIDE [FIRST]
-    local ranks=$1 stride=$2 tried=0 faults=(enospc eio kill) victim count at fault call losable saved
+# sweep_calls RANKS STRIDE [FIRST]: train with a fault at each STRIDE-th call of each rank.
+sweep_calls() {
+    local ranks=$1 stride=$2 tried=0 faults=(enospc eio kill) victim count at fault call losable \
+        saved
     [ "$ranks" = 1 ] || need_mpirun
     run_ranks "$ranks" 0 train recipe.yaml run_dir=whole
     for ((victim = 0; victim < ranks; victim++)); do
-        struck "$ranks" $victim '' 0 faulty
-        [ $code = 0 ] || fail "a run that is only counted ended with $code"
+        run_with_fault "$ranks" $victim '' 0 faulty
+        [ $code = 0 ] || fail "a run without a fault ended with $code"
         count=$(wc -l <calls)
         [ "$count" -gt 50 ] || fail "only $count calls of rank $victim were counted"
         for ((at = ${3:-1 + RANDOM % stride}; at <= count; at += stride)); do
             fault=${faults[RANDOM % 3]}
-            struck "$ranks" "$victim" "$fault" "$at" faulty
-            call=$(sed -n "s/^$at //p" calls) # two threads: not always the same one
-            if [ -z "$call" ]; then # this time there were fewer
-                [ $code = 0 ] || fail "an undisturbed run ended with $code"
+            run_with_fault "$ranks" "$victim" "$fault" "$at" faulty
+            call=$(sed -n "s/^$at //p" calls) # depends on the order of two threads
+            if [ -z "$call" ]; then # this run made fewer calls
+                [ $code = 0 ] || fail "a run without a fault ended with $code"
                 continue
             fi
-            right_end "$fault" "$call" "call $at of rank $victim"
-            saved=$(newest_saved told)
+            check_end "$fault" "$call" "call $at of rank $victim"
+            saved=$(newest_saved stderr)
             [[ $call == write*/metrics.jsonl ]] && losable=yes || losable=
-            goes_on "$ranks" whole faulty "$saved" 4 $losable
+            check_resume "$ranks" whole faulty "$saved" 4 $losable
             tried=$((tried + 1))
         done
     done
-    echo "$tried calls struck"
+    echo "$tried faults injected"
 }
 
-some() { # FEW MANY: the first; in a full sweep the second
+# choose_number SHORT FULL: print the first number, or the second one in a full sweep.
+choose_number() {
     [ -z "${BIREME_FULL_SWEEP:-}" ] && echo "$1" || echo "$2"
 }
 
-calls_odd() {
-    calls 1 "$(some 74 2)" $((1 + $(some 1 0) * 2 * (RANDOM % 37)))
+test_calls_odd() {
+    sweep_calls 1 "$(choose_number 74 2)" $((1 + $(choose_number 1 0) * 2 * (RANDOM % 37)))
 }
 
-calls_even() {
-    calls 1 "$(some 74 2)" $((2 + $(some 1 0) * 2 * (RANDOM % 37)))
+test_calls_even() {
+    sweep_calls 1 "$(choose_number 74 2)" $((2 + $(choose_number 1 0) * 2 * (RANDOM % 37)))
 }
 
-calls_2() {
-    calls 2 "$(some 131 23)"
+test_calls_2() {
+    sweep_calls 2 "$(choose_number 131 23)"
 }
 
 # ---- a disk that is too small ----
 
-can_mount() { # ARGUMENT...
+# mount_disk ARGUMENT...: mount a file system at `disk`; skip the test where that is not permitted.
+mount_disk() {
     mkdir -p disk
     trap 'umount disk 2>/dev/null; rm -rf "$folder"' EXIT
     mount "$@" disk 2>/dev/null || {
@@ -134,29 +155,30 @@ can_mount() { # ARGUMENT...
     }
 }
 
-full_disk() {
+test_full_disk() {
     local kib whole_kib filled=0 honest=0
-    run 0 train recipe.yaml run_dir=whole
+    run_bireme 0 train recipe.yaml run_dir=whole
     whole_kib=$(du -sk whole | cut -f1)
-    for ((kib = 8 + RANDOM % 8; kib < whole_kib + 200; kib += 1 + whole_kib / $(some 8 24))); do
-        can_mount -t tmpfs -o "size=${kib}k" none
-        honest=$((1 - honest)) # or the disk says that it has room enough, and it has not
+    for ((kib = 8 + RANDOM % 8; kib < whole_kib + 200; \
+        kib += 1 + whole_kib / $(choose_number 8 24))); do
+        mount_disk -t tmpfs -o "size=${kib}k" none
+        honest=$((1 - honest)) # 0: the shim reports more free space than there is
         if [ $honest = 1 ]; then
-            timeout 50 "$program" train recipe.yaml run_dir=disk/run >out 2>told
+            timeout 50 "$program" train recipe.yaml run_dir=disk/run >out 2>stderr
         else
             LD_PRELOAD=$shim FAULT_DIR=disk/run FAULT_FREE=1000000000 \
-                timeout 50 "$program" train recipe.yaml run_dir=disk/run >out 2>told
+                timeout 50 "$program" train recipe.yaml run_dir=disk/run >out 2>stderr
         fi
         code=$?
         if [ $code != 0 ]; then
             [ $code = 74 ] || fail "a disk of $kib KiB ended the run with $code"
-            one_line 74 'E-WRITE'
-            grep -qE 'No space left| are free' told || fail "a disk of $kib KiB: no reason"
+            expect_error 'E-WRITE'
+            grep -qE 'No space left| are free' stderr || fail "a disk of $kib KiB: no reason"
             filled=$((filled + 1))
         fi
-        saved=$(newest_saved told)
+        saved=$(newest_saved stderr)
         mount -o remount,size=64m disk
-        goes_on 1 whole disk/run "$saved" 4
+        check_resume 1 whole disk/run "$saved" 4
         umount disk
     done
     [ $filled -ge 4 ] || fail "only $filled disks were too small"
@@ -165,61 +187,66 @@ full_disk() {
 
 # ---- a power cut ----
 
-# A copy of the disk as it is now; the run stands still, and two equal copies prove that nothing else wrote.
-copy_disk() { # JOB NAME
+# copy_disk JOB NAME: copy the disk while the run is paused. Repeat the copy until the disk does not
+# change in the meantime.
+copy_disk() {
     kill -STOP "$1" 2>/dev/null
-    cp told "$2.told"
+    cp stderr "$2.stderr"
     local i
     for ((i = 0; i < 50; i++)); do
         cp --sparse=always image "$2"
         cmp -s image "$2" && break
     done
     kill -CONT "$1" 2>/dev/null
-    [ $i -lt 50 ] || fail 'the disk never came to rest'
+    [ $i -lt 50 ] || fail 'the disk changes all the time'
 }
 
-power_cut() { # BIREME_UNSYNCED=1: the program's fsync does nothing, and this must fail
+# With BIREME_UNSYNCED=1 the fsync of the program does nothing, and this test must fail.
+test_power_cut() {
     local steps=100 most cuts=0 seen=0 preload=() job i
     command -v mkfs.ext4 >/dev/null || {
         echo "skipped: no mkfs.ext4 (package e2fsprogs)"
         exit 77
     }
-    [ -z "${BIREME_UNSYNCED:-}" ] || preload=("LD_PRELOAD=$shim" FAULT_DIR=disk/run FAULT_DO=unsynced)
-    sed -i 's/checkpoint: {every: 2/checkpoint: {every: 5/; s/evaluate: {every: 2/evaluate: {every: 100/' recipe.yaml
-    run 0 train recipe.yaml run_dir=whole train.max_steps=$steps
-    most=$(some 8 24)
+    [ -z "${BIREME_UNSYNCED:-}" \
+        ] || preload=("LD_PRELOAD=$shim" FAULT_DIR=disk/run FAULT_DO=unsynced)
+    sed -i 's/checkpoint: {every: 2/checkpoint: {every: 5/
+        s/evaluate: {every: 2/evaluate: {every: 100/' recipe.yaml
+    run_bireme 0 train recipe.yaml run_dir=whole train.max_steps=$steps
+    most=$(choose_number 8 24)
     truncate -s 24M image
     mkfs.ext4 -q -F image
-    can_mount -o loop image
-    env "${preload[@]}" "$program" train recipe.yaml run_dir=disk/run train.max_steps=$steps >out 2>told &
+    mount_disk -o loop image
+    env "${preload[@]}" "$program" train recipe.yaml run_dir=disk/run train.max_steps=$steps >out \
+        2>stderr &
     job=$!
     while kill -0 $job 2>/dev/null && [ "$cuts" -lt "$most" ]; do
         if [ $((cuts % 2)) = 0 ]; then
             sleep "0.0$((RANDOM % 10))"
-        else # just after the next step was told
-            while kill -0 $job 2>/dev/null && [ "$(newest_saved told)" = "$seen" ]; do :; done
+        else # directly after the next save
+            while kill -0 $job 2>/dev/null && [ "$(newest_saved stderr)" = "$seen" ]; do :; done
         fi
         kill -0 $job 2>/dev/null || break
         copy_disk $job cut-$cuts
-        seen=$(newest_saved told)
+        seen=$(newest_saved stderr)
         cuts=$((cuts + 1))
     done
-    wait $job || fail "the run that was copied ended with $?"
+    wait $job || fail "the copied run ended with $?"
     umount disk
-    [ $cuts -ge 4 ] || fail "only $cuts copies were made before the run's end"
+    [ $cuts -ge 4 ] || fail "only $cuts copies were made before the end of the run"
     for ((i = 0; i < cuts; i++)); do
-        mount -o loop cut-$i disk || fail "copy $i is no file system"
-        goes_on 1 whole disk/run "$(newest_saved cut-$i.told)" $steps
+        mount -o loop cut-$i disk || fail "copy $i is not a file system"
+        check_resume 1 whole disk/run "$(newest_saved cut-$i.stderr)" $steps
         umount disk
     done
     echo "$cuts power cuts"
 }
 
 case $part in
-calls_odd | calls_even | calls_2 | full_disk | power_cut) $part ;;
+calls_odd | calls_even | calls_2 | full_disk | power_cut) "test_$part" ;;
 *)
     echo "no such part: $part" >&2
     exit 64
     ;;
 esac
-echo "$part: all as it should be"
+echo "$part: passed"

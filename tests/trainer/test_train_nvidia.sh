@@ -1,8 +1,8 @@
 #!/bin/bash
-# A whole training on shards of NVIDIA's BERT examples as they are, with LAMB and its schedule as in phase 1: shuffled, over
-# several epochs, on 1 and 2 ranks, resumed; with a model that they do not fit it says so.
+# Training on unconverted shards of NVIDIA's BERT examples, with LAMB and its schedule as in
+# phase 1: shuffled, several epochs, 1 and 2 ranks, resume, errors for a model that does not fit.
 #
-#   test_train_nvidia.sh MAKER
+#   test_train_nvidia.sh MAKER      MAKER is the program of nvidia_shards.c
 maker=$(realpath "$1")
 . "$(dirname "$0")/tiny_training.sh"
 need_mpirun
@@ -10,7 +10,8 @@ need_mpirun
 mkdir shards && "$maker" shards || exit 1
 cat >phase1.yaml <<'YAML'
 objective: mlm
-model: {architecture: bert, num_layers: 2, hidden_size: 16, num_heads: 2, max_position_embeddings: 32, vocab_size: 64, dropout: 0.1, initializer_range: 0.1}
+model: {architecture: bert, num_layers: 2, hidden_size: 16, num_heads: 2,
+  max_position_embeddings: 32, vocab_size: 64, dropout: 0.1, initializer_range: 0.1}
 data: {train: shards/train-*.hdf5, validation: shards/validation.hdf5, sequence_length: 32}
 mlm: {max_predictions: 5}
 batch: {global_size: 8, micro_size: 2}
@@ -22,21 +23,24 @@ checkpoint: {every: 12}
 log: {every: 1}
 YAML
 
-run 0 train phase1.yaml run_dir=one
-losses one train >told
-awk 'NR <= 8 { first += $2 } NR > 16 { last += $2 } END { exit !(last / 8 < first / 8 - 0.15) }' told || fail 'nothing was learnt'
-grep '"event":"evaluate","step":0,' one/metrics.jsonl | grep -Eq '"mlm_loss":4\.[0-9]' || fail 'the first loss is not about ln 64'
-[ "$(losses one train | cut -d' ' -f2 | sort -u | wc -l)" = 24 ] || fail 'steps repeat themselves'
+run_bireme 0 train phase1.yaml run_dir=one
+print_losses one train >stderr # fail prints this file
+awk 'NR <= 8 { first += $2 } NR > 16 { last += $2 }
+    END { exit !(last / 8 < first / 8 - 0.15) }' stderr || fail 'the loss does not decrease'
+grep '"event":"evaluate","step":0,' one/metrics.jsonl | grep -Eq '"mlm_loss":4\.[0-9]' ||
+    fail 'the first loss is not about ln 64'
+[ "$(print_losses one train | cut -d' ' -f2 | sort -u | wc -l)" = 24 ] ||
+    fail 'two steps have the same loss'
 run_ranks 2 0 train phase1.yaml run_dir=two parallel.zero_stage=1
-same_losses one two 1e-5
+compare_losses one two 1e-5
 cp -r two again && rm -r again/final again/checkpoints/step-00000024
-run 0 train phase1.yaml run_dir=again
-same_losses one again 1e-5
-run 0 train phase1.yaml run_dir=ordered data.shuffle=false train.max_steps=4
-losses one train | head -n 1 >a && losses ordered train | head -n 1 >b
-! cmp -s a b || fail 'the order is the same without a shuffle'
+run_bireme 0 train phase1.yaml run_dir=again
+compare_losses one again 1e-5
+run_bireme 0 train phase1.yaml run_dir=ordered data.shuffle=false train.max_steps=4
+print_losses one train | head -n 1 >a && print_losses ordered train | head -n 1 >b
+! cmp -s a b || fail 'data.shuffle changes nothing'
 
-run 65 train phase1.yaml run_dir=small model.vocab_size=32
-one_line 65 'shards/.*hdf5'
-run 65 train phase1.yaml run_dir=few mlm.max_predictions=3
-one_line 65 'has . predictions; at most 3'
+run_bireme 65 train phase1.yaml run_dir=small model.vocab_size=32
+expect_error 'shards/.*hdf5'
+run_bireme 65 train phase1.yaml run_dir=few mlm.max_predictions=3
+expect_error 'has . predictions; at most 3'

@@ -1,18 +1,26 @@
 #!/bin/bash
-# Fine-tuning tasks as users do them: rows into shards, a head on a pretrained model, the same losses at any layout of
-# ranks and after a resume, and a checkpoint that knows its labels.
+# Fine-tuning tasks from rows to a checkpoint: shards, a head on a pretrained model, equal losses at
+# any layout and after a resume, stored labels.
 . "$(dirname "$0")/tiny_training.sh"
 
-# Texts whose label is a word of theirs, from a fixed sequence of numbers; a third of them has a second text.
+# make_rows: write the rows of each task. The last word of a text is its label; every third text
+# has a second text.
 make_rows() {
-    awk 'BEGIN { split("the list of files and user system answer license work source object form", w, " "); x = 7
+    awk 'BEGIN {
+        split("the list of files and user system answer license work source object form", w, " ")
+        x = 7
         for (i = 0; i < 120; i++) {
             text = ""
-            for (j = 0; j < 4 + i % 5; j++) { x = (x * 1103 + 12345) % 65536; text = text w[x % 13 + 1] " " }
+            for (j = 0; j < 4 + i % 5; j++) {
+                x = (x * 1103 + 12345) % 65536
+                text = text w[x % 13 + 1] " "
+            }
             label = x % 3
             text = text (label == 0 ? "red" : label == 1 ? "green" : "blue")
-            pair = i % 3 == 0 ? ", \"text_pair\": \"" w[i % 13 + 1] " and " w[i % 7 + 1] "\"" : ""
-            printf "{\"text\": \"%s\"%s, \"label\": \"%s\"}\n", text, pair, label == 0 ? "r" : label == 1 ? "g" : "b" > "rows.jsonl"
+            pair = ""
+            if (i % 3 == 0) pair = ", \"text_pair\": \"" w[i % 13 + 1] " and " w[i % 7 + 1] "\""
+            printf "{\"text\": \"%s\"%s, \"label\": \"%s\"}\n", text, pair,
+                label == 0 ? "r" : label == 1 ? "g" : "b" > "rows.jsonl"
             printf "{\"text\": \"%s\", \"label\": %s}\n", text, label / 2 - 0.25 > "numbers.jsonl"
             n = split(text, t, " ")
             tokens = tags = ""
@@ -21,48 +29,59 @@ make_rows() {
                 tags = tags (j > 1 ? ", " : "") "\"" (j == n ? "colour" : "other") "\""
             }
             printf "{\"tokens\": [%s], \"labels\": [%s]}\n", tokens, tags > "words.jsonl"
-            printf "{\"question\": \"which\", \"context\": \"%s\", \"answer\": \"%s\", \"answer_start\": %d}\n", text, t[n], length(text) - length(t[n]) > "answers.jsonl"
-            printf "{\"text\": \"%s\", \"choices\": [\"red\", \"green\", \"blue\"], \"label\": %d}\n", text, label > "choices.jsonl"
-            printf "{\"text\": \"%s\", \"text_pair\": \"%s %s\"}\n", text, t[n], t[1] > "pairs.jsonl"
+            printf "{\"question\": \"which\", \"context\": \"%s\", ", text > "answers.jsonl"
+            printf "\"answer\": \"%s\", \"answer_start\": %d}\n", t[n],
+                length(text) - length(t[n]) > "answers.jsonl"
+            printf "{\"text\": \"%s\", \"choices\": [\"red\", \"green\", \"blue\"], ",
+                text > "choices.jsonl"
+            printf "\"label\": %d}\n", label > "choices.jsonl"
+            printf "{\"text\": \"%s\", \"text_pair\": \"%s %s\"}\n", text, t[n],
+                t[1] > "pairs.jsonl"
         } }'
 }
 
 prepare_rows() { # OBJECTIVE ROWS TOKENIZER FOLDER
-    run 0 prepare --objective "$1" --tokenizer "$3" --input "$2" --output "$4" --validation-fraction 0.2 --sequence-length 24
+    run_bireme 0 prepare --objective "$1" --tokenizer "$3" --input "$2" --output "$4" \
+        --validation-fraction 0.2 --sequence-length 24
 }
 
 make_wordpiece() {
-    run 0 tokenizer train --type wordpiece --vocab-size 120 --input rows.jsonl --output pieces
+    run_bireme 0 tokenizer train --type wordpiece --vocab-size 120 --input rows.jsonl \
+        --output pieces
 }
 
-bert=(model.architecture=bert model.num_heads=4 data.tokenizer=pieces data.sequence_length=24 optimizer.learning_rate=3e-3
+common=(model.num_heads=4 data.sequence_length=24 optimizer.learning_rate=3e-3
     checkpoint.every=0 train.max_steps=8)
-gpt=(model.num_heads=4 data.sequence_length=24 optimizer.learning_rate=3e-3 checkpoint.every=0 train.max_steps=8)
+bert=(model.architecture=bert data.tokenizer=pieces "${common[@]}")
+gpt=("${common[@]}")
 
-# Dropout included: also a head's is a function of the example's place in the global batch.
-layouts() {
+# Equal losses at any layout, with dropout: the dropout of a head depends only on the position of
+# the example in the global batch.
+test_layouts() {
     need_mpirun
     make_rows
     make_wordpiece
     prepare_rows classify rows.jsonl pieces labels
     prepare_rows regress numbers.jsonl tokenizer numbers
-    local labels=(train recipe.yaml objective=classify 'data.train=labels/train-*.h5' 'data.validation=labels/validation-*.h5' "${bert[@]}")
-    local numbers=(train recipe.yaml objective=regress 'data.train=numbers/train-*.h5' 'data.validation=numbers/validation-*.h5' "${gpt[@]}")
-    run 0 "${labels[@]}" run_dir=one
-    run 0 "${labels[@]}" run_dir=dry model.dropout=0
-    ! (same_losses one dry 1e-5 2>/dev/null) || fail 'dropout changes nothing'
-    run 0 "${labels[@]}" run_dir=small batch.micro_size=2
-    same_losses one small 1e-5
-    reproduced recipe.yaml bits "${labels[@]:2}" train.max_steps=6 checkpoint.every=6
-    run 0 "${numbers[@]}" run_dir=number
+    local labels=(train recipe.yaml objective=classify 'data.train=labels/train-*.h5'
+        'data.validation=labels/validation-*.h5' "${bert[@]}")
+    local numbers=(train recipe.yaml objective=regress 'data.train=numbers/train-*.h5'
+        'data.validation=numbers/validation-*.h5' "${gpt[@]}")
+    run_bireme 0 "${labels[@]}" run_dir=one
+    run_bireme 0 "${labels[@]}" run_dir=no_dropout model.dropout=0
+    ! (compare_losses one no_dropout 1e-5 2>/dev/null) || fail 'dropout changes nothing'
+    run_bireme 0 "${labels[@]}" run_dir=small batch.micro_size=2
+    compare_losses one small 1e-5
+    check_reproducible recipe.yaml bits "${labels[@]:2}" train.max_steps=6 checkpoint.every=6
+    run_bireme 0 "${numbers[@]}" run_dir=number
     local ranks more
     while read -r ranks more; do
         # shellcheck disable=SC2086
         run_ranks "$ranks" 0 "${labels[@]}" run_dir=more $more
-        same_losses one more 1e-5
+        compare_losses one more 1e-5
         # shellcheck disable=SC2086
         run_ranks "$ranks" 0 "${numbers[@]}" run_dir=more $more --resume never
-        same_losses number more 1e-5
+        compare_losses number more 1e-5
         rm -rf more
     done <<END
 3 parallel.zero_stage=2
@@ -71,8 +90,8 @@ layouts() {
 END
 }
 
-# Every other objective: one rank, two with ZeRO, two that share the model, and other micro-batches.
-objectives() {
+# The other objectives: one rank, two with ZeRO, two with tensor parallelism, other micro-batches.
+test_objectives() {
     need_mpirun
     make_rows
     make_wordpiece
@@ -81,14 +100,18 @@ objectives() {
         prepare_rows "$objective" "$rows" pieces "$objective"
         local task=(train recipe.yaml "objective=$objective" "data.train=$objective/train-*.h5"
             "data.validation=$objective/validation-*.h5" "${bert[@]}" model.dropout=0.1)
-        run 0 "${task[@]}" "run_dir=$objective-1" evaluate.batches=null
-        run 0 evaluate --checkpoint "$objective-1" --data "$objective/validation-*.h5" --json
-        losses "$objective-1" evaluate | tail -1 | awk -v got="$(sed -nE 's/.*"loss": *([0-9.e-]+).*/\1/p' out)" \
-            '{ d = $2 - got; exit !(d < 1e-5 && d > -1e-5) }' || fail "evaluate $objective: $(cat out)"
-        run_ranks 2 0 "${task[@]}" "run_dir=$objective-2" evaluate.batches=null parallel.zero_stage=1 batch.micro_size=2
-        same_losses "$objective-1" "$objective-2" 1e-5
-        run_ranks 2 0 "${task[@]}" "run_dir=$objective-t" evaluate.batches=null parallel.tensor=2 parallel.sequence=true
-        same_losses "$objective-1" "$objective-t" 1e-5
+        run_bireme 0 "${task[@]}" "run_dir=$objective-1" evaluate.batches=null
+        run_bireme 0 evaluate --checkpoint "$objective-1" --data "$objective/validation-*.h5" --json
+        print_losses "$objective-1" evaluate | tail -1 |
+            awk -v got="$(sed -nE 's/.*"loss": *([0-9.e-]+).*/\1/p' out)" \
+            '{ d = $2 - got; exit !(d < 1e-5 && d > -1e-5) }' ||
+            fail "evaluate $objective: $(cat out)"
+        run_ranks 2 0 "${task[@]}" "run_dir=$objective-2" evaluate.batches=null \
+            parallel.zero_stage=1 batch.micro_size=2
+        compare_losses "$objective-1" "$objective-2" 1e-5
+        run_ranks 2 0 "${task[@]}" "run_dir=$objective-t" evaluate.batches=null parallel.tensor=2 \
+            parallel.sequence=true
+        compare_losses "$objective-1" "$objective-t" 1e-5
     done <<END
 classify_tokens words.jsonl
 answer answers.jsonl
@@ -97,53 +120,65 @@ embed pairs.jsonl
 END
 }
 
-# A pretrained body, another head; the checkpoint knows its labels; the wrong shards and the wrong commands are refused.
-checkpoint() {
+# A new head on a pretrained encoder; the checkpoint stores the labels; wrong shards and wrong
+# commands are refused.
+test_checkpoint() {
     make_rows
     make_wordpiece
-    run 0 prepare --objective mlm --tokenizer pieces --input "$source/LICENSE" --output text --sequence-length 24
+    run_bireme 0 prepare --objective mlm --tokenizer pieces --input "$source/LICENSE" \
+        --output text --sequence-length 24
     prepare_rows classify rows.jsonl pieces labels
-    run 0 train recipe.yaml objective=mlm 'data.train=text/train-*.h5' data.validation=null evaluate.every=0 run_dir=body "${bert[@]}"
-    local labels=(train recipe.yaml objective=classify 'data.train=labels/train-*.h5' 'data.validation=labels/validation-*.h5' "${bert[@]}"
-        evaluate.batches=null run_dir=head)
-    run 0 "${labels[@]}" model.init_from=body checkpoint.every=4
-    grep -q 'cls.predictions.transform.dense.weight of body/final is ignored' told || fail 'the old head is not told'
-    grep -q 'classifier.weight is initialized at random' told || fail 'the new head is not told'
-    ! grep -q 'pooler.*is initialized at random' told || fail 'the pooler was not taken'
-    [ "$(cat head/final/tokenizer/labels.json)" = '["b", "g", "r"]' ] || fail "labels: $(cat head/final/tokenizer/labels.json)"
-    grep -q '^  num_labels: 3' head/recipe.yaml || fail 'the resolved recipe does not tell the labels'
+    run_bireme 0 train recipe.yaml objective=mlm 'data.train=text/train-*.h5' \
+        data.validation=null evaluate.every=0 run_dir=encoder "${bert[@]}"
+    local labels=(train recipe.yaml objective=classify 'data.train=labels/train-*.h5'
+        'data.validation=labels/validation-*.h5' "${bert[@]}" evaluate.batches=null run_dir=head)
+    run_bireme 0 "${labels[@]}" model.init_from=encoder checkpoint.every=4
+    grep -q 'cls.predictions.transform.dense.weight of encoder/final is ignored' stderr ||
+        fail 'the ignored head is not reported'
+    grep -q 'classifier.weight is initialized at random' stderr ||
+        fail 'the new head is not reported'
+    ! grep -q 'pooler.*is initialized at random' stderr || fail 'the pooler was not loaded'
+    [ "$(cat head/final/tokenizer/labels.json)" = '["b", "g", "r"]' ] ||
+        fail "labels: $(cat head/final/tokenizer/labels.json)"
+    grep -q '^  num_labels: 3' head/recipe.yaml ||
+        fail 'the resolved recipe does not contain the number of labels'
     cp -r head whole
     rm -rf head/final head/checkpoints/step-00000008
-    run 0 "${labels[@]}" model.init_from=body checkpoint.every=4
-    same_losses whole head 0
-    run 0 evaluate --checkpoint head --data 'labels/validation-*.h5' --json
-    losses head evaluate | tail -1 | awk -v got="$(sed -nE 's/.*"loss": *([0-9.e-]+).*/\1/p' out)" \
+    run_bireme 0 "${labels[@]}" model.init_from=encoder checkpoint.every=4
+    compare_losses whole head 0
+    run_bireme 0 evaluate --checkpoint head --data 'labels/validation-*.h5' --json
+    print_losses head evaluate | tail -1 |
+        awk -v got="$(sed -nE 's/.*"loss": *([0-9.e-]+).*/\1/p' out)" \
         '{ d = $2 - got; exit !(d < 1e-5 && d > -1e-5) }' || fail "evaluate: $(cat out)"
     grep -q '"accuracy"' out || fail 'no accuracy'
-    run 0 prepare --objective classify --tokenizer pieces --input rows.jsonl --output turned --labels r,g,b --sequence-length 24
-    run 65 evaluate --checkpoint head --data 'turned/train-*.h5'
-    one_line - 'in another order'
-    run 0 export --checkpoint head --output folder
-    grep -q '"architectures": \["BertForSequenceClassification"\]' folder/config.json || fail "$(cat folder/config.json)"
-    grep -q '"id2label": {"0":"b","1":"g","2":"r"}' folder/config.json || fail "$(cat folder/config.json)"
-    run 0 inspect labels/train-00000-of-00001.h5
+    run_bireme 0 prepare --objective classify --tokenizer pieces --input rows.jsonl \
+        --output reordered --labels r,g,b --sequence-length 24
+    run_bireme 65 evaluate --checkpoint head --data 'reordered/train-*.h5'
+    expect_error 'in another order'
+    run_bireme 0 export --checkpoint head --output folder
+    grep -q '"architectures": \["BertForSequenceClassification"\]' folder/config.json ||
+        fail "config.json: $(cat folder/config.json)"
+    grep -q '"id2label": {"0":"b","1":"g","2":"r"}' folder/config.json ||
+        fail "config.json: $(cat folder/config.json)"
+    run_bireme 0 inspect labels/train-00000-of-00001.h5
     grep -q '^labels  *3: \["b", "g", "r"\]' out || fail "inspect: $(cat out)"
-    run 0 plan "${labels[@]:1}" --json
+    run_bireme 0 plan "${labels[@]:1}" --json
     grep -q '"num_labels": *3' out || fail "plan: $(grep labels out)"
-    run 69 bench step "${labels[@]:1}"
-    run 65 generate --checkpoint head --prompt the
-    one_line - 'does not predict next tokens'
-    run 78 "${labels[@]}" run_dir=wrong model.num_labels=2
-    one_line - 'labels/train-\*.h5 has 3 labels'
-    run 65 train recipe.yaml 'data.train=labels/train-*.h5' data.tokenizer=pieces data.validation=null evaluate.every=0
-    one_line - "examples of the kind 'classify'"
+    run_bireme 69 bench step "${labels[@]:1}"
+    run_bireme 65 generate --checkpoint head --prompt the
+    expect_error 'does not predict next tokens'
+    run_bireme 78 "${labels[@]}" run_dir=wrong model.num_labels=2
+    expect_error 'labels/train-\*.h5 has 3 labels'
+    run_bireme 65 train recipe.yaml 'data.train=labels/train-*.h5' data.tokenizer=pieces \
+        data.validation=null evaluate.every=0
+    expect_error "examples of the kind 'classify'"
 }
 
 case ${1:-} in
-layouts | objectives | checkpoint) "$1" ;;
+layouts | objectives | checkpoint) "test_$1" ;;
 *)
     echo "no such part: ${1:-}" >&2
     exit 64
     ;;
 esac
-echo "$1: all as it should be"
+echo "$1: passed"

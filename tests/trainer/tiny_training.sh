@@ -1,41 +1,49 @@
 #!/bin/bash
-# What the tests of `bireme train` share: a tiny corpus (the licence's text), a recipe that takes 0.1 s, how to
-# run it and what to compare. Sourced; the shell then stands in a folder of its own, removed at its end.
+# Functions of the shell tests of the program; sourced. Makes a temporary folder with a tokenizer
+# and shards of the licence's text and a recipe that trains in 0.1 s, and changes to this folder.
+# The functions write the output of the program to the files `out` and `stderr`.
 set -u
 program=${BIREME_PROGRAM:?} source=${BIREME_SOURCE_DIR:?}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder" || exit 1
 export OMP_NUM_THREADS=1
-# The thread sanitizer does not see OpenMP's barriers; on one core, one rank has one thread.
+# The thread sanitizer does not support OpenMP's barriers; on one core, a rank has one thread.
 one_core=()
-[ -z "${TSAN_OPTIONS:-}" ] || one_core=(taskset -c "$(taskset -pc $$ | sed 's/.*: *\([0-9]*\).*/\1/')")
+[ -z "${TSAN_OPTIONS:-}" ] ||
+    one_core=(taskset -c "$(taskset -pc $$ | sed 's/.*: *\([0-9]*\).*/\1/')")
 
+# fail TEXT: end the test; print the text and the file `stderr`.
 fail() {
-    echo "failed: $1; told:" >&2
-    cat told >&2
+    echo "failed: $1; stderr:" >&2
+    cat stderr >&2
     exit 1
 }
 
-run_seconds=50 # at most
+run_seconds=50 # time limit of run_bireme
 
-run() { # CODE ARGUMENT...: the program must end with this code
-    local wanted=$1
+# run_bireme CODE ARGUMENT...: run the program, which must end with this code.
+run_bireme() {
+    local expected=$1
     shift
-    timeout $run_seconds "${one_core[@]}" "$program" "$@" >out 2>told
+    timeout $run_seconds "${one_core[@]}" "$program" "$@" >out 2>stderr
     local code=$?
-    [ "$code" = "$wanted" ] || fail "bireme $* ended with $code instead of $wanted"
+    [ "$code" = "$expected" ] || fail "bireme $* ended with $code instead of $expected"
 }
 
-run_ranks() { # RANKS CODE ARGUMENT...
-    local ranks=$1 wanted=$2
+# run_ranks RANKS CODE ARGUMENT...: the same on several ranks.
+run_ranks() {
+    local ranks=$1 expected=$2
     shift 2
-    [ "$ranks" != 1 ] || { run "$wanted" "$@" && return; }
-    timeout 50 mpirun --oversubscribe --mca mpi_yield_when_idle 1 -np "$ranks" "$program" "$@" >out 2>told
+    [ "$ranks" != 1 ] || { run_bireme "$expected" "$@" && return; }
+    timeout 50 mpirun --oversubscribe --mca mpi_yield_when_idle 1 -np "$ranks" \
+        "$program" "$@" >out 2>stderr
     local code=$?
-    [ "$code" = "$wanted" ] || fail "mpirun -np $ranks bireme $* ended with $code instead of $wanted"
+    [ "$code" = "$expected" ] ||
+        fail "mpirun -np $ranks bireme $* ended with $code instead of $expected"
 }
 
+# need_mpirun: skip the test without MPI.
 need_mpirun() {
     command -v mpirun >/dev/null && "$program" --version | grep -q '^MPI  *MPI' || {
         echo "skipped: no mpirun, or built without MPI"
@@ -43,34 +51,39 @@ need_mpirun() {
     }
 }
 
-has_bf16() { # RECIPE: whether this processor trains it in bf16; prints where it does not
-    "$program" plan "$1" train.precision=bf16 >out 2>told && return
-    grep -q '^E-UNAVAILABLE .*precision bf16' told || fail 'no plan in bf16'
+# has_bf16 RECIPE: whether this processor trains the recipe in bf16.
+has_bf16() {
+    "$program" plan "$1" train.precision=bf16 >out 2>stderr && return
+    grep -q '^E-UNAVAILABLE .*precision bf16' stderr || fail 'no plan in bf16'
     echo 'not checked: this processor has no bf16'
     return 1
 }
 
-one_line() { # CODE TEXT: exactly one error line, and it says this
-    [ "$(grep -c '^E-' told)" = 1 ] || fail "not one error line but $(grep -c '^E-' told)"
-    grep -q -- "$2" told || fail "the error does not say '$2'"
+# expect_error TEXT: the last command printed exactly one error, which contains this text.
+expect_error() {
+    [ "$(grep -c '^E-' stderr)" = 1 ] || fail "$(grep -c '^E-' stderr) error lines instead of 1"
+    grep -q -- "$1" stderr || fail "the error does not contain '$1'"
 }
 
-losses() { # RUN EVENT: step and loss, a line each
+# print_losses RUN EVENT: print step and loss of each line with this event.
+print_losses() {
     grep "\"event\":\"$2\"" "$1/metrics.jsonl" |
         sed -E 's/.*"step":([0-9]+).*"loss":([-+.eE0-9]+|null).*/\1 \2/'
 }
 
-need_shim() { # skipped where it cannot be preloaded
+# need_shim: skip the test where tests/shim/fault_shim.c cannot be preloaded.
+need_shim() {
     [ -z "${TSAN_OPTIONS:-}${ASAN_OPTIONS:-}" ] || {
-        echo "skipped: a sanitizer's library has to be the first to be loaded, and so has the shim"
+        echo "skipped: the shim and the library of a sanitizer must both be loaded first"
         exit 77
     }
 }
 
-same_losses() { # RUN RUN TOLERANCE
+# compare_losses RUN RUN TOLERANCE: the losses of both runs are equal, up to a relative tolerance.
+compare_losses() {
     for event in train evaluate; do
-        losses "$1" $event >a
-        losses "$2" $event >b
+        print_losses "$1" $event >a
+        print_losses "$2" $event >b
         [ -s a ] || fail "$1 has no $event losses"
         paste -d' ' a b | awk -v t="$3" 'NF != 4 || $1 != $3 { bad = 1 }
             { d = $2 - $4; if (d < 0) d = -d; if (!(d <= t * $4)) bad = 1 } END { exit bad }' ||
@@ -78,27 +91,33 @@ same_losses() { # RUN RUN TOLERANCE
     done
 }
 
-event_files() { # RUN COUNT: of TensorBoard's
+# expect_event_files RUN COUNT: the run has this number of TensorBoard files.
+expect_event_files() {
     local found
     found=$(find "$1" -path '*/tensorboard/events.out.tfevents.*' -size +0 | wc -l)
     [ "$found" = "$2" ] || fail "$1 has $found event files instead of $2"
 }
 
-reproduced() { # RECIPE NAME SETTING...: the same bits on one rank, on two and on three, which share moments or gradients
+# check_reproducible RECIPE NAME SETTING...: the runs NAME-1, NAME-2 and NAME-3 on so many ranks, at
+# ZeRO stages 0, 1 and 2, have bitwise equal losses and checkpoints.
+check_reproducible() {
     local recipe=$1 name=$2 layout ranks stage
     shift 2
     for layout in '1 0' '2 1' '3 2'; do
         read -r ranks stage <<<"$layout"
-        rm -f pairs/reference-* # each computes its own
-        run_ranks "$ranks" 0 train "$recipe" parallel.reproducible=true parallel.zero_stage="$stage" \
-            run_dir="$name-$ranks" train.max_steps=6 checkpoint.every=6 "$@"
-        losses "$name-$ranks" train >"losses-$ranks"
-        [ -s losses-1 ] && cmp losses-1 "losses-$ranks" || fail "the losses of $name-1 and $name-$ranks differ"
-        [ "$ranks" = 1 ] || run 0 checkpoint diff "$name-1" "$name-$ranks"
+        rm -f pairs/reference-* # each run computes its own reference
+        run_ranks "$ranks" 0 train "$recipe" parallel.reproducible=true \
+            parallel.zero_stage="$stage" run_dir="$name-$ranks" train.max_steps=6 \
+            checkpoint.every=6 "$@"
+        print_losses "$name-$ranks" train >"losses-$ranks"
+        [ -s losses-1 ] && cmp losses-1 "losses-$ranks" ||
+            fail "the losses of $name-1 and $name-$ranks differ"
+        [ "$ranks" = 1 ] || run_bireme 0 checkpoint diff "$name-1" "$name-$ranks"
     done
 }
 
-same_weights() { # RUN RUN STEP: byte for byte
+# compare_weights RUN RUN STEP: the checkpoints of this step have equal bytes.
+compare_weights() {
     for family in model optimizer; do
         for file in "$1"/checkpoints/step-"$3"/$family-*.h5; do
             cmp "$file" "$2/checkpoints/step-$3/$(basename "$file")" || fail "$file differs"
@@ -106,15 +125,18 @@ same_weights() { # RUN RUN STEP: byte for byte
     done
 }
 
-"$program" tokenizer train --type char --input "$source/LICENSE" --output tokenizer 2>told || fail tokenizer
+"$program" tokenizer train --type char --input "$source/LICENSE" --output tokenizer 2>stderr ||
+    fail tokenizer
 "$program" prepare --objective clm --tokenizer tokenizer --input "$source/LICENSE" --output data \
-    --validation-fraction 0.2 >out 2>told || fail prepare
+    --validation-fraction 0.2 >out 2>stderr || fail prepare
 cat >recipe.yaml <<END
 objective: clm
 run_dir: run
 seed: 7
-model: {architecture: gpt2, num_layers: 2, hidden_size: 32, num_heads: 2, max_position_embeddings: 32, dropout: 0.1}
-data: {tokenizer: tokenizer, train: data/train-*.h5, validation: data/validation-*.h5, sequence_length: 32}
+model: {architecture: gpt2, num_layers: 2, hidden_size: 32, num_heads: 2,
+  max_position_embeddings: 32, dropout: 0.1}
+data: {tokenizer: tokenizer, train: data/train-*.h5, validation: data/validation-*.h5,
+  sequence_length: 32}
 batch: {global_size: 12, micro_size: 3}
 optimizer: {learning_rate: 1.0e-2, max_grad_norm: 1.0}
 schedule: {name: cosine, warmup_steps: 5}

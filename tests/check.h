@@ -1,7 +1,7 @@
-/* Checks for test programs: each test is a process of its own; the first failure ends it.
+/* Checks for test programs. Each test is a separate process, and the first failure ends it.
  *
  * A comparison of numbers is written !(error <= tolerance), so that NaN fails. A test that cannot
- * run here exits with CHECK_SKIPPED and says why; ctest reports it as skipped. */
+ * run here prints the reason and exits with CHECK_SKIPPED; ctest reports it as skipped. */
 #pragma once
 
 #include <math.h>
@@ -33,13 +33,13 @@
         }                                                                                          \
     } while (0)
 
-/* The call must fail with this status and its message must hold this text. */
-#define CHECK_FAILS(call, expected, wanted)                                                        \
+/* The call must fail with this status, and its message must contain this text. */
+#define CHECK_FAILS(call, expected, message)                                                       \
     do {                                                                                           \
         status check_status = (call);                                                              \
-        if (check_status != (expected) || strstr(status_pending()->text, (wanted)) == NULL) {      \
-            fprintf(stderr, "%s:%d: %s returned %d (wanted %d, text '%s')\n", __FILE__, __LINE__,  \
-                    #call, check_status, (expected), (wanted));                                    \
+        if (check_status != (expected) || strstr(status_pending()->text, (message)) == NULL) {     \
+            fprintf(stderr, "%s:%d: %s returned %d instead of %d with text '%s'\n", __FILE__,      \
+                    __LINE__, #call, check_status, (expected), (message));                         \
             status_print();                                                                        \
             exit(1);                                                                               \
         }                                                                                          \

@@ -1,8 +1,10 @@
-# Writes build_info.h for `bireme --version`; run at every build, rewritten only where it changed.
+# Writes build_info.h for `bireme --version`. It runs at every build and rewrites the file only if
+# the content has changed.
 set(commit "unknown")
 find_package(Git QUIET)
 if(GIT_FOUND)
-  execute_process(COMMAND ${GIT_EXECUTABLE} -C ${SOURCE} describe --always --dirty --abbrev=12 --exclude=*
+  execute_process(COMMAND ${GIT_EXECUTABLE} -C ${SOURCE}
+                          describe --always --dirty --abbrev=12 --exclude=*
                   OUTPUT_VARIABLE described OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET
                   RESULT_VARIABLE failed)
   if(NOT failed)
@@ -10,7 +12,7 @@ if(GIT_FOUND)
   endif()
 endif()
 file(CONFIGURE OUTPUT ${OUTPUT} CONTENT [[
-/* Made by trainer/build_info.cmake. */
+/* Written by trainer/build_info.cmake. */
 #pragma once
 #define BUILD_VERSION "@VERSION@"
 #define BUILD_COMMIT "@commit@"

@@ -1,15 +1,16 @@
-/* LD_PRELOAD: counts the file calls of one rank that change something under one folder, and makes the
- * N-th of them fail or kills the process before it.
+/* A library for LD_PRELOAD that injects faults. It counts the calls of a process that change files
+ * in one folder. The N-th of these calls fails, or the process is killed before it.
  *
- *   FAULT_DIR     part of the path of the files that count; unset: no fault
- *   FAULT_AT      which call, from 1; unset: only count
- *   FAULT_DO      kill | enospc | eio | short | slow; unsynced: every fsync says yes and does nothing
- *   FAULT_RANK    only this rank (OMPI_COMM_WORLD_RANK); unset: any, a process without a rank too
- *   FAULT_LOG     a file that gets one line a call
- *   FAULT_STICKY  set: from the N-th call on all of them fail (a full disk stays full)
- *   FAULT_FREE    bytes that statvfs says are free
+ *   FAULT_DIR     part of the path of the counted files; unset: no fault
+ *   FAULT_AT      N, from 1; unset: the calls are only counted
+ *   FAULT_DO      kill | enospc | eio | short (half of the data is written) | slow (0.3 s);
+ *                 unsynced: every fsync returns 0 and does nothing
+ *   FAULT_RANK    only this rank (OMPI_COMM_WORLD_RANK); unset: all processes
+ *   FAULT_LOG     file with one line per counted call
+ *   FAULT_STICKY  set: all calls from the N-th on fail, as on a full disk
+ *   FAULT_FREE    free bytes that statvfs reports
  *
- * Calls that change names count by path, those on descriptors by the path they were opened with. */
+ * Calls with a path count by this path, calls with a descriptor by the path of its open. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -35,29 +36,29 @@ static struct {
     long at, calls;
     bool sticky;
 } fault;
-static char opened[DESCRIPTORS][PATH_BYTES]; /* the path of a descriptor that counts; else "" */
+static char opened[DESCRIPTORS][PATH_BYTES]; /* path of each counted descriptor; else "" */
 
 static void read_environment(void)
 {
     const char *at = getenv("FAULT_AT"), *rank = getenv("FAULT_RANK");
-    const char *mine = getenv("OMPI_COMM_WORLD_RANK");
+    const char *own_rank = getenv("OMPI_COMM_WORLD_RANK");
     fault.folder = getenv("FAULT_DIR");
     fault.at = at != NULL ? strtol(at, NULL, 10) : -1;
     fault.what = getenv("FAULT_DO") != NULL ? getenv("FAULT_DO") : "";
     fault.log = getenv("FAULT_LOG");
     fault.sticky = getenv("FAULT_STICKY") != NULL;
-    if (rank != NULL && (mine == NULL || strcmp(rank, mine) != 0)) {
+    if (rank != NULL && (own_rank == NULL || strcmp(rank, own_rank) != 0)) {
         fault.folder = NULL;
     }
 }
 
-static bool counts(const char *path)
+static bool is_counted(const char *path)
 {
     pthread_once(&once, read_environment);
     return fault.folder != NULL && path != NULL && strstr(path, fault.folder) != NULL;
 }
 
-static void note_call(long number, const char *call, const char *path)
+static void log_call(long number, const char *call, const char *path)
 {
     FILE *log = fault.log != NULL ? fopen(fault.log, "a") : NULL;
     if (log != NULL) {
@@ -66,12 +67,12 @@ static void note_call(long number, const char *call, const char *path)
     }
 }
 
-/* Does this call fail? errno is set then. Does not return where the process is to die. */
-static bool strikes(const char *call, const char *path)
+/* Counts the call and returns whether it fails, with errno set. Does not return for a kill. */
+static bool call_fails(const char *call, const char *path)
 {
     pthread_mutex_lock(&lock);
     long number = ++fault.calls;
-    note_call(number, call, path);
+    log_call(number, call, path);
     pthread_mutex_unlock(&lock);
     if (number != fault.at && !(fault.sticky && fault.at > 0 && number > fault.at)) {
         return false;
@@ -88,10 +89,10 @@ static bool strikes(const char *call, const char *path)
     return fault.what[0] != '\0';
 }
 
-static bool strikes_descriptor(const char *call, int file)
+static bool fails_on_descriptor(const char *call, int file)
 {
     return file >= 0 && file < DESCRIPTORS && opened[file][0] != '\0' &&
-           strikes(call, opened[file]);
+           call_fails(call, opened[file]);
 }
 
 #define NEXT(type, name, ...)                                                                      \
@@ -100,7 +101,7 @@ static bool strikes_descriptor(const char *call, int file)
         *(void **)&next = dlsym(RTLD_NEXT, name);                                                  \
     }
 
-static int note_opened(int file, const char *path)
+static int store_path(int file, const char *path)
 {
     if (file >= 0 && file < DESCRIPTORS) {
         snprintf(opened[file], PATH_BYTES, "%s", path);
@@ -116,11 +117,11 @@ static int note_opened(int file, const char *path)
         va_start(arguments, flags);                                                                \
         unsigned mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(arguments, unsigned) : 0;    \
         va_end(arguments);                                                                         \
-        bool ours = counts(path);                                                                  \
-        if (ours && (flags & (O_WRONLY | O_RDWR)) != 0 && strikes("open", path)) {                 \
+        bool counted = is_counted(path);                                                           \
+        if (counted && (flags & (O_WRONLY | O_RDWR)) != 0 && call_fails("open", path)) {           \
             return -1;                                                                             \
         }                                                                                          \
-        return note_opened(next(path, flags, mode), ours ? path : "");                             \
+        return store_path(next(path, flags, mode), counted ? path : "");                           \
     }
 DEFINE_OPEN(open)
 DEFINE_OPEN(open64)
@@ -128,11 +129,10 @@ DEFINE_OPEN(open64)
 int close(int file)
 {
     NEXT(int, "close", int)
-    note_opened(file, "");
+    store_path(file, "");
     return next(file);
 }
 
-/* "short": half of it arrives, then the disk is full. */
 static bool is_short(size_t bytes)
 {
     return bytes > 1 && fault.what != NULL && strcmp(fault.what, "short") == 0;
@@ -141,7 +141,7 @@ static bool is_short(size_t bytes)
 ssize_t write(int file, const void *data, size_t bytes)
 {
     NEXT(ssize_t, "write", int, const void *, size_t)
-    if (strikes_descriptor("write", file)) {
+    if (fails_on_descriptor("write", file)) {
         return is_short(bytes) ? next(file, data, bytes / 2) : -1;
     }
     return next(file, data, bytes);
@@ -151,7 +151,7 @@ ssize_t write(int file, const void *data, size_t bytes)
     ssize_t name(int file, const void *data, size_t bytes, offset_type offset)                     \
     {                                                                                              \
         NEXT(ssize_t, #name, int, const void *, size_t, offset_type)                               \
-        if (strikes_descriptor("pwrite", file)) {                                                  \
+        if (fails_on_descriptor("pwrite", file)) {                                                 \
             return is_short(bytes) ? next(file, data, bytes / 2, offset) : -1;                     \
         }                                                                                          \
         return next(file, data, bytes, offset);                                                    \
@@ -163,7 +163,7 @@ DEFINE_PWRITE(pwrite64, off64_t)
     int name(int file, offset_type bytes)                                                          \
     {                                                                                              \
         NEXT(int, #name, int, offset_type)                                                         \
-        return strikes_descriptor("ftruncate", file) ? -1 : next(file, bytes);                     \
+        return fails_on_descriptor("ftruncate", file) ? -1 : next(file, bytes);                    \
     }
 DEFINE_TRUNCATE(ftruncate, off_t)
 DEFINE_TRUNCATE(ftruncate64, off64_t)
@@ -175,32 +175,34 @@ int fsync(int file)
         strcmp(fault.what, "unsynced") == 0) {
         return 0;
     }
-    return strikes_descriptor("fsync", file) ? -1 : next(file);
+    return fails_on_descriptor("fsync", file) ? -1 : next(file);
 }
 
 int rename(const char *from, const char *to)
 {
     NEXT(int, "rename", const char *, const char *)
-    return counts(from) && strikes("rename", to) ? -1 : next(from, to);
+    return is_counted(from) && call_fails("rename", to) ? -1 : next(from, to);
 }
 
 int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
 {
     NEXT(int, "renameat2", int, const char *, int, const char *, unsigned)
-    return counts(from) && strikes("renameat2", to) ? -1 : next(from_dir, from, to_dir, to, flags);
+    return is_counted(from) && call_fails("renameat2", to)
+               ? -1
+               : next(from_dir, from, to_dir, to, flags);
 }
 
 int mkdir(const char *path, mode_t mode)
 {
     NEXT(int, "mkdir", const char *, mode_t)
-    return counts(path) && strikes("mkdir", path) ? -1 : next(path, mode);
+    return is_counted(path) && call_fails("mkdir", path) ? -1 : next(path, mode);
 }
 
 #define DEFINE_PATH_CALL(name)                                                                     \
     int name(const char *path)                                                                     \
     {                                                                                              \
         NEXT(int, #name, const char *)                                                             \
-        return counts(path) && strikes(#name, path) ? -1 : next(path);                             \
+        return is_counted(path) && call_fails(#name, path) ? -1 : next(path);                      \
     }
 DEFINE_PATH_CALL(unlink)
 DEFINE_PATH_CALL(rmdir)
@@ -212,7 +214,7 @@ DEFINE_PATH_CALL(remove)
         NEXT(int, #name, const char *, struct record *)                                            \
         int result = next(path, out);                                                              \
         const char *bytes = getenv("FAULT_FREE");                                                  \
-        if (result == 0 && bytes != NULL && counts(path)) {                                        \
+        if (result == 0 && bytes != NULL && is_counted(path)) {                                    \
             out->f_bavail = strtoul(bytes, NULL, 10) / out->f_frsize;                              \
         }                                                                                          \
         return result;                                                                             \

@@ -79,7 +79,7 @@ self_test() {
     {
         printf '```c\n/* base/a.c */\nint a;\n...\n  int c;\n```\n'  # correct
         printf '```c\n/* base/a.c */\nint b;\nint a;\n```\n'         # line 10: order
-        printf '```c\n/* base/a.c */\nint d;\n```\n'                 # line 14: not there
+        printf '```c\n/* base/a.c */\nint d;\n```\n'                 # line 14: missing
         printf '```c\n/* base/b.c */\nint a;\n```\n```\nint e;\n```\n' # line 18: no file
     } >"$root/docs/adding/a.md"
     printf '# Title\n' | tee "$root/docs/design/b.md" >"$root/CONTRIBUTING.md"
@@ -88,7 +88,7 @@ self_test() {
         echo "self-test: reported lines $found instead of 10 14 18"
         exit 1
     fi
-    echo "check_excerpts: the check reports every planted violation"
+    echo "check_excerpts: the check reports every known violation"
 }
 
 if [ "${1:-}" = --self-test ]; then

@@ -4,14 +4,14 @@
 #
 #   scripts/check_includes.sh [--self-test] [ROOT]
 #
-# Prints `file:line: rule` for each violation and exits 1. --self-test plants one violation of each
-# rule in a temporary tree and fails unless the check reports every one of them.
+# Prints `file:line: rule` for each violation and exits with code 1. --self-test checks temporary
+# trees with one known violation each and fails unless all of them are reported.
 set -euo pipefail
-set -f # the patterns below are matched by `case`; they are not file names
+set -f # the patterns below are for `case`; they are not expanded to file names
 
-# The include table. A row names a folder and what its files may include besides the folder itself: a
-# folder (every header in it) or one header. A row may name only folders of the rows above it, so that
-# no folder includes upward and no cycle between folders is possible.
+# The include table. A row consists of a folder and the folders or single headers that its files may
+# include in addition to the folder itself. An indented line continues a row. A row may contain only
+# folders of the rows above it; therefore there is no cycle between folders.
 newline=$'\n'
 table='
 base:
@@ -31,21 +31,33 @@ trainer/model: base kernels/kernels.h comm/comm.h
 trainer/objective: base kernels/kernels.h comm/comm.h datasets/loader/batch.h
 trainer/optimizer: base kernels/kernels.h trainer/recipe/recipe.h
 trainer/checkpoint: base comm/comm.h comm/partition.h datasets/shard/h5file.h
-trainer/inference: base kernels/kernels.h datasets/loader datasets/tokenizer trainer/model trainer/objective
-trainer/evaluation: base comm datasets/shard datasets/tokenizer trainer/recipe trainer/logging trainer/objective trainer/inference
-trainer/setup: base kernels/kernels.h comm datasets/loader datasets/shard datasets/tokenizer trainer/recipe trainer/model trainer/objective
-trainer/weights: base trainer/recipe trainer/model trainer/optimizer trainer/checkpoint trainer/setup
-trainer/huggingface: base datasets/shard datasets/tokenizer datasets/chat trainer/recipe trainer/model trainer/checkpoint trainer/setup trainer/weights
-trainer/train: base kernels/kernels.h comm datasets/loader datasets/shard trainer/recipe trainer/logging trainer/model trainer/objective trainer/optimizer trainer/checkpoint trainer/evaluation trainer/setup trainer/weights
-trainer/bench: base kernels/kernels.h trainer/recipe trainer/model trainer/objective trainer/setup trainer/train
-trainer/planner: base comm datasets/loader trainer/recipe trainer/objective trainer/optimizer trainer/checkpoint trainer/evaluation trainer/setup trainer/weights trainer/train
+trainer/inference: base kernels/kernels.h datasets/loader datasets/tokenizer trainer/model
+  trainer/objective
+trainer/evaluation: base comm datasets/shard datasets/tokenizer trainer/recipe trainer/logging
+  trainer/objective trainer/inference
+trainer/setup: base kernels/kernels.h comm datasets/loader datasets/shard datasets/tokenizer
+  trainer/recipe trainer/model trainer/objective
+trainer/weights: base trainer/recipe trainer/model trainer/optimizer trainer/checkpoint
+  trainer/setup
+trainer/huggingface: base datasets/shard datasets/tokenizer datasets/chat trainer/recipe
+  trainer/model trainer/checkpoint trainer/setup trainer/weights
+trainer/train: base kernels/kernels.h comm datasets/loader datasets/shard trainer/recipe
+  trainer/logging trainer/model trainer/objective trainer/optimizer trainer/checkpoint
+  trainer/evaluation trainer/setup trainer/weights
+trainer/bench: base kernels/kernels.h trainer/recipe trainer/model trainer/objective trainer/setup
+  trainer/train
+trainer/planner: base comm datasets/loader trainer/recipe trainer/objective trainer/optimizer
+  trainer/checkpoint trainer/evaluation trainer/setup trainer/weights trainer/train
 trainer/library: base datasets/tokenizer trainer/inference trainer/setup trainer/weights
-trainer/cli: base kernels/kernels.h comm datasets/loader datasets/shard datasets/tokenizer datasets/chat datasets/prepare trainer/recipe trainer/logging trainer/model trainer/objective trainer/optimizer trainer/checkpoint trainer/evaluation trainer/inference trainer/setup trainer/weights trainer/huggingface trainer/train trainer/bench trainer/planner
+trainer/cli: base kernels/kernels.h comm datasets/loader datasets/shard datasets/tokenizer
+  datasets/chat datasets/prepare trainer/recipe trainer/logging trainer/model trainer/objective
+  trainer/optimizer trainer/checkpoint trainer/evaluation trainer/inference trainer/setup
+  trainer/weights trainer/huggingface trainer/train trainer/bench trainer/planner
 trainer: base kernels/kernels.h comm trainer/cli
 '
 declare -A may_include=()
 
-# read_table: fill may_include; report a row that names a folder of a later row.
+# read_table: fill may_include; report a row that contains a folder of a later row.
 read_table() {
     local row folder entry known=" " broken=0
     while IFS= read -r row; do
@@ -56,18 +68,19 @@ read_table() {
             case $known in
             *" ${entry%/*.h} "*) ;;
             *)
-                echo "check_includes: the table's row $folder names $entry, which is not in a row above it"
+                echo "check_includes: row $folder of the table contains $entry," \
+                    "which is not in a row above it"
                 broken=1
                 ;;
             esac
         done
         known+="$folder "
-    done <<<"$table"
+    done <<<"${table//$newline  / }"
     return $broken
 }
 
-# allowed FILE HEADER: whether this file may include this header of the project.
-allowed() {
+# is_allowed FILE HEADER: whether this file may include this header of the project.
+is_allowed() {
     local list=${may_include[${1%/*}]:-}
     case $list in
     *" ${2%/*} "* | *" $2 "*) return 0 ;;
@@ -79,18 +92,19 @@ allowed() {
 # check_cycles ROOT: no header includes itself, directly or through other headers.
 check_cycles() {
     local loop
-    loop=$(cd "$1" && grep -rE '^[[:space:]]*#[[:space:]]*include[[:space:]]+"' --include='*.h' --include='*.cuh' \
-        base datasets kernels comm trainer 2>/dev/null |
+    loop=$(cd "$1" && grep -rE '^[[:space:]]*#[[:space:]]*include[[:space:]]+"' \
+        --include='*.h' --include='*.cuh' base datasets kernels comm trainer 2>/dev/null |
         sed -E 's/^([^:]*):[^"]*"([^"]*)".*/\1 \2/' | tsort 2>&1 >/dev/null || true)
     if [ -n "$loop" ]; then
-        echo "$loop" | sed -n 's/^tsort: \(.*\.c\{0,1\}u\{0,1\}h\)$/\1: this header is part of an include cycle/p'
+        echo "$loop" | sed -n 's/^tsort: \(.*\.c\{0,1\}u\{0,1\}h\)$/\1: this header is part of an include'\
+' cycle/p'
         return 1
     fi
 }
 
-# vendor_allowed FILE HEADER: whether this file may include this header of a vendor. Each vendor has one
-# place; all other system headers are allowed.
-vendor_allowed() {
+# is_vendor_allowed FILE HEADER: whether this file may include this header of a vendor. Each vendor
+# library is included in one place; all other system headers are allowed.
+is_vendor_allowed() {
     local file=$1
     case $2 in
     mpi.h | mpi-ext.h)
@@ -140,11 +154,15 @@ check_line() {
         header=${header%%\"*}
         case $header in
         tests/*)
-            case $file in tests/*) ;; *) echo "$file:$line: no file outside tests/ may include tests ($header)" ;; esac
+            case $file in
+            tests/*) ;;
+            *) echo "$file:$line: no file outside tests/ may include tests ($header)" ;;
+            esac
             ;;
         base/* | datasets/* | kernels/* | comm/* | trainer/*)
-            if ! allowed "$file" "$header"; then
-                echo "$file:$line: the include table of scripts/check_includes.sh does not allow $header here"
+            if ! is_allowed "$file" "$header"; then
+                echo "$file:$line: the include table of scripts/check_includes.sh does not allow" \
+                    "$header here"
             fi
             ;;
         build_info.h) ;; # CMake generates it in the build folder
@@ -154,7 +172,7 @@ check_line() {
             *) echo "$file:$line: $header belongs to trainer/logging/tensorboard.c" ;;
             esac
             ;;
-        *) echo "$file:$line: write the path of \"$header\" from the top folder of the project" ;;
+        *) echo "$file:$line: write the path of \"$header\" relative to the project" ;;
         esac
         case $header in
         *_impl.h | *.cuh)
@@ -168,7 +186,7 @@ check_line() {
     *\<*\>*)
         header=${text#*<}
         header=${header%%>*}
-        if ! vendor_allowed "$file" "$header"; then
+        if ! is_vendor_allowed "$file" "$header"; then
             case $file in
             tests/*) ;; # a test may include any header
             *) echo "$file:$line: <$header> may only be included in the folder of its vendor" ;;
@@ -182,8 +200,8 @@ check_line() {
 check_tree() {
     local found file line text
     check_cycles "$1" || return 1
-    found=$(cd "$1" && grep -rnE '^[[:space:]]*#[[:space:]]*include' --include='*.[ch]' --include='*.cu' \
-        --include='*.cuh' base datasets kernels comm trainer tests 2>/dev/null |
+    found=$(cd "$1" && grep -rnE '^[[:space:]]*#[[:space:]]*include' --include='*.[ch]' \
+        --include='*.cu' --include='*.cuh' base datasets kernels comm trainer tests 2>/dev/null |
         while IFS=: read -r file line text; do check_line "$file" "$line" "$text"; done)
     if [ -n "$found" ]; then
         echo "$found"
@@ -191,8 +209,8 @@ check_tree() {
     fi
 }
 
-# The planted violations: the file, and the line that the check must report.
-planted="base/a.c|#include \"comm/comm.h\"
+# The known violations: the file, and the line that the check must report.
+violations="base/a.c|#include \"comm/comm.h\"
 base/b.c|#include <hdf5.h>
 datasets/loader/a.c|#include \"kernels/kernels.h\"
 kernels/a.c|#include \"datasets/loader/batch.h\"
@@ -221,7 +239,7 @@ trainer/library/a.c|#include \"comm/bucket.h\""
 self_test() {
     local root file text found missed=0
     root=$(mktemp -d)
-    # shellcheck disable=SC2064 # the folder's name is known now
+    # shellcheck disable=SC2064 # the name of the folder is inserted now
     trap "rm -rf '$root'" EXIT
     while IFS='|' read -r file text; do
         mkdir -p "$root/$(dirname "$file")"
@@ -235,7 +253,7 @@ self_test() {
             ;;
         esac
         rm "$root/$file"
-    done <<<"$planted"
+    done <<<"$violations"
     mkdir -p "$root/trainer/train"
     printf '#include "comm/comm.h"\n#include <stdio.h>\n' >"$root/trainer/train/loop.c"
     if ! check_tree "$root"; then
@@ -254,7 +272,7 @@ self_test() {
     esac
     may_include=()
     if table="kernels: base${newline}base:" read_table >/dev/null; then
-        echo "self-test: not reported: a row that names a folder below it"
+        echo "self-test: not reported: a row that contains a folder below it"
         missed=1
     fi
     return $missed
@@ -263,7 +281,7 @@ self_test() {
 read_table || exit 1
 if [ "${1:-}" = --self-test ]; then
     self_test
-    echo "check_includes: the check reports every planted violation"
+    echo "check_includes: the check reports every known violation"
     exit 0
 fi
 if ! check_tree "${1:-$(dirname "$0")/..}"; then

@@ -15,7 +15,7 @@ source=$(cd "$(dirname "$0")/.." && pwd -P)
 
 LIMIT_MIB=60
 
-say() {
+print_message() {
     echo "gpu_bundle: $*"
 }
 
@@ -23,7 +23,7 @@ say() {
 fail() {
     local code=$1
     shift
-    say "$@" >&2
+    print_message "$@" >&2
     exit "$code"
 }
 
@@ -212,4 +212,4 @@ done
 mib=$(du -sm --apparent-size "$out" | cut -f1)
 [ "$mib" -lt "$LIMIT_MIB" ] ||
     fail 74 "$out has $mib MiB, which must be less than $LIMIT_MIB: see $out/CONTENTS.txt"
-say "$out: $mib MiB, needs glibc $glibc or newer; test it with $out/bireme --version"
+print_message "$out: $mib MiB, needs glibc $glibc or newer; test it with $out/bireme --version"

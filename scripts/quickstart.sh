@@ -29,27 +29,28 @@ if [ "$(id -u)" -eq 0 ]; then
 fi
 export CMAKE_GENERATOR=Ninja # for a new build folder; an existing one keeps its generator
 
-say() {
+print_message() {
     echo "quickstart: $*" >&2
 }
 
-# begin TEXT: print the name of the next stage; `failed` prints it too.
-begin() {
+# begin_stage TEXT: print the name of the next stage; report_failure prints it too.
+begin_stage() {
     stage=$1
     printf '\nquickstart: == %s == (%d s so far)\n' "$stage" $SECONDS >&2
 }
 
-failed() {
+report_failure() {
     local code=$?
     if [ "$code" -ne 0 ]; then
-        say "failed in the stage '$stage' with exit code $code (docs/reference/exit_codes.md)"
-        say "correct the error above and run this script again"
+        print_message "failed in the stage '$stage' with exit code $code" \
+            "(docs/reference/exit_codes.md)"
+        print_message "correct the error above and run this script again"
     fi
 }
-trap failed EXIT
+trap report_failure EXIT
 
-# quiet COMMAND...: run the command and print the end of its output only if it fails.
-quiet() {
+# run_quietly COMMAND...: run the command and print the end of its output only if it fails.
+run_quietly() {
     local log code=0
     log=$(mktemp)
     "$@" >"$log" 2>&1 || code=$?
@@ -66,67 +67,67 @@ is_current() {
     [ -f "$1" ] && [ "$(cat "$1")" = "$2" ]
 }
 
-# mark MARK KEY: write the mark of a stage.
-mark() {
+# write_mark MARK KEY: write the mark of a stage.
+write_mark() {
     echo "$2" >"$1.partial"
     mv "$1.partial" "$1"
 }
 
-fingerprint() {
+print_fingerprint() {
     sha256sum | cut -c 1-16
 }
 
-build() {
-    begin "building in build/"
-    say "the first build takes about a minute on two cores"
-    quiet cmake -S . -B build
-    quiet cmake --build build --target bireme --parallel "$(nproc)"
+build_program() {
+    begin_stage "building in build/"
+    print_message "the first build takes about a minute on two cores"
+    run_quietly cmake -S . -B build
+    run_quietly cmake --build build --target bireme --parallel "$(nproc)"
     bireme=build/trainer/bireme
     "$bireme" --version | head -n 1 >&2
 }
 
-corpus() {
-    begin "the English manual pages as text: $data/text"
-    corpus_key=$(fingerprint <scripts/manual_corpus.sh)
+write_corpus() {
+    begin_stage "the English manual pages as text: $data/text"
+    corpus_key=$(print_fingerprint <scripts/manual_corpus.sh)
     if is_current "$data/text.mark" "$corpus_key" && [ -d "$data/text" ]; then
-        say "up to date"
+        print_message "up to date"
     else
-        say "groff formats about a thousand pages; this takes about a minute on two cores"
+        print_message "groff formats about a thousand pages; this takes about a minute on two cores"
         rm -rf "$data/text" "$data/text.partial"
         mkdir -p "$data"
         ./scripts/manual_corpus.sh "$data/text.partial"
         mv "$data/text.partial" "$data/text"
-        mark "$data/text.mark" "$corpus_key"
+        write_mark "$data/text.mark" "$corpus_key"
     fi
     mapfile -t pages < <(find "$data/text" -type f -size +0 | LC_ALL=C sort)
     if [ ${#pages[@]} -eq 0 ]; then
-        say "there is no page in $data/text: remove this folder and run this script again"
+        print_message "there is no page in $data/text: remove this folder and run this script again"
         return 1
     fi
-    say "${#pages[@]} pages, $(cat "${pages[@]}" | wc -c) bytes"
+    print_message "${#pages[@]} pages, $(cat "${pages[@]}" | wc -c) bytes"
 }
 
-tokenizer() {
-    begin "a byte-level BPE tokenizer of $vocabulary tokens: $data/tokenizer"
+train_tokenizer() {
+    begin_stage "a byte-level BPE tokenizer of $vocabulary tokens: $data/tokenizer"
     tokenizer_key=$corpus_key-bpe-$vocabulary
     if is_current "$data/tokenizer.mark" "$tokenizer_key" &&
         [ -f "$data/tokenizer/tokenizer.json" ]; then
-        say "up to date"
+        print_message "up to date"
         return
     fi
     rm -rf "$data/tokenizer" "$data/tokenizer.partial"
     "$bireme" tokenizer train --type bpe --vocab-size $vocabulary --input "${pages[@]}" \
         --output "$data/tokenizer.partial"
     mv "$data/tokenizer.partial" "$data/tokenizer"
-    mark "$data/tokenizer.mark" "$tokenizer_key"
+    write_mark "$data/tokenizer.mark" "$tokenizer_key"
 }
 
-shards() {
-    begin "HDF5 shards with a held-out part: $data/*.h5"
+write_shards() {
+    begin_stage "HDF5 shards of training and validation data: $data/*.h5"
     shards_key=$tokenizer_key-$validation
     if is_current "$data/shards.mark" "$shards_key" && compgen -G "$data/train-*.h5" >/dev/null &&
         compgen -G "$data/validation-*.h5" >/dev/null; then
-        say "up to date"
+        print_message "up to date"
         return
     fi
     rm -rf "$data/shards.mark" "$data"/train-*.h5 "$data"/validation-*.h5 "$data/shards.partial"
@@ -134,11 +135,11 @@ shards() {
         --documents file --validation-fraction $validation --output "$data/shards.partial"
     mv "$data/shards.partial"/*.h5 "$data/"
     rm -rf "$data/shards.partial"
-    mark "$data/shards.mark" "$shards_key"
+    write_mark "$data/shards.mark" "$shards_key"
 }
 
-# ranks: print the number of ranks: 2, or 1 on a machine with a single core.
-ranks() {
+# print_ranks: print the number of ranks: 2, or 1 on a machine with a single core.
+print_ranks() {
     if [ "$(nproc)" -ge 2 ]; then
         echo 2
     else
@@ -146,32 +147,32 @@ ranks() {
     fi
 }
 
-# setting FILE KEY: print a number of a recipe.
-setting() {
+# print_setting FILE KEY: print a number of a recipe.
+print_setting() {
     sed -nE "s/^ *$2: *([0-9.]+).*/\1/p" "$1" | head -n 1
 }
 
-# launch SETTING...: train the recipe with these settings.
-launch() {
+# train_recipe SETTING...: train the recipe with these settings.
+train_recipe() {
     # Without --bind-to none, Open MPI binds each of two ranks, with all of its threads, to one
     # core.
-    mpirun --oversubscribe --bind-to none -np "$(ranks)" "$bireme" train "$recipe" "$@"
+    mpirun --oversubscribe --bind-to none -np "$(print_ranks)" "$bireme" train "$recipe" "$@"
 }
 
-# steps MINUTES: print how many steps fit into this time. An existing run keeps its number, because
-# the schedule of the learning rate depends on it.
-steps() {
+# print_steps MINUTES: print how many steps fit into this time. An existing run keeps its number,
+# because the schedule of the learning rate depends on it.
+print_steps() {
     if [ -f "$run/recipe.yaml" ]; then
-        setting "$run/recipe.yaml" max_steps
+        print_setting "$run/recipe.yaml" max_steps
         return
     fi
     rm -rf "$run.timing"
-    say "timing $timed_steps steps"
-    quiet launch "run_dir=$run.timing" "train.max_steps=$timed_steps" data.validation=null \
-        evaluate.every=0 checkpoint.every=0 log.every=1 || return
+    print_message "timing $timed_steps steps"
+    run_quietly train_recipe "run_dir=$run.timing" "train.max_steps=$timed_steps" \
+        data.validation=null evaluate.every=0 checkpoint.every=0 log.every=1 || return
     sed -nE 's/.*"event": *"train".*"step_seconds": *([0-9.eE+-]+).*/\1/p' \
         "$run.timing/metrics.jsonl" | sort -g |
-        awk -v minutes="$1" -v most="$(setting "$recipe" max_steps)" -v share=$share '
+        awk -v minutes="$1" -v most="$(print_setting "$recipe" max_steps)" -v share=$share '
             { seconds[NR] = $1 }
             END {
                 steps = int(60 * minutes * share / seconds[int((NR + 1) / 2)])
@@ -180,40 +181,43 @@ steps() {
     rm -rf "$run.timing"
 }
 
-train() {
+train_model() {
     local minutes count run_key old
-    minutes=${QUICKSTART_MINUTES:-$(setting "$recipe" max_minutes)}
-    begin "training: at most $minutes minutes"
-    run_key=$(cat "$recipe" "$data/shards.mark" | fingerprint)
+    minutes=${QUICKSTART_MINUTES:-$(print_setting "$recipe" max_minutes)}
+    begin_stage "training: at most $minutes minutes"
+    run_key=$(cat "$recipe" "$data/shards.mark" | print_fingerprint)
     if [ -e "$run" ] && ! is_current "$run.mark" "$run_key"; then
         old=$run-before-$(date +%Y%m%d-%H%M%S)
         mv "$run" "$old"
-        say "$run belongs to another recipe or to other data; it was renamed to $old"
+        print_message "$run belongs to another recipe or to other data; it was renamed to $old"
     fi
     if [ -d "$run/final" ]; then
-        say "complete; remove $run to train again"
+        print_message "complete; remove $run to train again"
         return
     fi
     mkdir -p "$(dirname "$run")"
-    mark "$run.mark" "$run_key"
-    count=$(steps "$minutes")
-    say "mpirun -np $(ranks) bireme train $recipe train.max_steps=$count train.max_minutes=$minutes"
-    launch "train.max_steps=$count" "train.max_minutes=$minutes"
+    write_mark "$run.mark" "$run_key"
+    count=$(print_steps "$minutes")
+    print_message "mpirun -np $(print_ranks) bireme train $recipe train.max_steps=$count" \
+        "train.max_minutes=$minutes"
+    train_recipe "train.max_steps=$count" "train.max_minutes=$minutes"
 }
 
-# losses: print the first and the last validation loss of the run.
-losses() {
+# print_losses: print the first and the last validation loss of the run.
+print_losses() {
     grep '"event": *"evaluate"' "$run/metrics.jsonl" |
         sed -n 's/.*"loss": *\([0-9.eE+-]*\).*/\1/p' | sed -n '1p;$p' | xargs -r printf '%.3f '
 }
 
-report() {
+print_result() {
     local before after pair
-    begin "result"
-    pair=$(losses)
+    begin_stage "result"
+    pair=$(print_losses)
     read -r before after <<<"$pair"
-    say "validation loss before training: ${before:-unknown}, after training: ${after:-unknown}"
-    say "sample of generated text (bireme generate --checkpoint $run/final --prompt 'The' ...):"
+    print_message "validation loss before training: ${before:-unknown}," \
+        "after training: ${after:-unknown}"
+    print_message "sample of generated text" \
+        "(bireme generate --checkpoint $run/final --prompt 'The' ...):"
     echo
     "$bireme" generate --checkpoint "$run/final" --prompt "The" --max-new-tokens 120 \
         --temperature 0.8 --top-k 40 --seed 1
@@ -238,12 +242,12 @@ quickstart: == next steps ==
 TEXT
 }
 
-begin "installing the missing packages"
+begin_stage "installing the missing packages"
 ./scripts/setup.sh
-build
-corpus
-tokenizer
-shards
-train
-report
+build_program
+write_corpus
+train_tokenizer
+write_shards
+train_model
+print_result
 print_next_steps

@@ -11,8 +11,8 @@ set -euo pipefail
 
 missing=()
 
-# need PACKAGE COMMAND...: add the package to `missing` unless the command succeeds.
-need() {
+# add_if_missing PACKAGE COMMAND...: add the package to `missing` unless the command succeeds.
+add_if_missing() {
     local package=$1
     shift
     if ! "$@" >/dev/null 2>&1; then
@@ -20,15 +20,15 @@ need() {
     fi
 }
 
-has() {
+has_command() {
     command -v "$1"
 }
 
-header() {
+has_header() {
     echo "#include <$1>" | gcc -E -
 }
 
-library() {
+has_library() {
     pkg-config --exists "$@"
 }
 
@@ -40,30 +40,30 @@ cmake_is_new_enough() {
 
 find_missing() {
     missing=()
-    need gcc has gcc
-    need g++ has g++ # compiles the tests of the CUDA kernels
-    need libc6-dev header stdio.h
-    need pkg-config has pkg-config
-    need cmake cmake_is_new_enough
-    need ninja-build has ninja
-    need openmpi-bin has mpirun
-    need libopenmpi-dev has mpicc
-    need libhdf5-dev library hdf5
-    need libdnnl-dev header dnnl.h
-    need ocl-icd-opencl-dev header CL/cl.h # Debian's oneDNN depends on OpenCL
-    need libyaml-dev library yaml-0.1
-    need libjansson-dev library jansson
-    need libpcre2-dev library libpcre2-8
-    need libutf8proc-dev library libutf8proc
-    need libssl-dev library libcrypto
-    need libprotobuf-c-dev library libprotobuf-c
-    need protobuf-c-compiler has protoc-c
-    need libisal-dev library libisal
-    need groff-base has groff
-    need procps has pgrep # some tests search for processes that did not end
+    add_if_missing gcc has_command gcc
+    add_if_missing g++ has_command g++ # compiles the tests of the CUDA kernels
+    add_if_missing libc6-dev has_header stdio.h
+    add_if_missing pkg-config has_command pkg-config
+    add_if_missing cmake cmake_is_new_enough
+    add_if_missing ninja-build has_command ninja
+    add_if_missing openmpi-bin has_command mpirun
+    add_if_missing libopenmpi-dev has_command mpicc
+    add_if_missing libhdf5-dev has_library hdf5
+    add_if_missing libdnnl-dev has_header dnnl.h
+    add_if_missing ocl-icd-opencl-dev has_header CL/cl.h # Debian's oneDNN depends on OpenCL
+    add_if_missing libyaml-dev has_library yaml-0.1
+    add_if_missing libjansson-dev has_library jansson
+    add_if_missing libpcre2-dev has_library libpcre2-8
+    add_if_missing libutf8proc-dev has_library libutf8proc
+    add_if_missing libssl-dev has_library libcrypto
+    add_if_missing libprotobuf-c-dev has_library libprotobuf-c
+    add_if_missing protobuf-c-compiler has_command protoc-c
+    add_if_missing libisal-dev has_library libisal
+    add_if_missing groff-base has_command groff
+    add_if_missing procps has_command pgrep # some tests search for processes that did not end
 }
 
-say() {
+print_message() {
     echo "setup: $*" >&2
 }
 
@@ -74,9 +74,9 @@ run_apt() {
 }
 
 fail() {
-    say "$1"
+    print_message "$1"
     if [ -s "$log" ]; then
-        say "the last lines of apt-get's output:"
+        print_message "the last lines of apt-get's output:"
         tail -n 20 "$log" >&2
     fi
     exit 1
@@ -84,21 +84,22 @@ fail() {
 
 find_missing
 if [ ${#missing[@]} -eq 0 ]; then
-    say "nothing is missing"
+    print_message "nothing is missing"
     exit 0
 fi
 if [ "${1:-}" = --check ]; then
-    say "missing: ${missing[*]}"
+    print_message "missing: ${missing[*]}"
     exit 1
 fi
-if ! has apt-get >/dev/null; then
-    say "apt-get was not found; install the contents of these Debian packages: ${missing[*]}"
+if ! has_command apt-get >/dev/null; then
+    print_message "apt-get was not found; install the contents of these Debian packages:" \
+        "${missing[*]}"
     exit 1
 fi
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
-    if ! has sudo >/dev/null; then
-        say "sudo was not found; run this as root: apt-get install ${missing[*]}"
+    if ! has_command sudo >/dev/null; then
+        print_message "sudo was not found; run this as root: apt-get install ${missing[*]}"
         exit 1
     fi
     as_root=(sudo)
@@ -106,10 +107,10 @@ fi
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-say "installing ${missing[*]}"
-say "this takes a minute or more; the output of apt-get is shown only if it fails"
+print_message "installing ${missing[*]}"
+print_message "this takes a minute or more; the output of apt-get is shown only if it fails"
 run_apt update || fail "apt-get update failed"
 run_apt install --no-install-recommends "${missing[@]}" || fail "apt-get install failed"
 find_missing
 [ ${#missing[@]} -eq 0 ] || fail "still not found after the installation: ${missing[*]}"
-say "done in $SECONDS s"
+print_message "done in $SECONDS s"

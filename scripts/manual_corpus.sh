@@ -1,20 +1,24 @@
 #!/usr/bin/env bash
-# The English manual pages as clean text: one file a page, a paragraph a line, about 6 MB in all.
+# Writes the English manual pages as plain text: one file per page, one paragraph per line, about
+# 6 MB in total.
 #
 #   scripts/manual_corpus.sh OUT_DIR [PACKAGE...]
 #
-# The pages are those of the Debian packages, where none is named manpages and manpages-dev: from this machine where it has them,
-# else fetched with apt and unpacked, for which no root is needed. Pages that only point to another one, and
-# tables of character sets, are left out. With MANUAL_MARKS=1 in the environment a byte 2 stands before each bold character and
-# a byte 3 before each slanted one. Needs groff (package groff-base); man-db is not needed. Run again, it makes the same files.
+# The pages are those of the given Debian packages (default: manpages and manpages-dev). They are
+# read from this machine if it has them; otherwise the packages are downloaded with apt and
+# unpacked, which does not need root. Pages that only refer to another page and tables of character
+# sets are omitted. With MANUAL_MARKS=1 in the environment, a byte 2 is written before each bold
+# character and a byte 3 before each italic one. Needs groff (package groff-base) but not man-db.
+# The same packages give the same files.
 set -euo pipefail
 
-packages=(manpages manpages-dev) pages_least=500
+packages=(manpages manpages-dev) min_pages=500
 readonly tables='/(armscii|ascii|cp12|iso_8859|koi8)[^/]*\.7(\.gz)?$'
 
-# plain: a page as groff prints it, to text. The first and the last line are the page's header and footer;
-# frames of tables go, runs of blanks inside a line become one, and what all pages indent does not.
-plain() {
+# clean_page: convert the output of groff on standard input to plain text. The header and footer of
+# the page (its first and last line), frames of tables and the common indentation are removed.
+# Several blanks inside a line become one.
+clean_page() {
     sed -E '
         s/[‐‑−]/-/g; s/[‘’]/'\''/g; s/[“”]/"/g; s/\xc2\xa0/ /g
         s/[─━│┃┌┐└┘├┤┬┴┼═║╒╓╔╕╖╗╘╙╚╛╜╝╞╟╠╡╢╣╤╥╦╧╨╩╪╫╬]+/ /g
@@ -30,22 +34,23 @@ plain() {
               held = $0; gap = blank && shown ? "\n" : ""; blank = 0 }'
 }
 
-# marks: what groff prints over itself, a character over itself or over a line, as a mark before the character.
-marks() {
+# write_marks: replace overstrikes, with which groff prints bold and italic characters, by a mark
+# before the character.
+write_marks() {
     sed -E $'s/_\b(.)/\003\\1/g; s/(.)\b\\1/\002\\1/g'
 }
 
-# pages OUT FILE...: each page into a file of its own.
-pages() {
+# write_pages OUT FILE...: write the text of each page to OUT/PAGE.txt.
+write_pages() {
     local out=$1 file name over=-P-cbou
     [ -z "${MANUAL_MARKS:-}" ] || over=-P-c
     shift
     for file in "$@"; do
         name=$(basename "$file" .gz)
         gzip -cdf "$file" | groff -K utf8 -t -man -Tutf8 "$over" -rLL=20000n -rHY=0 2>/dev/null |
-            LC_ALL=C.UTF-8 marks | LC_ALL=C.UTF-8 plain >"$out/.$name.partial"
+            LC_ALL=C.UTF-8 write_marks | LC_ALL=C.UTF-8 clean_page >"$out/.$name.partial"
         if [ ! -s "$out/.$name.partial" ]; then
-            echo "manual_corpus: $file gives no text" >&2
+            echo "manual_corpus: groff prints no text for $file" >&2
             rm -f "$out/.$name.partial"
             return 1
         fi
@@ -53,8 +58,8 @@ pages() {
     done
 }
 
-# installed: the packages' pages on this machine.
-installed() {
+# list_installed: print the paths of the installed pages of the packages.
+list_installed() {
     local file
     { dpkg -L "${packages[@]}" 2>/dev/null || true; } | grep -E '^/usr/share/man/man[0-9]/' |
         while IFS= read -r file; do
@@ -64,14 +69,15 @@ installed() {
         done || true
 }
 
-# fetch FOLDER: download the packages and unpack their pages there.
-fetch() (
+# download FOLDER: download the packages and unpack their pages into the folder.
+download() (
     cd "$1"
     if ! apt-get download "${packages[@]}" >apt.log 2>&1; then
         if [ "$(id -u)" -ne 0 ] || ! apt-get update >>apt.log 2>&1 ||
             ! apt-get download "${packages[@]}" >>apt.log 2>&1; then
             tail -n 5 apt.log >&2
-            echo "manual_corpus: cannot fetch ${packages[*]}; run 'apt-get update' as root, or install them" >&2
+            echo "manual_corpus: cannot download ${packages[*]}; run 'apt-get update' as root" \
+                "or install these packages" >&2
             return 1
         fi
     fi
@@ -81,9 +87,9 @@ fetch() (
     done
 )
 
-# own_pages: of the files named on standard input, those with a text of their own, each ended by a NUL. What
-# only names another page is a few bytes.
-own_pages() {
+# select_pages: print those paths of standard input whose page does not only refer to another page,
+# each with a NUL at the end. Such references are a few bytes long.
+select_pages() {
     local file
     while IFS= read -r file; do
         if [ "$(stat -c %s "$file")" -gt 300 ] || ! gzip -cdf "$file" | grep -q '^\.so '; then
@@ -95,29 +101,29 @@ own_pages() {
 main() {
     local out=$1 list
     if ! command -v groff >/dev/null; then
-        echo "manual_corpus: groff is missing: apt-get install groff-base" >&2
+        echo "manual_corpus: groff was not found: run apt-get install groff-base" >&2
         return 69
     fi
     mkdir -p "$out"
     work=$(mktemp -d)
     list=$work/list
-    installed >"$list"
-    if [ "$(wc -l <"$list")" -lt $pages_least ]; then
-        echo "manual_corpus: fetching ${packages[*]}" >&2
-        fetch "$work"
+    list_installed >"$list"
+    if [ "$(wc -l <"$list")" -lt $min_pages ]; then
+        echo "manual_corpus: downloading ${packages[*]}" >&2
+        download "$work"
         find "$work/root/usr/share/man" -path '*/man[0-9]/*' -type f >"$list"
     fi
-    LC_ALL=C sort "$list" | grep -vE "$tables" | own_pages >"$list.own"
-    xargs -0 -r -n 16 -P "$(nproc)" "$0" --pages "$out" <"$list.own"
-    echo "manual_corpus: $(tr -cd '\0' <"$list.own" | wc -c) pages in $out" >&2
+    LC_ALL=C sort "$list" | grep -vE "$tables" | select_pages >"$list.selected"
+    xargs -0 -r -n 16 -P "$(nproc)" "$0" --pages "$out" <"$list.selected"
+    echo "manual_corpus: wrote $(tr -cd '\0' <"$list.selected" | wc -c) pages to $out" >&2
 }
 
 if [ "${1:-}" = --pages ] && [ $# -ge 3 ]; then
     shift
-    pages "$@"
+    write_pages "$@"
 elif [ $# -ge 1 ] && [ "${1#-}" = "$1" ]; then
     if [ $# -gt 1 ]; then
-        packages=("${@:2}") pages_least=$(($# * 5))
+        packages=("${@:2}") min_pages=$(($# * 5))
     fi
     work=
     trap 'rm -rf "$work"' EXIT

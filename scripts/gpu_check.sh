@@ -42,13 +42,13 @@ gpt2_1558m 60 GPT-2 1558M, 16 x 1024 tokens; goal: 52 % MFU
 bert_large_phase1 60 BERT-large, 256 x 128 tokens; goal: 50 % MFU
 bert_large_phase2 60 BERT-large, 64 x 512 tokens
 llama_1b 60 a Llama of 1B parameters, 8 x 4096 tokens
-plans 5 the timings of matrix products and their epilogues from the steps: products.plans
+plans 5 the timings of GEMMs and their epilogues from the steps: products.plans
 operations 60 each operation and its bound; goal: 85 % of the copy rate for memory-bound operations
 torch_gpt2_124m 120 the same in PyTorch, eager and compiled; goal: Bireme has 1.10 times its rate
 attention 80 attention in PyTorch by back-end; goals: mma.sync 85 % of flash, wgmma 95 % of cuDNN
 torch_gpt2_1558m 120 the same in PyTorch
 torch_bert_large_phase1 120 the same in PyTorch
-ceilings 40 the rates of a copy and of matrix products in PyTorch
+ceilings 40 the rates of a copy and of GEMMs in PyTorch
 torch_bert_large_phase2 120 the same in PyTorch
 torch_llama_1b 120 the same in PyTorch
 "
@@ -62,8 +62,8 @@ usage() {
     exit 64
 }
 
-# wrong TEXT...: end because of a wrong command line.
-wrong() {
+# fail_usage TEXT...: end because of a wrong command line.
+fail_usage() {
     echo "gpu_check: $*" >&2
     exit 64
 }
@@ -74,8 +74,8 @@ skip() {
     exit "$1"
 }
 
-# summary TEXT...: write the item's line of the table.
-summary() {
+# write_summary TEXT...: write the item's line of the table.
+write_summary() {
     echo "$*" >"$folder/summary"
 }
 
@@ -98,8 +98,8 @@ need_torch() {
         skip 77 "no PyTorch: $PYTHON has no module torch (set PYTHON to another Python)"
 }
 
-# field NAME: print the first number with this name in the JSON text of standard input.
-field() {
+# print_field NAME: print the first number with this name in the JSON text of standard input.
+print_field() {
     grep -oE "\"$1\": *[-+0-9.eE]+" | head -n 1 | sed 's/.*: *//'
 }
 
@@ -130,8 +130,8 @@ item_versions() {
     fi
     nvcc=$(nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p')
     torch=$("$PYTHON" "$here/bench_gpu.py" versions 2>/dev/null) || torch=null
-    summary "GPU $gpu, driver $driver, nvcc ${nvcc:-none}, $("$program" --version | head -n 2 |
-        tr -s ' \n' ' ')"
+    write_summary "GPU $gpu, driver $driver, nvcc ${nvcc:-none}," \
+        "$("$program" --version | head -n 2 | tr -s ' \n' ' ')"
     echo "{\"gpu\":$gpu,\"driver\":$driver,\"nvcc\":\"${nvcc:-}\",\"torch\":$torch}"
 }
 
@@ -151,11 +151,11 @@ item_conformance() {
     fi
     "$compare" compare "$golden" >&2 ||
         skip 1 "the GPU and the emulator have different results: $folder/log"
-    summary "the same results as in the emulator"
+    write_summary "the same results as in the emulator"
 }
 
-# kernel_tests: print the path of the program with the kernel tests.
-kernel_tests() {
+# find_kernel_tests: print the path of the program with the kernel tests.
+find_kernel_tests() {
     find "$top/root/tests" "$top/build/tests" -name test_cuda_operations -type f -perm -u+x \
         2>/dev/null | head -n 1
 }
@@ -163,7 +163,7 @@ kernel_tests() {
 item_kernels() {
     need_gpu
     local test words failed=0 count=0 skipped=0 code
-    test=$(kernel_tests)
+    test=$(find_kernel_tests)
     [ -n "$test" ] || skip 78 "no kernel tests for a GPU: build with cmake -DBIREME_CUDA=ON"
     while read -r words; do
         code=0
@@ -177,22 +177,22 @@ item_kernels() {
         esac
     done < <("$test" --list)
     echo "{\"tests\":$count,\"failed\":$failed,\"skipped\":$skipped}"
-    summary "$((count - failed - skipped)) of $count runs passed, $skipped skipped"
+    write_summary "$((count - failed - skipped)) of $count runs passed, $skipped skipped"
     [ "$failed" = 0 ] || skip 1 "$failed of $count runs failed: $folder/log"
     [ "$skipped" -lt "$count" ] || skip 77 "all skipped: $(grep -m 1 skipped: "$folder/log")"
 }
 
 # The tests that run under compute-sanitizer. The attention kernels copy asynchronously between
-# barriers, the others sum over warps and blocks. Kernels of NVIDIA's libraries (matrix products,
-# sorting) are excluded. Failing CUDA calls are not reported, since some tests cause them.
+# barriers, the others sum over warps and blocks. Kernels of NVIDIA's libraries (GEMMs, sorting) are
+# excluded. Failing CUDA calls are not reported, since some tests cause them.
 SANITIZED="embedding,norm,cross_entropy,flat,attention aligned,linear"
 SANITIZER_OPTIONS=(--error-exitcode 9 --check-exit-code no --report-api-errors no
     --kernel-name-exclude 'regex=cutlass|cublas|nvjet|xmma|gem[mv]|splitK|cub[0-9]|DeviceRadix')
 
-# sanitize TOOL TEST ARGUMENT...: run a test under a tool of compute-sanitizer. Returns 0 if no
+# run_sanitizer TOOL TEST ARGUMENT...: run a test under a tool of compute-sanitizer. Returns 0 if no
 # error was found, 1 if there was one or the test failed, 77 if the tool does not work here or the
 # test was skipped, 124 if the time limit was exceeded.
-sanitize() {
+run_sanitizer() {
     local tool=$1 code=0 output=$folder/output
     shift
     BIREME_PLANS=off timeout --kill-after=2 20 compute-sanitizer --tool "$tool" \
@@ -210,14 +210,14 @@ item_sanitizer() {
     need_gpu
     local test words tool clean=0 late=0 code
     command -v compute-sanitizer >/dev/null || skip 77 "no compute-sanitizer"
-    test=$(kernel_tests)
+    test=$(find_kernel_tests)
     [ -n "$test" ] || skip 78 "no kernel tests for a GPU: build with cmake -DBIREME_CUDA=ON"
     for tool in memcheck racecheck; do
         while read -r words; do
             code=124
             # shellcheck disable=SC2086 # $words is one or two arguments
             [ "$SECONDS" -ge 38 ] ||
-                { code=0 && sanitize "$tool" "$test" $words </dev/null || code=$?; }
+                { code=0 && run_sanitizer "$tool" "$test" $words </dev/null || code=$?; }
             case $code in
             0) clean=$((clean + 1)) ;;
             1) skip 1 "$tool: errors in the test of $words, or it failed: $folder/log" ;;
@@ -231,25 +231,25 @@ item_sanitizer() {
         "$(cat "$folder/refused" 2>/dev/null | wc -l)"
     [ "$clean" -gt 0 ] || skip 77 "$(head -n 1 "$folder/refused" 2>/dev/null ||
         echo "all runs exceeded the time limit")"
-    summary "memcheck and racecheck of ${SANITIZED//,/, }: no error in $clean runs," \
+    write_summary "memcheck and racecheck of ${SANITIZED//,/, }: no error in $clean runs," \
         "$late exceeded the time limit"
 }
 
-# losses_of RUN: print the step and the loss of each training step.
-losses_of() {
+# print_losses RUN: print the step and the loss of each training step.
+print_losses() {
     sed -nE 's/.*"event":"train".*"step":([0-9]+).*"loss":([-+.eE0-9]+).*/\1 \2/p' \
         "$folder/$1/metrics.jsonl"
 }
 
-# largest_difference RUN RUN: print the largest relative difference between the losses of two runs.
-largest_difference() {
-    paste -d' ' <(losses_of "$1") <(losses_of "$2") | awk 'NF != 4 || $1 != $3 { bad = 1 }
+# print_difference RUN RUN: print the largest relative difference between the losses of two runs.
+print_difference() {
+    paste -d' ' <(print_losses "$1") <(print_losses "$2") | awk 'NF != 4 || $1 != $3 { bad = 1 }
         { d = ($2 - $4) / $4; if (d < 0) d = -d; if (!(d <= most)) most = d }
         END { if (bad || NR == 0) print "none"; else printf "%.3g\n", most }'
 }
 
-# fastest_step RUN: print the seconds of the fastest step.
-fastest_step() {
+# print_fastest_step RUN: print the seconds of the fastest step.
+print_fastest_step() {
     sed -nE 's/.*"event":"train".*"step_seconds":([-+.eE0-9]+).*/\1/p' \
         "$folder/$1/metrics.jsonl" | sort -g | head -n 1
 }
@@ -257,8 +257,8 @@ fastest_step() {
 item_losses() {
     need_gpu
     local run settings
-    # Without this, a run would use the timings of matrix products from the run before it, and its
-    # losses would differ in rounding.
+    # Without this, a run would use the timings of GEMMs from the previous run, and its losses would
+    # differ in rounding.
     export BIREME_PLANS=off
     rm -rf "$folder"/{words,rows,cpu,fp32,bf16,graphs}
     run_bireme tokenizer train --type char --input "$here/gpu_check.sh" \
@@ -287,12 +287,12 @@ END
         run_bireme train "$folder/recipe.yaml" run_dir="$folder/$run" $settings >&2
     done
     local fp32 bf16 graphs step graph_step
-    fp32=$(largest_difference fp32 cpu) bf16=$(largest_difference bf16 cpu)
-    graphs=$(largest_difference graphs bf16)
-    step=$(fastest_step bf16) graph_step=$(fastest_step graphs)
+    fp32=$(print_difference fp32 cpu) bf16=$(print_difference bf16 cpu)
+    graphs=$(print_difference graphs bf16)
+    step=$(print_fastest_step bf16) graph_step=$(print_fastest_step graphs)
     printf '{"fp32":"%s","bf16":"%s","graphs":"%s","step_seconds":%s,"graph_step_seconds":%s}\n' \
         "$fp32" "$bf16" "$graphs" "$step" "$graph_step"
-    summary "difference from the CPU: fp32 $fp32, bf16 $bf16; with graphs $graphs;" \
+    write_summary "difference from the CPU: fp32 $fp32, bf16 $bf16; with graphs $graphs;" \
         "a step takes $step s, with graphs $graph_step s"
     awk -v a="$fp32" -v b="$bf16" -v c="$graphs" \
         'BEGIN { if (a == "none" || b == "none" || c == "none") exit 1
@@ -305,7 +305,7 @@ item_ceilings() {
     need_torch
     "$PYTHON" "$here/bench_gpu.py" ceilings >"$folder/out" || exit
     cat "$folder/out"
-    summary "copy $(field copy_bytes_per_second <"$folder/out" |
+    write_summary "copy $(print_field copy_bytes_per_second <"$folder/out" |
         awk '{ printf "%.2f TB/s", $1 / 1e12 }')"
 }
 
@@ -321,7 +321,7 @@ item_attention() {
     for shape in "64 1024" "128 4096"; do
         read -r head tokens <<<"$shape"
         for rung in mma wgmma; do
-            BIREME_ATTENTION=$rung operations model.num_layers=1 model.hidden_size=2048 \
+            BIREME_ATTENTION=$rung time_operations model.num_layers=1 model.hidden_size=2048 \
                 model.num_heads=$((2048 / head)) model.intermediate_size=2048 \
                 model.vocab_size=1024 model.max_position_embeddings="$tokens" \
                 data.sequence_length="$tokens" batch.global_size=$((16384 / tokens)) \
@@ -330,11 +330,11 @@ item_attention() {
         done
     done
     echo "{$data}"
-    judge "$folder/out" "$folder"/{mma,wgmma}_{64_1024,128_4096}.json
+    judge_goals "$folder/out" "$folder"/{mma,wgmma}_{64_1024,128_4096}.json
 }
 
-# Summarizes the timings of matrix products that the previous items wrote: a line of five fields for
-# each product (docs/design/gemm_tuning.md).
+# Summarizes the timings of GEMMs that the previous items wrote: a line of five fields for each GEMM
+# (docs/design/gemm_tuning.md).
 item_plans() {
     need_gpu
     local plans=$out_plans speedup
@@ -352,31 +352,32 @@ item_plans() {
             printf "\"untimed_seconds\":%.9g,\"timed_seconds\":%.9g}\n", untimed, timed
         }' "$plans" >"$folder/out"
     cat "$folder/out"
-    speedup=$(awk -v a="$(field untimed_seconds <"$folder/out")" \
-        -v b="$(field timed_seconds <"$folder/out")" \
+    speedup=$(awk -v a="$(print_field untimed_seconds <"$folder/out")" \
+        -v b="$(print_field timed_seconds <"$folder/out")" \
         'BEGIN { printf "%.3f", a / (b > 0 ? b : 1) }')
-    summary "$(field products <"$folder/out") products," \
-        "$(field fused <"$folder/out") with a fused activation or sum," \
+    write_summary "$(print_field products <"$folder/out") GEMMs," \
+        "$(print_field fused <"$folder/out") with a fused activation or sum," \
         "$speedup times the speed before tuning"
 }
 
-# judge FILE...: write the line of the table; end the item if the goal was missed.
-judge() {
+# judge_goals FILE...: write the line of the table; end the item if the goal was missed.
+judge_goals() {
     local code=0
     "$PYTHON" "$here/bench_gpu.py" judge "$@" >"$folder/summary" || code=$?
     [ "$code" != 3 ] || skip 3 "below its goal"
 }
 
-# operations OVERRIDE...: print the timings of all operations.
-operations() {
+# time_operations OVERRIDE...: print the timings of all operations.
+time_operations() {
     run_bireme bench kernels --json train.device=cuda train.precision=bf16 "$@"
 }
 
 item_operations() {
     need_gpu
-    operations batch.global_size=16 batch.micro_size=16 data.sequence_length=1024 >"$folder/out"
+    time_operations batch.global_size=16 batch.micro_size=16 data.sequence_length=1024 \
+        >"$folder/out"
     cat "$folder/out"
-    judge "$folder/out"
+    judge_goals "$folder/out"
 }
 
 # watch_memory: write samples of the GPU memory in use to $folder/memory until the item ends.
@@ -423,7 +424,7 @@ bench_step() {
     # shellcheck disable=SC2046 # a list of arguments
     run_bireme bench step --json --no-floor --repeats 20 $(model_overrides "$model") \
         train.device=cuda train.precision=bf16 >"$folder/out"
-    rate=$(field tokens_per_second <"$folder/out")
+    rate=$(print_field tokens_per_second <"$folder/out")
     peak=$(sort -n "$folder/memory" | tail -n 1)
     read -r half full < <("$PYTHON" "$here/bench_gpu.py" flops "$model" || echo 0 0)
     mfu=$(awk -v r="$rate" -v f="$half" -v p="$PEAK_FLOPS" 'BEGIN { printf "%.4f", r * f / p }')
@@ -431,7 +432,7 @@ bench_step() {
         'BEGIN { printf "%.4f", r * f / p }')
     printf '{"mfu":%s,"mfu_full_attention":%s,"peak_mib":%s,"goal_mfu":%s,"bireme":%s}\n' "$mfu" \
         "$mfu_full" "${peak:-0}" "$goal" "$(cat "$folder/out")"
-    summary "$(awk -v r="$rate" -v m="$mfu" -v p="${peak:-0}" \
+    write_summary "$(awk -v r="$rate" -v m="$mfu" -v p="${peak:-0}" \
         'BEGIN { printf "%.0f tokens/s, %.1f %% MFU, %.1f GiB", r, 100 * m, p / 1024 }')"
     awk -v m="$mfu" -v g="$goal" 'BEGIN { exit !(m >= g) }' ||
         skip 3 "below the goal of $goal MFU"
@@ -453,13 +454,13 @@ torch_step() {
     timeout 95 "$PYTHON" "$here/bench_gpu.py" step "$model" --mode both >"$folder/out" || code=$?
     [ -s "$folder/out" ] || exit "$code"
     echo "[$(paste -sd, "$folder/out")]"
-    summary "$(while read -r run; do
-        awk -v r="$(field tokens_per_second <<<"$run")" -v m="$(field mfu <<<"$run")" \
+    write_summary "$(while read -r run; do
+        awk -v r="$(print_field tokens_per_second <<<"$run")" -v m="$(print_field mfu <<<"$run")" \
             -v w="$(grep -oE 'compiled|eager' <<<"$run" | head -n 1)" \
             'BEGIN { printf "%s %.0f tokens/s, %.1f %% MFU; ", w, r, 100 * m }'
     done <"$folder/out")"
-    rate=$(tail -n 1 "$folder/out" | field tokens_per_second)
-    ours=$(field tokens_per_second <"$folder/../$model/out" 2>/dev/null) || ours=
+    rate=$(tail -n 1 "$folder/out" | print_field tokens_per_second)
+    ours=$(print_field tokens_per_second <"$folder/../$model/out" 2>/dev/null) || ours=
     [ -n "$ours" ] || return 0
     awk -v a="$ours" -v b="$rate" -v g="$goal" 'BEGIN { exit !(a >= g * b) }' ||
         skip 3 "Bireme has $(awk -v a="$ours" -v b="$rate" \
@@ -500,15 +501,15 @@ done
 names=$(awk 'NF { print $1 }' <<<"$ITEMS")
 for name in ${only//,/ }; do
     grep -qx "$name" <<<"$names" ||
-        wrong "no item '$name'; the items are: $(tr '\n' ' ' <<<"$names")"
+        fail_usage "no item '$name'; the items are: $(tr '\n' ' ' <<<"$names")"
 done
 mkdir -p "$out/items" || exit 73
 out=$(cd "$out" && pwd -P)
 
 # ---- all items ----
 
-# text STRING: print a JSON string.
-text() {
+# print_json_string STRING: print a JSON string.
+print_json_string() {
     printf '"%s"' "$(printf '%s' "$1" | tr -d '\000-\010\013-\037' | tr '\t\n' '  ' |
         sed 's/\\/\\\\/g; s/"/\\"/g')"
 }
@@ -556,8 +557,9 @@ while read -r name seconds what; do
         state=measured
     fi
     items+="${items:+,
-}{\"name\":\"$name\",\"what\":$(text "$what"),\"state\":\"$state\","
-    items+="\"reason\":$(text "$reason"),\"seconds\":$((SECONDS - begin)),\"data\":${data:-null}}"
+}{\"name\":\"$name\",\"what\":$(print_json_string "$what"),\"state\":\"$state\","
+    items+="\"reason\":$(print_json_string "$reason"),\"seconds\":$((SECONDS - begin)),"
+    items+="\"data\":${data:-null}}"
     table+=$(printf '%-24s %-20s %4d s  %s' "$name" "$state" $((SECONDS - begin)) \
         "$(cat "$folder/summary" 2>/dev/null)${reason:+ $reason}" | cut -c1-300)$'\n'
 done <<<"$ITEMS"

@@ -1,8 +1,10 @@
 #!/bin/bash
-# scripts/gpu_bundle.sh: the folder runs where none of the packages are: in a root folder with nothing but glibc
-# and a shell's tools, the program tells its version, trains on two ranks, and tells an error.
-# BUNDLE_ROOT names another root folder to try it in (of debootstrap, say).
-# usage: test_gpu_bundle.sh BUILD_DIR
+# scripts/gpu_bundle.sh: a bundle works without any package of Bireme. In a root folder with only
+# glibc and shell tools, the program prints its version, trains on two ranks and reports an error.
+#
+#   test_gpu_bundle.sh BUILD_DIR
+#
+# Environment: BUNDLE_ROOT is another root folder for the test, for example one of debootstrap.
 set -u
 build=$1
 source=${BIREME_SOURCE_DIR:?}
@@ -20,32 +22,34 @@ fail() {
     exit 1
 }
 
-refused() { # CODE TEXT ARGUMENT...
+expect_error() { # CODE TEXT ARGUMENT...
     local code=$1 text=$2
     shift 2
-    "$source/scripts/gpu_bundle.sh" "$@" >"$folder/told" 2>&1
-    [ $? = "$code" ] && grep -q "$text" "$folder/told" || fail "gpu_bundle $*: $(cat "$folder/told")"
+    "$source/scripts/gpu_bundle.sh" "$@" >"$folder/output" 2>&1
+    [ $? = "$code" ] && grep -q "$text" "$folder/output" ||
+        fail "gpu_bundle $*: $(cat "$folder/output")"
 }
 
-refused 64 'gpu_bundle.sh \[--build DIR\] OUT_DIR'
-refused 64 'OUT_DIR must not exist' --what
-refused 73 'name a new folder' "$folder"
-refused 66 'build first' --build "$folder" "$folder/out"
+expect_error 64 'gpu_bundle.sh \[--build DIR\] OUT_DIR'
+expect_error 64 'OUT_DIR must not exist' --what
+expect_error 73 'name a new folder' "$folder"
+expect_error 66 'build first' --build "$folder" "$folder/out"
 
-[ -z "${ASAN_OPTIONS:-}${TSAN_OPTIONS:-}" ] || skip "a sanitizer's program is too large for a bundle"
+[ -z "${ASAN_OPTIONS:-}${TSAN_OPTIONS:-}" ] ||
+    skip "a program with a sanitizer is too large for a bundle"
 [ "$(uname -m)" = x86_64 ] || skip "bundles are for x86-64"
 [ "$(id -u)" = 0 ] || skip "changing the root folder needs root"
 unshare --mount --pid --fork true 2>/dev/null || skip "mounting is not permitted"
 
-"$source/scripts/gpu_bundle.sh" --build "$build" "$folder/bundle" || fail "no bundle"
+"$source/scripts/gpu_bundle.sh" --build "$build" "$folder/bundle" || fail "gpu_bundle.sh failed"
 
 if [ -z "${BUNDLE_ROOT:-}" ]; then
     mkdir -p "$root"/{bin,lib64,tmp,proc,sys,dev,etc}
-    for tool in sh bash env dirname basename cut head sort mkdir mv rm cat mktemp timeout grep sed awk gzip tar getconf \
-        find wc tr ls mpirun; do
-        [ "$tool" = mpirun ] || cp -L "$(command -v "$tool")" "$root/bin/$tool"
+    for tool in sh bash env dirname basename cut head sort mkdir mv rm cat mktemp timeout grep \
+        sed awk gzip tar getconf find wc tr ls; do
+        cp -L "$(command -v "$tool")" "$root/bin/$tool"
     done
-    # the tools' own libraries, to be found as a system's are
+    # The libraries of the tools, at the paths of a system.
     ldd "$root"/bin/* | grep -oE '/[^ ]+\.so[^ ]*' | sort -u | while read -r library; do
         mkdir -p "$root$(dirname "$library")" && cp -L "$library" "$root$library"
     done
@@ -65,7 +69,8 @@ set -u
 export BIREME_SOURCE_DIR=/bireme BIREME_PROGRAM=/bundle/bireme PATH=/bundle:$PATH
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_WAIT_POLICY=passive
 for name in mpi hdf5 dnnl yaml; do
-    [ -z "$(find / -xdev -name "lib$name*" -not -path '/bundle/*')" ] || { echo "there is a lib$name here"; exit 1; }
+    [ -z "$(find / -xdev -name "lib$name*" -not -path '/bundle/*')" ] ||
+        { echo "the root folder contains lib$name"; exit 1; }
 done
 bireme --version || exit 1
 . /bireme/tests/trainer/tiny_training.sh
@@ -81,8 +86,9 @@ unshare --mount --pid --fork --kill-child --propagation private bash -euc '
     mount -t proc proc "$root/proc"
     mount --rbind /sys "$root/sys"
     mount --rbind /dev "$root/dev"
-    exec chroot "$root" /bin/env -i HOME=/tmp TMPDIR=/tmp PATH=/usr/bin:/bin bash -u /try.sh' _ "$root" \
-    >"$folder/told" 2>&1
+    exec chroot "$root" /bin/env -i HOME=/tmp TMPDIR=/tmp PATH=/usr/bin:/bin bash -u /try.sh' _ \
+    "$root" >"$folder/output" 2>&1
 code=$?
-cat "$folder/told"
-[ "$code" = 0 ] && grep -q 'trained on two ranks' "$folder/told" || fail "in the bare root: code $code"
+cat "$folder/output"
+[ "$code" = 0 ] && grep -q 'trained on two ranks' "$folder/output" ||
+    fail "in the bare root: code $code"

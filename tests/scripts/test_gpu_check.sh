@@ -1,6 +1,6 @@
 #!/bin/bash
-# scripts/gpu_check.sh without a GPU: wrong command lines, every state an item can end in, its time limit, the exit
-# code, the shape of its JSON; and with an nvidia-smi and a bireme that only pretend, what becomes of their numbers.
+# scripts/gpu_check.sh without a GPU: usage errors, each state of an item, the time limit, the exit
+# code and the JSON; and, with a mock nvidia-smi and a mock bireme, the evaluation of measurements.
 set -u
 check=${BIREME_SOURCE_DIR:?}/scripts/gpu_check.sh
 folder=$(mktemp -d)
@@ -10,44 +10,46 @@ program=${BIREME_PROGRAM:?}
 unset BIREME_PROGRAM
 
 fail() {
-    echo "failed: $1; told:" >&2
-    cat told >&2
+    echo "failed: $1; output:" >&2
+    cat output >&2
     exit 1
 }
 
-checked() { # CODE ARGUMENT...
-    local wanted=$1
+# run_check CODE ARGUMENT...: run gpu_check.sh, which must end with this code.
+run_check() {
+    local expected=$1
     shift
-    timeout 60 "$check" "$@" >told 2>&1
+    timeout 60 "$check" "$@" >output 2>&1
     local code=$?
-    [ "$code" = "$wanted" ] || fail "gpu_check $* ended with $code instead of $wanted"
+    [ "$code" = "$expected" ] || fail "gpu_check $* ended with $code instead of $expected"
 }
 
-says() { # ITEM STATE [TEXT]
-    grep -qE "^$1 +$2 .*${3:-}" told || fail "$1 is not '$2' with '${3:-}'"
+# expect_state ITEM STATE [TEXT]: the table has a line with this item, state and text.
+expect_state() {
+    grep -qE "^$1 +$2 .*${3:-}" output || fail "$1 is not '$2' with '${3:-}'"
 }
 
-checked 64
-checked 64 --what
-checked 64 one two
-checked 64 --only
-checked 64 --only versions,nothing out
-grep -q "no item 'nothing'" told || fail "the item is not named"
-checked 0 --list
-grep -q '^gpt2_124m .*64 x 1024 tokens' told || fail "the list lacks the first model"
+run_check 64
+run_check 64 --what
+run_check 64 one two
+run_check 64 --only
+run_check 64 --only versions,nothing out
+grep -q "no item 'nothing'" output || fail "the message does not name the item"
+run_check 0 --list
+grep -q '^gpt2_124m .*64 x 1024 tokens' output || fail "the list lacks the first model"
 
-for item in $(awk '{ print $1 }' told); do
-    grep -q "^item_$item()" "$check" || fail "item $item is listed and not there"
+for item in $(awk '{ print $1 }' output); do
+    grep -q "^item_$item()" "$check" || fail "item $item is listed but not implemented"
 done
 
-# a machine without GPU: nothing fails, and each says why
+# On a machine without a GPU no item fails, and each one has a reason.
 mkdir bin
 printf '#!/bin/sh\necho "no devices were found"; exit 6\n' >bin/nvidia-smi
 chmod +x bin/nvidia-smi
 export PATH=$folder/bin:$PATH
-checked 0 --only conformance,gpt2_124m,torch_llama_1b out
+run_check 0 --only conformance,gpt2_124m,torch_llama_1b out
 for item in conformance gpt2_124m torch_llama_1b; do
-    says $item skipped 'no GPU: nvidia-smi reports: no devices were found'
+    expect_state $item skipped 'no GPU: nvidia-smi reports: no devices were found'
 done
 
 cat >items.sh <<'E2'
@@ -62,8 +64,8 @@ missed 5 misses a goal
 quoted 5 has a reason with \"quotes\"
 broken 5 has no JSON
 $ITEMS"
-item_good() { echo '{"value": 1.5e3}'; summary "1500 things"; }
-item_gate() { summary fine; }
+item_good() { echo '{"value": 1.5e3}'; write_summary "1500 things"; }
+item_gate() { write_summary fine; }
 item_bad() { echo "something broke" >&2; exit 9; }
 item_slow() { sleep 30; }
 item_without() { skip 77 "nothing here"; }
@@ -73,18 +75,18 @@ item_quoted() { skip 77 "$(printf 'a "reason" with \\ and\ttab')"; }
 item_broken() { echo '{"value": '; }
 E2
 export GPU_CHECK_ITEMS=$folder/items.sh
-checked 3 --only good,gate,bad,slow,without,older,missed,quoted,broken out
-says good measured '1500 things'
-says gate passed fine
-says bad failed 'something broke'
-says slow failed 'exceeded its limit of 1 s'
-says without skipped 'nothing here'
-says older 'not in this version' 'no such thing'
-says missed failed below
-grep -q '^3 failed' told || fail "the table's last line"
-cmp -s <(sed '$d' told) <(sed '$d' out/table.txt) || fail "table.txt is not what was printed"
+run_check 3 --only good,gate,bad,slow,without,older,missed,quoted,broken out
+expect_state good measured '1500 things'
+expect_state gate passed fine
+expect_state bad failed 'something broke'
+expect_state slow failed 'exceeded its limit of 1 s'
+expect_state without skipped 'nothing here'
+expect_state older 'not in this version' 'no such thing'
+expect_state missed failed below
+grep -q '^3 failed' output || fail "the last line does not count the failed items"
+cmp -s <(sed '$d' output) <(sed '$d' out/table.txt) || fail "table.txt is not the printed table"
 if command -v python3 >/dev/null; then
-    python3 - >told 2>&1 <<'E2' || fail "check.json"
+    python3 - >output 2>&1 <<'E2' || fail "check.json is wrong"
 import json
 check = json.load(open("out/check.json"))
 items = {item["name"]: item for item in check["items"]}
@@ -92,66 +94,76 @@ assert check["schema"] == 1 and check["failed"] == 3 and len(items) == 9, check
 assert items["good"]["data"] == {"value": 1500.0} and items["gate"]["data"] is None
 assert items["quoted"]["reason"] == 'a "reason" with \\ and tab', items["quoted"]
 assert items["broken"]["data"] is None and "not JSON" in items["broken"]["reason"]
-assert all(set(item) == {"name", "what", "state", "reason", "seconds", "data"} for item in items.values())
+keys = {"name", "what", "state", "reason", "seconds", "data"}
+assert all(set(item) == keys for item in items.values())
 E2
-    says_python=true
+    has_python=true
 fi
-GPU_CHECK_SECONDS=0 checked 0 --only good out
-says good skipped 'the limit of 0 s for the whole check is reached'
+GPU_CHECK_SECONDS=0 run_check 0 --only good out
+expect_state good skipped 'the limit of 0 s for the whole check is reached'
 
-# From here on nvidia-smi pretends that there is a GPU.
+# From here on a mock nvidia-smi reports a GPU.
 printf '#!/bin/sh\necho 4096\n' >bin/nvidia-smi
 
-# numbers of a pretended bireme: GPT-2 124M has 798,031,872 FLOPs a token
-if [ "${says_python:-}" = true ]; then
+# A mock bireme prints the measurement MOCK_RATE. GPT-2 124M has 798,031,872 FLOPs per token.
+if [ "${has_python:-}" = true ]; then
     cat >bin/bireme <<'E2'
 #!/bin/sh
 case "$*" in
-bench\ kernels*hidden_size=2048*) echo "{\"operations\": [{\"name\": \"attention_forward\", \"flops_per_second\": ${PRETENDED}e12},
+bench\ kernels*hidden_size=2048*) echo "{\"operations\": [
+    {\"name\": \"attention_forward\", \"flops_per_second\": ${MOCK_RATE}e12},
     {\"name\": \"attention_backward\", \"flops_per_second\": 50e12}]}" ;;
 bench\ kernels*) echo "{\"copy_bytes_per_second\": 100, \"operations\": [
-    {\"name\": \"convert\", \"bytes_per_second\": 99}, {\"name\": \"adamw_update\", \"bytes_per_second\": $PRETENDED},
+    {\"name\": \"convert\", \"bytes_per_second\": 99},
+    {\"name\": \"adamw_update\", \"bytes_per_second\": $MOCK_RATE},
     {\"name\": \"linear_forward\", \"bytes_per_second\": 1}]}" ;;
 *architecture=bert*) echo "E-RECIPE rank 0: no such architecture" >&2; exit 78 ;;
 *num_layers=48*) echo "E-UNAVAILABLE rank 0: no CUDA" >&2; exit 69 ;;
 *num_layers=16*) echo "E-INTERNAL rank 0: out of memory" >&2; exit 70 ;;
-*) echo "{\"tokens_per_second\": $PRETENDED, \"first_losses\": [10.9]}" ;;
+*) echo "{\"tokens_per_second\": $MOCK_RATE, \"first_losses\": [10.9]}" ;;
 esac
 E2
     chmod +x bin/bireme
     export BIREME_PROGRAM=$folder/bin/bireme
-    PRETENDED=620000 checked 1 --only gpt2_124m,gpt2_1558m,bert_large_phase1,llama_1b out
-    says gpt2_124m measured '620000 tokens/s, 50.0 % MFU'
-    says gpt2_1558m skipped 'no CUDA'
-    says bert_large_phase1 'not in this version' 'no such architecture'
-    says llama_1b failed 'out of memory'
-    PRETENDED=90 checked 0 --only operations out
-    says operations measured 'the slowest of 3: adamw_update, 90 % of the copy rate'
-    PRETENDED=80 checked 1 --only operations out
-    says operations failed 'below its goal'
-    PRETENDED=500000 checked 1 --only gpt2_124m out
-    says gpt2_124m failed 'below the goal of 0.45 MFU'
+    MOCK_RATE=620000 run_check 1 --only gpt2_124m,gpt2_1558m,bert_large_phase1,llama_1b out
+    expect_state gpt2_124m measured '620000 tokens/s, 50.0 % MFU'
+    expect_state gpt2_1558m skipped 'no CUDA'
+    expect_state bert_large_phase1 'not in this version' 'no such architecture'
+    expect_state llama_1b failed 'out of memory'
+    MOCK_RATE=90 run_check 0 --only operations out
+    expect_state operations measured 'the slowest of 3: adamw_update, 90 % of the copy rate'
+    MOCK_RATE=80 run_check 1 --only operations out
+    expect_state operations failed 'below its goal'
+    MOCK_RATE=500000 run_check 1 --only gpt2_124m out
+    expect_state gpt2_124m failed 'below the goal of 0.45 MFU'
 
-    # Bireme and PyTorch have the same models: a token's FLOPs differ by the padding of vocabularies and a masked token
-    printf 'objective: clm\ndata: {tokenizer: none, train: none}\ntrain: {max_steps: 1, device: cpu}\n' >plan.yaml
+    # Bireme and PyTorch use the same models. Their FLOPs per token differ slightly, by the padding
+    # of the vocabulary and one masked token.
+    printf '%s\n' 'objective: clm' 'data: {tokenizer: none, train: none}' \
+        'train: {max_steps: 1, device: cpu}' >plan.yaml
     # shellcheck source=/dev/null
     . <(sed -n '/^model_overrides()/,/^}/p' "$check")
     for model in gpt2_124m gpt2_1558m bert_large_phase1 bert_large_phase2 llama_1b; do
         # shellcheck disable=SC2046 # words of overrides
-        "$program" plan plan.yaml --json model.vocab_size=50257 $(model_overrides $model) >out/plan 2>told || fail "no plan of $model"
+        "$program" plan plan.yaml --json model.vocab_size=50257 $(model_overrides $model) \
+            >out/plan 2>output || fail "there is no plan of $model"
         awk -v a="$(sed -n 's/.*"flops_per_token": *\([0-9.]*\).*/\1/p' out/plan)" \
-            -v b="$(python3 "$BIREME_SOURCE_DIR/scripts/bench_gpu.py" flops $model | cut -d' ' -f1)" \
-            'BEGIN { d = a / b - 1; exit !(d < 2e-3 && d > -2e-3) }' || fail "$model is another one in bench_gpu.py"
+            -v b="$(python3 "$BIREME_SOURCE_DIR/scripts/bench_gpu.py" flops $model |
+                cut -d' ' -f1)" \
+            'BEGIN { d = a / b - 1; exit !(d < 2e-3 && d > -2e-3) }' ||
+            fail "$model is a different model in bench_gpu.py"
     done
 
-    # and of a pretended PyTorch, which compiles in time or does not
+    # A mock PyTorch, with and without a compilation within the time limit.
     cat >bin/torch <<'E2'
 #!/bin/bash
 case "$*" in
-*attention) row() { echo "{\"backend\": \"$1\", \"head_width\": $2, \"causal\": true, \"tokens\": $3,
-    \"forward_flops_per_second\": 400e12, \"backward_flops_per_second\": 100e12}"; }
-    echo "{\"capability\": ${CAPABILITY:-9}, \"attention\": [$(row flash 64 1024), $(row cudnn 64 1024),
-    $(row flash 128 4096), {\"backend\": \"cudnn\", \"head_width\": 128, \"causal\": true, \"tokens\": 4096, \"reason\": \"no\"}]}" ;;
+*attention) row() { echo "{\"backend\": \"$1\", \"head_width\": $2, \"causal\": true,
+    \"tokens\": $3, \"forward_flops_per_second\": 400e12, \"backward_flops_per_second\": 100e12}"; }
+    echo "{\"capability\": ${CAPABILITY:-9}, \"attention\": [
+    $(row flash 64 1024), $(row cudnn 64 1024),
+    $(row flash 128 4096), {\"backend\": \"cudnn\", \"head_width\": 128, \"causal\": true,
+    \"tokens\": 4096, \"reason\": \"no\"}]}" ;;
 *"step gpt2_124m --mode both")
     echo '{"mode": "eager", "tokens_per_second": 300000, "mfu": 0.2}'
     [ -n "${EAGER:-}" ] || echo '{"mode": "compiled", "tokens_per_second": 560000, "mfu": 0.4}' ;;
@@ -161,53 +173,67 @@ esac
 E2
     chmod +x bin/torch
     export PYTHON=$folder/bin/torch
-    PRETENDED=390 checked 0 --only attention out
-    says attention measured 'mma 64 x 1024 390 TFLOP/s, 0.97 and back 0.50 of flash; .*wgmma 64 x 1024 .* of cudnn; wgmma 128 x 4096: PyTorch has no cudnn'
-    PRETENDED=370 checked 1 --only attention out
-    says attention failed 'below its goal'
-    CAPABILITY=8 PRETENDED=370 checked 0 --only attention out
-    PRETENDED=620000 checked 0 --only gpt2_124m,torch_gpt2_124m out
-    says torch_gpt2_124m measured 'eager 300000 tokens/s, 20.0 % MFU; compiled 560000 tokens/s, 40.0 % MFU'
-    PRETENDED=600000 checked 1 --only gpt2_124m,torch_gpt2_124m out
-    says torch_gpt2_124m failed 'Bireme has 1.07 times this rate'
-    EAGER=1 PRETENDED=600000 checked 0 --only gpt2_124m,torch_gpt2_124m out
+    MOCK_RATE=390 run_check 0 --only attention out
+    expect_state attention measured 'mma 64 x 1024 390 TFLOP/s, 0.97 and back 0.50 of flash; .*'\
+'wgmma 64 x 1024 .* of cudnn; wgmma 128 x 4096: PyTorch has no cudnn'
+    MOCK_RATE=370 run_check 1 --only attention out
+    expect_state attention failed 'below its goal'
+    CAPABILITY=8 MOCK_RATE=370 run_check 0 --only attention out
+    MOCK_RATE=620000 run_check 0 --only gpt2_124m,torch_gpt2_124m out
+    expect_state torch_gpt2_124m measured \
+        'eager 300000 tokens/s, 20.0 % MFU; compiled 560000 tokens/s, 40.0 % MFU'
+    MOCK_RATE=600000 run_check 1 --only gpt2_124m,torch_gpt2_124m out
+    expect_state torch_gpt2_124m failed 'Bireme has 1.07 times this rate'
+    EAGER=1 MOCK_RATE=600000 run_check 0 --only gpt2_124m,torch_gpt2_124m out
     unset PYTHON
 fi
 
-# compute-sanitizer, pretended: what becomes of its findings, of a machine that it refuses, of a test that fails under it
+# A mock compute-sanitizer: it finds errors, does not support the machine, or runs a failing test.
 mkdir -p tree/root/tests && cp -r "$BIREME_SOURCE_DIR/scripts" tree/scripts
 check=$folder/tree/scripts/gpu_check.sh
-printf '#!/bin/sh\necho "$*" >>%s/sanitized\n[ "$*" != "${FAILING:-}" ]\n' "$folder" >tree/root/tests/test_cuda_operations
+printf '#!/bin/sh\necho "$*" >>%s/sanitized\n[ "$*" != "${FAILING:-}" ]\n' "$folder" \
+    >tree/root/tests/test_cuda_operations
 cat >bin/compute-sanitizer <<'E2'
 #!/bin/bash
 [ "$1 $3 $4" = "--tool --error-exitcode 9" ] || exit 64
 tool=$2
 while [ $# -gt 0 ] && [ "$(basename "$1")" != test_cuda_operations ]; do shift; done
-[ "$PRETENDED" != refused ] || { echo "========= Error: Device not supported."; exit 255; }
+[ "$MOCK_RESULT" != refused ] || { echo "========= Error: Device not supported."; exit 255; }
 "$@"
 code=$?
-case "$tool $PRETENDED $2" in
-"memcheck found flat") echo "========= ERROR SUMMARY: 3 errors"; exit 1 ;; # the broken context fails the test
-"racecheck raced attention") echo "========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)"; exit 9 ;;
-racecheck*) echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"; exit $code ;;
+case "$tool $MOCK_RESULT $2" in
+"memcheck found flat") # the broken context makes the test fail
+    echo "========= ERROR SUMMARY: 3 errors"
+    exit 1
+    ;;
+"racecheck raced attention")
+    echo "========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)"
+    exit 9
+    ;;
+racecheck*)
+    echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"
+    exit $code
+    ;;
 *) echo "========= ERROR SUMMARY: 0 errors"; exit $code ;;
 esac
 E2
 chmod +x bin/compute-sanitizer tree/root/tests/test_cuda_operations
-sanitized() { # CODE PRETENDED
+run_sanitizer() { # CODE MOCK_RESULT
     rm -f sanitized
-    PRETENDED=$2 checked "$1" --only sanitizer out
+    MOCK_RESULT=$2 run_check "$1" --only sanitizer out
 }
-sanitized 0 clean
-says sanitizer passed 'no error in 12 runs, 0 exceeded the time limit'
+run_sanitizer 0 clean
+expect_state sanitizer passed 'no error in 12 runs, 0 exceeded the time limit'
 [ "$(sort sanitized | uniq -c | awk '$1 == 2' | wc -l)" = 6 ] || fail "not six tests, twice each"
-sanitized 1 found
-says sanitizer failed 'memcheck: errors in the test of flat'
-sanitized 1 raced
-says sanitizer failed 'racecheck: errors in the test of attention aligned'
-FAILING=linear sanitized 1 clean
-says sanitizer failed 'memcheck: errors in the test of linear, or it failed'
-sanitized 0 refused
-says sanitizer skipped 'memcheck cannot check the test of embedding: =* Error: Device not supported'
-[ "${says_python:-}" = true ] || echo "not checked without python3: check.json as JSON, the goals of bench_gpu.py"
-echo "all states were seen"
+run_sanitizer 1 found
+expect_state sanitizer failed 'memcheck: errors in the test of flat'
+run_sanitizer 1 raced
+expect_state sanitizer failed 'racecheck: errors in the test of attention aligned'
+FAILING=linear run_sanitizer 1 clean
+expect_state sanitizer failed 'memcheck: errors in the test of linear, or it failed'
+run_sanitizer 0 refused
+expect_state sanitizer skipped \
+    'memcheck cannot check the test of embedding: =* Error: Device not supported'
+[ "${has_python:-}" = true ] ||
+    echo "not checked without python3: check.json as JSON, the goals of bench_gpu.py"
+echo "passed"

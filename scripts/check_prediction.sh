@@ -24,13 +24,14 @@ trap 'rm -rf "$folder"' EXIT
 echo '{model: {vocab_size: 50257}, data: {sequence_length: 256}, train: {max_steps: 1}}' \
     >"$folder/recipe.yaml"
 
-# number NAME: print the first number with this name in the JSON text of standard input.
-number() {
+# print_number NAME: print the first number with this name in the JSON text of standard input.
+print_number() {
     sed -nE "s/.*\"$1\": *([0-9.e-]+).*/\1/p" | head -n 1
 }
 
-# on_ranks RANKS ARGUMENT...: run the program on this number of ranks; print its errors if it fails.
-on_ranks() {
+# run_on_ranks RANKS ARGUMENT...: run the program on this number of ranks. If it fails, print its
+# errors.
+run_on_ranks() {
     mpirun --oversubscribe --bind-to none -np "$1" "$program" "${@:2}" \
         2>"$folder/errors" </dev/null || {
         cat "$folder/errors" >&2
@@ -38,7 +39,7 @@ on_ranks() {
     }
 }
 
-on_ranks 2 bench cluster --repeats "$repeats" batch.micro_size=2 batch.global_size=2 "$@" |
+run_on_ranks 2 bench cluster --repeats "$repeats" batch.micro_size=2 batch.global_size=2 "$@" |
     tee "$folder/cluster.yaml"
 printf '\n| ranks | tensor | ZeRO | checkpointing | measured ms | predicted ms | error |\n'
 printf '|---|---|---|---|---|---|---|\n'
@@ -46,11 +47,11 @@ while read -r ranks tensor stage recompute micro; do
     settings=(parallel.tensor="$tensor" parallel.zero_stage="$stage"
         train.activation_checkpointing="$recompute"
         batch.micro_size="$micro" batch.global_size=$((micro * ranks / tensor)) "$@")
-    measured=$(on_ranks "$ranks" bench step --no-floor --json --repeats "$repeats" \
-        "${settings[@]}" | number step_seconds)
+    measured=$(run_on_ranks "$ranks" bench step --no-floor --json --repeats "$repeats" \
+        "${settings[@]}" | print_number step_seconds)
     predicted=$("$program" plan "$folder/recipe.yaml" --ranks "$ranks" \
         --cluster "$folder/cluster.yaml" --json "${settings[@]}" 2>/dev/null |
-        sed -n '/"prediction"/,$p' | number step_seconds)
+        sed -n '/"prediction"/,$p' | print_number step_seconds)
     awk -v m="$measured" -v p="$predicted" -v l="| $ranks | $tensor | $stage | $recompute |" \
         'BEGIN { printf "%s %.0f | %.0f | %+.0f %% |\n", l, 1e3 * m, 1e3 * p, 100 * (p / m - 1) }'
 done <<'END'

@@ -53,19 +53,20 @@ program=$build/trainer/bireme
 readonly glibc_libraries='ld-linux[^/]*|lib(c|m|dl|rt|pthread|resolv|util|anl|nss_[^/]*)'
 readonly cuda_libraries='lib(cuda|cudart|cublas|cublasLt|nccl|nvrtc|nvidia[^/]*)'
 
-# needed FILE...: print the shared libraries that these files load, directly or indirectly.
-needed() {
+# list_libraries FILE...: print the shared libraries that these files load, directly or indirectly.
+list_libraries() {
     ldd "$@" 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
         grep -vE "/($glibc_libraries|$cuda_libraries)\.so" || true
 }
 
-# missing FILE...: print the shared libraries of these files that this machine does not have.
-missing() {
+# list_missing FILE...: print the shared libraries of these files that this machine does not have.
+list_missing() {
     ldd "$@" 2>/dev/null | awk '/not found/ { print $1 }' | sort -u
 }
 
-[ -z "$(missing "$program")" ] ||
-    fail 69 "libraries of $program are missing on this machine: $(missing "$program" | tr '\n' ' ')"
+[ -z "$(list_missing "$program")" ] ||
+    fail 69 "libraries of $program are missing on this machine:" \
+        "$(list_missing "$program" | tr '\n' ' ')"
 
 root=$out/root
 libraries=$root/lib
@@ -74,13 +75,14 @@ strip -o "$root/bin/bireme" "$program"
 
 # ---- Open MPI: its programs and plugins keep their paths relative to its prefix (OPAL_PREFIX) ----
 
-# usable_plugins FILE...: print the plugins that need no further library. The others are for
+# list_plugins FILE...: print the plugins that need no further library. The others are for
 # networks other than TCP.
-usable_plugins() {
+list_plugins() {
     local file wanted further
-    wanted=$(needed "$program" "$mpirun" $plugin_libraries && printf '%s\n' $plugin_libraries)
+    wanted=$(list_libraries "$program" "$mpirun" $plugin_libraries &&
+        printf '%s\n' $plugin_libraries)
     for file in "$@"; do
-        further=$(needed "$file" | grep -v '/libmca_common_' | grep -vxF "$wanted" || true)
+        further=$(list_libraries "$file" | grep -v '/libmca_common_' | grep -vxF "$wanted" || true)
         if [ -z "$further" ]; then
             echo "$file"
         fi
@@ -96,20 +98,20 @@ copy_from_prefix() {
     done
 }
 
-# path_of NAME: print a path of the Open MPI installation.
-path_of() {
+# print_path NAME: print a path of the Open MPI installation.
+print_path() {
     ompi_info --path "$1" --parsable | sed -n "s/^path:$1://p" | head -n 1
 }
 
 mpirun=
 plugin_libraries=
-if needed "$program" | grep -q '/libmpi\.so'; then
+if list_libraries "$program" | grep -q '/libmpi\.so'; then
     command -v ompi_info >/dev/null && command -v mpirun >/dev/null ||
         fail 69 "$program uses Open MPI, but ompi_info or mpirun is missing: install openmpi-bin"
-    prefix=$(path_of prefix) plugins=$(path_of pkglibdir)
+    prefix=$(print_path prefix) plugins=$(print_path pkglibdir)
     mpirun=$(readlink -f "$(command -v mpirun)")
     # Debian's Open MPI loads PMIx from a separate package.
-    plugin_libraries=$(needed "$plugins"/*pmix*.so "$mpirun" | grep '/libpmix\.so' |
+    plugin_libraries=$(list_libraries "$plugins"/*pmix*.so "$mpirun" | grep '/libpmix\.so' |
         sort -u || true)
     cp -L "$mpirun" "$root/bin/mpirun"
     for tool in orted prted; do
@@ -118,8 +120,8 @@ if needed "$program" | grep -q '/libmpi\.so'; then
         fi
     done
     # shellcheck disable=SC2046 # the paths of libraries contain no blanks
-    copy_from_prefix $(usable_plugins "$plugins"/*.so)
-    data=$(path_of pkgdatadir)
+    copy_from_prefix $(list_plugins "$plugins"/*.so)
+    data=$(print_path pkgdatadir)
     if [ -d "$data" ]; then
         mkdir -p "$root${data#"$prefix"}"
         cp -RL "$data/." "$root${data#"$prefix"}"
@@ -156,7 +158,7 @@ cp -R "$source/recipes" "$out/recipes"
 # ---- the libraries, and the version of glibc that they need ----
 
 mapfile -t binaries < <(find "$root" -type f \( -name '*.so' -o -perm -u+x \))
-for library in $(needed "${binaries[@]}") $plugin_libraries; do
+for library in $(list_libraries "${binaries[@]}") $plugin_libraries; do
     cp -Ln "$library" "$libraries/$(basename "$library")"
 done
 glibc=$({ find "$root" -type f -exec objdump -T {} + 2>/dev/null || true; } |

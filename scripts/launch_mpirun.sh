@@ -10,10 +10,10 @@
 set -u
 
 # A signal before the start of mpirun also ends this script with code 75.
-asked=no
-trap 'asked=yes' TERM INT USR1
+stop_requested=no
+trap 'stop_requested=yes' TERM INT USR1
 
-usage() {
+print_usage() {
     cat <<'TEXT'
 usage: scripts/launch_mpirun.sh [options] [--] PROGRAM [ARGUMENT...]
 
@@ -36,33 +36,33 @@ example: scripts/launch_mpirun.sh -n 2 build/trainer/bireme train recipes/quicks
 TEXT
 }
 
-# refuse TEXT: end with a usage error.
-refuse() {
+# fail_usage TEXT: end with a usage error.
+fail_usage() {
     printf 'E-USAGE launch_mpirun.sh: %s; see --help\n' "$1" >&2
     exit 64
 }
 
-# whole_number NAME VALUE: refuse the option unless its value is a positive whole number.
-whole_number() {
-    [[ $2 =~ ^[1-9][0-9]{0,6}$ ]] || refuse "$1 $2: must be a whole number of at least 1"
+# check_number NAME VALUE: refuse the option unless its value is a positive whole number.
+check_number() {
+    [[ $2 =~ ^[1-9][0-9]{0,6}$ ]] || fail_usage "$1 $2: must be a whole number of at least 1"
 }
 
 ranks='' threads='' host='' hostfile='' network='' bind=yes
 time_limit='' grace=120 dry_run=no more=()
 while [ $# -gt 0 ]; do
     case $1 in
-    -h | --help) usage && exit 0 ;;
+    -h | --help) print_usage && exit 0 ;;
     -n | --ranks | -t | --threads | --host | --hostfile | --network | --time-limit | --grace | \
         --mpirun)
-        [ $# -ge 2 ] || refuse "$1 needs a value"
+        [ $# -ge 2 ] || fail_usage "$1 needs a value"
         case $1 in
-        -n | --ranks) whole_number "$1" "$2" && ranks=$2 ;;
-        -t | --threads) whole_number "$1" "$2" && threads=$2 ;;
+        -n | --ranks) check_number "$1" "$2" && ranks=$2 ;;
+        -t | --threads) check_number "$1" "$2" && threads=$2 ;;
         --host) host=$2 ;;
         --hostfile) hostfile=$2 ;;
         --network) network=$2 ;;
-        --time-limit) whole_number "$1" "$2" && time_limit=$2 ;;
-        --grace) whole_number "$1" "$2" && grace=$2 ;;
+        --time-limit) check_number "$1" "$2" && time_limit=$2 ;;
+        --grace) check_number "$1" "$2" && grace=$2 ;;
         --mpirun) more+=("$2") ;;
         esac
         shift 2
@@ -70,13 +70,13 @@ while [ $# -gt 0 ]; do
     --no-bind) bind=no && shift ;;
     --dry-run) dry_run=yes && shift ;;
     --) shift && break ;;
-    -*) refuse "unknown option $1" ;;
+    -*) fail_usage "unknown option $1" ;;
     *) break ;;
     esac
 done
-[ $# -gt 0 ] || refuse "no program to start"
-[ -z "$host" ] || [ -z "$hostfile" ] || refuse "--host and --hostfile exclude each other"
-[ -z "$hostfile" ] || [ -r "$hostfile" ] || refuse "cannot read the host file $hostfile"
+[ $# -gt 0 ] || fail_usage "no program to start"
+[ -z "$host" ] || [ -z "$hostfile" ] || fail_usage "--host and --hostfile exclude each other"
+[ -z "$hostfile" ] || [ -r "$hostfile" ] || fail_usage "cannot read the host file $hostfile"
 version=$(mpirun --version 2>/dev/null | sed -n '1s/.*(Open MPI) \([0-9]*\).*/\1/p')
 if [ -z "$version" ]; then
     echo 'E-UNAVAILABLE launch_mpirun.sh: mpirun of Open MPI not found: install openmpi-bin' >&2
@@ -155,7 +155,7 @@ repeat_signal() {
 }
 # shellcheck disable=SC2317 # called by the trap
 save_and_stop() {
-    interrupted=yes asked=yes
+    interrupted=yes stop_requested=yes
     [ -n "$job" ] && kill -USR1 "$job" 2>/dev/null || return
     [ -n "$repeater" ] || { repeat_signal & repeater=$! && disown "$repeater"; }
 }
@@ -164,13 +164,13 @@ trap save_and_stop TERM INT USR1
 # mpirun gets a separate process group, because Ctrl-C in the terminal would otherwise kill the
 # ranks.
 set -m
-if [ $asked = yes ]; then
+if [ $stop_requested = yes ]; then
     echo 'launch_mpirun.sh: stopped before mpirun was started' >&2
     exit 75
 fi
 "${command[@]}" </dev/null &
 job=$!
-[ $asked = no ] || save_and_stop
+[ $stop_requested = no ] || save_and_stop
 
 # mpirun of Open MPI 4.1.4 can hang after MPI_Abort when all of its ranks have ended. watch_mpirun
 # kills it then.
@@ -204,27 +204,29 @@ for helper in $watch $repeater; do
     kill -- "-$helper" 2>/dev/null
 done
 
-# lost REASON: end with the error of a lost rank.
-lost() {
+# fail_lost_rank REASON: end with the error of a lost rank.
+fail_lost_rank() {
     printf 'E-RANK-LOST %s (exit code of mpirun: %d): %s\n' "$1" "$code" \
         'the last published checkpoint is complete; start the job again' >&2
     exit 71
 }
-[ $hung = no ] || lost "its ranks are gone, and mpirun did not end for $grace s"
+[ $hung = no ] || fail_lost_rank "its ranks are gone, and mpirun did not end for $grace s"
 # With code 138, SIGUSR1 ended mpirun or a rank that did not handle the signal yet or any more.
-if [ $asked = yes ] && [ "$code" = 138 ]; then
+if [ $stop_requested = yes ] && [ "$code" = 138 ]; then
     echo 'launch_mpirun.sh: stopped while mpirun started or ended; checkpoints are complete' >&2
     exit 75
 fi
 case $code in
-110) lost 'the job reached its time limit and did not stop' ;;
-134) lost 'a rank aborted (signal 6)' ;;
-137) lost 'a rank was killed (signal 9, for example because the machine ran out of memory)' ;;
-139) lost 'a rank crashed (signal 11)' ;;
-205) lost 'the connection to a host is lost' ;;
+110) fail_lost_rank 'the job reached its time limit and did not stop' ;;
+134) fail_lost_rank 'a rank aborted (signal 6)' ;;
+137)
+    fail_lost_rank 'a rank was killed (signal 9, for example because the machine ran out of memory)'
+    ;;
+139) fail_lost_rank 'a rank crashed (signal 11)' ;;
+205) fail_lost_rank 'the connection to a host is lost' ;;
 esac
 if [ "$code" -ge 126 ] && [ "$code" -le 127 ]; then
     exit "$code" # the program or mpirun cannot be started, and the shell has printed the reason
 fi
-[ "$code" -lt 128 ] || lost 'a rank ended abnormally'
+[ "$code" -lt 128 ] || fail_lost_rank 'a rank ended abnormally'
 exit "$code"

@@ -96,8 +96,8 @@ check_cycles() {
         --include='*.h' --include='*.cuh' base datasets kernels comm trainer 2>/dev/null |
         sed -E 's/^([^:]*):[^"]*"([^"]*)".*/\1 \2/' | tsort 2>&1 >/dev/null || true)
     if [ -n "$loop" ]; then
-        echo "$loop" | sed -n 's/^tsort: \(.*\.c\{0,1\}u\{0,1\}h\)$/\1: this header is part of an include'\
-' cycle/p'
+        local header='\(.*\.c\{0,1\}u\{0,1\}h\)'
+        echo "$loop" | sed -n "s/^tsort: $header\$/\1: this header is part of an include cycle/p"
         return 1
     fi
 }

@@ -87,8 +87,8 @@ download() (
     done
 )
 
-# select_pages: print those paths of standard input whose page does not only refer to another page,
-# each with a NUL at the end. Such references are a few bytes long.
+# select_pages: print the paths of standard input, each with a NUL at the end, without pages that
+# only refer to another page. Such pages are a few bytes long.
 select_pages() {
     local file
     while IFS= read -r file; do

@@ -1,17 +1,18 @@
 #!/bin/bash
-# Every relative link of the Markdown files leads to a file, and to a heading if it has a fragment.
+# Checks that each relative link of the Markdown files leads to a file and, if it has a fragment, to
+# a heading.
 # usage: check_links.sh [FOLDER]; the default is BIREME_SOURCE_DIR
 set -euo pipefail
 cd "${1:-${BIREME_SOURCE_DIR:?}}"
 
-# headings FILE: the fragments that GitHub makes of its headings, one per line.
-headings() {
+# print_headings FILE: print the fragments that GitHub makes of its headings, one per line.
+print_headings() {
     awk '/^```/ { code = !code } !code && /^#+ / { sub(/^#+ +/, ""); print tolower($0) }' "$1" |
         sed -E 's/[^a-z0-9 _-]//g; s/ /-/g'
 }
 
-# links FILE: "line target" of each relative link outside of code blocks.
-links() {
+# print_links FILE: print "line target" of each relative link outside of code blocks.
+print_links() {
     awk '/^ *```/ { code = !code; next }
         !code {
             gsub(/`[^`]*`/, "")
@@ -32,11 +33,12 @@ while IFS= read -r file; do
         if [ ! -e "${path:-$file}" ]; then
             echo "$file:$line: no such file: $target"
             broken=$((broken + 1))
-        elif [ -n "$fragment" ] && ! headings "${path:-$file}" | grep -xqF -e "$fragment"; then
+        elif [ -n "$fragment" ] && ! print_headings "${path:-$file}" |
+            grep -xqF -e "$fragment"; then
             echo "$file:$line: no such heading: $target"
             broken=$((broken + 1))
         fi
-    done < <(links "$file")
+    done < <(print_links "$file")
 done < <(find . -name '*.md' -not -path './build*' -not -path './data/*' -not -path './runs/*' \
     -not -path './.venv*' | sort)
 echo "check_links: $count links, $broken broken"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs the commands of one documentation page in a temporary folder, so that the page stays true.
+# Runs the commands of one documentation page in a temporary folder, to check that they work.
 #
 #   run_page.sh PAGE.md        BIREME_PROGRAM and BIREME_SOURCE_DIR are set by ctest
 #
@@ -10,12 +10,12 @@
 #   <!-- test exit N -->       the same; its last command must end with code N (": SED" may follow)
 #   <!-- file PATH -->         write the next fenced block to PATH
 #   <!-- file PATH: SED -->    the same, after `sed -E SED`
-#   <!-- output: TEXT -->      the last block has printed TEXT, which may be a grep -E expression
+#   <!-- output: TEXT -->      the last block must print TEXT, which may be a grep -E expression
 #   <!-- setup                 run the following lines, up to the line with the end of the comment
 #
 # All blocks of a page share one shell: variables, functions and the folder remain. `bireme` is on
 # PATH. The folder has copies of recipes/ and scripts/, and corpus/ with the text of the licence in
-# several files. Blocks that call mpirun are left out where MPI is missing. Exit code 77: skipped.
+# several files. Blocks that call mpirun are skipped if MPI is missing. Exit code 77: skipped.
 set -euo pipefail
 
 page=$(realpath "${1:?usage: run_page.sh PAGE.md}")
@@ -35,7 +35,7 @@ export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
 step='the beginning' output=$folder/output line=0
 : >"$output"
 
-finish() {
+clean_up() {
     local code=$?
     if [ "$code" != 0 ] && [ "$code" != 77 ]; then
         echo "run_page: $page: line $line failed with code $code: $step; the end of its output:" >&2
@@ -43,9 +43,9 @@ finish() {
     fi
     rm -rf "$folder"
 }
-trap finish EXIT
+trap clean_up EXIT
 
-# split_page: writes steps/NNNN.body and steps/NNNN.head (line, kind, exit code, path, sed script).
+# split_page: write steps/NNNN.body and steps/NNNN.head (line, kind, exit code, path, sed script).
 split_page() {
     awk -v steps="$folder/steps" '
         function begin(kind, code, path, script) {
@@ -69,24 +69,25 @@ split_page() {
                 begin("output", 0, "", after_colon(text))
             } else if (word[1] == "file") {
                 begin("file", 0, word[2], after_colon(text))
-                wanted = 1
+                block_expected = 1
             } else {
                 begin("test", word[2] == "exit" ? word[3] : 0, "", after_colon(text))
-                wanted = 1
+                block_expected = 1
             }
             next
         }
-        /^ *```/ { block = 1; taken = wanted; wanted = 0; next }
-        END { exit wanted || hidden || block || !count }' "$page"
+        /^ *```/ { block = 1; taken = block_expected; block_expected = 0; next }
+        END { exit block_expected || hidden || block || !count }' "$page"
 }
 
 has_mpi() {
     command -v mpirun >/dev/null && bireme --version | grep -q '^MPI  *MPI'
 }
 
-run_block() { # BODY CODE
-    local wanted=$2 code=0
-    if [ "$wanted" = 0 ]; then
+# run_block BODY CODE: run a block, which must end with this code.
+run_block() {
+    local expected=$2 code=0
+    if [ "$expected" = 0 ]; then
         # shellcheck disable=SC1090
         . "$1" >"$output" 2>&1
         return
@@ -96,14 +97,14 @@ run_block() { # BODY CODE
         # shellcheck disable=SC1090
         . "$1"
     ) >"$output" 2>&1 && code=0 || code=$?
-    [ "$code" = "$wanted" ] || {
-        echo "exit code $code instead of $wanted" >>"$output"
+    [ "$code" = "$expected" ] || {
+        echo "exit code $code instead of $expected" >>"$output"
         return 1
     }
 }
 
 if ! split_page; then
-    echo "run_page: $page: a comment without a block, or an open block, or nothing to test" >&2
+    echo "run_page: $page: no commands to test, or a comment or a block without its end" >&2
     exit 1
 fi
 cd "$folder/work"
@@ -113,7 +114,7 @@ awk '{ print >("corpus/part" int(NR / 70) ".txt") }' "$source_folder/LICENSE"
 # shellcheck source=tests/docs/small.sh
 . "$source_folder/tests/docs/small.sh"
 
-left_out=0 missing=no
+skipped=0 missing=no
 for head in "$folder"/steps/*.head; do
     {
         read -r line && read -r kind && read -r code && IFS= read -r path && IFS= read -r script
@@ -124,7 +125,7 @@ for head in "$folder"/steps/*.head; do
     setup | test)
         [ -z "$script" ] || sed -E -i "$script" "$body"
         if grep -q mpirun "$body" && ! has_mpi; then
-            left_out=$((left_out + 1)) missing=yes
+            skipped=$((skipped + 1)) missing=yes
             continue
         fi
         missing=no
@@ -140,4 +141,4 @@ for head in "$folder"/steps/*.head; do
     esac
 done
 steps=$(find "$folder/steps" -name '*.head' | wc -l)
-echo "$(basename "$page"): $steps steps, $left_out left out without MPI"
+echo "$(basename "$page"): $steps steps, $skipped skipped without MPI"

@@ -2,7 +2,7 @@
 # Functions for the hidden setups of the pages: small tokenizers, shards and recipes. Sourced by
 # run_page.sh.
 
-# small_recipe FILE...: the model and the run of these recipes become small enough for a test.
+# small_recipe FILE...: reduce the model and the run of these recipes to the size of a test.
 small_recipe() {
     sed -E -i '
         s/(num_layers: )[0-9]+/\11/
@@ -22,14 +22,14 @@ small_recipe() {
         /^log:$/,/^[a-z]+:$/s/^( *every: )[0-9]+/\11/' "$@"
 }
 
-# small_text_data FOLDER: a tokenizer and shards of the licence.
+# small_text_data FOLDER: write a tokenizer and shards of the licence.
 small_text_data() {
     bireme tokenizer train --type bpe --vocab-size 400 --input corpus/*.txt --output "$1/tokenizer"
     bireme prepare --objective clm --tokenizer "$1/tokenizer" --input corpus/*.txt \
         --documents file --validation-fraction 0.2 --output "$1"
 }
 
-# small_run RECIPE RUN: the quickstart's recipe, small, on data/mine; trained into RUN.
+# small_run RECIPE RUN: write a small version of the quickstart recipe, for data/mine, and train it.
 small_run() {
     [ -d data/mine ] || small_text_data data/mine
     sed "s#data/manual#data/mine#; s#runs/quickstart#$2#" recipes/quickstart.yaml >"$1"
@@ -37,7 +37,7 @@ small_run() {
     bireme train "$1"
 }
 
-# small_bert FOLDER RUN: a WordPiece tokenizer in FOLDER and a BERT in RUN.
+# small_bert FOLDER RUN: write a WordPiece tokenizer to FOLDER and train a BERT in RUN.
 small_bert() {
     bireme tokenizer train --type wordpiece --vocab-size 300 --input corpus/*.txt \
         --output "$1/tokenizer"
@@ -57,7 +57,7 @@ END_OF_RECIPE
     bireme train small_bert.yaml
 }
 
-# small_rows: five conversations in rows.jsonl and five preference pairs in pairs.jsonl.
+# small_rows: write five conversations to rows.jsonl and five preference pairs to pairs.jsonl.
 small_rows() {
     local name verb
     while read -r name verb; do

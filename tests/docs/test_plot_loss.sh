@@ -1,5 +1,5 @@
 #!/bin/bash
-# scripts/plot_loss.sh: the same picture with every awk that is here, resumed runs, and wrong input.
+# scripts/plot_loss.sh: equal pictures with each installed awk, resumed runs, wrong input.
 set -euo pipefail
 plot=${BIREME_SOURCE_DIR:?}/scripts/plot_loss.sh
 folder=$(mktemp -d)
@@ -26,10 +26,11 @@ END_OF_METRICS
 "$plot" run >first.svg
 [ "$(grep -c '<polyline' first.svg)" = 2 ] || fail 'not two curves'
 [ "$(grep -c '<circle' first.svg)" = 2 ] || fail 'not two evaluations'
-grep -q 'training (last 3.500)' first.svg || fail 'a resumed run keeps the replaced loss'
-grep -q 'validation (last 3.250)' first.svg || fail 'the last validation loss'
+grep -q 'training (last 3.500)' first.svg || fail 'the replaced loss of a resumed run is drawn'
+grep -q 'validation (last 3.250)' first.svg || fail "the last validation loss is missing"
 ! grep -qi nan first.svg || fail 'a coordinate is not a number'
-"$plot" run/metrics.jsonl | cmp - first.svg || fail 'the file gives another picture than the folder'
+"$plot" run/metrics.jsonl | cmp - first.svg ||
+    fail 'the file and the folder give different pictures'
 
 for awk in mawk gawk original-awk 'busybox awk'; do
     command -v "${awk%% *}" >/dev/null || continue
@@ -39,16 +40,17 @@ for awk in mawk gawk original-awk 'busybox awk'; do
 done
 rm -f awk
 
-expect() { # CODE ARGUMENT...
-    local wanted=$1 code=0
+expect_error() { # CODE ARGUMENT...: the script prints an error and ends with this code
+    local expected=$1 code=0
     shift
     "$plot" "$@" >out 2>errors || code=$?
-    [[ $code = "$wanted" && -s errors ]] || fail "plot_loss.sh $*: code $code instead of $wanted"
+    [[ $code = "$expected" && -s errors ]] ||
+        fail "plot_loss.sh $*: code $code instead of $expected"
 }
-expect 64
-expect 66 nowhere
+expect_error 64
+expect_error 66 nowhere
 : >empty.jsonl
-expect 65 empty.jsonl
+expect_error 65 empty.jsonl
 echo '{"event":"train","step":1,"loss":2.5}' >single.jsonl
-"$plot" single.jsonl | grep -q 'training (last 2.500)' || fail 'a single loss'
-echo "plot_loss.sh draws what it should"
+"$plot" single.jsonl | grep -q 'training (last 2.500)' || fail "a single loss is not drawn"
+echo "plot_loss.sh: passed"

@@ -9,7 +9,7 @@ small='train.max_steps=4 evaluate.every=2 checkpoint.every=2 batch.global_size=4
 on() { # cpu|gpu CODE ARGUMENT...
     program=${!1}
     shift
-    run "$@"
+    run_bireme "$@"
 }
 
 fp32() {
@@ -17,20 +17,20 @@ fp32() {
     on cpu 0 train recipe.yaml run_dir=one train.device=cpu $small
     # shellcheck disable=SC2086
     on gpu 0 train recipe.yaml run_dir=late train.device=cuda $small
-    grep -q 'GPU 0 (emulated)' told || fail "the log does not name the device"
-    same_losses one late 1e-4
+    grep -q 'GPU 0 (emulated)' stderr || fail "the log does not name the device"
+    compare_losses one late 1e-4
     # Eager or late streams, and asynchronous or synchronous checkpoints, give the same bits.
     # shellcheck disable=SC2086
     SIMT_STREAMS=eager on gpu 0 train recipe.yaml run_dir=eager $small checkpoint.async=false
-    same_losses late eager 0
-    same_weights late eager 00000004
+    compare_losses late eager 0
+    compare_weights late eager 00000004
     # Activation checkpointing gives the same bits too.
     local way
     for way in selective full; do
         # shellcheck disable=SC2086
         on gpu 0 train recipe.yaml run_dir=$way $small train.activation_checkpointing=$way
-        same_losses late $way 0
-        same_weights late $way 00000004
+        compare_losses late $way 0
+        compare_weights late $way 00000004
     done
 }
 
@@ -42,8 +42,8 @@ graphs() {
     on gpu 0 train recipe.yaml run_dir=single train.device=cuda $many
     # shellcheck disable=SC2086
     SIMT_GRAPHS=$PWD/counted on gpu 0 train recipe.yaml run_dir=graphs train.device=cuda train.cuda_graphs=true $many
-    same_losses single graphs 0
-    same_weights single graphs 00000005
+    compare_losses single graphs 0
+    compare_weights single graphs 00000005
     local made launched changed
     read -r made launched changed <counted
     [ "$made" -ge 4 ] && [ "$launched" -ge $((3 * made)) ] && [ "$changed" -gt "$launched" ] ||
@@ -51,12 +51,12 @@ graphs() {
     # Checks this test: without argument updates the model differs.
     # shellcheck disable=SC2086
     SIMT_STALE=1 on gpu 0 train recipe.yaml run_dir=stale train.device=cuda train.cuda_graphs=true $many
-    if (same_losses single stale 0) >/dev/null 2>&1; then fail "stale arguments were not detected"; fi
+    if (compare_losses single stale 0) >/dev/null 2>&1; then fail "stale arguments were not detected"; fi
     # If no graph can be created, the training continues without.
     # shellcheck disable=SC2086
     SIMT_NO_GRAPHS=1 on gpu 0 train recipe.yaml run_dir=without train.device=cuda train.cuda_graphs=true $many
-    grep -q 'W-CUDA-GRAPHS' told || fail "no warning"
-    same_losses single without 0
+    grep -q 'W-CUDA-GRAPHS' stderr || fail "no warning"
+    compare_losses single without 0
 }
 
 bf16() {
@@ -66,13 +66,13 @@ bf16() {
     local half="train.device=cuda train.precision=bf16 optimizer.stochastic_rounding=true $small"
     # shellcheck disable=SC2086
     on gpu 0 train recipe.yaml run_dir=half $half
-    same_losses one half 1e-2
+    compare_losses one half 1e-2
     cp -r half again
     rm -rf again/checkpoints/step-00000004 again/final
     # shellcheck disable=SC2086
     on gpu 0 train recipe.yaml run_dir=again train.cuda_graphs=true $half
-    same_losses half again 0
-    same_weights half again 00000004
+    compare_losses half again 0
+    compare_weights half again 00000004
 }
 
 # Fifty steps with heads of 32, so that attention in bf16 uses the tensor-core kernels. The learning rate is low enough that
@@ -89,10 +89,10 @@ curves() {
     on cpu 0 train recipe.yaml run_dir=one train.device=cpu $many
     # shellcheck disable=SC2086
     on gpu 0 train recipe.yaml run_dir=fp32 train.device=cuda $many
-    same_losses one fp32 1e-4
+    compare_losses one fp32 1e-4
     # shellcheck disable=SC2086
     on gpu 0 train recipe.yaml run_dir=bf16 train.device=cuda train.precision=bf16 $many
-    same_losses one bf16 1e-2
+    compare_losses one bf16 1e-2
 }
 
 resume_on() { # RUN PROGRAM DEVICE: repeat the second half of a run on the other device
@@ -101,7 +101,7 @@ resume_on() { # RUN PROGRAM DEVICE: repeat the second half of a run on the other
     rm -rf other/checkpoints/step-00000004 other/final
     # shellcheck disable=SC2086
     on "$2" 0 train recipe.yaml run_dir=other train.device="$3" $small
-    same_losses "$1" other 1e-4
+    compare_losses "$1" other 1e-4
 }
 
 checkpoints() {
@@ -133,7 +133,7 @@ readers() {
     cmp generated-cpu generated-gpu || fail "the generated text differs"
     cmp beams-cpu beams-gpu || fail "the beams differ"
     [ -s scores-cpu ] && [ -s loss-cpu ] || fail "nothing was scored"
-    cat scores-gpu loss-gpu >told
+    cat scores-gpu loss-gpu >stderr
     paste scores-cpu scores-gpu | awk '{ d = $1 - $(NF / 2 + 1); if (d < 0) d = -d; if (!(d <= 1e-3)) exit 1 }' ||
         fail "the scores differ: $(cat scores-cpu)"
     paste loss-cpu loss-gpu | awk '{ d = $1 - $2; if (d < 0) d = -d; if (!(d <= 1e-4)) exit 1 }' ||
@@ -150,15 +150,15 @@ ranks() {
     for layout in zero_stage=1 zero_stage=2 tensor=2; do
         # shellcheck disable=SC2086
         run_ranks 2 0 train recipe.yaml run_dir=two-$layout train.device=cuda parallel.$layout $small
-        [ "$(grep -c '^W-COMM-STAGED: ranks 0, 1 share one GPU' told)" = 1 ] || fail "not exactly one warning"
-        same_losses one two-$layout 1e-5
+        [ "$(grep -c '^W-COMM-STAGED: ranks 0, 1 share one GPU' stderr)" = 1 ] || fail "not exactly one warning"
+        compare_losses one two-$layout 1e-5
     done
     # With data-parallel and tensor-parallel groups, one warning names all four ranks.
     # shellcheck disable=SC2086
     run_ranks 4 0 train recipe.yaml run_dir=four train.device=cuda parallel.tensor=2 $small
-    [ "$(grep -c '^W-COMM-STAGED' told)" = 1 ] && grep -q '^W-COMM-STAGED: ranks 0, 1, 2, 3 share one GPU' told ||
+    [ "$(grep -c '^W-COMM-STAGED' stderr)" = 1 ] && grep -q '^W-COMM-STAGED: ranks 0, 1, 2, 3 share one GPU' stderr ||
         fail "not exactly one warning that names all four ranks"
-    same_losses one four 1e-5
+    compare_losses one four 1e-5
     # Sums and gathered weights use page-locked memory only: three steps have as many pageable copies as one.
     local steps counts=()
     for steps in 1 3; do
@@ -171,7 +171,7 @@ ranks() {
     # Both ranks use the tuned plans of rank 0.
     # shellcheck disable=SC2086
     BIREME_PLANS=$PWD/plans run_ranks 2 0 train recipe.yaml run_dir=timed train.device=cuda parallel.tensor=2 $small
-    same_losses one timed 1e-5
+    compare_losses one timed 1e-5
     [ "$(wc -l <plans)" -ge 10 ] || fail "no plans were written"
     # bf16 transport of gradients, on GPUs and CPUs: the losses differ by rounding only.
     local device kind
@@ -180,8 +180,8 @@ ranks() {
         [ $device = cpu ] && kind=cpu || kind=cuda
         # shellcheck disable=SC2086
         run_ranks 2 0 train recipe.yaml run_dir=narrow-$device train.device=$kind parallel.zero_stage=1 parallel.reduce_dtype=bf16 $small
-        same_losses one narrow-$device 1e-3
-        if (same_losses one narrow-$device 0) >/dev/null 2>&1; then fail "nothing was rounded"; fi
+        compare_losses one narrow-$device 1e-3
+        if (compare_losses one narrow-$device 0) >/dev/null 2>&1; then fail "nothing was rounded"; fi
     done
 }
 
@@ -194,11 +194,11 @@ both() { # NAME RECIPE SETTING...
     on cpu 0 train "$recipe" run_dir="$name-cpu" train.device=cpu $few "$@"
     # shellcheck disable=SC2086
     on gpu 0 train "$recipe" run_dir="$name-fp32" train.device=cuda $few "$@"
-    same_losses "$name-cpu" "$name-fp32" 1e-4
+    compare_losses "$name-cpu" "$name-fp32" 1e-4
     rm -f -- */reference-*.hdf5 # computed in fp32
     # shellcheck disable=SC2086
     on gpu 0 train "$recipe" run_dir="$name-bf16" train.device=cuda train.precision=bf16 $few "$@"
-    same_losses "$name-cpu" "$name-bf16" 1e-2
+    compare_losses "$name-cpu" "$name-bf16" 1e-2
     rm -f -- */reference-*.hdf5
 }
 
@@ -252,13 +252,13 @@ dpo() {
     # Shared prompt: chosen and rejected response after one prefix.
     # shellcheck disable=SC2086
     on gpu 0 train dpo.yaml run_dir=shared train.device=cuda $few dpo.shared_prefix=true
-    same_losses dpo-cpu shared 1e-4
+    compare_losses dpo-cpu shared 1e-4
     # A whole-batch loss makes two passes over the data.
     # shellcheck disable=SC2086
     on cpu 0 train dpo.yaml run_dir=whole-cpu train.device=cpu $few dpo.loss_type=aot_unpaired
     # shellcheck disable=SC2086
     on gpu 0 train dpo.yaml run_dir=whole train.device=cuda $few dpo.loss_type=aot_unpaired
-    same_losses whole-cpu whole 1e-4
+    compare_losses whole-cpu whole 1e-4
 }
 
 # LoRA adapters on a base model that the GPU stores in bf16 only, with a fully trained head.
@@ -289,7 +289,7 @@ memory() {
         bytes=$((bytes - (32 << 20)))
         # shellcheck disable=SC2086
         SIMT_MEMORY_MIB=$((bytes / 10 * 9 >> 20)) on gpu 70 train recipe.yaml run_dir=less $large train.activation_checkpointing=$way
-        one_line 70 'out of memory on GPU 0'
+        expect_error 'out of memory on GPU 0'
         # shellcheck disable=SC2086
         SIMT_MEMORY_MIB=$((bytes / 100 * 102 + (1 << 20) >> 20)) on gpu 0 train recipe.yaml run_dir=enough-$way $large train.activation_checkpointing=$way
         echo "$bytes" >>sizes
@@ -321,7 +321,7 @@ plans() {
     on cpu 0 train recipe.yaml run_dir=one train.device=cpu $small
     # shellcheck disable=SC2086
     on gpu 0 train recipe.yaml run_dir=first train.device=cuda $small
-    same_losses one first 1e-4
+    compare_losses one first 1e-4
     [ "$(grep -c 'emulated, driver 13.0, cuBLASLt' kept/products.plans)" -ge 10 ] || fail "too few plans: $(wc -l kept/products.plans)"
     [ "$(cut -f 4 kept/products.plans | grep -c '^3 ')" -ge 1 ] || fail "no activation is fused"
     cp kept/products.plans timed
@@ -329,14 +329,14 @@ plans() {
         # shellcheck disable=SC2086
         on gpu 0 train recipe.yaml run_dir=$run train.device=cuda $small
     done
-    same_losses second third 0
-    same_weights second third 00000004
-    same_losses one third 1e-4
+    compare_losses second third 0
+    compare_weights second third 00000004
+    compare_losses one third 1e-4
     cmp timed kept/products.plans || fail "a run without new plans changed the file"
     echo "not a plan" >>kept/products.plans
     # shellcheck disable=SC2086
     on gpu 0 train recipe.yaml run_dir=damaged train.device=cuda $small
-    grep -q 'W-PRODUCT-PLANS.*1 damaged lines' told || fail "no warning about a damaged line"
+    grep -q 'W-PRODUCT-PLANS.*1 damaged lines' stderr || fail "no warning about a damaged line"
 }
 
 # The benchmarks that scripts/gpu_check.sh runs, with the losses of the CPU. A measured step waits for the device three times
@@ -370,19 +370,19 @@ first_losses() { # FILE: prints five losses, one on each line
 
 errors() {
     on gpu 78 train recipe.yaml run_dir=none train.device=cuda parallel.reproducible=true
-    one_line 78 'in a fixed order'
+    expect_error 'in a fixed order'
     on gpu 69 train recipe.yaml run_dir=none parallel.reproducible=true
-    one_line 69 'order-independent sums are supported on CPUs'
+    expect_error 'order-independent sums are supported on CPUs'
     on cpu 69 train recipe.yaml run_dir=none train.device=cuda
     SIMT_DEVICES=0 on gpu 69 train recipe.yaml run_dir=none train.device=cuda
-    one_line 0 'no CUDA-capable device'
+    expect_error 'no CUDA-capable device'
     # shellcheck disable=SC2086
     SIMT_DEVICES=0 on gpu 0 plan recipe.yaml train.device=auto
     SIMT_MEMORY_MIB=1 on gpu 70 train recipe.yaml run_dir=none train.device=cuda
-    one_line 0 'out of memory on GPU 0'
+    expect_error 'out of memory on GPU 0'
     on gpu 79 train recipe.yaml run_dir=none train.device=cuda optimizer.learning_rate=100 optimizer.weight_decay=1 \
         optimizer.max_grad_norm=0 schedule.warmup_steps=0 batch.global_size=4
-    one_line 79 'samples [0-9]* (data/train-.*h5 tokens [0-9]* to [0-9]*).*the weights were not updated'
+    expect_error 'samples [0-9]* (data/train-.*h5 tokens [0-9]* to [0-9]*).*the weights were not updated'
 }
 
 "$1"

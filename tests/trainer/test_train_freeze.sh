@@ -49,7 +49,7 @@ run_bireme 0 train recipe.yaml run_dir=head model.tie_word_embeddings=false mode
     train.freeze=backbone
 run_bireme 81 checkpoint diff own/final head/final --json
 [ "$(grep -o '"name": *"[^"]*"' out | cut -d'"' -f4)" = lm_head.weight ] ||
-    fail "not the head alone changed: $(cat out)"
+    fail "weights other than the head changed: $(cat out)"
 
 # Moments exist for trained parameters only. A resume requires the same frozen parameters.
 run_bireme 0 plan recipe.yaml "${frozen[@]}" --json

@@ -142,8 +142,8 @@ write_tree() {
         file != "" { line++; print > file }' "$here/style/self_test.txt" | sort >"$work/expected"
 }
 
-# expect CODE TEXT ARGUMENT...: this script ends with this code and prints this text.
-expect() {
+# expect_result CODE TEXT ARGUMENT...: this script ends with this code and prints this text.
+expect_result() {
     local code=0 expected=$1 text=$2 output
     shift 2
     output=$("$here/check_style.sh" "$@" 2>&1) || code=$?
@@ -165,20 +165,21 @@ test_format() {
     printf '#!/bin/sh\nexit 1\n' >"$bin/python3"
     chmod +x "$bin/"*
     local -x CLANG_FORMAT=
-    PATH=$path expect 0 "skipped: clang-format $format_version is not installed" "$small"
-    PATH=$path expect 77 "skipped: clang-format $format_version is not installed" --format "$small"
-    PATH=$path expect 1 "clang-format $format_version is missing" --ci "$bin" "$small"
+    PATH=$path expect_result 0 "skipped: clang-format $format_version is not installed" "$small"
+    PATH=$path expect_result 77 "skipped: clang-format $format_version is not installed" \
+        --format "$small"
+    PATH=$path expect_result 1 "clang-format $format_version is missing" --ci "$bin" "$small"
 
     cat >"$bin/clang-format" <<TOOL
 #!/bin/sh
 [ "\$1" = --version ] && echo "clang-format version $format_version" && exit
 echo "base/width.c:1:9: warning: code should be clang-formatted [-Wclang-format-violations]" >&2
 TOOL
-    PATH=$path expect 1 'base/width.c:1: format: ' --format "$small"
-    PATH=$path expect 1 'base/width.c:1: format: ' --ci "$bin" "$small"
+    PATH=$path expect_result 1 'base/width.c:1: format: ' --format "$small"
+    PATH=$path expect_result 1 'base/width.c:1: format: ' --ci "$bin" "$small"
     if find_format; then
         printf 'int  base_width( void );\n' >"$small/base/width.h"
-        CLANG_FORMAT=$tool expect 1 'base/width.h:1: format: ' --format "$small"
+        CLANG_FORMAT=$tool expect_result 1 'base/width.h:1: format: ' --format "$small"
     fi
 }
 
@@ -212,25 +213,25 @@ self_test() {
     fi
 
     # A listed path is not reported, another one is. --prune removes a line that is not needed.
-    expect 1 'base/width.c:3: width: ' --rules "$tree"
+    expect_result 1 'base/width.c:3: width: ' --rules "$tree"
     mkdir -p "$work/small/base" "$work/small/scripts"
     cp "$tree/base/width.c" "$work/small/base/"
     printf 'width base/wi\nwords base/\n' >"$work/small/scripts/style_pending.txt"
-    expect 0 'clean' --rules "$work/small"
-    expect 0 'width       total         1 violations in   1 files' --pending "$work/small"
-    expect 0 'removed from scripts/style_pending.txt: words base/' --prune "$work/small"
-    expect 0 'clean' --rules "$work/small"
+    expect_result 0 'clean' --rules "$work/small"
+    expect_result 0 'width       total         1 violations in   1 files' --pending "$work/small"
+    expect_result 0 'removed from scripts/style_pending.txt: words base/' --prune "$work/small"
+    expect_result 0 'clean' --rules "$work/small"
     if [ "$(cat "$work/small/scripts/style_pending.txt")" != 'width base/wi' ]; then
         echo "self-test: --prune did not keep exactly the line that is needed"
         missed=1
     fi
     cp "$tree/base/width.c" "$work/small/base/other.c"
-    expect 1 'base/other.c:3: width: ' --rules "$work/small"
+    expect_result 1 'base/other.c:3: width: ' --rules "$work/small"
     echo 'width base/' >>"$work/small/scripts/style_pending.txt"
-    expect 0 'clean' --rules "$work/small"
+    expect_result 0 'clean' --rules "$work/small"
     mkdir "$work/small/base/sub"
     cp "$tree/base/width.c" "$work/small/base/sub/"
-    expect 1 'base/sub/width.c:3: width: ' --rules "$work/small"
+    expect_result 1 'base/sub/width.c:3: width: ' --rules "$work/small"
     rm -r "$work/small/base/other.c" "$work/small/base/sub"
 
     test_format

@@ -69,8 +69,8 @@ list_installed() {
         done || true
 }
 
-# download FOLDER: download the packages and unpack their pages into the folder.
-download() (
+# download_packages FOLDER: download the packages and unpack their pages into the folder.
+download_packages() (
     cd "$1"
     if ! apt-get download "${packages[@]}" >apt.log 2>&1; then
         if [ "$(id -u)" -ne 0 ] || ! apt-get update >>apt.log 2>&1 ||
@@ -110,7 +110,7 @@ main() {
     list_installed >"$list"
     if [ "$(wc -l <"$list")" -lt $min_pages ]; then
         echo "manual_corpus: downloading ${packages[*]}" >&2
-        download "$work"
+        download_packages "$work"
         find "$work/root/usr/share/man" -path '*/man[0-9]/*' -type f >"$list"
     fi
     LC_ALL=C sort "$list" | grep -vE "$tables" | select_pages >"$list.selected"

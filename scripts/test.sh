@@ -24,10 +24,11 @@ readonly longest='^(simt_.*_random_[12]|simt_train_(memory|objectives|plans|rank
 '|train_kills_2|train_zero)$'
 # One test of each operation, objective and layout, and all tests with a name of one word, which
 # test one module each.
-readonly fast='^([a-z0-9]+|attention_features|cross_entropy|prepare_rows|tokenizer_command'\
-'|text_vector|checkpoint_damage|(reference|pretrained)_[a-z]+|comm_[124]'\
+readonly fast='^([a-z0-9]+|attention_features|cross_entropy|post_processor|row_workers'\
+'|sentence_pairs|shard_task|tokenizer_command|sentence_embedding|early_stopping|checkpoint_damage'\
+'|untrusted_manifest|(reference|huggingface)_[a-z]+|comm_[124]'\
 '|comm_(4_on_2_hosts|nccl_3|staged_3)|comm_fault_(agree_one|kill)|bucket_(2|nccl_2)'\
-'|(model_layout|tensor_parallel)(_2_ranks)?|(rounding|checkpoint)_2_ranks'
+'|(model_layout|tensor_parallel)(_2_ranks)?|(rounding|checkpoint)_2_ranks'\
 '|train_(bert|inspect)|train_(lora|tasks)_objectives'\
 '|train_dpo_resume|checkpoint_kill_rank_0_of_2|sft_trl|model_folder_commands|include_rules'\
 '|style_can_fail|simt_planted|simt_gemm|simt_device_late'\
@@ -141,7 +142,7 @@ run_sanitizer asan 1200
 # The preset tsan excludes most tests of layouts, because all layouts have the same threads.
 run_sanitizer tsan 1200
 run_part "style" 300 ./scripts/check_style.sh --ci build-release || true
-run_part "100 kills" 900 env BIREME_KILLS=100 \
+run_part "40 kills" 900 env BIREME_KILLS=40 \
     ctest --preset release --no-tests=error -R '^train_kills_' || true
 # On a busy machine the deadlines of TCP may be missed, so there are three attempts.
 run_part "network failures" 300 env BIREME_LONG=1 \

@@ -10,25 +10,19 @@
  * This tests the code for several nodes on one machine. */
 #ifdef BIREME_MPI
 
-#include "comm/comm_impl.h"
+#include "comm/comm_mpi_impl.h"
 
-#include <inttypes.h>
-#include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/deadlines.h"
-#include "base/log.h"
 #include "base/memory.h"
 #include "comm/heartbeat.h"
 #include "comm/shared_impl.h"
-#include "comm/shared_space.h"
 
 #define MESSAGE_BYTES ((size_t)1 << 30) /* MPI counts are ints: larger messages are split */
-#define PAGE 4096
-#define SEGMENT_OVERHEAD ((int64_t)65536) /* Open MPI's own data, per rank */
 
 struct mpi_state {
     struct shared_group group;
@@ -46,17 +40,6 @@ static struct {
     MPI_Comm host;     /* the ranks of this host */
     MPI_Win heartbeat_window;
 } world;
-
-static status check_mpi(int code, const char *operation)
-{
-    if (code == MPI_SUCCESS) {
-        return STATUS_OK;
-    }
-    char text[MPI_MAX_ERROR_STRING] = "";
-    int length = 0;
-    MPI_Error_string(code, text, &length);
-    RAISE(STATUS_LOST, "%s failed: %s", operation, text);
-}
 
 static void return_errors(MPI_Comm comm)
 {
@@ -110,9 +93,10 @@ static status link_send(struct shared_batch *batch, enum shared_channel channel,
     for (size_t done = 0; done < bytes; done += MESSAGE_BYTES) {
         int chunk = (int)(bytes - done < MESSAGE_BYTES ? bytes - done : MESSAGE_BYTES);
         TRY(grow_batch(batch));
-        TRY(check_mpi(MPI_Isend((const char *)data + done, chunk, MPI_BYTE, rank, tag,
-                                batch->state->channels[channel], &batch->requests[batch->count]),
-                      "sending to another host"));
+        TRY(comm_mpi_check(MPI_Isend((const char *)data + done, chunk, MPI_BYTE, rank, tag,
+                                     batch->state->channels[channel],
+                                     &batch->requests[batch->count]),
+                           "sending to another host"));
         batch->source_rank[batch->count++] = -1;
     }
     return STATUS_OK;
@@ -124,9 +108,10 @@ static status link_receive(struct shared_batch *batch, enum shared_channel chann
     for (size_t done = 0; done < bytes; done += MESSAGE_BYTES) {
         int chunk = (int)(bytes - done < MESSAGE_BYTES ? bytes - done : MESSAGE_BYTES);
         TRY(grow_batch(batch));
-        TRY(check_mpi(MPI_Irecv((char *)data + done, chunk, MPI_BYTE, rank, tag,
-                                batch->state->channels[channel], &batch->requests[batch->count]),
-                      "receiving from another host"));
+        TRY(comm_mpi_check(MPI_Irecv((char *)data + done, chunk, MPI_BYTE, rank, tag,
+                                     batch->state->channels[channel],
+                                     &batch->requests[batch->count]),
+                           "receiving from another host"));
         batch->source_rank[batch->count++] = rank;
     }
     return STATUS_OK;
@@ -135,8 +120,8 @@ static status link_receive(struct shared_batch *batch, enum shared_channel chann
 static status link_test(struct shared_batch *batch, bool *done)
 {
     int all_done = 0;
-    TRY(check_mpi(MPI_Testall(batch->count, batch->requests, &all_done, MPI_STATUSES_IGNORE),
-                  "a message between hosts"));
+    TRY(comm_mpi_check(MPI_Testall(batch->count, batch->requests, &all_done, MPI_STATUSES_IGNORE),
+                       "a message between hosts"));
     *done = all_done != 0;
     if (*done) {
         batch->count = 0;
@@ -165,122 +150,6 @@ static const struct shared_link message_link = {.batch_create = link_batch_creat
                                                 .receive = link_receive,
                                                 .test = link_test,
                                                 .late_sources = link_late_sources};
-
-/* ---- memory that ranks of a node share ---- */
-
-static bool allocate_shared_window(MPI_Comm local, int local_size, int local_rank,
-                                   struct shared_window *out)
-{
-    MPI_Info info;
-    MPI_Win window = MPI_WIN_NULL;
-    void *own = NULL;
-    MPI_Info_create(&info);
-    /* each segment in the NUMA memory of its rank */
-    MPI_Info_set(info, "alloc_shared_noncontig", "true");
-    int code =
-        MPI_Win_allocate_shared((MPI_Aint)(out->bytes + PAGE), 1, info, local, &own, &window);
-    MPI_Info_free(&info);
-    if (code != MPI_SUCCESS) {
-        return false;
-    }
-    for (int i = 0; i < local_size; i++) {
-        MPI_Aint size = 0;
-        int unit = 0;
-        char *base = NULL;
-        code = MPI_Win_shared_query(window, i, &size, &unit, &base);
-        /* mappings are page-aligned in each process: rounding up gives the same location in all */
-        if (code != MPI_SUCCESS) {
-            return false;
-        }
-        out->base[i] = base + (PAGE - (uintptr_t)base % PAGE) % PAGE;
-    }
-    memset(out->base[local_rank], 0, out->bytes);
-    out->handle = malloc(sizeof window);
-    if (out->handle == NULL) {
-        return false;
-    }
-    memcpy(out->handle, &window, sizeof window);
-    return true;
-}
-
-/* Warns once per host that memory cannot be shared. */
-static void warn_of_little_space(int64_t needed_bytes, int64_t free_bytes)
-{
-    static bool has_warned;
-    char unused[512];
-    int rank = 0;
-    MPI_Comm_rank(world.host, &rank);
-    if (!has_warned && rank == 0) {
-        shared_space_describe_unused(unused, sizeof unused);
-        log_warning("SHARED-MEMORY",
-                    "host %s: " SHARED_SPACE_FOLDER " has %" PRId64 " bytes free, but %" PRId64
-                    " bytes are needed; ranks exchange data more slowly without shared memory. "
-                    "Enlarge " SHARED_SPACE_FOLDER
-                    " (docker run --shm-size, mount -o remount,size=)%s",
-                    world.host_names + (size_t)world.rank * COMM_HOST_BYTES, free_bytes,
-                    needed_bytes, unused);
-    }
-    has_warned = true;
-}
-
-/* Sets *has_room on all ranks of this host's group: whether memory of `bytes` bytes for each rank
- * of the host fits. Other groups of the host may allocate at the same time. If MPI allocates
- * without room, one rank gets an error and the others wait for ever. Collective over `local`. */
-static status check_shared_space(MPI_Comm local, int64_t bytes, bool *has_room)
-{
-    int host_ranks = 1, rank = 0;
-    MPI_Comm_size(world.host, &host_ranks);
-    MPI_Comm_rank(local, &rank);
-    int64_t needed_bytes = host_ranks * (bytes + SEGMENT_OVERHEAD), free_bytes = 0;
-    int fits = shared_space_has_room(needed_bytes, &free_bytes);
-    TRY(check_mpi(MPI_Bcast(&fits, 1, MPI_INT, 0, local), "checking the shared memory"));
-    *has_room = fits != 0;
-    if (!*has_room) {
-        warn_of_little_space(needed_bytes, free_bytes);
-    }
-    return STATUS_OK;
-}
-
-/* Creates the shared window of this node. If it fails on any rank of `all`, *is_made is false on
- * all of them. Collective over `all`. */
-static status create_window(MPI_Comm all, MPI_Comm local, int local_size, int local_rank,
-                            size_t bytes, struct shared_window *out, bool *is_made)
-{
-    *is_made = false;
-    *out = (struct shared_window){.bytes = bytes};
-    out->base = calloc((size_t)local_size, sizeof *out->base);
-    int own = out->base != NULL && bytes < SIZE_MAX / 2;
-    if (own && local_size == 1) {
-        out->base[0] = memory_allocate(bytes);
-        own = out->base[0] != NULL;
-    } else if (local_size > 1) {
-        bool has_room = false;
-        TRY(check_mpi(MPI_Allreduce(MPI_IN_PLACE, &own, 1, MPI_INT, MPI_MIN, local),
-                      "creating shared memory"));
-        TRY(own ? check_shared_space(local, (int64_t)bytes + PAGE, &has_room) : STATUS_OK);
-        own = has_room && allocate_shared_window(local, local_size, local_rank, out);
-    }
-    out->memory = own ? out->base[local_rank] : NULL;
-    int all_made = 0;
-    TRY(check_mpi(MPI_Allreduce(&own, &all_made, 1, MPI_INT, MPI_MIN, all),
-                  "creating shared memory"));
-    *is_made = all_made != 0;
-    return STATUS_OK;
-}
-
-static void free_window(struct shared_window *window)
-{
-    if (window->handle != NULL) {
-        MPI_Win win;
-        memcpy(&win, window->handle, sizeof win);
-        MPI_Win_free(&win);
-        free(window->handle);
-    } else {
-        free(window->memory);
-    }
-    free(window->base);
-    *window = (struct shared_window){0};
-}
 
 /* ---- groups ---- */
 
@@ -328,11 +197,11 @@ static status create_node_control(struct mpi_state *state, MPI_Comm all, const i
 {
     struct shared_group *group = &state->group;
     TRY(assign_nodes(group, keys));
-    TRY(check_mpi(MPI_Comm_split(all, group->node, group->rank, &state->local),
-                  "splitting by node"));
+    TRY(comm_mpi_check(MPI_Comm_split(all, group->node, group->rank, &state->local),
+                       "splitting by node"));
     return_errors(state->local);
-    TRY(create_window(all, state->local, group->local_size, group->local_rank,
-                      shared_control_bytes(group->size), &state->control, is_made));
+    TRY(comm_mpi_window_create(all, state->local, group->local_size, group->local_rank,
+                               shared_control_bytes(group->size), &state->control, is_made));
     return STATUS_OK;
 }
 
@@ -393,10 +262,10 @@ static status fill_state(struct mpi_state *state, MPI_Comm all)
     group->world_rank = calloc((size_t)group->size, sizeof *group->world_rank);
     REQUIRE(group->world_rank != NULL, STATUS_INTERNAL, "out of memory: a group of %d ranks",
             group->size);
-    TRY(check_mpi(MPI_Allgather(&world.rank, 1, MPI_INT, group->world_rank, 1, MPI_INT, all),
-                  "creating a communicator"));
+    TRY(comm_mpi_check(MPI_Allgather(&world.rank, 1, MPI_INT, group->world_rank, 1, MPI_INT, all),
+                       "creating a communicator"));
     for (int i = 0; i < 2; i++) {
-        TRY(check_mpi(MPI_Comm_dup(all, &state->channels[i]), "creating a communicator"));
+        TRY(comm_mpi_check(MPI_Comm_dup(all, &state->channels[i]), "creating a communicator"));
         return_errors(state->channels[i]);
     }
     TRY(connect_group(state, all));
@@ -432,8 +301,8 @@ static status mpi_split(struct comm *comm, int color, int key, struct comm **out
     struct mpi_state *state = comm->state;
     TRY(comm_barrier(comm));
     MPI_Comm split = MPI_COMM_NULL;
-    TRY(check_mpi(MPI_Comm_split(state->channels[SHARED_DATA], color, key, &split),
-                  "splitting a communicator"));
+    TRY(comm_mpi_check(MPI_Comm_split(state->channels[SHARED_DATA], color, key, &split),
+                       "splitting a communicator"));
     return_errors(split);
     status result = mpi_create(split, out);
     MPI_Comm_free(&split);
@@ -451,8 +320,9 @@ static status mpi_allocate(struct comm *comm, size_t bytes, void **out)
     struct shared_window *window = malloc(sizeof *window);
     REQUIRE(window != NULL, STATUS_INTERNAL, "out of memory: a window");
     bool is_made = false;
-    status result = create_window(state->channels[SHARED_DATA], state->local, group->local_size,
-                                  group->local_rank, bytes, window, &is_made);
+    status result =
+        comm_mpi_window_create(state->channels[SHARED_DATA], state->local, group->local_size,
+                               group->local_rank, bytes, window, &is_made);
     if (result == STATUS_OK && is_made) {
         window->id = ++group->window_count;
         window->next = group->windows;
@@ -476,7 +346,7 @@ static status mpi_release(struct comm *comm, void *memory)
         if ((*w)->memory == memory) {
             struct shared_window *window = *w;
             *w = window->next;
-            free_window(window);
+            comm_mpi_window_free(window);
             free(window);
             return STATUS_OK;
         }
@@ -545,10 +415,10 @@ static status mpi_destroy(struct comm **comm)
     while (state->group.windows != NULL) {
         struct shared_window *window = state->group.windows;
         state->group.windows = window->next;
-        free_window(window);
+        comm_mpi_window_free(window);
         free(window);
     }
-    free_window(&state->control);
+    comm_mpi_window_free(&state->control);
     MPI_Comm_free(&state->local);
     MPI_Comm_free(&state->channels[SHARED_DATA]);
     MPI_Comm_free(&state->channels[SHARED_SMALL]);
@@ -624,17 +494,18 @@ static status gather_host_names(void)
         snprintf(own, COMM_HOST_BYTES, "unknown");
     }
     status_identify(world.rank, world.size, own);
-    return check_mpi(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, world.host_names,
-                                   COMM_HOST_BYTES, MPI_CHAR, MPI_COMM_WORLD),
-                     "gathering host names");
+    return comm_mpi_check(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, world.host_names,
+                                        COMM_HOST_BYTES, MPI_CHAR, MPI_COMM_WORLD),
+                          "gathering host names");
 }
 
 static status split_by_host(int *local_rank, int *local_size)
 {
-    TRY(check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, world.rank,
-                                      MPI_INFO_NULL, &world.host),
-                  "splitting by host"));
+    TRY(comm_mpi_check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, world.rank,
+                                           MPI_INFO_NULL, &world.host),
+                       "splitting by host"));
     return_errors(world.host);
+    comm_mpi_window_set_host(world.host, world.host_names + (size_t)world.rank * COMM_HOST_BYTES);
     MPI_Comm_rank(world.host, local_rank);
     MPI_Comm_size(world.host, local_size);
     return STATUS_OK;
@@ -646,13 +517,13 @@ static status gather_node_keys(int local_rank, int local_size)
     TRY(read_env_number("BIREME_COMM_NODES", 1, &nodes_per_host));
     int64_t nodes = (int64_t)nodes_per_host < local_size ? (int64_t)nodes_per_host : local_size;
     int64_t own[2] = {world.rank, 0};
-    TRY(check_mpi(MPI_Bcast(&own[0], 1, MPI_INT64_T, 0, world.host),
-                  "broadcasting the host's lowest rank"));
+    TRY(comm_mpi_check(MPI_Bcast(&own[0], 1, MPI_INT64_T, 0, world.host),
+                       "broadcasting the host's lowest rank"));
     own[1] = own[0] * world.size + local_rank * nodes / local_size;
-    TRY(check_mpi(
+    TRY(comm_mpi_check(
         MPI_Allgather(&own[0], 1, MPI_INT64_T, world.host_of, 1, MPI_INT64_T, MPI_COMM_WORLD),
         "gathering the hosts of the ranks"));
-    return check_mpi(
+    return comm_mpi_check(
         MPI_Allgather(&own[1], 1, MPI_INT64_T, world.node_key, 1, MPI_INT64_T, MPI_COMM_WORLD),
         "gathering the hosts of the ranks");
 }
@@ -664,7 +535,7 @@ static void *create_heartbeat_table(int local_rank, int local_size)
     bool has_room = false;
     MPI_Aint bytes = local_rank == 0 ? (MPI_Aint)heartbeat_bytes(local_size) : 0;
     status checked =
-        check_shared_space(world.host, (int64_t)heartbeat_bytes(local_size), &has_room);
+        comm_mpi_window_check_space(world.host, (int64_t)heartbeat_bytes(local_size), &has_room);
     if (checked != STATUS_OK || !has_room) {
         status_clear(); /* the barrier that follows fails too */
         world.heartbeat_window = MPI_WIN_NULL;
@@ -690,7 +561,7 @@ static void *create_heartbeat_table(int local_rank, int local_size)
 static status attach_heartbeat(int local_rank, int local_size, double limit_seconds)
 {
     void *table = create_heartbeat_table(local_rank, local_size);
-    TRY(check_mpi(MPI_Barrier(world.host), "creating the heartbeat table"));
+    TRY(comm_mpi_check(MPI_Barrier(world.host), "creating the heartbeat table"));
     watchdog_stop();
     heartbeat_attach(table, local_size, local_rank, world.rank, world.size, world.host_names);
     return watchdog_start(NULL, limit_seconds);

@@ -1,0 +1,53 @@
+#!/bin/bash
+# Two ranks with a small /dev/shm. MPI hangs if it allocates shared memory that does not fit, so the
+# program must find this out before and go without shared memory.
+#
+#   test_shared_memory.sh PROGRAM      the program of test_world.c
+#
+# A mount namespace is needed to replace /dev/shm.
+set -u
+program=${1:?}
+if [ -z "${IN_OWN_NAMESPACE:-}" ]; then
+    unshare --mount --propagation private true 2>/dev/null || {
+        echo 'skipped: creating a mount namespace is not permitted'
+        exit 77
+    }
+    IN_OWN_NAMESPACE=yes exec unshare --mount --propagation private "$0" "$@"
+fi
+folder=$(mktemp -d)
+trap 'umount /dev/shm 2>/dev/null; rm -rf "$folder"' EXIT
+cd "$folder" || exit 1
+
+# KiB of /dev/shm, and whether both windows fit: 1 MiB for each rank to exchange data, and 1.2 MB for
+# each rank with the data of the test. Into 3000 KiB only the first one fits.
+for case in '4 no' '1024 no' '3000 no' '40960 yes' '65536 yes'; do
+    read -r kib fits <<<"$case"
+    mount -t tmpfs -o "size=${kib}k,mode=1777" none /dev/shm 2>/dev/null || {
+        echo 'skipped: mounting is not permitted'
+        exit 77
+    }
+    timeout 100 mpirun --oversubscribe -np 2 "$program" >out 2>stderr
+    code=$?
+    [ "$code" = 0 ] || {
+        echo "$kib KiB of /dev/shm: exit code $code" >&2
+        cat stderr >&2
+        exit 1
+    }
+    warnings=$(grep -c 'W-SHARED-MEMORY.*/dev/shm has [0-9]* bytes free, but [0-9]* bytes' stderr)
+    [ "$warnings" = "$([ "$fits" = yes ] && echo 0 || echo 1)" ] || {
+        echo "$kib KiB of /dev/shm: $warnings warnings" >&2
+        cat stderr >&2
+        exit 1
+    }
+    umount /dev/shm
+done
+
+# A segment of an ended job is named.
+mount -t tmpfs -o size=3000k,mode=1777 none /dev/shm
+head -c 1000000 /dev/zero >/dev/shm/vader_segment.host.0.1.0
+timeout 100 mpirun --oversubscribe -np 2 "$program" >out 2>stderr
+grep -q 'files of ended MPI jobs use .*/dev/shm/vader_segment.host.0.1.0' stderr || {
+    echo 'the file of an ended job is not named' >&2
+    cat stderr >&2
+    exit 1
+}

@@ -51,7 +51,7 @@ void copy_check_none()
     me->groups.clear();
 }
 
-/* ---- mbarrier: a phase is complete when all arrivals and all bytes have come ---- */
+/* ---- mbarrier: a phase is complete after all its arrivals and all its bytes ---- */
 
 static const uint16_t phase_bit = 0x8000;
 
@@ -329,5 +329,5 @@ void gpu_copy_box(void *to, const gpu_map *map, int column, int row, gpu_mbarrie
              map->box_columns * 2, static_cast<long long>(map->stride), map->base, here.file,
              here.line);
     }
-    later(copy_tma_box, &copied, sizeof copied, b);
+    add_operation(copy_tma_box, &copied, sizeof copied, b);
 }

@@ -1,3 +1,4 @@
+/* The CUDA back-end in the emulator (backend.h). */
 #include "kernels/cuda/operation.cuh"
 
 #include <cstdlib>
@@ -9,7 +10,7 @@ extern "C" {
 static void (*destroy_context)(struct kernels *k);
 
 /* Fails if ldmatrix had bank conflicts: every tile in shared memory must avoid them. */
-static void destroy(struct kernels *k)
+static void destroy_checked(struct kernels *k)
 {
     if (simt::banks.extra > 0) {
         simt::fail("ldmatrix: bank conflicts cost %llu cycles in %llu phases",
@@ -35,7 +36,7 @@ extern "C" status simt_kernels_create(struct device *dev, enum dtype dtype,
         return result;
     }
     destroy_context = k->table.destroy;
-    k->table.destroy = destroy;
+    k->table.destroy = destroy_checked;
     *out = k;
     return STATUS_OK;
 }

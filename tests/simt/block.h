@@ -22,7 +22,7 @@ struct worker : thread {
     site at = {"", 0};
     std::vector<copy> open, due;
     std::deque<std::vector<copy>> groups;
-    bool wgmma_fenced = false; /* since it last waited for a wgmma */
+    bool wgmma_fenced = false; /* wgmma.fence was executed since the last wait */
 };
 
 /* Tokens of the thread sanitizer alternate with the phases of a barrier, so that an arrival at the
@@ -52,8 +52,8 @@ struct rendezvous {
     phase_tokens tokens;
 };
 
-struct issued_wgmma { /* an issued wgmma: the D fragment of each thread */
-    float *d[WARPGROUP];
+struct issued_wgmma {
+    float *d[WARPGROUP];                  /* D fragment of each thread */
     const uint32_t *registers[WARPGROUP]; /* A fragments, if A has no descriptor */
     int columns;                          /* groups of eight columns */
     uint64_t a, b;
@@ -81,7 +81,7 @@ struct block_state {
     int live = 0;
     unsigned char *memory = nullptr; /* shared */
     size_t dynamic_bytes = 0, used = 0;
-    /* Dynamic shared memory as TMA and wgmma see it: without what threads wrote since the last
+    /* Dynamic shared memory as TMA and wgmma read it: without the writes of threads since the last
      * fence. */
     std::vector<unsigned char> late;
     bool fenced = false;         /* a fence makes the writes of threads visible */
@@ -100,7 +100,7 @@ static inline worker *running_worker()
     return static_cast<worker *>(self);
 }
 
-/* leave_ready - mark a thread as ready; the schedule selects when it runs. */
-void leave_ready(worker *w);
+/* mark_ready - mark a thread as ready; the schedule selects when it runs. */
+void mark_ready(worker *w);
 void sleep(const char *what, site here);
 } // namespace simt

@@ -13,9 +13,9 @@
 
 enum { WORDS_MAX = 8192 };
 
-/* ---- kernels: one warp or one block each, words out ---- */
+/* ---- kernels of one warp or one block, which write words ---- */
 
-__global__ void numbers(uint32_t *out)
+__global__ void convert_numbers(uint32_t *out)
 {
     static const uint32_t high[] = {0x3f80, 0xbf81, 0x7f7f, 0x7f80, 0xff80, 0x7fc0, 0x0001, 0x0000};
     static const uint32_t low[] = {0x0000, 0x0001, 0x7fff, 0x8000, 0x8001, 0xffff};
@@ -27,14 +27,14 @@ __global__ void numbers(uint32_t *out)
     }
 }
 
-__global__ void powers(uint32_t *out)
+__global__ void compute_powers(uint32_t *out)
 {
     for (int i = threadIdx.x; i < 256; i += 32) {
         out[i] = gpu_bits(gpu_exp2(static_cast<float>(i - 200) * 0.37f));
     }
 }
 
-__global__ void lanes(uint32_t *out)
+__global__ void exchange_lanes(uint32_t *out)
 {
     uint32_t t = threadIdx.x, x = t * t + 1;
     out[t] = __shfl_xor_sync(~0u, x, 5);
@@ -44,7 +44,7 @@ __global__ void lanes(uint32_t *out)
     out[128 + t] = __umulhi(x * 0x9E3779B9u, 0xD2511F53u);
 }
 
-__global__ void matrices(uint32_t *out)
+__global__ void load_matrices(uint32_t *out)
 {
     GPU_SHARED(bf16, memory, 32 * 8);
     int lane = threadIdx.x;
@@ -63,7 +63,7 @@ __global__ void matrices(uint32_t *out)
     }
 }
 
-__global__ void mma(uint32_t *out)
+__global__ void multiply_fragments(uint32_t *out)
 {
     int lane = threadIdx.x;
     uint32_t a[4], b[2];
@@ -83,7 +83,7 @@ __global__ void mma(uint32_t *out)
     }
 }
 
-__global__ void copies(uint32_t *out, const uint32_t *in)
+__global__ void copy_words(uint32_t *out, const uint32_t *in)
 {
     GPU_SHARED(uint32_t, memory, 64 * 4);
     int t = threadIdx.x;
@@ -96,7 +96,7 @@ __global__ void copies(uint32_t *out, const uint32_t *in)
 }
 
 /* Warp 0 arrives at a named barrier without waiting; warp 1 waits there for its data. */
-__global__ void handing(uint32_t *out)
+__global__ void pass_words(uint32_t *out)
 {
     GPU_SHARED(uint32_t, memory, 32);
     int lane = threadIdx.x % 32;
@@ -112,8 +112,8 @@ __global__ void handing(uint32_t *out)
 /* O [64, 128] = (A B^T) V, for A [64, 64], B and V [128, ...]. A B^T is rounded to bf16 in
  * registers. This tests the forms of wgmma with A in registers and B not transposed. */
 __global__ void __launch_bounds__(128)
-    chain(const __grid_constant__ gpu_map map_a, const __grid_constant__ gpu_map map_b,
-          const __grid_constant__ gpu_map map_v, uint32_t *out)
+    multiply_chain(const __grid_constant__ gpu_map map_a, const __grid_constant__ gpu_map map_b,
+                   const __grid_constant__ gpu_map map_v, uint32_t *out)
 {
 #ifdef GPU_HAS_SM90
     GPU_SHARED_DYNAMIC(unsigned char, memory);
@@ -167,13 +167,13 @@ static uint32_t *allocate_words(size_t count)
 {
     uint32_t *words = NULL;
     if (cudaMallocManaged(&words, count * 4) != cudaSuccess) {
-        fprintf(stderr, "conformance: no memory on the GPU: %s\n",
+        fprintf(stderr, "conformance: cannot allocate memory on the GPU: %s\n",
                 cudaGetErrorString(cudaGetLastError()));
         exit(2);
     }
     return words;
 }
-static bool done()
+static bool wait_for_device()
 {
     return cudaDeviceSynchronize() == cudaSuccess;
 }
@@ -181,7 +181,7 @@ static bool is_sm90()
 {
     return gpu_capability() == 9;
 }
-static void words_release(uint32_t *words)
+static void release_words(uint32_t *words)
 {
     cudaFree(words);
 }
@@ -190,7 +190,7 @@ static uint32_t *allocate_words(size_t count)
 {
     return static_cast<uint32_t *>(aligned_alloc(64, count * 4));
 }
-static bool done()
+static bool wait_for_device()
 {
     return true;
 }
@@ -198,7 +198,7 @@ static bool is_sm90()
 {
     return true;
 }
-static void words_release(uint32_t *words)
+static void release_words(uint32_t *words)
 {
     free(words);
 }
@@ -208,31 +208,31 @@ static void words_release(uint32_t *words)
 
 static void run_numbers(uint32_t *out, const uint32_t *)
 {
-    GPU_LAUNCH(numbers, 1, 32, 0, 0, out);
+    GPU_LAUNCH(convert_numbers, 1, 32, 0, 0, out);
 }
 static void run_powers(uint32_t *out, const uint32_t *)
 {
-    GPU_LAUNCH(powers, 1, 32, 0, 0, out);
+    GPU_LAUNCH(compute_powers, 1, 32, 0, 0, out);
 }
 static void run_lanes(uint32_t *out, const uint32_t *)
 {
-    GPU_LAUNCH(lanes, 1, 32, 0, 0, out);
+    GPU_LAUNCH(exchange_lanes, 1, 32, 0, 0, out);
 }
 static void run_matrices(uint32_t *out, const uint32_t *)
 {
-    GPU_LAUNCH(matrices, 1, 32, 0, 0, out);
+    GPU_LAUNCH(load_matrices, 1, 32, 0, 0, out);
 }
 static void run_mma(uint32_t *out, const uint32_t *)
 {
-    GPU_LAUNCH(mma, 1, 32, 0, 0, out);
+    GPU_LAUNCH(multiply_fragments, 1, 32, 0, 0, out);
 }
 static void run_copies(uint32_t *out, const uint32_t *in)
 {
-    GPU_LAUNCH(copies, 1, 64, 0, 0, out, in);
+    GPU_LAUNCH(copy_words, 1, 64, 0, 0, out, in);
 }
-static void run_handing(uint32_t *out, const uint32_t *)
+static void run_passing(uint32_t *out, const uint32_t *)
 {
-    GPU_LAUNCH(handing, 1, 64, 0, 0, out);
+    GPU_LAUNCH(pass_words, 1, 64, 0, 0, out);
 }
 static void run_gemm(uint32_t *out, const uint32_t *in)
 {
@@ -253,8 +253,8 @@ static void run_chain(uint32_t *out, const uint32_t *in)
     if (gpu_map_make(&a, x, 64, 64, 64, 64, 64) &&
         gpu_map_make(&b, x + 4096, 128, 64, 64, 128, 64) &&
         gpu_map_make(&v, x + 1024, 128, 128, 72, 128, 64)) {
-        GPU_ALLOW_SHARED(chain, bytes);
-        GPU_LAUNCH(chain, 1, 128, bytes, 0, a, b, v, out);
+        GPU_ALLOW_SHARED(multiply_chain, bytes);
+        GPU_LAUNCH(multiply_chain, 1, 128, bytes, 0, a, b, v, out);
     }
 }
 
@@ -271,13 +271,13 @@ static const struct section {
     {"ldmatrix", 256, 0, false, run_matrices},
     {"mma.sync", 128, 0, false, run_mma},
     {"cp.async", 256, 0, false, run_copies},
-    {"named barriers", 32, 0, false, run_handing},
+    {"named barriers", 32, 0, false, run_passing},
     {"tile GEMM", 70 * 66, 0, false, run_gemm},
     {"TMA, mbarrier, wgmma", 62 * 66, 0, true, run_pipeline},
     {"wgmma of registers and of columns", 64 * 128, 0, true, run_chain},
 };
 
-static bool word_agrees(const section &s, uint32_t actual, uint32_t expected)
+static bool is_equal_word(const section &s, uint32_t actual, uint32_t expected)
 {
     if (actual == expected) {
         return true;
@@ -285,16 +285,17 @@ static bool word_agrees(const section &s, uint32_t actual, uint32_t expected)
     float a, b;
     memcpy(&a, &actual, 4);
     memcpy(&b, &expected, 4);
-    double apart = fabs(static_cast<double>(a) - static_cast<double>(b));
-    return s.tolerance > 0 && apart <= s.tolerance * fabs(static_cast<double>(b));
+    double difference = fabs(static_cast<double>(a) - static_cast<double>(b));
+    return s.tolerance > 0 && difference <= s.tolerance * fabs(static_cast<double>(b));
 }
 
-static int compare(const section &s, const uint32_t *actual, const uint32_t *expected)
+static int compare_section(const section &s, const uint32_t *actual, const uint32_t *expected)
 {
     int wrong_count = 0;
     for (int i = 0; i < s.words; i++) {
-        if (!word_agrees(s, actual[i], expected[i]) && wrong_count++ < 4) {
-            printf("    word %d is %08x, the emulator computes %08x\n", i, actual[i], expected[i]);
+        if (!is_equal_word(s, actual[i], expected[i]) && wrong_count++ < 4) {
+            printf("    word %d is %08x; the result of the emulator is %08x\n", i, actual[i],
+                   expected[i]);
         }
     }
     printf("conformance: %s: %s\n", s.name, wrong_count == 0 ? "agrees" : "WRONG");
@@ -317,12 +318,12 @@ static void fill_integers(uint32_t *in, size_t count)
 
 int main(int count, char **arguments)
 {
-    bool writes = count == 3 && strcmp(arguments[1], "write") == 0;
-    if (count != 3 || (!writes && strcmp(arguments[1], "compare") != 0)) {
+    bool is_write = count == 3 && strcmp(arguments[1], "write") == 0;
+    if (count != 3 || (!is_write && strcmp(arguments[1], "compare") != 0)) {
         fprintf(stderr, "usage: conformance write|compare FILE\n");
         return 64;
     }
-    FILE *file = fopen(arguments[2], writes ? "wb" : "rb");
+    FILE *file = fopen(arguments[2], is_write ? "wb" : "rb");
     if (file == NULL) {
         perror(arguments[2]);
         return 66;
@@ -337,9 +338,9 @@ int main(int count, char **arguments)
         if (!s.sm90 || is_sm90()) {
             s.run(out, in);
         }
-        const char *refused = gpu_launch_error();
-        bool finished = done() && refused == NULL;
-        if (writes) {
+        const char *launch_error = gpu_launch_error();
+        bool finished = wait_for_device() && launch_error == NULL;
+        if (is_write) {
             wrong_count += fwrite(out, 4, words, file) != words;
             continue;
         }
@@ -351,11 +352,11 @@ int main(int count, char **arguments)
                    read ? "the launch failed" : "FILE is too short");
             wrong_count++;
         } else {
-            wrong_count += compare(s, out, expected.data());
+            wrong_count += compare_section(s, out, expected.data());
         }
     }
     wrong_count += fclose(file) != 0;
-    words_release(out);
-    words_release(in);
+    release_words(out);
+    release_words(in);
     return wrong_count != 0;
 }

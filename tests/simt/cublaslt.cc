@@ -1,14 +1,13 @@
 /* The emulated cuBLASLt: GEMMs and their epilogues in plain loops. It refuses the same arguments as
  * the real library.
  *
- * Algorithms  three for each GEMM, with different orders of summation: one sum, two halves, four
- * quarters. A fourth
- *             reduces in place (CUBLASLT_REDUCTION_SCHEME_INPLACE) and is offered only if the
- *             caller allows that
+ * Algorithms  Three for each GEMM, with different orders of summation: one sum, two halves, four
+ *             quarters. A fourth one reduces in place (CUBLASLT_REDUCTION_SCHEME_INPLACE) and is
+ *             offered only if the caller allows that
  * Times       A GEMM advances the emulated time (pass_time) as simt_set_gemm_times defines. By
- * default the first
- *             algorithm is the fastest, and fused epilogues are faster than separate kernels
- * Source      cublasLt.h of CUDA 13.0. Matrices are column-major */
+ *             default the first algorithm is the fastest, and fused epilogues are faster than
+ *             separate kernels
+ * Layout      Matrices are column-major, as in cublasLt.h of CUDA 13.0 */
 #include <algorithm>
 #include <cstdio>
 #include <vector>
@@ -44,24 +43,24 @@ struct simt_preference {
 
 enum { ALGORITHMS = 4, IN_PLACE = 3, ALGORITHM_MARK = 0x51 };
 
-static double default_times(int algorithm, unsigned epilogue)
+static double get_default_time(int algorithm, unsigned epilogue)
 {
     bool plain = epilogue == CUBLASLT_EPILOGUE_DEFAULT || epilogue == CUBLASLT_EPILOGUE_BIAS;
     return (plain ? 200 : 100) + algorithm;
 }
-static double (*gemm_times)(int algorithm, unsigned epilogue) = default_times;
+static double (*gemm_times)(int algorithm, unsigned epilogue) = get_default_time;
 static struct simt_gemm_calls calls;
 
 extern "C" void simt_set_gemm_times(double (*times)(int algorithm, unsigned epilogue))
 {
-    gemm_times = times != nullptr ? times : default_times;
+    gemm_times = times != nullptr ? times : get_default_time;
 }
 
-extern "C" struct simt_gemm_calls simt_gemm_take_calls(void)
+extern "C" struct simt_gemm_calls simt_gemm_reset_calls(void)
 {
-    struct simt_gemm_calls seen = calls;
+    struct simt_gemm_calls result = calls;
     calls = {};
-    return seen;
+    return result;
 }
 
 /* ---- descriptors, layouts and preferences ---- */
@@ -268,7 +267,7 @@ struct gemm_task {
     int algorithm;
 };
 
-static float element(const void *data, cudaDataType_t type, int64_t at)
+static float get_element(const void *data, cudaDataType_t type, int64_t at)
 {
     return type == CUDA_R_32F ? static_cast<const float *>(data)[at]
                               : gpu_float(static_cast<const bf16 *>(data)[at]);
@@ -283,16 +282,17 @@ static void set_element(void *data, cudaDataType_t type, int64_t at, float x)
     }
 }
 
-/* Returns op(t), column by column. */
-static std::vector<float> unpacked(const void *data, const simt_layout &t, cublasOperation_t op)
+/* Returns op(matrix) in f32, column by column. */
+static std::vector<float> unpack_matrix(const void *data, const simt_layout &t,
+                                        cublasOperation_t op)
 {
-    bool across = op == CUBLAS_OP_T;
-    int64_t rows = across ? t.columns : t.rows, columns = across ? t.rows : t.columns;
+    bool transposed = op == CUBLAS_OP_T;
+    int64_t rows = transposed ? t.columns : t.rows, columns = transposed ? t.rows : t.columns;
     std::vector<float> out(static_cast<size_t>(rows * columns));
     for (int64_t c = 0; c < columns; c++) {
         for (int64_t r = 0; r < rows; r++) {
             out[static_cast<size_t>(c * rows + r)] =
-                element(data, t.type, across ? r * t.stride + c : c * t.stride + r);
+                get_element(data, t.type, transposed ? r * t.stride + c : c * t.stride + r);
         }
     }
     return out;
@@ -303,7 +303,7 @@ static float gelu(float x)
     return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
 }
 
-static float gelu_slope(float x)
+static float gelu_derivative(float x)
 {
     float t = tanhf(0.7978845608f * (x + 0.044715f * x * x * x));
     float inner = 0.7978845608f * (1.0f + 3.0f * 0.044715f * x * x);
@@ -311,15 +311,15 @@ static float gelu_slope(float x)
 }
 
 /* Computes one element of d: beta times the old value plus the sum, then the epilogue. */
-static void store(const struct gemm_task &w, int64_t row, int64_t column, float sum)
+static void store_element(const struct gemm_task &w, int64_t row, int64_t column, float sum)
 {
     const simt_gemm_desc &desc = w.desc;
     cudaDataType_t type = w.d_layout.type;
     int64_t at = column * w.d_layout.stride + row, aux = column * desc.aux_stride + row;
-    sum += w.beta != 0 ? w.beta * element(w.d, type, at) : 0.0f;
-    sum += (desc.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0 ? element(desc.bias, type, row) : 0.0f;
+    sum += w.beta != 0 ? w.beta * get_element(w.d, type, at) : 0.0f;
+    sum += (desc.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0 ? get_element(desc.bias, type, row) : 0.0f;
     if (desc.epilogue == CUBLASLT_EPILOGUE_DGELU) {
-        sum *= gelu_slope(element(desc.aux, type, aux));
+        sum *= gelu_derivative(get_element(desc.aux, type, aux));
     } else if ((desc.epilogue & CUBLASLT_EPILOGUE_GELU) != 0) {
         if (has_aux(desc.epilogue)) {
             set_element(desc.aux, type, aux, sum);
@@ -329,22 +329,22 @@ static void store(const struct gemm_task &w, int64_t row, int64_t column, float 
     set_element(w.d, type, at, sum);
 }
 
-static void multiply(const struct gemm_task &w)
+static void run_gemm(const struct gemm_task &w)
 {
-    std::vector<float> a = unpacked(w.a, w.a_layout, w.desc.first),
-                       b = unpacked(w.b, w.b_layout, w.desc.second);
+    std::vector<float> a = unpack_matrix(w.a, w.a_layout, w.desc.first),
+                       b = unpack_matrix(w.b, w.b_layout, w.desc.second);
     auto rows = static_cast<size_t>(w.d_layout.rows);
     auto inner = static_cast<size_t>(get_inner(&w.desc, &w.a_layout));
     size_t parts = size_t{1} << w.algorithm;
     std::vector<float> sums(rows), part(rows);
     for (size_t column = 0; column < static_cast<size_t>(w.d_layout.columns); column++) {
         std::fill(sums.begin(), sums.end(), 0.0f);
-        float of_b = 0;
+        float sum_of_b = 0;
         for (size_t p = 0; p < parts; p++) {
             std::fill(part.begin(), part.end(), 0.0f);
             for (size_t l = inner * p / parts; l < inner * (p + 1) / parts; l++) {
                 float factor = b[column * inner + l];
-                of_b += factor;
+                sum_of_b += factor;
                 for (size_t row = 0; row < rows; row++) {
                     part[row] += a[l * rows + row] * factor;
                 }
@@ -354,10 +354,10 @@ static void multiply(const struct gemm_task &w)
             }
         }
         for (size_t row = 0; row < rows; row++) {
-            store(w, static_cast<int64_t>(row), static_cast<int64_t>(column), sums[row]);
+            store_element(w, static_cast<int64_t>(row), static_cast<int64_t>(column), sums[row]);
         }
         if (w.desc.epilogue == CUBLASLT_EPILOGUE_BGRADB) {
-            set_element(w.desc.bias, w.d_layout.type, static_cast<int64_t>(column), of_b);
+            set_element(w.desc.bias, w.d_layout.type, static_cast<int64_t>(column), sum_of_b);
         }
     }
 }
@@ -402,7 +402,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     calls.epilogues |= w.desc.epilogue;
     double seconds = gemm_times(w.algorithm, w.desc.epilogue);
     simt::queue(stream, [w, seconds] {
-        multiply(w);
+        run_gemm(w);
         simt::pass_time(seconds);
     });
     return CUBLAS_STATUS_SUCCESS;
@@ -412,11 +412,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
 
 extern "C" status cublaslt_open(struct cublaslt *library)
 {
-#define CUBLASLT_TAKE(name) library->name = name;
-    CUBLASLT_FUNCTIONS(CUBLASLT_TAKE)
-#undef CUBLASLT_TAKE
-    library->workspace_bytes =
-        1 << 16; /* unused; small, because the emulator is slow to switch access to memory */
+#define CUBLASLT_ASSIGN(name) library->name = name;
+    CUBLASLT_FUNCTIONS(CUBLASLT_ASSIGN)
+#undef CUBLASLT_ASSIGN
+    /* Unused. It is small because the emulator switches access to all device memory. */
+    library->workspace_bytes = 1 << 16;
     return STATUS_OK;
 }
 

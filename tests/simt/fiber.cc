@@ -63,10 +63,10 @@ simt_swap:
 )");
 extern "C" void simt_swap(void **save, void *load);
 
-static void prepare(fiber &f, void (*entry)())
+static void prepare_stack(fiber &f, void (*entry)())
 {
     auto *top = reinterpret_cast<uint64_t *>(f.stack + f.bytes);
-    *--top = 0; /* place of a return address: keeps the alignment of the ABI */
+    *--top = 0; /* in place of a return address; keeps the alignment of the ABI */
     *--top = reinterpret_cast<uint64_t>(entry);
     for (int i = 0; i < 6; i++) {
         *--top = 0;
@@ -74,14 +74,14 @@ static void prepare(fiber &f, void (*entry)())
     f.state = top;
 }
 
-static void swap(fiber &from, fiber &to)
+static void swap_stacks(fiber &from, fiber &to)
 {
     simt_swap(&from.state, to.state);
 }
 
 #else
 
-static void prepare(fiber &f, void (*entry)())
+static void prepare_stack(fiber &f, void (*entry)())
 {
     if (f.state == nullptr) {
         f.state = new ucontext_t;
@@ -94,7 +94,7 @@ static void prepare(fiber &f, void (*entry)())
     makecontext(context, entry, 0);
 }
 
-static void swap(fiber &from, fiber &to)
+static void swap_stacks(fiber &from, fiber &to)
 {
     if (from.state == nullptr) {
         from.state = new ucontext_t;
@@ -128,7 +128,7 @@ void fiber_start(fiber &f, void (*entry)())
 #endif
     }
     fiber_unpoison(f.stack, f.bytes);
-    prepare(f, entry);
+    prepare_stack(f, entry);
 }
 
 void fiber_entered()
@@ -152,7 +152,7 @@ void fiber_switch(fiber &from, fiber &to)
 #ifdef SIMT_ASAN
     __sanitizer_start_switch_fiber(&from.fake_stack, to.stack, to.bytes);
 #endif
-    swap(from, to);
+    swap_stacks(from, to);
 #ifdef SIMT_ASAN
     __sanitizer_finish_switch_fiber(from.fake_stack, nullptr, nullptr);
 #endif

@@ -1,7 +1,7 @@
 /* Fibers: one stack for each emulated thread, switched cooperatively.
  *
  * On x86-64 a switch takes twenty instructions; other systems use ucontext, which makes a system
- * call. The address and thread sanitizers are notified of every switch. For the thread sanitizer a
+ * call. Each switch is reported to the address and thread sanitizers. For the thread sanitizer a
  * switch is no synchronization, so that it detects the races that a GPU would have. */
 #pragma once
 

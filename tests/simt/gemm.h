@@ -10,14 +10,15 @@ extern "C" {
 void simt_set_gemm_times(double (*times)(int algorithm, unsigned epilogue));
 
 struct simt_gemm_calls {
-    int gemms;          /* GEMMs since the last simt_gemm_take_calls */
-    int in_place;       /* those by algorithms whose sums depend on the order of arrival */
-    int last_algorithm; /* of the last GEMM */
+    int gemms;          /* since the last simt_gemm_reset_calls */
+    int in_place;       /* GEMMs with algorithm IN_PLACE: the order of their sums is not fixed */
+    int last_algorithm; /* of the last GEMM, as last_epilogue */
     unsigned last_epilogue;
     unsigned epilogues; /* bitwise or of all epilogues */
 };
-/* simt_gemm_take_calls - return the counters and reset them. */
-struct simt_gemm_calls simt_gemm_take_calls(void);
+
+/* simt_gemm_reset_calls - return the counters and reset them. */
+struct simt_gemm_calls simt_gemm_reset_calls(void);
 
 #ifdef __cplusplus
 }

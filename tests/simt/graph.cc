@@ -1,9 +1,9 @@
-/* CUDA graphs in the emulator: the work that is queued on a stream during a capture becomes a list,
- * which runs in order at every launch of the graph.
+/* CUDA graphs in the emulator. A capture records the work that is queued on a stream as a list; each
+ * launch of the graph runs the list in order.
  *
- * Kernel arguments are those of the capture until cudaGraphExecKernelNodeSetParams changes them, so
- * that a missing update leaves the old arguments, as on a GPU. Operations that a capture forbids or
- * that this program never makes in one (allocations, waits, events) end the program.
+ * Kernel arguments are those of the capture until cudaGraphExecKernelNodeSetParams changes them. A
+ * missing update leaves the old arguments, as on a GPU. Allocations, waits and events during a
+ * capture end the program.
  *
  * SIMT_GRAPHS=FILE: writes at exit the number of graphs created, of launches and of argument
  * updates. SIMT_STALE=1: ignores all updates. SIMT_NO_GRAPHS: creating a graph fails. */
@@ -34,13 +34,13 @@ std::map<const void *, simt::maker *> makers;
 int captures; /* captures in progress */
 
 struct graph_counter {
-    long made = 0, launched = 0, changed = 0;
+    long created = 0, launched = 0, updated = 0;
     ~graph_counter()
     {
         const char *path = getenv("SIMT_GRAPHS");
         FILE *file = path != nullptr ? fopen(path, "w") : nullptr;
         if (file != nullptr) {
-            fprintf(file, "%ld %ld %ld\n", made, launched, changed);
+            fprintf(file, "%ld %ld %ld\n", created, launched, updated);
             fclose(file);
         }
     }
@@ -49,7 +49,7 @@ struct graph_counter {
 
 /* ---- launches by address ---- */
 
-void simt::know(const void *kernel, maker *make)
+void simt::register_maker(const void *kernel, maker *make)
 {
     device_access access;
     makers[kernel] = make;
@@ -60,7 +60,7 @@ static simt::task make_kernel_task(const void *kernel, dim3 grid, dim3 block, vo
 {
     auto found = makers.find(kernel);
     if (found == makers.end()) {
-        simt::fail("a launch of %p, which is not a kernel", kernel);
+        simt::fail("launch of %p, which is not a registered kernel", kernel);
     }
     return found->second(kernel, grid, block, shared_bytes, arguments, checked);
 }
@@ -73,21 +73,21 @@ cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **a
         return cudaSuccess;
     }
     simt::device_access access;
-    simt::task what = make_kernel_task(kernel, grid, block, arguments, shared_bytes, true);
+    simt::task work = make_kernel_task(kernel, grid, block, arguments, shared_bytes, true);
     if (stream->captured != nullptr) {
-        simt::capture_add(stream->captured, kernel, std::move(what));
+        simt::capture_add(stream->captured, kernel, std::move(work));
     } else {
-        simt::queue(stream, std::move(what));
+        simt::queue(stream, std::move(work));
     }
     return cudaSuccess;
 }
 
 /* ---- captures ---- */
 
-void simt::capture_add(CUgraph_st *graph, const void *kernel, task what)
+void simt::capture_add(CUgraph_st *graph, const void *kernel, task work)
 {
     graph->nodes.emplace_back(new CUgraphNode_st{kernel, graph->tasks.size()});
-    graph->tasks.push_back(std::make_shared<task>(std::move(what)));
+    graph->tasks.push_back(std::make_shared<task>(std::move(work)));
 }
 
 void simt::refuse_in_capture(const char *what)
@@ -148,7 +148,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsign
         return cudaErrorInvalidValue;
     }
     *out = new CUgraphExec_st{graph->tasks};
-    counts.made++;
+    counts.created++;
     return cudaSuccess;
 }
 
@@ -159,7 +159,7 @@ cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t exec, cudaGraphNode
     if (node->kernel == nullptr || node->kernel != p->func || node->index >= exec->tasks.size()) {
         return cudaErrorInvalidValue;
     }
-    counts.changed++;
+    counts.updated++;
     if (getenv("SIMT_STALE") == nullptr) {
         exec->tasks[node->index] = std::make_shared<simt::task>(make_kernel_task(
             p->func, p->gridDim, p->blockDim, p->kernelParams, p->sharedMemBytes, true));

@@ -1,4 +1,4 @@
-/* The stable sort of ids for the emulator, which CUB computes on a GPU. */
+/* The stable sort of ids for the emulator; on a GPU, CUB sorts. */
 #include <algorithm>
 #include <numeric>
 

@@ -5,7 +5,7 @@
 
 enum { SUM_THREADS = 96 };
 
-template <int BUG> GPU_INLINE float block_sum(float value, float *scratch)
+template <int BUG> GPU_INLINE float sum_block(float value, float *scratch)
 {
     for (int with = 16; with > 0; with /= 2) {
         value += __shfl_xor_sync(~0u, value, with);
@@ -28,7 +28,7 @@ template <int BUG> GPU_INLINE float block_sum(float value, float *scratch)
     return value;
 }
 
-template <int BUG> __global__ void row_sums(float *out, const float *x, int columns)
+template <int BUG> __global__ void sum_rows(float *out, const float *x, int columns)
 {
     GPU_SHARED(float, scratch, SUM_THREADS / 32 + 1);
     const float *row = x + static_cast<size_t>(blockIdx.x) * columns;
@@ -36,17 +36,17 @@ template <int BUG> __global__ void row_sums(float *out, const float *x, int colu
     for (int c = threadIdx.x; c < columns; c += SUM_THREADS) {
         sum += row[c];
     }
-    float mean = block_sum<BUG>(sum, scratch) / columns;
+    float mean = sum_block<BUG>(sum, scratch) / columns;
     for (int c = threadIdx.x; c < columns; c += SUM_THREADS) {
         squares += (row[c] - mean) * (row[c] - mean);
     }
-    float total = block_sum<BUG>(squares, scratch);
+    float total = sum_block<BUG>(squares, scratch);
     if (threadIdx.x == 0) {
         out[blockIdx.x] = mean * columns + total;
     }
 }
 
-/* ---- GEMM by mma.sync ---- */
+/* ---- GEMM by cp.async, ldmatrix and mma.sync ---- */
 
 GPU_INLINE int stage_offset(int row, int chunk)
 {
@@ -83,7 +83,7 @@ GPU_INLINE void multiply_stage(float (&sums)[8][4], const bf16 *a, const bf16 *b
 
 template <int BUG>
 __global__ void __launch_bounds__(128)
-    gemm(float *c, const bf16 *a, const bf16 *b, int m, int n, int k)
+    run_gemm(float *c, const bf16 *a, const bf16 *b, int m, int n, int k)
 {
     GPU_SHARED_DYNAMIC(bf16, stages); /* [2][a, b][64 * 64] */
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -146,7 +146,7 @@ GPU_INLINE void multiply_values(float (&sums)[8][4], const float (&scores)[8][4]
 
 template <int BUG>
 __global__ void __launch_bounds__(128)
-    values(float *o, const bf16 *q, const bf16 *k, const bf16 *v, int keys)
+    run_values(float *o, const bf16 *q, const bf16 *k, const bf16 *v, int keys)
 {
     GPU_SHARED_DYNAMIC(bf16, tile_q); /* followed by a tile of k and a tile of v */
     bf16 *tile_k = tile_q + 4096, *tile_v = tile_k + 4096;
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(128)
 
 enum { RING = 4, RING_BYTES = 16384 };
 
-/* The consumers negate the operand a of a stage in place. */
+/* Negates operand a of a stage in place, with all threads of the consumers. */
 template <int BUG> GPU_INLINE void negate_stage(unsigned char *stage)
 {
     uint32_t *words = reinterpret_cast<uint32_t *>(stage);
@@ -193,8 +193,8 @@ template <int BUG> GPU_INLINE void negate_stage(unsigned char *stage)
 
 template <int BUG>
 __global__ void __launch_bounds__(256, 1)
-    pipeline(const __grid_constant__ gpu_map map_a, const __grid_constant__ gpu_map map_b, float *c,
-             int m, int n, int k)
+    run_pipeline(const __grid_constant__ gpu_map map_a, const __grid_constant__ gpu_map map_b,
+                 float *c, int m, int n, int k)
 {
 #ifdef GPU_HAS_SM90
     GPU_SHARED_DYNAMIC(unsigned char, ring);
@@ -257,7 +257,7 @@ __global__ void __launch_bounds__(256, 1)
 
 /* ---- neighbours ---- */
 
-template <int BUG> __global__ void neighbours(float *out, const float *x)
+template <int BUG> __global__ void add_neighbours(float *out, const float *x)
 {
     GPU_SHARED(float, first, 32);
     GPU_SHARED_DYNAMIC(float, all);
@@ -303,15 +303,16 @@ template <int BUG> __global__ void neighbours(float *out, const float *x)
 template <int BUG> struct planted_launches {
     static void launch_row_sums(float *out, const float *x, int rows, int columns)
     {
-        GPU_LAUNCH(row_sums<BUG>, rows, SUM_THREADS, 0, 0, out, x, columns);
+        GPU_LAUNCH(sum_rows<BUG>, rows, SUM_THREADS, 0, 0, out, x, columns);
     }
     static void launch_gemm(float *c, const bf16 *a, const bf16 *b, int m, int n, int k)
     {
-        GPU_LAUNCH(gemm<BUG>, dim3((n + 63) / 64, (m + 63) / 64), 128, 32768, 0, c, a, b, m, n, k);
+        GPU_LAUNCH(run_gemm<BUG>, dim3((n + 63) / 64, (m + 63) / 64), 128, 32768, 0, c, a, b, m, n,
+                   k);
     }
     static void launch_values(float *o, const bf16 *q, const bf16 *k, const bf16 *v, int keys)
     {
-        GPU_LAUNCH(values<BUG>, 1, 128, 24576, 0, o, q, k, v, keys);
+        GPU_LAUNCH(run_values<BUG>, 1, 128, 24576, 0, o, q, k, v, keys);
     }
     static void launch_pipeline(float *c, const bf16 *a, const bf16 *b, int m, int n, int k)
     {
@@ -320,15 +321,15 @@ template <int BUG> struct planted_launches {
             !gpu_map_make(&map_b, b, n, k, k, 64, 64)) {
             return;
         }
-        if (BUG != PLANTED_SHARED_NOT_ASKED) {
-            GPU_ALLOW_SHARED(pipeline<BUG>, RING * RING_BYTES);
+        if (BUG != PLANTED_SHARED_NOT_ALLOWED) {
+            GPU_ALLOW_SHARED(run_pipeline<BUG>, RING * RING_BYTES);
         }
-        GPU_LAUNCH(pipeline<BUG>, dim3((n + 63) / 64, (m + 63) / 64), 256, RING * RING_BYTES, 0,
+        GPU_LAUNCH(run_pipeline<BUG>, dim3((n + 63) / 64, (m + 63) / 64), 256, RING * RING_BYTES, 0,
                    map_a, map_b, c, m, n, k);
     }
     static void launch_neighbours(float *out, const float *x, int blocks)
     {
-        GPU_LAUNCH(neighbours<BUG>, blocks, 96, 64 * sizeof(float), 0, out, x);
+        GPU_LAUNCH(add_neighbours<BUG>, blocks, 96, 64 * sizeof(float), 0, out, x);
     }
 };
 
@@ -379,7 +380,7 @@ void planted_pipeline(planted_bug bug, float *c, const bf16 *a, const bf16 *b, i
         PLANTED_CASE(launch_pipeline, PLANTED_WGMMA_NO_FENCE, c, a, b, m, n, k)
         PLANTED_CASE(launch_pipeline, PLANTED_WGMMA_STALE, c, a, b, m, n, k)
         PLANTED_CASE(launch_pipeline, PLANTED_RING_NO_FENCE, c, a, b, m, n, k)
-        PLANTED_CASE(launch_pipeline, PLANTED_SHARED_NOT_ASKED, c, a, b, m, n, k)
+        PLANTED_CASE(launch_pipeline, PLANTED_SHARED_NOT_ALLOWED, c, a, b, m, n, k)
     default:
         planted_launches<PLANTED_NONE>::launch_pipeline(c, a, b, m, n, k);
     }

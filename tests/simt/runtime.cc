@@ -1,16 +1,15 @@
 /* The emulated CUDA runtime: device memory that the host cannot access, and streams that execute
  * work as late as possible.
  *
- * Memory    One reserved address range without access. It is accessible only while queued work
- *           runs: a host access to a device pointer ends the program at once. New memory is filled
- *           with 0xff bytes. Work with an argument that is an address of host memory ends the
- *           program too. SIMT_MEMORY_MIB: size of the memory (512). SIMT_DEVICES: number of GPUs
- *           (1)
- * Streams   An operation stays in its queue until the host waits for it or queries it. So the host
- *           does not see results that it reads too early, and data that it overwrites too early
- *           arrives changed. SIMT_STREAMS=eager executes all work when it is queued, the other
- *           extreme of what a GPU may do
- * Waits     SIMT_WAITS=FILE: writes at exit how often the host has waited for a stream to finish
+ * Memory    One reserved address range. It is accessible only while queued work runs: a host access
+ *           to a device pointer ends the program at once. New memory is filled with 0xff bytes.
+ *           Work with an argument that is an address of host memory ends the program too.
+ *           SIMT_MEMORY_MIB: size of the memory (512). SIMT_DEVICES: number of GPUs (1)
+ * Streams   An operation stays in its queue until the host waits for it or queries it. If the host
+ *           reads results too early, it reads old data; if it overwrites inputs too early, the
+ *           device uses the new data. SIMT_STREAMS=eager executes all work when it is queued, the
+ *           other extreme of the behaviour of a GPU
+ * Waits     SIMT_WAITS=FILE: writes at exit the number of times that the host waited for a stream
  * Pageable  SIMT_PAGEABLE=FILE: writes at exit the number of copies that waited because host memory
  *           was not page-locked
  * Ranges    SIMT_RANGES=FILE: appends the name of each NVTX range when it begins
@@ -123,17 +122,17 @@ static void reserve_range()
     void *memory = mmap(nullptr, reserved_bytes, PROT_NONE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) {
-        simt::fail("no address range for device memory");
+        simt::fail("cannot reserve an address range for device memory");
     }
     range = static_cast<unsigned char *>(memory);
     install_handler();
 }
 
-static void protect(int how)
+static void protect_range(int access)
 {
     size_t bytes = (top + page - 1) / page * page;
-    if (bytes > 0 && mprotect(range, bytes, how) != 0) {
-        simt::fail("mprotect of %zu bytes of device memory", bytes);
+    if (bytes > 0 && mprotect(range, bytes, access) != 0) {
+        simt::fail("mprotect of %zu bytes of device memory failed", bytes);
     }
 }
 
@@ -143,14 +142,14 @@ device_access::device_access()
 {
     mutex.lock();
     if (opened++ == 0) {
-        protect(PROT_READ | PROT_WRITE);
+        protect_range(PROT_READ | PROT_WRITE);
     }
 }
 
 device_access::~device_access()
 {
     if (--opened == 0) {
-        protect(PROT_NONE);
+        protect_range(PROT_NONE);
     }
     mutex.unlock();
 }
@@ -201,7 +200,7 @@ static size_t memory_bytes()
 }
 
 /* Returns the offset of the first free range that is large enough. */
-static size_t find_hole(size_t bytes)
+static size_t find_free_offset(size_t bytes)
 {
     size_t at = alignment;
     for (const auto &block : blocks) {
@@ -224,13 +223,13 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
     if (bytes > memory_bytes() || used_bytes() > memory_bytes() - bytes) {
         return cudaErrorMemoryAllocation;
     }
-    size_t at = find_hole(bytes);
+    size_t at = find_free_offset(bytes);
     if (at + bytes + gap > reserved_bytes) {
         return cudaErrorMemoryAllocation;
     }
     blocks[at] = bytes;
     top = at + bytes + gap > top ? at + bytes + gap : top;
-    protect(PROT_READ | PROT_WRITE);
+    protect_range(PROT_READ | PROT_WRITE);
     simt::fiber_poison(range + at - gap, gap);
     simt::fiber_unpoison(range + at, bytes);
     simt::fiber_poison(range + at + bytes, gap);
@@ -354,11 +353,11 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
 /* ---- queues ---- */
 
 /* Executes one operation of this stream, or of a stream that it waits for. */
-static void advance(CUstream_st *stream)
+static void advance_stream(CUstream_st *stream)
 {
     queued &next = stream->queue.front();
     if (next.waits != nullptr && next.waits->executed < next.target) {
-        advance(next.waits->stream);
+        advance_stream(next.waits->stream);
         return;
     }
     simt::task run = std::move(next.run);
@@ -368,37 +367,37 @@ static void advance(CUstream_st *stream)
     }
 }
 
-static void drain(CUstream_st *stream)
+static void drain_stream(CUstream_st *stream)
 {
     simt::device_access access;
     while (!stream->queue.empty()) {
-        advance(stream);
+        advance_stream(stream);
     }
 }
 
-static void push(CUstream_st *stream, queued item)
+static void push_operation(CUstream_st *stream, queued item)
 {
     stream->queue.push_back(std::move(item));
     if (is_eager()) {
-        drain(stream);
+        drain_stream(stream);
     }
 }
 
-void simt::queue(void *stream, task what)
+void simt::queue(void *stream, task work)
 {
     if (stream == nullptr) { /* tests of single kernels run in host memory */
-        what();
+        work();
         return;
     }
     simt::device_access access;
     auto *to = static_cast<CUstream_st *>(stream);
     if (to->captured != nullptr) {
-        capture_add(to->captured, nullptr, std::move(what));
+        capture_add(to->captured, nullptr, std::move(work));
         return;
     }
     queued item;
-    item.run = std::move(what);
-    push(to, std::move(item));
+    item.run = std::move(work);
+    push_operation(to, std::move(item));
 }
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority)
@@ -422,7 +421,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
     simt::device_access access;
-    drain(stream);
+    drain_stream(stream);
     streams.erase(stream);
     delete stream;
     return cudaSuccess;
@@ -437,7 +436,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
         return cudaSuccess;
     }
     for (int i = 0; i < 32 && !stream->queue.empty(); i++) {
-        advance(stream);
+        advance_stream(stream);
     }
     return cudaErrorNotReady;
 }
@@ -446,7 +445,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     waits.count++;
     simt::refuse_in_capture("cudaStreamSynchronize");
-    drain(stream);
+    drain_stream(stream);
     return cudaSuccess;
 }
 
@@ -458,7 +457,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     queued item;
     item.waits = event->state;
     item.target = event->state->recorded;
-    push(stream, std::move(item));
+    push_operation(stream, std::move(item));
     return cudaSuccess;
 }
 
@@ -503,7 +502,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
         return cudaSuccess;
     }
     for (int i = 0; i < 32 && state.executed < state.recorded; i++) {
-        advance(state.stream);
+        advance_stream(state.stream);
     }
     return cudaErrorNotReady;
 }
@@ -522,7 +521,7 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEven
     return cudaSuccess;
 }
 
-/* ---- for profilers ---- */
+/* ---- NVTX ranges ---- */
 
 int nvtxRangePushA(const char *name)
 {

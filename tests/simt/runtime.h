@@ -25,7 +25,7 @@ namespace simt
 {
 /* capture_add - add a task to the graph of a capture. kernel is NULL if the task is not a
  * kernel. */
-void capture_add(CUgraph_st *graph, const void *kernel, task what);
+void capture_add(CUgraph_st *graph, const void *kernel, task work);
 
 /* refuse_in_capture - fail if a capture is in progress: a graph must not allocate or wait. */
 void refuse_in_capture(const char *what);

@@ -1,5 +1,5 @@
-/* Scheduler of the emulator: runs blocks one after the other and switches between their threads;
- * barriers, rendezvous and shared memory. */
+/* Scheduler of the emulator: runs blocks one after the other and switches between their threads.
+ * Implements barriers, rendezvous and shared memory. */
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
@@ -27,8 +27,8 @@ static struct {
     std::mt19937 random;
 } settings;
 
-static std::deque<worker *>
-    ready[THREADS_MAX / WARP]; /* a queue for each warp in the warp schedule; else only the first */
+/* One queue for each warp in the warp schedule; other schedules use only the first queue. */
+static std::deque<worker *> ready[THREADS_MAX / WARP];
 static int ready_count;
 static std::deque<worker> pool;
 static std::vector<std::pair<const void *, size_t>> allowed;
@@ -101,7 +101,7 @@ void fail(const char *format, ...)
 
 /* ---- scheduling ---- */
 
-void leave_ready(worker *w)
+void mark_ready(worker *w)
 {
     ready[settings.order == GREEDY ? w->warp : 0].push_back(w);
     ready_count++;
@@ -207,12 +207,13 @@ void wake(const void *event)
     for (worker *w : running_block->threads) {
         if (!w->finished && w->event == event) {
             w->event = nullptr;
-            leave_ready(w);
+            mark_ready(w);
         }
     }
 }
 
-void later(void (*run)(const void *context), const void *context, size_t bytes, const void *event)
+void add_operation(void (*run)(const void *context), const void *context, size_t bytes,
+                   const void *event)
 {
     auto *from = static_cast<const unsigned char *>(context);
     running_block->operations.push_back({run, {from, from + bytes}, event});
@@ -223,7 +224,7 @@ void later(void (*run)(const void *context), const void *context, size_t bytes, 
 static void open_barrier(block_barrier &b)
 {
     for (worker *w : b.waiting) {
-        leave_ready(w);
+        mark_ready(w);
     }
     b.waiting.clear();
     b.arrived = 0;
@@ -257,7 +258,7 @@ void barrier(int number, int threads, bool wait, site here)
     }
     if (wait) {
         if (last) {
-            leave_ready(running_worker()); /* the last thread need not continue first */
+            mark_ready(running_worker()); /* another thread may continue first */
         } else {
             b.waiting.push_back(running_worker());
         }
@@ -317,7 +318,7 @@ void sync_warp(uint32_t mask, const char *what, void *slot, rendezvous_work *wor
         m.tokens.phase++;
         for (int i = 0; i < WARP; i++) {
             if ((mask >> i & 1) != 0 && i != me->lane) {
-                leave_ready(m.members[i]);
+                mark_ready(m.members[i]);
             }
         }
     } else {
@@ -350,7 +351,7 @@ void sync_warpgroup(const char *what, void *slot, rendezvous_work *work, site he
         m.tokens.phase++;
         for (worker *w : m.members) {
             if (w != me) {
-                leave_ready(w);
+                mark_ready(w);
             }
         }
     }
@@ -399,9 +400,9 @@ bool shared_is_allowed(const void *kernel, size_t bytes)
     return bytes <= shared_static_max;
 }
 
-/* With the thread sanitizer, each block has a new mapping, so that it forgets the accesses of the
- * last block. */
-static void make_shared(block_state &b, size_t dynamic_bytes)
+/* With the thread sanitizer, each block has a new mapping, so that the sanitizer discards the
+ * accesses of the last block. */
+static void map_shared(block_state &b, size_t dynamic_bytes)
 {
     static unsigned char *memory;
 #ifdef SIMT_TSAN
@@ -457,7 +458,7 @@ static void worker_entry()
     abort(); /* a finished thread is only restarted, never continued */
 }
 
-static void check_nothing_left(const block_state &b)
+static void check_block_end(const block_state &b)
 {
     for (int i = 0; i < BARRIERS; i++) {
         if (b.barriers[i].arrived > 0) {
@@ -479,16 +480,16 @@ static void check_nothing_left(const block_state &b)
 static void run_block(dim3 grid, dim3 size, size_t shared_bytes, dim3 block_index)
 {
     size_t count = size_t{size.x} * size.y * size.z;
-    /* On the heap, so that the thread sanitizer forgets its tokens when it is freed. */
+    /* On the heap, so that the thread sanitizer discards its tokens when it is freed. */
     std::unique_ptr<block_state> owned(new block_state);
     block_state &b = *owned;
-    make_shared(b, shared_bytes);
+    map_shared(b, shared_bytes);
     running_block = &b;
     b.live = static_cast<int>(count);
     b.rendezvous_by_warp.resize((count + WARP - 1) / WARP);
     b.groups.resize((count + WARPGROUP - 1) / WARPGROUP);
-    while (pool.size() <
-           count + WARP) { /* larger than a block, so that the offset changes the fibers */
+    /* The pool is larger than a block, so that the offset changes the fibers. */
+    while (pool.size() < count + WARP) {
         pool.emplace_back();
     }
     pool_offset += 37;
@@ -508,12 +509,12 @@ static void run_block(dim3 grid, dim3 size, size_t shared_bytes, dim3 block_inde
         w->waits = "its start";
         fiber_start(w->run, worker_entry);
         b.threads.push_back(w);
-        leave_ready(w);
+        mark_ready(w);
     }
     self = nullptr;
     switch_to(host, next_worker());
     self = nullptr;
-    check_nothing_left(b);
+    check_block_end(b);
     running_block = nullptr;
 }
 

@@ -6,17 +6,16 @@
  * lanes by the tables of the PTX manual. Where the hardware leaves the behaviour open, the emulator
  * chooses the least convenient one:
  *
- *   shared memory    is filled with 0xff bytes (NaN, -1) at the start of every block cp.async
- *   poisons its destination when it is issued, and writes the data when a thread waits for it TMA
- *   writes the data only when no thread can continue without it, and only that copy (random
- *   schedule:
- *                    any copy at any time; fifo: in order)
- *   wgmma            reads its operands, including registers, when a thread waits for it. It sees
- *   the shared memory that
- *                    TMA wrote, and what threads wrote only if a fence.proxy.async follows
- *   schedule         SIMT_SCHEDULE=fifo | lifo | warp (one warp runs as far as possible) | random
- *   selects the next
- *                    thread, SIMT_SEED=n seeds it; lifo and random also change the order of blocks
+ *   shared memory  is filled with 0xff bytes (NaN, -1) at the start of every block
+ *   cp.async       poisons its destination when it is issued, and writes the data when a thread
+ *                  waits for it
+ *   TMA            writes the data only when no thread can continue without it, and only that copy
+ *                  (random schedule: any copy at any time; fifo: in order)
+ *   wgmma          reads its operands, including registers, when a thread waits for it. It reads
+ *                  data that TMA wrote; data that threads wrote only if fence.proxy.async follows
+ *   schedule       SIMT_SCHEDULE=fifo | lifo | warp (one warp runs as far as possible) | random
+ *                  selects the next thread, SIMT_SEED=n seeds it; lifo and random also change the
+ *                  order of blocks
  *
  * An error ends the program with a message that names block, thread, file and line. Errors are:
  * divergent or unequal barriers, an absent lane, a misaligned address, copies and wgmmas that are
@@ -95,7 +94,7 @@ bool shared_is_allowed(const void *kernel, size_t bytes);
 typedef std::function<void()> task;
 
 /* queue - append a task to a stream (a cudaStream_t); NULL: run it now. */
-void queue(void *stream, task what);
+void queue(void *stream, task work);
 
 /* pass_time - advance the device time that events read. */
 void pass_time(double seconds);
@@ -150,12 +149,12 @@ task make_task(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes, v
     return [=] { launch(grid, block, shared_bytes, allowed, queued_kernel<P...>::run, &body); };
 }
 
-/* know, known - register a kernel with the emulated runtime; known returns its address. */
-void know(const void *kernel, maker *make);
-template <typename... P> const void *known(void (*kernel)(P...))
+/* register_kernel - make a kernel available to cudaLaunchKernel and return its address. */
+void register_maker(const void *kernel, maker *make);
+template <typename... P> const void *register_kernel(void (*kernel)(P...))
 {
     auto *address = reinterpret_cast<const void *>(kernel);
-    know(address, make_task<P...>);
+    register_maker(address, make_task<P...>);
     return address;
 }
 
@@ -193,14 +192,14 @@ void sync_warp(uint32_t mask, const char *what, void *slot, rendezvous_work *wor
                site here);
 void sync_warpgroup(const char *what, void *slot, rendezvous_work *work, site here);
 
-/* wait_for, wake - sleep until `event` is woken; wake all threads that sleep on it. */
+/* wait_for, wake - sleep until wake is called with the same event; wake all its threads. */
 void wait_for(const void *event, const char *what, site here);
 void wake(const void *event);
 
-/* later - add an asynchronous operation of the block. It runs at any time, at the latest when no
- * thread can continue, and wakes `event`. */
-void later(void (*operation)(const void *context), const void *context, size_t bytes,
-           const void *event);
+/* add_operation - add an asynchronous operation of the block. It runs at any time, at the latest
+ * when no thread can continue, and wakes `event`. */
+void add_operation(void (*operation)(const void *context), const void *context, size_t bytes,
+                   const void *event);
 
 /* ---- warp operations: warp.cc ---- */
 
@@ -293,7 +292,7 @@ inline uint32_t __umulhi(uint32_t a, uint32_t b)
 
 #define GPU_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                 \
     simt::launch_queued((kernel), grid, block, shared_bytes, stream, __VA_ARGS__)
-#define GPU_KERNEL(kernel) simt::known(kernel)
+#define GPU_KERNEL(kernel) simt::register_kernel(kernel)
 #define GPU_ALLOW_SHARED(kernel, bytes)                                                            \
     simt::allow_shared(reinterpret_cast<const void *>(&(kernel)), bytes)
 #define GPU_SHARED(T, name, count)                                                                 \
@@ -427,7 +426,7 @@ template <int GROUPS_LEFT> void gpu_copy_wait()
     }
 }
 
-/* Eight bytes of shared memory, as on the hardware. Waiting threads are found by its address. */
+/* Eight bytes of shared memory, as on the hardware. Its address identifies the waiting threads. */
 struct alignas(8) gpu_mbarrier {
     int32_t bytes;
     uint16_t pending;

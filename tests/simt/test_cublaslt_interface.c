@@ -7,27 +7,29 @@
 #include "tests/check.h"
 #include "tests/simt/cuda/cublaslt_numbers.h"
 
-#define SAME(name, number) _Static_assert((long long)(name) == (number), #name);
-CUBLASLT_STATUS_NUMBERS(SAME)
-CUBLASLT_TYPE_NUMBERS(SAME)
-CUBLASLT_OPERATION_NUMBERS(SAME)
-CUBLASLT_COMPUTE_NUMBERS(SAME)
-CUBLASLT_DESC_NUMBERS(SAME)
-CUBLASLT_PREF_NUMBERS(SAME)
-CUBLASLT_EPILOGUE_NUMBERS(SAME)
-CUBLASLT_REDUCTION_NUMBERS(SAME)
-#undef SAME
+#define CHECK_NUMBER(name, number) _Static_assert((long long)(name) == (number), #name);
+CUBLASLT_STATUS_NUMBERS(CHECK_NUMBER)
+CUBLASLT_TYPE_NUMBERS(CHECK_NUMBER)
+CUBLASLT_OPERATION_NUMBERS(CHECK_NUMBER)
+CUBLASLT_COMPUTE_NUMBERS(CHECK_NUMBER)
+CUBLASLT_DESC_NUMBERS(CHECK_NUMBER)
+CUBLASLT_PREF_NUMBERS(CHECK_NUMBER)
+CUBLASLT_EPILOGUE_NUMBERS(CHECK_NUMBER)
+CUBLASLT_REDUCTION_NUMBERS(CHECK_NUMBER)
+#undef CHECK_NUMBER
 
-_Static_assert(sizeof(cublasLtMatmulAlgo_t) == 8 * sizeof(uint64_t), "an algorithm's bytes");
+_Static_assert(sizeof(cublasLtMatmulAlgo_t) == 8 * sizeof(uint64_t),
+               "size of cublasLtMatmulAlgo_t");
 
 int main(void)
 {
     struct cublaslt library = {0};
     if (cublaslt_open(&library) != STATUS_OK) {
-        printf("compared with cublasLt.h; no library here: %s\n", status_pending()->text);
+        printf("cublasLt.h is compared; the library cannot be loaded: %s\n",
+               status_pending()->text);
         return CHECK_SKIPPED;
     }
-    printf("compared with cublasLt.h; the library is version %zu\n", library.cublasLtGetVersion());
+    printf("cublasLt.h is compared; the library has version %zu\n", library.cublasLtGetVersion());
     cublaslt_close(&library);
     return 0;
 }

@@ -46,8 +46,8 @@ static void test_memory_is_zeroed_and_copied(void)
     device_release(gpu, device, COUNT * sizeof *device);
 }
 
-/* A copy that was not waited for reads what the host has written since (late streams), or the old
- * value (eager). */
+/* Before the host waits for a copy, the copy reads the newer value of the host (late streams) or
+ * the old one (eager). */
 static void test_copies_are_queued(void)
 {
     int *device = allocate_on_gpu(COUNT * sizeof *device), *host = allocate_pinned(),

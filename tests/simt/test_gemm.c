@@ -36,7 +36,7 @@ static struct kernels *create_context(enum dtype dtype)
     return k;
 }
 
-/* The tensors of one layer. */
+/* Tensors of one linear layer. */
 struct layer {
     struct tensor x, w, bias, y, aux, dx, dy, dw, dbias;
 };
@@ -71,46 +71,46 @@ static void layer_release(struct layer *l)
 }
 
 /* Runs the forward pass and returns the epilogue of its GEMM. */
-static unsigned forward(struct kernels *k, struct layer *l, enum activation act)
+static unsigned run_forward(struct kernels *k, struct layer *l, enum activation act)
 {
     struct tensor aux = act == ACTIVATION_NONE ? tensor_absent() : l->aux;
-    (void)simt_gemm_take_calls();
+    (void)simt_gemm_reset_calls();
     CHECK_OK(linear_forward(k, l->y, aux, l->x, l->w, l->bias, act));
-    struct simt_gemm_calls seen = simt_gemm_take_calls();
-    CHECK_EQUAL(seen.gemms, 1);
-    CHECK_EQUAL(seen.in_place, 0);
-    return seen.last_epilogue;
+    struct simt_gemm_calls calls = simt_gemm_reset_calls();
+    CHECK_EQUAL(calls.gemms, 1);
+    CHECK_EQUAL(calls.in_place, 0);
+    return calls.last_epilogue;
 }
 
 /* Computes dx through the activation that produced x and returns the epilogue of the GEMM. */
 static unsigned backward_input(struct kernels *k, struct layer *l, struct tensor aux)
 {
-    (void)simt_gemm_take_calls();
+    (void)simt_gemm_reset_calls();
     CHECK_OK(linear_backward_input(k, l->dx, l->dy, l->w, ACTIVATION_GELU_TANH, aux));
-    return simt_gemm_take_calls().last_epilogue;
+    return simt_gemm_reset_calls().last_epilogue;
 }
 
 static unsigned backward_weight(struct kernels *k, struct layer *l, bool overwrite)
 {
-    (void)simt_gemm_take_calls();
+    (void)simt_gemm_reset_calls();
     CHECK_OK(linear_backward_weight(k, l->dw, l->dbias, l->dy, l->x, overwrite));
-    return simt_gemm_take_calls().last_epilogue;
+    return simt_gemm_reset_calls().last_epilogue;
 }
 
-static double fused_is_slow(int algorithm, unsigned epilogue)
+static double get_time_slow_fusion(int algorithm, unsigned epilogue)
 {
     bool plain = epilogue == CUBLASLT_EPILOGUE_DEFAULT || epilogue == CUBLASLT_EPILOGUE_BIAS;
     return (plain ? 100 : 900) + 10 * algorithm;
 }
 
-/* Makes the last algorithm the fastest: not the first heuristic. */
-static double third_is_fast(int algorithm, unsigned epilogue)
+/* Makes the third algorithm the fastest, which is not the first heuristic. */
+static double get_time_fast_third(int algorithm, unsigned epilogue)
 {
     bool plain = epilogue == CUBLASLT_EPILOGUE_DEFAULT || epilogue == CUBLASLT_EPILOGUE_BIAS;
     return (plain ? 900 : 500) - 100 * algorithm;
 }
 
-static char *file_text(void)
+static char *read_plans(void)
 {
     char *text = NULL;
     size_t bytes = 0;
@@ -118,9 +118,9 @@ static char *file_text(void)
     return text;
 }
 
-static int file_lines(void)
+static int count_plans(void)
 {
-    char *text = file_text();
+    char *text = read_plans();
     int lines = 0;
     for (const char *p = text; *p != '\0'; p++) {
         lines += *p == '\n';
@@ -139,33 +139,33 @@ static bool has_warned(const char *what)
     return found;
 }
 
-/* ---- ways ---- */
+/* ---- fused epilogues ---- */
 
 static void test_fusions(enum dtype dtype)
 {
     select_new_file();
     struct kernels *k = create_context(dtype);
     struct layer l = layer_make(dtype, N);
-    CHECK_EQUAL(forward(k, &l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_BIAS);
+    CHECK_EQUAL(run_forward(k, &l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_BIAS);
     CHECK_EQUAL(backward_input(k, &l, l.x), CUBLASLT_EPILOGUE_DEFAULT);
     CHECK_EQUAL(backward_weight(k, &l, true), CUBLASLT_EPILOGUE_DEFAULT);
-    CHECK_EQUAL(forward(k, &l, ACTIVATION_GELU_ERF), CUBLASLT_EPILOGUE_BIAS);
+    CHECK_EQUAL(run_forward(k, &l, ACTIVATION_GELU_ERF), CUBLASLT_EPILOGUE_BIAS);
 
-    simt_set_gemm_times(third_is_fast);
+    simt_set_gemm_times(get_time_fast_third);
     CHECK_OK(kernels_tune(k, true, NULL));
     simt_set_gemm_times(NULL);
-    CHECK_EQUAL(forward(k, &l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
+    CHECK_EQUAL(run_forward(k, &l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
     CHECK_EQUAL(backward_input(k, &l, l.x), CUBLASLT_EPILOGUE_DGELU);
     CHECK_EQUAL(backward_weight(k, &l, false), CUBLASLT_EPILOGUE_BGRADB);
-    CHECK_EQUAL(forward(k, &l, ACTIVATION_GELU_ERF), CUBLASLT_EPILOGUE_BIAS);
-    (void)simt_gemm_take_calls();
+    CHECK_EQUAL(run_forward(k, &l, ACTIVATION_GELU_ERF), CUBLASLT_EPILOGUE_BIAS);
+    (void)simt_gemm_reset_calls();
     CHECK_OK(linear_backward_weight(k, l.dw, l.dbias, l.dy, l.x, true));
-    CHECK_EQUAL(simt_gemm_take_calls().last_algorithm, 2);
+    CHECK_EQUAL(simt_gemm_reset_calls().last_algorithm, 2);
 
     /* Another number of rows uses the fusion of the nearest one. An aux tensor with a misaligned
      * stride is not fused. */
     struct layer other = layer_make(dtype, N + 3);
-    CHECK_EQUAL(forward(k, &other, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
+    CHECK_EQUAL(run_forward(k, &other, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
     struct tensor odd = operation_tensor(dtype, N, K, K + 1);
     operation_fill(odd, 5, 1);
     CHECK_EQUAL(backward_input(k, &l, odd), CUBLASLT_EPILOGUE_DEFAULT);
@@ -177,7 +177,7 @@ static void test_fusions(enum dtype dtype)
 
 static void run_all(struct kernels *k, struct layer *l)
 {
-    forward(k, l, ACTIVATION_GELU_TANH);
+    run_forward(k, l, ACTIVATION_GELU_TANH);
     backward_input(k, l, l->x);
     backward_weight(k, l, false);
 }
@@ -191,13 +191,12 @@ static void test_equal_results(enum dtype dtype)
                  fused = layer_make(dtype, N);
     double tolerance = dtype == DTYPE_BF16 ? 1.0 / 128 : 3e-6;
     run_all(k, &separate);
-    CHECK_OK(kernels_tune(k, false,
-                          NULL)); /* GEMMs from now on are tuned, and their outputs overwritten */
+    CHECK_OK(kernels_tune(k, false, NULL)); /* the next GEMMs are timed; their outputs are lost */
     run_all(k, &first);
     CHECK_OK(kernels_tune(k, true, NULL));
     run_all(k, &fused);
     operation_check_error("y", k, operation_difference(fused.y, separate.y), tolerance);
-    operation_check_error("kept", k, operation_difference(fused.aux, separate.aux), tolerance);
+    operation_check_error("aux", k, operation_difference(fused.aux, separate.aux), tolerance);
     operation_check_error("dx", k, operation_difference(fused.dx, separate.dx), tolerance);
     operation_check_error("dw", k, operation_difference(fused.dw, separate.dw), 3e-6);
     operation_check_error("dbias", k, operation_difference(fused.dbias, separate.dbias), 3e-6);
@@ -213,31 +212,31 @@ static void test_file(struct layer *l)
 {
     select_new_file();
     struct kernels *k = create_context(DTYPE_BF16);
-    forward(k, l, ACTIVATION_GELU_TANH);
+    run_forward(k, l, ACTIVATION_GELU_TANH);
     backward_weight(k, l, true);
     CHECK(!file_exists(path));
-    simt_set_gemm_times(third_is_fast);
+    simt_set_gemm_times(get_time_fast_third);
     CHECK_OK(kernels_tune(k, true, NULL));
-    CHECK_EQUAL(file_lines(), 2);
-    CHECK_EQUAL(forward(k, l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
+    CHECK_EQUAL(count_plans(), 2);
+    CHECK_EQUAL(run_forward(k, l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
     CHECK_OK(kernels_destroy(&k));
 
     /* The next context uses the plan at once, with the same bits, and does not tune again. */
     struct tensor y = operation_copy(l->y, DTYPE_BF16);
-    simt_set_gemm_times(fused_is_slow);
+    simt_set_gemm_times(get_time_slow_fusion);
     k = create_context(DTYPE_BF16);
     operation_set(l->y, NAN);
-    CHECK_EQUAL(forward(k, l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
+    CHECK_EQUAL(run_forward(k, l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
     CHECK(operation_difference(l->y, y) == 0);
     CHECK_OK(kernels_tune(k, true, NULL));
-    CHECK_EQUAL(forward(k, l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
+    CHECK_EQUAL(run_forward(k, l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
     CHECK_EQUAL(backward_weight(k, l, true), CUBLASLT_EPILOGUE_BGRADB);
 
     /* A new GEMM is added to the file. */
     backward_input(k, l, l->x);
     CHECK_OK(kernels_tune(k, true, NULL));
     CHECK_EQUAL(backward_input(k, l, l->x), CUBLASLT_EPILOGUE_DEFAULT);
-    CHECK_EQUAL(file_lines(), 3);
+    CHECK_EQUAL(count_plans(), 3);
     CHECK(!has_warned(""));
     CHECK_OK(kernels_destroy(&k));
     operation_release(&y);
@@ -246,27 +245,27 @@ static void test_file(struct layer *l)
 /* Damaged lines are skipped with a warning. A file of another format is not changed. */
 static void test_damage(struct layer *l)
 {
-    char *text = file_text(), damaged[4096];
+    char *text = read_plans(), damaged[4096];
     const char *other = strchr(text, '\n') + 1;
     snprintf(damaged, sizeof damaged, "%s0123456789abcdef\tof another\tmachine\nshort\n", text);
     damaged[other - text + 40] ^= 1; /* in the first line */
     CHECK_OK(file_write(path, damaged, strlen(damaged)));
     struct kernels *k = create_context(DTYPE_BF16);
     CHECK(has_warned("3 damaged lines"));
-    CHECK_EQUAL(forward(k, l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_BIAS);
+    CHECK_EQUAL(run_forward(k, l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_BIAS);
     CHECK_EQUAL(backward_weight(k, l, true), CUBLASLT_EPILOGUE_BGRADB);
     CHECK_OK(kernels_tune(k, true, NULL));
-    CHECK_EQUAL(file_lines(), 3);
+    CHECK_EQUAL(count_plans(), 3);
     CHECK_OK(kernels_destroy(&k));
 
     static const char foreign[] = "a file of mine\n";
     CHECK_OK(file_write(path, foreign, sizeof foreign - 1));
     k = create_context(DTYPE_BF16);
     CHECK(has_warned("not a file of GEMM plans"));
-    forward(k, l, ACTIVATION_GELU_TANH);
+    run_forward(k, l, ACTIVATION_GELU_TANH);
     CHECK_OK(kernels_tune(k, true, NULL));
     CHECK_OK(kernels_destroy(&k));
-    char *left = file_text();
+    char *left = read_plans();
     CHECK(strcmp(left, foreign) == 0);
     free(left);
     free(text);
@@ -276,23 +275,23 @@ static void test_damage(struct layer *l)
 static void test_text(void)
 {
     select_new_file();
-    struct kernels *one = create_context(DTYPE_F32), *other = create_context(DTYPE_F32);
+    struct kernels *first = create_context(DTYPE_F32), *other = create_context(DTYPE_F32);
     struct layer l = layer_make(DTYPE_F32, N);
     char *text = NULL;
-    forward(one, &l, ACTIVATION_GELU_TANH);
-    simt_set_gemm_times(third_is_fast);
-    CHECK_OK(kernels_tune(one, true, &text));
-    CHECK_EQUAL(forward(other, &l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_BIAS);
+    run_forward(first, &l, ACTIVATION_GELU_TANH);
+    simt_set_gemm_times(get_time_fast_third);
+    CHECK_OK(kernels_tune(first, true, &text));
+    CHECK_EQUAL(run_forward(other, &l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_BIAS);
     CHECK_OK(kernels_tune_import(other, text));
-    CHECK_EQUAL(forward(other, &l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
+    CHECK_EQUAL(run_forward(other, &l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
     CHECK_OK(kernels_tune_import(other, ""));
-    CHECK_EQUAL(forward(other, &l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_BIAS);
+    CHECK_EQUAL(run_forward(other, &l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_BIAS);
     CHECK(setenv("BIREME_PLANS", "off", 1) == 0);
     CHECK_OK(kernels_tune(other, true, NULL));
-    CHECK_EQUAL(forward(other, &l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_BIAS);
+    CHECK_EQUAL(run_forward(other, &l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_BIAS);
     free(text);
     layer_release(&l);
-    CHECK_OK(kernels_destroy(&one));
+    CHECK_OK(kernels_destroy(&first));
     CHECK_OK(kernels_destroy(&other));
 }
 
@@ -305,8 +304,8 @@ int main(void)
     test_fusions(DTYPE_F32);
     test_equal_results(DTYPE_BF16);
     test_equal_results(DTYPE_F32);
-    struct layer l = layer_make(
-        DTYPE_BF16, N); /* shared by both tests: alignments are part of the key of a plan */
+    /* Both tests use the same tensors, because alignments are part of the key of a plan. */
+    struct layer l = layer_make(DTYPE_BF16, N);
     test_file(&l);
     test_damage(&l);
     layer_release(&l);

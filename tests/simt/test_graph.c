@@ -1,5 +1,5 @@
 /* Test of CUDA graphs on the emulated runtime: launches in a graph give the same results as direct
- * launches, for all changes between two repetitions. */
+ * launches. Arguments, shapes and operations change between repetitions. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -25,7 +25,7 @@ static float *allocate_on_gpu(void)
     return memory;
 }
 
-static void fill(const struct memory *m, float *to, int seed)
+static void fill_array(const struct memory *m, float *to, int seed)
 {
     float host[COUNT];
     for (int i = 0; i < COUNT; i++) {
@@ -51,8 +51,8 @@ static void memory_create(struct memory *m, bool graphs)
     for (int i = 0; i < 6; i++) {
         *all[i] = allocate_on_gpu();
     }
-    fill(m, m->weights, 1);
-    fill(m, m->x, 2);
+    fill_array(m, m->weights, 1);
+    fill_array(m, m->x, 2);
 }
 
 static void memory_release(struct memory *m)
@@ -149,8 +149,8 @@ static void test_many_keys(void)
     memory_release(&both[1]);
 }
 
-/* A copy or a read in the middle of a region sees the results of all earlier calls. */
-static void test_cuts(void)
+/* A copy or a read within a region uses the results of all earlier calls. */
+static void test_split_regions(void)
 {
     struct memory m;
     memory_create(&m, true);
@@ -158,7 +158,7 @@ static void test_cuts(void)
     for (int time = 0; time < TIMES; time++) {
         const struct kernels_graph_key key = {m.x, ROWS, 0};
         float host[COUNT];
-        fill(&m, m.x, time);
+        fill_array(&m, m.x, time);
         CHECK_OK(kernels_graph_begin(m.k, &key));
         for (int i = 0; i < 5; i++) {
             CHECK_OK(op_scale(m.k, rows_of(m.x, ROWS), 2));
@@ -221,7 +221,7 @@ static void test_forbidden(void)
     }
 }
 
-/* Checks test_same_bits: without argument updates the results differ. */
+/* Tests test_same_bits: if the emulator ignores argument updates, the results differ. */
 static void test_stale(void)
 {
     struct memory graphs, single;
@@ -248,7 +248,7 @@ int main(void)
     test_same_bits(1, true, false);
     test_same_bits(1, false, true);
     test_many_keys();
-    test_cuts();
+    test_split_regions();
     test_stale();
     test_forbidden();
     CHECK_OK(device_destroy(&gpu));

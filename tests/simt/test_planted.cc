@@ -1,7 +1,7 @@
-/* Test of the emulator: it must detect every planted bug (planted.h) and report no error without
- * one. Each run is a child process: it succeeds, finds a wrong result, or is ended by the emulator
- * or a sanitizer. Without a sanitizer a bug counts as detected if at least one schedule shows it;
- * with the thread sanitizer, the first schedule must show it. */
+/* Test of the emulator: it must detect every planted bug (planted.h), and report no error in kernels
+ * without a bug. Each run is a child process. It succeeds, finds a wrong result, or is ended by the
+ * emulator or a sanitizer. A bug counts as detected if the run fails in at least one schedule; with
+ * the thread sanitizer, in the first schedule. */
 #include <cstdio>
 #include <cstdlib>
 #include <sys/wait.h>
@@ -20,7 +20,7 @@ static const tool this_build = THREAD_ONLY;
 static const tool this_build = ANY_BUILD;
 #endif
 
-/* Symbolizing takes the sanitizers seconds, and these reports are not read. */
+/* Symbolizing takes seconds, and the test does not read the reports of sanitizers. */
 extern "C" const char *__asan_default_options(void);
 extern "C" const char *__asan_default_options(void)
 {
@@ -179,14 +179,14 @@ static const struct planted {
     {"wgmma registers not fenced", PLANTED_WGMMA_NO_FENCE, run_pipeline, ANY_BUILD},
     {"written for wgmma, not fenced", PLANTED_WGMMA_STALE, run_pipeline, ANY_BUILD},
     {"mbarrier init not fenced", PLANTED_RING_NO_FENCE, run_pipeline, ANY_BUILD},
-    {"shared memory not allowed", PLANTED_SHARED_NOT_ASKED, run_pipeline, ANY_BUILD},
+    {"shared memory not allowed", PLANTED_SHARED_NOT_ALLOWED, run_pipeline, ANY_BUILD},
     {"global memory past its end", PLANTED_GLOBAL_PAST_END, run_neighbours, ADDRESS_ONLY},
     {"dynamic array past its end", PLANTED_DYNAMIC_PAST_END, run_neighbours, ADDRESS_ONLY},
     {"static array past its end", PLANTED_STATIC_PAST_END, run_neighbours, ADDRESS_ONLY},
     {"barriers in two branches", PLANTED_BARRIER_DIVERGENT, run_neighbours, ANY_BUILD},
     {"a barrier with two counts", PLANTED_BARRIER_COUNTS, run_neighbours, ANY_BUILD},
     {"a barrier never reached", PLANTED_BARRIER_UNREACHED, run_neighbours, ANY_BUILD},
-    {"a barrier without waiters", PLANTED_BARRIER_LEFT, run_neighbours, ANY_BUILD},
+    {"no thread waits at a barrier", PLANTED_BARRIER_LEFT, run_neighbours, ANY_BUILD},
     {"a lane absent", PLANTED_SHUFFLE_ABSENT, run_neighbours, ANY_BUILD},
     {"two blocks, one word", PLANTED_BLOCKS_SAME_WORD, run_neighbours, THREAD_ONLY},
 };
@@ -197,8 +197,8 @@ static const struct order {
 } orders[] = {{"fifo", 1}, {"lifo", 1}, {"warp", 1}, {"random", 1}, {"random", 2}};
 enum { ORDERS = 5 };
 
-/* Returns whether the run failed. Its standard error goes to `output`. */
-static bool is_caught(const planted &p, const order &o, FILE *output)
+/* Runs a kernel in a child process; returns whether it failed. Standard error goes to `output`. */
+static bool is_detected(const planted &p, const order &o, FILE *output)
 {
     fflush(nullptr);
     pid_t child = fork();
@@ -226,18 +226,18 @@ static void print_output(FILE *output)
 
 static bool test_bug(const planted &p)
 {
-    bool caught_later = false, caught_first = false;
+    bool detected_later = false, detected_first = false;
     printf("%-32s", p.name);
     FILE *output = tmpfile();
-    for (int i = 0; i < ORDERS && !(caught_first && this_build != ANY_BUILD); i++) {
-        bool failed = is_caught(p, orders[i], output);
-        caught_first = caught_first || (i == 0 && failed);
-        caught_later = caught_later || (i > 0 && failed);
-        printf(" %s%u:%s", orders[i].name, orders[i].seed, failed ? "caught" : "-");
+    for (int i = 0; i < ORDERS && !(detected_first && this_build != ANY_BUILD); i++) {
+        bool failed = is_detected(p, orders[i], output);
+        detected_first = detected_first || (i == 0 && failed);
+        detected_later = detected_later || (i > 0 && failed);
+        printf(" %s%u:%s", orders[i].name, orders[i].seed, failed ? "detected" : "-");
     }
-    bool passed = p.bug == PLANTED_NONE       ? !caught_first && !caught_later
-                  : this_build == THREAD_ONLY ? caught_first
-                                              : caught_first || caught_later;
+    bool passed = p.bug == PLANTED_NONE       ? !detected_first && !detected_later
+                  : this_build == THREAD_ONLY ? detected_first
+                                              : detected_first || detected_later;
     printf("%s\n", passed ? "" : "  WRONG");
     if (!passed) {
         print_output(output);

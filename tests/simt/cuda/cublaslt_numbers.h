@@ -1,5 +1,5 @@
 /* Constants of cuBLASLt, for the emulator's cublasLt.h and for the test that compares them with
- *           NVIDIA's. */
+ * NVIDIA's. */
 #pragma once
 
 #define CUBLASLT_STATUS_NUMBERS(X)                                                                 \

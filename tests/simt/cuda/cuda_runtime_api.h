@@ -6,7 +6,7 @@
 
 #ifdef __cplusplus
 #include "tests/simt/simt.h"
-#undef gridDim /* members here; kernels do not see this file */
+#undef gridDim /* names of members in this file, which kernels do not include */
 #undef blockDim
 extern "C" {
 #else

@@ -1,5 +1,5 @@
-/* CUDA graphs in the emulator. A capture records the work that is queued on a stream as a list; each
- * launch of the graph runs the list in order.
+/* CUDA graphs in the emulator. A capture records the work that is queued on a stream as a list;
+ * each launch of the graph runs the list in order.
  *
  * Kernel arguments are those of the capture until cudaGraphExecKernelNodeSetParams changes them. A
  * missing update leaves the old arguments, as on a GPU. Allocations, waits and events during a

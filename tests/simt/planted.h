@@ -1,4 +1,4 @@
-/* Small kernels, one for each group of features, with bugs that the test of the emulator enables. */
+/* Small kernels, one for each group of features, with bugs that test_planted.cc enables. */
 #pragma once
 
 #include "kernels/cuda/gpu.cuh"

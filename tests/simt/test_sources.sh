@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Checks of the kernel sources that no test of a kernel makes: every wrapper of gpu.cuh exists in the emulator and is used in
-# conformance.cu, kernels use no instruction without a wrapper, and no operation allocates, waits, prints or exits.
+# Checks the kernel sources. Every wrapper of gpu.cuh exists in the emulator and is used in
+# conformance.cu, kernels use no instruction without a wrapper, and no operation allocates, waits,
+# prints or exits.
 #
 #   tests/simt/test_sources.sh OBJECT...     the object files of the kernels
 #
@@ -14,34 +15,43 @@ report() {
     failed=1
 }
 
-# The wrappers for nvcc: the part of gpu.cuh before GPU_INLINE is defined for other compilers.
+# The wrappers for nvcc are in the part of gpu.cuh before GPU_INLINE is defined for other compilers.
 wrappers=$(sed '/^#ifndef GPU_INLINE/,$d' kernels/cuda/gpu.cuh |
-    grep -E '^(GPU_INLINE|template.*GPU_INLINE|static inline) ' | grep -oE '\bgpu_[a-z0-9_]+\(' | tr -d '(' | sort -u)
-[ "$(wc -w <<<"$wrappers")" -ge 25 ] || report "only these wrappers were found in gpu.cuh: $wrappers"
-# The functions of gpu.cuh for both compilers use wrappers; conformance.cu tests them.
-tested=$(cat tests/simt/conformance.cu tests/simt/planted.cu && sed -n '/^#ifndef GPU_INLINE/,$p' kernels/cuda/gpu.cuh)
+    grep -E '^(GPU_INLINE|template.*GPU_INLINE|static inline) ' |
+    grep -oE '\bgpu_[a-z0-9_]+\(' | tr -d '(' | sort -u)
+[ "$(wc -w <<<"$wrappers")" -ge 25 ] || report "gpu.cuh has too few wrappers: $wrappers"
+# The functions of gpu.cuh for all compilers call wrappers; conformance.cu tests these functions.
+tested=$(cat tests/simt/conformance.cu tests/simt/planted.cu &&
+    sed -n '/^#ifndef GPU_INLINE/,$p' kernels/cuda/gpu.cuh)
 for wrapper in $wrappers; do
     grep -qE "\b$wrapper\(" tests/simt/simt.h || report "$wrapper is not in simt.h"
     grep -qE "\b$wrapper(<[^>]*>)?\(" <<<"$tested" || report "$wrapper is not in conformance.cu"
 done
 
-# Built-in functions of CUDA C++ that kernels use must be tested too.
+# The built-in functions of CUDA C++ that kernels call must be tested too.
 sources=(kernels/cuda/*.cu kernels/cuda/*.cuh)
-builtins=$(grep -hoE '\b__(shfl|ballot|syncwarp|syncthreads|any|all|match|reduce|activemask|umulhi|threadfence)[a-z_]*\(' \
-    "${sources[@]}" | tr -d '(' | sort -u)
+pattern='shfl|ballot|syncwarp|syncthreads|any|all|match|reduce|activemask|umulhi|threadfence'
+builtins=$(grep -hoE "\b__($pattern)[a-z_]*\(" "${sources[@]}" | tr -d '(' | sort -u)
 for builtin in $builtins; do
-    grep -qE "\b$builtin\(" tests/simt/conformance.cu tests/simt/planted.cu || report "$builtin is not in conformance.cu"
+    grep -qE "\b$builtin\(" tests/simt/conformance.cu tests/simt/planted.cu ||
+        report "$builtin is not in conformance.cu"
 done
-if grep -nE '\basm\b|__shared__|<<<|cooperative_groups|\bprintf|\bassert\(|__trap' "${sources[@]}" | grep -v '^kernels/cuda/gpu.cuh:'; then
+pattern='\basm\b|__shared__|<<<|cooperative_groups|\bprintf|\bassert\(|__trap'
+if grep -nE "$pattern" "${sources[@]}" | grep -v '^kernels/cuda/gpu.cuh:'; then
     report "kernels use an instruction without a wrapper"
 fi
 
-# An operation calls only the back-end and mathematical functions: no allocation, wait, print or exit. new and delete are
-# called by the emulator's queue.
+# An operation calls only the back-end and mathematical functions: no allocation, wait, print or
+# exit. The queue of the emulator calls new and delete.
+readonly project='_ZN4simt|_ZNK4simt|_Z[0-9]+(gpu|attention)_|cuda_|arena_|status_'
+readonly compiler='_GLOBAL_OFFSET_TABLE_|_Unwind_Resume|_Znwm|_ZdlPvm?|__gxx_personality_v0'
+readonly support='_ZTVN10__cxxabi.*|__stack_chk_fail|__gcov.*|__cxa_.*'
+readonly functions='erfcf|exp2f|expf|fmaxf|fminf|logf|sqrtf|tanhf|getenv|strcmp'
 for object in "$@"; do
-    forbidden=$(nm -u "$object" | awk '{ print $2 }' | grep -vE '^(_ZN4simt|_ZNK4simt|_Z[0-9]+(gpu|attention)_|cuda_|arena_|status_|__asan_|__tsan_|__ubsan_)' |
-        grep -vE '^(_GLOBAL_OFFSET_TABLE_|_Unwind_Resume|_Znwm|_ZdlPvm?|__gxx_personality_v0|_ZTVN10__cxxabi.*|__stack_chk_fail|__gcov.*|__cxa_.*)$' |
-        grep -vE '^(erfcf|exp2f|expf|fmaxf|fminf|logf|sqrtf|tanhf|getenv|strcmp|mem(cpy|set|cmp|move))$' || true)
+    forbidden=$(nm -u "$object" | awk '{ print $2 }' |
+        grep -vE "^($project|__asan_|__tsan_|__ubsan_)" |
+        grep -vE "^($compiler|$support)\$" |
+        grep -vE "^($functions|mem(cpy|set|cmp|move))\$" || true)
     [ -z "$forbidden" ] || report "$(basename "$object") calls" $forbidden
 done
 exit $failed

@@ -1,388 +1,424 @@
 #!/bin/bash
-# Training on an emulated GPU: the losses equal those of the CPU, checkpoints resume on either device, and the commands that
-# read a trained model give the same results. The host cannot access device memory, and streams execute late.
-# usage: test_train.sh PART; BIREME_PROGRAM (the CPU's), BIREME_SIMT and BIREME_SOURCE_DIR are set by ctest
+# Training on an emulated GPU: the losses equal those of the CPU, checkpoints resume on either
+# device, and the commands that read a trained model give the same results. The host cannot access
+# device memory, and streams execute late.
+# usage: test_train.sh PART; ctest sets BIREME_PROGRAM (CPU), BIREME_SIMT and BIREME_SOURCE_DIR
+# shellcheck disable=SC2034,SC2086,SC2154 # settings are words; tiny_training.sh shares variables
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 cpu=$program gpu=${BIREME_SIMT:?}
-small='train.max_steps=4 evaluate.every=2 checkpoint.every=2 batch.global_size=4 batch.micro_size=2 schedule.warmup_steps=1'
+small='train.max_steps=4 evaluate.every=2 checkpoint.every=2 batch.global_size=4
+    batch.micro_size=2 schedule.warmup_steps=1'
 
-on() { # cpu|gpu CODE ARGUMENT...
+# run_on DEVICE CODE ARGUMENT...: run the program for the device cpu or gpu.
+run_on() {
     program=${!1}
     shift
     run_bireme "$@"
 }
 
-fp32() {
-    # shellcheck disable=SC2086
-    on cpu 0 train recipe.yaml run_dir=one train.device=cpu $small
-    # shellcheck disable=SC2086
-    on gpu 0 train recipe.yaml run_dir=late train.device=cuda $small
+# train_cpu RUN SETTING..., train_gpu RUN SETTING...: train recipe.yaml on this device.
+train_cpu() {
+    local run=$1
+    shift
+    run_on cpu 0 train recipe.yaml run_dir="$run" train.device=cpu "$@"
+}
+
+train_gpu() {
+    local run=$1
+    shift
+    run_on gpu 0 train recipe.yaml run_dir="$run" train.device=cuda "$@"
+}
+
+test_fp32() {
+    train_cpu one $small
+    train_gpu late $small
     grep -q 'GPU 0 (emulated)' stderr || fail "the log does not name the device"
     compare_losses one late 1e-4
     # Eager or late streams, and asynchronous or synchronous checkpoints, give the same bits.
-    # shellcheck disable=SC2086
-    SIMT_STREAMS=eager on gpu 0 train recipe.yaml run_dir=eager $small checkpoint.async=false
+    SIMT_STREAMS=eager run_on gpu 0 train recipe.yaml run_dir=eager $small checkpoint.async=false
     compare_losses late eager 0
     compare_weights late eager 00000004
     # Activation checkpointing gives the same bits too.
-    local way
-    for way in selective full; do
-        # shellcheck disable=SC2086
-        on gpu 0 train recipe.yaml run_dir=$way $small train.activation_checkpointing=$way
-        compare_losses late $way 0
-        compare_weights late $way 00000004
+    local mode
+    for mode in selective full; do
+        run_on gpu 0 train recipe.yaml run_dir=$mode $small train.activation_checkpointing=$mode
+        compare_losses late $mode 0
+        compare_weights late $mode 00000004
     done
 }
 
-# Micro-batches and updates in graphs give the same bits, with dropout and a learning rate that change in each step.
-# SIMT_GRAPHS counts graphs created, launches and argument updates.
-graphs() {
-    local many="$small train.max_steps=5 evaluate.every=0 checkpoint.every=5 batch.global_size=2 batch.micro_size=1"
-    # shellcheck disable=SC2086
-    on gpu 0 train recipe.yaml run_dir=single train.device=cuda $many
-    # shellcheck disable=SC2086
-    SIMT_GRAPHS=$PWD/counted on gpu 0 train recipe.yaml run_dir=graphs train.device=cuda train.cuda_graphs=true $many
+# Micro-batches and updates in graphs give the same bits, with dropout and a learning rate that
+# change in each step. SIMT_GRAPHS counts graphs created, launches and argument updates.
+test_graphs() {
+    local many="$small train.max_steps=5 evaluate.every=0 checkpoint.every=5
+        batch.global_size=2 batch.micro_size=1"
+    train_gpu single $many
+    SIMT_GRAPHS=$PWD/counts train_gpu graphs train.cuda_graphs=true $many
     compare_losses single graphs 0
     compare_weights single graphs 00000005
-    local made launched changed
-    read -r made launched changed <counted
-    [ "$made" -ge 4 ] && [ "$launched" -ge $((3 * made)) ] && [ "$changed" -gt "$launched" ] ||
-        fail "$made graphs, $launched launches, $changed argument updates"
+    local created launched updated
+    read -r created launched updated <counts
+    [ "$created" -ge 4 ] && [ "$launched" -ge $((3 * created)) ] &&
+        [ "$updated" -gt "$launched" ] ||
+        fail "$created graphs, $launched launches, $updated argument updates"
     # Checks this test: without argument updates the model differs.
-    # shellcheck disable=SC2086
-    SIMT_STALE=1 on gpu 0 train recipe.yaml run_dir=stale train.device=cuda train.cuda_graphs=true $many
-    if (compare_losses single stale 0) >/dev/null 2>&1; then fail "stale arguments were not detected"; fi
+    SIMT_STALE=1 train_gpu stale train.cuda_graphs=true $many
+    if (compare_losses single stale 0) >/dev/null 2>&1; then
+        fail "stale arguments were not detected"
+    fi
     # If no graph can be created, the training continues without.
-    # shellcheck disable=SC2086
-    SIMT_NO_GRAPHS=1 on gpu 0 train recipe.yaml run_dir=without train.device=cuda train.cuda_graphs=true $many
+    SIMT_NO_GRAPHS=1 train_gpu without train.cuda_graphs=true $many
     grep -q 'W-CUDA-GRAPHS' stderr || fail "no warning"
     compare_losses single without 0
 }
 
-bf16() {
-    # shellcheck disable=SC2086
-    on cpu 0 train recipe.yaml run_dir=one train.device=cpu $small
-    # Stochastic rounding of the bf16 weights is the same after a resume and in graphs. objectives() tests rounding to nearest.
+test_bf16() {
+    train_cpu one $small
+    # Stochastic rounding of the bf16 weights is the same after a resume and in graphs.
+    # test_objectives tests rounding to nearest.
     local half="train.device=cuda train.precision=bf16 optimizer.stochastic_rounding=true $small"
-    # shellcheck disable=SC2086
-    on gpu 0 train recipe.yaml run_dir=half $half
+    run_on gpu 0 train recipe.yaml run_dir=half $half
     compare_losses one half 1e-2
-    cp -r half again
-    rm -rf again/checkpoints/step-00000004 again/final
-    # shellcheck disable=SC2086
-    on gpu 0 train recipe.yaml run_dir=again train.cuda_graphs=true $half
-    compare_losses half again 0
-    compare_weights half again 00000004
+    cp -r half resumed
+    rm -rf resumed/checkpoints/step-00000004 resumed/final
+    run_on gpu 0 train recipe.yaml run_dir=resumed train.cuda_graphs=true $half
+    compare_losses half resumed 0
+    compare_weights half resumed 00000004
 }
 
-# Fifty steps with heads of 32, so that attention in bf16 uses the tensor-core kernels. The learning rate is low enough that
-# rounding errors do not grow: at 1e-2 the losses of two instruction sets of one CPU differ by 2 % after 20 steps in fp32, and
-# at 3e-3 those of bf16 and fp32. scripts/gpu_check.sh does the same on a GPU.
-curves() {
+# Fifty steps with heads of 32, so that attention in bf16 uses the tensor-core kernels. The learning
+# rate is low enough that rounding errors do not grow: at 1e-2 the losses of two instruction sets of
+# one CPU differ by 2 % after 20 steps in fp32, and at 3e-3 those of bf16 and fp32.
+# scripts/gpu_check.sh does the same on a GPU.
+test_curves() {
     [ "${BIREME_LONG:-0}" = 1 ] || {
         echo "skipped: takes a minute; set BIREME_LONG=1 to run this test"
         exit 77
     }
-    local many="$small train.max_steps=50 evaluate.every=0 checkpoint.every=0 model.hidden_size=64 optimizer.learning_rate=1e-3 schedule.warmup_steps=10"
+    local many="$small train.max_steps=50 evaluate.every=0 checkpoint.every=0
+        model.hidden_size=64 optimizer.learning_rate=1e-3 schedule.warmup_steps=10"
     run_seconds=250
-    # shellcheck disable=SC2086
-    on cpu 0 train recipe.yaml run_dir=one train.device=cpu $many
-    # shellcheck disable=SC2086
-    on gpu 0 train recipe.yaml run_dir=fp32 train.device=cuda $many
+    train_cpu one $many
+    train_gpu fp32 $many
     compare_losses one fp32 1e-4
-    # shellcheck disable=SC2086
-    on gpu 0 train recipe.yaml run_dir=bf16 train.device=cuda train.precision=bf16 $many
+    train_gpu bf16 train.precision=bf16 $many
     compare_losses one bf16 1e-2
 }
 
-resume_on() { # RUN PROGRAM DEVICE: repeat the second half of a run on the other device
+# resume_on RUN PROGRAM DEVICE: repeat the second half of a run on the other device.
+resume_on() {
     rm -rf other
     cp -r "$1" other
     rm -rf other/checkpoints/step-00000004 other/final
-    # shellcheck disable=SC2086
-    on "$2" 0 train recipe.yaml run_dir=other train.device="$3" $small
+    run_on "$2" 0 train recipe.yaml run_dir=other train.device="$3" $small
     compare_losses "$1" other 1e-4
 }
 
-checkpoints() {
-    # shellcheck disable=SC2086
-    on cpu 0 train recipe.yaml run_dir=here train.device=cpu $small
-    # shellcheck disable=SC2086
-    on gpu 0 train recipe.yaml run_dir=there train.device=cuda $small
-    resume_on here gpu cuda
-    resume_on there cpu cpu
+test_checkpoints() {
+    train_cpu from_cpu $small
+    train_gpu from_gpu $small
+    resume_on from_cpu gpu cuda
+    resume_on from_gpu cpu cpu
+}
+
+# compare_first FILE FILE TOLERANCE: the first fields of all lines differ by at most the tolerance.
+compare_first() {
+    paste "$1" "$2" | awk -v t="$3" '{ d = $1 - $(NF / 2 + 1); if (d < 0) d = -d
+        if (!(d <= t)) exit 1 }'
 }
 
 # Commands that read a trained model give the same results on both devices.
-readers() {
-    # shellcheck disable=SC2086
-    on cpu 0 train recipe.yaml run_dir=one train.device=cpu $small
+test_readers() {
+    train_cpu one $small
     head -c 60 "$source/LICENSE" | tr '\n' ' ' | fold -w 20 >lines
-    local device kind
+    local device model
     for device in cpu gpu; do
-        [ $device = cpu ] && kind=cpu || kind=cuda
-        on $device 0 generate --checkpoint one/final --prompt 'the ' --max-new-tokens 8 --temperature 0 --set train.device=$kind
+        model="--checkpoint one/final --set train.device=cpu"
+        [ $device = cpu ] || model="--checkpoint one/final --set train.device=cuda"
+        run_on $device 0 generate --prompt 'the ' --max-new-tokens 8 --temperature 0 $model
         mv out generated-$device
-        on $device 0 generate --checkpoint one/final --prompt 'the ' --max-new-tokens 6 --num-beams 2 --set train.device=$kind
+        run_on $device 0 generate --prompt 'the ' --max-new-tokens 6 --num-beams 2 $model
         mv out beams-$device
-        on $device 0 score lines --checkpoint one/final --set train.device=$kind
+        run_on $device 0 score lines $model
         mv out scores-$device
-        on $device 0 evaluate --checkpoint one/final --data 'data/validation-*.h5' --batches 2 --json --set train.device=$kind
+        run_on $device 0 evaluate --data 'data/validation-*.h5' --batches 2 --json $model
         sed -n 's/.*"loss": *\([0-9.]*\).*/\1/p' out >loss-$device
     done
     cmp generated-cpu generated-gpu || fail "the generated text differs"
     cmp beams-cpu beams-gpu || fail "the beams differ"
-    [ -s scores-cpu ] && [ -s loss-cpu ] || fail "nothing was scored"
+    [ -s scores-cpu ] && [ -s loss-cpu ] && [ -s loss-gpu ] || fail "there are no scores or no loss"
     cat scores-gpu loss-gpu >stderr
-    paste scores-cpu scores-gpu | awk '{ d = $1 - $(NF / 2 + 1); if (d < 0) d = -d; if (!(d <= 1e-3)) exit 1 }' ||
-        fail "the scores differ: $(cat scores-cpu)"
-    paste loss-cpu loss-gpu | awk '{ d = $1 - $2; if (d < 0) d = -d; if (!(d <= 1e-4)) exit 1 }' ||
-        fail "the loss differs: $(cat loss-cpu)"
+    compare_first scores-cpu scores-gpu 1e-3 || fail "the scores differ: $(cat scores-cpu)"
+    compare_first loss-cpu loss-gpu 1e-4 || fail "the loss differs: $(cat loss-cpu)"
 }
 
 # Ranks that share one GPU: their sums are staged through the host, in the same order as on the CPU.
-ranks() {
+test_ranks() {
     need_mpirun
-    # shellcheck disable=SC2086
-    on cpu 0 train recipe.yaml run_dir=one train.device=cpu $small
+    train_cpu one $small
     program=$gpu
     local layout
     for layout in zero_stage=1 zero_stage=2 tensor=2; do
-        # shellcheck disable=SC2086
-        run_ranks 2 0 train recipe.yaml run_dir=two-$layout train.device=cuda parallel.$layout $small
-        [ "$(grep -c '^W-COMM-STAGED: ranks 0, 1 share one GPU' stderr)" = 1 ] || fail "not exactly one warning"
+        run_ranks 2 0 train recipe.yaml run_dir=two-$layout train.device=cuda parallel.$layout \
+            $small
+        [ "$(grep -c '^W-COMM-STAGED: ranks 0, 1 share one GPU' stderr)" = 1 ] ||
+            fail "not exactly one warning"
         compare_losses one two-$layout 1e-5
     done
     # With data-parallel and tensor-parallel groups, one warning names all four ranks.
-    # shellcheck disable=SC2086
     run_ranks 4 0 train recipe.yaml run_dir=four train.device=cuda parallel.tensor=2 $small
-    [ "$(grep -c '^W-COMM-STAGED' stderr)" = 1 ] && grep -q '^W-COMM-STAGED: ranks 0, 1, 2, 3 share one GPU' stderr ||
+    [ "$(grep -c '^W-COMM-STAGED' stderr)" = 1 ] &&
+        grep -q '^W-COMM-STAGED: ranks 0, 1, 2, 3 share one GPU' stderr ||
         fail "not exactly one warning that names all four ranks"
     compare_losses one four 1e-5
-    # Sums and gathered weights use page-locked memory only: three steps have as many pageable copies as one.
+    # Sums and gathered weights use page-locked memory only: three steps have as many pageable
+    # copies as one.
     local steps counts=()
     for steps in 1 3; do
-        # shellcheck disable=SC2086
-        SIMT_PAGEABLE=$PWD/pageable run_ranks 2 0 train recipe.yaml run_dir=pageable-$steps train.device=cuda parallel.zero_stage=1 \
-            $small train.max_steps=$steps evaluate.every=0 checkpoint.every=0
+        SIMT_PAGEABLE=$PWD/pageable run_ranks 2 0 train recipe.yaml run_dir=pageable-$steps \
+            train.device=cuda parallel.zero_stage=1 $small train.max_steps=$steps \
+            evaluate.every=0 checkpoint.every=0
         counts+=("$(cat pageable)")
     done
-    [ "${counts[0]}" = "${counts[1]}" ] || fail "two more steps have $((counts[1] - counts[0])) copies of pageable memory"
+    [ "${counts[0]}" = "${counts[1]}" ] ||
+        fail "two more steps have $((counts[1] - counts[0])) copies of pageable memory"
     # Both ranks use the tuned plans of rank 0.
-    # shellcheck disable=SC2086
-    BIREME_PLANS=$PWD/plans run_ranks 2 0 train recipe.yaml run_dir=timed train.device=cuda parallel.tensor=2 $small
-    compare_losses one timed 1e-5
+    BIREME_PLANS=$PWD/plans run_ranks 2 0 train recipe.yaml run_dir=tuned train.device=cuda \
+        parallel.tensor=2 $small
+    compare_losses one tuned 1e-5
     [ "$(wc -l <plans)" -ge 10 ] || fail "no plans were written"
     # bf16 transport of gradients, on GPUs and CPUs: the losses differ by rounding only.
     local device kind
     for device in cpu gpu; do
         program=${!device}
         [ $device = cpu ] && kind=cpu || kind=cuda
-        # shellcheck disable=SC2086
-        run_ranks 2 0 train recipe.yaml run_dir=narrow-$device train.device=$kind parallel.zero_stage=1 parallel.reduce_dtype=bf16 $small
-        compare_losses one narrow-$device 1e-3
-        if (compare_losses one narrow-$device 0) >/dev/null 2>&1; then fail "nothing was rounded"; fi
+        run_ranks 2 0 train recipe.yaml run_dir=bf16-$device train.device=$kind \
+            parallel.zero_stage=1 parallel.reduce_dtype=bf16 $small
+        compare_losses one bf16-$device 1e-3
+        if (compare_losses one bf16-$device 0) >/dev/null 2>&1; then
+            fail "no gradient was rounded"
+        fi
     done
 }
 
-# Every objective, with dropout: the losses of the first steps in fp32, and in bf16, where attention uses tensor cores.
-few='train.max_steps=2 evaluate.every=2 checkpoint.every=0 batch.global_size=4 batch.micro_size=2 schedule.warmup_steps=1'
-both() { # NAME RECIPE SETTING...
+few='train.max_steps=2 evaluate.every=2 checkpoint.every=0 batch.global_size=4 batch.micro_size=2
+    schedule.warmup_steps=1'
+
+# compare_devices NAME RECIPE SETTING...: the losses of the first steps on both devices, in fp32 and
+# in bf16, where attention uses tensor cores.
+compare_devices() {
     local name=$1 recipe=$2
     shift 2
-    # shellcheck disable=SC2086
-    on cpu 0 train "$recipe" run_dir="$name-cpu" train.device=cpu $few "$@"
-    # shellcheck disable=SC2086
-    on gpu 0 train "$recipe" run_dir="$name-fp32" train.device=cuda $few "$@"
+    run_on cpu 0 train "$recipe" run_dir="$name-cpu" train.device=cpu $few "$@"
+    run_on gpu 0 train "$recipe" run_dir="$name-fp32" train.device=cuda $few "$@"
     compare_losses "$name-cpu" "$name-fp32" 1e-4
     rm -f -- */reference-*.hdf5 # computed in fp32
-    # shellcheck disable=SC2086
-    on gpu 0 train "$recipe" run_dir="$name-bf16" train.device=cuda train.precision=bf16 $few "$@"
+    run_on gpu 0 train "$recipe" run_dir="$name-bf16" train.device=cuda train.precision=bf16 $few \
+        "$@"
     compare_losses "$name-cpu" "$name-bf16" 1e-2
     rm -f -- */reference-*.hdf5
 }
 
-llama() {
-    both llama recipe.yaml model.architecture=llama model.num_kv_heads=1 model.intermediate_size=48 model.dropout=0
+# prepare_shards OBJECTIVE TOKENIZER INPUT FOLDER: prepare sequences of 32 tokens.
+prepare_shards() {
+    run_on cpu 0 prepare --objective "$1" --tokenizer "$2" --input "$3" --output "$4" \
+        --validation-fraction 0.2 --sequence-length 32
 }
 
-mlm() {
-    on cpu 0 tokenizer train --type wordpiece --vocab-size 300 --input "$source/LICENSE" --output words
-    on cpu 0 prepare --objective mlm --tokenizer words --input "$source/LICENSE" --sequence-length 32 --validation-fraction 0.2 \
-        --output pairs
-    sed -e 's/clm/mlm/' -e 's/gpt2/bert/' -e 's/tokenizer: tokenizer/tokenizer: words/' -e 's/data\//pairs\//g' recipe.yaml >mlm.yaml
-    both mlm mlm.yaml optimizer.name=lamb
+# write_rows FORMAT: write rows.jsonl with a line for each two words of the licence. The third field
+# of the format is the second word reversed.
+write_rows() {
+    grep -oE '[a-z]{3,} [a-z]{3,}' "$source/LICENSE" | head -80 |
+        awk -v format="$1\n" '{ reversed = ""
+            for (i = length($2); i > 0; i--) reversed = reversed substr($2, i, 1)
+            if (reversed != $2) printf format, $1, $2, reversed }' >rows.jsonl
 }
 
-words() { # FORMAT: a JSON line for each two words of the licence; the third field is the second word reversed
-    grep -oE '[a-z]{3,} [a-z]{3,}' "$source/LICENSE" | head -80 | awk -v format="$1\n" '{ turned = ""
-        for (i = length($2); i > 0; i--) turned = turned substr($2, i, 1)
-        if (turned != $2) printf format, $1, $2, turned }' >rows.jsonl
+compare_llama() {
+    compare_devices llama recipe.yaml model.architecture=llama model.num_kv_heads=1 \
+        model.intermediate_size=48 model.dropout=0
 }
 
-sft() {
-    words '{"prompt": "%s ", "completion": "%s %s"}'
-    on cpu 0 prepare --objective sft --tokenizer tokenizer --input rows.jsonl --output rows --validation-fraction 0.2 \
-        --sequence-length 32
+compare_mlm() {
+    run_on cpu 0 tokenizer train --type wordpiece --vocab-size 300 --input "$source/LICENSE" \
+        --output words
+    prepare_shards mlm words "$source/LICENSE" pairs
+    sed -e 's/clm/mlm/' -e 's/gpt2/bert/' -e 's/tokenizer: tokenizer/tokenizer: words/' \
+        -e 's/data\//pairs\//g' recipe.yaml >mlm.yaml
+    compare_devices mlm mlm.yaml optimizer.name=lamb
+}
+
+compare_sft() {
+    write_rows '{"prompt": "%s ", "completion": "%s %s"}'
+    prepare_shards sft tokenizer rows.jsonl rows
     sed -e 's/clm/sft/' -e 's/data\//rows\//g' recipe.yaml >sft.yaml
-    both sft sft.yaml sft.packing=bfd
+    compare_devices sft sft.yaml sft.packing=bfd
 }
 
-# Task heads with outputs that the host reads: two for every row (answer), and the vectors of a whole batch (embed).
-task() { # OBJECTIVE FORMAT
-    words "$2"
-    on cpu 0 prepare --objective "$1" --tokenizer tokenizer --input rows.jsonl --output "$1" --validation-fraction 0.2 \
-        --sequence-length 32
-    sed -e "s/clm/$1/" -e "s/data\\//$1\\//g" recipe.yaml >"$1.yaml"
-    both "$1" "$1.yaml" optimizer.learning_rate=1e-3
-}
-
-tasks() {
-    task answer '{"question": "which", "context": "red %s %s", "answer": "red", "answer_start": 0, "else": "%s"}'
-    task embed '{"text": "%s", "text_pair": "%s %s"}'
-}
-
-dpo() {
-    words '{"prompt": "%s ", "chosen": "%s", "rejected": "%s"}'
-    on cpu 0 prepare --objective dpo --tokenizer tokenizer --input rows.jsonl --output choices --validation-fraction 0.2 \
-        --sequence-length 32
-    on cpu 0 train recipe.yaml run_dir=base train.device=cpu train.max_steps=2 evaluate.every=0 checkpoint.every=0 schedule.warmup_steps=0
-    sed -e 's/clm/dpo/' -e 's/dropout: 0.1/init_from: base\/final/' -e 's/data\//choices\//g' recipe.yaml >dpo.yaml
-    both dpo dpo.yaml
+compare_dpo() {
+    write_rows '{"prompt": "%s ", "chosen": "%s", "rejected": "%s"}'
+    prepare_shards dpo tokenizer rows.jsonl choices
+    train_cpu base train.max_steps=2 evaluate.every=0 checkpoint.every=0 schedule.warmup_steps=0
+    sed -e 's/clm/dpo/' -e 's/dropout: 0.1/init_from: base\/final/' -e 's/data\//choices\//g' \
+        recipe.yaml >dpo.yaml
+    compare_devices dpo dpo.yaml
     # Shared prompt: chosen and rejected response after one prefix.
-    # shellcheck disable=SC2086
-    on gpu 0 train dpo.yaml run_dir=shared train.device=cuda $few dpo.shared_prefix=true
+    run_on gpu 0 train dpo.yaml run_dir=shared train.device=cuda $few dpo.shared_prefix=true
     compare_losses dpo-cpu shared 1e-4
     # A whole-batch loss makes two passes over the data.
-    # shellcheck disable=SC2086
-    on cpu 0 train dpo.yaml run_dir=whole-cpu train.device=cpu $few dpo.loss_type=aot_unpaired
-    # shellcheck disable=SC2086
-    on gpu 0 train dpo.yaml run_dir=whole train.device=cuda $few dpo.loss_type=aot_unpaired
+    run_on cpu 0 train dpo.yaml run_dir=whole-cpu train.device=cpu $few dpo.loss_type=aot_unpaired
+    run_on gpu 0 train dpo.yaml run_dir=whole train.device=cuda $few dpo.loss_type=aot_unpaired
     compare_losses whole-cpu whole 1e-4
 }
 
+test_objectives() {
+    compare_llama
+    compare_mlm
+    compare_sft
+    compare_dpo
+}
+
+# compare_task OBJECTIVE FORMAT: the losses of an objective with a task head.
+compare_task() {
+    write_rows "$2"
+    prepare_shards "$1" tokenizer rows.jsonl "$1"
+    sed -e "s/clm/$1/" -e "s/data\\//$1\\//g" recipe.yaml >"$1.yaml"
+    compare_devices "$1" "$1.yaml" optimizer.learning_rate=1e-3
+}
+
+# Task heads with outputs that the host reads: two for every row (answer), and the vectors of a
+# whole batch (embed).
+test_tasks() {
+    compare_task answer \
+        '{"question":"which","context":"red %s %s","answer":"red","answer_start":0,"else":"%s"}'
+    compare_task embed '{"text": "%s", "text_pair": "%s %s"}'
+}
+
 # LoRA adapters on a base model that the GPU stores in bf16 only, with a fully trained head.
-lora() {
-    on cpu 0 train recipe.yaml run_dir=base train.device=cpu train.max_steps=2 evaluate.every=0 checkpoint.every=0 schedule.warmup_steps=0
-    both lora recipe.yaml model.init_from=base/final adapter.type=lora adapter.targets=all-linear adapter.dropout=0.1
-    on gpu 0 evaluate --checkpoint lora-bf16 --data 'data/validation-*.h5' --batches 1 --set train.device=cuda
+test_lora() {
+    train_cpu base train.max_steps=2 evaluate.every=0 checkpoint.every=0 schedule.warmup_steps=0
+    compare_devices lora recipe.yaml model.init_from=base/final adapter.type=lora \
+        adapter.targets=all-linear adapter.dropout=0.1
+    run_on gpu 0 evaluate --checkpoint lora-bf16 --data 'data/validation-*.h5' --batches 1 \
+        --set train.device=cuda
 }
 
-objectives() {
-    llama
-    mlm
-    sft
-    dpo
-}
-
-# The GPU memory that `bireme plan` prints is enough, and 10 % less is not. The emulated cuBLASLt does not need the 32 MiB
-# of workspace.
-memory() {
-    local way bytes
-    local large="train.device=cuda train.max_steps=1 evaluate.every=0 checkpoint.every=0 schedule.warmup_steps=0
-        model.num_layers=8 model.hidden_size=64 batch.global_size=8 batch.micro_size=8"
-    for way in none full; do
-        # shellcheck disable=SC2086
-        on gpu 0 plan recipe.yaml --json $large train.activation_checkpointing=$way
+# The GPU memory that `bireme plan` prints is sufficient, and 10 % less is not. The emulated
+# cuBLASLt does not need the 32 MiB of workspace.
+test_memory() {
+    local mode bytes settings
+    local large="train.device=cuda train.max_steps=1 evaluate.every=0 checkpoint.every=0
+        schedule.warmup_steps=0 model.num_layers=8 model.hidden_size=64 batch.global_size=8
+        batch.micro_size=8"
+    for mode in none full; do
+        settings="$large train.activation_checkpointing=$mode"
+        run_on gpu 0 plan recipe.yaml --json $settings
         bytes=$(sed -n 's/.*"device_bytes": *\([0-9]*\).*/\1/p' out)
         [ "${bytes:-0}" -gt $((40 << 20)) ] || fail "no device memory in the plan: $bytes"
         bytes=$((bytes - (32 << 20)))
-        # shellcheck disable=SC2086
-        SIMT_MEMORY_MIB=$((bytes / 10 * 9 >> 20)) on gpu 70 train recipe.yaml run_dir=less $large train.activation_checkpointing=$way
+        SIMT_MEMORY_MIB=$((bytes / 10 * 9 >> 20)) \
+            run_on gpu 70 train recipe.yaml run_dir=less $settings
         expect_error 'out of memory on GPU 0'
-        # shellcheck disable=SC2086
-        SIMT_MEMORY_MIB=$((bytes / 100 * 102 + (1 << 20) >> 20)) on gpu 0 train recipe.yaml run_dir=enough-$way $large train.activation_checkpointing=$way
+        SIMT_MEMORY_MIB=$((bytes / 100 * 102 + (1 << 20) >> 20)) \
+            run_on gpu 0 train recipe.yaml run_dir=enough-$mode $settings
         echo "$bytes" >>sizes
     done
-    [ "$(sed -n 2p sizes)" -lt $(($(sed -n 1p sizes) * 8 / 10)) ] || fail "full activation checkpointing needs no less memory: $(tr '\n' ' ' <sizes)"
+    [ "$(sed -n 2p sizes)" -lt $(($(sed -n 1p sizes) * 8 / 10)) ] ||
+        fail "full activation checkpointing needs as much memory: $(tr '\n' ' ' <sizes)"
 }
 
 # In each step the host waits for the device once, for any number of micro-batches and buckets.
-waits() {
-    local steps counts=()
+test_waits() {
+    local steps counts=() phases
     for steps in 1 3; do
         rm -f ranges
-        SIMT_RANGES=$PWD/ranges SIMT_WAITS=$PWD/waited on gpu 0 train recipe.yaml run_dir=waits-$steps train.device=cuda train.max_steps=$steps \
-            schedule.warmup_steps=0 evaluate.every=0 checkpoint.every=0 model.num_layers=4 model.hidden_size=128 batch.global_size=2 \
-            batch.micro_size=1 parallel.bucket_mib=1
-        counts+=("$(cat waited)")
+        SIMT_RANGES=$PWD/ranges SIMT_WAITS=$PWD/waits train_gpu waits-$steps \
+            train.max_steps=$steps schedule.warmup_steps=0 evaluate.every=0 checkpoint.every=0 \
+            model.num_layers=4 model.hidden_size=128 batch.global_size=2 batch.micro_size=1 \
+            parallel.bucket_mib=1
+        counts+=("$(cat waits)")
     done
     # NVTX ranges mark the phases of a step.
-    [ "$(grep -v evaluation ranges | tail -10 | sed 's/^0 //' | tr '\n' ';')" = 'forward;loss;backward;data;forward;loss;backward;gradient reduction;step reduction;optimizer;' ] ||
-        fail "unexpected ranges: $(tail -12 ranges | tr '\n' ';')"
-    [ $((counts[1] - counts[0])) = 2 ] || fail "two more steps waited $((counts[1] - counts[0])) times"
+    phases='forward;loss;backward;data;forward;loss;backward;gradient reduction;step reduction;'
+    [ "$(grep -v evaluation ranges | tail -10 | sed 's/^0 //' | tr '\n' ';')" = \
+        "${phases}optimizer;" ] || fail "unexpected ranges: $(tail -12 ranges | tr '\n' ';')"
+    [ $((counts[1] - counts[0])) = 2 ] ||
+        fail "two more steps waited $((counts[1] - counts[0])) times"
 }
 
-# GEMM plans that were tuned after the first step are stored, and the next run uses them from its first step on.
-plans() {
+# GEMM plans that were tuned after the first step are stored, and the next run uses them from its
+# first step on.
+test_plans() {
     local run small="$small model.num_layers=1"
-    export BIREME_PLANS=$PWD/kept/products.plans
-    # shellcheck disable=SC2086
-    on cpu 0 train recipe.yaml run_dir=one train.device=cpu $small
-    # shellcheck disable=SC2086
-    on gpu 0 train recipe.yaml run_dir=first train.device=cuda $small
+    export BIREME_PLANS=$PWD/cache/gemm.plans
+    train_cpu one $small
+    train_gpu first $small
     compare_losses one first 1e-4
-    [ "$(grep -c 'emulated, driver 13.0, cuBLASLt' kept/products.plans)" -ge 10 ] || fail "too few plans: $(wc -l kept/products.plans)"
-    [ "$(cut -f 4 kept/products.plans | grep -c '^3 ')" -ge 1 ] || fail "no activation is fused"
-    cp kept/products.plans timed
+    [ "$(grep -c 'emulated, driver 13.0, cuBLASLt' "$BIREME_PLANS")" -ge 10 ] ||
+        fail "too few plans: $(wc -l "$BIREME_PLANS")"
+    [ "$(cut -f 4 "$BIREME_PLANS" | grep -c '^3 ')" -ge 1 ] || fail "no activation is fused"
+    cp "$BIREME_PLANS" tuned
     for run in second third; do
-        # shellcheck disable=SC2086
-        on gpu 0 train recipe.yaml run_dir=$run train.device=cuda $small
+        train_gpu $run $small
     done
     compare_losses second third 0
     compare_weights second third 00000004
     compare_losses one third 1e-4
-    cmp timed kept/products.plans || fail "a run without new plans changed the file"
-    echo "not a plan" >>kept/products.plans
-    # shellcheck disable=SC2086
-    on gpu 0 train recipe.yaml run_dir=damaged train.device=cuda $small
+    cmp tuned "$BIREME_PLANS" || fail "a run without new plans changed the file"
+    echo "not a plan" >>"$BIREME_PLANS"
+    train_gpu damaged $small
     grep -q 'W-PRODUCT-PLANS.*1 damaged lines' stderr || fail "no warning about a damaged line"
 }
 
-# The benchmarks that scripts/gpu_check.sh runs, with the losses of the CPU. A measured step waits for the device three times
-# (for its losses, its gradient norm and its end), not for each operation.
-bench() {
-    local counts=() repeats name small='model.num_layers=1 model.hidden_size=32 model.num_heads=1 model.vocab_size=50
-        data.sequence_length=16 batch.global_size=2 batch.micro_size=2'
-    # shellcheck disable=SC2086
-    on cpu 0 bench step --json --no-floor --repeats 3 train.device=cpu $small
+# print_first_losses FILE: print five losses, one on each line.
+print_first_losses() {
+    grep -o '"first_losses": *\[[^]]*' "$1" | sed 's/.*\[//' | tr ',' '\n' | head -n 5
+}
+
+# The benchmarks that scripts/gpu_check.sh runs, with the losses of the CPU. A measured step waits
+# for the device three times (for its losses, its gradient norm and its end), not for each
+# operation.
+test_bench() {
+    local counts=() repeats name small='model.num_layers=1 model.hidden_size=32 model.num_heads=1
+        model.vocab_size=50 data.sequence_length=16 batch.global_size=2 batch.micro_size=2'
+    run_on cpu 0 bench step --json --no-floor --repeats 3 train.device=cpu $small
     mv out cpu
     for repeats in 1 3; do
-        # shellcheck disable=SC2086
-        SIMT_WAITS=$PWD/waited on gpu 0 bench step --json --no-floor --repeats $repeats train.device=cuda $small
-        counts+=("$(cat waited)")
+        SIMT_WAITS=$PWD/waits run_on gpu 0 bench step --json --no-floor --repeats $repeats \
+            train.device=cuda $small
+        counts+=("$(cat waits)")
     done
-    [ $((counts[1] - counts[0])) -le 6 ] || fail "two more steps waited $((counts[1] - counts[0])) times"
-    grep -q '"name": *"attention_backward"' out || fail "the output does not list the operations of the step"
-    paste -d' ' <(first_losses cpu) <(first_losses out) | awk 'NF != 2 { bad = 1 } { d = $1 - $2 }
-        !(d <= 1e-4 && d >= -1e-4) { bad = 1 } END { exit bad || NR != 5 }' || fail "the losses differ: $(first_losses cpu | tr '\n' ' ')"
-    # shellcheck disable=SC2086
-    on gpu 0 bench kernels --json --repeats 1 train.device=cuda train.precision=bf16 $small
+    [ $((counts[1] - counts[0])) -le 6 ] ||
+        fail "two more steps waited $((counts[1] - counts[0])) times"
+    grep -q '"name": *"attention_backward"' out ||
+        fail "the output does not list the operations of the step"
+    paste -d' ' <(print_first_losses cpu) <(print_first_losses out) |
+        awk 'NF != 2 { bad = 1 } { d = $1 - $2 }
+            !(d <= 1e-4 && d >= -1e-4) { bad = 1 } END { exit bad || NR != 5 }' ||
+        fail "the losses differ: $(print_first_losses cpu | tr '\n' ' ')"
+    run_on gpu 0 bench kernels --json --repeats 1 train.device=cuda train.precision=bf16 $small
     for name in linear_forward attention_forward attention_backward adamw_update convert; do
         grep -q "\"name\": *\"$name\"" out || fail "bench kernels lacks $name"
     done
     ! grep -qE '"(copy_bytes|product_flops)_per_second": *(0[,.}]|-|n|i)' out || fail "no rates"
 }
 
-first_losses() { # FILE: prints five losses, one on each line
-    grep -o '"first_losses": *\[[^]]*' "$1" | sed 's/.*\[//' | tr ',' '\n' | head -n 5
-}
-
-errors() {
-    on gpu 78 train recipe.yaml run_dir=none train.device=cuda parallel.reproducible=true
+test_errors() {
+    run_on gpu 78 train recipe.yaml run_dir=none train.device=cuda parallel.reproducible=true
     expect_error 'in a fixed order'
-    on gpu 69 train recipe.yaml run_dir=none parallel.reproducible=true
+    run_on gpu 69 train recipe.yaml run_dir=none parallel.reproducible=true
     expect_error 'order-independent sums are supported on CPUs'
-    on cpu 69 train recipe.yaml run_dir=none train.device=cuda
-    SIMT_DEVICES=0 on gpu 69 train recipe.yaml run_dir=none train.device=cuda
+    run_on cpu 69 train recipe.yaml run_dir=none train.device=cuda
+    SIMT_DEVICES=0 run_on gpu 69 train recipe.yaml run_dir=none train.device=cuda
     expect_error 'no CUDA-capable device'
-    # shellcheck disable=SC2086
-    SIMT_DEVICES=0 on gpu 0 plan recipe.yaml train.device=auto
-    SIMT_MEMORY_MIB=1 on gpu 70 train recipe.yaml run_dir=none train.device=cuda
+    SIMT_DEVICES=0 run_on gpu 0 plan recipe.yaml train.device=auto
+    SIMT_MEMORY_MIB=1 run_on gpu 70 train recipe.yaml run_dir=none train.device=cuda
     expect_error 'out of memory on GPU 0'
-    on gpu 79 train recipe.yaml run_dir=none train.device=cuda optimizer.learning_rate=100 optimizer.weight_decay=1 \
-        optimizer.max_grad_norm=0 schedule.warmup_steps=0 batch.global_size=4
-    expect_error 'samples [0-9]* (data/train-.*h5 tokens [0-9]* to [0-9]*).*the weights were not updated'
+    run_on gpu 79 train recipe.yaml run_dir=none train.device=cuda optimizer.learning_rate=100 \
+        optimizer.weight_decay=1 optimizer.max_grad_norm=0 schedule.warmup_steps=0 \
+        batch.global_size=4
+    local samples='samples [0-9]* (data/train-.*h5 tokens [0-9]* to [0-9]*)'
+    expect_error "$samples.*the weights were not updated"
 }
 
-"$1"
+"test_$1"

@@ -1,15 +1,20 @@
 #!/usr/bin/env python3
-"""What PyTorch reaches on this machine's GPU, for scripts/gpu_check.sh to hold Bireme against.
+"""Measures PyTorch on the GPU of this machine, for comparison with Bireme in scripts/gpu_check.sh.
 
-    scripts/bench_gpu.py versions|ceilings|attention|step [MODEL] [--mode compiled|eager|both] [--device cuda|cpu]
-                         [--small] [--repeats N]
+    scripts/bench_gpu.py versions|ceilings|attention|step [MODEL] [--mode compiled|eager|both]
+                         [--device cuda|cpu] [--small] [--repeats N]
+    scripts/bench_gpu.py flops [MODEL]
     scripts/bench_gpu.py judge OPERATIONS.json
     scripts/bench_gpu.py judge ATTENTION.json {mma,wgmma}_WIDTH_TOKENS.json...
 
-Needs Python with torch. Every command prints one JSON object, `step --mode both` one for each way as soon as it is done. Times are medians over events of the device after
-three runs that do not count; data are random, never zeros. A step is forward, backward and fused AdamW on one
-batch that stays the same: weights and products in bf16 with fp32 master weights (autocast), without dropout;
-attention is scaled_dot_product_attention. --small shrinks all shapes: to see that this runs, on a CPU.
+Needs Python with torch, except for flops and judge. Every command prints one JSON object; `step
+--mode both` prints one for each mode. flops prints the FLOPs per token of a model, and judge
+compares measurements with goals (exit code 3 if one is missed).
+
+Times are medians of device events after three warm-up runs. Data are random, never zeros. A step is
+forward, backward and fused AdamW on one fixed batch: weights and GEMMs in bf16 with fp32 master
+weights (autocast), without dropout. Attention is scaled_dot_product_attention. --small shrinks all
+shapes for a test on a CPU.
 """
 
 import argparse
@@ -25,23 +30,34 @@ import bench_peers  # noqa: E402
 
 PEAK_FLOPS = 989e12  # H100 and H200, bf16 without sparsity: the denominator of MFU
 
-# FLOPs a token, forward and backward: 6 for each weight of a product, causal attention counted half.
 MODELS = {
-    "gpt2_124m": {"kind": "gpt", "layers": 12, "heads": 12, "width": 768, "vocabulary": 50257,
-                  "padded": 50304, "tokens": 1024, "batch": 64},
-    "gpt2_1558m": {"kind": "gpt", "layers": 48, "heads": 25, "width": 1600, "vocabulary": 50257,
-                   "padded": 50304, "tokens": 1024, "batch": 16},
-    "bert_large_phase1": {"kind": "bert", "layers": 24, "heads": 16, "width": 1024, "vocabulary": 30522,
-                          "padded": 30528, "tokens": 128, "batch": 256, "predictions": 20},
-    "bert_large_phase2": {"kind": "bert", "layers": 24, "heads": 16, "width": 1024, "vocabulary": 30522,
-                          "padded": 30528, "tokens": 512, "batch": 64, "predictions": 80},
-    "llama_1b": {"kind": "llama", "layers": 16, "heads": 32, "kv_heads": 8, "width": 2048, "inner": 8192,
-                 "vocabulary": 128256, "padded": 128256, "tokens": 4096, "batch": 8},
+    "gpt2_124m": {
+        "kind": "gpt", "layers": 12, "heads": 12, "width": 768, "vocabulary": 50257,
+        "padded": 50304, "tokens": 1024, "batch": 64
+    },
+    "gpt2_1558m": {
+        "kind": "gpt", "layers": 48, "heads": 25, "width": 1600, "vocabulary": 50257,
+        "padded": 50304, "tokens": 1024, "batch": 16
+    },
+    "bert_large_phase1": {
+        "kind": "bert", "layers": 24, "heads": 16, "width": 1024, "vocabulary": 30522,
+        "padded": 30528, "tokens": 128, "batch": 256, "predictions": 20
+    },
+    "bert_large_phase2": {
+        "kind": "bert", "layers": 24, "heads": 16, "width": 1024, "vocabulary": 30522,
+        "padded": 30528, "tokens": 512, "batch": 64, "predictions": 80
+    },
+    "llama_1b": {
+        "kind": "llama", "layers": 16, "heads": 32, "kv_heads": 8, "width": 2048, "inner": 8192,
+        "vocabulary": 128256, "padded": 128256, "tokens": 4096, "batch": 8
+    }
 }
 
 
 def flops_per_token(m, causal_half=True):
-    """6 FLOPs for each weight of a matrix product and the two products of attention, per token."""
+    """FLOPs of forward and backward per token: 6 for each weight of a GEMM, and attention.
+
+    causal_half: count only half of the scores of causal attention."""
     width, layers, kind = m["width"], m["layers"], m["kind"]
     if kind == "llama":
         head = width // m["heads"]
@@ -58,9 +74,12 @@ def flops_per_token(m, causal_half=True):
     return 6 * layers * block + head_flops + attention
 
 
-def small(m):
-    return {**m, "layers": 2, "heads": 2, "kv_heads": 1, "width": 64, "inner": 128, "vocabulary": 500,
-            "padded": 512, "tokens": 32, "batch": 2, **({"predictions": 5} if "predictions" in m else {})}
+def shrink_shapes(m):
+    return {
+        **m, "layers": 2, "heads": 2, "kv_heads": 1, "width": 64, "inner": 128, "vocabulary": 500,
+        "padded": 512, "tokens": 32, "batch": 2,
+        **({"predictions": 5} if "predictions" in m else {})
+    }
 
 
 # ---- timing ----
@@ -70,7 +89,7 @@ class Clock:
     def __init__(self, torch, device, repeats):
         self.torch, self.cuda, self.repeats = torch, device == "cuda", repeats
 
-    def once(self, work):
+    def time_once(self, work):
         if not self.cuda:
             start = time.perf_counter()
             work()
@@ -85,10 +104,10 @@ class Clock:
     def median(self, work):
         for _ in range(3):
             work()
-        return statistics.median(self.once(work) for _ in range(self.repeats))
+        return statistics.median(self.time_once(work) for _ in range(self.repeats))
 
 
-# ---- models that bench_peers has not got ----
+# ---- models (bench_peers.py has the GPT) ----
 
 
 def make_bert(torch, m):
@@ -104,7 +123,9 @@ def make_bert(torch, m):
 
         def forward(self, x):
             b, t, c = x.shape
-            q, k, v = (p.view(b, t, heads, c // heads).transpose(1, 2) for p in self.qkv(x).split(c, dim=2))
+            q, k, v = (
+                p.view(b, t, heads, c // heads).transpose(1, 2) for p in self.qkv(x).split(c, dim=2)
+            )
             y = functional.scaled_dot_product_attention(q, k, v)
             x = self.norm1(x + self.project(y.transpose(1, 2).reshape(b, t, c)))
             return self.norm2(x + self.down(functional.gelu(self.up(x))))
@@ -112,22 +133,25 @@ def make_bert(torch, m):
     class Bert(nn.Module):
         def __init__(self):
             super().__init__()
-            self.words, self.places = nn.Embedding(m["padded"], width), nn.Embedding(m["tokens"], width)
+            self.words = nn.Embedding(m["padded"], width)
+            self.positions = nn.Embedding(m["tokens"], width)
             self.blocks = nn.ModuleList(Block() for _ in range(m["layers"]))
             self.norm, self.head_norm = nn.LayerNorm(width), nn.LayerNorm(width)
             self.transform = nn.Linear(width, width)
             self.head = nn.Linear(width, m["padded"])
             self.head.weight = self.words.weight
-            # the same number of positions of each sequence is predicted
-            self.register_buffer("chosen", torch.arange(m["predictions"]) * (m["tokens"] // m["predictions"]))
+            # the same positions of each sequence are predicted
+            self.register_buffer(
+                "predicted", torch.arange(m["predictions"]) * (m["tokens"] // m["predictions"])
+            )
 
         def forward(self, ids, targets):
-            x = self.norm(self.words(ids) + self.places.weight)
+            x = self.norm(self.words(ids) + self.positions.weight)
             for block in self.blocks:
                 x = block(x)
-            x = self.head_norm(functional.gelu(self.transform(x[:, self.chosen])))
+            x = self.head_norm(functional.gelu(self.transform(x[:, self.predicted])))
             logits = self.head(x).view(-1, m["padded"])
-            return functional.cross_entropy(logits.float(), targets[:, self.chosen].reshape(-1))
+            return functional.cross_entropy(logits.float(), targets[:, self.predicted].reshape(-1))
 
     return Bert()
 
@@ -187,7 +211,7 @@ def make_llama(torch, m):
 # ---- commands ----
 
 
-def versions(torch, arguments):
+def list_versions(torch, arguments):
     cuda = torch.cuda.is_available()
     return {
         "torch": torch.__version__,
@@ -198,8 +222,8 @@ def versions(torch, arguments):
     }
 
 
-def ceilings(torch, arguments):
-    """The rate of a large copy, and of products: a square one and each of the models' shapes."""
+def measure_ceilings(torch, arguments):
+    """Rates of a large copy and of GEMMs: a square one and the shapes of the models."""
     clock = Clock(torch, arguments.device, arguments.repeats)
     device, dtype = arguments.device, torch.bfloat16
     elements = (1 << 16) if arguments.small else (1 << 30)
@@ -223,8 +247,8 @@ def ceilings(torch, arguments):
     return report
 
 
-def attention(torch, arguments):
-    """Every back-end of scaled_dot_product_attention on 16,384 tokens, heads x head width = 2048."""
+def measure_attention(torch, arguments):
+    """Rates of the back-ends of scaled_dot_product_attention, for 16,384 tokens of width 2048."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     clock = Clock(torch, arguments.device, arguments.repeats)
@@ -238,8 +262,11 @@ def attention(torch, arguments):
         for causal in (True, False):
             for t in lengths:
                 shape = (total // t, width // head, t, head)
-                q, k, v = (torch.randn(shape, device=arguments.device, dtype=torch.bfloat16, requires_grad=True)
-                           for _ in range(3))
+                q, k, v = (
+                    torch.randn(
+                        shape, device=arguments.device, dtype=torch.bfloat16, requires_grad=True
+                    ) for _ in range(3)
+                )
                 gradient = torch.randn(shape, device=arguments.device, dtype=torch.bfloat16)
                 flops = 4 * total * t * width / (2 if causal else 1)
                 for name in names:
@@ -247,7 +274,9 @@ def attention(torch, arguments):
                     try:
                         with sdpa_kernel(backends[name]):
                             def forward():
-                                return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+                                return torch.nn.functional.scaled_dot_product_attention(
+                                    q, k, v, is_causal=causal
+                                )
                             row["forward_flops_per_second"] = flops / clock.median(forward)
                             out = forward()
                             row["backward_flops_per_second"] = 2.5 * flops / clock.median(
@@ -259,9 +288,10 @@ def attention(torch, arguments):
     return {"attention": rows, "capability": capability}
 
 
-def step(torch, arguments, mode):
+def measure_step(torch, arguments, mode):
+    """Time and memory of a training step, with the losses of the first steps."""
     m = MODELS[arguments.model]
-    m = small(m) if arguments.small else m
+    m = shrink_shapes(m) if arguments.small else m
     device = arguments.device
     torch.manual_seed(1)
     make = {"gpt": bench_peers.make_gpt, "bert": make_bert, "llama": make_llama}[m["kind"]]
@@ -270,14 +300,16 @@ def step(torch, arguments, mode):
     for parameter in model.parameters():
         if parameter.dim() == 2:
             torch.nn.init.normal_(parameter, std=0.02)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True
+    )
     run = torch.compile(model) if mode == "compiled" else model
     batch = m["batch"]
     ids = torch.randint(0, m["vocabulary"], (batch, m["tokens"] + 1), device=device)
     inputs, targets = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
     losses = []
 
-    def one():
+    def train_step():
         with torch.autocast(device, dtype=torch.bfloat16):
             loss = run(inputs, targets)
         loss.backward()
@@ -285,10 +317,10 @@ def step(torch, arguments, mode):
         optimizer.zero_grad(set_to_none=True)
         losses.append(loss.detach())
 
-    seconds = Clock(torch, device, arguments.repeats).median(one)
+    seconds = Clock(torch, device, arguments.repeats).median(train_step)
     first = [float(loss) for loss in losses[:20]]
-    if not all(loss < 20.0 for loss in first):  # also where one is not a number
-        sys.exit(f"the losses are {first}: nothing sensible was timed")
+    if not all(loss < 20.0 for loss in first):  # fails for NaN too
+        sys.exit(f"invalid measurement: the losses are {first}")
     tokens_per_second = batch * m["tokens"] / seconds
     return {
         "model": arguments.model, "mode": mode, "torch": torch.__version__, "batch": batch,
@@ -300,61 +332,79 @@ def step(torch, arguments, mode):
     }
 
 
-def steps(torch, arguments):
-    """Each way with a model of its own, whose memory the next one has again."""
+def measure_steps(torch, arguments):
+    """measure_step for each mode, each with a new model after the memory of the last is freed."""
     for mode in ("eager", "compiled") if arguments.mode == "both" else (arguments.mode,):
-        yield step(torch, arguments, mode)
+        yield measure_step(torch, arguments, mode)
         if arguments.device == "cuda":
             gc.collect()
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
 
 
-# Operations that only move numbers, and the share of a copy's rate that they are to reach; attention's forward
-# pass by mma.sync against PyTorch's flash back-end at the same shape, by wgmma against its cuDNN back-end.
-MOVERS = {"activation_backward", "swiglu_forward", "swiglu_backward", "rotary_apply", "dropout_apply",
-          "residual_norm_forward", "residual_norm_backward", "adamw_update", "convert"}
+# Goals. MOVERS are operations that are limited by memory: their goal is a fraction of the rate of a
+# copy. The goals of the attention forward pass are fractions of the rates of PyTorch: of its flash
+# back-end for kernels with mma.sync, of its cuDNN back-end for kernels with wgmma.
+MOVERS = {
+    "activation_backward", "swiglu_forward", "swiglu_backward", "rotary_apply", "dropout_apply",
+    "residual_norm_forward", "residual_norm_backward", "adamw_update", "convert"
+}
 MOVER_GOAL = 0.85
 ATTENTION_GOALS = {"flash": 0.85, "cudnn": 0.95}
 
 
-def judge(files):
-    """Goals on what `bireme bench kernels` and this program's attention command measured: a line, and code 3."""
+def check_goals(files):
+    """Compare measurements with the goals; print one line, and return 3 if a goal is missed."""
     report = json.loads(pathlib.Path(files[0]).read_text())
     if len(files) == 1:
         operations = {o["name"]: o for o in report["operations"]}
         copy = report["copy_bytes_per_second"]
-        share, name = min((o["bytes_per_second"] / copy, n) for n, o in operations.items() if n in MOVERS)
+        share, name = min(
+            (o["bytes_per_second"] / copy, n) for n, o in operations.items() if n in MOVERS
+        )
         print(f"the slowest of {len(operations)}: {name}, {100 * share:.0f} % of the copy rate")
         return 0 if share >= MOVER_GOAL else 3
-    told, reached = [], True
+    results, reached = [], True
     for file in files[1:]:
-        rung, width, tokens = pathlib.Path(file).stem.split("_")
-        if rung == "wgmma" and report["capability"] != 9:
+        kernel, width, tokens = pathlib.Path(file).stem.split("_")
+        if kernel == "wgmma" and report["capability"] != 9:
             continue
-        backend = {"mma": "flash", "wgmma": "cudnn"}[rung]
-        ours = {o["name"]: o["flops_per_second"] for o in json.loads(pathlib.Path(file).read_text())["operations"]}
-        pair = [r for r in report["attention"]
-                if (r["backend"], r["head_width"], r["causal"], r["tokens"]) == (backend, int(width), True, int(tokens))]
-        if not pair or "reason" in pair[0]:
-            told.append(f"{rung} {width} x {tokens}: PyTorch has no {backend} back-end")
+        backend = {"mma": "flash", "wgmma": "cudnn"}[kernel]
+        ours = {
+            o["name"]: o["flops_per_second"]
+            for o in json.loads(pathlib.Path(file).read_text())["operations"]
+        }
+        shape = (backend, int(width), True, int(tokens))
+        torch_rows = [
+            r for r in report["attention"]
+            if (r["backend"], r["head_width"], r["causal"], r["tokens"]) == shape
+        ]
+        if not torch_rows or "reason" in torch_rows[0]:
+            results.append(f"{kernel} {width} x {tokens}: PyTorch has no {backend} back-end")
             continue
-        forward = ours["attention_forward"] / pair[0]["forward_flops_per_second"]
-        backward = ours["attention_backward"] / pair[0]["backward_flops_per_second"]
-        told.append(f"{rung} {width} x {tokens} {ours['attention_forward'] / 1e12:.0f} TFLOP/s, {forward:.2f} and back "
-                    f"{backward:.2f} of {backend}")
+        forward = ours["attention_forward"] / torch_rows[0]["forward_flops_per_second"]
+        backward = ours["attention_backward"] / torch_rows[0]["backward_flops_per_second"]
+        results.append(
+            f"{kernel} {width} x {tokens} {ours['attention_forward'] / 1e12:.0f} TFLOP/s, "
+            f"{forward:.2f} and back {backward:.2f} of {backend}"
+        )
         reached = reached and forward >= ATTENTION_GOALS[backend]
-    print("; ".join(told))
+    print("; ".join(results))
     return 0 if reached else 3
 
 
-COMMANDS = {"versions": versions, "ceilings": ceilings, "attention": attention, "step": steps}
+COMMANDS = {
+    "versions": list_versions, "ceilings": measure_ceilings, "attention": measure_attention,
+    "step": measure_steps,
+}
 
 
 def main():
     if sys.argv[1:2] == ["judge"]:
-        sys.exit(judge(sys.argv[2:]))
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        sys.exit(check_goals(sys.argv[2:]))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("command", choices=[*COMMANDS, "flops"])
     parser.add_argument("model", nargs="?", choices=list(MODELS), default="gpt2_124m")
     parser.add_argument("--mode", choices=["compiled", "eager", "both"], default="eager")
@@ -371,12 +421,13 @@ def main():
     except ImportError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(77)
-    if arguments.device == "cuda" and arguments.command != "versions" and not torch.cuda.is_available():
-        sys.stderr.write(f"torch {torch.__version__} sees no GPU\n")
+    needs_gpu = arguments.device == "cuda" and arguments.command != "versions"
+    if needs_gpu and not torch.cuda.is_available():
+        sys.stderr.write(f"torch {torch.__version__} finds no GPU\n")
         sys.exit(77)
     report = COMMANDS[arguments.command](torch, arguments)
-    for one in [report] if isinstance(report, dict) else report:
-        print(json.dumps(one), flush=True)
+    for result in [report] if isinstance(report, dict) else report:
+        print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

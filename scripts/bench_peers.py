@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Compares one training step of Bireme with the same step in PyTorch, on this machine's CPU.
+"""Compares one training step of Bireme with the same step in PyTorch, on the CPU of this machine.
 
-    scripts/bench_peers.py --python VENV/bin/python [--bireme build/trainer/bireme] [--output FILE.json]
+    scripts/bench_peers.py --python VENV/bin/python [--bireme build/trainer/bireme]
+                           [--output FILE.json]
 
-VENV is a virtual environment with torch from pip; this program itself needs Python's own library alone.
-PyTorch is tuned as its users tune it: eager, scaled_dot_product_attention, fused AdamW, tcmalloc preloaded
-(Debian: libtcmalloc-minimal4 or libtcmalloc-minimal4t64), and in bf16 the faster of autocast and weights
-that are bf16 themselves. A step is forward, backward and AdamW on one batch that stays the same, with random
+VENV is a virtual environment with torch from pip; this program needs only the standard library.
+PyTorch runs as its users tune it: eager mode, scaled_dot_product_attention, fused AdamW, tcmalloc
+preloaded (Debian: libtcmalloc-minimal4 or libtcmalloc-minimal4t64), and in bf16 the faster of
+autocast and bf16 weights. A step is forward, backward and AdamW on one fixed batch, with random
 weights, without dropout and clipping.
 
-Every measurement is a process of its own; the two programs take turns, and only ratios of one such run
-say something about another machine. Prints a table to standard output and writes JSON with --output.
+Each measurement is a separate process, and the two programs alternate. Compare only the ratios of
+one run with those of another machine. Prints a table and writes JSON with --output.
 """
 
 import argparse
@@ -43,11 +44,11 @@ CASES = {
 }
 
 
-# ---- the PyTorch side: runs inside the virtual environment ----
+# ---- PyTorch, inside the virtual environment ----
 
 
 def make_gpt(torch, shape):
-    """GPT-2 with tied embeddings, as nanoGPT writes it; the vocabulary is padded to a multiple of 64."""
+    """GPT-2 with tied embeddings, as in nanoGPT; the padded vocabulary is a multiple of 64."""
     nn, functional = torch.nn, torch.nn.functional
     width, heads, tokens = shape["width"], shape["heads"], shape["tokens"]
 
@@ -71,7 +72,8 @@ def make_gpt(torch, shape):
     class Gpt(nn.Module):
         def __init__(self):
             super().__init__()
-            self.words, self.places = nn.Embedding(shape["padded"], width), nn.Embedding(tokens, width)
+            self.words = nn.Embedding(shape["padded"], width)
+            self.positions = nn.Embedding(tokens, width)
             self.blocks = nn.ModuleList(Block() for _ in range(shape["layers"]))
             self.norm = nn.LayerNorm(width)
             self.head = nn.Linear(width, shape["padded"], bias=False)
@@ -81,17 +83,19 @@ def make_gpt(torch, shape):
                     nn.init.normal_(parameter, std=0.02)
 
         def forward(self, ids, targets):
-            x = self.words(ids) + self.places.weight
+            x = self.words(ids) + self.positions.weight
             for block in self.blocks:
                 x = block(x)
             logits = self.head(self.norm(x))
-            return functional.cross_entropy(logits.view(-1, logits.shape[-1]).float(), targets.view(-1))
+            return functional.cross_entropy(
+                logits.view(-1, logits.shape[-1]).float(), targets.view(-1)
+            )
 
     return Gpt()
 
 
 def torch_worker(shape_name, mode, threads):
-    """Times steps of one case and prints one JSON object."""
+    """Time the steps of one case and print one JSON object."""
     import contextlib
 
     import torch
@@ -112,7 +116,9 @@ def torch_worker(shape_name, mode, threads):
     inputs, targets = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
 
     def step():
-        cast = torch.autocast("cpu", dtype=torch.bfloat16) if mode == "autocast" else contextlib.nullcontext()
+        cast = contextlib.nullcontext()
+        if mode == "autocast":
+            cast = torch.autocast("cpu", dtype=torch.bfloat16)
         with cast:
             loss = model(inputs, targets)
         loss.backward()
@@ -127,8 +133,8 @@ def torch_worker(shape_name, mode, threads):
         start = time.perf_counter()
         loss = step()
         seconds.append(time.perf_counter() - start)
-    if not float(loss.detach()) < 20.0:  # also where it is not a number
-        sys.exit(f"the loss is {float(loss.detach())}: nothing sensible was timed")
+    if not float(loss.detach()) < 20.0:  # fails for NaN too
+        sys.exit(f"invalid measurement: the loss is {float(loss.detach())}")
     step_seconds = statistics.median(seconds)
     print(json.dumps({
         "tokens_per_second": shape["batch"] * shape["tokens"] / step_seconds,
@@ -139,11 +145,11 @@ def torch_worker(shape_name, mode, threads):
     }))
 
 
-# ---- the side that starts both ----
+# ---- runs of both programs ----
 
 
 def find_tcmalloc():
-    """The path of tcmalloc, or None: PyTorch's speed on this model depends on it much."""
+    """Path of tcmalloc, or None. It has a large effect on the speed of PyTorch."""
     name = ctypes.util.find_library("tcmalloc_minimal") or ctypes.util.find_library("tcmalloc")
     for folder in ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"):
         for path in sorted(glob.glob(f"{folder}/{name}")) if name else []:
@@ -159,11 +165,11 @@ def cpu_model():
 
 
 def run_json(command, environment, threads):
-    """Runs a program on the first `threads` cores that this process may use; returns its JSON."""
+    """Run a program on the first `threads` cores of this process and return its JSON."""
     cores = sorted(os.sched_getaffinity(0))[:threads]
     done = subprocess.run(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=900,
-        check=False, preexec_fn=lambda: os.sched_setaffinity(0, cores),
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        timeout=900, check=False, preexec_fn=lambda: os.sched_setaffinity(0, cores),
     )
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
@@ -174,7 +180,10 @@ def run_torch(options, shape_name, mode, tcmalloc):
     environment = dict(os.environ, OMP_NUM_THREADS=str(options.threads))
     if tcmalloc:
         environment["LD_PRELOAD"] = tcmalloc
-    command = [options.python, os.path.abspath(__file__), "--worker", shape_name, mode, str(options.threads)]
+    command = [
+        options.python, os.path.abspath(__file__), "--worker", shape_name, mode,
+        str(options.threads)
+    ]
     return run_json(command, environment, options.threads)
 
 
@@ -185,7 +194,8 @@ def run_bireme(options, shape_name, precision):
         command += [
             f"model.num_layers={shape['layers']}", f"model.num_heads={shape['heads']}",
             f"model.hidden_size={shape['width']}", f"model.intermediate_size={4 * shape['width']}",
-            f"model.vocab_size={shape['vocabulary']}", f"model.max_position_embeddings={shape['tokens']}",
+            f"model.vocab_size={shape['vocabulary']}",
+            f"model.max_position_embeddings={shape['tokens']}"
         ]
     command += [
         f"data.sequence_length={shape['tokens']}", f"batch.micro_size={shape['batch']}",
@@ -199,8 +209,8 @@ def median_speed(runs):
     return statistics.median(run["tokens_per_second"] for run in runs) if runs else None
 
 
-def compare(options, case, tcmalloc):
-    """All rounds of one case, taking turns."""
+def compare_case(options, case, tcmalloc):
+    """Run all rounds of one case, alternating between the programs."""
     shape_name, precision, modes = CASES[case]
     torch_runs, bireme_runs = {mode: [] for mode in modes}, []
     for number in range(options.rounds):
@@ -228,17 +238,19 @@ def compare(options, case, tcmalloc):
 
 
 def environment_of(options, tcmalloc):
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                            text=True, check=False).stdout.strip()
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        check=False
+    ).stdout.strip()
     version = None
     if options.bireme:
         version = subprocess.run([options.bireme, "--version"], stdout=subprocess.PIPE, text=True,
                                  check=True).stdout.strip()
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "cpu": cpu_model(), "threads": options.threads, "kernel": platform.release(), "commit": commit,
-        "bireme": version, "tcmalloc": os.path.basename(tcmalloc) if tcmalloc else None,
-        "rounds": options.rounds,
+        "cpu": cpu_model(), "threads": options.threads, "kernel": platform.release(),
+        "commit": commit, "bireme": version,
+        "tcmalloc": os.path.basename(tcmalloc) if tcmalloc else None, "rounds": options.rounds
     }
 
 
@@ -249,35 +261,49 @@ def print_table(record):
     for case in record["cases"]:
         theirs = f"{case['torch_tokens_per_second']:,.0f} ({case['torch_mode']})"
         if "ratio" in case:
-            ours = f"{case['bireme_tokens_per_second']:>10,.0f} {case['ratio']:>6.2f} {case['floor_share']:>8.2f}"
+            ours = (
+                f"{case['bireme_tokens_per_second']:>10,.0f} {case['ratio']:>6.2f} "
+                f"{case['floor_share']:>8.2f}"
+            )
         else:
             ours = f"{'-':>10} {'-':>6} {'-':>8}"
         print(f"{case['case']:16} {theirs:>18} {ours}")
-    print("tokens/s; the ratio is Bireme to PyTorch, the floor is the step's matrix products alone")
+    print("tokens/s; the ratio is Bireme to PyTorch; the floor is the GEMMs of the step alone")
 
 
 def main():
     if len(sys.argv) == 5 and sys.argv[1] == "--worker":
         torch_worker(sys.argv[2], sys.argv[3], int(sys.argv[4]))
         return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", required=True, help="the Python of a virtual environment with torch")
-    parser.add_argument("--bireme", help="the program; without it PyTorch alone is timed")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--python", required=True, help="the Python of a virtual environment with torch"
+    )
+    parser.add_argument("--bireme", help="the program; without it, only PyTorch is timed")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--case", action="append", choices=sorted(CASES), help="may be repeated; all of them")
+    parser.add_argument(
+        "--case", action="append", choices=sorted(CASES), help="may be repeated; default: all cases"
+    )
     parser.add_argument("--output", help="a JSON file with every run")
     options = parser.parse_args()
     tcmalloc = find_tcmalloc()
     if tcmalloc is None:
-        print("no tcmalloc here: PyTorch is slower without it, the comparison flatters", file=sys.stderr)
+        print(
+            "tcmalloc is not installed; without it PyTorch is slower, and the ratio is too high",
+            file=sys.stderr
+        )
     record = environment_of(options, tcmalloc)
-    record["cases"] = [compare(options, case, tcmalloc) for case in options.case or CASES]
+    record["cases"] = [compare_case(options, case, tcmalloc) for case in options.case or CASES]
     first = record["cases"][0]
     record["torch"] = first["torch_runs"][first["torch_mode"]][0]["torch"]
     print_table(record)
     if options.output:
-        pathlib.Path(options.output).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        pathlib.Path(options.output).write_text(
+            json.dumps(record, indent=1) + "\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

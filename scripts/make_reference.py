@@ -1,38 +1,29 @@
 #!/usr/bin/env python3
-"""Reference values from PyTorch for tests/trainer/test_reference.c, test_generate.c and test_huggingface.c; never
-needed to train.
+"""Makes the reference values of PyTorch in tests/reference. The tests need only the files.
 
-    python3 scripts/make_reference.py [gpt2]     (needs torch and h5py; writes tests/reference/gpt2_*.h5)
-    python3 scripts/make_reference.py lamb       (the same with LAMB instead of AdamW; writes tests/reference/gpt2_lamb.h5)
-    python3 scripts/make_reference.py bert       (needs transformers too; writes tests/reference/bert*.h5 and roberta.h5)
-    python3 scripts/make_reference.py llama      (needs transformers too; writes tests/reference/llama.h5)
-    python3 scripts/make_reference.py heads      (needs transformers and peft too; writes tests/reference/heads*.h5:
-                                                  reference_heads.py)
-    python3 scripts/make_reference.py lora       (needs transformers and peft too; writes tests/reference/*_lora.h5:
-                                                  reference_adapters.py)
-    python3 scripts/make_reference.py beams      (needs transformers too; writes tests/reference/beams.h5)
-    python3 scripts/make_reference.py pretrained (needs transformers too; writes tests/reference/pretrained)
-    python3 scripts/make_reference.py dpo        (needs trl, datasets too; writes tests/reference/dpo.h5)
-    python3 scripts/make_reference.py reward     (likewise; writes tests/reference/reward.h5: reference_reward.py)
-    python3 scripts/make_reference.py sft        (needs trl, datasets too; writes tests/reference/sft)
+    python3 scripts/make_reference.py [NAME]     (default: gpt2)
 
-A tiny GPT-2 written out with torch.autograd in double precision, from Radford et al. 2019 and the tensor
-names and orientations of Hugging Face's GPT2LMHeadModel: logits, loss, the gradient of every parameter, and
-ten steps of torch.optim.AdamW with clipping by global norm. One file per activation and kind of attention.
+All references need torch and h5py and are computed in double precision. `also` lists the other
+packages that a reference needs.
 
-BERT: transformers' BertForPreTraining and RobertaForMaskedLM with a tiny configuration, in double precision, on padded
-batches: logits of every token that is there, the losses, all gradients, and ten steps of AdamW or LAMB.
-
-Beams: what Hugging Face's generate() finds in a tiny model that likes its end token, and the hypotheses' scores.
-
-Pretrained: model folders as save_pretrained writes them, and the log-probabilities of every token behind every
-beginning of a text.
-
-DPO: what TRL's DPOTrainer makes of one batch of pairs with a tiny model: for every loss the value, the gradient of
-every parameter, and the metrics; and its RewardTrainer's loss.
-
-SFT: rows, a tokenizer and a tiny model, and what TRL's SFTTrainer logs of three steps with them, for prompts with
-completions and for conversations of which the assistant's part alone is learned (tests/trainer/test_sft.sh).
+name        files             also                contents
+gpt2        gpt2_*.h5                             a tiny GPT-2 in plain torch (Radford et al. 2019):
+                                                  logits, loss, gradients, ten steps of AdamW with
+                                                  clipping; two activations and attention masks
+lamb        gpt2_lamb.h5                          the same with LAMB
+bert        bert*.h5,         transformers        the same of BertForPreTraining and
+            roberta.h5                            RobertaForMaskedLM on padded batches
+llama       llama.h5          transformers        the same of LlamaForCausalLM
+heads       heads*.h5         transformers, peft  fine-tuning heads (reference_heads.py)
+lora        *_lora.h5         transformers, peft  LoRA adapters (reference_adapters.py)
+beams       beams.h5          transformers        hypotheses of generate() and their scores
+pretrained  pretrained/       transformers, peft  model folders as save_pretrained writes them, with
+                                                  log-probabilities or logits of a text
+dpo         dpo.h5            trl, datasets       DPOTrainer on one batch of pairs: value, gradients
+                                                  and metrics of every loss
+reward      reward.h5         trl, datasets       RewardTrainer on pairs (reference_reward.py)
+sft         sft/              trl, datasets       rows, a tokenizer, a tiny model, and the log of
+                                                  three steps of SFTTrainer (test_sft.sh)
 """
 import math
 import pathlib
@@ -42,14 +33,16 @@ import h5py
 import numpy as np
 import torch
 
-from reference_steps import (ADAMW, BATCH, CLIP, DECAY, LAYERS, POSITIONS, STEPS, TOKENS, VOCABULARY, WIDTH, logits_of,
-                             tiny_llama, write_steps)
+from reference_steps import (
+    ADAMW, BATCH, CLIP, DECAY, LAYERS, POSITIONS, STEPS, TOKENS, VOCABULARY, WIDTH, logits_of,
+    tiny_llama, write_steps
+)
 
 HEADS, INNER = 3, 96
 
 
 def make_weights(generator):
-    """Random weights far from the usual small ones, so that every operation matters."""
+    """Random weights, larger than usual, so that every operation affects the result."""
     def normal(*shape, scale):
         return torch.randn(*shape, generator=generator, dtype=torch.float64) * scale
 
@@ -60,21 +53,23 @@ def make_weights(generator):
         for norm in ("ln_1", "ln_2"):
             w[p + norm + ".weight"] = 1 + normal(WIDTH, scale=0.1)
             w[p + norm + ".bias"] = normal(WIDTH, scale=0.1)
-        for name, rows, columns in (("attn.c_attn", WIDTH, 3 * WIDTH), ("attn.c_proj", WIDTH, WIDTH),
-                                    ("mlp.c_fc", WIDTH, INNER), ("mlp.c_proj", INNER, WIDTH)):
+        for name, rows, columns in (
+            ("attn.c_attn", WIDTH, 3 * WIDTH), ("attn.c_proj", WIDTH, WIDTH),
+            ("mlp.c_fc", WIDTH, INNER), ("mlp.c_proj", INNER, WIDTH)
+        ):
             w[p + name + ".weight"] = normal(rows, columns, scale=1.5 / math.sqrt(rows))
             w[p + name + ".bias"] = normal(columns, scale=0.1)
     w["transformer.ln_f.weight"] = 1 + normal(WIDTH, scale=0.1)
     w["transformer.ln_f.bias"] = normal(WIDTH, scale=0.1)
-    # rounded to float32, so that both programs start from the same numbers
+    # rounded to float32, so that both programs start with the same weights
     return {name: t.float().double().requires_grad_(True) for name, t in w.items()}
 
 
-def norm(x, w, name):
+def apply_norm(x, w, name):
     return torch.nn.functional.layer_norm(x, (WIDTH,), w[name + ".weight"], w[name + ".bias"], 1e-5)
 
 
-def attention(x, w, prefix, mask):
+def apply_attention(x, w, prefix, mask):
     batch, tokens, _ = x.shape
     qkv = x @ w[prefix + "c_attn.weight"] + w[prefix + "c_attn.bias"]
     q, k, v = (t.view(batch, tokens, HEADS, -1).transpose(1, 2) for t in qkv.split(WIDTH, dim=2))
@@ -84,15 +79,15 @@ def attention(x, w, prefix, mask):
     return o @ w[prefix + "c_proj.weight"] + w[prefix + "c_proj.bias"]
 
 
-def forward(w, inputs, positions, mask, approximate):
+def run_gpt2(w, inputs, positions, mask, approximate):
     x = w["transformer.wte.weight"][inputs] + w["transformer.wpe.weight"][positions]
     for l in range(LAYERS):
         p = f"transformer.h.{l}."
-        x = x + attention(norm(x, w, p + "ln_1"), w, p + "attn.", mask)
-        h = norm(x, w, p + "ln_2") @ w[p + "mlp.c_fc.weight"] + w[p + "mlp.c_fc.bias"]
+        x = x + apply_attention(apply_norm(x, w, p + "ln_1"), w, p + "attn.", mask)
+        h = apply_norm(x, w, p + "ln_2") @ w[p + "mlp.c_fc.weight"] + w[p + "mlp.c_fc.bias"]
         h = torch.nn.functional.gelu(h, approximate=approximate)
         x = x + h @ w[p + "mlp.c_proj.weight"] + w[p + "mlp.c_proj.bias"]
-    return norm(x, w, "transformer.ln_f") @ w["transformer.wte.weight"].T
+    return apply_norm(x, w, "transformer.ln_f") @ w["transformer.wte.weight"].T
 
 
 def write_llama(path):
@@ -110,8 +105,10 @@ def write_llama(path):
 
 
 class Lamb:
-    """LAMB as NVIDIA's apex has it (FusedLAMB), written out: Adam's bias-corrected update plus the decay, times
-    |weights| / |update| of each tensor that has decay; 1 where either norm is 0."""
+    """LAMB as in FusedLAMB of NVIDIA's apex: the bias-corrected update of Adam plus the decay.
+
+    The update of a tensor with decay is multiplied by |weights| / |update|, or by 1 if either norm
+    is 0."""
 
     def __init__(self, decayed, plain, lr, betas, eps):
         self.groups = [(t, DECAY) for t in decayed] + [(t, 0.0) for t in plain]
@@ -129,22 +126,26 @@ class Lamb:
             w, g = t.detach().numpy(), t.grad.numpy()
             m[...] = b1 * m + (1 - b1) * g
             v[...] = b2 * v + (1 - b2) * g * g
-            u = m / (1 - b1 ** self.steps) / (np.sqrt(v / (1 - b2 ** self.steps)) + self.eps) + decay * w
+            u = m / (1 - b1 ** self.steps) / (
+                np.sqrt(v / (1 - b2 ** self.steps)) + self.eps
+            ) + decay * w
             weights, update = np.linalg.norm(w), np.linalg.norm(u)
             ratio = weights / update if decay > 0 and weights > 0 and update > 0 else 1.0
             w -= self.lr * ratio * u
 
 
 def optimizer_of(weights, lamb=False):
-    """Matrices decay, vectors do not."""
+    """AdamW or LAMB, with weight decay for matrices only."""
     decayed = [t for t in weights.values() if t.dim() == 2]
     plain = [t for t in weights.values() if t.dim() == 1]
     if lamb:
         return Lamb(decayed, plain, **ADAMW)
-    return torch.optim.AdamW([dict(params=decayed, weight_decay=DECAY), dict(params=plain, weight_decay=0.0)], **ADAMW)
+    return torch.optim.AdamW(
+        [dict(params=decayed, weight_decay=DECAY), dict(params=plain, weight_decay=0.0)], **ADAMW
+    )
 
 
-def write(path, approximate, documents, lamb=False):
+def write_gpt2(path, approximate, documents, lamb=False):
     generator = torch.Generator().manual_seed(20 + documents)
     w = make_weights(generator)
     tokens = torch.randint(0, VOCABULARY, (STEPS, BATCH, TOKENS + 1), generator=generator)
@@ -160,14 +161,24 @@ def write(path, approximate, documents, lamb=False):
                 ignored[b, start - 1] = True
     causal = torch.ones(TOKENS, TOKENS).tril().bool()
     mask = causal & (document[:, :, None] == document[:, None, :])
-    settings = dict(heads=HEADS, inner=INNER, gelu_tanh=int(approximate == "tanh"), **({"lamb": 1.0} if lamb else {}))
-    write_steps(path, lambda ids: forward(w, ids, positions, mask[:, None], approximate), settings, {}, w, tokens, optimizer_of(w, lamb),
-                dict(positions=positions, ignored=ignored,
-                     starts=[b * TOKENS + s for b, row in enumerate(starts) for s in row]))
+    settings = dict(
+        heads=HEADS, inner=INNER, gelu_tanh=int(approximate == "tanh"),
+        **({"lamb": 1.0} if lamb else {})
+    )
+    write_steps(
+        path, lambda ids: run_gpt2(w, ids, positions, mask[:, None], approximate), settings, {}, w,
+        tokens, optimizer_of(w, lamb),
+        dict(
+            positions=positions, ignored=ignored,
+            starts=[b * TOKENS + s for b, row in enumerate(starts) for s in row]
+        )
+    )
 
 
 def bert_batch(generator, config, pad):
-    """Padded ids with their mask, segments, masked tokens' labels (-100: not masked) and next-sentence labels."""
+    """A padded batch: ids, attention mask, segments, labels and next-sentence labels.
+
+    The label of a token that is not masked is -100."""
     lengths = torch.tensor([TOKENS - 1, 5, 9])
     ids = torch.randint(3, VOCABULARY, (BATCH, TOKENS - 1), generator=generator)
     there = torch.arange(TOKENS - 1) < lengths[:, None]
@@ -175,16 +186,22 @@ def bert_batch(generator, config, pad):
     labels = torch.randint(3, VOCABULARY, ids.shape, generator=generator)
     masked = (torch.rand(ids.shape, generator=generator) < 0.3) & there
     masked[:, 1] = True
-    return dict(input_ids=ids.masked_fill(~there, pad), attention_mask=there.long(),
-                token_type_ids=segments * (config.type_vocab_size > 1), labels=labels.masked_fill(~masked, -100),
-                next_sentence_label=torch.randint(0, 2, (BATCH,), generator=generator))
+    return dict(
+        input_ids=ids.masked_fill(~there, pad), attention_mask=there.long(),
+        token_type_ids=segments * (config.type_vocab_size > 1),
+        labels=labels.masked_fill(~masked, -100),
+        next_sentence_label=torch.randint(0, 2, (BATCH,), generator=generator)
+    )
 
 
 def write_bert(path, roberta, activation, lamb):
     import transformers
-    sizes = dict(num_hidden_layers=LAYERS, hidden_size=WIDTH, num_attention_heads=HEADS, intermediate_size=INNER,
-                 max_position_embeddings=POSITIONS, vocab_size=VOCABULARY, hidden_act=activation, hidden_dropout_prob=0,
-                 attention_probs_dropout_prob=0, layer_norm_eps=1e-12)
+    sizes = dict(
+        num_hidden_layers=LAYERS, hidden_size=WIDTH, num_attention_heads=HEADS,
+        intermediate_size=INNER, max_position_embeddings=POSITIONS, vocab_size=VOCABULARY,
+        hidden_act=activation, hidden_dropout_prob=0, attention_probs_dropout_prob=0,
+        layer_norm_eps=1e-12
+    )
     torch.manual_seed(7 + roberta)
     if roberta:
         config = transformers.RobertaConfig(**sizes, type_vocab_size=1, pad_token_id=1)
@@ -193,18 +210,21 @@ def write_bert(path, roberta, activation, lamb):
         config = transformers.BertConfig(**sizes, type_vocab_size=2, pad_token_id=0)
         model = transformers.BertForPreTraining(config)
     model = model.double().train()
-    with torch.no_grad():  # far from the usual small weights, so that every operation matters; rounded to float32
+    with torch.no_grad():  # larger than usual, as in make_weights, and rounded to float32
         for p in model.parameters():
             p.copy_((p + torch.randn_like(p) * (0.2 if p.dim() == 2 else 0.1)).float().double())
     w = dict(model.named_parameters())
     optimizer = optimizer_of(w, lamb)
     generator = torch.Generator().manual_seed(31)
     with h5py.File(path, "w") as f:
-        f.attrs.update(layers=LAYERS, width=WIDTH, heads=HEADS, inner=INNER, positions=POSITIONS, batch=BATCH,
-                       vocabulary=VOCABULARY, tokens=TOKENS - 1, steps=STEPS, learning_rate=ADAMW["lr"],
-                       beta1=ADAMW["betas"][0], beta2=ADAMW["betas"][1], epsilon=ADAMW["eps"], weight_decay=DECAY,
-                       max_grad_norm=CLIP, roberta=float(roberta), segments=float(config.type_vocab_size),
-                       gelu_tanh=float(activation == "gelu_new"), lamb=float(lamb))
+        f.attrs.update(
+            layers=LAYERS, width=WIDTH, heads=HEADS, inner=INNER, positions=POSITIONS, batch=BATCH,
+            vocabulary=VOCABULARY, tokens=TOKENS - 1, steps=STEPS, learning_rate=ADAMW["lr"],
+            beta1=ADAMW["betas"][0], beta2=ADAMW["betas"][1], epsilon=ADAMW["eps"],
+            weight_decay=DECAY, max_grad_norm=CLIP, roberta=float(roberta),
+            segments=float(config.type_vocab_size), gelu_tanh=float(activation == "gelu_new"),
+            lamb=float(lamb)
+        )
         for name, t in w.items():
             f["weights/" + name] = t.detach().numpy().astype(np.float32)
         batches = [bert_batch(generator, config, config.pad_token_id) for _ in range(STEPS)]
@@ -222,7 +242,8 @@ def write_bert(path, roberta, activation, lamb):
                 logits = out.logits if roberta else out.prediction_logits
                 f["logits"] = logits[there].detach().numpy().astype(np.float32)
                 if not roberta:
-                    f["label_logits"] = out.seq_relationship_logits.detach().numpy().astype(np.float32)
+                    labels = out.seq_relationship_logits.detach().numpy()
+                    f["label_logits"] = labels.astype(np.float32)
                 for name, t in w.items():
                     f["gradients/" + name] = t.grad.numpy().astype(np.float32)
             norms.append(torch.nn.utils.clip_grad_norm_(w.values(), CLIP).item())
@@ -235,36 +256,46 @@ def write_bert(path, roberta, activation, lamb):
 
 
 def write_beams(path):
-    """All of the num_beams hypotheses of a few prompts, with several widths, penalties and lengths."""
+    """All hypotheses of beam search for a few prompts, widths, length penalties and lengths."""
     import transformers
     torch.manual_seed(5)
     end, positions, longest = 256, 32, 12
     config = transformers.GPT2Config(
-        n_layer=2, n_embd=16, n_head=2, n_inner=64, n_positions=positions, vocab_size=end + 1, resid_pdrop=0,
-        embd_pdrop=0, attn_pdrop=0, initializer_range=0.4, bos_token_id=end, eos_token_id=end, pad_token_id=end)
+        n_layer=2, n_embd=16, n_head=2, n_inner=64, n_positions=positions, vocab_size=end + 1,
+        resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, initializer_range=0.4, bos_token_id=end,
+        eos_token_id=end, pad_token_id=end
+    )
     model = transformers.GPT2LMHeadModel(config).double().eval()
     with torch.no_grad():
         model.transformer.wte.weight[end] *= 9
         for p in model.parameters():
             p.copy_(p.float().double())
     prompts = torch.randint(0, end, (6, 5))
-    cases = [(2, 1.0, longest), (3, 1.0, longest), (4, 0.0, 9), (4, 2.0, longest), (5, -1.0, 7), (4, 1.0, 1)]
+    cases = [
+        (2, 1.0, longest), (3, 1.0, longest), (4, 0.0, 9), (4, 2.0, longest), (5, -1.0, 7),
+        (4, 1.0, 1)
+    ]
     width = max(c[0] for c in cases)
     ids = np.full((len(cases), len(prompts), width, longest), -1, np.int32)
     scores = np.zeros((len(cases), len(prompts), width))
     for i, (beams, penalty, new) in enumerate(cases):
         for j, prompt in enumerate(prompts):
-            out = model.generate(prompt[None], attention_mask=torch.ones(1, len(prompt)), do_sample=False,
-                                 num_beams=beams, num_return_sequences=beams, length_penalty=penalty,
-                                 early_stopping=False, max_new_tokens=new, output_scores=True,
-                                 return_dict_in_generate=True)
+            out = model.generate(
+                prompt[None], attention_mask=torch.ones(1, len(prompt)), do_sample=False,
+                num_beams=beams, num_return_sequences=beams, length_penalty=penalty,
+                early_stopping=False, max_new_tokens=new, output_scores=True,
+                return_dict_in_generate=True
+            )
             for k, sequence in enumerate(out.sequences[:, len(prompt):].tolist()):
                 if end in sequence:
                     sequence = sequence[:sequence.index(end) + 1]
                 ids[i, j, k, :len(sequence)] = sequence
                 scores[i, j, k] = out.sequences_scores[k]
     with h5py.File(path, "w") as f:
-        f.attrs.update(layers=2.0, width=16.0, heads=2.0, inner=64.0, positions=float(positions), end=float(end))
+        f.attrs.update(
+            layers=2.0, width=16.0, heads=2.0, inner=64.0, positions=float(positions),
+            end=float(end)
+        )
         for name, tensor in model.state_dict().items():
             if name != "lm_head.weight" and not name.endswith((".attn.bias", ".attn.masked_bias")):
                 f["weights/" + name] = tensor.numpy().astype(np.float32)
@@ -276,10 +307,13 @@ def write_beams(path):
 
 
 def write_pretrained(folder):
-    """One file in F32; several in F16 of a model whose output matrix is its own; one in BF16 of GPT2Model alone."""
+    """Folders of GPT-2: one F32 file, several F16 files of a model with an untied output matrix,
+    and one BF16 file of GPT2Model."""
     import transformers
-    sizes = dict(n_layer=2, n_embd=8, n_head=2, n_positions=12, vocab_size=19, initializer_range=0.5, bos_token_id=None,
-                 eos_token_id=None)
+    sizes = dict(
+        n_layer=2, n_embd=8, n_head=2, n_positions=12, vocab_size=19, initializer_range=0.5,
+        bos_token_id=None, eos_token_id=None
+    )
     cases = {"whole": (dict(resid_pdrop=0.2, embd_pdrop=0.2, attn_pdrop=0.3), torch.float32, {}),
              "sharded": (dict(activation_function="gelu", n_inner=20, tie_word_embeddings=False,
                               layer_norm_epsilon=1e-3), torch.float16, dict(max_shard_size="2KB")),
@@ -293,7 +327,9 @@ def write_pretrained(folder):
                 for p in model.parameters():
                     p.add_(torch.randn_like(p) * 0.1)
             model = model.to(dtype)
-            (model.transformer if name == "bare" else model).save_pretrained(folder / name, **options)
+            (model.transformer if name == "bare" else model).save_pretrained(
+                folder / name, **options
+            )
             ids = torch.randint(0, sizes["vocab_size"], (1, sizes["n_positions"]))
             with torch.no_grad():
                 logits = model.double().eval()(ids).logits[0]
@@ -303,28 +339,64 @@ def write_pretrained(folder):
 
 
 def write_model_folders(folder):
-    """Folders of encoders and of Llamas as save_pretrained writes them, and their logits of padded batches."""
+    """Folders of encoders and Llamas that save_pretrained writes, with logits of padded batches."""
     import transformers as t
-    sizes = dict(num_hidden_layers=2, hidden_size=8, num_attention_heads=2, intermediate_size=12, initializer_range=0.5)
+    sizes = dict(
+        num_hidden_layers=2, hidden_size=8, num_attention_heads=2, intermediate_size=12,
+        initializer_range=0.5
+    )
     bert = dict(sizes, vocab_size=19, max_position_embeddings=12)
-    llama = dict(sizes, num_attention_heads=4, num_key_value_heads=2, vocab_size=19, max_position_embeddings=12)
-    slowed = dict(llama, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1)  # eight features a head
+    llama = dict(
+        sizes, num_attention_heads=4, num_key_value_heads=2, vocab_size=19,
+        max_position_embeddings=12
+    )
+    # one head of width 8, for scaled rotary position embeddings
+    scaled = dict(llama, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1)
     small = dict(max_shard_size="3KB")
     cases = {
-        "bert": (t.BertForPreTraining, t.BertConfig(**bert, hidden_dropout_prob=0.2), None, torch.float32, {}),
-        "bert_untied": (t.BertForMaskedLM, t.BertConfig(**bert, hidden_act="gelu_new", layer_norm_eps=1e-3,
-                                                        tie_word_embeddings=False), None, torch.float16, small),
+        "bert": (
+            t.BertForPreTraining, t.BertConfig(**bert, hidden_dropout_prob=0.2), None,
+            torch.float32, {}
+        ),
+        "bert_untied": (
+            t.BertForMaskedLM,
+            t.BertConfig(
+                **bert, hidden_act="gelu_new", layer_norm_eps=1e-3, tie_word_embeddings=False
+            ), None, torch.float16, small
+        ),
         "bert_bare": (t.BertForPreTraining, t.BertConfig(**bert), "bert", torch.float32, {}),
-        "roberta": (t.RobertaForMaskedLM, t.RobertaConfig(**dict(bert, max_position_embeddings=14), type_vocab_size=1),
-                    None, torch.float32, {}),
-        "llama": (t.LlamaForCausalLM, t.LlamaConfig(**llama, rms_norm_eps=1e-5, rope_parameters=dict(
-            rope_type="default", rope_theta=500.0)), None, torch.float32, small),
-        "llama_tied": (t.LlamaForCausalLM, t.LlamaConfig(**llama, tie_word_embeddings=True), None, torch.bfloat16, {}),
-        "llama3": (t.LlamaForCausalLM, t.LlamaConfig(**slowed, rope_parameters=dict(
-            rope_type="llama3", rope_theta=5000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
-            original_max_position_embeddings=100)), None, torch.float32, {}),
-        "llama_linear": (t.LlamaForCausalLM, t.LlamaConfig(**slowed, rope_parameters=dict(
-            rope_type="linear", rope_theta=5000.0, factor=3.0)), None, torch.float32, {}),
+        "roberta": (
+            t.RobertaForMaskedLM,
+            t.RobertaConfig(**dict(bert, max_position_embeddings=14), type_vocab_size=1), None,
+            torch.float32, {}
+        ),
+        "llama": (
+            t.LlamaForCausalLM,
+            t.LlamaConfig(
+                **llama, rms_norm_eps=1e-5,
+                rope_parameters=dict(rope_type="default", rope_theta=500.0)
+            ), None, torch.float32, small
+        ),
+        "llama_tied": (
+            t.LlamaForCausalLM, t.LlamaConfig(**llama, tie_word_embeddings=True), None,
+            torch.bfloat16, {}
+        ),
+        "llama3": (
+            t.LlamaForCausalLM,
+            t.LlamaConfig(
+                **scaled,
+                rope_parameters=dict(
+                    rope_type="llama3", rope_theta=5000.0, factor=8.0, low_freq_factor=1.0,
+                    high_freq_factor=4.0, original_max_position_embeddings=100
+                )
+            ), None, torch.float32, {}
+        ),
+        "llama_linear": (
+            t.LlamaForCausalLM,
+            t.LlamaConfig(
+                **scaled, rope_parameters=dict(rope_type="linear", rope_theta=5000.0, factor=3.0)
+            ), None, torch.float32, {}
+        ),
     }
     with h5py.File(folder / "folders.h5", "w") as f:
         for seed, (name, (kind, config, inside, dtype, options)) in enumerate(cases.items()):
@@ -345,7 +417,9 @@ def write_model_folders(folder):
                 more["token_type_ids"] = (torch.arange(max(lengths))[None, :] >= 2).long() * there
             with torch.no_grad():
                 out = model.double().eval()(ids, attention_mask=there.long(), **more)
-                hidden = model.base_model(ids, attention_mask=there.long(), **more).last_hidden_state
+                hidden = model.base_model(
+                    ids, attention_mask=there.long(), **more
+                ).last_hidden_state
             logits = getattr(out, "prediction_logits", None)
             f[name + "/lengths"] = np.array(lengths, np.int32)
             f[name + "/ids"] = ids[there].numpy().astype(np.int32)
@@ -357,52 +431,85 @@ def write_model_folders(folder):
 
 
 def dpo_cases():
-    """Names, weights, beta, label_smoothing, discopop_tau."""
-    one = {"sigmoid", "hinge", "ipo", "nca_pair", "bco_pair", "sppo_hard", "apo_zero", "apo_down", "sft", "sigmoid_norm"}
-    cases = [([name], [1.0], 0.1, 0.0, 0.05) for name in sorted(one)]
-    cases += [([name], [1.0], 0.3, 0.1, 0.05) for name in ("exo_pair", "robust", "aot", "aot_unpaired")]
-    cases += [(["discopop"], [1.0], 0.2, 0.0, 0.5), (["hinge"], [1.0], 2.0, 0.0, 0.05), (["aot"], [2.0], 0.1, 0.0, 0.05),
-              (["sigmoid", "bco_pair", "sft"], [0.8, 0.2, 1.0], 0.1, 0.0, 0.05)]
+    """Cases: loss types, loss weights, beta, label_smoothing, discopop_tau."""
+    single = {
+        "sigmoid", "hinge", "ipo", "nca_pair", "bco_pair", "sppo_hard", "apo_zero", "apo_down",
+        "sft", "sigmoid_norm"
+    }
+    cases = [([name], [1.0], 0.1, 0.0, 0.05) for name in sorted(single)]
+    cases += [
+        ([name], [1.0], 0.3, 0.1, 0.05) for name in ("exo_pair", "robust", "aot", "aot_unpaired")
+    ]
+    cases += [
+        (["discopop"], [1.0], 0.2, 0.0, 0.5), (["hinge"], [1.0], 2.0, 0.0, 0.05),
+        (["aot"], [2.0], 0.1, 0.0, 0.05),
+        (["sigmoid", "bco_pair", "sft"], [0.8, 0.2, 1.0], 0.1, 0.0, 0.05)
+    ]
     return cases
 
 
 def write_dpo(path):
-    """TRL in double precision, eight pairs of one batch."""
+    """Losses, gradients and metrics of TRL's DPOTrainer for one batch of eight pairs."""
     import datasets
     import tempfile
     import transformers
     import trl
     torch.manual_seed(11)
-    sizes = dict(n_layer=2, n_embd=8, n_head=2, n_inner=32, n_positions=24, vocab_size=37, resid_pdrop=0, embd_pdrop=0,
-                 attn_pdrop=0, initializer_range=0.3, bos_token_id=0, eos_token_id=0, pad_token_id=0)
-    models = [transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).double() for _ in range(2)]
+    sizes = dict(
+        n_layer=2, n_embd=8, n_head=2, n_inner=32, n_positions=24, vocab_size=37, resid_pdrop=0,
+        embd_pdrop=0, attn_pdrop=0, initializer_range=0.3, bos_token_id=0, eos_token_id=0,
+        pad_token_id=0
+    )
+    models = [
+        transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).double() for _ in range(2)
+    ]
     with torch.no_grad():
         for p in models[0].parameters():
             p.add_(torch.randn_like(p) * 0.1)
             p.copy_(p.float().double())
         for p, q in zip(models[0].parameters(), models[1].parameters()):
             q.copy_(p + torch.randn_like(p) * 0.1)
-    lengths = [(3, 5, 2), (1, 1, 4), (7, 3, 3), (2, 9, 6), (4, 2, 8), (5, 6, 1), (6, 4, 4), (3, 7, 5)]
-    rows = [dict(zip(("prompt_ids", "chosen_ids", "rejected_ids"),
-                     (torch.randint(1, sizes["vocab_size"], (n,)).tolist() for n in each))) for each in lengths]
+    lengths = [
+        (3, 5, 2), (1, 1, 4), (7, 3, 3), (2, 9, 6), (4, 2, 8), (5, 6, 1), (6, 4, 4), (3, 7, 5)
+    ]
+    rows = [
+        dict(
+            zip(
+                ("prompt_ids", "chosen_ids", "rejected_ids"),
+                (torch.randint(1, sizes["vocab_size"], (n,)).tolist() for n in each)
+            )
+        ) for each in lengths
+    ]
     root = pathlib.Path(__file__).resolve().parent.parent
     tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_file=str(root / "tests/reference/tokenizer/gpt2/tokenizer.json"), eos_token="<|endoftext|>",
-        pad_token="<|endoftext|>")
+        tokenizer_file=str(root / "tests/reference/tokenizer/gpt2/tokenizer.json"),
+        eos_token="<|endoftext|>", pad_token="<|endoftext|>"
+    )
     with tempfile.TemporaryDirectory() as folder:
-        config = trl.DPOConfig(output_dir=folder, report_to=[], use_cpu=True, bf16=False, gradient_checkpointing=False,
-                               per_device_train_batch_size=len(rows), max_length=None)
-        trainer = trl.DPOTrainer(model=models[0], ref_model=models[1], args=config, processing_class=tokenizer,
-                                 train_dataset=datasets.Dataset.from_list([dict(prompt="a", chosen="b", rejected="c")]))
+        config = trl.DPOConfig(
+            output_dir=folder, report_to=[], use_cpu=True, bf16=False, gradient_checkpointing=False,
+            per_device_train_batch_size=len(rows), max_length=None
+        )
+        trainer = trl.DPOTrainer(
+            model=models[0], ref_model=models[1], args=config, processing_class=tokenizer,
+            train_dataset=datasets.Dataset.from_list([dict(prompt="a", chosen="b", rejected="c")])
+        )
     batch = trainer.data_collator(rows)
     with h5py.File(path, "w") as f:
-        f.attrs.update(layers=2.0, width=8.0, heads=2.0, inner=32.0, positions=24.0, vocabulary=37.0, pairs=len(rows))
+        f.attrs.update(
+            layers=2.0, width=8.0, heads=2.0, inner=32.0, positions=24.0, vocabulary=37.0,
+            pairs=len(rows)
+        )
         f["lengths"] = np.array(lengths, np.int32)
-        f["ids"] = np.array(sum((r["prompt_ids"] + r["chosen_ids"] + r["rejected_ids"] for r in rows), []), np.int32)
+        f["ids"] = np.array(
+            sum((r["prompt_ids"] + r["chosen_ids"] + r["rejected_ids"] for r in rows), []), np.int32
+        )
         for name, tensor in models[0].state_dict().items():
             if name != "lm_head.weight" and not name.endswith((".attn.bias", ".attn.masked_bias")):
                 f["weights/" + name] = tensor.numpy().astype(np.float32)
-        f["reference"] = torch.stack(trainer.compute_ref_log_probs(trainer.ref_model, batch), 1).numpy()
+        f["reference"] = torch.stack(
+            trainer.compute_ref_log_probs(trainer.ref_model, batch), 1
+        ).numpy()
         for i, (names, weights, beta, smoothing, tau) in enumerate(dpo_cases()):
             trainer.loss_types, trainer.loss_weights = names, weights
             trainer.beta, trainer.label_smoothing, trainer.args.discopop_tau = beta, smoothing, tau
@@ -411,8 +518,10 @@ def write_dpo(path):
             loss = trainer._compute_loss(models[0].train(), batch, False)
             loss.backward()
             group = f.create_group(f"case_{i}")
-            group.attrs.update(beta=beta, label_smoothing=smoothing, discopop_tau=tau, loss=loss.item(),
-                               terms=float(len(names)))
+            group.attrs.update(
+                beta=beta, label_smoothing=smoothing, discopop_tau=tau, loss=loss.item(),
+                terms=float(len(names))
+            )
             group["losses"] = np.array([" ".join(names)], dtype="S64")
             group["loss_weights"] = np.array(weights)
             for name, p in models[0].named_parameters():
@@ -438,14 +547,15 @@ SFT_PAIRS = [
 ]
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' }}"
-    "{% if m['role'] == 'assistant' %}{% generation %}{{ m['content'] + '<|im_end|>' }}{% endgeneration %}"
+    "{% if m['role'] == 'assistant' %}"
+    "{% generation %}{{ m['content'] + '<|im_end|>' }}{% endgeneration %}"
     "{% else %}{{ m['content'] + '<|im_end|>' }}{% endif %}{{ '\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 
 
 def sft_messages():
-    """Conversations of two exchanges, every other one with a system message."""
+    """Conversations with two answers each; every other one has a system message."""
     rows = []
     for i in range(0, len(SFT_PAIRS), 2):
         messages = [{"role": "system", "content": "Be brief."}] if i % 4 == 0 else []
@@ -459,7 +569,7 @@ def sft_messages():
 
 
 def write_sft(folder):
-    """What TRL's SFTTrainer logs of a few steps, each with all rows, and all that is needed to do the same."""
+    """Rows, a tokenizer, a tiny model, and the log of three steps of SFTTrainer on all rows."""
     import json
     import tempfile
 
@@ -503,9 +613,10 @@ def write_sft(folder):
             (folder / "generation_config.json").unlink(missing_ok=True)
         with tempfile.TemporaryDirectory() as out:
             args = SFTConfig(
-                output_dir=out, per_device_train_batch_size=len(rows), max_steps=3, learning_rate=1e-2,
-                lr_scheduler_type="constant", logging_steps=1, report_to="none", bf16=False, use_cpu=True,
-                max_length=128, assistant_only_loss=only, gradient_checkpointing=False, save_strategy="no",
+                output_dir=out, per_device_train_batch_size=len(rows), max_steps=3,
+                learning_rate=1e-2, lr_scheduler_type="constant", logging_steps=1, report_to="none",
+                bf16=False, use_cpu=True, max_length=128, assistant_only_loss=only,
+                gradient_checkpointing=False, save_strategy="no"
             )
             trainer = SFTTrainer(
                 model=model, args=args, train_dataset=Dataset.from_list(rows), processing_class=fast
@@ -520,9 +631,9 @@ def write_sft(folder):
     print(folder)
 
 
-def write_gpt2(folder):
-    write(folder / "gpt2_tanh.h5", "tanh", False)
-    write(folder / "gpt2_erf_documents.h5", "none", True)
+def write_gpt2_files(folder):
+    write_gpt2(folder / "gpt2_tanh.h5", "tanh", False)
+    write_gpt2(folder / "gpt2_erf_documents.h5", "none", True)
 
 
 def write_encoders(folder):
@@ -555,8 +666,8 @@ def write_rewards(folder):
 
 
 MAKERS = {
-    "gpt2": write_gpt2,
-    "lamb": lambda folder: write(folder / "gpt2_lamb.h5", "tanh", False, lamb=True),
+    "gpt2": write_gpt2_files,
+    "lamb": lambda folder: write_gpt2(folder / "gpt2_lamb.h5", "tanh", False, lamb=True),
     "bert": write_encoders,
     "llama": lambda folder: write_llama(folder / "llama.h5"),
     "heads": write_task_heads,
@@ -572,7 +683,7 @@ MAKERS = {
 def main():
     name = sys.argv[1] if len(sys.argv) > 1 else "gpt2"
     if name not in MAKERS or len(sys.argv) > 2:
-        sys.exit(f"one of {', '.join(MAKERS)}, not {' '.join(sys.argv[1:])}")
+        sys.exit(f"usage: make_reference.py {'|'.join(MAKERS)}")
     MAKERS[name](pathlib.Path(__file__).resolve().parent.parent / "tests" / "reference")
 
 

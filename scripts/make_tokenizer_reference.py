@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
-"""References for the tokenizers, from the Hugging Face `tokenizers` package (pip install tokenizers).
+"""Makes and checks the references of the tokenizers with the package `tokenizers` of Hugging Face.
 
-    make_tokenizer_reference.py write
-        writes tests/reference/tokenizer/: a corpus, tokenizers that the package learned from it or that it
-        reads, and the ids that it gives for difficult texts. The tests need only these files.
+    scripts/make_tokenizer_reference.py write
+        writes tests/reference/tokenizer/: a corpus, tokenizers that the package trained on it or
+        can read, and the ids of difficult texts. The tests need only these files.
 
-    make_tokenizer_reference.py compare PROGRAM [--manual DIR] [--megabytes N]
-        learns one tokenizer with `PROGRAM tokenizer train` and one with the package from the English manual
-        pages, and compares the merges, and the ids of pages in all languages, of difficult texts and of many
-        code points, one by one; so too, with fewer texts, for every pattern and option that is read; and the
-        same for WordPiece. Exit code 1 where anything differs.
+    scripts/make_tokenizer_reference.py compare PROGRAM [--manual DIR] [--megabytes N]
+        trains a BPE tokenizer with `PROGRAM tokenizer train` and one with the package on the
+        English manual pages. Compares the merges, and the ids of pages in all languages, of
+        difficult texts and of many code points. Compares the ids of fewer texts for each
+        supported pattern and option, and those of a WordPiece tokenizer. Exit code 1 if there is
+        a difference.
 
-    make_tokenizer_reference.py classes
+    scripts/make_tokenizer_reference.py classes
         prints the table of datasets/tokenizer/bert_classes.c
+
+Needs tokenizers (pip install tokenizers).
 """
 
 import argparse
@@ -26,18 +29,23 @@ import subprocess
 import sys
 import tempfile
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors,
+    trainers
+)
 
-FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "reference", "tokenizer")
+FOLDER = os.path.join(
+    os.path.dirname(os.path.abspath(__file__)), "..", "tests", "reference", "tokenizer"
+)
 END = "<|endoftext|>"
 
 PATTERNS = {
-    "llama3": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
-              r"\s*[\r\n]+|\s+(?!\S)|\s+",
-    "qwen2": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
-             r"\s*[\r\n]+|\s+(?!\S)|\s+",
-    "cl100k": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|"
-              r"\s*[\r\n]|\s+(?!\S)|\s+",
+    "llama3": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
+              r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "qwen2": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|"
+             r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "cl100k": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}|"
+              r" ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
     "o200k": r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
              r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
              r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
@@ -70,27 +78,39 @@ Les rames d'une birème sont placées sur deux rangs ; tous tirent d'un même é
 """
 
 TEXTS = [
-    "", " ", "  ", "\n", "\n\n", " \n", "\n ", "\t", "\r\n", "a", " a", "a ", "  a", "a  ", "  a  b   c    ",
-    "Hello, world!", "it's they'll we've I'd you're don't I'm", "IT'S THEY'LL 'S 'LL O'RE 'ſ 'ſx", "'s's 't 're'", "''' 'll'll",
-    "don't\n\ndo  it\r\n\r\n  again\t\tnow ", "x=1;  y = 22;\n    if (x) {\n\treturn 333333;\n    }\n",
-    "1 12 123 1234 12345 1,234.56 ½ ² Ⅷ ٣٤٥ 一二三", "naïve façade Ünïcödé e\u0301 o\u0308 ﬁ ǅ ʰ ß İ ı",
+    "", " ", "  ", "\n", "\n\n", " \n", "\n ", "\t", "\r\n", "a", " a", "a ", "  a", "a  ",
+    "  a  b   c    ", "Hello, world!", "it's they'll we've I'd you're don't I'm",
+    "IT'S THEY'LL 'S 'LL O'RE 'ſ 'ſx", "'s's 't 're'", "''' 'll'll",
+    "don't\n\ndo  it\r\n\r\n  again\t\tnow ",
+    "x=1;  y = 22;\n    if (x) {\n\treturn 333333;\n    }\n",
+    "1 12 123 1234 12345 1,234.56 ½ ² Ⅷ ٣٤٥ 一二三",
+    "naïve façade Ünïcödé e\u0301 o\u0308 ﬁ ǅ ʰ ß İ ı",
     "Вёсла биремы, Τα κουπιά, 二段櫂船の櫂, 双排桨船, مجاديف, द्विपंक्ति, ไทย, 한국어, עברית",
-    "🚣 🚣🏽‍♀️ 👨‍👩‍👧‍👦 🏴󠁧󠁢󠁥󠁮󠁧󠁿 🇩🇪🇫🇷 ☕️ 😀😀😀", "\u0001\u0002\u001b[0m \u007f \u0080 \u0085 \u00a0 \u00ad x",
-    "a\u00a0b \u1680c \u180ed \u2003e \u2028f \u2029g \u202fh \u205fi \u3000j \ufeffk \u200bl", "\u2003\u2003 \u3000\u3000x",
-    "   \u180e   x", "\u000b\u000c\u001c\u001d\u001e\u001f x", "\ufffd \ufffe \uffff \U0010ffff \ue000 \U000f0000",
-    "\u1c89 \ua7cb \U00031350 \U000105c0x \U00010d40\U00011f50 9", "https://example.org/a?b=c&d=%20#e", "<|endoftext|>",
-    "a<|endoftext|>b", "<|endoftext|><|endoftext|> <|pad|>x<|pad|><|padding|> keep", "<|endof<|endoftext|>text|>",
-    "the two banks pull in one stroke", "    four\n        eight\n", "$100 #tag @name foo_bar-baz+qux/quux\\n", "a/b//c///\n//d",
-    "camelCaseAndPascalCase HTTPServer XMLs iPhone's McDONALD'S", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
-    "abababababababababababababababababababababababababababababababababab", "." * 70, " " * 70 + "x", "\n" * 40 + "x",
-    "=" * 33 + "-" * 34, "櫂" * 40, "é" * 50, "🌊" * 30,
+    "🚣 🚣🏽‍♀️ 👨‍👩‍👧‍👦 🏴󠁧󠁢󠁥󠁮󠁧󠁿 🇩🇪🇫🇷 ☕️ 😀😀😀",
+    "\u0001\u0002\u001b[0m \u007f \u0080 \u0085 \u00a0 \u00ad x",
+    "a\u00a0b \u1680c \u180ed \u2003e \u2028f \u2029g \u202fh \u205fi \u3000j \ufeffk \u200bl",
+    "\u2003\u2003 \u3000\u3000x", "   \u180e   x", "\u000b\u000c\u001c\u001d\u001e\u001f x",
+    "\ufffd \ufffe \uffff \U0010ffff \ue000 \U000f0000",
+    "\u1c89 \ua7cb \U00031350 \U000105c0x \U00010d40\U00011f50 9",
+    "https://example.org/a?b=c&d=%20#e", "<|endoftext|>", "a<|endoftext|>b",
+    "<|endoftext|><|endoftext|> <|pad|>x<|pad|><|padding|> keep", "<|endof<|endoftext|>text|>",
+    "the two banks pull in one stroke", "    four\n        eight\n",
+    "$100 #tag @name foo_bar-baz+qux/quux\\n", "a/b//c///\n//d",
+    "camelCaseAndPascalCase HTTPServer XMLs iPhone's McDONALD'S",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "abababababababababababababababababababababababababababababababababab", "." * 70,
+    " " * 70 + "x", "\n" * 40 + "x", "=" * 33 + "-" * 34, "櫂" * 40, "é" * 50, "🌊" * 30
 ]
 
-BLANKS = "\t\n\v\f\r \x85\xa0\u1680\u180e\u2000\u200a\u200b\u2028\u2029\u202f\u205f\u2060\u3000\ufeff"
-# one or two of each general category, and of the letters, marks and numbers of Unicode 15 and 16
-SAMPLES = ("AaÀàǅʰªא字\u0301\u0903\u20dd1²Ⅷ٣_-([)]«»!+$^©\xad\u0600\ue000\u0378\U0010ffff"
-           "\u1c89\u1c8a\ua7cb\ua7cd\ua7da\ua7db\U000105c0\U00010d4a\U00010d50\U00010d70\U0001df25\U0001e030\U0002ebf0"
-           "\U00031350\U00013460\u0897\u0cf3\U00010efd\U0001e4ec\U00010d40\U00011f50\U000116d0\U0001e5f1")
+BLANKS = ("\t\n\v\f\r \x85\xa0\u1680\u180e\u2000\u200a\u200b\u2028\u2029\u202f\u205f\u2060"
+          "\u3000\ufeff")
+# Samples of each general category, and letters, marks and numbers of Unicode 15 and 16
+SAMPLES = (
+    "AaÀàǅʰªא字\u0301\u0903\u20dd1²Ⅷ٣_-([)]«»!+$^©\xad\u0600\ue000\u0378\U0010ffff"
+    "\u1c89\u1c8a\ua7cb\ua7cd\ua7da\ua7db\U000105c0\U00010d4a\U00010d50\U00010d70\U0001df25"
+    "\U0001e030\U0002ebf0"
+    "\U00031350\U00013460\u0897\u0cf3\U00010efd\U0001e4ec\U00010d40\U00011f50\U000116d0\U0001e5f1"
+)
 TEXTS += ["".join(f"a{c}1{c}{c}!{c}A{c} {c}z{c}Z {c}{c}'s" for c in part)
           for part in (BLANKS, SAMPLES[:20], SAMPLES[20:40], SAMPLES[40:])]
 
@@ -110,8 +130,8 @@ def train_bpe(text, vocab_size, special):
     return t
 
 
-def changed(base, pre=None, **model):
-    """The same tokenizer with another pre-tokenizer or other options of its model."""
+def change_tokenizer(base, pre=None, **model):
+    """A copy of a tokenizer with another pre-tokenizer or other options of its model."""
     data = json.loads(base.to_str())
     data["model"].update(model)
     t = Tokenizer.from_str(json.dumps(data))
@@ -120,8 +140,10 @@ def changed(base, pre=None, **model):
     return t
 
 
-def split(pattern):
-    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), byte_level(regex=False)])
+def split_words(pattern):
+    return pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(pattern), "isolated"), byte_level(regex=False)]
+    )
 
 
 def char_tokenizer(text):
@@ -130,28 +152,49 @@ def char_tokenizer(text):
     return t
 
 
-def variants():
+def make_variants():
     base = train_bpe(CORPUS, 400, [END, "<|pad|>"])
-    base.add_tokens([AddedToken("<|padding|>", normalized=False, special=True), AddedToken("keep", normalized=True)])
-    made = {"gpt2": base, "prefix": changed(base, byte_level(prefix=True)), "whole": changed(base, byte_level(regex=False)),
-            "ignore_merges": changed(base, merges=json.loads(base.to_str())["model"]["merges"][:60], ignore_merges=True)}
+    base.add_tokens(
+        [
+            AddedToken("<|padding|>", normalized=False, special=True),
+            AddedToken("keep", normalized=True)
+        ]
+    )
+    made = {
+        "gpt2": base, "prefix": change_tokenizer(base, byte_level(prefix=True)),
+        "whole": change_tokenizer(base, byte_level(regex=False)),
+        "ignore_merges": change_tokenizer(
+            base, merges=json.loads(base.to_str())["model"]["merges"][:60], ignore_merges=True
+        )
+    }
     for name, pattern in PATTERNS.items():
-        made[name] = changed(base, split(pattern))
+        made[name] = change_tokenizer(base, split_words(pattern))
     return made
 
 
-# BERT: hard for its clean-up (other scripts, marks, controls) and for WordPiece (long and unknown words)
+# Difficult texts for the normalizer of BERT (other scripts, marks, controls) and for WordPiece
+# (long and unknown words)
 BERT_TEXTS = TEXTS + [
-    "\u0130stanbul \u0131 \u01c5 \ufb01 \u1e9e \u212a \u2126", "e\u0301\u0323\u0302 \u0041\u030a \u1e09 \u0344 \u0390",
-    "\uac00\ub098\ub2e4 \u1112\u1161\u11ab", "\u302e\u302f\u302e a\u302f\u0301\u302e \U0001d165\U0001d16d\U0001d165 x\U0001d16d\u302e\U0001d165",
-    "a" * 100, "a" * 101, "\u00e9" * 100, "\u00e9" * 101, "e\u0301" * 60, "\u6f22" * 150, "un" + "affable" * 14, "x" * 5000,
-    "\u4e00\u3400\U00020000\U0002b820\U0002b920\uf900\U0002f800\u3041\u30a1", "a\u0000b\ufffdc\u200dd\u00ade\ufefff\u2028g\u000bh\u0085i",
-    "[CLS] a [SEP] b [MASK] [PAD] [UNK] [mask] [ MASK ]", "x[MASK]y[SEP][SEP]", "don't can't we've they're I'm . , ! ? ' \" do not",
-    "\u3002\uff0c\uff01\u3010\u061f\u0964\u00bf\u00a1\u2014\u2026 $+<=>^`|~ \u00a3\u20ac\u00a7", "\u0915\u094d\u0937 \u0e01\u0e33 \u1780\u17d2\u1798",
+    "\u0130stanbul \u0131 \u01c5 \ufb01 \u1e9e \u212a \u2126",
+    "e\u0301\u0323\u0302 \u0041\u030a \u1e09 \u0344 \u0390",
+    "\uac00\ub098\ub2e4 \u1112\u1161\u11ab",
+    "\u302e\u302f\u302e a\u302f\u0301\u302e \U0001d165\U0001d16d\U0001d165 "
+    "x\U0001d16d\u302e\U0001d165",
+    "a" * 100, "a" * 101, "\u00e9" * 100, "\u00e9" * 101, "e\u0301" * 60, "\u6f22" * 150,
+    "un" + "affable" * 14, "x" * 5000,
+    "\u4e00\u3400\U00020000\U0002b820\U0002b920\uf900\U0002f800\u3041\u30a1",
+    "a\u0000b\ufffdc\u200dd\u00ade\ufefff\u2028g\u000bh\u0085i",
+    "[CLS] a [SEP] b [MASK] [PAD] [UNK] [mask] [ MASK ]", "x[MASK]y[SEP][SEP]",
+    "don't can't we've they're I'm . , ! ? ' \" do not",
+    "\u3002\uff0c\uff01\u3010\u061f\u0964\u00bf\u00a1\u2014\u2026 $+<=>^`|~ \u00a3\u20ac\u00a7",
+    "\u0915\u094d\u0937 \u0e01\u0e33 \u1780\u17d2\u1798"
 ]
-BERT_PAIRS = [("", ""), ("a", ""), ("", "b"), ("two banks", "one stroke"), ("The oars of a bireme lie in two banks", "both pull"),
-              ("both pull", "The oars of a bireme lie in two banks, and both banks pull in one stroke."),
-              ("one [SEP] two", "[MASK]\u6f22\u5b57")]
+BERT_PAIRS = [
+    ("", ""), ("a", ""), ("", "b"), ("two banks", "one stroke"),
+    ("The oars of a bireme lie in two banks", "both pull"),
+    ("both pull", "The oars of a bireme lie in two banks, and both banks pull in one stroke."),
+    ("one [SEP] two", "[MASK]\u6f22\u5b57")
+]
 BERT_OPTIONS = ["1111", "1100", "1101", "0011"]  # clean, Chinese, strip accents, lower case
 
 
@@ -160,8 +203,13 @@ def wordpiece(normalizer):
     t.normalizer = normalizer
     t.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     t.decoder = decoders.WordPiece()
-    t.train_from_iterator([CORPUS], trainers.WordPieceTrainer(
-        vocab_size=700, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], show_progress=False))
+    t.train_from_iterator(
+        [CORPUS],
+        trainers.WordPieceTrainer(
+            vocab_size=700, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
+            show_progress=False
+        )
+    )
     t.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[(s, t.token_to_id(s)) for s in ("[CLS]", "[SEP]")])
@@ -170,11 +218,14 @@ def wordpiece(normalizer):
 
 def bert_normalizer(options):
     clean, chinese, strip, lower = (o == "1" for o in options)
-    return normalizers.BertNormalizer(clean_text=clean, handle_chinese_chars=chinese, strip_accents=strip, lowercase=lower)
+    return normalizers.BertNormalizer(
+        clean_text=clean, handle_chinese_chars=chinese, strip_accents=strip, lowercase=lower
+    )
 
 
 def bert_words(normalizer, text):
-    return [word for word, _ in pre_tokenizers.BertPreTokenizer().pre_tokenize_str(normalizer.normalize_str(text))]
+    words = pre_tokenizers.BertPreTokenizer().pre_tokenize_str(normalizer.normalize_str(text))
+    return [word for word, _ in words]
 
 
 def all_code_points():
@@ -182,7 +233,7 @@ def all_code_points():
 
 
 def bert_digest(options):
-    """Of the words of every code point in a few places: too many to be listed."""
+    """Digest of the words of texts with every code point, which are too many to store."""
     normalizer, digest = bert_normalizer(options), hashlib.sha256()
     for code in all_code_points():
         words = bert_words(normalizer, f"a{chr(code)}b {chr(code)}\u302f\u0301c")
@@ -198,75 +249,114 @@ def truncated(tokenizer, a, b, most):
 
 
 def write_wordpiece():
-    expected = {"texts": BERT_TEXTS, "pairs": BERT_PAIRS, "digests": {o: bert_digest(o) for o in BERT_OPTIONS}, "tokenizers": {}}
-    for name, normalizer in {"bert": normalizers.BertNormalizer(), "bert_cased": normalizers.BertNormalizer(lowercase=False)}.items():
+    expected = {
+        "texts": BERT_TEXTS, "pairs": BERT_PAIRS,
+        "digests": {o: bert_digest(o) for o in BERT_OPTIONS}, "tokenizers": {}
+    }
+    for name, normalizer in {
+        "bert": normalizers.BertNormalizer(),
+        "bert_cased": normalizers.BertNormalizer(lowercase=False)
+    }.items():
         t = wordpiece(normalizer)
         save(t, name)
         ids = [t.encode(text, add_special_tokens=False).ids for text in BERT_TEXTS]
         expected["tokenizers"][name] = {
-            "ids": ids, "decoded": [[t.decode(i, skip_special_tokens=skip) for i in ids] for skip in (False, True)],
-            "pairs": [t.encode(a, b).ids for a, b in BERT_PAIRS],
+            "ids": ids,
+            "decoded": [
+                [t.decode(i, skip_special_tokens=skip) for i in ids] for skip in (False, True)
+            ], "pairs": [t.encode(a, b).ids for a, b in BERT_PAIRS],
             "types": [t.encode(a, b).type_ids for a, b in BERT_PAIRS],
-            "truncated": [[truncated(t, a, b, most) for a, b in BERT_PAIRS] for most in (3, 4, 9, 16)]}
+            "truncated": [
+                [truncated(t, a, b, most) for a, b in BERT_PAIRS] for most in (3, 4, 9, 16)
+            ]
+        }
     with open(os.path.join(FOLDER, "expected_bert.json"), "w") as file:
         file.write(json.dumps(expected, separators=(",", ":")).replace("]],", "]],\n") + "\n")
 
 
 ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 ROBERTA_TEXTS = TEXTS[:30] + [
-    before + token + behind for token in ROBERTA for before in ("", "a", " ", "a ", "a  ", "\u2003 ", "\u200b", "<mask>  ")
-    for behind in ("", " ", "b", "  b", "\u3000b")]
+    before + token + after for token in ROBERTA
+    for before in ("", "a", " ", "a ", "a  ", "\u2003 ", "\u200b", "<mask>  ")
+    for after in ("", " ", "b", "  b", "\u3000b")
+]
 
 
-def roberta(template=False, prefix=False, strip=False):
-    """As RobertaTokenizer saves it; what early files have: specials looked for late, a blank before each text."""
+def make_roberta(template=False, prefix=False, strip=False):
+    """A tokenizer as RobertaTokenizer saves it.
+
+    The options are those of early files: special tokens are found after normalization, and each
+    text begins with an additional space."""
     t = Tokenizer(models.BPE())
     t.pre_tokenizer = byte_level(prefix)
     t.decoder = decoders.ByteLevel()
-    special = [AddedToken(s, normalized=strip, lstrip=s == "<mask>", rstrip=strip and s == "<pad>", special=True) for s in ROBERTA]
+    special = [
+        AddedToken(
+            s, normalized=strip, lstrip=s == "<mask>", rstrip=strip and s == "<pad>", special=True
+        ) for s in ROBERTA
+    ]
     t.train_from_iterator([CORPUS], trainers.BpeTrainer(
         vocab_size=340, min_frequency=2, special_tokens=special, show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
     around = [("<s>", 0), ("</s>", 2)]
     t.post_processor = (
-        processors.TemplateProcessing(single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=around)
-        if template else processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=prefix))
+        processors.TemplateProcessing(
+            single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=around
+        ) if template
+        else processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=prefix)
+    )
     return t
 
 
-def begun():
-    """As Llama 3's: a token before each text, none behind."""
+def make_begun():
+    """A tokenizer like that of Llama 3: a special token before each text, none after it."""
     t = train_bpe(CORPUS, 340, ["<|begin_of_text|>", "<|end_of_text|>"])
     t.post_processor = processors.Sequence([
         processors.ByteLevel(trim_offsets=True, use_regex=False),
         processors.TemplateProcessing(
             single="<|begin_of_text|> $A", pair="<|begin_of_text|> $A <|begin_of_text|>:1 $B:1",
             special_tokens=[("<|begin_of_text|>", 0)])])
-    return changed(t, split(PATTERNS["llama3"]), ignore_merges=True)
+    return change_tokenizer(t, split_words(PATTERNS["llama3"]), ignore_merges=True)
 
 
 def write_around():
-    expected = {"texts": ROBERTA_TEXTS, "pairs": BERT_PAIRS + [(" a", "<mask> b"), ("a <mask>", " b")], "tokenizers": {}}
-    for name, t in {"roberta": roberta(), "roberta_early": roberta(True, True, True), "begun": begun()}.items():
+    expected = {
+        "texts": ROBERTA_TEXTS, "pairs": BERT_PAIRS + [(" a", "<mask> b"), ("a <mask>", " b")],
+        "tokenizers": {}
+    }
+    for name, t in {
+        "roberta": make_roberta(), "roberta_early": make_roberta(True, True, True),
+        "begun": make_begun()
+    }.items():
         save(t, name)
         expected["tokenizers"][name] = {
             "ids": [t.encode(text).ids for text in ROBERTA_TEXTS],
             "pairs": [t.encode(a, b).ids for a, b in expected["pairs"]],
-            "truncated": [[truncated(t, a, b, most) for a, b in expected["pairs"]] for most in (4, 5, 9, 16)]}
+            "truncated": [
+                [truncated(t, a, b, most) for a, b in expected["pairs"]] for most in (4, 5, 9, 16)
+            ]
+        }
     with open(os.path.join(FOLDER, "expected_around.json"), "w") as file:
         file.write(json.dumps(expected, separators=(",", ":")).replace("]],", "]],\n") + "\n")
 
 
 def print_classes():
     none = dict(clean_text=False, handle_chinese_chars=False, strip_accents=False, lowercase=False)
-    clean, strip = (normalizers.BertNormalizer(**{**none, name: True}) for name in ("clean_text", "strip_accents"))
+    clean, strip = (
+        normalizers.BertNormalizer(**{**none, name: True})
+        for name in ("clean_text", "strip_accents")
+    )
     pre = pre_tokenizers.BertPreTokenizer()
     ranges = []
     for code in all_code_points():
         c = chr(code)
         words = [word for word, _ in pre.pre_tokenize_str("a" + c + "b")]
-        kind = ("C" if clean.normalize_str(c) == "" and code != 0xFFFD else "B" if words == ["a", "b"] else
-                "P" if words == ["a", c, "b"] else "M" if strip.normalize_str(c) == "" else None)
+        kind = (
+            "C" if clean.normalize_str(c) == "" and code != 0xFFFD
+            else "B" if words == ["a", "b"]
+            else "P" if words == ["a", c, "b"]
+            else "M" if strip.normalize_str(c) == "" else None
+        )
         if kind and ranges and ranges[-1][1:] == [code - 1, kind]:
             ranges[-1][1] = code
         elif kind:
@@ -287,23 +377,38 @@ def write():
     char = char_tokenizer(CORPUS)
     save(char, "char", pretty=True)
     known = [set(text) <= set(CORPUS) for text in texts]
-    ids = {"char": [char.encode(text).ids if all_known else None for text, all_known in zip(texts, known)]}
-    for name, tokenizer in variants().items():
+    ids = {
+        "char": [
+            char.encode(text).ids if all_known else None for text, all_known in zip(texts, known)
+        ]
+    }
+    for name, tokenizer in make_variants().items():
         save(tokenizer, name)
-        # the words tell more of a pattern than its ids: a part of these is enough
+        # a part of the ids is sufficient, because the words test a pattern better
         step = 4 if name in PATTERNS else 1
-        ids[name] = [tokenizer.encode(text).ids if i % step == 0 else None for i, text in enumerate(texts)]
-    # in the byte alphabet a letter is a byte
-    words = {name: [[len(word) for word, _ in pre.pre_tokenize_str(text)] for text in texts]
-             for name, pre in {"gpt2": byte_level(), **{name: split(p) for name, p in PATTERNS.items()}}.items()}
+        ids[name] = [
+            tokenizer.encode(text).ids if i % step == 0 else None for i, text in enumerate(texts)
+        ]
+    # in the byte alphabet, one character is one byte
+    pre_tokenizers_by_name = {
+        "gpt2": byte_level(), **{name: split_words(p) for name, p in PATTERNS.items()}
+    }
+    words = {
+        name: [[len(word) for word, _ in pre.pre_tokenize_str(text)] for text in texts]
+        for name, pre in pre_tokenizers_by_name.items()
+    }
     write_wordpiece()
     write_around()
     with open(os.path.join(FOLDER, "expected.json"), "w") as file:
-        file.write(json.dumps({"texts": texts, "ids": ids, "words": words}, separators=(",", ":")).replace("]],", "]],\n") + "\n")
+        file.write(
+            json.dumps({"texts": texts, "ids": ids, "words": words}, separators=(",", ":")).replace(
+                "]],", "]],\n"
+            ) + "\n"
+        )
 
 
 def manual_pages(folder, wanted_bytes):
-    """Pages of every language in turn, until there are enough bytes of them."""
+    """Manual pages, alternating between languages, until they have the wanted number of bytes."""
     by_language = {}
     for path in sorted(glob.glob(os.path.join(folder, "**", "*.gz"), recursive=True)):
         parts = os.path.relpath(path, folder).split(os.sep)
@@ -327,13 +432,15 @@ def manual_pages(folder, wanted_bytes):
 
 
 def run_encode(program, tokenizer, text, *flags):
-    ids = subprocess.run([program, "tokenizer", "encode", "--tokenizer", tokenizer, *flags], input=text.encode(),
-                         stdout=subprocess.PIPE, check=True).stdout
+    ids = subprocess.run(
+        [program, "tokenizer", "encode", "--tokenizer", tokenizer, *flags], input=text.encode(),
+        stdout=subprocess.PIPE, check=True
+    ).stdout
     return [[int(i) for i in line.split()] for line in ids.split(b"\n")[:-1]]
 
 
 def pairs_tokenizer():
-    """All 65,536 pairs of bytes as merges in a random order: its ids show where the words end."""
+    """All 65,536 pairs of bytes as merges in a random order: ids depend on word boundaries."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = [(a, b) for a in letters for b in letters]
     random.Random(1).shuffle(merges)
@@ -345,10 +452,12 @@ def pairs_tokenizer():
 
 
 def code_points(step):
-    """Those below U+3000, those among the newer scripts, and every step-th of the others."""
+    """Texts of code points: all below U+3000 and of newer scripts, every step-th of the others."""
     for code in range(0x110000):
         recent = 0x10500 <= code < 0x12000 or 0x1DF00 <= code < 0x1E900
-        if not 0xD800 <= code < 0xE000 and code != 10 and (code < 0x3000 or recent or code % step == 0):
+        if not 0xD800 <= code < 0xE000 and code != 10 and (
+            code < 0x3000 or recent or code % step == 0
+        ):
             c = chr(code)
             yield f"a{c}1 {c}{c} 2{c}  {c}!{c}a {c}'s {c}A{c}"
 
@@ -357,15 +466,24 @@ def compare_texts(name, program, folder, texts, whole):
     tokenizer = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
     tokens = differ = 0
     batch = ["\n\n".join(texts)] if whole else texts
-    ours = run_encode(program, folder, "\n".join(batch) + ("" if whole else "\n"), "--special", *(["--whole"] if whole else []))
+    ours = run_encode(
+        program, folder, "\n".join(batch) + ("" if whole else "\n"), "--special",
+        *(["--whole"] if whole else [])
+    )
     encoded = [tokenizer.encode(batch[0])] if whole else tokenizer.encode_batch(batch)
     for text, ids, wanted in zip(batch, ours, (e.ids for e in encoded), strict=True):
         tokens += len(wanted)
         if ids != wanted:
             differ += 1
-            at = next((i for i, (a, b) in enumerate(zip(ids, wanted)) if a != b), min(len(ids), len(wanted)))
+            at = next(
+                (i for i, (a, b) in enumerate(zip(ids, wanted)) if a != b),
+                min(len(ids), len(wanted))
+            )
             if differ <= 5:
-                print(f"  {name}: token {at}: {ids[at:at + 5]} wanted {wanted[at:at + 5]} near {tokenizer.decode(wanted[max(0, at - 5):at + 5])!r}")
+                print(
+                    f"  {name}: token {at}: {ids[at:at + 5]}, expected {wanted[at:at + 5]},"
+                    f" near {tokenizer.decode(wanted[max(0, at - 5):at + 5])!r}"
+                )
     size = sum(len(t.encode()) for t in batch) / 1e6
     print(f"{name}: {size:.2f} MB, {tokens} tokens, {len(batch)} texts, {differ} differ")
     return differ == 0
@@ -380,23 +498,39 @@ def compare(program, manual, megabytes):
     program = os.path.abspath(program)
     good = True
     with tempfile.TemporaryDirectory() as work:
-        english = [gzip.open(p).read().decode("utf-8", "replace") for p in sorted(glob.glob(manual + "/man?/*.gz"))[:600]]
+        english = [
+            gzip.open(p).read().decode("utf-8", "replace")
+            for p in sorted(glob.glob(manual + "/man?/*.gz"))[:600]
+        ]
         corpus = os.path.join(work, "corpus.txt")
         with open(corpus, "w", newline="") as file:
             file.write("\n".join(english))
         folders = {"ours": os.path.join(work, "ours"), "package": os.path.join(work, "package")}
-        subprocess.run([program, "tokenizer", "train", "--vocab-size", "4096", "--input", corpus, "--output", folders["ours"]], check=True)
+        subprocess.run(
+            [
+                program, "tokenizer", "train", "--vocab-size", "4096", "--input", corpus,
+                "--output", folders["ours"]
+            ], check=True
+        )
         os.makedirs(folders["package"])
-        train_bpe("\n".join(english), 4096, [END]).save(os.path.join(folders["package"], "tokenizer.json"))
+        train_bpe("\n".join(english), 4096, [END]).save(
+            os.path.join(folders["package"], "tokenizer.json")
+        )
         a, b = merges_of(folders["ours"]), merges_of(folders["package"])
         first = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
-        print(f"learned from {os.path.getsize(corpus) / 1e6:.2f} MB: {len(a)} and {len(b)} merges, equal up to {first}")
+        print(
+            f"trained on {os.path.getsize(corpus) / 1e6:.2f} MB: {len(a)} and {len(b)} merges,"
+            f" the first {first} are equal"
+        )
         good &= a == b
         pages = list(manual_pages(manual, megabytes * 1000000))
         points = list(code_points(37))
         pairs = pairs_tokenizer()
-        patterns = {"pairs, " + name: changed(pairs, split(pattern)) for name, pattern in PATTERNS.items()}
-        for name, tokenizer in {**variants(), "pairs, gpt2": pairs, **patterns}.items():
+        patterns = {
+            "pairs, " + name: change_tokenizer(pairs, split_words(pattern))
+            for name, pattern in PATTERNS.items()
+        }
+        for name, tokenizer in {**make_variants(), "pairs, gpt2": pairs, **patterns}.items():
             folders[name] = os.path.join(work, name)
             os.makedirs(folders[name])
             tokenizer.save(os.path.join(folders[name], "tokenizer.json"))
@@ -418,17 +552,29 @@ def compare_wordpiece(program, manual, megabytes):
         corpus = os.path.join(folder, "corpus.txt")
         with open(corpus, "w", newline="") as file:
             file.write("\n".join(pages))
-        subprocess.run([program, "tokenizer", "train", "--type", "wordpiece", "--vocab-size", "8192", "--input", corpus,
-                        "--output", folder], check=True)
+        subprocess.run(
+            [
+                program, "tokenizer", "train", "--type", "wordpiece", "--vocab-size", "8192",
+                "--input", corpus, "--output", folder
+            ], check=True
+        )
         tokenizer = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
-        pairs = [f"{a}\t{b}" for a, b in zip(TEXTS, reversed(TEXTS)) if not {"\n", "\t", "\r"} & set(a + b)]
+        pairs = [
+            f"{a}\t{b}" for a, b in zip(TEXTS, reversed(TEXTS))
+            if not {"\n", "\t", "\r"} & set(a + b)
+        ]
         lines = [line for page in pages for line in page.split("\n")]
-        for name, texts in {"lines of pages": lines, "difficult texts": [t for t in BERT_TEXTS if "\n" not in t],
-                            "code points": list(code_points(1))}.items():
+        for name, texts in {
+            "lines of pages": lines, "difficult texts": [t for t in BERT_TEXTS if "\n" not in t],
+            "code points": list(code_points(1))
+        }.items():
             ours = run_encode(program, folder, "\n".join(texts) + "\n", "--special")
             wanted = tokenizer.encode_batch(texts, add_special_tokens=False)
             differ = sum(a != b.ids for a, b in zip(ours, wanted, strict=True))
-            print(f"wordpiece, {name}: {len(texts)} texts, {sum(len(a) for a in ours)} tokens, {differ} differ")
+            print(
+                f"wordpiece, {name}: {len(texts)} texts, {sum(len(a) for a in ours)} tokens,"
+                f" {differ} differ"
+            )
             good &= differ == 0
         ours = run_encode(program, folder, "\n".join(pairs) + "\n", "--special", "--pair")
         wanted = tokenizer.encode_batch([tuple(p.split("\t")) for p in pairs])
@@ -438,7 +584,9 @@ def compare_wordpiece(program, manual, megabytes):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("write")
     commands.add_parser("classes")
@@ -451,7 +599,9 @@ def main():
         write() if arguments.command == "write" else print_classes()
         return 0
     good = compare(arguments.program, arguments.manual, arguments.megabytes)
-    return 0 if compare_wordpiece(os.path.abspath(arguments.program), arguments.manual, arguments.megabytes) and good else 1
+    program = os.path.abspath(arguments.program)
+    good = compare_wordpiece(program, arguments.manual, arguments.megabytes) and good
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

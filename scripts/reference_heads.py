@@ -1,11 +1,14 @@
-"""What transformers' classes for fine-tuning tasks say of tiny models, for tests/trainer/test_reference_heads.c.
+"""References of fine-tuning heads, made with the task classes of transformers; make_reference.py
+calls this module. tests/trainer/test_reference_heads.c reads heads.h5 and heads_lora.h5.
 
-One group a case: the batch as Bireme packs it (no padding), the outputs of the head, the loss, and in `values` all weights
-and all gradients one after the other, in the order of the names in the attribute `names`. Every text goes through the
-model alone, so that no padding has a part in anything; choices of one question, which transformers wants together, are
-padded with a mask. GPT-2's choices have no class of their own there: each goes through GPT2ForSequenceClassification.
+Each case is a group: the batch as Bireme packs it (without padding), the outputs of the head, the
+loss, and in `values` all weights and all gradients, in the order of the attribute `names`. Each
+text runs alone, so that there is no padding. The choices of one question are an exception:
+transformers needs them in one batch, padded with a mask. transformers has no multiple-choice class
+for GPT-2, so each choice runs in GPT2ForSequenceClassification.
 
-heads_lora.h5 has the same of peft's models: adapters beside the frozen body, the head trained in full (modules_to_save).
+heads_lora.h5 has the same for peft models: adapters on a frozen model, and a fully trained head
+(modules_to_save).
 """
 import json
 import pathlib
@@ -18,51 +21,75 @@ import transformers
 
 WIDTH, HEADS, INNER, POSITIONS, VOCABULARY, LABELS = 8, 2, 8, 10, 12, 3
 LENGTHS = (7, 5, 10)
-WORDS = 3  # of a text that have a label
+WORDS = 3  # labelled words of a text
 
 
 def config_of(architecture, labels):
-    sizes = dict(hidden_size=WIDTH, num_hidden_layers=1, num_attention_heads=HEADS, intermediate_size=INNER,
-                 max_position_embeddings=POSITIONS + 2 * (architecture == "roberta"), vocab_size=VOCABULARY,
-                 num_labels=labels)
+    sizes = dict(
+        hidden_size=WIDTH, num_hidden_layers=1, num_attention_heads=HEADS, intermediate_size=INNER,
+        max_position_embeddings=POSITIONS + 2 * (architecture == "roberta"), vocab_size=VOCABULARY,
+        num_labels=labels
+    )
     if architecture in ("bert", "roberta"):
-        sizes.update(hidden_dropout_prob=0, attention_probs_dropout_prob=0, classifier_dropout=0, layer_norm_eps=1e-12,
-                     pad_token_id=1 if architecture == "roberta" else 0,
-                     type_vocab_size=1 if architecture == "roberta" else 2)
-        return (transformers.RobertaConfig if architecture == "roberta" else transformers.BertConfig)(**sizes)
+        sizes.update(
+            hidden_dropout_prob=0, attention_probs_dropout_prob=0, classifier_dropout=0,
+            layer_norm_eps=1e-12, pad_token_id=1 if architecture == "roberta" else 0,
+            type_vocab_size=1 if architecture == "roberta" else 2
+        )
+        return (
+            transformers.RobertaConfig if architecture == "roberta" else transformers.BertConfig
+        )(**sizes)
     if architecture == "llama":
-        return transformers.LlamaConfig(**sizes, num_key_value_heads=1, rms_norm_eps=1e-5, pad_token_id=0)
-    return transformers.GPT2Config(n_embd=WIDTH, n_layer=1, n_head=HEADS, n_inner=INNER, n_positions=POSITIONS,
-                                   vocab_size=VOCABULARY, num_labels=labels, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
-                                   classifier_dropout=0, pad_token_id=0)
+        return transformers.LlamaConfig(
+            **sizes, num_key_value_heads=1, rms_norm_eps=1e-5, pad_token_id=0
+        )
+    return transformers.GPT2Config(
+        n_embd=WIDTH, n_layer=1, n_head=HEADS, n_inner=INNER, n_positions=POSITIONS,
+        vocab_size=VOCABULARY, num_labels=labels, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
+        classifier_dropout=0, pad_token_id=0
+    )
 
 
 def model_of(architecture, kind, labels, seed):
     prefix = dict(bert="Bert", roberta="Roberta", gpt2="GPT2", llama="Llama")[architecture]
-    name = dict(texts="ForSequenceClassification", numbers="ForSequenceClassification", tokens="ForTokenClassification",
-                spans="ForQuestionAnswering", vectors="Model",
-                choices="ForSequenceClassification" if architecture == "gpt2" else "ForMultipleChoice")[kind]
+    name = dict(
+        texts="ForSequenceClassification", numbers="ForSequenceClassification",
+        tokens="ForTokenClassification", spans="ForQuestionAnswering", vectors="Model",
+        choices="ForSequenceClassification" if architecture == "gpt2" else "ForMultipleChoice"
+    )[kind]
     config = config_of(architecture, labels)
     if kind == "numbers":
         config.problem_type = "regression"
     torch.manual_seed(seed)
-    bare = dict(add_pooling_layer=False) if kind == "vectors" and architecture in ("bert", "roberta") else {}
+    bare = dict(add_pooling_layer=False) if kind == "vectors" and architecture in (
+        "bert", "roberta"
+    ) else {}
     model = getattr(transformers, prefix + name)(config, **bare).double().train()
-    with torch.no_grad():  # far from the usual small weights; rounded to float32
+    with torch.no_grad():  # larger than usual, and rounded to float32
         for p in model.parameters():
             p.copy_((p + torch.randn_like(p) * (0.3 if p.dim() == 2 else 0.1)).float().double())
     return model
 
 
-LORA = dict(bert="query, value, attention.output.dense, intermediate.dense, output.dense", roberta="query, value",
-            gpt2="c_attn, c_fc, c_proj", llama="q_proj, v_proj, gate_proj, down_proj")
+LORA = dict(
+    bert="query, value, attention.output.dense, intermediate.dense, output.dense",
+    roberta="query, value", gpt2="c_attn, c_fc, c_proj",
+    llama="q_proj, v_proj, gate_proj, down_proj"
+)
 
 
 def with_adapters(model, architecture, seed):
     import peft
-    heads = [m for m in ("pooler", "classifier", "score", "qa_outputs") if any(n.split(".")[-1] == m for n, _ in model.named_modules())]
-    config = peft.LoraConfig(r=3, lora_alpha=5, use_rslora=architecture == "roberta", modules_to_save=heads or None,
-                             target_modules=LORA[architecture].split(", "), fan_in_fan_out=architecture == "gpt2")
+    heads = [
+        m
+        for m in ("pooler", "classifier", "score", "qa_outputs") if any(
+            n.split(".")[-1] == m for n, _ in model.named_modules()
+        )
+    ]
+    config = peft.LoraConfig(
+        r=3, lora_alpha=5, use_rslora=architecture == "roberta", modules_to_save=heads or None,
+        target_modules=LORA[architecture].split(", "), fan_in_fan_out=architecture == "gpt2"
+    )
     model = peft.get_peft_model(model, config, autocast_adapter_dtype=False).double().train()
     torch.manual_seed(seed)
     with torch.no_grad():
@@ -73,7 +100,7 @@ def with_adapters(model, architecture, seed):
 
 
 def our_name(name, prefix):
-    """As Bireme calls a parameter of a peft model; None: the head as it was."""
+    """Bireme's name of a parameter of a peft model; None: the original head."""
     inner = name.removeprefix("base_model.model.")
     if "original_module" in name:
         return None
@@ -83,7 +110,7 @@ def our_name(name, prefix):
 
 
 def texts_of(kind, generator):
-    """Ids of each text, and where its second segment begins."""
+    """Ids of each text and the start of its second segment."""
     count = 2 * len(LENGTHS) if kind == "vectors" else 2 + 3 if kind == "choices" else len(LENGTHS)
     texts = []
     for i in range(count):
@@ -96,15 +123,15 @@ def segments_of(text):
     return (torch.arange(len(text[0])) >= text[1]).long()
 
 
-def run(model, architecture, text, **more):
+def run_model(model, architecture, text, **more):
     extra = dict(token_type_ids=segments_of(text)[None]) if architecture == "bert" else {}
     return model(input_ids=text[0][None], **extra, **more)
 
 
 def choices(model, architecture, texts, label):
-    """One question: logits [choices] and the loss."""
+    """Logits [choices] and loss of one question."""
     if architecture == "gpt2":
-        logits = torch.cat([run(model, architecture, t).logits[0] for t in texts])
+        logits = torch.cat([run_model(model, architecture, t).logits[0] for t in texts])
         return logits, torch.nn.functional.cross_entropy(logits[None], torch.tensor([label]))
     longest, pad = max(len(t[0]) for t in texts), model.config.pad_token_id
     ids = torch.full((1, len(texts), longest), pad)
@@ -112,13 +139,16 @@ def choices(model, architecture, texts, label):
     for i, t in enumerate(texts):
         ids[0, i, :len(t[0])], there[0, i, :len(t[0])] = t[0], 1
         kinds[0, i, :len(t[0])] = segments_of(t) * (architecture == "bert")
-    out = model(input_ids=ids, attention_mask=there, token_type_ids=kinds, labels=torch.tensor([label]))
+    out = model(
+        input_ids=ids, attention_mask=there, token_type_ids=kinds, labels=torch.tensor([label])
+    )
     return out.logits[0], out.loss
 
 
 def vectors(model, architecture, texts):
-    """Means of the rows, then in-batch negatives as sentence-transformers' MultipleNegativesRankingLoss with scale 20."""
-    rows = [run(model, architecture, t).last_hidden_state[0].mean(0) for t in texts]
+    """Normalized mean vectors of all texts, and the loss of pairs with in-batch negatives: the
+    MultipleNegativesRankingLoss of sentence-transformers with scale 20."""
+    rows = [run_model(model, architecture, t).last_hidden_state[0].mean(0) for t in texts]
     unit = torch.nn.functional.normalize(torch.stack(rows), dim=1)
     scores = 20 * unit[0::2] @ unit[1::2].T
     return list(unit), torch.nn.functional.cross_entropy(scores, torch.arange(len(texts) // 2))
@@ -152,16 +182,16 @@ def write_case(group, architecture, kind, seed, adapters=False):
                 picked = list(range(1, 1 + WORDS))
                 given = torch.full((1, len(t[0])), -100)
                 given[0, picked] = torch.tensor(here)
-                out = run(model, architecture, t, labels=given)
+                out = run_model(model, architecture, t, labels=given)
                 outputs.append(out.logits[0][picked])
             elif kind == "spans":
                 picked = list(range(len(t[0])))
-                out = run(model, architecture, t, start_positions=torch.tensor(here[:1]),
+                out = run_model(model, architecture, t, start_positions=torch.tensor(here[:1]),
                           end_positions=torch.tensor(here[1:]))
                 outputs.append(torch.stack((out.start_logits[0], out.end_logits[0]), 1))
             else:
                 picked = [len(t[0]) - 1 if last else 0]
-                out = run(model, architecture, t, labels=torch.tensor(here))
+                out = run_model(model, architecture, t, labels=torch.tensor(here))
                 outputs.append(out.logits)
             count = WORDS if kind == "tokens" else 1
             losses.append(out.loss * count), counts.append(count)
@@ -171,15 +201,28 @@ def write_case(group, architecture, kind, seed, adapters=False):
     loss = sum(losses) / sum(counts)
     model.zero_grad()
     loss.backward()
-    prefix = dict(bert="bert.", roberta="roberta.", gpt2="transformer.", llama="model.")[architecture] if kind == "vectors" else ""
+    prefix = dict(bert="bert.", roberta="roberta.", gpt2="transformer.", llama="model.")[
+        architecture
+    ] if kind == "vectors" else ""
     named = {our_name(n, prefix): p for n, p in model.named_parameters() if our_name(n, prefix)}
-    group.attrs.update(loss=loss.item(), count=float(sum(counts)))  # few attributes: many would make the file large
-    group.attrs["sizes"] = np.array([1, WIDTH, HEADS, 1 if architecture == "llama" else HEADS, INNER,
-                                     POSITIONS + 2 * (architecture == "roberta"), VOCABULARY, labels, max(LENGTHS)], float)
+    # few attributes, because many would make the file large
+    group.attrs.update(loss=loss.item(), count=float(sum(counts)))
+    group.attrs["sizes"] = np.array(
+        [
+            1, WIDTH, HEADS, 1 if architecture == "llama" else HEADS, INNER,
+            POSITIONS + 2 * (architecture == "roberta"), VOCABULARY, labels, max(LENGTHS)
+        ], float
+    )
     group.attrs["names"] = np.bytes_("\n".join(named) + "\n")
-    group["values"] = np.stack([np.concatenate([f(p).detach().numpy().ravel() for p in named.values()]) for f in
-                                (lambda p: p, lambda p: p.grad if p.requires_grad else torch.zeros_like(p))]).astype(np.float32)
-    group["outputs"] = torch.cat([o.reshape(-1) for o in outputs]).detach().numpy().astype(np.float32)
+    group["values"] = np.stack(
+        [
+            np.concatenate([f(p).detach().numpy().ravel() for p in named.values()])
+            for f in (lambda p: p, lambda p: p.grad if p.requires_grad else torch.zeros_like(p))
+        ]
+    ).astype(np.float32)
+    group["outputs"] = torch.cat(
+        [o.reshape(-1) for o in outputs]
+    ).detach().numpy().astype(np.float32)
     group["ids"] = torch.cat([t[0] for t in texts]).numpy().astype(np.int32)
     group["segments"] = torch.cat([segments_of(t) for t in texts]).numpy().astype(np.int32)
     group["cu_rows"], group["rows"] = starts.astype(np.int32), np.array(list(rows), np.int32)
@@ -190,15 +233,17 @@ def write_case(group, architecture, kind, seed, adapters=False):
 
 
 def write_lora_heads(path):
-    cases = [("bert", "texts"), ("roberta", "texts"), ("gpt2", "texts"), ("llama", "texts"), ("bert", "spans"), ("gpt2", "tokens"),
-             ("bert", "choices"), ("bert", "vectors")]
+    cases = [
+        ("bert", "texts"), ("roberta", "texts"), ("gpt2", "texts"), ("llama", "texts"),
+        ("bert", "spans"), ("gpt2", "tokens"), ("bert", "choices"), ("bert", "vectors")
+    ]
     with h5py.File(path, "w", libver="latest", meta_block_size=256) as f:
         for i, (architecture, kind) in enumerate(cases):
             write_case(f.create_group(f"{architecture}_{kind}"), architecture, kind, 70 + i, True)
 
 
 def write_configs(path, cases):
-    """config.json of each case's class as save_pretrained writes it, for tests/trainer/test_huggingface_tasks.c."""
+    """config.json of each case as save_pretrained writes it, for test_pretrained_tasks.c."""
     configs = {}
     for architecture, kind in cases:
         labels = dict(texts=LABELS, tokens=LABELS, spans=2).get(kind, 1)
@@ -208,12 +253,17 @@ def write_configs(path, cases):
             model.config.label2id = {name: i for i, name in model.config.id2label.items()}
         with tempfile.TemporaryDirectory() as folder:
             model.float().save_pretrained(folder)
-            configs[f"{architecture}_{kind}"] = json.loads((pathlib.Path(folder) / "config.json").read_text())
+            configs[f"{architecture}_{kind}"] = json.loads(
+                (pathlib.Path(folder) / "config.json").read_text()
+            )
     path.write_text(json.dumps(configs, separators=(",", ":")).replace('},"', '},\n"') + "\n")
 
 
 def write_heads(path):
-    cases = [(a, k) for k in ("texts", "numbers", "tokens", "spans", "choices", "vectors") for a in ("bert", "gpt2")]
+    cases = [
+        (a, k) for k in ("texts", "numbers", "tokens", "spans", "choices", "vectors")
+        for a in ("bert", "gpt2")
+    ]
     cases += [("roberta", "texts"), ("roberta", "choices"), ("llama", "texts")]
     write_configs(path.with_name("heads_config.json"), cases)
     with h5py.File(path, "w", libver="latest", meta_block_size=256) as f:

@@ -1,7 +1,8 @@
-"""What TRL's RewardTrainer says of a tiny GPT-2 and Llama, in double precision, for tests/trainer/test_reward.c.
+"""References of reward models, made with TRL's RewardTrainer; make_reference.py calls this module.
 
-One group an architecture: eight pairs (lengths and ids of prompt, chosen and rejected answer), the weights, and a case for
-each center_rewards_coefficient: loss, metrics, gradients.
+reward.h5, for tests/trainer/test_reward.c, has one group for each architecture (a tiny GPT-2 and a
+tiny Llama, in double precision): eight pairs (lengths and ids of prompt, chosen and rejected
+response), the weights, and loss, metrics and gradients for each center_rewards_coefficient.
 """
 import pathlib
 import tempfile
@@ -20,15 +21,19 @@ VOCABULARY, POSITIONS, WIDTH, HEADS, INNER = 37, 24, 8, 2, 32
 def model_of(architecture):
     tokens = dict(bos_token_id=0, eos_token_id=0, pad_token_id=0)
     if architecture == "gpt2":
-        config = transformers.GPT2Config(n_layer=2, n_embd=WIDTH, n_head=HEADS, n_inner=INNER, n_positions=POSITIONS,
-                                         vocab_size=VOCABULARY, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, num_labels=1,
-                                         initializer_range=0.3, **tokens)
+        config = transformers.GPT2Config(
+            n_layer=2, n_embd=WIDTH, n_head=HEADS, n_inner=INNER, n_positions=POSITIONS,
+            vocab_size=VOCABULARY, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, num_labels=1,
+            initializer_range=0.3, **tokens
+        )
         model = transformers.GPT2ForSequenceClassification(config)
     else:
-        config = transformers.LlamaConfig(num_hidden_layers=2, hidden_size=WIDTH, num_attention_heads=HEADS,
-                                          num_key_value_heads=1, intermediate_size=INNER, vocab_size=VOCABULARY,
-                                          max_position_embeddings=POSITIONS, rms_norm_eps=1e-5, num_labels=1,
-                                          initializer_range=0.3, **tokens)
+        config = transformers.LlamaConfig(
+            num_hidden_layers=2, hidden_size=WIDTH, num_attention_heads=HEADS,
+            num_key_value_heads=1, intermediate_size=INNER, vocab_size=VOCABULARY,
+            max_position_embeddings=POSITIONS, rms_norm_eps=1e-5, num_labels=1,
+            initializer_range=0.3, **tokens
+        )
         model = transformers.LlamaForSequenceClassification(config)
     model = model.double()
     with torch.no_grad():
@@ -41,10 +46,14 @@ def write_architecture(group, architecture, tokenizer):
     model = model_of(architecture)
     rows = [[torch.randint(1, VOCABULARY, (n,)).tolist() for n in each] for each in LENGTHS]
     with tempfile.TemporaryDirectory() as folder:
-        config = trl.RewardConfig(output_dir=folder, report_to=[], use_cpu=True, bf16=False, max_length=None,
-                                  gradient_checkpointing=False, per_device_train_batch_size=len(rows))
-        trainer = trl.RewardTrainer(model=model, args=config, processing_class=tokenizer,
-                                    train_dataset=datasets.Dataset.from_list([dict(chosen="a b", rejected="a c")]))
+        config = trl.RewardConfig(
+            output_dir=folder, report_to=[], use_cpu=True, bf16=False, max_length=None,
+            gradient_checkpointing=False, per_device_train_batch_size=len(rows)
+        )
+        trainer = trl.RewardTrainer(
+            model=model, args=config, processing_class=tokenizer,
+            train_dataset=datasets.Dataset.from_list([dict(chosen="a b", rejected="a c")])
+        )
     trainer.data_collator.pad_token_id = model.config.pad_token_id = 0
     batch = trainer.data_collator([dict(chosen_ids=p + c, rejected_ids=p + r) for p, c, r in rows])
     group["lengths"] = np.array(LENGTHS, np.int32)
@@ -70,11 +79,14 @@ def write_reward(path):
     torch.manual_seed(13)
     root = pathlib.Path(__file__).resolve().parent.parent
     tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_file=str(root / "tests/reference/tokenizer/gpt2/tokenizer.json"), eos_token="<|endoftext|>",
-        pad_token="<|endoftext|>")
+        tokenizer_file=str(root / "tests/reference/tokenizer/gpt2/tokenizer.json"),
+        eos_token="<|endoftext|>", pad_token="<|endoftext|>"
+    )
     with h5py.File(path, "w") as f:
-        f.attrs.update(layers=2.0, width=float(WIDTH), heads=float(HEADS), inner=float(INNER), positions=float(POSITIONS),
-                       vocabulary=float(VOCABULARY), pairs=float(len(LENGTHS)))
+        f.attrs.update(
+            layers=2.0, width=float(WIDTH), heads=float(HEADS), inner=float(INNER),
+            positions=float(POSITIONS), vocabulary=float(VOCABULARY), pairs=float(len(LENGTHS))
+        )
         for architecture in ("gpt2", "llama"):
             write_architecture(f.create_group(architecture), architecture, tokenizer)
     print(path)

@@ -1,4 +1,6 @@
-"""What the makers of reference files share: the attributes and inputs of a run, its steps, and exact rotary angles."""
+"""Functions for the reference files of training steps: their attributes, inputs and steps, and a
+tiny Llama with rotary angles in double precision. make_reference.py calls this module.
+"""
 import h5py
 import numpy as np
 import torch
@@ -10,13 +12,18 @@ DECAY, CLIP = 0.1, 1.0
 
 
 def tiny_llama():
-    """LlamaForCausalLM: grouped heads, an output matrix of its own, angles that are exact instead of single precision's."""
+    """LlamaForCausalLM with grouped heads, an untied output matrix and rotary angles in float64."""
     import transformers
     settings = dict(heads=4, kv_heads=2, inner=40, gelu_tanh=0, tied=0, rope_theta=300.0)
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
-        num_hidden_layers=LAYERS, hidden_size=WIDTH, num_attention_heads=4, num_key_value_heads=2, intermediate_size=40,
-        max_position_embeddings=POSITIONS, vocab_size=VOCABULARY, rms_norm_eps=1e-5, tie_word_embeddings=False,
-        rope_parameters={"rope_type": "default", "rope_theta": settings["rope_theta"]}, attn_implementation="eager"))
+    model = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            num_hidden_layers=LAYERS, hidden_size=WIDTH, num_attention_heads=4,
+            num_key_value_heads=2, intermediate_size=40, max_position_embeddings=POSITIONS,
+            vocab_size=VOCABULARY, rms_norm_eps=1e-5, tie_word_embeddings=False,
+            rope_parameters={"rope_type": "default", "rope_theta": settings["rope_theta"]},
+            attn_implementation="eager"
+        )
+    )
     inverse = settings["rope_theta"] ** (-torch.arange(0, 6, 2, dtype=torch.float64) / 6)
 
     def angles(x, position_ids):
@@ -28,23 +35,30 @@ def tiny_llama():
 
 
 def logits_of(model):
-    """A model of transformers as write_steps wants it."""
+    """A function from ids to logits for write_steps, of a transformers model."""
     return lambda ids: model(ids, use_cache=False).logits
 
 
 def plain_rows():
-    """Rows without documents: each token's position, whether its prediction is ignored, and where pieces begin."""
-    return dict(positions=torch.arange(TOKENS).repeat(BATCH, 1), ignored=torch.zeros(BATCH, TOKENS, dtype=torch.bool),
-                starts=[b * TOKENS for b in range(BATCH)])
+    """Batch without documents: position of each token, ignored predictions, starts of segments."""
+    return dict(
+        positions=torch.arange(TOKENS).repeat(BATCH, 1),
+        ignored=torch.zeros(BATCH, TOKENS, dtype=torch.bool),
+        starts=[b * TOKENS for b in range(BATCH)]
+    )
 
 
 def write_steps(path, forward, settings, frozen, trained, tokens, optimizer, rows=None):
-    """The first logits and gradients of a model, forward(ids) -> logits, and STEPS steps with clipping by the global norm."""
+    """Write the first logits and gradients of a model, forward(ids) -> logits, and STEPS steps with
+    clipping by the global norm."""
     rows = rows or plain_rows()
     with h5py.File(path, "w") as f:
-        f.attrs.update(settings, layers=LAYERS, width=WIDTH, positions=POSITIONS, vocabulary=VOCABULARY, batch=BATCH,
-                       tokens=TOKENS, steps=STEPS, learning_rate=ADAMW["lr"], beta1=ADAMW["betas"][0],
-                       beta2=ADAMW["betas"][1], epsilon=ADAMW["eps"], weight_decay=DECAY, max_grad_norm=CLIP)
+        f.attrs.update(
+            settings, layers=LAYERS, width=WIDTH, positions=POSITIONS, vocabulary=VOCABULARY,
+            batch=BATCH, tokens=TOKENS, steps=STEPS, learning_rate=ADAMW["lr"],
+            beta1=ADAMW["betas"][0], beta2=ADAMW["betas"][1], epsilon=ADAMW["eps"],
+            weight_decay=DECAY, max_grad_norm=CLIP
+        )
         f["ids"] = tokens.numpy().astype(np.int32)
         for name, values in rows.items():
             f[name] = np.array(values, np.int32)
@@ -54,7 +68,9 @@ def write_steps(path, forward, settings, frozen, trained, tokens, optimizer, row
         for step in range(STEPS):
             logits = forward(tokens[step, :, :-1])
             targets = tokens[step, :, 1:].masked_fill(rows["ignored"], -100)
-            loss = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY), targets.reshape(-1))
+            loss = torch.nn.functional.cross_entropy(
+                logits.reshape(-1, VOCABULARY), targets.reshape(-1)
+            )
             optimizer.zero_grad()
             loss.backward()
             if step == 0:

@@ -1,7 +1,7 @@
 /* Test of the emulator: it must detect every planted bug (planted.h), and report no error in
- * kernels without a bug. Each run is a child process. It succeeds, finds a wrong result, or is ended by the
- * emulator or a sanitizer. A bug counts as detected if the run fails in at least one schedule; with
- * the thread sanitizer, in the first schedule. */
+ * kernels without a bug. Each run is a child process. It succeeds, finds a wrong result, or is
+ * ended by the emulator or a sanitizer. A bug counts as detected if the run fails in at least one
+ * schedule; with the thread sanitizer, in the first schedule. */
 #include <cstdio>
 #include <cstdlib>
 #include <sys/wait.h>

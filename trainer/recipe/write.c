@@ -158,31 +158,54 @@ static void write_setting(const struct setting *setting, FILE *file)
             setting->null != NULL ? ")" : "");
 }
 
+/* write_paragraph - write a text in lines of at most 100 columns. */
+static void write_paragraph(const char *text, FILE *file)
+{
+    const int columns = 100;
+    int column = 0;
+    while (*text != '\0') {
+        int length = (int)strcspn(text, " ");
+        bool fits = column > 0 && column + 1 + length <= columns;
+        fprintf(file, "%s%.*s", fits ? " " : column > 0 ? "\n" : "", length, text);
+        column = fits ? column + 1 + length : length;
+        text += length;
+        text += strspn(text, " ");
+    }
+    fprintf(file, "\n\n");
+}
+
+static void write_introduction(FILE *file)
+{
+    fprintf(file, "# Recipes\n\n"
+                  "A recipe is one YAML file that describes one job:\n\n"
+                  "    bireme train recipes/NAME.yaml [section.key=value ...]\n\n");
+    write_paragraph("Settings on the command line override those of the file; if a key is given "
+                    "more than once there, the last value applies. The program checks all settings "
+                    "before any work begins. An unknown or repeated key, a wrong type, a value out "
+                    "of range or two conflicting settings end it with exit code 78. The message "
+                    "contains file, line, column, key and reason. The run folder stores the "
+                    "resolved recipe, which lists every key and can be used as a recipe.",
+                    file);
+    write_paragraph("Numbers are decimal. Integers have no exponent (`1000`, not `1e3`); other "
+                    "numbers may have one (`6.0e-4`). YAML anchors, aliases, tags and multiple "
+                    "documents are not accepted.",
+                    file);
+    write_paragraph("A setting marked * may change when a run is resumed. Any other change ends it "
+                    "with exit code 80.",
+                    file);
+    fprintf(file, "This file is generated from the settings table: `bireme plan --document-keys "
+                  ">recipes/README.md`.\n");
+}
+
 void recipe_document(FILE *file)
 {
-    fprintf(file,
-            "# Recipes\n\n"
-            "A recipe is one YAML file that describes one job:\n\n"
-            "    bireme train recipes/NAME.yaml [section.key=value ...]\n\n"
-            "Settings on the command line override those of the file; if a key is given more than "
-            "once there, the last value applies.\nThe program checks all settings before any work "
-            "begins. An unknown or repeated key, a wrong type, a value out of range or\ntwo "
-            "conflicting settings end it with exit code 78 and a message that contains file, line, "
-            "column, key and reason. The run\nfolder stores the resolved recipe, which lists every "
-            "key and can be used as a recipe.\n\n"
-            "Numbers are decimal. Integers have no exponent (`1000`, not `1e3`); other numbers may "
-            "have one (`6.0e-4`). YAML anchors,\naliases, tags and multiple documents are not "
-            "accepted.\n\n"
-            "A setting marked * may change when a run is resumed. Any other change ends the resume "
-            "with exit code 80.\n\n"
-            "This file is generated from the settings table: `bireme plan --document-keys "
-            ">recipes/README.md`.\n");
+    write_introduction(file);
     for (int s = 0; s < recipe_section_count; s++) {
         const char *section = recipe_sections[s].name;
         bool top = section[0] == '\0';
         fprintf(file, "\n## %s%s%s\n\n", top ? "Top level" : "`", section, top ? "" : "`");
         if (!top) {
-            fprintf(file, "%s\n\n", recipe_sections[s].description);
+            write_paragraph(recipe_sections[s].description, file);
         }
         fprintf(file, "| key | type | default | description |\n|---|---|---|---|\n");
         for (int i = 0; i < recipe_table_count; i++) {

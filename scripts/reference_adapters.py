@@ -98,15 +98,14 @@ def write_adapter_folders(folder):
             ids = torch.randint(5, 19, (len(lengths), longest))
             there = torch.arange(longest)[None, :] < torch.tensor(lengths)[:, None]
             ids[~there] = 1
-            kinds = dict(
-                token_type_ids=(torch.arange(longest)[None, :] >= 2).long() * there
-            ) if base == "bert" else {}
+            kinds = {}
+            if base == "bert":
+                kinds["token_type_ids"] = (torch.arange(longest)[None, :] >= 2).long() * there
             with torch.no_grad():
                 model = model.double().eval()
                 out = model(ids, attention_mask=there.long(), output_hidden_states=True, **kinds)
-            f[name + "/lengths"], f[name + "/ids"] = np.array(
-                lengths, np.int32
-            ), ids[there].numpy().astype(np.int32)
+            f[name + "/lengths"] = np.array(lengths, np.int32)
+            f[name + "/ids"] = ids[there].numpy().astype(np.int32)
             f[name + "/hidden"] = out.hidden_states[-1][there].numpy()
             if more:
                 f[name + "/outputs"] = out.logits.numpy()

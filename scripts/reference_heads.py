@@ -99,7 +99,7 @@ def with_adapters(model, architecture, seed):
     return model
 
 
-def our_name(name, prefix):
+def get_bireme_name(name, prefix):
     """Bireme's name of a parameter of a peft model; None: the original head."""
     inner = name.removeprefix("base_model.model.")
     if "original_module" in name:
@@ -128,7 +128,7 @@ def run_model(model, architecture, text, **more):
     return model(input_ids=text[0][None], **extra, **more)
 
 
-def choices(model, architecture, texts, label):
+def run_choices(model, architecture, texts, label):
     """Logits [choices] and loss of one question."""
     if architecture == "gpt2":
         logits = torch.cat([run_model(model, architecture, t).logits[0] for t in texts])
@@ -145,7 +145,7 @@ def choices(model, architecture, texts, label):
     return out.logits[0], out.loss
 
 
-def vectors(model, architecture, texts):
+def run_vectors(model, architecture, texts):
     """Normalized mean vectors of all texts, and the loss of pairs with in-batch negatives: the
     MultipleNegativesRankingLoss of sentence-transformers with scale 20."""
     rows = [run_model(model, architecture, t).last_hidden_state[0].mean(0) for t in texts]
@@ -165,12 +165,12 @@ def write_case(group, architecture, kind, seed, adapters=False):
     starts = np.cumsum([0] + [len(t[0]) for t in texts])
     rows, answers, outputs, losses, counts, per = [], [], [], [], [], [0]
     if kind == "vectors":
-        outputs, loss = vectors(model, architecture, texts)
+        outputs, loss = run_vectors(model, architecture, texts)
         losses, counts = [loss * (len(texts) // 2)], [len(texts) // 2]
         rows, per = range(starts[-1]), starts[0::2].tolist()
     elif kind == "choices":
         for first, end, label in ((0, 2, 1), (2, 5, 0)):
-            logits, loss = choices(model, architecture, texts[first:end], label)
+            logits, loss = run_choices(model, architecture, texts[first:end], label)
             outputs.append(logits[:, None])
             losses.append(loss), counts.append(1), answers.append(label), per.append(end)
             rows += [starts[i + 1] - 1 if last else starts[i] for i in range(first, end)]
@@ -186,8 +186,10 @@ def write_case(group, architecture, kind, seed, adapters=False):
                 outputs.append(out.logits[0][picked])
             elif kind == "spans":
                 picked = list(range(len(t[0])))
-                out = run_model(model, architecture, t, start_positions=torch.tensor(here[:1]),
-                          end_positions=torch.tensor(here[1:]))
+                out = run_model(
+                    model, architecture, t, start_positions=torch.tensor(here[:1]),
+                    end_positions=torch.tensor(here[1:])
+                )
                 outputs.append(torch.stack((out.start_logits[0], out.end_logits[0]), 1))
             else:
                 picked = [len(t[0]) - 1 if last else 0]
@@ -201,10 +203,10 @@ def write_case(group, architecture, kind, seed, adapters=False):
     loss = sum(losses) / sum(counts)
     model.zero_grad()
     loss.backward()
-    prefix = dict(bert="bert.", roberta="roberta.", gpt2="transformer.", llama="model.")[
-        architecture
-    ] if kind == "vectors" else ""
-    named = {our_name(n, prefix): p for n, p in model.named_parameters() if our_name(n, prefix)}
+    prefixes = dict(bert="bert.", roberta="roberta.", gpt2="transformer.", llama="model.")
+    prefix = prefixes[architecture] if kind == "vectors" else ""
+    named = {get_bireme_name(n, prefix): p for n, p in model.named_parameters()}
+    named.pop(None, None)
     # few attributes, because many would make the file large
     group.attrs.update(loss=loss.item(), count=float(sum(counts)))
     group.attrs["sizes"] = np.array(

@@ -245,7 +245,7 @@ def write_lora_heads(path):
 
 
 def write_configs(path, cases):
-    """config.json of each case as save_pretrained writes it, for test_pretrained_tasks.c."""
+    """config.json of each case as save_pretrained writes it, for test_huggingface_tasks.c."""
     configs = {}
     for architecture, kind in cases:
         labels = dict(texts=LABELS, tokens=LABELS, spans=2).get(kind, 1)

@@ -20,25 +20,25 @@ forge() {
 }
 
 check_manifest() {
-    run 0 train recipe.yaml checkpoint.every=0
+    run_bireme 0 train recipe.yaml checkpoint.every=0
     cp -r run/final honest
     forge honest ''
-    run 0 checkpoint verify honest
+    run_bireme 0 checkpoint verify honest
     for name in ../PWNED model/x xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx 9model; do
         rm -rf forged output
         cp -r run/final forged
         forge forged "s|\"family\": \"model\"|\"family\": \"$name\"|"
-        run 80 checkpoint reshard forged --output output --ranks 1
-        one_line 80 'invalid tensor family'
+        run_bireme 80 checkpoint reshard forged --output output --ranks 1
+        expect_error 'invalid tensor family'
         [ ! -e output ] || fail 'a folder was written'
         [ "$(find . -name '*PWNED*' -o -name 'tmp-*' | wc -l)" = 0 ] || fail 'a file was written'
     done
     for name in ../../../name ../x /x 'a/b/c'; do
         rm -rf forged
         cp -r run/final forged
-        forge forged "0,/\"name\": \"transformer[^\"]*\"/s|\"name\": \"transformer[^\"]*\"|\"name\": \"$name\"|"
-        run 80 checkpoint reshard forged --output output --ranks 1
-        one_line 80 'invalid tensor name'
+        forge forged "0,/\"name\": \"transf/s|\"name\": \"transf[^\"]*\"|\"name\": \"$name\"|"
+        run_bireme 80 checkpoint reshard forged --output output --ranks 1
+        expect_error 'invalid tensor name'
     done
 }
 
@@ -50,35 +50,35 @@ check_run_folder() {
         mkdir run
         echo precious >precious
         ln -s ../precious "run/$name"
-        run 73 train recipe.yaml
-        one_line 73 "$name is a symbolic link"
+        run_bireme 73 train recipe.yaml
+        expect_error "$name is a symbolic link"
         [ "$(cat precious)" = precious ] || fail "a run wrote through the link $name"
         rm "run/$name"
         mkfifo "run/$name"
-        run 73 train recipe.yaml
-        one_line 73 "$name is not a regular file"
+        run_bireme 73 train recipe.yaml
+        expect_error "$name is not a regular file"
     done
     rm -rf run
     mkdir run
     ln -s ../precious run/recipe.yaml.tmp
-    run 0 train recipe.yaml
+    run_bireme 0 train recipe.yaml
     [ "$(cat precious)" = precious ] || fail 'a run wrote through the link recipe.yaml.tmp'
     rm run/metrics.jsonl
     mkfifo run/metrics.jsonl
-    run 0 inspect run
+    run_bireme 0 inspect run
 }
 
 check_lines() {
-    run 0 train recipe.yaml checkpoint.every=0
+    run_bireme 0 train recipe.yaml checkpoint.every=0
     { printf 'the work\n' && head -c 67108865 /dev/zero | tr '\0' x && printf '\nlast\n'; } >long
-    run 65 score --checkpoint run long
-    one_line 65 'long:2: the line has more than 64 MiB'
-    run 65 tokenizer encode --tokenizer tokenizer /dev/zero
-    one_line 65 'the line has more than 64 MiB'
-    run 65 score --checkpoint run /dev/zero
-    one_line 65 '/dev/zero:1: the line has more than 64 MiB'
-    run 65 prepare --objective sft --tokenizer tokenizer --input /dev/zero --output rows
-    one_line 65 'longer than 64 MiB'
+    run_bireme 65 score --checkpoint run long
+    expect_error 'long:2: the line has more than 64 MiB'
+    run_bireme 65 tokenizer encode --tokenizer tokenizer /dev/zero
+    expect_error 'the line has more than 64 MiB'
+    run_bireme 65 score --checkpoint run /dev/zero
+    expect_error '/dev/zero:1: the line has more than 64 MiB'
+    run_bireme 65 prepare --objective sft --tokenizer tokenizer --input /dev/zero --output rows
+    expect_error 'longer than 64 MiB'
     # A line that fits the limit but not the memory is an error and not the end of the input.
     { printf 'the work\n' && head -c 60000000 /dev/zero && printf '\nlast\n'; } >large
     if [ -z "${ASAN_OPTIONS:-}${TSAN_OPTIONS:-}" ]; then
@@ -88,7 +88,7 @@ check_lines() {
             "$program" score --checkpoint run large >out 2>stderr
         )
         code=$?
-        [ "$code" = 70 ] || [ "$code" = 65 ] || fail "a line that memory cannot hold ended with $code"
+        [ "$code" = 70 ] || [ "$code" = 65 ] || fail "a line larger than memory ended with $code"
         grep -q '^E-' stderr || fail 'a line that memory cannot hold is not reported'
     fi
 }
@@ -96,9 +96,9 @@ check_lines() {
 check_output() {
     local escape
     escape=$(printf '\033]0;title\a')
-    run 66 inspect "missing$escape"
+    run_bireme 66 inspect "missing$escape"
     ! grep -q "$(printf '\033')" stderr || fail 'an escape sequence was printed'
-    run 0 train recipe.yaml checkpoint.every=0
+    run_bireme 0 train recipe.yaml checkpoint.every=0
     # A closed descriptor is not taken by a file that the run opens.
     "$program" train recipe.yaml checkpoint.every=0 run_dir=quiet 2>&- ||
         fail "train without standard error ended with $?"
@@ -108,7 +108,7 @@ check_output() {
     "$program" score --checkpoint run short >&- 2>stderr
     [ $? = 74 ] || fail 'a closed standard output is not an error'
     # The number of threads of a foreign checkpoint is limited to the cores.
-    run 0 train recipe.yaml checkpoint.every=0 run_dir=wide parallel.threads=64
+    run_bireme 0 train recipe.yaml checkpoint.every=0 run_dir=wide parallel.threads=64
     mkfifo input
     OMP_NUM_THREADS='' "$program" score --checkpoint wide input >out 2>stderr &
     exec 9>input

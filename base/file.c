@@ -102,8 +102,12 @@ status file_write(const char *path, const void *data, size_t bytes)
     char temporary[FILE_PATH_BYTES];
     int used = snprintf(temporary, sizeof temporary, "%s.tmp", path);
     REQUIRE(used >= 0 && used < FILE_PATH_BYTES, STATUS_USAGE, "path too long: %s", path);
-    (void)unlink(temporary); /* left by a killed job; a symbolic link is not followed */
-    int file = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    const int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
+    int file = open(temporary, flags, 0666);
+    if (file < 0 && errno == EEXIST &&
+        unlink(temporary) == 0) { /* left by a killed job, or a link */
+        file = open(temporary, flags, 0666);
+    }
     REQUIRE(file >= 0, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
             "cannot create %s: %s", temporary, strerror(errno));
     status result = write_all(file, path, data, bytes);
@@ -149,11 +153,12 @@ status file_open_output(const char *path, int flags, int *out)
     REQUIRE(*out >= 0, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE), "cannot open %s: %s",
             path, strerror(errno));
     bool regular = fstat(*out, &about) == 0 && S_ISREG(about.st_mode);
-    if (!regular || ((flags & O_TRUNC) != 0 && ftruncate(*out, 0) != 0)) {
+    bool accepted = regular || S_ISCHR(about.st_mode);
+    if (!accepted || (regular && (flags & O_TRUNC) != 0 && ftruncate(*out, 0) != 0)) {
         int error = errno;
         close(*out);
         *out = -1;
-        REQUIRE(regular, STATUS_CREATE, "%s is not a regular file; remove it", path);
+        REQUIRE(accepted, STATUS_CREATE, "%s is not a regular file; remove it", path);
         RAISE(STATUS_CREATE, "cannot truncate %s: %s", path, strerror(error));
     }
     return STATUS_OK;

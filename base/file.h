@@ -35,8 +35,8 @@ status file_write(const char *path, const void *data, size_t bytes);
 status file_append(int file, const char *path, int64_t *end_bytes, const void *data, size_t bytes);
 
 /* file_open_output - open a file for writing and create it if it is missing. `flags` are further
- * flags of open(2), such as O_APPEND. The folder can come from a foreign source, so symbolic links,
- * pipes and devices are refused.
+ * flags of open(2), such as O_APPEND. The folder can come from a foreign source, so symbolic links
+ * and pipes are refused.
  *
  * Memory    the caller closes *out
  * Errors    STATUS_CREATE, STATUS_PERMISSION */

@@ -26,7 +26,9 @@ for case in '4 no' '1024 no' '3000 no' '40960 yes' '65536 yes'; do
         echo 'skipped: mounting is not permitted'
         exit 77
     }
-    timeout 100 mpirun --oversubscribe -np 2 "$program" >out 2>stderr
+    little=()
+    [ "$fits" = yes ] || little=(-x BIREME_TEST_LITTLE_SHARED_MEMORY=1)
+    timeout 100 mpirun "${little[@]}" --oversubscribe -np 2 "$program" >out 2>stderr
     code=$?
     [ "$code" = 0 ] || {
         echo "$kib KiB of /dev/shm: exit code $code" >&2
@@ -45,7 +47,8 @@ done
 # A segment of an ended job is named.
 mount -t tmpfs -o size=3000k,mode=1777 none /dev/shm
 head -c 1000000 /dev/zero >/dev/shm/vader_segment.host.0.1.0
-timeout 100 mpirun --oversubscribe -np 2 "$program" >out 2>stderr
+timeout 100 mpirun -x BIREME_TEST_LITTLE_SHARED_MEMORY=1 --oversubscribe -np 2 "$program" \
+    >out 2>stderr
 grep -q 'files of ended MPI jobs use .*/dev/shm/vader_segment.host.0.1.0' stderr || {
     echo 'the file of an ended job is not named' >&2
     cat stderr >&2

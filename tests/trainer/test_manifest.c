@@ -24,12 +24,14 @@ static void test_names(void)
 {
     static const char *const bad_sets[] = {
         "", "../x", "a/b", "A", "9x", ".", "model ", "abcdefghijabcdefghijabcdefghijab"};
-    static const char *const bad_paths[] = {"",     "/",     "/x", "x/",   "../x", "a/../b",
-                                            "a//b", "a/b/c", ".x", "a/.b", "a b",  "a\nb"};
+    static const char *const bad_paths[] = {"",     "/",      "/x",   "x/",
+                                            "../x", "a/../b", "a//b", "a/b/c/d/e/f/g/h/i",
+                                            ".x",   "a/.b",   "a b",  "a\nb"};
     struct manifest m = {0};
     CHECK_OK(add_shard("model", "wte.weight", "wte.weight"));
     CHECK_OK(add_shard("optimizer", "exp_avg/wte.weight", "exp_avg/wte.weight@1"));
-    CHECK_OK(add_shard("abcdefghijabcdefghijabcdefghija", "x", "x"));
+    CHECK_OK(add_shard("abcdefghijabcdefghijabcdefghija", "x", "a/b/c"));
+    CHECK_FAILS(manifest_add_file(&m, "a/b/c", 1, digest), STATUS_INTERNAL, "invalid file name");
     for (size_t i = 0; i < sizeof bad_sets / sizeof *bad_sets; i++) {
         CHECK_FAILS(add_shard(bad_sets[i], "x", "x"), STATUS_INTERNAL, "invalid tensor family");
     }

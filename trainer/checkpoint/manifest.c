@@ -10,6 +10,7 @@
 /* The text ends with this tail, which contains the digest of all bytes before the tail. */
 #define TAIL_START ",\n \"sha256\": \""
 #define TAIL_END "\"\n}\n"
+enum { FILE_SLASHES = 1, GROUP_SLASHES = 7 };
 enum { SET_NAME_MAX = 31, TENSOR_KEY_BYTES = SET_NAME_MAX + 1 + MANIFEST_NAME_BYTES };
 enum { TAIL_BYTES = sizeof TAIL_START - 1 + HASH_TEXT_BYTES - 1 + sizeof TAIL_END - 1 };
 
@@ -49,8 +50,8 @@ static bool is_set_name(const char *name)
 }
 
 /* Returns whether a path lies inside its folder or HDF5 file: letters, digits and "._-@", at most
- * one '/', no component that is empty or begins with a dot. */
-static bool is_safe_path(const char *path)
+ * max_slashes '/', no component that is empty or begins with a dot. */
+static bool is_safe_path(const char *path, int max_slashes)
 {
     int slashes = 0;
     for (const char *c = path; *c != '\0'; c++) {
@@ -63,7 +64,8 @@ static bool is_safe_path(const char *path)
         }
     }
     size_t length = strlen(path);
-    return length > 0 && length < MANIFEST_NAME_BYTES && path[length - 1] != '/' && slashes <= 1;
+    return length > 0 && length < MANIFEST_NAME_BYTES && path[length - 1] != '/' &&
+           slashes <= max_slashes;
 }
 
 /* ---- building ---- */
@@ -105,7 +107,7 @@ static void format_tensor_key(char key[TENSOR_KEY_BYTES], const char *set, const
 
 status manifest_add_file(struct manifest *m, const char *name, int64_t bytes, const char *sha256)
 {
-    REQUIRE(is_safe_path(name), STATUS_INTERNAL, "invalid file name '%.300s'", name);
+    REQUIRE(is_safe_path(name, FILE_SLASHES), STATUS_INTERNAL, "invalid file name '%.300s'", name);
     REQUIRE(grow_array((void **)&m->files, m->file_count, sizeof *m->files) &&
                 add_to_index(&m->file_index, name, m->file_count),
             STATUS_INTERNAL, "out of memory for a manifest of %d files", m->file_count);
@@ -125,9 +127,12 @@ const struct manifest_tensor *manifest_find_tensor(const struct manifest *m, con
     return i < 0 ? NULL : &m->tensors[i];
 }
 
-static status add_tensor(struct manifest *m, const char *set, const char *name, int dimensions,
-                         const int64_t *shape, struct manifest_tensor **out)
+status manifest_add_tensor(struct manifest *m, const char *set, const char *name, int dimensions,
+                           const int64_t *shape)
 {
+    REQUIRE(is_set_name(set), STATUS_INTERNAL, "invalid tensor family '%.100s'", set);
+    REQUIRE(is_safe_path(name, GROUP_SLASHES), STATUS_INTERNAL, "invalid tensor name '%.300s'",
+            name);
     REQUIRE(grow_array((void **)&m->tensors, m->tensor_count, sizeof *m->tensors), STATUS_INTERNAL,
             "out of memory for a manifest of %d tensors", m->tensor_count);
     struct manifest_tensor *t = &m->tensors[m->tensor_count];
@@ -141,7 +146,6 @@ static status add_tensor(struct manifest *m, const char *set, const char *name, 
     REQUIRE(t->set != NULL && t->name != NULL &&
                 add_to_index(&m->tensor_index, key, m->tensor_count - 1),
             STATUS_INTERNAL, "out of memory for %s", name);
-    *out = t;
     return STATUS_OK;
 }
 
@@ -156,14 +160,16 @@ status manifest_add_shard(struct manifest *m, const char *set, const char *name,
                           const int64_t *offset, const int64_t *shape)
 {
     REQUIRE(is_set_name(set), STATUS_INTERNAL, "invalid tensor family '%.100s'", set);
-    REQUIRE(is_safe_path(name), STATUS_INTERNAL, "invalid tensor name '%.300s'", name);
-    REQUIRE(is_safe_path(dataset), STATUS_INTERNAL, "%s: invalid dataset name '%.300s'", name,
-            dataset);
+    REQUIRE(is_safe_path(name, GROUP_SLASHES), STATUS_INTERNAL, "invalid tensor name '%.300s'",
+            name);
+    REQUIRE(is_safe_path(dataset, GROUP_SLASHES), STATUS_INTERNAL,
+            "%s: invalid dataset name '%.300s'", name, dataset);
     int index = find_in_index(m->file_index, file);
     REQUIRE(index >= 0, STATUS_INTERNAL, "%s: the file %s is not in the manifest", name, file);
     struct manifest_tensor *t = (struct manifest_tensor *)manifest_find_tensor(m, set, name);
     if (t == NULL) {
-        TRY(add_tensor(m, set, name, dimensions, global_shape, &t));
+        TRY(manifest_add_tensor(m, set, name, dimensions, global_shape));
+        t = &m->tensors[m->tensor_count - 1];
     }
     REQUIRE(has_shape(t, dimensions, global_shape), STATUS_INTERNAL,
             "%s: the shards of %s have different global shapes", file, name);
@@ -417,7 +423,7 @@ static bool parse_files(struct manifest *m, json_t *array, char *reason)
                         "sha256", &sha256) != 0) {
             return report_fault(reason, "file %zu has no name, bytes or sha256", i);
         }
-        if (!is_safe_path(name) || bytes < 0 || !is_digest(sha256)) {
+        if (!is_safe_path(name, FILE_SLASHES) || bytes < 0 || !is_digest(sha256)) {
             return report_fault(reason, "file %zu has an invalid name, size or digest", i);
         }
         if (find_in_index(m->file_index, name) >= 0) {

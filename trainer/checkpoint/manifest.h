@@ -6,9 +6,9 @@
  * of all bytes before that field, which detects a truncated or edited manifest.
  *
  * A manifest can come from a foreign source. manifest_parse, manifest_add_file and
- * manifest_add_shard check each value before its use. Names of files and datasets have at most one
- * '/' and no component that begins with a dot. The name of a tensor set is [a-z_][a-z0-9_]{0,30}.
- * Counts and products are bounded. */
+ * manifest_add_shard check each value before its use. The name of a file has at most one '/', that
+ * of a tensor or a dataset at most seven, and no component begins with a dot. The name of a tensor
+ * set is [a-z_][a-z0-9_]{0,30}. Counts and products are bounded. */
 #pragma once
 
 #include <stdbool.h>
@@ -67,6 +67,13 @@ void manifest_destroy(struct manifest *m);
  *
  * Errors    STATUS_INTERNAL out of memory, or the name is invalid */
 status manifest_add_file(struct manifest *m, const char *name, int64_t bytes, const char *sha256);
+
+/* manifest_add_tensor - add a tensor without shards. manifest_add_shard adds missing tensors too.
+ *
+ * Shapes    shape [dimensions]
+ * Errors    STATUS_INTERNAL out of memory, or a name is invalid */
+status manifest_add_tensor(struct manifest *m, const char *set, const char *name, int dimensions,
+                           const int64_t *shape);
 
 /* manifest_add_shard - add a shard of a tensor; adds the tensor with its first shard.
  *

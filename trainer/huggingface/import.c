@@ -397,18 +397,13 @@ static status read_block(void *context, const struct manifest_tensor *tensor,
 
 static status list_tensors(struct huggingface_import_job *job)
 {
-    static char state_dict[] = "model";
-    struct manifest *m = &job->manifest;
     REQUIRE(job->count > 0, STATUS_INTERNAL, "%d tensors", job->count);
-    m->tensors = calloc((size_t)job->count, sizeof *m->tensors);
-    REQUIRE(m->tensors != NULL, STATUS_INTERNAL, "out of memory for %d tensors", job->count);
     for (int i = 0; i < job->count; i++) {
-        struct model_parameter *p = &job->parameters[i];
-        m->tensors[i] = (struct manifest_tensor){
-            .set = state_dict, .name = p->name, .dimensions = p->dimensions};
-        huggingface_tensor_shape(p, m->tensors[i].shape);
+        const struct model_parameter *p = &job->parameters[i];
+        int64_t shape[2];
+        huggingface_tensor_shape(p, shape);
+        TRY(manifest_add_tensor(&job->manifest, "model", p->name, p->dimensions, shape));
     }
-    m->tensor_count = job->count;
     return STATUS_OK;
 }
 
@@ -416,7 +411,6 @@ status huggingface_import_write_checkpoint(struct huggingface_import_job *job, c
                                            const char *tokenizer_dir,
                                            const char *const *tokenizer_files)
 {
-    static char version[] = BUILD_VERSION " " BUILD_COMMIT, unknown[] = "";
     size_t bytes = 0;
     TRY(list_tensors(job));
     FILE *file = open_memstream(&job->manifest.recipe, &bytes);
@@ -424,8 +418,10 @@ status huggingface_import_write_checkpoint(struct huggingface_import_job *job, c
     status result = recipe_write(job->recipe, file);
     fclose(file);
     TRY(result);
-    job->manifest.version = version;
-    job->manifest.data_fingerprint = unknown;
+    job->manifest.version = strdup(BUILD_VERSION " " BUILD_COMMIT);
+    job->manifest.data_fingerprint = strdup("");
+    REQUIRE(job->manifest.version != NULL && job->manifest.data_fingerprint != NULL,
+            STATUS_INTERNAL, "out of memory for a manifest");
     char *labels = NULL;
     TRY(job->config.labels.count > 0 ? labels_to_json(&job->config.labels, &labels) : STATUS_OK);
     struct checkpoint_source source = {
@@ -502,8 +498,7 @@ void huggingface_import_close(struct huggingface_import_job *job)
         safetensors_close(&job->files[i]);
     }
     labels_free(&job->config.labels);
-    free(job->manifest.recipe);
-    free(job->manifest.tensors);
+    manifest_destroy(&job->manifest);
     free(job->parameters);
     free(job->sources);
 }

@@ -26,7 +26,7 @@
 #define DEADLINE_MPI_INIT_SECONDS 300.0
 #define DEADLINE_MPI_FINALIZE_SECONDS 60.0
 
-/* The longest time between two polls that counts as waiting. The time during which the machine is
+/* The maximum time that one poll adds to a wait. Therefore the time during which the machine is
  * suspended does not count. */
 #define DEADLINE_MAX_COUNTED_SECONDS 1.0
 
@@ -35,7 +35,7 @@
  * A stuck rank should report itself, because its own report is the most precise. The watchdogs of
  * the other ranks of its host report it if it does not. */
 
-/* The watchdog of another rank waits for this time after the limit of the stuck rank. */
+/* The watchdog of another rank reports a stuck rank this long after the limit of that rank. */
 #define DEADLINE_OTHER_RANK_EXTRA_SECONDS 1.5
 
 /* After the deadline of a collective, a rank that finds no late rank waits for this time once. A
@@ -52,14 +52,14 @@
 
 /* ---- the end of a job after an error ---- */
 
-/* The rank that prints the error waits until the launcher has forwarded it. The launcher's own
- * message follows. */
+/* The rank that prints the error waits for this time, so that the launcher forwards the error
+ * before it prints a message. */
 #define DEADLINE_FLUSH_SECONDS 0.1
 
-/* ncclCommAbort may hang; the job ends in any case. */
+/* Limit of ncclCommAbort, which may hang. The job ends in any case. */
 #define DEADLINE_NCCL_ABORT_SECONDS 3.0
 
-/* Time for the rank that has printed the error to end the other ranks. */
+/* Time that a rank waits to be ended by the rank that prints the error. */
 #define DEADLINE_PEER_END_SECONDS 5.0
 
 /* The kernel ends the process (alarm) if all of the above was not enough. */

@@ -1,9 +1,9 @@
 /* Devices: memory, streams and events, independent of the vendor.
  *
  * On the CPU, a stream is NULL, device memory is host memory, and every operation is complete when
- * its call returns. A GPU back-end queues operations, and the host must not access its memory. Each
- * back-end registers a table of functions (struct device_operations), so that other modules need no
- * #ifdef. */
+ * its call returns. A GPU back-end queues operations, and the host must not access device memory.
+ * Each back-end registers a table of functions (struct device_operations), so that other modules
+ * need no #ifdef. */
 #pragma once
 
 #include <stdbool.h>
@@ -47,8 +47,8 @@ struct device_operations {
     void (*destroy)(struct device *dev);
 };
 
-/* A back-end. count and open may fail if the hardware is missing. device_create reports the reason
- * that count raises. */
+/* A back-end. count and open may fail if the hardware is missing. If count fails, device_create
+ * reports its reason. */
 struct device_driver {
     status (*count)(int *out);
     status (*open)(int index, struct device *dev, const struct device_operations **operations,

@@ -1,9 +1,8 @@
 /* Sums of doubles that do not depend on the order of the additions.
  *
- * The sum is a fixed-point number that keeps every bit of every addend. It consists of digits of 40
- * bits, from 2^-320 upwards. Each digit is stored in an int64_t, so that carries can be deferred.
- * Partial sums (over micro-batches, over ranks) therefore add up to the same bits for every
- * partition.
+ * The sum is a fixed-point number that keeps all bits of an addend from 2^-320 to 2^320. Its digits
+ * have 40 bits. Each digit is stored in an int64_t, so that carries can be deferred. Partial sums
+ * (over micro-batches, over ranks) therefore add up to the same bits for every partition.
  *
  * Source: the long accumulator of Kulisch. */
 #pragma once

@@ -8,7 +8,7 @@
 
 status line_reader_open(const char *path, struct line_reader *out)
 {
-    *out = (struct line_reader){.file = stdin, .name = "standard input", .ended = true};
+    *out = (struct line_reader){.file = stdin, .name = "standard input", .has_newline = true};
     if (path == NULL || strcmp(path, "-") == 0) {
         return STATUS_OK;
     }
@@ -26,7 +26,7 @@ status line_reader_open(const char *path, struct line_reader *out)
 
 status line_reader_open_descriptor(int file, const char *name, struct line_reader *out)
 {
-    *out = (struct line_reader){.file = fdopen(file, "r"), .name = name, .ended = true};
+    *out = (struct line_reader){.file = fdopen(file, "r"), .name = name, .has_newline = true};
     REQUIRE(out->file != NULL, STATUS_INTERNAL, "out of memory: reading %s", name);
     return STATUS_OK;
 }
@@ -63,26 +63,26 @@ status line_reader_next(struct line_reader *r, bool *found)
 {
     int c = 0;
     *found = false;
-    while (!r->ended && c != EOF) { /* the rest of a line that is too long */
+    while (!r->has_newline && c != EOF) { /* the rest of a line that is too long */
         c = getc_unlocked(r->file);
-        r->ended = c == '\n';
+        r->has_newline = c == '\n';
     }
     r->number++;
     r->bytes = 0;
-    r->ended = r->too_long = false;
-    while (c != EOF && !r->ended && !r->too_long) {
+    r->has_newline = r->too_long = false;
+    while (c != EOF && !r->has_newline && !r->too_long) {
         c = getc_unlocked(r->file);
         if (r->bytes + 2 > r->capacity) {
             TRY(grow_line(r));
         }
-        r->ended = c == '\n';
-        r->too_long = c != EOF && !r->ended && r->bytes == LINE_READER_MAX_BYTES;
-        if (c != EOF && !r->ended && !r->too_long) {
+        r->has_newline = c == '\n';
+        r->too_long = c != EOF && !r->has_newline && r->bytes == LINE_READER_MAX_BYTES;
+        if (c != EOF && !r->has_newline && !r->too_long) {
             r->line[r->bytes++] = (char)c;
         }
     }
     TRY(check_read(r));
-    *found = r->bytes > 0 || r->ended;
+    *found = r->bytes > 0 || r->has_newline;
     if (*found) {
         r->line[r->bytes] = '\0';
     }

@@ -17,9 +17,9 @@ struct line_reader {
     char *line;       /* line[bytes] is NUL; a line can contain further NUL characters */
     size_t bytes;     /* without the newline */
     size_t capacity;
-    int64_t number; /* of the line, from 1 */
-    bool ended;     /* the line ends with a newline */
-    bool too_long;  /* the line has more than LINE_READER_MAX_BYTES bytes; line is its start */
+    int64_t number;   /* line number, from 1 */
+    bool has_newline; /* a newline follows the line; false: the input ended */
+    bool too_long;    /* the line has more than LINE_READER_MAX_BYTES bytes; line is its start */
 };
 
 /* line_reader_open - open a file; NULL or "-" is standard input.

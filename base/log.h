@@ -1,4 +1,4 @@
-/* Logging: lines for people on standard error, and in log.txt of the run folder with times.
+/* Logging: lines on standard error, and the same lines with times in log.txt of the run folder.
  *
  * Only rank 0 logs; the other ranks call log_quiet. Errors are reported through status.h instead.
  * Results are written to standard output and do not pass through this module. All functions may be

@@ -1,7 +1,7 @@
-/* A thread pool. The caller consumes the results in the order of submission.
+/* A thread pool with results in the order of submission.
  *
  * The calling thread fills a slot and submits it. A worker thread processes the slot. The calling
- * thread consumes the results in order. */
+ * thread consumes the processed slots in the order in which it submitted them. */
 #pragma once
 
 #include <stddef.h>

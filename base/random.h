@@ -53,10 +53,10 @@ float random_uniform(uint64_t key, uint64_t index);
  * precision. */
 float random_normal(uint64_t key, uint64_t index);
 
-/* random_permute - return the position of element `index` in a keyed permutation of 0..count-1.
- * Every key gives a bijection. It needs constant memory and allows random access.
+/* random_permute - return the position of element `index` < count in a keyed permutation of
+ * 0..count-1. Every key gives a bijection. It needs constant memory and allows random access.
  *
- * Numerics  a Feistel network of four rounds over the next even power of two, applied repeatedly
- *           until the value is below count (cycle walking)
+ * Numerics  a Feistel network of four rounds over the next power of four, applied repeatedly until
+ *           the value is below count (cycle walking)
  * Source    Black, Rogaway 2002, "Ciphers with arbitrary finite domains" */
 uint64_t random_permute(uint64_t key, uint64_t index, uint64_t count);

@@ -31,7 +31,7 @@ status staged_folder_create(const char *output, double bytes, struct staged_fold
  * Errors    result if it is not STATUS_OK, otherwise the errors of staged_folder_publish */
 status staged_folder_finish(const struct staged_folder *folder, status result);
 
-/* staged_folder_temporary_name - format "tmp-NAME.NONCE"; the nonce is unique to this save. */
+/* staged_folder_temporary_name - format "tmp-NAME.NONCE"; NONCE depends on the time and the pid. */
 void staged_folder_temporary_name(const char *name, char out[STAGED_FOLDER_NAME_BYTES]);
 
 /* staged_folder_check_space - check that the file system of `folder` has `bytes` free bytes.

@@ -31,7 +31,7 @@ static inline const char *text_plural(int64_t count)
 }
 
 /* text_replace_controls - replace each control character by '?', except those in `kept`. Text from
- * a file could otherwise change the terminal. C1 controls of UTF-8 (U+0080 to U+009F) become "??".
+ * a file could otherwise control the terminal. C1 controls of UTF-8 (U+0080 to U+009F) become "??".
  *
  * Memory    text is changed in place and keeps its length */
 void text_replace_controls(char *text, const char *kept);

@@ -19,7 +19,7 @@ struct text_slot {
     int64_t value;
 };
 
-/* Zero-initialized is empty. The strings are borrowed. */
+/* A map of all zeros is empty. The map borrows its strings. */
 struct text_map {
     struct text_slot *slots;
     size_t capacity; /* a power of two, or 0 */

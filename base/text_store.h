@@ -7,7 +7,7 @@
 
 struct text_block;
 
-/* Zero-initialized is empty. */
+/* A store of all zeros is empty. */
 struct text_store {
     struct text_block *blocks;
 };

@@ -11,8 +11,8 @@
  * order (comm.h), so that equal runs of one layout give equal bits.
  *
  * Reproducible sums: the sums have the same bits for any number of ranks. The micro-batches of a
- * step are numbered; rank r processes the numbers r, r + ranks, ... The owner of a shard adds the
- * gradients of all ranks to an accumulator in the order of these numbers.
+ * step are numbered. Rank r processes the micro-batches r, r + ranks, ... The owner of a shard adds
+ * the gradients of all micro-batches to an accumulator in the order of their numbers.
  *
  * bf16 transport: collectives move half the bytes. Gradients are accumulated over micro-batches in
  * f32 and rounded to bf16 in a separate buffer before they are sent (as Megatron-LM's

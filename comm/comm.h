@@ -46,8 +46,8 @@ status comm_self_create(struct comm **out);
  *           started several tasks without a process manager that connects them */
 status comm_world_create(int *argc, char ***argv, struct comm **out);
 
-/* comm_is_first_process - return true in exactly one of the processes that mpirun or srun started,
- * and without a launcher. It reads only environment variables. */
+/* comm_is_first_process - return true in exactly one of the processes that mpirun or srun started.
+ * Without a launcher, return true. Only environment variables are read. */
 bool comm_is_first_process(void);
 
 /* comm_destroy - leave the group; for the world communicator, also finalize MPI.
@@ -195,8 +195,8 @@ status comm_lazy_gather_start(struct comm *comm, void *data, size_t element_byte
 
 /* comm_gather_pull - wait until this rank has all gathered data.
  *
- * The request stays in flight; comm_wait waits until every rank has copied the range of this
- * rank. */
+ * The request stays in flight. comm_wait then waits until every rank has copied this rank's
+ * range. */
 status comm_gather_pull(struct comm *comm, struct comm_request **request);
 
 /* comm_progress - advance the collectives in flight without waiting; called during backward. */
@@ -272,8 +272,8 @@ void comm_set_deadline(struct comm *comm, double seconds);
  * the end of this process (SIGTERM).
  *
  * Every wait calls the function. If it returns true, the rank ends with STATUS_LOST, and its error
- * names the operation and the missing ranks. mpirun sends SIGTERM after it lost a host, and SIGKILL
- * one second later, without an error that names them. */
+ * names the operation and the missing ranks. After mpirun has lost a host, it sends SIGTERM, and
+ * SIGKILL one second later, without an error that names the missing ranks. */
 void comm_set_termination_check(bool (*is_terminating)(void));
 
 /* ---- watchdog (comm/watchdog.c) ----

@@ -34,8 +34,8 @@ struct comm_work {
     const struct range *source_ranges; /* in shared_source: [size] */
 };
 
-/* Operations of one kind of communicator. Communicators of a device have no exchange and no
- * end_job: those of their control communicator are used. */
+/* Operations of one kind of communicator. Device communicators have no exchange and no end_job, and
+ * use those of their control communicator. */
 struct comm_operations {
     const char *kind;
     bool can_accumulate; /* start supports COMM_ACCUMULATE */

@@ -18,8 +18,8 @@ void comm_mpi_window_set_host(MPI_Comm ranks, const char *name);
  * shared memory.
  *
  * Every rank of the host is counted, because other groups may allocate at the same time. If MPI
- * allocates without room, one rank gets an error and the others wait for ever. The first failure
- * is logged once per host (W-SHARED-MEMORY).
+ * allocates without room, one rank gets an error and the others wait forever. Each host logs only
+ * its first failure (W-SHARED-MEMORY).
  *
  * Order     collective over `local`, ranks of one host; *has_room is equal on all of them
  * Errors    STATUS_LOST */
@@ -30,7 +30,8 @@ status comm_mpi_window_check_space(MPI_Comm local, int64_t bytes, bool *has_room
  * If it fails on any rank of `all`, *is_made is false on all of them.
  *
  * Order     collective over `all`; local are the ranks of this node
- * Memory    release *out with comm_mpi_window_free; without a window, free only out->base
+ * Memory    release *out with comm_mpi_window_free; without a window, free only out->base.
+ *           If another node fails, MPI keeps this node's window until MPI_Finalize
  * Errors    STATUS_LOST */
 status comm_mpi_window_create(MPI_Comm all, MPI_Comm local, int local_size, int local_rank,
                               size_t bytes, struct shared_window *out, bool *is_made);

@@ -55,7 +55,7 @@ static bool allocate_shared_window(MPI_Comm local, int local_size, int local_ran
         int unit = 0;
         char *base = NULL;
         code = MPI_Win_shared_query(window, i, &size, &unit, &base);
-        /* mappings are page-aligned in each process: rounding up gives the same location in all */
+        /* mappings are page-aligned: rounding up gives the same location in every process */
         if (code != MPI_SUCCESS) {
             return false;
         }
@@ -70,7 +70,7 @@ static bool allocate_shared_window(MPI_Comm local, int local_size, int local_ran
     return true;
 }
 
-/* Warns once per host that memory cannot be shared. */
+/* Warns that memory cannot be shared; each host warns at most once. */
 static void warn_of_little_space(int64_t needed_bytes, int64_t free_bytes)
 {
     static bool has_warned;
@@ -126,6 +126,9 @@ status comm_mpi_window_create(MPI_Comm all, MPI_Comm local, int local_size, int 
     TRY(comm_mpi_check(MPI_Allreduce(&own, &all_made, 1, MPI_INT, MPI_MIN, all),
                        "creating shared memory"));
     *is_made = all_made != 0;
+    if (!*is_made && local_size == 1) {
+        free(out->memory);
+    }
     return STATUS_OK;
 }
 

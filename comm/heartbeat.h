@@ -34,10 +34,10 @@ void heartbeat_attach(void *memory, int local_ranks, int local_rank, int rank, i
 /* heartbeat_detach - stop using the table; the process has a single slot again. */
 void heartbeat_detach(void);
 
-/* heartbeat_phase - set the phase of the main thread and reset its time; limit 0: the default. */
+/* heartbeat_phase - set the phase of the main thread and reset its timer; limit 0: the default. */
 void heartbeat_phase(const char *phase, double limit_seconds);
 
-/* heartbeat_waiting - mark the main thread as waiting for other ranks; repeated during the wait. */
+/* heartbeat_waiting - mark the main thread as waiting for other ranks; repeat it in each poll. */
 void heartbeat_waiting(bool waiting);
 
 /* The content of one slot. */

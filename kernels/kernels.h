@@ -109,7 +109,7 @@ struct kernels_graph_key {
 /* kernels_graphs_enable - enable or disable graphs; they are disabled at creation.
  *
  * Memory    every call releases the existing graphs
- * Order     must also be called after a change of how the back-end computes (another GEMM plan) */
+ * Order     call it again after the back-end has changed its algorithms (kernels_tune) */
 void kernels_graphs_enable(struct kernels *k, bool enabled);
 
 /* kernels_graph_begin - begin a region: its operations may be captured in a graph.
@@ -136,15 +136,15 @@ enum activation { ACTIVATION_NONE = 0, ACTIVATION_GELU_TANH, ACTIVATION_GELU_ERF
 /* linear_forward - compute y = act(x w^T + bias).
  *
  * Shapes    y [N, M];  x [N, K];  w [M, K];  bias f32 [1, M] or absent;  saved [N, M] or absent
- * Memory    saved receives the data that the activation's backward pass needs, in a format of the
- *           back-end (the pre-activation or the derivative there); absent if act is ACTIVATION_NONE
+ * Memory    saved receives the data that the backward pass of the activation needs: the back-end
+ *           chooses the pre-activation or the derivative there; absent if act is ACTIVATION_NONE
  *           or if there is no backward pass
  * Numerics  f32 sums
  * Source    GELU: Hendrycks, Gimpel 2016, arXiv:1606.08415 */
 status linear_forward(struct kernels *k, struct tensor y, struct tensor saved, struct tensor x,
                       struct tensor w, struct tensor bias, enum activation act);
 
-/* linear_backward_input - compute dx = (dy w) * act', the gradient before the activation of x.
+/* linear_backward_input - compute dx = (dy w) * act', the gradient of u if x = act(u).
  *
  * Shapes    dx [N, K];  dy [N, M];  w [M, K];  saved [N, K] from the linear_forward that computed
  *           x, absent if act is ACTIVATION_NONE
@@ -209,7 +209,7 @@ status swiglu_backward(struct kernels *k, struct tensor d_gate_up, struct tensor
 
 /* ---- rotary position embedding (RoPE) ---- */
 
-/* How the frequencies are scaled for sequences that are longer than those of pre-training. */
+/* The scaling of the frequencies for sequences that are longer than those of pre-training. */
 enum rotary_kind { ROTARY_PLAIN = 0, ROTARY_LINEAR, ROTARY_LLAMA3 };
 
 struct rotary_scaling {
@@ -440,7 +440,7 @@ status classifier_logits(struct kernels *k, struct tensor logits, struct tensor 
 
 /* ---- flat slices: optimizer, sums, casts ---- */
 
-/* How f32 weights are rounded to their bf16 copy: to nearest even, or stochastically
+/* The rounding of f32 weights to their bf16 copy: to nearest even, or stochastic
  * (f32_to_bf16_stochastic), which preserves the mean.
  *
  * The random bits do not depend on the sharding of the parameter. A rank holds a slice of a

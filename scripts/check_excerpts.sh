@@ -67,7 +67,7 @@ check_tree() {
         }' docs/adding/*.md docs/design/*.md CONTRIBUTING.md)
 }
 
-# self_test: a page with one wrong line, one line in the wrong order and one missing file.
+# self_test: check a page with one wrong line, one line in the wrong order and one missing file.
 self_test() {
     local root found
     root=$(mktemp -d)

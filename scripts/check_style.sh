@@ -9,7 +9,7 @@
 #   --rules        check all rules except `format`
 #   --format       check only `format`; exit code 77 if it is skipped
 #   --ci FOLDER    check all rules; install clang-format into FOLDER if it is missing, and fail if
-#                  it still is
+#                  it cannot be installed
 #   --fix          format the C, C++ and CUDA files, then check all rules
 #   --pending      count the violations per rule and top folder, including those in paths that
 #                  scripts/style_pending.txt lists

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks Bireme on a GPU in less than 8 minutes: are the results of the kernels correct, and how
-# fast are the kernels, a training step, and the same step in PyTorch? The script changes no setting
+# Checks the results of the kernels on a GPU, and measures the speed of the kernels, of a training
+# step, and of the same step in PyTorch. The script takes less than 8 minutes and changes no setting
 # of the GPU.
 #
 #   scripts/gpu_check.sh [--only NAME[,NAME...]] [--list] OUT_DIR

@@ -172,8 +172,8 @@ fi
 job=$!
 [ $stop_requested = no ] || save_and_stop
 
-# mpirun of Open MPI 4.1.4 can hang after MPI_Abort when all of its ranks have ended. watch_mpirun
-# kills it then.
+# mpirun of Open MPI 4.1.4 can hang after MPI_Abort when all of its ranks have ended. In this case
+# watch_mpirun kills it.
 hung=no
 trap 'interrupted=yes hung=yes' USR2
 watch_mpirun() {
@@ -211,7 +211,7 @@ fail_lost_rank() {
     exit 71
 }
 [ $hung = no ] || fail_lost_rank "its ranks are gone, and mpirun did not end for $grace s"
-# With code 138, SIGUSR1 ended mpirun or a rank that did not handle the signal yet or any more.
+# Code 138: SIGUSR1 ended mpirun or a rank before or after the time in which it handles the signal.
 if [ $stop_requested = yes ] && [ "$code" = 138 ]; then
     echo 'launch_mpirun.sh: stopped while mpirun started or ended; checkpoints are complete' >&2
     exit 75

@@ -49,7 +49,7 @@ print_rows() {
             end = match(text, /\. [A-Z]/)
             return end > 0 ? substr(text, 1, end) : text
         }
-        # The same, or "" if the sentence is too short or too long.
+        # Returns the first sentence; "" if it is too short or too long.
         function answer_of(text) {
             text = first_sentence(text)
             if (text ~ /[A-Za-z0-9)"][.:;,]+$/) sub(/[.:;,]+$/, "", text)
@@ -61,7 +61,7 @@ print_rows() {
                 printf "%s\t%s\t%s\t%s\t%s\t%s\n", kind, page, question, answer, spellings, line
             }
         }
-        # The line that is written before a question.
+        # Returns the line that is written before a question.
         function line_of(name, separator, text) {
             text = first_sentence(text)
             if (length(text) > 100) {

@@ -12,8 +12,8 @@
 #   questions  {"question", "context", "answers"}, as in SQuAD: a question about an option of a
 #              command, and a part of the page with this option and up to three others
 #   choices    {"text", "choices", "label"}: the same question and four answers from the page
-#   sentences  {"text", "text_pair"}: two consecutive sentences, in random order. The sentences of a
-#              batch are negatives of each other, so a batch of an evaluation needs many pages too
+#   sentences  {"text", "text_pair"}: two consecutive sentences. The rows are shuffled, because all
+#              sentences of a batch are negatives of each other and should be from different pages
 #
 # The name of a page selects its part for all tasks: one page in ten belongs to the validation data.
 # OUT_DIR/pages gets the text of the other pages, one file per page, for pretraining without the

@@ -23,7 +23,7 @@ if [ ! -r "$file" ]; then
 fi
 
 LC_ALL=C awk -v name="$name" '
-# number LINE KEY: the number of a key; "" if the key is missing or null.
+# number LINE KEY: return the number of a key; "" if the key is missing or null.
 function number(line, key,    at, rest) {
     at = index(line, "\"" key "\":")
     if (!at) return ""
@@ -39,7 +39,7 @@ function add(kind, step, loss) {
     losses[kind, count[kind]] = loss
 }
 
-# tick_size SPAN: the largest of 1, 2, 5 times a power of ten that makes 4 or more parts of SPAN.
+# tick_size SPAN: return the largest 1, 2 or 5 times a power of ten that fits into SPAN four times.
 function tick_size(span,    size) {
     size = 1
     while (size * 4 > span) size /= 10

@@ -15,23 +15,25 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# Some tests only wait for deadlines, so there is one job more than cores. There are at most eight,
-# because each job needs memory.
+# Some tests only wait for deadlines, so there is one job more than cores. There are at most eight
+# jobs, because each job needs memory.
 jobs=$(($(nproc) + 1))
 [ "$jobs" -le 8 ] || jobs=8
-# These tests take a quarter of the total time; other tests check the same on smaller runs.
-readonly longest='^(simt_.*_random_[12]|simt_train_(memory|objectives|plans|ranks)|comm_launch'\
-'|train_kills_2|train_zero)$'
+# These tests take a third of the total time; other tests check the same on smaller runs.
+readonly longest='^(simt_.*_(random_[12]|warp)|simt_attention_tiles_lifo'\
+'|simt_train_(fp32|graphs|memory|objectives|plans|ranks)|gpu_bundle|comm_launch|memory_adapters'\
+'|tensor_parallel_2_hosts|train_(kills_[12]|zero|tensor|reproducible|masked_layouts|lamb)'\
+'|train_(dpo_whole_batch|faults_power_cut))$'
 # One test of each operation, objective and layout, and all tests with a name of one word, which
 # test one module each.
 readonly fast='^([a-z0-9]+|attention_features|cross_entropy|post_processor|row_workers'\
 '|sentence_pairs|shard_task|tokenizer_command|sentence_embedding|early_stopping|checkpoint_damage'\
-'|untrusted_manifest|(reference|huggingface)_[a-z]+|comm_[124]'\
-'|comm_(4_on_2_hosts|nccl_3|staged_3)|comm_fault_(agree_one|kill)|bucket_(2|nccl_2)'\
-'|(model_layout|tensor_parallel)(_2_ranks)?|(rounding|checkpoint)_2_ranks'\
-'|train_(bert|inspect)|train_(lora|tasks)_objectives'\
-'|train_dpo_resume|checkpoint_kill_rank_0_of_2|sft_trl|model_folder_commands|include_rules'\
-'|style_can_fail|simt_planted|simt_gemm|simt_device_late'\
+'|untrusted_manifest|(reference|huggingface)_[a-z]+|comm_[124]|comm_4_on_2_hosts|comm_nccl_3'\
+'|comm_staged_3|comm_fault_agree_one|comm_fault_kill|bucket_2|bucket_nccl_2|model_layout'\
+'|(model_layout|tensor_parallel|rounding|checkpoint)_2_ranks|tensor_parallel'\
+'|train_(bert|inspect|lora_objectives|tasks_objectives|dpo_resume)|checkpoint_kill_rank_0_of_2'\
+'|sft_trl|model_folder_commands|include_rules|style_can_fail|simt_planted|simt_gemm'\
+'|simt_device_late'\
 '|simt_(norm|flat|embedding|rows|llama|linear|attention_features|attention_wgmma)_lifo)$'
 ci=false selected=(--exclude-regex "$longest")
 case ${1:-} in

@@ -34,7 +34,7 @@ struct batch_outputs {
     const int32_t *rows;         /* [M] increasing */
     const int32_t *targets;      /* [M] ids to predict, or BATCH_IGNORED; NULL: no masked tokens */
     const int32_t *example_rows; /* [B + 1] first output of each example, and the end; NULL: none */
-    int64_t first;               /* tasks: index of output 0, counted as first_row; else 0 */
+    int64_t first;               /* tasks: index of output 0, as first_row for row 0; else 0 */
 };
 
 struct batch_sentence_pairs {
@@ -82,8 +82,8 @@ struct batch {
      * Preference pairs: 2 samples[0] T. Packs: the rows of a step are numbered consecutively over
      * all ranks, from (first sample of the step) T.
      * Sentence pairs and tasks: the number of rows of this rank's shard of the step before row 0.
-     * The sum of it and the rows of the lower ranks is the index of row 0 in the packed global
-     * batch. With interleave_micro_batches it is that index already. */
+     * The caller adds the rows of the lower ranks, which gives the index of row 0 in the packed
+     * global batch. With interleave_micro_batches, first_row is this index already. */
     int64_t first_row;
     /* Tokens of the samples: N, or more if last tokens are only predicted or prompts are shared. */
     int64_t tokens_seen;

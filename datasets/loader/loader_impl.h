@@ -44,7 +44,7 @@ struct loader {
     int64_t next_row;    /* packs: global index of the first row after the `counted` samples */
     bool counts_known;   /* rank_counts is set, because the step was read in advance */
     struct batch_counts rank_counts;
-    int64_t counted;          /* samples before this one are in the next three counts */
+    int64_t counted;          /* samples before this one are in next_row and in the next counts */
     int64_t rows_before;      /* rows of this rank's shard; when interleaved, rows of the step */
     int64_t outputs_before;   /* outputs, counted in the same way */
     int32_t *window;          /* [T + 1] */

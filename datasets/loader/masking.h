@@ -4,8 +4,8 @@
  * An example has n tokens, with [CLS] and [SEP]. round(n * probability) of them are drawn without
  * replacement, at least one and at most max_predictions. Special tokens are never drawn. 80 % of
  * the drawn tokens become [MASK], 10 % become a token drawn from the whole vocabulary, and 10 %
- * stay. With whole-word masking, words are drawn, if all of their tokens fit. The replacement is
- * drawn for each token separately.
+ * stay. With whole-word masking, words are drawn, and a word with too many tokens is skipped. The
+ * replacement is drawn for each token separately.
  *
  * The result is a pure function of (seed, epoch, example). It is the same for any number of ranks
  * and after any resume, and different in each epoch.

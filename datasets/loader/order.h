@@ -3,8 +3,8 @@
  * With one source of n samples, sample g of the run is sample permute(key(seed, epoch, source), g
  * mod n) of the source, with epoch = g / n. In the first epoch the windows of a source are
  * contiguous. In each later epoch all windows are shifted by the same number of tokens, below the
- * length of a window. A text is then split at other positions when it is read again. A few epochs
- * therefore teach about as much as windows at random positions.
+ * length of a window. A text is then split at other positions when it is read again. The loss after
+ * a few epochs is therefore about the same as with windows at random positions.
  *
  * A mixture of k sources with integer weights is a binary tree: the list of sources is split in
  * halves, recursively. Each node divides the samples that reach it: floor(n W_left / W) of the

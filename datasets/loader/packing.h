@@ -2,8 +2,8 @@
  *
  *   none       each example is a pack
  *   bfd        best-fit decreasing: from the longest to the shortest, each example is put into the
- *              pack with the least sufficient space, of equal packs into the oldest. Examples
- *              longer than max_length are truncated
+ *              pack with the least sufficient space; if several are equal, into the oldest.
+ *              Examples longer than max_length are truncated
  *   bfd_split  as bfd, but longer examples are split into several examples
  *   wrapped    the tokens of a shard are one stream, which is split every max_length tokens.
  *              Boundaries of examples are lost
@@ -29,7 +29,7 @@ struct packing_rules {
     int64_t max_length; /* tokens of an example, or of a chunk of the stream; 2 to T */
     /* bits of the loss mask (example.h); the loss includes a token if all of these bits are set */
     uint32_t loss_mask_bits;
-    bool skip_empty; /* skip examples without tokens in the loss; false: they are an error */
+    bool skip_empty; /* skip examples without tokens in the loss; false: report an error */
 };
 
 struct packing_report {
@@ -81,7 +81,7 @@ int64_t packing_pack_rows(const struct packing *p, int64_t pack);
 /* packing_pack_examples - return the number of examples in a pack. */
 int64_t packing_pack_examples(const struct packing *p, int64_t pack);
 
-/* The key of the permutation of examples; without shuffle it is the identity. */
+/* The key of the permutation of examples. Without shuffle, examples are not permuted. */
 struct packing_epoch {
     uint64_t seed, epoch, source;
     bool shuffle;

@@ -1,7 +1,7 @@
 /* Tests gradient buckets: all-reduce and reduce-scatter, transient segments, ranks with fewer
  * micro-batches than others, reproducible sums, bf16 transport, and the all-gather of shards.
- * Values are small integers, so that sums are exact in any order. Reproducible sums are
- * not integers, so that the order matters. */
+ * Values are small integers, so that sums are exact in any order. In the tests of reproducible sums
+ * they are not integers, so that the order matters. */
 #include "comm/bucket.h"
 #include "tests/check.h"
 #include "tests/comm/world.h"
@@ -60,8 +60,8 @@ static float compute_sum(int64_t element, int64_t micro_batches, int step)
     return sum;
 }
 
-/* Writes gradients as the backward pass of a model does: from the last segment to the first, each
- * declared final after it is written. */
+/* Writes gradients as the backward pass of a model does, from the last segment to the first. Each
+ * segment is reported as final after it is written. */
 static void run_backward(struct bucket_set *set, int64_t micro_batch, int step)
 {
     CHECK_OK(bucket_begin_micro_batch(set));

@@ -1,5 +1,5 @@
 #!/bin/bash
-# run_page.sh and check_links.sh can fail: they report each wrong page and accept correct ones.
+# Tests that run_page.sh and check_links.sh report each wrong page and accept correct ones.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd -P)
 folder=$(mktemp -d)

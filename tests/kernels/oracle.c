@@ -608,7 +608,7 @@ static bf16 round_weight(float weight, const struct rounding *r, int64_t i)
     return f32_to_bf16_stochastic(weight, random_u16(r->key, (uint64_t)index));
 }
 
-void oracle_weights_round(bf16 *copy, const float *weights, int64_t count,
+void oracle_round_weights(bf16 *copy, const float *weights, int64_t count,
                           const struct rounding *rounding)
 {
     for (int64_t i = 0; i < count; i++) {

@@ -116,8 +116,8 @@ void oracle_lamb_moments(double *sums, const float *weights, float *moment1, flo
 void oracle_lamb_apply(float *weights, bf16 *copy, const float *moment1, const float *moment2,
                        int64_t count, const struct adamw *settings);
 
-/* oracle_weights_round - op_round_weights. */
-void oracle_weights_round(bf16 *copy, const float *weights, int64_t count,
+/* oracle_round_weights - op_round_weights. */
+void oracle_round_weights(bf16 *copy, const float *weights, int64_t count,
                           const struct rounding *rounding);
 
 /* oracle_sum_of_squares - sum_of_squares; returns the sum. */

@@ -168,7 +168,7 @@ static bool is_equal_or_nan(struct tensor a, struct tensor b, int64_t offset)
     return is_equal;
 }
 
-/* Tests the copies that adamw_update and lamb_apply write, and weights_round in two parts. */
+/* Tests the copies that adamw_update and lamb_apply write, and op_round_weights in two parts. */
 static void test_rounding(struct kernels *k, struct kernels *other, int64_t count, int64_t offset,
                           const struct rounding *rounding)
 {
@@ -182,17 +182,17 @@ static void test_rounding(struct kernels *k, struct kernels *other, int64_t coun
     double sums[2];
     rounded.rounding = *rounding;
     CHECK_OK(adamw_update(other, w, copy, m, v, g, n, &rounded));
-    oracle_weights_round(expected_copy, w, n, rounding);
+    oracle_round_weights(expected_copy, w, n, rounding);
     CHECK(operation_equal(s.copy, expected));
     rounded.rounding.key++;
     CHECK_OK(lamb_moments(k, sums, w, m, v, g, n, &rounded));
     CHECK_OK(lamb_apply(other, w, copy, m, v, n, &rounded));
     CHECK(n < 8 || !operation_equal(s.copy, expected));
-    oracle_weights_round(expected_copy, w, n, &rounded.rounding);
+    oracle_round_weights(expected_copy, w, n, &rounded.rounding);
     CHECK(operation_equal(s.copy, expected));
     operation_set(s.copy, 0);
     operation_set(expected, 0);
-    oracle_weights_round(expected_copy, w, n, rounding);
+    oracle_round_weights(expected_copy, w, n, rounding);
     struct rounding rest = *rounding;
     rest.offset += half;
     CHECK_OK(op_round_weights(k, copy, w, half < n ? half : n, rounding));
@@ -227,7 +227,7 @@ static void test_rounding_values(struct kernels *k)
             memcpy((float *)x.data + i, &bits, sizeof bits);
         }
         CHECK_OK(op_round_weights(k, copy.data, x.data, all, &rounding));
-        oracle_weights_round(expected.data, x.data, all, &rounding);
+        oracle_round_weights(expected.data, x.data, all, &rounding);
         CHECK(is_equal_or_nan(copy, expected, 0));
         for (int64_t i = 0; i < all; i++) {
             float from = ((const float *)x.data)[i];

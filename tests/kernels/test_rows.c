@@ -1,5 +1,5 @@
-/* Tests gather_rows and scatter_rows. They only copy and add to distinct rows, so that the results
- * must equal those of the oracle. */
+/* Tests op_gather_rows and op_scatter_rows. They only copy and add to distinct rows, so that the
+ * results must equal those of the oracle. */
 #include "tests/kernels/operation.h"
 
 struct shape {

@@ -1,6 +1,7 @@
 #!/bin/bash
-# scripts/gpu_check.sh without a GPU: usage errors, each state of an item, the time limit, the exit
-# code and the JSON; and, with a mock nvidia-smi and a mock bireme, the evaluation of measurements.
+# Tests scripts/gpu_check.sh without a GPU: usage errors, each state of an item, the time limit, the
+# exit code and the JSON. With a mock nvidia-smi and a mock bireme, tests the evaluation of
+# measurements.
 set -u
 check=${BIREME_SOURCE_DIR:?}/scripts/gpu_check.sh
 folder=$(mktemp -d)
@@ -102,7 +103,7 @@ fi
 GPU_CHECK_SECONDS=0 run_check 0 --only good out
 expect_state good skipped 'the limit of 0 s for the whole check is reached'
 
-# From here on a mock nvidia-smi reports a GPU.
+# In all following tests a mock nvidia-smi reports a GPU.
 printf '#!/bin/sh\necho 4096\n' >bin/nvidia-smi
 
 # A mock bireme prints the measurement MOCK_RATE. GPT-2 124M has 798,031,872 FLOPs per token.

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Training on an emulated GPU: the losses equal those of the CPU, checkpoints resume on either
+# Tests training on an emulated GPU: the losses equal those of the CPU, checkpoints resume on either
 # device, and the commands that read a trained model give the same results. The host cannot access
 # device memory, and streams execute late.
 # usage: test_train.sh PART; ctest sets BIREME_PROGRAM (CPU), BIREME_SIMT and BIREME_SOURCE_DIR

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The commands that run a model on lines of text.
+# Tests the commands that run a model on lines of text.
 #
 #   test_batch_query.sh embed | classify | answer
 #
@@ -27,7 +27,7 @@ checkpoint: {every: 0}
 evaluate: {every: 0}
 YAML
 
-# expect_unit_vectors LINES: the output has so many vectors of 16 numbers with length 1.
+# expect_unit_vectors LINES: the output has LINES vectors of 16 numbers, each with length 1.
 expect_unit_vectors() {
     awk -v n="$1" '
         {
@@ -148,8 +148,8 @@ train_task() {
     run_bireme 0 classify --checkpoint "$task-run" "$task.lines"
 }
 
-# check_accuracy TASK COLUMN: the share of lines with the expected text in this column, without
-# blank lines, is the accuracy that evaluate printed.
+# check_accuracy TASK COLUMN: this column has the expected text in a share of the lines that equals
+# the accuracy that evaluate printed. Blank lines are not counted.
 check_accuracy() {
     paste <(cut -f"$2" out) "$1.right" |
         awk -F'\t' '$2 != "" { n++; right += $1 == $2 } END { print right / n }' >share

@@ -4,7 +4,7 @@
  *   test_checkpoint_faults TRAINER SHIM RANKS VICTIM FAULT STRIDE
  *
  * FAULT is one of
- *   kill, enospc, eio, short  what happens at the call
+ *   kill, enospc, eio, short  the fault that the call causes
  *   replace                   kill while a damaged checkpoint is replaced
  *   order                     no fault; all files are synced before the folder is renamed
  *   space                     no fault; the disk reports too little free space

@@ -1,4 +1,4 @@
-/* Metrics of examples divided among the ranks, against those of all examples on one rank. */
+/* Compares metrics of examples divided among the ranks with those of all examples on one rank. */
 #include "base/file.h"
 #include "datasets/shard/example.h"
 #include "tests/check.h"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# bireme import and export with the other commands, and with failing file calls.
+# Tests bireme import and export with the other commands, and with failing file calls.
 #
 #   test_model_folder.sh commands | calls SHIM
 #

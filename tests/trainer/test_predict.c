@@ -1,5 +1,5 @@
-/* Predicted step times against closed forms and published runs, cluster descriptions with errors,
- * and the search for layouts. */
+/* Compares predicted step times with closed forms and published runs. Tests cluster descriptions
+ * with errors, and the search for layouts. */
 #include <glob.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-/* Preference losses: values where policy and reference are equal, derivatives against finite
+/* Tests preference losses: values where policy and reference are equal, derivatives against finite
  * differences, and the invariance of the sorted losses. test_dpo.c compares batches with TRL. */
 #include <math.h>
 

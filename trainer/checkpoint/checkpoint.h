@@ -7,7 +7,7 @@
  *
  * A save first copies the tensors into a snapshot. Training stops only for this copy. Then one
  * thread per rank writes, syncs and hashes the files. When all ranks have finished, rank 0 writes
- * the manifest (size and SHA-256 of each file, shards of each tensor), syncs it, renames the
+ * and syncs the manifest: size and SHA-256 of each file, shards of each tensor. Then it renames the
  * temporary folder and syncs the parent folder. The message "saved step N" is logged only after
  * that.
  *

@@ -31,7 +31,7 @@ static void read_newest_lines(const char *folder, json_t *out[NEWEST])
     bool found = file_join(path, folder, "metrics.jsonl") == STATUS_OK && file_size(path) >= 0 &&
                  line_reader_open(path, &lines) == STATUS_OK;
     while (found && line_reader_next(&lines, &found) == STATUS_OK && found) {
-        if (!lines.ended) { /* A killed job can leave an incomplete line. */
+        if (!lines.has_newline) { /* A killed job can leave an incomplete line. */
             break;
         }
         for (int i = 0; i < NEWEST; i++) {

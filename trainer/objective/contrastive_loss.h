@@ -5,8 +5,8 @@
  * u_i and v_i are the unit vectors of the first and the second text of pair i. The second texts of
  * all other pairs are negatives. N pairs of width C take 6 N^2 C operations on one core.
  *
- * A global batch does not fit on the device at once. So the vectors of all pairs are collected
- * first. Then their gradients are computed, and the model runs a second time for backward.
+ * A global batch does not fit on the device at once. Therefore the first pass of the model collects
+ * the vectors of all pairs. Then their gradients are computed. The second pass runs backward.
  *
  * Source    sentence-transformers' MultipleNegativesRankingLoss with scale 20; two passes: Gao et
  *           al. 2021, arXiv:2101.06983 */

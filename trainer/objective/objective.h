@@ -45,7 +45,7 @@ struct objective_example {
     int32_t row; /* answer: the dataset row that this window belongs to */
 };
 
-/* objective_sink - receives each example of an evaluation, on the rank that holds it. */
+/* Receives each example of an evaluation, on the rank that holds the example. */
 struct objective_sink {
     status (*consume)(void *user, const struct objective_example *example);
     void *user;
@@ -54,8 +54,8 @@ struct objective_sink {
 /* The hidden states that the loss reads. */
 struct objective_hidden {
     struct tensor value;    /* [N, C]; with output rows [M, C] */
-    struct tensor gradient; /* of the same shape, through this rank's vocabulary shard; absent
-                             * without gradient */
+    struct tensor gradient; /* the same shape; this rank's vocabulary shard only; absent: no
+                             * gradient */
 };
 
 /* The language model head: this rank's shard of the vocabulary matrix. */
@@ -93,7 +93,7 @@ struct objective_scratch {
  * this rank and computes no loss. The second pass reads the gradients. All NULL: the loss is a sum
  * over the pairs of a micro-batch. Pair i of the batch has index samples[i] % size. */
 struct objective_whole_batch {
-    int64_t size; /* preference pairs of a full global batch; contrastive has its own size */
+    int64_t size; /* preference pairs of a full global batch; for embed, see contrastive->size */
     struct preference_pair *collected_pairs;     /* [size], in the first pass; else NULL */
     const struct preference_gradient *gradients; /* [size], in the second pass; else NULL */
     const struct contrastive_batch *contrastive; /* embed: vectors, then their gradients */
@@ -113,8 +113,8 @@ struct objective_input {
     const struct objective_sink *sink;            /* NULL: examples are not reported */
     bool first_micro_batch; /* parameter gradients are set instead of added to */
     double example_weight;  /* predictions per example in this step (needs_global_counts) */
-    /* f64 [OBJECTIVE_SUMS] on the device, zero; output of objective_loss_stats. The sums of a
-     * micro-batch are these plus the ones that `loss` returns */
+    /* f64 [OBJECTIVE_SUMS] on the device, initially zero; output of objective_loss_stats. The sums
+     * of a micro-batch are device_sums plus the sums that `loss` returns */
     double *device_sums;
     double *reference_logps; /* [samples, 2] output of objective_dpo_reference; else NULL */
 };

@@ -99,7 +99,7 @@ struct preference_pair {
 
 struct preference_gradient {
     double loss;             /* of this pair; the mean over all pairs is the loss of the batch */
-    double logps[RESPONSES]; /* derivative of the sum over all pairs by this pair's logps */
+    double logps[RESPONSES]; /* d(sum of the losses of all pairs) / d(logps of this pair) */
 };
 
 /* preference_needs_whole_batch - check whether a loss reads all pairs of the global batch. */

@@ -88,7 +88,7 @@ static status new_node(struct parsing *p, const yaml_event_t *event, enum node_k
     return STATUS_OK;
 }
 
-/* check_plainness - require that a value of any kind has neither an anchor nor a tag. */
+/* Requires that a value of any kind has neither an anchor nor a tag. */
 static status check_no_anchor_or_tag(const struct parsing *p, const yaml_event_t *event,
                                      const char *path)
 {

@@ -198,7 +198,7 @@ status data_count_steps(const struct recipe *r, int64_t samples, int64_t *out)
 {
     *out = r->train.max_steps;
     if (!(r->train.epochs > 0)) {
-        return STATUS_OK; /* recipe_check has checked the schedule */
+        return STATUS_OK; /* recipe_check_resolve has checked the schedule */
     }
     double all =
         samples < 0 ? 0 : ceil(r->train.epochs * (double)samples / (double)r->batch.global_size);

@@ -1,8 +1,8 @@
 /* Reads the loss sums of micro-batches back from the device.
  *
- * Kernels add some sums of a micro-batch in device memory, the objective adds the others on the
- * host. Both stay in a slot until they are read together, so that a step waits for the device only
- * once. On the CPU the same slots are used and reading costs nothing. */
+ * Kernels add some sums of a micro-batch in device memory. The objective adds the others on the
+ * host. Both stay in a slot until all slots are read together, so that a step waits for the device
+ * only once. On the CPU the same slots are used and reading costs nothing. */
 #pragma once
 
 #include "datasets/loader/loader.h"
@@ -16,7 +16,7 @@ struct loss_samples {
     int64_t numbers[LOSS_NAMED_SAMPLES], count;
 };
 
-/* The sums of one micro-batch; both arrays are zero when the slot is added. */
+/* The sums of one micro-batch. loss_readback_add sets both arrays to zero. */
 struct loss_slot {
     double *device_sums;              /* f64 [OBJECTIVE_SUMS] in device memory, for kernels */
     double host_sums[OBJECTIVE_SUMS]; /* for the objective's host code */

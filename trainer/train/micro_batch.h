@@ -25,7 +25,7 @@ struct micro_batch {
     const struct batch *batch;        /* host arrays */
     const struct batch *device_batch; /* the same batch with device arrays */
     int64_t step;                     /* for dropout */
-    int64_t first_row, first_output;  /* of row 0 in the global batch */
+    int64_t first_row, first_output;  /* indices of row 0 and output 0 in the global batch */
     double example_weight;            /* predictions per example of the step */
     bool training;                    /* dropout is on, and forward keeps activations */
     bool gradient;                    /* run backward and reduce the gradients */

@@ -18,8 +18,8 @@ struct reference_logprobs {
 };
 
 /* reference_logprobs_compute - read or compute the log-probabilities of all data sets of the
- * recipe. The fingerprint covers the model's adapters if `adapters` is true. New adapters do not
- * change the model and are left out.
+ * recipe. The fingerprint covers the model's adapters if `adapters` is true. Pass false for new
+ * adapters, which do not change the model.
  *
  * Memory    release *out with reference_logprobs_destroy, also after an error
  * Order     collective

@@ -7,9 +7,9 @@
  *          the updated weights are gathered;
  * stage 2  in addition, the gradients of a layer have memory only during its backward (bucket.h).
  *
- * All stages add the same values in the same order and produce the same bits, except for gradient
- * accumulation at stage 2, which reduces over ranks first. With reproducible sums (bucket.h) all
- * stages and any number of data-parallel ranks produce the same bits. */
+ * All stages add the same values in the same order and produce the same bits. The exception is
+ * gradient accumulation at stage 2, which reduces over ranks first. With reproducible sums
+ * (bucket.h) all stages and any number of data-parallel ranks produce the same bits. */
 #pragma once
 
 #include "comm/bucket.h"
@@ -145,7 +145,7 @@ struct sharded_optimizer_bytes {
 };
 
 /* sharded_optimizer_compute_bytes - compute the bytes that sharded_optimizer_create allocates on
- * the first rank, and the bytes that this rank sends in a step.
+ * the first rank, and the bytes that the first rank sends in a step.
  *
  * Errors    STATUS_INTERNAL out of memory */
 status sharded_optimizer_compute_bytes(const struct sharded_optimizer_plan *plan,

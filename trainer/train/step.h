@@ -39,7 +39,7 @@ struct step_result {
     double loss;                 /* mean over the counted tokens of the global batch */
     double gradient_norm;        /* of the mean loss's gradient, before clipping */
     double votes[STEP_VOTES];
-    double data_seconds;  /* waiting for batches */
+    double data_seconds;  /* time of waits for batches */
     double total_seconds; /* of the whole call */
     int64_t rows;         /* rows of this rank */
     int64_t tokens;       /* of the global batch */
@@ -56,9 +56,9 @@ status step_destroy(struct step **s);
 
 /* step_train - run one training step.
  *
- * An error of this rank since the last step, pending_error, ends this step on all ranks. With
- * has_next_step the first batch of the next step is prefetched before the reduction, so that an
- * error in it ends this step.
+ * pending_error is an error of this rank since the last step; it ends this step on all ranks. With
+ * has_next_step the first batch of the next step is read before the reduction, so that an error in
+ * it ends this step.
  *
  * Units     step: number of the step, from 0
  * Order     collective

@@ -59,7 +59,7 @@ status staged_folder_check_space(const char *folder, double bytes)
 status staged_folder_create(const char *output, double bytes, struct staged_folder *out)
 {
     REQUIRE(!file_exists(output), STATUS_CREATE,
-            "%s exists already; name a folder that does not exist", output);
+            "%s already exists; name a folder that does not exist", output);
     TRY(split_path(output, out));
     TRY(file_make_folders(out->parent));
     TRY(staged_folder_check_space(out->parent, space_margin * bytes));

@@ -137,19 +137,37 @@ static void occupy_standard_descriptors(void)
     }
 }
 
+static bool write_bytes(const char *data, size_t bytes)
+{
+    for (size_t done = 0; done < bytes;) {
+        ssize_t written = write(STDOUT_FILENO, data + done, bytes - done);
+        if (written < 0 && errno != EINTR) {
+            return false;
+        }
+        done += written > 0 ? (size_t)written : 0;
+    }
+    return true;
+}
+
 /* Writes text to the terminal without control characters other than newline and tab: text of a
- * foreign file or model could otherwise change the terminal. */
+ * foreign file or model could otherwise change the terminal. Returns 0 after an error. */
 static ssize_t write_to_terminal(void *unused, const char *data, size_t bytes)
 {
     char text[1024];
-    size_t count = bytes < sizeof text ? bytes : sizeof text - 1;
     (void)unused;
-    for (size_t i = 0; i < count; i++) {
-        text[i] = data[i] == '\0' ? '?' : data[i];
+    for (size_t done = 0; done < bytes;) {
+        size_t left = bytes - done, count = left < sizeof text ? left : sizeof text - 1;
+        for (size_t i = 0; i < count; i++) {
+            text[i] = data[done + i] == '\0' ? '?' : data[done + i];
+        }
+        text[count] = '\0';
+        text_replace_controls(text, "\n\t");
+        if (!write_bytes(text, count)) {
+            return 0;
+        }
+        done += count;
     }
-    text[count] = '\0';
-    text_replace_controls(text, "\n\t");
-    return write(STDOUT_FILENO, text, count);
+    return (ssize_t)bytes;
 }
 
 static void filter_terminal_output(void)

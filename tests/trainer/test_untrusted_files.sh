@@ -99,6 +99,13 @@ check_output() {
     run_bireme 66 inspect "missing$escape"
     ! grep -q "$(printf '\033')" stderr || fail 'an escape sequence was printed'
     run_bireme 0 train recipe.yaml checkpoint.every=0
+    # On a terminal standard output has no control characters, also in the middle of a long text.
+    cp -r run "run$escape"
+    script -qec "$program inspect 'run$escape'" /dev/null >out || fail "inspect ended with $?"
+    grep -q 'run folder' out || fail 'inspect prints nothing on a terminal'
+    ! grep -q "$(printf '\033')" out || fail 'an escape sequence was printed on a terminal'
+    script -qec "$program prepare --help" /dev/null | tr -d '\r' >out
+    "$program" prepare --help | cmp - out || fail 'the help differs on a terminal'
     # A closed descriptor is not taken by a file that the run opens.
     "$program" train recipe.yaml checkpoint.every=0 run_dir=quiet 2>&- ||
         fail "train without standard error ended with $?"

@@ -110,7 +110,7 @@ static status write_to_device(struct kernels_bench *b, void *to, const void *fro
     return device_wait(dev, kernels_stream(b->k), DEADLINE_DEVICE_SECONDS);
 }
 
-/* fill_random - fill all operands with positive numbers near or below 1, which are valid for every
+/* Fills all operands with positive numbers near or below 1, which are valid for every
  * operand, second moments included. */
 static status fill_random(struct kernels_bench *b, const struct arena *arena)
 {
@@ -375,7 +375,7 @@ static status measure_sample(struct kernels_bench *b, status (*run)(struct kerne
     return STATUS_OK;
 }
 
-/* time_operation - compute the median time of `repeats` samples. A first call determines the number
+/* Computes the median time of `repeats` samples. A first call determines the number
  * of calls of a sample. */
 static status time_operation(struct kernels_bench *b, status (*run)(struct kernels_bench *b),
                              int repeats, double *seconds)
@@ -392,7 +392,7 @@ static status time_operation(struct kernels_bench *b, status (*run)(struct kerne
     return result;
 }
 
-/* describe_operation - get the name, FLOPs and bytes of an operation. The name stays NULL if the
+/* Gets the name, FLOPs and bytes of an operation. The name stays NULL if the
  * back end does not implement it. */
 static status describe_operation(struct kernels_bench *b, status (*run)(struct kernels_bench *b),
                                  struct bench_operation *out)
@@ -413,7 +413,7 @@ static status describe_operation(struct kernels_bench *b, status (*run)(struct k
     return STATUS_OK;
 }
 
-/* time_gemm - measure the fastest algorithm of the GEMM library. If the back end cannot time single
+/* Measures the fastest algorithm of the GEMM library. If the back end cannot time single
  * algorithms, measure linear_forward. */
 static status time_gemm(struct kernels_bench *b, int repeats, double *out)
 {
@@ -446,7 +446,7 @@ static status measure_rates(struct kernels_bench *b, int repeats, struct bench_k
     return STATUS_OK;
 }
 
-/* get_attention_flops - return the FLOPs of causal attention, 0 for other operations.
+/* Returns the FLOPs of causal attention, 0 for other operations.
  *
  * On a GPU the kernels cannot count them, because the sequence boundaries are in device memory. */
 static double get_attention_flops(const struct kernels_bench *b,

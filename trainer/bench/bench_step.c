@@ -79,7 +79,7 @@ static status make_batch(struct bench *b)
     return STATUS_OK;
 }
 
-/* make_mlm_batch - add masked rows, evenly spaced, and next-sentence labels to the batch. */
+/* Adds masked rows, evenly spaced, and next-sentence labels to the batch. */
 static status make_mlm_batch(struct bench *b)
 {
     const struct recipe *r = &b->session->recipe;
@@ -199,7 +199,7 @@ static status time_step(struct bench *b, double *seconds)
 
 enum { GEMMS_MAX = 18 };
 
-/* list_gemms - list this rank's GEMMs in the linear layers of all blocks and in the output layers,
+/* Lists this rank's GEMMs in the linear layers of all blocks and in the output layers,
  * one forward and two backward each. */
 static int list_gemms(const struct bench *b, struct gemm_shape out[GEMMS_MAX])
 {
@@ -240,7 +240,7 @@ static double count_flops(const struct gemm_shape *gemms, int count)
 /* Times of all GEMMs with all algorithms, in one measurement. */
 typedef double gemm_times[GEMMS_MAX][KERNELS_ROOFLINE_ALGORITHMS];
 
-/* find_fastest_algorithm - find the algorithm of a GEMM with the smallest median time. */
+/* Finds the algorithm of a GEMM with the smallest median time. */
 static int find_fastest_algorithm(const gemm_times *times, int repeats, int gemm, double *scratch)
 {
     double least = INFINITY;
@@ -256,7 +256,7 @@ static int find_fastest_algorithm(const gemm_times *times, int repeats, int gemm
     return fastest;
 }
 
-/* compute_roofline - return the median time of all GEMMs, each with its fastest algorithm. */
+/* Returns the median time of all GEMMs, each with its fastest algorithm. */
 static double compute_roofline(const gemm_times *times, int repeats, int count, double *scratch)
 {
     double *sums = scratch + repeats;
@@ -270,7 +270,7 @@ static double compute_roofline(const gemm_times *times, int repeats, int count, 
     return bench_median(sums, repeats);
 }
 
-/* measure_copy_rate - measure the bytes per second that a copy larger than the caches reads and
+/* Measures the bytes per second that a copy larger than the caches reads and
  * writes.
  *
  * The copy uses `convert`, and so the threads of the kernels, to get a rate that operations can
@@ -340,7 +340,7 @@ static struct bench_traffic read_traffic(struct comm *comm, int repeats)
     };
 }
 
-/* measure_roofline - measure the GEMMs once, then run one step that is not counted.
+/* Measures the GEMMs once, then runs one step that is not counted.
  *
  * In training, a step follows a step. The step after a roofline measurement finds other data in the
  * caches and took about a tenth longer in tests. */

@@ -228,7 +228,7 @@ static status respond_to_conversation(struct chat *c)
         drop_messages(c, c->count - 1, 1);
     }
     free(text);
-    REQUIRE(!ferror(stdout), STATUS_WRITE, "cannot write standard output: %s", strerror(errno));
+    REQUIRE(!ferror(stdout), STATUS_WRITE, "cannot write to standard output: %s", strerror(errno));
     return result;
 }
 

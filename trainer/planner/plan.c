@@ -37,7 +37,7 @@ const char *plan_part_name(enum plan_part part)
     return names[part];
 }
 
-/* get_program_bytes - return the memory of a rank without its tensors: code and data of the
+/* Returns the memory of a rank without its tensors: code and data of the
  * libraries, generated code of oneDNN, and the buffers of MPI with several ranks.
  *
  * Measured as the peak resident memory of 25 runs minus the rest of their plans, on Debian 12 with
@@ -79,7 +79,7 @@ static enum plan_part get_part(enum model_role role)
     }
 }
 
-/* get_gemm_rows - return the number of rows per token that a matrix is multiplied with.
+/* Returns the number of rows per token that a matrix is multiplied with.
  *
  * The MLM head processes the masked rows only, a label head one row per example. */
 static double get_gemm_rows(const struct recipe *r, enum model_role role)
@@ -106,7 +106,7 @@ static double get_gemm_rows(const struct recipe *r, enum model_role role)
     }
 }
 
-/* count_parameters - add up the parameters by part and return the GEMM FLOPs of a token.
+/* Adds up the parameters by part and returns the GEMM FLOPs of a token.
  *
  * A matrix has one GEMM forward, one for the gradient of its input if an earlier parameter is
  * trained, and one for its own gradient if it is trained. */
@@ -154,7 +154,7 @@ static int64_t compute_writer_bytes(const struct model_parameter *parameters, in
     return 4 * (largest < chunk_bytes ? largest : chunk_bytes);
 }
 
-/* compute_snapshot_bytes - compute the memory of a snapshot: weights and both moments, divided
+/* Computes the memory of a snapshot: weights and both moments, divided
  * among the ranks with the same values as in a checkpoint. */
 static status compute_snapshot_bytes(const struct model_parameter *parameters, int count,
                                      int64_t elements, struct plan *plan)
@@ -182,14 +182,14 @@ static status compute_snapshot_bytes(const struct model_parameter *parameters, i
     return result;
 }
 
-/* get_sample_rows - return the maximum number of rows of a sample. A preference pair has two
+/* Returns the maximum number of rows of a sample. A preference pair has two
  * sequences. */
 static int64_t get_sample_rows(const struct recipe *r)
 {
     return derive_rows(r) / r->batch.micro_size;
 }
 
-/* compute_task_bytes - compute the memory for outputs of a task head and their gradients; for embed
+/* Computes the memory for outputs of a task head and their gradients; for embed
  * also for the embeddings of the global batch. */
 static int64_t compute_task_bytes(const struct recipe *r, const struct model_config *c,
                                   enum dtype dtype)
@@ -199,7 +199,7 @@ static int64_t compute_task_bytes(const struct recipe *r, const struct model_con
     return c->head == HEAD_LM ? 0 : bytes + vectors * (4 * c->width + 2) * 8;
 }
 
-/* compute_objective_bytes - compute the memory of the objective: some values per row and, for
+/* Computes the memory of the objective: some values per row and, for
  * preference pairs, the hidden states of the responses and their gradient. */
 static int64_t compute_objective_bytes(const struct recipe *r, int64_t width, enum dtype dtype,
                                        int64_t rows)
@@ -231,7 +231,7 @@ static int64_t compute_loader_bytes(const struct recipe *r, const struct loader_
     return loader_memory_bytes(&options);
 }
 
-/* compute_all_loader_bytes - compute the memory of the training loader and, for evaluations, of the
+/* Computes the memory of the training loader and, for evaluations, of the
  * validation loader. */
 static int64_t compute_all_loader_bytes(const struct recipe *r, int ranks)
 {
@@ -276,7 +276,7 @@ static status plan_optimizer(const struct recipe *r, const struct model_config *
     return sharded_optimizer_compute_bytes(&optimizer, out);
 }
 
-/* compute_shared_window - compute the shared memory of tensor-parallel reductions and gathered rows
+/* Computes the shared memory of tensor-parallel reductions and gathered rows
  * of the other ranks. */
 static int64_t compute_shared_window(const struct model_config *config,
                                      struct model_parallelism sharing, enum dtype dtype,
@@ -353,7 +353,7 @@ static status plan_steps(const struct recipe *r, struct plan *plan)
     return STATUS_OK;
 }
 
-/* compute_tensor_bytes - compute the bytes that a rank sends to its tensor-parallel group per
+/* Computes the bytes that a rank sends to its tensor-parallel group per
  * step.
  *
  * [N, C] is reduced in f32 twice per layer forward and twice backward, once after the embedding
@@ -487,7 +487,7 @@ static status check_init(const struct recipe *r, const char *key, const char *fr
     return result;
 }
 
-/* note_missing - store the error of a missing input in plan->unchecked, if model.vocab_size is set.
+/* Stores the error of a missing input in plan->unchecked, if model.vocab_size is set.
  *
  * Such a recipe can be planned before its data exist, or on a machine without them. */
 static status note_missing(const struct recipe *r, struct plan *plan, status result, bool missing)

@@ -32,7 +32,7 @@ static status fail_missing(const struct cluster *cluster, const char *key)
           cluster->path, key);
 }
 
-/* count_on_node - count the ranks of a group with distance `stride` that are on one node.
+/* Counts the ranks of a group with distance `stride` that are on one node.
  *
  * Without a network in the description, all ranks are on one node. */
 static int count_on_node(const struct cluster *cluster, int ranks, int group, int stride)
@@ -68,7 +68,7 @@ static status find_rates(const struct recipe *r, const struct plan *plan,
     return STATUS_OK;
 }
 
-/* get_memory_share - return the device memory that a rank may use, in bytes. */
+/* Returns the device memory that a rank may use, in bytes. */
 static double get_memory_share(const struct cluster *cluster, double share)
 {
     return cluster->device.memory_gib * 1073741824.0 * share;
@@ -76,7 +76,7 @@ static double get_memory_share(const struct cluster *cluster, double share)
 
 /* ---- communication ---- */
 
-/* predict_collectives - compute the time in which each rank of a group sends `bytes` in
+/* Computes the time in which each rank of a group sends `bytes` in
  * `collectives` ring or tree collectives. */
 static status predict_collectives(const struct cluster *cluster, const struct plan *plan,
                                   const struct rates *rates, int group, int stride, double bytes,
@@ -105,7 +105,7 @@ static status predict_collectives(const struct cluster *cluster, const struct pl
 
 /* ---- a step ---- */
 
-/* get_recompute_share - return the fraction of the layers that backward recomputes. The activations
+/* Returns the fraction of the layers that backward recomputes. The activations
  * of the last layer are still valid. */
 static double get_recompute_share(const struct recipe *r)
 {
@@ -118,7 +118,7 @@ static bool recomputes_all(const struct recipe *r)
     return r->train.activation_checkpointing == RECOMPUTE_FULL;
 }
 
-/* compute_elementwise_bytes - count the bytes that elementwise operations on `rows` rows read and
+/* Counts the bytes that elementwise operations on `rows` rows read and
  * write, forward and backward. */
 static double compute_elementwise_bytes(const struct recipe *r, const struct plan *plan,
                                         double rows)
@@ -240,7 +240,7 @@ struct search {
     int count, capacity;
 };
 
-/* try_micro_sizes - append the fastest micro-batch size of a layout, if one fits. */
+/* Appends the fastest micro-batch size of a layout, if one fits. */
 static status try_micro_sizes(struct search *s, const struct recipe *recipe, int ranks)
 {
     struct recipe r = *recipe;

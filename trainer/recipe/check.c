@@ -91,7 +91,7 @@ struct relation {
     const char *remedy; /* NULL: none; not if problem is NULL */
 };
 
-/* find_location - return the command line if one of two settings was given there, else the location
+/* Returns the command line if one of two settings was given there, else the location
  * of the first one that the file contains. */
 static struct source_location find_location(const struct recipe_reader *r, const char *a,
                                             const char *b)
@@ -165,7 +165,7 @@ static status check_model(const struct recipe_reader *r)
     return CHECK_RELATIONS(r, relations);
 }
 
-/* is_task - return true for an objective with a task head, which every architecture supports. */
+/* Returns true for an objective with a task head, which every architecture supports. */
 static bool is_task(enum recipe_objective objective)
 {
     switch (objective) {
@@ -196,7 +196,7 @@ static status check_objective(const struct recipe_reader *r)
     return CHECK_RELATIONS(r, relations);
 }
 
-/* check_tensor - require that the ranks of a tensor-parallel group get equal numbers of key-value
+/* Requires that the ranks of a tensor-parallel group get equal numbers of key-value
  * heads (and so of heads) and of inner features. */
 static status check_tensor(const struct recipe_reader *r)
 {
@@ -221,7 +221,7 @@ static status check_tensor(const struct recipe_reader *r)
                        heads % ranks != 0 ? heads : inner, divisors);
 }
 
-/* check_parallel - reject settings that make the order of summation depend on the ranks. */
+/* Rejects settings that make the order of summation depend on the ranks. */
 static status check_parallel(const struct recipe_reader *r)
 {
     const struct recipe *c = r->recipe;
@@ -274,7 +274,7 @@ static status check_adapter(const struct recipe_reader *r)
     return CHECK_RELATIONS(r, relations);
 }
 
-/* compute_warmup_share - return the warm-up as a fraction of all steps; 0 if it is unknown. */
+/* Returns the warm-up as a fraction of all steps; 0 if it is unknown. */
 static double compute_warmup_share(const struct recipe *c)
 {
     return c->schedule.warmup_ratio >= 0 ? c->schedule.warmup_ratio

@@ -43,7 +43,7 @@ static bool is_section(const char *name)
     return false;
 }
 
-/* list_names - list the valid names in a section: its settings and, at the top level, sections. */
+/* Lists the valid names in a section: its settings and, at the top level, sections. */
 static int list_names(const char *section, const char **names)
 {
     int count = 0;
@@ -68,7 +68,7 @@ static const char *find_name(const char *name, const char *const *names, int cou
     return NULL;
 }
 
-/* suggest_key - return the key that `name` in `section` probably stands for, or NULL.
+/* Returns the key that `name` in `section` probably stands for, or NULL.
  *
  * It is a synonym in the section, else the same name or a synonym in another section, else the name
  * with the smallest edit distance. */
@@ -162,7 +162,7 @@ static status read_tree(struct recipe_reader *r, const struct node *tree)
     return STATUS_OK;
 }
 
-/* parse_override - parse the value of an override.
+/* Parses the value of an override.
  *
  * A list, a mapping or a quoted string is parsed as YAML. Any other value is used literally, so
  * that a glob needs no second pair of quotes. */

@@ -16,7 +16,7 @@ static const void *get_const_field(const struct setting *setting, const struct r
     return (const char *)recipe + setting->offset;
 }
 
-/* raise_at - raise an error with the message "location: key: reason".
+/* Raises an error with the message "location: key: reason".
  *
  * Control characters in the reason are replaced by "?". */
 static status raise_at(const char *name, struct source_location location, status code,
@@ -115,7 +115,7 @@ static const char *kind_name(enum setting_kind kind)
     return "a string";
 }
 
-/* describe_range - write "must be in (0, 1]", or "must be above 0 and at most 1e9" for a large
+/* Writes "must be in (0, 1]", or "must be above 0 and at most 1e9" for a large
  * maximum. */
 static void describe_range(const struct setting *s, char *out, size_t bytes)
 {
@@ -180,7 +180,7 @@ static status set_boolean(const struct recipe_reader *r, struct source_location 
     return STATUS_OK;
 }
 
-/* check_text - require a string; reject a number or boolean without quotes. */
+/* Requires a string; reject a number or boolean without quotes. */
 static status check_text(const struct recipe_reader *r, struct source_location location,
                          const char *key, const struct node *node, size_t bytes)
 {
@@ -381,7 +381,7 @@ static status check_choice(const struct recipe_reader *r, struct source_location
     return fail_choice(r, location, setting, entry, choices, count);
 }
 
-/* read_entry - check a list entry and write it as stored: the name, or the formatted number. */
+/* Checks a list entry and write it as stored: the name, or the formatted number. */
 static status read_entry(const struct recipe_reader *r, struct source_location location,
                          const struct setting *setting, const struct node *node,
                          char out[RECIPE_NAME_BYTES])
@@ -532,7 +532,7 @@ char *recipe_value_quote(const char *text, bool json, char *out)
     return out;
 }
 
-/* format_list - write a single entry, or several entries in brackets. */
+/* Writes a single entry, or several entries in brackets. */
 static char *format_list(const struct setting *setting, const char *list, bool json, char *out)
 {
     char entry[RECIPE_NAME_BYTES], quoted[2 * RECIPE_NAME_BYTES + 3];

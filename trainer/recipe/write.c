@@ -158,7 +158,7 @@ static void write_setting(const struct setting *setting, FILE *file)
             setting->null != NULL ? ")" : "");
 }
 
-/* write_paragraph - write a text in lines of at most 100 columns. */
+/* Writes a text in lines of at most 100 columns. */
 static void write_paragraph(const char *text, FILE *file)
 {
     const int columns = 100;
@@ -238,7 +238,7 @@ static void add_difference(struct differences *d, const char *key, const char *s
     d->count++;
 }
 
-/* add_source_differences - compare the weights of a mixture, because they determine the data order.
+/* Compares the weights of a mixture, because they determine the data order.
  *
  * The paths may change. */
 static void add_source_differences(struct differences *d, const struct recipe *saved,

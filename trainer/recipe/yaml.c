@@ -29,7 +29,7 @@ static status parse_value(struct parsing *p, yaml_event_t *event, const char *pa
         (struct source_location){LOCATION_FILE, (int)(mark).line + 1, (int)(mark).column + 1},     \
         __VA_ARGS__)
 
-/* compute_mark - compute line and column of a byte. libyaml reports only an offset for reader
+/* Computes line and column of a byte. libyaml reports only an offset for reader
  * errors. */
 static yaml_mark_t compute_mark(const struct parsing *p, size_t offset)
 {
@@ -159,7 +159,7 @@ static status parse_sequence(struct parsing *p, const char *path, int depth, str
     }
 }
 
-/* parse_key - read a key and set path to parent.key. */
+/* Reads a key and set path to parent.key. */
 static status parse_key(struct parsing *p, const yaml_event_t *event, const char *parent,
                         char **key, char path[KEY_BYTES])
 {
@@ -180,7 +180,7 @@ static status parse_key(struct parsing *p, const yaml_event_t *event, const char
     return STATUS_OK;
 }
 
-/* parse_pair - append one key with its value at *link. */
+/* Appends one key with its value at *link. */
 static status parse_pair(struct parsing *p, const yaml_event_t *event, const char *parent,
                          int depth, struct node **link)
 {

@@ -496,6 +496,10 @@ static status write_final(struct loop *loop)
     char folder[FILE_PATH_BYTES];
     TRY(publish_checkpoint(loop));
     TRY(sharded_optimizer_wait_all(job->optimizer));
+    /* Final weights mean that the run is finished: after a power failure no line may be missing. */
+    if (job->metrics != NULL) {
+        store_local_error(loop, metrics_sync(job->metrics));
+    }
     /* After an error no final weights are written, so that the next start repeats the missing
      * work. */
     TRY(comm_agree(job->world, status_restore(&loop->local_error)));

@@ -152,16 +152,17 @@ status file_open_output(const char *path, int flags, int *out)
             path);
     REQUIRE(*out >= 0, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE), "cannot open %s: %s",
             path, strerror(errno));
-    bool regular = fstat(*out, &about) == 0 && S_ISREG(about.st_mode);
-    bool accepted = regular || S_ISCHR(about.st_mode);
-    if (!accepted || (regular && (flags & O_TRUNC) != 0 && ftruncate(*out, 0) != 0)) {
-        int error = errno;
-        close(*out);
-        *out = -1;
-        REQUIRE(accepted, STATUS_CREATE, "%s is not a regular file; remove it", path);
-        RAISE(STATUS_CREATE, "cannot truncate %s: %s", path, strerror(error));
+    bool known = fstat(*out, &about) == 0;
+    bool regular = known && S_ISREG(about.st_mode);
+    bool truncated = !regular || (flags & O_TRUNC) == 0 || ftruncate(*out, 0) == 0;
+    if (truncated && (regular || (known && S_ISCHR(about.st_mode)))) {
+        return STATUS_OK;
     }
-    return STATUS_OK;
+    int error = errno;
+    close(*out);
+    *out = -1;
+    REQUIRE(!known || regular, STATUS_CREATE, "%s is not a regular file; remove it", path);
+    RAISE(STATUS_WRITE, "cannot %s %s: %s", known ? "truncate" : "open", path, strerror(error));
 }
 
 status file_make_folders(const char *path)

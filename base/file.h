@@ -39,7 +39,7 @@ status file_append(int file, const char *path, int64_t *end_bytes, const void *d
  * and pipes are refused.
  *
  * Memory    the caller closes *out
- * Errors    STATUS_CREATE, STATUS_PERMISSION */
+ * Errors    STATUS_CREATE, STATUS_PERMISSION; STATUS_WRITE if the file cannot be truncated */
 status file_open_output(const char *path, int flags, int *out);
 
 /* file_make_folders - create a folder and its parents, as mkdir -p does.

@@ -20,10 +20,10 @@ cd "$(dirname "$0")/.."
 jobs=$(($(nproc) + 1))
 [ "$jobs" -le 8 ] || jobs=8
 # These tests take a third of the total time; other tests check the same on smaller runs.
-readonly longest='^(simt_.*_(random_[12]|warp)|simt_attention_tiles_lifo'\
+readonly longest='^(simt_.*_(random_[12]|warp)|simt_attention_(tiles_)?lifo'\
 '|simt_train_(fp32|graphs|memory|objectives|plans|ranks)|gpu_bundle|comm_launch|memory_adapters'\
 '|tensor_parallel_2_hosts|train_(kills_[12]|zero|tensor|reproducible|masked_layouts|lamb)'\
-'|train_(dpo_whole_batch|faults_power_cut))$'
+'|train_(dpo_whole_batch|change_layout|faults_power_cut))$'
 # One test of each operation, objective and layout, and all tests with a name of one word, which
 # test one module each.
 readonly fast='^([a-z0-9]+|attention_features|cross_entropy|post_processor|row_workers'\

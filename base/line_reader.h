@@ -1,5 +1,5 @@
-/* Reads a text file or standard input line by line. A line has at most 64 MiB, so an input without
- * newlines cannot exhaust the memory. */
+/* Reads a text file or standard input line by line. At most 64 MiB of a line are kept,
+ * so an input without newlines cannot exhaust the memory. */
 #pragma once
 
 #include <stdbool.h>

@@ -9,7 +9,7 @@
 /* comm_mpi_check - raise STATUS_LOST, with MPI's text, if code is not MPI_SUCCESS. */
 status comm_mpi_check(int code, const char *operation);
 
-/* comm_mpi_window_set_host - set the ranks of this host and its name, before the first window.
+/* comm_mpi_window_set_host - set the ranks and the name of this host, before the first window.
  *
  * Memory    name is borrowed until MPI_Finalize */
 void comm_mpi_window_set_host(MPI_Comm ranks, const char *name);
@@ -30,7 +30,7 @@ status comm_mpi_window_check_space(MPI_Comm local, int64_t bytes, bool *has_room
  * If it fails on any rank of `all`, *is_made is false on all of them.
  *
  * Order     collective over `all`; local are the ranks of this node
- * Memory    release *out with comm_mpi_window_free; without a window, free only out->base.
+ * Memory    release *out with comm_mpi_window_free; if *is_made is false, free only out->base.
  *           If another node fails, MPI keeps this node's window until MPI_Finalize
  * Errors    STATUS_LOST */
 status comm_mpi_window_create(MPI_Comm all, MPI_Comm local, int local_size, int local_rank,

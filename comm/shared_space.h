@@ -1,5 +1,5 @@
-/* Checks the space for memory that the ranks of a host share. Open MPI creates it as files in /dev/shm,
- * and hangs or ends with a bus error if they do not fit. */
+/* Checks the space for memory that the ranks of a host share. Open MPI creates it as files in
+ * /dev/shm, and hangs or ends with a bus error if they do not fit. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes tests/reference/grade.json, the reference of tests/trainer/test_scores.c.
+"""Makes tests/reference/grade.json, the reference of tests/trainer/evaluation/test_scores.c.
 
     python3 scripts/make_grade_reference.py
 

@@ -1,5 +1,5 @@
 """References of fine-tuning heads, made with the task classes of transformers; make_reference.py
-calls this module. tests/trainer/test_reference_heads.c reads heads.h5 and heads_lora.h5.
+calls this module. tests/trainer/objective/test_reference_heads.c reads heads.h5 and heads_lora.h5.
 
 Each case is a group: the batch as Bireme packs it (without padding), the outputs of the head, the
 loss, and in `values` all weights and all gradients, in the order of the attribute `names`. Each

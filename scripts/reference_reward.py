@@ -1,6 +1,6 @@
 """References of reward models, made with TRL's RewardTrainer; make_reference.py calls this module.
 
-reward.h5, for tests/trainer/test_reward.c, has one group for each architecture (a tiny GPT-2 and a
+reward.h5, for tests/trainer/objective/test_reward.c, has one group for each architecture (a tiny GPT-2 and a
 tiny Llama, in double precision): eight pairs (lengths and ids of prompt, chosen and rejected
 response), the weights, and loss, metrics and gradients for each center_rewards_coefficient.
 """

@@ -2,7 +2,7 @@
 # Installs Bireme into a temporary folder, compiles a C program with the installed library and
 # pkg-config, and compares its output with that of the installed program.
 # usage: test_install.sh CMAKE BUILD_FOLDER C_COMPILER C++_COMPILER
-. "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 cmake=$1 build=$2 cxx=$4
 read -ra cc <<<"$3"
 prefix=$folder/prefix

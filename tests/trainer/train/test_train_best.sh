@@ -7,7 +7,7 @@
 #                any layout and after a resume; recipes with errors
 #   patience     a run ends early, stays ended, and continues with more patience; a resume restores
 #                the count of evaluations
-. "$(dirname "$0")/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 # With this learning rate the loss rises after a few steps.
 sed -i 's/learning_rate: 1.0e-2/learning_rate: 0.6/; s/max_grad_norm: 1.0/max_grad_norm: 0/
     s/name: cosine, warmup_steps: 5/name: constant, warmup_steps: 12/

@@ -9,7 +9,7 @@
 #             labels, numbers, labels of words, choices
 #   answer    the spans have the exact match that `bireme evaluate` computes, in whole texts and in
 #             windows
-. "$(dirname "$0")/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 
 run_bireme 0 tokenizer train --type wordpiece --vocab-size 300 --input "$source/LICENSE" \
     --output tok

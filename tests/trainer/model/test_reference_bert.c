@@ -2,7 +2,7 @@
  * (scripts/make_reference.py bert): logits, both losses, the gradient of every parameter, and ten
  * steps of AdamW and of LAMB with gradient clipping. The batches of transformers are padded; here
  * they have no padding. Errors and key biases are treated as in test_reference.c. */
-#include "tests/trainer/reference_run.h"
+#include "tests/trainer/model/reference_run.h"
 #include "trainer/train/objective_input.h"
 
 struct reference {

@@ -32,7 +32,7 @@ struct bad_recipe {
 };
 
 static const struct bad_recipe bad_recipes[] = {
-#include "tests/trainer/bad_recipes.inc"
+#include "tests/trainer/recipe/bad_recipes.inc"
 };
 
 static void test_corpus(void)

@@ -11,7 +11,7 @@
 #   chat         answers on standard output, /reset, /save, Ctrl-C, error messages
 part=${1:-}
 # shellcheck source=tests/trainer/tiny_training.sh
-. "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 readonly reference=$source/tests/reference/sft
 
 # prepare_rows NAME FLAG...: write shards of NAME.jsonl to NAME/, with the tokenizer in

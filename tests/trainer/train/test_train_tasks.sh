@@ -1,7 +1,7 @@
 #!/bin/bash
 # Fine-tuning tasks from rows to a checkpoint: shards, a head on a pretrained model, equal losses at
 # any layout and after a resume, stored labels.
-. "$(dirname "$0")/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 
 # make_rows: write the rows of each task. The last word of a text is its label; every third text
 # has a second text.

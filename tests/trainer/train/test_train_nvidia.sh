@@ -4,7 +4,7 @@
 #
 #   test_train_nvidia.sh MAKER      MAKER is the program of nvidia_shards.c
 maker=$(realpath "$1")
-. "$(dirname "$0")/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 need_mpirun
 
 mkdir shards && "$maker" shards || exit 1

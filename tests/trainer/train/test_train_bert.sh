@@ -1,7 +1,7 @@
 #!/bin/bash
 # A tiny BERT with dropout, trained on sentence pairs: equal losses at any layout and after a
 # resume; fill-mask; errors of commands for other models.
-. "$(dirname "$0")/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 need_mpirun
 
 run_bireme 0 tokenizer train --type wordpiece --vocab-size 300 --input "$source/LICENSE" \

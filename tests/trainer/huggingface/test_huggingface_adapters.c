@@ -3,7 +3,7 @@
  * when they are imported again. Unsupported adapters, and those of another model, are refused. */
 #include "comm/comm.h"
 #include "datasets/shard/h5file.h"
-#include "tests/trainer/huggingface_folder.h"
+#include "tests/trainer/huggingface/huggingface_folder.h"
 #include "trainer/setup/session.h"
 #include "trainer/weights/open.h"
 

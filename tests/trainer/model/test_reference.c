@@ -7,7 +7,7 @@
  * of the key biases is zero, because softmax does not change if a constant is added to a row of
  * scores. AdamW amplifies its rounding noise. These gradients are compared by absolute error, and
  * the key biases are excluded from the comparison of weights. */
-#include "tests/trainer/reference_run.h"
+#include "tests/trainer/model/reference_run.h"
 #include "trainer/train/objective_input.h"
 
 struct reference {

@@ -3,7 +3,7 @@
  * transformers, also after export and import. The names of the labels are kept. */
 #include "comm/comm.h"
 #include "datasets/shard/h5file.h"
-#include "tests/trainer/huggingface_folder.h"
+#include "tests/trainer/huggingface/huggingface_folder.h"
 #include "trainer/huggingface/config.h"
 #include "trainer/inference/sentence_embedding.h"
 #include "trainer/setup/derive.h"

@@ -4,7 +4,7 @@
  * tested for each class. */
 #include "comm/comm.h"
 #include "datasets/shard/h5file.h"
-#include "tests/trainer/huggingface_folder.h"
+#include "tests/trainer/huggingface/huggingface_folder.h"
 #include "trainer/setup/session.h"
 #include "trainer/weights/open.h"
 

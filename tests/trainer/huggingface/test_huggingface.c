@@ -6,7 +6,7 @@
 #include "base/random.h"
 #include "comm/comm.h"
 #include "datasets/shard/h5file.h"
-#include "tests/trainer/huggingface_folder.h"
+#include "tests/trainer/huggingface/huggingface_folder.h"
 #include "trainer/inference/log_likelihood.h"
 #include "trainer/setup/session.h"
 #include "trainer/weights/open.h"

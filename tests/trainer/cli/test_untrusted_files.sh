@@ -3,7 +3,7 @@
 # line exhausts the memory, and no control character reaches the terminal.
 #
 #   test_untrusted_files.sh manifest | run_folder | lines | output
-. "$(dirname "$0")/tiny_training.sh"
+source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 part=${1:?}
 sed -i "s/warmup_steps: 5/warmup_steps: 0/; s/max_steps: 20/max_steps: 1/" recipe.yaml
 

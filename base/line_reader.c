@@ -27,7 +27,7 @@ status line_reader_open(const char *path, struct line_reader *out)
 status line_reader_open_descriptor(int file, const char *name, struct line_reader *out)
 {
     *out = (struct line_reader){.file = fdopen(file, "r"), .name = name, .has_newline = true};
-    REQUIRE(out->file != NULL, STATUS_INTERNAL, "out of memory: reading %s", name);
+    REQUIRE(out->file != NULL, STATUS_INTERNAL, "out of memory while reading %s", name);
     return STATUS_OK;
 }
 

@@ -70,7 +70,7 @@ static status start_pool(struct ordered_pool *p, int workers)
     p->processed = calloc((size_t)p->slot_count, sizeof *p->processed);
     p->threads = calloc((size_t)workers, sizeof *p->threads);
     REQUIRE(p->slot_memory != NULL && p->processed != NULL && p->threads != NULL, STATUS_INTERNAL,
-            "out of memory: %d worker threads", workers);
+            "out of memory for %d worker threads", workers);
     for (; p->opened_slots < p->slot_count; p->opened_slots++) {
         TRY(p->callbacks->open_slot != NULL ? p->callbacks->open_slot(find_slot(p, p->opened_slots))
                                             : STATUS_OK);
@@ -84,7 +84,7 @@ status ordered_pool_open(const struct ordered_pool_callbacks *callbacks, void *u
     *out = NULL;
     workers = workers > 0 ? workers : cores_allowed();
     struct ordered_pool *p = calloc(1, sizeof *p);
-    REQUIRE(p != NULL, STATUS_INTERNAL, "out of memory: worker threads");
+    REQUIRE(p != NULL, STATUS_INTERNAL, "out of memory for worker threads");
     p->callbacks = callbacks;
     p->user = user;
     p->slot_count = 2 * workers + 2;

@@ -77,7 +77,7 @@ static status grow_table(struct text_map *map)
     struct text_map bigger = {.capacity = map->capacity == 0 ? 256 : map->capacity * 2,
                               .count = map->count};
     bigger.slots = calloc(bigger.capacity, sizeof *bigger.slots);
-    REQUIRE(bigger.slots != NULL, STATUS_INTERNAL, "out of memory: a table of %zu strings",
+    REQUIRE(bigger.slots != NULL, STATUS_INTERNAL, "out of memory for a table of %zu strings",
             bigger.capacity);
     for (size_t i = 0; i < map->capacity; i++) {
         const struct text_slot *slot = &map->slots[i];

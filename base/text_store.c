@@ -18,7 +18,8 @@ status text_store_copy(struct text_store *store, const char *text, size_t bytes,
     if (block == NULL || block->bytes - block->used <= bytes) {
         size_t block_bytes = bytes + 1 > BLOCK_BYTES ? bytes + 1 : BLOCK_BYTES;
         block = malloc(sizeof *block + block_bytes);
-        REQUIRE(block != NULL, STATUS_INTERNAL, "out of memory: %zu bytes of tokens", block_bytes);
+        REQUIRE(block != NULL, STATUS_INTERNAL, "out of memory for %zu bytes of tokens",
+                block_bytes);
         *block = (struct text_block){.next = store->blocks, .used = 0, .bytes = block_bytes};
         store->blocks = block;
     }

@@ -176,7 +176,7 @@ static status allocate_memory(struct bucket_set *set, const struct bucket_option
     set->source_offsets = calloc(((size_t)sizes.buckets + 1) * ranks, sizeof *set->source_offsets);
     REQUIRE(set->segments != NULL && set->buckets != NULL && set->ranges != NULL &&
                 set->source_ranges != NULL && set->source_offsets != NULL,
-            STATUS_INTERNAL, "out of memory: %" PRId64 " buckets", sizes.buckets);
+            STATUS_INTERNAL, "out of memory for %" PRId64 " buckets", sizes.buckets);
     set->resident_elems = sizes.resident_elems;
     TRY(comm_allocate(o->comm, (size_t)sizes.resident_elems * sizeof(float),
                       (void **)&set->resident));
@@ -252,7 +252,7 @@ status bucket_create(const struct bucket_options *o, struct bucket_set **out)
     REQUIRE(!o->bf16_transport || o->reproducible_micro_batches == 0, STATUS_INTERNAL,
             "reproducible_micro_batches and bf16_transport exclude each other");
     struct bucket_set *set = calloc(1, sizeof *set);
-    REQUIRE(set != NULL, STATUS_INTERNAL, "out of memory: a bucket set");
+    REQUIRE(set != NULL, STATUS_INTERNAL, "out of memory for a bucket set");
     *set = (struct bucket_set){.comm = o->comm,
                                .scatter = o->scatter,
                                .micro_batches = o->micro_batches,

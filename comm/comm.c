@@ -27,7 +27,7 @@ status comm_create(const struct comm_operations *operations, int rank, int size,
     if (comm == NULL || exchange_buffer == NULL) {
         free(comm);
         free(exchange_buffer);
-        RAISE(STATUS_INTERNAL, "out of memory: a communicator of %d ranks", size);
+        RAISE(STATUS_INTERNAL, "out of memory for a communicator of %d ranks", size);
     }
     *comm = (struct comm){.operations = operations,
                           .state = state,

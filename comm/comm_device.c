@@ -87,7 +87,7 @@ static status choose_for_all_ranks(struct comm *control, const struct comm_devic
                                    enum comm_device_choice *out, char *reason, size_t bytes)
 {
     struct comm_device_facts own, *all = calloc((size_t)control->size, sizeof *all);
-    REQUIRE(all != NULL, STATUS_INTERNAL, "out of memory: %d ranks' devices", control->size);
+    REQUIRE(all != NULL, STATUS_INTERNAL, "out of memory for %d ranks' devices", control->size);
     struct status_note note;
     read_facts(options, &own);
     status_take(&note);

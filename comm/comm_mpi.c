@@ -59,7 +59,7 @@ struct shared_batch {
 static status link_batch_create(void *state, struct shared_batch **out)
 {
     *out = calloc(1, sizeof **out);
-    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory: a batch of messages");
+    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory for a batch of messages");
     (*out)->state = state;
     return STATUS_OK;
 }
@@ -78,10 +78,10 @@ static status grow_batch(struct shared_batch *batch)
     }
     int capacity = 2 * batch->capacity + 8;
     MPI_Request *requests = realloc(batch->requests, (size_t)capacity * sizeof *requests);
-    REQUIRE(requests != NULL, STATUS_INTERNAL, "out of memory: %d messages", capacity);
+    REQUIRE(requests != NULL, STATUS_INTERNAL, "out of memory for %d messages", capacity);
     batch->requests = requests;
     int *source_rank = realloc(batch->source_rank, (size_t)capacity * sizeof *source_rank);
-    REQUIRE(source_rank != NULL, STATUS_INTERNAL, "out of memory: %d messages", capacity);
+    REQUIRE(source_rank != NULL, STATUS_INTERNAL, "out of memory for %d messages", capacity);
     batch->source_rank = source_rank;
     batch->capacity = capacity;
     return STATUS_OK;
@@ -164,7 +164,7 @@ static status assign_nodes(struct shared_group *group, const int64_t *keys)
     group->node_first = calloc(size + 1, sizeof *group->node_first);
     group->members = calloc(size, sizeof *group->members);
     REQUIRE(group->node_of != NULL && group->node_first != NULL && group->members != NULL,
-            STATUS_INTERNAL, "out of memory: a group of %d ranks", group->size);
+            STATUS_INTERNAL, "out of memory for a group of %d ranks", group->size);
     group->nodes = 0;
     int member_count = 0;
     for (int first_rank = 0; first_rank < group->size; first_rank++) {
@@ -210,7 +210,7 @@ static status connect_group(struct mpi_state *state, MPI_Comm all)
 {
     struct shared_group *group = &state->group;
     int64_t *keys = calloc((size_t)group->size, sizeof *keys);
-    REQUIRE(keys != NULL, STATUS_INTERNAL, "out of memory: a group of %d ranks", group->size);
+    REQUIRE(keys != NULL, STATUS_INTERNAL, "out of memory for a group of %d ranks", group->size);
     for (int r = 0; r < group->size; r++) {
         keys[r] = world.node_key[group->world_rank[r]];
     }
@@ -226,7 +226,7 @@ static status connect_group(struct mpi_state *state, MPI_Comm all)
     }
     free(keys);
     TRY(result);
-    REQUIRE(is_made, STATUS_INTERNAL, "out of memory: %zu bytes for a communicator",
+    REQUIRE(is_made, STATUS_INTERNAL, "out of memory for %zu bytes for a communicator",
             shared_control_bytes(group->size));
     group->control = (struct shared_control **)(void *)state->control.base;
     return STATUS_OK;
@@ -260,7 +260,7 @@ static status fill_state(struct mpi_state *state, MPI_Comm all)
     MPI_Comm_rank(all, &group->rank);
     MPI_Comm_size(all, &group->size);
     group->world_rank = calloc((size_t)group->size, sizeof *group->world_rank);
-    REQUIRE(group->world_rank != NULL, STATUS_INTERNAL, "out of memory: a group of %d ranks",
+    REQUIRE(group->world_rank != NULL, STATUS_INTERNAL, "out of memory for a group of %d ranks",
             group->size);
     TRY(comm_mpi_check(MPI_Allgather(&world.rank, 1, MPI_INT, group->world_rank, 1, MPI_INT, all),
                        "creating a communicator"));
@@ -278,7 +278,7 @@ static status fill_state(struct mpi_state *state, MPI_Comm all)
 static status mpi_create(MPI_Comm all, struct comm **out)
 {
     struct mpi_state *state = calloc(1, sizeof *state);
-    REQUIRE(state != NULL, STATUS_INTERNAL, "out of memory: a communicator");
+    REQUIRE(state != NULL, STATUS_INTERNAL, "out of memory for a communicator");
     struct comm *comm = NULL;
     status result = fill_state(state, all);
     if (result == STATUS_OK) {
@@ -318,7 +318,7 @@ static status mpi_allocate(struct comm *comm, size_t bytes, void **out)
     struct shared_group *group = &state->group;
     TRY(comm_barrier(comm));
     struct shared_window *window = malloc(sizeof *window);
-    REQUIRE(window != NULL, STATUS_INTERNAL, "out of memory: a window");
+    REQUIRE(window != NULL, STATUS_INTERNAL, "out of memory for a window");
     bool is_made = false;
     status result =
         comm_mpi_window_create(state->channels[SHARED_DATA], state->local, group->local_size,
@@ -334,7 +334,7 @@ static status mpi_allocate(struct comm *comm, size_t bytes, void **out)
     free(window);
     TRY(result);
     *out = memory_allocate(bytes); /* collectives on it use the staging buffers */
-    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory: %zu bytes for communication", bytes);
+    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory for %zu bytes for communication", bytes);
     return STATUS_OK;
 }
 
@@ -488,7 +488,7 @@ static status gather_host_names(void)
     world.host_of = calloc(size, sizeof *world.host_of);
     world.node_key = calloc(size, sizeof *world.node_key);
     REQUIRE(world.host_names != NULL && world.host_of != NULL && world.node_key != NULL,
-            STATUS_INTERNAL, "out of memory: the names of %d hosts", world.size);
+            STATUS_INTERNAL, "out of memory for the names of %d hosts", world.size);
     char *own = world.host_names + (size_t)world.rank * COMM_HOST_BYTES;
     if (gethostname(own, COMM_HOST_BYTES - 1) != 0) {
         snprintf(own, COMM_HOST_BYTES, "unknown");

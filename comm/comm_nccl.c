@@ -224,7 +224,7 @@ static void free_state(struct nccl_state *s)
 static status create_state(const struct comm_device_options *options, struct nccl_state **out)
 {
     struct nccl_state *s = calloc(1, sizeof *s);
-    REQUIRE(s != NULL, STATUS_INTERNAL, "out of memory: a communicator");
+    REQUIRE(s != NULL, STATUS_INTERNAL, "out of memory for a communicator");
     s->options = *options;
     status result = device_stream_create(options->device, 1, &s->stream);
     KEEP_FIRST(result, device_event_create(options->device, &s->ready));
@@ -371,7 +371,8 @@ status comm_nccl_create(struct comm *control, const struct comm_device_options *
     bool missing = false;
     TRY(comm_agree(control, nccl_open(&nccl_world.library, &missing)));
     if (options->deterministic) {
-        REQUIRE(setenv("NCCL_NVLS_ENABLE", "0", 1) == 0, STATUS_INTERNAL, "out of memory");
+        REQUIRE(setenv("NCCL_NVLS_ENABLE", "0", 1) == 0, STATUS_INTERNAL,
+                "out of memory for an environment variable");
     }
     struct nccl_state *s = NULL;
     TRY(comm_agree(control, nccl_watchdog_start()));

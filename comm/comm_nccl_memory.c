@@ -39,7 +39,7 @@ static status compare_requests(struct nccl_state *s, const struct nccl_memory *m
     struct comm *control = s->comm->control;
     struct allocation_request own = {m->bytes, m->from_nccl};
     struct allocation_request *all = calloc((size_t)control->size, sizeof *all);
-    REQUIRE(all != NULL, STATUS_INTERNAL, "out of memory: %d ranks' memory", control->size);
+    REQUIRE(all != NULL, STATUS_INTERNAL, "out of memory for %d ranks' memory", control->size);
     status result = comm_all_gather_bytes(control, all, &own, sizeof own);
     KEEP_FIRST(result, check_requests(all, control->size, all_from_nccl));
     free(all);
@@ -108,7 +108,7 @@ static status free_memory(struct nccl_state *s, struct nccl_memory *m)
 static status allocate_memory(struct nccl_state *s, size_t bytes, struct nccl_memory **out)
 {
     struct nccl_memory *m = calloc(1, sizeof *m);
-    REQUIRE(m != NULL, STATUS_INTERNAL, "out of memory: an allocation record");
+    REQUIRE(m != NULL, STATUS_INTERNAL, "out of memory for an allocation record");
     m->bytes = bytes > 0 ? bytes : 1;
     m->from_nccl = nccl_world.library->mem_alloc(&m->memory, m->bytes) == NCCL_SUCCESS;
     status result = STATUS_OK;

@@ -29,7 +29,7 @@ static status self_allocate(struct comm *comm, size_t bytes, void **out)
 {
     (void)comm;
     *out = memory_allocate(bytes);
-    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory: %zu bytes for communication", bytes);
+    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory for %zu bytes for communication", bytes);
     return STATUS_OK;
 }
 

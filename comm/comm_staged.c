@@ -84,7 +84,7 @@ static status get_pooled_buffer(struct staged_state *s, size_t bytes, struct poo
         return STATUS_OK;
     }
     struct pooled_buffer *pooled_buffer = calloc(1, sizeof *pooled_buffer);
-    REQUIRE(pooled_buffer != NULL, STATUS_INTERNAL, "out of memory: a collective");
+    REQUIRE(pooled_buffer != NULL, STATUS_INTERNAL, "out of memory for a collective");
     pooled_buffer->bytes = bytes;
     status result =
         device_host_allocate(s->options.device, bytes, "communication", &pooled_buffer->host);
@@ -113,7 +113,7 @@ static status create_request(const struct comm *comm, const struct comm_work *wo
     struct staged_state *s = comm->state;
     struct range span = get_span(comm, work);
     struct comm_request *request = calloc(1, sizeof *request);
-    REQUIRE(request != NULL, STATUS_INTERNAL, "out of memory: a collective");
+    REQUIRE(request != NULL, STATUS_INTERNAL, "out of memory for a collective");
     request->bytes = (size_t)span.count;
     request->device = work->data + span.first;
     request->host = find_host_mirror(s, request->device, request->bytes);
@@ -126,7 +126,7 @@ static status create_request(const struct comm *comm, const struct comm_work *wo
     if (work->ranges != NULL) {
         request->ranges = malloc(ranks * sizeof *request->ranges);
         REQUIRE_GOTO(result, fail, request->ranges != NULL, STATUS_INTERNAL,
-                     "out of memory: a collective");
+                     "out of memory for a collective");
     }
     for (size_t r = 0; r < ranks && work->ranges != NULL; r++) {
         request->ranges[r] = work->ranges[r];
@@ -196,7 +196,7 @@ static status staged_allocate(struct comm *comm, size_t bytes, void **out)
 {
     struct staged_state *s = comm->state;
     struct host_mirror *host_mirror = calloc(1, sizeof *host_mirror);
-    REQUIRE(host_mirror != NULL, STATUS_INTERNAL, "out of memory: a host mirror");
+    REQUIRE(host_mirror != NULL, STATUS_INTERNAL, "out of memory for a host mirror");
     host_mirror->bytes = bytes;
     status result = comm_allocate(comm->control, bytes, (void **)&host_mirror->host);
     KEEP_FIRST(result, device_allocate(s->options.device, bytes, "communication",
@@ -283,7 +283,7 @@ status comm_staged_create(struct comm *control, const struct comm_device_options
 {
     *out = NULL;
     struct staged_state *s = calloc(1, sizeof *s);
-    REQUIRE(s != NULL, STATUS_INTERNAL, "out of memory: a communicator");
+    REQUIRE(s != NULL, STATUS_INTERNAL, "out of memory for a communicator");
     s->options = *options;
     status result = comm_create_over_control(&operations, control, s, out);
     if (result != STATUS_OK) {

@@ -86,7 +86,7 @@ status shared_open(struct shared_group *group)
     group->chunk_ranges = calloc((size_t)group->size, sizeof *group->chunk_ranges);
     group->stages = calloc((size_t)group->local_size, sizeof *group->stages);
     REQUIRE(group->chunk_ranges != NULL && group->stages != NULL, STATUS_INTERNAL,
-            "out of memory: ranges of %d ranks", group->size);
+            "out of memory for ranges of %d ranks", group->size);
     for (int i = 0; i < group->local_size; i++) {
         group->stages[i] = group->control[i]->stage;
     }
@@ -261,7 +261,7 @@ static status reserve_scratch(struct comm_request *q, size_t bytes)
         q->scratch_bytes = 0;
         q->scratch = malloc(bytes);
         REQUIRE(q->scratch != NULL, STATUS_INTERNAL,
-                "out of memory: %zu bytes for sums of other nodes", bytes);
+                "out of memory for %zu bytes for sums of other nodes", bytes);
         q->scratch_bytes = bytes;
     }
     return STATUS_OK;
@@ -515,7 +515,7 @@ static status get_request(struct shared_group *group, struct comm_request **out)
         return STATUS_OK;
     }
     q = calloc(1, sizeof *q);
-    REQUIRE(q != NULL, STATUS_INTERNAL, "out of memory: a collective");
+    REQUIRE(q != NULL, STATUS_INTERNAL, "out of memory for a collective");
     q->ranges = calloc((size_t)group->size, sizeof *q->ranges);
     q->target_ranges = calloc((size_t)group->size, sizeof *q->target_ranges);
     q->peers = calloc((size_t)group->local_size, sizeof *q->peers);
@@ -524,7 +524,7 @@ static status get_request(struct shared_group *group, struct comm_request **out)
     REQUIRE_GOTO(result, failed,
                  q->ranges != NULL && q->target_ranges != NULL && q->peers != NULL &&
                      q->parts != NULL,
-                 STATUS_INTERNAL, "out of memory: a collective of %d ranks", group->size);
+                 STATUS_INTERNAL, "out of memory for a collective of %d ranks", group->size);
     if (group->nodes > 1) {
         TRY_GOTO(result, failed, group->link->batch_create(group->link_state, &q->batch));
     }

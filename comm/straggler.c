@@ -69,7 +69,7 @@ status straggler_check(struct comm *comm, double busy_seconds, int64_t rows)
     double *sorted = calloc((size_t)count, sizeof *sorted);
     status result = STATUS_OK;
     REQUIRE_GOTO(result, out, reports != NULL && sorted != NULL, STATUS_INTERNAL,
-                 "out of memory: timings of %d ranks", count);
+                 "out of memory for timings of %d ranks", count);
     TRY_GOTO(result, out, comm_all_gather_bytes(comm, reports, &own, sizeof own));
     if (comm_rank(comm) == 0) {
         check_slowest(reports, count, compute_median(reports, count, sorted));

@@ -116,7 +116,7 @@ status watchdog_start(struct comm *world, double limit_seconds)
     REQUIRE(limit_seconds > 0, STATUS_INTERNAL, "watchdog limit %g s: must be positive",
             limit_seconds);
     watchdog.watches = calloc((size_t)heartbeat_slot_count(), sizeof *watchdog.watches);
-    REQUIRE(watchdog.watches != NULL, STATUS_INTERNAL, "out of memory: the watchdog");
+    REQUIRE(watchdog.watches != NULL, STATUS_INTERNAL, "out of memory for the watchdog");
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);

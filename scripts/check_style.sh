@@ -92,6 +92,8 @@ check_rules() {
     check_lines unfinished "unfinished work" '\b([Ss]tub|[Pp]laceholder)s?\b' "$c_files"
     check_lines unsafe "loses errors or lengths; use base/text.h, snprintf or the caller's buffer" \
         '\b(atoi|atol|atof|gets|sprintf|vsprintf|alloca|strtok)\(' "$c_files"
+    check_lines messages "write for what: \"out of memory for %zu bytes of text\"" \
+        '"out of memory[":]' '^(base|comm|datasets|kernels|trainer)/.*\.c$'
     check_lines history "a name with history" '\b[a-z_]+_(old|new2|v2|bak)\(' "$c_files"
     check_lines blanks "a tab" "$(printf '\t')" "$text"
     check_lines blanks "a blank at the end of the line" ' $' "$text|\.txt\$"

@@ -55,7 +55,7 @@ static status read_copy(const struct template_reader *r, const char *key, char *
     const char *text;
     TRY(read_string(r, key, NULL, &text));
     *out = text != NULL ? strdup(text) : NULL;
-    REQUIRE(text == NULL || *out != NULL, STATUS_INTERNAL, "out of memory: a chat template");
+    REQUIRE(text == NULL || *out != NULL, STATUS_INTERNAL, "out of memory for a chat template");
     return STATUS_OK;
 }
 
@@ -114,7 +114,7 @@ static status split_literal(const struct template_reader *r, const char *text,
     out->text = strdup(text);
     out->parts = calloc(bytes + 1, sizeof *out->parts);
     REQUIRE(out->text != NULL && out->parts != NULL, STATUS_INTERNAL,
-            "out of memory: a chat template");
+            "out of memory for a chat template");
     for (size_t at = 0; at < bytes;) {
         int token = find_token_at(r, text + at);
         if (token < 0) {
@@ -229,7 +229,7 @@ static status parse_template(const char *path, const char *text, size_t bytes,
             error.text);
     status result = STATUS_OK;
     r.t = calloc(1, sizeof *r.t);
-    REQUIRE_GOTO(result, done, r.t != NULL, STATUS_INTERNAL, "out of memory: a chat template");
+    REQUIRE_GOTO(result, done, r.t != NULL, STATUS_INTERNAL, "out of memory for a chat template");
     result = read_template(&r);
 done:
     json_decref(r.root);

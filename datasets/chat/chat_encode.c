@@ -56,7 +56,7 @@ static status write_plain(struct writer *w, const char *text, size_t bytes)
     if (bytes > w->capacity - w->bytes) {
         size_t capacity = 2 * (w->bytes + bytes);
         char *grown = realloc(w->plain, capacity);
-        REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory: a message of %zu bytes", bytes);
+        REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for a message of %zu bytes", bytes);
         w->plain = grown;
         w->capacity = capacity;
     }
@@ -292,7 +292,7 @@ status chat_messages_read(const json_t *value, const char *field, struct chat_me
     REQUIRE(json_is_array(value) && size > 0, STATUS_DATA,
             "the field \"%s\" is not a non-empty list of messages", field);
     struct chat_message *messages = calloc(size, sizeof *messages);
-    REQUIRE(messages != NULL, STATUS_INTERNAL, "out of memory: %zu messages", size);
+    REQUIRE(messages != NULL, STATUS_INTERNAL, "out of memory for %zu messages", size);
     for (size_t i = 0; i < size; i++) {
         status result = read_message(json_array_get(value, i), (int64_t)i + 1, &messages[i]);
         if (result != STATUS_OK) {

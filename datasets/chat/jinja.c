@@ -149,7 +149,7 @@ status chat_jinja(const struct chat_template *t, const struct tokenizer *tokeniz
 {
     *out = NULL;
     struct jinja_writer j = {.tokenizer = tokenizer, .t = t, .file = open_memstream(out, bytes)};
-    REQUIRE(j.file != NULL, STATUS_INTERNAL, "out of memory: a chat template");
+    REQUIRE(j.file != NULL, STATUS_INTERNAL, "out of memory for a chat template");
     status result = write_template(&j);
     bool written = fclose(j.file) == 0;
     if (result != STATUS_OK || !written) {
@@ -157,6 +157,6 @@ status chat_jinja(const struct chat_template *t, const struct tokenizer *tokeniz
         *out = NULL;
     }
     TRY(result);
-    REQUIRE(written, STATUS_INTERNAL, "out of memory: a chat template");
+    REQUIRE(written, STATUS_INTERNAL, "out of memory for a chat template");
     return STATUS_OK;
 }

@@ -115,7 +115,7 @@ static status open_slot(void *slot)
 {
     struct slot *s = slot;
     s->text = malloc(SLOT_BYTES);
-    REQUIRE(s->text != NULL, STATUS_INTERNAL, "out of memory: encoding threads");
+    REQUIRE(s->text != NULL, STATUS_INTERNAL, "out of memory for encoding threads");
     return STATUS_OK;
 }
 
@@ -133,7 +133,7 @@ status encoder_open(const struct tokenizer *tokenizer, int workers, struct token
                                                            encode_slot, write_slot, close_slot};
     *out = NULL;
     struct encoder *e = calloc(1, sizeof *e);
-    REQUIRE(e != NULL, STATUS_INTERNAL, "out of memory: an encoder");
+    REQUIRE(e != NULL, STATUS_INTERNAL, "out of memory for an encoder");
     e->tokenizer = tokenizer;
     e->sink = sink;
     e->bos = sink.marks_sentences ? -1 : tokenizer_bos(tokenizer);

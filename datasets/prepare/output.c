@@ -88,7 +88,7 @@ status prepare_output_open(const struct prepare_options *options, enum example_k
 {
     *out = NULL;
     struct prepare_output *o = calloc(1, sizeof *o);
-    REQUIRE(o != NULL, STATUS_INTERNAL, "out of memory: an output");
+    REQUIRE(o != NULL, STATUS_INTERNAL, "out of memory for an output");
     o->options = options;
     o->lock_file = -1;
     o->train.name = "train";
@@ -182,7 +182,7 @@ static status add_shard(struct split_shards *split, struct finished_shard shard)
             MAX_SHARDS);
     struct finished_shard *grown =
         realloc(split->shards, (size_t)(split->count + 1) * sizeof *split->shards);
-    REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory: %d shards", split->count + 1);
+    REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for %d shards", split->count + 1);
     split->shards = grown;
     split->shards[split->count++] = shard;
     return STATUS_OK;
@@ -292,7 +292,7 @@ static status copy_documents(struct shard *from, int64_t first, int64_t end,
                              struct shard_writer *to)
 {
     int32_t *ids = malloc(COPY_TOKENS * sizeof *ids);
-    REQUIRE(ids != NULL, STATUS_INTERNAL, "out of memory: copying a shard");
+    REQUIRE(ids != NULL, STATUS_INTERNAL, "out of memory while copying a shard");
     status result = STATUS_OK;
     int64_t document = 0;
     TRY_GOTO(result, done, shard_find_document(from, first, &document));

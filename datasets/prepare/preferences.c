@@ -139,7 +139,7 @@ static status encode_plain(const struct preference_encoder *p, const struct pair
 {
     size_t bytes = prompt->bytes + (response != NULL ? response->bytes : 0);
     char *text = malloc(bytes + 1);
-    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory: %zu bytes", bytes);
+    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for %zu bytes", bytes);
     memcpy(text, prompt->text, prompt->bytes);
     if (response != NULL) {
         memcpy(text + prompt->bytes, response->text, response->bytes);

@@ -132,7 +132,8 @@ static status encode_inputs(const struct prepare_options *o, struct token_sink s
         .options = o, .splitter = &splitter, .output = output, .report = report};
     status result = STATUS_OK;
     splitter.buffer = malloc(ENCODER_CHUNK_BYTES);
-    REQUIRE_GOTO(result, done, splitter.buffer != NULL, STATUS_INTERNAL, "out of memory: a chunk");
+    REQUIRE_GOTO(result, done, splitter.buffer != NULL, STATUS_INTERNAL,
+                 "out of memory for a chunk");
     TRY_GOTO(result, done, encoder_open(o->tokenizer, o->workers, sink, &in.encoder));
     splitter.encoder = in.encoder;
     result = read_inputs(&in, o);

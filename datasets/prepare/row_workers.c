@@ -101,7 +101,7 @@ status row_workers_open(const struct rows_preparation *p, struct jsonl_bad_rows 
                                                            encode_slot, write_slot, close_slot};
     *out = NULL;
     struct row_workers *w = calloc(1, sizeof *w);
-    REQUIRE(w != NULL, STATUS_INTERNAL, "out of memory: encoding threads");
+    REQUIRE(w != NULL, STATUS_INTERNAL, "out of memory for encoding threads");
     *w = (struct row_workers){.preparation = p, .bad_rows = bad_rows};
     status result = ordered_pool_open(&encoding, w, p->options->workers, &w->pool);
     if (result != STATUS_OK) {

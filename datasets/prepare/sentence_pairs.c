@@ -77,7 +77,7 @@ static status reserve_buffer(void **array, int64_t *capacity, int64_t count, siz
     *capacity = 0;
     *array = malloc((size_t)new_capacity * item_bytes);
     REQUIRE(*array != NULL, STATUS_INTERNAL,
-            "out of memory: a document of %" PRId64 " tokens or sentences", count);
+            "out of memory for a document of %" PRId64 " tokens or sentences", count);
     *capacity = new_capacity;
     return STATUS_OK;
 }
@@ -301,7 +301,7 @@ static status choose_validation_documents(struct pair_builder *p)
 static status make_all_examples(struct pair_builder *p)
 {
     p->example = malloc((size_t)p->options->sequence_tokens * sizeof *p->example);
-    REQUIRE(p->example != NULL, STATUS_INTERNAL, "out of memory: an example");
+    REQUIRE(p->example != NULL, STATUS_INTERNAL, "out of memory for an example");
     TRY(choose_validation_documents(p));
     for (p->document = 0; p->document < p->document_count; p->document++) {
         TRY(make_examples(p));

@@ -157,7 +157,7 @@ status text_files_read(struct prepare_input *in, const char *path)
     char *buffer = malloc(READ_BYTES);
     status result = STATUS_OK;
     REQUIRE_GOTO(result, done, l != NULL && buffer != NULL, STATUS_INTERNAL,
-                 "out of memory: reading %s", path);
+                 "out of memory while reading %s", path);
     l->splitter = in->splitter;
     l->document_unit = in->options->document_unit;
     l->path = path;

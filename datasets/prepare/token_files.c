@@ -68,7 +68,7 @@ static status open_token_file(const char *path, int64_t vocab_size, struct token
     TRY(file_reader_open(path, &out->reader));
     out->raw = malloc((size_t)WINDOW_TOKENS * 8);
     out->ids = malloc(WINDOW_TOKENS * sizeof *out->ids);
-    REQUIRE(out->raw != NULL && out->ids != NULL, STATUS_INTERNAL, "out of memory: reading %s",
+    REQUIRE(out->raw != NULL && out->ids != NULL, STATUS_INTERNAL, "out of memory while reading %s",
             path);
     return get_file_size(&out->reader, &out->file_bytes);
 }
@@ -296,7 +296,7 @@ status token_files_read_megatron(struct prepare_input *in, const char *bin_path,
 {
     struct token_file t = {.reader = {.file = -1}};
     struct megatron_index *m = calloc(1, sizeof *m);
-    REQUIRE(m != NULL, STATUS_INTERNAL, "out of memory: reading %s", idx_path);
+    REQUIRE(m != NULL, STATUS_INTERNAL, "out of memory while reading %s", idx_path);
     status result = file_reader_open(idx_path, &m->reader);
     TRY_GOTO(result, done, result);
     TRY_GOTO(result, done,

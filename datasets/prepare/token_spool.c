@@ -76,7 +76,7 @@ status token_spool_open(const char *folder, struct token_spool **out)
 {
     *out = NULL;
     struct token_spool *s = calloc(1, sizeof *s);
-    REQUIRE(s != NULL, STATUS_INTERNAL, "out of memory: a spool");
+    REQUIRE(s != NULL, STATUS_INTERNAL, "out of memory for a spool");
     status result = open_file(&s->tokens, folder, "tokens");
     KEEP_FIRST(result, open_file(&s->sentences, folder, "sentences"));
     KEEP_FIRST(result, open_file(&s->documents, folder, "documents"));

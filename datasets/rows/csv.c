@@ -35,7 +35,7 @@ static status append_byte(struct csv *c, char byte)
     if (c->bytes == c->capacity) {
         size_t capacity = 2 * c->capacity + 256;
         char *grown = realloc(c->text, capacity);
-        REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory: a field of %zu bytes", capacity);
+        REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for a field of %zu bytes", capacity);
         c->text = grown;
         c->capacity = capacity;
     }
@@ -54,7 +54,7 @@ static status end_field(struct csv *c)
         text = json_string("");
     }
     int failed = json_array_append_new(c->fields, text);
-    REQUIRE(failed == 0, STATUS_INTERNAL, "out of memory: a row of fields");
+    REQUIRE(failed == 0, STATUS_INTERNAL, "out of memory for a row of fields");
     c->bytes = 0;
     c->state = FIELD_START;
     return STATUS_OK;
@@ -91,7 +91,7 @@ static status make_row(struct csv *c, json_t **out)
         failed = json_object_set(*out, json_string_value(json_array_get(c->names, i)),
                                  json_array_get(c->fields, i));
     }
-    REQUIRE(failed == 0, STATUS_INTERNAL, "out of memory: a row of fields");
+    REQUIRE(failed == 0, STATUS_INTERNAL, "out of memory for a row of fields");
     return STATUS_OK;
 }
 
@@ -200,7 +200,8 @@ status csv_read(const char *path, struct jsonl_bad_rows *bad, int64_t *bytes,
     struct csv c = {.path = path, .bad = bad, .use = use, .user = user, .line = 1, .row_line = 1};
     char *buffer = malloc(READ_BYTES);
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, buffer != NULL, STATUS_INTERNAL, "out of memory: reading %s", path);
+    REQUIRE_GOTO(result, done, buffer != NULL, STATUS_INTERNAL, "out of memory while reading %s",
+                 path);
     result = read_all(&c, &r, buffer);
     *bytes += r.bytes;
 done:

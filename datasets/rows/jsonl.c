@@ -55,7 +55,7 @@ static status append_to_line(struct line_splitter *l, const char *text, size_t b
     if (l->bytes + bytes > l->capacity) {
         size_t capacity = 2 * (l->bytes + bytes);
         char *grown = realloc(l->text, capacity);
-        REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory: a row of %zu bytes", capacity);
+        REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for a row of %zu bytes", capacity);
         l->text = grown;
         l->capacity = capacity;
     }
@@ -155,7 +155,8 @@ status jsonl_read(const char *path, struct jsonl_bad_rows *bad, int64_t *bytes,
     struct line_splitter lines = {.path = path, .bad = bad, .use = use, .user = user, .line = 1};
     char *buffer = malloc(READ_BYTES);
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, buffer != NULL, STATUS_INTERNAL, "out of memory: reading %s", path);
+    REQUIRE_GOTO(result, done, buffer != NULL, STATUS_INTERNAL, "out of memory while reading %s",
+                 path);
     result = read_lines(&lines, &r, buffer);
     *bytes += r.bytes;
 done:

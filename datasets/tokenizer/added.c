@@ -36,7 +36,7 @@ static status build_set(struct tokenizer *t, bool normalized)
     set->ids = malloc(((size_t)t->added_count + 1) * sizeof *set->ids);
     if (entries == NULL || set->ids == NULL) {
         free(entries);
-        RAISE(STATUS_INTERNAL, "out of memory: %" PRId64 " added tokens", t->added_count);
+        RAISE(STATUS_INTERNAL, "out of memory for %" PRId64 " added tokens", t->added_count);
     }
     for (int64_t i = 0; i < t->added_count; i++) {
         if (t->added[i].normalized == normalized) {

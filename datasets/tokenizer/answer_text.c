@@ -80,7 +80,7 @@ status answer_text_normalize(const char *text, char **out)
     size_t bytes = strlen(text);
     struct normalizer f = {
         .text = malloc(3 * bytes + MAX_CHAR_BYTES + 1)}; /* 3: one byte may become U+FFFD */
-    REQUIRE(f.text != NULL, STATUS_INTERNAL, "out of memory: an answer of %zu bytes", bytes);
+    REQUIRE(f.text != NULL, STATUS_INTERNAL, "out of memory for an answer of %zu bytes", bytes);
     for (size_t pos = 0; pos < bytes;) {
         int32_t code = 0;
         utf8proc_ssize_t used = utf8proc_iterate((const utf8proc_uint8_t *)text + pos,

@@ -42,7 +42,7 @@ static status reserve_char(struct word_splitter *w)
     }
     size_t capacity = w->capacity * 2 + 256;
     char *grown = realloc(w->word, capacity);
-    REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory: a word of %zu bytes", w->bytes);
+    REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for a word of %zu bytes", w->bytes);
     w->word = grown;
     w->capacity = capacity;
     return STATUS_OK;
@@ -138,7 +138,7 @@ static status append_mark(struct word_splitter *w, uint32_t code, int order)
     if (w->mark_count == w->mark_capacity) {
         size_t capacity = w->mark_capacity * 2 + 64;
         struct mark *grown = realloc(w->marks, capacity * sizeof *grown);
-        REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory: %zu combining marks", capacity);
+        REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for %zu combining marks", capacity);
         w->marks = grown;
         w->mark_capacity = capacity;
     }

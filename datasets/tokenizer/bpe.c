@@ -70,7 +70,8 @@ static status build_pairs(struct tokenizer *t)
         capacity *= 2;
     }
     t->pairs = malloc(capacity * sizeof *t->pairs);
-    REQUIRE(t->pairs != NULL, STATUS_INTERNAL, "out of memory: %" PRId64 " merges", t->merge_count);
+    REQUIRE(t->pairs != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " merges",
+            t->merge_count);
     t->pair_mask = capacity - 1;
     for (uint64_t i = 0; i < capacity; i++) {
         t->pairs[i] = (struct pair_slot){.key = PAIR_EMPTY, .rank = NO_RANK};
@@ -119,11 +120,11 @@ void bpe_encoder_destroy(struct bpe_encoder *encoder)
 static status create_encoder(const struct tokenizer *t, struct bpe_encoder **out)
 {
     struct bpe_encoder *encoder = calloc(1, sizeof *encoder);
-    REQUIRE(encoder != NULL, STATUS_INTERNAL, "out of memory: an encoder");
+    REQUIRE(encoder != NULL, STATUS_INTERNAL, "out of memory for an encoder");
     encoder->cache = calloc(CACHE_SLOTS, sizeof *encoder->cache);
     status result = STATUS_OK;
     REQUIRE_GOTO(result, failed, encoder->cache != NULL, STATUS_INTERNAL,
-                 "out of memory: an encoder's cache");
+                 "out of memory for an encoder's cache");
     TRY_GOTO(result, failed, pretokenizer_scanner_create(t->pretokenizer, &encoder->scanner));
     *out = encoder;
     return STATUS_OK;
@@ -165,7 +166,7 @@ static status reserve_symbols(struct bpe_encoder *e, size_t symbols)
         /* one pair per symbol at first, then at most two new pairs per merge */
         e->heap = malloc(3 * capacity * sizeof *e->heap);
         REQUIRE(e->symbols != NULL && e->heap != NULL, STATUS_INTERNAL,
-                "out of memory: a word of %zu bytes", symbols);
+                "out of memory for a word of %zu bytes", symbols);
         e->symbol_capacity = capacity;
     }
     return STATUS_OK;
@@ -367,7 +368,7 @@ status bpe_encode(const struct tokenizer *t, struct bpe_encoder *encoder, const 
         return encode_words(t, encoder, text, bytes, offset, out);
     }
     char *prefixed = malloc(bytes + 1);
-    REQUIRE(prefixed != NULL, STATUS_INTERNAL, "out of memory: %zu bytes of text", bytes);
+    REQUIRE(prefixed != NULL, STATUS_INTERNAL, "out of memory for %zu bytes of text", bytes);
     prefixed[0] = ' ';
     memcpy(prefixed + 1, text, bytes);
     status result = encode_words(t, encoder, prefixed, bytes + 1, offset, out);

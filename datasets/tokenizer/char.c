@@ -24,7 +24,7 @@ status char_build(struct tokenizer *t)
         }
     }
     t->char_ids = malloc(((size_t)t->char_limit + 1) * sizeof *t->char_ids);
-    REQUIRE(t->char_ids != NULL, STATUS_INTERNAL, "out of memory: %u characters", t->char_limit);
+    REQUIRE(t->char_ids != NULL, STATUS_INTERNAL, "out of memory for %u characters", t->char_limit);
     memset(t->char_ids, 0xff, ((size_t)t->char_limit + 1) * sizeof *t->char_ids);
     for (int64_t id = 0; id < t->vocab_size; id++) {
         const struct token *token = &t->tokens[id];
@@ -113,7 +113,7 @@ static status create_tokenizer(const bool *seen, int64_t vocab_size, struct toke
 status char_train(int64_t vocab_size, char *const *files, int count, struct tokenizer **out)
 {
     bool *seen = calloc(CODE_POINTS, sizeof *seen);
-    REQUIRE(seen != NULL, STATUS_INTERNAL, "out of memory: a table of characters");
+    REQUIRE(seen != NULL, STATUS_INTERNAL, "out of memory for a table of characters");
     status result = read_characters(files, count, seen);
     if (result == STATUS_OK) {
         result = create_tokenizer(seen, vocab_size, out);

@@ -42,11 +42,11 @@ status corpus_open(char *const *files, int count, struct corpus **out)
 {
     *out = NULL;
     struct corpus *c = calloc(1, sizeof *c);
-    REQUIRE(c != NULL, STATUS_INTERNAL, "out of memory: a corpus");
+    REQUIRE(c != NULL, STATUS_INTERNAL, "out of memory for a corpus");
     c->carry = malloc(CHUNK_BYTES);
     if (c->carry == NULL) {
         free(c);
-        RAISE(STATUS_INTERNAL, "out of memory: a corpus");
+        RAISE(STATUS_INTERNAL, "out of memory for a corpus");
     }
     c->files = files;
     c->count = count;
@@ -251,7 +251,7 @@ status corpus_next(struct corpus *c, struct corpus_chunk *chunk)
 {
     if (chunk->text == NULL) {
         chunk->text = malloc(CHUNK_BYTES);
-        REQUIRE(chunk->text != NULL, STATUS_INTERNAL, "out of memory: a chunk of text");
+        REQUIRE(chunk->text != NULL, STATUS_INTERNAL, "out of memory for a chunk of text");
     }
     pthread_mutex_lock(&c->lock);
     status result = read_next_chunk(c, chunk);

@@ -47,7 +47,7 @@ static status reserve_one(void **array, int64_t *capacity, int64_t count, size_t
     int64_t new_capacity = *capacity < 64 ? 64 : *capacity * 2;
     void *new_array = realloc(*array, (size_t)new_capacity * element_bytes);
     REQUIRE(new_array != NULL, STATUS_INTERNAL,
-            "out of memory: training a tokenizer, %" PRId64 " entries", new_capacity);
+            "out of memory for %" PRId64 " entries of a tokenizer in training", new_capacity);
     *array = new_array;
     *capacity = new_capacity;
     return STATUS_OK;
@@ -92,7 +92,7 @@ static status reserve_slot(struct merge_train *t)
     }
     uint64_t size = t->slots == NULL ? (uint64_t)1 << 16 : (t->slot_mask + 1) * 2;
     int64_t *slots = malloc(size * sizeof *slots);
-    REQUIRE(slots != NULL, STATUS_INTERNAL, "out of memory: %" PRIu64 " pairs", size);
+    REQUIRE(slots != NULL, STATUS_INTERNAL, "out of memory for %" PRIu64 " pairs", size);
     memset(slots, 0xff, size * sizeof *slots);
     free(t->slots);
     t->slots = slots;
@@ -129,7 +129,7 @@ static status add_pair_position(struct merge_train *t, int32_t left, int32_t rig
                                                             : pair->capacity * 2;
         int32_t *new_array = realloc(pair->positions, (size_t)capacity * sizeof *new_array);
         REQUIRE(new_array != NULL && pair->position_count < INT32_MAX, STATUS_INTERNAL,
-                "out of memory: a pair with %d positions", pair->position_count);
+                "out of memory for a pair with %d positions", pair->position_count);
         pair->positions = new_array;
         pair->capacity = capacity;
     }
@@ -238,7 +238,7 @@ static status join_tokens(struct merge_train *t, int32_t left, int32_t right, in
     size_t left_bytes = t->token_lengths[left];
     size_t right_bytes = t->token_lengths[right] - t->prefix_bytes;
     char *joined = malloc(left_bytes + right_bytes);
-    REQUIRE(joined != NULL, STATUS_INTERNAL, "out of memory: a token of %zu bytes",
+    REQUIRE(joined != NULL, STATUS_INTERNAL, "out of memory for a token of %zu bytes",
             left_bytes + right_bytes);
     memcpy(joined, t->token_bytes[left], left_bytes);
     memcpy(joined + left_bytes, t->token_bytes[right] + t->prefix_bytes, right_bytes);
@@ -321,8 +321,8 @@ status merge_train_open(struct merge_train *t, int64_t positions, int64_t words,
     REQUIRE(t->symbols != NULL && t->previous != NULL && t->next != NULL && t->word != NULL &&
                 t->word_counts != NULL && t->token_bytes != NULL && t->token_lengths != NULL,
             STATUS_INTERNAL,
-            "out of memory: %" PRId64 " symbols of distinct words, %" PRId64 " tokens", positions,
-            max_tokens);
+            "out of memory for %" PRId64 " symbols of distinct words, %" PRId64 " tokens",
+            positions, max_tokens);
     return STATUS_OK;
 }
 

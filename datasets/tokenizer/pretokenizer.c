@@ -170,7 +170,7 @@ status pretokenizer_create(enum pretokenizer_pattern pattern, struct pretokenize
 {
     *out = NULL;
     struct pretokenizer *p = calloc(1, sizeof *p);
-    REQUIRE(p != NULL, STATUS_INTERNAL, "out of memory: a pre-tokenizer");
+    REQUIRE(p != NULL, STATUS_INTERNAL, "out of memory for a pre-tokenizer");
     if (patterns[pattern].pcre2 != NULL) {
         int error = 0;
         PCRE2_SIZE offset = 0;
@@ -203,14 +203,14 @@ status pretokenizer_scanner_create(const struct pretokenizer *p, struct pretoken
 {
     *out = NULL;
     struct pretokenizer_scanner *s = calloc(1, sizeof *s);
-    REQUIRE(s != NULL, STATUS_INTERNAL, "out of memory: a scanner");
+    REQUIRE(s != NULL, STATUS_INTERNAL, "out of memory for a scanner");
     s->code = p->code;
     if (s->code != NULL) {
         s->context = pcre2_match_context_create(NULL);
         s->match = pcre2_match_data_create(1, NULL);
         if (s->context == NULL || s->match == NULL) {
             pretokenizer_scanner_destroy(s);
-            RAISE(STATUS_INTERNAL, "out of memory: a scanner");
+            RAISE(STATUS_INTERNAL, "out of memory for a scanner");
         }
         pcre2_set_match_limit(s->context, MATCH_LIMIT);
         pcre2_set_depth_limit(s->context, DEPTH_LIMIT);

@@ -16,7 +16,7 @@ status token_list_reserve(struct token_list *list, int64_t more)
     }
     int64_t capacity = list->count + more + list->capacity / 2 + 64;
     int32_t *ids = realloc(list->ids, (size_t)capacity * sizeof *ids);
-    REQUIRE(ids != NULL, STATUS_INTERNAL, "out of memory: %" PRId64 " token ids", capacity);
+    REQUIRE(ids != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " token ids", capacity);
     list->ids = ids;
     list->capacity = capacity;
     return STATUS_OK;

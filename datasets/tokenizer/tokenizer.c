@@ -17,7 +17,7 @@ status tokenizer_allocate(enum tokenizer_kind kind, int64_t vocab_size, struct t
 {
     *out = NULL;
     struct tokenizer *t = calloc(1, sizeof *t);
-    REQUIRE(t != NULL, STATUS_INTERNAL, "out of memory: a tokenizer");
+    REQUIRE(t != NULL, STATUS_INTERNAL, "out of memory for a tokenizer");
     t->kind = kind;
     t->vocab_size = vocab_size;
     t->eos = t->bos = -1;
@@ -27,13 +27,13 @@ status tokenizer_allocate(enum tokenizer_kind kind, int64_t vocab_size, struct t
         free(t->tokens);
         free(t->pool);
         free(t);
-        RAISE(STATUS_INTERNAL, "out of memory: a tokenizer of %" PRId64 " tokens", vocab_size);
+        RAISE(STATUS_INTERNAL, "out of memory for a tokenizer of %" PRId64 " tokens", vocab_size);
     }
     pthread_mutex_init(&t->pool->lock, NULL);
     *out = t;
     if (kind == TOKENIZER_WORDPIECE) {
         t->wordpiece = calloc(1, sizeof *t->wordpiece);
-        REQUIRE(t->wordpiece != NULL, STATUS_INTERNAL, "out of memory: a tokenizer");
+        REQUIRE(t->wordpiece != NULL, STATUS_INTERNAL, "out of memory for a tokenizer");
         *t->wordpiece = (struct wordpiece){.normalizer = {true, true, true, true},
                                            .accents_follow_case = true,
                                            .cleanup = true,
@@ -82,7 +82,7 @@ status tokenizer_set_token(struct tokenizer *t, int64_t id, const char *bytes, s
 status tokenizer_register_added(struct tokenizer *t, struct added_token token)
 {
     struct added_token *added = realloc(t->added, ((size_t)t->added_count + 1) * sizeof *added);
-    REQUIRE(added != NULL, STATUS_INTERNAL, "out of memory: %" PRId64 " added tokens",
+    REQUIRE(added != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " added tokens",
             t->added_count);
     t->added = added;
     t->added[t->added_count++] = token;
@@ -404,7 +404,7 @@ status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t c
         return wordpiece_decode(t, ids, count, skip_special, out, out_bytes);
     }
     char *text = malloc(bytes + 1);
-    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory: %zu bytes of text", bytes);
+    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for %zu bytes of text", bytes);
     size_t used = 0;
     for (int64_t i = 0; i < count; i++) {
         const struct token *token = &t->tokens[ids[i]];

@@ -372,7 +372,7 @@ static status read_merges(struct json_reader *r, char *buffer, size_t capacity)
     NEED(r, r->t->kind != TOKENIZER_CHAR || count == 0,
          "a model with merges needs a pre_tokenizer of the type ByteLevel");
     r->t->merges = calloc(count + 1, sizeof *r->t->merges);
-    REQUIRE(r->t->merges != NULL, STATUS_INTERNAL, "out of memory: %zu merges", count);
+    REQUIRE(r->t->merges != NULL, STATUS_INTERNAL, "out of memory for %zu merges", count);
     for (size_t i = 0; i < count; i++) {
         TRY(read_merge(r, i, buffer, capacity));
     }
@@ -397,7 +397,7 @@ static status read_tokens(struct json_reader *r)
 {
     size_t capacity = json_reader_longest_token(r->vocab);
     char *buffer = malloc(capacity + 1);
-    REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory: a token of %zu bytes", capacity);
+    REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory for a token of %zu bytes", capacity);
     status result;
     TRY_GOTO(result, done, json_reader_read_vocab(r, buffer));
     for (size_t i = 0; i < json_array_size(r->added); i++) {

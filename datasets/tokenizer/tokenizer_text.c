@@ -120,14 +120,14 @@ status tokenizer_to_text(const struct tokenizer *t, char **out, size_t *out_byte
 {
     *out = NULL;
     char *buffer = malloc(compute_buffer_bytes(t));
-    REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory: writing a tokenizer");
+    REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory while writing a tokenizer");
     json_t *root =
         t->kind == TOKENIZER_WORDPIECE ? wordpiece_to_json(t, buffer) : build_root(t, buffer);
     char *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2));
     json_decref(root);
     free(buffer);
     REQUIRE(text != NULL, STATUS_INTERNAL,
-            "out of memory: writing a tokenizer of %" PRId64 " tokens", t->vocab_size);
+            "out of memory while writing a tokenizer of %" PRId64 " tokens", t->vocab_size);
     *out = text;
     *out_bytes = strlen(text);
     return STATUS_OK;

@@ -105,7 +105,7 @@ static status merge_counts(struct count_worker *count_workers, int workers, stru
 static status run_workers(struct count_worker template, int workers, struct word_count *out)
 {
     struct count_worker *count_workers = calloc((size_t)workers, sizeof *count_workers);
-    REQUIRE(count_workers != NULL, STATUS_INTERNAL, "out of memory: %d workers", workers);
+    REQUIRE(count_workers != NULL, STATUS_INTERNAL, "out of memory for %d workers", workers);
     for (int i = 0; i < workers; i++) {
         count_workers[i] = template;
     }

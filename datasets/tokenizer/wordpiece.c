@@ -63,7 +63,7 @@ static status reserve_trie(const struct tokenizer *t, struct wordpiece *w)
     w->edges = malloc((size_t)slots * sizeof *w->edges);
     w->ids = malloc((size_t)nodes * sizeof *w->ids);
     REQUIRE(w->edges != NULL && w->ids != NULL, STATUS_INTERNAL,
-            "out of memory: %" PRId64 " pieces", t->vocab_size);
+            "out of memory for %" PRId64 " pieces", t->vocab_size);
     memset(w->edges, 0xff, (size_t)slots * sizeof *w->edges);
     memset(w->ids, 0xff, (size_t)nodes * sizeof *w->ids);
     return STATUS_OK;
@@ -198,7 +198,7 @@ status wordpiece_decode(const struct tokenizer *t, const int32_t *ids, int64_t c
         capacity += t->tokens[ids[i]].length + 1;
     }
     char *text = malloc(capacity);
-    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory: %zu bytes of text", capacity);
+    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for %zu bytes of text", capacity);
     size_t used = 0;
     bool first = true;
     for (int64_t i = 0; i < count; i++) {

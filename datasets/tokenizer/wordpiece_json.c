@@ -125,7 +125,7 @@ static status read_unknown(const struct json_reader *r, const json_t *model)
 static status read_tokens(struct json_reader *r)
 {
     char *buffer = malloc(json_reader_longest_token(r->vocab) + 1);
-    REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory: a token");
+    REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory for a token");
     status result = json_reader_read_vocab(r, buffer);
     free(buffer);
     TRY(result);
@@ -313,7 +313,7 @@ status wordpiece_save_vocab(const struct tokenizer *t, const char *folder)
     char path[FILE_PATH_BYTES];
     TRY(file_join(path, folder, VOCAB_FILE));
     char *text = malloc(bytes + 1);
-    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory: %zu bytes of tokens", bytes);
+    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for %zu bytes of tokens", bytes);
     size_t used = 0;
     for (int64_t id = 0; id < t->vocab_size; id++) {
         memcpy(text + used, t->tokens[id].bytes, t->tokens[id].length);

@@ -65,7 +65,7 @@ static status choose_alphabet(struct character *characters, int64_t *pieces)
         count += characters[code].count > 0;
     }
     const struct character **order = malloc(((size_t)count + 1) * sizeof *order);
-    REQUIRE(order != NULL, STATUS_INTERNAL, "out of memory: %" PRId64 " characters", count);
+    REQUIRE(order != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " characters", count);
     count = 0;
     for (uint32_t code = 0; code < CODE_POINTS; code++) {
         if (characters[code].count > 0) {
@@ -189,7 +189,8 @@ status wordpiece_train(int64_t vocab_size, char *const *files, int count, int wo
     struct merge_train m = {0};
     struct character *characters = calloc(CODE_POINTS, sizeof *characters);
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, characters != NULL, STATUS_INTERNAL, "out of memory: an alphabet");
+    REQUIRE_GOTO(result, done, characters != NULL, STATUS_INTERNAL,
+                 "out of memory for an alphabet");
     TRY_GOTO(result, done, learn_merges(&m, &words, characters, vocab_size));
     result = create_tokenizer(&m, out);
 done:

@@ -16,7 +16,8 @@
 status checkpoint_copy_text(char **out, const char *text)
 {
     *out = strdup(text != NULL ? text : "");
-    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory");
+    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory for a text of %zu bytes",
+            text != NULL ? strlen(text) : 0);
     return STATUS_OK;
 }
 
@@ -94,7 +95,7 @@ status checkpoint_open(const struct checkpoint_options *options, struct checkpoi
     status own = STATUS_OK;
     struct checkpoint *c = calloc(1, sizeof *c);
     if (c == NULL) {
-        own = RAISE_STATUS(STATUS_INTERNAL, "out of memory");
+        own = RAISE_STATUS(STATUS_INTERNAL, "out of memory for the list of checkpoints");
     } else {
         own = copy_options(c, options);
     }

@@ -96,7 +96,8 @@ static status compare_all(struct comparison *c)
     const struct manifest *b = checkpoint_reader_manifest(c->b);
     c->block_a = malloc((size_t)CHECKPOINT_READ_ELEMENTS * sizeof *c->block_a);
     c->block_b = malloc((size_t)CHECKPOINT_READ_ELEMENTS * sizeof *c->block_b);
-    REQUIRE(c->block_a != NULL && c->block_b != NULL, STATUS_INTERNAL, "out of memory to compare");
+    REQUIRE(c->block_a != NULL && c->block_b != NULL, STATUS_INTERNAL,
+            "out of memory for two blocks of %d values", CHECKPOINT_READ_ELEMENTS);
     for (int i = 0; i < a->tensor_count; i++) {
         TRY(compare_by_name(c, &a->tensors[i]));
     }

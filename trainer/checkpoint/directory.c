@@ -52,7 +52,7 @@ status checkpoint_directory_list(const char *folder, int64_t **steps, int *count
             continue;
         }
         int64_t *grown = realloc(*steps, (size_t)(*count + 1) * sizeof **steps);
-        REQUIRE_GOTO(result, done, grown != NULL, STATUS_INTERNAL, "out of memory listing %s",
+        REQUIRE_GOTO(result, done, grown != NULL, STATUS_INTERNAL, "out of memory while listing %s",
                      folder);
         *steps = grown;
         (*steps)[(*count)++] = step;

@@ -120,7 +120,8 @@ static status check_tensors(struct comm *world, struct load *load)
     double *needed = calloc((size_t)load->manifest->tensor_count + 1, sizeof *needed);
     status result = STATUS_OK;
     if (needed == NULL) {
-        result = RAISE_STATUS(STATUS_INTERNAL, "out of memory");
+        result = RAISE_STATUS(STATUS_INTERNAL, "out of memory for %d tensors",
+                              load->manifest->tensor_count);
     }
     for (int f = 0; f < load->count && result == STATUS_OK; f++) {
         result = check_needed(load, &load->sets[f], needed);
@@ -149,7 +150,7 @@ static status read_to_device(const struct load *load, const struct checkpoint_te
     size_t bytes = (size_t)(t->rows * t->columns) * sizeof(float);
     struct checkpoint_tensor host = *t;
     host.data = malloc(bytes + 1);
-    REQUIRE(host.data != NULL, STATUS_INTERNAL, "out of memory to read %s", t->name);
+    REQUIRE(host.data != NULL, STATUS_INTERNAL, "out of memory while reading %s", t->name);
     status result = device_read(set->device, set->stream, host.data, t->data, bytes);
     if (result == STATUS_OK) {
         result = checkpoint_reader_read_overlap(file, path, &host, m, s, load->buffer);
@@ -217,8 +218,10 @@ static status check_and_read(struct comm *world, struct load *load)
 {
     TRY(check_tensors(world, load));
     load->buffer = malloc((size_t)CHECKPOINT_READ_ELEMENTS * sizeof *load->buffer);
-    status result =
-        load->buffer != NULL ? read_files(load) : RAISE_STATUS(STATUS_INTERNAL, "out of memory");
+    status result = load->buffer != NULL
+                        ? read_files(load)
+                        : RAISE_STATUS(STATUS_INTERNAL, "out of memory for a block of %d values",
+                                       CHECKPOINT_READ_ELEMENTS);
     free(load->buffer);
     return comm_agree(world, result);
 }

@@ -279,7 +279,7 @@ static bool check_tensor_tiling(const struct manifest_tensor *t, char *reason)
     }
     if (has_overlap(t, &failed) || failed) {
         return report_fault(reason, "%s: %s", t->name,
-                            failed ? "out of memory" : "two shards overlap");
+                            failed ? "out of memory for its shards" : "two shards overlap");
     }
     int64_t total = t->shape[0] * t->shape[1];
     return covered == total ||
@@ -383,7 +383,10 @@ status manifest_to_text(const struct manifest *m, char **out, size_t *out_bytes)
     char *text = result == STATUS_OK ? realloc(plain, body + TAIL_BYTES + 1) : NULL;
     if (text == NULL) {
         free(plain);
-        return result != STATUS_OK ? result : RAISE_STATUS(STATUS_INTERNAL, "out of memory");
+        return result != STATUS_OK
+                   ? result
+                   : RAISE_STATUS(STATUS_INTERNAL, "out of memory for a manifest of %zu bytes",
+                                  body);
     }
     snprintf(text + body, TAIL_BYTES + 1, "%s%s%s", TAIL_START, digest, TAIL_END);
     *out = text;
@@ -431,7 +434,7 @@ static bool parse_files(struct manifest *m, json_t *array, char *reason)
         }
         if (manifest_add_file(m, name, bytes, sha256) != STATUS_OK) {
             status_clear();
-            return report_fault(reason, "out of memory");
+            return report_fault(reason, "out of memory for the list of files");
         }
     }
     return true;
@@ -551,7 +554,7 @@ static bool parse_header(struct manifest *m, json_t *document, char *reason)
     m->data_fingerprint = strdup(fingerprint);
     m->recipe = strdup(recipe);
     return (m->version != NULL && m->data_fingerprint != NULL && m->recipe != NULL) ||
-           report_fault(reason, "out of memory");
+           report_fault(reason, "out of memory for the recipe");
 }
 
 /* Checks the format version. It runs before the check of the digest, because a later format may

@@ -168,15 +168,15 @@ static status open_reader(struct checkpoint_reader *r)
     for (int i = 0; i < r->manifest.file_count && r->files != NULL; i++) {
         r->files[i] = H5I_INVALID_HID;
     }
-    REQUIRE(r->files != NULL && r->buffer != NULL, STATUS_INTERNAL, "out of memory to read %s",
-            r->folder);
+    REQUIRE(r->files != NULL && r->buffer != NULL, STATUS_INTERNAL,
+            "out of memory while reading %s", r->folder);
     return STATUS_OK;
 }
 
 status checkpoint_reader_open(const char *folder, struct checkpoint_reader **out)
 {
     *out = calloc(1, sizeof **out);
-    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory to read %s", folder);
+    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory while reading %s", folder);
     snprintf((*out)->folder, sizeof(*out)->folder, "%s", folder);
     status result = open_reader(*out);
     if (result != STATUS_OK) {

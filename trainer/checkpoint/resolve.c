@@ -27,7 +27,8 @@ struct skipped {
 static status add_bad_step(struct checkpoint *c, int64_t step)
 {
     int64_t *grown = realloc(c->bad, (size_t)(c->bad_count + 1) * sizeof *grown);
-    REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory");
+    REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for %d skipped checkpoints",
+            c->bad_count + 1);
     c->bad = grown;
     c->bad[c->bad_count++] = step;
     return STATUS_OK;

@@ -85,7 +85,9 @@ status run_lock_acquire(const char *path, double wait_seconds, struct run_lock *
     struct run_lock *lock = result == STATUS_OK ? malloc(sizeof *lock) : NULL;
     if (lock == NULL) {
         close(file);
-        return result != STATUS_OK ? result : RAISE_STATUS(STATUS_INTERNAL, "out of memory");
+        return result != STATUS_OK
+                   ? result
+                   : RAISE_STATUS(STATUS_INTERNAL, "out of memory for the lock %s", path);
     }
     lock->file = file;
     *out = lock;

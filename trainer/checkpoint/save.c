@@ -111,9 +111,10 @@ static status grow_snapshot(struct checkpoint *c, struct device *device, int64_t
     }
     c->snapshot = malloc(bytes);
     c->snapshot_elements = c->snapshot != NULL ? elements : 0;
-    REQUIRE(c->snapshot != NULL, STATUS_INTERNAL,
-            "out of memory: %zu bytes for a checkpoint's snapshot; set checkpoint.async to false",
-            bytes);
+    REQUIRE(
+        c->snapshot != NULL, STATUS_INTERNAL,
+        "out of memory for %zu bytes for a checkpoint's snapshot; set checkpoint.async to false",
+        bytes);
     /* Touch all pages now, so that no save has page faults. The value is not 0, because compilers
      * replace malloc and memset 0 by calloc, which touches no page. */
     memset(c->snapshot, 1, bytes);
@@ -247,7 +248,9 @@ static status gather_manifests(struct checkpoint *c, struct manifest *whole)
         TRY_GOTO(result, done, comm_broadcast(c->world, &bytes, sizeof bytes, r));
         char *text = r == c->job.rank ? own_text : malloc((size_t)bytes);
         status allocated =
-            text != NULL ? STATUS_OK : RAISE_STATUS(STATUS_INTERNAL, "out of memory");
+            text != NULL
+                ? STATUS_OK
+                : RAISE_STATUS(STATUS_INTERNAL, "out of memory for the manifest of rank %d", r);
         result = agree_on_status(c, allocated);
         if (result == STATUS_OK) {
             result = comm_broadcast(c->world, text, (size_t)bytes, r);

@@ -45,7 +45,8 @@ static status broadcast_text(struct comm *world, char **text, int64_t *bytes, ch
     if (comm_rank(world) != 0) {
         *text = malloc((size_t)*bytes + 1);
         if (*text == NULL) {
-            own = RAISE_STATUS(STATUS_INTERNAL, "out of memory");
+            own = RAISE_STATUS(STATUS_INTERNAL, "out of memory for a manifest of %" PRId64 " bytes",
+                               *bytes);
         }
     }
     TRY(comm_agree(world, own));
@@ -134,7 +135,9 @@ static status agree_on_fault(struct comm *world, bool *good, char *reason)
 {
     int ranks = comm_size(world);
     char *all = malloc((size_t)ranks * MANIFEST_REASON_BYTES);
-    status own = all != NULL ? STATUS_OK : RAISE_STATUS(STATUS_INTERNAL, "out of memory");
+    status own = all != NULL ? STATUS_OK
+                             : RAISE_STATUS(STATUS_INTERNAL,
+                                            "out of memory for the results of %d ranks", ranks);
     status result = comm_agree(world, own);
     if (*good) {
         reason[0] = '\0';

@@ -297,7 +297,7 @@ static status write_tokenizer(struct checkpoint_job *job)
 static status write_all(struct checkpoint_job *job)
 {
     float *buffer = malloc((size_t)CHUNK_ELEMENTS * sizeof *buffer);
-    REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory to write a checkpoint");
+    REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory while writing a checkpoint");
     status result = STATUS_OK;
     for (int f = 0; f < job->set_count && result == STATUS_OK; f++) {
         result = write_set(job, f, buffer);

@@ -127,7 +127,7 @@ static status make_line(struct answer_state *state, const char *text, struct lin
 {
     const char *question = state->q->question;
     struct line *l = calloc(1, sizeof *l), **end = &state->lines;
-    REQUIRE(l != NULL, STATUS_INTERNAL, "out of memory");
+    REQUIRE(l != NULL, STATUS_INTERNAL, "out of memory for a question");
     while (*end != NULL) {
         end = &(*end)->next;
     }
@@ -135,7 +135,8 @@ static status make_line(struct answer_state *state, const char *text, struct lin
     l->best.score = -INFINITY;
     l->none.score = INFINITY;
     l->text = strdup(text);
-    REQUIRE(l->text != NULL, STATUS_INTERNAL, "out of memory");
+    REQUIRE(l->text != NULL, STATUS_INTERNAL, "out of memory for a line of %zu bytes",
+            strlen(text));
     char *tab = question == NULL ? strchr(l->text, '\t') : NULL;
     REQUIRE(question != NULL || tab != NULL, STATUS_DATA,
             "the line has no tab; write QUESTION<tab>TEXT on each line, or give --question");

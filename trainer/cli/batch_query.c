@@ -130,7 +130,7 @@ static status visit_line(void *user, const char *line, size_t bytes)
     TRY(batch_query_check_text(line, bytes));
     bool has_return = bytes > 0 && line[bytes - 1] == '\r';
     char *text = strndup(line, bytes - has_return);
-    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory");
+    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for a line of %zu bytes", bytes);
     status result = v->visit(v->b, text, bytes - has_return);
     free(text);
     return result;
@@ -173,7 +173,8 @@ static status append_to_batch(struct batch_query *b, const char *text, const str
 {
     int32_t row = b->cu_rows[b->count];
     b->texts[b->count] = strdup(text);
-    REQUIRE(b->texts[b->count] != NULL, STATUS_INTERNAL, "out of memory");
+    REQUIRE(b->texts[b->count] != NULL, STATUS_INTERNAL, "out of memory for a line of %zu bytes",
+            strlen(text));
     for (int64_t i = 0; i < ids->count; i++) {
         b->ids[row + i] = ids->ids[i];
         b->positions[row + i] = (int32_t)i;

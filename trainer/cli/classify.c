@@ -135,9 +135,8 @@ static status process_texts(struct batch_query *b)
 /* A line is a text, or two texts with a tab between them. */
 static status visit_text(void *user, const char *line, size_t bytes)
 {
-    (void)bytes;
     char *text = strdup(line);
-    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory");
+    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for a line of %zu bytes", bytes);
     char *pair = strchr(text, '\t');
     if (pair != NULL) {
         *pair++ = '\0';
@@ -283,9 +282,8 @@ static status visit_choices(void *user, const char *line, size_t bytes)
 {
     struct batch_query *b = user;
     struct classify_state *state = b->user;
-    (void)bytes;
     char *text = strdup(line), *rest = NULL;
-    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory");
+    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for a line of %zu bytes", bytes);
     status result = STATUS_OK;
     char *choice = strtok_r(text, "\t", &rest);
     int count = 0;

@@ -54,7 +54,7 @@ static status store_entry(struct embed_state *state, const char *text, float *ve
         state->capacity = capacity;
     }
     char *copy = strdup(text);
-    REQUIRE(copy != NULL, STATUS_INTERNAL, "out of memory");
+    REQUIRE(copy != NULL, STATUS_INTERNAL, "out of memory for a line of %zu bytes", strlen(text));
     state->entries[state->count++] = (struct entry){copy, vector, 0};
     return STATUS_OK;
 }

@@ -126,7 +126,7 @@ static status append_to_list(const struct option *option, char *text, int argc)
     struct option_list *list = option->target;
     if (list->items == NULL) {
         list->items = calloc((size_t)argc + 1, sizeof *list->items);
-        REQUIRE(list->items != NULL, STATUS_INTERNAL, "out of memory: %d arguments", argc);
+        REQUIRE(list->items != NULL, STATUS_INTERNAL, "out of memory for %d arguments", argc);
     }
     list->items[list->count++] = text;
     return STATUS_OK;

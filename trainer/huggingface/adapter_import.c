@@ -93,7 +93,7 @@ static status fingerprint_base(struct adapter_job *import, char text[HASH_TEXT_B
     TRY(model_layout(&base_config, 1, 0, &p, &count, &elements));
     float *buffer = malloc((size_t)CHECKPOINT_READ_ELEMENTS * sizeof *buffer);
     status result = buffer != NULL ? STATUS_OK
-                                   : RAISE_STATUS(STATUS_INTERNAL, "out of memory to read %s",
+                                   : RAISE_STATUS(STATUS_INTERNAL, "out of memory while reading %s",
                                                   import->found.folder);
     for (int i = 0; i < count && result == STATUS_OK; i++) {
         if (!model_is_task_head(&base_config, &p[i])) {
@@ -396,7 +396,7 @@ status huggingface_import_adapter(const char *folder, const char *base, const ch
     struct recipe *recipes = calloc(2, sizeof *recipes);
     status result = STATUS_OK;
     REQUIRE_GOTO(result, done, import != NULL && recipes != NULL, STATUS_INTERNAL,
-                 "out of memory to import %s", folder);
+                 "out of memory while importing %s", folder);
     import->job.folder = folder;
     import->job.recipe = recipe;
     import->job.fill_missing = fill_from_base;

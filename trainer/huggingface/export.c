@@ -205,7 +205,7 @@ static status check_base(const struct export_job *ex)
 static status write_tensors(struct export_job *ex, struct safetensors_writer *writer)
 {
     float *buffer = malloc((size_t)CHECKPOINT_READ_ELEMENTS * sizeof *buffer);
-    REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory to export %s", ex->found.folder);
+    REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory while exporting %s", ex->found.folder);
     status result = STATUS_OK;
     for (int i = 0; i < ex->count && result == STATUS_OK; i++) {
         result = write_tensor(ex, i, buffer, writer);
@@ -491,7 +491,7 @@ status huggingface_export(const char *checkpoint, const char *output, enum safet
     REQUIRE(!file_exists(output), STATUS_CREATE,
             "%s already exists; name a folder that does not exist", output);
     struct export_job *ex = calloc(1, sizeof *ex);
-    REQUIRE(ex != NULL, STATUS_INTERNAL, "out of memory to export %s", checkpoint);
+    REQUIRE(ex != NULL, STATUS_INTERNAL, "out of memory while exporting %s", checkpoint);
     ex->dtype = dtype;
     ex->adapters_only = adapter;
     status result = export_folder(ex, checkpoint, output, summary);

@@ -244,7 +244,7 @@ static status check_tied(const struct huggingface_tensor_source *source,
     int64_t elements = source->tensor->elements;
     bool equal = alias->tensor->elements == elements;
     float *a = malloc(2 * (size_t)COMPARE_ELEMENTS * sizeof *a);
-    REQUIRE(a != NULL, STATUS_INTERNAL, "out of memory to compare %s", alias->tensor->name);
+    REQUIRE(a != NULL, STATUS_INTERNAL, "out of memory while comparing %s", alias->tensor->name);
     float *b = a + COMPARE_ELEMENTS;
     status result = STATUS_OK;
     for (int64_t offset = 0; offset < elements && equal && result == STATUS_OK;
@@ -512,7 +512,7 @@ status huggingface_import(const char *folder, const char *objective, const char 
     REQUIRE(!file_exists(output), STATUS_CREATE,
             "%s already exists; name a folder that does not exist", output);
     struct huggingface_import_job *job = calloc(1, sizeof *job);
-    REQUIRE(job != NULL, STATUS_INTERNAL, "out of memory to import %s", folder);
+    REQUIRE(job != NULL, STATUS_INTERNAL, "out of memory while importing %s", folder);
     job->folder = folder;
     job->recipe = recipe;
     job->fill_missing = fill_initial;

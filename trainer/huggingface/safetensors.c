@@ -290,7 +290,7 @@ static status open_file(struct safetensors *f)
 status safetensors_open(const char *path, struct safetensors **out)
 {
     *out = calloc(1, sizeof **out);
-    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory to read %s", path);
+    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory while reading %s", path);
     (*out)->descriptor = -1;
     snprintf((*out)->path, sizeof(*out)->path, "%s", path);
     status result = open_file(*out);

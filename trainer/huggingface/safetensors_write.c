@@ -92,7 +92,7 @@ status safetensors_create(const char *path, enum safetensors_dtype dtype,
                           struct safetensors_writer **out)
 {
     struct safetensors_writer *w = *out = calloc(1, sizeof *w);
-    REQUIRE(w != NULL, STATUS_INTERNAL, "out of memory to write %s", path);
+    REQUIRE(w != NULL, STATUS_INTERNAL, "out of memory while writing %s", path);
     snprintf(w->path, sizeof w->path, "%s", path);
     w->dtype = dtype;
     for (int i = 0; i < count; i++) {

@@ -92,7 +92,7 @@ status metrics_open(const char *path, int64_t resume_step, struct metrics **out)
     struct metrics *m = calloc(1, sizeof *m);
     if (m == NULL) {
         close(file);
-        RAISE(STATUS_INTERNAL, "out of memory");
+        RAISE(STATUS_INTERNAL, "out of memory for the log %s", path);
     }
     m->file = file;
     m->end_bytes = lseek(file, 0, SEEK_END);

@@ -134,7 +134,7 @@ status tensorboard_create(const char *folder, int64_t first_step, struct tensorb
 {
     *out = NULL;
     struct tensorboard *t = calloc(1, sizeof *t);
-    REQUIRE(t != NULL, STATUS_INTERNAL, "out of memory");
+    REQUIRE(t != NULL, STATUS_INTERNAL, "out of memory for the event file in %s", folder);
     t->file = -1;
     for (int i = 0; i < SCALARS_MAX; i++) {
         t->values[i] = (Tensorboard__Summary__Value)TENSORBOARD__SUMMARY__VALUE__INIT;

@@ -181,7 +181,7 @@ static status parse_override(const char *key, const char *text, struct node **ou
         }
     }
     char *quoted = malloc(2 * bytes + sizeof "null");
-    REQUIRE(quoted != NULL, STATUS_INTERNAL, "out of memory: %s", name);
+    REQUIRE(quoted != NULL, STATUS_INTERNAL, "out of memory for %s", name);
     recipe_value_quote(text, true, quoted);
     status result = recipe_yaml_parse(name, bytes > 0 ? quoted : "\"\"",
                                       bytes > 0 ? strlen(quoted) : 2, true, out);

@@ -311,7 +311,7 @@ status recipe_yaml_parse(const char *name, const char *text, size_t bytes, bool 
     text += skipped;
     bytes -= skipped;
     struct parsing p = {.name = name, .text = text, .bytes = bytes};
-    REQUIRE(yaml_parser_initialize(&p.parser), STATUS_INTERNAL, "out of memory: a YAML parser");
+    REQUIRE(yaml_parser_initialize(&p.parser), STATUS_INTERNAL, "out of memory for a YAML parser");
     yaml_parser_set_encoding(&p.parser, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&p.parser, (const unsigned char *)text, bytes);
     status result = parse_document(&p, any_kind, out);

@@ -175,8 +175,9 @@ static status load_frozen(struct session *s, struct comm *world, const char *fol
     }
     if (result == STATUS_OK && !device_is_host(s->device)) {
         host = malloc(bytes);
-        result = host != NULL ? STATUS_OK
-                              : RAISE_STATUS(STATUS_INTERNAL, "out of memory to load %s", folder);
+        result = host != NULL
+                     ? STATUS_OK
+                     : RAISE_STATUS(STATUS_INTERNAL, "out of memory while loading %s", folder);
     }
     result = comm_agree(world, result);
     for (struct range block = fingerprint_next_block(trained, end);

@@ -174,10 +174,11 @@ static status emit_chunk(struct splitter *s)
     bool forced;
     size_t position = find_split(s, &forced);
     if (forced && s->report->forced_splits++ == 0) {
-        log_warning(
-            "CUT", "%s: %d KiB without a space, starting at %s %" PRId64 "; split inside of a word",
-            s->origin.path, ENCODER_CHUNK_BYTES >> 10, s->origin.is_line ? "line" : "byte",
-            s->origin.position);
+        log_warning("LONG-WORD",
+                    "%s: %d KiB without a space, starting at %s %" PRId64
+                    "; split inside of a word",
+                    s->origin.path, ENCODER_CHUNK_BYTES >> 10, s->origin.is_line ? "line" : "byte",
+                    s->origin.position);
     }
     TRY(encoder_add_chunk(s->encoder, s->buffer, position, false, s->origin));
     s->origin.position += s->origin.is_line ? 0 : (int64_t)position;

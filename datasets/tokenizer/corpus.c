@@ -74,7 +74,7 @@ void corpus_close(struct corpus *c)
     if (c != NULL) {
         close_file(c);
         if (c->rows.bad.count > 0) {
-            log_warning("BAD-ROWS", "%" PRId64 " row%s skipped", c->rows.bad.count,
+            log_warning("SKIPPED-ROWS", "%" PRId64 " row%s skipped", c->rows.bad.count,
                         c->rows.bad.count == 1 ? " was" : "s were");
         }
         pthread_mutex_destroy(&c->lock);

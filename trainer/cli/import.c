@@ -36,7 +36,7 @@ static void warn_jinja_template(const char *folder)
 {
     char path[FILE_PATH_BYTES];
     if (file_join(path, folder, "chat_template.jinja") == STATUS_OK && file_exists(path)) {
-        log_warning("IMPORT",
+        log_warning("CHAT-TEMPLATE",
                     "%s is copied, but not used; select the same template with `bireme prepare "
                     "--chat-template` (" CHAT_NAMES ", or a file as in docs/guide/data.md)",
                     path);

@@ -137,10 +137,10 @@ static status print_report(const struct request *q, const struct prepare_report 
         log_info("%d labels", r->label_count);
     }
     if (r->bad_rows > 0) {
-        log_warning("BAD-ROWS", "skipped %" PRId64 " invalid rows", r->bad_rows);
+        log_warning("SKIPPED-ROWS", "skipped %" PRId64 " invalid rows", r->bad_rows);
     }
     if (r->forced_splits > 0) {
-        log_warning("CUTS",
+        log_warning("SPLIT-WORDS",
                     "text was split inside a word %" PRId64
                     " times; the token ids may differ there",
                     r->forced_splits);

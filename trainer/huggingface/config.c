@@ -199,7 +199,7 @@ static void warn_dropout(const struct config *c, const char *key, double theirs,
                          const struct recipe *r)
 {
     if (theirs != r->model.dropout) {
-        log_warning("IMPORT", "%s: %s is %g, but training uses model.dropout, %g, for both",
+        log_warning("DROPOUT", "%s: %s is %g, but training uses model.dropout, %g, for both",
                     c->path, key, theirs, r->model.dropout);
     }
 }

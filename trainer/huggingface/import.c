@@ -306,7 +306,7 @@ static status check_unmatched(const struct huggingface_import_job *job,
         return STATUS_OK;
     }
     if (ends_with_any(t->name, architecture->unused_suffixes, HUGGINGFACE_UNUSED_MAX)) {
-        log_warning("IMPORT", "%s: %s is skipped, because this %s model does not use it",
+        log_warning("UNUSED-TENSOR", "%s: %s is skipped, because this %s model does not use it",
                     safetensors_path(file), t->name, architecture->model_type);
         return STATUS_OK;
     }
@@ -328,10 +328,10 @@ static void warn_missing(const struct huggingface_import_job *job)
     }
     if (missing > 0) {
         log_warning(
-            "IMPORT",
-            "%s: %s and %d more tensors of heads that its class lacks are initialized randomly; "
-            "train them before use",
-            job->folder, name, missing - 1);
+            "RANDOM-HEAD",
+            "%s does not contain all tensors of the heads; the missing ones are initialized "
+            "randomly (%d: %s%s); train them before use",
+            job->folder, missing, name, missing > 1 ? ", ..." : "");
     }
 }
 

@@ -81,6 +81,13 @@ test_commands() {
     run_bireme 65 generate --checkpoint models/without_tokenizer --prompt The &&
         expect_error 'no tokenizer'
     run_bireme 0 evaluate --checkpoint models/without_tokenizer --data 'data/validation-*.h5'
+    local pretrained=$source/tests/reference/pretrained
+    run_bireme 0 import "$pretrained/bert_bare" --output models/bare
+    grep -q 'W-RANDOM-HEAD: .*(7: cls.predictions.transform.dense.weight, \.\.\.)' stderr ||
+        fail 'random heads are not reported'
+    run_bireme 0 import "$pretrained/bert_bare" --objective embed --output models/embed
+    [ "$(grep -c 'W-UNUSED-TENSOR: .*pooler.dense' stderr)" = 2 ] ||
+        fail 'unused tensors are not reported'
     truncate -s -1 models/theirs/model.safetensors
     run_bireme 65 import models/theirs --output models/new && expect_error 'model.safetensors'
     [ ! -e models/new ] || fail 'a failed command left an output folder'

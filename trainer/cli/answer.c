@@ -222,7 +222,7 @@ status command_answer(int argc, char **argv)
          "maximum length of an answer in tokens", .min = 1, .max = 1e6},
     };
     struct options options = {
-        .usage = "bireme answer --checkpoint DIR [--question TEXT] [FILE]",
+        .usage = "bireme answer --checkpoint DIR [--question TEXT] [FILE] [options]",
         .description = "Finds the answer to a question in each line of FILE or of standard input. "
                        "Prints the answer, a tab and its probability. The answer is empty if the "
                        "text does not contain one. Long texts are split into windows.",

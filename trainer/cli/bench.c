@@ -408,11 +408,11 @@ status command_bench(int argc, char **argv)
         {"json", OPTION_FLAG, &q.json, NULL, NULL, "print one JSON object"},
     };
     struct options options = {
-        .usage = "[mpirun -np N] bireme bench [step|kernels|comm|data|cluster] [RECIPE.yaml] "
-                 "[section.key=value ...]",
+        .usage = "[mpirun -np N] bireme bench [BENCHMARK] [RECIPE.yaml] [section.key=value ...] "
+                 "[options]",
         .description =
-            "Runs a benchmark (default: step) and prints the result. Progress is printed to "
-            "standard error.\n\n"
+            "Runs a benchmark and prints the result. Progress is printed to standard error. "
+            "Benchmarks (default: step):\n\n"
             "  step     one optimizer step on one micro-batch: time and share of each operation, "
             "and the\n"
             "           roofline, which is the time of the GEMMs of the step only\n"

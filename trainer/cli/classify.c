@@ -365,7 +365,7 @@ status command_classify(int argc, char **argv)
          .min = 1, .max = 1e6},
     };
     struct options options = {
-        .usage = "bireme classify --checkpoint DIR [FILE]",
+        .usage = "bireme classify --checkpoint DIR [FILE] [options]",
         .description = "Prints the prediction of a fine-tuned model for each line of FILE or of "
                        "standard input.\n"
                        "The objective of the model selects the input and the output:\n"

@@ -200,7 +200,7 @@ status command_embed(int argc, char **argv)
          "with --query: number of lines to print; 0: all", .min = 0, .max = 1e9},
     };
     struct options options = {
-        .usage = "bireme embed --checkpoint DIR [--similarity | --query TEXT] [FILE]",
+        .usage = "bireme embed --checkpoint DIR [--similarity | --query TEXT] [FILE] [options]",
         .description =
             "Prints an embedding for each line of FILE or of standard input: the mean of the "
             "hidden states of its tokens, normalized to length 1. Any model can be used; a model "

@@ -225,7 +225,7 @@ status command_fill_mask(int argc, char **argv)
          .min = 1, .max = TOP_MAX},
     };
     struct options options = {
-        .usage = "bireme fill-mask --checkpoint DIR [\"TEXT with [MASK]\"...]",
+        .usage = "bireme fill-mask --checkpoint DIR [\"TEXT with [MASK]\"...] [options]",
         .description = "Prints the most probable tokens and their probabilities for each mask of "
                        "each TEXT, one line for each mask. Without a TEXT, the texts are read from "
                        "standard input, one per line.",

@@ -359,7 +359,7 @@ status command_generate(int argc, char **argv)
         {"json", OPTION_FLAG, &q.json, NULL, NULL, "print one JSON object per text"},
     };
     struct options options = {
-        "bireme generate --checkpoint DIR --prompt TEXT [options]",
+        "bireme generate --checkpoint DIR (--prompt TEXT | --prompt-file FILE) [options]",
         "Generates text with a causal language model. If there are several texts, the line\n"
         "\"----- prompt 1 of 2, sample 1 of 3 -----\" is printed before each.",
         table, sizeof table / sizeof table[0]};

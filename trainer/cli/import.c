@@ -69,7 +69,7 @@ status command_import(int argc, char **argv)
          .choices = "regress|reward|choose|embed|classify|classify_tokens|answer|clm|mlm"},
     };
     struct options options = {
-        .usage = "bireme import HF_DIR --output DIR [--base CHECKPOINT]",
+        .usage = "bireme import HF_DIR --output DIR [--base DIR] [--objective NAME]",
         .description =
             "Converts a model folder in the format of Hugging Face transformers into a checkpoint. "
             "The folder contains config.json, model.safetensors (or several files with an index; "

@@ -375,8 +375,7 @@ status command_plan(int argc, char **argv)
          "print the reference of all recipe keys (recipes/README.md)", 0, 0, NULL},
     };
     struct options options = {
-        .usage =
-            "bireme plan RECIPE.yaml [section.key=value ...] [--ranks N] [--cluster FILE] [--json]",
+        .usage = "bireme plan RECIPE.yaml [section.key=value ...] [options]",
         .description =
             "Estimates the cost of a recipe without training: parameters, memory of each rank, "
             "FLOPs and bytes sent per step, steps per epoch, the learning rate schedule and every "

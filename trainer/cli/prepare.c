@@ -88,8 +88,7 @@ static status parse_options(struct request *q, int argc, char **argv, bool *help
         {"json", OPTION_FLAG, &q->json, NULL, NULL, "print the report as one JSON document"},
     };
     struct options options = {
-        .usage = "bireme prepare --tokenizer DIR --input FILE... --output DIR [--objective clm] "
-                 "[options]",
+        .usage = "bireme prepare --tokenizer DIR --input FILE... --output DIR [options]",
         .description = "Encodes text and writes it as HDF5 shards of tokens, with a validation set "
                        "if requested. The memory use does not depend on the size of the input. The "
                        "shards do not depend on the number of workers.",

@@ -340,8 +340,8 @@ static status encode_or_decode(bool decode, int argc, char **argv)
          "each line is two texts separated by a tab; encode them as [CLS] A [SEP] B [SEP]",
          .choices = NULL},
     };
-    struct options options = {decode ? "bireme tokenizer decode --tokenizer DIR [FILE]"
-                                     : "bireme tokenizer encode --tokenizer DIR [FILE]",
+    struct options options = {decode ? "bireme tokenizer decode --tokenizer DIR [FILE] [options]"
+                                     : "bireme tokenizer encode --tokenizer DIR [FILE] [options]",
                               decode ? "Decodes each line of space-separated ids in FILE or "
                                        "standard input, and prints a line of text."
                                      : "Encodes each line of FILE or of standard input, and prints "
@@ -417,8 +417,8 @@ static status train_tokenizer(int argc, char **argv)
          "roberta: <s> <pad> </s> <unk> <mask>, for bpe",
          .choices = "usual|roberta"},
     };
-    struct options options = {"bireme tokenizer train --type bpe|wordpiece|char --vocab-size N "
-                              "--input FILE... --output DIR",
+    struct options options = {"bireme tokenizer train --vocab-size N --input FILE... --output DIR "
+                              "[options]",
                               "Trains a tokenizer and writes DIR/tokenizer.json in the format of "
                               "the Hugging Face tokenizers library.",
                               table, sizeof table / sizeof table[0], .operand_name = NULL};

@@ -35,7 +35,7 @@ status command_train(int argc, char **argv)
          "checkpoint of this run"},
     };
     struct options options = {
-        .usage = "[mpirun -np N] bireme train RECIPE.yaml [section.key=value ...] [--resume ...]",
+        .usage = "[mpirun -np N] bireme train RECIPE.yaml [section.key=value ...] [options]",
         .description =
             "Trains a model as configured by the recipe. recipes/README.md documents every key. A "
             "setting can be overridden on the command line: section.key=value.",

@@ -231,8 +231,8 @@ def compare_case(options, case, tcmalloc):
             ours["tokens_per_second"] / theirs["tokens_per_second"]
             for ours, theirs in zip(bireme_runs, torch_runs[best])
         )
-        result["floor_share"] = statistics.median(
-            run["tokens_per_second"] / run["floor_tokens_per_second"] for run in bireme_runs
+        result["roofline_share"] = statistics.median(
+            run["tokens_per_second"] / run["roofline_tokens_per_second"] for run in bireme_runs
         )
     return result
 
@@ -257,18 +257,18 @@ def environment_of(options, tcmalloc):
 def print_table(record):
     print(f"{record['cpu']}, {record['threads']} threads, PyTorch {record['torch']}, "
           f"{record['tcmalloc'] or 'no tcmalloc'}, {record['rounds']} rounds, medians")
-    print(f"{'':16} {'PyTorch':>18} {'Bireme':>10} {'ratio':>6} {'of floor':>8}")
+    print(f"{'':16} {'PyTorch':>18} {'Bireme':>10} {'ratio':>6} {'of roofline':>11}")
     for case in record["cases"]:
         theirs = f"{case['torch_tokens_per_second']:,.0f} ({case['torch_mode']})"
         if "ratio" in case:
             ours = (
                 f"{case['bireme_tokens_per_second']:>10,.0f} {case['ratio']:>6.2f} "
-                f"{case['floor_share']:>8.2f}"
+                f"{case['roofline_share']:>11.2f}"
             )
         else:
-            ours = f"{'-':>10} {'-':>6} {'-':>8}"
+            ours = f"{'-':>10} {'-':>6} {'-':>11}"
         print(f"{case['case']:16} {theirs:>18} {ours}")
-    print("tokens/s; the ratio is Bireme to PyTorch; the floor is the GEMMs of the step alone")
+    print("tokens/s; the ratio is Bireme to PyTorch; the roofline is the GEMMs of the step alone")
 
 
 def main():

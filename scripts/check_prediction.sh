@@ -47,7 +47,7 @@ while read -r ranks tensor stage recompute micro; do
     settings=(parallel.tensor="$tensor" parallel.zero_stage="$stage"
         train.activation_checkpointing="$recompute"
         batch.micro_size="$micro" batch.global_size=$((micro * ranks / tensor)) "$@")
-    measured=$(run_on_ranks "$ranks" bench step --no-floor --json --repeats "$repeats" \
+    measured=$(run_on_ranks "$ranks" bench step --no-roofline --json --repeats "$repeats" \
         "${settings[@]}" | print_number step_seconds)
     predicted=$("$program" plan "$folder/recipe.yaml" --ranks "$ranks" \
         --cluster "$folder/cluster.yaml" --json "${settings[@]}" 2>/dev/null |

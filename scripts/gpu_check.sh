@@ -422,7 +422,7 @@ bench_step() {
     need_gpu
     watch_memory
     # shellcheck disable=SC2046 # a list of arguments
-    run_bireme bench step --json --no-floor --repeats 20 $(model_overrides "$model") \
+    run_bireme bench step --json --no-roofline --repeats 20 $(model_overrides "$model") \
         train.device=cuda train.precision=bf16 >"$folder/out"
     rate=$(print_field tokens_per_second <"$folder/out")
     peak=$(sort -n "$folder/memory" | tail -n 1)

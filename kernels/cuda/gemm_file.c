@@ -252,7 +252,7 @@ bool gemm_file_is_enabled(void)
 
 static void warn_not_written(const char *path)
 {
-    log_warning("PRODUCT-PLANS", "%s: the tuned GEMM plans cannot be written: %s", path,
+    log_warning("GEMM-PLANS", "%s: the tuned GEMM plans cannot be written: %s", path,
                 status_pending()->text);
     status_clear();
 }
@@ -290,14 +290,14 @@ void gemm_file_read(struct cuda_gemm_context *gemm)
     }
     char *lines = read_lines(path, &foreign);
     if (foreign) {
-        log_warning("PRODUCT-PLANS",
+        log_warning("GEMM-PLANS",
                     "%s is not a file of GEMM plans, or cannot be read: it is not changed, and no "
                     "plans are stored; set BIREME_PLANS to another file",
                     path);
     }
     int damaged = lines != NULL ? parse_lines(gemm, lines) : 0;
     if (damaged > 0) {
-        log_warning("PRODUCT-PLANS", "%s: %d damaged lines are skipped", path, damaged);
+        log_warning("GEMM-PLANS", "%s: %d damaged lines are skipped", path, damaged);
     }
     free(lines);
 }

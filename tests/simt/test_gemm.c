@@ -133,7 +133,7 @@ static bool has_warned(const char *what)
 {
     bool found = false;
     for (struct log_entry *entry; (entry = log_take_warning()) != NULL;) {
-        found = found || (strcmp(entry->name, "PRODUCT-PLANS") == 0 && strstr(entry->text, what));
+        found = found || (strcmp(entry->name, "GEMM-PLANS") == 0 && strstr(entry->text, what));
         free(entry);
     }
     return found;

@@ -367,7 +367,7 @@ test_plans() {
     cmp tuned "$BIREME_PLANS" || fail "a run without new plans changed the file"
     echo "not a plan" >>"$BIREME_PLANS"
     train_gpu damaged $small
-    grep -q 'W-PRODUCT-PLANS.*1 damaged lines' stderr || fail "no warning about a damaged line"
+    grep -q 'W-GEMM-PLANS.*1 damaged lines' stderr || fail "no warning about a damaged line"
 }
 
 # print_first_losses FILE: print five losses, one on each line.
@@ -381,10 +381,10 @@ print_first_losses() {
 test_bench() {
     local counts=() repeats name small='model.num_layers=1 model.hidden_size=32 model.num_heads=1
         model.vocab_size=50 data.sequence_length=16 batch.global_size=2 batch.micro_size=2'
-    run_on cpu 0 bench step --json --no-floor --repeats 3 train.device=cpu $small
+    run_on cpu 0 bench step --json --no-roofline --repeats 3 train.device=cpu $small
     mv out cpu
     for repeats in 1 3; do
-        SIMT_WAITS=$PWD/waits run_on gpu 0 bench step --json --no-floor --repeats $repeats \
+        SIMT_WAITS=$PWD/waits run_on gpu 0 bench step --json --no-roofline --repeats $repeats \
             train.device=cuda $small
         counts+=("$(cat waits)")
     done
@@ -400,7 +400,7 @@ test_bench() {
     for name in linear_forward attention_forward attention_backward adamw_update convert; do
         grep -q "\"name\": *\"$name\"" out || fail "bench kernels lacks $name"
     done
-    ! grep -qE '"(copy_bytes|product_flops)_per_second": *(0[,.}]|-|n|i)' out || fail "no rates"
+    ! grep -qE '"(copy_bytes|gemm_flops)_per_second": *(0[,.}]|-|n|i)' out || fail "no rates"
 }
 
 test_errors() {

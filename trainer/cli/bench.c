@@ -72,10 +72,11 @@ static json_t *make_step_json(const struct session *s, const struct bench_step *
     for (int i = 0; i < b->operation_count; i++) {
         const struct bench_operation *o = &b->operations[i];
         json_array_append_new(operations,
-                              json_pack("{s:s, s:I, s:f, s:f, s:f, s:f, s:f}", "name", o->name,
+                              json_pack("{s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:f}", "name", o->name,
                                         "calls", (json_int_t)o->calls, "seconds", o->seconds,
-                                        "floor_seconds", o->roofline_seconds, "share", o->share,
-                                        "flops", o->flops, "bytes", o->bytes));
+                                        "roofline_seconds", o->roofline_seconds, "floor_seconds",
+                                        o->roofline_seconds, "share", o->share, "flops", o->flops,
+                                        "bytes", o->bytes));
     }
     json_object_set_new(report, "operations", operations);
     json_t *losses = json_array();
@@ -84,9 +85,11 @@ static json_t *make_step_json(const struct session *s, const struct bench_step *
     }
     json_object_set_new(report, "first_losses", losses);
     if (b->roofline_seconds > 0) {
+        double rate = tokens / b->roofline_seconds;
+        json_object_set_new(report, "roofline_seconds", json_real(b->roofline_seconds));
+        json_object_set_new(report, "roofline_tokens_per_second", json_real(rate));
         json_object_set_new(report, "floor_seconds", json_real(b->roofline_seconds));
-        json_object_set_new(report, "floor_tokens_per_second",
-                            json_real(tokens / b->roofline_seconds));
+        json_object_set_new(report, "floor_tokens_per_second", json_real(rate));
     }
     return report;
 }
@@ -207,9 +210,10 @@ static status run_comm(const struct request *q, struct comm *world)
         double start = clock_seconds();
         memmove(data, (char *)data + sizes[i] / 2, sizes[i] / 2);
         double copy = 2 * (clock_seconds() - start); /* lower bound: read and write the data once */
-        json_array_append_new(rows, json_pack("{s:I, s:f, s:f, s:f}", "bytes", (json_int_t)sizes[i],
-                                              "seconds", seconds, "bytes_per_second",
-                                              (double)sizes[i] / seconds, "floor_seconds", copy));
+        json_array_append_new(rows, json_pack("{s:I, s:f, s:f, s:f, s:f}", "bytes",
+                                              (json_int_t)sizes[i], "seconds", seconds,
+                                              "bytes_per_second", (double)sizes[i] / seconds,
+                                              "copy_seconds", copy, "floor_seconds", copy));
         if (comm_rank(world) == 0 && !q->json) {
             printf("all-reduce %10zu bytes  %10.3f ms  %7.2f GB/s  (copy: %.3f ms)\n", sizes[i],
                    1e3 * seconds, 1e-9 * (double)sizes[i] / seconds, 1e3 * copy);
@@ -404,18 +408,18 @@ status command_bench(int argc, char **argv)
     const struct option table[] = {
         {"repeats", OPTION_INTEGER, &q.repeats, "N", "5",
          "number of measurements after the warm-up", .min = 1, .max = 1000},
-        {"no-floor", OPTION_FLAG, &q.no_roofline, NULL, NULL, "step: do not measure the roofline"},
+        {"no-roofline", OPTION_FLAG, &q.no_roofline, NULL, NULL,
+         "step: do not measure the roofline", .former_name = "no-floor"},
         {"json", OPTION_FLAG, &q.json, NULL, NULL, "print one JSON object"},
     };
     struct options options = {
         .usage = "[mpirun -np N] bireme bench [BENCHMARK] [RECIPE.yaml] [section.key=value ...] "
                  "[options]",
         .description =
-            "Runs a benchmark and prints the result. Progress is printed to standard error. "
-            "Benchmarks (default: step):\n\n"
-            "  step     one optimizer step on one micro-batch: time and share of each operation, "
-            "and the\n"
-            "           roofline, which is the time of the GEMMs of the step only\n"
+            "Runs a benchmark and prints the result. Progress is printed to standard error.\n\n"
+            "  step     (default) one optimizer step on one micro-batch: time and share of each "
+            "operation,\n"
+            "           and the roofline, which is the time of the GEMMs of the step only\n"
             "  kernels  each operation separately, compared with the rate of a copy or of a GEMM\n"
             "  comm     all-reduce between the ranks\n"
             "  data     reading random windows of the shards of the recipe\n"

@@ -10,19 +10,22 @@
 
 static json_t *make_json(const struct session *s, const struct bench_kernels *b)
 {
-    json_t *report = json_pack(
-        "{s:s, s:i, s:s, s:I, s:f, s:f}", "precision", dtype_name(kernels_dtype(s->kernels)),
-        "threads", kernels_threads(s->kernels), "backend", kernels_description(s->kernels), "rows",
-        (json_int_t)b->rows, "copy_bytes_per_second", b->copy_bytes_per_second,
-        "product_flops_per_second", b->gemm_flops_per_second);
+    json_t *report =
+        json_pack("{s:s, s:i, s:s, s:I, s:f, s:f, s:f}", "precision",
+                  dtype_name(kernels_dtype(s->kernels)), "threads", kernels_threads(s->kernels),
+                  "backend", kernels_description(s->kernels), "rows", (json_int_t)b->rows,
+                  "copy_bytes_per_second", b->copy_bytes_per_second, "gemm_flops_per_second",
+                  b->gemm_flops_per_second, "product_flops_per_second", b->gemm_flops_per_second);
     json_t *operations = json_array();
     for (int i = 0; i < b->operation_count; i++) {
         const struct bench_operation *o = &b->operations[i];
         json_array_append_new(operations,
-                              json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "name", o->name,
-                                        "seconds", o->seconds, "floor_seconds", o->roofline_seconds,
-                                        "share_of_floor", o->share, "flops", o->flops, "bytes",
-                                        o->bytes, "flops_per_second", o->flops / o->seconds,
+                              json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}",
+                                        "name", o->name, "seconds", o->seconds, "roofline_seconds",
+                                        o->roofline_seconds, "share_of_roofline", o->share,
+                                        "floor_seconds", o->roofline_seconds, "share_of_floor",
+                                        o->share, "flops", o->flops, "bytes", o->bytes,
+                                        "flops_per_second", o->flops / o->seconds,
                                         "bytes_per_second", o->bytes / o->seconds));
     }
     json_object_set_new(report, "operations", operations);

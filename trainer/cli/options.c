@@ -186,7 +186,9 @@ static status find_option(const struct options *options, const char *text, int *
     snprintf(name, sizeof name, "%.*s", (int)strcspn(text + 2, "="), text + 2);
     const char *names[OPTIONS_MAX + 1];
     for (int i = 0; i < options->count; i++) {
-        if (strcmp(options->table[i].name, name) == 0) {
+        const struct option *option = &options->table[i];
+        if (strcmp(option->name, name) == 0 ||
+            (option->former_name != NULL && strcmp(option->former_name, name) == 0)) {
             *out = i;
             return STATUS_OK;
         }

@@ -53,6 +53,7 @@ struct option {
     const char *help;          /* one phrase, lower case, no full stop */
     double min, max;           /* range of a number; both 0: unlimited */
     const char *choices;       /* "bpe|char" */
+    const char *former_name;   /* accepted too, but not in the help; NULL: none */
 };
 
 struct options {

@@ -220,16 +220,17 @@ static void put_integer(json_t *object, const char *name, int64_t value)
 
 static json_t *make_prediction_json(const struct prediction *p)
 {
-    return json_pack("{si si si sI sf sf sf sf sf sf sf sf sf sf sf sf sI sb}", "tensor", p->tensor,
-                     "data", p->data, "zero_stage", p->zero_stage, "micro_size",
-                     (json_int_t)p->micro_size, "step_seconds", p->step_seconds, "products_seconds",
-                     p->gemm_seconds, "attention_seconds", p->attention_seconds, "passes_seconds",
-                     p->elementwise_seconds, "optimizer_seconds", p->optimizer_seconds,
-                     "starts_seconds", p->launch_seconds, "tensor_comm_seconds",
-                     p->tensor_comm_seconds, "tensor_exposed_seconds", p->tensor_exposed_seconds,
-                     "comm_seconds", p->data_comm_seconds, "exposed_seconds",
-                     p->data_exposed_seconds, "tokens_per_second", p->tokens_per_second, "mfu",
-                     p->mfu, "device_bytes", (json_int_t)p->device_bytes, "fits", p->fits);
+    return json_pack(
+        "{si si si sI sf sf sf sf sf sf sf sf sf sf sf sf sf sf sf sI sb}", "tensor", p->tensor,
+        "data", p->data, "zero_stage", p->zero_stage, "micro_size", (json_int_t)p->micro_size,
+        "step_seconds", p->step_seconds, "gemm_seconds", p->gemm_seconds, "products_seconds",
+        p->gemm_seconds, "attention_seconds", p->attention_seconds, "elementwise_seconds",
+        p->elementwise_seconds, "passes_seconds", p->elementwise_seconds, "optimizer_seconds",
+        p->optimizer_seconds, "launch_seconds", p->launch_seconds, "starts_seconds",
+        p->launch_seconds, "tensor_comm_seconds", p->tensor_comm_seconds, "tensor_exposed_seconds",
+        p->tensor_exposed_seconds, "comm_seconds", p->data_comm_seconds, "exposed_seconds",
+        p->data_exposed_seconds, "tokens_per_second", p->tokens_per_second, "mfu", p->mfu,
+        "device_bytes", (json_int_t)p->device_bytes, "fits", p->fits);
 }
 
 static void put_forecast(json_t *all, const struct cluster_forecast *forecast)

@@ -15,8 +15,8 @@ static const struct setting table[] = {
     {"name", SETTING_TEXT, FIELD(name)},
     {"device.memory_gib", SETTING_NUMBER, FIELD(device.memory_gib), POSITIVE},
     {"device.peak_tflops", SETTING_NUMBER, FIELD(device.peak_tflops), POSITIVE},
-    {"device.product_tflops_fp32", SETTING_NUMBER, FIELD(device.gemm_tflops_fp32), POSITIVE},
-    {"device.product_tflops_bf16", SETTING_NUMBER, FIELD(device.gemm_tflops_bf16), POSITIVE},
+    {"device.gemm_tflops_fp32", SETTING_NUMBER, FIELD(device.gemm_tflops_fp32), POSITIVE},
+    {"device.gemm_tflops_bf16", SETTING_NUMBER, FIELD(device.gemm_tflops_bf16), POSITIVE},
     {"device.attention_tflops_fp32", SETTING_NUMBER, FIELD(device.attention_tflops_fp32), POSITIVE},
     {"device.attention_tflops_bf16", SETTING_NUMBER, FIELD(device.attention_tflops_bf16), POSITIVE},
     {"device.memory_gb_per_second", SETTING_NUMBER, FIELD(device.memory_gb_per_second), POSITIVE},
@@ -36,8 +36,22 @@ static const char *const required[] = {"device.memory_gib", "device.memory_gb_pe
                                        "node.devices"};
 enum { REQUIRED_COUNT = sizeof required / sizeof required[0] };
 
+/* Names of keys in older files. */
+static const struct {
+    const char *former, *key;
+} synonyms[] = {
+    {"device.product_tflops_fp32", "device.gemm_tflops_fp32"},
+    {"device.product_tflops_bf16", "device.gemm_tflops_bf16"},
+};
+enum { SYNONYM_COUNT = sizeof synonyms / sizeof synonyms[0] };
+
 static int find_key(const char *key)
 {
+    for (int i = 0; i < SYNONYM_COUNT; i++) {
+        if (strcmp(synonyms[i].former, key) == 0) {
+            key = synonyms[i].key;
+        }
+    }
     for (int i = 0; i < TABLE_COUNT; i++) {
         if (strcmp(table[i].key, key) == 0) {
             return i;

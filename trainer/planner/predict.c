@@ -55,7 +55,7 @@ static status find_rates(const struct recipe *r, const struct plan *plan,
     out->share = share < 1 ? share : 1;
     if (gemm == 0) {
         return fail_missing(cluster,
-                            is_bf16 ? "device.product_tflops_bf16" : "device.product_tflops_fp32");
+                            is_bf16 ? "device.gemm_tflops_bf16" : "device.gemm_tflops_fp32");
     }
     if (attention == 0) {
         return fail_missing(cluster, is_bf16 ? "device.attention_tflops_bf16"

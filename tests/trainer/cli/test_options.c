@@ -14,7 +14,7 @@ struct values {
 static status parse_arguments(struct values *v, int argc, char **argv, bool *help)
 {
     const struct option table[] = {
-        {"json", OPTION_FLAG, &v->json, NULL, NULL, "one document", 0, 0, NULL},
+        {"json", OPTION_FLAG, &v->json, NULL, NULL, "one document", .former_name = "document"},
         {"size", OPTION_INTEGER, &v->size, "N", "10", "how many", 1, 100, NULL},
         {"share", OPTION_NUMBER, &v->share, "F", "0.5", "how much", 0, 1, NULL},
         {"output", OPTION_TEXT, &v->output, "DIR", OPTION_REQUIRED, "folder", 0, 0, NULL},
@@ -65,6 +65,8 @@ static void test_valid(void)
 {
     char first[] = "c --output o";
     struct values v = parse_valid(first);
+    char former[] = "c --output o --document";
+    CHECK(parse_valid(former).json);
     CHECK(!v.json && v.size == 10 && v.share == 0.5 && strcmp(v.type, "bpe") == 0);
     CHECK(strcmp(v.output, "o") == 0 && v.inputs.count == 0 && v.options.operand_count == 0);
 

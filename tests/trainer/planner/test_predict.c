@@ -245,6 +245,11 @@ static void test_descriptions(const char *source)
     CHECK_OK(cluster_read(path, &reread));
     snprintf(reread.path, sizeof reread.path, "%s", cluster.path);
     CHECK(memcmp(&cluster, &reread, sizeof cluster) == 0);
+    /* Older files have the former names of two keys. */
+    write_text("device: {memory_gib: 1, memory_gb_per_second: 1, product_tflops_fp32: 3, "
+               "product_tflops_bf16: 5}\nnode: {devices: 1}\n");
+    CHECK_OK(cluster_read(path, &reread));
+    CHECK(reread.device.gemm_tflops_fp32 == 3 && reread.device.gemm_tflops_bf16 == 5);
 }
 
 static void test_refused(void)
@@ -278,7 +283,7 @@ static void test_refused(void)
     struct recipe recipe = make_recipe(gpt2);
     CHECK_OK(plan_make(&recipe, 1, &plan));
     CHECK_FAILS(predict_step(&recipe, &plan, &cluster, &p), STATUS_RECIPE,
-                "cluster.yaml: device.product_tflops_fp32 is missing");
+                "cluster.yaml: device.gemm_tflops_fp32 is missing");
     cluster = simple;
     cluster.node.link.gb_per_second = 0;
     CHECK_OK(plan_make(&recipe, 2, &plan));

@@ -534,7 +534,9 @@ test_bench() {
     for name in linear_forward attention_backward classifier_run adamw_update convert; do
         grep -q "\"name\": *\"$name\"" out || fail "bench kernels lacks $name"
     done
-    grep -q '"share_of_floor": *[0-9.]*[1-9]' out || fail 'bench kernels prints no floor'
+    for name in roofline floor; do
+        grep -q "\"share_of_$name\": *[0-9.]*[1-9]" out || fail 'bench kernels prints no roofline'
+    done
     run_bireme 0 bench kernels recipe.yaml --repeats 1 train.precision=fp32
     grep -qE '^residual_norm_forward +[0-9.]+ +[0-9.]+ +[0-9.]+%' out ||
         fail 'bench kernels prints no table'

@@ -20,7 +20,7 @@ static const struct device_driver *drivers[2];
 static status cpu_allocate(struct device *dev, size_t bytes, const char *what, void **out)
 {
     (void)dev;
-    *out = memory_allocate(bytes);
+    *out = memory_allocate_aligned(bytes);
     REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory for %s: %zu bytes", what, bytes);
     return STATUS_OK;
 }

@@ -9,7 +9,7 @@
 
 enum { HUGE_PAGE_BYTES = 2 << 20, CACHE_LINE_BYTES = 64 };
 
-status memory_allocate_zeroed(void *pointer, size_t count, size_t element_bytes, const char *what)
+status memory_allocate_array(void *pointer, size_t count, size_t element_bytes, const char *what)
 {
     void *memory = NULL;
     if (count <= SIZE_MAX / element_bytes) {
@@ -34,7 +34,7 @@ status memory_grow(void *pointer, size_t capacity, size_t element_bytes, const c
     return STATUS_OK;
 }
 
-void *memory_allocate(size_t bytes)
+void *memory_allocate_aligned(size_t bytes)
 {
     size_t alignment = bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : CACHE_LINE_BYTES;
     if (bytes > SIZE_MAX - alignment) {

@@ -11,9 +11,9 @@
 /* ALLOCATE - allocate `count` zeroed elements for a pointer variable: TRY(ALLOCATE(ids, n, "ids")).
  *
  * Memory    the caller frees the pointer with free(); it is NULL after an error
- * Errors    as memory_allocate_zeroed */
+ * Errors    as memory_allocate_array */
 #define ALLOCATE(pointer, count, what)                                                             \
-    memory_allocate_zeroed(&(pointer), (size_t)(count), sizeof *(pointer), (what))
+    memory_allocate_array(&(pointer), (size_t)(count), sizeof *(pointer), (what))
 
 /* GROW - reallocate the array of a pointer variable to `capacity` elements. New elements are not
  * initialized: TRY(GROW(ids, 2 * n, "ids")).
@@ -23,11 +23,11 @@
 #define GROW(pointer, capacity, what)                                                              \
     memory_grow(&(pointer), (size_t)(capacity), sizeof *(pointer), (what))
 
-/* memory_allocate_zeroed - allocate an array filled with zeros; see ALLOCATE.
+/* memory_allocate_array - allocate an array filled with zeros; see ALLOCATE.
  *
  * Memory    pointer: address of the pointer variable; the caller frees the array with free()
  * Errors    STATUS_INTERNAL "out of memory for WHAT" */
-status memory_allocate_zeroed(void *pointer, size_t count, size_t element_bytes, const char *what);
+status memory_allocate_array(void *pointer, size_t count, size_t element_bytes, const char *what);
 
 /* memory_grow - reallocate an array to `capacity` elements; see GROW.
  *
@@ -35,13 +35,14 @@ status memory_allocate_zeroed(void *pointer, size_t count, size_t element_bytes,
  * Errors    STATUS_INTERNAL "out of memory for WHAT"; the array is then unchanged */
 status memory_grow(void *pointer, size_t capacity, size_t element_bytes, const char *what);
 
-/* memory_allocate - allocate zeroed memory that is aligned to a cache line. Blocks of 2 MiB or more
- * are aligned to a huge page, and the kernel is requested to use huge pages. A GEMM or an optimizer
- * step over hundreds of MiB then has fewer TLB misses.
+/* memory_allocate_aligned - allocate zeroed memory that is aligned to a cache line.
+ *
+ * Blocks of 2 MiB or more are aligned to a huge page, and the kernel is requested to use huge
+ * pages. A GEMM or an optimizer step over hundreds of MiB then has fewer TLB misses.
  *
  * Memory    the caller frees it with free()
  * Returns   NULL if memory runs out */
-void *memory_allocate(size_t bytes);
+void *memory_allocate_aligned(size_t bytes);
 
 /* memory_forget - remove the whole pages of a block of shared memory from the resident set of this
  * process. Another process still uses the block. A later access maps the pages again. */

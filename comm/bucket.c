@@ -17,7 +17,7 @@ struct segment {
 };
 
 struct bucket {
-    struct range range;
+    struct comm_range range;
     int segment;
     float *sums; /* accumulator of this rank's shard, if it has one */
     struct comm_request *request, *gather;
@@ -53,7 +53,7 @@ struct bucket_set {
     float *slots; /* memory of transient segments; NULL: none */
     float *sums;  /* for transient segments, or for all with reproducible sums; NULL: none */
     struct slot slot[SLOTS];
-    struct range *ranges, *source_ranges; /* [ranks] */
+    struct comm_range *ranges, *source_ranges; /* [ranks] */
     /* [buckets][ranks]: where a rank's shard is in its resident memory or its sums, for the
      * gather */
     int64_t *source_offsets;
@@ -70,9 +70,10 @@ static int64_t get_shard_unit(const struct bucket_options *o)
     return o->reproducible_micro_batches > 0 ? BUCKET_BLOCK : SHARD_UNIT_ELEMS;
 }
 
-static struct range get_shard(struct range bucket, int64_t shard_unit, int ranks, int rank)
+static struct comm_range get_shard(struct comm_range bucket, int64_t shard_unit, int ranks,
+                                   int rank)
 {
-    struct range shard = partition_shard(bucket.count, shard_unit, ranks, rank);
+    struct comm_range shard = partition_shard(bucket.count, shard_unit, ranks, rank);
     shard.first += bucket.first;
     return shard;
 }
@@ -83,11 +84,11 @@ static int64_t count_buckets(int64_t count, int64_t bucket_elems)
 }
 
 /* Returns a bucket of a segment. Their sizes differ by at most one unit. */
-static struct range get_bucket_range(int64_t first, int64_t count, const struct bucket_options *o,
-                                     int index)
+static struct comm_range get_bucket_range(int64_t first, int64_t count,
+                                          const struct bucket_options *o, int index)
 {
-    struct range range = partition_shard(count, get_shard_unit(o),
-                                         (int)count_buckets(count, o->bucket_elems), index);
+    struct comm_range range = partition_shard(count, get_shard_unit(o),
+                                              (int)count_buckets(count, o->bucket_elems), index);
     range.first += first;
     return range;
 }
@@ -106,7 +107,7 @@ static struct sizes compute_sizes(const struct bucket_options *o, int ranks, int
         sizes.buckets += buckets;
         int64_t owned = 0;
         for (int i = 0; i < buckets; i++) {
-            struct range bucket = get_bucket_range(0, segment->count, o, i);
+            struct comm_range bucket = get_bucket_range(0, segment->count, o, i);
             owned += get_shard(bucket, get_shard_unit(o), ranks, rank).count;
         }
         sizes.owned += owned;
@@ -199,7 +200,7 @@ static void assign_rank_offsets(struct bucket_set *set, int rank)
     for (int i = 0; i < set->bucket_count; i++) {
         struct bucket *b = &set->buckets[i];
         const struct segment *segment = &set->segments[b->segment];
-        struct range shard = get_shard(b->range, set->shard_unit, comm_size(set->comm), rank);
+        struct comm_range shard = get_shard(b->range, set->shard_unit, comm_size(set->comm), rank);
         int64_t resident_offset = segment->gradients - set->resident + shard.first - segment->first;
         set->source_offsets[i * comm_size(set->comm) + rank] =
             segment->slot >= 0 ? sums_offset : resident_offset;
@@ -332,7 +333,7 @@ int bucket_count(const struct bucket_set *set)
     return set->bucket_count;
 }
 
-struct range bucket_shard(const struct bucket_set *set, int bucket)
+struct comm_range bucket_shard(const struct bucket_set *set, int bucket)
 {
     return get_shard(set->buckets[bucket].range, set->shard_unit, comm_size(set->comm),
                      comm_rank(set->comm));
@@ -366,9 +367,9 @@ status bucket_clear(struct bucket_set *set)
 /* ---- reduction ---- */
 
 /* Returns the shards of all ranks, relative to the start of the bucket. */
-static const struct range *compute_shards(struct bucket_set *set, const struct bucket *b)
+static const struct comm_range *compute_shards(struct bucket_set *set, const struct bucket *b)
 {
-    struct range whole = {0, b->range.count};
+    struct comm_range whole = {0, b->range.count};
     for (int r = 0; r < comm_size(set->comm); r++) {
         set->ranges[r] = get_shard(whole, set->shard_unit, comm_size(set->comm), r);
     }
@@ -439,7 +440,7 @@ static status finish_reduction(struct bucket_set *set, int index)
         return STATUS_OK;
     }
     b->in_bf16 = false;
-    struct range summed = set->scatter ? bucket_shard(set, index) : b->range;
+    struct comm_range summed = set->scatter ? bucket_shard(set, index) : b->range;
     return cast_range(set, get_gradient(&set->segments[b->segment], summed.first),
                       get_bf16_data(set, b) + (summed.first - b->range.first), summed.count, true);
 }
@@ -454,7 +455,7 @@ static status accumulate_slot(struct bucket_set *set, struct slot *slot)
         int index = set->segments[s].first_bucket + i;
         struct bucket *b = &set->buckets[index];
         TRY(finish_reduction(set, index));
-        struct range shard = bucket_shard(set, index);
+        struct comm_range shard = bucket_shard(set, index);
         const float *from = get_gradient(&set->segments[s], shard.first);
         if (set->reproducible_micro_batches == 0) {
             TRY(accumulate_range(set, b->sums, from, shard.count, slot->micro_batch == 0));
@@ -566,7 +567,7 @@ status bucket_end_micro_batch(struct bucket_set *set)
 static status gather_sums(struct bucket_set *set)
 {
     for (int i = 0; i < set->bucket_count; i++) {
-        struct range shard = bucket_shard(set, i);
+        struct comm_range shard = bucket_shard(set, i);
         if (shard.count > 0) {
             memcpy(set->resident + shard.first, set->buckets[i].sums,
                    (size_t)shard.count * sizeof *set->resident);
@@ -602,13 +603,14 @@ status bucket_gather_start(struct bucket_set *set, int bucket, void *data, size_
 {
     struct bucket *b = &set->buckets[bucket];
     char *first = (char *)data + (size_t)b->range.first * element_bytes;
-    const struct range *ranges = compute_shards(set, b);
+    const struct comm_range *ranges = compute_shards(set, b);
     if (get_accelerator(set) != NULL) {
         return comm_all_gather_start(set->comm, first, element_bytes, ranges, &b->gather);
     }
     for (int r = 0, ranks = comm_size(set->comm); r < ranks; r++) {
         int64_t bytes = set->source_offsets[bucket * ranks + r] * (int64_t)sizeof(float);
-        set->source_ranges[r] = (struct range){bytes / (int64_t)element_bytes, ranges[r].count};
+        set->source_ranges[r] =
+            (struct comm_range){bytes / (int64_t)element_bytes, ranges[r].count};
     }
     bool separate = set->segments[b->segment].slot >= 0;
     return comm_lazy_gather_start(set->comm, first, element_bytes, ranges,

@@ -108,7 +108,7 @@ status bucket_finish(struct bucket_set *set);
 int bucket_count(const struct bucket_set *set);
 
 /* bucket_shard - return the elements of the bucket that this rank owns. */
-struct range bucket_shard(const struct bucket_set *set, int bucket);
+struct comm_range bucket_shard(const struct bucket_set *set, int bucket);
 
 /* bucket_reduced_gradient - return a pointer to this rank's reduced gradients of the bucket,
  * starting at `element`, which must be in this rank's shard. */

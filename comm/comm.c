@@ -382,7 +382,7 @@ static status start_work(struct comm *comm, const struct comm_work *work, struct
     return end_timing(comm, &comm->times.exposed_seconds, comm->operations->start(comm, work, out));
 }
 
-static status check_ranges(const struct comm *comm, const struct range *ranges)
+static status check_ranges(const struct comm *comm, const struct comm_range *ranges)
 {
     for (int r = 0; r < comm->size; r++) {
         REQUIRE(ranges[r].first >= 0 && ranges[r].count >= 0, STATUS_INTERNAL,
@@ -424,7 +424,7 @@ static status start_all_reduce(struct comm *comm, void *data, size_t element_byt
 }
 
 static status start_reduce_scatter(struct comm *comm, void *data, size_t element_bytes,
-                                   const struct range *ranges, struct comm_request **out)
+                                   const struct comm_range *ranges, struct comm_request **out)
 {
     *out = NULL;
     TRY(check_ranges(comm, ranges));
@@ -447,20 +447,21 @@ status comm_all_reduce_bf16_start(struct comm *comm, bf16 *data, int64_t count,
     return start_all_reduce(comm, data, sizeof *data, count, out);
 }
 
-status comm_reduce_scatter_start(struct comm *comm, float *data, const struct range *ranges,
+status comm_reduce_scatter_start(struct comm *comm, float *data, const struct comm_range *ranges,
                                  struct comm_request **out)
 {
     return start_reduce_scatter(comm, data, sizeof *data, ranges, out);
 }
 
-status comm_reduce_scatter_bf16_start(struct comm *comm, bf16 *data, const struct range *ranges,
-                                      struct comm_request **out)
+status comm_reduce_scatter_bf16_start(struct comm *comm, bf16 *data,
+                                      const struct comm_range *ranges, struct comm_request **out)
 {
     return start_reduce_scatter(comm, data, sizeof *data, ranges, out);
 }
 
 status comm_accumulate_start(struct comm *comm, const struct comm_accumulation *accumulation,
-                             float *data, const struct range *ranges, struct comm_request **out)
+                             float *data, const struct comm_range *ranges,
+                             struct comm_request **out)
 {
     *out = NULL;
     TRY(check_ranges(comm, ranges));
@@ -484,7 +485,7 @@ status comm_accumulate_start(struct comm *comm, const struct comm_accumulation *
 }
 
 status comm_all_gather_start(struct comm *comm, void *data, size_t element_bytes,
-                             const struct range *ranges, struct comm_request **out)
+                             const struct comm_range *ranges, struct comm_request **out)
 {
     *out = NULL;
     TRY(check_ranges(comm, ranges));
@@ -494,8 +495,8 @@ status comm_all_gather_start(struct comm *comm, void *data, size_t element_bytes
 }
 
 status comm_lazy_gather_start(struct comm *comm, void *data, size_t element_bytes,
-                              const struct range *ranges, void *shared_source,
-                              const struct range *source_ranges, struct comm_request **out)
+                              const struct comm_range *ranges, void *shared_source,
+                              const struct comm_range *source_ranges, struct comm_request **out)
 {
     *out = NULL;
     TRY(check_ranges(comm, ranges));

@@ -93,7 +93,7 @@ status comm_free(struct comm *comm, void *memory);
 /* ---- collectives ---- */
 
 /* A contiguous range of elements, for example the shard of a rank (partition.h). */
-struct range {
+struct comm_range {
     int64_t first;
     int64_t count;
 };
@@ -133,7 +133,7 @@ status comm_all_reduce_start(struct comm *comm, float *data, int64_t count,
  *
  * Shapes    ranges [size], in elements of data; there may be gaps between them
  * Memory    as in comm_all_reduce_start */
-status comm_reduce_scatter_start(struct comm *comm, float *data, const struct range *ranges,
+status comm_reduce_scatter_start(struct comm *comm, float *data, const struct comm_range *ranges,
                                  struct comm_request **out);
 
 /* comm_all_reduce_bf16_start - start an all-reduce of bf16 sums, in place: half the bytes of f32.
@@ -150,8 +150,8 @@ status comm_all_reduce_bf16_start(struct comm *comm, bf16 *data, int64_t count,
  * Shapes    ranges as in comm_reduce_scatter_start
  * Memory    as in comm_all_reduce_start
  * Numerics  as in comm_all_reduce_bf16_start */
-status comm_reduce_scatter_bf16_start(struct comm *comm, bf16 *data, const struct range *ranges,
-                                      struct comm_request **out);
+status comm_reduce_scatter_bf16_start(struct comm *comm, bf16 *data,
+                                      const struct comm_range *ranges, struct comm_request **out);
 
 /* The accumulator of comm_accumulate_start on this rank. */
 struct comm_accumulation {
@@ -170,7 +170,8 @@ struct comm_accumulation {
  * Numerics  rank order: same bits as if a single rank had added all elements
  * Errors    STATUS_UNAVAILABLE for nccl and staged communicators */
 status comm_accumulate_start(struct comm *comm, const struct comm_accumulation *accumulation,
-                             float *data, const struct range *ranges, struct comm_request **out);
+                             float *data, const struct comm_range *ranges,
+                             struct comm_request **out);
 
 /* comm_all_gather_start - start an all-gather of data[ranges[r]] of every rank r, in place.
  *
@@ -178,7 +179,7 @@ status comm_accumulate_start(struct comm *comm, const struct comm_accumulation *
  * Units     element_bytes: size of the elements that ranges count
  * Memory    as in comm_all_reduce_start */
 status comm_all_gather_start(struct comm *comm, void *data, size_t element_bytes,
-                             const struct range *ranges, struct comm_request **out);
+                             const struct comm_range *ranges, struct comm_request **out);
 
 /* comm_lazy_gather_start - start an all-gather in which no rank waits for later ranks.
  *
@@ -190,8 +191,8 @@ status comm_all_gather_start(struct comm *comm, void *data, size_t element_bytes
  * Memory    shared_source comes from comm_allocate; the caller does not write it until comm_wait
  *           returns */
 status comm_lazy_gather_start(struct comm *comm, void *data, size_t element_bytes,
-                              const struct range *ranges, void *shared_source,
-                              const struct range *source_ranges, struct comm_request **out);
+                              const struct comm_range *ranges, void *shared_source,
+                              const struct comm_range *source_ranges, struct comm_request **out);
 
 /* comm_gather_pull - wait until this rank has all gathered data.
  *
@@ -262,7 +263,7 @@ _Noreturn void comm_abort(struct comm *comm, status code);
 /* comm_set_deadline - set the time after which a wait counts as a hang (default 300 s).
  *
  * Communicators that are split from this one later inherit it. If a rank of this host is in a phase
- * with a longer limit (watchdog_phase), waits use that limit.
+ * with a longer limit (comm/watchdog.h), waits use that limit.
  *
  * Units     seconds > 0; over TCP 15 s or more, because the launcher detects a lost host after 11 s
  *           and mpirun hangs if the job ends before that */
@@ -275,27 +276,3 @@ void comm_set_deadline(struct comm *comm, double seconds);
  * names the operation and the missing ranks. After mpirun has lost a host, it sends SIGTERM, and
  * SIGKILL one second later, without an error that names the missing ranks. */
 void comm_set_termination_check(bool (*is_terminating)(void));
-
-/* ---- watchdog (comm/watchdog.c) ----
- *
- * A thread that ends the job if the main thread stays in one phase for too long. The error names
- * the rank, the phase and the time. Each rank also checks the other ranks of its host, because a
- * stopped process cannot report itself. A rank that waits in a collective is not checked, because
- * the wait has a deadline. The time during which the machine is suspended does not count. If the
- * job spans several hosts, limits must be above 15 s (comm_set_deadline). */
-
-/* watchdog_start - start the watchdog thread; the first phase is "init".
- *
- * Units     limit_seconds: limit of phases without a separate limit; > 0
- * Errors    STATUS_INTERNAL if the thread cannot start */
-status watchdog_start(struct comm *world, double limit_seconds);
-
-/* watchdog_phase - set the current phase of the main thread and reset its timer.
- *
- * The call is cheap. Phases are, for example, "data", "forward" and "checkpoint".
- *
- * Units     limit_seconds: limit of this phase; 0 for the default */
-void watchdog_phase(const char *phase, double limit_seconds);
-
-/* watchdog_stop - stop the watchdog thread; no effect if it is not running. */
-void watchdog_stop(void);

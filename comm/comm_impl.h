@@ -24,14 +24,14 @@ struct comm_work {
     enum comm_collective kind;
     char *data;
     size_t element_bytes;
-    int64_t count;              /* all-reduce, broadcast */
-    const struct range *ranges; /* reduce-scatter, all-gather, accumulate: [size] */
-    int root;                   /* broadcast */
+    int64_t count;                   /* all-reduce, broadcast */
+    const struct comm_range *ranges; /* reduce-scatter, all-gather, accumulate: [size] */
+    int root;                        /* broadcast */
     struct comm_accumulation accumulation;
     /* lazy all-gather: memory that other ranks pull from; NULL: each rank writes its range to
      * the others */
     char *shared_source;
-    const struct range *source_ranges; /* in shared_source: [size] */
+    const struct comm_range *source_ranges; /* in shared_source: [size] */
 };
 
 /* Operations of one kind of communicator. Device communicators have no exchange and no end_job, and

@@ -21,6 +21,7 @@
 #include "base/memory.h"
 #include "comm/heartbeat.h"
 #include "comm/shared_impl.h"
+#include "comm/watchdog.h"
 
 #define MESSAGE_BYTES ((size_t)1 << 30) /* MPI counts are ints: larger messages are split */
 
@@ -333,7 +334,7 @@ static status mpi_allocate(struct comm *comm, size_t bytes, void **out)
     free(window->base);
     free(window);
     TRY(result);
-    *out = memory_allocate(bytes); /* collectives on it use the staging buffers */
+    *out = memory_allocate_aligned(bytes); /* collectives on it use the staging buffers */
     REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory for %zu bytes for communication", bytes);
     return STATUS_OK;
 }

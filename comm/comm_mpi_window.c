@@ -112,7 +112,7 @@ status comm_mpi_window_create(MPI_Comm all, MPI_Comm local, int local_size, int 
     out->base = calloc((size_t)local_size, sizeof *out->base);
     int own = out->base != NULL && bytes < SIZE_MAX / 2;
     if (own && local_size == 1) {
-        out->base[0] = memory_allocate(bytes);
+        out->base[0] = memory_allocate_aligned(bytes);
         own = out->base[0] != NULL;
     } else if (local_size > 1) {
         bool has_room = false;

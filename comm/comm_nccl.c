@@ -28,7 +28,7 @@ static const char *const collective_names[] = {
 
 /* ---- collectives ---- */
 
-static bool are_equal_and_adjacent(const struct range *ranges, int size)
+static bool are_equal_and_adjacent(const struct comm_range *ranges, int size)
 {
     for (int r = 1; r < size; r++) {
         if (ranges[r].count != ranges[0].count ||
@@ -49,7 +49,7 @@ static enum nccl_result reduce_scatter(const struct nccl_state *s, const struct 
 {
     const struct nccl_library *nccl = nccl_world.library;
     void *stream = device_stream_handle(s->options.device, s->stream);
-    const struct range *ranges = work->ranges;
+    const struct comm_range *ranges = work->ranges;
     int64_t element_bytes = (int64_t)work->element_bytes;
     if (are_equal_and_adjacent(ranges, s->comm->size)) {
         return nccl->reduce_scatter(work->data + ranges[0].first * element_bytes,
@@ -71,7 +71,7 @@ static enum nccl_result all_gather(const struct nccl_state *s, const struct comm
 {
     const struct nccl_library *nccl = nccl_world.library;
     void *stream = device_stream_handle(s->options.device, s->stream);
-    const struct range *ranges = work->ranges;
+    const struct comm_range *ranges = work->ranges;
     size_t element_bytes = work->element_bytes;
     if (are_equal_and_adjacent(ranges, s->comm->size)) {
         return nccl->all_gather(work->data + (size_t)ranges[s->comm->rank].first * element_bytes,

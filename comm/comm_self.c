@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "comm/comm_impl.h"
+#include "comm/watchdog.h"
 
 static status self_destroy(struct comm **comm)
 {
@@ -28,7 +29,7 @@ static status self_split(struct comm *comm, int color, int key, struct comm **ou
 static status self_allocate(struct comm *comm, size_t bytes, void **out)
 {
     (void)comm;
-    *out = memory_allocate(bytes);
+    *out = memory_allocate_aligned(bytes);
     REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory for %zu bytes for communication", bytes);
     return STATUS_OK;
 }

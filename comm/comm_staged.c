@@ -33,7 +33,7 @@ struct comm_request {
     char *device, *host;
     size_t bytes;
     struct pooled_buffer *pooled_buffer; /* NULL: host is in a mirror */
-    struct range *ranges;
+    struct comm_range *ranges;
 };
 
 struct staged_state {
@@ -45,11 +45,11 @@ struct staged_state {
 /* ---- collectives ---- */
 
 /* Returns the range of bytes that the collective reads and writes, relative to data. */
-static struct range get_span(const struct comm *comm, const struct comm_work *work)
+static struct comm_range get_span(const struct comm *comm, const struct comm_work *work)
 {
     int64_t first = work->ranges != NULL ? INT64_MAX : 0, end = work->count;
     for (int r = 0; r < comm->size && work->ranges != NULL; r++) {
-        struct range range = work->ranges[r];
+        struct comm_range range = work->ranges[r];
         if (range.count > 0) {
             first = range.first < first ? range.first : first;
             end = range.first + range.count > end ? range.first + range.count : end;
@@ -57,7 +57,7 @@ static struct range get_span(const struct comm *comm, const struct comm_work *wo
     }
     first = first < end ? first : end;
     int64_t element_bytes = (int64_t)work->element_bytes;
-    return (struct range){first * element_bytes, (end - first) * element_bytes};
+    return (struct comm_range){first * element_bytes, (end - first) * element_bytes};
 }
 
 static char *find_host_mirror(const struct staged_state *s, const char *data, size_t bytes)
@@ -111,7 +111,7 @@ static status create_request(const struct comm *comm, const struct comm_work *wo
                              struct comm_request **out)
 {
     struct staged_state *s = comm->state;
-    struct range span = get_span(comm, work);
+    struct comm_range span = get_span(comm, work);
     struct comm_request *request = calloc(1, sizeof *request);
     REQUIRE(request != NULL, STATUS_INTERNAL, "out of memory for a collective");
     request->bytes = (size_t)span.count;

@@ -1,6 +1,6 @@
 #include "comm/partition.h"
 
-struct range partition_shard(int64_t count, int64_t unit, int shards, int index)
+struct comm_range partition_shard(int64_t count, int64_t unit, int shards, int index)
 {
     int64_t units = (count + unit - 1) / unit;
     int64_t units_per_shard = units / shards;
@@ -9,5 +9,5 @@ struct range partition_shard(int64_t count, int64_t unit, int shards, int index)
     int64_t end = first + unit * (units_per_shard + (index < remainder ? 1 : 0));
     first = first < count ? first : count;
     end = end < count ? end : count;
-    return (struct range){first, end - first};
+    return (struct comm_range){first, end - first};
 }

@@ -7,4 +7,4 @@
  * `unit`.
  *
  * Any count and any number of shards are allowed; some shards may be empty. */
-struct range partition_shard(int64_t count, int64_t unit, int shards, int index);
+struct comm_range partition_shard(int64_t count, int64_t unit, int shards, int index);

@@ -37,16 +37,16 @@ struct comm_request {
     bool is_pulled; /* this rank has all data */
     uint64_t sequence;
     size_t element_bytes;
-    struct range *ranges; /* [size] */
-    char **peers;         /* [local_size]: each local rank's memory of this collective */
+    struct comm_range *ranges; /* [size] */
+    char **peers;              /* [local_size]: each local rank's memory of this collective */
     struct shared_batch *batch;
     /* [nodes - 1][own range]: sums of the other nodes; accumulate: [remote ranks][own range] */
     char *scratch;
     size_t scratch_bytes;
     char **parts; /* [size] */
     struct comm_accumulation accumulation;
-    char *pull_target;           /* destination of a lazy gather; NULL: ranks write to each other */
-    struct range *target_ranges; /* in pull_target: [size] */
+    char *pull_target; /* destination of a lazy gather; NULL: ranks write to each other */
+    struct comm_range *target_ranges; /* in pull_target: [size] */
 };
 
 static struct shared_group *groups; /* of this process; a wait in one group advances all */
@@ -536,14 +536,14 @@ failed:
 }
 
 static void fill_ranges(const struct shared_group *group, const struct comm_work *work,
-                        struct range *ranges)
+                        struct comm_range *ranges)
 {
     for (int r = 0; r < group->size; r++) {
         if (work->kind == COMM_ALL_REDUCE) {
             ranges[r] = partition_shard(
                 work->count, SHARD_ALIGNMENT_BYTES / (int64_t)work->element_bytes, group->size, r);
         } else if (work->kind == COMM_BROADCAST) {
-            ranges[r] = (struct range){0, r == work->root ? work->count : 0};
+            ranges[r] = (struct comm_range){0, r == work->root ? work->count : 0};
         } else {
             ranges[r] = work->ranges[r];
         }
@@ -665,7 +665,7 @@ static struct shared_window *find_window(const struct shared_group *group, const
 static status start_lazy_gather(struct shared_group *group, const struct comm_work *work,
                                 const struct shared_window *window, struct comm_request **out)
 {
-    struct range from = work->ranges[group->rank], to = work->source_ranges[group->rank];
+    struct comm_range from = work->ranges[group->rank], to = work->source_ranges[group->rank];
     memmove(work->shared_source + (size_t)to.first * work->element_bytes,
             work->data + (size_t)from.first * work->element_bytes,
             (size_t)from.count * work->element_bytes);

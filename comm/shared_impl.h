@@ -85,8 +85,8 @@ struct shared_group {
     uint64_t started_count;
     uint64_t exchange_count;
     struct shared_batch *exchange_batch;
-    struct range *chunk_ranges; /* [size]: ranges of a chunk */
-    char **stages;              /* [local_size] */
+    struct comm_range *chunk_ranges; /* [size]: ranges of a chunk */
+    char **stages;                   /* [local_size] */
     struct shared_group *next_group;
 };
 

@@ -5,15 +5,15 @@
 
 #include "comm/shared_impl.h"
 
-static struct range intersect_range(struct range range, int64_t first, int64_t count)
+static struct comm_range intersect_range(struct comm_range range, int64_t first, int64_t count)
 {
     int64_t from = range.first > first ? range.first : first;
     int64_t to =
         range.first + range.count < first + count ? range.first + range.count : first + count;
-    return (struct range){from - first, to > from ? to - from : 0};
+    return (struct comm_range){from - first, to > from ? to - from : 0};
 }
 
-static void copy_range(char *to, const char *from, struct range range, size_t element_bytes)
+static void copy_range(char *to, const char *from, struct comm_range range, size_t element_bytes)
 {
     size_t offset = (size_t)range.first * element_bytes;
     memcpy(to + offset, from + offset, (size_t)range.count * element_bytes);
@@ -52,7 +52,7 @@ static status run_in_chunks(struct shared_group *group, const struct comm_work *
             chunk.ranges = group->chunk_ranges;
         }
         if (work->kind == COMM_ACCUMULATE) {
-            struct range own_range = work->ranges[group->rank];
+            struct comm_range own_range = work->ranges[group->rank];
             int64_t before = first - own_range.first < own_range.count ? first - own_range.first
                                                                        : own_range.count;
             chunk.accumulation.sums += before > 0 ? before : 0;
@@ -98,7 +98,7 @@ static status gather_in_strips(struct shared_group *group, const struct comm_wor
         for (int r = 0; r < group->size; r++) {
             int64_t left = work->ranges[r].count - done;
             left = left > strip ? strip : left;
-            group->chunk_ranges[r] = (struct range){r * strip, left > 0 ? left : 0};
+            group->chunk_ranges[r] = (struct comm_range){r * strip, left > 0 ? left : 0};
         }
         copy_strip(group, work, group->rank, done, true);
         struct comm_request *request = NULL;

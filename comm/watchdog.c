@@ -5,6 +5,8 @@
  * rank that waits for other ranks is not checked: the wait has a deadline (shared_wait.c). A stuck
  * rank ends the job itself. If the whole process is stopped, including its watchdog, other ranks
  * report it a moment later. */
+#include "comm/watchdog.h"
+
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +16,6 @@
 #include "base/clock.h"
 #include "base/deadlines.h"
 #include "base/thread.h"
-#include "comm/comm.h"
 #include "comm/heartbeat.h"
 
 #define CHECK_SECONDS 0.25

@@ -16,7 +16,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "base/thread.h"
-#include "datasets/loader/order.h"
+#include "datasets/loader/sample_order.h"
 #include "datasets/shard/h5file.h"
 #include "datasets/shard/shard_set.h"
 
@@ -56,7 +56,7 @@ static int64_t compute_slot_rows(const struct loader_options *o)
 
 /* An array of a slot. */
 struct slot_array {
-    size_t field; /* offset of its pointer in struct slot */
+    size_t field; /* offset of its pointer in struct loader_slot */
     int64_t elements;
     size_t element_bytes;
 };
@@ -65,7 +65,7 @@ enum { SLOT_ARRAYS = 15 };
 
 #define SLOT_ARRAY(name, elements)                                                                 \
     {                                                                                              \
-        offsetof(struct slot, name), (elements), sizeof *((struct slot *)NULL)->name               \
+        offsetof(struct loader_slot, name), (elements), sizeof *((struct loader_slot *)NULL)->name \
     }
 
 /* Lists the arrays of a slot in the order of their memory. This is the only place that defines the
@@ -109,7 +109,7 @@ static int64_t compute_slot_bytes(const struct loader_options *o)
 }
 
 /* Sets the array pointers of a slot to consecutive ranges of its memory; unused arrays are NULL. */
-static void set_slot_arrays(const struct loader_options *o, struct slot *s, char *memory)
+static void set_slot_arrays(const struct loader_options *o, struct loader_slot *s, char *memory)
 {
     struct slot_array arrays[SLOT_ARRAYS];
     list_slot_arrays(o, arrays);
@@ -153,15 +153,15 @@ int64_t loader_memory_bytes(const struct loader_options *options)
 {
     int64_t window = (3 * options->sequence_tokens + 1) * (int64_t)sizeof(int32_t);
     window += has_example(options) ? count_example_values(options) * (int64_t)sizeof(int32_t) : 0;
-    int64_t slots =
-        compute_slot_count(options) * (compute_slot_bytes(options) + (int64_t)sizeof(struct slot));
+    int64_t slots = compute_slot_count(options) *
+                    (compute_slot_bytes(options) + (int64_t)sizeof(struct loader_slot));
     return slots + window + count_open_shards(options) * SHARD_BYTES;
 }
 
 static status check_options(const struct loader_options *o)
 {
-    REQUIRE(o->source_count > 0 && o->source_count <= ORDER_SOURCES_MAX, STATUS_RECIPE,
-            "%d data sources; 1 to %d are accepted", o->source_count, ORDER_SOURCES_MAX);
+    REQUIRE(o->source_count > 0 && o->source_count <= SAMPLE_ORDER_SOURCES_MAX, STATUS_RECIPE,
+            "%d data sources; 1 to %d are accepted", o->source_count, SAMPLE_ORDER_SOURCES_MAX);
     bool in_range = o->sequence_tokens > 0 && o->global_sequences > 0 && o->micro_sequences > 0 &&
                     o->sequence_tokens < INT32_MAX / 2 / o->micro_sequences / loader_max_texts(o);
     REQUIRE(in_range, STATUS_RECIPE,
@@ -206,8 +206,8 @@ static status pack_source(struct loader *l, int source)
 static status open_sources(struct loader *l)
 {
     const struct loader_options *o = &l->options;
-    int64_t samples[ORDER_SOURCES_MAX];
-    double weights[ORDER_SOURCES_MAX];
+    int64_t samples[SAMPLE_ORDER_SOURCES_MAX];
+    double weights[SAMPLE_ORDER_SOURCES_MAX];
     for (int i = 0; i < o->source_count; i++) {
         struct shard_set_options set = {.path = o->sources[i].path,
                                         .sequence_tokens = o->sequence_tokens,
@@ -222,10 +222,10 @@ static status open_sources(struct loader *l)
             loader_is_packed(o) ? packing_pack_count(l->packs[i]) : shard_set_samples(l->sets[i]);
         weights[i] = o->sources[i].weight;
     }
-    TRY(order_init(&l->order, samples, weights, o->source_count, o->seed, o->shuffle));
+    TRY(sample_order_init(&l->order, samples, weights, o->source_count, o->seed, o->shuffle));
     l->order.window_tokens =
         o->kind != EXAMPLE_TEXT ? 0 : o->sequence_tokens; /* examples are never shifted */
-    int64_t epoch = order_epoch_samples(&l->order);
+    int64_t epoch = sample_order_epoch_samples(&l->order);
     l->limit = o->limit_samples > 0 ? o->limit_samples : INT64_MAX;
     if (o->limit_samples == LOADER_ONE_EPOCH || (!o->shuffle && o->limit_samples > epoch)) {
         l->limit = epoch;
@@ -363,7 +363,8 @@ static void *run_thread(void *argument)
         if (stop) {
             break;
         }
-        struct slot *s = &l->ring[l->filled % l->slots]; /* only this thread changes `filled` */
+        struct loader_slot *s =
+            &l->ring[l->filled % l->slots]; /* only this thread changes `filled` */
         s->failed = loader_fill(l, s) != STATUS_OK;
         more = !s->failed && !s->end;
         pthread_mutex_lock(&l->mutex);
@@ -387,7 +388,7 @@ static status start_thread(struct loader *l)
 }
 
 /* Waits until the next slot is filled, and returns it. The caller holds the mutex. */
-static struct slot *wait_for_slot(struct loader *l)
+static struct loader_slot *wait_for_slot(struct loader *l)
 {
     while (l->filled == l->taken) {
         pthread_cond_wait(&l->slot_filled, &l->mutex);
@@ -450,7 +451,7 @@ status loader_close(struct loader **loader)
         pthread_join(l->thread, NULL);
     }
     status result = STATUS_OK;
-    for (int i = 0; i < ORDER_SOURCES_MAX; i++) {
+    for (int i = 0; i < SAMPLE_ORDER_SOURCES_MAX; i++) {
         KEEP_FIRST(result, shard_set_close(&l->sets[i]));
         packing_destroy(&l->packs[i]);
     }
@@ -469,7 +470,7 @@ status loader_close(struct loader **loader)
 
 int64_t loader_samples(const struct loader *loader)
 {
-    return order_epoch_samples(&loader->order);
+    return sample_order_epoch_samples(&loader->order);
 }
 
 int64_t loader_tokens(const struct loader *loader)
@@ -493,7 +494,7 @@ const char *loader_fingerprint(const struct loader *loader)
 
 void loader_locate(const struct loader *loader, int64_t number, char *text, int bytes)
 {
-    struct order_position position = order_find(&loader->order, number);
+    struct sample_position position = sample_order_find(&loader->order, number);
     if (loader->packs[position.source] != NULL) {
         struct packing_epoch epoch = loader_packing_epoch(loader, &position);
         packing_locate(loader->packs[position.source], &epoch, loader->sets[position.source],
@@ -511,7 +512,7 @@ status loader_next(struct loader *loader, struct batch *out, bool *last, bool *e
         wait_for_slot(loader);
         loader->stall_seconds += clock_seconds() - began;
     }
-    struct slot *s = &loader->ring[loader->taken % loader->slots];
+    struct loader_slot *s = &loader->ring[loader->taken % loader->slots];
     if (!s->failed && !s->end) { /* a failed or final slot is returned again by later calls */
         loader->taken++;
         pthread_cond_signal(&loader->slot_freed);

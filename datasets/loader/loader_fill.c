@@ -28,7 +28,7 @@ void loader_begin_step(struct loader *l, int64_t first)
 
 /* Adds a window at row `row`: inputs, targets, positions, and one segment for each document that
  * starts at `starts`. */
-static void add_window(struct loader *l, struct slot *s, int64_t row, const int32_t *starts,
+static void add_window(struct loader *l, struct loader_slot *s, int64_t row, const int32_t *starts,
                        int64_t start_count)
 {
     struct batch *b = &s->batch;
@@ -54,7 +54,7 @@ static void add_window(struct loader *l, struct slot *s, int64_t row, const int3
 }
 
 /* Appends l->example, a sentence pair, to the batch as number `index`. */
-static void add_sentence_pair(struct loader *l, struct slot *s, int64_t index)
+static void add_sentence_pair(struct loader *l, struct loader_slot *s, int64_t index)
 {
     struct batch *b = &s->batch;
     const struct example *e = &l->example;
@@ -79,7 +79,7 @@ static void add_sentence_pair(struct loader *l, struct slot *s, int64_t index)
 
 /* Appends the labels of a task example. `index` examples and `rows` rows that the head reads
  * precede it. */
-static void add_labels(const struct loader *l, struct slot *s, int64_t index, int64_t rows)
+static void add_labels(const struct loader *l, struct loader_slot *s, int64_t index, int64_t rows)
 {
     const struct example *e = &l->example;
     int32_t *labels = s->labels;
@@ -103,7 +103,7 @@ static void add_labels(const struct loader *l, struct slot *s, int64_t index, in
 }
 
 /* Appends l->example, a task example, to the batch as number `index`. Each text is a segment. */
-static void add_task_example(struct loader *l, struct slot *s, int64_t index)
+static void add_task_example(struct loader *l, struct loader_slot *s, int64_t index)
 {
     struct batch *b = &s->batch;
     const struct example *e = &l->example;
@@ -131,7 +131,7 @@ static void add_task_example(struct loader *l, struct slot *s, int64_t index)
  * example, with the rows that the head reads. */
 static status read_example(struct loader *l, int64_t index)
 {
-    struct order_position position = order_find(&l->order, index);
+    struct sample_position position = sample_order_find(&l->order, index);
     struct example *e = &l->example;
     TRY(shard_set_read_example(l->sets[position.source], position.sample, e));
     for (int64_t t = 0; loader_reads_one_row(&l->options) && t < e->texts; t++) {
@@ -181,7 +181,7 @@ static status count_other_ranks(struct loader *l)
 }
 
 /* Sets the pointers of the batch for sentence pairs. */
-static void set_sentence_pair_fields(struct slot *s)
+static void set_sentence_pair_fields(struct loader_slot *s)
 {
     s->batch.kind = BATCH_SENTENCE_PAIRS;
     s->batch.outputs.targets = s->labels;
@@ -189,7 +189,7 @@ static void set_sentence_pair_fields(struct slot *s)
 }
 
 /* Sets the pointers of the batch for a task. */
-static void set_task_fields(const struct loader *l, struct slot *s)
+static void set_task_fields(const struct loader *l, struct loader_slot *s)
 {
     enum example_kind kind = l->options.kind;
     bool has_labels = kind != EXAMPLE_REGRESS && kind != EXAMPLE_EMBED;
@@ -204,7 +204,7 @@ static void set_task_fields(const struct loader *l, struct slot *s)
     s->example_rows[0] = 0;
 }
 
-static status fill_examples(struct loader *l, struct slot *s)
+static status fill_examples(struct loader *l, struct loader_slot *s)
 {
     bool task = loader_is_task(&l->options);
     TRY(l->counts_known ? STATUS_OK : count_step(l));
@@ -236,7 +236,7 @@ static status fill_examples(struct loader *l, struct slot *s)
 }
 
 struct packing_epoch loader_packing_epoch(const struct loader *l,
-                                          const struct order_position *position)
+                                          const struct sample_position *position)
 {
     return (struct packing_epoch){l->options.seed, (uint64_t)position->epoch,
                                   (uint64_t)position->source, l->options.shuffle};
@@ -246,12 +246,12 @@ struct packing_epoch loader_packing_epoch(const struct loader *l,
 static void count_packs_of_other_ranks(struct loader *l)
 {
     for (; l->counted < l->next_sample; l->counted++) {
-        struct order_position position = order_find(&l->order, l->counted);
+        struct sample_position position = sample_order_find(&l->order, l->counted);
         l->next_row += packing_pack_rows(l->packs[position.source], position.sample);
     }
 }
 
-static status fill_packs(struct loader *l, struct slot *s)
+static status fill_packs(struct loader *l, struct loader_slot *s)
 {
     count_packs_of_other_ranks(l);
     struct packing_rows rows = {.inputs = s->inputs,
@@ -261,7 +261,7 @@ static status fill_packs(struct loader *l, struct slot *s)
                                 .ids = l->window,
                                 .loss_mask = l->loss_mask};
     for (int64_t i = 0; i < s->batch.sequences; i++) {
-        struct order_position position = order_find(&l->order, l->next_sample + i);
+        struct sample_position position = sample_order_find(&l->order, l->next_sample + i);
         struct packing_epoch epoch = loader_packing_epoch(l, &position);
         s->samples[i] = l->next_sample + i;
         TRY(packing_read(l->packs[position.source], &epoch, l->sets[position.source],
@@ -278,7 +278,8 @@ static status fill_packs(struct loader *l, struct slot *s)
 }
 
 /* Appends prompt and response of a pair to the batch, without the first `shared` tokens. */
-static void add_response(struct slot *s, const struct example *e, int64_t shared, bool chosen)
+static void add_response(struct loader_slot *s, const struct example *e, int64_t shared,
+                         bool chosen)
 {
     struct batch *b = &s->batch;
     const int32_t *response = e->ids + e->prompt + (chosen ? 0 : e->chosen);
@@ -293,7 +294,7 @@ static void add_response(struct slot *s, const struct example *e, int64_t shared
 }
 
 /* Ends the last segment at the end of the batch. */
-static void end_segment(struct slot *s)
+static void end_segment(struct loader_slot *s)
 {
     struct batch *b = &s->batch;
     int64_t rows = b->rows - s->cu_rows[b->segments];
@@ -302,7 +303,7 @@ static void end_segment(struct slot *s)
 }
 
 /* Appends l->example, a preference pair, to the batch as number i. */
-static void add_preference_pair(const struct loader *l, struct slot *s, int64_t i)
+static void add_preference_pair(const struct loader *l, struct loader_slot *s, int64_t i)
 {
     const struct example *e = &l->example;
     int64_t first = s->batch.rows;
@@ -319,7 +320,7 @@ static void add_preference_pair(const struct loader *l, struct slot *s, int64_t 
     s->example_rows[i + 1] = (int32_t)s->batch.outputs.count;
 }
 
-static status fill_preferences(struct loader *l, struct slot *s)
+static status fill_preferences(struct loader *l, struct loader_slot *s)
 {
     const double *const *reference = l->options.reference_logps;
     s->batch.kind = BATCH_PREFERENCE_PAIRS;
@@ -329,7 +330,7 @@ static status fill_preferences(struct loader *l, struct slot *s)
     s->batch.preference_pairs.reference_logps = reference != NULL ? s->reference_logps : NULL;
     s->example_rows[0] = 0;
     for (int64_t i = 0; i < s->batch.sequences; i++) {
-        struct order_position position = order_find(&l->order, l->next_sample + i);
+        struct sample_position position = sample_order_find(&l->order, l->next_sample + i);
         s->samples[i] = l->next_sample + i;
         TRY(shard_set_read_example(l->sets[position.source], position.sample, &l->example));
         add_preference_pair(l, s, i);
@@ -346,11 +347,11 @@ static status fill_preferences(struct loader *l, struct slot *s)
     return STATUS_OK;
 }
 
-static status fill_windows(struct loader *l, struct slot *s)
+static status fill_windows(struct loader *l, struct loader_slot *s)
 {
     int64_t tokens = l->options.sequence_tokens;
     for (int64_t i = 0; i < s->batch.sequences; i++) {
-        struct order_position position = order_find(&l->order, l->next_sample + i);
+        struct sample_position position = sample_order_find(&l->order, l->next_sample + i);
         struct shard_set *set = l->sets[position.source];
         int64_t start_count = 0;
         s->samples[i] = l->next_sample + i;
@@ -364,7 +365,7 @@ static status fill_windows(struct loader *l, struct slot *s)
     return STATUS_OK;
 }
 
-status loader_fill(struct loader *l, struct slot *s)
+status loader_fill(struct loader *l, struct loader_slot *s)
 {
     int64_t tokens = l->options.sequence_tokens;
     int64_t left = l->end_sample - l->next_sample, limit = l->options.micro_sequences;

@@ -6,11 +6,11 @@
 
 #include "base/hash.h"
 #include "datasets/loader/loader.h"
-#include "datasets/loader/order.h"
+#include "datasets/loader/sample_order.h"
 #include "datasets/shard/shard_set.h"
 
 /* A micro-batch in the ring buffer. loader.c lists the sizes of its arrays. */
-struct slot {
+struct loader_slot {
     struct batch batch;
     bool last, end, failed;
     int32_t *inputs, *targets, *positions, *cu_rows;
@@ -29,11 +29,11 @@ struct slot {
 
 struct loader {
     struct loader_options options; /* its pointers are not used after loader_open */
-    struct shard_set *sets[ORDER_SOURCES_MAX];
-    struct packing *packs[ORDER_SOURCES_MAX]; /* NULL: not packed */
+    struct shard_set *sets[SAMPLE_ORDER_SOURCES_MAX];
+    struct packing *packs[SAMPLE_ORDER_SOURCES_MAX]; /* NULL: not packed */
     struct packing_rules rules;
     struct packing_report packing;
-    struct order order;
+    struct sample_order order;
     int64_t limit; /* samples of the run; INT64_MAX: no limit */
     char fingerprint[HASH_TEXT_BYTES];
 
@@ -54,7 +54,7 @@ struct loader {
     int32_t *example_memory; /* arrays of `example`, and scratch memory for masking */
 
     int64_t slots;
-    struct slot *ring;
+    struct loader_slot *ring;
     void *memory; /* the arrays of all slots */
     pthread_t thread;
     bool thread_runs;
@@ -129,7 +129,7 @@ void loader_begin_step(struct loader *l, int64_t first);
 
 /* loader_packing_epoch - return the permutation key for the pack at a position. */
 struct packing_epoch loader_packing_epoch(const struct loader *l,
-                                          const struct order_position *position);
+                                          const struct sample_position *position);
 
 /* loader_fill - read the next micro-batch into a slot. */
-status loader_fill(struct loader *l, struct slot *s);
+status loader_fill(struct loader *l, struct loader_slot *s);

@@ -108,7 +108,7 @@ static void check_sums(struct bucket_set *set, bool scatter, int64_t micro_batch
 {
     double owned = 0;
     for (int b = 0; b < bucket_count(set); b++) {
-        struct range shard = bucket_shard(set, b);
+        struct comm_range shard = bucket_shard(set, b);
         const float *sums = bucket_reduced_gradient(set, b, shard.first);
         for (int64_t e = 0; e < shard.count; e++) {
             CHECK(
@@ -132,7 +132,7 @@ static void check_gather(struct bucket_set *set, unsigned short *data, int step)
 {
     memset(data, 0xff, (size_t)count_elements() * sizeof *data);
     for (int b = 0; b < bucket_count(set); b++) {
-        struct range shard = bucket_shard(set, b);
+        struct comm_range shard = bucket_shard(set, b);
         for (int64_t e = shard.first; e < shard.first + shard.count; e++) {
             data[e] = (unsigned short)(e * 3 + step);
         }

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "comm/comm.h"
 #include "comm/straggler.h"
+#include "comm/watchdog.h"
 #include "tests/check.h"
 #include "tests/comm/nccl_mock.h"
 #include "tests/comm/world.h"
@@ -144,9 +145,9 @@ static void run_lazy_gather(struct comm *world, bool late_start)
     enum { COUNT = 1000 };
     float *shared_source = NULL, data[COUNT] = {0};
     struct comm_request *request = NULL;
-    struct range ranges[3];
+    struct comm_range ranges[3];
     for (int r = 0; r < 3; r++) {
-        ranges[r] = (struct range){300 * r, 300};
+        ranges[r] = (struct comm_range){300 * r, 300};
     }
     CHECK_OK(comm_allocate(world, sizeof data, (void **)&shared_source));
     if (late_start && is_culprit(world)) {

@@ -103,13 +103,13 @@ static void test_all_reduce(float *data)
 }
 
 /* Creates ranges of different sizes with gaps between them. With 3 or more ranks one is empty. */
-static void make_ranges(struct range *ranges, int64_t count)
+static void make_ranges(struct comm_range *ranges, int64_t count)
 {
     int size = comm_size(world);
     for (int r = 0; r < size; r++) {
-        struct range shard = partition_shard(count, 1, size, r);
+        struct comm_range shard = partition_shard(count, 1, size, r);
         int64_t gap = shard.count / 5;
-        ranges[r] = (struct range){shard.first + gap / 2, shard.count - gap};
+        ranges[r] = (struct comm_range){shard.first + gap / 2, shard.count - gap};
     }
     if (size > 2) {
         ranges[1].count = 0;
@@ -118,7 +118,7 @@ static void make_ranges(struct range *ranges, int64_t count)
 
 static void test_reduce_scatter(float *data)
 {
-    struct range ranges[64];
+    struct comm_range ranges[64];
     for (int s = 0; s < SIZES; s++) {
         make_ranges(ranges, sizes[s]);
         fill_data(data, sizes[s], comm_rank(world), s);
@@ -126,7 +126,7 @@ static void test_reduce_scatter(float *data)
         CHECK_OK(comm_reduce_scatter_start(world, data, ranges, &request));
         CHECK_OK(comm_wait(world, &request));
         CHECK(request == NULL);
-        struct range own = ranges[comm_rank(world)];
+        struct comm_range own = ranges[comm_rank(world)];
         check_sum(data, own.first, own.count, comm_size(world), s);
     }
 }
@@ -137,7 +137,7 @@ static void test_accumulate(float *data)
 {
     int size = comm_size(world);
     static float sums[LARGEST];
-    struct range ranges[64];
+    struct comm_range ranges[64];
     struct comm_request *failed_request = NULL;
     if (strcmp(comm_kind(world), "self") != 0 && strcmp(comm_kind(world), "mpi") != 0) {
         struct comm_accumulation accumulation = {sums, true, size};
@@ -148,7 +148,7 @@ static void test_accumulate(float *data)
     }
     for (int s = 0; s < SIZES; s++) {
         make_ranges(ranges, sizes[s]);
-        struct range own = ranges[comm_rank(world)];
+        struct comm_range own = ranges[comm_rank(world)];
         for (int round = 0; round < 2; round++) {
             struct comm_accumulation accumulation = {sums, round == 0,
                                                      round == 0 ? size : size - 1};
@@ -174,13 +174,13 @@ static void test_accumulate(float *data)
 
 static void test_all_gather(float *data)
 {
-    struct range ranges[64];
+    struct comm_range ranges[64];
     for (int s = 0; s < SIZES; s++) {
         make_ranges(ranges, sizes[s]);
         for (int64_t i = 0; i < sizes[s]; i++) {
             data[i] = -1;
         }
-        struct range own = ranges[comm_rank(world)];
+        struct comm_range own = ranges[comm_rank(world)];
         for (int64_t i = own.first; i < own.first + own.count; i++) {
             data[i] = get_value(comm_rank(world), i, s);
         }
@@ -206,7 +206,7 @@ static void test_lazy_gather(float *shared_source)
 {
     enum { CHUNKS = 3 };
     static unsigned short data[LARGEST];
-    struct range ranges[64], source_ranges[64];
+    struct comm_range ranges[64], source_ranges[64];
     struct comm_request *requests[CHUNKS] = {NULL};
     int64_t chunk_elems = LARGEST / CHUNKS;
     char path[64];
@@ -215,9 +215,9 @@ static void test_lazy_gather(float *shared_source)
         memset(data + p * chunk_elems, 0xff, (size_t)chunk_elems * sizeof *data);
         make_ranges(ranges, chunk_elems);
         for (int r = 0; r < comm_size(world); r++) {
-            source_ranges[r] = (struct range){2 * (p * chunk_elems + r), ranges[r].count};
+            source_ranges[r] = (struct comm_range){2 * (p * chunk_elems + r), ranges[r].count};
         }
-        struct range own = ranges[comm_rank(world)];
+        struct comm_range own = ranges[comm_rank(world)];
         for (int64_t i = own.first; i < own.first + own.count; i++) {
             data[p * chunk_elems + i] = (unsigned short)(i * 7 + p);
         }
@@ -476,7 +476,7 @@ static void test_partition(void)
         for (int64_t count = 0; count < 200; count += 13) {
             int64_t next = 0;
             for (int i = 0; i < parts; i++) {
-                struct range shard = partition_shard(count, 16, parts, i);
+                struct comm_range shard = partition_shard(count, 16, parts, i);
                 CHECK(shard.first == next && shard.count >= 0);
                 CHECK(shard.first % 16 == 0 || shard.first == count);
                 next = shard.first + shard.count;

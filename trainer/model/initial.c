@@ -69,7 +69,7 @@ static status init_parameter(struct model *m, struct device *dev, int index, uin
 static status init_frozen(struct model *m, struct device *dev, int index, uint64_t seed)
 {
     const struct model_parameter *p = &m->parameters[index];
-    struct range elements = {p->first, p->rows * p->columns};
+    struct comm_range elements = {p->first, p->rows * p->columns};
     size_t bytes = (size_t)elements.count * sizeof(float);
     float *weights = NULL;
     TRY(device_allocate(dev, bytes, p->name, (void **)&weights));

@@ -377,7 +377,7 @@ float *model_vectors(const struct model *m, int64_t *count)
 }
 
 /* Copies the vectors within a range of elements; `weights` points to the range's first element. */
-static status copy_vectors(struct model *m, struct range elements, const float *weights)
+static status copy_vectors(struct model *m, struct comm_range elements, const float *weights)
 {
     int64_t end = elements.first + elements.count;
     for (int i = 0; i < m->parameter_count; i++) {
@@ -401,13 +401,13 @@ status model_release_weights(struct model *m)
     REQUIRE(m->bf16_weights != NULL && m->weights != NULL, STATUS_INTERNAL,
             "the f32 weights can be released only once, and only in bf16 precision");
     TRY(m->vectors == NULL ? allocate_vectors(m, dev) : STATUS_OK);
-    TRY(copy_vectors(m, (struct range){0, m->f32_elements}, m->weights));
+    TRY(copy_vectors(m, (struct comm_range){0, m->f32_elements}, m->weights));
     device_release(dev, m->weights, (size_t)m->f32_elements * sizeof(float));
     m->weights = NULL;
     return STATUS_OK;
 }
 
-status model_set_frozen(struct model *m, struct range elements, float *weights)
+status model_set_frozen(struct model *m, struct comm_range elements, float *weights)
 {
     TRY(copy_vectors(m, elements, weights));
     return op_cast(m->kernels,

@@ -295,7 +295,7 @@ int64_t model_f32_elements(const struct model *m);
  *
  * Shapes    weights f32 [elements.count]
  * Memory    weights is on the model's device */
-status model_set_frozen(struct model *m, struct range elements, float *weights);
+status model_set_frozen(struct model *m, struct comm_range elements, float *weights);
 
 /* model_init_weights - initialize all weights as the architecture defines.
  *

@@ -123,10 +123,10 @@ struct model {
     /* in the group's communication window; none for one rank (sharing.c) */
     float *window; /* [N, C] sums over the ranks */
     struct comm_request *reduce_request, *gather_request;
-    struct tensor gathered;  /* [N, C] all rows, with sequence parallelism */
-    struct tensor norm_sums; /* f32 [2, C] gradients of a norm, with sequence parallelism */
-    float *adapter_sums;     /* [C rank] gradient of a replicated adapter matrix */
-    struct range *ranges;    /* [ranks] workspace for collectives */
+    struct tensor gathered;    /* [N, C] all rows, with sequence parallelism */
+    struct tensor norm_sums;   /* f32 [2, C] gradients of a norm, with sequence parallelism */
+    float *adapter_sums;       /* [C rank] gradient of a replicated adapter matrix */
+    struct comm_range *ranges; /* [ranks] workspace for collectives */
 };
 
 /* model_param_index - return the parameter indices of a role in a block.
@@ -156,7 +156,7 @@ size_t model_window_bytes(const struct model_config *config, struct model_parall
 
 /* model_local_rows - return this rank's range of n rows of the stream.
  * Without sequence parallelism it is all rows. */
-struct range model_local_rows(const struct model *m, int64_t n);
+struct comm_range model_local_rows(const struct model *m, int64_t n);
 
 /* model_reduce_start - start to sum the first n rows of `exchange` over the ranks.
  *

@@ -32,17 +32,18 @@ size_t model_window_bytes(const struct model_config *config, struct model_parall
                : 0;
 }
 
-static struct range find_rows(const struct model *m, int rank, int64_t n)
+static struct comm_range find_rows(const struct model *m, int rank, int64_t n)
 {
     int64_t first = n * rank / m->ranks;
-    return (struct range){first, n * (rank + 1) / m->ranks - first};
+    return (struct comm_range){first, n * (rank + 1) / m->ranks - first};
 }
 
-static const struct range *fill_element_ranges(struct model *m, int64_t n)
+static const struct comm_range *fill_element_ranges(struct model *m, int64_t n)
 {
     for (int r = 0; r < m->ranks; r++) {
-        struct range rows = find_rows(m, r, n);
-        m->ranges[r] = (struct range){rows.first * m->config.width, rows.count * m->config.width};
+        struct comm_range rows = find_rows(m, r, n);
+        m->ranges[r] =
+            (struct comm_range){rows.first * m->config.width, rows.count * m->config.width};
     }
     return m->ranges;
 }
@@ -51,7 +52,7 @@ static status rehearse_reduce(void *model)
 {
     struct model *m = model;
     if (m->parallelism.sequence_parallel) {
-        const struct range *ranges = fill_element_ranges(m, m->rows);
+        const struct comm_range *ranges = fill_element_ranges(m, m->rows);
         TRY(comm_reduce_scatter_start(m->tensor_group, m->window, ranges, &m->reduce_request));
     } else {
         TRY(comm_all_reduce_start(m->tensor_group, m->window, m->rows * m->config.width,
@@ -95,7 +96,7 @@ static status gather_on_device(const struct model *m, char *all, const void *loc
 {
     struct comm_request *request = NULL;
     for (int r = 0; r < m->ranks; r++) {
-        m->ranges[r] = (struct range){r * (int64_t)bytes, (int64_t)bytes};
+        m->ranges[r] = (struct comm_range){r * (int64_t)bytes, (int64_t)bytes};
     }
     TRY(device_copy(kernels_device(m->kernels), kernels_stream(m->kernels),
                     all + (size_t)m->rank * bytes, local, bytes));
@@ -118,9 +119,9 @@ struct vocabulary_shard model_lm_head_shard(struct model *m)
 
 /* ---- rows ---- */
 
-struct range model_local_rows(const struct model *m, int64_t n)
+struct comm_range model_local_rows(const struct model *m, int64_t n)
 {
-    return m->parallelism.sequence_parallel ? find_rows(m, m->rank, n) : (struct range){0, n};
+    return m->parallelism.sequence_parallel ? find_rows(m, m->rank, n) : (struct comm_range){0, n};
 }
 
 static status copy_tensor(const struct model *m, struct tensor to, struct tensor from)
@@ -132,7 +133,7 @@ static status copy_tensor(const struct model *m, struct tensor to, struct tensor
 /* ---- sums over the ranks ---- */
 
 /* Returns rows of the f32 window. bf16 values are also summed in f32. */
-static struct tensor view_window_rows(const struct model *m, struct range rows)
+static struct tensor view_window_rows(const struct model *m, struct comm_range rows)
 {
     return tensor_view(m->window + rows.first * m->config.width, DTYPE_F32, rows.count,
                        m->config.width);
@@ -147,7 +148,7 @@ status model_reduce_start(struct model *m, int64_t n)
             "model_connect must be called before a tensor-parallel model is used");
     struct tensor exchange = tensor_rows(m->activations.exchange, 0, n);
     if (exchange.dtype != DTYPE_F32) {
-        TRY(op_cast(m->kernels, view_window_rows(m, (struct range){0, n}), exchange));
+        TRY(op_cast(m->kernels, view_window_rows(m, (struct comm_range){0, n}), exchange));
     }
     if (m->parallelism.sequence_parallel) {
         return comm_reduce_scatter_start(m->tensor_group, m->window, fill_element_ranges(m, n),
@@ -181,7 +182,7 @@ status model_all_reduce(struct model *m, int64_t n)
         return STATUS_OK;
     }
     struct tensor rows = tensor_rows(m->activations.exchange, 0, n);
-    struct tensor window = view_window_rows(m, (struct range){0, n});
+    struct tensor window = view_window_rows(m, (struct comm_range){0, n});
     if (rows.dtype != DTYPE_F32) {
         TRY(op_cast(m->kernels, window, rows));
     }
@@ -191,7 +192,7 @@ status model_all_reduce(struct model *m, int64_t n)
 
 struct tensor model_reduced_rows(const struct model *m, int64_t n)
 {
-    struct range range = model_local_rows(m, n);
+    struct comm_range range = model_local_rows(m, n);
     return tensor_rows(m->activations.exchange, range.first, range.count);
 }
 
@@ -204,7 +205,7 @@ status model_all_gather_start(struct model *m, struct tensor local_rows, int64_t
     if (!m->parallelism.sequence_parallel) {
         return STATUS_OK;
     }
-    struct range rows = model_local_rows(m, n);
+    struct comm_range rows = model_local_rows(m, n);
     *all = tensor_rows(m->gathered, 0, n);
     TRY(copy_tensor(m, tensor_rows(*all, rows.first, rows.count), local_rows));
     return comm_all_gather_start(m->tensor_group, all->data, dtype_bytes(all->dtype),

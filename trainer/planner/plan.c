@@ -366,7 +366,7 @@ static status plan_steps(const struct recipe *r, struct plan *plan)
 static double compute_tensor_bytes(const struct recipe *r, const struct model_config *config,
                                    const struct plan *plan)
 {
-    struct range share = partition_shard(r->batch.global_size, 1, plan->data, 0);
+    struct comm_range share = partition_shard(r->batch.global_size, 1, plan->data, 0);
     double rows = (double)(share.count * get_sample_rows(r));
     double layers = (double)config->layers, width = (double)config->width;
     double other_share = (plan->tensor - 1) / (double)plan->tensor;

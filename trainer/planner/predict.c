@@ -137,7 +137,7 @@ static double compute_elementwise_bytes(const struct recipe *r, const struct pla
 static void predict_work(const struct recipe *r, const struct plan *plan, const struct rates *rates,
                          struct prediction *out)
 {
-    struct range share = partition_shard(r->batch.global_size, 1, plan->data, 0);
+    struct comm_range share = partition_shard(r->batch.global_size, 1, plan->data, 0);
     double rows = (double)(share.count * (derive_rows(r) / r->batch.micro_size));
     double micro = (double)plan->micro_steps, layers = (double)r->model.num_layers;
     double weights = (double)plan->rank_parameters;

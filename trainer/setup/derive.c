@@ -239,7 +239,7 @@ int64_t derive_micro_batches(const struct recipe *r, int data_ranks)
     if (r->parallel.reproducible) {
         return (derive_all_micro_batches(r) + data_ranks - 1) / data_ranks;
     }
-    struct range shard = partition_shard(r->batch.global_size, 1, data_ranks, 0);
+    struct comm_range shard = partition_shard(r->batch.global_size, 1, data_ranks, 0);
     return (shard.count + r->batch.micro_size - 1) / r->batch.micro_size;
 }
 

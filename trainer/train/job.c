@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "build_info.h"
+#include "comm/watchdog.h"
 #include "datasets/shard/labels.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/manifest.h"
@@ -489,7 +490,7 @@ void job_long_phase(const struct job *job, const char *phase)
 
 status job_start(const struct job_options *options, struct comm *world, struct job *job)
 {
-    *job = (struct job){.world = world, .started = clock_seconds()};
+    *job = (struct job){.world = world, .started_seconds = clock_seconds()};
     log_quiet(comm_rank(world) != 0);
     log_keep_warnings();
     TRY(comm_agree(world, read_recipe(options, job)));

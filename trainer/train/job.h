@@ -50,8 +50,8 @@ struct job {
     bool weights_initialized; /* the weights are those at the start of the run */
     bool init_adapters;       /* the run started from adapters of another run */
     bool resumed;
-    bool finished;  /* an earlier session has finished the run and written its final weights */
-    double started; /* clock_seconds at job_start */
+    bool finished; /* an earlier session has finished the run and written its final weights */
+    double started_seconds; /* clock_seconds at job_start */
 };
 
 /* job_start - create everything up to the first step. If the run is finished, it sets

@@ -29,7 +29,7 @@ static const char wall_reason[] = "train.wall_minutes is nearly over";
 
 /* Totals since the last train line of metrics.jsonl. */
 struct interval {
-    double started;
+    double started_seconds;
     int64_t steps, tokens;
     int64_t rows; /* on this rank */
     double data_seconds, step_seconds;
@@ -45,7 +45,7 @@ struct loop {
     double save_seconds;     /* of the longest save so far; train.wall_minutes reserves it */
     double evaluate_seconds; /* of the longest evaluation so far; reserved as well */
     int64_t evaluated;       /* the last step that was evaluated */
-    double save_started, save_stall;
+    double save_started_seconds, save_stall_seconds;
     int64_t last_saved;      /* step of the last save, published or in progress */
     double seconds_before;   /* training time of earlier sessions of this run */
     const char *stop_reason; /* not NULL: stop after this step with exit code 75 */
@@ -72,7 +72,7 @@ static int64_t get_peak_memory_bytes(void)
 
 static double get_train_seconds(const struct loop *loop)
 {
-    return loop->seconds_before + clock_seconds() - loop->job->started;
+    return loop->seconds_before + clock_seconds() - loop->job->started_seconds;
 }
 
 /* Stores an error of this rank until the next step. A collective in between would clear the pending
@@ -92,7 +92,7 @@ static void cast_votes(const void *user, double votes[STEP_VOTES])
     const struct loop *loop = user;
     const struct recipe *r = get_recipe(loop);
     bool is_root = comm_rank(loop->job->world) == 0; /* one clock decides for all ranks */
-    double elapsed = clock_seconds() - loop->job->started;
+    double elapsed = clock_seconds() - loop->job->started_seconds;
     double reserve = 2 * loop->step_median + fmax(10, 2 * loop->save_seconds) +
                      (loop->evaluating ? 0 : loop->evaluate_seconds);
     votes[VOTE_STOP] = stop_signal_received();
@@ -160,7 +160,7 @@ static status run_evaluation(struct loop *loop)
     TRY(job_evaluate(job, &ballot, sums));
     loop->evaluating = false;
     double seconds = clock_seconds() - start;
-    loop->interval.started += seconds; /* exclude it from the training speed */
+    loop->interval.started_seconds += seconds; /* exclude it from the training speed */
     apply_stop_votes(loop, ballot.votes);
     if (loop->stop_reason != NULL) {
         return STATUS_OK;
@@ -183,7 +183,7 @@ static status run_evaluation(struct loop *loop)
 
 static status log_save(struct loop *loop, int64_t step)
 {
-    double seconds = clock_seconds() - loop->save_started;
+    double seconds = clock_seconds() - loop->save_started_seconds;
     loop->save_seconds = fmax(loop->save_seconds, seconds);
     log_info("saved step %" PRId64 " (%.1f s after its snapshot)", step, seconds);
     if (loop->job->metrics == NULL) {
@@ -192,7 +192,7 @@ static status log_save(struct loop *loop, int64_t step)
     const struct metric fields[] = {
         metric_integer("saved_step", step),
         metric_number("seconds", seconds),
-        metric_number("stall_seconds", loop->save_stall),
+        metric_number("stall_seconds", loop->save_stall_seconds),
     };
     return metrics_write(loop->job->metrics, "checkpoint", loop->job->state.step, fields,
                          COUNT(fields));
@@ -226,9 +226,9 @@ static status save_checkpoint(struct loop *loop)
         store_local_error(loop, metrics_sync(job->metrics));
     }
     job->state.train_seconds = get_train_seconds(loop);
-    loop->save_started = clock_seconds();
+    loop->save_started_seconds = clock_seconds();
     job_long_phase(job, "checkpoint");
-    TRY(checkpoint_save(job->checkpoint, &job->state, tensor_sets, 2, &loop->save_stall));
+    TRY(checkpoint_save(job->checkpoint, &job->state, tensor_sets, 2, &loop->save_stall_seconds));
     job_long_phase(job, NULL);
     loop->last_saved = job->state.step;
     return get_recipe(loop)->checkpoint.async ? STATUS_OK : publish_checkpoint(loop);
@@ -371,7 +371,7 @@ static status log_step(struct loop *loop, const struct step_result *result, doub
                   traffic.data.small_seconds - traffic.tensor.exposed_seconds -
                   traffic.tensor.small_seconds;
     TRY(straggler_check(job->world, busy, i->rows));
-    double seconds = clock_seconds() - i->started;
+    double seconds = clock_seconds() - i->started_seconds;
     double tokens_per_second = (double)i->tokens / fmax(seconds, 1e-9);
     format_remaining_time(loop, left, sizeof left);
     log_progress("step %" PRId64 "/%" PRId64 "  loss %.4f  %.0f tokens/s  left %s", job->state.step,
@@ -380,7 +380,7 @@ static status log_step(struct loop *loop, const struct step_result *result, doub
     if (job->metrics != NULL) {
         write_result = write_train_line(loop, result, rate, tokens_per_second, &traffic);
     }
-    *i = (struct interval){.started = clock_seconds()};
+    *i = (struct interval){.started_seconds = clock_seconds()};
     return write_result;
 }
 
@@ -593,7 +593,7 @@ static status run_steps(struct loop *loop)
     const struct job *job = loop->job;
     store_local_error(loop, write_warnings(job));
     TRY(evaluate_at_start(loop));
-    loop->interval.started = clock_seconds();
+    loop->interval.started_seconds = clock_seconds();
     while (!loop->finished && loop->stop_reason == NULL && job->state.step < job->total_steps) {
         TRY(run_step(loop));
     }

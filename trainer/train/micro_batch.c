@@ -1,5 +1,6 @@
 #include "trainer/train/micro_batch.h"
 
+#include "comm/watchdog.h"
 #include "trainer/train/objective_input.h"
 
 /* Names the current phase for the watchdog and for profilers. A pass without gradients keeps the

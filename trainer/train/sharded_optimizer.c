@@ -94,12 +94,12 @@ done:
     return result;
 }
 
-static struct range intersect_ranges(struct range a, struct range b)
+static struct comm_range intersect_ranges(struct comm_range a, struct comm_range b)
 {
     int64_t first = a.first > b.first ? a.first : b.first;
     int64_t a_end = a.first + a.count, b_end = b.first + b.count;
     int64_t end = a_end < b_end ? a_end : b_end;
-    return (struct range){first, end > first ? end - first : 0};
+    return (struct comm_range){first, end > first ? end - first : 0};
 }
 
 /* The ranges of elements that this rank updates: one range of all elements at stage 0, else its
@@ -116,9 +116,9 @@ static int64_t count_trained_elements(const struct sharded_optimizer *sharded)
     return model_trained_elements(parameters, count);
 }
 
-static struct range get_owned_range(const struct sharded_optimizer *sharded, int index)
+static struct comm_range get_owned_range(const struct sharded_optimizer *sharded, int index)
 {
-    return sharded->stage == 0 ? (struct range){0, count_trained_elements(sharded)}
+    return sharded->stage == 0 ? (struct comm_range){0, count_trained_elements(sharded)}
                                : bucket_shard(sharded->buckets, index);
 }
 
@@ -171,11 +171,11 @@ static int list_ranges(const struct sharded_optimizer *sharded, struct optimizer
     const struct model_parameter *parameters = model_parameters(sharded->options.model, &count);
     *elements = 0;
     for (int r = 0; r < count_owned_ranges(sharded); r++) {
-        struct range owned = get_owned_range(sharded, r);
+        struct comm_range owned = get_owned_range(sharded, r);
         for (int i = 0; i < count; i++) {
             const struct model_parameter *p = &parameters[i];
-            struct range part =
-                intersect_ranges(owned, (struct range){p->first, p->rows * p->columns});
+            struct comm_range part =
+                intersect_ranges(owned, (struct comm_range){p->first, p->rows * p->columns});
             if (p->trained && part.count > 0) {
                 struct optimizer_range range = {.first = part.first,
                                                 .count = part.count,
@@ -273,8 +273,8 @@ bool sharded_optimizer_is_sharded(const struct sharded_optimizer *sharded)
 
 /* Queues the sum of squares of a range. With reproducible sums there is one sum per block of the
  * bucket, so that the blocks are the same for any number of ranks. */
-static status add_squares(const struct sharded_optimizer *sharded, int bucket, struct range part,
-                          int64_t *count)
+static status add_squares(const struct sharded_optimizer *sharded, int bucket,
+                          struct comm_range part, int64_t *count)
 {
     double *parts = sharded->partial_squares.device_data;
     int64_t bucket_first = bucket_shard(sharded->buckets, bucket).first,
@@ -302,15 +302,15 @@ static status add_bucket_squares(const struct sharded_optimizer *sharded, int bu
     int all_count = 0;
     bool is_first_rank = comm_rank(sharded->options.mesh->tensor) == 0;
     const struct model_parameter *parameters = model_parameters(sharded->options.model, &all_count);
-    struct range run = {0, 0};
+    struct comm_range run = {0, 0};
     for (int i = 0; i < all_count; i++) {
         const struct model_parameter *p = &parameters[i];
         bool counts = p->trained && (is_first_rank || !p->replicated);
-        struct range all = {p->first, counts ? p->rows * p->columns : 0};
-        struct range part = intersect_ranges(bucket_shard(sharded->buckets, bucket), all);
+        struct comm_range all = {p->first, counts ? p->rows * p->columns : 0};
+        struct comm_range part = intersect_ranges(bucket_shard(sharded->buckets, bucket), all);
         if (part.count > 0 && part.first != run.first + run.count) {
             TRY(add_squares(sharded, bucket, run, count));
-            run = (struct range){part.first, 0};
+            run = (struct comm_range){part.first, 0};
         }
         run.count += part.count;
     }
@@ -376,8 +376,8 @@ status sharded_optimizer_sum_of_squares(struct sharded_optimizer *sharded, struc
 static status require_finite_gradient(const struct sharded_optimizer *sharded, int bucket,
                                       const struct model_parameter *p)
 {
-    struct range part = intersect_ranges(bucket_shard(sharded->buckets, bucket),
-                                         (struct range){p->first, p->rows * p->columns});
+    struct comm_range part = intersect_ranges(bucket_shard(sharded->buckets, bucket),
+                                              (struct comm_range){p->first, p->rows * p->columns});
     if (part.count == 0) {
         return STATUS_OK;
     }
@@ -414,7 +414,7 @@ status sharded_optimizer_require_finite(const struct sharded_optimizer *sharded)
 
 /* ---- weights ---- */
 
-static status copy_range(struct sharded_optimizer *sharded, struct range range, int64_t offset)
+static status copy_range(struct sharded_optimizer *sharded, struct comm_range range, int64_t offset)
 {
     return device_copy(kernels_device(sharded->options.kernels),
                        kernels_stream(sharded->options.kernels), sharded->weights + offset,
@@ -423,7 +423,7 @@ static status copy_range(struct sharded_optimizer *sharded, struct range range, 
 }
 
 /* Copies the f32 weights of all owned ranges, one after the other, and then the frozen ones. */
-static status copy_owned_weights(struct sharded_optimizer *sharded, struct range frozen)
+static status copy_owned_weights(struct sharded_optimizer *sharded, struct comm_range frozen)
 {
     int64_t offset = 0;
     for (int r = 0; r < count_owned_ranges(sharded); r++) {
@@ -445,17 +445,17 @@ static bool has_adapters(const struct model_parameter *parameters, int count)
 /* Returns the frozen weights that this rank keeps in f32. They are divided evenly, because only
  * checkpoints read them. With adapters the range is empty: checkpoints do not store frozen
  * weights. */
-static struct range get_frozen_range(const struct model_parameter *parameters, int count,
-                                     int64_t elements, int ranks, int rank)
+static struct comm_range get_frozen_range(const struct model_parameter *parameters, int count,
+                                          int64_t elements, int ranks, int rank)
 {
     int64_t trained = model_trained_elements(parameters, count);
     bool adapters = has_adapters(parameters, count);
-    struct range frozen = partition_shard(adapters ? 0 : elements - trained, 1, ranks, rank);
+    struct comm_range frozen = partition_shard(adapters ? 0 : elements - trained, 1, ranks, rank);
     frozen.first += trained;
     return frozen;
 }
 
-static status set_weight_ranges(struct sharded_optimizer *sharded, struct range frozen)
+static status set_weight_ranges(struct sharded_optimizer *sharded, struct comm_range frozen)
 {
     int count = 0;
     const struct optimizer_range *ranges = optimizer_ranges(sharded->inner, &count);
@@ -479,7 +479,7 @@ status sharded_optimizer_release_weights(struct sharded_optimizer *sharded)
     struct comm *data = sharded->options.mesh->data;
     int count = 0;
     const struct model_parameter *parameters = model_parameters(m, &count);
-    struct range frozen =
+    struct comm_range frozen =
         get_frozen_range(parameters, count, model_elements(m), comm_size(data), comm_rank(data));
     TRY(set_weight_ranges(sharded, frozen));
     TRY(device_allocate(kernels_device(sharded->options.kernels),
@@ -515,7 +515,7 @@ status sharded_optimizer_round_weights(const struct sharded_optimizer *sharded, 
 static struct optimizer_slice get_slice(const struct sharded_optimizer *sharded, int index,
                                         float **weights)
 {
-    struct range owned = get_owned_range(sharded, index);
+    struct comm_range owned = get_owned_range(sharded, index);
     bf16 *copy = model_bf16_weights(sharded->options.model);
     struct optimizer_slice slice = {
         .first = owned.first,
@@ -569,11 +569,11 @@ static status gather_vectors(struct sharded_optimizer *sharded)
     struct stream *stream = kernels_stream(sharded->options.kernels);
     TRY(device_zero(dev, stream, vectors, (size_t)elements * sizeof *vectors));
     for (int r = 0; r < count_owned_ranges(sharded); r++) {
-        struct range owned = get_owned_range(sharded, r);
+        struct comm_range owned = get_owned_range(sharded, r);
         for (int i = 0; i < count; i++) {
             const struct model_parameter *p = &parameters[i];
-            struct range part =
-                intersect_ranges(owned, (struct range){p->first, p->rows * p->columns});
+            struct comm_range part =
+                intersect_ranges(owned, (struct comm_range){p->first, p->rows * p->columns});
             if (p->trained && p->dimensions == 1 && part.count > 0) {
                 TRY(device_copy(dev, stream, vectors + p->vector_offset + (part.first - p->first),
                                 weights + (part.first - owned.first),

@@ -128,7 +128,7 @@ static status check_fingerprint(struct session *s, const struct fingerprint *sum
 /* Loads the elements of a range that belong to a subset of the parameters, to `weights` on the
  * device. */
 static status load_range(struct session *s, struct comm *world, const char *folder,
-                         enum parameter_subset subset, struct range range, float *weights)
+                         enum parameter_subset subset, struct comm_range range, float *weights)
 {
     struct state_dict dict = {0};
     status result =
@@ -144,7 +144,7 @@ static status load_range(struct session *s, struct comm *world, const char *fold
  * stores only a bf16 copy of them. `host` is a host buffer for the fingerprint, or NULL if weights
  * are in host memory. */
 static status load_block(struct session *s, struct comm *world, const char *folder,
-                         struct range range, float *transient, float *host,
+                         struct comm_range range, float *transient, float *host,
                          struct fingerprint *sums)
 {
     size_t bytes = (size_t)range.count * sizeof *host;
@@ -180,7 +180,7 @@ static status load_frozen(struct session *s, struct comm *world, const char *fol
                      : RAISE_STATUS(STATUS_INTERNAL, "out of memory while loading %s", folder);
     }
     result = comm_agree(world, result);
-    for (struct range block = fingerprint_next_block(trained, end);
+    for (struct comm_range block = fingerprint_next_block(trained, end);
          block.count > 0 && result == STATUS_OK;
          block = fingerprint_next_block(block.first + block.count, end)) {
         result = load_block(s, world, folder, block, transient, host, sums);
@@ -195,7 +195,8 @@ static status load_frozen(struct session *s, struct comm *world, const char *fol
 static status load_task_head(struct session *s, struct comm *world, const char *folder)
 {
     bool has_task_head = model_get_config(s->model)->head != HEAD_LM;
-    struct range all = {0, model_elements(s->model)}, with_f32 = {0, model_f32_elements(s->model)};
+    struct comm_range all = {0, model_elements(s->model)},
+                      with_f32 = {0, model_f32_elements(s->model)};
     struct state_dict dict = {0};
     status result =
         comm_agree(world, state_dict_create_session_subset(s, SUBSET_BASE_MODEL, all, NULL, &dict));

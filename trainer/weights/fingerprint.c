@@ -65,7 +65,7 @@ static void add_piece(struct fingerprint *f, int number, const struct model_para
 /* Adds the elements of a range that belong to one parameter. `weights` is in host memory and
  * points to the first element of the range. */
 static void add_parameter(struct fingerprint *f, int number, const struct model_parameter *p,
-                          struct range range, const float *weights)
+                          struct comm_range range, const float *weights)
 {
     int64_t end = range.first + range.count;
     for (int j = 0; j < p->shard_count; j++) {
@@ -90,7 +90,8 @@ static bool is_covered(const struct session *s, const struct model_parameter *p,
 }
 
 void fingerprint_add_range(struct fingerprint *f, const struct session *s,
-                           enum fingerprint_subset subset, struct range range, const float *weights)
+                           enum fingerprint_subset subset, struct comm_range range,
+                           const float *weights)
 {
     int count = 0, model_count = 0;
     const struct model_parameter *p = model_parameters(s->model, &count);
@@ -102,11 +103,11 @@ void fingerprint_add_range(struct fingerprint *f, const struct session *s,
     }
 }
 
-struct range fingerprint_next_block(int64_t first, int64_t end)
+struct comm_range fingerprint_next_block(int64_t first, int64_t end)
 {
     int64_t left = end - first;
-    return (struct range){first,
-                          left < FINGERPRINT_BLOCK_ELEMENTS ? left : FINGERPRINT_BLOCK_ELEMENTS};
+    return (struct comm_range){
+        first, left < FINGERPRINT_BLOCK_ELEMENTS ? left : FINGERPRINT_BLOCK_ELEMENTS};
 }
 
 /* Adds the f32 weights that the model stores, block by block. */
@@ -117,7 +118,7 @@ static status add_stored_weights(struct fingerprint *f, const struct session *s,
     float *weights = malloc(FINGERPRINT_BLOCK_ELEMENTS * sizeof *weights);
     status result = STATUS_OK;
     REQUIRE(weights != NULL, STATUS_INTERNAL, "out of memory for the fingerprint of the weights");
-    for (struct range block = fingerprint_next_block(0, end);
+    for (struct comm_range block = fingerprint_next_block(0, end);
          block.count > 0 && result == STATUS_OK;
          block = fingerprint_next_block(block.first + block.count, end)) {
         result = device_read(s->device, kernels_stream(s->kernels), weights,

@@ -16,7 +16,7 @@ enum fingerprint_subset { FINGERPRINT_MODEL, FINGERPRINT_FROZEN, FINGERPRINT_ADA
 enum { FINGERPRINT_BLOCK_ELEMENTS = 1 << 22 };
 
 /* fingerprint_next_block - return the next block of elements [first, end); count 0 at the end. */
-struct range fingerprint_next_block(int64_t first, int64_t end);
+struct comm_range fingerprint_next_block(int64_t first, int64_t end);
 
 /* fingerprint_add_block - add a block of a parameter in the orientation of its file.
  *
@@ -30,7 +30,7 @@ void fingerprint_add_block(struct fingerprint *f, int number,
  *
  * Shapes    weights [range.count] f32, on the host */
 void fingerprint_add_range(struct fingerprint *f, const struct session *s,
-                           enum fingerprint_subset subset, struct range range,
+                           enum fingerprint_subset subset, struct comm_range range,
                            const float *weights);
 
 /* fingerprint_all_reduce - sum a fingerprint over the tensor-parallel group.

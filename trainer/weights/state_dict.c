@@ -201,7 +201,7 @@ status state_dict_create_session_weights(const struct session *s,
 }
 
 status state_dict_create_session_subset(const struct session *s, enum parameter_subset subset,
-                                        struct range elements, float *weights,
+                                        struct comm_range elements, float *weights,
                                         struct state_dict *out)
 {
     struct state_dict_layout layout = get_layout(s, subset);

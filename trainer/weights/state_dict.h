@@ -89,7 +89,7 @@ status state_dict_create_session_moments(const struct session *s,
  * Memory    as state_dict_create_session_weights
  * Errors    as state_dict_create_session_weights */
 status state_dict_create_session_subset(const struct session *s, enum parameter_subset subset,
-                                        struct range elements, float *weights,
+                                        struct comm_range elements, float *weights,
                                         struct state_dict *out);
 
 /* state_dict_destroy - free the entries. The weights stay. */

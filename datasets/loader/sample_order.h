@@ -19,39 +19,43 @@
 
 #include "base/status.h"
 
-enum { ORDER_SOURCES_MAX = 64 };
+enum { SAMPLE_ORDER_SOURCES_MAX = 64 };
 
-struct order {
+struct sample_order {
     int sources;
     bool shuffle;
     uint64_t seed;
-    int64_t window_tokens; /* tokens of a sample; 0, set by order_init: windows are not shifted */
-    int64_t samples[ORDER_SOURCES_MAX]; /* samples of one epoch of each source, > 0 */
+    /* tokens of a sample; 0, set by sample_order_init: windows are not shifted */
+    int64_t window_tokens;
+    int64_t samples[SAMPLE_ORDER_SOURCES_MAX]; /* samples of one epoch of each source, > 0 */
     /* sum of the weights of all sources before source i; the total is close to 2^32 */
-    uint64_t weight_offsets[ORDER_SOURCES_MAX + 1];
+    uint64_t weight_offsets[SAMPLE_ORDER_SOURCES_MAX + 1];
 };
 
 /* The position of a sample in the data. */
-struct order_position {
+struct sample_position {
     int source;
     int64_t epoch;  /* of the source */
     int64_t sample; /* 0 .. samples - 1 of the source */
     int64_t shift;  /* tokens by which the windows of the epoch are shifted, < window_tokens */
 };
 
-/* order_init - set the sources and weights. Without shuffle, each source is read sequentially.
+/* sample_order_init - set the sources and weights.
+ *
+ * Without shuffle, each source is read sequentially.
  *
  * Numerics  weights are rounded to multiples of 2^-32 of their sum, equally on every machine
  * Errors    STATUS_RECIPE: a weight that is not positive and finite; too many sources */
-status order_init(struct order *order, const int64_t *samples, const double *weights, int sources,
-                  uint64_t seed, bool shuffle);
+status sample_order_init(struct sample_order *order, const int64_t *samples, const double *weights,
+                         int sources, uint64_t seed, bool shuffle);
 
-/* order_find - return the position of sample `number` of the run, from 0. */
-struct order_position order_find(const struct order *order, int64_t number);
+/* sample_order_find - return the position of sample `number` of the run, from 0. */
+struct sample_position sample_order_find(const struct sample_order *order, int64_t number);
 
-/* order_count - return how many of the first `number` samples of the run belong to a source. */
-int64_t order_count(const struct order *order, int source, int64_t number);
+/* sample_order_count - return how many of the first `number` samples belong to a source. */
+int64_t sample_order_count(const struct sample_order *order, int source, int64_t number);
 
-/* order_epoch_samples - return the number of samples of the run until the first source ends. For a
- * single source this is its number of samples. */
-int64_t order_epoch_samples(const struct order *order);
+/* sample_order_epoch_samples - return the number of samples until the first source ends.
+ *
+ * For a single source this is its number of samples. */
+int64_t sample_order_epoch_samples(const struct sample_order *order);

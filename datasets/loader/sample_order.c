@@ -1,4 +1,4 @@
-#include "datasets/loader/order.h"
+#include "datasets/loader/sample_order.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -7,11 +7,11 @@
 
 static const double weight_scale = 4294967296.0; /* 2^32 */
 
-status order_init(struct order *order, const int64_t *samples, const double *weights, int sources,
-                  uint64_t seed, bool shuffle)
+status sample_order_init(struct sample_order *order, const int64_t *samples, const double *weights,
+                         int sources, uint64_t seed, bool shuffle)
 {
-    REQUIRE(sources > 0 && sources <= ORDER_SOURCES_MAX, STATUS_RECIPE,
-            "%d data sources; 1 to %d are accepted", sources, ORDER_SOURCES_MAX);
+    REQUIRE(sources > 0 && sources <= SAMPLE_ORDER_SOURCES_MAX, STATUS_RECIPE,
+            "%d data sources; 1 to %d are accepted", sources, SAMPLE_ORDER_SOURCES_MAX);
     double sum = 0.0;
     for (int i = 0; i < sources; i++) {
         REQUIRE(weights[i] > 0.0 && isfinite(weights[i]), STATUS_RECIPE,
@@ -21,7 +21,7 @@ status order_init(struct order *order, const int64_t *samples, const double *wei
         sum += weights[i];
     }
     REQUIRE(isfinite(sum), STATUS_RECIPE, "the weights of the data sources are too large");
-    *order = (struct order){.sources = sources, .shuffle = shuffle, .seed = seed};
+    *order = (struct sample_order){.sources = sources, .shuffle = shuffle, .seed = seed};
     for (int i = 0; i < sources; i++) {
         double scaled = floor(weights[i] / sum * weight_scale + 0.5);
         order->samples[i] = samples[i];
@@ -33,17 +33,19 @@ status order_init(struct order *order, const int64_t *samples, const double *wei
 
 /* Returns how many of the first `count` samples of the sources [low, high) belong to [low,
  * middle). */
-static int64_t count_left(const struct order *order, int low, int middle, int high, int64_t count)
+static int64_t count_left(const struct sample_order *order, int low, int middle, int high,
+                          int64_t count)
 {
     uint64_t left = order->weight_offsets[middle] - order->weight_offsets[low];
     uint64_t both = order->weight_offsets[high] - order->weight_offsets[low];
     return (int64_t)((unsigned __int128)(uint64_t)count * left / both);
 }
 
-static struct order_position find_in_source(const struct order *order, int source, int64_t number)
+static struct sample_position find_in_source(const struct sample_order *order, int source,
+                                             int64_t number)
 {
     int64_t samples = order->samples[source];
-    struct order_position position = {source, number / samples, number % samples, 0};
+    struct sample_position position = {source, number / samples, number % samples, 0};
     if (order->shuffle) {
         uint64_t key =
             random_key(order->seed, RANDOM_DATA_ORDER, (uint64_t)position.epoch, (uint64_t)source);
@@ -57,7 +59,7 @@ static struct order_position find_in_source(const struct order *order, int sourc
     return position;
 }
 
-struct order_position order_find(const struct order *order, int64_t number)
+struct sample_position sample_order_find(const struct sample_order *order, int64_t number)
 {
     int low = 0, high = order->sources;
     while (high - low > 1) {
@@ -74,7 +76,7 @@ struct order_position order_find(const struct order *order, int64_t number)
     return find_in_source(order, low, number);
 }
 
-int64_t order_count(const struct order *order, int source, int64_t number)
+int64_t sample_order_count(const struct sample_order *order, int source, int64_t number)
 {
     int low = 0, high = order->sources;
     while (high - low > 1) {
@@ -91,17 +93,17 @@ int64_t order_count(const struct order *order, int source, int64_t number)
     return number;
 }
 
-static bool has_finished_source(const struct order *order, int64_t number)
+static bool has_finished_source(const struct sample_order *order, int64_t number)
 {
     for (int i = 0; i < order->sources; i++) {
-        if (order_count(order, i, number) >= order->samples[i]) {
+        if (sample_order_count(order, i, number) >= order->samples[i]) {
             return true;
         }
     }
     return false;
 }
 
-int64_t order_epoch_samples(const struct order *order)
+int64_t sample_order_epoch_samples(const struct sample_order *order)
 {
     int64_t low = 0, high = 1; /* no source ends within `low` samples; one ends within `high` */
     while (!has_finished_source(order, high)) {

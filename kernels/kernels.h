@@ -15,6 +15,9 @@
  *   3. Dropout is a pure function of (key, global element index). It has no state and does not
  *      depend on the memory layout or on the number of ranks.
  *   4. Arguments are in the order: context, outputs, inputs, scalars.
+ *   5. kernels_* manage the context, graphs, tuning and the profile. All other functions are
+ *      operations: a layer and its pass (linear_forward, swiglu_backward), or op_ and a verb for
+ *      operations on rows or elements (op_gather_rows, op_cast).
  *
  * Letters   B batch, T tokens, N rows (= B T), C width, H heads, G key-value heads, D head width, F
  *           inner width, V vocabulary, L layers; in a GEMM, K inner size and M outputs
@@ -176,11 +179,6 @@ status linear_add(struct kernels *k, struct tensor y, struct tensor x, struct te
  * Errors    STATUS_INTERNAL if act is ACTIVATION_NONE */
 status activation_forward(struct kernels *k, struct tensor y, struct tensor saved,
                           enum activation act);
-
-/* op_scale - compute x *= factor.
- *
- * Shapes    x [N, C] */
-status op_scale(struct kernels *k, struct tensor x, float factor);
 
 /* activation_backward - compute dx = dy * act', separately from a GEMM.
  *
@@ -438,7 +436,7 @@ status classifier_run(struct kernels *k, float *losses, int32_t *argmax, struct 
 status classifier_logits(struct kernels *k, struct tensor logits, struct tensor x, struct tensor w,
                          struct tensor bias);
 
-/* ---- flat slices: optimizer, sums, casts ---- */
+/* ---- optimizer, sums and elementwise operations, most of them on flat slices ---- */
 
 /* The rounding of f32 weights to their bf16 copy: to nearest even, or stochastic
  * (f32_to_bf16_stochastic), which preserves the mean.
@@ -526,6 +524,11 @@ struct loss_rows {
  * Numerics  double precision, in a fixed order
  * Errors    STATUS_INTERNAL if entropies are given without argmax */
 status op_loss_stats(struct kernels *k, double *out, const struct loss_rows *t, int64_t rows);
+
+/* op_scale - compute x *= factor.
+ *
+ * Shapes    x [N, C] */
+status op_scale(struct kernels *k, struct tensor x, float factor);
 
 /* op_add - compute to += from.
  *

@@ -41,9 +41,10 @@ trainer/weights: base trainer/recipe trainer/model trainer/optimizer trainer/che
   trainer/setup
 trainer/huggingface: base datasets/shard datasets/tokenizer datasets/chat trainer/recipe
   trainer/model trainer/checkpoint trainer/setup trainer/weights
+trainer/report: base trainer/recipe
 trainer/train: base kernels/kernels.h comm datasets/loader datasets/shard trainer/recipe
   trainer/logging trainer/model trainer/objective trainer/optimizer trainer/checkpoint
-  trainer/evaluation trainer/setup trainer/weights
+  trainer/evaluation trainer/setup trainer/weights trainer/report
 trainer/bench: base kernels/kernels.h trainer/recipe trainer/model trainer/objective trainer/setup
   trainer/train
 trainer/planner: base comm datasets/loader trainer/recipe trainer/objective trainer/optimizer
@@ -52,7 +53,7 @@ trainer/library: base datasets/tokenizer trainer/inference trainer/setup trainer
 trainer/cli: base kernels/kernels.h comm datasets/loader datasets/shard datasets/tokenizer
   datasets/chat datasets/prepare trainer/recipe trainer/logging trainer/model trainer/objective
   trainer/optimizer trainer/checkpoint trainer/evaluation trainer/inference trainer/setup
-  trainer/weights trainer/huggingface trainer/train trainer/bench trainer/planner
+  trainer/weights trainer/huggingface trainer/report trainer/train trainer/bench trainer/planner
 trainer: base kernels/kernels.h comm trainer/cli
 '
 declare -A may_include=()

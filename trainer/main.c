@@ -38,6 +38,7 @@ static const struct command commands[] = {
     {"generate", command_generate, "generate text with a causal language model"},
     {"chat", command_chat, "chat with a fine-tuned model in the terminal"},
     {"inspect", command_inspect, "show and verify a shard, checkpoint, tokenizer or run folder"},
+    {"report", command_report, "write a page or a picture of the curves of runs"},
     {"checkpoint", command_checkpoint, "list, verify, compare or reshard checkpoints"},
     {"import", command_import, "convert a Hugging Face model folder to a checkpoint"},
     {"export", command_export, "convert a checkpoint to a Hugging Face model folder"},

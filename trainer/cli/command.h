@@ -42,6 +42,9 @@ status command_answer(int argc, char **argv);
 /* command_inspect - show and verify a shard, checkpoint, tokenizer or run folder. */
 status command_inspect(int argc, char **argv);
 
+/* command_report - write an HTML page or an SVG picture about runs. */
+status command_report(int argc, char **argv);
+
 /* command_tokenizer - train a tokenizer, encode text or decode token ids. */
 status command_tokenizer(int argc, char **argv);
 

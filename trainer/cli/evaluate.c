@@ -1,4 +1,5 @@
 /* bireme evaluate: the loss on token shards, or the accuracy on a multiple-choice task. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +25,28 @@ struct request {
     bool json;
 };
 
+/* Prints the confusion matrix with the label names of the metrics "support.LABEL". */
+static void print_matrix(const json_t *report, const json_t *matrix)
+{
+    static const char prefix[] = "support.";
+    const char *key;
+    json_t *value;
+    size_t row = 0;
+    printf("confusion_matrix       rows: true labels, columns: predictions\n");
+    json_object_foreach((json_t *)report, key, value)
+    {
+        if (strncmp(key, prefix, strlen(prefix)) != 0) {
+            continue;
+        }
+        const json_t *counts = json_array_get(matrix, row++);
+        printf("  %-20s", key + strlen(prefix));
+        for (size_t i = 0; i < json_array_size(counts); i++) {
+            printf(" %7" PRId64, (int64_t)json_integer_value(json_array_get(counts, i)));
+        }
+        printf("\n");
+    }
+}
+
 static status print_report(const struct request *q, json_t *report)
 {
     const char *key;
@@ -35,6 +58,8 @@ static status print_report(const struct request *q, json_t *report)
     {
         if (json_is_null(value)) { /* e.g. the correlation with a constant */
             printf("%-22s undefined\n", key);
+        } else if (json_is_array(value)) {
+            print_matrix(report, value);
         } else {
             printf("%-22s %.10g\n", key, json_number_value(value));
         }
@@ -45,6 +70,14 @@ static status print_report(const struct request *q, json_t *report)
 
 /* ---- shards ---- */
 
+static json_t *make_json(const struct metric *field)
+{
+    return field->kind == METRIC_INTEGER ? json_integer(field->integer)
+           : field->kind == METRIC_JSON  ? json_loads(field->text, 0, NULL)
+           : isfinite(field->number)     ? json_real(field->number)
+                                         : json_null();
+}
+
 static status print_evaluation(const struct request *q, const struct objective *o,
                                const double sums[OBJECTIVE_SUMS], const struct evaluator *evaluator)
 {
@@ -52,11 +85,7 @@ static status print_evaluation(const struct request *q, const struct objective *
     int count = evaluation_report_fields(o, sums, evaluator, fields);
     json_t *report = json_object();
     for (int i = 0; i < count; i++) {
-        bool is_integer = fields[i].kind == METRIC_INTEGER;
-        json_object_set_new(report, fields[i].name,
-                            is_integer                   ? json_integer(fields[i].integer)
-                            : isfinite(fields[i].number) ? json_real(fields[i].number)
-                                                         : json_null());
+        json_object_set_new(report, fields[i].name, make_json(&fields[i]));
     }
     return print_report(q, report);
 }

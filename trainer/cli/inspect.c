@@ -15,6 +15,9 @@
 #include "trainer/cli/command.h"
 #include "trainer/cli/inspect.h"
 #include "trainer/cli/options.h"
+#include "trainer/report/report.h"
+
+enum { PLOT_COLUMNS = 79 };
 
 bool inspect_has_file(const char *folder, const char *name)
 {
@@ -131,21 +134,37 @@ static status inspect_file(const char *path, bool json)
     return inspect_tokenizer(folder, json);
 }
 
+/* Draws the loss of a run. */
+static status plot_run(const char *path)
+{
+    struct history *run = calloc(1, sizeof *run);
+    REQUIRE(run != NULL, STATUS_INTERNAL, "out of memory for the curve of %s", path);
+    status result = history_read(path, run);
+    if (result == STATUS_OK) {
+        result = report_write_text(run, "loss", PLOT_COLUMNS, stdout);
+    }
+    history_free(run);
+    free(run);
+    return result;
+}
+
 status command_inspect(int argc, char **argv)
 {
-    bool json = false;
+    bool json = false, plot = false;
     bool help = false;
     const struct option table[] = {
         {"json", OPTION_FLAG, &json, NULL, NULL, "print one JSON document", 0, 0, NULL},
+        {"plot", OPTION_FLAG, &plot, NULL, NULL, "draw the loss of a run, and nothing else", 0, 0,
+         NULL},
     };
     struct options options = {
-        .usage = "bireme inspect PATH [--json]",
+        .usage = "bireme inspect PATH [--json | --plot]",
         .description = "Shows the contents of a shard, a folder of shards, a checkpoint, a "
                        "tokenizer or a run folder, and verifies every checksum. A path is "
                        "reported as whole if all its checksums match. Exits with code 65 if data "
                        "is damaged, and with code 80 if a checkpoint is damaged.",
         .table = table,
-        .count = 1,
+        .count = 2,
         .operand_name = "PATH",
         .operands_min = 1,
         .operands_max = 1,
@@ -156,5 +175,9 @@ status command_inspect(int argc, char **argv)
     }
     const char *path = options.operands[0];
     REQUIRE(file_exists(path), STATUS_NO_INPUT, "%s does not exist", path);
+    REQUIRE(!(plot && json), STATUS_USAGE, "give --plot or --json, not both");
+    if (plot) {
+        return plot_run(path);
+    }
     return file_is_folder(path) ? inspect_folder(path, json) : inspect_file(path, json);
 }

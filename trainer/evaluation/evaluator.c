@@ -14,13 +14,16 @@ struct prediction {
     double predicted, target;
 };
 
-enum { LABEL_NAME_BYTES = 96, LABEL_METRICS = 4 };
+enum { LABEL_NAME_BYTES = 96, LABEL_METRICS = 4, CELL_BYTES = 24 /* a count and "],[" */ };
 
 struct evaluator {
     struct objective_sink sink;
     /* classification: counts[label] and the names of the per-label metrics */
     int32_t labels;
     struct scores_class *counts;
+    int64_t *confusion;   /* [labels, labels]: counts by true and predicted label; NULL: too many */
+    char *confusion_text; /* [confusion_bytes] */
+    size_t confusion_bytes;
     struct scores_summary classes;
     char (*names)[LABEL_METRICS][LABEL_NAME_BYTES];
     /* regression: values[count] of this rank, after evaluator_end of all ranks */
@@ -67,8 +70,11 @@ static status count_labels(void *user, const struct objective_example *e)
     REQUIRE(e->columns == ev->labels && e->labels != NULL, STATUS_INTERNAL,
             "an example has outputs for %" PRId64 " labels instead of %d", e->columns, ev->labels);
     for (int64_t i = 0; i < e->rows; i++) {
-        scores_count(ev->counts, find_largest(e->outputs + i * e->columns, e->columns),
-                     e->labels[i]);
+        int32_t prediction = find_largest(e->outputs + i * e->columns, e->columns);
+        scores_count(ev->counts, prediction, e->labels[i]);
+        if (ev->confusion != NULL && e->labels[i] >= 0) {
+            ev->confusion[e->labels[i] * ev->labels + prediction]++;
+        }
     }
     return STATUS_OK;
 }
@@ -109,6 +115,14 @@ static status create_counts(struct evaluator *ev, const struct labels *names)
     ev->names = calloc((size_t)names->count + 1, sizeof *ev->names);
     REQUIRE(ev->counts != NULL && ev->names != NULL, STATUS_INTERNAL, "out of memory for %d labels",
             names->count);
+    if (names->count <= EVALUATOR_LABELS_REPORTED) {
+        size_t cells = (size_t)names->count * (size_t)names->count;
+        ev->confusion = calloc(cells, sizeof *ev->confusion);
+        ev->confusion_bytes = cells * CELL_BYTES + 3;
+        ev->confusion_text = malloc(ev->confusion_bytes);
+        REQUIRE(ev->confusion != NULL && ev->confusion_text != NULL, STATUS_INTERNAL,
+                "out of memory for the confusion matrix of %d labels", names->count);
+    }
     for (int l = 0; l < names->count; l++) {
         for (int m = 0; m < LABEL_METRICS; m++) {
             char *name = ev->names[l][m];
@@ -151,6 +165,8 @@ void evaluator_destroy(struct evaluator **ev)
 {
     if (*ev != NULL) {
         free((*ev)->counts);
+        free((*ev)->confusion);
+        free((*ev)->confusion_text);
         free((*ev)->names);
         free((*ev)->values);
         squad_destroy(&(*ev)->squad);
@@ -175,13 +191,17 @@ void evaluator_begin(struct evaluator *ev)
     if (ev != NULL && ev->labels > 0) { /* else counts is NULL */
         memset(ev->counts, 0, (size_t)ev->labels * sizeof *ev->counts);
     }
+    if (ev != NULL && ev->confusion != NULL) {
+        memset(ev->confusion, 0, (size_t)ev->labels * (size_t)ev->labels * sizeof *ev->confusion);
+    }
 }
 
 /* ---- all examples ---- */
 
 static status sum_counts(struct evaluator *ev, struct comm *data)
 {
-    int64_t count = 3 * (int64_t)ev->labels;
+    int64_t cells = ev->confusion != NULL ? (int64_t)ev->labels * ev->labels : 0;
+    int64_t count = 3 * (int64_t)ev->labels + cells;
     double *sums = calloc((size_t)count + 1, sizeof *sums);
     status result = STATUS_OK;
     REQUIRE_GOTO(result, agree, sums != NULL, STATUS_INTERNAL, "out of memory for %d labels",
@@ -190,6 +210,9 @@ static status sum_counts(struct evaluator *ev, struct comm *data)
         sums[3 * l] = (double)ev->counts[l].correct;
         sums[3 * l + 1] = (double)ev->counts[l].predicted;
         sums[3 * l + 2] = (double)ev->counts[l].support;
+    }
+    for (int64_t i = 0; i < cells; i++) {
+        sums[3 * ev->labels + i] = (double)ev->confusion[i];
     }
 agree:
     result = comm_agree(data, result);
@@ -200,6 +223,9 @@ agree:
         ev->counts[l].correct = (int64_t)sums[3 * l];
         ev->counts[l].predicted = (int64_t)sums[3 * l + 1];
         ev->counts[l].support = (int64_t)sums[3 * l + 2];
+    }
+    for (int64_t i = 0; i < cells && result == STATUS_OK; i++) {
+        ev->confusion[i] = (int64_t)sums[3 * ev->labels + i];
     }
     free(sums);
     TRY(result);
@@ -308,6 +334,20 @@ static int write_label_fields(const struct evaluator *ev, int32_t label, struct 
     return LABEL_METRICS;
 }
 
+/* Writes the confusion matrix as JSON: a row for each true label. */
+static struct metric write_confusion(const struct evaluator *ev)
+{
+    int64_t cells = (int64_t)ev->labels * ev->labels;
+    size_t used = 0;
+    for (int64_t i = 0; i < cells; i++) {
+        const char *before = i == 0 ? "[[" : i % ev->labels == 0 ? "],[" : ",";
+        used += (size_t)snprintf(ev->confusion_text + used, ev->confusion_bytes - used,
+                                 "%s%" PRId64, before, ev->confusion[i]);
+    }
+    snprintf(ev->confusion_text + used, ev->confusion_bytes - used, "]]");
+    return metric_json("confusion_matrix", ev->confusion_text);
+}
+
 static int write_class_fields(const struct evaluator *ev, struct metric *fields)
 {
     const struct scores_summary *c = &ev->classes;
@@ -320,6 +360,9 @@ static int write_class_fields(const struct evaluator *ev, struct metric *fields)
     }
     for (int32_t l = 0; l < ev->labels && ev->labels <= EVALUATOR_LABELS_REPORTED; l++) {
         count += write_label_fields(ev, l, fields + count);
+    }
+    if (ev->confusion != NULL) {
+        fields[count++] = write_confusion(ev);
     }
     return count;
 }

@@ -1,7 +1,8 @@
 /* Computes the metrics that need all examples of an evaluation. It gathers the head's outputs from
  * all ranks and computes scores.h on them.
  *
- *   classify, classify_tokens   precision, recall and F1: averages and per label
+ *   classify, classify_tokens   precision, recall and F1: averages and per label; the confusion
+ *                               matrix
  *   regress                     Pearson's and Spearman's correlation coefficients
  *   answer                      exact match and token F1, averaged over questions (squad.h)
  *
@@ -23,7 +24,7 @@
 #include "trainer/objective/objective.h"
 #include "trainer/recipe/recipe.h"
 
-/* Per-label metrics are reported for at most EVALUATOR_LABELS_REPORTED labels. */
+/* Per-label metrics and the confusion matrix are reported for at most this number of labels. */
 enum { EVALUATOR_LABELS_REPORTED = 32, EVALUATOR_FIELDS = 8 + 4 * EVALUATOR_LABELS_REPORTED };
 
 struct evaluator;
@@ -62,7 +63,8 @@ status evaluator_end(struct evaluator *ev, struct comm *data);
 
 /* evaluator_fields - write the metrics to fields[EVALUATOR_FIELDS].
  *
- * With more than EVALUATOR_LABELS_REPORTED labels, per-label metrics are omitted.
+ * With more than EVALUATOR_LABELS_REPORTED labels, per-label metrics and the confusion matrix are
+ * omitted. confusion_matrix[i][j] is the number of examples of label i that were predicted as j.
  *
  * Memory    the names are owned by ev
  * Returns   the number of metrics */

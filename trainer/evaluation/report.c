@@ -40,7 +40,8 @@ void evaluation_report_log(const struct objective *o, int64_t step, const struct
     char text[1024] = "";
     int used = 0;
     for (int i = 2; i < count && used < (int)sizeof text - 1; i++) {
-        if (strchr(fields[i].name, '.') != NULL) { /* a per-label metric */
+        /* Per-label metrics and the confusion matrix are left out. */
+        if (strchr(fields[i].name, '.') != NULL || fields[i].kind == METRIC_JSON) {
             continue;
         }
         used += snprintf(text + used, sizeof text - (size_t)used, ", %s %.4g", fields[i].name,

@@ -4,7 +4,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum metric_kind { METRIC_NUMBER, METRIC_INTEGER, METRIC_TEXT, METRIC_FLAG, METRIC_NULL };
+enum metric_kind {
+    METRIC_NUMBER,
+    METRIC_INTEGER,
+    METRIC_TEXT,
+    METRIC_FLAG,
+    METRIC_NULL,
+    METRIC_JSON /* an array or object */
+};
 
 /* A field of a line. A name with a '.' is a member of an object: "rank_bytes.weights". */
 struct metric {
@@ -12,7 +19,7 @@ struct metric {
     enum metric_kind kind;
     double number;    /* METRIC_NUMBER */
     int64_t integer;  /* METRIC_INTEGER; METRIC_FLAG: 0 or 1 */
-    const char *text; /* METRIC_TEXT */
+    const char *text; /* METRIC_TEXT, METRIC_JSON */
 };
 
 /* metric_number - make a field with a floating-point value. */
@@ -43,4 +50,10 @@ static inline struct metric metric_flag(const char *name, bool flag)
 static inline struct metric metric_null(const char *name)
 {
     return (struct metric){.name = name, .kind = METRIC_NULL};
+}
+
+/* metric_json - make a field with an array or object, given as JSON text, which is not copied. */
+static inline struct metric metric_json(const char *name, const char *text)
+{
+    return (struct metric){.name = name, .kind = METRIC_JSON, .text = text};
 }

@@ -143,6 +143,8 @@ static json_t *value_to_json(const struct metric *field)
         return json_boolean(field->integer != 0);
     case METRIC_NULL:
         return json_null();
+    case METRIC_JSON:
+        return json_loads(field->text, 0, NULL);
     }
     return NULL;
 }

@@ -2,10 +2,32 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "base/text.h"
+#include "build_info.h"
 #include "trainer/planner/plan.h"
+
+enum { OTHER_FIELDS = 13 }; /* fields of a start line, without the kinds of memory */
+
+/* Reads the model name of the first core from /proc/cpuinfo; "" if the file has none. */
+static void read_processor(char *text, size_t bytes)
+{
+    char line[512];
+    FILE *file = fopen("/proc/cpuinfo", "re");
+    text[0] = '\0';
+    while (file != NULL && text[0] == '\0' && fgets(line, sizeof line, file) != NULL) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", strlen("model name")) == 0 && colon != NULL) {
+            snprintf(text, bytes, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
+        }
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+}
 
 static status write_start_line(const struct job *job)
 {
@@ -26,8 +48,10 @@ static status write_start_line(const struct job *job)
     if (job->metrics == NULL) {
         return STATUS_OK;
     }
-    char names[PLAN_KINDS][32];
-    struct metric fields[9 + PLAN_KINDS] = {
+    char names[PLAN_KINDS][32], host[256] = "", processor[256] = "";
+    (void)gethostname(host, sizeof host - 1);
+    read_processor(processor, sizeof processor);
+    struct metric fields[OTHER_FIELDS + PLAN_KINDS] = {
         metric_integer("ranks", comm_size(job->world)),
         metric_integer("tensor", r->parallel.tensor),
         metric_integer("data", comm_size(job->session.mesh.data)),
@@ -37,15 +61,19 @@ static status write_start_line(const struct job *job)
         metric_integer("parameters", plan.parameters),
         metric_integer("trained_parameters", plan.trained_parameters),
         metric_integer("rank_parameters", plan.rank_parameters),
+        metric_text("version", BUILD_VERSION " " BUILD_COMMIT),
+        metric_text("host", host),
+        metric_text("processor", processor),
+        metric_text("device", kernels_description(job->session.kernels)),
     };
     for (int kind = 0; kind < PLAN_KINDS; kind++) {
         snprintf(names[kind], sizeof names[kind], "rank_bytes.%s", plan_kind_name(kind));
-        fields[9 + kind] = metric_integer(names[kind], plan.bytes[kind]);
+        fields[OTHER_FIELDS + kind] = metric_integer(names[kind], plan.bytes[kind]);
     }
     if (job->resumed) {
         TRY(metrics_write(job->metrics, "resume", job->state.step, NULL, 0));
     }
-    return metrics_write(job->metrics, "start", job->state.step, fields, 9 + PLAN_KINDS);
+    return metrics_write(job->metrics, "start", job->state.step, fields, OTHER_FIELDS + PLAN_KINDS);
 }
 
 status start_line_write(const struct job *job)

@@ -196,6 +196,7 @@ struct recipe {
     struct {
         int64_t every;
         bool tensorboard;
+        bool report;
     } log;
     struct recipe_origin origin; /* must be last; not a setting */
 };

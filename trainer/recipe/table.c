@@ -400,6 +400,9 @@ const struct setting recipe_table[] = {
     {"log.tensorboard", SETTING_BOOLEAN, FIELD(log.tensorboard), "false", .resume = true,
      .description = "Whether event files for TensorBoard are written to run_dir/tensorboard, in "
                     "addition to metrics.jsonl"},
+    {"log.report", SETTING_BOOLEAN, FIELD(log.report), "true", .resume = true,
+     .description = "Whether to write run_dir/report.html, a page with the curves of the run, at "
+                    "checkpoints and at the end"},
 };
 
 const struct section recipe_sections[] = {

@@ -15,6 +15,7 @@
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/evaluation/report.h"
 #include "trainer/optimizer/schedule.h"
+#include "trainer/report/report.h"
 #include "trainer/setup/session.h"
 #include "trainer/train/stop_signal.h"
 
@@ -46,10 +47,11 @@ struct loop {
     double evaluate_seconds; /* of the longest evaluation so far; reserved as well */
     int64_t evaluated;       /* the last step that was evaluated */
     double save_started_seconds, save_stall_seconds;
-    int64_t last_saved;      /* step of the last save, published or in progress */
-    double seconds_before;   /* training time of earlier sessions of this run */
-    const char *stop_reason; /* not NULL: stop after this step with exit code 75 */
-    bool finished;           /* the run ends normally after this step */
+    double report_seconds, report_time; /* duration and end of the last write of report.html */
+    int64_t last_saved;                 /* step of the last save, published or in progress */
+    double seconds_before;              /* training time of earlier sessions of this run */
+    const char *stop_reason;            /* not NULL: stop after this step with exit code 75 */
+    bool finished;                      /* the run ends normally after this step */
     bool evaluating;
     bool stepped;  /* this session has completed a step */
     bool tuned;    /* GEMM algorithms were timed after the first step */
@@ -181,6 +183,28 @@ static status run_evaluation(struct loop *loop)
 
 /* ---- checkpoints ---- */
 
+/* Writes report.html on rank 0. Between checkpoints the report takes at most 1 % of the time, so
+ * that a run with a long history does not wait for it. */
+static void write_report(struct loop *loop, bool last)
+{
+    const struct job *job = loop->job;
+    double start = clock_seconds();
+    if (job->metrics == NULL || !get_recipe(loop)->log.report ||
+        (!last && start - loop->report_time < 100 * loop->report_seconds)) {
+        return;
+    }
+    struct status_note stopped; /* the reason of a stop, which must not be lost */
+    status_take(&stopped);
+    status result = report_write_run(get_recipe(loop)->run_dir);
+    if (result != STATUS_OK) {
+        log_warning("REPORT", "report.html is not written: %s", status_pending()->text);
+        status_clear();
+    }
+    (void)status_restore(&stopped);
+    loop->report_time = clock_seconds();
+    loop->report_seconds = loop->report_time - start;
+}
+
 static status log_save(struct loop *loop, int64_t step)
 {
     double seconds = clock_seconds() - loop->save_started_seconds;
@@ -206,6 +230,7 @@ static status publish_checkpoint(struct loop *loop)
     job_long_phase(loop->job, NULL);
     if (step >= 0) {
         store_local_error(loop, log_save(loop, step));
+        write_report(loop, false);
     }
     return STATUS_OK;
 }
@@ -618,5 +643,8 @@ status loop_run(struct job *job)
     }
     status result = run_steps(&loop);
     KEEP_FIRST(result, write_warnings(job)); /* also after an error */
+    if (result == STATUS_OK || result == STATUS_STOPPED) {
+        write_report(&loop, true);
+    }
     return result;
 }

@@ -1,4 +1,6 @@
 /* Compares metrics of examples divided among the ranks with those of all examples on one rank. */
+#include <jansson.h>
+
 #include "base/file.h"
 #include "datasets/shard/example.h"
 #include "tests/check.h"
@@ -72,6 +74,28 @@ static void add_words(const struct objective_sink *sink, int example)
     CHECK_OK(sink->consume(sink->user, &e));
 }
 
+/* Compares the rows, columns and the diagonal with the counts of each label. */
+static void check_matrix(const struct metric *field, const struct scores_class each[LABELS])
+{
+    int64_t rows[LABELS] = {0}, columns[LABELS] = {0};
+    CHECK(field->kind == METRIC_JSON && strcmp(field->name, "confusion_matrix") == 0);
+    json_t *matrix = json_loads(field->text, 0, NULL);
+    CHECK(json_array_size(matrix) == LABELS);
+    for (size_t i = 0; i < LABELS; i++) {
+        CHECK(json_array_size(json_array_get(matrix, i)) == LABELS);
+        for (size_t j = 0; j < LABELS; j++) {
+            int64_t cell = json_integer_value(json_array_get(json_array_get(matrix, i), j));
+            rows[i] += cell;
+            columns[j] += cell;
+            CHECK(i != j || cell == each[i].correct);
+        }
+    }
+    for (size_t i = 0; i < LABELS; i++) {
+        CHECK(rows[i] == each[i].support && columns[i] == each[i].predicted);
+    }
+    json_decref(matrix);
+}
+
 static void check_words(struct evaluator *evaluator)
 {
     struct metric fields[EVALUATOR_FIELDS];
@@ -90,7 +114,8 @@ static void check_words(struct evaluator *evaluator)
     scores_average(each, LABELS, &all);
     CHECK_OK(evaluator_end(evaluator, world));
     int count = evaluator_fields(evaluator, fields);
-    CHECK(count == 7 + 4 * LABELS && count <= EVALUATOR_FIELDS);
+    CHECK(count == 7 + 4 * LABELS + 1 && count <= EVALUATOR_FIELDS);
+    check_matrix(&fields[count - 1], each);
     CHECK(all.macro.f1 > 0.5 && all.macro.f1 < 1);
     CHECK(find_field(fields, count, "f1_macro") == all.macro.f1);
     CHECK(find_field(fields, count, "f1_weighted") == all.weighted.f1);

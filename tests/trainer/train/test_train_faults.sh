@@ -91,8 +91,11 @@ check_end() {
             fail "the error at $3 ($2) gives no reason"
         ;;
     *:0:open*.h5) ;; # HDF5 tries twice
-    # Errors of the clean-up and of the text in the lock file do not end the run.
-    *:0:*) grep -qE '^W-(LOCK|CKPT-CLEAN)' stderr || fail "the error at $3 ($2) is not reported" ;;
+    # Errors of the clean-up, the report and the text in the lock file do not end the run.
+    *:0:*)
+        grep -qE '^W-(LOCK|CKPT-CLEAN|REPORT)' stderr ||
+            fail "the error at $3 ($2) is not reported"
+        ;;
     *) fail "an error at $3 ($2) ended with $code" ;;
     esac
 }

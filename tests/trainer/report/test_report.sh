@@ -1,0 +1,83 @@
+#!/bin/bash
+# Reports of runs: the page that `train` writes, the comparison of several runs, pictures, and the
+# curve in the terminal.
+. "$(dirname "$0")/../tiny_training.sh"
+
+# expect_page FILE TEXT...: the page is complete, loads nothing and contains these texts.
+expect_page() {
+    local file=$1 tag text
+    shift
+    for tag in html body table figure svg g details; do
+        [ "$(grep -o "<$tag[ >]" "$file" | wc -l)" = "$(grep -o "</$tag>" "$file" | wc -l)" ] ||
+            fail "$file: <$tag> is not balanced"
+    done
+    ! grep -qE 'https?:|src=|href=|url\(|@import' "$file" || fail "$file loads something"
+    for text in "$@"; do
+        grep -qF -- "$text" "$file" || fail "$file does not contain '$text'"
+    done
+}
+
+last_value() { # RUN EVENT KEY: print the last value with six significant digits
+    local value
+    value=$(grep "\"event\":\"$2\"" "$1/metrics.jsonl" | tail -1 |
+        sed -E "s/.*\"$3\":([-+.eE0-9]+).*/\\1/")
+    printf '%.6g' "$value"
+}
+
+# `train` writes the page at checkpoints and at the end; a failure is a warning.
+run_bireme 0 train recipe.yaml parallel.threads=1
+expect_page run/report.html 'completed (max_steps)' 'gpt2, clm' 'Learning rate' \
+    'data-name="validation"' "$(last_value run train loss)\"" \
+    "$(last_value run evaluate loss)\"" 'optimizer.learning_rate' 'measured peak'
+# The curve of the validation has one value for each evaluation.
+points=$(sed -n 's/.*data-name="validation" data-x="\([^"]*\)".*/\1/p' run/report.html | head -1)
+[ "$points" = 0,10,20 ] || fail "the validation curve has the steps $points"
+run_bireme 0 train recipe.yaml parallel.threads=1 run_dir=without log.report=false
+[ ! -e without/report.html ] || fail 'log.report=false writes a page'
+mkdir -p blocked/report.html
+run_bireme 0 train recipe.yaml parallel.threads=1 run_dir=blocked
+grep -q '^W-REPORT' stderr || fail 'no warning W-REPORT'
+
+# A stopped run and its resumption.
+run_bireme 0 train recipe.yaml parallel.threads=1 run_dir=resumed train.max_steps=10
+run_bireme 0 train recipe.yaml parallel.threads=1 run_dir=resumed
+expect_page resumed/report.html '2 sessions' '20 of 20'
+
+# Several runs on one page: curves of each run, and the settings that differ.
+run_bireme 0 report run without/ resumed --output runs.html
+expect_page runs.html '3 runs' 'data-name="run, validation"' 'data-name="without, validation"' \
+    'Settings that differ' 'log.report'
+sed -n '/Settings that differ/,/<h2>Settings</p' runs.html >differ
+! grep -q 'optimizer.learning_rate' differ || fail 'an equal setting is listed as different'
+
+# Text of a foreign folder is not interpreted by the browser or the terminal.
+name='<script>alert(1)<script>"'
+cp -r without "$name"
+printf '{"event":"warning","step":3,"time":1,"name":"X","text":"<img src=x>\\u001b[2J"}\n' \
+    >>"$name/metrics.jsonl"
+printf 'damaged\n{"event":"train","step":19,"loss":' >>"$name/metrics.jsonl"
+run_bireme 0 report "$name" --output foreign.html
+! grep -qE '<script>alert|<img' foreign.html || fail 'a name is not escaped'
+grep -qF '&lt;img src=x&gt;?[2J' foreign.html || fail 'the text of the warning is missing'
+
+# Pictures.
+run_bireme 0 report run --plot loss --output loss.svg
+grep -q '^<svg xmlns=' loss.svg || fail 'not an SVG picture'
+grep -q '"training"' loss.svg || fail 'the picture has no training curve'
+run_bireme 0 report run without --plot grad_norm --output - && cp out norms.svg
+grep -q 'data-name="without"' norms.svg || fail 'the picture lacks a run'
+run_bireme 0 inspect run --plot
+[ "$(awk '{ if (length($0) > n) n = length($0) } END { print n + 0 }' out)" -ge 60 ] ||
+    fail 'no curve in the terminal'
+grep -q '^validation loss: first ' out || fail 'no validation curve in the terminal'
+
+# Errors.
+run_bireme 64 report run --plot no_such_field --output x.svg
+expect_error "no run has two values of 'no_such_field'; choose one of: loss, learning_rate"
+[ ! -e x.svg ] || fail 'a failed report writes a file'
+run_bireme 66 report missing --output x.html
+expect_error 'missing contains no metrics.jsonl'
+run_bireme 64 report run
+run_bireme 73 report run --output missing/x.html
+run_bireme 64 inspect run --plot --json
+exit 0

@@ -1,0 +1,99 @@
+/* bireme report: writes a page or a picture of one run or several runs. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "trainer/cli/command.h"
+#include "trainer/cli/options.h"
+#include "trainer/report/chart.h"
+#include "trainer/report/report.h"
+
+/* Writes the page, or the picture of a field, to memory. */
+static status write_document(const struct history *runs, int count, const char *field, FILE *memory)
+{
+    if (field != NULL) {
+        return report_write_plot(runs, count, field, memory);
+    }
+    report_write_page(runs, count, memory);
+    return STATUS_OK;
+}
+
+static status write_output(const struct history *runs, int count, const char *field,
+                           const char *output)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *memory = open_memstream(&text, &bytes);
+    REQUIRE(memory != NULL, STATUS_INTERNAL, "out of memory for %s", output);
+    status result = write_document(runs, count, field, memory);
+    if (fclose(memory) != 0 && result == STATUS_OK) {
+        result = RAISE_STATUS(STATUS_INTERNAL, "out of memory for %s", output);
+    }
+    if (result == STATUS_OK && strcmp(output, "-") == 0) {
+        bool written = fwrite(text, 1, bytes, stdout) == bytes && fflush(stdout) == 0;
+        result = written ? STATUS_OK
+                         : RAISE_STATUS(STATUS_WRITE, "cannot write to standard output: %s",
+                                        strerror(errno));
+    } else if (result == STATUS_OK) {
+        result = file_write(output, text, bytes);
+    }
+    free(text);
+    return result;
+}
+
+static status write_report(char **folders, int count, const char *field, const char *output)
+{
+    int read = 0;
+    status result = STATUS_OK;
+    struct history *runs = calloc((size_t)count, sizeof *runs);
+    REQUIRE(runs != NULL, STATUS_INTERNAL, "out of memory for %d runs", count);
+    for (; read < count && result == STATUS_OK; read++) {
+        result = history_read(folders[read], &runs[read]);
+    }
+    if (result == STATUS_OK) {
+        result = write_output(runs, count, field, output);
+    }
+    for (int r = 0; r < read; r++) {
+        history_free(&runs[r]);
+    }
+    free(runs);
+    return result;
+}
+
+status command_report(int argc, char **argv)
+{
+    bool help = false;
+    const char *output = NULL, *field = NULL;
+    const struct option table[] = {
+        {"output", OPTION_TEXT, &output, "FILE", OPTION_REQUIRED,
+         "file to write; - is standard output", 0, 0, NULL},
+        {"plot", OPTION_TEXT, &field, "FIELD", NULL,
+         "write one field of metrics.jsonl as an SVG picture instead of a page", 0, 0, NULL},
+    };
+    struct options options = {
+        .usage = "bireme report RUN_DIR... --output FILE.html\n"
+                 "       bireme report RUN_DIR... --plot FIELD --output FILE.svg",
+        .description =
+            "Writes a page about a run, or a comparison of several runs: curves of the loss and of "
+            "all metrics, speed, memory, the last validation with a table of labels and a "
+            "confusion matrix, warnings and settings. The page is one file that loads nothing "
+            "from the network. With --plot, writes a picture of one field, such as loss.",
+        .table = table,
+        .count = 2,
+        .operand_name = "RUN_DIR",
+        .operands_min = 1,
+        .operands_max = CHART_CURVES_MAX / 2,
+    };
+    TRY(options_parse(&options, argc, argv, &help));
+    if (help) {
+        return STATUS_OK;
+    }
+    TRY(write_report(options.operands, options.operand_count, field, output));
+    if (strcmp(output, "-") != 0) {
+        log_info("%s", output);
+    }
+    return STATUS_OK;
+}

@@ -603,7 +603,7 @@ status adamw_update(struct kernels *k, float *weights, bf16 *copy, float *moment
     PRESENT(moment2);
     PRESENT(gradient);
     TRY(check_rounding("adamw_update", &settings->rounding));
-    DISPATCH(k, adamw_update, 14.0 * (double)count, (double)count * (copy == NULL ? 28.0 : 30.0), k,
+    DISPATCH(k, adamw_update, 18.0 * (double)count, (double)count * (copy == NULL ? 28.0 : 30.0), k,
              weights, copy, moment1, moment2, gradient, count, settings);
 }
 
@@ -617,7 +617,7 @@ status lamb_moments(struct kernels *k, double *sums, const float *weights, float
     PRESENT(moment1);
     PRESENT(moment2);
     PRESENT(gradient);
-    DISPATCH(k, lamb_moments, 18.0 * (double)count, 24.0 * (double)count, k, sums, weights, moment1,
+    DISPATCH(k, lamb_moments, 22.0 * (double)count, 24.0 * (double)count, k, sums, weights, moment1,
              moment2, gradient, count, settings);
 }
 

@@ -455,7 +455,9 @@ struct rounding {
 
 /* Hyperparameters of one AdamW or LAMB step. */
 struct adamw {
-    float learning_rate, beta1, beta2, epsilon, weight_decay;
+    float learning_rate;
+    double beta1, beta2; /* doubles, because 1 - (float)0.9999 has an error of 1.7e-4 */
+    float epsilon, weight_decay;
     float gradient_scale; /* 1 / tokens, times the clipping factor */
     float correction1;    /* 1 - beta1^t */
     float correction2;    /* 1 - beta2^t */
@@ -466,7 +468,8 @@ struct adamw {
  *
  * Shapes    weights, moment1, moment2, gradient f32 [count];  copy bf16 [count], the rounded
  *           weights for the GEMMs, or NULL
- * Numerics  elementwise; weight decay is not scaled by the gradient
+ * Numerics  elementwise; the moments are averages with weights beta and 1 - beta, both accurate
+ *           to f32; weight decay is not scaled by the gradient
  * Source    Loshchilov, Hutter 2019, arXiv:1711.05101 */
 status adamw_update(struct kernels *k, float *weights, bf16 *copy, float *moment1, float *moment2,
                     const float *gradient, int64_t count, const struct adamw *settings);

@@ -11,6 +11,7 @@
  *
  * Source    Loshchilov, Hutter 2019, arXiv:1711.05101 */
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/moments.h"
 #include "kernels/cpu/rounding.h"
 
 enum { CHUNK = 4096 }; /* elements; a whole number of vectors and cache lines */
@@ -24,18 +25,16 @@ struct slice {
 
 /* The hyperparameters as factors, so that an element needs one square root and one division. */
 struct factors {
-    vector scale, beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, decay,
-        inverse_correction2, epsilon;
+    struct moment_rate rate1, rate2;
+    vector scale, step_size, decay, inverse_correction2, epsilon;
 };
 
 static struct factors make_factors(const struct adamw *s)
 {
     return (struct factors){
+        .rate1 = moment_rate_make(s->beta1),
+        .rate2 = moment_rate_make(s->beta2),
         .scale = vector_set(s->gradient_scale),
-        .beta1 = vector_set(s->beta1),
-        .one_minus_beta1 = vector_set((float)(1.0 - (double)s->beta1)),
-        .beta2 = vector_set(s->beta2),
-        .one_minus_beta2 = vector_set((float)(1.0 - (double)s->beta2)),
         .step_size = vector_set((float)((double)s->learning_rate / s->correction1)),
         .decay = vector_set((float)(-(double)s->learning_rate * s->weight_decay)),
         .inverse_correction2 = vector_set((float)(1.0 / s->correction2)),
@@ -61,8 +60,8 @@ update_vector(const struct slice *s, int64_t i, int64_t count, const struct fact
     vector m = vector_get(s->moment1, DTYPE_F32, i, count);
     vector v = vector_get(s->moment2, DTYPE_F32, i, count);
     vector w = vector_get(s->weights, DTYPE_F32, i, count);
-    m = vector_fma(f->beta1, m, f->one_minus_beta1 * g);
-    v = vector_fma(f->beta2, v, f->one_minus_beta2 * g * g);
+    m = moment_update(&f->rate1, m, g);
+    v = moment_update(&f->rate2, v, g * g);
     vector step = f->step_size * m / (vector_sqrt(v * f->inverse_correction2) + f->epsilon);
     w += vector_fma(f->decay, w, -step);
     vector_put(s->moment1, DTYPE_F32, i, m, count);

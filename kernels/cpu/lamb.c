@@ -12,24 +12,23 @@
  *
  * Source    You et al. 2019, arXiv:1904.00962 */
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/moments.h"
 #include "kernels/cpu/reduce.h"
 #include "kernels/cpu/rounding.h"
 
 enum { TILE = 1024 }; /* elements; a whole number of vectors */
 
 struct factors {
-    vector scale, beta1, one_minus_beta1, beta2, one_minus_beta2, inverse_correction1,
-        inverse_correction2, epsilon, decay, rate;
+    struct moment_rate rate1, rate2;
+    vector scale, inverse_correction1, inverse_correction2, epsilon, decay, rate;
 };
 
 static struct factors make_factors(const struct adamw *s)
 {
     return (struct factors){
+        .rate1 = moment_rate_make(s->beta1),
+        .rate2 = moment_rate_make(s->beta2),
         .scale = vector_set(s->gradient_scale),
-        .beta1 = vector_set(s->beta1),
-        .one_minus_beta1 = vector_set((float)(1.0 - (double)s->beta1)),
-        .beta2 = vector_set(s->beta2),
-        .one_minus_beta2 = vector_set((float)(1.0 - (double)s->beta2)),
         .inverse_correction1 = vector_set((float)(1.0 / s->correction1)),
         .inverse_correction2 = vector_set((float)(1.0 / s->correction2)),
         .epsilon = vector_set(s->epsilon),
@@ -59,8 +58,8 @@ static void update_moments_tile(const struct slice *s, int64_t first, int64_t co
         vector g = f->scale * vector_get(s->gradient, DTYPE_F32, position, remaining);
         vector m = vector_get(s->moment1, DTYPE_F32, position, remaining);
         vector v = vector_get(s->moment2, DTYPE_F32, position, remaining);
-        m = vector_fma(f->beta1, m, f->one_minus_beta1 * g);
-        v = vector_fma(f->beta2, v, f->one_minus_beta2 * g * g);
+        m = moment_update(&f->rate1, m, g);
+        v = moment_update(&f->rate2, v, g * g);
         vector_put(s->moment1, DTYPE_F32, position, m, remaining);
         vector_put(s->moment2, DTYPE_F32, position, v, remaining);
         vector w = vector_get(s->weights, DTYPE_F32, position, remaining);

@@ -8,6 +8,7 @@
  *           A second launch with scalar accesses updates the last count % 8 elements, or all
  *           elements if an array is not 16-byte aligned
  * Source    Loshchilov, Hutter 2019, arXiv:1711.05101 */
+#include "kernels/cuda/moments.cuh"
 #include "kernels/cuda/rounding.cuh"
 
 enum { ADAMW_THREADS = 256 };
@@ -21,7 +22,7 @@ struct adamw_slices {
 
 template <bool ALIGNED>
 __global__ void __launch_bounds__(ADAMW_THREADS)
-    adamw_step(const struct adamw_slices p, const struct adamw s)
+    adamw_step(const struct adamw_slices p, const struct adamw s, const struct moment_rates rates)
 {
     int64_t first = (static_cast<int64_t>(blockIdx.x) * ADAMW_THREADS + threadIdx.x) * EIGHT;
     int64_t left = p.count - first;
@@ -36,8 +37,8 @@ __global__ void __launch_bounds__(ADAMW_THREADS)
 #pragma unroll
     for (int i = 0; i < EIGHT; i++) {
         float scaled = g[i] * s.gradient_scale;
-        m[i] = s.beta1 * m[i] + (1.0f - s.beta1) * scaled;
-        v[i] = s.beta2 * v[i] + (1.0f - s.beta2) * scaled * scaled;
+        m[i] = update_moment(rates.first, m[i], scaled);
+        v[i] = update_moment(rates.second, v[i], scaled * scaled);
         float step = m[i] / s.correction1 / (sqrtf(v[i] / s.correction2) + s.epsilon);
         w[i] -= s.learning_rate * (step + s.weight_decay * w[i]);
     }
@@ -58,12 +59,13 @@ static bool is_aligned(const void *p)
 static status launch_step(struct kernels *k, const struct adamw_slices &p, const struct adamw &s,
                           bool aligned)
 {
+    const struct moment_rates rates = make_moment_rates(&s);
     if (p.count > 0 && aligned) {
         LAUNCH(k, adamw_step<true>, count_blocks(p.count, ADAMW_THREADS * EIGHT), ADAMW_THREADS, 0,
-               p, s);
+               p, s, rates);
     } else if (p.count > 0) {
         LAUNCH(k, adamw_step<false>, count_blocks(p.count, ADAMW_THREADS * EIGHT), ADAMW_THREADS, 0,
-               p, s);
+               p, s, rates);
     }
     return STATUS_OK;
 }

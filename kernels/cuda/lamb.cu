@@ -11,6 +11,7 @@
  *           grid ceil(count / 2048)
  * Numerics  sums of squares are in double precision, in an order that depends on the length alone
  * Source    You et al. 2019, arXiv:1904.00962 */
+#include "kernels/cuda/moments.cuh"
 #include "kernels/cuda/rounding.cuh"
 
 enum { LAMB_THREADS = 256 };
@@ -32,7 +33,8 @@ GPU_INLINE float compute_update(float w, float m, float v, const struct adamw &s
  * updates to sums. */
 template <bool ALIGNED>
 GPU_INLINE void update_moments_eight(const struct lamb_slices &p, const struct adamw &s,
-                                     int64_t first, double (&sums)[2])
+                                     const struct moment_rates &rates, int64_t first,
+                                     double (&sums)[2])
 {
     float w[EIGHT], m[EIGHT], v[EIGHT], g[EIGHT];
     int64_t left = p.count - first;
@@ -43,8 +45,8 @@ GPU_INLINE void update_moments_eight(const struct lamb_slices &p, const struct a
 #pragma unroll
     for (int i = 0; i < EIGHT; i++) {
         float scaled = g[i] * s.gradient_scale;
-        m[i] = s.beta1 * m[i] + (1.0f - s.beta1) * scaled;
-        v[i] = s.beta2 * v[i] + (1.0f - s.beta2) * scaled * scaled;
+        m[i] = update_moment(rates.first, m[i], scaled);
+        v[i] = update_moment(rates.second, v[i], scaled * scaled);
         double weight = static_cast<double>(w[i]);
         double update = i < left ? static_cast<double>(compute_update(w[i], m[i], v[i], s)) : 0.0;
         sums[0] += weight * weight;
@@ -56,7 +58,8 @@ GPU_INLINE void update_moments_eight(const struct lamb_slices &p, const struct a
 
 template <bool ALIGNED>
 __global__ void __launch_bounds__(LAMB_THREADS)
-    lamb_moments_pass(double *parts, const struct lamb_slices p, const struct adamw s)
+    lamb_moments_pass(double *parts, const struct lamb_slices p, const struct adamw s,
+                      const struct moment_rates rates)
 {
     GPU_SHARED(double, scratch, LAMB_THREADS);
     int64_t from = static_cast<int64_t>(blockIdx.x) * p.slice;
@@ -64,9 +67,9 @@ __global__ void __launch_bounds__(LAMB_THREADS)
     double sums[2] = {};
     for (int64_t first = from + threadIdx.x * EIGHT; first < to; first += LAMB_THREADS * EIGHT) {
         if (ALIGNED && first + EIGHT <= p.count) {
-            update_moments_eight<true>(p, s, first, sums);
+            update_moments_eight<true>(p, s, rates, first, sums);
         } else {
-            update_moments_eight<false>(p, s, first, sums);
+            update_moments_eight<false>(p, s, rates, first, sums);
         }
     }
     for (int i = 0; i < 2; i++) {
@@ -131,9 +134,11 @@ extern "C" status cuda_lamb_moments(struct kernels *k, double *sums, const float
     arena_release(scratch, mark);
     double *parts = static_cast<double *>(memory);
     if (is_aligned(weights) && is_aligned(moment1) && is_aligned(moment2) && is_aligned(gradient)) {
-        LAUNCH(k, lamb_moments_pass<true>, blocks, LAMB_THREADS, 0, parts, p, *settings);
+        LAUNCH(k, lamb_moments_pass<true>, blocks, LAMB_THREADS, 0, parts, p, *settings,
+               make_moment_rates(settings));
     } else {
-        LAUNCH(k, lamb_moments_pass<false>, blocks, LAMB_THREADS, 0, parts, p, *settings);
+        LAUNCH(k, lamb_moments_pass<false>, blocks, LAMB_THREADS, 0, parts, p, *settings,
+               make_moment_rates(settings));
     }
     TRY(cuda_reduce_doubles(k, sums, parts, blocks));
     return cuda_reduce_doubles(k, sums + 1, parts + blocks, blocks);

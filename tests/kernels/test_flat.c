@@ -7,8 +7,8 @@ enum { COUNTS = sizeof counts / sizeof *counts };
 
 static const struct adamw settings = {
     .learning_rate = 0.01f,
-    .beta1 = 0.9f,
-    .beta2 = 0.95f,
+    .beta1 = 0.9,
+    .beta2 = 0.95,
     .epsilon = 1e-8f,
     .weight_decay = 0.1f,
     .gradient_scale = 0.125f,
@@ -79,6 +79,33 @@ static void test_adamw_nan(struct kernels *k)
                           40, &settings));
     CHECK(isnan(oracle_get(s.weights, 0, 39)) && isfinite(oracle_get(s.weights, 0, 38)));
     release_slice(&s);
+}
+
+/* Tests the moments of AdamW (or of LAMB) against averages in double precision over many steps. If
+ * beta is rounded to f32, the second moments of beta2 0.999 have an error of 6e-6. */
+static void test_moment_rates(struct kernels *k, double beta1, double beta2, bool lamb)
+{
+    enum { ELEMENTS = 19, STEPS = 1000 };
+    struct adamw rates = settings;
+    float w[ELEMENTS] = {0}, m[ELEMENTS] = {0}, v[ELEMENTS] = {0}, g[ELEMENTS];
+    double exact_m[ELEMENTS] = {0}, exact_v[ELEMENTS] = {0}, sums[2], error = 0;
+    rates.beta1 = beta1;
+    rates.beta2 = beta2;
+    for (int step = 0; step < STEPS; step++) {
+        for (int i = 0; i < ELEMENTS; i++) {
+            g[i] = (float)random_normal((uint64_t)step, (uint64_t)i);
+            double scaled = (double)g[i] * settings.gradient_scale;
+            exact_m[i] = beta1 * exact_m[i] + (1 - beta1) * scaled;
+            exact_v[i] = beta2 * exact_v[i] + (1 - beta2) * scaled * scaled;
+        }
+        CHECK_OK(lamb ? lamb_moments(k, sums, w, m, v, g, ELEMENTS, &rates)
+                      : adamw_update(k, w, NULL, m, v, g, ELEMENTS, &rates));
+        for (int i = 0; i < ELEMENTS && (step < 10 || step == STEPS - 1); i++) {
+            CHECK_NEAR(m[i], exact_m[i], 5e-7 * settings.gradient_scale);
+            error = fmax(error, fabs(v[i] / exact_v[i] - 1));
+        }
+    }
+    operation_check_error(lamb ? "lamb: rates" : "adamw: rates", k, error, 3e-6);
 }
 
 /* Computes the trust ratio from the sums of lamb_moments. */
@@ -469,6 +496,11 @@ static void test_all(struct kernels *k, struct kernels *other)
     }
     test_rounding_values(k);
     test_rounding_mean(k);
+    for (int lamb = 0; lamb < 2; lamb++) {
+        test_moment_rates(k, 0, 0, lamb);
+        test_moment_rates(k, 0.9, 0.999, lamb);
+        test_moment_rates(k, 0.999, 0.9999, lamb);
+    }
     test_lamb_nan(k);
     test_adamw_nan(k);
     test_casts(k);

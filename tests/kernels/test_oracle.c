@@ -391,7 +391,7 @@ static void test_known_values(void)
     CHECK_NEAR(oracle_activation(1, ACTIVATION_GELU_ERF), 0.84134474606854293, 1e-15);
     CHECK_NEAR(oracle_activation(1, ACTIVATION_GELU_TANH), 0.84119199060827604, 1e-14);
     float weight = 1, moment1 = 0, moment2 = 0, gradient = 4;
-    const struct adamw first = {0.1f, 0.9f, 0.999f, 0, 0.5f, 1, 1 - 0.9f, 1 - 0.999f};
+    const struct adamw first = {0.1f, 0.9, 0.999, 0, 0.5f, 1, 0.1f, 0.001f};
     oracle_adamw_update(&weight, NULL, &moment1, &moment2, &gradient, 1, &first);
     /* The first step uses only the sign of the gradient. */
     CHECK_NEAR(weight, 1 - 0.1 * (1 + 0.5 * 1), 1e-5);

@@ -75,7 +75,7 @@ static void run_step(const struct memory *m, int time, int64_t rows, bool use_ot
 {
     const struct dropout dropout = {0.3f, (uint64_t)time * 77, time, 0};
     const struct adamw settings = {
-        0.01f * (float)(1 + time), 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 0.1f, 0.05f};
+        0.01f * (float)(1 + time), 0.9, 0.95, 1e-8f, 0.1f, 1.0f, 0.1f, 0.05f};
     struct tensor x = rows_of(m->x, rows), y = rows_of(m->y, rows), w = rows_of(m->weights, WIDTH);
     CHECK_OK(dropout_apply(m->k, y, x, dropout));
     CHECK_OK(linear_forward(m->k, x, tensor_absent(), y, w, tensor_absent(), ACTIVATION_NONE));

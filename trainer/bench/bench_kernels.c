@@ -287,8 +287,8 @@ static status run_classifier(struct kernels_bench *b)
 }
 
 static const struct adamw adamw_settings = {.learning_rate = 1e-6f,
-                                            .beta1 = 0.9f,
-                                            .beta2 = 0.95f,
+                                            .beta1 = 0.9,
+                                            .beta2 = 0.95,
                                             .epsilon = 1e-8f,
                                             .gradient_scale = 1,
                                             .correction1 = 0.1f,

@@ -121,8 +121,8 @@ static struct adamw make_settings(const struct optimizer *o, const struct optimi
     const struct optimizer_settings *s = &o->settings;
     return (struct adamw){
         .learning_rate = (float)learning_rate,
-        .beta1 = (float)s->beta1,
-        .beta2 = (float)s->beta2,
+        .beta1 = s->beta1,
+        .beta2 = s->beta2,
         .epsilon = (float)s->epsilon,
         .weight_decay = r->decay ? (float)s->weight_decay : 0,
         .gradient_scale = (float)scale,

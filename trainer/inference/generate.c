@@ -240,15 +240,16 @@ static status run_sampling(struct run *r, int64_t chunk_tokens)
 
 /* ---- beam search: one prompt, `sequences` beams ----
  *
- * The algorithm is Hugging Face's beam search with early_stopping = false. It keeps as many
- * finished hypotheses as there are beams, ranked by log-probability / length^penalty. The length
- * counts the end token but not the prompt. A hypothesis that ends is kept only if it is among the
- * best `sequences` of all continuations. The search ends when the list of hypotheses is full and
- * the best running beam, at its current length, does not outrank the worst of them. At the length
- * limit the running beams are ranked too. */
+ * The algorithm is Hugging Face's beam search with early_stopping = false. The repetition penalty
+ * changes the log-probabilities, which are not normalized again. The search keeps as many finished
+ * hypotheses as there are beams, ranked by log-probability / length^penalty. The length counts the
+ * end token but not the prompt. A hypothesis that ends is kept only if it is among the best
+ * `sequences` of all continuations. The search ends when the list of hypotheses is full and the
+ * best running beam, at its current length, does not outrank the worst of them. At the length limit
+ * the running beams are ranked too. */
 
 struct beam_candidate {
-    double score; /* log-probability of the whole continuation */
+    double score; /* log-probability of the whole continuation, with the repetition penalty */
     int32_t beam, id;
 };
 
@@ -307,8 +308,8 @@ static status list_candidates(struct beams *b, int64_t live_beams, int64_t *out)
             count = 0;
     for (int64_t beam = 0; beam < live_beams; beam++) {
         float *logits = r->logits + beam * r->vocabulary;
-        sampler_apply_penalty(r->sampler, logits, r->tokens[beam].ids, r->tokens[beam].count);
         TRY(sampler_log_softmax(logits, r->vocabulary));
+        sampler_apply_penalty(r->sampler, logits, r->tokens[beam].ids, r->tokens[beam].count);
         struct beam_candidate *best = b->candidates + count;
         int64_t filled = 0;
         for (int64_t id = 0; id < r->vocabulary; id++) {

@@ -24,7 +24,8 @@ struct generate_options {
 
 struct generate_output {
     struct token_list tokens; /* new tokens, without the prompt and the end token */
-    double log_probability;   /* sum over the new tokens; set by beam search only */
+    double log_probability;   /* sum over the new tokens, with the repetition penalty; set by beam
+                               * search only */
     bool ended;               /* by the end token or a stop string, not by the length limit */
 };
 

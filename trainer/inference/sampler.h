@@ -31,7 +31,7 @@ void sampler_destroy(struct sampler **s);
  *
  * Repeated ids are penalized once, as in Hugging Face.
  *
- * Shapes    logits [V]; ids [count]
+ * Shapes    logits [V], or log-probabilities in beam search; ids [count]
  * Source    Keskar et al. 2019 (CTRL), arXiv:1909.05858 */
 void sampler_apply_penalty(const struct sampler *s, float *logits, const int32_t *ids,
                            int64_t count);

@@ -1,5 +1,5 @@
 /* Beam search against generate() of transformers (scripts/make_reference.py beams): all returned
- * hypotheses, their order and their scores. */
+ * hypotheses, their order and their scores. Repetition penalty. */
 #include "base/file.h"
 #include "tests/trainer/reference_file.h"
 #include "trainer/inference/generate.h"
@@ -96,6 +96,78 @@ static void check_hypothesis(const struct fixture *f, const struct generate_outp
     CHECK_NEAR(text->log_probability / pow((double)count, penalty), score, 1e-4);
 }
 
+/* Computes the scores of the next token as in beam search of transformers: log-probabilities first,
+ * then the repetition penalty. */
+static void compute_next_scores(struct fixture *f, const struct token_list *list, double penalty,
+                                float *scores)
+{
+    int64_t vocabulary = f->end + 1;
+    struct model_cache *cache = NULL;
+    struct tensor hidden = {0};
+    double sum = 0;
+    CHECK_OK(model_cache_create(f->model, 1, list->count, &cache));
+    CHECK_OK(model_forward_cached(f->model, cache, list->ids, &list->count, &hidden));
+    CHECK_OK(classifier_logits(f->kernels, tensor_view(scores, DTYPE_F32, 1, vocabulary),
+                               tensor_rows(hidden, list->count - 1, 1),
+                               tensor_rows(model_lm_head(f->model), 0, vocabulary),
+                               tensor_absent()));
+    CHECK_OK(model_cache_destroy(&cache));
+    for (int64_t i = 0; i < vocabulary; i++) {
+        sum += exp(scores[i]);
+    }
+    for (int64_t i = 0; i < vocabulary; i++) {
+        bool seen = false;
+        for (int64_t k = 0; k < list->count; k++) {
+            seen = seen || list->ids[k] == i;
+        }
+        scores[i] = (float)((scores[i] - log(sum)) * (seen ? penalty : 1));
+    }
+}
+
+static int compare_descending(const void *a, const void *b)
+{
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x < y) - (x > y);
+}
+
+/* Checks the log-probability of every hypothesis against the sum over its tokens. With one new
+ * token the hypotheses must be the best tokens. */
+static void test_repetition_penalty(struct fixture *f, const struct token_list *prompt,
+                                    double penalty, int64_t new_tokens)
+{
+    enum { BEAMS = 4 };
+    struct generate_output texts[BEAMS] = {0};
+    const struct generate_options options = {
+        .sampler = {.temperature = 1, .top_p = 1, .repetition_penalty = penalty},
+        .num_beams = BEAMS,
+        .num_samples = BEAMS,
+        .length_penalty = 1,
+        .max_new_tokens = new_tokens,
+        .use_cache = true,
+    };
+    float scores[512];
+    int32_t ids[64];
+    CHECK_OK(
+        generate_run(f->kernels, f->model, f->tokenizer, prompt, 1, &options, NULL, NULL, texts));
+    for (int k = 0; k < BEAMS; k++) {
+        struct token_list list = {ids, prompt->count, 64};
+        double sum = 0;
+        memcpy(ids, prompt->ids, (size_t)prompt->count * sizeof *ids);
+        for (int64_t i = 0; i < texts[k].tokens.count + texts[k].ended; i++) {
+            bool is_end = i == texts[k].tokens.count;
+            compute_next_scores(f, &list, penalty, scores);
+            ids[list.count] = is_end ? f->end : texts[k].tokens.ids[i];
+            sum += scores[ids[list.count++]];
+        }
+        CHECK_NEAR(texts[k].log_probability, sum, 1e-4);
+        if (new_tokens == 1) {
+            qsort(scores, (size_t)f->end + 1, sizeof *scores, compare_descending);
+            CHECK_NEAR(sum, scores[k], 1e-4);
+        }
+        token_list_free(&texts[k].tokens);
+    }
+}
+
 int main(void)
 {
     struct fixture f = {0};
@@ -130,6 +202,12 @@ int main(void)
                 }
             }
         }
+    }
+    for (int64_t p = 0; p < prompt_count; p++) {
+        const struct token_list prompt = {prompts + p * length, length, length};
+        test_repetition_penalty(&f, &prompt, 1.7, 1);
+        test_repetition_penalty(&f, &prompt, 1.7, 12);
+        test_repetition_penalty(&f, &prompt, 0.8, 12);
     }
     free(prompts);
     free(cases);

@@ -126,13 +126,13 @@ static status decode_new_tokens(const struct run *r, int64_t sequence, char **ou
                             list->count - r->prompt_tokens[sequence], true, out, bytes);
 }
 
-/* Returns the offset of the first stop string; `bytes` if there is none. */
+/* Returns the offset of the stop string that begins first; `bytes` if there is none. */
 static size_t find_stop(const struct generate_options *o, const char *text, size_t bytes)
 {
     size_t first = bytes;
     for (int i = 0; i < o->stop_count; i++) {
         size_t length = strlen(o->stops[i]);
-        for (size_t at = 0; at + length <= first; at++) {
+        for (size_t at = 0; at < first && at + length <= bytes; at++) {
             if (memcmp(text + at, o->stops[i], length) == 0) {
                 first = at;
             }

@@ -15,7 +15,7 @@ struct generate_options {
     int64_t num_samples;    /* sequences per prompt; with beams the best ones, at most num_beams */
     int64_t first_sequence; /* index of the first sequence; selects its random numbers */
     double length_penalty;  /* beams are ranked by log-probability / tokens^length_penalty */
-    const char *stops[GENERATE_STOPS_MAX]; /* stop strings; the output ends before the first one */
+    const char *stops[GENERATE_STOPS_MAX]; /* the output ends before the one that begins first */
     int stop_count;
     const int32_t *end_token;  /* end-of-sequence token; NULL: the tokenizer's */
     bool (*should_stop)(void); /* called before each token; true ends all sequences; NULL: none */

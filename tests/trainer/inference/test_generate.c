@@ -1,5 +1,5 @@
 /* Beam search against generate() of transformers (scripts/make_reference.py beams): all returned
- * hypotheses, their order and their scores. Repetition penalty. */
+ * hypotheses, their order and their scores. Repetition penalty and stop strings. */
 #include "base/file.h"
 #include "tests/trainer/reference_file.h"
 #include "trainer/inference/generate.h"
@@ -168,6 +168,31 @@ static void test_repetition_penalty(struct fixture *f, const struct token_list *
     }
 }
 
+/* The stop string that begins first cuts the text, in any order of the options. */
+static void test_stop_strings(const struct fixture *f)
+{
+    static const struct {
+        const char *text, *stops[2], *expected;
+    } cases[] = {
+        {" they they", {"y", "they"}, " "},  {" they they", {"they", "y"}, " "},
+        {" they they", {"y ", "hey"}, " t"}, {" they they", {"x", "z"}, " they they"},
+        {"aab", {"ab", "aab"}, ""},          {"b", {"b", "ab"}, ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct generate_options options = {.stops = {cases[i].stops[0], cases[i].stops[1]},
+                                           .stop_count = 2};
+        struct generate_output output = {0};
+        char *text = NULL;
+        size_t bytes = 0;
+        CHECK_OK(tokenizer_encode(f->tokenizer, cases[i].text, strlen(cases[i].text), false,
+                                  &output.tokens));
+        CHECK_OK(generate_decode(f->tokenizer, &options, &output, &text, &bytes));
+        CHECK(strcmp(text, cases[i].expected) == 0);
+        free(text);
+        token_list_free(&output.tokens);
+    }
+}
+
 int main(void)
 {
     struct fixture f = {0};
@@ -209,6 +234,7 @@ int main(void)
         test_repetition_penalty(&f, &prompt, 1.7, 12);
         test_repetition_penalty(&f, &prompt, 0.8, 12);
     }
+    test_stop_strings(&f);
     free(prompts);
     free(cases);
     free(ids);

@@ -84,19 +84,50 @@ static status write_literal(struct writer *w, const struct chat_literal *l)
     return STATUS_OK;
 }
 
-static bool is_space(char c)
+/* Returns the bytes of the white space character at the beginning of the text; 0: none. White space
+ * is that of str.strip in Python, which `trim` in Jinja calls. */
+static size_t match_white_space(const char *text, size_t bytes)
 {
-    return c == ' ' || (c >= '\t' && c <= '\r');
+    const unsigned char *u = (const unsigned char *)text;
+    if (bytes >= 1 &&
+        (u[0] == ' ' || (u[0] >= 0x09 && u[0] <= 0x0d) || (u[0] >= 0x1c && u[0] <= 0x1f))) {
+        return 1;
+    }
+    if (bytes >= 2 && u[0] == 0xc2) {
+        return u[1] == 0x85 || u[1] == 0xa0 ? 2 : 0; /* U+0085, U+00A0 */
+    }
+    if (bytes < 3) {
+        return 0;
+    }
+    uint32_t code = (uint32_t)u[0] << 16 | (uint32_t)u[1] << 8 | u[2];
+    bool is_wide = code == 0xe19a80 ||                       /* U+1680 */
+                   (code >= 0xe28080 && code <= 0xe2808a) || /* U+2000 to U+200A */
+                   code == 0xe280a8 || code == 0xe280a9 ||   /* U+2028, U+2029 */
+                   code == 0xe280af || code == 0xe2819f ||   /* U+202F, U+205F */
+                   code == 0xe38080;                         /* U+3000 */
+    return is_wide ? 3 : 0;
+}
+
+/* Returns the bytes of the white space character at the end of the text; 0: none. */
+static size_t match_last_white_space(const char *text, size_t bytes)
+{
+    for (size_t length = 1; length <= 3 && length <= bytes; length++) {
+        if (match_white_space(text + bytes - length, length) == length) {
+            return length;
+        }
+    }
+    return 0;
 }
 
 static status write_content(struct writer *w, const char *text, size_t bytes)
 {
-    while (w->t->strip && bytes > 0 && is_space(text[bytes - 1])) {
-        bytes--;
+    size_t length;
+    while (w->t->strip && (length = match_last_white_space(text, bytes)) > 0) {
+        bytes -= length;
     }
-    while (w->t->strip && bytes > 0 && is_space(text[0])) {
-        text++;
-        bytes--;
+    while (w->t->strip && (length = match_white_space(text, bytes)) > 0) {
+        text += length;
+        bytes -= length;
     }
     return write_plain(w, text, bytes);
 }
@@ -142,12 +173,11 @@ static status write_assistant(struct writer *w, const struct chat_message *m)
 
 static bool is_blank(const struct chat_message *m)
 {
-    for (size_t i = 0; i < m->bytes; i++) {
-        if (!is_space(m->text[i])) {
-            return false;
-        }
+    size_t length, begin = 0;
+    while ((length = match_white_space(m->text + begin, m->bytes - begin)) > 0) {
+        begin += length;
     }
-    return true;
+    return begin == m->bytes;
 }
 
 static status check_messages(const struct chat_template *t, const struct chat_message *messages,

@@ -140,6 +140,39 @@ static void test_shipped(void)
         "files<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n");
 }
 
+/* `strip` removes the characters that str.strip of Python removes, and no others. */
+static void test_strip(void)
+{
+    static const struct {
+        const char *content, *expected;
+    } cases[] = {
+        {"\xe3\x80\x80the\xc2\xa0", "the"},
+        {"\t\n\v\f\r\x1c\x1d\x1e\x1f the \x1f\x1e\x1d\x1c\r\f\v\n\t", "the"},
+        {"\xc2\x85\xe1\x9a\x80\xe2\x80\x80\xe2\x80\x8athe\xe2\x80\xa8\xe2\x80\xa9\xe2\x80\xaf\xe2"
+         "\x81\x9f",
+         "the"},
+        {"the\xe3\x80\x80 list", "the\xe3\x80\x80 list"},
+        /* U+001B, U+200B, U+180E, U+FEFF; the last bytes of U+00E0 and U+4080 */
+        {"\x1b\xe2\x80\x8b", "\x1b\xe2\x80\x8b"},
+        {"\xe1\xa0\x8e\xef\xbb\xbf", "\xe1\xa0\x8e\xef\xbb\xbf"},
+        {"\xc3\xa0 \xe4\x82\x80", "\xc3\xa0 \xe4\x82\x80"},
+        {"\xe2\x80\x82\xe3\x80\x80", ""},
+    };
+    struct chat_template *t = install_template("llama-3");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char expected[256];
+        struct chat_text text = {0};
+        struct chat_message m = make_message(CHAT_USER, cases[i].content);
+        CHECK_OK(chat_encode(t, tokenizer, &m, 1, (struct chat_frame){0}, &text));
+        snprintf(expected, sizeof expected,
+                 "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n%s<|eot_id|>",
+                 cases[i].expected);
+        check_text(&text, CHAT_IS_ANSWER, expected);
+        chat_text_free(&text);
+    }
+    chat_close(&t);
+}
+
 static void test_alpaca_prompts(void)
 {
     struct chat_template *t = install_template("alpaca");
@@ -384,6 +417,7 @@ int main(int argc, char **argv)
     log_quiet(true);
     make_tokenizer();
     test_shipped();
+    test_strip();
     test_alpaca_prompts();
     test_injection();
     test_refused_messages();

@@ -256,6 +256,9 @@ const char *recipe_rope_type_name(enum recipe_rope_type type);
  * Returns   false at the end of the list */
 bool recipe_list_next(const char **cursor, char *entry, size_t bytes);
 
+/* recipe_list_same_entries - return whether two lists have the same entries, in any order. */
+bool recipe_list_same_entries(const char *a, const char *b);
+
 /* Receives the key of a setting and its value as JSON. */
 typedef void (*recipe_visitor)(void *user, const char *key, const char *json);
 

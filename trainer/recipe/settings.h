@@ -31,6 +31,7 @@ struct setting {
     struct number_range range;
     const char *choices;     /* "gpt2|bert|llama" */
     bool resume;             /* a resumed run may change it */
+    bool unordered;          /* SETTING_LIST: the order of the entries has no effect */
     const char *description; /* for recipes/README.md, without the last full stop */
 };
 

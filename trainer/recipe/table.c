@@ -129,7 +129,7 @@ const struct setting recipe_table[] = {
          "Whether the scaling is alpha / sqrt(rank) instead of alpha / rank (use_rslora in peft)"},
     {"adapter.dropout", SETTING_NUMBER, FIELD(adapter.dropout), "0.0", BELOW(0, 1),
      .description = "Dropout probability of the adapter inputs (lora_dropout in peft)"},
-    {"adapter.targets", SETTING_LIST, FIELD(adapter.targets), "null",
+    {"adapter.targets", SETTING_LIST, FIELD(adapter.targets), "null", .unordered = true,
      .null = "as in peft: c_attn for gpt2, q_proj and v_proj for llama, query and value for bert "
              "and roberta",
      .choices = "all-linear|c_attn|c_proj|attn.c_proj|c_fc|mlp.c_proj|q_proj|k_proj|v_proj|o_proj|"
@@ -324,7 +324,7 @@ const struct setting recipe_table[] = {
                     "the results are bitwise identical. Intended for small models and batches that "
                     "are limited by launch latency. The speed on GPUs has not been measured yet"},
     {"train.freeze", SETTING_LIST, FIELD(train.freeze), "null", .null = "nothing is frozen",
-     .choices = "embeddings|backbone",
+     .unordered = true, .choices = "embeddings|backbone",
      .description = "Parts of the model to freeze, one name or a list. embeddings: everything "
                     "before the first layer; backbone: everything except the head"},
     {"train.freeze_layers", SETTING_INTEGER, FIELD(train.freeze_layers), "0", WITHIN(0, 1000),

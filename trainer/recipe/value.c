@@ -367,6 +367,33 @@ bool recipe_list_next(const char **cursor, char *entry, size_t bytes)
     return true;
 }
 
+static bool contains_entry(const char *list, const char *wanted)
+{
+    char entry[RECIPE_NAME_BYTES];
+    while (recipe_list_next(&list, entry, sizeof entry)) {
+        if (strcmp(entry, wanted) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool contains_entries(const char *list, const char *wanted)
+{
+    char entry[RECIPE_NAME_BYTES];
+    while (recipe_list_next(&wanted, entry, sizeof entry)) {
+        if (!contains_entry(list, entry)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool recipe_list_same_entries(const char *a, const char *b)
+{
+    return contains_entries(a, b) && contains_entries(b, a);
+}
+
 static status check_choice(const struct recipe_reader *r, struct source_location location,
                            const struct setting *setting, const char *entry)
 {

@@ -278,7 +278,11 @@ int recipe_differences(const struct recipe *saved, const struct recipe *now, cha
         } else if (!setting->resume) {
             recipe_value_format(setting, saved, false, a);
             recipe_value_format(setting, now, false, b);
-            if (strcmp(a, b) != 0) {
+            bool same = setting->unordered
+                            ? recipe_list_same_entries((const char *)saved + setting->offset,
+                                                       (const char *)now + setting->offset)
+                            : strcmp(a, b) == 0;
+            if (!same) {
                 add_difference(&d, setting->key, a, b);
             }
         }

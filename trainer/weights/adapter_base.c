@@ -53,7 +53,7 @@ static status require_same_adapters(const struct recipe *r, const struct recipe 
                             "%g, but the adapters in %s have alpha %g", r->adapter.alpha, folder,
                             saved->adapter.alpha);
     }
-    if (strcmp(r->adapter.targets, saved->adapter.targets) != 0) {
+    if (!recipe_list_same_entries(r->adapter.targets, saved->adapter.targets)) {
         return recipe_raise(r, STATUS_RECIPE, "adapter.targets",
                             "%s, but %s contains adapters of %s", r->adapter.targets, folder,
                             saved->adapter.targets);

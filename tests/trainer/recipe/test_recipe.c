@@ -347,6 +347,22 @@ static void test_differences(void)
     CHECK(strcmp(text,
                  "seed: checkpoint 1337, recipe 2; model.num_layers: checkpoint 12, recipe 3; "
                  "optimizer.beta2: checkpoint 0.95, recipe 0.99") == 0);
+    const char *one_order[] = {"train.freeze=[embeddings, backbone]",
+                               "dpo.loss_type=[sigmoid, ipo]"};
+    const char *other_order[] = {"train.freeze=[backbone, embeddings]",
+                                 "dpo.loss_type=[ipo, sigmoid]"};
+    struct recipe unordered;
+    parse_valid(head, one_order, 2, &unordered);
+    parse_valid(head, other_order, 2, &current);
+    CHECK_EQUAL(recipe_differences(&unordered, &current, text, sizeof text), 1);
+    CHECK(strncmp(text, "dpo.loss_type: ", 15) == 0);
+    CHECK(recipe_list_same_entries("c_fc, c_attn, c_fc", "c_attn, c_fc"));
+    CHECK(recipe_list_same_entries("", "") && !recipe_list_same_entries("", "c_fc"));
+    CHECK(!recipe_list_same_entries("c_fc", "c_attn, c_fc"));
+    CHECK(!recipe_list_same_entries("c_attn, c_fc", "c_fc"));
+    parse_valid(head, fixed, 3, &current);
+    current.data.train_count = 1;
+    current.data.train[0].weight = 1.0;
     CHECK_EQUAL(recipe_differences(&saved, &current, text, 10), 3);
     CHECK(strlen(text) == 9); /* the text is cut to the size of the buffer */
     current = saved;

@@ -153,6 +153,14 @@ test_checkpoints() {
     run_bireme 78 train recipe.yaml run_dir=none "${lora[@]}" model.init_from=one/final \
         adapter.rank=2
     expect_error 'adapter.rank: 2, but .* have rank 4'
+    # The order of the targets has no effect.
+    run_bireme 0 train recipe.yaml run_dir=targets "${lora[@]}" train.max_steps=1 \
+        adapter.targets='[c_fc, attn.c_proj]'
+    run_bireme 0 train recipe.yaml run_dir=reordered "${lora[@]}" train.max_steps=1 \
+        adapter.targets='[attn.c_proj, c_fc]' model.init_from=targets/final
+    run_bireme 78 train recipe.yaml run_dir=none "${lora[@]}" adapter.targets=c_fc \
+        model.init_from=targets/final
+    expect_error 'adapter.targets: c_fc, but .* contains adapters of c_fc, attn.c_proj'
     run_bireme 78 train recipe.yaml run_dir=none model.init_from=one
     expect_error 'contains adapters only'
     run_bireme 78 train recipe.yaml run_dir=none adapter.type=lora

@@ -585,9 +585,7 @@ static status end_normally(struct loop *loop)
         return stop_early(loop);
     }
     TRY(save_best(loop));
-    if (get_recipe(loop)->checkpoint.every > 0 || get_recipe(loop)->checkpoint.keep_best) {
-        TRY(save_checkpoint(loop));
-    }
+    TRY(save_checkpoint(loop));
     TRY(write_final(loop));
     const char *reason =
         job->state.step >= job->total_steps ? "max_steps"

@@ -67,6 +67,14 @@ test_resume() {
     run_bireme 0 train recipe.yaml run_dir=halved
     grep -q 'is finished' stderr || fail 'a finished run is not reported as finished'
     cmp halved/metrics.jsonl before || fail 'the metrics of a finished run changed'
+    # checkpoint.every 0 saves at the end only, and the run is finished all the same.
+    run_bireme 0 train recipe.yaml run_dir=once checkpoint.every=0
+    [ "$(ls once/checkpoints)" = step-00000020 ] || fail "every 0 saved $(ls once/checkpoints)"
+    compare_weights whole once 00000020
+    cp once/metrics.jsonl before
+    run_bireme 0 train recipe.yaml run_dir=once checkpoint.every=0
+    grep -q 'is finished' stderr || fail 'a finished run with every 0 is not reported as finished'
+    cmp once/metrics.jsonl before || fail 'a finished run with every 0 was trained again'
     cp -r whole unfinished # as if killed between the last checkpoint and the final weights
     rm -rf unfinished/final
     run_bireme 0 train recipe.yaml run_dir=unfinished

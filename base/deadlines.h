@@ -22,8 +22,10 @@
  * checkpoints. */
 #define DEADLINE_LONG_PHASE_SECONDS 600.0
 
-/* MPI_Init on many hosts; BIREME_INIT_SECONDS in the environment replaces it. */
-#define DEADLINE_MPI_INIT_SECONDS 300.0
+/* The whole start of a job, from before MPI_Init to the first evaluation or step. In a job,
+ * parallel.start_seconds replaces it. In other commands it is the limit of MPI_Init, unless the
+ * environment variable BIREME_INIT_SECONDS is set. */
+#define DEADLINE_START_SECONDS 300.0
 #define DEADLINE_MPI_FINALIZE_SECONDS 60.0
 
 /* The maximum time that one poll adds to a wait. Therefore the time during which the machine is

@@ -38,8 +38,9 @@ status comm_self_create(struct comm **out);
  *
  * Without a launcher it creates a communicator of one rank and does not initialize MPI. It also
  * sets the rank and host that error lines print (status.h). The environment variable
- * BIREME_INIT_SECONDS is the time limit of the MPI start-up in seconds (default 300). For tests,
- * BIREME_COMM_NODES=k divides the ranks of each host into k nodes.
+ * BIREME_INIT_SECONDS is the time limit of the MPI start-up in seconds. The default is the limit of
+ * watchdog_limit_startup, or 300. For tests, BIREME_COMM_NODES=k divides the ranks of each host
+ * into k nodes.
  *
  * Order     collective
  * Errors    STATUS_UNAVAILABLE if a launcher started a build without MPI; STATUS_USAGE if srun

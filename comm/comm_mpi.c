@@ -460,8 +460,19 @@ static status read_env_number(const char *name, double default_value, double *ou
     return STATUS_OK;
 }
 
+/* Reads the limit of the MPI start-up. An environment variable with a longer limit also extends the
+ * limit of the whole start. */
+static status read_init_limit(double *limit_seconds)
+{
+    double startup = watchdog_startup_limit();
+    double default_seconds = startup > 0 ? startup : DEADLINE_START_SECONDS;
+    TRY(read_env_number("BIREME_INIT_SECONDS", default_seconds, limit_seconds));
+    return startup > 0 && *limit_seconds > startup ? watchdog_limit_startup(*limit_seconds)
+                                                   : STATUS_OK;
+}
+
 /* Starts the watchdog and calls MPI_Init: a rank that hangs in it ends, and the launcher ends the
- * others. The watchdog runs until comm_mpi_world_create returns. */
+ * others. */
 static status init_mpi(int *argc, char ***argv, double *limit_seconds)
 {
     const char *launcher_rank =
@@ -470,7 +481,7 @@ static status init_mpi(int *argc, char ***argv, double *limit_seconds)
         /* until MPI reports the size */
         status_identify((int)strtol(launcher_rank, NULL, 10), 1, NULL);
     }
-    TRY(read_env_number("BIREME_INIT_SECONDS", DEADLINE_MPI_INIT_SECONDS, limit_seconds));
+    TRY(read_init_limit(limit_seconds));
     TRY(watchdog_start(NULL, *limit_seconds));
     watchdog_phase("MPI_Init", 0);
     int provided = MPI_THREAD_SINGLE;
@@ -584,7 +595,9 @@ static status create_world(int *argc, char ***argv, struct comm **out)
 status comm_mpi_world_create(int *argc, char ***argv, struct comm **out)
 {
     status result = create_world(argc, argv, out);
-    watchdog_stop();
+    if (result != STATUS_OK || watchdog_startup_limit() == 0) {
+        watchdog_stop(); /* otherwise it runs until the end of the start, without a gap */
+    }
     TRY(result);
     (*out)->is_world = true;
     return STATUS_OK;

@@ -4,7 +4,10 @@
  * the time during which the machine is suspended or its virtual machine is paused is not counted. A
  * rank that waits for other ranks is not checked: the wait has a deadline (shared_wait.c). A stuck
  * rank ends the job itself. If the whole process is stopped, including its watchdog, other ranks
- * report it a moment later. */
+ * report it a moment later.
+ *
+ * The start of a job has one limit for all its phases. It also ends a start in which every phase is
+ * within its own limit, and a start in which all ranks wait. */
 #include "comm/watchdog.h"
 
 #include <pthread.h>
@@ -35,6 +38,13 @@ static struct {
     double limit_seconds;
     struct watch *watches; /* [heartbeat_slot_count] */
 } watchdog = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* The start of a job; guarded by watchdog.lock. It is not reset when the thread is restarted. */
+static struct {
+    double limit_seconds; /* 0: no limit */
+    double age_seconds;
+    bool paused;
+} startup;
 
 static double get_limit(const struct heartbeat_view *view, int slot)
 {
@@ -72,6 +82,55 @@ _Noreturn static void report_stuck_rank(const struct heartbeat_view *view, int s
     comm_abort(watchdog.world, STATUS_HANG);
 }
 
+/* Lists the ranks of this host that do not wait for others; all of them if every rank waits. */
+static void list_busy(char *text, size_t bytes)
+{
+    char description[HEARTBEAT_TEXT_BYTES];
+    size_t used = 0;
+    for (int pass = 0; pass < 2 && used == 0; pass++) {
+        for (int i = 0; i < heartbeat_slot_count() && used + HEARTBEAT_TEXT_BYTES < bytes; i++) {
+            struct heartbeat_view view = heartbeat_view(i);
+            if (i == heartbeat_own_slot()) {
+                snprintf(description, sizeof description, "this rank in phase '%s' for %.1f s",
+                         view.phase, view.seconds);
+            } else if (view.rank >= 0) {
+                heartbeat_describe(view.rank, description);
+            }
+            if (view.rank >= 0 && (!view.waiting || pass == 1)) {
+                used += (size_t)snprintf(text + used, bytes - used, "%s%s", used > 0 ? ", " : "",
+                                         description);
+            }
+        }
+    }
+}
+
+_Noreturn static void report_slow_start(void)
+{
+    char busy[1024] = "", waiting[512];
+    list_busy(busy, sizeof busy);
+    list_waiting(waiting, sizeof waiting);
+    RAISE_STATUS(STATUS_HANG,
+                 "the start of the job took longer than %.0f s (parallel.start_seconds): %s%s: "
+                 "check these ranks and their hosts, then start again; if the start is only slow, "
+                 "set a larger parallel.start_seconds",
+                 startup.limit_seconds, busy, waiting);
+    comm_abort(watchdog.world, STATUS_HANG);
+}
+
+/* A rank that waits gives the others time to report themselves. */
+static void check_startup(double elapsed_seconds)
+{
+    if (startup.limit_seconds <= 0 || startup.paused) {
+        return;
+    }
+    startup.age_seconds += elapsed_seconds;
+    bool waiting = heartbeat_view(heartbeat_own_slot()).waiting;
+    double extra_seconds = waiting ? DEADLINE_OTHER_RANK_EXTRA_SECONDS : 0;
+    if (startup.age_seconds > startup.limit_seconds + extra_seconds) {
+        report_slow_start();
+    }
+}
+
 static void check_ranks(double elapsed_seconds)
 {
     for (int i = 0; i < heartbeat_slot_count(); i++) {
@@ -101,10 +160,12 @@ static void *run_watchdog(void *unused)
         double now = clock_seconds();
         double elapsed_seconds = now - last;
         last = now;
+        if (elapsed_seconds > DEADLINE_MAX_COUNTED_SECONDS) {
+            elapsed_seconds = DEADLINE_MAX_COUNTED_SECONDS;
+        }
         if (!watchdog.stop) {
-            check_ranks(elapsed_seconds < DEADLINE_MAX_COUNTED_SECONDS
-                            ? elapsed_seconds
-                            : DEADLINE_MAX_COUNTED_SECONDS);
+            check_startup(elapsed_seconds);
+            check_ranks(elapsed_seconds);
         }
     }
     pthread_mutex_unlock(&watchdog.lock);
@@ -134,6 +195,39 @@ status watchdog_start(struct comm *world, double limit_seconds)
     }
     watchdog.running = true;
     return STATUS_OK;
+}
+
+status watchdog_limit_startup(double limit_seconds)
+{
+    REQUIRE(limit_seconds > 0, STATUS_INTERNAL, "start-up limit %g s: must be positive",
+            limit_seconds);
+    pthread_mutex_lock(&watchdog.lock);
+    startup.limit_seconds = limit_seconds;
+    pthread_mutex_unlock(&watchdog.lock);
+    return watchdog.running ? STATUS_OK : watchdog_start(NULL, limit_seconds);
+}
+
+void watchdog_pause_startup(bool paused)
+{
+    pthread_mutex_lock(&watchdog.lock);
+    startup.paused = paused;
+    pthread_mutex_unlock(&watchdog.lock);
+}
+
+double watchdog_startup_limit(void)
+{
+    pthread_mutex_lock(&watchdog.lock);
+    double limit_seconds = startup.limit_seconds;
+    pthread_mutex_unlock(&watchdog.lock);
+    return limit_seconds;
+}
+
+void watchdog_end_startup(void)
+{
+    pthread_mutex_lock(&watchdog.lock);
+    startup.limit_seconds = 0;
+    startup.age_seconds = 0;
+    pthread_mutex_unlock(&watchdog.lock);
 }
 
 void watchdog_phase(const char *phase, double limit_seconds)

@@ -14,6 +14,27 @@
  * Errors    STATUS_INTERNAL if the thread cannot start */
 status watchdog_start(struct comm *world, double limit_seconds);
 
+/* watchdog_limit_startup - limit the whole start of a job, over all its phases, until
+ * watchdog_end_startup.
+ *
+ * Starts the watchdog thread if it is not running. A repeated call changes the limit, and the time
+ * continues. comm_world_create then uses this limit for MPI_Init too. After the limit the job ends
+ * with STATUS_HANG. The error names the ranks of this host that do not wait for others.
+ *
+ * Units     limit_seconds > 0
+ * Errors    STATUS_INTERNAL if the thread cannot start */
+status watchdog_limit_startup(double limit_seconds);
+
+/* watchdog_pause_startup - do not count the time until watchdog_pause_startup(false). For work
+ * that takes longer for more data and that reports its own phases. */
+void watchdog_pause_startup(bool paused);
+
+/* watchdog_startup_limit - return the limit of watchdog_limit_startup; 0 outside the start. */
+double watchdog_startup_limit(void);
+
+/* watchdog_end_startup - remove the limit of watchdog_limit_startup. */
+void watchdog_end_startup(void);
+
 /* watchdog_phase - set the current phase of the main thread and reset its timer.
  *
  * The call is cheap. Phases are, for example, "data", "forward" and "checkpoint".

@@ -396,6 +396,38 @@ static void act_three_sums(struct comm *world)
     clock_sleep(60);
 }
 
+/* Every phase is within its own limit, but the start as a whole is too long. */
+static void act_startup_limit(struct comm *world)
+{
+    watchdog_phase("opening data", 60);
+    comm_set_deadline(world, 60);
+    if (is_culprit(world)) {
+        watchdog_phase("resume", 60);
+        clock_sleep(20);
+    }
+    CHECK_OK(comm_barrier(world));
+}
+
+/* The limit of the start does not apply to paused time and after the start. */
+static void act_startup_end(struct comm *world)
+{
+    watchdog_pause_startup(true);
+    clock_sleep(1.5 * LIMIT_SECONDS);
+    watchdog_pause_startup(false);
+    CHECK(watchdog_startup_limit() == LIMIT_SECONDS);
+    watchdog_end_startup();
+    CHECK(watchdog_startup_limit() == 0);
+    clock_sleep(1.5 * LIMIT_SECONDS);
+    CHECK_OK(comm_barrier(world));
+}
+
+/* BIREME_INIT_SECONDS extends a shorter limit of the start. */
+static void act_startup_extended(struct comm *world)
+{
+    CHECK(watchdog_startup_limit() == 60);
+    CHECK_OK(comm_barrier(world));
+}
+
 static void act_nothing(struct comm *world)
 {
     CHECK_OK(comm_barrier(world));
@@ -431,6 +463,10 @@ static const struct fault faults[] = {
     {"until_stopped", act_until_stopped, 75, NULL, NULL, NULL},
     {"steps", act_steps, 0, NULL, NULL, NULL},
     {"init_hang", act_nothing, 76, HANG, "MPI_Init", "BIREME_INIT_SECONDS=2"},
+    {"startup_limit", act_startup_limit, 76, "E-HANG rank 1",
+     "parallel.start_seconds): this rank in phase 'resume'", NULL},
+    {"startup_end", act_startup_end, 0, NULL, NULL, NULL},
+    {"startup_extended", act_startup_extended, 0, NULL, NULL, "BIREME_INIT_SECONDS=60"},
     {"nccl_init_hang", act_nothing, 76, HANG, "NCCL: communicator creation",
      "NCCL_MOCK=init_hang@1"},
     {"nccl_init_fail", act_nothing, 71, LOST, "system error", "NCCL_MOCK=init_fail@1"},
@@ -472,6 +508,9 @@ static int run_rank(const struct fault *fault, int argc, char **argv)
     const char *rank = getenv("PMIX_RANK");
     if (strcmp(fault->mode, "init_hang") == 0 && rank != NULL && strcmp(rank, "0") != 0) {
         clock_sleep(60); /* only rank 0 initializes MPI */
+    }
+    if (strncmp(fault->mode, "startup", 7) == 0) {
+        CHECK_OK(watchdog_limit_startup(LIMIT_SECONDS));
     }
     status result = test_world_create(&argc, &argv, LIMIT_SECONDS, &world);
     if (result != STATUS_OK) {

@@ -3,7 +3,8 @@
  *
  *   FAULT_DIR     part of the path of the counted files; unset: no fault
  *   FAULT_AT      N, from 1; unset: the calls are only counted
- *   FAULT_DO      kill | enospc | eio | short (half of the data is written) | slow (0.3 s);
+ *   FAULT_DO      kill | stop (SIGSTOP) | enospc | eio | short (half of the data is written) |
+ *                 slow (0.3 s);
  *                 unsynced: every fsync returns 0 and does nothing
  *   FAULT_RANK    only this rank (OMPI_COMM_WORLD_RANK); unset: all processes
  *   FAULT_LOG     file with one line per counted call
@@ -80,6 +81,10 @@ static bool call_fails(const char *call, const char *path)
     if (strcmp(fault.what, "kill") == 0) {
         kill(getpid(), SIGKILL);
         pause();
+    }
+    if (strcmp(fault.what, "stop") == 0) {
+        kill(getpid(), SIGSTOP);
+        return false;
     }
     if (strcmp(fault.what, "slow") == 0) {
         nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);

@@ -7,19 +7,18 @@
 #include "trainer/train/loop.h"
 #include "trainer/train/stop_signal.h"
 
-static status run_job(const struct job_options *options, struct comm *world)
+static status run_job(const struct job_options *options, struct comm *world, struct job *job)
 {
-    struct job job;
     comm_set_termination_check(stop_signal_from_launcher);
-    status result = job_start(options, world, &job);
-    if (result == STATUS_OK && !job.finished) {
-        result = start_line_write(&job);
+    status result = job_start(options, world, job);
+    if (result == STATUS_OK && !job->finished) {
+        result = start_line_write(job);
     }
     if (result == STATUS_OK) {
-        result = loop_run(&job);
+        result = loop_run(job);
     }
     if (result == STATUS_OK || result == STATUS_STOPPED) {
-        KEEP_FIRST(result, job_stop(&job));
+        KEEP_FIRST(result, job_stop(job));
     }
     return result; /* After another error, comm_abort ends the job, so nothing is released. */
 }
@@ -49,7 +48,8 @@ status command_train(int argc, char **argv)
     if (help) {
         return STATUS_OK;
     }
-    struct job_options job = {
+    struct job job;
+    struct job_options job_options = {
         .recipe_path = options.operands[0],
         .overrides = options.operands + 1,
         .override_count = options.operand_count - 1,
@@ -60,8 +60,9 @@ status command_train(int argc, char **argv)
     };
     struct comm *world = NULL;
     TRY(stop_signal_watch()); /* Signals are also handled while the ranks connect. */
+    TRY(job_read_recipe(&job_options, &job));
     TRY(comm_world_create(&argc, &argv, &world));
-    status result = run_job(&job, world);
+    status result = run_job(&job_options, world, &job);
     if (result != STATUS_OK && result != STATUS_STOPPED) {
         comm_abort(world, result); /* Every launcher returns the exit code of an abort. */
     }

@@ -140,6 +140,7 @@ struct recipe {
         int64_t threads;        /* CPU threads per rank; 0: cores / ranks of this host */
         int64_t bucket_mib;     /* size of a gradient bucket, MiB */
         double timeout_seconds; /* without a sign of life from a rank */
+        double start_seconds;   /* from the start of MPI to the first evaluation or step */
     } parallel;
     struct {
         enum recipe_optimizer name;

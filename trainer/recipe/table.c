@@ -239,6 +239,11 @@ const struct setting recipe_table[] = {
      ABOVE(0, 1e6), .resume = true,
      .description =
          "Time without a sign of life from a rank after which the job ends with exit code 76"},
+    {"parallel.start_seconds", SETTING_NUMBER, FIELD(parallel.start_seconds), "300.0",
+     ABOVE(0, 1e6), .resume = true,
+     .description = "Time limit of the start, from the start of MPI to the first evaluation or "
+                    "step. After it the job ends with exit code 76. The reference "
+                    "log-probabilities of dpo do not count"},
 
     {"optimizer.name", SETTING_ENUM, FIELD(optimizer.name), "adamw", .choices = "adamw|lamb",
      .description = "Optimizer. adamw: Adam with decoupled weight decay; lamb: the same update "

@@ -39,10 +39,24 @@ static status write_recipe_text(const struct recipe *recipe, char **out)
     return result;
 }
 
-static status read_recipe(const struct job_options *options, struct job *job)
+status job_read_recipe(const struct job_options *options, struct job *job)
+{
+    *job = (struct job){.world = NULL};
+    struct recipe *r = &job->session.recipe;
+    TRY(watchdog_limit_startup(DEADLINE_START_SECONDS));
+    watchdog_phase("reading the recipe", 0);
+    if (recipe_read(options->recipe_path, options->overrides, options->override_count, r) !=
+        STATUS_OK) {
+        status_take(&job->recipe_error);
+        return STATUS_OK;
+    }
+    return watchdog_limit_startup(r->parallel.start_seconds);
+}
+
+/* Reads what the recipe refers to and determines further settings. */
+static status resolve_recipe(struct job *job)
 {
     struct recipe *r = &job->session.recipe;
-    TRY(recipe_read(options->recipe_path, options->overrides, options->override_count, r));
     TRY(data_require_train(r));
     TRY(objective_find(recipe_objective_name(r->objective), &job->objective));
     TRY(derive_preference(r, &job->preference));
@@ -480,6 +494,7 @@ void job_long_phase(const struct job *job, const char *phase)
 {
     double normal = job->session.recipe.parallel.timeout_seconds;
     double limit = phase != NULL ? fmax(normal, DEADLINE_LONG_PHASE_SECONDS) : normal;
+    limit = fmax(limit, watchdog_startup_limit());
     watchdog_phase(phase != NULL ? phase : "loop", limit);
     comm_set_deadline(job->world, limit);
     if (job->session.mesh.data != NULL) {
@@ -490,12 +505,14 @@ void job_long_phase(const struct job *job, const char *phase)
 
 status job_start(const struct job_options *options, struct comm *world, struct job *job)
 {
-    *job = (struct job){.world = world, .started_seconds = clock_seconds()};
+    job->world = world;
+    job->started_seconds = clock_seconds();
     log_quiet(comm_rank(world) != 0);
     log_keep_warnings();
-    TRY(comm_agree(world, read_recipe(options, job)));
+    TRY(comm_agree(world, status_restore(&job->recipe_error)));
     TRY(watchdog_start(world, job->session.recipe.parallel.timeout_seconds));
     job_long_phase(job, "start");
+    TRY(comm_agree(world, resolve_recipe(job)));
     TRY(require_same_job_on_all_ranks(job));
     TRY(start_session(job));
     TRY(model_connect(job->session.model));
@@ -503,7 +520,9 @@ status job_start(const struct job_options *options, struct comm *world, struct j
     TRY(comm_agree(world, make_run_folder(job)));
     job_long_phase(job, "reference");
     TRY(initialize_before_resume(job));
+    watchdog_pause_startup(true);
     TRY(compute_reference(job));
+    watchdog_pause_startup(false);
     job_long_phase(job, "resume");
     TRY(open_checkpoints(job));
     TRY(comm_agree(world, open_log(job)));
@@ -511,6 +530,7 @@ status job_start(const struct job_options *options, struct comm *world, struct j
     TRY(restore_best(job));
     TRY(check_finished(job));
     if (job->finished) {
+        watchdog_end_startup();
         return STATUS_OK;
     }
     TRY(comm_agree(world, release_full_weights(job)));
@@ -522,6 +542,7 @@ status job_start(const struct job_options *options, struct comm *world, struct j
     TRY(comm_agree(world, rename_final(job)));
     TRY(comm_agree(world, write_recipe(job)));
     TRY(comm_agree(world, open_metrics(job)));
+    watchdog_end_startup();
     job_long_phase(job, NULL);
     return STATUS_OK;
 }

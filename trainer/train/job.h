@@ -51,15 +51,24 @@ struct job {
     bool init_adapters;       /* the run started from adapters of another run */
     bool resumed;
     bool finished; /* an earlier session has finished the run and written its final weights */
-    double started_seconds; /* clock_seconds at job_start */
+    double started_seconds;          /* clock_seconds at job_start */
+    struct status_note recipe_error; /* of job_read_recipe; code STATUS_OK: none */
 };
 
-/* job_start - create everything up to the first step. If the run is finished, it sets
- * out->finished and does not continue.
+/* job_read_recipe - read the recipe of a new job, and begin the time limit of its start
+ * (parallel.start_seconds).
  *
- * Order     collective
+ * Order     before comm_world_create. job_start reports an error of the recipe, so that one rank
+ *           prints it
+ * Errors    STATUS_INTERNAL if the watchdog cannot start */
+status job_read_recipe(const struct job_options *options, struct job *out);
+
+/* job_start - create everything up to the first step. If the run is finished, it sets
+ * job->finished and does not continue.
+ *
+ * Order     collective, after job_read_recipe
  * Errors    agreed on all ranks */
-status job_start(const struct job_options *options, struct comm *world, struct job *out);
+status job_start(const struct job_options *options, struct comm *world, struct job *job);
 
 /* job_stop - release everything and close the log. */
 status job_stop(struct job *job);

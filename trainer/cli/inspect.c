@@ -152,19 +152,31 @@ status command_inspect(int argc, char **argv)
 {
     bool json = false, plot = false;
     bool help = false;
+    int64_t sample = -1;
+    const char *tokenizer = NULL;
     const struct option table[] = {
+        {"sample", OPTION_INTEGER, &sample, "INDEX", NULL,
+         "print this example or document of a shard, counted from 0", 0, INT64_MAX, NULL},
+        {"tokenizer", OPTION_TEXT, &tokenizer, "DIR", NULL,
+         "tokenizer of --sample; without it, the one in the folder of the shard, or in the folder "
+         "`tokenizer` in or next to it",
+         0, 0, NULL},
         {"json", OPTION_FLAG, &json, NULL, NULL, "print one JSON document", 0, 0, NULL},
         {"plot", OPTION_FLAG, &plot, NULL, NULL, "draw the loss of a run, and nothing else", 0, 0,
          NULL},
     };
     struct options options = {
-        .usage = "bireme inspect PATH [--json | --plot]",
+        .usage = "bireme inspect PATH [--json | --plot | --sample INDEX [--tokenizer DIR]]",
         .description = "Shows the contents of a shard, a folder of shards, a checkpoint, a "
                        "tokenizer or a run folder, and verifies every checksum. A path is "
                        "reported as whole if all its checksums match. Exits with code 65 if data "
-                       "is damaged, and with code 80 if a checkpoint is damaged.",
+                       "is damaged, 77 if a shard cannot be read, and 80 if a checkpoint is "
+                       "damaged. With --sample, PATH is a shard or a folder of shards: prints one "
+                       "sample as text, with its parts, its labels and the tokens that count in "
+                       "the loss. The samples of a folder are counted over its shards, in the "
+                       "order of their names.",
         .table = table,
-        .count = 2,
+        .count = 4,
         .operand_name = "PATH",
         .operands_min = 1,
         .operands_max = 1,
@@ -175,9 +187,14 @@ status command_inspect(int argc, char **argv)
     }
     const char *path = options.operands[0];
     REQUIRE(file_exists(path), STATUS_NO_INPUT, "%s does not exist", path);
-    REQUIRE(!(plot && json), STATUS_USAGE, "give --plot or --json, not both");
+    REQUIRE(!(plot && (json || sample >= 0)), STATUS_USAGE,
+            "--plot cannot be combined with other options");
     if (plot) {
         return plot_run(path);
+    }
+    REQUIRE(sample >= 0 || tokenizer == NULL, STATUS_USAGE, "--tokenizer needs --sample INDEX");
+    if (sample >= 0) {
+        return inspect_sample(path, sample, tokenizer, json);
     }
     return file_is_folder(path) ? inspect_folder(path, json) : inspect_file(path, json);
 }

@@ -14,11 +14,11 @@
 #include "trainer/cli/json_output.h"
 
 struct shard_line {
-    const char *name; /* without the folder */
-    int stem_bytes;   /* length of the part of the name that the set shares */
-    int set_size;     /* shards of the complete set; 0: not a numbered set */
-    struct shard_header header;
-    bool whole;
+    const char *name;           /* without the folder */
+    int stem_bytes;             /* length of the part of the name that the set shares */
+    int set_size;               /* shards of the complete set; 0: not a numbered set */
+    struct shard_header header; /* zeros: the shard could not be opened */
+    status result;              /* STATUS_OK: whole */
     char reason[512];
 };
 
@@ -26,9 +26,10 @@ struct listing {
     glob_t found;
     struct shard_line *lines;
     int count, fault_count;
+    const struct shard_header *reference; /* of the first shard that could be opened */
 };
 
-static status list_files(const char *folder, glob_t *found)
+status inspect_list_shards(const char *folder, glob_t *found)
 {
     char pattern[FILE_PATH_BYTES];
     TRY(file_join(pattern, folder, "*.h5"));
@@ -41,7 +42,7 @@ static status list_files(const char *folder, glob_t *found)
 bool inspect_has_shards(const char *folder)
 {
     glob_t found = {0};
-    bool any = list_files(folder, &found) == STATUS_OK && found.gl_pathc > 0;
+    bool any = inspect_list_shards(folder, &found) == STATUS_OK && found.gl_pathc > 0;
     status_clear();
     globfree(&found);
     return any;
@@ -61,7 +62,7 @@ static void examine_shard(const char *path, struct shard_line *line)
         result = shard_verify(shard);
         KEEP_FIRST(result, shard_close(&shard));
     }
-    line->whole = result == STATUS_OK;
+    line->result = result;
     snprintf(line->reason, sizeof line->reason, "%.500s", status_pending()->text);
     status_clear();
 }
@@ -91,15 +92,42 @@ static bool is_first_of_set(const struct listing *listing, int i)
     return i == 0 || !is_same_set(&listing->lines[i - 1], &listing->lines[i]);
 }
 
+static const struct shard_header *find_reference(const struct listing *listing)
+{
+    for (int i = 0; i < listing->count; i++) {
+        if (listing->lines[i].header.tokens > 0) {
+            return &listing->lines[i].header;
+        }
+    }
+    return &listing->lines[0].header;
+}
+
+/* A shard that could not be opened is not compared. */
+static bool has_other_tokenizer(const struct listing *listing, const struct shard_line *l)
+{
+    return l->header.tokens > 0 &&
+           strcmp(l->header.tokenizer_sha256, listing->reference->tokenizer_sha256) != 0;
+}
+
+/* Returns the status of the inspection: STATUS_PERMISSION if a shard cannot be read, because it may
+ * be whole. */
+static status choose_code(const struct listing *listing)
+{
+    for (int i = 0; i < listing->count; i++) {
+        if (listing->lines[i].result == STATUS_PERMISSION) {
+            return STATUS_PERMISSION;
+        }
+    }
+    return STATUS_DATA;
+}
+
 static int count_faults(const struct listing *listing)
 {
     int faults = 0, members = 0;
     int64_t tokens = 0, documents = 0;
     for (int i = 0; i < listing->count; i++) {
         const struct shard_line *l = &listing->lines[i];
-        bool other =
-            strcmp(l->header.tokenizer_sha256, listing->lines[0].header.tokenizer_sha256) != 0;
-        faults += !l->whole || other;
+        faults += l->result != STATUS_OK || has_other_tokenizer(listing, l);
         if (is_first_of_set(listing, i)) {
             sum_set(listing, i, &tokens, &documents, &members);
             faults += members < l->set_size;
@@ -111,20 +139,19 @@ static int count_faults(const struct listing *listing)
 static status print_text(const char *folder, const struct listing *listing)
 {
     char tokens_text[32], documents_text[32];
-    const struct shard_header *h = &listing->lines[0].header;
+    const struct shard_header *h = listing->reference;
     printf("%s: %d shard%s, %s\n", folder, listing->count, text_plural(listing->count),
            listing->fault_count == 0 ? "whole (all checksums match)" : "NOT whole");
     printf("  vocabulary  %" PRId64 ", tokenizer %.12s...\n\n", h->vocab_size, h->tokenizer_sha256);
     printf("  %-32s %18s %14s  %s\n", "shard", "tokens", "documents", "");
     for (int i = 0; i < listing->count; i++) {
         const struct shard_line *l = &listing->lines[i];
-        bool other = strcmp(l->header.tokenizer_sha256, h->tokenizer_sha256) != 0;
         printf("  %-32s %18s %14s  %s\n", l->name,
                json_output_format_count(l->header.tokens, tokens_text),
                json_output_format_count(l->header.documents, documents_text),
-               !l->whole ? l->reason
-               : other   ? "made with another tokenizer"
-                         : "whole");
+               l->result != STATUS_OK            ? l->reason
+               : has_other_tokenizer(listing, l) ? "made with another tokenizer"
+                                                 : "whole");
     }
     for (int i = 0; i < listing->count; i++) {
         int64_t tokens = 0, documents = 0;
@@ -148,15 +175,15 @@ static status print_json(const char *folder, const struct listing *listing)
         const struct shard_line *l = &listing->lines[i];
         json_t *line = json_pack("{s:s, s:I, s:I, s:b}", "name", l->name, "tokens",
                                  (json_int_t)l->header.tokens, "documents",
-                                 (json_int_t)l->header.documents, "whole", l->whole);
-        if (!l->whole) {
+                                 (json_int_t)l->header.documents, "whole", l->result == STATUS_OK);
+        if (l->result != STATUS_OK) {
             json_object_set_new(line, "reason", json_string(l->reason));
         }
         json_array_append_new(shards, line);
         tokens += l->header.tokens;
         documents += l->header.documents;
     }
-    const struct shard_header *h = &listing->lines[0].header;
+    const struct shard_header *h = listing->reference;
     return inspect_print_json(
         json_pack("{s:s, s:s, s:b, s:I, s:I, s:I, s:s, s:o}", "kind", "shards", "path", folder,
                   "whole", listing->fault_count == 0, "tokens", (json_int_t)tokens, "documents",
@@ -164,10 +191,19 @@ static status print_json(const char *folder, const struct listing *listing)
                   "tokenizer_sha256", h->tokenizer_sha256, "shards", shards));
 }
 
+static status raise_faults(const char *folder, const struct listing *listing)
+{
+    status code = choose_code(listing);
+    RAISE(code, "%s: found %d fault%s in its shards; %s", folder, listing->fault_count,
+          text_plural(listing->fault_count),
+          code == STATUS_PERMISSION ? "make the shards in the list readable"
+                                    : "run `bireme prepare` to create them again");
+}
+
 status inspect_shards(const char *folder, bool json)
 {
     struct listing listing = {0};
-    TRY(list_files(folder, &listing.found));
+    TRY(inspect_list_shards(folder, &listing.found));
     status result = STATUS_OK;
     listing.count = (int)listing.found.gl_pathc;
     listing.lines = calloc((size_t)listing.count + 1, sizeof *listing.lines);
@@ -176,11 +212,12 @@ status inspect_shards(const char *folder, bool json)
     for (int i = 0; i < listing.count; i++) {
         examine_shard(listing.found.gl_pathv[i], &listing.lines[i]);
     }
+    listing.reference = find_reference(&listing);
     listing.fault_count = count_faults(&listing);
     result = json ? print_json(folder, &listing) : print_text(folder, &listing);
-    REQUIRE_GOTO(result, done, result != STATUS_OK || listing.fault_count == 0, STATUS_DATA,
-                 "%s: found %d fault%s in its shards; run `bireme prepare` to create them again",
-                 folder, listing.fault_count, text_plural(listing.fault_count));
+    if (result == STATUS_OK && listing.fault_count > 0) {
+        result = raise_faults(folder, &listing);
+    }
 done:
     free(listing.lines);
     globfree(&listing.found);

@@ -3,7 +3,7 @@
 # its process and the first step ends the job with code 76, and the error names the phase.
 # usage: test_train_start.sh SHIM; SHIM is the library of tests/shim/fault_shim.c
 shim=$(realpath "${1:?}")
-. "$(dirname "$0")/tiny_training.sh"
+. "$(dirname "$0")/../tiny_training.sh"
 need_mpirun
 need_shim
 limit=5

@@ -1,0 +1,184 @@
+#!/bin/bash
+# inspect --sample prints the text of a sample of each kind of shard. A shard that cannot be read
+# does not change the report about the others.
+#
+#   test_inspect_sample.sh kinds | output | permission
+. "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+
+# All printable ASCII characters are tokens.
+printf '%s\n' '{}|~!"#$%&()*+,-./0123456789:;<=>?@[]^_`' ' abcdefghijklmnopqrstuvwxyz' \
+    'ABCDEFGHIJKLMNOPQRSTUVWXYZ' >ascii.txt
+run_bireme 0 tokenizer train --type char --input ascii.txt --output letters
+
+# prepare OBJECTIVE FOLDER FLAG...: make shards in FOLDER of the rows on standard input.
+prepare() {
+    local objective=$1 folder=$2
+    shift 2
+    cat >rows.jsonl
+    run_bireme 0 prepare --objective "$objective" --tokenizer letters --input rows.jsonl \
+        --output "$folder" "$@"
+    [ -e "$folder/tokenizer" ] || cp -r letters "$folder/tokenizer"
+}
+
+# expect_sample FOLDER INDEX: the sample is printed as in the file `expected`, without the first
+# lines about the shard.
+expect_sample() {
+    run_bireme 0 inspect "$1" --sample "$2"
+    sed -n '/^in the loss/,$p' out >found
+    diff expected found || fail "sample $2 of $1"
+}
+
+test_kinds() {
+    prepare sft sft <<'END'
+{"prompt": "Is it free?", "completion": "Yes."}
+{"prompt": "Is it a file?", "completion": "No."}
+END
+    cat >expected <<'END'
+in the loss      the marked tokens, unless sft.*_only_loss is set
+
+[prompt: tokens 0 to 12]
+Is it a file?
+
+[completion: tokens 13 to 15, in the loss]
+No.
+END
+    expect_sample sft 1
+    prepare dpo dpo --sequence-length 32 <<'END'
+{"prompt": "A file", "chosen": " is read.", "rejected": " sings."}
+END
+    cat >expected <<'END'
+in the loss      the tokens of both responses
+
+[prompt: tokens 0 to 5]
+A file
+
+[chosen: tokens 6 to 14, in the loss]
+ is read.
+
+[rejected: tokens 15 to 21, in the loss]
+ sings.
+END
+    expect_sample dpo 0
+    prepare classify classify --sequence-length 32 <<'END'
+{"text": "one word", "label": "short"}
+{"text": "some more words", "label": "long"}
+END
+    cat >expected <<'END'
+in the loss      the label
+label            "short"
+
+[segment 0: tokens 0 to 7]
+one word
+END
+    expect_sample classify 0
+    prepare classify_tokens words --sequence-length 32 <<'END'
+{"tokens": ["to", "us"], "labels": ["O", "B"]}
+END
+    run_bireme 0 inspect words --sample 0
+    grep -q "^\[O: tokens 0 to 0, in the loss\]\$" out &&
+        grep -q "^in the loss  *the labelled" out ||
+        fail "token labels: $(cat out)"
+    prepare regress numbers --sequence-length 32 <<'END'
+{"text": "half", "label": 0.5}
+END
+    run_bireme 0 inspect numbers --sample 0
+    grep -q '^label  *0.5$' out || fail "target value: $(cat out)"
+    prepare answer answers --sequence-length 48 <<'END'
+{"question": "who", "context": "it is us", "answer": "us", "answer_start": 6}
+END
+    run_bireme 0 inspect answers --sample 0
+    grep -A1 '^\[segment 1' out | grep -q 'it is us' || fail "answer: $(cat out)"
+    local first last
+    IFS='[,]' read -r _ first last _ < <(sed -n 's/^label *//p' out)
+    [ $((last - first)) = 1 ] || fail "answer: $(cat out)"
+    prepare choose choices --sequence-length 32 <<'END'
+{"text": "it is ", "choices": ["red", "green"], "label": 1}
+END
+    run_bireme 0 inspect choices --sample 0
+    grep -q '^label  *1$' out && [ "$(grep -c '^it is ' out)" = 2 ] || fail "choices: $(cat out)"
+    prepare embed embed --sequence-length 32 <<'END'
+{"text": "one", "text_pair": "two"}
+END
+    run_bireme 0 inspect embed --sample 0
+    grep -q '^one' out && grep -q '^two' out || fail "texts to embed: $(cat out)"
+}
+
+# A document of a text shard, JSON, the index over several shards, missing tokenizers, wrong values.
+test_output() {
+    run_bireme 0 inspect data --sample 0
+    grep -A2 '^\[document: tokens 0 to ' out | grep -q 'Apache License' ||
+        fail "the document is not printed: $(head -9 out)"
+    printf 'first\n' >first.txt
+    printf 'other\n' >other.txt
+    run_bireme 0 prepare --objective clm --tokenizer tokenizer --input first.txt --output two
+    run_bireme 0 prepare --objective clm --tokenizer tokenizer --input other.txt --output more
+    mv more/train-00000-of-00001.h5 two/validation-00000-of-00001.h5
+    run_bireme 0 inspect two --sample 1
+    grep -q '^other$' out && grep -q '^shard  *two/validation' out || fail "sample 1: $(cat out)"
+    run_bireme 64 inspect two --sample 2
+    expect_error '--sample 2: two contains the samples 0 to 1;*'
+    run_bireme 64 inspect two/train-00000-of-00001.h5 --sample 1
+    expect_error 'contains the samples 0 to 0'
+    run_bireme 64 inspect two --sample -1
+    run_bireme 64 inspect two --tokenizer tokenizer
+    expect_error '--tokenizer needs --sample'
+    run_bireme 64 inspect tokenizer --sample 0
+    expect_error 'contains no shards'
+    run_bireme 0 inspect two --sample 1 --json
+    tr -d ' \n' <out >compact
+    grep -q '"text":"other' compact && grep -q '"loss_mask":\[1,1,1,1,1,1\]' compact ||
+        fail "JSON: $(cat out)"
+    local ids
+    ids=$(sed -E 's/.*"ids":\[([0-9,]*)\].*/\1/; s/,/ /g' compact)
+    echo "$ids" | run_bireme 0 tokenizer decode --tokenizer tokenizer
+    grep -q '^other$' out || fail "the ids $ids do not decode to the text: $(cat out)"
+    mv tokenizer elsewhere
+    run_bireme 0 inspect two --sample 1
+    grep -q "^$ids\$" out && grep -q '^text  *unknown: .*--tokenizer' out ||
+        fail "no ids without the tokenizer: $(cat out)"
+    run_bireme 0 inspect two --sample 1 --json
+    grep -q '"text": null' out || fail "JSON without the tokenizer: $(cat out)"
+    run_bireme 0 inspect two --sample 1 --tokenizer elsewhere
+    grep -q '^other$' out || fail 'the given tokenizer is not used'
+    run_bireme 0 tokenizer train --type char --input first.txt --output wrong
+    run_bireme 65 inspect two --sample 1 --tokenizer wrong
+    expect_error 'two/validation'
+    printf 'a\033[31mb' >escape.txt
+    run_bireme 0 tokenizer train --type char --input escape.txt --output tokenizer
+    run_bireme 0 prepare --objective clm --tokenizer tokenizer --input escape.txt --output escape
+    command -v script >/dev/null || return 0
+    script -qec "$program inspect escape --sample 0" /dev/null </dev/null >out ||
+        fail 'inspect fails on a terminal'
+    grep -q 'a?\[31mb' out || fail "a control character reaches the terminal: $(cat -v out)"
+}
+
+# As root, every file can be read; the program then runs without this capability.
+test_permission() {
+    if [ "$(id -u)" = 0 ]; then
+        setpriv --bounding-set -dac_override,-dac_read_search true || {
+            echo 'skipped: root, and no setpriv'
+            exit 77
+        }
+        one_core+=(setpriv --bounding-set -dac_override,-dac_read_search)
+    fi
+    chmod 0 data/train-00000-of-00001.h5
+    run_bireme 77 inspect data
+    expect_error 'data: found 1 fault in its shards; make the shards in the list readable'
+    grep -q 'train-00000-of-00001.h5 .*Permission denied' out || fail "inspect: $(cat out)"
+    grep -q 'validation-00000-of-00001.h5 .* whole$' out ||
+        fail "the other shard is not whole: $(cat out)"
+    run_bireme 77 inspect data --json
+    grep -q '"vocab_size": 0' out && fail "the vocabulary is that of the unread shard: $(cat out)"
+    run_bireme 77 inspect data/train-00000-of-00001.h5
+    run_bireme 77 inspect data --sample 0
+    expect_error 'Permission denied'
+}
+
+case ${1:-} in
+kinds | output | permission) "test_$1" ;;
+*)
+    echo "no such part: ${1:-}" >&2
+    exit 64
+    ;;
+esac
+echo "$1: passed"

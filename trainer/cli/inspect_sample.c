@@ -1,0 +1,400 @@
+/* bireme inspect --sample: prints the text of one example or document of a shard. */
+#include <glob.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/memory.h"
+#include "datasets/shard/labels.h"
+#include "datasets/shard/shard.h"
+#include "datasets/shard/shard_task.h"
+#include "datasets/tokenizer/tokenizer.h"
+#include "trainer/cli/inspect.h"
+
+/* A range of tokens with one role: a prompt, a response, a segment, a labelled token. */
+struct part {
+    const char *name; /* owned by a constant, or by the label names of the sample */
+    int64_t first, end;
+    bool in_loss;
+};
+
+struct sample {
+    struct shard *shard;
+    int64_t index; /* in its shard */
+    struct example example;
+    struct labels labels;
+    struct part *parts; /* [at most tokens] */
+    int64_t part_count;
+    const char *loss;            /* what the loss reads */
+    json_t *label;               /* label, target value or answer of the example; NULL: none */
+    struct tokenizer *tokenizer; /* NULL: not found */
+};
+
+/* Appends a part. Empty parts are left out. */
+static void add_part(struct sample *s, const char *name, int64_t first, int64_t end, bool in_loss)
+{
+    if (end > first) {
+        s->parts[s->part_count++] = (struct part){name, first, end, in_loss};
+    }
+}
+
+static const char *get_label_name(const struct sample *s, int32_t label)
+{
+    return label >= 0 && label < s->labels.count ? s->labels.names[label] : "?";
+}
+
+/* ---- reading ---- */
+
+static status allocate_sample(struct sample *s, int64_t tokens)
+{
+    struct example *e = &s->example;
+    e->tokens = e->token_capacity = e->text_capacity = e->prediction_capacity = tokens;
+    TRY(ALLOCATE(e->ids, tokens, "the tokens of a sample"));
+    TRY(ALLOCATE(e->token_type_ids, tokens, "the segments of a sample"));
+    TRY(ALLOCATE(e->positions, tokens, "the positions of a sample"));
+    TRY(ALLOCATE(e->labels, tokens + 2, "the labels of a sample"));
+    TRY(ALLOCATE(e->text_starts, tokens + 1, "the texts of a sample"));
+    return ALLOCATE(s->parts, tokens + 1, "the parts of a sample");
+}
+
+static status read_pair(struct sample *s)
+{
+    uint32_t prompt = 0, chosen = 0;
+    int64_t tokens = s->example.tokens;
+    TRY(shard_read_column(s->shard, EXAMPLE_PROMPT, s->index, 1, &prompt));
+    TRY(shard_read_column(s->shard, EXAMPLE_CHOSEN, s->index, 1, &chosen));
+    REQUIRE(prompt + (int64_t)chosen <= tokens, STATUS_DATA,
+            "%s: example %" PRId64 " has %" PRId64
+            " tokens, a prompt of %u and a chosen response of %u",
+            shard_path(s->shard), s->index, tokens, prompt, chosen);
+    add_part(s, "prompt", 0, prompt, false);
+    add_part(s, "chosen", prompt, prompt + (int64_t)chosen, true);
+    add_part(s, "rejected", prompt + (int64_t)chosen, tokens, true);
+    s->loss = "the tokens of both responses";
+    return STATUS_OK;
+}
+
+static status read_segments(struct sample *s)
+{
+    uint32_t first = 0, next = 0;
+    TRY(shard_read_column(s->shard, EXAMPLE_FIRST_SEGMENT, s->index, 1, &first));
+    TRY(shard_read_column(s->shard, EXAMPLE_NEXT_SENTENCE, s->index, 1, &next));
+    int64_t end = first < s->example.tokens ? first : s->example.tokens;
+    add_part(s, "segment 0", 0, end, false);
+    add_part(s, "segment 1", end, s->example.tokens, false);
+    s->label = json_string(next == 0 ? "next sentence" : "random sentence");
+    s->loss = "the tokens that training masks, and the label";
+    return STATUS_OK;
+}
+
+static const char *get_role(uint32_t bits)
+{
+    return (bits & EXAMPLE_IS_ASSISTANT) != 0    ? "assistant"
+           : (bits & EXAMPLE_IS_COMPLETION) != 0 ? "completion"
+                                                 : "prompt";
+}
+
+static status read_conversation(struct sample *s, int64_t first_token)
+{
+    uint32_t *mask = NULL;
+    int64_t tokens = s->example.tokens, first = 0;
+    TRY(ALLOCATE(mask, tokens, "the loss mask of a sample"));
+    status result = shard_read_column(s->shard, EXAMPLE_LOSS_MASK, first_token, tokens, mask);
+    for (int64_t i = 1; result == STATUS_OK && i <= tokens; i++) {
+        if (i == tokens || mask[i] != mask[first]) {
+            add_part(s, get_role(mask[first]), first, i, (mask[first] & EXAMPLE_IS_DEFAULT) != 0);
+            first = i;
+        }
+    }
+    s->loss = "the marked tokens, unless sft.*_only_loss is set";
+    free(mask);
+    return result;
+}
+
+static void add_texts(struct sample *s)
+{
+    const struct example *e = &s->example;
+    for (int64_t text = 0; text < e->texts; text++) {
+        int64_t first = e->text_starts[text], end = e->text_starts[text + 1], middle = first;
+        while (middle < end && e->token_type_ids[middle] == 0) {
+            middle++;
+        }
+        add_part(s, "segment 0", first, middle, false);
+        add_part(s, "segment 1", middle, end, false);
+    }
+    s->loss = "the label";
+}
+
+/* Adds one part for each range of tokens between labels; a labelled token has a separate part. */
+static void add_labelled_tokens(struct sample *s)
+{
+    const struct example *e = &s->example;
+    int64_t done = 0;
+    for (int64_t i = 0; i < e->predictions; i++) {
+        add_part(s, "no label", done, e->positions[i], false);
+        add_part(s, get_label_name(s, e->labels[i]), e->positions[i], e->positions[i] + 1, true);
+        done = e->positions[i] + 1;
+    }
+    add_part(s, "no label", done, e->tokens, false);
+    s->loss = "the labelled tokens";
+}
+
+static status read_task(struct sample *s)
+{
+    struct example *e = &s->example;
+    TRY(shard_task_read(s->shard, s->index, e->tokens, e));
+    enum example_kind kind = shard_get_header(s->shard)->kind;
+    if (kind == EXAMPLE_CLASSIFY_TOKENS) {
+        add_labelled_tokens(s);
+        return STATUS_OK;
+    }
+    add_texts(s);
+    if (kind == EXAMPLE_CLASSIFY) {
+        s->label = json_string(get_label_name(s, e->labels[0]));
+    } else if (kind == EXAMPLE_REGRESS) {
+        s->label = json_real((double)e->float_label);
+    } else if (kind == EXAMPLE_CHOOSE) {
+        s->label = json_integer(e->labels[0]);
+        s->loss = "the label: the index of the correct text, from 0";
+    } else if (kind == EXAMPLE_ANSWER) {
+        s->label = json_pack("[i, i]", e->labels[0], e->labels[1]);
+        s->loss = "the label: first and last token of the answer; 0 and 0: not in this window";
+    } else {
+        s->loss = "the similarity of both texts";
+    }
+    return STATUS_OK;
+}
+
+static status read_sample(struct sample *s)
+{
+    int64_t range[2];
+    TRY(shard_read_documents(s->shard, s->index, 2, range));
+    TRY(allocate_sample(s, range[1] - range[0]));
+    if (shard_labels(s->shard) != NULL) {
+        TRY(labels_parse_json(shard_labels(s->shard), shard_path(s->shard), &s->labels));
+    }
+    TRY(shard_read(s->shard, range[0], s->example.tokens, s->example.ids));
+    switch (shard_get_header(s->shard)->kind) {
+    case EXAMPLE_TEXT:
+        add_part(s, "document", 0, s->example.tokens, true);
+        s->loss = "all tokens";
+        return STATUS_OK;
+    case EXAMPLE_SENTENCE_PAIRS:
+        return read_segments(s);
+    case EXAMPLE_PREFERENCE_PAIRS:
+        return read_pair(s);
+    case EXAMPLE_SFT:
+        return read_conversation(s, range[0]);
+    default:
+        return read_task(s);
+    }
+}
+
+/* ---- printing ---- */
+
+static status print_part(const struct sample *s, const struct part *p)
+{
+    printf("\n[%s: tokens %" PRId64 " to %" PRId64 "%s]\n", p->name, p->first, p->end - 1,
+           p->in_loss ? ", in the loss" : "");
+    if (s->tokenizer != NULL) {
+        char *text = NULL;
+        size_t bytes = 0;
+        TRY(tokenizer_decode(s->tokenizer, s->example.ids + p->first, p->end - p->first, false,
+                             &text, &bytes));
+        fwrite(text, 1, bytes, stdout);
+        free(text);
+    }
+    for (int64_t i = p->first; s->tokenizer == NULL && i < p->end; i++) {
+        printf("%s%d", i > p->first ? " " : "", s->example.ids[i]);
+    }
+    putchar('\n');
+    return STATUS_OK;
+}
+
+static status print_text(const struct sample *s)
+{
+    const struct shard_header *h = shard_get_header(s->shard);
+    char *label = s->label != NULL ? json_dumps(s->label, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    printf("shard            %s\n", shard_path(s->shard));
+    printf("sample           %" PRId64 " of %" PRId64 ", counted from 0\n", s->index, h->documents);
+    printf("examples         %s\n", example_get_format(h->kind)->name);
+    printf("tokens           %" PRId64 "\n", s->example.tokens);
+    printf("in the loss      %s\n", s->loss);
+    if (label != NULL) {
+        printf("label            %s\n", label);
+    }
+    free(label);
+    if (s->tokenizer == NULL) {
+        printf("text             unknown: no tokenizer with SHA-256 %.12s... in or next to the "
+               "folder; "
+               "give --tokenizer DIR. The ids are:\n",
+               h->tokenizer_sha256);
+    }
+    for (int64_t i = 0; i < s->part_count; i++) {
+        TRY(print_part(s, &s->parts[i]));
+    }
+    return STATUS_OK;
+}
+
+/* Decodes a range of tokens: null without a tokenizer, or if the bytes are not valid UTF-8 because
+ * the range ends within a character. */
+static status make_json_text(const struct sample *s, int64_t first, int64_t end, json_t **out)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    *out = NULL;
+    if (s->tokenizer != NULL) {
+        TRY(tokenizer_decode(s->tokenizer, s->example.ids + first, end - first, false, &text,
+                             &bytes));
+        *out = json_stringn(text, bytes);
+        free(text);
+    }
+    *out = *out != NULL ? *out : json_null();
+    return STATUS_OK;
+}
+
+/* Appends each part to `parts` and the loss mask of its tokens to `mask`. */
+static status fill_parts(const struct sample *s, json_t *parts, json_t *mask)
+{
+    for (int64_t i = 0; i < s->part_count; i++) {
+        const struct part *p = &s->parts[i];
+        json_t *text = NULL;
+        TRY(make_json_text(s, p->first, p->end, &text));
+        json_array_append_new(parts,
+                              json_pack("{s:s, s:I, s:I, s:b, s:o}", "name", p->name, "first",
+                                        (json_int_t)p->first, "end", (json_int_t)p->end, "in_loss",
+                                        p->in_loss, "text", text));
+        for (int64_t j = p->first; j < p->end; j++) {
+            json_array_append_new(mask, json_integer(p->in_loss));
+        }
+    }
+    return STATUS_OK;
+}
+
+static status print_json(const struct sample *s)
+{
+    const struct shard_header *h = shard_get_header(s->shard);
+    json_t *ids = json_array(), *mask = json_array(), *parts = json_array(), *text = NULL;
+    for (int64_t i = 0; i < s->example.tokens; i++) {
+        json_array_append_new(ids, json_integer(s->example.ids[i]));
+    }
+    status result = fill_parts(s, parts, mask);
+    KEEP_FIRST(result, make_json_text(s, 0, s->example.tokens, &text));
+    if (result == STATUS_OK) {
+        result = inspect_print_json(json_pack(
+            "{s:s, s:s, s:I, s:s, s:I, s:O, s:O, s:O, s:s, s:O?, s:O}", "kind", "sample", "path",
+            shard_path(s->shard), "index", (json_int_t)s->index, "examples",
+            example_get_format(h->kind)->name, "tokens", (json_int_t)s->example.tokens, "ids", ids,
+            "text", text, "loss_mask", mask, "loss", s->loss, "label", s->label, "parts", parts));
+    }
+    json_decref(ids);
+    json_decref(mask);
+    json_decref(parts);
+    json_decref(text);
+    return result;
+}
+
+/* ---- the tokenizer ---- */
+
+/* Opens folder/name if it is the tokenizer of the shard. Otherwise s->tokenizer stays NULL. */
+static void try_tokenizer(struct sample *s, const char *folder, const char *name)
+{
+    char path[FILE_PATH_BYTES];
+    const char *hash = shard_get_header(s->shard)->tokenizer_sha256;
+    bool opened = s->tokenizer == NULL && file_join(path, folder, name) == STATUS_OK &&
+                  tokenizer_exists(path) && tokenizer_open(path, &s->tokenizer) == STATUS_OK;
+    if (opened && strcmp(tokenizer_sha256(s->tokenizer), hash) != 0) {
+        tokenizer_destroy(&s->tokenizer);
+    }
+    status_clear();
+}
+
+/* Opens the given tokenizer, which must be that of the shard, or looks for it in the folder of the
+ * shard, in folder/tokenizer and in the folder next to it. */
+static status open_tokenizer(struct sample *s, const char *given)
+{
+    if (given != NULL) {
+        TRY(tokenizer_open(given, &s->tokenizer));
+        return shard_check_tokenizer(s->shard, tokenizer_vocab_size(s->tokenizer),
+                                     tokenizer_sha256(s->tokenizer));
+    }
+    const char *path = shard_path(s->shard), *slash = strrchr(path, '/');
+    char folder[FILE_PATH_BYTES];
+    int length = slash == NULL || slash == path ? 1 : (int)(slash - path);
+    snprintf(folder, sizeof folder, "%.*s", length, slash == NULL ? "." : path);
+    try_tokenizer(s, folder, ".");
+    try_tokenizer(s, folder, "tokenizer");
+    try_tokenizer(s, folder, "../tokenizer");
+    return STATUS_OK;
+}
+
+/* ---- the sample ---- */
+
+static status check_index(const char *path, int64_t index, int64_t count)
+{
+    REQUIRE(index < count, STATUS_USAGE,
+            "--sample %" PRId64 ": %s contains the samples 0 to %" PRId64, index, path, count - 1);
+    return STATUS_OK;
+}
+
+/* Opens the shard that contains the sample. The samples of a folder are counted over its shards, in
+ * the order of their names. */
+static status open_shard(const char *path, int64_t index, struct sample *s)
+{
+    glob_t found = {0};
+    int64_t first = 0;
+    if (!file_is_folder(path)) {
+        TRY(shard_open(path, &s->shard));
+        s->index = index;
+        return check_index(path, index, shard_get_header(s->shard)->documents);
+    }
+    TRY(inspect_list_shards(path, &found));
+    status result = STATUS_OK;
+    for (size_t i = 0; i < found.gl_pathc && result == STATUS_OK; i++) {
+        TRY_GOTO(result, done, shard_open(found.gl_pathv[i], &s->shard));
+        int64_t documents = shard_get_header(s->shard)->documents;
+        s->index = index - first;
+        if (s->index < documents) {
+            goto done;
+        }
+        first += documents;
+        TRY_GOTO(result, done, shard_close(&s->shard));
+    }
+    result = first == 0 ? RAISE_STATUS(STATUS_USAGE, "--sample: %s contains no shards (*.h5)", path)
+                        : check_index(path, index, first);
+done:
+    globfree(&found);
+    return result;
+}
+
+static status close_sample(struct sample *s)
+{
+    struct example *e = &s->example;
+    free(e->ids);
+    free(e->token_type_ids);
+    free(e->positions);
+    free(e->labels);
+    free(e->text_starts);
+    free(s->parts);
+    labels_free(&s->labels);
+    json_decref(s->label);
+    status result = tokenizer_destroy(&s->tokenizer);
+    KEEP_FIRST(result, shard_close(&s->shard));
+    return result;
+}
+
+status inspect_sample(const char *path, int64_t index, const char *tokenizer, bool json)
+{
+    struct sample s = {0};
+    status result = open_shard(path, index, &s);
+    result = result == STATUS_OK ? open_tokenizer(&s, tokenizer) : result;
+    result = result == STATUS_OK ? read_sample(&s) : result;
+    if (result == STATUS_OK) {
+        result = json ? print_json(&s) : print_text(&s);
+    }
+    KEEP_FIRST(result, close_sample(&s));
+    return result;
+}

@@ -160,7 +160,7 @@ test_ranks() {
     local layout
     for layout in zero_stage=1 zero_stage=2 tensor=2; do
         run_ranks 2 0 train recipe.yaml run_dir=two-$layout train.device=cuda parallel.$layout \
-            $small
+            parallel.check_every=2 $small
         [ "$(grep -c '^W-COMM-STAGED: ranks 0, 1 share one GPU' stderr)" = 1 ] ||
             fail "not exactly one warning"
         compare_losses one two-$layout 1e-5

@@ -141,6 +141,7 @@ struct recipe {
         int64_t bucket_mib;     /* size of a gradient bucket, MiB */
         double timeout_seconds; /* without a sign of life from a rank */
         double start_seconds;   /* from the start of MPI to the first evaluation or step */
+        int64_t check_every;    /* steps between comparisons of the replicas; 0: never */
     } parallel;
     struct {
         enum recipe_optimizer name;

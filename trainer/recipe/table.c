@@ -244,6 +244,12 @@ const struct setting recipe_table[] = {
      .description = "Time limit of the start, from the start of MPI to the first evaluation or "
                     "step. After it the job ends with exit code 76. The reference "
                     "log-probabilities of dpo do not count"},
+    {"parallel.check_every", SETTING_INTEGER, FIELD(parallel.check_every), "0",
+     WITHIN(0, STEPS_MAX), .resume = true,
+     .description =
+         "Number of steps between comparisons of the weights of the data-parallel replicas; they "
+         "are also compared before each save. If they differ, for example because of faulty "
+         "memory, the job ends with exit code 81 (0: never)"},
 
     {"optimizer.name", SETTING_ENUM, FIELD(optimizer.name), "adamw", .choices = "adamw|lamb",
      .description = "Optimizer. adamw: Adam with decoupled weight decay; lamb: the same update "

@@ -286,6 +286,14 @@ static status create_evaluator(struct job *job)
     return result;
 }
 
+static status create_replica_check(struct job *job)
+{
+    const struct session *s = &job->session;
+    return s->recipe.parallel.check_every > 0 && comm_size(s->mesh.data) > 1
+               ? replica_check_create(s, &job->replica_check)
+               : STATUS_OK;
+}
+
 static status create_step(struct job *job)
 {
     const struct recipe *r = &job->session.recipe;
@@ -537,6 +545,7 @@ status job_start(const struct job_options *options, struct comm *world, struct j
     job_long_phase(job, "opening data");
     TRY(comm_agree(world, open_training_data(job)));
     TRY(comm_agree(world, create_evaluator(job)));
+    TRY(comm_agree(world, create_replica_check(job)));
     TRY(create_step(job));
     TRY(reserve_snapshot(job));
     TRY(comm_agree(world, rename_final(job)));
@@ -552,6 +561,7 @@ status job_stop(struct job *job)
     status result = STATUS_OK;
     KEEP_FIRST(result, step_destroy(&job->step));
     evaluator_destroy(&job->evaluator);
+    replica_check_destroy(&job->replica_check);
     KEEP_FIRST(result, loader_close(&job->loader));
     KEEP_FIRST(result, loader_close(&job->collect_loader));
     KEEP_FIRST(result, checkpoint_close(&job->checkpoint));

@@ -11,6 +11,7 @@
 #include "trainer/objective/objective.h"
 #include "trainer/setup/session.h"
 #include "trainer/train/reference_logprobs.h"
+#include "trainer/train/replica_check.h"
 #include "trainer/train/step.h"
 #include "trainer/weights/state_dict.h"
 
@@ -34,6 +35,7 @@ struct job {
     struct loader *loader;
     struct loader *collect_loader; /* the same data, for the collect pass (step.h); NULL: unused */
     struct evaluator *evaluator;   /* NULL: the objective has no task metrics */
+    struct replica_check *replica_check; /* NULL: parallel.check_every is 0, or one replica */
     struct step *step;
     struct checkpoint *checkpoint;
     struct metrics *metrics; /* on rank 0; NULL on other ranks */

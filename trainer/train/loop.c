@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "comm/straggler.h"
+#include "comm/watchdog.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/evaluation/report.h"
 #include "trainer/optimizer/schedule.h"
@@ -48,6 +49,7 @@ struct loop {
     int64_t evaluated;       /* the last step that was evaluated */
     double save_started_seconds, save_stall_seconds;
     double report_seconds, report_time; /* duration and end of the last write of report.html */
+    int64_t checked;                    /* step of the last comparison of the replicas */
     int64_t last_saved;                 /* step of the last save, published or in progress */
     double seconds_before;              /* training time of earlier sessions of this run */
     const char *stop_reason;            /* not NULL: stop after this step with exit code 75 */
@@ -235,12 +237,31 @@ static status publish_checkpoint(struct loop *loop)
     return STATUS_OK;
 }
 
+/* Compares the weights of the replicas (parallel.check_every), once per step. If they differ, a
+ * running save is still published: its weights were compared before it began. */
+static status check_replicas(struct loop *loop)
+{
+    struct job *job = loop->job;
+    if (job->replica_check == NULL || loop->checked == job->state.step) {
+        return STATUS_OK;
+    }
+    loop->checked = job->state.step;
+    watchdog_phase("comparison of replicas", 0);
+    TRY(sharded_optimizer_wait_all(job->optimizer));
+    status result = replica_check_run(job->replica_check);
+    if (result == STATUS_DIVERGED) {
+        KEEP_FIRST(result, publish_checkpoint(loop));
+    }
+    return result;
+}
+
 static status save_checkpoint(struct loop *loop)
 {
     struct job *job = loop->job;
     if (loop->last_saved == job->state.step) {
         return STATUS_OK;
     }
+    TRY(check_replicas(loop));
     TRY(publish_checkpoint(loop)); /* one save at a time */
     TRY(sharded_optimizer_wait_all(job->optimizer));
     struct checkpoint_tensor_set tensor_sets[2] = {job->state_dicts[0].tensor_set,
@@ -447,6 +468,9 @@ static status finish_step(struct loop *loop, const struct step_result *result, d
         TRY(publish_checkpoint(loop));
     }
     store_local_error(loop, write_warnings(job));
+    if (is_due(job->state.step, r->parallel.check_every)) {
+        TRY(check_replicas(loop));
+    }
     if (!last && is_due(job->state.step, r->evaluate.every)) {
         TRY(run_evaluation(loop));
         TRY(save_best(loop));
@@ -519,6 +543,7 @@ static status write_final(struct loop *loop)
 {
     struct job *job = loop->job;
     char folder[FILE_PATH_BYTES];
+    TRY(check_replicas(loop));
     TRY(publish_checkpoint(loop));
     TRY(sharded_optimizer_wait_all(job->optimizer));
     /* Final weights mean that the run is finished: after a power failure no line may be missing. */
@@ -629,6 +654,7 @@ status loop_run(struct job *job)
     struct loop loop = {
         .job = job,
         .last_saved = job->resumed ? job->state.step : -1,
+        .checked = -1,
         .seconds_before = job->state.train_seconds,
         .finished = job_reached_end(job),
     };

@@ -15,20 +15,27 @@ struct classification {
     const struct prepare_options *options;
     struct prepare_report *report;
     struct prepare_output *output;
-    enum prepare_split split;
+    struct row_split split;
     enum example_kind kind;
     struct labels labels;
     struct token_list ids;
+    bool has_first_row, rows_have_pair; /* rows_have_pair: of the first usable row, and of all */
 };
 
 /* ---- fields ---- */
 
-static status read_text_pair(const json_t *row, struct text *text, struct text *pair)
+/* Reads the text of a row, and its second text. Either all rows have a second text or none. */
+static status read_texts(const struct classification *c, const json_t *row, struct text *text,
+                         struct text *pair)
 {
     const json_t *second = json_object_get(row, "text_pair");
+    bool has_pair = second != NULL && !json_is_null(second);
     TRY(row_field_get_text(row, "text", text));
-    return second != NULL && !json_is_null(second) ? row_field_get_text(row, "text_pair", pair)
-                                                   : STATUS_OK;
+    TRY(has_pair ? row_field_get_text(row, "text_pair", pair) : STATUS_OK);
+    REQUIRE(!c->has_first_row || has_pair == c->rows_have_pair, STATUS_DATA,
+            has_pair ? "a field \"text_pair\", which the first row does not have"
+                     : "no field \"text_pair\", which the first row has");
+    return STATUS_OK;
 }
 
 /* Reads the label as a float. In CSV the number is a string. */
@@ -63,6 +70,28 @@ static status collect_label(void *user, struct jsonl_row *row)
 
 /* ---- rows ---- */
 
+/* Reads the fields of a row. The first row that has them determines whether rows have pairs. */
+static status read_row(struct classification *c, const json_t *row, struct text *text,
+                       struct text *pair, uint32_t *label_bits)
+{
+    TRY(read_texts(c, row, text, pair));
+    TRY(c->kind == EXAMPLE_REGRESS
+            ? read_number(row, label_bits)
+            : row_field_get_label_index(&c->labels, json_object_get(row, "label"), label_bits));
+    c->rows_have_pair = c->has_first_row ? c->rows_have_pair : pair->count > 0;
+    c->has_first_row = true;
+    return STATUS_OK;
+}
+
+static status find_stratum(void *user, const json_t *row, int *out)
+{
+    struct text text = {0}, pair = {0};
+    uint32_t label = 0;
+    TRY(read_row(user, row, &text, &pair, &label));
+    *out = (int)label;
+    return STATUS_OK;
+}
+
 static status write_row(void *user, struct jsonl_row *row)
 {
     struct classification *c = user;
@@ -70,11 +99,7 @@ static status write_row(void *user, struct jsonl_row *row)
     uint32_t label_bits = 0;
     int64_t first_segment_tokens = 0, truncated = 0;
     c->ids.count = 0;
-    TRY(read_text_pair(row->value, &text, &pair));
-    TRY(c->kind == EXAMPLE_REGRESS
-            ? read_number(row->value, &label_bits)
-            : row_field_get_label_index(&c->labels, json_object_get(row->value, "label"),
-                                        &label_bits));
+    TRY(read_row(c, row->value, &text, &pair, &label_bits));
     TRY(text_pair_encode(c->options->tokenizer, &text, &pair, c->options->sequence_tokens, &c->ids,
                          &first_segment_tokens, &truncated));
     row->fatal = true;
@@ -82,7 +107,9 @@ static status write_row(void *user, struct jsonl_row *row)
     uint32_t segment = (uint32_t)first_segment_tokens;
     const uint32_t *const values[] = {
         [EXAMPLE_TASK_FIRST_SEGMENT] = &segment, [EXAMPLE_TASK_LABEL] = &label_bits};
-    return prepare_output_write_example(c->output, c->split, c->ids.ids, c->ids.count, values);
+    int stratum = c->kind == EXAMPLE_CLASSIFY ? (int)label_bits : 0;
+    return prepare_output_write_example(c->output, row_split_choose(&c->split, stratum), c->ids.ids,
+                                        c->ids.count, values);
 }
 
 static status prepare_objective(const struct prepare_options *options, enum example_kind kind,
@@ -91,9 +118,18 @@ static status prepare_objective(const struct prepare_options *options, enum exam
     *out = (struct prepare_report){0};
     struct classification c = {.options = options, .report = out, .kind = kind};
     bool has_labels = kind == EXAMPLE_CLASSIFY;
-    status result = rows_prepare(
-        &(struct rows_preparation){options, out, kind, "rows", &c.output, &c.split, write_row, &c,
-                                   has_labels ? &c.labels : NULL, collect_label});
+    status result =
+        rows_prepare(&(struct rows_preparation){.options = options,
+                                                .report = out,
+                                                .kind = kind,
+                                                .unit_name = "rows",
+                                                .output = &c.output,
+                                                .split = &c.split,
+                                                .process_row = write_row,
+                                                .user = &c,
+                                                .labels = has_labels ? &c.labels : NULL,
+                                                .collect_labels = collect_label,
+                                                .find_stratum = has_labels ? find_stratum : NULL});
     token_list_free(&c.ids);
     labels_free(&c.labels);
     return result;

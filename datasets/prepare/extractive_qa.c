@@ -4,7 +4,7 @@
  * that the context contains no answer.
  *
  * Each window of the context (qa_windows.h) is one example. All windows of a row go to the same
- * split. */
+ * split. With a random split, so do all rows with the same context. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -18,9 +18,9 @@ struct extractive_qa {
     const struct prepare_options *options;
     struct prepare_report *report;
     struct prepare_output *output;
-    enum prepare_split split;
+    struct row_split split;
+    struct row_groups contexts;                               /* random split */
     int64_t row_count, next_row;                              /* next_row: index of the next row */
-    int64_t next_stratum, drawn_row, stratum_end;             /* random split */
     struct token_list ids, char_begin, char_end, answer_bits; /* columns of a window */
 };
 
@@ -106,30 +106,47 @@ static status check_answer(const struct text *context, const struct answer *a)
 
 static status count_row(void *user, struct jsonl_row *row)
 {
-    (void)row;
-    ((struct extractive_qa *)user)->row_count++;
-    return STATUS_OK;
+    struct extractive_qa *q = user;
+    struct text context = {0};
+    q->row_count++;
+    if (!q->options->shuffle_split) {
+        return STATUS_OK;
+    }
+    TRY(jsonl_get_string(row->value, "context", &context.bytes, &context.count));
+    return row_split_group_add(&q->contexts, context.bytes, context.count);
 }
 
-/* Returns the split of a row. */
-static enum prepare_split choose_split(struct extractive_qa *q, int64_t row)
+/* Reads all rows to plan the split. */
+static status plan_split(struct extractive_qa *q)
 {
+    const struct prepare_options *o = q->options;
+    TRY(rows_prescan(o, count_row, q));
+    return o->shuffle_split && q->contexts.rows > 1
+               ? row_split_group_plan(&q->contexts, o->validation_fraction, o->split_seed)
+               : STATUS_OK;
+}
+
+static status choose_split(const struct extractive_qa *q, int64_t row, const struct text *context,
+                           enum prepare_split *out)
+{
+    bool in_validation = false;
     double fraction = q->options->validation_fraction;
-    if (q->split != PREPARE_SPLIT_BY_FRACTION || fraction <= 0.0 || q->row_count < 2) {
-        return q->split;
+    *out = q->split.input;
+    if (q->split.input != PREPARE_SPLIT_BY_FRACTION || fraction <= 0.0 || q->row_count < 2) {
+        return STATUS_OK;
     }
-    if (q->options->shuffle_split) {
-        while (row >= q->stratum_end) {
-            q->drawn_row =
-                prepare_output_draw_from_stratum(q->options, q->next_stratum++, &q->stratum_end);
-        }
-        return row == q->drawn_row ? PREPARE_SPLIT_VALIDATION : PREPARE_SPLIT_TRAIN;
+    if (q->contexts.is_validation != NULL) {
+        TRY(row_split_group_is_validation(&q->contexts, context->bytes, context->count,
+                                          &in_validation));
+        *out = in_validation ? PREPARE_SPLIT_VALIDATION : PREPARE_SPLIT_TRAIN;
+        return STATUS_OK;
     }
     int64_t validation_rows = (int64_t)floor((double)q->row_count * fraction + 0.5);
     validation_rows = validation_rows < 1                  ? 1
                       : validation_rows > q->row_count - 1 ? q->row_count - 1
                                                            : validation_rows;
-    return row >= q->row_count - validation_rows ? PREPARE_SPLIT_VALIDATION : PREPARE_SPLIT_TRAIN;
+    *out = row >= q->row_count - validation_rows ? PREPARE_SPLIT_VALIDATION : PREPARE_SPLIT_TRAIN;
+    return STATUS_OK;
 }
 
 /* First and last context token of an answer. */
@@ -225,9 +242,9 @@ static status write_row(void *user, struct jsonl_row *row)
     struct answer_list list = {.count = 0};
     struct qa_windows a = {0};
     struct qa_row r = {.encoded = &a, .index = q->next_row++};
-    r.split = choose_split(q, r.index);
     TRY(jsonl_get_string(row->value, "question", &question.bytes, &question.count));
     TRY(jsonl_get_string(row->value, "context", &context.bytes, &context.count));
+    TRY(choose_split(q, r.index, &context, &r.split));
     TRY(read_answers(row->value, &list));
     for (int i = 0; i < list.count; i++) {
         TRY(check_answer(&context, &list.items[i]));
@@ -247,13 +264,20 @@ status prepare_answer(const struct prepare_options *options, struct prepare_repo
     struct extractive_qa q = {.options = options, .report = out};
     status result = prepare_options_check(options);
     if (result == STATUS_OK && options->validation_fraction > 0.0) {
-        result = rows_prescan(options, count_row, &q);
+        result = plan_split(&q);
     }
     if (result == STATUS_OK) {
-        result = rows_prepare(&(struct rows_preparation){options, out, EXAMPLE_ANSWER, "windows",
-                                                         &q.output, &q.split, write_row, &q, NULL,
-                                                         NULL});
+        result = rows_prepare(&(struct rows_preparation){.options = options,
+                                                         .report = out,
+                                                         .kind = EXAMPLE_ANSWER,
+                                                         .unit_name = "windows",
+                                                         .output = &q.output,
+                                                         .split = &q.split,
+                                                         .chooses_split = true,
+                                                         .process_row = write_row,
+                                                         .user = &q});
     }
+    row_split_group_close(&q.contexts);
     token_list_free(&q.ids);
     token_list_free(&q.char_begin);
     token_list_free(&q.char_end);

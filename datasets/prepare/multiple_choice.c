@@ -17,7 +17,7 @@ struct multiple_choice {
     const struct prepare_options *options;
     struct prepare_report *report;
     struct prepare_output *output;
-    enum prepare_split split;
+    struct row_split split;
     struct labels labels;
     struct token_list ids, token_flags; /* token_flags: bits of the column `mark` (example.h) */
     int64_t truncated_tokens;
@@ -44,14 +44,15 @@ static void begin_row(struct multiple_choice *m)
     m->ids.count = m->token_flags.count = m->truncated_tokens = 0;
 }
 
-static status write_example(struct multiple_choice *m, uint32_t label)
+static status write_example(struct multiple_choice *m, uint32_t label, int stratum)
 {
     const uint32_t *const values[] = {
         [EXAMPLE_TEXTS_MARK] = (const uint32_t *)m->token_flags.ids,
         [EXAMPLE_TEXTS_LABEL] = &label,
     };
     rows_count_example(m->report, m->ids.count, m->truncated_tokens);
-    return prepare_output_write_example(m->output, m->split, m->ids.ids, m->ids.count, values);
+    return prepare_output_write_example(m->output, row_split_choose(&m->split, stratum), m->ids.ids,
+                                        m->ids.count, values);
 }
 
 /* ---- choices ---- */
@@ -81,6 +82,15 @@ static status collect_choices(void *user, struct jsonl_row *row)
     return STATUS_OK;
 }
 
+static status find_stratum(void *user, const json_t *row, int *out)
+{
+    struct multiple_choice *m = user;
+    uint32_t label = 0;
+    TRY(row_field_get_label_index(&m->labels, json_object_get(row, "label"), &label));
+    *out = (int)label;
+    return STATUS_OK;
+}
+
 static status write_choices(void *user, struct jsonl_row *row)
 {
     struct multiple_choice *m = user;
@@ -102,7 +112,7 @@ static status write_choices(void *user, struct jsonl_row *row)
         TRY(add_text(m, &text, &pair));
     }
     row->fatal = true;
-    return write_example(m, label);
+    return write_example(m, label, (int)label);
 }
 
 /* ---- pairs of related texts ---- */
@@ -117,7 +127,7 @@ static status write_pair(void *user, struct jsonl_row *row)
     TRY(add_text(m, &text, NULL));
     TRY(add_text(m, &pair, NULL));
     row->fatal = true;
-    return write_example(m, 0);
+    return write_example(m, 0, 0);
 }
 
 static status prepare_objective(const struct prepare_options *options, enum example_kind kind,
@@ -126,9 +136,18 @@ static status prepare_objective(const struct prepare_options *options, enum exam
     *out = (struct prepare_report){0};
     struct multiple_choice m = {.options = options, .report = out};
     bool has_labels = kind == EXAMPLE_CHOOSE;
-    status result = rows_prepare(&(struct rows_preparation){
-        options, out, kind, "rows", &m.output, &m.split, has_labels ? write_choices : write_pair,
-        &m, has_labels ? &m.labels : NULL, collect_choices});
+    status result = rows_prepare(
+        &(struct rows_preparation){.options = options,
+                                   .report = out,
+                                   .kind = kind,
+                                   .unit_name = "rows",
+                                   .output = &m.output,
+                                   .split = &m.split,
+                                   .process_row = has_labels ? write_choices : write_pair,
+                                   .user = &m,
+                                   .labels = has_labels ? &m.labels : NULL,
+                                   .collect_labels = collect_choices,
+                                   .find_stratum = has_labels ? find_stratum : NULL});
     token_list_free(&m.ids);
     token_list_free(&m.token_flags);
     labels_free(&m.labels);

@@ -287,9 +287,10 @@ static status copy_columns(struct shard *from, int64_t example, int64_t first, i
     return STATUS_OK;
 }
 
-/* Copies tokens [first, end) of a shard, with their documents and columns, to a new shard. */
+/* Copies tokens [first, end) of a shard, with their documents and columns, to a new shard. Adds the
+ * number of documents to *copied. */
 static status copy_documents(struct shard *from, int64_t first, int64_t end,
-                             struct shard_writer *to)
+                             struct shard_writer *to, int64_t *copied)
 {
     int32_t *ids = malloc(COPY_TOKENS * sizeof *ids);
     REQUIRE(ids != NULL, STATUS_INTERNAL, "out of memory while copying a shard");
@@ -309,6 +310,7 @@ static status copy_documents(struct shard *from, int64_t first, int64_t end,
         }
         TRY_GOTO(result, done, shard_writer_end_document(to));
         document++;
+        ++*copied;
     }
 done:
     free(ids);
@@ -325,7 +327,7 @@ static status copy_token_range(struct prepare_output *o, struct shard *from, int
     struct shard_writer *w = NULL;
     status result = create_writer(o, path, &w);
     if (result == STATUS_OK) {
-        result = copy_documents(from, first, end, w);
+        result = copy_documents(from, first, end, w, &shard.documents);
     }
     if (result != STATUS_OK) {
         shard_writer_abandon(&w);
@@ -345,6 +347,7 @@ static status divide_shard(struct prepare_output *o, struct finished_shard shard
     TRY(shard_open(path, &from));
     status result = copy_token_range(o, from, 0, token, &o->train);
     if (result == STATUS_OK) {
+        o->train.shards[o->train.count - 1].documents -= shard.continues_document;
         result = copy_token_range(o, from, token, shard.tokens, &o->validation);
     }
     KEEP_FIRST(result, shard_close(&from));
@@ -406,9 +409,6 @@ static status move_last_documents(struct prepare_output *o)
     double fraction = o->options->validation_fraction;
     bool drawn = o->validation.count > 0; /* the random split drew the only document */
     struct split_shards all = drawn ? o->validation : o->train;
-    REQUIRE(
-        o->documents > 1 || o->header.kind == EXAMPLE_TEXT, STATUS_DATA,
-        "there is only one example, which cannot be divided into a training and a validation set");
     if (o->documents == 1) {
         int64_t token = (int64_t)floor((1.0 - fraction) * (double)o->tokens);
         REQUIRE(token > 0 && token < o->tokens, STATUS_DATA,
@@ -430,6 +430,9 @@ static status divide_into_splits(struct prepare_output *o)
     if (o->options->validation_fraction <= 0.0) {
         return STATUS_OK;
     }
+    REQUIRE(
+        o->documents > 1 || o->header.kind == EXAMPLE_TEXT, STATUS_DATA,
+        "there is only one example, which cannot be divided into a training and a validation set");
     if (!o->has_explicit_splits && (!o->options->shuffle_split || o->documents == 1)) {
         return move_last_documents(o);
     }
@@ -485,6 +488,15 @@ static status rename_shards(const struct prepare_output *o, const struct split_s
     return STATUS_OK;
 }
 
+static int64_t count_documents(const struct split_shards *split)
+{
+    int64_t documents = 0;
+    for (int i = 0; i < split->count; i++) {
+        documents += split->shards[i].documents;
+    }
+    return documents;
+}
+
 static int64_t count_tokens(const struct split_shards *split)
 {
     int64_t tokens = 0;
@@ -511,6 +523,8 @@ status prepare_output_finish(struct prepare_output *o, struct prepare_report *re
     }
     TRY(file_sync(o->options->output));
     report->documents = o->documents;
+    report->train_examples = count_documents(&o->train);
+    report->validation_examples = count_documents(&o->validation);
     report->train_tokens = count_tokens(&o->train);
     report->validation_tokens = count_tokens(&o->validation);
     report->train_shards = o->train.count;

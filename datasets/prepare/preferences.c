@@ -282,7 +282,7 @@ status prepare_preferences(const struct prepare_options *options, struct prepare
             "the sequence length is %" PRId64 " tokens; a prompt and a response need at least 2",
             options->sequence_tokens);
     struct prepare_output *output = NULL;
-    enum prepare_split split = PREPARE_SPLIT_BY_FRACTION;
+    struct row_split split = {0};
     return rows_prepare(&(struct rows_preparation){.options = options,
                                                    .report = out,
                                                    .kind = EXAMPLE_PREFERENCE_PAIRS,

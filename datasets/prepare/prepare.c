@@ -10,7 +10,6 @@
 #include "base/file.h"
 #include "datasets/prepare/encoder.h"
 #include "datasets/prepare/input.h"
-#include "datasets/prepare/jsonl_documents.h"
 #include "datasets/prepare/output.h"
 #include "datasets/prepare/sentence_pairs.h"
 #include "datasets/prepare/splitter.h"
@@ -87,7 +86,7 @@ static status read_token_file(struct prepare_input *in, const char *path)
 static status read_input(struct prepare_input *in, const char *path)
 {
     if (jsonl_has_extension(path)) {
-        return jsonl_documents_read(in, path);
+        return text_files_read_jsonl(in, path);
     }
     if (has_suffix(path, ".bin") || has_suffix(path, ".idx")) {
         return read_token_file(in, path);

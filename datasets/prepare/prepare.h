@@ -43,6 +43,13 @@ enum prepare_sentence_rule {
     PREPARE_SENTENCE_PUNCTUATION
 };
 
+/* The examples of each label in both sets. For classify_tokens: the words of each label. */
+struct prepare_label_counts {
+    int count;
+    char **names;                /* [count] */
+    int64_t *train, *validation; /* [count] */
+};
+
 struct prepare_options {
     const struct tokenizer *tokenizer;
     char *const *inputs; /* paths */
@@ -52,10 +59,12 @@ struct prepare_options {
     int validation_input_count;
     const char *output; /* folder for train-00000-of-00004.h5 and validation-... */
     enum prepare_document_unit document_unit;
-    /* Fraction of the documents in the validation set, in [0, 1). It takes the last documents, or
-     * the end of a single document. */
+    /* Fraction of the documents or rows in the validation set, in [0, 1). It takes the last ones,
+     * or the end of a single document. */
     double validation_fraction;
-    bool shuffle_split;  /* draw one of every 1 / validation_fraction documents instead */
+    /* Draw the validation set at random instead: one of every 1 / validation_fraction documents, or
+     * the fraction of the rows of each label (row_split.h), or of the contexts (row_split.h). */
+    bool shuffle_split;
     uint64_t split_seed; /* for shuffle_split */
     /* Maximum tokens per shard. A document that does not fit continues in the next shard. */
     int64_t shard_tokens;
@@ -71,19 +80,22 @@ struct prepare_options {
     /* Label names in the order of their indices: "a,b,c" or the path of a file with one name per
      * line. NULL: the names of all rows, sorted. */
     const char *labels;
+    struct prepare_label_counts *label_counts; /* filled if the objective has labels; NULL: not */
 };
 
 struct prepare_report {
-    int64_t documents;       /* documents or examples with at least one token */
-    int64_t sentences;       /* prepare_mlm: sentences of the documents */
-    int64_t examples;        /* examples written; 0 for prepare_clm */
-    int64_t empty_documents; /* documents without text, not written */
+    int64_t documents;                           /* documents or examples with at least one token */
+    int64_t sentences;                           /* prepare_mlm: sentences of the documents */
+    int64_t examples;                            /* examples written; 0 for prepare_clm */
+    int64_t empty_documents;                     /* documents without text, not written */
+    int64_t train_examples, validation_examples; /* documents for prepare_clm */
     int64_t train_tokens, validation_tokens;
     int64_t bytes;            /* size of all inputs */
     int64_t bad_rows;         /* rows that were skipped */
     int64_t overlong_rows;    /* rows with more than sequence_tokens tokens */
     int64_t longest_tokens;   /* tokens of the longest row; dpo: prompt and one response */
     int64_t truncated_tokens; /* fine-tuning tasks: tokens removed at sequence_tokens */
+    int64_t most_truncated;   /* fine-tuning tasks: tokens removed from one example, at most */
     int label_count;          /* fine-tuning tasks: number of label names */
     /* sft: tokens in the default loss mask; dpo: tokens of the responses */
     int64_t learned_tokens;
@@ -142,6 +154,7 @@ status prepare_preferences(const struct prepare_options *options, struct prepare
 /* prepare_classify - write texts or pairs of texts with a label (example.h).
  *
  * Rows of JSON Lines or CSV have "text", optionally "text_pair", and "label", a text or an integer.
+ * Either all rows have "text_pair" or none; the first usable row determines it.
  * text_pair.h describes the encoding. Texts are truncated to sequence_tokens and counted. One
  * thread.
  *
@@ -184,6 +197,9 @@ status prepare_choose(const struct prepare_options *options, struct prepare_repo
  *
  * Errors    as prepare_classify */
 status prepare_embed(const struct prepare_options *options, struct prepare_report *out);
+
+/* prepare_label_counts_free - release the counts and set *counts to zeros. */
+void prepare_label_counts_free(struct prepare_label_counts *counts);
 
 /* prepare_options_check - check the options that all objectives use, and that every input can be
  * opened.

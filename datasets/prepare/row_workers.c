@@ -66,8 +66,9 @@ static status write_row_entry(const struct row_workers *w, const struct row_entr
     report->learned_tokens += x->learned_tokens;
     report->overlong_rows += x->overlong;
     report->examples++;
-    return prepare_output_write_example(*w->preparation->output, *w->preparation->split,
-                                        x->text.ids.ids, x->text.ids.count, x->values);
+    enum prepare_split split = row_split_choose(w->preparation->split, 0);
+    return prepare_output_write_example(*w->preparation->output, split, x->text.ids.ids,
+                                        x->text.ids.count, x->values);
 }
 
 static status write_slot(void *workers, void *slot)

@@ -2,12 +2,19 @@
 #include "datasets/prepare/prepare.h"
 
 #include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "datasets/prepare/row_workers.h"
 #include "datasets/rows/csv.h"
+#include "datasets/shard/shard.h"
+
+enum { READ_VALUES = 4096 };
 
 static status read_file(const char *path, struct jsonl_bad_rows *bad_rows, int64_t *bytes,
                         status (*use)(void *user, struct jsonl_row *row), void *user)
@@ -76,9 +83,9 @@ static status read_all(const struct rows_preparation *p)
 {
     const struct prepare_options *o = p->options;
     bool has_validation_inputs = o->validation_input_count > 0;
-    *p->split = has_validation_inputs ? PREPARE_SPLIT_TRAIN : PREPARE_SPLIT_BY_FRACTION;
+    p->split->input = has_validation_inputs ? PREPARE_SPLIT_TRAIN : PREPARE_SPLIT_BY_FRACTION;
     TRY(read_split(p, o->inputs, o->input_count));
-    *p->split = PREPARE_SPLIT_VALIDATION;
+    p->split->input = PREPARE_SPLIT_VALIDATION;
     TRY(has_validation_inputs ? read_split(p, o->validation_inputs, o->validation_input_count)
                               : STATUS_OK);
     REQUIRE(p->report->examples > 0, STATUS_DATA, "the inputs contain no %s that can be used",
@@ -103,6 +110,94 @@ static status determine_labels(const struct rows_preparation *p)
     return STATUS_OK;
 }
 
+/* Counts a row in its stratum. */
+static status count_row(void *user, struct jsonl_row *row)
+{
+    const struct rows_preparation *p = user;
+    int stratum = 0;
+    TRY(p->find_stratum != NULL ? p->find_stratum(p->user, row->value, &stratum) : STATUS_OK);
+    p->split->strata[stratum].rows++;
+    return STATUS_OK;
+}
+
+/* Plans the random split in a pass over all rows. */
+static status plan_split(const struct rows_preparation *p)
+{
+    const struct prepare_options *o = p->options;
+    if (o->validation_fraction <= 0.0 || !o->shuffle_split || p->chooses_split) {
+        return STATUS_OK;
+    }
+    TRY(row_split_open(p->split, p->find_stratum != NULL ? p->labels->count : 1, o->split_seed));
+    TRY(rows_prescan(o, count_row, (void *)(uintptr_t)p));
+    row_split_plan(p->split, o->validation_fraction);
+    return STATUS_OK;
+}
+
+/* ---- counts of labels ---- */
+
+/* Returns the column with the labels of this kind. */
+static int get_label_column(enum example_kind kind)
+{
+    return kind == EXAMPLE_CLASSIFY_TOKENS ? EXAMPLE_TOKEN_LABEL
+           : kind == EXAMPLE_CHOOSE        ? EXAMPLE_TEXTS_LABEL
+                                           : EXAMPLE_TASK_LABEL;
+}
+
+/* Adds the labels of an open shard to the counts. Tokens without a label do not count. */
+static status count_shard(struct shard *shard, int labels, int64_t *counts)
+{
+    const struct shard_header *h = shard_get_header(shard);
+    int column = get_label_column(h->kind);
+    bool per_token = example_get_format(h->kind)->column[column].per_token;
+    uint32_t values[READ_VALUES];
+    int64_t end = per_token ? h->tokens : h->documents;
+    for (int64_t first = 0, count; first < end; first += count) {
+        count = end - first < READ_VALUES ? end - first : READ_VALUES;
+        TRY(shard_read_column(shard, column, first, count, values));
+        for (int64_t i = 0; i < count; i++) {
+            if (values[i] < (uint32_t)labels) {
+                counts[values[i]]++;
+            }
+        }
+    }
+    return STATUS_OK;
+}
+
+static status count_set(const char *folder, const char *set, int shards, int labels,
+                        int64_t *counts)
+{
+    for (int i = 0; i < shards; i++) {
+        char path[FILE_PATH_BYTES], name[64];
+        struct shard *shard = NULL;
+        snprintf(name, sizeof name, "%s-%05d-of-%05d.h5", set, i, shards);
+        TRY(file_join(path, folder, name));
+        TRY(shard_open(path, &shard));
+        status result = count_shard(shard, labels, counts);
+        KEEP_FIRST(result, shard_close(&shard));
+        TRY(result);
+    }
+    return STATUS_OK;
+}
+
+/* Counts the labels of the shards that were written. */
+static status count_labels(const struct rows_preparation *p)
+{
+    const struct prepare_options *options = p->options;
+    const struct prepare_report *report = p->report;
+    const struct labels *labels = p->labels;
+    struct prepare_label_counts *c = options->label_counts;
+    TRY(ALLOCATE(c->names, labels->count, "label names"));
+    TRY(ALLOCATE(c->train, labels->count, "label counts"));
+    TRY(ALLOCATE(c->validation, labels->count, "label counts"));
+    for (; c->count < labels->count; c->count++) {
+        c->names[c->count] = strdup(labels->names[c->count]);
+        REQUIRE(c->names[c->count] != NULL, STATUS_INTERNAL, "out of memory for label names");
+    }
+    TRY(count_set(options->output, "train", report->train_shards, c->count, c->train));
+    return count_set(options->output, "validation", report->validation_shards, c->count,
+                     c->validation);
+}
+
 status rows_prepare(const struct rows_preparation *p)
 {
     const struct prepare_options *o = p->options;
@@ -112,13 +207,18 @@ status rows_prepare(const struct rows_preparation *p)
     REQUIRE(o->validation_fraction <= 0.0 || o->validation_input_count == 0, STATUS_USAGE,
             "give either a validation fraction or validation inputs, not both");
     TRY(p->labels != NULL ? determine_labels(p) : STATUS_OK);
+    TRY_GOTO(result, done, plan_split(p));
     TRY_GOTO(result, done, prepare_output_open(o, p->kind, p->output));
     TRY_GOTO(result, done,
              p->labels != NULL ? prepare_output_set_labels(*p->output, p->labels) : STATUS_OK);
     TRY_GOTO(result, done, read_all(p));
+    if (p->labels != NULL && o->label_counts != NULL) {
+        TRY_GOTO(result, done, count_labels(p));
+    }
     p->report->seconds = clock_seconds() - start;
 done:
     prepare_output_close(p->output);
+    row_split_close(p->split);
     return result;
 }
 
@@ -127,5 +227,18 @@ void rows_count_example(struct prepare_report *report, int64_t tokens, int64_t t
     report->longest_tokens = tokens > report->longest_tokens ? tokens : report->longest_tokens;
     report->overlong_rows += truncated > 0;
     report->truncated_tokens += truncated;
+    report->most_truncated =
+        truncated > report->most_truncated ? truncated : report->most_truncated;
     report->examples++;
+}
+
+void prepare_label_counts_free(struct prepare_label_counts *counts)
+{
+    for (int i = 0; i < counts->count; i++) {
+        free(counts->names[i]);
+    }
+    free(counts->names);
+    free(counts->train);
+    free(counts->validation);
+    *counts = (struct prepare_label_counts){0};
 }

@@ -12,6 +12,7 @@
 #include "datasets/chat/chat.h"
 #include "datasets/prepare/output.h"
 #include "datasets/prepare/prepare.h"
+#include "datasets/prepare/row_split.h"
 #include "datasets/rows/jsonl.h"
 #include "datasets/shard/example.h"
 #include "datasets/shard/labels.h"
@@ -33,7 +34,8 @@ struct rows_preparation {
     enum example_kind kind;
     const char *unit_name;          /* "rows": for messages */
     struct prepare_output **output; /* set by rows_prepare before the first row */
-    enum prepare_split *split;      /* set by rows_prepare: the split of the current input */
+    struct row_split *split;        /* set by rows_prepare: selects the split of a row */
+    bool chooses_split; /* process_row selects the validation rows; split->input is the input's */
     /* Writes the examples of a row; called in the calling thread. */
     status (*process_row)(void *user, struct jsonl_row *row);
     void *user; /* argument of process_row */
@@ -41,6 +43,9 @@ struct rows_preparation {
     struct labels *labels;
     /* Adds the label names of a row; `user` is the struct labels. */
     status (*collect_labels)(void *user, struct jsonl_row *row);
+    /* Checks a row and finds its stratum, the index of its label; `user` as for process_row. NULL:
+     * all rows are one stratum. */
+    status (*find_stratum)(void *user, const json_t *row, int *out);
     /* Makes one example of a row; called in worker threads. STATUS_DATA: the row is bad. */
     status (*encode_row)(const struct prepare_options *options, const json_t *row,
                          struct rows_example *out);

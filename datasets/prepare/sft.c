@@ -163,7 +163,7 @@ status prepare_sft(const struct prepare_options *options, struct prepare_report 
 {
     *out = (struct prepare_report){0};
     struct prepare_output *output = NULL;
-    enum prepare_split split = PREPARE_SPLIT_BY_FRACTION;
+    struct row_split split = {0};
     return rows_prepare(&(struct rows_preparation){.options = options,
                                                    .report = out,
                                                    .kind = EXAMPLE_SFT,

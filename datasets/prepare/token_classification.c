@@ -18,7 +18,7 @@ struct token_classification {
     const struct prepare_options *options;
     struct prepare_report *report;
     struct prepare_output *output;
-    enum prepare_split split;
+    struct row_split split;
     struct labels labels;
     struct token_list ids, token_labels; /* token_labels: an index, or EXAMPLE_NO_LABEL */
 };
@@ -128,7 +128,8 @@ static status write_row(void *user, struct jsonl_row *row)
     rows_count_example(c->report, c->ids.count, truncated);
     const uint32_t *const values[] = {[EXAMPLE_TOKEN_LABEL] =
                                           (const uint32_t *)c->token_labels.ids};
-    return prepare_output_write_example(c->output, c->split, c->ids.ids, c->ids.count, values);
+    return prepare_output_write_example(c->output, row_split_choose(&c->split, 0), c->ids.ids,
+                                        c->ids.count, values);
 }
 
 status prepare_classify_tokens(const struct prepare_options *options, struct prepare_report *out)
@@ -138,9 +139,16 @@ status prepare_classify_tokens(const struct prepare_options *options, struct pre
     REQUIRE(options->sequence_tokens >= 3, STATUS_USAGE,
             "the sequence length is %" PRId64 " tokens; it must be at least 3",
             options->sequence_tokens);
-    status result = rows_prepare(&(struct rows_preparation){options, out, EXAMPLE_CLASSIFY_TOKENS,
-                                                            "rows", &c.output, &c.split, write_row,
-                                                            &c, &c.labels, collect_labels});
+    status result = rows_prepare(&(struct rows_preparation){.options = options,
+                                                            .report = out,
+                                                            .kind = EXAMPLE_CLASSIFY_TOKENS,
+                                                            .unit_name = "rows",
+                                                            .output = &c.output,
+                                                            .split = &c.split,
+                                                            .process_row = write_row,
+                                                            .user = &c,
+                                                            .labels = &c.labels,
+                                                            .collect_labels = collect_labels});
     token_list_free(&c.ids);
     token_list_free(&c.token_labels);
     labels_free(&c.labels);

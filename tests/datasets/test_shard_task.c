@@ -194,12 +194,12 @@ static struct loader *open_batches(const struct tokenizer *t, const char *glob,
 }
 
 static const char labelled_rows[] =
-    "{\"text\": \"the list\", \"label\": \"yes\"}\n"
+    "{\"text\": \"the list\", \"text_pair\": \"no\", \"label\": \"yes\"}\n"
     "{\"text\": \"the user\", \"text_pair\": \"of files\", \"label\": \"no\"}\n"
-    "{\"text\": \"said\", \"text_pair\": null, \"label\": \"maybe\"}\n"
-    "{\"text\": \"answer\", \"label\": \"yes\"}\n"
-    "{\"text\": \"system\", \"label\": \"no\"}\n"
-    "{\"text\": \"files\", \"label\": \"yes\"}\n";
+    "{\"text\": \"said\", \"text_pair\": \"yes\", \"label\": \"maybe\"}\n"
+    "{\"text\": \"answer\", \"text_pair\": \"no\", \"label\": \"yes\"}\n"
+    "{\"text\": \"system\", \"text_pair\": \"is\", \"label\": \"no\"}\n"
+    "{\"text\": \"files\", \"text_pair\": \"the user\", \"label\": \"yes\"}\n";
 
 static void test_classify(void)
 {
@@ -230,7 +230,8 @@ static void test_classify(void)
                     CHECK_EQUAL(b.task.labels[i], numbers[b.samples[i]]);
                     CHECK_EQUAL(b.outputs.rows[i], b.cu_rows[i]);
                     CHECK_EQUAL(b.outputs.example_rows[i + 1], i + 1);
-                    CHECK_EQUAL(b.token_type_ids[b.cu_rows[i + 1] - 1], b.samples[i] == 1);
+                    CHECK_EQUAL(b.token_type_ids[b.cu_rows[i]], 0);
+                    CHECK_EQUAL(b.token_type_ids[b.cu_rows[i + 1] - 1], 1);
                     sample_sums[r] += b.samples[i];
                 }
             }

@@ -153,7 +153,7 @@ static void test_validation_warning(void)
                     " echo o >> lines.txt; %s --validation-fraction 0.25",
                     prepare),
         0);
-    check_error("of the tokens, but 25% of the documents");
+    check_error("of the tokens, but 25% was requested");
 }
 
 static void test_errors(void)

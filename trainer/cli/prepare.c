@@ -1,17 +1,12 @@
 /* bireme prepare: converts text, JSON Lines or token files of other programs into HDF5 shards. */
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <jansson.h>
-
 #include "base/file.h"
-#include "base/log.h"
-#include "base/text.h"
 #include "datasets/prepare/prepare.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
+#include "trainer/cli/prepare_report.h"
 
 #define OBJECTIVES "clm|mlm|sft|dpo|classify|regress|classify_tokens|answer|choose|embed"
 
@@ -20,8 +15,11 @@
 #define WINDOW_LENGTH 384   /* question with a window of the context */
 #define PAIR_LENGTH 1024    /* prompt with a response, as max_length of TRL */
 
+#define SPLIT_SEED 1337 /* default of --shuffle-split */
+
 struct request {
     const char *objective, *tokenizer, *output, *documents, *sentences, *chat_template, *labels;
+    const char *split; /* NULL: not given */
     struct option_list inputs, validation_inputs;
     double validation_fraction, short_fraction;
     int64_t seed;
@@ -46,9 +44,13 @@ static status parse_options(struct request *q, int argc, char **argv, bool *help
         {"output", OPTION_TEXT, &q->output, "DIR", OPTION_REQUIRED,
          "folder for train-00000-of-00004.h5, validation-...; existing shards are replaced"},
         {"validation-fraction", OPTION_NUMBER, &q->validation_fraction, "F", "0",
-         "fraction of the documents for the validation set, 0 to below 1: the last documents, or "
-         "the end of a single document",
+         "fraction of the rows or documents for the validation set, 0 to below 1; see --split",
          .min = 0, .max = 0.999999},
+        {"split", OPTION_CHOICE, &q->split, "KIND", NULL,
+         "rows of the validation set: random (the same fraction of each label; for answer all rows "
+         "of a context) or last. clm, mlm: documents, or the end of a single one (default: random "
+         "for rows, last for clm and mlm)",
+         .choices = "random|last"},
         {"validation-input", OPTION_LIST, &q->validation_inputs, "FILE...", NULL,
          "rows for the validation set, instead of --validation-fraction (not for clm and mlm)"},
         {"labels", OPTION_TEXT, &q->labels, "A,B,...", NULL,
@@ -70,7 +72,7 @@ static status parse_options(struct request *q, int argc, char **argv, bool *help
         {"seed", OPTION_INTEGER, &q->seed, "SEED", "1337", "mlm: seed of the random sentence pairs",
          .min = 0, .max = 1e15},
         {"shuffle-split", OPTION_INTEGER, &q->shuffle_split, "SEED", NULL,
-         "select random documents for the validation set instead of the last ones", .min = 0,
+         "seed of --split random, default 1337; clm, mlm: also selects --split random", .min = 0,
          .max = 1e15},
         {"sequence-length", OPTION_INTEGER, &q->sequence_length, "N", NULL,
          "maximum number of tokens of an example. mlm: default 128. sft: a row without trainable "
@@ -95,80 +97,6 @@ static status parse_options(struct request *q, int argc, char **argv, bool *help
         .table = table,
         .count = (int)(sizeof table / sizeof *table)};
     return options_parse(&options, argc, argv, help);
-}
-
-/* Warns if the share of the tokens in the validation set differs much from the requested fraction
- * of the documents. */
-static void warn_validation_share(const struct request *q, const struct prepare_report *r)
-{
-    double all = (double)(r->train_tokens + r->validation_tokens);
-    double share = all > 0 ? (double)r->validation_tokens / all : 0;
-    double requested = q->validation_fraction;
-    if (requested > 0 && (share < requested / 2 || share > 2 * requested)) {
-        log_warning(
-            "VALIDATION",
-            "the validation set contains %.2g%% of the tokens, but %.2g%% of the documents, "
-            "because their lengths differ; use --shuffle-split SEED to select random documents",
-            100 * share, 100 * requested);
-    }
-}
-
-static status print_report(const struct request *q, const struct prepare_report *r)
-{
-    double megabytes = (double)r->bytes / 1e6;
-    log_info("%" PRId64 " document%s (%" PRId64
-             " empty ones skipped), %.1f MB in %.1f s: %.1f MB/s",
-             r->documents, text_plural(r->documents), r->empty_documents, megabytes, r->seconds,
-             r->seconds > 0.0 ? megabytes / r->seconds : 0.0);
-    if (r->sentences > 0) {
-        log_info("%" PRId64 " sentences, %" PRId64 " examples", r->sentences, r->examples);
-    }
-    if (r->longest_tokens > 0 && r->learned_tokens == 0) {
-        log_info("%" PRId64 " rows of at most %" PRId64 " tokens; %" PRId64
-                 " truncated to --sequence-length, %" PRId64 " tokens removed",
-                 r->examples, r->longest_tokens, r->overlong_rows, r->truncated_tokens);
-    } else if (r->longest_tokens > 0) {
-        log_info("%" PRId64 " rows of at most %" PRId64 " tokens, %" PRId64
-                 " tokens in the loss, %" PRId64 " rows longer than --sequence-length",
-                 r->examples, r->longest_tokens, r->learned_tokens, r->overlong_rows);
-    }
-    if (r->label_count > 0) {
-        log_info("%d labels", r->label_count);
-    }
-    if (r->bad_rows > 0) {
-        log_warning("SKIPPED-ROWS", "skipped %" PRId64 " invalid rows", r->bad_rows);
-    }
-    if (r->forced_splits > 0) {
-        log_warning("SPLIT-WORDS",
-                    "text was split inside a word %" PRId64
-                    " times; the token ids may differ there",
-                    r->forced_splits);
-    }
-    warn_validation_share(q, r);
-    if (!q->json) {
-        printf("train       %" PRId64 " tokens in %d shard%s\n", r->train_tokens, r->train_shards,
-               text_plural(r->train_shards));
-        printf("validation  %" PRId64 " tokens in %d shard%s\n", r->validation_tokens,
-               r->validation_shards, text_plural(r->validation_shards));
-        REQUIRE(fflush(stdout) == 0, STATUS_WRITE, "cannot write to standard output");
-        return STATUS_OK;
-    }
-    json_t *root = json_pack(
-        "{s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:f}",
-        "documents", (json_int_t)r->documents, "sentences", (json_int_t)r->sentences, "examples",
-        (json_int_t)r->examples, "empty_documents", (json_int_t)r->empty_documents, "train_tokens",
-        (json_int_t)r->train_tokens, "validation_tokens", (json_int_t)r->validation_tokens,
-        "train_shards", r->train_shards, "validation_shards", r->validation_shards, "bytes",
-        (json_int_t)r->bytes, "bad_rows", (json_int_t)r->bad_rows, "forced_cuts",
-        (json_int_t)r->forced_splits, "over_long", (json_int_t)r->overlong_rows, "longest",
-        (json_int_t)r->longest_tokens, "learned_tokens", (json_int_t)r->learned_tokens,
-        "cut_tokens", (json_int_t)r->truncated_tokens, "labels", r->label_count, "seconds",
-        r->seconds);
-    REQUIRE(root != NULL, STATUS_INTERNAL, "out of memory for the report");
-    bool written = json_dumpf(root, stdout, JSON_INDENT(2)) == 0 && fputc('\n', stdout) != EOF;
-    json_decref(root);
-    REQUIRE(written && fflush(stdout) == 0, STATUS_WRITE, "cannot write to standard output");
-    return STATUS_OK;
 }
 
 static enum prepare_document_unit parse_documents(const char *name)
@@ -201,26 +129,28 @@ static status open_template(const struct request *q, const struct tokenizer *tok
     return file_exists(path) ? chat_open(q->tokenizer, tokenizer, out) : STATUS_OK;
 }
 
-typedef status (*preparation)(const struct prepare_options *options, struct prepare_report *out);
+/* An objective of this command. */
+struct preparation {
+    const char *name;
+    status (*run)(const struct prepare_options *options, struct prepare_report *out);
+    bool has_rows;     /* every input is rows, so --validation-input is allowed */
+    bool has_messages; /* --chat-template is allowed */
+    bool has_labels;   /* --labels is allowed */
+};
 
-static status find_preparation(const struct request *q, preparation *out)
+static status find_preparation(const struct request *q, const struct preparation **out)
 {
-    static const struct {
-        const char *name;
-        preparation run;
-        bool has_rows;     /* every input is rows, so --validation-input is allowed */
-        bool has_messages; /* --chat-template is allowed */
-        bool has_labels;   /* --labels is allowed */
-    } table[] = {{"clm", prepare_clm, false, false, false},
-                 {"mlm", prepare_mlm, false, false, false},
-                 {"sft", prepare_sft, true, true, false},
-                 {"dpo", prepare_preferences, true, true, false},
-                 {"classify", prepare_classify, true, false, true},
-                 {"regress", prepare_regress, true, false, false},
-                 {"classify_tokens", prepare_classify_tokens, true, false, true},
-                 {"answer", prepare_answer, true, false, false},
-                 {"choose", prepare_choose, true, false, true},
-                 {"embed", prepare_embed, true, false, false}};
+    static const struct preparation table[] = {
+        {"clm", prepare_clm, false, false, false},
+        {"mlm", prepare_mlm, false, false, false},
+        {"sft", prepare_sft, true, true, false},
+        {"dpo", prepare_preferences, true, true, false},
+        {"classify", prepare_classify, true, false, true},
+        {"regress", prepare_regress, true, false, false},
+        {"classify_tokens", prepare_classify_tokens, true, false, true},
+        {"answer", prepare_answer, true, false, false},
+        {"choose", prepare_choose, true, false, true},
+        {"embed", prepare_embed, true, false, false}};
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         if (strcmp(table[i].name, q->objective) == 0) {
             REQUIRE(
@@ -232,7 +162,7 @@ static status find_preparation(const struct request *q, preparation *out)
                     q->objective);
             REQUIRE(table[i].has_labels || q->labels == NULL, STATUS_USAGE,
                     "--labels cannot be used with --objective %s", q->objective);
-            *out = table[i].run;
+            *out = &table[i];
             return STATUS_OK;
         }
     }
@@ -252,10 +182,18 @@ static int64_t get_sequence_length(const struct request *q)
     return q->sequence_length > 0 ? q->sequence_length : default_length;
 }
 
-static status run_preparation(const struct request *q, preparation prepare,
+/* Returns whether the validation set is drawn at random. */
+static bool has_random_split(const struct request *q, const struct preparation *p)
+{
+    return q->split != NULL ? strcmp(q->split, "random") == 0
+                            : p->has_rows || q->shuffle_split >= 0;
+}
+
+static status run_preparation(const struct request *q, const struct preparation *p,
                               const struct tokenizer *tokenizer, const struct chat_template *chat)
 {
     bool is_mlm = strcmp(q->objective, "mlm") == 0;
+    struct prepare_label_counts labels = {0};
     const struct prepare_options options = {
         .tokenizer = tokenizer,
         .inputs = q->inputs.items,
@@ -272,28 +210,35 @@ static status run_preparation(const struct request *q, preparation prepare,
         .short_fraction = q->short_fraction,
         .pair_seed = (uint64_t)q->seed,
         .validation_fraction = q->validation_fraction,
-        .shuffle_split = q->shuffle_split >= 0,
-        .split_seed = q->shuffle_split >= 0 ? (uint64_t)q->shuffle_split : 0,
+        .shuffle_split = has_random_split(q, p),
+        .split_seed = q->shuffle_split >= 0 ? (uint64_t)q->shuffle_split : SPLIT_SEED,
         .shard_tokens = q->shard_tokens,
         .workers = (int)q->workers,
         .skip_bad_rows = q->skip_bad_rows,
         .labels = q->labels,
+        .label_counts = &labels,
     };
     struct prepare_report report;
-    TRY(prepare(&options, &report));
-    return print_report(q, &report);
+    status result = p->run(&options, &report);
+    if (result == STATUS_OK) {
+        result = prepare_report_print(&options, &report, p->has_rows, q->json);
+    }
+    prepare_label_counts_free(&labels);
+    return result;
 }
 
 static status run_prepare(const struct request *q)
 {
     struct tokenizer *tokenizer;
     struct chat_template *chat = NULL;
-    preparation prepare = NULL;
-    TRY(find_preparation(q, &prepare)); /* before any file is read or written */
+    const struct preparation *preparation = NULL;
+    TRY(find_preparation(q, &preparation)); /* before any file is read or written */
+    REQUIRE(q->split == NULL || q->shuffle_split < 0 || strcmp(q->split, "random") == 0,
+            STATUS_USAGE, "--shuffle-split is the seed of --split random; leave one of them out");
     TRY(tokenizer_open(q->tokenizer, &tokenizer));
     status result = open_template(q, tokenizer, &chat);
     if (result == STATUS_OK) {
-        result = run_preparation(q, prepare, tokenizer, chat);
+        result = run_preparation(q, preparation, tokenizer, chat);
     }
     chat_close(&chat);
     KEEP_FIRST(result, tokenizer_destroy(&tokenizer));

@@ -116,10 +116,10 @@ make_rows() {
                 tags = tags (j ? ", " : "") (x % 3 == 1 ? "\"B\"" : "\"A\"")
                 right = right (j ? "\n" : "") (x % 3 == 1 ? "B" : "A")
             }
-            pair = i % 3 == 0 ? w[i % 13 + 1] " and " w[i % 7 + 1] : ""
-            printf "{\"text\": \"%s\", \"text_pair\": %s, \"label\": \"%s\"}\n", text,
-                pair != "" ? "\"" pair "\"" : "null", x % 3 ? "yes" : "no" > "classify.jsonl"
-            print text (pair != "" ? "\t" pair : "") > "classify.lines"
+            pair = w[i % 13 + 1] " and " w[i % 7 + 1]
+            printf "{\"text\": \"%s\", \"text_pair\": \"%s\", \"label\": \"%s\"}\n", text,
+                pair, x % 3 ? "yes" : "no" > "classify.jsonl"
+            print text "\t" pair > "classify.lines"
             print x % 3 ? "yes" : "no" > "classify.right"
             printf "{\"text\": \"%s\", \"label\": %s}\n", text, x % 7 / 2 > "regress.jsonl"
             print text > "regress.lines"

@@ -3,8 +3,8 @@
 # any layout and after a resume, stored labels.
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 
-# make_rows: write the rows of each task. The last word of a text is its label; every third text
-# has a second text.
+# make_rows: write the rows of each task. The last word of a text is its label; the texts of
+# rows.jsonl have a second text.
 make_rows() {
     awk 'BEGIN {
         split("the list of files and user system answer license work source object form", w, " ")
@@ -17,8 +17,7 @@ make_rows() {
             }
             label = x % 3
             text = text (label == 0 ? "red" : label == 1 ? "green" : "blue")
-            pair = ""
-            if (i % 3 == 0) pair = ", \"text_pair\": \"" w[i % 13 + 1] " and " w[i % 7 + 1] "\""
+            pair = ", \"text_pair\": \"" w[i % 13 + 1] " and " w[i % 7 + 1] "\""
             printf "{\"text\": \"%s\"%s, \"label\": \"%s\"}\n", text, pair,
                 label == 0 ? "r" : label == 1 ? "g" : "b" > "rows.jsonl"
             printf "{\"text\": \"%s\", \"label\": %s}\n", text, label / 2 - 0.25 > "numbers.jsonl"

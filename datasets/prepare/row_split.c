@@ -15,7 +15,7 @@ status row_split_open(struct row_split *s, int count, uint64_t seed)
 {
     s->seed = seed;
     s->strata = calloc((size_t)count, sizeof *s->strata);
-    REQUIRE(s->strata != NULL, STATUS_INTERNAL, "out of memory: %d labels", count);
+    REQUIRE(s->strata != NULL, STATUS_INTERNAL, "out of memory for the split of %d labels", count);
     s->count = count;
     return STATUS_OK;
 }

@@ -338,15 +338,56 @@ status shard_set_close(struct shard_set **set)
     return result;
 }
 
-status shard_set_read_labels(const char *path, char **out)
+/* Opens the first shard that matches the path. */
+static status open_first_shard(const char *path, struct shard **out)
 {
     struct shard_set set = {0};
-    struct shard *shard = NULL;
     *out = NULL;
     status result = find_members(&set, path);
     if (result == STATUS_OK) {
-        result = shard_open(set.members[0].path, &shard);
+        result = shard_open(set.members[0].path, out);
     }
+    for (int i = 0; i < set.count; i++) {
+        free(set.members[i].path);
+    }
+    free(set.members);
+    return result;
+}
+
+/* Checks all examples of an open shard of the kind classify or regress. */
+static status find_text_pairs(struct shard *shard, bool *out)
+{
+    enum { EXAMPLES = 1024 };
+    int64_t documents = shard_get_header(shard)->documents, starts[EXAMPLES + 1];
+    uint32_t first_segments[EXAMPLES];
+    for (int64_t first = 0, count; first < documents && *out; first += count) {
+        count = documents - first < EXAMPLES ? documents - first : EXAMPLES;
+        TRY(shard_read_documents(shard, first, count + 1, starts));
+        TRY(shard_read_column(shard, EXAMPLE_TASK_FIRST_SEGMENT, first, count, first_segments));
+        for (int64_t i = 0; i < count; i++) {
+            *out = *out && (int64_t)first_segments[i] < starts[i + 1] - starts[i];
+        }
+    }
+    return STATUS_OK;
+}
+
+status shard_set_read_text_pairs(const char *path, bool *out)
+{
+    struct shard *shard = NULL;
+    *out = false;
+    TRY(open_first_shard(path, &shard));
+    enum example_kind kind = shard_get_header(shard)->kind;
+    *out = kind == EXAMPLE_CLASSIFY || kind == EXAMPLE_REGRESS;
+    status result = find_text_pairs(shard, out);
+    KEEP_FIRST(result, shard_close(&shard));
+    return result;
+}
+
+status shard_set_read_labels(const char *path, char **out)
+{
+    struct shard *shard = NULL;
+    *out = NULL;
+    status result = open_first_shard(path, &shard);
     if (result == STATUS_OK && shard_labels(shard) != NULL) {
         *out = strdup(shard_labels(shard));
         if (*out == NULL) {
@@ -354,10 +395,6 @@ status shard_set_read_labels(const char *path, char **out)
         }
     }
     KEEP_FIRST(result, shard_close(&shard));
-    for (int i = 0; i < set.count; i++) {
-        free(set.members[i].path);
-    }
-    free(set.members);
     return result;
 }
 

@@ -44,6 +44,12 @@ status shard_set_close(struct shard_set **set);
  * none or the folder cannot be read. */
 int shard_set_count_files(const char *path);
 
+/* shard_set_read_text_pairs - set *out to whether every example of the first shard that matches the
+ * path has two segments. *out is false for shards of other kinds than classify and regress.
+ *
+ * Errors    as shard_set_open */
+status shard_set_read_text_pairs(const char *path, bool *out);
+
 /* shard_set_read_labels - read the label names (labels.h) of the first shard that matches the path.
  *
  * Memory    the caller frees *out with free(); NULL if the shard has no labels

@@ -141,7 +141,14 @@ static status visit_text(void *user, const char *line, size_t bytes)
     if (pair != NULL) {
         *pair++ = '\0';
     }
-    status result = batch_query_add(user, text, pair);
+    const struct batch_query *b = user;
+    status result = STATUS_OK;
+    REQUIRE_GOTO(result, done,
+                 !b->session.recipe.data.text_pairs || (pair != NULL && *pair != '\0'), STATUS_DATA,
+                 "the line has no second text, but the model was trained on pairs of texts; write "
+                 "TEXT<tab>TEXT");
+    result = batch_query_add(user, text, pair);
+done:
     free(text);
     return result;
 }
@@ -369,8 +376,9 @@ status command_classify(int argc, char **argv)
         .description = "Prints the prediction of a fine-tuned model for each line of FILE or of "
                        "standard input.\n"
                        "The objective of the model selects the input and the output:\n"
-                       "  classify         TEXT or TEXT<tab>TEXT: label and probability\n"
-                       "  regress          TEXT or TEXT<tab>TEXT: a number\n"
+                       "  classify         TEXT, or TEXT<tab>TEXT if the model was trained on "
+                       "pairs: label and probability\n"
+                       "  regress          the same: a number\n"
                        "  classify_tokens  words: a line with word and label for each word, then "
                        "an empty line\n"
                        "  choose           TEXT<tab>CHOICE<tab>CHOICE...: index of the choice from "

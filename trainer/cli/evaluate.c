@@ -202,6 +202,7 @@ static status evaluate_shards(const struct request *q, struct session *s, struct
     if (objective_spec_example(r) == EXAMPLE_EMBED) {
         parts.batch_size = get_batch_samples(s);
     }
+    TRY(comm_agree(world, data_check_text_pairs(r, q->data)));
     TRY(comm_agree(world, count_samples(q, s, &samples)));
     TRY(comm_agree(world, evaluator_create(r->objective, &s->labels, s->tokenizer,
                                            r->answer.no_answer_threshold, &evaluator)));

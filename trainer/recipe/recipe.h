@@ -106,6 +106,7 @@ struct recipe {
         char validation[RECIPE_PATH_BYTES];
         int64_t sequence_length; /* null: max_position_embeddings; resolved */
         bool document_mask;      /* restrict attention and position ids to documents */
+        bool text_pairs;         /* every example has two texts; set from the shards */
         bool shuffle;
     } data;
     struct {

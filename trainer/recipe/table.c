@@ -159,6 +159,9 @@ const struct setting recipe_table[] = {
      .description = "Number of tokens of a training sequence"},
     {"data.document_mask", SETTING_BOOLEAN, FIELD(data.document_mask), "false",
      .description = "Whether attention and position ids are restricted to single documents"},
+    {"data.text_pairs", SETTING_BOOLEAN, FIELD(data.text_pairs), "false", .resume = true,
+     .description = "classify and regress: every example has two texts. train sets it from the "
+                    "shards; classify and evaluate then refuse single texts"},
     {"data.shuffle", SETTING_BOOLEAN, FIELD(data.shuffle), "true",
      .description = "Whether training sequences are drawn in random order. If false, the order is "
                     "that of the shards"},

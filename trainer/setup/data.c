@@ -38,10 +38,36 @@ static status add_location(const struct recipe *r, const char *key, const char *
     return recipe_annotate_error(r, key, result, remedy);
 }
 
+/* Sets data.text_pairs. Errors are left to the functions that open all shards. */
+static void read_text_pairs(struct recipe *r)
+{
+    enum example_kind kind = objective_spec_example(r);
+    bool has_pairs = kind == EXAMPLE_CLASSIFY || kind == EXAMPLE_REGRESS;
+    if (has_pairs && r->data.train_count > 0 &&
+        shard_set_read_text_pairs(r->data.train[0].path, &r->data.text_pairs) != STATUS_OK) {
+        status_clear();
+    }
+}
+
+status data_check_text_pairs(const struct recipe *r, const char *path)
+{
+    bool text_pairs = false;
+    if (!r->data.text_pairs) {
+        return STATUS_OK;
+    }
+    TRY(shard_set_read_text_pairs(path, &text_pairs));
+    REQUIRE(text_pairs, STATUS_DATA,
+            "%s has examples with one text, but the model was trained on pairs of texts; prepare "
+            "rows with text and text_pair",
+            path);
+    return STATUS_OK;
+}
+
 status data_read_labels(struct recipe *r, char **out)
 {
     struct labels labels;
     *out = NULL;
+    read_text_pairs(r);
     enum example_kind kind = objective_spec_example(r);
     bool named =
         kind == EXAMPLE_CLASSIFY || kind == EXAMPLE_CLASSIFY_TOKENS || kind == EXAMPLE_CHOOSE;
@@ -173,6 +199,8 @@ static status count_validation(const struct data_setup *d, int64_t *samples)
     if (r->data.validation[0] == '\0') {
         return STATUS_OK;
     }
+    TRY(add_location(r, "data.validation", r->data.validation,
+                     data_check_text_pairs(r, r->data.validation)));
     TRY(data_open_validation(d, 0, &loader));
     int64_t all = loader_samples(loader);
     int64_t requested = r->evaluate.batches * r->batch.global_size;

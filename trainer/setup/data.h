@@ -30,8 +30,14 @@ struct data_summary {
     char fingerprint[HASH_TEXT_BYTES]; /* of the training set */
 };
 
+/* data_check_text_pairs - check that the shards at `path` have two texts per example if the model
+ * was trained on pairs of texts (data.text_pairs).
+ *
+ * Errors    STATUS_DATA; as shard_set_read_text_pairs */
+status data_check_text_pairs(const struct recipe *recipe, const char *path);
+
 /* data_read_labels - read the label names of the training shards, and set model.num_labels if the
- * recipe leaves it open.
+ * recipe leaves it open. Also sets data.text_pairs.
  *
  * Memory    the caller frees *out with free(); NULL: the objective has no labels
  * Errors    STATUS_RECIPE if model.num_labels is a different number */

@@ -23,6 +23,7 @@
 #include "trainer/setup/derive.h"
 #include "trainer/setup/objective_spec.h"
 #include "trainer/weights/adapter_base.h"
+#include "trainer/weights/open.h"
 #include "trainer/weights/state_dict.h"
 
 /* ---- the recipe and the run folder ---- */
@@ -145,6 +146,7 @@ static status load_initial_adapters(struct job *job)
     char init_adapters[FILE_PATH_BYTES];
     TRY(comm_agree(job->world, adapter_base_find(&s->recipe, job->world, init_adapters)));
     TRY(adapter_base_load(s, job->world, true));
+    weights_warn_tokenizer(s, s->recipe.adapter.base);
     free(job->recipe_text);
     job->recipe_text = NULL;
     TRY(comm_agree(job->world, write_recipe_text(&s->recipe, &job->recipe_text)));
@@ -167,6 +169,7 @@ static status load_initial_weights(struct job *job)
                resolved == STATUS_OK ? adapter_base_require_full_model(r, &found) : resolved);
     TRY(comm_agree(job->world, resolved));
     log_info("weights from %s", found.folder);
+    weights_warn_tokenizer(&job->session, found.folder);
     status result =
         checkpoint_load_pretrained(job->world, found.folder, &job->state_dicts[0].tensor_set, 1);
     free(found.recipe_text);

@@ -1,8 +1,11 @@
 #include "trainer/weights/open.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
+#include "base/log.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/setup/derive.h"
 #include "trainer/setup/hardware.h"
@@ -114,6 +117,27 @@ status weights_open_checkpoint(struct session *s, struct comm *world, const char
     state_dict_destroy(&weights);
     free(found.recipe_text);
     return result;
+}
+
+void weights_warn_tokenizer(const struct session *s, const char *checkpoint)
+{
+    char folder[FILE_PATH_BYTES];
+    struct tokenizer *stored = NULL;
+    if (s->tokenizer == NULL || file_join(folder, checkpoint, "tokenizer") != STATUS_OK ||
+        !tokenizer_exists(folder) || tokenizer_open(folder, &stored) != STATUS_OK) {
+        status_clear(); /* training does not need the stored tokenizer */
+        return;
+    }
+    if (strcmp(tokenizer_sha256(stored), tokenizer_sha256(s->tokenizer)) != 0) {
+        log_warning("TOKENIZER",
+                    "data.tokenizer %s (%" PRId64 " tokens) is not the tokenizer of the initial "
+                    "weights, %s (%" PRId64
+                    " tokens), so the ids mean other texts; prepare the data with the latter",
+                    s->recipe.data.tokenizer, tokenizer_vocab_size(s->tokenizer), folder,
+                    tokenizer_vocab_size(stored));
+    }
+    status_clear();
+    (void)tokenizer_destroy(&stored);
 }
 
 status weights_require_causal(const struct session *s, const char *checkpoint)

@@ -16,6 +16,10 @@
 status weights_open_checkpoint(struct session *s, struct comm *world, const char *path,
                                char *const *overrides, int override_count, int64_t rows);
 
+/* weights_warn_tokenizer - log W-TOKENIZER if the tokenizer of the session is not the one in a
+ * checkpoint folder. Its ids then mean other texts. Does nothing if either has no tokenizer. */
+void weights_warn_tokenizer(const struct session *s, const char *checkpoint);
+
 /* weights_require_causal - check that the model predicts next tokens.
  *
  * Errors    STATUS_DATA with the checkpoint and the command to use instead */

@@ -150,6 +150,34 @@ test_checkpoint() {
         awk -v got="$(sed -nE 's/.*"loss": *([0-9.e-]+).*/\1/p' out)" \
         '{ d = $2 - got; exit !(d < 1e-5 && d > -1e-5) }' || fail "evaluate: $(cat out)"
     grep -q '"accuracy"' out || fail 'no accuracy'
+    printf 'the list\tof files\n' >lines
+    run_bireme 0 classify --checkpoint head lines
+    printf 'the list\tof files\nthe list of files\n' >lines
+    run_bireme 65 classify --checkpoint head lines
+    expect_error 'lines:2: the line has no second text'
+    sed 's/, "text_pair": "[^"]*"//' rows.jsonl >single.jsonl
+    prepare_rows classify single.jsonl pieces single
+    run_bireme 65 evaluate --checkpoint head --data 'single/validation-*.h5'
+    expect_error 'has examples with one text, but the model was trained on pairs'
+    run_bireme 65 "${labels[@]}" run_dir=wrong 'data.validation=single/validation-*.h5'
+    expect_error 'data.validation.* has examples with one text'
+    run_bireme 0 train "${labels[@]:1}" run_dir=single 'data.train=single/train-*.h5' \
+        'data.validation=single/validation-*.h5' model.init_from=encoder
+    ! grep -q W-TOKENIZER stderr || fail 'a warning about the same tokenizer'
+    run_bireme 0 classify --checkpoint single lines
+    # Another tokenizer with the same number of tokens.
+    mkdir other
+    awk '{ l[NR] = $0 } END { for (i = 1; i <= 5; i++) print l[i]
+        for (i = NR; i > 5; i--) print l[i] }' pieces/vocab.txt >other/vocab.txt
+    prepare_rows classify rows.jsonl other other_rows
+    run_bireme 0 "${labels[@]}" run_dir=other_run 'data.train=other_rows/train-*.h5' \
+        'data.validation=other_rows/validation-*.h5' data.tokenizer=other model.init_from=encoder
+    grep -q 'W-TOKENIZER: data.tokenizer other (.*) is not the tokenizer of the initial weights' \
+        stderr || fail 'another tokenizer is not reported'
+    run_bireme 0 "${labels[@]}" run_dir=other_lora 'data.train=other_rows/train-*.h5' \
+        'data.validation=other_rows/validation-*.h5' data.tokenizer=other model.init_from=encoder \
+        adapter.type=lora
+    grep -q 'W-TOKENIZER' stderr || fail 'another tokenizer is not reported for adapters'
     run_bireme 0 prepare --objective classify --tokenizer pieces --input rows.jsonl \
         --output reordered --labels r,g,b --sequence-length 24
     run_bireme 65 evaluate --checkpoint head --data 'reordered/train-*.h5'

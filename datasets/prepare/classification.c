@@ -39,12 +39,10 @@ static status read_texts(const struct classification *c, const json_t *row, stru
 }
 
 /* Reads the label as a float. In CSV the number is a string. */
-static status read_number(const json_t *row, uint32_t *bits)
+static status read_number(const json_t *value, uint32_t *bits)
 {
-    const json_t *value = json_object_get(row, "label");
     char reason[TEXT_REASON_BYTES];
     double number = json_number_value(value);
-    REQUIRE(value != NULL, STATUS_DATA, "no field \"label\"");
     REQUIRE(json_is_number(value) || json_is_string(value), STATUS_DATA,
             "the field \"label\" is not a number");
     if (json_is_string(value)) {
@@ -64,7 +62,9 @@ static status collect_label(void *user, struct jsonl_row *row)
 {
     struct labels *labels = user;
     char name[ROW_FIELD_LABEL_BYTES];
-    TRY(row_field_get_label_name(json_object_get(row->value, "label"), name));
+    const json_t *value = NULL;
+    TRY(row_field_require(row->value, "label", &value));
+    TRY(row_field_get_label_name(value, name));
     return labels_add(labels, name);
 }
 
@@ -74,10 +74,11 @@ static status collect_label(void *user, struct jsonl_row *row)
 static status read_row(struct classification *c, const json_t *row, struct text *text,
                        struct text *pair, uint32_t *label_bits)
 {
+    const json_t *label = NULL;
     TRY(read_texts(c, row, text, pair));
-    TRY(c->kind == EXAMPLE_REGRESS
-            ? read_number(row, label_bits)
-            : row_field_get_label_index(&c->labels, json_object_get(row, "label"), label_bits));
+    TRY(row_field_require(row, "label", &label));
+    TRY(c->kind == EXAMPLE_REGRESS ? read_number(label, label_bits)
+                                   : row_field_get_label_index(&c->labels, label, label_bits));
     c->rows_have_pair = c->has_first_row ? c->rows_have_pair : pair->count > 0;
     c->has_first_row = true;
     return STATUS_OK;

@@ -85,8 +85,10 @@ static status collect_choices(void *user, struct jsonl_row *row)
 static status find_stratum(void *user, const json_t *row, int *out)
 {
     struct multiple_choice *m = user;
+    const json_t *value = NULL;
     uint32_t label = 0;
-    TRY(row_field_get_label_index(&m->labels, json_object_get(row, "label"), &label));
+    TRY(row_field_require(row, "label", &value));
+    TRY(row_field_get_label_index(&m->labels, value, &label));
     *out = (int)label;
     return STATUS_OK;
 }
@@ -96,12 +98,12 @@ static status write_choices(void *user, struct jsonl_row *row)
     struct multiple_choice *m = user;
     struct text text = {0};
     const json_t *choices = NULL;
-    uint32_t label = 0;
+    int label = 0;
     TRY(read_choices(row->value, &text, &choices));
-    TRY(row_field_get_label_index(&m->labels, json_object_get(row->value, "label"), &label));
+    TRY(find_stratum(m, row->value, &label));
     size_t count = json_array_size(choices);
-    REQUIRE(label < count && count <= (size_t)m->labels.count, STATUS_DATA,
-            "the label is %u, but the row has %zu choices and there are %d labels", label, count,
+    REQUIRE((size_t)label < count && count <= (size_t)m->labels.count, STATUS_DATA,
+            "the label is %d, but the row has %zu choices and there are %d labels", label, count,
             m->labels.count);
     begin_row(m);
     for (size_t i = 0; i < count; i++) {
@@ -112,7 +114,7 @@ static status write_choices(void *user, struct jsonl_row *row)
         TRY(add_text(m, &text, &pair));
     }
     row->fatal = true;
-    return write_example(m, label, (int)label);
+    return write_example(m, (uint32_t)label, label);
 }
 
 /* ---- pairs of related texts ---- */

@@ -17,6 +17,7 @@
 
 #include "datasets/prepare/output.h"
 #include "datasets/prepare/prepare.h"
+#include "datasets/prepare/row_field.h"
 #include "datasets/prepare/rows.h"
 
 /* A field of a row: a text, or messages. */
@@ -43,8 +44,7 @@ static status require_same_type(const json_t *a, const json_t *b, const char *na
 
 static status get_field(const json_t *row, const char *name, const json_t **out)
 {
-    *out = json_object_get(row, name);
-    REQUIRE(*out != NULL, STATUS_DATA, "no field \"%s\"", name);
+    TRY(row_field_require(row, name, out));
     REQUIRE(json_is_string(*out) || json_is_array(*out), STATUS_DATA,
             "the field \"%s\" is neither a text nor a list of messages", name);
     return STATUS_OK;

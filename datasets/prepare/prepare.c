@@ -85,8 +85,9 @@ static status read_token_file(struct prepare_input *in, const char *path)
 
 static status read_input(struct prepare_input *in, const char *path)
 {
-    if (jsonl_has_extension(path)) {
-        return text_files_read_jsonl(in, path);
+    if (jsonl_has_extension(path) ||
+        (in->options->format.columns.count > 0 && row_file_is_table(path))) {
+        return text_files_read_rows(in, path);
     }
     if (has_suffix(path, ".bin") || has_suffix(path, ".idx")) {
         return read_token_file(in, path);

@@ -4,6 +4,7 @@
  *
  * The name of an input file selects its reader:
  *   *.jsonl, *.ndjson  JSON Lines. Each row is an object; its field "text" is one document.
+ *   *.csv, *.tsv       with a column for "text" (columns.h): rows as above; otherwise plain text
  *   x.idx with x.bin   a Megatron-LM index and its tokens; either name selects both files
  *   other *.bin        llm.c tokens
  *   all others         plain text
@@ -24,6 +25,7 @@
 
 #include "base/status.h"
 #include "datasets/chat/chat.h"
+#include "datasets/rows/row_file.h"
 #include "datasets/tokenizer/tokenizer.h"
 
 /* The document unit of a plain text file. Paragraphs are groups of lines that are separated by
@@ -54,6 +56,7 @@ struct prepare_options {
     const struct tokenizer *tokenizer;
     char *const *inputs; /* paths */
     int input_count;
+    struct row_format format; /* of files with rows */
     /* Paths of the validation set, instead of validation_fraction. Only for row objectives. */
     char *const *validation_inputs;
     int validation_input_count;

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "datasets/rows/columns.h"
 #include "datasets/rows/jsonl.h"
 
 bool row_field_is_blank(const char *text, size_t bytes)
@@ -23,9 +24,14 @@ status row_field_get_text(const json_t *row, const char *field, struct text *out
     return STATUS_OK;
 }
 
+status row_field_require(const json_t *row, const char *field, const json_t **out)
+{
+    *out = json_object_get(row, field);
+    return *out != NULL ? STATUS_OK : columns_raise_missing(row, field);
+}
+
 status row_field_get_label_name(const json_t *value, char out[ROW_FIELD_LABEL_BYTES])
 {
-    REQUIRE(value != NULL, STATUS_DATA, "no field \"label\"");
     REQUIRE(json_is_string(value) || json_is_integer(value), STATUS_DATA,
             "a label is neither a text nor an integer");
     if (json_is_integer(value)) {

@@ -22,6 +22,11 @@ bool row_field_is_blank(const char *text, size_t bytes);
  * Errors    STATUS_DATA */
 status row_field_get_text(const json_t *row, const char *field, struct text *out);
 
+/* row_field_require - get a required field of any type.
+ *
+ * Errors    STATUS_DATA: the field is missing, with the fields of the row */
+status row_field_require(const json_t *row, const char *field, const json_t **out);
+
 /* row_field_get_label_name - convert a label, a text or an integer, to its name.
  *
  * Errors    STATUS_DATA */

@@ -66,6 +66,7 @@ static status write_row_entry(const struct row_workers *w, const struct row_entr
     report->learned_tokens += x->learned_tokens;
     report->overlong_rows += x->overlong;
     report->examples++;
+    w->bad_rows->has_good_row = true;
     enum prepare_split split = row_split_choose(w->preparation->split, 0);
     return prepare_output_write_example(*w->preparation->output, split, x->text.ids.ids,
                                         x->text.ids.count, x->values);

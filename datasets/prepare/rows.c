@@ -11,18 +11,10 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "datasets/prepare/row_workers.h"
-#include "datasets/rows/csv.h"
+#include "datasets/rows/row_file.h"
 #include "datasets/shard/shard.h"
 
 enum { READ_VALUES = 4096 };
-
-static status read_file(const char *path, struct jsonl_bad_rows *bad_rows, int64_t *bytes,
-                        status (*use)(void *user, struct jsonl_row *row), void *user)
-{
-    size_t length = strlen(path);
-    bool csv = length > 4 && strcmp(path + length - 4, ".csv") == 0;
-    return (csv ? csv_read : jsonl_read)(path, bad_rows, bytes, use, user);
-}
 
 status rows_prescan(const struct prepare_options *o,
                     status (*use)(void *user, struct jsonl_row *row), void *user)
@@ -30,10 +22,10 @@ status rows_prescan(const struct prepare_options *o,
     struct jsonl_bad_rows bad_rows = {.skip = true, .quiet = true};
     int64_t bytes = 0;
     for (int i = 0; i < o->input_count; i++) {
-        TRY(read_file(o->inputs[i], &bad_rows, &bytes, use, user));
+        TRY(row_file_read(&o->format, o->inputs[i], &bad_rows, &bytes, use, user));
     }
     for (int i = 0; i < o->validation_input_count; i++) {
-        TRY(read_file(o->validation_inputs[i], &bad_rows, &bytes, use, user));
+        TRY(row_file_read(&o->format, o->validation_inputs[i], &bad_rows, &bytes, use, user));
     }
     return STATUS_OK;
 }
@@ -45,7 +37,8 @@ static status read_sequential(const struct rows_preparation *p, char *const *pat
 {
     status result = STATUS_OK;
     for (int i = 0; i < count && result == STATUS_OK; i++) {
-        result = read_file(paths[i], bad_rows, &p->report->bytes, p->process_row, p->user);
+        result = row_file_read(&p->options->format, paths[i], bad_rows, &p->report->bytes,
+                               p->process_row, p->user);
         log_progress("%" PRId64 " %s", p->report->examples, p->unit_name);
     }
     return result;
@@ -61,7 +54,8 @@ static status read_parallel(const struct rows_preparation *p, char *const *paths
         .skip = bad_rows->skip, .defer = row_workers_defer, .user = workers};
     status result = STATUS_OK;
     for (int i = 0; i < count && result == STATUS_OK; i++) {
-        result = read_file(paths[i], &deferred, &p->report->bytes, row_workers_add, workers);
+        result = row_file_read(&p->options->format, paths[i], &deferred, &p->report->bytes,
+                               row_workers_add, workers);
         result = result == STATUS_OK ? row_workers_drain(workers) : result;
         log_progress("%" PRId64 " %s", p->report->examples, p->unit_name);
     }

@@ -7,6 +7,7 @@
 #include "datasets/prepare/prepare.h"
 #include "datasets/prepare/row_field.h"
 #include "datasets/prepare/rows.h"
+#include "datasets/rows/columns.h"
 
 struct row_encoder {
     const struct prepare_options *options;
@@ -120,9 +121,10 @@ static status encode_fields(struct row_encoder *e, const json_t *row, bool *whol
     if (json_object_get(row, "conversations") != NULL) {
         return encode_messages(e, row, "conversations");
     }
-    REQUIRE(json_object_get(row, "text") != NULL, STATUS_DATA,
-            "none of the fields \"prompt\" with \"completion\", \"messages\", \"text\", or "
-            "\"instruction\" with \"output\"");
+    TRY(json_object_get(row, "text") != NULL
+            ? STATUS_OK
+            : columns_raise_missing(row, "prompt\" with \"completion\", \"messages\", \"text\", or "
+                                         "\"instruction\" with \"output"));
     return encode_text(e, row);
 }
 

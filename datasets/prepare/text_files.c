@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "datasets/rows/file_reader.h"
-#include "datasets/rows/jsonl.h"
 #include "datasets/tokenizer/corpus.h"
 
 enum { READ_BYTES = 256 << 10 };
@@ -171,7 +170,7 @@ done:
     return result;
 }
 
-/* ---- JSON Lines ---- */
+/* ---- rows ---- */
 
 static status add_row(void *user, struct jsonl_row *row)
 {
@@ -185,11 +184,12 @@ static status add_row(void *user, struct jsonl_row *row)
     return splitter_end_document(in->splitter);
 }
 
-status text_files_read_jsonl(struct prepare_input *in, const char *path)
+status text_files_read_rows(struct prepare_input *in, const char *path)
 {
     struct jsonl_bad_rows bad_rows = {.skip = in->options->skip_bad_rows,
                                       .count = in->report->bad_rows};
-    status result = jsonl_read(path, &bad_rows, &in->report->bytes, add_row, in);
+    status result =
+        row_file_read(&in->options->format, path, &bad_rows, &in->report->bytes, add_row, in);
     in->report->bad_rows = bad_rows.count;
     return result;
 }

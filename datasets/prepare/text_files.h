@@ -1,4 +1,4 @@
-/* Reads documents from plain text files and from JSON Lines. */
+/* Reads documents from plain text files and from rows. */
 #pragma once
 
 #include "base/status.h"
@@ -11,8 +11,7 @@
  *           splitter */
 status text_files_read(struct prepare_input *in, const char *path);
 
-/* text_files_read_jsonl - pass the field "text" of every row of JSON Lines to the splitter as one
- * document.
+/* text_files_read_rows - pass the field "text" of every row to the splitter as one document.
  *
- * Errors    as jsonl_read and the splitter */
-status text_files_read_jsonl(struct prepare_input *in, const char *path);
+ * Errors    as row_file_read and the splitter */
+status text_files_read_rows(struct prepare_input *in, const char *path);

@@ -12,6 +12,7 @@
 #include "datasets/prepare/prepare.h"
 #include "datasets/prepare/row_field.h"
 #include "datasets/prepare/rows.h"
+#include "datasets/rows/columns.h"
 #include "datasets/tokenizer/text_pair.h"
 
 struct token_classification {
@@ -34,8 +35,8 @@ static const json_t *get_labels(const json_t *row)
 static status check_row(const json_t *row)
 {
     const json_t *words = json_object_get(row, "tokens"), *labels = get_labels(row);
-    REQUIRE(words != NULL, STATUS_DATA, "no field \"tokens\"");
-    REQUIRE(labels != NULL, STATUS_DATA, "no field \"labels\" or \"tags\"");
+    TRY(row_field_require(row, "tokens", &words));
+    TRY(labels != NULL ? STATUS_OK : columns_raise_missing(row, "labels\" or \"tags"));
     REQUIRE(json_is_array(words) && json_is_array(labels), STATUS_DATA,
             "the tokens and the labels must be two lists");
     REQUIRE(json_array_size(words) > 0, STATUS_DATA, "the list of tokens is empty");

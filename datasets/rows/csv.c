@@ -13,6 +13,7 @@ enum field_state { FIELD_START, IN_UNQUOTED, IN_QUOTES, AFTER_QUOTES };
 
 struct csv {
     const char *path;
+    char delimiter; /* '\0': not known yet */
     struct jsonl_bad_rows *bad;
     status (*use)(void *user, struct jsonl_row *row);
     void *user;
@@ -101,6 +102,7 @@ static status use_row(struct csv *c)
     status result = make_row(c, &row.value);
     if (result == STATUS_OK) {
         result = c->use(c->user, &row);
+        c->bad->has_good_row = c->bad->has_good_row || result == STATUS_OK;
     }
     json_decref(row.value);
     return result == STATUS_DATA && !row.fatal ? jsonl_report_bad_row(c->bad, c->path, c->row_line)
@@ -130,7 +132,7 @@ static status add_quoted_byte(struct csv *c, char byte)
     return append_byte(c, byte);
 }
 
-/* Adds a byte outside quotes that is neither a comma nor a line end. */
+/* Adds a byte outside quotes that is neither a delimiter nor a line end. */
 static status add_unquoted_byte(struct csv *c, char byte)
 {
     if (byte == '"' && c->state == AFTER_QUOTES) {
@@ -142,7 +144,7 @@ static status add_unquoted_byte(struct csv *c, char byte)
         c->row_bytes++;
         return STATUS_OK;
     }
-    if (byte == '"') {
+    if (byte == '"' && (c->delimiter != '\t' || c->state == AFTER_QUOTES)) {
         c->error = "a quote inside an unquoted field";
     } else if (c->state == AFTER_QUOTES && byte != '\r') {
         c->error = "text after a quoted field";
@@ -157,7 +159,7 @@ static status add_file_byte(struct csv *c, char byte)
     if (c->state == IN_QUOTES) {
         return add_quoted_byte(c, byte);
     }
-    if (byte == ',') {
+    if (byte == c->delimiter) {
         c->row_bytes++;
         return end_field(c);
     }
@@ -171,6 +173,24 @@ static status add_file_byte(struct csv *c, char byte)
     return end_row(c);
 }
 
+/* Returns the most frequent delimiter of the first line, outside of quotes. */
+static char find_delimiter(const char *text, size_t bytes)
+{
+    static const char delimiters[] = {',', ';', '\t'};
+    int counts[3] = {0}, best = 0;
+    bool quoted = false;
+    for (size_t i = 0; i < bytes && (quoted || text[i] != '\n'); i++) {
+        quoted = quoted != (text[i] == '"');
+        for (int d = 0; d < 3; d++) {
+            counts[d] += !quoted && text[i] == delimiters[d];
+        }
+    }
+    for (int d = 1; d < 3; d++) {
+        best = counts[d] > counts[best] ? d : best;
+    }
+    return delimiters[best];
+}
+
 static status read_all(struct csv *c, struct file_reader *r, char *buffer)
 {
     static const char bom[] = "\xEF\xBB\xBF";
@@ -178,6 +198,7 @@ static status read_all(struct csv *c, struct file_reader *r, char *buffer)
         TRY(file_reader_read(r, buffer, READ_BYTES, &got));
         bool skip = !c->bom_checked && got >= 3 && memcmp(buffer, bom, 3) == 0;
         c->bom_checked = true;
+        c->delimiter = c->delimiter == '\0' ? find_delimiter(buffer, got) : c->delimiter;
         for (size_t i = skip ? 3 : 0; i < got; i++) {
             TRY(add_file_byte(c, buffer[i]));
         }
@@ -192,12 +213,20 @@ static status read_all(struct csv *c, struct file_reader *r, char *buffer)
     return STATUS_OK;
 }
 
-status csv_read(const char *path, struct jsonl_bad_rows *bad, int64_t *bytes,
+status csv_read(const char *path, char delimiter, struct jsonl_bad_rows *bad, int64_t *bytes,
                 status (*use)(void *user, struct jsonl_row *row), void *user)
 {
     struct file_reader r;
+    size_t length = strlen(path);
+    bool tabs = length > 4 && strcmp(path + length - 4, ".tsv") == 0;
     TRY(file_reader_open(path, &r));
-    struct csv c = {.path = path, .bad = bad, .use = use, .user = user, .line = 1, .row_line = 1};
+    struct csv c = {.path = path,
+                    .delimiter = delimiter == '\0' && tabs ? '\t' : delimiter,
+                    .bad = bad,
+                    .use = use,
+                    .user = user,
+                    .line = 1,
+                    .row_line = 1};
     char *buffer = malloc(READ_BYTES);
     status result = STATUS_OK;
     REQUIRE_GOTO(result, done, buffer != NULL, STATUS_INTERNAL, "out of memory while reading %s",

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "datasets/rows/columns.h"
 #include "datasets/rows/file_reader.h"
 
 enum { READ_BYTES = 256 << 10, MAX_ROW_BYTES = 64 << 20, MAX_WARNINGS = 10 };
@@ -29,9 +30,8 @@ status jsonl_report_bad_row(struct jsonl_bad_rows *bad, const char *path, int64_
         return bad->defer(bad->user, path, line);
     }
     status_take(&reason);
-    REQUIRE(bad->skip, STATUS_DATA,
-            "%s line %" PRId64 ": %.1500s; use --skip-bad-rows to count such rows and continue",
-            path, line, reason.text);
+    REQUIRE(bad->skip, STATUS_DATA, "%s line %" PRId64 ": %.1500s%s", path, line, reason.text,
+            bad->has_good_row ? "; use --skip-bad-rows to count such rows and continue" : "");
     if (bad->count++ < MAX_WARNINGS && !bad->quiet) {
         log_warning("BAD-ROW", "%s line %" PRId64 ": %.1500s; skipped", path, line, reason.text);
     }
@@ -102,6 +102,7 @@ static status use_line(struct line_splitter *l)
         jsonl_parse(l->text, l->too_long ? (size_t)MAX_ROW_BYTES + 1 : l->bytes, &row.value);
     if (result == STATUS_OK) {
         result = l->use(l->user, &row);
+        l->bad->has_good_row = l->bad->has_good_row || result == STATUS_OK;
     }
     json_decref(row.value);
     return result == STATUS_DATA && !row.fatal ? jsonl_report_bad_row(l->bad, l->path, l->line)
@@ -169,7 +170,7 @@ done:
 status jsonl_get_string(const json_t *row, const char *field, const char **text, size_t *bytes)
 {
     const json_t *value = json_object_get(row, field);
-    REQUIRE(value != NULL, STATUS_DATA, "no field \"%s\"", field);
+    TRY(value != NULL ? STATUS_OK : columns_raise_missing(row, field));
     REQUIRE(json_is_string(value), STATUS_DATA, "the field \"%s\" is not a string", field);
     *text = json_string_value(value);
     *bytes = json_string_length(value);

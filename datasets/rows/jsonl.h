@@ -24,7 +24,8 @@ struct jsonl_row {
 struct jsonl_bad_rows {
     bool skip; /* count them and continue, instead of stopping at the first one */
     int64_t count;
-    bool quiet; /* do not log a warning for each row */
+    bool has_good_row; /* a row was used before */
+    bool quiet;        /* do not log a warning for each row */
     /* If not NULL: called for each bad row, instead of the handling above. It takes the pending
      * error, to report it later. `skip` still decides whether reading continues after a line that
      * is too long. */
@@ -37,7 +38,7 @@ struct jsonl_bad_rows {
  * With bad->skip it logs a warning (for the first ten rows), increments bad->count and returns
  * STATUS_OK.
  *
- * Errors    STATUS_DATA: file, line, reason, and the option that skips bad rows */
+ * Errors    STATUS_DATA: file, line, reason, and after a good row the option that skips bad rows */
 status jsonl_report_bad_row(struct jsonl_bad_rows *bad, const char *path, int64_t line);
 
 /* jsonl_read - call `use` for every row of a file, in order.
@@ -65,5 +66,5 @@ status jsonl_parse(const char *text, size_t bytes, json_t **out);
 /* jsonl_get_string - get a required string field of a row.
  *
  * Memory    *text belongs to the row
- * Errors    STATUS_DATA: the field is missing or not a string */
+ * Errors    STATUS_DATA: the field is missing (with the fields of the row) or not a string */
 status jsonl_get_string(const json_t *row, const char *field, const char **text, size_t *bytes);

@@ -122,7 +122,7 @@ static void test_bad_rows(void)
          "message 1: the assistant message is empty"},
         {"{\"text\": \"\"}", "\"text\" is empty"},
         {"{\"instruction\": \"a\"}", "no field \"output\""},
-        {"{\"question\": \"a\"}", "none of the fields"},
+        {"{\"question\": \"a\"}", "no field \"prompt\" with"},
         {"{\"prompt\": \"a long prompt of many words\", \"completion\": \"b\"}",
          "nothing to learn"},
         {"7", "not a JSON object"},

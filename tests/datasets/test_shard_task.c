@@ -57,7 +57,7 @@ static void check_csv(const char *rows, const char *expected, int64_t bad_rows)
     struct recorded_rows recorded_rows = {""};
     struct jsonl_bad_rows bad = {.skip = true, .quiet = true};
     int64_t bytes = 0;
-    CHECK_OK(csv_read(write_rows("rows.csv", rows), &bad, &bytes, record_row, &recorded_rows));
+    CHECK_OK(csv_read(write_rows("rows.csv", rows), 0, &bad, &bytes, record_row, &recorded_rows));
     if (strcmp(recorded_rows.text, expected) != 0) {
         fprintf(stderr, "got      %s\nexpected %s\n", recorded_rows.text, expected);
         exit(1);
@@ -76,10 +76,11 @@ static void test_csv(void)
     struct jsonl_bad_rows bad = {.skip = false};
     struct recorded_rows recorded_rows = {""};
     int64_t bytes = 0;
-    CHECK_FAILS(csv_read(write_rows("rows.csv", "a,a\n"), &bad, &bytes, record_row, &recorded_rows),
-                STATUS_DATA, "two fields have the name");
     CHECK_FAILS(
-        csv_read(write_rows("rows.csv", "a,b\n1\n"), &bad, &bytes, record_row, &recorded_rows),
+        csv_read(write_rows("rows.csv", "a,a\n"), 0, &bad, &bytes, record_row, &recorded_rows),
+        STATUS_DATA, "two fields have the name");
+    CHECK_FAILS(
+        csv_read(write_rows("rows.csv", "a,b\n1\n"), 0, &bad, &bytes, record_row, &recorded_rows),
         STATUS_DATA, "rows.csv line 2: 1 fields, but the first row names 2");
 }
 

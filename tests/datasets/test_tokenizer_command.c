@@ -125,7 +125,7 @@ static void test_rows(void)
                                 type),
                     0);
         check_error("W-BAD-ROW: rows.jsonl line 3: column ");
-        check_error("W-BAD-ROW: rows.jsonl line 4: no field \"text\"; skipped");
+        check_error("W-BAD-ROW: rows.jsonl line 4: no field \"text\" (the row has");
         check_error("W-SKIPPED-ROWS: 2 rows were skipped");
         CHECK_EQUAL(
             run_command("$B tokenizer train --type %s --vocab-size 280 --input same.txt more.txt "

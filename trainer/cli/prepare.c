@@ -20,6 +20,7 @@
 struct request {
     const char *objective, *tokenizer, *output, *documents, *sentences, *chat_template, *labels;
     const char *split; /* NULL: not given */
+    const char *columns, *delimiter;
     struct option_list inputs, validation_inputs;
     double validation_fraction, short_fraction;
     int64_t seed;
@@ -40,7 +41,14 @@ static status parse_options(struct request *q, int argc, char **argv, bool *help
          "folder with tokenizer.json; ids in token files are checked against its vocabulary"},
         {"input", OPTION_LIST, &q->inputs, "FILE...", OPTION_REQUIRED,
          "clm, mlm: text, *.jsonl (field \"text\"), .bin with .idx of Megatron or .bin of llm.c; "
-         "classify, regress: JSON Lines or *.csv; other objectives: JSON Lines"},
+         "other objectives: JSON Lines, *.csv or *.tsv"},
+        {"columns", OPTION_TEXT, &q->columns, "FIELD=COLUMN,...", NULL,
+         "columns of the input that hold the fields of the objective, for example "
+         "text=review,label=sentiment (default: columns with the names of the fields)"},
+        {"delimiter", OPTION_CHOICE, &q->delimiter, "NAME", NULL,
+         "delimiter of *.csv and *.tsv (default: tab for *.tsv, otherwise the one of the first "
+         "line)",
+         .choices = "comma|semicolon|tab|pipe"},
         {"output", OPTION_TEXT, &q->output, "DIR", OPTION_REQUIRED,
          "folder for train-00000-of-00004.h5, validation-...; existing shards are replaced"},
         {"validation-fraction", OPTION_NUMBER, &q->validation_fraction, "F", "0",
@@ -113,6 +121,21 @@ static enum prepare_sentence_rule parse_sentences(const char *name)
         return PREPARE_SENTENCE_AUTO;
     }
     return strcmp(name, "line") == 0 ? PREPARE_SENTENCE_LINES : PREPARE_SENTENCE_PUNCTUATION;
+}
+
+/* Returns the delimiter of tables; '\0': not given. */
+static char parse_delimiter(const char *name)
+{
+    static const struct {
+        const char *name;
+        char delimiter;
+    } table[] = {{"comma", ','}, {"semicolon", ';'}, {"tab", '\t'}, {"pipe", '|'}};
+    for (size_t i = 0; name != NULL && i < sizeof table / sizeof table[0]; i++) {
+        if (strcmp(table[i].name, name) == 0) {
+            return table[i].delimiter;
+        }
+    }
+    return '\0';
 }
 
 /* Opens the requested template, or the template of the tokenizer folder. Sets *out to NULL if
@@ -194,10 +217,13 @@ static status run_preparation(const struct request *q, const struct preparation 
 {
     bool is_mlm = strcmp(q->objective, "mlm") == 0;
     struct prepare_label_counts labels = {0};
+    struct row_format format = {.delimiter = parse_delimiter(q->delimiter)};
+    TRY(q->columns != NULL ? columns_parse(q->columns, &format.columns) : STATUS_OK);
     const struct prepare_options options = {
         .tokenizer = tokenizer,
         .inputs = q->inputs.items,
         .input_count = q->inputs.count,
+        .format = format,
         .validation_inputs = q->validation_inputs.items,
         .validation_input_count = q->validation_inputs.count,
         .chat_template = chat,

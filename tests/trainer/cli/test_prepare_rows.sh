@@ -59,8 +59,65 @@ test_split() {
     expect_log '1 document from '
 }
 
+# expect_same_rows FILE OPTION...: FILE gives the same shard as rows.csv.
+expect_same_rows() {
+    local file=$1
+    shift
+    prepare 0 --objective classify --input "$file" "$@"
+    cmp rows/train-00000-of-00001.h5 expected.h5 || fail "$file gives other rows"
+}
+
+# Columns with other names and other delimiters.
+test_columns() {
+    printf '%s\n' text,text_pair,label 'the work,"of a ""user"", a",1' \
+        'a license,the form,0' >rows.csv
+    prepare 0 --objective classify --input rows.csv
+    cp rows/train-00000-of-00001.h5 expected.h5
+    printf '%s\n' 'id;question1;question2;is_duplicate' '7;the work;"of a ""user"", a";1' \
+        '8;a license;the form;0' >semicolon.csv
+    local map=text=question1,text_pair=question2,label=is_duplicate
+    expect_same_rows semicolon.csv --columns $map
+    tr ';' '\t' <semicolon.csv >tabs.tsv
+    expect_same_rows tabs.tsv --columns $map
+    cp tabs.tsv tabs.csv
+    expect_same_rows tabs.csv --columns $map
+    tr ';' '|' <semicolon.csv >pipe.csv
+    expect_same_rows pipe.csv --columns $map --delimiter pipe
+    printf '%s\t%s\t%s\n' text_pair text label 'the work' 'of a "user", a' 1 \
+        'a license' 'the form' 0 >swapped.tsv
+    expect_same_rows swapped.tsv --columns text=text_pair,text_pair=text
+    printf '%s\n' '{"q": "the work", "text_pair": "of a \"user\", a", "label": 1}' \
+        '{"q": "a license", "text_pair": "the form", "label": 0}' >rows.jsonl
+    expect_same_rows rows.jsonl --columns text=q
+    # The message lists the columns; only after a good row it names --skip-bad-rows.
+    prepare 65 --objective classify --input semicolon.csv --columns text=question1
+    expect_error 'semicolon.csv line 2: no field "label" (the row has "id", "question1", '
+    expect_error '--columns FIELD=NAME selects another'
+    ! grep -q skip-bad-rows stderr || fail 'the message suggests to skip all rows'
+    prepare 65 --objective classify --input semicolon.csv --columns text=question,label=id
+    expect_error 'no field "question" (the row has "id"'
+    echo '{"q": "the work"}' >>rows.jsonl
+    prepare 65 --objective classify --input rows.jsonl --columns text=q
+    expect_error 'rows.jsonl line 3: .* use --skip-bad-rows'
+    prepare 65 --objective sft --input rows.jsonl
+    expect_error 'rows.jsonl line 1: no field "prompt" with "completion", .* (the row has "q",'
+    prepare 64 --objective classify --input rows.csv --columns txt=question1
+    expect_error 'did you mean "text"'
+    prepare 64 --objective classify --input rows.csv --columns text
+    expect_error "'text' is not FIELD=COLUMN"
+    prepare 64 --objective classify --input rows.csv --columns text=a,text=b
+    expect_error 'is given twice'
+    # Text objectives read the column of a table.
+    echo '{"text": "a license"}' >text.jsonl
+    prepare 0 --objective clm --input text.jsonl
+    cp rows/train-00000-of-00001.h5 expected.h5
+    printf '%s\n' 'stars;review' '5;a license' >reviews.csv
+    prepare 0 --objective clm --input reviews.csv --columns text=review
+    cmp rows/train-00000-of-00001.h5 expected.h5 || fail 'clm reads other text'
+}
+
 case ${1:-} in
-split) "test_$1" ;;
+split | columns) "test_$1" ;;
 *)
     echo "no such part: ${1:-}" >&2
     exit 64

@@ -1,0 +1,26 @@
+/* Reads rows of a file in any of the supported formats. The name selects the format: *.csv and
+ * *.tsv are tables with the names of the columns in the first row (csv.h), every other file is JSON
+ * Lines (jsonl.h). */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "datasets/rows/columns.h"
+#include "datasets/rows/jsonl.h"
+
+/* How to read rows. All zeros: the defaults. */
+struct row_format {
+    struct columns columns;
+    char delimiter; /* of tables; '\0': as csv_read determines */
+};
+
+/* row_file_is_table - return whether the name ends in .csv or .tsv. */
+bool row_file_is_table(const char *path);
+
+/* row_file_read - call `use` for every row of a file, in order, after columns_rename.
+ *
+ * Errors    as jsonl_read and csv_read; a row without one of the columns is a bad row */
+status row_file_read(const struct row_format *format, const char *path, struct jsonl_bad_rows *bad,
+                     int64_t *bytes, status (*use)(void *user, struct jsonl_row *row), void *user);

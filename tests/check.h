@@ -56,6 +56,20 @@
         }                                                                                          \
     } while (0)
 
+/* The texts must be equal; the message contains both. NULL equals only NULL. */
+#define CHECK_TEXT(actual, expected)                                                               \
+    do {                                                                                           \
+        const char *check_actual = (actual), *check_expected = (expected);                         \
+        if (check_actual == NULL || check_expected == NULL                                         \
+                ? check_actual != check_expected                                                   \
+                : strcmp(check_actual, check_expected) != 0) {                                     \
+            fprintf(stderr, "%s:%d: %s is\n  '%s', expected\n  '%s'\n", __FILE__, __LINE__,        \
+                    #actual, check_actual != NULL ? check_actual : "(NULL)",                       \
+                    check_expected != NULL ? check_expected : "(NULL)");                           \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
 #define CHECK_NEAR(a, b, tolerance)                                                                \
     do {                                                                                           \
         double check_a = (a), check_b = (b), check_error = fabs(check_a - check_b);                \

@@ -27,7 +27,7 @@ static void test_status(void)
     CHECK_OK(pass_error(1));
     CHECK(pass_error(7) == STATUS_RECIPE);
     CHECK(pass_error(8) == STATUS_RECIPE); /* the first note stays pending */
-    CHECK(strcmp(status_pending()->text, "value 7 is not below 3") == 0);
+    CHECK_TEXT(status_pending()->text, "value 7 is not below 3");
     status_identify(3, 4, "somewhere");
     status_set_step(12);
     char line[256];
@@ -35,7 +35,7 @@ static void test_status(void)
     status_take(&note);
     CHECK(status_pending()->code == STATUS_OK);
     status_format(&note, line, sizeof line);
-    CHECK(strcmp(line, "E-RECIPE rank 3 host somewhere step -: value 7 is not below 3") == 0);
+    CHECK_TEXT(line, "E-RECIPE rank 3 host somewhere step -: value 7 is not below 3");
     CHECK(pass_error(9) == STATUS_RECIPE);
     status_format(status_pending(), line, sizeof line);
     CHECK(strstr(line, "step 12: value 9") != NULL);
@@ -155,7 +155,7 @@ static void test_files(void)
     CHECK_FAILS(file_read(path, 2, &content, &bytes), STATUS_DATA, "at most 2");
     int64_t size = 0;
     CHECK_OK(hash_file(path, text, &size)); /* FIPS 180-2, appendix B.1 */
-    CHECK(strcmp(text, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad") == 0);
+    CHECK_TEXT(text, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     CHECK_EQUAL(size, 3);
     CHECK_FAILS(file_read("/nowhere/x", 9, &content, &bytes), STATUS_NO_INPUT, "/nowhere/x");
     CHECK_OK(file_join(path, folder, "pipe"));

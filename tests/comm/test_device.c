@@ -81,7 +81,7 @@ static void test_single_rank(void)
     CHECK_OK(device_create(DEVICE_CPU, 0, &options.device));
     CHECK_OK(comm_self_create(&comm));
     CHECK_OK(comm_device_create(comm, &options, &comm));
-    CHECK(strcmp(comm_kind(comm), "staged") == 0);
+    CHECK_TEXT(comm_kind(comm), "staged");
     CHECK_OK(comm_allocate(comm, 100 * sizeof *data, (void **)&data));
     data[7] = 3;
     CHECK_OK(comm_all_reduce(comm, data, 100));

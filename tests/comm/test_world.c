@@ -491,7 +491,7 @@ int main(int argc, char **argv)
     CHECK_OK(test_world_create(&argc, &argv, 0, &world));
     bool launched = getenv("OMPI_COMM_WORLD_SIZE") != NULL || getenv("PMIX_RANK") != NULL;
     const char *kind = test_comm()[0] != '\0' ? test_comm() : launched ? "mpi" : "self";
-    CHECK(strcmp(comm_kind(world), kind) == 0);
+    CHECK_TEXT(comm_kind(world), kind);
     float *shared = allocate_zeroed(world, LARGEST);
     float *own = malloc(LARGEST * sizeof *own);
     CHECK(own != NULL);

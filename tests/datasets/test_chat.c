@@ -45,7 +45,7 @@ static struct chat_template *install_template(const char *name)
     file_remove_tree(folder_file("tokenizer/" CHAT_FILE));
     CHECK_OK(chat_install(name, folder, tokenizer));
     CHECK_OK(chat_open(folder, tokenizer, &t));
-    CHECK(strcmp(chat_name(t), name) == 0);
+    CHECK_TEXT(chat_name(t), name);
     return t;
 }
 

@@ -86,7 +86,7 @@ static void test_round_trip(void)
     CHECK_OK(h5file_read_i64(file, path, "three", numbers_read, 3));
     CHECK_EQUAL(numbers_read[1], INT64_MAX);
     CHECK_OK(h5file_read_text(file, path, "text", text, (int)sizeof text));
-    CHECK(strcmp(text, "über") == 0);
+    CHECK_TEXT(text, "über");
     CHECK(h5file_has_attribute(file, "text") && !h5file_has_attribute(file, "none"));
     CHECK_FAILS(h5file_read_text(file, path, "text", text, 5), STATUS_DATA, "at most 4");
     CHECK_FAILS(h5file_read_i64(file, path, "three", numbers_read, 1), STATUS_DATA, "shape");

@@ -356,7 +356,7 @@ static void test_mixture(const char *path)
     CHECK_OK(loader_close(&l));
     o.first_sample = 200;
     CHECK_OK(loader_open(&o, &l));
-    CHECK(strcmp(fingerprint, loader_fingerprint(l)) == 0);
+    CHECK_TEXT(fingerprint, loader_fingerprint(l));
     for (total = 200; total < 395;) {
         struct batch b;
         int32_t list[2];

@@ -53,7 +53,7 @@ static void check_example(struct shard *s, int64_t i, const char *expected, uint
     int64_t masked_count = 0;
     char *text = NULL;
     CHECK_OK(tokenizer_decode(tokenizer, ids, count, false, &text, NULL));
-    CHECK(strcmp(text, expected) == 0);
+    CHECK_TEXT(text, expected);
     free(text);
     for (int64_t k = 0; k < count; k++) {
         if ((marks[k] & bits) == bits) {
@@ -61,7 +61,7 @@ static void check_example(struct shard *s, int64_t i, const char *expected, uint
         }
     }
     CHECK_OK(tokenizer_decode(tokenizer, ids, masked_count, false, &text, NULL));
-    CHECK(strcmp(text, loss_text) == 0);
+    CHECK_TEXT(text, loss_text);
     free(text);
     free(ids);
     free(marks);

@@ -57,7 +57,7 @@ static void check_round_trip(int64_t vocab_size, int64_t tokens, int64_t documen
     CHECK_EQUAL(h->vocab_size, vocab_size);
     CHECK_EQUAL(h->eos_id, -1);
     CHECK_EQUAL(h->token_bytes, vocab_size <= 65536 ? 2 : 4);
-    CHECK(strcmp(h->tokenizer_sha256, tokenizer) == 0);
+    CHECK_TEXT(h->tokenizer_sha256, tokenizer);
     CHECK_OK(shard_verify(s));
     int32_t *ids = malloc((size_t)tokens * sizeof *ids);
     CHECK_OK(shard_read(s, 0, tokens, ids));

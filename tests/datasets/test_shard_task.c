@@ -93,7 +93,7 @@ static void check_labels(const char *names, const char *expected)
     CHECK_OK(labels_parse(names, &labels));
     CHECK_OK(labels_sort(&labels));
     CHECK_OK(labels_to_json(&labels, &text));
-    CHECK(strcmp(text, expected) == 0);
+    CHECK_TEXT(text, expected);
     for (int i = 0; i < labels.count; i++) {
         CHECK_EQUAL(labels_find(&labels, labels.names[i]), i);
     }
@@ -553,7 +553,7 @@ static void test_label_mismatch(void)
     CHECK_OK(loader_close(&loader));
     struct shard *shard = NULL;
     CHECK_OK(shard_open(folder_file("other/train-00000-of-00001.h5"), &shard));
-    CHECK(strcmp(shard_labels(shard), "[\"yes\", \"no\", \"maybe\"]") == 0);
+    CHECK_TEXT(shard_labels(shard), "[\"yes\", \"no\", \"maybe\"]");
     CHECK_OK(shard_close(&shard));
 }
 

@@ -244,7 +244,7 @@ static void test_training_files(void)
     CHECK_OK(tokenizer_train(TOKENIZER_BPE, 300, two, 3, 2, &a));
     char *one[] = {folder_file("ab.txt")};
     CHECK_OK(tokenizer_train(TOKENIZER_BPE, 300, one, 1, 1, &b));
-    CHECK(strcmp(tokenizer_sha256(a), tokenizer_sha256(b)) == 0);
+    CHECK_TEXT(tokenizer_sha256(a), tokenizer_sha256(b));
     /* " row" occurs more than once and becomes a token; " boat" occurs once. */
     CHECK(tokenizer_find(a, " row") >= 256);
     CHECK_EQUAL(tokenizer_find(a, " boat"), -1);
@@ -366,7 +366,7 @@ static void check_saved(struct tokenizer *t, const char *name)
     CHECK_OK(tokenizer_save(t, first));
     struct tokenizer *reopened = NULL;
     CHECK_OK(tokenizer_open(first, &reopened));
-    CHECK(strcmp(tokenizer_sha256(t), tokenizer_sha256(reopened)) == 0);
+    CHECK_TEXT(tokenizer_sha256(t), tokenizer_sha256(reopened));
     CHECK_EQUAL(tokenizer_vocab_size(t), tokenizer_vocab_size(reopened));
     CHECK_EQUAL(tokenizer_eos(t), tokenizer_eos(reopened));
     CHECK_EQUAL(tokenizer_get_kind(t), tokenizer_get_kind(reopened));
@@ -408,10 +408,10 @@ static void test_special(void)
     CHECK_EQUAL(ids.ids[1], end);
     char *decoded = NULL;
     CHECK_OK(tokenizer_decode(t, ids.ids, ids.count, true, &decoded, NULL));
-    CHECK(strcmp(decoded, "ab") == 0);
+    CHECK_TEXT(decoded, "ab");
     free(decoded);
     CHECK_OK(tokenizer_decode(t, ids.ids, ids.count, false, &decoded, NULL));
-    CHECK(strcmp(decoded, text) == 0);
+    CHECK_TEXT(decoded, text);
     free(decoded);
     ids.ids[2] = end + 1;
     CHECK_FAILS(tokenizer_decode(t, ids.ids, ids.count, false, &decoded, NULL), STATUS_DATA,

@@ -269,7 +269,7 @@ static void test_added_tokens(void)
     CHECK(ids.count == 5 && memcmp(ids.ids, expected, sizeof expected) == 0);
     char *decoded = NULL;
     CHECK_OK(tokenizer_decode(t, ids.ids, ids.count, true, &decoded, NULL));
-    CHECK(strcmp(decoded, "<e>baa<e>b") == 0);
+    CHECK_TEXT(decoded, "<e>baa<e>b");
     free(decoded);
     token_list_free(&ids);
     CHECK_OK(tokenizer_destroy(&t));
@@ -296,7 +296,7 @@ static void check_usable(struct tokenizer *t)
     CHECK_OK(tokenizer_to_text(t, &written, &bytes));
     struct tokenizer *reopened = NULL;
     CHECK_OK(tokenizer_from_text(written, bytes, "reopened", &reopened));
-    CHECK(strcmp(tokenizer_sha256(t), tokenizer_sha256(reopened)) == 0);
+    CHECK_TEXT(tokenizer_sha256(t), tokenizer_sha256(reopened));
     CHECK_OK(tokenizer_destroy(&reopened));
     free(written);
 }

@@ -179,7 +179,7 @@ static void test_reference(void)
 
 static void check_same(const struct tokenizer *a, const struct tokenizer *b)
 {
-    CHECK(strcmp(tokenizer_sha256(a), tokenizer_sha256(b)) == 0);
+    CHECK_TEXT(tokenizer_sha256(a), tokenizer_sha256(b));
 }
 
 static void test_files(void)

@@ -61,7 +61,7 @@ static void test_profile(struct device *dev)
     kernels_profile(k, false);
     CHECK_OK(linear_forward(k, y, none, x, w, none, ACTIVATION_NONE));
     CHECK_EQUAL(kernels_times(k, times), 1);
-    CHECK(strcmp(times[0].operation, "linear_forward") == 0);
+    CHECK_TEXT(times[0].operation, "linear_forward");
     CHECK_EQUAL(times[0].calls, 2);
     CHECK_NEAR(times[0].flops, 2 * 2.0 * 10 * 20 * 32, 0);
     CHECK(times[0].seconds > 0);

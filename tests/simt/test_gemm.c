@@ -266,7 +266,7 @@ static void test_damage(struct layer *l)
     CHECK_OK(kernels_tune(k, true, NULL));
     CHECK_OK(kernels_destroy(&k));
     char *left = read_plans();
-    CHECK(strcmp(left, foreign) == 0);
+    CHECK_TEXT(left, foreign);
     free(left);
     free(text);
 }

@@ -156,8 +156,8 @@ static void check_found(struct checkpoint *c, int64_t step, struct checkpoint_in
     CHECK_EQUAL(found->state.tokens, 5 * step);
     CHECK(found->state.train_seconds == 0.1);
     CHECK_EQUAL(found->saved_ranks, ranks);
-    CHECK(strcmp(found->recipe_text, "seed: 1\n# \"quoted\" \xc3\xa4\n") == 0);
-    CHECK(strcmp(found->data_fingerprint, "0123") == 0);
+    CHECK_TEXT(found->recipe_text, "seed: 1\n# \"quoted\" \xc3\xa4\n");
+    CHECK_TEXT(found->data_fingerprint, "0123");
     free(found->recipe_text);
     found->recipe_text = NULL;
 }
@@ -231,7 +231,7 @@ static void test_same_bytes(void)
             CHECK_OK(file_join(b, parent, name));
             CHECK_OK(hash_file(a, first, NULL));
             CHECK_OK(hash_file(b, second, NULL));
-            CHECK(strcmp(first, second) == 0);
+            CHECK_TEXT(first, second);
         }
     }
     CHECK_OK(checkpoint_close(&c));

@@ -74,7 +74,7 @@ static void test_valid(void)
         "c a --input p q --size=7 --json b --output=-x --share 1e-1 --type char --input r";
     v = parse_valid(second);
     CHECK(v.json && v.size == 7 && v.share == 0.1 && strcmp(v.type, "char") == 0);
-    CHECK(strcmp(v.output, "-x") == 0);
+    CHECK_TEXT(v.output, "-x");
     CHECK_EQUAL(v.inputs.count, 3);
     CHECK(strcmp(v.inputs.items[0], "p") == 0 && strcmp(v.inputs.items[2], "r") == 0);
     CHECK_EQUAL(v.options.operand_count, 2);
@@ -84,7 +84,7 @@ static void test_valid(void)
     char third[] = "c --output o -- --json -a";
     v = parse_valid(third);
     CHECK(!v.json && v.options.operand_count == 2);
-    CHECK(strcmp(v.options.operands[0], "--json") == 0);
+    CHECK_TEXT(v.options.operands[0], "--json");
 }
 
 static void test_refused(void)

@@ -100,7 +100,7 @@ static void check_answer(const json_t *c)
         answers[i] = json_string_value(json_array_get(get_value(c, "answers"), (size_t)i));
     }
     CHECK_OK(answer_text_normalize(prediction, &normalized));
-    CHECK(strcmp(normalized, json_string_value(get_value(c, "normal"))) == 0);
+    CHECK_TEXT(normalized, json_string_value(get_value(c, "normal")));
     CHECK_OK(scores_compare_answer(prediction, answers, count, &score));
     CHECK_NEAR(score.exact_match, get_number(c, "exact"), 0);
     CHECK_NEAR(score.f1, get_number(c, "f1"), tolerance);
@@ -119,7 +119,7 @@ static void check_edges(void)
     CHECK_OK(scores_spearman(rising, same, 3, &spearman));
     CHECK(isnan(spearman));
     CHECK_OK(answer_text_normalize("\xff\xfe the \xc3", &normalized));
-    CHECK(strcmp(normalized, "\xef\xbf\xbd\xef\xbf\xbd \xef\xbf\xbd") == 0);
+    CHECK_TEXT(normalized, "\xef\xbf\xbd\xef\xbf\xbd \xef\xbf\xbd");
     free(normalized);
     CHECK_OK(scores_compute_classes(NULL, NULL, 0, 0, &(struct scores_class){0}, &all));
     CHECK(all.count == 0 && all.accuracy == 0 && all.macro.f1 == 0);

@@ -129,14 +129,14 @@ static void test_numbers(const char *name, const char *model, const char *object
     join_path(folder, reference, name);
     CHECK(huggingface_is_adapter_folder(folder));
     CHECK_OK(import_adapter(folder, base, "a", a, &recipe));
-    CHECK(strcmp(recipe_objective_name(recipe.objective), objective) == 0);
-    CHECK(strcmp(recipe.adapter.targets, targets) == 0);
+    CHECK_TEXT(recipe_objective_name(recipe.objective), objective);
+    CHECK_TEXT(recipe.adapter.targets, targets);
     check_numbers(name, a);
     clear_output(out, "out");
     CHECK_OK(huggingface_export(a, out, SAFETENSORS_F32, true, &summary));
     CHECK_OK(import_adapter(out, NULL, "b", b, &reimported)); /* the export names its base model */
     CHECK(has_same_weights(a, b));
-    CHECK(strcmp(reimported.adapter.targets, recipe.adapter.targets) == 0);
+    CHECK_TEXT(reimported.adapter.targets, recipe.adapter.targets);
     CHECK(reimported.adapter.rslora == recipe.adapter.rslora);
     check_numbers(name, b);
     clear_output(out, "out");

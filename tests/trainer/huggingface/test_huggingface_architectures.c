@@ -279,9 +279,9 @@ static void test_tokenizer(void)
     join_path(path, out, "tokenizer_config.json");
     json_t *config = json_load_file(path, 0, NULL);
     CHECK(config != NULL);
-    CHECK(strcmp(json_string_value(json_object_get(config, "mask_token")), "[MASK]") == 0);
+    CHECK_TEXT(json_string_value(json_object_get(config, "mask_token")), "[MASK]");
     const json_t *names = json_object_get(config, "model_input_names");
-    CHECK(strcmp(json_string_value(json_array_get(names, 1)), "token_type_ids") == 0);
+    CHECK_TEXT(json_string_value(json_array_get(names, 1)), "token_type_ids");
     json_decref(config);
     join_path(path, out, "config.json");
     config = json_load_file(path, 0, NULL);

@@ -151,7 +151,7 @@ static void check_outputs(const struct task_case *t, const char *checkpoint)
     }
     CHECK_OK(comm_self_create(&self));
     CHECK_OK(weights_open_checkpoint(&s, self, checkpoint, NULL, 0, rows));
-    CHECK(strcmp(recipe_objective_name(s.recipe.objective), t->expected) == 0);
+    CHECK_TEXT(recipe_objective_name(s.recipe.objective), t->expected);
     bool has_names = s.recipe.model.num_labels > 0;
     CHECK_EQUAL(s.labels.count, has_names ? 3 : 0);
     CHECK(!has_names || strcmp(s.labels.names[1], "it \"is\"") == 0);

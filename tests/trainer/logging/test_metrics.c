@@ -70,7 +70,7 @@ static void test_values(void)
     CHECK_OK(metrics_close(&m));
     read_lines();
     CHECK_EQUAL(line_count, NUMBERS + 2);
-    CHECK(strcmp(json_string_value(get_field(NUMBERS + 1, "text")), "/a\?\?") == 0);
+    CHECK_TEXT(json_string_value(get_field(NUMBERS + 1, "text")), "/a\?\?");
     for (int i = 0; i < NUMBERS; i++) {
         double read = json_real_value(get_field(i, "loss"));
         CHECK(json_is_real(get_field(i, "loss")) && memcmp(&read, &numbers[i], sizeof read) == 0);
@@ -78,7 +78,7 @@ static void test_values(void)
     }
     CHECK(json_is_null(get_field(NUMBERS, "nan")) && json_is_null(get_field(NUMBERS, "inf")));
     CHECK(json_integer_value(get_field(NUMBERS, "tokens")) == INT64_MAX);
-    CHECK(strcmp(json_string_value(get_field(NUMBERS, "text")), "a\n\"\xc3\xa4") == 0);
+    CHECK_TEXT(json_string_value(get_field(NUMBERS, "text")), "a\n\"\xc3\xa4");
     CHECK(json_is_true(get_field(NUMBERS, "flag")) && json_is_null(get_field(NUMBERS, "mfu")));
     CHECK(json_integer_value(json_object_get(get_field(NUMBERS, "bytes"), "buffers")) == 8);
 }
@@ -106,7 +106,7 @@ static void test_resume(void)
     for (int i = 0; i < 9; i++) {
         CHECK_EQUAL(json_integer_value(get_field(i, "step")), i < 7 ? i : i - 1);
     }
-    CHECK(strcmp(json_string_value(get_field(7, "event")), "resume") == 0);
+    CHECK_TEXT(json_string_value(get_field(7, "event")), "resume");
     CHECK(stat(path, &before) == 0);
     CHECK_OK(metrics_open(path, 7, &m)); /* no line is removed: the file does not change */
     CHECK_OK(metrics_close(&m));

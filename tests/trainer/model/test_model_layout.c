@@ -85,7 +85,7 @@ static void test_split(void)
 {
     struct parts part = make_parts(3, 1);
     const struct model_parameter *tokens = &part.parameters[0], *qkv = &part.parameters[4];
-    CHECK(strcmp(qkv->name, "transformer.h.0.attn.c_attn.weight") == 0);
+    CHECK_TEXT(qkv->name, "transformer.h.0.attn.c_attn.weight");
     CHECK_EQUAL(tokens->rows, 32); /* 65 tokens over 3 ranks, in whole vectors: 32, 32 and 1 */
     CHECK_EQUAL(tokens->shards[0].row, 32);
     CHECK_EQUAL(qkv->rows, 24);

@@ -120,7 +120,7 @@ static void test_overrides(void)
     CHECK_EQUAL(recipe.train.max_steps, 0);
     CHECK(recipe.train.epochs == 1.5);
     CHECK(strcmp(recipe.data.train[0].path, "*.h5") == 0 && recipe.data.train_count == 1);
-    CHECK(strcmp(recipe.run_dir, "12") == 0);
+    CHECK_TEXT(recipe.run_dir, "12");
     CHECK_EQUAL(recipe.model.vocab_size, 400);
     CHECK(recipe.model.attention_dropout == 0.25);
 
@@ -128,14 +128,14 @@ static void test_overrides(void)
     parse_valid(head, mixture, 1, &recipe);
     CHECK_EQUAL(recipe.data.train_count, 2);
     CHECK(recipe.data.train[0].weight == 2.0 && recipe.data.train[1].weight == 1.0);
-    CHECK(strcmp(recipe.data.train[1].path, "b c") == 0);
+    CHECK_TEXT(recipe.data.train[1].path, "b c");
 }
 
 static void test_resolved_defaults(void)
 {
     struct recipe recipe;
     CHECK_OK(recipe_parse("recipes/small.v2.yaml", head, strlen(head), NULL, 0, &recipe));
-    CHECK(strcmp(recipe.run_dir, "runs/small.v2") == 0);
+    CHECK_TEXT(recipe.run_dir, "runs/small.v2");
     CHECK_EQUAL(recipe.model.intermediate_size, 3072);
     CHECK_EQUAL(recipe.data.sequence_length, 1024);
     CHECK_EQUAL(recipe.batch.micro_size, 8);
@@ -165,7 +165,7 @@ static void test_table(void)
         char text[RECIPE_VALUE_BYTES];
         if (setting->kind != SETTING_SOURCES) { /* defaults have the format of the output */
             recipe_value_format(setting, &recipe, false, text);
-            CHECK(strcmp(text, setting->default_value) == 0);
+            CHECK_TEXT(text, setting->default_value);
         }
         CHECK_EQUAL(recipe_table_find(setting->key), i);
         CHECK(setting->description != NULL &&
@@ -201,7 +201,7 @@ static void check_name(const char *key, unsigned value, const char *name)
     const char *choices[CHOICES_MAX];
     const char *list = recipe_table[recipe_table_find(key)].choices;
     CHECK(value < (unsigned)recipe_table_choices(list, text, sizeof text, choices));
-    CHECK(strcmp(choices[value], name) == 0);
+    CHECK_TEXT(choices[value], name);
 }
 
 /* The names in names.c equal the choices in the settings table. */
@@ -344,9 +344,8 @@ static void test_differences(void)
     current.data.train_count = 1;
     current.data.train[0].weight = 1.0;
     CHECK_EQUAL(recipe_differences(&saved, &current, text, sizeof text), 3);
-    CHECK(strcmp(text,
-                 "seed: checkpoint 1337, recipe 2; model.num_layers: checkpoint 12, recipe 3; "
-                 "optimizer.beta2: checkpoint 0.95, recipe 0.99") == 0);
+    CHECK_TEXT(text, "seed: checkpoint 1337, recipe 2; model.num_layers: checkpoint 12, recipe 3; "
+                     "optimizer.beta2: checkpoint 0.95, recipe 0.99");
     const char *one_order[] = {"train.freeze=[embeddings, backbone]",
                                "dpo.loss_type=[sigmoid, ipo]"};
     const char *other_order[] = {"train.freeze=[backbone, embeddings]",

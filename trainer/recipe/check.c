@@ -253,6 +253,8 @@ static status check_sizes(const struct recipe_reader *r)
          "gives more than 1e9 tokens with", "data.sequence_length", NULL},
         {c->sft.max_length > c->data.sequence_length, "sft.max_length", "is greater than",
          "data.sequence_length", NULL},
+        {c->objective == OBJECTIVE_SFT && c->sft.max_length < 2, "sft.max_length",
+         "is too short for", "objective", "an example needs 2 tokens"},
         {c->train.freeze_layers > c->model.num_layers, "train.freeze_layers", "is greater than",
          "model.num_layers", NULL},
     };

@@ -173,7 +173,7 @@ const struct setting recipe_table[] = {
                     "examples are truncated; bfd_split: best-fit decreasing, longer examples are "
                     "split; wrapped: a continuous token stream without example boundaries"},
     {"sft.max_length", SETTING_INTEGER, FIELD(sft.max_length), "null",
-     .null = "the value of data.sequence_length", WITHIN(2, 1048576),
+     .null = "the value of data.sequence_length", WITHIN(1, 1048576),
      .description =
          "Maximum number of tokens of an example. The number of truncated examples is logged"},
     {"sft.completion_only_loss", SETTING_ENUM, FIELD(sft.completion_only_loss), "auto",

@@ -466,6 +466,33 @@ test_inspect() {
 }
 
 # The checkpoint that a path selects. A damaged one is reported, and an older one is used.
+# Sequences of one token, and a model with one position: every command reads the checkpoint.
+test_one_token() {
+    read_checkpoint() { # CHECKPOINT
+        run_bireme 0 evaluate --checkpoint "$1" --data 'data/validation-*.h5'
+        run_bireme 0 checkpoint verify "$1"
+        run_bireme 0 export --checkpoint "$1" --output "$1-export"
+        run_bireme 0 import "$1-export" --output "$1-import"
+        run_bireme 0 export --checkpoint "$1-import" --output "$1-again"
+        cmp "$1-export/model.safetensors" "$1-again/model.safetensors" ||
+            fail "an import and an export changed the weights of $1"
+    }
+    local short=(recipe.yaml run_dir=short data.sequence_length=1)
+    run_bireme 0 plan "${short[@]}"
+    run_bireme 0 train "${short[@]}"
+    rm -r short/final short/checkpoints/step-00000020
+    run_bireme 0 train "${short[@]}"
+    grep -q '"event":"resume","step":10' short/metrics.jsonl || fail 'no resume line'
+    run_bireme 0 plan short/recipe.yaml
+    read_checkpoint short
+    run_bireme 0 generate --checkpoint short --prompt t --max-new-tokens 4
+    run_bireme 0 train recipe.yaml run_dir=narrow model.max_position_embeddings=1 \
+        data.sequence_length=1
+    read_checkpoint narrow
+    run_bireme 78 train recipe.yaml objective=sft data.sequence_length=1
+    expect_error 'sft.max_length: 1 is too short for objective (sft); an example needs 2 tokens'
+}
+
 test_resolve() {
     need_mpirun
     run_bireme 0 train recipe.yaml
@@ -618,7 +645,7 @@ check_killed() {
 
 case ${1:-} in
 checkpoints | resume | stop | stop_evaluating | damaged_shard | errors | generate | inspect | \
-    resolve | bench) "test_$1" ;;
+    one_token | resolve | bench) "test_$1" ;;
 kills_1 | kills_2) test_kills "${1#kills_}" ;;
 *)
     echo "no such part: ${1:-}" >&2

@@ -24,9 +24,12 @@ bool shared_space_has_room(int64_t needed_bytes, int64_t *free_bytes)
 
 /* ---- files of ended jobs ---- */
 
+/* scripts/launch_mpirun.sh creates a folder with such a name for the files of each job. */
+#define LAUNCH_FOLDER "launch_mpirun."
+
 struct file_list {
     struct segment {
-        char path[sizeof SHARED_SPACE_FOLDER + NAME_MAX + 1];
+        char path[sizeof SHARED_SPACE_FOLDER + 2 * NAME_MAX + 2];
         int64_t bytes;
         bool mapped;
     } * segments;
@@ -40,13 +43,18 @@ static bool is_segment_name(const char *name)
            strncmp(name, "osc_sm.", 7) == 0 || strncmp(name, "osc_rdma.", 9) == 0;
 }
 
-static void list_segments(struct file_list *list)
+static void list_segments(struct file_list *list, const char *path)
 {
-    DIR *folder = opendir(SHARED_SPACE_FOLDER);
+    DIR *folder = opendir(path);
     for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
         struct segment s = {.mapped = false};
         struct stat about;
-        snprintf(s.path, sizeof s.path, "%s/%s", SHARED_SPACE_FOLDER, entry->d_name);
+        snprintf(s.path, sizeof s.path, "%.*s/%s", (int)(sizeof SHARED_SPACE_FOLDER + NAME_MAX),
+                 path, entry->d_name);
+        if (strncmp(entry->d_name, LAUNCH_FOLDER, strlen(LAUNCH_FOLDER)) == 0 &&
+            strcmp(path, SHARED_SPACE_FOLDER) == 0) {
+            list_segments(list, s.path);
+        }
         if (!is_segment_name(entry->d_name) || lstat(s.path, &about) != 0) {
             continue;
         }
@@ -86,7 +94,7 @@ void shared_space_describe_unused(char *text, size_t bytes)
     int64_t total = 0;
     int count = 0, first = -1;
     text[0] = '\0';
-    list_segments(&list);
+    list_segments(&list, SHARED_SPACE_FOLDER);
     DIR *processes = list.count > 0 ? opendir("/proc") : NULL;
     for (struct dirent *entry; processes != NULL && (entry = readdir(processes)) != NULL;) {
         if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9') {

@@ -7,6 +7,9 @@
 #     parallel.timeout_seconds (300 by default) must be longer, or mpirun hangs.
 #   - If a signal ends a rank, the last line of the output is an error, and the exit code is 71. All
 #     exit codes of Bireme (docs/reference/exit_codes.md) are passed on.
+#   - A job on this machine cannot be reached from the network. No process, temporary file or shared
+#     memory of the job remains, also if mpirun is killed.
+#   - --restarts starts a job again after a failure that a restart can cure.
 set -u
 
 # A signal before the start of mpirun also ends this script with code 75.
@@ -28,6 +31,11 @@ usage: scripts/launch_mpirun.sh [options] [--] PROGRAM [ARGUMENT...]
       --grace S          kill ranks that still run S seconds after the time limit, and kill mpirun
                          if it still runs S seconds after all ranks of a job on this machine have
                          ended (default: 120)
+      --restarts N       after exit code 71 or 76 (a lost or hanging rank), start the job again, up
+                         to N times, but at most 3 times without a new checkpoint. Not after other
+                         codes: they need a person (docs/guide/multi_node.md)
+      --no-private-network
+                         let a job on this machine use all network interfaces
       --mpirun ARGUMENT  pass one more argument to mpirun; may be repeated
       --dry-run          print the command and do not run it
   -h, --help             print this help
@@ -48,12 +56,12 @@ check_number() {
 }
 
 ranks='' threads='' host='' hostfile='' network='' bind=yes
-time_limit='' grace=120 dry_run=no more=()
+time_limit='' grace=120 restarts=0 private_network=yes dry_run=no more=()
 while [ $# -gt 0 ]; do
     case $1 in
     -h | --help) print_usage && exit 0 ;;
     -n | --ranks | -t | --threads | --host | --hostfile | --network | --time-limit | --grace | \
-        --mpirun)
+        --restarts | --mpirun)
         [ $# -ge 2 ] || fail_usage "$1 needs a value"
         case $1 in
         -n | --ranks) check_number "$1" "$2" && ranks=$2 ;;
@@ -63,11 +71,13 @@ while [ $# -gt 0 ]; do
         --network) network=$2 ;;
         --time-limit) check_number "$1" "$2" && time_limit=$2 ;;
         --grace) check_number "$1" "$2" && grace=$2 ;;
+        --restarts) [ "$2" = 0 ] || check_number "$1" "$2" && restarts=$2 ;;
         --mpirun) more+=("$2") ;;
         esac
         shift 2
         ;;
     --no-bind) bind=no && shift ;;
+    --no-private-network) private_network=no && shift ;;
     --dry-run) dry_run=yes && shift ;;
     --) shift && break ;;
     -*) fail_usage "unknown option $1" ;;
@@ -133,44 +143,98 @@ fi
 if [ "$(id -u)" = 0 ]; then # root is the usual user in a container; mpirun needs both variables
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
-command+=("${more[@]}" "$@")
-[ -z "$time_limit" ] ||
-    command=(timeout --signal=USR1 --kill-after="$grace" --preserve-status "$time_limit"
+
+# ---- the network and the temporary files of a job on this machine ----
+
+# has_network_options: whether the user has selected the networks of Open MPI.
+has_network_options() {
+    local names='(btl|oob|pml|mtl|plm|prte_if|pmix|ptl)'
+    [ -n "$network" ] || [[ " ${more[*]}" =~ \ $names ]] || env | grep -qE "^(OMPI|PRTE)_MCA_$names"
+}
+
+# make_private_network: set `isolate` to a command that runs its arguments in a network namespace,
+# where only the loopback interface exists. Open MPI has no option for this: its sockets accept
+# connections on all interfaces, for any oob_tcp_if_include and btl_tcp_if_include.
+isolate=()
+make_private_network() {
+    command+=("$flag" oob_tcp_if_include lo --mca btl_tcp_if_include lo)
+    # shellcheck disable=SC2016
+    if unshare --net ip link set lo up 2>/dev/null; then
+        isolate=(unshare --net bash -c 'ip link set lo up && exec "$@"' _)
+    elif [ "$(id -u)" != 0 ] &&
+        unshare --user --map-current-user --keep-caps --net ip link set lo up 2>/dev/null; then
+        isolate=(unshare --user --map-current-user --keep-caps --net bash -c
+            'ip link set lo up && exec setpriv --inh-caps=-all --ambient-caps=-all -- "$@"' _)
+    else
+        echo 'launch_mpirun.sh: network namespaces are not permitted here (or unshare or ip is' \
+            'missing): Open MPI listens on all interfaces' >&2
+    fi
+}
+
+# Folders for the temporary files and the shared memory of Open MPI, which a killed mpirun leaves.
+scratch=()
+remove_scratch() {
+    [ ${#scratch[@]} = 0 ] || rm -rf -- "${scratch[@]}"
+}
+trap remove_scratch EXIT
+
+# make_folder PARENT: create a folder, add it to `scratch` and set `folder` to its path.
+make_folder() {
+    folder=$1/launch_mpirun.XXXXXX
+    [ $dry_run = no ] || return 0
+    folder=$(mktemp -d "$folder" 2>/dev/null) && scratch+=("$folder")
+}
+
+make_scratch() {
+    local folder name names=(btl_vader osc_sm osc_rdma) base=orte_tmpdir_base
+    [ "$version" -lt 5 ] || names=(btl_sm osc_sm osc_rdma) base=prte_tmpdir_base
+    [[ " ${more[*]}" =~ tmpdir ]] || ! make_folder "${TMPDIR:-/tmp}" ||
+        command+=("$flag" "$base" "$folder")
+    [[ " ${more[*]}" =~ backing_directory ]] || ! make_folder /dev/shm ||
+        for name in "${names[@]}"; do
+            command+=(--mca "${name}_backing_directory" "$folder")
+        done
+}
+
+if [ $here = yes ]; then
+    make_scratch
+    [ $private_network = no ] || has_network_options || make_private_network
+fi
+command=("${isolate[@]}" "${command[@]}" "${more[@]}" "$@")
+
+# limit_time SECONDS: set `limited` to the command with a time limit, if there is one.
+limit_time() {
+    limited=("${command[@]}")
+    [ -z "$1" ] || limited=(timeout --signal=USR1 --kill-after="$grace" --preserve-status "$1"
         "${command[@]}")
+}
+limit_time "$time_limit"
 if [ $dry_run = yes ]; then
-    printf '%q ' "${command[@]}"
+    printf '%q ' "${limited[@]}"
     echo
     exit 0
 fi
 
+# ---- one start of the job ----
+
 # The ranks do not receive a signal that mpirun gets while it starts them. Therefore the signal is
 # sent several times.
-job='' repeater='' interrupted=no
+job='' repeater='' interrupted=no pause=''
 # shellcheck disable=SC2317 # called by save_and_stop
 repeat_signal() {
-    for pause in 2 3 5 10; do
-        sleep $pause
+    for seconds in 2 3 5 10; do
+        sleep $seconds
         kill -USR1 "$job" 2>/dev/null || break
     done
 }
 # shellcheck disable=SC2317 # called by the trap
 save_and_stop() {
     interrupted=yes stop_requested=yes
+    [ -z "$pause" ] || kill "$pause" 2>/dev/null
     [ -n "$job" ] && kill -USR1 "$job" 2>/dev/null || return
     [ -n "$repeater" ] || { repeat_signal & repeater=$! && disown "$repeater"; }
 }
 trap save_and_stop TERM INT USR1
-
-# mpirun gets a separate process group, because Ctrl-C in the terminal would otherwise kill the
-# ranks.
-set -m
-if [ $stop_requested = yes ]; then
-    echo 'launch_mpirun.sh: stopped before mpirun was started' >&2
-    exit 75
-fi
-"${command[@]}" </dev/null &
-job=$!
-[ $stop_requested = no ] || save_and_stop
 
 # mpirun of Open MPI 4.1.4 can hang after MPI_Abort when all of its ranks have ended. In this case
 # watch_mpirun kills it.
@@ -189,44 +253,135 @@ watch_mpirun() {
         sleep 1
     done
 }
-watch=''
-if [ $here = yes ]; then # ranks on other hosts are not children of this mpirun
-    watch_mpirun $$ &
-    watch=$! && disown "$watch"
-fi
-while :; do
-    interrupted=no
-    wait "$job" 2>/dev/null
-    code=$?
-    [ $interrupted = yes ] || break
-done
-for helper in $watch $repeater; do
-    kill -- "-$helper" 2>/dev/null
-done
 
-# fail_lost_rank REASON: end with the error of a lost rank.
-fail_lost_rank() {
+# end_left_ranks: end the processes of the job that still exist on this machine. A stopped rank
+# remains if mpirun is killed, and holds the lock of the run folder.
+export BIREME_LAUNCH=$$-$RANDOM$RANDOM
+end_left_ranks() {
+    local environments=(/proc/[0-9]*/environ)
+    grep -lzxsF "BIREME_LAUNCH=$BIREME_LAUNCH" "${environments[@]}" |
+        while IFS=/ read -r _ _ process _; do
+            kill -KILL "$process" 2>/dev/null
+        done
+}
+
+# run_mpirun: run the job and set `code`.
+run_mpirun() {
+    local watch='' helper
+    hung=no repeater=''
+    "${limited[@]}" </dev/null &
+    job=$!
+    [ $stop_requested = no ] || save_and_stop
+    if [ $here = yes ]; then # ranks on other hosts are not children of this mpirun
+        watch_mpirun $$ &
+        watch=$! && disown "$watch"
+    fi
+    while :; do
+        interrupted=no
+        wait "$job" 2>/dev/null
+        code=$?
+        [ $interrupted = yes ] || break
+    done
+    job=''
+    for helper in $watch $repeater; do
+        kill -- "-$helper" 2>/dev/null
+    done
+    [ "$code" = 0 ] || [ "$code" = 75 ] || [ $here = no ] || end_left_ranks
+}
+
+# report_lost_rank REASON: print the error of a lost rank and set `code`.
+report_lost_rank() {
     printf 'E-RANK-LOST %s (exit code of mpirun: %d): %s\n' "$1" "$code" \
         'the last published checkpoint is complete; start the job again' >&2
-    exit 71
+    code=71
 }
-[ $hung = no ] || fail_lost_rank "its ranks are gone, and mpirun did not end for $grace s"
-# Code 138: SIGUSR1 ended mpirun or a rank before or after the time in which it handles the signal.
-if [ $stop_requested = yes ] && [ "$code" = 138 ]; then
-    echo 'launch_mpirun.sh: stopped while mpirun started or ended; checkpoints are complete' >&2
-    exit 75
-fi
-case $code in
-110) fail_lost_rank 'the job reached its time limit and did not stop' ;;
-134) fail_lost_rank 'a rank aborted (signal 6)' ;;
-137)
-    fail_lost_rank 'a rank was killed (signal 9, for example because the machine ran out of memory)'
-    ;;
-139) fail_lost_rank 'a rank crashed (signal 11)' ;;
-205) fail_lost_rank 'the connection to a host is lost' ;;
-esac
-if [ "$code" -ge 126 ] && [ "$code" -le 127 ]; then
-    exit "$code" # the program or mpirun cannot be started, and the shell has printed the reason
-fi
-[ "$code" -lt 128 ] || fail_lost_rank 'a rank ended abnormally'
-exit "$code"
+
+# report_end: print how the job ended, set `code` to a code of Bireme, and set `curable`.
+report_end() {
+    curable=no
+    # Code 138: SIGUSR1 ended mpirun or a rank outside the time in which it handles the signal.
+    if [ $stop_requested = yes ] && [ "$code" = 138 ]; then
+        echo 'launch_mpirun.sh: stopped while mpirun started or ended; checkpoints are complete' >&2
+        code=75
+        return
+    fi
+    # 126, 127: the program or mpirun cannot be started, and the shell has printed the reason.
+    case $code in
+    0 | 126 | 127) return ;;
+    110) report_lost_rank 'the job reached its time limit and did not stop' && return ;;
+    esac
+    if [ $hung = yes ]; then
+        report_lost_rank "its ranks are gone, and mpirun did not end for $grace s"
+    else
+        case $code in
+        134) report_lost_rank 'a rank aborted (signal 6)' ;;
+        137) report_lost_rank 'a rank was killed (signal 9, for example because the machine ran'\
+' out of memory)' ;;
+        139) report_lost_rank 'a rank crashed (signal 11)' ;;
+        205) report_lost_rank 'the connection to a host is lost' ;;
+        esac
+        [ "$code" -lt 128 ] || report_lost_rank 'a rank ended abnormally'
+    fi
+    [ "$code" != 71 ] && [ "$code" != 76 ] || curable=yes
+}
+
+# ---- restarts ----
+
+# print_newest_step RECIPE SETTING...: print the step of the newest complete checkpoint of the run;
+# nothing if there is none or the run folder is unknown.
+print_newest_step() {
+    local argument run='' folder newest=''
+    for argument in "$@"; do
+        case $argument in
+        run_dir=*) run=${argument#run_dir=} && break ;;
+        *.yaml | *.yml) run=$(sed -nE "s/^run_dir: *['\"]?([^'\" #]*).*/\1/p" "$argument") ;;
+        esac
+    done
+    for folder in "$run"/checkpoints/step-*; do
+        [ -z "$run" ] || [ ! -e "$folder/manifest.json" ] || newest=${folder##*-}
+    done
+    echo "$newest"
+}
+
+# stop_before_start: end if a stop was requested while no job runs.
+stop_before_start() {
+    [ $stop_requested = no ] || {
+        echo 'launch_mpirun.sh: stopped before mpirun was started' >&2
+        exit 75
+    }
+}
+
+# may_restart: whether the job is started again; wait before it.
+starts=1 unproductive=0 newest=$(print_newest_step "$@")
+may_restart() {
+    local step seconds
+    [ $curable = yes ] && [ $stop_requested = no ] && [ $starts -le "$restarts" ] || return
+    step=$(print_newest_step "$@")
+    unproductive=$((unproductive + 1))
+    [ "$step" = "$newest" ] || unproductive=1
+    newest=$step
+    if [ $unproductive -gt 3 ]; then
+        echo 'launch_mpirun.sh: no restart: three restarts made no new checkpoint' >&2
+        return 1
+    fi
+    seconds=$((1 << (2 * unproductive - 2)))
+    printf 'launch_mpirun.sh: restart %d of %d in %d s, from %s\n' $starts "$restarts" $seconds \
+        "${step:+the checkpoint of step }${step:-the start}" >&2
+    starts=$((starts + 1))
+    sleep $seconds &
+    pause=$!
+    wait $pause 2>/dev/null
+    pause=''
+    stop_before_start
+}
+
+# mpirun gets a separate process group, because Ctrl-C in the terminal would otherwise kill the
+# ranks.
+set -m
+stop_before_start
+while :; do
+    [ -z "$time_limit" ] || limit_time $((time_limit > SECONDS ? time_limit - SECONDS : 1))
+    run_mpirun
+    report_end
+    may_restart "$@" || exit "$code"
+done

@@ -54,3 +54,15 @@ grep -q 'files of ended MPI jobs use .*/dev/shm/vader_segment.host.0.1.0' stderr
     cat stderr >&2
     exit 1
 }
+
+# A segment in the folder of a killed launch_mpirun.sh is named too.
+rm /dev/shm/vader_segment.host.0.1.0
+mkdir /dev/shm/launch_mpirun.abcdef
+head -c 1000000 /dev/zero >/dev/shm/launch_mpirun.abcdef/vader_segment.host.0.1.1
+timeout 100 mpirun -x BIREME_TEST_LITTLE_SHARED_MEMORY=1 --oversubscribe -np 2 "$program" \
+    >out 2>stderr
+grep -q 'files of ended MPI jobs use .*/dev/shm/launch_mpirun.abcdef/vader_segment' stderr || {
+    echo 'the file of a killed launch_mpirun.sh is not named' >&2
+    cat stderr >&2
+    exit 1
+}

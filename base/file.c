@@ -233,6 +233,18 @@ bool file_is_folder(const char *path)
     return stat(path, &about) == 0 && S_ISDIR(about.st_mode);
 }
 
+status file_require_present(int file, const char *path)
+{
+    struct stat open_file, now;
+    bool present = fstat(file, &open_file) == 0 && stat(path, &now) == 0 &&
+                   open_file.st_dev == now.st_dev && open_file.st_ino == now.st_ino;
+    REQUIRE(present, STATUS_WRITE,
+            "%s was removed or replaced during the run; start again with a run_dir that nothing "
+            "else changes",
+            path);
+    return STATUS_OK;
+}
+
 int64_t file_size(const char *path)
 {
     struct stat about;

@@ -63,5 +63,11 @@ bool file_exists(const char *path);
 /* file_is_folder - return whether the path is a folder, or a symbolic link to one. */
 bool file_is_folder(const char *path);
 
+/* file_require_present - check that the open file still has this path, and was not removed, renamed
+ * or replaced.
+ *
+ * Errors    STATUS_WRITE */
+status file_require_present(int file, const char *path);
+
 /* file_size - return the size in bytes; -1 if the path is not a regular file. */
 int64_t file_size(const char *path);

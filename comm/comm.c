@@ -606,7 +606,7 @@ status comm_check_equal(struct comm *comm, const char *name, const char *value)
     }
     int example = (int)strtol(other, NULL, 10);
     RAISE(STATUS_RECIPE,
-          "the %s differs between ranks: ranks %s have %.16s, ranks %s do not (rank %d has %.16s): "
+          "%s differs between ranks: ranks %s have %.16s, ranks %s do not (rank %d has %.16s): "
           "start every rank with the same files and the same program",
           name, same, comm->exchange_buffer, other, example,
           comm->exchange_buffer + (size_t)example * COMM_CHECK_BYTES);

@@ -24,6 +24,11 @@ has_command() {
     command -v "$1"
 }
 
+# has_system_command NAME: has_command with the folders that are only in root's PATH.
+has_system_command() {
+    PATH=$PATH:/usr/sbin:/sbin command -v "$1"
+}
+
 has_header() {
     echo "#include <$1>" | gcc -E -
 }
@@ -61,6 +66,7 @@ find_missing() {
     add_if_missing libisal-dev has_library libisal
     add_if_missing groff-base has_command groff
     add_if_missing procps has_command pgrep # some tests search for processes that did not end
+    add_if_missing xfsprogs has_system_command mkfs.xfs # a test cuts the power of a file system
 }
 
 print_message() {

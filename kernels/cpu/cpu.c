@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/cores.h"
+#include "base/thread.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/roofline.h"
 
@@ -105,6 +106,18 @@ static void destroy_context(struct kernels *k)
     }
 }
 
+/* Starts the threads of OpenMP, after a check that they can be started. */
+static status start_threads(int threads)
+{
+    if (threads > 1) {
+        TRY(thread_check_count(threads - 1));
+    }
+    _Atomic int started = 0;
+#pragma omp parallel num_threads(threads)
+    started++;
+    return STATUS_OK;
+}
+
 static status create_context(struct kernels *k, int threads)
 {
     REQUIRE(is_supported(k->dtype), STATUS_UNAVAILABLE,
@@ -116,6 +129,7 @@ static status create_context(struct kernels *k, int threads)
     k->state = cpu;
     k->threads = threads > 0 ? threads : cores_allowed();
     status result = STATUS_OK;
+    TRY_GOTO(result, fail, start_threads(k->threads));
     TRY_GOTO(result, fail, choose_variant(&cpu->variant));
     k->table = cpu->variant->table;
     k->table.destroy = destroy_context;

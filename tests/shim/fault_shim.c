@@ -3,13 +3,17 @@
  *
  *   FAULT_DIR     part of the path of the counted files; unset: no fault
  *   FAULT_AT      N, from 1; unset: the calls are only counted
- *   FAULT_DO      kill | stop (SIGSTOP) | enospc | eio | short (half of the data is written) |
- *                 slow (0.3 s);
- *                 unsynced: every fsync returns 0 and does nothing
+ *   FAULT_DO      kill | stop (SIGSTOP) | enospc | eio | short (half of the data is written) | slow;
+ *                 end_thread: a thread ends at its first fsync, unless it is the main thread;
+ *                 unsynced: every fsync returns 0 and does nothing; unsynced_files and
+ *                 unsynced_folders: only those of files or of folders
+ *   FAULT_SLOW_MS duration of slow in milliseconds
  *   FAULT_RANK    only this rank (OMPI_COMM_WORLD_RANK); unset: all processes
  *   FAULT_LOG     file with one line per counted call
  *   FAULT_STICKY  set: all calls from the N-th on fail, as on a full disk
  *   FAULT_FREE    free bytes that statvfs reports
+ *   FAULT_CLOCK   seconds: the real-time clock jumps by them, alternately forwards and backwards
+ *   FAULT_THREADS at most so many threads exist besides the main thread
  *
  * Calls with a path count by this path, calls with a descriptor by the path of its open. */
 #define _GNU_SOURCE
@@ -25,6 +29,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -34,17 +39,27 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
     const char *folder, *what, *log;
-    long at, calls;
+    long at, calls, slow_ms;
+    long clock_jump, threads; /* 0: no fault */
     bool sticky;
 } fault;
 static char opened[DESCRIPTORS][PATH_BYTES]; /* path of each counted descriptor; else "" */
 
+static long read_number(const char *name, long otherwise)
+{
+    const char *text = getenv(name);
+    return text != NULL ? strtol(text, NULL, 10) : otherwise;
+}
+
 static void read_environment(void)
 {
-    const char *at = getenv("FAULT_AT"), *rank = getenv("FAULT_RANK");
+    const char *rank = getenv("FAULT_RANK");
     const char *own_rank = getenv("OMPI_COMM_WORLD_RANK");
     fault.folder = getenv("FAULT_DIR");
-    fault.at = at != NULL ? strtol(at, NULL, 10) : -1;
+    fault.at = read_number("FAULT_AT", -1);
+    fault.slow_ms = read_number("FAULT_SLOW_MS", 300);
+    fault.clock_jump = read_number("FAULT_CLOCK", 0);
+    fault.threads = read_number("FAULT_THREADS", 0);
     fault.what = getenv("FAULT_DO") != NULL ? getenv("FAULT_DO") : "";
     fault.log = getenv("FAULT_LOG");
     fault.sticky = getenv("FAULT_STICKY") != NULL;
@@ -87,11 +102,13 @@ static bool call_fails(const char *call, const char *path)
         return false;
     }
     if (strcmp(fault.what, "slow") == 0) {
-        nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
+        nanosleep(&(struct timespec){.tv_sec = fault.slow_ms / 1000,
+                                     .tv_nsec = fault.slow_ms % 1000 * 1000000},
+                  NULL);
         return false;
     }
     errno = strcmp(fault.what, "eio") == 0 ? EIO : ENOSPC;
-    return fault.what[0] != '\0';
+    return fault.what[0] != '\0' && strcmp(fault.what, "end_thread") != 0;
 }
 
 static bool fails_on_descriptor(const char *call, int file)
@@ -173,14 +190,26 @@ DEFINE_PWRITE(pwrite64, off64_t)
 DEFINE_TRUNCATE(ftruncate, off_t)
 DEFINE_TRUNCATE(ftruncate64, off64_t)
 
+/* Returns whether the fsync of this file is omitted. */
+static bool is_unsynced(int file)
+{
+    struct stat about;
+    if (file < 0 || file >= DESCRIPTORS || opened[file][0] == '\0' ||
+        strncmp(fault.what, "unsynced", 8) != 0 || fstat(file, &about) != 0) {
+        return false;
+    }
+    const char *kind = S_ISDIR(about.st_mode) ? "unsynced_folders" : "unsynced_files";
+    return strcmp(fault.what, "unsynced") == 0 || strcmp(fault.what, kind) == 0;
+}
+
 int fsync(int file)
 {
     NEXT(int, "fsync", int)
-    if (file >= 0 && file < DESCRIPTORS && opened[file][0] != '\0' &&
-        strcmp(fault.what, "unsynced") == 0) {
-        return 0;
+    if (fault.what != NULL && strcmp(fault.what, "end_thread") == 0 && gettid() != getpid() &&
+        file >= 0 && file < DESCRIPTORS && opened[file][0] != '\0') {
+        pthread_exit(NULL);
     }
-    return fails_on_descriptor("fsync", file) ? -1 : next(file);
+    return is_unsynced(file) ? 0 : fails_on_descriptor("fsync", file) ? -1 : next(file);
 }
 
 int rename(const char *from, const char *to)
@@ -226,3 +255,87 @@ DEFINE_PATH_CALL(remove)
     }
 DEFINE_STATVFS(statvfs, statvfs)
 DEFINE_STATVFS(statvfs64, statvfs64)
+
+/* ---- the clock ---- */
+
+/* Returns the number of seconds by which the real-time clock is wrong at this reading. */
+static long get_clock_error(void)
+{
+    static _Atomic long readings;
+    pthread_once(&once, read_environment);
+    return fault.clock_jump == 0 ? 0 : readings++ / 40 % 2 == 0 ? 0 : fault.clock_jump;
+}
+
+int clock_gettime(clockid_t clock, struct timespec *out)
+{
+    NEXT(int, "clock_gettime", clockid_t, struct timespec *)
+    int result = next(clock, out);
+    if (result == 0 && clock == CLOCK_REALTIME) {
+        out->tv_sec += get_clock_error();
+    }
+    return result;
+}
+
+int gettimeofday(struct timeval *restrict out, void *restrict zone)
+{
+    NEXT(int, "gettimeofday", struct timeval *, void *)
+    int result = next(out, zone);
+    if (result == 0) {
+        out->tv_sec += get_clock_error();
+    }
+    return result;
+}
+
+time_t time(time_t *out)
+{
+    NEXT(time_t, "time", time_t *)
+    time_t now = next(NULL) + get_clock_error();
+    if (out != NULL) {
+        *out = now;
+    }
+    return now;
+}
+
+/* ---- threads ---- */
+
+static _Atomic long live_threads;
+
+struct thread_work {
+    void *(*run)(void *);
+    void *user;
+};
+
+static void count_end(void *unused)
+{
+    (void)unused;
+    live_threads--;
+}
+
+static void *run_thread(void *user)
+{
+    struct thread_work work = *(struct thread_work *)user;
+    void *result = NULL;
+    free(user);
+    pthread_cleanup_push(count_end, NULL);
+    result = work.run(work.user);
+    pthread_cleanup_pop(1);
+    return result;
+}
+
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
+                   void *user)
+{
+    NEXT(int, "pthread_create", pthread_t *, const pthread_attr_t *, void *(*)(void *), void *)
+    pthread_once(&once, read_environment);
+    if (fault.threads == 0) {
+        return next(thread, attributes, run, user);
+    }
+    struct thread_work *work = malloc(sizeof *work);
+    if (work == NULL || live_threads >= fault.threads) {
+        free(work);
+        return EAGAIN;
+    }
+    *work = (struct thread_work){run, user};
+    live_threads++;
+    return next(thread, attributes, run_thread, work);
+}

@@ -17,6 +17,7 @@ enum { HOLDER_BYTES = 128 };
 
 struct run_lock {
     int file;
+    char path[FILE_PATH_BYTES];
 };
 
 /* Writes host and process into the lock file, for error messages. The lock does not depend on this
@@ -90,8 +91,14 @@ status run_lock_acquire(const char *path, double wait_seconds, struct run_lock *
                    : RAISE_STATUS(STATUS_INTERNAL, "out of memory for the lock %s", path);
     }
     lock->file = file;
+    snprintf(lock->path, sizeof lock->path, "%s", path);
     *out = lock;
     return STATUS_OK;
+}
+
+status run_lock_check(const struct run_lock *lock)
+{
+    return lock != NULL ? file_require_present(lock->file, lock->path) : STATUS_OK;
 }
 
 void run_lock_release(struct run_lock **lock)

@@ -16,5 +16,11 @@ struct run_lock;
  *           locks, the warning W-LOCK is logged and the function returns STATUS_OK */
 status run_lock_acquire(const char *path, double wait_seconds, struct run_lock **out);
 
+/* run_lock_check - check that the lock file still has its path; otherwise another job could lock
+ * the folder. A lock of NULL is valid.
+ *
+ * Errors    STATUS_WRITE */
+status run_lock_check(const struct run_lock *lock);
+
 /* run_lock_release - release the lock; *lock may be NULL. */
 void run_lock_release(struct run_lock **lock);

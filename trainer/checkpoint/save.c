@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "trainer/checkpoint/checkpoint_impl.h"
+#include "trainer/checkpoint/verify.h"
 
 static const double space_margin = 1.05;
 static const double set_overhead_bytes = 65536.0; /* HDF5 metadata and manifest, per tensor set */
@@ -55,7 +56,8 @@ void checkpoint_save_abort(struct checkpoint *c)
     }
 }
 
-/* Appends the name of the last good checkpoint to the pending error. */
+/* Appends the name of the last good checkpoint to the pending error. The folder may have been
+ * removed during the run. */
 static void append_last_good(const struct checkpoint *c)
 {
     struct status_note note;
@@ -65,8 +67,11 @@ static void append_last_good(const struct checkpoint *c)
     }
     size_t used = strlen(note.text);
     if (c->last_good[0] != '\0') {
+        bool present = checkpoint_has_all_files(c->last_good);
+        status_clear();
         snprintf(note.text + used, sizeof note.text - used,
-                 "; the last good checkpoint is unchanged: %.1024s", c->last_good);
+                 "; the last good checkpoint %s: %.1024s", present ? "is unchanged" : "was removed",
+                 c->last_good);
     } else {
         snprintf(note.text + used, sizeof note.text - used, "; there is no earlier checkpoint");
     }
@@ -156,6 +161,7 @@ static status create_temporary(struct checkpoint *c, const char *parent, const c
                                double bytes)
 {
     struct checkpoint_job *job = &c->job;
+    TRY(run_lock_check(c->lock));
     snprintf(job->parent, sizeof job->parent, "%s", parent);
     snprintf(job->name, sizeof job->name, "%.31s", name);
     staged_folder_temporary_name(name, job->temporary);
@@ -283,12 +289,21 @@ static status publish_folder(struct checkpoint *c, struct manifest *whole)
     return staged_folder_publish(c->job.parent, c->job.temporary, c->job.name);
 }
 
+/* Waits for the writer of this rank and returns its result. */
+static status get_writer_result(struct checkpoint *c)
+{
+    wait_for_writer(c);
+    TRY(status_restore(&c->note));
+    REQUIRE(atomic_load(&c->done) != 0, STATUS_WRITE,
+            "the thread that writes the checkpoint %s ended before its work was done", c->job.name);
+    return STATUS_OK;
+}
+
 /* Waits for the writers of all ranks and publishes the folder. Always ends the job. */
 static status finish_save(struct checkpoint *c)
 {
-    wait_for_writer(c);
     struct manifest whole = {0};
-    status result = agree_on_status(c, status_restore(&c->note));
+    status result = agree_on_status(c, get_writer_result(c));
     if (result == STATUS_OK) {
         result = gather_manifests(c, &whole);
     }

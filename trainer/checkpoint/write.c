@@ -311,13 +311,13 @@ static status write_all(struct checkpoint_job *job)
                                                                   : STATUS_OK;
 }
 
-/* Changes STATUS_CREATE to STATUS_WRITE: the folder was created before, so the cause is a full or
- * failing disk and not a wrong run_dir. */
+/* Changes STATUS_CREATE and STATUS_NO_INPUT to STATUS_WRITE: the folder was created before, so the
+ * cause is a full or failing disk or a removed folder, and not a wrong run_dir. */
 status checkpoint_write_files(struct checkpoint_job *job)
 {
     h5file_init();
     status result = write_all(job);
-    if (result == STATUS_CREATE) {
+    if (result == STATUS_CREATE || result == STATUS_NO_INPUT) {
         struct status_note note;
         status_take(&note);
         note.code = result = STATUS_WRITE;

@@ -212,6 +212,7 @@ status metrics_write(struct metrics *m, const char *event, int64_t step,
 
 status metrics_sync(struct metrics *m)
 {
+    TRY(file_require_present(m->file, m->path));
     REQUIRE(fsync(m->file) == 0 || errno == EINVAL, STATUS_WRITE, /* EINVAL: a pipe */
             "cannot sync %s: %s", m->path, strerror(errno));
     return m->tensorboard != NULL ? tensorboard_sync(m->tensorboard) : STATUS_OK;

@@ -195,14 +195,14 @@ static void write_report(struct loop *loop, bool last)
         (!last && start - loop->report_time < 100 * loop->report_seconds)) {
         return;
     }
-    struct status_note stopped; /* the reason of a stop, which must not be lost */
-    status_take(&stopped);
+    struct status_note pending; /* of write_warnings */
+    status_take(&pending);
     status result = report_write_run(get_recipe(loop)->run_dir);
     if (result != STATUS_OK) {
         log_warning("REPORT", "report.html is not written: %s", status_pending()->text);
         status_clear();
     }
-    (void)status_restore(&stopped);
+    (void)status_restore(&pending);
     loop->report_time = clock_seconds();
     loop->report_seconds = loop->report_time - start;
 }
@@ -261,6 +261,7 @@ static status save_checkpoint(struct loop *loop)
     if (loop->last_saved == job->state.step) {
         return STATUS_OK;
     }
+    double started = clock_seconds();
     TRY(check_replicas(loop));
     TRY(publish_checkpoint(loop)); /* one save at a time */
     TRY(sharded_optimizer_wait_all(job->optimizer));
@@ -274,7 +275,8 @@ static status save_checkpoint(struct loop *loop)
     job->state.train_seconds = get_train_seconds(loop);
     loop->save_started_seconds = clock_seconds();
     job_long_phase(job, "checkpoint");
-    TRY(checkpoint_save(job->checkpoint, &job->state, tensor_sets, 2, &loop->save_stall_seconds));
+    TRY(checkpoint_save(job->checkpoint, &job->state, tensor_sets, 2, NULL));
+    loop->save_stall_seconds = clock_seconds() - started;
     job_long_phase(job, NULL);
     loop->last_saved = job->state.step;
     return get_recipe(loop)->checkpoint.async ? STATUS_OK : publish_checkpoint(loop);
@@ -665,10 +667,17 @@ status loop_run(struct job *job)
                  beyond ? ", more than the recipe requires; nothing was trained" : "");
         return STATUS_OK;
     }
+    struct status_note first; /* the error of the steps remains the only one */
     status result = run_steps(&loop);
-    KEEP_FIRST(result, write_warnings(job)); /* also after an error */
+    status_take(&first);
+    status written = write_warnings(job);
     if (result == STATUS_OK || result == STATUS_STOPPED) {
         write_report(&loop, true);
     }
+    if (result == STATUS_OK) {
+        return written;
+    }
+    status_clear();
+    (void)status_restore(&first);
     return result;
 }

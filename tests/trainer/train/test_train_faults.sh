@@ -7,14 +7,15 @@
 #                (SIGKILL): a sample of the calls, with BIREME_FULL_SWEEP=1 all of them
 #   calls_2      the same for each rank of two
 #   full_disk    the run folder is on disks (tmpfs) of different sizes that are too small
-#   power_cut    the disk (ext4 in a file) is copied at random moments and after saves. A copy is
-#                the state after a power cut at this moment, except that no blocks are reordered
+#   power_cut_ext4, power_cut_xfs   the disk (a file system in a file) is copied at random moments
+#                and after saves. A copy is the state after a power cut at this moment, except that
+#                no blocks are reordered
 #
 # The last two parts mount file systems, as root in a separate mount namespace. They are skipped
 # (exit code 77) where that is not permitted.
 part=${1:-} shim=$(realpath "${2:?}")
 case $part in
-full_disk | power_cut)
+full_disk | power_cut_*)
     if [ "${IN_OWN_NAMESPACE:-}" != yes ]; then
         unshare --mount --propagation private true 2>/dev/null || {
             echo "skipped: making a mount namespace is not permitted"
@@ -204,21 +205,33 @@ copy_disk() {
     [ $i -lt 50 ] || fail 'the disk changes all the time'
 }
 
-# With BIREME_UNSYNCED=1 the fsync of the program does nothing, and this test must fail.
-test_power_cut() {
-    local steps=100 most cuts=0 seen=0 preload=() job i
-    command -v mkfs.ext4 >/dev/null || {
-        echo "skipped: no mkfs.ext4 (package e2fsprogs)"
+# make_image TYPE: write an empty file system of this type into the file `image`.
+make_image() {
+    local options=(-q -F)
+    command -v "mkfs.$1" >/dev/null || {
+        echo "skipped: no mkfs.$1 (package $([ "$1" = xfs ] && echo xfsprogs || echo e2fsprogs))"
         exit 77
     }
-    [ -z "${BIREME_UNSYNCED:-}" \
-        ] || preload=("LD_PRELOAD=$shim" FAULT_DIR=disk/run FAULT_DO=unsynced)
-    sed -i 's/checkpoint: {every: 2/checkpoint: {every: 5/
+    truncate -s 24M image
+    if [ "$1" = xfs ]; then # its own tests set these variables to make small file systems
+        export TEST_DIR=disk TEST_DEV=image QA_CHECK_FS=1
+        options=(-q -f)
+    fi
+    "mkfs.$1" "${options[@]}" image >out 2>stderr || fail "mkfs.$1"
+}
+
+# With BIREME_UNSYNCED=files or folders, the fsync of files or of folders does nothing, and this
+# test must fail.
+test_power_cut() {
+    local steps=200 most cuts=0 seen=0 preload=() job i
+    [ -z "${BIREME_UNSYNCED:-}" ] || {
+        preload=("LD_PRELOAD=$shim" FAULT_DIR=disk/run "FAULT_DO=unsynced_$BIREME_UNSYNCED")
+    }
+    make_image "$1"
+    sed -i 's/checkpoint: {every: 2/checkpoint: {every: 20/
         s/evaluate: {every: 2/evaluate: {every: 100/' recipe.yaml
     run_bireme 0 train recipe.yaml run_dir=whole train.max_steps=$steps
     most=$(choose_number 8 24)
-    truncate -s 24M image
-    mkfs.ext4 -q -F image
     mount_disk -o loop image
     env "${preload[@]}" "$program" train recipe.yaml run_dir=disk/run train.max_steps=$steps >out \
         2>stderr &
@@ -246,7 +259,8 @@ test_power_cut() {
 }
 
 case $part in
-calls_odd | calls_even | calls_2 | full_disk | power_cut) "test_$part" ;;
+calls_odd | calls_even | calls_2 | full_disk) "test_$part" ;;
+power_cut_ext4 | power_cut_xfs) test_power_cut "${part##*_}" ;;
 *)
     echo "no such part: $part" >&2
     exit 64

@@ -242,11 +242,10 @@ void pretokenizer_scanner_start(struct pretokenizer_scanner *s, const char *text
     s->valid_end = 0;
 }
 
-/* Returns the end of the valid UTF-8 that begins at `pos`. Skips ASCII eight bytes at a time. */
-static size_t find_valid_end(const char *text, size_t bytes, size_t pos)
+size_t pretokenizer_find_valid_end(const char *text, size_t bytes, size_t pos)
 {
     for (;;) {
-        uint64_t word;
+        uint64_t word; /* skips ASCII eight bytes at a time */
         while (pos + 8 <= bytes) {
             memcpy(&word, text + pos, 8);
             if ((word & 0x8080808080808080u) != 0) {
@@ -290,7 +289,7 @@ status pretokenizer_scanner_next(struct pretokenizer_scanner *s, size_t *start, 
         return STATUS_OK;
     }
     if (s->pos == s->valid_end) {
-        s->valid_end = find_valid_end(s->text, s->bytes, s->pos);
+        s->valid_end = pretokenizer_find_valid_end(s->text, s->bytes, s->pos);
         if (s->valid_end == s->pos) {
             return scan_invalid(s, end);
         }

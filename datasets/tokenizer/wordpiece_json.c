@@ -207,6 +207,8 @@ static status add_vocab_line(struct tokenizer *t, const char *path, struct text_
     length -= length > 0 && line[length - 1] == '\r';
     REQUIRE(length > 0 && memchr(line, 0, length) == NULL, STATUS_DATA,
             "%s: line %" PRId64 " has no token", path, id + 1);
+    REQUIRE(pretokenizer_find_valid_end(line, length, 0) == length, STATUS_DATA,
+            "%s: line %" PRId64 " is not valid UTF-8", path, id + 1);
     TRY(tokenizer_set_token(t, id, line, length));
     t->tokens[id].in_model = true;
     t->tokens[id].literal = true;

@@ -226,6 +226,7 @@ static void test_bad_vocab(void)
     check_vocab("", "0 lines");
     check_vocab("a\nb\n", "[UNK]");
     check_vocab("[UNK]\na\n\nb\n", "line 3 has no token");
+    check_vocab("[UNK]\na\xc3\nb\n", "line 2 is not valid UTF-8");
     check_vocab("[UNK]\na\na\n", "line 3 repeats the token of line 2");
 }
 

@@ -59,7 +59,9 @@ static status append_to_line(struct line_splitter *l, const char *text, size_t b
         l->text = grown;
         l->capacity = capacity;
     }
-    memcpy(l->text + l->bytes, text, bytes);
+    if (bytes > 0) { /* an empty line may come before the first allocation */
+        memcpy(l->text + l->bytes, text, bytes);
+    }
     l->bytes += bytes;
     return STATUS_OK;
 }

@@ -3,14 +3,18 @@
  * before a newline is not part of a document. */
 #include "datasets/prepare/text_files.h"
 
+#include <inttypes.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "datasets/rows/file_reader.h"
 #include "datasets/tokenizer/corpus.h"
+#include "datasets/tokenizer/pretokenizer.h"
 
-enum { READ_BYTES = 256 << 10 };
+/* A block may end inside a character; its bytes then begin the next block. */
+enum { READ_BYTES = 256 << 10, CHARACTER_BYTES = 4, BUFFER_BYTES = READ_BYTES + CHARACTER_BYTES };
 
 /* State of the scan between two blocks. */
 struct line_scanner {
@@ -135,16 +139,71 @@ static status finish_scan(struct line_scanner *l)
     return STATUS_OK;
 }
 
+/* Checks whether a file is UTF-8. */
+struct utf8_check {
+    const char *path;
+    int64_t line;  /* of the next block, from 1 */
+    bool required; /* the tokenizer would replace an invalid byte */
+    bool failed;   /* an invalid byte was reported */
+};
+
+static int64_t count_newlines(const char *text, size_t bytes)
+{
+    int64_t count = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        count += text[i] == '\n';
+    }
+    return count;
+}
+
+static status report_invalid(struct utf8_check *c, int64_t line, unsigned char byte)
+{
+    c->failed = true;
+    REQUIRE(!c->required, STATUS_DATA,
+            "%s line %" PRId64 ": the byte 0x%02x is not UTF-8; convert the file to UTF-8, for "
+            "example with iconv",
+            c->path, line, byte);
+    log_warning("TEXT",
+                "%s line %" PRId64 ": the byte 0x%02x is not UTF-8; such bytes are encoded as they "
+                "are",
+                c->path, line, byte);
+    return STATUS_OK;
+}
+
+/* Checks a block. *checked receives its size without an incomplete character at its end. */
+static status check_block(struct utf8_check *c, const char *text, size_t bytes, bool at_end,
+                          size_t *checked)
+{
+    *checked = bytes;
+    if (c->failed) {
+        return STATUS_OK;
+    }
+    size_t valid = pretokenizer_find_valid_end(text, bytes, 0);
+    int64_t lines = count_newlines(text, valid);
+    if (valid < bytes && (at_end || bytes - valid >= CHARACTER_BYTES)) {
+        return report_invalid(c, c->line + lines, (unsigned char)text[valid]);
+    }
+    c->line += lines;
+    *checked = valid;
+    return STATUS_OK;
+}
+
 static status read_documents(struct prepare_input *in, struct file_reader *r,
                              struct line_scanner *l, char *buffer)
 {
     bool whole = in->options->document_unit == PREPARE_DOCUMENT_FILE;
+    bool keeps_bytes = tokenizer_get_kind(in->options->tokenizer) == TOKENIZER_BPE;
+    struct utf8_check check = {.path = r->path, .line = 1, .required = !keeps_bytes};
+    size_t kept = 0, checked;
     splitter_begin_document(in->splitter, (struct encoder_origin){r->path, 0, false});
     for (size_t got = 1; got > 0;) {
         bool first = r->bytes == 0;
-        TRY(file_reader_read(r, buffer, READ_BYTES, &got));
+        TRY(file_reader_read(r, buffer + kept, READ_BYTES, &got));
         TRY(first ? corpus_check_format(r->path, buffer, got) : STATUS_OK);
-        TRY(whole ? splitter_write(in->splitter, buffer, got) : scan_lines(l, buffer, got));
+        TRY(check_block(&check, buffer, kept + got, got == 0, &checked));
+        TRY(whole ? splitter_write(in->splitter, buffer, checked) : scan_lines(l, buffer, checked));
+        kept = kept + got - checked;
+        memmove(buffer, buffer + checked, kept);
     }
     return whole ? splitter_end_document(in->splitter) : finish_scan(l);
 }
@@ -154,7 +213,7 @@ status text_files_read(struct prepare_input *in, const char *path)
     struct file_reader r;
     TRY(file_reader_open(path, &r));
     struct line_scanner *l = calloc(1, sizeof *l);
-    char *buffer = malloc(READ_BYTES);
+    char *buffer = malloc(BUFFER_BYTES);
     status result = STATUS_OK;
     REQUIRE_GOTO(result, done, l != NULL && buffer != NULL, STATUS_INTERNAL,
                  "out of memory while reading %s", path);

@@ -6,9 +6,12 @@
 
 /* text_files_read - pass the documents of a text file to the splitter.
  *
+ * With a byte-level tokenizer, the bytes of a file that is not UTF-8 are passed on unchanged, and a
+ * warning is logged.
+ *
  * Memory    independent of the file size and of the line length
- * Errors    STATUS_NO_INPUT, STATUS_PERMISSION; STATUS_DATA if the file is not text; as the
- *           splitter */
+ * Errors    STATUS_NO_INPUT, STATUS_PERMISSION; STATUS_DATA if the file is not text, or not UTF-8
+ *           and the tokenizer not byte-level; as the splitter */
 status text_files_read(struct prepare_input *in, const char *path);
 
 /* text_files_read_rows - pass the field "text" of every row to the splitter as one document.

@@ -27,7 +27,7 @@ status thread_check_count(int count)
 {
     pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     pthread_t *threads = calloc((size_t)count, sizeof *threads);
-    REQUIRE(threads != NULL, STATUS_INTERNAL, "out of memory: %d threads", count);
+    REQUIRE(threads != NULL, STATUS_INTERNAL, "out of memory for the handles of %d threads", count);
     int started = 0, failed = 0;
     pthread_mutex_lock(&lock);
     while (started < count && failed == 0) {

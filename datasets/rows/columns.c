@@ -97,6 +97,6 @@ status columns_rename(const struct columns *c, json_t *row)
     for (int i = 0; i < c->count; i++) {
         failed |= json_object_set_new(row, c->items[i].field, values[i]);
     }
-    REQUIRE(failed == 0, STATUS_INTERNAL, "out of memory: the fields of a row");
+    REQUIRE(failed == 0, STATUS_INTERNAL, "out of memory for the fields of a row");
     return STATUS_OK;
 }

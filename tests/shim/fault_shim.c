@@ -3,7 +3,8 @@
  *
  *   FAULT_DIR     part of the path of the counted files; unset: no fault
  *   FAULT_AT      N, from 1; unset: the calls are only counted
- *   FAULT_DO      kill | stop (SIGSTOP) | enospc | eio | short (half of the data is written) | slow;
+ *   FAULT_DO      kill | stop (SIGSTOP) | enospc | eio | short (half of the data is written);
+ *                 slow: the call takes FAULT_SLOW_MS longer;
  *                 end_thread: a thread ends at its first fsync, unless it is the main thread;
  *                 unsynced: every fsync returns 0 and does nothing; unsynced_files and
  *                 unsynced_folders: only those of files or of folders

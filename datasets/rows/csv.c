@@ -61,20 +61,30 @@ static status end_field(struct csv *c)
     return STATUS_OK;
 }
 
-static status read_header(struct csv *c)
+/* Checks that the fields of the first row have different names; `seen` collects the names. */
+static status check_names(const struct csv *c, json_t *seen)
 {
-    REQUIRE(c->error == NULL, STATUS_DATA, "%s line %" PRId64 ": %s", c->path, c->row_line,
-            c->error);
     for (size_t i = 0; i < json_array_size(c->fields); i++) {
         const char *name = json_string_value(json_array_get(c->fields, i));
         REQUIRE(name[0] != '\0', STATUS_DATA, "%s line %" PRId64 ": field %zu has no name", c->path,
                 c->row_line, i + 1);
-        for (size_t j = 0; j < i; j++) {
-            REQUIRE(strcmp(name, json_string_value(json_array_get(c->fields, j))) != 0, STATUS_DATA,
-                    "%s line %" PRId64 ": two fields have the name \"%.200s\"", c->path,
-                    c->row_line, name);
-        }
+        REQUIRE(json_object_get(seen, name) == NULL, STATUS_DATA,
+                "%s line %" PRId64 ": two fields have the name \"%.200s\"", c->path, c->row_line,
+                name);
+        int failed = json_object_set_new(seen, name, json_null());
+        REQUIRE(failed == 0, STATUS_INTERNAL, "out of memory: the names of fields");
     }
+    return STATUS_OK;
+}
+
+static status read_header(struct csv *c)
+{
+    REQUIRE(c->error == NULL, STATUS_DATA, "%s line %" PRId64 ": %s", c->path, c->row_line,
+            c->error);
+    json_t *seen = json_object();
+    status result = check_names(c, seen);
+    json_decref(seen);
+    TRY(result);
     c->names = c->fields;
     c->fields = NULL;
     return STATUS_OK;

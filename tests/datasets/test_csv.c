@@ -1,0 +1,52 @@
+/* Tests of the CSV reader with a first row of many names: the time is linear in their number. The
+ * rules of the format are tested with `bireme prepare` (test_shard_task.c). */
+#include "datasets/rows/csv.h"
+#include "tests/check.h"
+#include "tests/datasets/folder.h"
+
+enum { NAMES = 500000, NAME_BYTES = 8 };
+
+static status count_fields(void *user, struct jsonl_row *row)
+{
+    *(size_t *)user += json_object_size(row->value);
+    return STATUS_OK;
+}
+
+/* Writes a first row of different names; the last one is `last`. */
+static void write_names(const char *path, const char *last)
+{
+    char *text = malloc((size_t)NAMES * NAME_BYTES + 16);
+    size_t used = 0;
+    CHECK(text != NULL);
+    for (int i = 0; i < NAMES - 1; i++) {
+        used += (size_t)snprintf(text + used, NAME_BYTES + 1, "f%06d,", i);
+    }
+    used += (size_t)snprintf(text + used, 16, "%s\n", last);
+    folder_write(path, text, used);
+    free(text);
+}
+
+static status read_fields(const char *path, size_t *fields)
+{
+    struct jsonl_bad_rows bad = {.skip = false};
+    int64_t bytes = 0;
+    *fields = 0;
+    return csv_read(path, &bad, &bytes, count_fields, fields);
+}
+
+int main(void)
+{
+    const char *path;
+    size_t fields;
+    folder_make();
+    path = folder_file("names.csv");
+    write_names(path, "last");
+    CHECK_OK(read_fields(path, &fields));
+    CHECK(fields == 0);
+    write_names(path, "f000001");
+    CHECK_FAILS(read_fields(path, &fields), STATUS_DATA, "two fields have the name \"f000001\"");
+    folder_write(path, "a,b\n1,\"x,\n\"\"\"\n", 14);
+    CHECK_OK(read_fields(path, &fields));
+    CHECK(fields == 2);
+    return 0;
+}

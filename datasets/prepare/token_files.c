@@ -206,6 +206,7 @@ static status read_index_item(struct index_array *a, int64_t i, int64_t count, i
 struct megatron_index {
     struct file_reader reader;
     int64_t sequences, document_entries;
+    int64_t copied_tokens; /* of the sequences so far */
     struct index_array lengths, offsets, documents;
 };
 
@@ -264,6 +265,12 @@ static status copy_sequence(struct prepare_input *in, struct megatron_index *m,
             "%s: sequence %" PRId64 " has %" PRId64 " tokens at byte %" PRId64
             ", outside of %s with %" PRId64 " bytes",
             m->reader.path, sequence, length, offset, t->reader.path, t->file_bytes);
+    /* A small index could otherwise repeat the same tokens without end. */
+    m->copied_tokens += length;
+    REQUIRE(m->copied_tokens <= t->file_bytes / t->item_bytes, STATUS_DATA,
+            "%s: sequence %" PRId64
+            " overlaps an earlier one: together they have more tokens than %s",
+            m->reader.path, sequence, t->reader.path);
     return copy_ids(in, t, offset, length);
 }
 

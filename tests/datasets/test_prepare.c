@@ -538,6 +538,7 @@ static void test_megatron(void)
     BAD(bad.lengths[0] = -1, "sequence 0 has -1 tokens");
     BAD(bad.offsets[1] = INT64_MAX, "sequence 1");
     BAD(bad.offsets[1] = -4, "sequence 1");
+    BAD(bad.lengths[2] = 1, "sequence 3 overlaps an earlier one");
     BAD(bad.documents[1] = 5, "entry 1 of the document index is 5");
     BAD(bad.documents[2] = 3, "contain 3 of 4");
     BAD(bad.documents[0] = 1, "entry 0");

@@ -72,7 +72,7 @@ static status check_names(const struct csv *c, json_t *seen)
                 "%s line %" PRId64 ": two fields have the name \"%.200s\"", c->path, c->row_line,
                 name);
         int failed = json_object_set_new(seen, name, json_null());
-        REQUIRE(failed == 0, STATUS_INTERNAL, "out of memory: the names of fields");
+        REQUIRE(failed == 0, STATUS_INTERNAL, "out of memory for the names of the fields");
     }
     return STATUS_OK;
 }

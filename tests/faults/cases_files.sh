@@ -209,8 +209,8 @@ check_power_cut_mutants() {
     for type in ext4 xfs; do
         for what in files folders; do
             code=0
-            BIREME_UNSYNCED=$what "$source/tests/trainer/train/test_train_faults.sh" power_cut_$type \
-                "$shim" >out 2>stderr || code=$?
+            BIREME_UNSYNCED=$what "$source/tests/trainer/train/test_train_faults.sh" \
+                power_cut_$type "$shim" >out 2>stderr || code=$?
             if [ $code = 77 ]; then
                 cat out
                 exit 77

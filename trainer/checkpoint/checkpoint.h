@@ -199,6 +199,13 @@ status checkpoint_find(struct checkpoint *c, const char *path, struct checkpoint
 status checkpoint_resolve(struct comm *world, const char *path, bool final,
                           struct checkpoint_info *out);
 
+/* checkpoint_find_recipe - find the checkpoint that a path refers to and read its manifest.
+ *
+ * Like checkpoint_resolve, but the files of the checkpoint are not verified. For its recipe, before
+ * the weights are needed. */
+status checkpoint_find_recipe(struct comm *world, const char *path, bool final,
+                              struct checkpoint_info *out);
+
 /* checkpoint_verify_folder - verify one folder: a checkpoint or run_dir/final.
  *
  * Order     collective

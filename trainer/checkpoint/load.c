@@ -17,9 +17,10 @@ struct load {
     const struct manifest *manifest;
     const struct checkpoint_tensor_set *sets;
     int count;
-    float *buffer;         /* [CHECKPOINT_READ_ELEMENTS] */
-    bool heads_may_differ; /* the rules of checkpoint_load_pretrained */
-    bool is_subset;        /* the folder may store more tensors; nothing is logged */
+    float *buffer;                     /* [CHECKPOINT_READ_ELEMENTS] */
+    bool heads_may_differ;             /* the rules of checkpoint_load_pretrained */
+    bool is_subset;                    /* the folder may store more tensors; nothing is logged */
+    struct head_list *random, *unused; /* heads that are not loaded, for one line of the log */
 };
 
 /* ---- names and shapes ---- */
@@ -40,6 +41,44 @@ static bool is_head(const char *name)
         head = head || strncmp(name, heads[i], strlen(heads[i])) == 0;
     }
     return head;
+}
+
+/* Names of heads as "classifier.*, bert.pooler.*". */
+struct head_list {
+    char text[512];
+};
+
+/* Returns the length of the part of a tensor's name that names its head: up to "pooler", two
+ * components after "cls.", else one. */
+static size_t measure_head_name(const char *name)
+{
+    const char *pooler = strstr(name, ".pooler.");
+    if (pooler != NULL) {
+        return (size_t)(pooler - name) + strlen(".pooler");
+    }
+    size_t cls = strncmp(name, "cls.", 4) == 0 ? 4 : 0;
+    return cls + strcspn(name + cls, ".");
+}
+
+/* Adds the head of a tensor, unless the list contains it. */
+static void add_head(struct head_list *list, const char *tensor)
+{
+    char name[MANIFEST_NAME_BYTES];
+    snprintf(name, sizeof name, "%.*s.*", (int)measure_head_name(tensor), tensor);
+    size_t used = strlen(list->text);
+    if (strstr(list->text, name) == NULL) {
+        snprintf(list->text + used, sizeof list->text - used, "%s%s", used > 0 ? ", " : "", name);
+    }
+}
+
+static void log_heads(const struct load *load)
+{
+    const char *random = load->random->text, *unused = load->unused->text;
+    bool both = random[0] != '\0' && unused[0] != '\0';
+    if (!load->is_subset && (random[0] != '\0' || unused[0] != '\0')) {
+        log_info("%s%s%s%s%s", random[0] != '\0' ? "new, at random: " : "", random,
+                 both ? "; " : "", unused[0] != '\0' ? "not used: " : "", unused);
+    }
 }
 
 /* Finds the stored tensor for a tensor of this run. Returns NULL if it does not exist, or if it is
@@ -71,10 +110,7 @@ static status check_needed(const struct load *load, const struct checkpoint_tens
         const struct checkpoint_tensor *t = &set->tensors[i];
         const struct manifest_tensor *m = find_stored(load, set->name, t);
         if (m == NULL && load->heads_may_differ && is_head(t->name)) {
-            if (!load->is_subset) {
-                log_info("%s is initialized at random: %s has no such tensor of its shape", t->name,
-                         load->folder);
-            }
+            add_head(load->random, t->name);
             continue;
         }
         REQUIRE(m != NULL, STATUS_CHECKPOINT,
@@ -104,7 +140,7 @@ static status check_unneeded(const struct load *load, const double *needed)
         const struct manifest_tensor *m = &load->manifest->tensors[i];
         if (needed[i] == 0 && load->heads_may_differ && is_head(m->name) &&
             is_set_loaded(load, m->set)) {
-            log_info("%s of %s is ignored", m->name, load->folder);
+            add_head(load->unused, m->name);
             continue;
         }
         REQUIRE(needed[i] > 0 || !is_set_loaded(load, m->set), STATUS_CHECKPOINT,
@@ -117,6 +153,9 @@ static status check_unneeded(const struct load *load, const double *needed)
 
 static status check_tensors(struct comm *world, struct load *load)
 {
+    struct head_list random = {""}, unused = {""};
+    load->random = &random;
+    load->unused = &unused;
     double *needed = calloc((size_t)load->manifest->tensor_count + 1, sizeof *needed);
     status result = STATUS_OK;
     if (needed == NULL) {
@@ -133,6 +172,10 @@ static status check_tensors(struct comm *world, struct load *load)
     if (result == STATUS_OK) {
         result = comm_agree(world, check_unneeded(load, needed));
     }
+    if (result == STATUS_OK) {
+        log_heads(load);
+    }
+    load->random = load->unused = NULL;
     free(needed);
     return result;
 }

@@ -16,6 +16,7 @@ struct candidates {
     char final[FILE_PATH_BYTES];  /* "": not a candidate */
     int64_t *steps;               /* newest first; only on rank 0 */
     int count;
+    bool manifest_only; /* read the manifests; do not verify the files that they list */
 };
 
 /* Skipped candidates and their reasons, for the error if none is valid. */
@@ -34,8 +35,9 @@ static status add_bad_step(struct checkpoint *c, int64_t step)
     return STATUS_OK;
 }
 
-static void skip_folder(struct comm *world, struct skipped *skipped, const char *folder,
-                        const char *reason)
+/* Only a verification logs a warning, so that each damaged folder is reported once. */
+static void skip_folder(struct comm *world, const struct candidates *all, struct skipped *skipped,
+                        const char *folder, const char *reason)
 {
     skipped->count++;
     if (comm_rank(world) == 0) {
@@ -43,18 +45,21 @@ static void skip_folder(struct comm *world, struct skipped *skipped, const char 
         const char *slash = strrchr(folder, '/');
         snprintf(skipped->text + used, sizeof skipped->text - used, "; %s: %s",
                  slash != NULL ? slash + 1 : folder, reason);
-        log_warning("CKPT-SKIP", "%s: %s", folder, reason);
+        if (!all->manifest_only) {
+            log_warning("CKPT-SKIP", "%s: %s", folder, reason);
+        }
     }
 }
 
 /* Verifies one candidate. The manifest must have the given step; -1 allows any step. */
-static status try_folder(struct comm *world, const char *folder, int64_t step,
-                         struct skipped *skipped, struct checkpoint_info *out)
+static status try_folder(struct comm *world, const struct candidates *all, const char *folder,
+                         int64_t step, struct skipped *skipped, struct checkpoint_info *out)
 {
     char reason[MANIFEST_REASON_BYTES];
     struct manifest m;
     bool good = false;
-    status result = checkpoint_verify(world, folder, &m, &good, reason);
+    status result = all->manifest_only ? checkpoint_read_manifest(world, folder, &m, &good, reason)
+                                       : checkpoint_verify(world, folder, &m, &good, reason);
     if (result == STATUS_OK && good && step >= 0 && m.state.step != step) {
         good = false;
         snprintf(reason, sizeof reason, "its manifest has step %" PRId64, m.state.step);
@@ -62,7 +67,7 @@ static status try_folder(struct comm *world, const char *folder, int64_t step,
     if (result == STATUS_OK && good) {
         checkpoint_fill_info(out, folder, &m);
     } else if (result == STATUS_OK) {
-        skip_folder(world, skipped, folder, reason);
+        skip_folder(world, all, skipped, folder, reason);
     }
     manifest_destroy(&m);
     return result;
@@ -74,7 +79,7 @@ static status try_candidates(struct comm *world, const struct candidates *all, s
 {
     char folder[FILE_PATH_BYTES], name[CHECKPOINT_NAME_BYTES];
     if (all->final[0] != '\0') {
-        TRY(try_folder(world, all->final, -1, skipped, out));
+        TRY(try_folder(world, all, all->final, -1, skipped, out));
     }
     for (int i = 0; !out->found; i++) {
         int64_t step = i < all->count ? all->steps[i] : -1;
@@ -84,7 +89,7 @@ static status try_candidates(struct comm *world, const struct candidates *all, s
         }
         checkpoint_directory_step_name(step, name);
         TRY(file_join(folder, all->parent, name));
-        TRY(try_folder(world, folder, step, skipped, out));
+        TRY(try_folder(world, all, folder, step, skipped, out));
         if (c != NULL && !out->found) {
             TRY(comm_agree(world, add_bad_step(c, step)));
         }
@@ -171,6 +176,11 @@ static status list_candidates(const char *path, bool final, struct candidates *a
     bool run = has_entry(path, "checkpoints", inside);
     snprintf(all->parent, sizeof all->parent, "%s", run ? inside : path);
     TRY(checkpoint_directory_list(all->parent, &all->steps, &all->count));
+    REQUIRE(all->count > 0 || all->final[0] != '\0' || !has_entry(path, "config.json", inside),
+            STATUS_CHECKPOINT,
+            "%s is a Hugging Face model folder, not a checkpoint; convert it with `bireme import "
+            "%s --output DIR` and name DIR",
+            path, path);
     REQUIRE(all->count > 0 || all->final[0] != '\0', STATUS_CHECKPOINT,
             "%s is not a checkpoint (it has no %s) and contains none%s; name a run folder, its "
             "checkpoints folder or a checkpoint in it",
@@ -202,18 +212,21 @@ static status verify_candidates(struct comm *world, const char *path, struct can
                                 bool exact, struct checkpoint_info *out)
 {
     struct skipped skipped = {0};
-    if (exact) {
+    if (exact && !all->manifest_only) {
         return checkpoint_verify_folder(world, path, out);
+    }
+    if (exact) {
+        snprintf(all->final, sizeof all->final, "%s", path);
     }
     TRY(try_candidates(world, all, NULL, &skipped, out));
     REQUIRE(out->found, STATUS_CHECKPOINT, "no checkpoint in %s is valid%s", path, skipped.text);
     return STATUS_OK;
 }
 
-status checkpoint_resolve(struct comm *world, const char *path, bool final,
-                          struct checkpoint_info *out)
+static status resolve_path(struct comm *world, const char *path, bool final, bool manifest_only,
+                           struct checkpoint_info *out)
 {
-    struct candidates all = {0};
+    struct candidates all = {.manifest_only = manifest_only};
     bool exact = false;
     status result = STATUS_OK;
     *out = (struct checkpoint_info){0};
@@ -226,4 +239,16 @@ status checkpoint_resolve(struct comm *world, const char *path, bool final,
     }
     free(all.steps);
     return result;
+}
+
+status checkpoint_resolve(struct comm *world, const char *path, bool final,
+                          struct checkpoint_info *out)
+{
+    return resolve_path(world, path, final, false, out);
+}
+
+status checkpoint_find_recipe(struct comm *world, const char *path, bool final,
+                              struct checkpoint_info *out)
+{
+    return resolve_path(world, path, final, true, out);
 }

@@ -19,6 +19,7 @@
 #include "trainer/setup/derive.h"
 #include "trainer/setup/objective_spec.h"
 #include "trainer/setup/session.h"
+#include "trainer/weights/initial_model.h"
 
 /* GPT-2 124M on one micro-batch of 4 x 256 tokens. */
 static const char preset[] = "objective: clm\n"
@@ -44,13 +45,17 @@ static bool is_override(const char *argument)
     return strchr(argument, '=') != NULL;
 }
 
-static status read_recipe(const struct request *q, struct recipe *out)
+static status read_recipe(const struct request *q, struct comm *world, struct recipe *out)
 {
+    const struct initial_model_request request = {.recipe_path = q->recipe,
+                                                  .overrides = q->overrides,
+                                                  .override_count = q->override_count,
+                                                  .optional = true};
     if (q->recipe != NULL) {
-        return recipe_read(q->recipe, q->overrides, q->override_count, out);
+        return initial_model_read_recipe(&request, world, out);
     }
-    return recipe_parse("GPT-2 124M", preset, sizeof preset - 1, q->overrides, q->override_count,
-                        out);
+    return comm_agree(world, recipe_parse("GPT-2 124M", preset, sizeof preset - 1, q->overrides,
+                                          q->override_count, out));
 }
 
 /* ---- step ---- */
@@ -136,7 +141,7 @@ static void print_step_text(const struct session *s, const struct bench_step *b)
 
 static status open_session(const struct request *q, struct comm *world, struct session *s)
 {
-    TRY(comm_agree(world, read_recipe(q, &s->recipe)));
+    TRY(read_recipe(q, world, &s->recipe));
     const struct recipe *r = &s->recipe;
     int64_t rows = derive_rows(r);
     const char *tokenizer = r->model.vocab_size > 0 ? "" : r->data.tokenizer;
@@ -307,7 +312,7 @@ static status read_batches(struct loader *loader, int64_t batches, int64_t *toke
     return STATUS_OK;
 }
 
-static status run_data(const struct request *q)
+static status run_data(const struct request *q, struct comm *world)
 {
     struct recipe r;
     struct tokenizer *tokenizer = NULL;
@@ -317,7 +322,7 @@ static status run_data(const struct request *q)
     REQUIRE(q->recipe != NULL, STATUS_USAGE,
             "bench data needs a recipe, because it reads data.train; usage: bireme bench data "
             "RECIPE.yaml");
-    TRY(read_recipe(q, &r));
+    TRY(read_recipe(q, world, &r));
     for (int i = 0; i < r.data.train_count; i++) {
         sources[i] = (struct loader_source){r.data.train[i].path, r.data.train[i].weight};
     }
@@ -363,7 +368,7 @@ static status run_benchmark(enum kind kind, const struct request *q, struct comm
 {
     double start = clock_seconds();
     status result = kind == BENCH_COMM      ? run_comm(q, world)
-                    : kind == BENCH_DATA    ? run_data(q)
+                    : kind == BENCH_DATA    ? run_data(q, world)
                     : kind == BENCH_CLUSTER ? run_cluster(q, world)
                     : kind == BENCH_KERNELS ? run_kernels(q, world)
                                             : run_step(q, world);

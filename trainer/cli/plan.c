@@ -14,6 +14,7 @@
 #include "trainer/planner/plan.h"
 #include "trainer/planner/predict.h"
 #include "trainer/setup/data.h"
+#include "trainer/weights/initial_model.h"
 
 enum { LAYOUTS_PRINTED = 8 };
 
@@ -327,6 +328,21 @@ static status predict_cluster(const struct request *q, const struct recipe *r,
                            &out->layout_count);
 }
 
+static status read_recipe(const struct request *q, struct recipe *out)
+{
+    const struct initial_model_request request = {.recipe_path = q->recipe,
+                                                  .overrides = q->overrides,
+                                                  .override_count = q->override_count,
+                                                  .resume = "",
+                                                  .remedy = "to plan without it, set the sizes of "
+                                                            "the model and model.vocab_size=N"};
+    struct comm *self = NULL;
+    TRY(comm_self_create(&self));
+    status result = initial_model_read_recipe(&request, self, out);
+    KEEP_FIRST(result, comm_destroy(&self));
+    return result;
+}
+
 /* Reads the number of labels of a head from the shards. Missing shards are reported later. */
 static status read_labels(struct recipe *r)
 {
@@ -346,7 +362,7 @@ static status run_plan(const struct request *q)
     struct plan plan;
     struct cluster_forecast forecast = {0};
     bool has_cluster = q->cluster != NULL;
-    TRY(recipe_read(q->recipe, q->overrides, q->override_count, &recipe));
+    TRY(read_recipe(q, &recipe));
     TRY(read_labels(&recipe));
     TRY(explain_missing_data(plan_make(&recipe, (int)q->ranks, &plan)));
     TRY(explain_missing_data(plan_check(&recipe, has_cluster, &plan)));

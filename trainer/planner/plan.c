@@ -20,6 +20,7 @@
 #include "trainer/setup/session.h"
 #include "trainer/train/batch_upload.h"
 #include "trainer/train/sharded_optimizer.h"
+#include "trainer/weights/initial_model.h"
 #include "trainer/weights/state_dict.h"
 
 const char *plan_kind_name(enum plan_kind kind)
@@ -472,27 +473,40 @@ static status check_data(const struct recipe *r, const struct tokenizer *t, stru
     return plan_steps(r, plan);
 }
 
-static status check_init(const struct recipe *r, const char *key, const char *from, bool final)
+static status check_initial_model(const struct recipe *r, const struct plan *plan)
 {
     struct comm *self = NULL;
-    struct checkpoint_info found = {0};
-    if (from[0] == '\0') {
+    if (r->model.init_from[0] == '\0') {
         return STATUS_OK;
     }
     TRY(comm_self_create(&self));
-    status result = checkpoint_resolve(self, from, final, &found);
-    result = recipe_annotate_error(r, key, result, "");
+    status result = initial_model_check(r, self, plan->vocabulary);
+    KEEP_FIRST(result, comm_destroy(&self));
+    return result;
+}
+
+static status check_initial_moments(const struct recipe *r)
+{
+    struct comm *self = NULL;
+    struct checkpoint_info found = {0};
+    if (r->optimizer.init_from[0] == '\0') {
+        return STATUS_OK;
+    }
+    TRY(comm_self_create(&self));
+    status result = checkpoint_resolve(self, r->optimizer.init_from, false, &found);
+    result = recipe_annotate_error(r, "optimizer.init_from", result, "");
     free(found.recipe_text);
     KEEP_FIRST(result, comm_destroy(&self));
     return result;
 }
 
-/* Stores the error of a missing input in plan->unchecked, if model.vocab_size is set.
+/* Stores the error of a missing input in plan->unchecked, if the recipe sets model.vocab_size.
  *
  * Such a recipe can be planned before its data exist, or on a machine without them. */
 static status note_missing(const struct recipe *r, struct plan *plan, status result, bool missing)
 {
-    if (result == STATUS_OK || !missing || r->model.vocab_size == 0) {
+    bool inherited = r->model.init_from[0] != '\0' && !recipe_is_given(r, "model.vocab_size");
+    if (result == STATUS_OK || !missing || r->model.vocab_size == 0 || inherited) {
         return result;
     }
     struct status_note note;
@@ -515,8 +529,8 @@ status plan_check(const struct recipe *r, bool elsewhere, struct plan *plan)
     }
     KEEP_FIRST(result, tokenizer_destroy(&tokenizer));
     TRY(result);
-    result = check_init(r, "model.init_from", r->model.init_from, true);
+    result = check_initial_model(r, plan);
     TRY(note_missing(r, plan, result, result == STATUS_NO_INPUT));
-    result = check_init(r, "optimizer.init_from", r->optimizer.init_from, false);
+    result = check_initial_moments(r);
     return note_missing(r, plan, result, result == STATUS_NO_INPUT);
 }

@@ -8,19 +8,6 @@
 
 /* ---- defaults that depend on other settings ---- */
 
-static void set_run_dir(const struct recipe_reader *r)
-{
-    struct recipe *c = r->recipe;
-    const char *slash = strrchr(r->name, '/');
-    const char *stem = slash != NULL ? slash + 1 : r->name;
-    size_t length = strlen(stem);
-    const char *dot = strrchr(stem, '.');
-    if (dot != NULL && dot != stem) {
-        length = (size_t)(dot - stem);
-    }
-    snprintf(c->run_dir, sizeof c->run_dir, "runs/%.*s", (int)(length < 200 ? length : 200), stem);
-}
-
 /* RoBERTa's position ids begin at 2. */
 static int64_t count_reserved_positions(const struct recipe *c)
 {
@@ -30,9 +17,6 @@ static int64_t count_reserved_positions(const struct recipe *c)
 static void resolve_nulls(const struct recipe_reader *r)
 {
     struct recipe *c = r->recipe;
-    if (c->run_dir[0] == '\0') {
-        set_run_dir(r);
-    }
     if (c->model.intermediate_size == 0) {
         c->model.intermediate_size = 4 * c->model.hidden_size;
     }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "trainer/recipe/settings.h"
 
@@ -245,8 +246,66 @@ static void store_origin(const struct recipe_reader *r)
     }
 }
 
-status recipe_parse(const char *name, const char *text, size_t bytes, char *const *overrides,
-                    int count, struct recipe *out)
+/* ---- alternatives ---- */
+
+/* Pairs of settings of which a run has one. */
+static const char *const alternatives[][2] = {
+    {"train.max_steps", "train.epochs"},
+    {"schedule.warmup_steps", "schedule.warmup_ratio"},
+};
+
+static bool is_null_value(const struct recipe_reader *r, int index)
+{
+    char value[RECIPE_VALUE_BYTES];
+    return strcmp(recipe_value_format(&recipe_table[index], r->recipe, false, value), "null") == 0;
+}
+
+/* Sets a setting of the file to null if the command line gives its alternative. */
+static status displace_setting(struct recipe_reader *r, const char *given, const char *other)
+{
+    int index = recipe_table_find(given), displaced = recipe_table_find(other);
+    struct source_location *location = &r->locations[displaced];
+    if (r->locations[index].kind != LOCATION_COMMAND_LINE || is_null_value(r, index) ||
+        location->kind != LOCATION_FILE || is_null_value(r, displaced)) {
+        return STATUS_OK;
+    }
+    char value[RECIPE_VALUE_BYTES], replaced[RECIPE_VALUE_BYTES], null[] = "null";
+    log_info("%s=%s of the command line replaces %s: %s (%s:%d)", given,
+             recipe_value_format(&recipe_table[index], r->recipe, false, value), other,
+             recipe_value_format(&recipe_table[displaced], r->recipe, false, replaced), r->name,
+             location->line);
+    const struct node node = {.kind = NODE_PLAIN, .text = null};
+    TRY(recipe_value_set(r, *location, &recipe_table[displaced], &node));
+    *location = (struct source_location){0};
+    return STATUS_OK;
+}
+
+static status displace_alternatives(struct recipe_reader *r)
+{
+    for (size_t i = 0; i < sizeof alternatives / sizeof alternatives[0]; i++) {
+        TRY(displace_setting(r, alternatives[i][0], alternatives[i][1]));
+        TRY(displace_setting(r, alternatives[i][1], alternatives[i][0]));
+    }
+    return STATUS_OK;
+}
+
+/* ---- draft and complete recipe ---- */
+
+static void set_run_dir(const struct recipe_reader *r)
+{
+    struct recipe *c = r->recipe;
+    const char *slash = strrchr(r->name, '/');
+    const char *stem = slash != NULL ? slash + 1 : r->name;
+    size_t length = strlen(stem);
+    const char *dot = strrchr(stem, '.');
+    if (dot != NULL && dot != stem) {
+        length = (size_t)(dot - stem);
+    }
+    snprintf(c->run_dir, sizeof c->run_dir, "runs/%.*s", (int)(length < 200 ? length : 200), stem);
+}
+
+static status parse_draft(const char *name, const char *text, size_t bytes, char *const *overrides,
+                          int count, struct recipe *out)
 {
     recipe_set_defaults(out);
     struct recipe_reader reading = {.name = name, .recipe = out};
@@ -258,11 +317,34 @@ status recipe_parse(const char *name, const char *text, size_t bytes, char *cons
     for (int i = 0; i < count; i++) {
         TRY(read_override(&reading, overrides[i]));
     }
+    TRY(displace_alternatives(&reading));
+    if (out->run_dir[0] == '\0') {
+        set_run_dir(&reading);
+    }
     store_origin(&reading);
+    return STATUS_OK;
+}
+
+status recipe_complete(struct recipe *recipe, const struct recipe *initial)
+{
+    struct recipe_reader reading = {.name = recipe->origin.name, .recipe = recipe};
+    for (int i = 0; i < recipe_table_count; i++) {
+        reading.locations[i] = recipe_find_location(recipe, i);
+    }
+    if (initial != NULL) {
+        recipe_take_initial(recipe, initial);
+    }
     return recipe_check_resolve(&reading);
 }
 
-status recipe_read(const char *path, char *const *overrides, int count, struct recipe *out)
+status recipe_parse(const char *name, const char *text, size_t bytes, char *const *overrides,
+                    int count, struct recipe *out)
+{
+    TRY(parse_draft(name, text, bytes, overrides, count, out));
+    return recipe_complete(out, NULL);
+}
+
+status recipe_read_draft(const char *path, char *const *overrides, int count, struct recipe *out)
 {
     char *text = NULL;
     size_t bytes = 0;
@@ -273,7 +355,13 @@ status recipe_read(const char *path, char *const *overrides, int count, struct r
         RAISE(STATUS_RECIPE, "%s; give the YAML file of a job", note.text);
     }
     TRY(result);
-    result = recipe_parse(path, text, bytes, overrides, count, out);
+    result = parse_draft(path, text, bytes, overrides, count, out);
     free(text);
     return result;
+}
+
+status recipe_read(const char *path, char *const *overrides, int count, struct recipe *out)
+{
+    TRY(recipe_read_draft(path, overrides, count, out));
+    return recipe_complete(out, NULL);
 }

@@ -209,12 +209,37 @@ struct recipe {
  * Errors    STATUS_NO_INPUT, STATUS_PERMISSION; STATUS_RECIPE "file:line:column: key: reason" */
 status recipe_read(const char *path, char *const *overrides, int count, struct recipe *out);
 
+/* recipe_read_draft - read a recipe without the checks of pairs of settings.
+ *
+ * Nulls are not replaced, except run_dir. recipe_complete does the rest.
+ *
+ * Errors    as recipe_read */
+status recipe_read_draft(const char *path, char *const *overrides, int count, struct recipe *out);
+
+/* recipe_complete - replace the nulls of a draft and check pairs of settings.
+ *
+ * Settings of the model that the draft leaves open come from `initial`, the recipe of the initial
+ * model; NULL: they have their defaults.
+ *
+ * Errors    STATUS_RECIPE */
+status recipe_complete(struct recipe *recipe, const struct recipe *initial);
+
+/* recipe_compare_initial - compare the settings that a draft gives with those of its initial model.
+ *
+ * A warning lists the settings that change what the weights compute.
+ *
+ * Errors    STATUS_RECIPE with all sizes that differ, their lines and the values to write */
+status recipe_compare_initial(const struct recipe *recipe, const struct recipe *initial);
+
 /* recipe_parse - read a recipe from memory, like recipe_read. Messages contain `name`. */
 status recipe_parse(const char *name, const char *text, size_t bytes, char *const *overrides,
                     int count, struct recipe *out);
 
 /* recipe_set_defaults - set every default, without resolving nulls and without checks. */
 void recipe_set_defaults(struct recipe *out);
+
+/* recipe_is_given - return whether the file or the command line gives a setting. */
+bool recipe_is_given(const struct recipe *recipe, const char *key);
 
 /* recipe_raise - raise an error about a setting of a parsed recipe.
  *

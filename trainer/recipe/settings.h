@@ -15,6 +15,15 @@ enum setting_kind {
     SETTING_LIST     /* char [bytes]: entries of choices, or numbers, joined by ", " */
 };
 
+/* Meaning of a setting of the model for weights that come from model.init_from. */
+enum initial_rule {
+    INITIAL_UNRELATED = 0, /* the checkpoint has no influence */
+    INITIAL_DEFAULT,       /* a value that the recipe leaves open comes from the checkpoint */
+    INITIAL_NUMERICS,      /* also, another value gives a warning: the same weights compute
+                              something else */
+    INITIAL_SHAPE          /* also, another value is an error: the weights do not fit */
+};
+
 /* Interval of valid numbers. */
 struct number_range {
     double min, max;
@@ -29,9 +38,10 @@ struct setting {
     const char *null;          /* effect of null; NULL: null is an error */
     double null_value;         /* value of a number that is null */
     struct number_range range;
-    const char *choices;     /* "gpt2|bert|llama" */
-    bool resume;             /* a resumed run may change it */
-    bool unordered;          /* SETTING_LIST: the order of the entries has no effect */
+    const char *choices; /* "gpt2|bert|llama" */
+    bool resume;         /* a resumed run may change it */
+    bool unordered;      /* SETTING_LIST: the order of the entries has no effect */
+    enum initial_rule initial;
     const char *description; /* for recipes/README.md, without the last full stop */
 };
 
@@ -119,6 +129,11 @@ struct recipe_reader {
 status recipe_fail(const struct recipe_reader *r, struct source_location location, const char *key,
                    const char *format, ...) __attribute__((format(printf, 4, 5)));
 
+/* recipe_find_location - return the location of a setting of a parsed recipe.
+ *
+ * Units     index: in recipe_table */
+struct source_location recipe_find_location(const struct recipe *recipe, int index);
+
 /* ---- value.c: one value ---- */
 
 /* recipe_value_set - check a value and store it in the field of its setting. */
@@ -144,6 +159,11 @@ char *recipe_value_format(const struct setting *setting, const struct recipe *re
  * Memory    out[RECIPE_VALUE_BYTES]
  * Returns   out */
 char *recipe_value_quote(const char *text, bool json, char *out);
+
+/* ---- initial.c: settings of the initial model ---- */
+
+/* recipe_take_initial - copy the settings that the recipe leaves open from the initial model. */
+void recipe_take_initial(struct recipe *recipe, const struct recipe *initial);
 
 /* ---- check.c: relations between values ---- */
 

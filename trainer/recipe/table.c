@@ -33,51 +33,55 @@ const struct setting recipe_table[] = {
      .description = "Random seed of the initial weights, the data order and dropout"},
 
     {"model.architecture", SETTING_ENUM, FIELD(model.architecture), "gpt2",
-     .choices = "gpt2|bert|roberta|llama",
+     .choices = "gpt2|bert|roberta|llama", .initial = INITIAL_SHAPE,
      .description =
          "Model architecture. gpt2 and llama are decoders for clm, sft, dpo and reward; bert and "
          "roberta are encoders for mlm. llama has RMSNorm, rotary position embeddings, SwiGLU and "
          "no biases. roberta has no next-sentence head, and its position ids begin at 2. Every "
          "architecture supports classify, regress, classify_tokens, answer, choose and embed"},
     {"model.num_layers", SETTING_INTEGER, FIELD(model.num_layers), "12", WITHIN(1, 1000),
-     .description = "Number of transformer layers"},
+     .initial = INITIAL_SHAPE, .description = "Number of transformer layers"},
     {"model.hidden_size", SETTING_INTEGER, FIELD(model.hidden_size), "768", WITHIN(1, 131072),
+     .initial = INITIAL_SHAPE,
      .description = "Width of the hidden states. Must be a multiple of num_heads"},
     {"model.num_heads", SETTING_INTEGER, FIELD(model.num_heads), "12", WITHIN(1, 1024),
-     .description = "Number of attention heads of each layer"},
+     .initial = INITIAL_SHAPE, .description = "Number of attention heads of each layer"},
     {"model.num_kv_heads", SETTING_INTEGER, FIELD(model.num_kv_heads), "null",
-     .null = "the value of num_heads", WITHIN(1, 1024),
+     .null = "the value of num_heads", WITHIN(1, 1024), .initial = INITIAL_SHAPE,
      .description = "llama: number of key-value heads of each layer (grouped-query attention). "
                     "Each is shared by num_heads / num_kv_heads query heads"},
     {"model.rope_theta", SETTING_NUMBER, FIELD(model.rope_theta), "10000.0", ABOVE(1, 1e12),
-     .description = "llama: base of the rotary position embeddings"},
+     .initial = INITIAL_NUMERICS, .description = "llama: base of the rotary position embeddings"},
     {"model.rope_type", SETTING_ENUM, FIELD(model.rope_type), "default",
-     .choices = "default|linear|llama3",
+     .choices = "default|linear|llama3", .initial = INITIAL_NUMERICS,
      .description = "llama: scaling of the rotary position embeddings for longer sequences. "
                     "default: no scaling; linear: every frequency is divided by rope_factor; "
                     "llama3: only low frequencies are divided, as in Llama 3.1 and later"},
     {"model.rope_factor", SETTING_NUMBER, FIELD(model.rope_factor), "1.0", WITHIN(1, 1e6),
+     .initial = INITIAL_NUMERICS,
      .description =
          "rope_type linear and llama3: scaling factor of the rotary position embeddings"},
     {"model.rope_low_freq_factor", SETTING_NUMBER, FIELD(model.rope_low_freq_factor), "1.0",
-     WITHIN(0, 1e6),
+     WITHIN(0, 1e6), .initial = INITIAL_NUMERICS,
      .description = "rope_type llama3: frequencies with at most this number of periods within "
                     "rope_original_positions are divided by rope_factor"},
     {"model.rope_high_freq_factor", SETTING_NUMBER, FIELD(model.rope_high_freq_factor), "4.0",
-     ABOVE(0, 1e6),
+     ABOVE(0, 1e6), .initial = INITIAL_NUMERICS,
      .description = "rope_type llama3: frequencies with at least this number of periods within "
                     "rope_original_positions are not scaled"},
     {"model.rope_original_positions", SETTING_INTEGER, FIELD(model.rope_original_positions), "null",
      .null = "the value of max_position_embeddings", WITHIN(1, 1048576),
+     .initial = INITIAL_NUMERICS,
      .description = "rope_type llama3: context length before the extension "
                     "(original_max_position_embeddings in Hugging Face configurations)"},
     {"model.intermediate_size", SETTING_INTEGER, FIELD(model.intermediate_size), "null",
-     .null = "4 times hidden_size", WITHIN(1, 1048576),
+     .null = "4 times hidden_size", WITHIN(1, 1048576), .initial = INITIAL_SHAPE,
      .description = "Inner width of the feed-forward layers"},
     {"model.max_position_embeddings", SETTING_INTEGER, FIELD(model.max_position_embeddings), "1024",
-     WITHIN(1, 1048576), .description = "Maximum sequence length of the model"},
+     WITHIN(1, 1048576), .initial = INITIAL_SHAPE,
+     .description = "Maximum sequence length of the model"},
     {"model.vocab_size", SETTING_INTEGER, FIELD(model.vocab_size), "null",
-     .null = "the vocabulary size of the tokenizer", WITHIN(2, 16777216),
+     .null = "the vocabulary size of the tokenizer", WITHIN(2, 16777216), .initial = INITIAL_SHAPE,
      .description = "Number of token ids. Internal padding of the embedding is not counted"},
     {"model.dropout", SETTING_NUMBER, FIELD(model.dropout), "0.0", BELOW(0, 1),
      .description = "Dropout probability of the embeddings and of the outputs of each attention "
@@ -86,9 +90,10 @@ const struct setting recipe_table[] = {
      .null = "the value of dropout", .null_value = -1, BELOW(0, 1),
      .description = "Dropout probability of the attention weights"},
     {"model.layer_norm_epsilon", SETTING_NUMBER, FIELD(model.layer_norm_epsilon), "1.0e-05",
-     ABOVE(0, 1), .description = "Epsilon that the normalization layers add to the variance"},
+     ABOVE(0, 1), .initial = INITIAL_NUMERICS,
+     .description = "Epsilon that the normalization layers add to the variance"},
     {"model.activation", SETTING_ENUM, FIELD(model.activation), "gelu_tanh",
-     .choices = "gelu_tanh|gelu_erf",
+     .choices = "gelu_tanh|gelu_erf", .initial = INITIAL_NUMERICS,
      .description =
          "Activation function of the feed-forward layers. gelu_tanh is gelu_new in Hugging Face "
          "configurations (GPT-2), gelu_erf is gelu. llama always uses SwiGLU"},
@@ -97,11 +102,13 @@ const struct setting recipe_table[] = {
      .description = "Standard deviation of the initial weights. gpt2 divides it by sqrt(2 "
                     "num_layers) for projections into the residual stream"},
     {"model.tie_word_embeddings", SETTING_BOOLEAN, FIELD(model.tie_word_embeddings), "true",
+     .initial = INITIAL_DEFAULT,
      .description = "Whether the output projection shares the weights of the token embedding"},
     {"model.type_vocab_size", SETTING_INTEGER, FIELD(model.type_vocab_size), "null",
      .null = "2 for bert, 1 for roberta, 0 for gpt2 and llama", .null_value = -1, WITHIN(0, 2),
-     .description = "Number of token type (segment) ids"},
+     .initial = INITIAL_SHAPE, .description = "Number of token type (segment) ids"},
     {"model.next_sentence", SETTING_BOOLEAN, FIELD(model.next_sentence), "true",
+     .initial = INITIAL_DEFAULT,
      .description = "bert: whether the model has a pooler and, with objective mlm, a next-sentence "
                     "prediction loss"},
     {"model.num_labels", SETTING_INTEGER, FIELD(model.num_labels), "null",
@@ -111,8 +118,10 @@ const struct setting recipe_table[] = {
     {"model.init_from", SETTING_PATH, FIELD(model.init_from), "null", .null = "random weights",
      .resume = true,
      .description =
-         "Checkpoint or run folder of the initial weights. A head that the checkpoint does not "
-         "contain is initialized at random; a head that the objective does not use is ignored"},
+         "Checkpoint or run folder of the initial weights. Settings of the model that the recipe "
+         "does not give come from it, except dropout, attention_dropout, initializer_range and "
+         "num_labels. A head that the checkpoint does not contain is initialized at random; a head "
+         "that the objective does not use is ignored"},
 
     {"adapter.type", SETTING_ENUM, FIELD(adapter.type), "null",
      .null = "no adapter; the weights of the model are trained", .choices = "lora",

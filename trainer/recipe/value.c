@@ -48,13 +48,18 @@ status recipe_fail(const struct recipe_reader *r, struct source_location locatio
     return result;
 }
 
-static struct source_location find_location(const struct recipe *recipe, const char *key)
+struct source_location recipe_find_location(const struct recipe *recipe, int index)
 {
-    const struct recipe_location *l = &recipe->origin.locations[recipe_table_find(key)];
+    const struct recipe_location *l = &recipe->origin.locations[index];
     enum location_kind kind = l->line > 0    ? LOCATION_FILE
                               : l->line == 0 ? LOCATION_DEFAULT
                                              : LOCATION_COMMAND_LINE;
     return (struct source_location){kind, l->line, l->column};
+}
+
+bool recipe_is_given(const struct recipe *recipe, const char *key)
+{
+    return recipe->origin.locations[recipe_table_find(key)].line != 0;
 }
 
 status recipe_raise(const struct recipe *recipe, status code, const char *key, const char *format,
@@ -62,8 +67,8 @@ status recipe_raise(const struct recipe *recipe, status code, const char *key, c
 {
     va_list arguments;
     va_start(arguments, format);
-    status result =
-        raise_at(recipe->origin.name, find_location(recipe, key), code, key, format, arguments);
+    struct source_location location = recipe_find_location(recipe, recipe_table_find(key));
+    status result = raise_at(recipe->origin.name, location, code, key, format, arguments);
     va_end(arguments);
     return result;
 }

@@ -19,6 +19,14 @@ static status choose_vocabulary(const struct recipe *recipe, const struct tokeni
         return recipe_raise(recipe, STATUS_RECIPE, "model.vocab_size",
                             "missing, and data.tokenizer is not set either; set one of them");
     }
+    bool inherited =
+        recipe->model.init_from[0] != '\0' && !recipe_is_given(recipe, "model.vocab_size");
+    if (*out < tokenizer_size && inherited) {
+        return recipe_raise(recipe, STATUS_RECIPE, "data.tokenizer",
+                            "%" PRId64 " ids, but the model in %s has %" PRId64
+                            "; use the tokenizer of that model",
+                            tokenizer_size, recipe->model.init_from, requested);
+    }
     if (*out < tokenizer_size) {
         return recipe_raise(recipe, STATUS_RECIPE, "model.vocab_size",
                             "%" PRId64 " is smaller than the tokenizer's %" PRId64

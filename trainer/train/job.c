@@ -23,6 +23,7 @@
 #include "trainer/setup/derive.h"
 #include "trainer/setup/objective_spec.h"
 #include "trainer/weights/adapter_base.h"
+#include "trainer/weights/initial_model.h"
 #include "trainer/weights/open.h"
 #include "trainer/weights/state_dict.h"
 
@@ -43,19 +44,34 @@ static status write_recipe_text(const struct recipe *recipe, char **out)
 status job_read_recipe(const struct job_options *options, struct job *job)
 {
     *job = (struct job){.world = NULL};
-    struct recipe *r = &job->session.recipe;
     TRY(watchdog_limit_startup(DEADLINE_START_SECONDS));
     watchdog_phase("reading the recipe", 0);
+    struct recipe *r = &job->session.recipe;
     if (recipe_read(options->recipe_path, options->overrides, options->override_count, r) !=
         STATUS_OK) {
-        status_take(&job->recipe_error);
+        status_clear(); /* job_start reads the recipe again, with the settings of a checkpoint */
         return STATUS_OK;
     }
     return watchdog_limit_startup(r->parallel.start_seconds);
 }
 
-/* Reads what the recipe refers to and determines further settings. */
-static status resolve_recipe(struct job *job)
+/* Settings of the model that the recipe leaves open come from the checkpoint that the run resumes
+ * from, else from model.init_from. */
+static status read_recipe(const struct job_options *options, struct job *job)
+{
+    const struct initial_model_request request = {
+        .recipe_path = options->recipe_path,
+        .overrides = options->overrides,
+        .override_count = options->override_count,
+        .resume = options->resume == RESUME_NEVER  ? NULL
+                  : options->resume == RESUME_PATH ? options->resume_path
+                                                   : "",
+    };
+    return initial_model_read_recipe(&request, job->world, &job->session.recipe);
+}
+
+/* Checks the recipe and reads the label names of the training data. */
+static status prepare_recipe(struct job *job)
 {
     struct recipe *r = &job->session.recipe;
     TRY(data_require_train(r));
@@ -69,9 +85,29 @@ static status resolve_recipe(struct job *job)
     return write_recipe_text(r, &job->recipe_text);
 }
 
-static status make_run_folder(const struct job *job)
+static status make_run_folder(struct job *job)
 {
-    return comm_rank(job->world) == 0 ? file_make_folders(job->session.recipe.run_dir) : STATUS_OK;
+    const char *folder = job->session.recipe.run_dir;
+    if (comm_rank(job->world) != 0) {
+        return STATUS_OK;
+    }
+    job->made_folder = !file_exists(folder);
+    return file_make_folders(folder);
+}
+
+/* Removes the run folder after a failed start, unless it existed before or contains more than a
+ * log. The error of the start stays pending. */
+static void remove_new_folder(const struct job *job)
+{
+    static const char *const names[] = {"checkpoints", "recipe.yaml", "metrics.jsonl",
+                                        "log.txt",     "LOCK",        ""};
+    char path[FILE_PATH_BYTES];
+    for (size_t i = 0; i < sizeof names / sizeof names[0] && job->made_folder; i++) {
+        snprintf(path, sizeof path, "%.4000s/%s", job->session.recipe.run_dir, names[i]);
+        if (remove(path) != 0 && errno != ENOENT) {
+            return; /* a folder that is not empty stays */
+        }
+    }
 }
 
 /* Called after the run folder is locked, so that the log of another job is not touched. */
@@ -167,6 +203,10 @@ static status load_initial_weights(struct job *job)
     resolved = recipe_annotate_error(r, "model.init_from", resolved, "");
     KEEP_FIRST(resolved,
                resolved == STATUS_OK ? adapter_base_require_full_model(r, &found) : resolved);
+    int64_t vocabulary = model_get_config(job->session.model)->vocabulary;
+    KEEP_FIRST(resolved, resolved == STATUS_OK
+                             ? initial_model_check_vocabulary(r, found.folder, vocabulary)
+                             : resolved);
     TRY(comm_agree(job->world, resolved));
     log_info("weights from %s", found.folder);
     weights_warn_tokenizer(&job->session, found.folder);
@@ -514,16 +554,17 @@ void job_long_phase(const struct job *job, const char *phase)
     }
 }
 
-status job_start(const struct job_options *options, struct comm *world, struct job *job)
+static status start_job(const struct job_options *options, struct comm *world, struct job *job)
 {
     job->world = world;
     job->started_seconds = clock_seconds();
     log_quiet(comm_rank(world) != 0);
     log_keep_warnings();
-    TRY(comm_agree(world, status_restore(&job->recipe_error)));
+    TRY(read_recipe(options, job));
+    TRY(watchdog_limit_startup(job->session.recipe.parallel.start_seconds));
     TRY(watchdog_start(world, job->session.recipe.parallel.timeout_seconds));
     job_long_phase(job, "start");
-    TRY(comm_agree(world, resolve_recipe(job)));
+    TRY(comm_agree(world, prepare_recipe(job)));
     TRY(require_same_job_on_all_ranks(job));
     TRY(start_session(job));
     TRY(model_connect(job->session.model));
@@ -557,6 +598,15 @@ status job_start(const struct job_options *options, struct comm *world, struct j
     watchdog_end_startup();
     job_long_phase(job, NULL);
     return STATUS_OK;
+}
+
+status job_start(const struct job_options *options, struct comm *world, struct job *job)
+{
+    status result = start_job(options, world, job);
+    if (result != STATUS_OK) {
+        remove_new_folder(job);
+    }
+    return result;
 }
 
 status job_stop(struct job *job)

@@ -52,21 +52,25 @@ struct job {
     bool weights_initialized; /* the weights are those at the start of the run */
     bool init_adapters;       /* the run started from adapters of another run */
     bool resumed;
-    bool finished; /* an earlier session has finished the run and written its final weights */
-    double started_seconds;          /* clock_seconds at job_start */
-    struct status_note recipe_error; /* of job_read_recipe; code STATUS_OK: none */
+    bool made_folder; /* on rank 0: run_dir did not exist before */
+    bool finished;    /* an earlier session has finished the run and written its final weights */
+    double started_seconds; /* clock_seconds at job_start */
 };
 
 /* job_read_recipe - read the recipe of a new job, and begin the time limit of its start
  * (parallel.start_seconds).
  *
- * Order     before comm_world_create. job_start reports an error of the recipe, so that one rank
- *           prints it
+ * An error of the recipe is not reported here: job_start reads the recipe again, together with the
+ * settings of a checkpoint.
+ *
+ * Order     before comm_world_create
  * Errors    STATUS_INTERNAL if the watchdog cannot start */
 status job_read_recipe(const struct job_options *options, struct job *out);
 
 /* job_start - create everything up to the first step. If the run is finished, it sets
  * job->finished and does not continue.
+ *
+ * A failed start removes a run folder that it has created, with its log.
  *
  * Order     collective, after job_read_recipe
  * Errors    agreed on all ranks */

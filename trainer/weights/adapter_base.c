@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/weights/fingerprint.h"
+#include "trainer/weights/initial_model.h"
 #include "trainer/weights/state_dict.h"
 
 /* ---- path ---- */
@@ -223,7 +224,11 @@ status adapter_base_load(struct session *s, struct comm *world, bool before_firs
     TRY(comm_agree(world, result));
     log_info("loading the base model from %s", found.folder);
     free(found.recipe_text);
-    TRY(before_first_step ? load_task_head(s, world, found.folder) : STATUS_OK);
+    if (before_first_step) {
+        int64_t vocabulary = model_get_config(s->model)->vocabulary;
+        TRY(comm_agree(world, initial_model_check_vocabulary(r, found.folder, vocabulary)));
+        TRY(load_task_head(s, world, found.folder));
+    }
     TRY(load_frozen(s, world, found.folder, &sums));
     TRY(comm_agree(world, fingerprint_all_reduce(s, &sums)));
     return comm_agree(world, check_fingerprint(s, &sums));

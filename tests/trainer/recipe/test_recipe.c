@@ -80,7 +80,6 @@ static const struct {
      "command line: model.hidden_size: 100 is not a multiple of model.num_heads"},
     {"model.num_heads=7",
      "command line: model.hidden_size: 768 is not a multiple of model.num_heads (7)"},
-    {"train.epochs=2", "command line: train.max_steps: 10 conflicts with train.epochs"},
     {"model.dropout=nan", "'nan' is not a number"},
     {"model.dropout=1e999", "too large"},
     {"model.dropout=\"0.1\"", "\"0.1\" is a string, but a number is required"},
@@ -129,6 +128,25 @@ static void test_overrides(void)
     CHECK_EQUAL(recipe.data.train_count, 2);
     CHECK(recipe.data.train[0].weight == 2.0 && recipe.data.train[1].weight == 1.0);
     CHECK_TEXT(recipe.data.train[1].path, "b c");
+}
+
+/* A setting of the command line replaces its alternative in the file. Two alternatives in one place
+ * contradict each other. */
+static void test_alternatives(void)
+{
+    static const char text[] = "data: {tokenizer: t}\nschedule: {warmup_ratio: 0.1}\n"
+                               "train: {max_steps: 10}\n";
+    char epochs[] = "train.epochs=2", steps[] = "schedule.warmup_steps=3";
+    char max_steps[] = "train.max_steps=7", ratio[] = "schedule.warmup_ratio=null";
+    char *both[] = {epochs, steps}, *twice[] = {epochs, max_steps}, *null[] = {ratio, steps};
+    struct recipe recipe;
+    CHECK_OK(recipe_parse("a.yaml", text, sizeof text - 1, both, 2, &recipe));
+    CHECK(recipe.train.max_steps == 0 && recipe.train.epochs == 2);
+    CHECK(recipe.schedule.warmup_steps == 3 && recipe.schedule.warmup_ratio < 0);
+    CHECK_OK(recipe_parse("a.yaml", text, sizeof text - 1, null, 2, &recipe));
+    CHECK_EQUAL(recipe.schedule.warmup_steps, 3);
+    CHECK_FAILS(recipe_parse("a.yaml", text, sizeof text - 1, twice, 2, &recipe), STATUS_RECIPE,
+                "command line: train.max_steps: 7 conflicts with train.epochs");
 }
 
 static void test_resolved_defaults(void)
@@ -569,6 +587,7 @@ int main(int argc, char **argv)
     test_corpus();
     test_bad_overrides();
     test_overrides();
+    test_alternatives();
     test_resolved_defaults();
     test_round_trip();
     test_differences();

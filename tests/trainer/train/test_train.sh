@@ -318,6 +318,14 @@ test_errors() {
     run_bireme 0 plan recipe.yaml --json
     grep -q '"not_checked": \[\]' out || fail 'something was not checked'
     grep -q '"steps_per_epoch": [0-9]' out || fail 'the data was not read'
+    # A start that fails late removes the folder that it has made, and no other.
+    run_bireme 0 train recipe.yaml run_dir=base
+    echo x >>"$(echo base/final/model-*.h5)"
+    run_bireme 80 train recipe.yaml run_dir=refused model.init_from=base/final
+    [ ! -e refused ] || fail "left by a failed start: $(find refused)"
+    mkdir refused
+    run_bireme 80 train recipe.yaml run_dir=refused model.init_from=base/final
+    [ -e refused/log.txt ] || fail 'a folder that existed was removed'
     run_bireme 66 train nowhere.yaml
     run_bireme 64 train
     run_bireme 66 generate --checkpoint nowhere

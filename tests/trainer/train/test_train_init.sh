@@ -1,0 +1,80 @@
+#!/bin/bash
+# model.init_from: the sizes that the recipe leaves open come from the checkpoint, contradictions
+# are listed in one message, and plan refuses what train refuses.
+. "$(dirname "$0")/../tiny_training.sh"
+
+# write_recipe FILE MODEL: a recipe on the same data with this model section.
+write_recipe() {
+    cat >"$1" <<END
+objective: clm
+run_dir: fine
+model:
+$2
+  init_from: base
+data: {tokenizer: tokenizer, train: data/train-*.h5}
+batch: {global_size: 4}
+train: {max_steps: 2}
+checkpoint: {every: 1}
+END
+}
+
+# refuse CODE TEXT RECIPE SETTING...: plan and train end with this code and contain this text.
+refuse() {
+    local code=$1 text=$2
+    shift 2
+    run_bireme "$code" plan "$@"
+    expect_error "$text"
+    run_bireme "$code" train "$@"
+    expect_error "$text"
+    [ ! -e fine ] || fail "a refused start has left the run folder"
+}
+
+run_bireme 0 train recipe.yaml run_dir=base model.activation=gelu_erf train.max_steps=6
+
+# No size at all: plan and train use those of the checkpoint, and the run stores them.
+write_recipe fine.yaml '  dropout: 0.0'
+run_bireme 0 inspect base/final
+parameters=$(sed -nE 's/.* ([0-9]+) parameters.*/\1/p' out)
+run_bireme 0 plan fine.yaml --json
+grep -q "\"parameters\": $parameters," out || fail "plan: $(grep parameters out)"
+run_bireme 0 train fine.yaml
+for line in 'hidden_size: 32' 'num_layers: 2' 'num_heads: 2' 'activation: gelu_erf' \
+    'max_position_embeddings: 32' 'dropout: 0.0'; do
+    grep -q "^  $line$" fine/recipe.yaml || fail "the run does not store $line"
+done
+
+# A resumed run takes them from its own checkpoint, because that of init_from may be gone.
+mv base gone
+run_bireme 0 train fine.yaml train.max_steps=3
+run_bireme 66 train fine.yaml --resume never
+expect_error 'fine.yaml:5:3: model.init_from: there is no checkpoint at base'
+run_bireme 66 plan fine.yaml run_dir=new
+mv gone base
+rm -r fine
+
+# One message with all contradictions, their lines and the values of the checkpoint.
+write_recipe wrong.yaml '  hidden_size: 64
+  num_heads: 4
+  max_position_embeddings: 16'
+list='num_layers: 2 (command line: 3), hidden_size: 32 (line 4: 64), num_heads: 2 (line 5: 4)'
+list="$list, max_position_embeddings: 32 (line 6: 16)"
+refuse 78 "wrong.yaml:7:3: model.init_from: .* base/final .*: $list" wrong.yaml model.num_layers=3
+run_bireme 0 plan fine.yaml model.activation=gelu_tanh
+grep -q '^W-INIT-SETTINGS: .*activation: gelu_erf (command line: gelu_tanh)' stderr ||
+    fail 'another activation is not reported'
+
+# Another vocabulary, and a folder that is not a checkpoint.
+run_bireme 0 tokenizer train --vocab-size 300 --input "$source/LICENSE" --output bytes
+run_bireme 0 prepare --tokenizer bytes --input "$source/LICENSE" --output other
+refuse 78 '300 token ids, but the model in base/final has [0-9]*; use .*: base/final/tokenizer' \
+    fine.yaml data.tokenizer=bytes 'data.train=other/train-*.h5'
+mkdir folder
+echo '{}' >folder/config.json
+refuse 80 'folder is a Hugging Face model folder, .* `bireme import folder --output DIR`' \
+    fine.yaml model.init_from=folder
+
+# An imported model works the same.
+run_bireme 0 export --checkpoint base --output exported
+run_bireme 0 import exported --output imported
+run_bireme 0 train fine.yaml model.init_from=imported
+rm -r fine

@@ -1,0 +1,82 @@
+/* Settings of the model that come from the recipe of model.init_from. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "trainer/recipe/settings.h"
+
+static bool is_given(const struct recipe *recipe, int index)
+{
+    char value[RECIPE_VALUE_BYTES];
+    return recipe->origin.locations[index].line != 0 &&
+           strcmp(recipe_value_format(&recipe_table[index], recipe, false, value), "null") != 0;
+}
+
+/* Rotary position embeddings have no weights, so llama accepts another number of positions. */
+static enum initial_rule get_rule(const struct recipe *recipe, const struct setting *setting)
+{
+    bool rotary = recipe->model.architecture == ARCHITECTURE_LLAMA;
+    bool positions = setting->offset == offsetof(struct recipe, model.max_position_embeddings);
+    return rotary && positions ? INITIAL_DEFAULT : setting->initial;
+}
+
+/* Lists the given settings of a rule that differ from the checkpoint, as "KEY: its value (line N:
+ * the recipe's value)". Returns their number. */
+static int list_differences(const struct recipe *recipe, const struct recipe *initial,
+                            enum initial_rule rule, char *text, size_t bytes)
+{
+    int count = 0;
+    size_t used = 0;
+    char own[RECIPE_VALUE_BYTES], other[RECIPE_VALUE_BYTES], where[32];
+    text[0] = '\0';
+    for (int i = 0; i < recipe_table_count; i++) {
+        const struct setting *setting = &recipe_table[i];
+        if (get_rule(recipe, setting) != rule || !is_given(recipe, i)) {
+            continue;
+        }
+        recipe_value_format(setting, recipe, false, own);
+        recipe_value_format(setting, initial, false, other);
+        if (strcmp(own, other) == 0 || strcmp(other, "null") == 0) {
+            continue;
+        }
+        int line = recipe->origin.locations[i].line;
+        snprintf(where, sizeof where, line > 0 ? "line %d" : "command line", line);
+        used += (size_t)snprintf(text + used, bytes - used, "%s%s: %.60s (%s: %.60s)",
+                                 count > 0 ? ", " : "", strchr(setting->key, '.') + 1, other, where,
+                                 own);
+        used = used < bytes ? used : bytes - 1;
+        count++;
+    }
+    return count;
+}
+
+status recipe_compare_initial(const struct recipe *recipe, const struct recipe *initial)
+{
+    char text[STATUS_TEXT_BYTES / 2];
+    if (list_differences(recipe, initial, INITIAL_SHAPE, text, sizeof text) > 0) {
+        return recipe_raise(recipe, STATUS_RECIPE, "model.init_from",
+                            "the model in %.300s has other sizes than the recipe; remove these "
+                            "settings or set them to: %s",
+                            initial->origin.name, text);
+    }
+    if (list_differences(recipe, initial, INITIAL_NUMERICS, text, sizeof text) > 0) {
+        log_warning("INIT-SETTINGS",
+                    "the weights in %s were trained with other settings than those of this run: %s",
+                    initial->origin.name, text);
+    }
+    return STATUS_OK;
+}
+
+static void copy_value(const struct setting *setting, struct recipe *to, const struct recipe *from)
+{
+    memcpy((char *)to + setting->offset, (const char *)from + setting->offset, setting->bytes);
+}
+
+void recipe_take_initial(struct recipe *recipe, const struct recipe *initial)
+{
+    for (int i = 0; i < recipe_table_count; i++) {
+        if (recipe_table[i].initial != INITIAL_UNRELATED && !is_given(recipe, i)) {
+            copy_value(&recipe_table[i], recipe, initial);
+        }
+    }
+}

@@ -31,7 +31,7 @@ static status read_fields(const char *path, size_t *fields)
     struct jsonl_bad_rows bad = {.skip = false};
     int64_t bytes = 0;
     *fields = 0;
-    return csv_read(path, &bad, &bytes, count_fields, fields);
+    return csv_read(path, ',', &bad, &bytes, count_fields, fields);
 }
 
 int main(void)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "trainer/recipe/foreign.h"
 
 enum { OPTIONS_MAX = 64, CHOICES_MAX = 32, CHOICE_BYTES = 64, HELP_COLUMNS = 100 };
 
@@ -179,6 +180,28 @@ static status set_defaults(const struct options *options)
     return STATUS_OK;
 }
 
+/* Raises an error that explains a flag of another framework; STATUS_OK for any other text. */
+static status explain_foreign_flag(const struct options *options, const char *name)
+{
+    const char *need = foreign_find_missing(name);
+    REQUIRE(need == NULL, STATUS_UNAVAILABLE, "unknown option: " FOREIGN_MISSING, name, need);
+    const char *list = foreign_find_option(name);
+    struct choices candidates = {0};
+    split_choices(&candidates, list != NULL ? list : "");
+    for (int i = 0; i < options->count; i++) {
+        REQUIRE(find_choice(&candidates, options->table[i].name) < 0, STATUS_USAGE,
+                "unknown option '--%s'; use --%s (docs/limits.md lists such names)", name,
+                options->table[i].name);
+    }
+    bool takes_recipe = strstr(options->usage, "RECIPE") != NULL;
+    const char *setting = takes_recipe ? foreign_find_setting(name) : NULL;
+    REQUIRE(setting == NULL, STATUS_USAGE,
+            "unknown option '--%s'; write %s=VALUE after the recipe (docs/limits.md lists such "
+            "names)",
+            name, setting);
+    return STATUS_OK;
+}
+
 /* Finds the option that text ("--name" or "--name=value") names. */
 static status find_option(const struct options *options, const char *text, int *out)
 {
@@ -194,6 +217,7 @@ static status find_option(const struct options *options, const char *text, int *
         }
         names[i] = options->table[i].name;
     }
+    TRY(explain_foreign_flag(options, name));
     names[options->count] = "help";
     int nearest = text_nearest(name, names, options->count + 1);
     RAISE(STATUS_USAGE, "unknown option '--%s'%s%s%s; run with --help to list the options", name,

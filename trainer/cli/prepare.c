@@ -7,6 +7,7 @@
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
 #include "trainer/cli/prepare_report.h"
+#include "trainer/recipe/foreign.h"
 
 #define OBJECTIVES "clm|mlm|sft|dpo|classify|regress|classify_tokens|answer|choose|embed"
 
@@ -189,6 +190,8 @@ static status find_preparation(const struct request *q, const struct preparation
             return STATUS_OK;
         }
     }
+    const char *need = foreign_find_missing(q->objective);
+    REQUIRE(need == NULL, STATUS_UNAVAILABLE, "--objective: " FOREIGN_MISSING, q->objective, need);
     RAISE(STATUS_UNAVAILABLE,
           "--objective %s: not available in this version; must be one of " OBJECTIVES,
           q->objective);

@@ -7,9 +7,10 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "trainer/recipe/foreign.h"
 #include "trainer/recipe/settings.h"
 
-enum { FILE_BYTES_MAX = 1 << 20, KEY_TEXT_BYTES = 256 };
+enum { FILE_BYTES_MAX = 1 << 20, KEY_TEXT_BYTES = 256, KEYS_BYTES = 1024 };
 
 static struct source_location get_key_location(const struct node *node)
 {
@@ -97,18 +98,53 @@ static const char *suggest_key(const char *section, const char *name)
     return nearest >= 0 ? names[nearest] : NULL;
 }
 
+/* Lists the valid names of a section. */
+static void write_names(const char *section, char out[KEYS_BYTES])
+{
+    const char *names[SETTINGS_MAX + SECTIONS_MAX];
+    int count = list_names(section, names);
+    size_t used = 0;
+    for (int i = 0; i < count && used < KEYS_BYTES; i++) {
+        used +=
+            (size_t)snprintf(out + used, KEYS_BYTES - used, "%s%s", i > 0 ? ", " : "", names[i]);
+    }
+}
+
+/* Returns what the missing feature needs that a part of "section.name" names, or NULL. */
+static const char *find_missing(const char *name)
+{
+    char part[KEY_TEXT_BYTES];
+    const char *need = NULL;
+    for (const char *at = name; need == NULL && *at != '\0'; at += strspn(at, ".")) {
+        size_t length = strcspn(at, ".");
+        snprintf(part, sizeof part, "%.*s", (int)(length < 200 ? length : 200), at);
+        need = foreign_find_missing(part);
+        at += length;
+    }
+    return need;
+}
+
 static status fail_unknown(const struct recipe_reader *r, struct source_location location,
                            const char *section, const char *name)
 {
     char key[KEY_TEXT_BYTES];
     snprintf(key, sizeof key, "%.60s%s%.100s", section, section[0] != '\0' ? "." : "", name);
+    const char *need = find_missing(name);
+    if (need != NULL) {
+        return recipe_fail_missing(r, location, key, name, need);
+    }
     const char *suggestion = suggest_key(section, name);
-    bool path = location.kind == LOCATION_COMMAND_LINE && suggestion != NULL &&
-                section[0] != '\0' && strchr(suggestion, '.') == NULL;
-    return recipe_fail(r, location, key, "unknown key%s%s%s%s%s",
-                       suggestion != NULL ? "; did you mean '" : "", path ? section : "",
-                       path ? "." : "", suggestion != NULL ? suggestion : "",
-                       suggestion != NULL ? "'?" : "");
+    if (suggestion == NULL) {
+        char list[KEYS_BYTES];
+        write_names(section, list);
+        return recipe_fail(r, location, key, "unknown key; %s%s: %s",
+                           section[0] != '\0' ? "the keys of " : "the sections and keys", section,
+                           list);
+    }
+    bool path = location.kind == LOCATION_COMMAND_LINE && section[0] != '\0' &&
+                strchr(suggestion, '.') == NULL;
+    return recipe_fail(r, location, key, "unknown key; did you mean '%s%s%s'?", path ? section : "",
+                       path ? "." : "", suggestion);
 }
 
 static status read_setting(struct recipe_reader *r, const char *section, const struct node *node)

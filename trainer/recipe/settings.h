@@ -129,6 +129,14 @@ struct recipe_reader {
 status recipe_fail(const struct recipe_reader *r, struct source_location location, const char *key,
                    const char *format, ...) __attribute__((format(printf, 4, 5)));
 
+/* recipe_fail_missing - raise the error that a key or value names a missing feature.
+ *
+ * `need` is the text of foreign_find_missing.
+ *
+ * Returns   STATUS_UNAVAILABLE */
+status recipe_fail_missing(const struct recipe_reader *r, struct source_location location,
+                           const char *key, const char *name, const char *need);
+
 /* recipe_find_location - return the location of a setting of a parsed recipe.
  *
  * Units     index: in recipe_table */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "trainer/recipe/foreign.h"
 #include "trainer/recipe/settings.h"
 
 static void *get_field(const struct setting *setting, struct recipe *recipe)
@@ -46,6 +47,17 @@ status recipe_fail(const struct recipe_reader *r, struct source_location locatio
     status result = raise_at(r->name, location, STATUS_RECIPE, key, format, arguments);
     va_end(arguments);
     return result;
+}
+
+status recipe_fail_missing(const struct recipe_reader *r, struct source_location location,
+                           const char *key, const char *name, const char *need)
+{
+    char text[256];
+    snprintf(text, sizeof text, FOREIGN_MISSING, name, need);
+    struct status_note note;
+    recipe_fail(r, location, key, "%s", text);
+    status_take(&note);
+    RAISE(STATUS_UNAVAILABLE, "%s", note.text);
 }
 
 struct source_location recipe_find_location(const struct recipe *recipe, int index)
@@ -223,6 +235,10 @@ static status fail_choice(const struct recipe_reader *r, struct source_location 
                           const struct setting *setting, const char *value, const char **choices,
                           int count)
 {
+    const char *need = foreign_find_missing(value);
+    if (need != NULL) {
+        return recipe_fail_missing(r, location, setting->key, value, need);
+    }
     const char *synonym = recipe_find_synonym(value);
     int index = -1;
     for (int i = 0; i < count && synonym != NULL; i++) {

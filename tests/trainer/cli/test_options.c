@@ -61,6 +61,42 @@ static void check_refused(const char *text, const char *expected)
     CHECK(v.inputs.items == NULL && v.inputs.count == 0);
 }
 
+/* Flags of other frameworks name the option or the setting; a missing feature ends with 69. */
+static void test_foreign_flags(void)
+{
+    bool help;
+    const char *temperature = NULL;
+    const struct option table[] = {
+        {"temperature", OPTION_TEXT, &temperature, "T", NULL, "t", 0, 0, NULL}};
+    struct options train = {.usage = "bireme train RECIPE.yaml",
+                            .description = "",
+                            .operand_name = "RECIPE.yaml",
+                            .operands_max = -1};
+    struct options generate = {
+        .usage = "bireme generate", .description = "", .table = table, .count = 1};
+    static const char *const expected[][2] = {
+        {"--epochs=3", "'--epochs'; write train.epochs=VALUE after the recipe"},
+        {"--lr=1", "optimizer.learning_rate=VALUE"},
+        {"--batch-size=1", "batch.global_size=VALUE"},
+        {"--per_device_train_batch_size=1", "batch.micro_size=VALUE"},
+        {"--tensor-model-parallel-size=2", "parallel.tensor=VALUE"},
+        {"--max_length=9", "sft.max_length=VALUE"},
+        {"--bf16", "train.precision=VALUE"},
+    };
+    for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
+        char flag[64], command[] = "train";
+        snprintf(flag, sizeof flag, "%s", expected[i][0]);
+        char *argv[] = {command, flag};
+        CHECK_FAILS(options_parse(&train, 2, argv, &help), STATUS_USAGE, expected[i][1]);
+    }
+    char command[] = "x", temp[] = "--temp", pipeline[] = "--pipeline-model-parallel-size";
+    char *first[] = {command, temp}, *second[] = {command, pipeline};
+    CHECK_FAILS(options_parse(&generate, 2, first, &help), STATUS_USAGE,
+                "'--temp'; use --temperature");
+    CHECK_FAILS(options_parse(&train, 2, second, &help), STATUS_UNAVAILABLE,
+                "needs pipeline parallelism");
+}
+
 static void test_valid(void)
 {
     char first[] = "c --output o";
@@ -123,6 +159,7 @@ static void test_subcommand(void)
 
 int main(void)
 {
+    test_foreign_flags();
     test_valid();
     test_refused();
     test_subcommand();

@@ -149,6 +149,41 @@ static void test_alternatives(void)
                 "command line: train.max_steps: 7 conflicts with train.epochs");
 }
 
+static const struct {
+    const char *override, *expected;
+} missing_features[] = {
+    {"objective=translate", "objective: 'translate' needs an encoder-decoder model"},
+    {"objective=PPO", "objective: 'PPO' needs online reinforcement learning"},
+    {"model.architecture=t5", "model.architecture: 't5' needs an encoder-decoder model"},
+    {"model.architecture=mixtral", "needs a mixture of experts"},
+    {"train.precision=fp16", "train.precision: 'fp16' is a number format"},
+    {"parallel.pipeline=2", "parallel.pipeline: 'pipeline' needs pipeline parallelism"},
+    {"log.wandb=true", "log.wandb: 'wandb' needs a client of a logging service"},
+    {"wandb.project=x", "needs a client of a logging service"},
+    {"optimizer.name=muon", "'muon' is an optimizer, which Bireme does not have; docs/limits.md"},
+};
+
+/* A missing feature is named (69); an unknown key without a similar one lists those of its
+ * section. */
+static void test_missing_features(void)
+{
+    struct recipe recipe;
+    for (size_t i = 0; i < sizeof missing_features / sizeof missing_features[0]; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "%s", missing_features[i].override);
+        char *list[] = {text};
+        CHECK_FAILS(recipe_parse("good.yaml", head, strlen(head), list, 1, &recipe),
+                    STATUS_UNAVAILABLE, missing_features[i].expected);
+    }
+    static const char file[] = "data: {tokenizer: t}\nobjective: grpo\n";
+    CHECK_FAILS(recipe_parse("a.yaml", file, sizeof file - 1, NULL, 0, &recipe), STATUS_UNAVAILABLE,
+                "a.yaml:2:12: objective: 'grpo' needs");
+    char unknown[] = "log.unheard_of=1";
+    char *list[] = {unknown};
+    CHECK_FAILS(recipe_parse("good.yaml", head, strlen(head), list, 1, &recipe), STATUS_RECIPE,
+                "log.unheard_of: unknown key; the keys of log: every, tensorboard");
+}
+
 static void test_resolved_defaults(void)
 {
     struct recipe recipe;
@@ -588,6 +623,7 @@ int main(int argc, char **argv)
     test_bad_overrides();
     test_overrides();
     test_alternatives();
+    test_missing_features();
     test_resolved_defaults();
     test_round_trip();
     test_differences();

@@ -327,6 +327,10 @@ test_errors() {
     run_bireme 80 train recipe.yaml run_dir=refused model.init_from=base/final
     [ -e refused/log.txt ] || fail 'a folder that existed was removed'
     run_bireme 66 train nowhere.yaml
+    run_bireme 69 prepare --objective translate --tokenizer tokenizer --input recipe.yaml --output t
+    expect_error "'translate' needs an encoder-decoder model"
+    run_bireme 64 train recipe.yaml --epochs 3
+    expect_error 'write train.epochs=VALUE after the recipe'
     run_bireme 64 train
     run_bireme 66 generate --checkpoint nowhere
 }

@@ -1,0 +1,147 @@
+#include "trainer/recipe/foreign.h"
+
+#include <ctype.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "trainer/recipe/settings.h"
+
+enum { NAME_BYTES = 64 };
+
+struct foreign_name {
+    const char *names; /* joined by '|', with '_' */
+    const char *here;  /* reason, option or setting */
+};
+
+static const struct foreign_name missing[] = {
+    {"translate|translation|summarize|summarization|seq2seq|t5|mt5|flan_t5|bart|mbart|pegasus|"
+     "marian|whisper",
+     "needs an encoder-decoder model"},
+    {"ppo|grpo|rloo|rlhf|gspo|online_dpo|nash_md|xpo|reinforce",
+     "needs online reinforcement learning"},
+    {"kto|orpo|cpo|prm|gkd", "is a training method"},
+    {"pipeline|pipeline_parallel|pipeline_model_parallel_size|pp|num_layers_per_virtual_pipeline",
+     "needs pipeline parallelism"},
+    {"context|context_parallel|context_parallel_size|cp|ring_attention",
+     "needs context parallelism"},
+    {"moe|mixtral|num_experts|num_local_experts|expert|experts|expert_parallel|"
+     "expert_model_parallel_size|deepseek",
+     "needs a mixture of experts"},
+    {"distilbert|albert|electra|deberta|xlnet|mistral|qwen2|qwen3|gemma|gemma2|phi|phi3|falcon|opt|"
+     "gpt_neox|gptj|bloom|mamba|vit|clip",
+     "is an architecture"},
+    {"wandb|wandb_project|mlflow|comet|neptune|clearml|report_to",
+     "needs a client of a logging service"},
+    {"fsdp|zero3|deepspeed", "needs sharded weights (ZeRO stage 3)"},
+    {"fp16|float16|half|fp8|int8|int4|qlora|load_in_4bit|load_in_8bit|quantization",
+     "is a number format"},
+    {"adafactor|lion|muon|sgd|adam8bit|adamw_8bit|shampoo", "is an optimizer"},
+};
+
+static const struct foreign_name options[] = {
+    {"temp|t", "temperature"},
+    {"max_length|max_tokens|max_len|n_predict|num_tokens|max_gen_len", "max-new-tokens"},
+    {"model|model_name_or_path|model_path|ckpt|ckpt_path|load|init_from", "checkpoint"},
+    {"out_dir|output_dir|save_dir|output_prefix|save", "output"},
+    {"dataset|dataset_name|data|data_path|train_file|corpus|files", "input|data"},
+    {"start|text|query|input", "prompt|question"},
+    {"n|num_return_sequences", "num-samples"},
+    {"beams|beam_size|n_beams", "num-beams"},
+    {"resume_from_checkpoint|resume_from|continue", "resume"},
+    {"max_seq_length|seq_length|block_size|max_length|context_length", "sequence-length"},
+    {"val_split|test_size|split", "validation-fraction"},
+    {"n_gpus|world_size|nproc_per_node|num_processes", "ranks"},
+};
+
+/* Flags that synonyms.c does not contain, or that fit several settings. */
+static const struct foreign_name settings[] = {
+    {"bf16|mixed_precision", "train.precision"},
+    {"max_length", "sft.max_length"},
+    {"model|model_name_or_path|pretrained_checkpoint|load|ckpt", "model.init_from"},
+    {"dataset|data_path|train_file|dataset_name", "data.train"},
+    {"validation_file|val_data_path", "data.validation"},
+    {"eval_steps|eval_interval|eval_every", "evaluate.every"},
+    {"save_steps|save_interval|checkpoint_every", "checkpoint.every"},
+    {"logging_steps|log_interval", "log.every"},
+    {"attention_dropout|hidden_dropout|dropout", "model.dropout"},
+    {"wd", "optimizer.weight_decay"},
+    {"output_dir|out_dir|save", "run_dir"},
+    {"beta", "dpo.beta"},
+    {"use_peft", "adapter.type"},
+    {"lr_scheduler_type|lr_decay_style", "schedule.name"},
+    {"device", "train.device"},
+};
+
+#define COUNT(array) (int)(sizeof(array) / sizeof *(array))
+
+/* Copies a name in lower case, with '_' instead of '-'. */
+static void normalize_name(const char *name, char out[NAME_BYTES])
+{
+    snprintf(out, NAME_BYTES, "%s", name);
+    for (char *c = out; *c != '\0'; c++) {
+        *c = *c == '-' ? '_' : (char)tolower((unsigned char)*c);
+    }
+}
+
+static bool is_listed(const char *names, const char *name)
+{
+    size_t length = strlen(name);
+    for (const char *at = names; length > 0 && (at = strstr(at, name)) != NULL; at++) {
+        bool begins = at == names || at[-1] == '|';
+        if (begins && (at[length] == '|' || at[length] == '\0')) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static const char *find_name(const struct foreign_name *table, int count, const char *name)
+{
+    char normal[NAME_BYTES];
+    normalize_name(name, normal);
+    for (int i = 0; i < count; i++) {
+        if (is_listed(table[i].names, normal)) {
+            return table[i].here;
+        }
+    }
+    return NULL;
+}
+
+const char *foreign_find_missing(const char *name)
+{
+    return find_name(missing, COUNT(missing), name);
+}
+
+const char *foreign_find_option(const char *flag)
+{
+    return find_name(options, COUNT(options), flag);
+}
+
+/* Returns the only key with this name in any section; NULL if there are none or several. */
+static const char *find_only_key(const char *name)
+{
+    const char *found = NULL;
+    for (int i = 0; i < recipe_table_count; i++) {
+        const char *key = recipe_table[i].key, *dot = strchr(key, '.');
+        if (strcmp(dot != NULL ? dot + 1 : key, name) == 0) {
+            if (found != NULL) {
+                return NULL;
+            }
+            found = key;
+        }
+    }
+    return found;
+}
+
+const char *foreign_find_setting(const char *flag)
+{
+    char name[NAME_BYTES];
+    const char *found = find_name(settings, COUNT(settings), flag);
+    if (found != NULL) {
+        return found;
+    }
+    normalize_name(flag, name);
+    const char *synonym = recipe_find_synonym(name);
+    return find_only_key(synonym != NULL ? synonym : name);
+}

@@ -225,8 +225,8 @@ static status parse_template(const char *path, const char *text, size_t bytes,
     json_error_t error;
     struct template_reader r = {.path = path, .tokenizer = tokenizer};
     r.root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
-    REQUIRE(r.root != NULL, STATUS_DATA, "%s line %d: not valid JSON: %s", path, error.line,
-            error.text);
+    REQUIRE(r.root != NULL, STATUS_DATA, "%s:%d:%d: not valid JSON: %s", path, error.line,
+            error.column, error.text);
     status result = STATUS_OK;
     r.t = calloc(1, sizeof *r.t);
     REQUIRE_GOTO(result, done, r.t != NULL, STATUS_INTERNAL, "out of memory for a chat template");

@@ -66,8 +66,9 @@ static status encode_chunk(struct encoder *e, struct slot *s, const struct chunk
     }
     struct status_note inner;
     status_take(&inner);
-    RAISE(result, "%s: in the text that starts at %s %" PRId64 ": %.1500s", p->origin.path,
-          p->origin.is_line ? "line" : "byte", p->origin.position, inner.text);
+    RAISE(result, "%s%s%" PRId64 ": %.1500s", p->origin.path,
+          p->origin.is_line ? ":" : ": in the text that starts at byte ", p->origin.position,
+          inner.text);
 }
 
 static void encode_slot(void *encoder, void *slot)

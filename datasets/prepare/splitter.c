@@ -174,11 +174,9 @@ static status emit_chunk(struct splitter *s)
     bool forced;
     size_t position = find_split(s, &forced);
     if (forced && s->report->forced_splits++ == 0) {
-        log_warning("LONG-WORD",
-                    "%s: %d KiB without a space, starting at %s %" PRId64
-                    "; split inside of a word",
-                    s->origin.path, ENCODER_CHUNK_BYTES >> 10, s->origin.is_line ? "line" : "byte",
-                    s->origin.position);
+        log_warning("LONG-WORD", "%s%s%" PRId64 ": %d KiB without a space; split inside of a word",
+                    s->origin.path, s->origin.is_line ? ":" : ": at byte ", s->origin.position,
+                    ENCODER_CHUNK_BYTES >> 10);
     }
     TRY(encoder_add_chunk(s->encoder, s->buffer, position, false, s->origin));
     s->origin.position += s->origin.is_line ? 0 : (int64_t)position;

@@ -66,11 +66,10 @@ static status check_names(const struct csv *c, json_t *seen)
 {
     for (size_t i = 0; i < json_array_size(c->fields); i++) {
         const char *name = json_string_value(json_array_get(c->fields, i));
-        REQUIRE(name[0] != '\0', STATUS_DATA, "%s line %" PRId64 ": field %zu has no name", c->path,
+        REQUIRE(name[0] != '\0', STATUS_DATA, "%s:%" PRId64 ": field %zu has no name", c->path,
                 c->row_line, i + 1);
         REQUIRE(json_object_get(seen, name) == NULL, STATUS_DATA,
-                "%s line %" PRId64 ": two fields have the name \"%.200s\"", c->path, c->row_line,
-                name);
+                "%s:%" PRId64 ": two fields have the name \"%.200s\"", c->path, c->row_line, name);
         int failed = json_object_set_new(seen, name, json_null());
         REQUIRE(failed == 0, STATUS_INTERNAL, "out of memory for the names of the fields");
     }
@@ -79,8 +78,7 @@ static status check_names(const struct csv *c, json_t *seen)
 
 static status read_header(struct csv *c)
 {
-    REQUIRE(c->error == NULL, STATUS_DATA, "%s line %" PRId64 ": %s", c->path, c->row_line,
-            c->error);
+    REQUIRE(c->error == NULL, STATUS_DATA, "%s:%" PRId64 ": %s", c->path, c->row_line, c->error);
     json_t *seen = json_object();
     status result = check_names(c, seen);
     json_decref(seen);

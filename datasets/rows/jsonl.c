@@ -30,10 +30,10 @@ status jsonl_report_bad_row(struct jsonl_bad_rows *bad, const char *path, int64_
         return bad->defer(bad->user, path, line);
     }
     status_take(&reason);
-    REQUIRE(bad->skip, STATUS_DATA, "%s line %" PRId64 ": %.1500s%s", path, line, reason.text,
+    REQUIRE(bad->skip, STATUS_DATA, "%s:%" PRId64 ": %.1500s%s", path, line, reason.text,
             bad->has_good_row ? "; use --skip-bad-rows to count such rows and continue" : "");
     if (bad->count++ < MAX_WARNINGS && !bad->quiet) {
-        log_warning("BAD-ROW", "%s line %" PRId64 ": %.1500s; skipped", path, line, reason.text);
+        log_warning("BAD-ROW", "%s:%" PRId64 ": %.1500s; skipped", path, line, reason.text);
     }
     return STATUS_OK;
 }

@@ -26,7 +26,7 @@ status tokenizer_config_load(const char *folder, json_t **out)
         json_t *value = *out;
         *out = NULL;
         json_decref(value);
-        RAISE(STATUS_DATA, "%s: line %d: %s", path, error.line,
+        RAISE(STATUS_DATA, "%s:%d: %s", path, error.line,
               value == NULL ? error.text : "not an object");
     }
     return STATUS_OK;

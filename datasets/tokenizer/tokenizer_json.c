@@ -486,7 +486,7 @@ status tokenizer_from_text(const char *text, size_t bytes, const char *path, str
          MAX_VALUES);
     json_error_t error;
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
-    NEED(&r, root != NULL, "line %d, column %d: %s", error.line, error.column, error.text);
+    REQUIRE(root != NULL, STATUS_DATA, "%s:%d:%d: %s", path, error.line, error.column, error.text);
     status result;
     TRY_GOTO(result, done, read_root(&r, root));
     TRY_GOTO(result, done, tokenizer_finish(r.t));

@@ -206,17 +206,17 @@ static status add_vocab_line(struct tokenizer *t, const char *path, struct text_
 {
     length -= length > 0 && line[length - 1] == '\r';
     REQUIRE(length > 0 && memchr(line, 0, length) == NULL, STATUS_DATA,
-            "%s: line %" PRId64 " has no token", path, id + 1);
+            "%s:%" PRId64 ": the line has no token", path, id + 1);
     REQUIRE(pretokenizer_find_valid_end(line, length, 0) == length, STATUS_DATA,
-            "%s: line %" PRId64 " is not valid UTF-8", path, id + 1);
+            "%s:%" PRId64 ": the line is not valid UTF-8", path, id + 1);
     TRY(tokenizer_set_token(t, id, line, length));
     t->tokens[id].in_model = true;
     t->tokens[id].literal = true;
     struct text_slot *slot;
     bool is_new;
     TRY(text_map_find_or_add(seen, NULL, t->tokens[id].bytes, length, &slot, &is_new));
-    REQUIRE(is_new, STATUS_DATA, "%s: line %" PRId64 " repeats the token of line %" PRId64, path,
-            id + 1, slot->value + 1);
+    REQUIRE(is_new, STATUS_DATA, "%s:%" PRId64 ": the line repeats the token of line %" PRId64,
+            path, id + 1, slot->value + 1);
     slot->value = id;
     bool special =
         strcmp(t->tokens[id].bytes, "[PAD]") == 0 || strcmp(t->tokens[id].bytes, "[UNK]") == 0 ||

@@ -257,7 +257,7 @@ static void check_refused_file(const char *content, const char *expected)
 
 static void test_refused_files(void)
 {
-    check_refused_file("{", "line 1: not valid JSON");
+    check_refused_file("{", ":1:1: not valid JSON");
     check_refused_file("{}", "\"format\" is not");
     check_refused_file(HEAD "\"colour\": 1}", "the key \"colour\" is not known");
     check_refused_file(HEAD "\"user|input\": 1}", "is not known");
@@ -334,7 +334,7 @@ static void test_rows(void)
     char text[1024];
     for (size_t i = 0; i < sizeof bad_rows / sizeof *bad_rows; i++) {
         snprintf(text, sizeof text, GOOD "\n%s\n" GOOD, bad_rows[i][0]);
-        CHECK_FAILS(read_rows(text, false, &bad, &row_counts), STATUS_DATA, "rows.jsonl line 3: ");
+        CHECK_FAILS(read_rows(text, false, &bad, &row_counts), STATUS_DATA, "rows.jsonl:3: ");
         CHECK_EQUAL(row_counts.rows, 1);
         CHECK_FAILS(read_rows(text, false, &bad, &row_counts), STATUS_DATA, bad_rows[i][1]);
         CHECK_OK(read_rows(text, true, &bad, &row_counts));
@@ -406,7 +406,7 @@ static void test_end_token(void)
     }
     CHECK_FAILS(tokenizer_open(folder_path, &t), STATUS_NO_INPUT, "contains no tokenizer; use");
     folder_write(path, "[", 1);
-    CHECK_FAILS(tokenizer_open(folder, &t), STATUS_DATA, "tokenizer_config.json: line 1");
+    CHECK_FAILS(tokenizer_open(folder, &t), STATUS_DATA, "tokenizer_config.json:1: ");
     CHECK(t == NULL);
     file_remove_tree(path);
 }

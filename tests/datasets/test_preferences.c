@@ -151,7 +151,7 @@ static void test_bad_rows(void)
     for (size_t i = 0; i < sizeof bad_rows / sizeof *bad_rows; i++) {
         struct prepare_options o = {.chat_template = chat, .sequence_tokens = 8};
         snprintf(rows, sizeof rows, "%s%s\n%s", good, bad_rows[i][0], good);
-        CHECK_FAILS(prepare_shards(rows, "bad", o, &report), STATUS_DATA, "rows.jsonl line 2: ");
+        CHECK_FAILS(prepare_shards(rows, "bad", o, &report), STATUS_DATA, "rows.jsonl:2: ");
         CHECK_FAILS(prepare_shards(rows, "bad", o, &report), STATUS_DATA, bad_rows[i][1]);
         CHECK(!file_exists(folder_file("bad/train-00000-of-00001.h5")));
         o.skip_bad_rows = true;

@@ -257,7 +257,7 @@ static void test_json_lines(void)
         write_text(folder_file("rows.jsonl"), text);
         o.skip_bad_rows = false;
         CHECK_EQUAL(prepare_clm(&o, &report), STATUS_DATA);
-        CHECK(strstr(status_pending()->text, "rows.jsonl line 2: ") != NULL);
+        CHECK(strstr(status_pending()->text, "rows.jsonl:2: ") != NULL);
         CHECK_FAILS(status_pending()->code, STATUS_DATA, bad[i].reason);
         o.skip_bad_rows = true;
         CHECK_OK(prepare_clm(&o, &report));

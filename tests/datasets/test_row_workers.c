@@ -101,7 +101,7 @@ static void test_first_bad_row(prepare_function function)
         char *input = write_rows(bad_lines[i][0], bad_lines[i][1]);
         char location[64];
         int first = bad_lines[i][0] < bad_lines[i][1] ? bad_lines[i][0] : bad_lines[i][1];
-        snprintf(location, sizeof location, "rows.jsonl line %d: ", first);
+        snprintf(location, sizeof location, "rows.jsonl:%d: ", first);
         for (int workers = 1; workers <= 5; workers += 4) {
             struct prepare_report report;
             CHECK_FAILS(prepare_shards(function, input, workers, false, &report), STATUS_DATA,

@@ -81,7 +81,7 @@ static void test_csv(void)
         STATUS_DATA, "two fields have the name");
     CHECK_FAILS(
         csv_read(write_rows("rows.csv", "a,b\n1\n"), 0, &bad, &bytes, record_row, &recorded_rows),
-        STATUS_DATA, "rows.csv line 2: 1 fields, but the first row names 2");
+        STATUS_DATA, "rows.csv:2: 1 fields, but the first row names 2");
 }
 
 /* ---- label names ---- */
@@ -472,7 +472,7 @@ static void check_bad_rows(prepare_function prepare_rows, const char *row, const
     for (int i = 0; i < 2; i++) {
         CHECK_FAILS(prepare_shards(prepare_rows, wordpiece, "bad.jsonl", rows, "bad",
                                    (struct prepare_options){.sequence_tokens = 16}, &report),
-                    STATUS_DATA, i == 0 ? "bad.jsonl line 2: " : reason);
+                    STATUS_DATA, i == 0 ? "bad.jsonl:2: " : reason);
     }
     CHECK_OK(prepare_shards(prepare_rows, wordpiece, "bad.jsonl", rows, "bad",
                             (struct prepare_options){.sequence_tokens = 16, .skip_bad_rows = true},

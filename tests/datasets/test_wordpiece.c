@@ -225,9 +225,9 @@ static void test_bad_vocab(void)
     check_vocab("[UNK]\r\na\r\nb\r\n", NULL);
     check_vocab("", "0 lines");
     check_vocab("a\nb\n", "[UNK]");
-    check_vocab("[UNK]\na\n\nb\n", "line 3 has no token");
-    check_vocab("[UNK]\na\xc3\nb\n", "line 2 is not valid UTF-8");
-    check_vocab("[UNK]\na\na\n", "line 3 repeats the token of line 2");
+    check_vocab("[UNK]\na\n\nb\n", ":3: the line has no token");
+    check_vocab("[UNK]\na\xc3\nb\n", ":2: the line is not valid UTF-8");
+    check_vocab("[UNK]\na\na\n", ":3: the line repeats the token of line 2");
 }
 
 static char *read_valid_file(size_t *bytes)

@@ -104,7 +104,7 @@ static status encode_line(struct worker_range *range, const char *line, size_t b
     if (result == STATUS_DATA) { /* The message has the byte offset; add the line number. */
         struct status_note note;
         status_take(&note);
-        RAISE(STATUS_DATA, "%s: line %" PRId64 ": %.1500s", range->job->path, number, note.text);
+        RAISE(STATUS_DATA, "%s:%" PRId64 ": %.1500s", range->job->path, number, note.text);
     }
     TRY(result);
     for (int64_t i = 0; i < range->ids.count; i++) {
@@ -132,7 +132,7 @@ static status parse_ids(struct worker_range *range, const char *line, size_t byt
         bool ended =
             offset == bytes || line[offset] == ' ' || line[offset] == '\t' || line[offset] == '\r';
         REQUIRE(offset > start && ended && id <= INT32_MAX, STATUS_DATA,
-                "%s: line %" PRId64 ", column %zu: not a token id; write ids separated by spaces",
+                "%s:%" PRId64 ":%zu: not a token id; write ids separated by spaces",
                 range->job->path, number, start + 1);
         TRY(token_list_reserve(&range->ids, 1));
         range->ids.ids[range->ids.count++] = (int32_t)id;
@@ -151,7 +151,7 @@ static status decode_line(struct worker_range *range, const char *line, size_t b
     if (result == STATUS_DATA) {
         struct status_note note;
         status_take(&note);
-        RAISE(STATUS_DATA, "%s: line %" PRId64 ": %.1500s", range->job->path, number, note.text);
+        RAISE(STATUS_DATA, "%s:%" PRId64 ": %.1500s", range->job->path, number, note.text);
     }
     TRY(result);
     text[length] = '\n'; /* replaces the NUL */

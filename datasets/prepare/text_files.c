@@ -160,11 +160,11 @@ static status report_invalid(struct utf8_check *c, int64_t line, unsigned char b
 {
     c->failed = true;
     REQUIRE(!c->required, STATUS_DATA,
-            "%s line %" PRId64 ": the byte 0x%02x is not UTF-8; convert the file to UTF-8, for "
+            "%s:%" PRId64 ": the byte 0x%02x is not UTF-8; convert the file to UTF-8, for "
             "example with iconv",
             c->path, line, byte);
     log_warning("TEXT",
-                "%s line %" PRId64 ": the byte 0x%02x is not UTF-8; such bytes are encoded as they "
+                "%s:%" PRId64 ": the byte 0x%02x is not UTF-8; such bytes are encoded as they "
                 "are",
                 c->path, line, byte);
     return STATUS_OK;

@@ -175,7 +175,7 @@ static void test_pairs(void)
         char *input = write_rows("pairs.jsonl");
         struct prepare_options o = make_options(&input, "pairs", 1);
         CHECK_FAILS(prepare_classify(&o, &report), STATUS_DATA,
-                    first == 0 ? "pairs.jsonl line 2: no field \"text_pair\", which the first row "
+                    first == 0 ? "pairs.jsonl:2: no field \"text_pair\", which the first row "
                                  "has"
                                : "which the first row does not have");
         CHECK_FAILS(prepare_regress(&o, &report), STATUS_DATA, "text_pair");

@@ -55,7 +55,7 @@ static void test_ends_of_blocks(void)
         CHECK_EQUAL(report.train_tokens, BLOCK - split + 1);
         for (int bytes = 1; bytes < 3; bytes++) {
             write_split_character(input[0], split, bytes);
-            CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "cut.txt line 2: the byte 0xe4");
+            CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "cut.txt:2: the byte 0xe4");
         }
     }
 }
@@ -66,9 +66,9 @@ static void test_refused(void)
     struct prepare_options o = make_options(wordpiece, input);
     struct prepare_report report;
     folder_write(input[0], "a b.\nc \xe9 a.\n\xff", 13);
-    CHECK_FAILS(prepare_mlm(&o, &report), STATUS_DATA, "latin1.txt line 2: the byte 0xe9");
+    CHECK_FAILS(prepare_mlm(&o, &report), STATUS_DATA, "latin1.txt:2: the byte 0xe9");
     o.document_unit = PREPARE_DOCUMENT_LINE;
-    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "latin1.txt line 2: the byte 0xe9");
+    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "latin1.txt:2: the byte 0xe9");
 }
 
 /* The shard contains the bytes of the file, and one warning names the first invalid byte. */
@@ -86,7 +86,7 @@ static void test_byte_level(void)
     CHECK_OK(prepare_clm(&o, &report));
     struct log_entry *warning = log_take_warning();
     CHECK(warning != NULL && strcmp(warning->name, "TEXT") == 0);
-    CHECK(strstr(warning->text, "bytes.txt line 1: the byte 0xff") != NULL);
+    CHECK(strstr(warning->text, "bytes.txt:1: the byte 0xff") != NULL);
     CHECK(log_take_warning() == NULL);
     free(warning);
     CHECK_OK(shard_open(folder_file("out/train-00000-of-00001.h5"), &shard));

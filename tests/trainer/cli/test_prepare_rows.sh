@@ -91,16 +91,16 @@ test_columns() {
     expect_same_rows rows.jsonl --columns text=q
     # The message lists the columns; only after a good row it names --skip-bad-rows.
     prepare 65 --objective classify --input semicolon.csv --columns text=question1
-    expect_error 'semicolon.csv line 2: no field "label" (the row has "id", "question1", '
+    expect_error 'semicolon.csv:2: no field "label" (the row has "id", "question1", '
     expect_error '--columns FIELD=NAME selects another'
     ! grep -q skip-bad-rows stderr || fail 'the message suggests to skip all rows'
     prepare 65 --objective classify --input semicolon.csv --columns text=question,label=id
     expect_error 'no field "question" (the row has "id"'
     echo '{"q": "the work"}' >>rows.jsonl
     prepare 65 --objective classify --input rows.jsonl --columns text=q
-    expect_error 'rows.jsonl line 3: .* use --skip-bad-rows'
+    expect_error 'rows.jsonl:3: .* use --skip-bad-rows'
     prepare 65 --objective sft --input rows.jsonl
-    expect_error 'rows.jsonl line 1: no field "prompt" with "completion", .* (the row has "q",'
+    expect_error 'rows.jsonl:1: no field "prompt" with "completion", .* (the row has "q",'
     prepare 64 --objective classify --input rows.csv --columns txt=question1
     expect_error 'did you mean "text"'
     prepare 64 --objective classify --input rows.csv --columns text

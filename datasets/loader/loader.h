@@ -92,9 +92,10 @@ int64_t loader_tokens(const struct loader *loader);
 /* loader_packing_report - return the totals of packing over all sources; zeros without packing. */
 struct packing_report loader_packing_report(const struct loader *loader);
 
-/* loader_fingerprint - return a SHA-256 of all that determines order and content: seed, sequence
- * length, weights, file names of the shards without folders, their headers, the SHA-256 of their
- * tokens. */
+/* loader_fingerprint - return a SHA-256 of everything that determines order and content of batches.
+ *
+ * These are seed, sequence length, weights, and for each shard its file name without folders, its
+ * header and the SHA-256 of its tokens. */
 const char *loader_fingerprint(const struct loader *loader);
 
 /* loader_locate - write the location of sample number g (batch.samples) for messages:

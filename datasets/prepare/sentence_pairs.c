@@ -3,8 +3,8 @@
  * The sentences of a document are taken in order until they fill an example: T - 3 tokens, or for
  * a fraction short_fraction of the documents a random length from 2 on. A random number of these
  * sentences, at least one, is the first segment. In half of the pairs, and if there is only one
- * sentence, the second segment is random: it has sentences from a random position of another
- * document, as many as fill the example. The sentences that were not used start the next example.
+ * sentence, the second segment is random. It begins at a random sentence of another document and
+ * fills the example. The sentences that were not used start the next example.
  * Otherwise the second segment has the sentences that follow. While a pair is too long, the longer
  * segment loses its first or its last token, at random.
  *

@@ -87,8 +87,8 @@ status checkpoint_close(struct checkpoint **c);
 
 /* checkpoint_archive_newer - move the run's checkpoints newer than `step` to checkpoints/old-N/.
  *
- * Used by `--resume never` (step -1) and by a resume from an older checkpoint, so that a later
- * automatic resume does not use checkpoints of the abandoned run. Nothing is deleted.
+ * Used by `--resume never` (step -1) and by a resume from an older checkpoint. A later automatic
+ * resume then finds no checkpoint of the abandoned run. Nothing is deleted.
  *
  * Order     collective
  * Errors    STATUS_CREATE, STATUS_WRITE, STATUS_PERMISSION */

@@ -41,9 +41,9 @@ const char *plan_part_name(enum plan_part part)
 /* Returns the memory of a rank without its tensors: code and data of the
  * libraries, generated code of oneDNN, and the buffers of MPI with several ranks.
  *
- * Measured as the peak resident memory of 25 runs minus the rest of their plans, on Debian 12 with
- * 2 cores: 28 to 49 MB for 1 rank, 46 to 61 MB for 2 ranks (0.8 to 45 million parameters; least for
- * small models in bf16). */
+ * The numbers come from 25 runs on Debian 12 with 2 cores: the peak resident memory minus the rest
+ * of the plan. They are 28 to 49 MB for 1 rank and 46 to 61 MB for 2 ranks. The models had 0.8 to
+ * 45 million parameters; small models in bf16 had the smallest values. */
 static int64_t get_program_bytes(int ranks)
 {
     return (ranks > 1 ? INT64_C(52) : INT64_C(38)) << 20;
@@ -109,8 +109,8 @@ static double get_gemm_rows(const struct recipe *r, enum model_role role)
 
 /* Adds up the parameters by part and returns the GEMM FLOPs of a token.
  *
- * A matrix has one GEMM forward, one for the gradient of its input if an earlier parameter is
- * trained, and one for its own gradient if it is trained. */
+ * A matrix has one GEMM in the forward pass. It has one for the gradient of its input if an earlier
+ * parameter is trained, and one for its own gradient if it is trained. */
 static double count_parameters(const struct recipe *r, const struct model_parameter *parameters,
                                int count, struct plan *plan)
 {

@@ -3,8 +3,8 @@
  * A test compares the planned memory with the memory of runs.
  *
  * FLOPs     a multiply-add counts as two. The forward pass of a token costs 2 for each element of
- *           each matrix in a GEMM, and 4 T C for the attention of each layer (scores and mixing),
- *           of which causal attention needs half. The output matrix counts with the real
+ *           each matrix in a GEMM. The attention of a layer (scores and mixing) costs 4 T C, and
+ *           half of that if it is causal. The output matrix counts with the real
  *           vocabulary, tied or not. Embedding lookups, biases and norms do not count. Backward
  *           costs twice the forward pass: 6 N + 6 L T C in all, or 6 N + 12 L T C with
  *           bidirectional attention. The MLM head processes only the predicted tokens. A

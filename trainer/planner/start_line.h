@@ -3,8 +3,9 @@
 
 #include "trainer/train/job.h"
 
-/* start_line_write - log the size and layout of a job that job_start has prepared, and write the
- * events "resume" (after a resume) and "start" to metrics.jsonl on rank 0.
+/* start_line_write - log the size and layout of a job that job_start has prepared.
+ *
+ * Rank 0 also writes the events "resume" (after a resume) and "start" to metrics.jsonl.
  *
  * Order     collective
  * Errors    those of plan_make; STATUS_WRITE if metrics.jsonl cannot be written; the same on all

@@ -73,9 +73,9 @@ struct recipe_origin {
     } locations[RECIPE_SETTINGS_MAX];
 };
 
-/* The settings; recipes/README.md describes them. A null is stored as 0 in an enum and in a number
- * that must be above 0, as -1 in any other number, and as "" in a string. recipe_parse replaces
- * each null that has a fallback ("null: ...; resolved" below). */
+/* The settings; recipes/README.md describes them. recipe_parse replaces each null that has a
+ * fallback ("null: ...; resolved" below). Any other null is stored as 0 in an enum and in a number
+ * that must be above 0, as -1 in other numbers, and as "" in strings. */
 struct recipe {
     enum recipe_objective objective;
     char run_dir[RECIPE_PATH_BYTES];

@@ -1,6 +1,6 @@
-/* Builds a tree from libyaml's events and rejects every YAML feature that a recipe does not need:
- * anchors and aliases (which allow entity expansion attacks and cycles), tags, directives, further
- * documents, deep nesting and large values.
+/* Builds a tree from libyaml's events and rejects every YAML feature that a recipe does not need.
+ * These are tags, directives, further documents, deep nesting, large values, and anchors with
+ * aliases, which allow cycles and texts that expand without limit.
  *
  * libyaml takes quadratic time for nested brackets. Its scanner reads at most 1,024 characters
  * ahead of an event, so the depth limit of 8 also limits this time. */

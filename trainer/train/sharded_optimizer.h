@@ -76,9 +76,10 @@ struct bucket_set *sharded_optimizer_buckets(const struct sharded_optimizer *sha
 /* sharded_optimizer_inner - return the optimizer of this rank's elements. */
 const struct optimizer *sharded_optimizer_inner(const struct sharded_optimizer *sharded);
 
-/* sharded_optimizer_round_weights - with stochastic rounding, round the bf16 copy of the trained
- * weights as step number `step` did (0: initial weights), so that a resumed run has the same bits.
- * Call it before sharded_optimizer_release_weights. */
+/* sharded_optimizer_round_weights - restore the bf16 copy of the trained weights of step `step`.
+ *
+ * With stochastic rounding it rounds them as that step did (0: initial weights). A resumed run
+ * therefore has the same bits. Call it before sharded_optimizer_release_weights. */
 status sharded_optimizer_round_weights(const struct sharded_optimizer *sharded, int64_t step);
 
 /* sharded_optimizer_release_weights - with ZeRO and a bf16 copy, keep the f32 weights of this

@@ -2,12 +2,12 @@
  *
  * A sample is a window of T + 1 tokens of one shard (shard_set.h). The order of training is a keyed
  * permutation of (seed, epoch, index). A mixture of sources interleaves their samples in exact
- * proportion to the weights (order.h). Both are pure functions of the number g of a sample, counted
- * from 0 over all steps and ranks. There is no index file, and the state of the loader is one
- * integer. The global batch of a step, samples [step * G, (step + 1) * G), is therefore the same
- * for any number of ranks R. Each rank reads a contiguous shard of it, as in comm/partition.h: the
- * first G mod R ranks have one sample more than G div R. With interleave_micro_batches the global
- * batch is split into micro-batches, which are assigned to the ranks in turn.
+ * proportion to the weights (sample_order.h). Both are pure functions of the number g of a sample,
+ * counted from 0 over all steps and ranks. There is no index file, and the state of the loader is
+ * one integer. The global batch of a step, samples [step * G, (step + 1) * G), is therefore the
+ * same for any number of ranks R. Each rank reads a contiguous shard of it, as in comm/partition.h:
+ * the first G mod R ranks have one sample more than G div R. With interleave_micro_batches the
+ * global batch is split into micro-batches, which are assigned to the ranks in turn.
  *
  * With other example kinds a sample is one example (example.h), in the same order. The masking of a
  * sentence pair is a pure function of (seed, epoch, source, example), see masking.h. A sample of

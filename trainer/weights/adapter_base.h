@@ -26,7 +26,6 @@ status adapter_base_find(struct recipe *recipe, struct comm *world, char *init_a
  * the session's model, and a task head of the same shape is initialized from the base model.
  *
  * Order     collective
- *
  * Errors    STATUS_NO_INPUT if adapter.base holds no model; STATUS_DATA if its weights have
  *           changed; the same on all ranks */
 status adapter_base_load(struct session *s, struct comm *world, bool before_first_step);

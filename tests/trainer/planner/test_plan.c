@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "datasets/shard/shard.h"
 #include "tests/check.h"
 #include "trainer/planner/plan.h"
@@ -253,8 +254,17 @@ static void test_command(void)
             "--cluster recipes/clusters/a100_sxm_80gb.yaml --json"),
         0);
     plan = json_loads(output, 0, NULL);
-    CHECK(json_number_value(json_object_get(json_object_get(plan, "prediction"), "step_seconds")) >
-          0);
+    const json_t *prediction = json_object_get(plan, "prediction");
+    CHECK(json_number_value(json_object_get(prediction, "step_seconds")) > 0);
+    /* Each part has its name and a former name. */
+    static const char *const names[][2] = {{"gemm_seconds", "products_seconds"},
+                                           {"elementwise_seconds", "passes_seconds"},
+                                           {"launch_seconds", "starts_seconds"}};
+    for (int i = 0; i < COUNT(names); i++) {
+        double value = json_number_value(json_object_get(prediction, names[i][0]));
+        CHECK(value > 0);
+        CHECK(value == json_number_value(json_object_get(prediction, names[i][1])));
+    }
     CHECK(json_array_size(json_object_get(plan, "layouts")) > 3);
     json_decref(plan);
     CHECK_EQUAL(run_program("plan --help"), 0);

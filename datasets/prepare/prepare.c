@@ -124,7 +124,8 @@ static status read_inputs(struct prepare_input *in, const struct prepare_options
 static status encode_inputs(const struct prepare_options *o, struct token_sink sink,
                             struct prepare_output *output, struct prepare_report *report)
 {
-    struct splitter splitter = {.report = report,
+    struct splitter splitter = {.tokenizer = o->tokenizer,
+                                .report = report,
                                 .sentence_rule = o->sentence_rule,
                                 .keep_sentences = sink.marks_sentences,
                                 .spaces_only = adds_leading_space(o->tokenizer)};

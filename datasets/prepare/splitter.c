@@ -13,7 +13,7 @@
  *
  * Positions 2 and 3 are not used for a tokenizer that puts a space before each text that does not
  * begin with one. No pattern has a lookbehind. For the `char` tokenizer every position between two
- * characters is harmless. */
+ * characters is harmless. A position inside of an added token is never used. */
 #include "datasets/prepare/splitter.h"
 
 #include <inttypes.h>
@@ -151,7 +151,8 @@ static size_t find_split(const struct splitter *s, bool *forced)
         return sentence;
     }
     for (size_t position = s->buffered_bytes - 1; position > 0; position--) {
-        if (splitter_is_boundary(s->buffer, s->buffered_bytes, position, s->spaces_only)) {
+        if (splitter_is_boundary(s->buffer, s->buffered_bytes, position, s->spaces_only) &&
+            tokenizer_is_added_boundary(s->tokenizer, s->buffer, s->buffered_bytes, position)) {
             *forced = false;
             return position;
         }

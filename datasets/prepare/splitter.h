@@ -10,6 +10,7 @@
 #include "datasets/prepare/prepare.h"
 
 struct splitter {
+    const struct tokenizer *tokenizer;
     struct encoder *encoder;
     struct prepare_report *report;
     enum prepare_sentence_rule sentence_rule;

@@ -47,6 +47,9 @@ static status build_set(struct tokenizer *t, bool normalized)
     for (int64_t i = 0; i < set->count; i++) {
         set->ids[i] = entries[i].id;
         set->begins[(unsigned char)entries[i].token->bytes[0]] = true;
+        set->has_plain = set->has_plain || !entries[i].token->special;
+        set->longest =
+            entries[i].token->length > set->longest ? entries[i].token->length : set->longest;
     }
     free(entries);
     return STATUS_OK;
@@ -100,9 +103,13 @@ static bool is_white_space(uint32_t code)
            code == 0x2029 || code == 0x202f || code == 0x205f || code == 0x3000;
 }
 
-/* Returns the start of the white space at the end of text[from, end). */
+/* Returns the start of the white space at the end of text[from, end); from, if it is not before the
+ * end. */
 static size_t find_white_space_start(const char *text, size_t from, size_t end)
 {
+    if (from > end) {
+        return from;
+    }
     while (end > from) {
         size_t pos = end - 1;
         uint32_t code = 0;
@@ -129,25 +136,76 @@ static size_t skip_white_space(const char *text, size_t pos, size_t bytes)
     return pos;
 }
 
-void added_find(const struct tokenizer *t, bool normalized, const char *text, size_t bytes,
-                size_t from, struct added_match *match)
+void added_find_next(const struct tokenizer *t, bool normalized, bool special, const char *text,
+                     size_t bytes, struct added_match *match)
 {
     const struct added_set *set = &t->added_sets[normalized];
-    for (size_t pos = from; pos < bytes && set->count > 0; pos++) {
+    bool is_relevant = special ? set->count > 0 : set->has_plain;
+    for (size_t pos = match->next; pos < bytes && is_relevant; pos++) {
         if (!set->begins[(unsigned char)text[pos]]) {
             continue;
         }
         int32_t id = find_longest_at(t, set, text + pos, bytes - pos);
-        if (id >= 0) {
-            const struct token *token = &t->tokens[id];
-            size_t end = pos + token->length;
+        const struct token *token = id >= 0 ? &t->tokens[id] : NULL;
+        if (token != NULL && token->special && !special) {
+            pos += token->length - 1; /* the text of a special token remains in one part */
+        } else if (token != NULL) {
+            size_t next = pos + token->length;
             *match = (struct added_match){
                 .id = id,
-                .start = token->lstrip ? find_white_space_start(text, from, pos) : pos,
-                .end = token->rstrip ? skip_white_space(text, end, bytes) : end,
+                .start = token->lstrip ? find_white_space_start(text, match->end, pos) : pos,
+                .end = token->rstrip ? skip_white_space(text, next, bytes) : next,
+                .next = next,
             };
             return;
         }
     }
-    *match = (struct added_match){.id = -1, .start = bytes, .end = bytes};
+    *match = (struct added_match){.id = -1, .start = bytes, .end = bytes, .next = bytes};
+}
+
+bool added_is_at_start(const struct tokenizer *t, const char *text, size_t bytes)
+{
+    for (int set = 0; set < 2; set++) {
+        struct added_match match = {0};
+        added_find_next(t, set == 1, false, text, bytes, &match);
+        if (match.id >= 0 && match.start == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Returns whether a token of the set, from the beginning of the text on, matches the text up to a
+ * byte after text[0, end), or absorbs the white space there. */
+static bool reaches_beyond(const struct tokenizer *t, const struct added_set *set, const char *text,
+                           size_t bytes, size_t end)
+{
+    int64_t low = 0, high = set->count;
+    for (uint32_t depth = 0; depth < bytes && low < high; depth++) {
+        int byte = (unsigned char)text[depth];
+        low = find_lower_bound(t, set, low, high, depth, byte);
+        high = find_lower_bound(t, set, low, high, depth, byte + 1);
+        const struct token *first = low < high ? &t->tokens[set->ids[low]] : NULL;
+        if (first != NULL &&
+            (depth == end || (depth + 1 == end && first->length == end && first->rstrip))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool tokenizer_is_added_boundary(const struct tokenizer *t, const char *text, size_t bytes,
+                                 size_t position)
+{
+    for (int i = 0; i < 2; i++) {
+        const struct added_set *set = &t->added_sets[i];
+        for (size_t back = 1; back <= set->longest && back <= position; back++) {
+            size_t begin = position - back;
+            if (set->begins[(unsigned char)text[begin]] &&
+                reaches_beyond(t, set, text + begin, bytes - begin, back)) {
+                return false;
+            }
+        }
+    }
+    return true;
 }

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "datasets/tokenizer/tokenizer_impl.h"
+
 void qa_windows_free(struct qa_windows *w)
 {
     token_list_free(&w->question);
@@ -117,29 +119,52 @@ static status append_word_offsets(const struct tokenizer *t, struct qa_windows *
     return STATUS_OK;
 }
 
-/* Encodes word by word. White space and ASCII punctuation are word boundaries of WordPiece, and the
- * tokens of a word depend only on that word. */
-static status encode_context_by_words(const struct tokenizer *t, const struct text *text,
-                                      struct qa_windows *w)
+/* Encodes text[from, to) word by word. White space and ASCII punctuation are word boundaries of
+ * WordPiece, and the tokens of a word depend only on that word. */
+static status encode_words(const struct tokenizer *t, const char *text, size_t from, size_t to,
+                           int64_t *point, struct qa_windows *w)
 {
-    size_t pos = 0;
-    for (int64_t point = 0; pos < text->count;) {
+    for (size_t pos = from; pos < to;) {
         size_t begin = pos;
-        if (is_white_space(text->bytes[pos])) {
+        if (is_white_space(text[pos])) {
             pos++;
-            point++;
+            ++*point;
             continue;
         }
-        for (pos++; pos < text->count && !is_ascii_punctuation(text->bytes[begin]) &&
-                    !is_white_space(text->bytes[pos]) && !is_ascii_punctuation(text->bytes[pos]);
+        for (pos++; pos < to && !is_ascii_punctuation(text[begin]) && !is_white_space(text[pos]) &&
+                    !is_ascii_punctuation(text[pos]);
              pos++) {
         }
-        int64_t from = w->context.count,
-                points = count_code_points(text->bytes + begin, pos - begin);
-        TRY(tokenizer_encode(t, text->bytes + begin, pos - begin, false, &w->context));
-        TRY(append_word_offsets(t, w, from, point, point + points));
-        point += points;
+        int64_t first = w->context.count, points = count_code_points(text + begin, pos - begin);
+        TRY(tokenizer_encode(t, text + begin, pos - begin, false, &w->context));
+        TRY(append_word_offsets(t, w, first, *point, *point + points));
+        *point += points;
     }
+    return STATUS_OK;
+}
+
+/* Encodes text[from, to). An added token may contain white space and punctuation, so the text is
+ * first split at the added tokens of set 0, the rest at those of set 1, as in tokenizer_encode. */
+static status encode_around_added(const struct tokenizer *t, const char *text, size_t from,
+                                  size_t to, int set, int64_t *point, struct qa_windows *w)
+{
+    if (set == 2) {
+        return encode_words(t, text, from, to, point, w);
+    }
+    struct added_match match = {.end = from, .next = from};
+    do {
+        size_t begin = match.end;
+        added_find_next(t, set == 1, false, text, to, &match);
+        if (match.start > begin) {
+            TRY(encode_around_added(t, text, begin, match.start, set + 1, point, w));
+        }
+        if (match.id >= 0 && match.start < match.end) {
+            int64_t points = count_code_points(text + match.start, match.end - match.start);
+            TRY(append_value(&w->context, match.id));
+            TRY(append_offsets(w, *point, *point + points));
+            *point += points;
+        }
+    } while (match.id >= 0);
     return STATUS_OK;
 }
 
@@ -241,11 +266,13 @@ static status plan_windows(struct qa_windows *w, int64_t max_tokens)
 status qa_windows_encode(const struct tokenizer *t, const struct text *question,
                          const struct text *context, int64_t max_tokens, struct qa_windows *out)
 {
+    int64_t point = 0;
     *out = (struct qa_windows){0};
     TRY(find_special_tokens(t, out));
     TRY(tokenizer_encode(t, question->bytes, question->count, false, &out->question));
-    TRY(tokenizer_get_kind(t) == TOKENIZER_WORDPIECE ? encode_context_by_words(t, context, out)
-                                                     : encode_context_bytes(t, context, out));
+    TRY(tokenizer_get_kind(t) == TOKENIZER_WORDPIECE
+            ? encode_around_added(t, context->bytes, 0, context->count, 0, &point, out)
+            : encode_context_bytes(t, context, out));
     REQUIRE(out->question.count > 0 && out->context.count > 0, STATUS_DATA,
             "the question has %" PRId64 " tokens and the context %" PRId64
             "; both must have tokens",

@@ -3,6 +3,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "datasets/tokenizer/tokenizer_impl.h"
+
 static status encode_for_encoder(const struct tokenizer *t, const struct text *text,
                                  const struct text *pair, int64_t max_tokens,
                                  struct token_list *out, int64_t *first_segment_tokens,
@@ -100,7 +102,8 @@ status text_pair_encode_word(const struct tokenizer *t, const struct text *word,
 {
     enum tokenizer_kind kind = tokenizer_get_kind(t);
     char text[TEXT_PAIR_WORD_BYTES + 1] = " ";
-    size_t space_bytes = kind == TOKENIZER_BPE;
+    bool is_added = added_is_at_start(t, word->bytes, word->count);
+    size_t space_bytes = kind == TOKENIZER_BPE && !is_added;
     REQUIRE(word->count <= TEXT_PAIR_WORD_BYTES, STATUS_DATA,
             "a word has %zu bytes; at most %d are supported", word->count, TEXT_PAIR_WORD_BYTES);
     TRY(kind == TOKENIZER_CHAR && !first ? tokenizer_encode(t, " ", 1, false, out) : STATUS_OK);

@@ -326,6 +326,7 @@ struct encoding {
     const struct tokenizer *tokenizer;
     struct bpe_encoder *encoder;
     const char *text;
+    bool special;
     struct token_list *out;
 };
 
@@ -348,30 +349,30 @@ static status encode_around_added(const struct encoding *e, size_t from, size_t 
     if (set == 2) {
         return encode_plain(e, from, to);
     }
-    while (from < to) {
-        struct added_match match;
-        added_find(e->tokenizer, set == 1, e->text, to, from, &match);
-        if (match.start > from) {
-            TRY(encode_around_added(e, from, match.start, set + 1));
+    struct added_match match = {.end = from, .next = from};
+    do {
+        size_t begin = match.end;
+        added_find_next(e->tokenizer, set == 1, e->special, e->text, to, &match);
+        if (match.start > begin) {
+            TRY(encode_around_added(e, begin, match.start, set + 1));
         }
-        if (match.id >= 0) {
+        if (match.id >= 0 && match.start < match.end) {
             TRY(token_list_reserve(e->out, 1));
             e->out->ids[e->out->count++] = match.id;
         }
-        from = match.end;
-    }
+    } while (match.id >= 0);
     return STATUS_OK;
 }
 
 status tokenizer_encode(const struct tokenizer *t, const char *text, size_t bytes, bool special,
                         struct token_list *out)
 {
-    struct encoding e = {.tokenizer = t, .text = text, .out = out};
+    struct encoding e = {.tokenizer = t, .text = text, .special = special, .out = out};
     if (t->kind == TOKENIZER_BPE) {
         TRY(bpe_encoder_acquire(t, &e.encoder));
     }
     int64_t before = out->count;
-    status result = encode_around_added(&e, 0, bytes, special ? 0 : 2);
+    status result = encode_around_added(&e, 0, bytes, 0);
     if (e.encoder != NULL) {
         bpe_encoder_release(t, e.encoder);
     }

@@ -117,12 +117,23 @@ int32_t tokenizer_find(const struct tokenizer *t, const char *text);
 
 /* tokenizer_encode - append the ids of text[0, bytes) to *out.
  *
- * Added tokens are recognized in the text only if `special` is true.
+ * Special tokens are recognized in the text only if `special` is true. Added tokens that are not
+ * special are always recognized, as in transformers.
  *
  * Errors    STATUS_DATA: the text contains a character (char) or a byte (bpe) that is not in the
  *           vocabulary, with its byte offset; *out is then unchanged */
 status tokenizer_encode(const struct tokenizer *t, const char *text, size_t bytes, bool special,
                         struct token_list *out);
+
+/* tokenizer_is_added_boundary - return whether a text can be split before text[position] without a
+ * change of the added tokens that tokenizer_encode finds.
+ *
+ * It can return false at a harmless position: the text before it may be the beginning of an added
+ * token.
+ *
+ * Units     0 < position < bytes */
+bool tokenizer_is_added_boundary(const struct tokenizer *t, const char *text, size_t bytes,
+                                 size_t position);
 
 /* tokenizer_decode - convert ids to text.
  *

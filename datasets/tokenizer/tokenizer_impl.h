@@ -56,6 +56,8 @@ enum post_processor {
 struct added_set {
     int32_t *ids;
     int64_t count;
+    uint32_t longest; /* bytes of the longest token */
+    bool has_plain;   /* some tokens are not special */
     bool begins[256]; /* whether a token of the set begins with this byte */
 };
 
@@ -64,6 +66,7 @@ struct added_match {
     int32_t id;
     size_t start;
     size_t end;
+    size_t next; /* end of the token without the white space that it absorbs */
 };
 
 struct pair_slot {
@@ -169,9 +172,16 @@ void bpe_encoder_destroy(struct bpe_encoder *encoder);
  * Errors    STATUS_INTERNAL (out of memory) */
 status added_build(struct tokenizer *t);
 
-/* added_find - find the first added token of a set in text[from, bytes). */
-void added_find(const struct tokenizer *t, bool normalized, const char *text, size_t bytes,
-                size_t from, struct added_match *match);
+/* added_find_next - find the first added token of a set after *match in text[0, bytes).
+ *
+ * The search begins at match->next: a token of white space is found even in the white space that
+ * the token before it absorbs, as in Hugging Face `tokenizers`. Special tokens are found only if
+ * `special` is true. Otherwise their text is skipped as a whole, as with encode_special_tokens. */
+void added_find_next(const struct tokenizer *t, bool normalized, bool special, const char *text,
+                     size_t bytes, struct added_match *match);
+
+/* added_is_at_start - return whether a text begins with an added token that is not special. */
+bool added_is_at_start(const struct tokenizer *t, const char *text, size_t bytes);
 
 /* bpe_build - build the pair table and the byte ids from the tokens and merges.
  *

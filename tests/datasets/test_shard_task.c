@@ -8,7 +8,7 @@
 #include "datasets/shard/shard.h"
 #include "datasets/tokenizer/qa_windows.h"
 #include "datasets/tokenizer/text_pair.h"
-#include "tests/datasets/folder.h"
+#include "tests/datasets/added_tokens.h"
 
 static struct tokenizer *wordpiece, *bpe, *char_tokenizer;
 
@@ -329,6 +329,27 @@ static void check_char_offsets(const struct tokenizer *t, const char *context, c
     qa_windows_free(&a);
 }
 
+/* Added tokens that are not special are found in contexts and in words. */
+static void test_added_tokens(void)
+{
+    static const struct added_content contents[] = {{"of files", false, false},
+                                                    {"</s>", false, false}};
+    struct tokenizer *t = added_tokens_make(wordpiece, contents, 2);
+    struct token_list ids = {0};
+    const struct text word = {"</s>the", 7};
+    int64_t begin = 0;
+    check_char_offsets(t, "The of files</s>\xC3\xA9.", "[The][of files][</s>][\xC3\xA9][.]");
+    CHECK_OK(tokenizer_destroy(&t));
+    t = added_tokens_make(bpe, contents, 2);
+    check_char_offsets(t, "the of files</s>the", "[the][][of files][</s>][the]");
+    /* No space is put before an added token. */
+    int32_t added = (int32_t)tokenizer_vocab_size(bpe) + 1;
+    CHECK_OK(text_pair_encode_word(t, &word, true, &ids, &begin));
+    CHECK(begin == 0 && ids.ids[0] == added && ids.ids[1] == tokenizer_find(t, "the"));
+    token_list_free(&ids);
+    CHECK_OK(tokenizer_destroy(&t));
+}
+
 static void test_char_offsets(void)
 {
     check_char_offsets(wordpiece, " The (list)  of\tfiles.",
@@ -631,6 +652,7 @@ int main(void)
     test_regress();
     test_classify_tokens();
     test_char_offsets();
+    test_added_tokens();
     test_answer();
     test_choose_and_embed();
     test_bad_rows();

@@ -276,6 +276,43 @@ static void test_added_tokens(void)
     free(text);
 }
 
+/* Added tokens that are not special are found without special tokens too. The text of a special
+ * token is then skipped as a whole. The ids are those of Hugging Face tokenizers 0.23. */
+static void test_plain_added_tokens(void)
+{
+    static const struct {
+        const char *text;
+        bool special;
+        int32_t ids[4];
+        int64_t count;
+    } cases[] = {{"babba", false, {1, 2, 5}, 3},
+                 {"babba", true, {4, 5}, 2},
+                 {"abab", false, {2, 2}, 2},
+                 {"abab", true, {0, 4}, 2},
+                 {"abaab", false, {0, 5, 2}, 3},
+                 {"bbaab", true, {1, 5, 2}, 3},
+                 {"b", false, {1}, 1}};
+    char *text = replace_part("\"content\":\"<e>\"", "\"content\":\"bab\"");
+    size_t bytes = strlen(text) + 100;
+    char *with_plain = malloc(bytes);
+    const char *list = "\"added_tokens\":[", *at = strstr(text, list);
+    struct tokenizer *t = NULL;
+    CHECK(at != NULL && with_plain != NULL);
+    snprintf(with_plain, bytes, "%.*s%s{\"id\":5,\"content\":\"ba\",\"normalized\":false},%s",
+             (int)(at - text), text, list, at + strlen(list));
+    CHECK_OK(tokenizer_from_text(with_plain, strlen(with_plain), "f.json", &t));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct token_list ids = {0};
+        CHECK_OK(tokenizer_encode(t, cases[i].text, strlen(cases[i].text), cases[i].special, &ids));
+        CHECK_EQUAL(ids.count, cases[i].count);
+        CHECK(memcmp(ids.ids, cases[i].ids, (size_t)ids.count * sizeof *ids.ids) == 0);
+        token_list_free(&ids);
+    }
+    CHECK_OK(tokenizer_destroy(&t));
+    free(with_plain);
+    free(text);
+}
+
 /* Checks that a tokenizer encodes and decodes, and that writing and reading do not change it. */
 static void check_usable(struct tokenizer *t)
 {
@@ -363,6 +400,7 @@ int main(void)
     test_folders();
     test_missing_bytes();
     test_added_tokens();
+    test_plain_added_tokens();
     test_mutations("gpt2", 1500);
     test_mutations("llama3", 500);
     test_mutations("char", 1500);

@@ -284,6 +284,20 @@ static status read_rotary(const struct config *c, struct recipe *r)
 
 /* ---- tasks ---- */
 
+/* Warns about a reward model of another program, such as one that TRL trained with the end token as
+ * pad token. */
+static void warn_pad_token(const struct config *c, const struct recipe *r)
+{
+    const json_t *pad = get_field(c, "pad_token_id"), *end = get_field(c, "eos_token_id");
+    if (r->objective == OBJECTIVE_REWARD && get_field(c, objective_key) == NULL &&
+        json_is_integer(pad) && json_equal(pad, end)) {
+        log_warning("PAD-TOKEN",
+                    "%s: pad_token_id is eos_token_id, so transformers reads the reward at the "
+                    "token before the end token; bireme reads it at the end token",
+                    c->path);
+    }
+}
+
 /* Selects the objective of a class that several objectives share: the requested one, else the one
  * that the export stored in config.json. */
 static status read_objective(const struct config *c,
@@ -393,6 +407,7 @@ static status read_settings(const struct config *c, const char *requested, struc
                      &r->model.tie_word_embeddings));
     if (objective_spec_head(r) != HEAD_LM) {
         TRY(read_task(c, config, requested != NULL, r));
+        warn_pad_token(c, r);
     }
     switch (architecture->architecture) {
     case ARCHITECTURE_GPT2:
@@ -619,8 +634,10 @@ status huggingface_config_write(const struct recipe *recipe, int64_t vocabulary,
     }
     write_settings(file, architecture, r);
     status result = write_labels(file, r, labels);
-    if (objective_spec_head(r) != HEAD_LM && tokens.pad < 0) {
-        tokens.pad = tokens.eos; /* heads of decoders read the last token that is not a pad token */
+    /* Heads of decoders read the last token that is not a pad token. The texts of a reward model
+     * end with the end token, so it is not its pad token (pad_token.h). */
+    if (objective_spec_head(r) != HEAD_LM && r->objective != OBJECTIVE_REWARD && tokens.pad < 0) {
+        tokens.pad = tokens.eos;
     }
     write_token(file, "bos_token_id", tokens.bos);
     write_token(file, "eos_token_id", tokens.eos);

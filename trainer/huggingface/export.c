@@ -16,6 +16,7 @@
 #include "trainer/huggingface/adapter_export.h"
 #include "trainer/huggingface/config.h"
 #include "trainer/huggingface/huggingface.h"
+#include "trainer/huggingface/pad_token.h"
 #include "trainer/setup/derive.h"
 #include "trainer/setup/objective_spec.h"
 #include "trainer/setup/session.h"
@@ -37,6 +38,8 @@ struct export_job {
     struct model_parameter *parameters;
     int count;
     struct tokenizer *tokenizer; /* NULL: the checkpoint has none */
+    struct pad_token pad;        /* of a reward model; no text: none */
+    int64_t extra_rows;          /* rows of the embedding for a new pad token */
     struct labels labels;        /* of the task head; may be empty */
     char tokenizer_folder[FILE_PATH_BYTES];
     enum safetensors_dtype dtype;
@@ -136,6 +139,22 @@ static void select_trained(struct export_job *ex)
     ex->count = trained;
 }
 
+/* Chooses the pad token of a reward model. A new one may need another row of the embedding. */
+static status choose_pad_token(struct export_job *ex)
+{
+    if (ex->recipe.objective != OBJECTIVE_REWARD || ex->adapters_only) {
+        return STATUS_OK;
+    }
+    TRY(pad_token_choose(ex->tokenizer, ex->tokenizer_folder, &ex->pad));
+    ex->extra_rows = ex->pad.id < ex->vocabulary ? 0 : ex->pad.id + 1 - ex->vocabulary;
+    if (ex->pad.is_new) {
+        log_info("the export has the new pad token %s, id %d: transformers reads a reward at the "
+                 "last token that is not the pad token",
+                 ex->pad.text, ex->pad.id);
+    }
+    return STATUS_OK;
+}
+
 static status open_source(struct export_job *ex)
 {
     int64_t elements;
@@ -154,12 +173,19 @@ static status open_source(struct export_job *ex)
     TRY(file_join(ex->tokenizer_folder, ex->found.folder, "tokenizer"));
     TRY(objective_spec_head(&ex->recipe) != HEAD_LM ? labels_read(ex->tokenizer_folder, &ex->labels)
                                                     : STATUS_OK);
-    return tokenizer_exists(ex->tokenizer_folder)
-               ? tokenizer_open(ex->tokenizer_folder, &ex->tokenizer)
-               : STATUS_OK;
+    if (!tokenizer_exists(ex->tokenizer_folder)) {
+        return STATUS_OK;
+    }
+    TRY(tokenizer_open(ex->tokenizer_folder, &ex->tokenizer));
+    return choose_pad_token(ex);
 }
 
 /* ---- weights ---- */
+
+static int64_t count_extra_rows(const struct export_job *ex, int index)
+{
+    return ex->parameters[index].role == MODEL_TOKEN_TABLE ? ex->extra_rows : 0;
+}
 
 static status write_blocks(struct export_job *ex, int index, const struct adapter_weights *adapter,
                            float *buffer, struct safetensors_writer *writer)
@@ -178,6 +204,18 @@ static status write_blocks(struct export_job *ex, int index, const struct adapte
     return STATUS_OK;
 }
 
+/* Writes the zero rows of a new pad token. */
+static status write_extra_rows(const struct export_job *ex, int index,
+                               struct safetensors_writer *writer)
+{
+    int64_t elements = count_extra_rows(ex, index) * ex->parameters[index].whole_columns;
+    float *zeros = calloc((size_t)elements + 1, sizeof *zeros);
+    REQUIRE(zeros != NULL, STATUS_INTERNAL, "out of memory for the pad token");
+    status result = safetensors_write(writer, zeros, elements);
+    free(zeros);
+    return result;
+}
+
 static status write_tensor(struct export_job *ex, int index, float *buffer,
                            struct safetensors_writer *writer)
 {
@@ -188,6 +226,9 @@ static status write_tensor(struct export_job *ex, int index, float *buffer,
     }
     if (result == STATUS_OK) {
         result = write_blocks(ex, index, &adapter, buffer, writer);
+    }
+    if (result == STATUS_OK && count_extra_rows(ex, index) > 0) {
+        result = write_extra_rows(ex, index, writer);
     }
     adapter_export_free(&adapter);
     return result;
@@ -250,6 +291,7 @@ static status write_weights(struct export_job *ex)
         shapes[i].name = names[i];
         shapes[i].dimensions = ex->parameters[i].dimensions;
         huggingface_tensor_shape(&ex->parameters[i], shapes[i].shape);
+        shapes[i].shape[0] += count_extra_rows(ex, i);
     }
     TRY_GOTO(result, done, safetensors_create(path, ex->dtype, shapes, ex->count, &writer));
     result = write_tensors(ex, writer);
@@ -281,7 +323,7 @@ static struct huggingface_special_tokens get_special_tokens(const struct export_
         tokens.eos = tokenizer_eos(ex->tokenizer);
         int32_t begin = tokenizer_bos(ex->tokenizer);
         tokens.bos = encoder && tokens.eos >= 0 ? specials.cls : begin >= 0 ? begin : tokens.eos;
-        tokens.pad = encoder ? specials.pad : -1;
+        tokens.pad = ex->pad.text[0] != '\0' ? ex->pad.id : encoder ? specials.pad : -1;
     }
     if (ex->architecture->architecture == ARCHITECTURE_ROBERTA) {
         if (tokens.pad >= 0 && tokens.pad != 1) {
@@ -303,8 +345,8 @@ static status write_config(const struct export_job *ex)
     struct huggingface_special_tokens tokens = get_special_tokens(ex);
     FILE *file = open_memstream(&text, &bytes);
     REQUIRE(file != NULL, STATUS_INTERNAL, "out of memory for config.json");
-    status result =
-        huggingface_config_write(&ex->recipe, ex->vocabulary, tokens, &ex->labels, ex->dtype, file);
+    status result = huggingface_config_write(&ex->recipe, ex->vocabulary + ex->extra_rows, tokens,
+                                             &ex->labels, ex->dtype, file);
     fclose(file);
     if (result == STATUS_OK) {
         result = write_text(ex, "config.json", text, bytes);
@@ -435,7 +477,8 @@ static status write_tokenizer(const struct export_job *ex)
     }
     TRY(write_chat_template(ex));
     TRY(file_join(path, ex->folder.path, "tokenizer_config.json"));
-    return file_exists(path) ? STATUS_OK : write_tokenizer_config(ex);
+    TRY(file_exists(path) ? STATUS_OK : write_tokenizer_config(ex));
+    return ex->pad.text[0] != '\0' ? pad_token_write(&ex->pad, ex->folder.path) : STATUS_OK;
 }
 
 /* ---- the whole export ---- */
@@ -468,7 +511,8 @@ static int64_t count_elements(const struct export_job *ex)
 {
     int64_t elements = 0;
     for (int i = 0; i < ex->count; i++) {
-        elements += ex->parameters[i].whole_rows * ex->parameters[i].whole_columns;
+        int64_t rows = ex->parameters[i].whole_rows + count_extra_rows(ex, i);
+        elements += rows * ex->parameters[i].whole_columns;
     }
     return elements;
 }

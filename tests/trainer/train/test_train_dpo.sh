@@ -159,6 +159,51 @@ test_stop() {
         fail 'the reference was computed from the beginning'
 }
 
+# print_id KEY: print the value of a key of config.json of the export.
+print_id() { sed -nE "s/^ *\"$1\": ([0-9]+).*/\1/p" exported/config.json; }
+
+# The exported reward model has a pad token that is not the end token, because transformers reads
+# the reward at the last token that is not the pad token. The tokenizer here has none.
+test_export() {
+    local end pad
+    run_bireme 0 tokenizer train --type bpe --vocab-size 270 --input "$source/LICENSE" --output bpe
+    run_bireme 0 prepare --objective dpo --tokenizer bpe --input pairs.jsonl --output tokens
+    run_bireme 0 train dpo.yaml objective=reward run_dir=one model.init_from=null \
+        data.tokenizer=bpe 'data.train=tokens/train-*.h5' data.validation=null \
+        evaluate.every=0 train.max_steps=4 optimizer.learning_rate=1.0e-2
+    printf 'the work\nthe krow\n' >lines
+    run_bireme 0 score --checkpoint one lines
+    cp out rewards
+    run_bireme 0 export --checkpoint one --output exported
+    end=$(print_id eos_token_id) pad=$(print_id pad_token_id)
+    [ -n "$end" ] && [ -n "$pad" ] && [ "$end" != "$pad" ] || fail "end token $end, pad token $pad"
+    [ "$(print_id vocab_size)" = $((pad + 1)) ] || fail 'the pad token is not the last one'
+    grep -q '"pad_token": "<|pad|>"' exported/tokenizer_config.json || fail 'no pad_token'
+    run_bireme 0 import exported --output back
+    run_bireme 0 score --checkpoint back lines
+    cmp rewards out || fail 'the export has other rewards'
+    # The tokenizer has a pad token now: the next export is the same.
+    mv exported first
+    run_bireme 0 export --checkpoint back --output exported
+    cmp first/model.safetensors exported/model.safetensors &&
+        cmp first/tokenizer.json exported/tokenizer.json &&
+        [ "$(print_id pad_token_id)" = "$pad" ] || fail 'the second export differs'
+    # The end token as the pad token of the tokenizer is replaced.
+    sed -i 's/"pad_token": "[^"]*"/"pad_token": {"content": "<|endoftext|>"}/' \
+        first/tokenizer_config.json
+    run_bireme 0 import first --output changed
+    rm -r exported
+    run_bireme 0 export --checkpoint changed --output exported
+    [ "$(print_id pad_token_id)" = "$pad" ] || fail 'the end token is the pad token'
+    # An import warns if transformers reads another token.
+    sed -i -E "s/\"pad_token_id\": [0-9]+/\"pad_token_id\": $end/; /bireme_objective/d" \
+        exported/config.json
+    run_bireme 0 import exported --output theirs --objective reward
+    grep -q 'W-PAD-TOKEN: .*pad_token_id is eos_token_id' stderr || fail 'no warning'
+    run_bireme 0 score --checkpoint theirs lines
+    cmp rewards out || fail 'the import has other rewards'
+}
+
 # A reward model on the same pairs: layouts, resume, scores of lines.
 test_reward() {
     need_mpirun
@@ -214,7 +259,7 @@ test_errors() {
 }
 
 case ${1:-} in
-layouts | whole_batch | resume | stop | reward | errors) "test_$1" ;;
+layouts | whole_batch | resume | stop | reward | export | errors) "test_$1" ;;
 *)
     echo "no such part: ${1:-}" >&2
     exit 64

@@ -1,5 +1,4 @@
 #include "datasets/prepare/prepare.h"
-#include "datasets/rows/file_reader.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -8,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/input/input.h"
 #include "datasets/prepare/encoder.h"
 #include "datasets/prepare/input.h"
 #include "datasets/prepare/output.h"
@@ -17,14 +17,18 @@
 #include "datasets/prepare/token_files.h"
 #include "datasets/prepare/token_sink.h"
 #include "datasets/prepare/token_spool.h"
-#include "datasets/rows/jsonl.h"
 
 static status check_readable(char *const *paths, int count)
 {
+    int standard_inputs = 0;
     for (int i = 0; i < count; i++) {
-        struct file_reader r;
-        TRY(file_reader_open(paths[i], &r));
-        file_reader_close(&r);
+        struct input in;
+        standard_inputs += strcmp(paths[i], "-") == 0;
+        REQUIRE(standard_inputs <= 1, STATUS_USAGE, "standard input (-) is given twice");
+        if (!input_is_stream(paths[i])) { /* the writer of a pipe could end when it is closed */
+            TRY(input_open(paths[i], &in));
+            input_close(&in);
+        }
     }
     return STATUS_OK;
 }
@@ -85,10 +89,10 @@ static status read_token_file(struct prepare_input *in, const char *path)
 
 static status read_input(struct prepare_input *in, const char *path)
 {
-    if (jsonl_has_extension(path) ||
-        (in->options->format.columns.count > 0 && row_file_is_table(path))) {
-        return text_files_read_rows(in, path);
-    }
+    REQUIRE(has_suffix(path, ".bin") || !input_has_suffix(path, ".bin"), STATUS_UNAVAILABLE,
+            "%s: token files cannot be compressed, because they are read at random positions; "
+            "decompress it first",
+            path);
     if (has_suffix(path, ".bin") || has_suffix(path, ".idx")) {
         return read_token_file(in, path);
     }

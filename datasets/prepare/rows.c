@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/input/input.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "datasets/prepare/row_workers.h"
@@ -16,11 +17,32 @@
 
 enum { READ_VALUES = 4096 };
 
+/* Ignores the pending error of a bad row: the second pass reports it. */
+static status ignore_bad_row(void *user, const char *path, int64_t line)
+{
+    (void)user;
+    (void)path;
+    (void)line;
+    status_clear();
+    return STATUS_OK;
+}
+
+/* Copies standard input and pipes, so that they can be read again. */
+static status keep_streams(const struct prepare_options *o, char *const *paths, int count)
+{
+    for (int i = 0; i < count; i++) {
+        TRY(input_keep(paths[i], o->output));
+    }
+    return STATUS_OK;
+}
+
 status rows_prescan(const struct prepare_options *o,
                     status (*use)(void *user, struct jsonl_row *row), void *user)
 {
-    struct jsonl_bad_rows bad_rows = {.skip = true, .quiet = true};
+    struct jsonl_bad_rows bad_rows = {.skip = o->skip_bad_rows, .defer = ignore_bad_row};
     int64_t bytes = 0;
+    TRY(keep_streams(o, o->inputs, o->input_count));
+    TRY(keep_streams(o, o->validation_inputs, o->validation_input_count));
     for (int i = 0; i < o->input_count; i++) {
         TRY(row_file_read(&o->format, o->inputs[i], &bad_rows, &bytes, use, user));
     }

@@ -208,27 +208,6 @@ static status read_documents(struct prepare_input *in, struct file_reader *r,
     return whole ? splitter_end_document(in->splitter) : finish_scan(l);
 }
 
-status text_files_read(struct prepare_input *in, const char *path)
-{
-    struct file_reader r;
-    TRY(file_reader_open(path, &r));
-    struct line_scanner *l = calloc(1, sizeof *l);
-    char *buffer = malloc(BUFFER_BYTES);
-    status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, l != NULL && buffer != NULL, STATUS_INTERNAL,
-                 "out of memory while reading %s", path);
-    l->splitter = in->splitter;
-    l->document_unit = in->options->document_unit;
-    l->path = path;
-    result = read_documents(in, &r, l, buffer);
-    in->report->bytes += r.bytes;
-done:
-    free(l);
-    free(buffer);
-    file_reader_close(&r);
-    return result;
-}
-
 /* ---- rows ---- */
 
 static status add_row(void *user, struct jsonl_row *row)
@@ -243,12 +222,50 @@ static status add_row(void *user, struct jsonl_row *row)
     return splitter_end_document(in->splitter);
 }
 
-status text_files_read_rows(struct prepare_input *in, const char *path)
+static status read_rows(struct prepare_input *in, struct file_reader *r, const char *path)
 {
     struct jsonl_bad_rows bad_rows = {.skip = in->options->skip_bad_rows,
                                       .count = in->report->bad_rows};
-    status result =
-        row_file_read(&in->options->format, path, &bad_rows, &in->report->bytes, add_row, in);
+    status result = row_file_read_open(&in->options->format, r, path, &bad_rows, &in->report->bytes,
+                                       add_row, in);
     in->report->bad_rows = bad_rows.count;
+    return result;
+}
+
+/* ---- files ---- */
+
+static status read_text(struct prepare_input *in, struct file_reader *r)
+{
+    struct line_scanner *l = calloc(1, sizeof *l);
+    char *buffer = malloc(BUFFER_BYTES);
+    status result = STATUS_OK;
+    REQUIRE_GOTO(result, done, l != NULL && buffer != NULL, STATUS_INTERNAL,
+                 "out of memory while reading %s", r->path);
+    l->splitter = in->splitter;
+    l->document_unit = in->options->document_unit;
+    l->path = r->path;
+    result = read_documents(in, r, l, buffer);
+    in->report->bytes += r->bytes;
+done:
+    free(l);
+    free(buffer);
+    return result;
+}
+
+status text_files_read(struct prepare_input *in, const char *path)
+{
+    bool has_columns = in->options->format.columns.count > 0;
+    bool is_rows = jsonl_has_extension(path) || (has_columns && row_file_is_table(path));
+    struct file_reader r;
+    TRY(file_reader_open(path, &r));
+    status result = STATUS_OK;
+    if (!is_rows && input_is_stream(path)) {
+        result = input_looks_like_json(&r.input, &is_rows);
+        is_rows = is_rows || has_columns;
+    }
+    if (result == STATUS_OK) {
+        result = is_rows ? read_rows(in, &r, path) : read_text(in, &r);
+    }
+    file_reader_close(&r);
     return result;
 }

@@ -40,7 +40,8 @@ struct token_file {
 static status read_bytes_at(const struct file_reader *r, int64_t offset, void *out, size_t bytes)
 {
     for (size_t done = 0; done < bytes;) {
-        ssize_t got = pread(r->file, (char *)out + done, bytes - done, offset + (int64_t)done);
+        ssize_t got =
+            pread(r->input.file, (char *)out + done, bytes - done, offset + (int64_t)done);
         if (got < 0 && errno == EINTR) {
             continue;
         }
@@ -56,7 +57,7 @@ static status read_bytes_at(const struct file_reader *r, int64_t offset, void *o
 static status get_file_size(const struct file_reader *r, int64_t *out)
 {
     struct stat about;
-    REQUIRE(fstat(r->file, &about) == 0 && S_ISREG(about.st_mode), STATUS_DATA,
+    REQUIRE(fstat(r->input.file, &about) == 0 && S_ISREG(about.st_mode), STATUS_DATA,
             "%s is not a regular file", r->path);
     *out = (int64_t)about.st_size;
     return STATUS_OK;
@@ -301,7 +302,7 @@ static status copy_megatron(struct prepare_input *in, struct megatron_index *m,
 status token_files_read_megatron(struct prepare_input *in, const char *bin_path,
                                  const char *idx_path)
 {
-    struct token_file t = {.reader = {.file = -1}};
+    struct token_file t = {.reader = {.input = {.file = -1}}};
     struct megatron_index *m = calloc(1, sizeof *m);
     REQUIRE(m != NULL, STATUS_INTERNAL, "out of memory while reading %s", idx_path);
     status result = file_reader_open(idx_path, &m->reader);

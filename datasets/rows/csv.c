@@ -25,12 +25,14 @@ struct csv {
     const char *error; /* reason why the current row is bad; NULL: none */
     int64_t line, row_line;
     bool bom_checked; /* the byte order mark has been checked */
+    bool stopped;     /* read no further: a row is too long, and bad rows are not skipped */
 };
 
 static status append_byte(struct csv *c, char byte)
 {
     if (++c->row_bytes > MAX_ROW_BYTES) {
         c->error = "longer than 64 MiB";
+        c->stopped = c->names == NULL || !c->bad->skip; /* the input can be endless */
         return STATUS_OK;
     }
     if (c->bytes == c->capacity) {
@@ -202,16 +204,16 @@ static char find_delimiter(const char *text, size_t bytes)
 static status read_all(struct csv *c, struct file_reader *r, char *buffer)
 {
     static const char bom[] = "\xEF\xBB\xBF";
-    for (size_t got = 1; got > 0;) {
+    for (size_t got = 1; got > 0 && !c->stopped;) {
         TRY(file_reader_read(r, buffer, READ_BYTES, &got));
         bool skip = !c->bom_checked && got >= 3 && memcmp(buffer, bom, 3) == 0;
         c->bom_checked = true;
         c->delimiter = c->delimiter == '\0' ? find_delimiter(buffer, got) : c->delimiter;
-        for (size_t i = skip ? 3 : 0; i < got; i++) {
+        for (size_t i = skip ? 3 : 0; i < got && !c->stopped; i++) {
             TRY(add_file_byte(c, buffer[i]));
         }
     }
-    if (c->state == IN_QUOTES) {
+    if (c->state == IN_QUOTES && !c->stopped) {
         c->error = "the file ends inside quotes";
     }
     bool row_started = c->row_bytes > 0 || json_array_size(c->fields) > 0;
@@ -221,14 +223,11 @@ static status read_all(struct csv *c, struct file_reader *r, char *buffer)
     return STATUS_OK;
 }
 
-status csv_read(const char *path, char delimiter, struct jsonl_bad_rows *bad, int64_t *bytes,
-                status (*use)(void *user, struct jsonl_row *row), void *user)
+status csv_read_open(struct file_reader *r, char delimiter, struct jsonl_bad_rows *bad,
+                     int64_t *bytes, status (*use)(void *user, struct jsonl_row *row), void *user)
 {
-    struct file_reader r;
-    size_t length = strlen(path);
-    bool tabs = length > 4 && strcmp(path + length - 4, ".tsv") == 0;
-    TRY(file_reader_open(path, &r));
-    struct csv c = {.path = path,
+    bool tabs = input_has_suffix(r->path, ".tsv");
+    struct csv c = {.path = r->path,
                     .delimiter = delimiter == '\0' && tabs ? '\t' : delimiter,
                     .bad = bad,
                     .use = use,
@@ -236,16 +235,22 @@ status csv_read(const char *path, char delimiter, struct jsonl_bad_rows *bad, in
                     .line = 1,
                     .row_line = 1};
     char *buffer = malloc(READ_BYTES);
-    status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, buffer != NULL, STATUS_INTERNAL, "out of memory while reading %s",
-                 path);
-    result = read_all(&c, &r, buffer);
-    *bytes += r.bytes;
-done:
+    REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory while reading %s", r->path);
+    status result = read_all(&c, r, buffer);
+    *bytes += r->bytes;
     json_decref(c.names);
     json_decref(c.fields);
     free(c.text);
     free(buffer);
+    return result;
+}
+
+status csv_read(const char *path, char delimiter, struct jsonl_bad_rows *bad, int64_t *bytes,
+                status (*use)(void *user, struct jsonl_row *row), void *user)
+{
+    struct file_reader r;
+    TRY(file_reader_open(path, &r));
+    status result = csv_read_open(&r, delimiter, bad, bytes, use, user);
     file_reader_close(&r);
     return result;
 }

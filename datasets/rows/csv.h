@@ -8,6 +8,7 @@
  * beginning of the file is skipped. */
 #pragma once
 
+#include "datasets/rows/file_reader.h"
 #include "datasets/rows/jsonl.h"
 
 /* csv_read - call `use` for every row of a file, in order.
@@ -24,3 +25,7 @@
  * Errors    as jsonl_read; STATUS_DATA: the first row names a field twice or has an empty name */
 status csv_read(const char *path, char delimiter, struct jsonl_bad_rows *bad, int64_t *bytes,
                 status (*use)(void *user, struct jsonl_row *row), void *user);
+
+/* csv_read_open - like csv_read, for an open file; the caller closes it. */
+status csv_read_open(struct file_reader *r, char delimiter, struct jsonl_bad_rows *bad,
+                     int64_t *bytes, status (*use)(void *user, struct jsonl_row *row), void *user);

@@ -78,8 +78,7 @@ static bool is_blank_line(const struct line_splitter *l)
 
 bool jsonl_has_extension(const char *path)
 {
-    const char *dot = strrchr(path, '.');
-    return dot != NULL && (strcmp(dot, ".jsonl") == 0 || strcmp(dot, ".ndjson") == 0);
+    return input_has_suffix(path, ".jsonl") || input_has_suffix(path, ".ndjson");
 }
 
 status jsonl_parse(const char *text, size_t bytes, json_t **out)
@@ -150,21 +149,25 @@ static status read_lines(struct line_splitter *l, struct file_reader *r, char *b
     return has_line ? end_line(l) : STATUS_OK;
 }
 
+status jsonl_read_open(struct file_reader *r, struct jsonl_bad_rows *bad, int64_t *bytes,
+                       status (*use)(void *user, struct jsonl_row *row), void *user)
+{
+    struct line_splitter lines = {.path = r->path, .bad = bad, .use = use, .user = user, .line = 1};
+    char *buffer = malloc(READ_BYTES);
+    REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory while reading %s", r->path);
+    status result = read_lines(&lines, r, buffer);
+    *bytes += r->bytes;
+    free(lines.text);
+    free(buffer);
+    return result;
+}
+
 status jsonl_read(const char *path, struct jsonl_bad_rows *bad, int64_t *bytes,
                   status (*use)(void *user, struct jsonl_row *row), void *user)
 {
     struct file_reader r;
     TRY(file_reader_open(path, &r));
-    struct line_splitter lines = {.path = path, .bad = bad, .use = use, .user = user, .line = 1};
-    char *buffer = malloc(READ_BYTES);
-    status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, buffer != NULL, STATUS_INTERNAL, "out of memory while reading %s",
-                 path);
-    result = read_lines(&lines, &r, buffer);
-    *bytes += r.bytes;
-done:
-    free(lines.text);
-    free(buffer);
+    status result = jsonl_read_open(&r, bad, bytes, use, user);
     file_reader_close(&r);
     return result;
 }

@@ -11,6 +11,7 @@
 #include <jansson.h>
 
 #include "base/status.h"
+#include "datasets/rows/file_reader.h"
 
 struct jsonl_row {
     const char *path;
@@ -54,7 +55,11 @@ status jsonl_report_bad_row(struct jsonl_bad_rows *bad, const char *path, int64_
 status jsonl_read(const char *path, struct jsonl_bad_rows *bad, int64_t *bytes,
                   status (*use)(void *user, struct jsonl_row *row), void *user);
 
-/* jsonl_has_extension - return whether the file name ends in .jsonl or .ndjson. */
+/* jsonl_read_open - like jsonl_read, for an open file; the caller closes it. */
+status jsonl_read_open(struct file_reader *r, struct jsonl_bad_rows *bad, int64_t *bytes,
+                       status (*use)(void *user, struct jsonl_row *row), void *user);
+
+/* jsonl_has_extension - return whether the name ends in .jsonl or .ndjson (input_has_suffix). */
 bool jsonl_has_extension(const char *path);
 
 /* jsonl_parse - parse one line as a JSON object.

@@ -1,6 +1,7 @@
-/* Reads rows of a file in any of the supported formats. The name selects the format: *.csv and
- * *.tsv are tables with the names of the columns in the first row (csv.h), every other file is JSON
- * Lines (jsonl.h). */
+/* Reads rows of a file in any of the supported formats. The name selects the format, without the
+ * suffix of a compression: *.csv and *.tsv are tables with the names of the columns in the first
+ * row (csv.h), every other file is JSON Lines (jsonl.h). Standard input and pipes without such a
+ * name are JSON Lines if they begin with an object, otherwise tables. */
 #pragma once
 
 #include <stdbool.h>
@@ -24,3 +25,8 @@ bool row_file_is_table(const char *path);
  * Errors    as jsonl_read and csv_read; a row without one of the columns is a bad row */
 status row_file_read(const struct row_format *format, const char *path, struct jsonl_bad_rows *bad,
                      int64_t *bytes, status (*use)(void *user, struct jsonl_row *row), void *user);
+
+/* row_file_read_open - like row_file_read, for an open file; the caller closes it. */
+status row_file_read_open(const struct row_format *format, struct file_reader *r, const char *path,
+                          struct jsonl_bad_rows *bad, int64_t *bytes,
+                          status (*use)(void *user, struct jsonl_row *row), void *user);

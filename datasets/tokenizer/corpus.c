@@ -1,17 +1,15 @@
 #include "datasets/tokenizer/corpus.h"
 
 #include <ctype.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "base/line_reader.h"
+#include "base/input/input.h"
+#include "base/input/line_reader.h"
 #include "base/log.h"
 #include "datasets/rows/jsonl.h"
 
@@ -19,7 +17,8 @@
 
 /* State of reading a JSON Lines file. */
 struct row_reader {
-    struct line_reader lines; /* lines.file is NULL: the open file is plain text */
+    struct line_reader lines;
+    bool open; /* false: the open file is plain text */
     json_t *row;
     const char *text; /* the unread part of the row's text */
     size_t left;      /* bytes of `text` */
@@ -29,9 +28,9 @@ struct row_reader {
 struct corpus {
     char *const *files;
     int count;
-    int current; /* index of the open file; if file < 0, of the next one to open */
-    int file;
-    int64_t offset; /* file offset of the first byte in carry */
+    int current; /* index of the open file; if it is closed, of the next one to open */
+    struct input input;
+    int64_t offset; /* offset in the text of the first byte in carry */
     size_t carry_bytes;
     char *carry; /* bytes read ahead, for the next chunk */
     struct row_reader rows;
@@ -50,7 +49,7 @@ status corpus_open(char *const *files, int count, struct corpus **out)
     }
     c->files = files;
     c->count = count;
-    c->file = -1;
+    c->input.file = -1;
     c->rows.bad.skip = true;
     pthread_mutex_init(&c->lock, NULL);
     *out = c;
@@ -59,14 +58,12 @@ status corpus_open(char *const *files, int count, struct corpus **out)
 
 static void close_file(struct corpus *c)
 {
-    if (c->rows.lines.file != NULL) {
-        line_reader_close(&c->rows.lines); /* closes c->file too */
-    } else if (c->file >= 0) {
-        close(c->file);
+    if (c->rows.open) {
+        line_reader_close(&c->rows.lines);
     }
+    input_close(&c->input);
     json_decref(c->rows.row);
     c->rows = (struct row_reader){.bad = c->rows.bad};
-    c->file = -1;
 }
 
 void corpus_close(struct corpus *c)
@@ -178,12 +175,9 @@ static status fill_chunk(struct corpus *c, struct corpus_chunk *chunk, bool *at_
     chunk->offset = c->offset;
     *at_end = false;
     while (chunk->bytes < CHUNK_BYTES && !*at_end) {
-        ssize_t got = read(c->file, chunk->text + chunk->bytes, CHUNK_BYTES - chunk->bytes);
-        if (got < 0 && errno == EINTR) {
-            continue;
-        }
-        REQUIRE(got >= 0, STATUS_DATA, "cannot read %s: %s", path, strerror(errno));
-        chunk->bytes += (size_t)got;
+        size_t got = 0;
+        TRY(input_read(&c->input, chunk->text + chunk->bytes, CHUNK_BYTES - chunk->bytes, &got));
+        chunk->bytes += got;
         *at_end = got == 0;
     }
     return STATUS_OK;
@@ -228,21 +222,26 @@ static status next_file_chunk(struct corpus *c, struct corpus_chunk *chunk)
     return STATUS_OK;
 }
 
+static status open_next_file(struct corpus *c)
+{
+    const char *path = c->files[c->current];
+    c->offset = 0;
+    TRY(input_open(path, &c->input));
+    bool is_rows = jsonl_has_extension(path);
+    TRY(!is_rows && input_is_stream(path) ? input_looks_like_json(&c->input, &is_rows) : STATUS_OK);
+    if (is_rows) {
+        TRY(line_reader_open_input(&c->input, &c->rows.lines));
+        c->rows.open = true;
+    }
+    return STATUS_OK;
+}
+
 static status read_next_chunk(struct corpus *c, struct corpus_chunk *chunk)
 {
     chunk->bytes = 0;
     while (chunk->bytes == 0 && c->current < c->count) {
-        if (c->file < 0) {
-            const char *path = c->files[c->current];
-            c->file = open(path, O_RDONLY | O_CLOEXEC);
-            REQUIRE(c->file >= 0, status_from_errno(errno, STATUS_NO_INPUT, STATUS_DATA),
-                    "cannot open %s: %s", path, strerror(errno));
-            c->offset = 0;
-            TRY(jsonl_has_extension(path)
-                    ? line_reader_open_descriptor(c->file, path, &c->rows.lines)
-                    : STATUS_OK);
-        }
-        TRY(c->rows.lines.file != NULL ? next_row_chunk(c, chunk) : next_file_chunk(c, chunk));
+        TRY(c->rows.open || c->input.file >= 0 ? STATUS_OK : open_next_file(c));
+        TRY(c->rows.open ? next_row_chunk(c, chunk) : next_file_chunk(c, chunk));
     }
     return STATUS_OK;
 }

@@ -10,7 +10,7 @@
  * without padding. */
 #pragma once
 
-#include "base/line_reader.h"
+#include "base/input/line_reader.h"
 #include "trainer/cli/options.h"
 #include "trainer/setup/session.h"
 

@@ -14,7 +14,7 @@
 #include <jansson.h>
 
 #include "base/file.h"
-#include "base/line_reader.h"
+#include "base/input/line_reader.h"
 #include "base/log.h"
 #include "datasets/chat/chat.h"
 #include "trainer/cli/command.h"

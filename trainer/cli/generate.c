@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/line_reader.h"
+#include "base/input/line_reader.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "datasets/chat/chat.h"

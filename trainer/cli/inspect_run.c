@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/file.h"
-#include "base/line_reader.h"
+#include "base/input/line_reader.h"
 #include "base/text.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/directory.h"

@@ -42,7 +42,9 @@ static status parse_options(struct request *q, int argc, char **argv, bool *help
          "folder with tokenizer.json; ids in token files are checked against its vocabulary"},
         {"input", OPTION_LIST, &q->inputs, "FILE...", OPTION_REQUIRED,
          "clm, mlm: text, *.jsonl (field \"text\"), .bin with .idx of Megatron or .bin of llm.c; "
-         "other objectives: JSON Lines, *.csv or *.tsv"},
+         "other objectives: JSON Lines, *.csv or *.tsv. All but token files can be compressed "
+         "(.gz, "
+         ".zst, .xz, .bz2); - is standard input"},
         {"columns", OPTION_TEXT, &q->columns, "FIELD=COLUMN,...", NULL,
          "columns of the input that hold the fields of the objective, for example "
          "text=review,label=sentiment (default: columns with the names of the fields)"},

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/line_reader.h"
+#include "base/input/line_reader.h"
 #include "trainer/cli/batch_query.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/line_reader.h"
+#include "base/input/line_reader.h"
 #include "base/log.h"
 #include "datasets/tokenizer/tokenizer.h"
 #include "trainer/cli/command.h"
@@ -407,7 +407,10 @@ static status train_tokenizer(int argc, char **argv)
         {"vocab-size", OPTION_INTEGER, &vocab_size, "N", NULL,
          "maximum vocabulary size (required for bpe and wordpiece)", .min = 1, .max = 1 << 24},
         {"input", OPTION_LIST, &inputs, "FILE...", OPTION_REQUIRED,
-         "training text: plain text, or *.jsonl (field \"text\")", .choices = NULL},
+         "training text: plain text, or *.jsonl (field \"text\"); compressed too (.gz, .zst, .xz, "
+         ".bz2); "
+         "- is standard input",
+         .choices = NULL},
         {"output", OPTION_TEXT, &output, "DIR", OPTION_REQUIRED,
          "folder for tokenizer.json; created if missing", .choices = NULL},
         {"workers", OPTION_INTEGER, &workers, "N", "1", "number of threads that count words",

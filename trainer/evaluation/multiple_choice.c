@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/line_reader.h"
+#include "base/input/line_reader.h"
 #include "base/text.h"
 
 enum { CHOICES_LIMIT = 64, LINE_LIMIT_BYTES = 1 << 22 };

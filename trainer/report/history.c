@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/line_reader.h"
+#include "base/input/line_reader.h"
 #include "trainer/recipe/recipe.h"
 
 /* A foreign file must not create an unlimited number of curves. */

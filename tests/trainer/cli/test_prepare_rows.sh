@@ -116,8 +116,94 @@ test_columns() {
     cmp rows/train-00000-of-00001.h5 expected.h5 || fail 'clm reads other text'
 }
 
+# run_stdin CODE FILE ARGUMENT...: run the program with this file as standard input, from a pipe.
+run_stdin() {
+    local expected=$1 file=$2
+    shift 2
+    cat "$file" | timeout 50 "${one_core[@]}" "$program" "$@" >out 2>stderr
+    local code=${PIPESTATUS[1]}
+    [ "$code" = "$expected" ] || fail "bireme $* ended with $code instead of $expected"
+}
+
+# Compressed files and standard input, in every command that reads text or rows.
+test_compressed() {
+    local rows=(--objective classify --validation-fraction 0.2) tool suffix
+    make_sorted
+    prepare 0 "${rows[@]}" --input sorted.csv
+    cp rows/train-00000-of-00001.h5 expected.h5
+    run_bireme 0 tokenizer train --type char --input sorted.csv --output letters
+    for tool in gzip:gz zstd:zst xz:xz bzip2:bz2; do
+        suffix=${tool#*:} tool=${tool%:*}
+        command -v "$tool" >/dev/null || continue
+        "$tool" -c sorted.csv >"sorted.csv.$suffix"
+        prepare 0 "${rows[@]}" --input "sorted.csv.$suffix"
+        cmp rows/train-00000-of-00001.h5 expected.h5 || fail "$suffix: other rows"
+        run_bireme 0 tokenizer train --type char --input "sorted.csv.$suffix" --output other
+        cmp other/tokenizer.json letters/tokenizer.json || fail "$suffix: another tokenizer"
+        # A truncated file is an error, not the end of the data.
+        head -c $(($(stat -c %s "sorted.csv.$suffix") - 9)) "sorted.csv.$suffix" >"cut.csv.$suffix"
+        prepare 65 "${rows[@]}" --input "cut.csv.$suffix"
+        expect_error "cut.csv.$suffix: the $tool data is damaged or truncated"
+        prepare 65 "${rows[@]}" --skip-bad-rows --input "cut.csv.$suffix"
+        run_bireme 65 tokenizer train --type char --input "cut.csv.$suffix" --output other
+        expect_error "cut.csv.$suffix: the $tool data is damaged or truncated"
+    done
+    [ -e sorted.csv.gz ] || fail 'gzip is missing'
+    # Standard input and pipes, which are read in two passes.
+    run_stdin 0 sorted.csv prepare "${rows[@]}" --tokenizer tokenizer --output rows --input -
+    cmp rows/train-00000-of-00001.h5 expected.h5 || fail 'standard input: other rows'
+    run_stdin 0 sorted.csv.gz prepare "${rows[@]}" --tokenizer tokenizer --output rows --input -
+    cmp rows/train-00000-of-00001.h5 expected.h5 || fail 'gzip on standard input: other rows'
+    prepare 0 "${rows[@]}" --input - <sorted.csv
+    cmp rows/train-00000-of-00001.h5 expected.h5 || fail 'redirected input: other rows'
+    prepare 0 "${rows[@]}" --input <(cat sorted.csv)
+    cmp rows/train-00000-of-00001.h5 expected.h5 || fail 'pipe: other rows'
+    [ "$(find rows -name '.*' ! -name . -type f)" = '' ] || fail 'a temporary file was left'
+    awk -F, 'NR > 1 { printf "{\"text\": \"%s\", \"label\": \"%s\"}\n", $1, $2 }' sorted.csv \
+        >rows.jsonl
+    run_stdin 0 rows.jsonl prepare "${rows[@]}" --tokenizer tokenizer --output rows --input -
+    cmp rows/train-00000-of-00001.h5 expected.h5 || fail 'JSON Lines on standard input: other rows'
+    echo '{"text": 3}' >bad
+    run_stdin 65 bad prepare --objective sft --tokenizer tokenizer --output rows --input -
+    expect_error 'standard input line 1: the field "text" is not a string'
+    prepare 64 --objective sft --input - -
+    expect_error 'standard input (-) is given twice'
+    # Text objectives.
+    prepare 0 --objective clm --input "$source/LICENSE"
+    cp rows/train-00000-of-00001.h5 expected.h5
+    gzip -c "$source/LICENSE" >LICENSE.gz
+    prepare 0 --objective clm --input LICENSE.gz
+    cmp rows/train-00000-of-00001.h5 expected.h5 || fail 'clm: other text in a compressed file'
+    run_stdin 0 LICENSE.gz prepare --tokenizer tokenizer --output rows --input -
+    cmp rows/train-00000-of-00001.h5 expected.h5 || fail 'clm: other text on standard input'
+    prepare 0 --objective clm --input rows.jsonl
+    cp rows/train-00000-of-00001.h5 expected.h5
+    run_stdin 0 rows.jsonl prepare --tokenizer tokenizer --output rows --input -
+    cmp rows/train-00000-of-00001.h5 expected.h5 || fail 'clm: other rows on standard input'
+    run_bireme 0 tokenizer train --type char --input rows.jsonl --output letters
+    gzip -c rows.jsonl >rows.jsonl.gz
+    run_stdin 0 rows.jsonl.gz tokenizer train --type char --input - --output other
+    cmp other/tokenizer.json letters/tokenizer.json || fail 'standard input: another tokenizer'
+    cp rows.jsonl.gz tokens.bin.gz
+    prepare 69 --objective clm --input tokens.bin.gz
+    expect_error 'token files cannot be compressed'
+    # Commands that query a model.
+    run_bireme 0 train recipe.yaml model.hidden_size=16 train.max_steps=6
+    printf 'the license\nthe user\n' >lines
+    run_bireme 0 embed --checkpoint run lines
+    cp out expected
+    gzip lines
+    run_bireme 0 embed --checkpoint run lines.gz
+    cmp out expected || fail 'embed: other vectors for a compressed file'
+    run_stdin 0 lines.gz embed --checkpoint run
+    cmp out expected || fail 'embed: other vectors for compressed standard input'
+    head -c 20 lines.gz >cut.gz
+    run_bireme 65 embed --checkpoint run cut.gz
+    expect_error 'cut.gz: the gzip data is damaged or truncated'
+}
+
 case ${1:-} in
-split | columns) "test_$1" ;;
+split | columns | compressed) "test_$1" ;;
 *)
     echo "no such part: ${1:-}" >&2
     exit 64

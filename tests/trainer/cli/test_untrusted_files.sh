@@ -78,6 +78,9 @@ check_lines() {
     run_bireme 65 score --checkpoint run /dev/zero
     expect_error '/dev/zero:1: the line has more than 64 MiB'
     run_bireme 65 prepare --objective sft --tokenizer tokenizer --input /dev/zero --output rows
+    run_bireme 65 prepare --objective classify --tokenizer tokenizer --input /dev/zero --output rows
+    ln -s /dev/zero zero.csv
+    run_bireme 65 prepare --objective classify --tokenizer tokenizer --input zero.csv --output rows
     expect_error 'longer than 64 MiB'
     # A line that fits the limit but not the memory is an error and not the end of the input.
     { printf 'the work\n' && head -c 60000000 /dev/zero && printf '\nlast\n'; } >large

@@ -5,14 +5,16 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 
+#include "base/input/input.h"
 #include "base/status.h"
 
 enum { LINE_READER_MAX_BYTES = 64 << 20 };
 
 struct line_reader {
-    FILE *file;
+    struct input input;
+    char *block; /* bytes read ahead: [block_used, block_bytes) */
+    size_t block_used, block_bytes;
     const char *name; /* for messages */
     char *line;       /* line[bytes] is NUL; a line can contain further NUL characters */
     size_t bytes;     /* without the newline */
@@ -22,17 +24,16 @@ struct line_reader {
     bool too_long;    /* the line has more than LINE_READER_MAX_BYTES bytes; line is its start */
 };
 
-/* line_reader_open - open a file; NULL or "-" is standard input.
+/* line_reader_open - open a file, which may be compressed (input.h); NULL or "-" is standard input.
  *
  * Memory    path is borrowed until line_reader_close
- * Errors    STATUS_NO_INPUT, STATUS_PERMISSION; STATUS_DATA if path is a folder */
+ * Errors    as input_open; STATUS_INTERNAL out of memory */
 status line_reader_open(const char *path, struct line_reader *out);
 
-/* line_reader_open_descriptor - read lines from an open file; line_reader_close closes it.
+/* line_reader_open_input - read lines from an open input. The reader takes it; *in is then closed.
  *
- * Memory    name is borrowed until line_reader_close
- * Errors    STATUS_INTERNAL out of memory; the file stays open */
-status line_reader_open_descriptor(int file, const char *name, struct line_reader *out);
+ * Errors    STATUS_INTERNAL out of memory; the input stays open */
+status line_reader_open_input(struct input *in, struct line_reader *out);
 
 /* line_reader_next - read the next line; *found is false at the end of the input. The rest of a
  * line that is too long is skipped.

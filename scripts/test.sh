@@ -147,6 +147,8 @@ run_sanitizer tsan 1200
 run_part "style" 300 ./scripts/check_style.sh --ci build-release || true
 run_part "40 kills" 900 env BIREME_KILLS=40 \
     ctest --preset release --no-tests=error -R '^train_kills_' || true
+run_part "short soak" 900 env BIREME_LONG=1 ctest --preset release --no-tests=error -R '^soak$' ||
+    true
 # On a busy machine the deadlines of TCP may be missed, so there are three attempts.
 run_part "network failures" 300 env BIREME_LONG=1 \
     ctest --preset release --no-tests=error --repeat until-pass:3 -R '^(comm|train)_network$' ||

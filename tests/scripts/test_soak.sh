@@ -1,0 +1,40 @@
+#!/bin/bash
+# A short run of scripts/soak.sh passes, and a run that ends with other weights fails.
+set -u
+[ "${BIREME_LONG:-0}" = 1 ] || {
+    echo 'skipped: takes a minute: set BIREME_LONG=1 to run it'
+    exit 77
+}
+command -v mpirun >/dev/null && "$BIREME_PROGRAM" --version | grep -q '^MPI  *MPI' || {
+    echo 'skipped: no mpirun, or built without MPI'
+    exit 77
+}
+soak=$BIREME_SOURCE_DIR/scripts/soak.sh
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+fail() {
+    echo "failed: $1" >&2
+    cat "$folder/output" >&2
+    exit 1
+}
+
+"$soak" 0.5 3 "$folder/report.md" >"$folder/output" 2>&1 || fail "exit code $?"
+grep -qE '^- Main result: [1-9][0-9]* faults in [1-9][0-9]* runs; nothing was lost' \
+    "$folder/report.md" || fail 'the report contains no fault or no run'
+
+# The disturbed runs use another learning rate.
+cat >"$folder/bireme" <<END
+#!/bin/bash
+[[ " \$* " != *soaked-* ]] || set -- "\$@" optimizer.learning_rate=0.002
+exec '$BIREME_PROGRAM' "\$@"
+END
+chmod +x "$folder/bireme"
+BIREME_PROGRAM=$folder/bireme "$soak" 0.1 3 "$folder/report.md" >"$folder/output" 2>&1
+code=$?
+[ $code = 1 ] || fail "exit code $code instead of 1 after a run with other weights"
+grep -q 'FAILED: .*/model-.*differs from the run without faults' "$folder/report.md" ||
+    fail 'the report does not name the file that differs'
+
+"$soak" >"$folder/output" || fail 'no help without arguments'
+grep -q '^usage: ' "$folder/output" || fail 'the help has no usage'

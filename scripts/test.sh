@@ -24,7 +24,7 @@ readonly longest='^(simt_.*_(random_[12]|warp)|simt_attention_(tiles_)?lifo'\
 '|simt_train_(fp32|graphs|memory|objectives|plans|ranks)|gpu_bundle|comm_launch|memory_adapters'\
 '|tensor_parallel_2_hosts|train_(kills_[12]|zero|tensor|reproducible|masked_layouts|lamb)'\
 '|train_(dpo_whole_batch|change_layout|faults_power_cut_.*)'\
-'|fault_(power_cut_mutants|stopped_twice|two_jobs|slow_save|stop_signal))$'
+'|fault_(power_cut_mutants|stopped_twice|two_jobs|slow_save|stop_signal|allocation_fails))$'
 # One test of each operation, objective and layout, and all tests with a name of one word, which
 # test one module each.
 readonly fast='^([a-z0-9]+|attention_features|cross_entropy|post_processor|row_workers'\

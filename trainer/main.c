@@ -3,8 +3,10 @@
 #define _GNU_SOURCE /* fopencookie */
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -183,9 +185,21 @@ static void filter_terminal_output(void)
     }
 }
 
+/* Allocates memory for jansson, which would report a failed allocation like an invalid document. */
+static void *allocate_for_json(size_t bytes)
+{
+    void *memory = malloc(bytes > 0 ? bytes : 1);
+    if (memory == NULL) {
+        RAISE_STATUS(STATUS_INTERNAL, "out of memory: %zu bytes of a JSON document", bytes);
+        comm_abort(NULL, STATUS_INTERNAL);
+    }
+    return memory;
+}
+
 int main(int argc, char **argv)
 {
     occupy_standard_descriptors();
+    json_set_alloc_funcs(allocate_for_json, free);
     filter_terminal_output();
 #ifdef BIREME_CUDA
     cuda_register();

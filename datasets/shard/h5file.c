@@ -17,20 +17,28 @@ enum {
 static const uint64_t elements_limit = UINT64_C(1) << 48;
 
 static pthread_once_t started = PTHREAD_ONCE_INIT;
+static bool is_ready; /* the library is started, without plugins and external links */
 
 static void start_library(void)
 {
     H5dont_atexit(); /* closing at exit can crash, or complete a file that must stay broken */
-    H5open();
-    H5PLset_loading_state(0);
-    H5Lunregister(H5L_TYPE_EXTERNAL);
+    is_ready =
+        H5open() >= 0 && H5PLset_loading_state(0) >= 0 && H5Lunregister(H5L_TYPE_EXTERNAL) >= 0;
+}
+
+/* Starts the library in this thread. No file is opened or created if that fails. */
+static status require_library(void)
+{
+    h5file_init();
+    REQUIRE(is_ready, STATUS_INTERNAL, "the HDF5 library cannot be started: out of memory?");
+    return STATUS_OK;
 }
 
 void h5file_init(void)
 {
     static _Thread_local bool quiet; /* each thread has its own error stack */
     pthread_once(&started, start_library);
-    if (!quiet) {
+    if (!quiet && is_ready) {
         H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
         quiet = true;
     }
@@ -79,7 +87,7 @@ static bool has_checked_metadata(int descriptor)
 static status open_file(const char *path, bool need_checked, hid_t *out)
 {
     *out = H5I_INVALID_HID;
-    h5file_init();
+    TRY(require_library());
     int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     REQUIRE(descriptor >= 0, status_from_errno(errno, STATUS_NO_INPUT, STATUS_DATA),
             "cannot open %s: %s", path, strerror(errno));
@@ -134,7 +142,7 @@ static status check_creatable(const char *path)
 status h5file_create(const char *path, hid_t *out)
 {
     *out = H5I_INVALID_HID;
-    h5file_init();
+    TRY(require_library());
     TRY(check_creatable(path));
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     hid_t creation = H5Pcreate(H5P_FILE_CREATE);

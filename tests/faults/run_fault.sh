@@ -1,11 +1,11 @@
 #!/bin/bash
 # Runs one case of the fault matrix (matrix.tsv): a fault is injected into a small training run.
-# usage: run_fault.sh NAME SHIM; SHIM is the library of tests/shim/fault_shim.c.
+# usage: run_fault.sh NAME SHIM ALLOCATION_SHIM; the libraries of tests/shim/.
 #
 # A case is the function check_NAME of one of the files cases_*.sh of this folder. Random moments
 # come from a seed, which is printed; BIREME_FAULT_SEED sets it. BIREME_FULL_SWEEP=1 makes more
 # attempts.
-name=${1:?} shim=$(realpath "${2:?}")
+name=${1:?} shim=$(realpath "${2:?}") allocation_shim=$(realpath "${3:?}")
 here=$(cd "$(dirname "$0")" && pwd)
 case $name in # these cases mount file systems
 read_only | power_cut_mutants)

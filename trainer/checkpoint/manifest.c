@@ -225,6 +225,30 @@ static bool report_fault(char *reason, const char *format, ...)
     return false;
 }
 
+static const char memory_fault[] = "out of memory";
+
+void manifest_report_note(const struct status_note *note, char *reason)
+{
+    bool hash_failed =
+        note->code == STATUS_INTERNAL && strncmp(note->text, "libcrypto", strlen("libcrypto")) == 0;
+    snprintf(reason, MANIFEST_REASON_BYTES, "%s%.*s", hash_failed ? "out of memory: " : "",
+             MANIFEST_REASON_BYTES - 32, note->text);
+}
+
+bool manifest_lacks_memory(const char *reason)
+{
+    return strncmp(reason, memory_fault, sizeof memory_fault - 1) == 0;
+}
+
+/* Moves the pending error to `reason` and returns false. */
+static bool report_pending(char *reason)
+{
+    struct status_note note;
+    status_take(&note);
+    manifest_report_note(&note, reason);
+    return manifest_lacks_memory(reason) ? false : report_fault(reason, "%s", note.text);
+}
+
 static int compare_rows(const void *a, const void *b)
 {
     const struct manifest_shard *x = a, *y = b;
@@ -277,9 +301,12 @@ static bool check_tensor_tiling(const struct manifest_tensor *t, char *reason)
         }
         covered += s->shape[0] * s->shape[1];
     }
-    if (has_overlap(t, &failed) || failed) {
-        return report_fault(reason, "%s: %s", t->name,
-                            failed ? "out of memory for its shards" : "two shards overlap");
+    if (has_overlap(t, &failed)) {
+        return report_fault(reason, "%s: two shards overlap", t->name);
+    }
+    if (failed) {
+        snprintf(reason, MANIFEST_REASON_BYTES, "%s", memory_fault);
+        return false;
     }
     int64_t total = t->shape[0] * t->shape[1];
     return covered == total ||
@@ -396,20 +423,17 @@ status manifest_to_text(const struct manifest *m, char **out, size_t *out_bytes)
 
 /* ---- from text ---- */
 
-static bool check_digest(const char *text, size_t bytes)
+static bool check_digest(const char *text, size_t bytes, char *reason)
 {
-    if (bytes < TAIL_BYTES) {
-        return false;
-    }
-    size_t body = bytes - TAIL_BYTES;
+    size_t body = bytes < TAIL_BYTES ? 0 : bytes - TAIL_BYTES;
     char digest[HASH_TEXT_BYTES];
     if (hash_memory(text, body, digest) != STATUS_OK) {
-        status_clear();
-        return false;
+        return report_pending(reason);
     }
     char tail[TAIL_BYTES + 1];
     snprintf(tail, sizeof tail, "%s%s%s", TAIL_START, digest, TAIL_END);
-    return memcmp(text + body, tail, TAIL_BYTES) == 0;
+    return (bytes >= TAIL_BYTES && memcmp(text + body, tail, TAIL_BYTES) == 0) ||
+           report_fault(reason, "its sha256 does not match: truncated or edited");
 }
 
 static bool is_digest(const char *text)
@@ -433,8 +457,7 @@ static bool parse_files(struct manifest *m, json_t *array, char *reason)
             return report_fault(reason, "the file %s is listed twice", name);
         }
         if (manifest_add_file(m, name, bytes, sha256) != STATUS_OK) {
-            status_clear();
-            return report_fault(reason, "out of memory for the list of files");
+            return report_pending(reason);
         }
     }
     return true;
@@ -470,9 +493,7 @@ static bool parse_shard(struct manifest *m, json_t *item, const struct manifest_
     }
     if (manifest_add_shard(m, t->set, t->name, t->dimensions, t->shape, file, dataset, offset,
                            shape) != STATUS_OK) {
-        report_fault(reason, "%s", status_pending()->text);
-        status_clear();
-        return false;
+        return report_pending(reason);
     }
     return true;
 }
@@ -553,8 +574,11 @@ static bool parse_header(struct manifest *m, json_t *document, char *reason)
     m->version = strdup(version);
     m->data_fingerprint = strdup(fingerprint);
     m->recipe = strdup(recipe);
-    return (m->version != NULL && m->data_fingerprint != NULL && m->recipe != NULL) ||
-           report_fault(reason, "out of memory for the recipe");
+    bool copied = m->version != NULL && m->data_fingerprint != NULL && m->recipe != NULL;
+    if (!copied) {
+        snprintf(reason, MANIFEST_REASON_BYTES, "%s", memory_fault);
+    }
+    return copied;
 }
 
 /* Checks the format version. It runs before the check of the digest, because a later format may
@@ -581,9 +605,7 @@ bool manifest_parse(const char *text, size_t bytes, struct manifest *out, char *
     if (document == NULL) {
         return report_fault(reason, "truncated or empty: line %d: %s", error.line, error.text);
     }
-    bool good = check_format(document, reason) &&
-                (check_digest(text, bytes) ||
-                 report_fault(reason, "its sha256 does not match: truncated or edited")) &&
+    bool good = check_format(document, reason) && check_digest(text, bytes, reason) &&
                 parse_header(out, document, reason) && parse_lists(out, document, reason) &&
                 manifest_check_tiling(out, reason);
     json_decref(document);

@@ -106,6 +106,13 @@ status manifest_merge_rank(struct manifest *m, const char *text);
  * Errors    STATUS_INTERNAL */
 status manifest_to_text(const struct manifest *m, char **out, size_t *out_bytes);
 
+/* manifest_report_note - copy an error to reason[MANIFEST_REASON_BYTES], so that
+ * manifest_lacks_memory recognizes a lack of memory. */
+void manifest_report_note(const struct status_note *note, char *reason);
+
+/* manifest_lacks_memory - return whether a reason is a lack of memory and not a damaged folder. */
+bool manifest_lacks_memory(const char *reason);
+
 /* manifest_parse - parse and check the text of a manifest: digest, version, names and tiling.
  *
  * Memory    the caller always releases *out with manifest_destroy

@@ -17,7 +17,7 @@ static void move_note_to_reason(char *reason)
 {
     struct status_note note;
     status_take(&note);
-    snprintf(reason, MANIFEST_REASON_BYTES, "%.*s", MANIFEST_REASON_BYTES - 1, note.text);
+    manifest_report_note(&note, reason);
 }
 
 static bool read_manifest_text(const char *folder, char **text, size_t *bytes, char *reason)
@@ -165,7 +165,10 @@ status checkpoint_verify(struct comm *world, const char *folder, struct manifest
     if (*good) {
         *good = check_files(folder, out, comm_rank(world), comm_size(world), reason);
     }
-    return agree_on_fault(world, good, reason);
+    TRY(agree_on_fault(world, good, reason));
+    REQUIRE(*good || !manifest_lacks_memory(reason), STATUS_INTERNAL, "cannot verify %s: %s",
+            folder, reason);
+    return STATUS_OK;
 }
 
 bool checkpoint_verify_local(const char *folder, bool digests, struct manifest *out, char *reason)
@@ -191,7 +194,7 @@ bool checkpoint_has_all_files(const char *folder)
 {
     char reason[MANIFEST_REASON_BYTES];
     struct manifest m;
-    bool good = checkpoint_verify_local(folder, false, &m, reason);
+    bool good = checkpoint_verify_local(folder, false, &m, reason) || manifest_lacks_memory(reason);
     manifest_destroy(&m);
     return good;
 }
@@ -320,7 +323,9 @@ status checkpoint_inspect(const char *folder, bool json)
     bool good = checkpoint_verify_local(folder, true, &m, reason);
     status result = STATUS_OK;
     if (!good) {
-        result = RAISE_STATUS(STATUS_CHECKPOINT, "%s is damaged: %s", folder, reason);
+        bool memory = manifest_lacks_memory(reason);
+        result = RAISE_STATUS(memory ? STATUS_INTERNAL : STATUS_CHECKPOINT, "%s %s: %s", folder,
+                              memory ? "cannot be verified" : "is damaged", reason);
     } else {
         result = json ? print_json(folder, &m) : print_text(folder, &m);
     }

@@ -31,7 +31,8 @@ status checkpoint_verify(struct comm *world, const char *folder, struct manifest
 status checkpoint_read_manifest(struct comm *world, const char *folder, struct manifest *out,
                                 bool *good, char *reason);
 
-/* checkpoint_has_all_files - return whether the manifest is valid and every file has its size. */
+/* checkpoint_has_all_files - return whether the manifest is valid and every file has its size. Also
+ * true if memory runs out, because the caller may remove folders that are not valid. */
 bool checkpoint_has_all_files(const char *folder);
 
 /* checkpoint_fill_info - describe a verified folder; moves m->recipe to *out. */

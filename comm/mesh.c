@@ -23,9 +23,10 @@ status mesh_check(int ranks, int tensor)
         char divisors[256];
         list_divisors(ranks, divisors, sizeof divisors);
         RAISE(STATUS_RECIPE,
-              "parallel.tensor = %d does not divide %d rank%s; start a multiple of it (mpirun -np "
-              "N), or use one of %s",
-              tensor, ranks, text_plural(ranks), divisors);
+              "parallel.tensor is %d, but there %s %d rank%s: start %d, %d, ... ranks with mpirun, "
+              "or set parallel.tensor to %s%s",
+              tensor, ranks == 1 ? "is" : "are", ranks, text_plural(ranks), tensor, 2 * tensor,
+              ranks == 1 ? "" : "one of ", divisors);
     }
     return STATUS_OK;
 }

@@ -407,9 +407,9 @@ static void test_mesh(void)
     struct comm *all = NULL;
     int size = comm_size(world);
     if (size == 4) {
-        CHECK_FAILS(mesh_create(world, 3, &mesh), STATUS_RECIPE, "use one of 1, 2, 4");
+        CHECK_FAILS(mesh_create(world, 3, &mesh), STATUS_RECIPE, "to one of 1, 2, 4");
     }
-    CHECK_FAILS(mesh_create(world, 0, &mesh), STATUS_RECIPE, "does not divide");
+    CHECK_FAILS(mesh_create(world, 0, &mesh), STATUS_RECIPE, "parallel.tensor is 0");
     int tensor = size % 2 == 0 ? 2 : 1;
     CHECK_OK(mesh_create(world, tensor, &mesh));
     check_mesh(&mesh, tensor);

@@ -442,6 +442,9 @@ status command_bench(int argc, char **argv)
     if (help) {
         return STATUS_OK;
     }
+    REQUIRE(options.operand_count > 0 || argc > 1, STATUS_USAGE,
+            "what to measure is missing; step may take minutes on all cores; usage: %s",
+            options.usage);
     enum kind kind = BENCH_STEP;
     struct comm *world = NULL;
     TRY(parse_operands(&options, &kind, &q));

@@ -217,9 +217,11 @@ static status find_option(const struct options *options, const char *text, int *
         }
         names[i] = options->table[i].name;
     }
-    TRY(explain_foreign_flag(options, name));
     names[options->count] = "help";
     int nearest = text_nearest(name, names, options->count + 1);
+    if (nearest < 0 || text_distance(name, names[nearest]) > 1) { /* not a mistyped option */
+        TRY(explain_foreign_flag(options, name));
+    }
     RAISE(STATUS_USAGE, "unknown option '--%s'%s%s%s; run with --help to list the options", name,
           nearest >= 0 ? " (did you mean '--" : "", nearest >= 0 ? names[nearest] : "",
           nearest >= 0 ? "'?)" : "");

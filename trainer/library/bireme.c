@@ -138,12 +138,24 @@ void bm_model_close(bm_model **model)
     }
 }
 
+/* Returns the number of weights without the padding of the vocabulary. */
+static int64_t count_parameters(const struct model *model)
+{
+    int count = 0;
+    int64_t sum = 0;
+    const struct model_parameter *parameters = model_parameters(model, &count);
+    for (int i = 0; i < count; i++) {
+        sum += parameters[i].whole_rows * parameters[i].whole_columns;
+    }
+    return sum;
+}
+
 bm_model_facts bm_model_facts_of(const bm_model *m)
 {
     const struct model_config *c = model_get_config(m->session.model);
     const struct tokenizer *t = m->session.tokenizer;
     return (bm_model_facts){
-        .parameters = model_elements(m->session.model),
+        .parameters = count_parameters(m->session.model),
         .vocabulary = c->vocabulary,
         .positions = model_positions(c),
         .width = c->width,

@@ -13,10 +13,16 @@ library=$(find "$prefix" -name libbireme.so)
 libraries=$(dirname "$library")
 for file in bin/bireme include/bireme.h share/bireme/recipes/quickstart.yaml \
     share/bireme/recipes/clusters/h100_sxm.yaml share/bireme/scripts/launch_mpirun.sh \
-    share/bireme/scripts/launch_slurm.sbatch share/doc/bireme/README.md share/doc/bireme/LICENSE \
-    share/doc/bireme/docs/reference/exit_codes.md share/man/man1/bireme.1; do
+    share/bireme/scripts/launch_slurm.sbatch share/bireme/bireme.supp share/doc/bireme/README.md \
+    share/doc/bireme/LICENSE share/doc/bireme/docs/reference/exit_codes.md \
+    share/man/man1/bireme.1; do
     [ -f "$prefix/$file" ] || fail "$file is not installed"
 done
+# All recipes of the repository are installed, and no recipe of the user.
+if git -C "$source" ls-files recipes >tracked 2>stderr; then
+    (cd "$prefix/share/bireme" && find recipes -type f) | sort >installed
+    sort tracked | cmp - installed || fail "installed recipes: $(cat installed)"
+fi
 mv "$prefix" "$folder/moved" # the installed files contain no absolute path
 prefix=$folder/moved libraries=$folder/moved/${libraries#"$folder/prefix/"}
 program=$prefix/bin/bireme
@@ -44,6 +50,8 @@ if [ -n "$cxx" ]; then
 fi
 
 run_bireme 0 train recipe.yaml
+run_bireme 0 inspect run/final
+parameters=$(sed -nE 's/.* ([0-9]+) parameters.*/\1/p' out)
 text='The licence of a work'
 timeout 50 "${one_core[@]}" ./uses "$version" run "$text" >output 2>stderr ||
     fail 'uses_bireme failed'
@@ -54,6 +62,21 @@ check_output() {
     [ "$2" = "$(sed -n "s/^$1: //p" output)" ] ||
         fail "the library and the command differ in $1: $2; $(cat output)"
 }
+
+check_output parameters "$parameters"
+
+# Programs with the library have no leak and no invalid access, with the installed suppressions.
+suppressions=$prefix/share/bireme/bireme.supp
+if command -v valgrind >/dev/null && [ -z "${TSAN_OPTIONS:-}${ASAN_OPTIONS:-}" ]; then
+    sed -n '/^#include <bireme.h>/,/^```$/p' "$source/docs/guide/c_api.md" | sed '/^```$/,$d' |
+        sed 's|"runs/mine"|"run"|' >example.c
+    "${cc[@]}" -o example example.c "${flags[@]}" -Wl,-rpath,"$libraries" 2>stderr ||
+        fail 'the example of docs/guide/c_api.md does not compile'
+    timeout 100 valgrind --quiet --leak-check=full --show-leak-kinds=all --error-exitcode=9 \
+        --errors-for-leak-kinds=all --suppressions="$suppressions" ./example >out 2>stderr ||
+        fail 'valgrind reports an error'
+    [ -s out ] || fail 'the example prints nothing'
+fi
 
 # The library gives the same texts, log-probabilities and vectors as the commands.
 run_bireme 0 generate --checkpoint run --prompt "$text" --temperature 0 --max-new-tokens 9 --no-echo

@@ -44,6 +44,7 @@ static void check_tokens(const bm_model *model, const char *text)
     char *decoded = NULL;
     size_t bytes = 0;
     bm_model_facts facts = bm_model_facts_of(model);
+    printf("parameters: %lld\n", (long long)facts.parameters);
     CHECK(facts.parameters > 0 && facts.positions == 32 && facts.width == 32);
     CHECK(facts.end_token == -1); /* a character tokenizer has no end token */
     CHECK(bm_encode(model, text, strlen(text), 0, &ids, &count) == BM_OK);

@@ -196,7 +196,7 @@ static void test_refused(void)
     struct plan plan;
     struct recipe recipe = make_recipe(gpt2);
     recipe.parallel.tensor = 2;
-    CHECK_FAILS(plan_make(&recipe, 3, &plan), STATUS_RECIPE, "use one of 1, 3");
+    CHECK_FAILS(plan_make(&recipe, 3, &plan), STATUS_RECIPE, "set parallel.tensor to one of 1, 3");
     recipe = make_recipe("data: {tokenizer: /nowhere/tokenizer}\ntrain: {max_steps: 1}\n");
     CHECK_FAILS(plan_make(&recipe, 1, &plan), STATUS_NO_INPUT,
                 "plan.yaml:1:8: data.tokenizer: cannot open /nowhere/tokenizer/tokenizer.json");
@@ -292,7 +292,7 @@ static void test_errors(void)
         {"plan recipes/README.md", 78, "recipes/README.md:"},
         {"plan recipes/gpt2_124m.yaml model.num_head=3", 78, "did you mean 'model.num_heads'?"},
         {"plan recipes/gpt2_124m.yaml model.vocab_size=9 --cluster none.yaml", 66, "none.yaml"},
-        {"plan recipes/gpt2_124m.yaml parallel.tensor=2", 78, "use one of 1"},
+        {"plan recipes/gpt2_124m.yaml parallel.tensor=2", 78, "set parallel.tensor to 1"},
         {"inspect", 64, "PATH is missing"},
         {"inspect a b", 64, "unexpected argument 'b'"},
         {"inspect /nowhere", 66, "/nowhere does not exist"},

@@ -300,7 +300,7 @@ test_errors() {
         expect_error "$text"
     }
     expect_refusal 69 'command line: train.device' train.device=cuda
-    expect_refusal 78 'use one of 1' parallel.tensor=2
+    expect_refusal 78 '1 rank: start 2, 4, ... ranks with mpirun, or set .* to 1' parallel.tensor=2
     expect_refusal 78 'command line: model.vocab_size: 3 is smaller' model.vocab_size=3
     expect_refusal 78 'warmup_steps: 5000: more than the 24 steps of train.epochs' \
         train.max_steps=null train.epochs=1 schedule.warmup_steps=5000
@@ -592,6 +592,8 @@ test_bench() {
     grep -q '"tokens_per_second": *[1-9]' out || fail 'bench data --json prints no speed'
     run_bireme 0 bench data recipe.yaml --repeats 1
     grep -q 'million tokens/s' out || fail 'bench data prints no speed'
+    run_bireme 64 bench
+    expect_error 'usage: .*bench .step|kernels|comm|data|cluster.'
     run_bireme 64 bench dtaa recipe.yaml
     expect_error "did you mean 'data'"
     run_bireme 66 bench nothing.yaml

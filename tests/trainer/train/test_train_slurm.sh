@@ -52,6 +52,8 @@ if [ "${1:-}" = script ]; then
     expect_call "srun $options bireme train r.yaml train.max_steps=5 run_dir=two words"
     expect_call 'bireme train r.yaml train.max_steps=5 run_dir=two words'
     refuse_call 'scontrol requeue'
+    SLURM_GPUS_ON_NODE=2 run_job 0
+    expect_call "srun $options --gpu-bind=none bireme train r.yaml"
     echo 'exit 78' >bireme
     run_job 78
     refuse_call 'scontrol requeue'

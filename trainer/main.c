@@ -190,7 +190,7 @@ static void *allocate_for_json(size_t bytes)
 {
     void *memory = malloc(bytes > 0 ? bytes : 1);
     if (memory == NULL) {
-        RAISE_STATUS(STATUS_INTERNAL, "out of memory: %zu bytes of a JSON document", bytes);
+        RAISE_STATUS(STATUS_INTERNAL, "out of memory for %zu bytes of a JSON document", bytes);
         comm_abort(NULL, STATUS_INTERNAL);
     }
     return memory;

@@ -421,4 +421,38 @@ test_errors() {
     expect_error "$samples.*the weights were not updated"
 }
 
+# train.on_spike in bf16 with stochastic rounding, and weights in device memory.
+test_spikes() {
+    need_mpirun
+    local flipping=${BIREME_FLIPPING_SIMT:?} bf16="$small train.device=cuda train.precision=bf16
+        optimizer.stochastic_rounding=true schedule.name=constant evaluate.every=0"
+    # The second update is skipped. A run that resumes after it rounds the weights in the same way.
+    local gradient='FLIP_RANK=0 FLIP_STEP=1 FLIP_BEFORE=norm' steps
+    for steps in 4 2; do
+        program=$flipping
+        export $gradient
+        run_bireme 0 recipe.yaml run_dir=skip-$steps $bf16 train.on_spike=skip \
+            train.max_steps=$steps
+        unset FLIP_RANK FLIP_STEP FLIP_BEFORE
+        grep -q '^W-SPIKE: step 2: .*; the weights were not updated' stderr ||
+            fail 'no skipped step'
+    done
+    run_on gpu 0 train recipe.yaml run_dir=skip-2 train.on_spike=skip $bf16
+    compare_weights skip-4 skip-2 00000004
+    # With ZeRO a rank has its shards of the f32 weights, and all weights in bf16.
+    program=$flipping
+    export FLIP_RANK=1 FLIP_STEP=3 FLIP_BEFORE=step FLIP_TENSOR=4 FLIP_NAN=1
+    run_ranks 2 0 recipe.yaml run_dir=back train.on_spike=rollback $bf16 parallel.zero_stage=1
+    unset FLIP_RANK FLIP_STEP FLIP_BEFORE FLIP_TENSOR FLIP_NAN
+    grep -q '^W-SPIKE: step 4: .*; back to step 2, and samples 8 to 15 are skipped' stderr ||
+        fail 'no rollback'
+    cp -r back from_disk
+    rm -r from_disk/final from_disk/checkpoints/step-00000004
+    set_samples from_disk/checkpoints/step-00000002/manifest.json 16
+    program=$gpu
+    run_ranks 2 0 train recipe.yaml run_dir=from_disk $bf16 parallel.zero_stage=1
+    grep -q '^resuming from_disk/checkpoints/step-00000002' stderr || fail 'step 2 is not used'
+    compare_weights back from_disk 00000004
+}
+
 "test_$1"

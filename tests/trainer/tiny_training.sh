@@ -125,6 +125,14 @@ compare_weights() {
     done
 }
 
+# set_samples MANIFEST NUMBER: change the position of the data in a checkpoint.
+set_samples() {
+    local text body tail=$',\n "sha256": "'
+    text=$(sed -E "s/^( \"samples\": )[0-9]+,/\\1$2,/" "$1")
+    body=${text%"$tail"*}
+    printf '%s%s%s"\n}\n' "$body" "$tail" "$(printf %s "$body" | sha256sum | cut -d' ' -f1)" >"$1"
+}
+
 "$program" tokenizer train --type char --input "$source/LICENSE" --output tokenizer 2>stderr ||
     fail tokenizer
 "$program" prepare --objective clm --tokenizer tokenizer --input "$source/LICENSE" --output data \

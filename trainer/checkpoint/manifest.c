@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "trainer/checkpoint/manifest_spikes.h"
+
 /* The text ends with this tail, which contains the digest of all bytes before the tail. */
 #define TAIL_START ",\n \"sha256\": \""
 #define TAIL_END "\"\n}\n"
@@ -225,19 +227,22 @@ static bool report_fault(char *reason, const char *format, ...)
     return false;
 }
 
-static const char memory_fault[] = "out of memory";
+/* Every reason of missing memory begins with "out of memory for". */
+static const char memory_fault[] = "out of memory for the manifest";
+enum { MEMORY_FAULT_PREFIX = 17 };
 
 void manifest_report_note(const struct status_note *note, char *reason)
 {
     bool hash_failed =
         note->code == STATUS_INTERNAL && strncmp(note->text, "libcrypto", strlen("libcrypto")) == 0;
-    snprintf(reason, MANIFEST_REASON_BYTES, "%s%.*s", hash_failed ? "out of memory: " : "",
-             MANIFEST_REASON_BYTES - 32, note->text);
+    snprintf(reason, MANIFEST_REASON_BYTES, "%s%.*s",
+             hash_failed ? "out of memory for a digest: " : "", MANIFEST_REASON_BYTES - 40,
+             note->text);
 }
 
 bool manifest_lacks_memory(const char *reason)
 {
-    return strncmp(reason, memory_fault, sizeof memory_fault - 1) == 0;
+    return strncmp(reason, memory_fault, MEMORY_FAULT_PREFIX) == 0;
 }
 
 /* Moves the pending error to `reason` and returns false. */
@@ -396,12 +401,13 @@ status manifest_to_text(const struct manifest *m, char **out, size_t *out_bytes)
 {
     *out = NULL;
     json_t *document =
-        json_pack("{s:s, s:i, s:s, s:I, s:I, s:I, s:f, s:i, s:s, s:s, s:o, s:o}", "format", FORMAT,
-                  "format_version", MANIFEST_FORMAT_VERSION, "version", m->version, "step",
+        json_pack("{s:s, s:i, s:s, s:I, s:I, s:I, s:f, s:o, s:i, s:s, s:s, s:o, s:o}", "format",
+                  FORMAT, "format_version", MANIFEST_FORMAT_VERSION, "version", m->version, "step",
                   (json_int_t)m->state.step, "samples", (json_int_t)m->state.samples, "tokens",
-                  (json_int_t)m->state.tokens, "train_seconds", m->state.train_seconds, "ranks",
-                  m->ranks, "data_fingerprint", m->data_fingerprint, "recipe", m->recipe, "files",
-                  files_to_json(m), "tensors", tensors_to_json(m));
+                  (json_int_t)m->state.tokens, "train_seconds", m->state.train_seconds, "spikes",
+                  manifest_spikes_to_json(&m->state.spikes), "ranks", m->ranks, "data_fingerprint",
+                  m->data_fingerprint, "recipe", m->recipe, "files", files_to_json(m), "tensors",
+                  tensors_to_json(m));
     char *plain = NULL;
     TRY(dump_and_release(document, JSON_INDENT(1) | JSON_REAL_PRECISION(17), &plain));
     size_t body = strlen(plain) - 2; /* without the closing "\n}" */
@@ -568,7 +574,10 @@ static bool parse_header(struct manifest *m, json_t *document, char *reason)
     m->state.step = step;
     m->state.samples = samples;
     m->state.tokens = tokens;
-    if (step < 0 || samples < 0 || tokens < 0 || m->ranks < 1 || !(m->state.train_seconds >= 0)) {
+    m->state.spikes.updated_step = step; /* older checkpoints have no field `spikes` */
+    json_t *spikes = json_object_get(document, "spikes");
+    if (step < 0 || samples < 0 || tokens < 0 || m->ranks < 1 || !(m->state.train_seconds >= 0) ||
+        (spikes != NULL && !manifest_parse_spikes(spikes, step, &m->state.spikes))) {
         return report_fault(reason, "a number is out of range");
     }
     m->version = strdup(version);

@@ -45,6 +45,9 @@ static void print_memory(const struct plan *plan)
         print_bytes("  page-locked", plan->buffers.pinned);
     }
     print_bytes("  snapshot", plan->buffers.snapshot);
+    if (plan->buffers.rollback > 0) {
+        print_bytes("  rollback copy", plan->buffers.rollback);
+    }
     print_bytes("  checkpoint writer", plan->buffers.writer);
     print_bytes("  communication", plan->buffers.communication);
     print_bytes("  program", plan->buffers.program);
@@ -199,10 +202,11 @@ static json_t *make_memory_json(const struct plan *plan)
 
 static json_t *make_buffers_json(const struct plan_buffers *b)
 {
-    return json_pack("{sI sI sI sI sI sI sI}", "kernels", (json_int_t)b->kernels, "loaders",
+    return json_pack("{sI sI sI sI sI sI sI sI}", "kernels", (json_int_t)b->kernels, "loaders",
                      (json_int_t)b->loaders, "pinned", (json_int_t)b->pinned, "snapshot",
-                     (json_int_t)b->snapshot, "writer", (json_int_t)b->writer, "communication",
-                     (json_int_t)b->communication, "program", (json_int_t)b->program);
+                     (json_int_t)b->snapshot, "rollback", (json_int_t)b->rollback, "writer",
+                     (json_int_t)b->writer, "communication", (json_int_t)b->communication,
+                     "program", (json_int_t)b->program);
 }
 
 static json_t *make_parts_json(const struct plan *plan)

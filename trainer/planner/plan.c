@@ -19,6 +19,7 @@
 #include "trainer/setup/objective_spec.h"
 #include "trainer/setup/session.h"
 #include "trainer/train/batch_upload.h"
+#include "trainer/train/rollback.h"
 #include "trainer/train/sharded_optimizer.h"
 #include "trainer/weights/initial_model.h"
 #include "trainer/weights/state_dict.h"
@@ -317,14 +318,19 @@ static status plan_memory(const struct recipe *r, const struct model_config *con
     if (r->checkpoint.async) {
         TRY(compute_snapshot_bytes(parameters, count, elements, plan));
     }
+    if (r->train.on_spike == ON_SPIKE_ROLLBACK) {
+        bool released = plan->zero_stage > 0 && dtype == DTYPE_BF16;
+        buffers->rollback = rollback_compute_bytes(parameters, count, dtype == DTYPE_BF16, released,
+                                                   optimizer.moments);
+    }
     buffers->writer = compute_writer_bytes(parameters, count);
     buffers->communication = !host ? 0
                                    : optimizer.shared_gradients / plan->data * (plan->data - 1) +
                                          compute_shared_window(config, sharing, dtype, rows);
     buffers->program = get_program_bytes(plan->ranks);
     plan->bytes[PLAN_BUFFERS] = buffers->kernels + buffers->loaders + buffers->pinned +
-                                buffers->snapshot + buffers->writer + buffers->communication +
-                                buffers->program;
+                                buffers->snapshot + buffers->rollback + buffers->writer +
+                                buffers->communication + buffers->program;
     for (int i = 0; i < PLAN_KINDS; i++) {
         plan->total_bytes += plan->bytes[i];
     }

@@ -50,7 +50,7 @@ enum { PLAN_UNCHECKED_MAX = 4 }; /* tokenizer, shards, initial weights, initial 
 
 /* Bytes of PLAN_BUFFERS. */
 struct plan_buffers {
-    int64_t kernels, loaders, pinned, snapshot, writer, communication, program;
+    int64_t kernels, loaders, pinned, snapshot, rollback, writer, communication, program;
 };
 
 /* The figures of a plan. */

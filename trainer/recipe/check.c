@@ -281,6 +281,9 @@ static status check_training(const struct recipe_reader *r)
          c->train.max_minutes > 0
              ? "set train.max_steps or train.epochs; train.max_minutes only ends a run earlier"
              : "set train.max_steps or train.epochs"},
+        {c->train.on_spike == ON_SPIKE_ROLLBACK && c->checkpoint.every == 0, "train.on_spike",
+         "conflicts with", "checkpoint.every",
+         "rollback returns to the last checkpoint; set checkpoint.every above 0"},
         {c->schedule.warmup_steps >= 0 && ratio, "schedule.warmup_steps", "conflicts with",
          "schedule.warmup_ratio", "set one of them to null"},
         {steps && c->schedule.warmup_steps > c->train.max_steps, "schedule.warmup_steps",

@@ -57,6 +57,7 @@ enum recipe_packing { SFT_PACK_NONE, SFT_PACK_BFD, SFT_PACK_BFD_SPLIT, SFT_PACK_
 enum recipe_completion_only { COMPLETION_AUTO, COMPLETION_TRUE, COMPLETION_FALSE };
 enum recipe_greater { GREATER_AUTO, GREATER_TRUE, GREATER_FALSE };
 enum recipe_precision { PRECISION_FP32, PRECISION_BF16 };
+enum recipe_on_spike { ON_SPIKE_WARN, ON_SPIKE_SKIP, ON_SPIKE_ROLLBACK };
 enum recipe_prefix { PREFIX_AUTO, PREFIX_TRUE, PREFIX_FALSE };
 enum recipe_device { RECIPE_DEVICE_AUTO, RECIPE_DEVICE_CPU, RECIPE_DEVICE_CUDA };
 
@@ -162,9 +163,11 @@ struct recipe {
     } schedule;
     struct {
         int64_t max_steps;
-        double epochs;       /* alternative to max_steps; 0: not given */
-        double max_minutes;  /* 0: no limit. Ends normally, exit code 0 */
-        double wall_minutes; /* 0: no limit. Saves and stops before it, exit code 75 */
+        double epochs;                 /* alternative to max_steps; 0: not given */
+        double max_minutes;            /* 0: no limit. Ends normally, exit code 0 */
+        double wall_minutes;           /* 0: no limit. Saves and stops before it, exit code 75 */
+        enum recipe_on_spike on_spike; /* trainer/train/spike.h */
+        int64_t max_spikes;            /* that are skipped or rolled back */
         enum recipe_precision precision;
         enum recipe_device device;
         enum recipe_recompute activation_checkpointing;

@@ -329,6 +329,19 @@ const struct setting recipe_table[] = {
      ABOVE(0, MINUTES_MAX), .resume = true,
      .description = "Time limit of one session in minutes, for example of a batch queue. The run "
                     "saves a checkpoint and exits with code 75 before the limit"},
+    {"train.on_spike", SETTING_ENUM, FIELD(train.on_spike), "warn", .choices = "warn|skip|rollback",
+     .resume = true,
+     .description =
+         "Response to a spike of the loss or of the gradient norm. warn: a warning, and exit code "
+         "79 "
+         "if a value is not finite; skip: this update of the weights is left out; rollback: the "
+         "weights and the optimizer state return to the last checkpoint, and the samples since "
+         "then "
+         "are skipped. rollback needs memory for a copy of them"},
+    {"train.max_spikes", SETTING_INTEGER, FIELD(train.max_spikes), "10", WITHIN(1, 64),
+     .resume = true,
+     .description = "Number of spikes in a run that are skipped or rolled back; the next one ends "
+                    "the run with exit code 79"},
     {"train.precision", SETTING_ENUM, FIELD(train.precision), "fp32", .choices = "fp32|bf16",
      .description = "Data type of matrix multiplications and activations. Master weights, "
                     "reductions and optimizer state are always fp32"},

@@ -337,6 +337,13 @@ static status create_replica_check(struct job *job)
                : STATUS_OK;
 }
 
+static status create_rollback(struct job *job)
+{
+    return job->session.recipe.train.on_spike == ON_SPIKE_ROLLBACK
+               ? rollback_create(&job->session, job->optimizer, &job->rollback)
+               : STATUS_OK;
+}
+
 static status create_step(struct job *job)
 {
     const struct recipe *r = &job->session.recipe;
@@ -354,6 +361,8 @@ static status create_step(struct job *job)
         .micro_rows = derive_rows(r),
         .reproducible = r->parallel.reproducible,
         .sink = evaluator_sink(job->evaluator),
+        .spikes = &job->state.spikes,
+        .skips_spikes = r->train.on_spike != ON_SPIKE_WARN,
     };
     return step_create(&parts, &job->step);
 }
@@ -444,7 +453,7 @@ static status resume_or_initialize(const struct job_options *options, struct job
  * these. */
 static status release_full_weights(struct job *job)
 {
-    TRY(sharded_optimizer_round_weights(job->optimizer, job->state.step));
+    TRY(sharded_optimizer_round_weights(job->optimizer, job->state.spikes.updated_step));
     TRY(sharded_optimizer_release_weights(job->optimizer));
     state_dict_destroy(&job->state_dicts[0]);
     return sharded_optimizer_weights_state(&job->session, job->optimizer, &job->state_dicts[0]);
@@ -493,7 +502,7 @@ static status read_best(struct job *job)
 /* Rank 0 reads the best evaluation up to the resumed step from metrics.jsonl and broadcasts it. */
 static status restore_best(struct job *job)
 {
-    bool reads = comm_rank(job->world) == 0 && job->resumed;
+    bool reads = comm_rank(job->world) == 0;
     TRY(comm_agree(job->world, reads ? read_best(job) : STATUS_OK));
     TRY(comm_broadcast(job->world, &job->early_stopping, sizeof job->early_stopping, 0));
     if (job->session.recipe.checkpoint.keep_best && job->early_stopping.has_value) {
@@ -528,17 +537,33 @@ static status rename_final(const struct job *job)
     return STATUS_OK;
 }
 
-static status open_metrics(struct job *job)
+static status open_metrics(struct job *job, int64_t resume_step)
 {
     char path[FILE_PATH_BYTES];
     if (comm_rank(job->world) != 0) {
         return STATUS_OK;
     }
     TRY(file_join(path, job->session.recipe.run_dir, "metrics.jsonl"));
-    TRY(metrics_open(path, job->resumed ? job->state.step : -1, &job->metrics));
+    TRY(metrics_open(path, resume_step, &job->metrics));
     TRY(file_join(path, job->session.recipe.run_dir, "tensorboard"));
     bool tensorboard = job->session.recipe.log.tensorboard;
     return tensorboard ? metrics_add_tensorboard(job->metrics, path) : STATUS_OK;
+}
+
+static status reopen_data_and_metrics(struct job *job)
+{
+    TRY(loader_close(&job->loader));
+    TRY(loader_close(&job->collect_loader));
+    TRY(open_training_data(job));
+    step_set_loaders(job->step, job->loader, job->collect_loader);
+    TRY(metrics_close(&job->metrics));
+    return open_metrics(job, job->state.step);
+}
+
+status job_rewind(struct job *job)
+{
+    TRY(comm_agree(job->world, reopen_data_and_metrics(job)));
+    return restore_best(job);
 }
 
 void job_long_phase(const struct job *job, const char *phase)
@@ -579,7 +604,7 @@ static status start_job(const struct job_options *options, struct comm *world, s
     TRY(open_checkpoints(job));
     TRY(comm_agree(world, open_log(job)));
     TRY(resume_or_initialize(options, job));
-    TRY(restore_best(job));
+    TRY(job->resumed ? restore_best(job) : STATUS_OK);
     TRY(check_finished(job));
     if (job->finished) {
         watchdog_end_startup();
@@ -590,11 +615,12 @@ static status start_job(const struct job_options *options, struct comm *world, s
     TRY(comm_agree(world, open_training_data(job)));
     TRY(comm_agree(world, create_evaluator(job)));
     TRY(comm_agree(world, create_replica_check(job)));
+    TRY(comm_agree(world, create_rollback(job)));
     TRY(create_step(job));
     TRY(reserve_snapshot(job));
     TRY(comm_agree(world, rename_final(job)));
     TRY(comm_agree(world, write_recipe(job)));
-    TRY(comm_agree(world, open_metrics(job)));
+    TRY(comm_agree(world, open_metrics(job, job->resumed ? job->state.step : -1)));
     watchdog_end_startup();
     job_long_phase(job, NULL);
     return STATUS_OK;
@@ -615,6 +641,7 @@ status job_stop(struct job *job)
     KEEP_FIRST(result, step_destroy(&job->step));
     evaluator_destroy(&job->evaluator);
     replica_check_destroy(&job->replica_check);
+    rollback_destroy(&job->rollback);
     KEEP_FIRST(result, loader_close(&job->loader));
     KEEP_FIRST(result, loader_close(&job->collect_loader));
     KEEP_FIRST(result, checkpoint_close(&job->checkpoint));

@@ -12,6 +12,7 @@
 #include "trainer/setup/session.h"
 #include "trainer/train/reference_logprobs.h"
 #include "trainer/train/replica_check.h"
+#include "trainer/train/rollback.h"
 #include "trainer/train/step.h"
 #include "trainer/weights/state_dict.h"
 
@@ -36,6 +37,7 @@ struct job {
     struct loader *collect_loader; /* the same data, for the collect pass (step.h); NULL: unused */
     struct evaluator *evaluator;   /* NULL: the objective has no task metrics */
     struct replica_check *replica_check; /* NULL: parallel.check_every is 0, or one replica */
+    struct rollback *rollback;           /* NULL: train.on_spike is not rollback */
     struct step *step;
     struct checkpoint *checkpoint;
     struct metrics *metrics; /* on rank 0; NULL on other ranks */
@@ -81,6 +83,13 @@ status job_stop(struct job *job);
 
 /* job_reached_end - return whether the recipe's steps, minutes or patience are exhausted. */
 bool job_reached_end(const struct job *job);
+
+/* job_rewind - continue from job->state after a rollback: reopen the training data at its samples,
+ * and drop the lines of metrics.jsonl and the evaluations of later steps.
+ *
+ * Order     collective
+ * Errors    agreed on all ranks */
+status job_rewind(struct job *job);
 
 /* job_long_phase - begin a phase that may take minutes, such as writing a checkpoint; NULL ends
  * it. It raises the deadlines of the watchdog and of all communication. */

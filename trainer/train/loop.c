@@ -18,6 +18,7 @@
 #include "trainer/optimizer/schedule.h"
 #include "trainer/report/report.h"
 #include "trainer/setup/session.h"
+#include "trainer/train/spike_response.h"
 #include "trainer/train/stop_signal.h"
 
 enum { RECENT_STEPS = 16 };
@@ -51,9 +52,10 @@ struct loop {
     double report_seconds, report_time; /* duration and end of the last write of report.html */
     int64_t checked;                    /* step of the last comparison of the replicas */
     int64_t last_saved;                 /* step of the last save, published or in progress */
-    double seconds_before;              /* training time of earlier sessions of this run */
-    const char *stop_reason;            /* not NULL: stop after this step with exit code 75 */
-    bool finished;                      /* the run ends normally after this step */
+    struct spike_response spikes;
+    double seconds_before;   /* training time of earlier sessions of this run */
+    const char *stop_reason; /* not NULL: stop after this step with exit code 75 */
+    bool finished;           /* the run ends normally after this step */
     bool evaluating;
     bool stepped;  /* this session has completed a step */
     bool tuned;    /* GEMM algorithms were timed after the first step */
@@ -263,6 +265,7 @@ static status save_checkpoint(struct loop *loop)
     }
     double started = clock_seconds();
     TRY(check_replicas(loop));
+    TRY(spike_response_copy(&loop->spikes, job));
     TRY(publish_checkpoint(loop)); /* one save at a time */
     TRY(sharded_optimizer_wait_all(job->optimizer));
     struct checkpoint_tensor_set tensor_sets[2] = {job->state_dicts[0].tensor_set,
@@ -491,11 +494,37 @@ static status tune_gemm(struct loop *loop, bool measure)
     return session_tune(&loop->job->session, loop->job->world, measure);
 }
 
+/* Responds to a spike. After a rollback, the steps since the copy are done again. */
+static status respond_to_spike(struct loop *loop, const struct step_result *result, bool *rewound)
+{
+    struct spike_event event;
+    TRY(spike_response_apply(&loop->spikes, loop->job, result, &event));
+    *rewound = event.action != NULL && result->skipped && loop->job->rollback != NULL;
+    if (*rewound) {
+        int64_t step = loop->job->state.step;
+        loop->evaluated = loop->evaluated < step ? loop->evaluated : step;
+        loop->checked = loop->checked < step ? loop->checked : step;
+    }
+    store_local_error(loop, spike_response_write(loop->job, &event));
+    return STATUS_OK;
+}
+
+static void count_step(struct loop *loop, const struct step_result *result)
+{
+    struct checkpoint_state *state = &loop->job->state;
+    state->step++;
+    state->samples += get_recipe(loop)->batch.global_size;
+    state->tokens += result->tokens;
+    state->spikes.updated_step = result->skipped ? state->spikes.updated_step : state->step;
+    loop->stepped = true;
+}
+
 static status run_step(struct loop *loop)
 {
     struct job *job = loop->job;
     const struct recipe *r = get_recipe(loop);
     double votes[STEP_VOTES] = {0};
+    bool rewound = false;
     struct step_result result;
     double rate = schedule_learning_rate(r, job->state.step, job->total_steps);
     status_set_step(job->state.step + 1);
@@ -504,10 +533,7 @@ static status run_step(struct loop *loop)
     TRY(step_train(job->step, job->state.step, rate, votes, status_restore(&loop->local_error),
                    job->state.step + 1 < job->total_steps, &result));
     TRY(tune_gemm(loop, true));
-    job->state.step++;
-    loop->stepped = true;
-    job->state.samples += r->batch.global_size;
-    job->state.tokens += result.tokens;
+    TRY(respond_to_spike(loop, &result, &rewound));
     loop->interval.steps++;
     loop->interval.tokens += result.tokens;
     loop->interval.rows += result.rows;
@@ -516,6 +542,10 @@ static status run_step(struct loop *loop)
     update_step_median(loop, result.total_seconds);
     apply_stop_votes(loop, result.votes);
     loop->finished = result.votes[VOTE_TIME_UP] > 0;
+    if (rewound) {
+        return STATUS_OK;
+    }
+    count_step(loop, &result);
     return finish_step(loop, &result, rate);
 }
 
@@ -642,6 +672,7 @@ static status run_steps(struct loop *loop)
 {
     const struct job *job = loop->job;
     store_local_error(loop, write_warnings(job));
+    TRY(spike_response_copy(&loop->spikes, loop->job));
     TRY(evaluate_at_start(loop));
     loop->interval.started_seconds = clock_seconds();
     while (!loop->finished && loop->stop_reason == NULL && job->state.step < job->total_steps) {

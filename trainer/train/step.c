@@ -118,6 +118,14 @@ status step_destroy(struct step **s)
     return result;
 }
 
+void step_set_loaders(struct step *s, struct loader *loader, struct loader *collect_loader)
+{
+    s->parts.loader = loader;
+    s->parts.collect_loader = collect_loader;
+    s->has_batch = false;
+    s->read_error = STATUS_OK;
+}
+
 /* ---- one micro-batch ---- */
 
 static struct micro_batch get_micro_batch(const struct step *s, const struct batch *batch,
@@ -175,7 +183,9 @@ static status add_arrived_sums(struct step *s, double sums[OBJECTIVE_SUMS])
     double micro_batch_sums[OBJECTIVE_SUMS];
     status result = STATUS_OK;
     while (loss_readback_next(s->readback, micro_batch_sums, &samples)) {
-        KEEP_FIRST(result, require_finite_loss(s, micro_batch_sums[OBJECTIVE_LOSS], samples));
+        if (!s->parts.skips_spikes) {
+            KEEP_FIRST(result, require_finite_loss(s, micro_batch_sums[OBJECTIVE_LOSS], samples));
+        }
         add_sums(s, micro_batch_sums, sums);
     }
     return result;
@@ -395,16 +405,30 @@ static status evaluate_whole_batch(struct step *s, status result, double sums[OB
 
 /* ---- the end of a step ---- */
 
-static status apply_optimizer(struct step *s, int64_t step, double learning_rate,
-                              struct step_result *out)
+/* Returns the factor from summed to mean gradients. */
+static double get_gradient_scale(const struct step_result *out)
 {
-    double scale = 1 / fmax(1, out->sums[OBJECTIVE_COUNT]);
-    out->gradient_norm *= scale;
+    return 1 / fmax(1, out->sums[OBJECTIVE_COUNT]);
+}
+
+/* Computes the loss and the gradient norm of the step from its sums, and their scores. */
+static void compute_loss(const struct step *s, double squares, struct step_result *out)
+{
+    out->gradient_norm = sqrt(squares) * get_gradient_scale(out);
     out->loss = objective_loss(s->parts.objective, out->sums);
+    if (s->parts.spikes != NULL) {
+        out->spike = spike_observe(s->parts.spikes, out->loss, out->gradient_norm);
+        out->skipped = out->spike.is_spike && s->parts.skips_spikes;
+    }
+}
+
+static status apply_optimizer(struct step *s, int64_t step, double learning_rate,
+                              const struct step_result *out)
+{
     set_phase(s, "optimizer");
     TRY(kernels_graph_begin(s->parts.kernels, &(struct kernels_graph_key){0}));
     status result = sharded_optimizer_step(s->parts.optimizer, step + 1, learning_rate,
-                                           out->gradient_norm, scale);
+                                           out->gradient_norm, get_gradient_scale(out));
     KEEP_FIRST(result, kernels_graph_end(s->parts.kernels));
     return result;
 }
@@ -447,14 +471,14 @@ status step_train(struct step *s, int64_t step, double learning_rate,
     if (stats[STAT_ERRORS] > 0) {
         return comm_agree(p->mesh.world, result);
     }
-    if (!isfinite(stats[STAT_SQUARES])) {
+    if (!isfinite(stats[STAT_SQUARES]) && !p->skips_spikes) {
         return comm_agree(p->mesh.world, sharded_optimizer_require_finite(p->optimizer));
     }
     memcpy(out->sums, stats, sizeof out->sums);
     memcpy(out->votes, stats + STAT_VOTES, sizeof out->votes);
     out->tokens = (int64_t)stats[STAT_TOKENS];
-    out->gradient_norm = sqrt(stats[STAT_SQUARES]);
-    TRY(apply_optimizer(s, step, learning_rate, out));
+    compute_loss(s, stats[STAT_SQUARES], out);
+    TRY(out->skipped ? STATUS_OK : apply_optimizer(s, step, learning_rate, out));
     device_set_profiler_range(kernels_device(p->kernels), NULL);
     out->total_seconds = clock_seconds() - start;
     return STATUS_OK;

@@ -10,6 +10,7 @@
 #include "trainer/model/model.h"
 #include "trainer/objective/objective.h"
 #include "trainer/train/sharded_optimizer.h"
+#include "trainer/train/spike.h"
 
 struct step;
 
@@ -29,6 +30,8 @@ struct step_parts {
     uint64_t seed;
     int64_t micro_rows; /* maximum N */
     bool reproducible;  /* sums have the same bits for any number of data-parallel ranks */
+    struct checkpoint_spikes *spikes; /* the averages of spike detection; NULL: unused */
+    bool skips_spikes; /* a spike does not update the weights; values may be not finite */
 };
 
 /* Votes that the ranks cast at the end of a step. Every rank receives the sums over all ranks. */
@@ -43,6 +46,8 @@ struct step_result {
     double total_seconds; /* of the whole call */
     int64_t rows;         /* rows of this rank */
     int64_t tokens;       /* of the global batch */
+    struct spike_score spike;
+    bool skipped; /* the weights were not updated, because of a spike */
 };
 
 /* step_create - allocate the working memory of steps.
@@ -54,6 +59,11 @@ status step_create(const struct step_parts *parts, struct step **out);
 /* step_destroy - release a step and set *s to NULL. *s may be NULL. */
 status step_destroy(struct step **s);
 
+/* step_set_loaders - read the next batches from other loaders, and discard the prefetched one.
+ *
+ * Memory    collect_loader is NULL if the step has none; the old loaders may be closed before */
+void step_set_loaders(struct step *s, struct loader *loader, struct loader *collect_loader);
+
 /* step_train - run one training step.
  *
  * pending_error is an error of this rank since the last step; it ends this step on all ranks. With
@@ -62,8 +72,8 @@ status step_destroy(struct step **s);
  *
  * Units     step: number of the step, from 0
  * Order     collective
- * Errors    STATUS_NOT_FINITE, before the weights change; STATUS_DATA from the loader; agreed on
- *           all ranks and printed once */
+ * Errors    STATUS_NOT_FINITE, before the weights change, unless spikes are skipped; STATUS_DATA
+ *           from the loader; agreed on all ranks and printed once */
 status step_train(struct step *s, int64_t step, double learning_rate,
                   const double votes[STEP_VOTES], status pending_error, bool has_next_step,
                   struct step_result *out);

@@ -1,9 +1,10 @@
 /* The memory of a plan differs from the memory of a run by at most a tenth.
  *
- *   test_memory [RANKS [ZERO_STAGE [TENSOR [PRECISION|CHECKPOINTING]]]]
+ *   test_memory [RANKS [ZERO_STAGE [TENSOR [PRECISION|CHECKPOINTING|rollback]]]]
  *
  * RANKS and TENSOR (ranks that share the model) are 1 or 2. With PRECISION fp32 or bf16, adapters
- * are trained on the final weights of a first run. CHECKPOINTING is selective or full. */
+ * are trained on the final weights of a first run. CHECKPOINTING is selective or full. With
+ * rollback, the run keeps a copy of weights and moments. */
 #include <jansson.h>
 #include <unistd.h>
 
@@ -143,19 +144,24 @@ int main(int argc, char **argv)
     }
     bool recompute =
         argc > 4 && (strcmp(argv[4], "selective") == 0 || strcmp(argv[4], "full") == 0);
-    bool adapters = argc > 4 && !recompute;
+    bool rollback = argc > 4 && strcmp(argv[4], "rollback") == 0;
+    bool adapters = argc > 4 && !recompute && !rollback;
     if (adapters && strcmp(argv[4], "bf16") == 0 && !cpu_has_bf16()) {
         CHECK_SKIP("no bf16 on this processor");
     }
-    char checkpointing[128] = "";
+    char setting[128] = "";
     if (recompute) {
-        snprintf(checkpointing, sizeof checkpointing, "train.activation_checkpointing=%s", argv[4]);
+        snprintf(setting, sizeof setting, "train.activation_checkpointing=%s", argv[4]);
+    }
+    if (rollback) {
+        snprintf(setting, sizeof setting, "train.on_spike=rollback");
     }
     CHECK(mkdtemp(folder) != NULL);
     make_data();
-    int width = adapters ? 576 : 256; /* large, because the program itself varies by 10 MB */
+    /* large, because the program itself varies by 10 MB */
+    int width = adapters ? 576 : rollback ? 384 : 256;
     make_recipe(argc > 2 ? argv[2] : "0", width);
-    run_training(ranks, tensor, adapters ? "train.max_steps=1 checkpoint.every=0" : checkpointing);
+    run_training(ranks, tensor, adapters ? "train.max_steps=1 checkpoint.every=0" : setting);
     if (adapters) {
         char overrides[2 * FILE_PATH_BYTES + 256];
         snprintf(overrides, sizeof overrides,

@@ -1,13 +1,19 @@
-/* The command `train` on hardware that changes one bit of the weights of one rank.
+/* The command `train` on hardware that changes one value of one rank.
  *
  *   flipping_trainer RECIPE.yaml [section.key=value ...]
  *
- *   FLIP_RANK     rank of the world; unset: no bit changes
+ *   FLIP_RANK     rank of the world; unset: nothing changes
  *   FLIP_STEP     number of the step, from 0
- *   FLIP_BEFORE   step: before the step; check: before the comparison of the replicas after it
+ *   FLIP_BEFORE   step: a weight before the step; check: a weight before the comparison of the
+ *                 replicas after it; norm: a reduced gradient becomes NaN before the gradient norm
+ *                 is computed
  *   FLIP_TENSOR   index of the tensor; negative: from the end
+ *   FLIP_NAN      set: the weight becomes NaN; unset: one bit of it is inverted
  *
- * The linker replaces loop_run, step_train and replica_check_run by these functions (--wrap). */
+ * The linker replaces loop_run, step_train, bucket_finish and replica_check_run by these functions
+ * (--wrap). */
+#include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +29,8 @@ status __real_step_train(struct step *s, int64_t step, double learning_rate,
 status __wrap_step_train(struct step *s, int64_t step, double learning_rate,
                          const double votes[STEP_VOTES], status pending_error, bool has_next_step,
                          struct step_result *out);
+status __real_bucket_finish(struct bucket_set *set);
+status __wrap_bucket_finish(struct bucket_set *set);
 status __real_replica_check_run(struct replica_check *check);
 status __wrap_replica_check_run(struct replica_check *check);
 
@@ -35,25 +43,51 @@ static long read_number(const char *name)
     return text != NULL ? strtol(text, NULL, 10) : -1;
 }
 
-/* Inverts the lowest bit of the second byte of the second element, in f32 or, after ZeRO has
- * released the f32 weights, in the bf16 copy. */
-static void flip_bit(const char *moment)
+/* Each fault occurs once, also if a rollback repeats the step. */
+static bool is_due(const char *moment)
 {
+    static bool done;
     const char *expected = getenv("FLIP_BEFORE");
-    if (expected == NULL || strcmp(expected, moment) != 0 ||
-        comm_rank(running->world) != read_number("FLIP_RANK") ||
-        current_step != read_number("FLIP_STEP")) {
-        return;
-    }
+    bool due = !done && running != NULL && expected != NULL && strcmp(expected, moment) == 0 &&
+               comm_rank(running->world) == read_number("FLIP_RANK") &&
+               current_step == read_number("FLIP_STEP");
+    done = done || due;
+    return due;
+}
+
+static status write_bytes(void *to, const void *bytes, size_t count)
+{
+    const struct session *s = &running->session;
+    return device_write(s->device, kernels_stream(s->kernels), to, bytes, count);
+}
+
+/* Changes the second element, in f32 or, after ZeRO has released the f32 weights, in the bf16 copy:
+ * inverts the lowest bit of its second byte. */
+static status change_weight(void)
+{
+    const struct session *s = &running->session;
+    unsigned char bytes[sizeof(float)];
+    TRY(sharded_optimizer_wait_all(running->optimizer)); /* a gather would replace the value */
     const struct model *m = running->session.model;
     int count = 0;
     const struct model_parameter *parameters = model_parameters(m, &count);
     long index = read_number("FLIP_TENSOR");
     const struct model_parameter *p = &parameters[index < 0 ? count + index : index];
-    char *bytes = model_weights(m) != NULL ? (char *)(model_weights(m) + p->first + 1)
-                                           : (char *)(model_bf16_weights(m) + p->first + 1);
-    bytes[1] = (char)(bytes[1] ^ 1);
+    bool has_f32 = model_weights(m) != NULL;
+    size_t size = has_f32 ? sizeof(float) : sizeof(bf16);
+    void *element = has_f32 ? (void *)(model_weights(m) + p->first + 1)
+                            : (void *)(model_bf16_weights(m) + p->first + 1);
+    TRY(device_read(s->device, kernels_stream(s->kernels), bytes, element, size));
+    bytes[1] ^= 1;
+    if (getenv("FLIP_NAN") != NULL) {
+        memset(bytes, 0xff, size);
+    }
+    TRY(write_bytes(element, bytes, size));
     fprintf(stderr, "flipped a bit of %s\n", p->name);
+    /* GEMMs read the bf16 copy */
+    bool has_both = has_f32 && model_bf16_weights(m) != NULL && getenv("FLIP_NAN") != NULL;
+    return has_both ? write_bytes(model_bf16_weights(m) + p->first + 1, bytes, sizeof(bf16))
+                    : STATUS_OK;
 }
 
 status __wrap_loop_run(struct job *job)
@@ -67,18 +101,37 @@ status __wrap_step_train(struct step *s, int64_t step, double learning_rate,
                          struct step_result *out)
 {
     current_step = step;
-    flip_bit("step");
+    if (is_due("step")) {
+        TRY(change_weight());
+    }
     return __real_step_train(s, step, learning_rate, votes, pending_error, has_next_step, out);
 }
 
 status __wrap_replica_check_run(struct replica_check *check)
 {
-    flip_bit("check");
+    if (is_due("check")) {
+        TRY(change_weight());
+    }
     return __real_replica_check_run(check);
+}
+
+status __wrap_bucket_finish(struct bucket_set *set)
+{
+    status result = __real_bucket_finish(set);
+    if (is_due("norm")) {
+        const float value = NAN;
+        fprintf(stderr, "changed a gradient\n");
+        TRY(write_bytes(bucket_reduced_gradient(set, 0, bucket_shard(set, 0).first), &value,
+                        sizeof value));
+    }
+    return result;
 }
 
 int main(int argc, char **argv)
 {
+#ifdef BIREME_CUDA
+    cuda_register();
+#endif
     status result = command_train(argc, argv);
     status_print();
     return (int)result;

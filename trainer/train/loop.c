@@ -16,8 +16,8 @@
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/evaluation/report.h"
 #include "trainer/optimizer/schedule.h"
-#include "trainer/report/report.h"
 #include "trainer/setup/session.h"
+#include "trainer/train/run_report.h"
 #include "trainer/train/spike_response.h"
 #include "trainer/train/stop_signal.h"
 
@@ -49,9 +49,9 @@ struct loop {
     double evaluate_seconds; /* of the longest evaluation so far; reserved as well */
     int64_t evaluated;       /* the last step that was evaluated */
     double save_started_seconds, save_stall_seconds;
-    double report_seconds, report_time; /* duration and end of the last write of report.html */
-    int64_t checked;                    /* step of the last comparison of the replicas */
-    int64_t last_saved;                 /* step of the last save, published or in progress */
+    struct run_report report;
+    int64_t checked;    /* step of the last comparison of the replicas */
+    int64_t last_saved; /* step of the last save, published or in progress */
     struct spike_response spikes;
     double seconds_before;   /* training time of earlier sessions of this run */
     const char *stop_reason; /* not NULL: stop after this step with exit code 75 */
@@ -187,28 +187,6 @@ static status run_evaluation(struct loop *loop)
 
 /* ---- checkpoints ---- */
 
-/* Writes report.html on rank 0. Between checkpoints the report takes at most 1 % of the time, so
- * that a run with a long history does not wait for it. */
-static void write_report(struct loop *loop, bool last)
-{
-    const struct job *job = loop->job;
-    double start = clock_seconds();
-    if (job->metrics == NULL || !get_recipe(loop)->log.report ||
-        (!last && start - loop->report_time < 100 * loop->report_seconds)) {
-        return;
-    }
-    struct status_note pending; /* of write_warnings */
-    status_take(&pending);
-    status result = report_write_run(get_recipe(loop)->run_dir);
-    if (result != STATUS_OK) {
-        log_warning("REPORT", "report.html is not written: %s", status_pending()->text);
-        status_clear();
-    }
-    (void)status_restore(&pending);
-    loop->report_time = clock_seconds();
-    loop->report_seconds = loop->report_time - start;
-}
-
 static status log_save(struct loop *loop, int64_t step)
 {
     double seconds = clock_seconds() - loop->save_started_seconds;
@@ -234,7 +212,7 @@ static status publish_checkpoint(struct loop *loop)
     job_long_phase(loop->job, NULL);
     if (step >= 0) {
         store_local_error(loop, log_save(loop, step));
-        write_report(loop, false);
+        run_report_write(&loop->report, loop->job, false);
     }
     return STATUS_OK;
 }
@@ -703,7 +681,7 @@ status loop_run(struct job *job)
     status_take(&first);
     status written = write_warnings(job);
     if (result == STATUS_OK || result == STATUS_STOPPED) {
-        write_report(&loop, true);
+        run_report_write(&loop.report, job, true);
     }
     if (result == STATUS_OK) {
         return written;

@@ -133,6 +133,17 @@ void bucket_memory_bytes(const struct bucket_options *options, int ranks, int ra
     *own = sizes.sums * (int64_t)sizeof(float);
 }
 
+void bucket_window_bytes(const struct bucket_options *options, int ranks,
+                         int64_t windows[BUCKET_WINDOWS])
+{
+    struct sizes sizes = compute_sizes(options, ranks, 0); /* rank 0 has the largest shards */
+    int64_t slots = SLOTS * sizes.largest, gradients = sizes.resident_elems + slots;
+    windows[0] = sizes.resident_elems * (int64_t)sizeof(float);
+    windows[1] = slots > 0 ? slots * (int64_t)sizeof(float) : -1;
+    windows[2] = uses_bf16(options, ranks) ? gradients * (int64_t)sizeof(bf16) : -1;
+    windows[3] = sizes.sums > 0 ? sizes.sums * (int64_t)sizeof(float) : -1;
+}
+
 int64_t bucket_owned_elements(const struct bucket_options *options, int ranks, int rank)
 {
     return compute_sizes(options, ranks, rank).owned;
@@ -146,10 +157,9 @@ static struct device *get_accelerator(const struct bucket_set *set)
     return set->device != NULL && !device_is_host(set->device) ? set->device : NULL;
 }
 
-static status allocate_sums(struct bucket_set *set, int64_t elements)
+static status allocate_sums(struct bucket_set *set, size_t bytes)
 {
-    set->sums_elems = elements;
-    size_t bytes = (size_t)elements * sizeof *set->sums;
+    set->sums_elems = (int64_t)(bytes / sizeof *set->sums);
     if (get_accelerator(set) != NULL) {
         return device_allocate(set->device, bytes, "the sums of gradients", (void **)&set->sums);
     }
@@ -179,17 +189,14 @@ static status allocate_memory(struct bucket_set *set, const struct bucket_option
                 set->source_ranges != NULL && set->source_offsets != NULL,
             STATUS_INTERNAL, "out of memory for %" PRId64 " buckets", sizes.buckets);
     set->resident_elems = sizes.resident_elems;
-    TRY(comm_allocate(o->comm, (size_t)sizes.resident_elems * sizeof(float),
-                      (void **)&set->resident));
-    if (sizes.largest > 0) {
-        TRY(comm_allocate(o->comm, (size_t)(SLOTS * sizes.largest) * sizeof(float),
-                          (void **)&set->slots));
+    int64_t windows[BUCKET_WINDOWS];
+    bucket_window_bytes(o, comm_size(o->comm), windows);
+    void **const memory[] = {(void **)&set->resident, (void **)&set->slots,
+                             (void **)&set->bf16_data};
+    for (int i = 0; i < 3; i++) {
+        TRY(windows[i] >= 0 ? comm_allocate(o->comm, (size_t)windows[i], memory[i]) : STATUS_OK);
     }
-    if (uses_bf16(o, comm_size(o->comm))) {
-        size_t elements = (size_t)(sizes.resident_elems + SLOTS * sizes.largest);
-        TRY(comm_allocate(o->comm, elements * sizeof(bf16), (void **)&set->bf16_data));
-    }
-    return sizes.sums > 0 ? allocate_sums(set, sizes.sums) : STATUS_OK;
+    return windows[3] >= 0 ? allocate_sums(set, (size_t)windows[3]) : STATUS_OK;
 }
 
 /* Assigns the accumulators, which are adjacent and have the same order on each rank. Their offsets

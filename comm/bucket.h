@@ -154,6 +154,14 @@ status bucket_gather_finish(struct bucket_set *set);
 void bucket_memory_bytes(const struct bucket_options *options, int ranks, int rank, int64_t *shared,
                          int64_t *own);
 
+/* The number of windows of comm_allocate: resident gradients, slots, bf16 copies, sums. */
+#define BUCKET_WINDOWS 4
+
+/* bucket_window_bytes - compute the bytes of each window of comm_allocate in host memory; -1: the
+ * window does not exist. They are equal on all ranks. */
+void bucket_window_bytes(const struct bucket_options *options, int ranks,
+                         int64_t windows[BUCKET_WINDOWS]);
+
 /* bucket_owned_elements - return the number of elements that `rank` of `ranks` owns in all
  * buckets. */
 int64_t bucket_owned_elements(const struct bucket_options *options, int ranks, int rank);

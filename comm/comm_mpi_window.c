@@ -11,7 +11,6 @@
 #include "comm/shared_space.h"
 
 #define PAGE 4096
-#define SEGMENT_OVERHEAD ((int64_t)65536) /* Open MPI's own data, per rank */
 
 static struct {
     MPI_Comm ranks;
@@ -94,8 +93,9 @@ status comm_mpi_window_check_space(MPI_Comm local, int64_t bytes, bool *has_room
     int host_ranks = 1, rank = 0;
     MPI_Comm_size(host.ranks, &host_ranks);
     MPI_Comm_rank(local, &rank);
-    int64_t needed_bytes = host_ranks * (bytes + SEGMENT_OVERHEAD), free_bytes = 0;
+    int64_t needed_bytes = shared_space_window_bytes(host_ranks, bytes), free_bytes = 0;
     int fits = shared_space_has_room(needed_bytes, &free_bytes);
+    shared_space_count(needed_bytes);
     TRY(comm_mpi_check(MPI_Bcast(&fits, 1, MPI_INT, 0, local), "checking the shared memory"));
     *has_room = fits != 0;
     if (!*has_room) {
@@ -118,7 +118,7 @@ status comm_mpi_window_create(MPI_Comm all, MPI_Comm local, int local_size, int 
         bool has_room = false;
         TRY(comm_mpi_check(MPI_Allreduce(MPI_IN_PLACE, &own, 1, MPI_INT, MPI_MIN, local),
                            "creating shared memory"));
-        TRY(own ? comm_mpi_window_check_space(local, (int64_t)bytes + PAGE, &has_room) : STATUS_OK);
+        TRY(own ? comm_mpi_window_check_space(local, (int64_t)bytes, &has_room) : STATUS_OK);
         own = has_room && allocate_shared_window(local, local_size, local_rank, out);
     }
     out->memory = own ? out->base[local_rank] : NULL;

@@ -11,6 +11,26 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#define PAGE_BYTES INT64_C(4096)
+#define SEGMENT_OVERHEAD_BYTES INT64_C(65536) /* Open MPI's own data, per rank */
+
+static int64_t counted_bytes;
+
+int64_t shared_space_window_bytes(int host_ranks, int64_t bytes)
+{
+    return host_ranks * (bytes + PAGE_BYTES + SEGMENT_OVERHEAD_BYTES);
+}
+
+void shared_space_count(int64_t needed_bytes)
+{
+    counted_bytes += needed_bytes;
+}
+
+int64_t shared_space_counted_bytes(void)
+{
+    return counted_bytes;
+}
+
 bool shared_space_has_room(int64_t needed_bytes, int64_t *free_bytes)
 {
     struct statvfs file_system;

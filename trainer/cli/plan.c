@@ -52,6 +52,9 @@ static void print_memory(const struct plan *plan)
     print_bytes("  communication", plan->buffers.communication);
     print_bytes("  program", plan->buffers.program);
     print_bytes("total", plan->total_bytes);
+    if (plan->ranks > 1) {
+        print_bytes("in /dev/shm of a host", plan->shared_memory_bytes);
+    }
     if (plan->device == DEVICE_CUDA) {
         bool too_large = plan->device_memory > 0 && plan->device_bytes > plan->device_memory;
         print_bytes(too_large ? "GPU DOES NOT FIT: needed" : "of it on the GPU",
@@ -265,6 +268,7 @@ static json_t *make_plan_json(const struct recipe *r, const struct plan *plan)
     put_integer(all, "rank_parameters", plan->rank_parameters);
     json_object_set_new(all, "rank_bytes", make_memory_json(plan));
     put_integer(all, "rank_bytes_total", plan->total_bytes);
+    put_integer(all, "shared_memory_bytes", plan->shared_memory_bytes);
     put_integer(all, "device_bytes", plan->device_bytes);
     json_object_set_new(all, "buffers", make_buffers_json(&plan->buffers));
     put_integer(all, "tokens_per_step", plan->tokens);

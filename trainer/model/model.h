@@ -251,6 +251,11 @@ status model_activation_bytes(const struct model_config *config,
                               struct model_parallelism parallelism, enum dtype dtype, int64_t rows,
                               bool training, size_t *bytes);
 
+/* model_window_bytes - return the size of one rank's window of comm_allocate in the tensor-parallel
+ * group; 0 with one rank. */
+size_t model_window_bytes(const struct model_config *config, struct model_parallelism parallelism,
+                          enum dtype dtype, int64_t rows);
+
 /* model_create - create this rank's shard of the model with zero weights and its working memory.
  *
  * Units     rows is the largest number of rows of a micro-batch

@@ -150,10 +150,6 @@ void model_norm_gradients(const struct model *m, struct param_index index, float
 
 /* ---- sharing.c: collectives of the tensor-parallel group. All are no-ops on one rank. ---- */
 
-/* model_window_bytes - return the size of one rank's communication window. */
-size_t model_window_bytes(const struct model_config *config, struct model_parallelism parallelism,
-                          enum dtype dtype, int64_t rows);
-
 /* model_local_rows - return this rank's range of n rows of the stream.
  * Without sequence parallelism it is all rows. */
 struct comm_range model_local_rows(const struct model *m, int64_t n);

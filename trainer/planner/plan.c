@@ -8,6 +8,7 @@
 #include "base/cores.h"
 #include "comm/mesh.h"
 #include "comm/partition.h"
+#include "comm/shared_space.h"
 #include "datasets/loader/loader.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/evaluation/report.h"
@@ -288,6 +289,22 @@ static int64_t compute_shared_window(const struct model_config *config,
     return rows * config->width * element_bytes / sharing.ranks * (sharing.ranks - 1);
 }
 
+/* Computes the bytes of /dev/shm that the ranks need, with the sizes of the windows that a run
+ * creates. On GPUs, gradients are not in shared memory. */
+static int64_t compute_shared_memory(const struct plan *plan,
+                                     const int64_t bucket_windows[BUCKET_WINDOWS],
+                                     int64_t model_window)
+{
+    bool host = plan->device == DEVICE_CPU;
+    int64_t bytes = mesh_shared_bytes(plan->ranks, plan->tensor);
+    for (int i = 0; i < BUCKET_WINDOWS && host && plan->data > 1; i++) {
+        bytes +=
+            bucket_windows[i] >= 0 ? shared_space_window_bytes(plan->ranks, bucket_windows[i]) : 0;
+    }
+    return bytes +
+           (host && plan->tensor > 1 ? shared_space_window_bytes(plan->ranks, model_window) : 0);
+}
+
 static status plan_memory(const struct recipe *r, const struct model_config *config,
                           const struct model_parameter *parameters, int count, int64_t elements,
                           struct plan *plan)
@@ -327,6 +344,8 @@ static status plan_memory(const struct recipe *r, const struct model_config *con
     buffers->communication = !host ? 0
                                    : optimizer.shared_gradients / plan->data * (plan->data - 1) +
                                          compute_shared_window(config, sharing, dtype, rows);
+    plan->shared_memory_bytes = compute_shared_memory(
+        plan, optimizer.windows, (int64_t)model_window_bytes(config, sharing, dtype, rows));
     buffers->program = get_program_bytes(plan->ranks);
     plan->bytes[PLAN_BUFFERS] = buffers->kernels + buffers->loaders + buffers->pinned +
                                 buffers->snapshot + buffers->rollback + buffers->writer +

@@ -66,6 +66,7 @@ struct plan {
     int64_t bytes[PLAN_KINDS];
     struct plan_buffers buffers; /* parts of bytes[PLAN_BUFFERS] */
     int64_t total_bytes;
+    int64_t shared_memory_bytes; /* of /dev/shm, if all ranks are on one host */
     enum device_kind device;
     int64_t device_bytes;  /* on the device, without the memory of the driver and NCCL */
     int64_t device_memory; /* memory of the GPU, from plan_check; 0: no GPU */

@@ -8,9 +8,10 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "build_info.h"
+#include "comm/shared_space.h"
 #include "trainer/planner/plan.h"
 
-enum { OTHER_FIELDS = 13 }; /* fields of a start line, without the kinds of memory */
+enum { OTHER_FIELDS = 14 }; /* fields of a start line, without the kinds of memory */
 
 /* Reads the model name of the first core from /proc/cpuinfo; "" if the file has none. */
 static void read_processor(char *text, size_t bytes)
@@ -61,6 +62,7 @@ static status write_start_line(const struct job *job)
         metric_integer("parameters", plan.parameters),
         metric_integer("trained_parameters", plan.trained_parameters),
         metric_integer("rank_parameters", plan.rank_parameters),
+        metric_integer("shared_memory_bytes", shared_space_counted_bytes()),
         metric_text("version", BUILD_VERSION " " BUILD_COMMIT),
         metric_text("host", host),
         metric_text("processor", processor),

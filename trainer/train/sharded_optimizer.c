@@ -663,10 +663,10 @@ status sharded_optimizer_compute_bytes(const struct sharded_optimizer_plan *plan
     double unit = plan->bf16_transport ? sizeof(bf16) : sizeof(float);
     *out = (struct sharded_optimizer_bytes){0};
     bucket_memory_bytes(&options, plan->ranks, 0, &out->shared_gradients, &out->own_gradients);
+    bucket_window_bytes(&options, plan->ranks, out->windows);
     out->moments =
         8 * (plan->stage > 0 ? bucket_owned_elements(&options, plan->ranks, 0) : trained);
-    int64_t vectors = 0, trained_vectors = 0;
-    int64_t owned = out->moments / 8;
+    int64_t vectors = 0, trained_vectors = 0, owned = out->moments / 8;
     owned +=
         get_frozen_range(plan->parameters, plan->parameter_count, plan->elements, plan->ranks, 0)
             .count;

@@ -139,7 +139,8 @@ struct sharded_optimizer_plan {
 };
 
 struct sharded_optimizer_bytes {
-    int64_t shared_gradients; /* in memory that the ranks of a host share */
+    int64_t shared_gradients;        /* in memory that the ranks of a host share */
+    int64_t windows[BUCKET_WINDOWS]; /* all such memory, see bucket.h */
     int64_t own_gradients, moments;
     int64_t weights; /* with the bf16 copy and, after release_weights, the f32 vectors */
     double sent;     /* by the first rank in a step */

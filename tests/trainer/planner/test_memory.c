@@ -122,6 +122,39 @@ static void compare_bytes(int ranks, const char *run)
     CHECK(used > 0 && fabs(planned - used) <= 0.1 * used);
 }
 
+/* Reads the first output of a program as JSON. */
+static json_t *read_json(const char *command)
+{
+    FILE *output = popen(command, "r");
+    CHECK(output != NULL);
+    json_t *all = json_loadf(output, JSON_DISABLE_EOF_CHECK, NULL);
+    pclose(output);
+    CHECK(all != NULL);
+    return all;
+}
+
+/* The shared memory of the plan is what the run needed in its checks of /dev/shm. */
+static void compare_shared_memory(int ranks, int tensor, const char *overrides)
+{
+    char command[4 * FILE_PATH_BYTES];
+    snprintf(command, sizeof command,
+             "'%s' plan '%s/recipe.yaml' parallel.tensor=%d parallel.sequence=%s %s --ranks %d "
+             "--json",
+             getenv("BIREME_PROGRAM"), folder, tensor, tensor > 1 ? "true" : "false", overrides,
+             ranks);
+    json_t *plan = read_json(command);
+    snprintf(command, sizeof command, "grep '\"event\":\"start\"' '%s/run/metrics.jsonl'", folder);
+    json_t *start = read_json(command);
+    json_int_t planned = json_integer_value(json_object_get(plan, "shared_memory_bytes"));
+    json_int_t needed = json_integer_value(json_object_get(start, "shared_memory_bytes"));
+    printf("shared memory: planned %lld, needed %lld\n", planned, needed);
+    CHECK(json_is_integer(json_object_get(start, "shared_memory_bytes")));
+    CHECK_EQUAL(planned, needed);
+    CHECK((ranks > 1) == (planned > 0));
+    json_decref(plan);
+    json_decref(start);
+}
+
 static bool cpu_has_bf16(void)
 {
     struct device *cpu;
@@ -169,6 +202,15 @@ int main(int argc, char **argv)
                  "adapter.targets=all-linear adapter.dropout=0.1 train.precision=%s",
                  folder, folder, argv[4]);
         run_training(ranks, tensor, overrides);
+    }
+    if (!adapters) {
+        compare_shared_memory(ranks, tensor, checkpointing);
+    }
+    if (ranks == 2 && argc == 2) {
+        const char *settings = "parallel.reproducible=true train.max_steps=1 --resume never";
+        run_training(ranks, tensor, settings);
+        compare_shared_memory(ranks, tensor, "parallel.reproducible=true train.max_steps=1");
+        run_training(ranks, tensor, "--resume never");
     }
     compare_bytes(ranks, adapters ? "lora/metrics.jsonl" : "run/metrics.jsonl");
     CHECK_OK(file_remove_tree(folder));

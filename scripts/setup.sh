@@ -3,12 +3,14 @@
 #
 #   scripts/setup.sh            check, then install the missing packages
 #   scripts/setup.sh --check    check only; print the missing packages and exit with code 1
+#   scripts/setup.sh --fuzz     also install clang and libFuzzer, which only scripts/fuzz.sh needs
 #
 # A dependency is present if the compiler, pkg-config or the shell finds it, so that libraries
 # installed without a package count too. If nothing is missing, the script needs neither root nor
 # the network. It does not install NVIDIA's CUDA and NCCL, which Bireme does not need.
 set -euo pipefail
 
+option=${1:-}
 missing=()
 
 # add_if_missing PACKAGE COMMAND...: add the package to `missing` unless the command succeeds.
@@ -43,8 +45,17 @@ cmake_is_new_enough() {
     [ "$(printf '3.25\n%s\n' "$version" | sort -V | head -n 1)" = 3.25 ]
 }
 
+has_libfuzzer() {
+    echo 'int LLVMFuzzerTestOneInput(const char *d, long n) { return d == 0 && n == 1; }' |
+        clang -fsanitize=fuzzer,address,undefined -x c - -o /dev/null
+}
+
 find_missing() {
     missing=()
+    if [ "$option" = --fuzz ]; then
+        add_if_missing clang has_command clang
+        add_if_missing libclang-rt-dev has_libfuzzer
+    fi
     add_if_missing gcc has_command gcc
     add_if_missing g++ has_command g++ # compiles the tests of the CUDA kernels
     add_if_missing libc6-dev has_header stdio.h
@@ -95,7 +106,7 @@ if [ ${#missing[@]} -eq 0 ]; then
     print_message "nothing is missing"
     exit 0
 fi
-if [ "${1:-}" = --check ]; then
+if [ "$option" = --check ]; then
     print_message "missing: ${missing[*]}"
     exit 1
 fi

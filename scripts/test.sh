@@ -6,8 +6,8 @@
 #   scripts/test.sh --fast  the same build, and one test of each operation, objective and layout; at
 #                           most a minute after the build
 #   scripts/test.sh --ci    build into build-release/ with warnings as errors, run all tests, then
-#                           the sanitizers, the check of the style, long tests of kills and faults,
-#                           and the quickstart in a bare Debian root
+#                           the sanitizers, fuzzing, the check of the style, long tests of kills and
+#                           faults, and the quickstart in a bare Debian root
 #
 # Environment: BIREME_WERROR=ON makes warnings errors without --ci too. FRESH_SUITE selects the
 # Debian release of the bare root of --ci (default: trixie).
@@ -139,11 +139,14 @@ if ! $ci; then
     exit $code
 fi
 
+# Without clang only the part "fuzzing" is skipped.
+./scripts/setup.sh --fuzz || true
 build_folder build-release 900 --preset release
 run_part "tests" 1200 ctest --preset release --no-tests=error || true
 run_sanitizer asan 1200
 # The preset tsan excludes most tests of layouts, because all layouts have the same threads.
 run_sanitizer tsan 1200
+run_part "fuzzing" 600 ./scripts/fuzz.sh 10 || true
 run_part "style" 300 ./scripts/check_style.sh --ci build-release || true
 run_part "40 kills" 900 env BIREME_KILLS=40 \
     ctest --preset release --no-tests=error -R '^train_kills_' || true

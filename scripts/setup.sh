@@ -65,6 +65,7 @@ find_missing() {
     add_if_missing openmpi-bin has_command mpirun
     add_if_missing libopenmpi-dev has_command mpicc
     add_if_missing libhdf5-dev has_library hdf5
+    add_if_missing zlib1g-dev has_library zlib
     add_if_missing libdnnl-dev has_header dnnl.h
     add_if_missing ocl-icd-opencl-dev has_header CL/cl.h # Debian's oneDNN depends on OpenCL
     add_if_missing libyaml-dev has_library yaml-0.1

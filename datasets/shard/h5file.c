@@ -281,6 +281,15 @@ static status check_shape(hid_t file, hid_t dataset, const char *path, const cha
     return STATUS_OK;
 }
 
+/* Returns the largest ratio of the elements to the stored bytes. Only chunks can be compressed. */
+static uint64_t get_largest_inflation(hid_t dataset, bool deflate)
+{
+    hid_t properties = H5Dget_create_plist(dataset);
+    bool chunked = properties >= 0 && H5Pget_layout(properties) == H5D_CHUNKED;
+    H5Pclose(properties);
+    return deflate && chunked ? DEFLATE_RATIO_MAX : 1;
+}
+
 static status check_link(hid_t file, const char *path, const char *name)
 {
     H5L_info_t link;
@@ -320,8 +329,8 @@ static status open_dataset(hid_t file, const char *path, const char *name, hid_t
     TRY_GOTO(result, failed, check_storage(object, path, name, deflate));
     TRY_GOTO(result, failed, check_type(object, path, name, type));
     TRY_GOTO(result, failed,
-             check_shape(file, object, path, name, rank_limit, deflate ? DEFLATE_RATIO_MAX : 1,
-                         out_shape, out_rank));
+             check_shape(file, object, path, name, rank_limit,
+                         get_largest_inflation(object, deflate), out_shape, out_rank));
     *out = object;
     return STATUS_OK;
 failed:

@@ -79,8 +79,8 @@ status h5file_open_dataset(hid_t file, const char *path, const char *name, hid_t
                            int rank_limit, hid_t *out, int64_t *out_shape, int *out_rank);
 
 /* h5file_open_deflated_dataset - open a dataset like h5file_open_dataset, but also accept the
- * deflate filter. The elements are then limited to 1032 times the stored bytes. The caller must
- * apply a stricter limit. */
+ * deflate filter. The elements of chunks are then limited to 1032 times the stored bytes. The
+ * caller must apply a stricter limit. */
 status h5file_open_deflated_dataset(hid_t file, const char *path, const char *name, hid_t type,
                                     int rank_limit, hid_t *out, int64_t *out_shape, int *out_rank);
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "datasets/shard/deflated_chunk.h"
 #include "datasets/shard/h5file.h"
 
 enum {
@@ -32,10 +33,12 @@ static const struct {
 /* The rows of one dataset that are read together, see nvidia_shard.h. */
 struct band {
     hid_t dataset;
-    int64_t width;      /* values per row */
-    int64_t rows;       /* rows read at a time */
-    int64_t first, end; /* cached rows */
-    int32_t *values;    /* [rows * width] */
+    int64_t width;                     /* values per row */
+    int64_t rows;                      /* rows read at a time */
+    int64_t chunk_rows, chunk_columns; /* 0, 0: the dataset is contiguous */
+    void *chunk;                       /* [chunk_rows * chunk_columns] values as stored */
+    int64_t first, end;                /* cached rows */
+    int32_t *values;                   /* [rows * width] */
 };
 
 struct nvidia_shard {
@@ -71,12 +74,20 @@ static status compute_band_rows(const struct nvidia_shard *s, struct band *b, co
                 chunk[0] * columns <= BAND_BYTES_MAX / sizeof *b->values,
             STATUS_DATA, "%s: /%s has chunks of %" PRIu64 " values; at most %d MiB are accepted",
             s->path, name, (uint64_t)chunk[0] * columns, BAND_BYTES_MAX >> 20);
+    b->chunk_rows = chunked ? (int64_t)chunk[0] : 0;
+    b->chunk_columns = chunked ? (int64_t)columns : 0;
     b->rows = b->rows < s->examples ? b->rows : s->examples;
     REQUIRE(b->rows > 0 && b->rows <= BAND_BYTES_MAX / bytes, STATUS_DATA,
             "%s: /%s has chunks of %" PRId64 " rows of %" PRId64
             " values; at most %d MiB are accepted",
             s->path, name, b->rows, b->width, BAND_BYTES_MAX >> 20);
     return STATUS_OK;
+}
+
+static size_t get_chunk_bytes(const struct band *b, int field)
+{
+    return (size_t)(b->chunk_rows * b->chunk_columns) *
+           (fields[field].is_int32 ? sizeof(int32_t) : sizeof(int8_t));
 }
 
 static status open_band(struct nvidia_shard *s, int field)
@@ -110,8 +121,9 @@ static status open_band(struct nvidia_shard *s, int field)
             s->path, name, s->examples, b->width, TOKENS_MAX);
     TRY(compute_band_rows(s, b, name, rank));
     b->values = malloc((size_t)(b->rows * b->width) * sizeof *b->values);
-    REQUIRE(b->values != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " rows of %s", b->rows,
-            s->path);
+    b->chunk = malloc(get_chunk_bytes(b, field) + 1);
+    REQUIRE(b->values != NULL && b->chunk != NULL, STATUS_INTERNAL,
+            "out of memory for %" PRId64 " rows of %s", b->rows, s->path);
     return STATUS_OK;
 }
 
@@ -151,6 +163,7 @@ void nvidia_shard_close(struct nvidia_shard **shard)
             H5Dclose(s->bands[i].dataset);
         }
         free(s->bands[i].values);
+        free(s->bands[i].chunk);
     }
     if (s->file >= 0) {
         H5Fclose(s->file);
@@ -169,13 +182,36 @@ int64_t nvidia_shard_tokens(const struct nvidia_shard *shard)
     return shard->tokens;
 }
 
-static status read_band(struct nvidia_shard *s, int field, int64_t row)
+/* Copies the rows of the chunk that begins at column `column`. */
+static void copy_chunk(struct band *b, int field, int64_t rows, int64_t column)
+{
+    int64_t left = b->width - column, columns = left < b->chunk_columns ? left : b->chunk_columns;
+    for (int64_t r = 0; r < rows; r++) {
+        int32_t *out = b->values + r * b->width + column;
+        const int32_t *wide = (const int32_t *)b->chunk + r * b->chunk_columns;
+        const int8_t *narrow = (const int8_t *)b->chunk + r * b->chunk_columns;
+        for (int64_t i = 0; i < columns; i++) {
+            out[i] = fields[field].is_int32 ? wide[i] : narrow[i];
+        }
+    }
+}
+
+static status read_chunks(struct nvidia_shard *s, int field, int64_t first, int64_t rows)
 {
     struct band *b = &s->bands[field];
-    int64_t first = row / b->rows * b->rows, left = s->examples - first;
-    int64_t rows = left < b->rows ? left : b->rows;
+    for (int64_t column = 0; column < b->width; column += b->chunk_columns) {
+        const hsize_t offset[2] = {(hsize_t)first, (hsize_t)column};
+        TRY(deflated_chunk_read(b->dataset, s->path, fields[field].name, offset, b->chunk,
+                                get_chunk_bytes(b, field)));
+        copy_chunk(b, field, rows, column);
+    }
+    return STATUS_OK;
+}
+
+static status read_contiguous(struct nvidia_shard *s, int field, int64_t first, int64_t rows)
+{
+    struct band *b = &s->bands[field];
     hsize_t start[2] = {(hsize_t)first, 0}, count[2] = {(hsize_t)rows, (hsize_t)b->width};
-    b->first = b->end = 0;
     h5file_init();
     hid_t space = H5Dget_space(b->dataset);
     hid_t memory = H5Screate_simple(fields[field].rank, count, NULL);
@@ -188,6 +224,17 @@ static status read_band(struct nvidia_shard *s, int field, int64_t row)
     REQUIRE(read, STATUS_DATA,
             "%s is damaged: rows %" PRId64 " to %" PRId64 " of /%s cannot be read: %s", s->path,
             first, first + rows - 1, fields[field].name, reason);
+    return STATUS_OK;
+}
+
+static status read_band(struct nvidia_shard *s, int field, int64_t row)
+{
+    struct band *b = &s->bands[field];
+    int64_t first = row / b->rows * b->rows, left = s->examples - first;
+    int64_t rows = left < b->rows ? left : b->rows;
+    b->first = b->end = 0;
+    TRY(b->chunk_rows > 0 ? read_chunks(s, field, first, rows)
+                          : read_contiguous(s, field, first, rows));
     b->first = first;
     b->end = first + rows;
     return STATUS_OK;

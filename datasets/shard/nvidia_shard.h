@@ -32,7 +32,7 @@ status nvidia_shard_detect(const char *path, bool *out);
 
 /* nvidia_shard_open - open a shard and check its datasets.
  *
- * Memory    one band of each dataset, at most 64 MiB
+ * Memory    one band and one chunk of each dataset, each at most 64 MiB
  * Errors    STATUS_DATA: a dataset that is missing or has another type or shape, a filter other
  *           than deflate and Fletcher32, more than 64 Ki tokens in an example */
 status nvidia_shard_open(const char *path, struct nvidia_shard **out);

@@ -56,6 +56,19 @@ static void check_refused(const char *path, hid_t type, int rank_limit, const ch
     CHECK_OK(h5file_close(path, &file));
 }
 
+/* Only chunks may store fewer bytes than their elements have, because they can be compressed. */
+static void check_not_deflated(const char *path, const char *text)
+{
+    hid_t file, dataset;
+    int64_t shape[1];
+    int rank;
+    CHECK_OK(h5file_open(path, &file));
+    CHECK_FAILS(h5file_open_deflated_dataset(file, path, "tokens", H5I_INVALID_HID, 1, &dataset,
+                                             shape, &rank),
+                STATUS_DATA, text);
+    CHECK_OK(h5file_close(path, &file));
+}
+
 static void test_round_trip(void)
 {
     const char *path = folder_file("round.h5");
@@ -266,6 +279,10 @@ static void test_false_sizes(void)
     H5Fclose(file);
     check_refused(path, H5I_INVALID_HID, 1, "along dimension 0");
     H5Pclose(properties);
+    file = create_file(path);
+    H5Dclose(create_dataset(file, "tokens", H5T_STD_U16LE, 32, H5P_DEFAULT));
+    H5Fclose(file);
+    check_not_deflated(path, "declares 32 elements (64 bytes), but stores 0 bytes");
 
     file = create_file(path);
     hsize_t square[2] = {(hsize_t)1 << 33, (hsize_t)1 << 33}, tile[2] = {64, 64};

@@ -1,4 +1,5 @@
-/* Tests of nvidia_shard.h: chunks that are far larger than the data of the file. The contents of
+/* Tests of nvidia_shard.h: chunks that are far larger than the data of the file, and stored chunks
+ * that have another size. The contents of
  * shards are tested in test_sentence_pairs.c. */
 #include <hdf5.h>
 
@@ -45,6 +46,48 @@ static const char *write_shard(hsize_t chunk_rows, hsize_t chunk_columns)
     return path;
 }
 
+/* Writes the chunk of next_sentence_labels again, with these stored bytes. skipped is the bit mask
+ * of the filters that were not applied. */
+static const char *write_chunk(const void *stored, size_t bytes, uint32_t skipped)
+{
+    const char *path = write_shard(N, T);
+    const hsize_t offset[1] = {0};
+    hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
+    hid_t set = H5Dopen2(file, "next_sentence_labels", H5P_DEFAULT);
+    CHECK(H5Dwrite_chunk(set, H5P_DEFAULT, skipped, offset, bytes, stored) >= 0);
+    H5Dclose(set);
+    H5Fclose(file);
+    return path;
+}
+
+static void check_read(const char *path, const char *reason)
+{
+    struct nvidia_shard *s = NULL;
+    int32_t memory[2 * T + 2 * P];
+    struct example e = {.token_capacity = T,
+                        .ids = memory,
+                        .token_type_ids = memory + T,
+                        .prediction_capacity = P,
+                        .positions = memory + 2 * T,
+                        .labels = memory + 2 * T + P};
+    CHECK_OK(nvidia_shard_open(path, &s));
+    CHECK_FAILS(nvidia_shard_read(s, 0, 100, &e), STATUS_DATA, reason);
+    nvidia_shard_close(&s);
+}
+
+/* HDF5 would read beyond the end of a chunk that is too short. */
+static void test_sizes_of_chunks(void)
+{
+    static const int8_t values[2 * N];
+    static const unsigned char deflated[] = {0x78, 0x9c, 0x63, 0x60, 0x80, 0x00,
+                                             0x00, 0x00, 0x08, 0x00, 0x01}; /* eight zeros */
+    check_read(write_chunk(values, N, 1), "example 0 has 0 tokens");
+    check_read(write_chunk(values, N / 2, 1), "/next_sentence_labels: a chunk has another size");
+    check_read(write_chunk(values, 2 * N, 1), "/next_sentence_labels: a chunk has another size");
+    check_read(write_chunk(deflated, sizeof deflated, 0), "is damaged or has another size");
+    check_read(write_chunk(values, N, 0), "is damaged or has another size");
+}
+
 int main(void)
 {
     struct nvidia_shard *s = NULL;
@@ -56,5 +99,6 @@ int main(void)
     nvidia_shard_close(&s);
     CHECK_FAILS(nvidia_shard_open(write_shard(1, 1 << 25), &s), STATUS_DATA,
                 "chunks of 33554432 values");
+    test_sizes_of_chunks();
     return 0;
 }

@@ -6,8 +6,8 @@
  * for its node. Two buffers are used in turn: a rank that enters exchange e + 2 has seen all ranks
  * enter e + 1, so all ranks have read the result of e.
  *
- * Large data: an all-reduce is a reduce-scatter followed by an all-gather, over ranges of which
- * rank r owns ranges[r]. On one node both are one pass: when all ranks are ready, rank r adds its
+ * Large data: an all-reduce is a reduce-scatter followed by an all-gather, in which rank r
+ * owns ranges[r]. On one node both are one pass: when all ranks are ready, rank r adds its
  * range of all ranks' memory and writes the sum to all of them. Between nodes, one rank of each
  * other node (its handler for r) adds range r over its node and sends the sum to r. Rank r adds the
  * sums of the nodes in order. The result returns the same way. Thus each byte crosses the network

@@ -284,7 +284,7 @@ static void store_origin(const struct recipe_reader *r)
 
 /* ---- alternatives ---- */
 
-/* Pairs of settings of which a run has one. */
+/* Pairs of settings; a run has only one setting of a pair. */
 static const char *const alternatives[][2] = {
     {"train.max_steps", "train.epochs"},
     {"schedule.warmup_steps", "schedule.warmup_ratio"},

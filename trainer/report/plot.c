@@ -150,7 +150,7 @@ static void fill_gaps(double *values, int columns)
     }
 }
 
-/* Prints one chart: each column is a bar of block characters, an eighth of a row fine. */
+/* Prints one chart. Each column is a bar of block characters, in steps of an eighth of a row. */
 static void print_bars(const struct history_series *s, const char *kind, const char *field,
                        double *values, int columns, FILE *file)
 {

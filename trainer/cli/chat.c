@@ -2,7 +2,8 @@
  *
  * Each response is generated from the whole conversation, encoded with the chat template of the
  * tokenizer. If the conversation does not fit into the positions of the model, the oldest messages
- * are dropped first. The system message is never dropped. */
+ * are left out of the prompt first. The system message is never left out. At most a quarter of the
+ * positions is reserved for the response; a longer one continues on the last positions. */
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -41,6 +42,8 @@ struct chat {
     struct chat_template *template;
     struct chat_message *messages; /* each text is allocated separately */
     int64_t count, capacity;
+    int64_t first;  /* the first message of the prompt after the system message */
+    status failure; /* the first tolerated error; the exit code if the input is no terminal */
     int64_t response_count; /* generated so far; selects the random numbers of a response */
     bool has_output;        /* the current response has produced text other than white space */
 };
@@ -118,6 +121,7 @@ static status reset_conversation(struct chat *c)
 {
     drop_messages(c, 0, c->count);
     const char *system = c->request->system;
+    c->first = system != NULL;
     return system != NULL ? add_message(c, CHAT_SYSTEM, system, strlen(system)) : STATUS_OK;
 }
 
@@ -146,15 +150,15 @@ static status encode_messages_from(const struct chat *c, int64_t first, struct c
     return result;
 }
 
-/* Encodes the conversation as a prompt that leaves space for a response. Drops the oldest messages
- * before a user message until the prompt fits. */
+/* Encodes the conversation as a prompt that leaves space for a response. Leaves out the oldest
+ * messages before a user message until the prompt fits. */
 static status encode_conversation(struct chat *c, struct chat_text *out)
 {
-    int64_t positions = model_get_config(c->session.model)->positions;
-    int64_t system_count = count_system_messages(c), first = system_count;
+    int64_t positions = model_get_config(c->session.model)->positions, first = c->first;
+    int64_t wanted = c->request->options.max_new_tokens, quarter = positions / 4;
+    int64_t reserved = wanted < quarter ? wanted : quarter;
     TRY(encode_messages_from(c, first, out));
-    while (out->ids.count + c->request->options.max_new_tokens > positions &&
-           find_next_user_message(c, first) < c->count) {
+    while (out->ids.count + reserved > positions && find_next_user_message(c, first) < c->count) {
         first = find_next_user_message(c, first);
         TRY(encode_messages_from(c, first, out));
     }
@@ -162,11 +166,12 @@ static status encode_conversation(struct chat *c, struct chat_text *out)
             "this message results in %" PRId64 " tokens, but the model has %" PRId64
             " positions; shorten it",
             out->ids.count, positions);
-    if (first > system_count) {
-        drop_messages(c, system_count, first - system_count);
-        log_info("(the oldest messages are dropped: the model has %" PRId64 " positions)",
+    if (first > c->first) {
+        log_info("(the prompt no longer contains the oldest messages: the model has %" PRId64
+                 " positions)",
                  positions);
     }
+    c->first = first;
     return STATUS_OK;
 }
 
@@ -191,12 +196,11 @@ static status generate_response(struct chat *c, const struct chat_text *prompt, 
 {
     struct session *s = &c->session;
     int32_t end = chat_end_of_turn(c->template);
-    int64_t left = model_get_config(s->model)->positions - prompt->ids.count;
     struct generate_options options = c->request->options;
     options.end_token = &end;
     options.should_stop = is_interrupted;
     options.first_sequence = c->response_count++;
-    options.max_new_tokens = options.max_new_tokens < left ? options.max_new_tokens : left;
+    options.slide = true;
     struct generate_output text = {0};
     c->has_output = false;
     status result = generate_run(s->kernels, s->model, s->tokenizer, &prompt->ids, 1, &options,
@@ -284,7 +288,7 @@ static status save_conversation(const struct chat *c, const char *path)
 
 /* Prints an error of one line and lets the conversation continue. Returns errors of the output, of
  * memory and of the model, which end the program. */
-static status tolerate_error(status result)
+static status tolerate_error(struct chat *c, status result)
 {
     bool is_fatal =
         result == STATUS_WRITE || result == STATUS_INTERNAL || result == STATUS_NOT_FINITE;
@@ -292,6 +296,7 @@ static status tolerate_error(status result)
         return result;
     }
     status_print();
+    c->failure = c->failure == STATUS_OK ? result : c->failure;
     return STATUS_OK;
 }
 
@@ -316,7 +321,7 @@ static status process_line(struct chat *c, const char *line, bool *quit)
         return reset_conversation(c);
     }
     if (is_command(line, "/save", &rest)) {
-        return tolerate_error(save_conversation(c, rest));
+        return tolerate_error(c, save_conversation(c, rest));
     }
     if (line[0] == '/' && line[1] != '/') {
         log_info("%s", HELP);
@@ -324,7 +329,7 @@ static status process_line(struct chat *c, const char *line, bool *quit)
     }
     line += line[0] == '/';
     TRY(add_message(c, CHAT_USER, line, strlen(line)));
-    return tolerate_error(respond_to_conversation(c));
+    return tolerate_error(c, respond_to_conversation(c));
 }
 
 /* A message that is read from standard input. A backslash at the end of a line continues it. */
@@ -400,7 +405,7 @@ static status run_conversation(struct chat *c)
     free(input.text);
     drop_messages(c, 0, c->count);
     free(c->messages);
-    return result;
+    return result == STATUS_OK && !is_terminal ? c->failure : result;
 }
 
 static status open_template(struct chat *c, const struct request *q)
@@ -464,7 +469,9 @@ status command_chat(int argc, char **argv)
         .usage = "bireme chat --checkpoint DIR [options]",
         .description =
             "Reads messages from standard input, one per line, and prints the response of the "
-            "model to each. The prompt of a response is the whole conversation.\n\n" HELP,
+            "model to each. The prompt of a response is the whole conversation. If the input is "
+            "not a "
+            "terminal, the exit code is that of the first message without a response.\n\n" HELP,
         .table = table,
         .count = sizeof table / sizeof table[0]};
     TRY(options_parse(&options, argc, argv, &help));

@@ -313,7 +313,7 @@ status command_generate(int argc, char **argv)
 {
     struct request q = {.options = {.use_cache = true}};
     struct generate_options *o = &q.options;
-    bool no_cache = false, help = false;
+    bool no_cache = false, no_slide = false, help = false;
     const struct option table[] = {
         {"checkpoint", OPTION_TEXT, &q.checkpoint, "DIR", OPTION_REQUIRED,
          "run folder, checkpoints/ folder, one checkpoint or final/"},
@@ -356,6 +356,9 @@ status command_generate(int argc, char **argv)
         {"no-echo", OPTION_FLAG, &q.echo, NULL, NULL, "do not print the prompt"},
         {"no-cache", OPTION_FLAG, &no_cache, NULL, NULL,
          "recompute all tokens for each new token, without the key-value cache (for tests)"},
+        {"no-slide", OPTION_FLAG, &no_slide, NULL, NULL,
+         "stop at the number of positions of the model; by default a longer text continues on its "
+         "last positions. Beam search always stops there"},
         {"json", OPTION_FLAG, &q.json, NULL, NULL, "print one JSON object per text"},
     };
     struct options options = {
@@ -369,6 +372,7 @@ status command_generate(int argc, char **argv)
     }
     q.echo = !q.echo && !q.chat;
     o->use_cache = !no_cache;
+    o->slide = !no_slide;
     status result = STATUS_OK;
     if (q.prompt != NULL && q.prompt_file != NULL) {
         result = RAISE_STATUS(STATUS_USAGE,

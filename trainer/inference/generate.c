@@ -17,9 +17,10 @@ struct run {
     const struct generate_options *options;
     struct model_cache *cache;
     struct sampler *sampler;
-    int64_t sequences, vocabulary, max_tokens; /* max_tokens: of the longest sequence with prompt */
+    int64_t sequences, vocabulary, max_tokens; /* max_tokens: of the longest window */
     struct token_list *tokens;                 /* [sequences] prompt and new tokens */
     int64_t *prompt_tokens;                    /* [sequences] */
+    int64_t *window;                           /* [sequences] first token that the model reads */
     int64_t *limits;                           /* [sequences] maximum tokens with prompt */
     bool *ended;                               /* [sequences] by the end token or a stop string */
     int64_t *counts;                           /* [sequences] rows of this round */
@@ -70,7 +71,7 @@ static status extend_sequence(struct run *r, int64_t sequence, int64_t chunk_tok
 {
     const struct token_list *list = &r->tokens[sequence];
     struct tensor hidden = {0};
-    int64_t done = model_cache_length(r->cache, sequence), count = 0;
+    int64_t done = r->window[sequence] + model_cache_length(r->cache, sequence), count = 0;
     memset(r->counts, 0, (size_t)r->sequences * sizeof *r->counts);
     for (; done < list->count; done += count) {
         count = list->count - done < chunk_tokens ? list->count - done : chunk_tokens;
@@ -80,31 +81,70 @@ static status extend_sequence(struct run *r, int64_t sequence, int64_t chunk_tok
     return read_logits(r, hidden, count, sequence);
 }
 
-/* Extends every running sequence by its newest token in one forward pass. */
-static status extend_running(struct run *r)
+/* Logs once per process that texts are longer than the positions of the model. */
+static void log_slide(int64_t positions, int64_t kept)
+{
+    static bool is_logged;
+    if (!is_logged) {
+        log_info("the text is longer than the %" PRId64 " positions of the model; generation "
+                 "continues on its last %" PRId64 " to %" PRId64 " tokens (--no-slide stops there)",
+                 positions, kept, positions);
+    }
+    is_logged = true;
+}
+
+/* Moves the window of a full sequence to its last tokens, so that the next half of the positions is
+ * free, and clears its cache. Returns whether the window has moved. */
+static bool slide_window(struct run *r, int64_t sequence)
+{
+    int64_t positions = model_get_config(r->model)->positions, kept = (positions + 1) / 2;
+    int64_t count = r->tokens[sequence].count;
+    if (count - r->window[sequence] <= positions) {
+        return false;
+    }
+    log_slide(positions, kept);
+    r->window[sequence] = count - kept;
+    model_cache_clear(r->cache, sequence);
+    return true;
+}
+
+/* Extends every running sequence by its newest token in one forward pass. If the window of a
+ * sequence moves, a separate pass encodes it again. */
+static status extend_running(struct run *r, int64_t chunk_tokens)
 {
     int64_t rows = 0;
     for (int64_t i = 0; i < r->sequences; i++) {
-        r->counts[i] = is_running(r, i);
-        if (is_running(r, i)) {
-            r->inputs[rows++] = r->tokens[i].ids[r->tokens[i].count - 1];
+        if (is_running(r, i) && slide_window(r, i)) {
+            TRY(extend_sequence(r, i, chunk_tokens));
         }
+    }
+    for (int64_t i = 0; i < r->sequences; i++) {
+        int64_t count = r->tokens[i].count;
+        bool is_extended = r->window[i] + model_cache_length(r->cache, i) == count;
+        r->counts[i] = is_running(r, i) && !is_extended;
+        if (r->counts[i] > 0) {
+            r->inputs[rows++] = r->tokens[i].ids[count - 1];
+        }
+    }
+    if (rows == 0) {
+        return STATUS_OK;
     }
     struct tensor hidden = {0};
     TRY(model_forward_cached(r->model, r->cache, r->inputs, r->counts, &hidden));
     for (int64_t i = 0, row = 0; i < r->sequences; i++) {
-        if (is_running(r, i)) {
+        if (r->counts[i] > 0) {
             TRY(read_logits(r, hidden, ++row, i));
         }
     }
     return STATUS_OK;
 }
 
-/* Recomputes every running sequence from its start, as without a cache. */
+/* Recomputes every running sequence from the start of its window, as without a cache. */
 static status recompute_running(struct run *r)
 {
     for (int64_t i = 0; i < r->sequences; i++) {
         if (is_running(r, i)) {
+            slide_window(r, i);
             model_cache_clear(r->cache, i);
             TRY(extend_sequence(r, i, r->max_tokens));
         }
@@ -112,9 +152,9 @@ static status recompute_running(struct run *r)
     return STATUS_OK;
 }
 
-static status advance_running(struct run *r)
+static status advance_running(struct run *r, int64_t chunk_tokens)
 {
-    return r->options->use_cache ? extend_running(r) : recompute_running(r);
+    return r->options->use_cache ? extend_running(r, chunk_tokens) : recompute_running(r);
 }
 
 /* ---- stop strings and streamed bytes ---- */
@@ -233,7 +273,7 @@ static status run_sampling(struct run *r, int64_t chunk_tokens)
         if (stop || !is_any_running(r)) {
             break;
         }
-        TRY(advance_running(r));
+        TRY(advance_running(r, chunk_tokens));
     }
     return r->stream != NULL ? update_output(r, 0, true) : STATUS_OK;
 }
@@ -397,7 +437,7 @@ static status search_beams(struct beams *b, int64_t chunk_tokens)
     TRY(extend_sequence(r, 0, chunk_tokens));
     while (!done && is_running(r, 0)) {
         if (r->tokens[0].count > r->prompt_tokens[0]) {
-            TRY(advance_running(r));
+            TRY(advance_running(r, chunk_tokens));
         }
         TRY(advance_beams(b, live_beams, &done));
         live_beams = r->sequences;
@@ -444,6 +484,7 @@ static void run_destroy(struct run *r)
     }
     free(r->tokens);
     free(r->prompt_tokens);
+    free(r->window);
     free(r->limits);
     free(r->ended);
     free(r->counts);
@@ -453,26 +494,34 @@ static void run_destroy(struct run *r)
     (void)model_cache_destroy(&r->cache);
 }
 
+/* Returns whether sequences may become longer than the positions of the model. */
+static bool may_slide(const struct generate_options *options)
+{
+    return options->slide && options->num_beams == 1;
+}
+
 static int64_t compute_limit(const struct run *r, int64_t prompt_tokens)
 {
     int64_t positions = model_get_config(r->model)->positions;
     int64_t wanted = prompt_tokens + r->options->max_new_tokens;
-    return wanted < positions ? wanted : positions;
+    return wanted < positions || may_slide(r->options) ? wanted : positions;
 }
 
 static status run_create(struct run *r, int64_t longest)
 {
     size_t n = (size_t)r->sequences;
     r->vocabulary = model_get_config(r->model)->vocabulary;
-    r->max_tokens = compute_limit(r, longest);
+    int64_t limit = compute_limit(r, longest), positions = model_get_config(r->model)->positions;
+    r->max_tokens = limit < positions ? limit : positions;
     r->tokens = calloc(n, sizeof *r->tokens);
     r->prompt_tokens = calloc(n, sizeof *r->prompt_tokens);
+    r->window = calloc(n, sizeof *r->window);
     r->limits = calloc(n, sizeof *r->limits);
     r->ended = calloc(n, sizeof *r->ended);
     r->counts = calloc(n, sizeof *r->counts);
     r->inputs = calloc(n, sizeof *r->inputs);
-    REQUIRE(r->tokens != NULL && r->prompt_tokens != NULL && r->limits != NULL &&
-                r->ended != NULL && r->counts != NULL && r->inputs != NULL,
+    REQUIRE(r->tokens != NULL && r->prompt_tokens != NULL && r->window != NULL &&
+                r->limits != NULL && r->ended != NULL && r->counts != NULL && r->inputs != NULL,
             STATUS_INTERNAL, "out of memory for %zu sequences", n);
     TRY(mirror_create(kernels_device(r->kernels), kernels_stream(r->kernels),
                       n * (size_t)r->vocabulary * sizeof *r->logits, "logits", &r->logits_mirror));
@@ -510,7 +559,7 @@ static status run_batch(struct run *r, const struct token_list *prompts, int64_t
             "a prompt has %" PRId64
             " tokens and leaves no room for a new token: the model has %" PRId64 " positions",
             longest, positions);
-    if (longest + r->options->max_new_tokens > positions) {
+    if (longest + r->options->max_new_tokens > positions && !may_slide(r->options)) {
         log_warning("LENGTH",
                     "at most %" PRId64 " new tokens fit after a prompt of %" PRId64
                     " tokens: the model has %" PRId64 " positions",

@@ -19,6 +19,9 @@ struct generate_options {
     int stop_count;
     const int32_t *end_token;  /* end-of-sequence token; NULL: the tokenizer's */
     bool (*should_stop)(void); /* called before each token; true ends all sequences; NULL: none */
+    /* Continue past the model's positions on the last half of them, encoded again as a new text;
+     * false: stop there. Beam search always stops there. */
+    bool slide;
     bool use_cache; /* false: recompute the whole sequence for each token, to test the cache */
 };
 

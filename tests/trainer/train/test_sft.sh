@@ -164,7 +164,8 @@ test_chat() {
         'not heard' >talk
     timeout 50 "$program" chat --checkpoint run_messages --system 'Be brief.' --temperature 0 \
         --max-new-tokens 20 \
-        <talk >out 2>stderr || fail "chat ended with $?"
+        <talk >out 2>stderr
+    [ $? = 64 ] || fail 'a failed /save of a script does not change the exit code'
     cmp one.jsonl again.jsonl || fail '/reset does not clear the conversation'
     [ "$(grep -o '"role"' two.jsonl | wc -l)" = 5 ] || fail 'the history is not kept'
     grep -qF '"What does\nls\ndo?"' lines.jsonl || fail 'continued lines are not one message'
@@ -195,15 +196,19 @@ test_chat() {
     printf 'What%.0s' {1..200} >>talk
     printf '\n%s\n' '/save long.jsonl' >>talk
     timeout 50 "$program" chat --checkpoint run_messages --temperature 0 --max-new-tokens 20 <talk \
-        >out 2>stderr ||
-        fail "chat ended with $?"
-    grep -q 'the oldest messages are dropped: the model has 128 positions' stderr ||
-        fail 'no message is dropped'
+        >out 2>stderr
+    [ $? = 64 ] || fail 'a message without a response does not change the exit code'
+    grep -q 'no longer contains the oldest messages: the model has 128 positions' stderr ||
+        fail 'no message is left out'
     grep -q '^E-USAGE .*this message results in' stderr || fail 'too long a message is not refused'
     [ "$(wc -l <out)" = 8 ] || fail "$(wc -l <out) answers instead of 8"
     ! grep -q WhatWhat long.jsonl || fail 'a refused message is part of the conversation'
-    [ "$(grep -o '"role"' long.jsonl | wc -l)" -ge 4 ] ||
-        fail 'a refused message drops earlier ones'
+    [ "$(grep -o '"role"' long.jsonl | wc -l)" = 16 ] || fail '/save does not keep all messages'
+    # By default at most a quarter of the positions is reserved: a short message stays.
+    printf '%s\n' 'What does ls do?' 'What does ls do?' >talk
+    timeout 50 "$program" chat --checkpoint run_messages --temperature 0 <talk >out 2>stderr ||
+        fail "chat ended with $?"
+    ! grep -q 'no longer contains' stderr || fail 'all positions are reserved for the response'
 
     run_bireme 0 train messages.yaml model.max_position_embeddings=60000 model.init_from=null \
         train.max_steps=1 run_dir=long

@@ -358,6 +358,41 @@ test_generate() {
     run_bireme 0 generate --checkpoint run --prompt-file prompts --temperature 0 \
         --max-new-tokens 20 --json
     head -n 1 out | cmp - cached || fail 'a batch changes the text'
+    # Past the 32 positions the model reads the last 16 tokens as a new text, with and without the
+    # cache, in a batch and in a stream. Every character is a token.
+    run_bireme 0 generate --checkpoint run --prompt 'License' --temperature 0 --max-new-tokens 90
+    [ "$(grep -c 'longer than the 32 positions of the model' stderr)" = 1 ] ||
+        fail 'the end of the positions is not reported once'
+    tr '\n' '|' <out | sed 's/|$//' >long
+    [ "$(wc -m <long)" = 97 ] || fail "$(wc -m <long) characters instead of 97"
+    run_bireme 0 generate --checkpoint run --prompt 'License' --temperature 0 --max-new-tokens 90 \
+        --no-cache
+    tr '\n' '|' <out | sed 's/|$//' | cmp - long || fail 'the cache changes a long text'
+    for first in 17 34; do # the windows begin after 33 and 50 tokens
+        run_bireme 0 generate --checkpoint run --temperature 0 --max-new-tokens 10 --prompt \
+            "$(cut -c$((first + 1))-$((first + 16)) long | tr '|' '\n')"
+        [ "$(tr '\n' '|' <out | cut -c1-26)" = "$(cut -c$((first + 1))-$((first + 26)) long)" ] ||
+            fail 'the window of a long text is not that of its last 16 tokens'
+    done
+    run_bireme 0 generate --checkpoint run --prompt 'License' --max-new-tokens 90 --no-slide --json
+    grep -q '^W-LENGTH: at most 25 new tokens' stderr || fail 'the end of the text is not reported'
+    printf 'License\nthe License is granted to You\n' >prompts
+    run_bireme 0 generate --checkpoint run --prompt-file prompts --temperature 0 \
+        --max-new-tokens 90 --json
+    cp out together
+    run_bireme 0 generate --checkpoint run --prompt-file prompts --temperature 0 \
+        --max-new-tokens 90 --json --batch-size 1
+    cmp out together || fail 'long texts depend on --batch-size'
+    # A streamed text has the bytes of one that is printed at its end, also where they are random.
+    run_bireme 0 tokenizer train --vocab-size 257 --input "$source/LICENSE" --output bytes
+    run_bireme 0 prepare --tokenizer bytes --input "$source/LICENSE" --output bytes
+    run_bireme 0 train recipe.yaml run_dir=random data.tokenizer=bytes train.max_steps=1 \
+        'data.train=bytes/train-*.h5' data.validation=null evaluate.every=0 schedule.warmup_steps=0
+    run_bireme 0 generate --checkpoint random --prompt 'License' --seed 3
+    { echo '----- sample 1 of 2 -----' && cat out; } >streamed
+    run_bireme 0 generate --checkpoint random --prompt 'License' --seed 3 --num-samples 2
+    head -c "$(stat -c %s streamed)" out | cmp - streamed || fail 'streaming changes the bytes'
+    ! iconv -f UTF-8 -t UTF-8 streamed >utf8 2>stderr || fail 'all bytes are valid UTF-8'
     # The second prompt leaves 3 of 32 positions.
     printf 'License\nthe License is granted to You\nthe\nthe\n' >prompts
     run_bireme 0 generate --checkpoint run --prompt-file prompts --temperature 0 \

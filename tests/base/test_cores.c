@@ -89,6 +89,30 @@ static void test_invalid_files(void)
     CHECK_EQUAL(cores_quota(folder_path), 0);
 }
 
+static int64_t find_memory(const char *groups, const char *const files[][2])
+{
+    (void)find_quota(groups, files);
+    return cores_memory_bytes(folder_path);
+}
+
+/* The smallest limit of the groups, and not more than the memory of the machine. */
+static void test_memory(void)
+{
+    int64_t machine = cores_memory_bytes("/nowhere");
+    CHECK(machine > 1 << 20);
+    CHECK_EQUAL(find_memory("0::/a/b\n", FILES({"a/b/memory.max", "1048576\n"})), 1 << 20);
+    CHECK_EQUAL(
+        find_memory("0::/a/b\n", FILES({"a/b/memory.max", "max\n"}, {"a/memory.max", "4096\n"})),
+        4096);
+    CHECK_EQUAL(find_memory("0::/a\n", FILES({"a/memory.max", "max\n"})), machine);
+    CHECK_EQUAL(
+        find_memory("4:memory:/a\n3:cpu:/b\n", FILES({"memory/a/memory.limit_in_bytes", "8192\n"})),
+        8192);
+    CHECK_EQUAL(find_memory("4:memory:/a\n",
+                            FILES({"memory/a/memory.limit_in_bytes", "9223372036854771712\n"})),
+                machine);
+}
+
 static void test_allowed(void)
 {
     cpu_set_t all, one;
@@ -110,6 +134,7 @@ int main(void)
     test_version_2();
     test_version_1();
     test_invalid_files();
+    test_memory();
     test_allowed();
     return 0;
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/cores.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "trainer/cli/command.h"
@@ -364,6 +365,37 @@ static status read_labels(struct recipe *r)
     return explain_missing_data(result);
 }
 
+/* Fails if a rank needs more memory than the device that the plan is for: the GPU of the cluster,
+ * the GPU of this machine, or this machine for train.device cpu. If train.device is auto and this
+ * machine has no GPU, the run may be meant for another machine, so this is only a warning. */
+static status check_memory(const struct recipe *r, const struct plan *plan,
+                           const struct cluster_forecast *forecast)
+{
+    static const char advice[] =
+        "lower batch.micro_size, or set train.activation_checkpointing: full, train.precision: "
+        "bf16, or parallel.zero_stage or parallel.tensor with more ranks";
+    const double gib = 1073741824.0;
+    bool on_cpu = plan->device == DEVICE_CPU;
+    double needed = (double)(on_cpu ? plan->total_bytes : plan->device_bytes);
+    double available = (double)(on_cpu ? cores_memory_bytes("") : plan->device_memory);
+    const char *device = on_cpu ? "this machine" : "the GPU of this machine";
+    if (forecast != NULL) {
+        needed = (double)forecast->step.device_bytes;
+        available = forecast->step.fits ? 0 : forecast->cluster.device.memory_gib * gib;
+        device = "a GPU of the cluster";
+    }
+    if (available <= 0 || needed <= available) {
+        return STATUS_OK;
+    }
+    if (forecast == NULL && on_cpu && r->train.device == RECIPE_DEVICE_AUTO) {
+        log_warning("MEMORY", "a rank needs %.1f GiB, but %s has %.1f GiB; %s", needed / gib,
+                    device, available / gib, advice);
+        return STATUS_OK;
+    }
+    RAISE(STATUS_RECIPE, "the plan does not fit: a rank needs %.1f GiB, but %s has %.1f GiB; %s",
+          needed / gib, device, available / gib, advice);
+}
+
 static status run_plan(const struct request *q)
 {
     struct recipe recipe;
@@ -380,8 +412,9 @@ static status run_plan(const struct request *q)
     for (int i = 0; i < plan.unchecked_count; i++) {
         log_warning("NOT-CHECKED", "%s", plan.unchecked[i]);
     }
-    return q->json ? print_json(&recipe, &plan, has_cluster ? &forecast : NULL)
-                   : print_plan(&recipe, &plan, has_cluster ? &forecast : NULL);
+    const struct cluster_forecast *known = has_cluster ? &forecast : NULL;
+    TRY(q->json ? print_json(&recipe, &plan, known) : print_plan(&recipe, &plan, known));
+    return check_memory(&recipe, &plan, known);
 }
 
 status command_plan(int argc, char **argv)
@@ -406,7 +439,9 @@ status command_plan(int argc, char **argv)
             "FLOPs and bytes sent per step, steps per epoch, the learning rate schedule and every "
             "resolved setting. It checks the device, the tokenizer and the shards as train does "
             "and reports the same errors. With model.vocab_size=N, a recipe can be planned without "
-            "its data. The parts that could not be checked are listed.",
+            "its data. The parts that could not be checked are listed. If a rank needs more memory "
+            "than "
+            "the device has, the exit code is 78.",
         .table = table,
         .count = (int)(sizeof table / sizeof table[0]),
         .operand_name = "RECIPE.yaml",

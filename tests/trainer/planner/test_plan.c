@@ -315,6 +315,29 @@ static void test_errors(void)
     }
 }
 
+/* A plan that does not fit is printed, and the exit code is 78. */
+static void test_memory_limit(void)
+{
+    static const char large[] =
+        "plan recipes/gpt2_124m.yaml model.vocab_size=50257 model.hidden_size=32768 "
+        "model.num_heads=64 model.num_layers=100 batch.micro_size=1 train.precision=fp32 2>&1 ";
+    static const struct {
+        const char *arguments, *expected;
+        int code;
+    } cases[] = {
+        {"train.device=cpu", "does not fit: a rank needs", 78},
+        {"train.device=auto", "W-MEMORY: a rank needs", 0},
+        {"--cluster recipes/clusters/h100_sxm.yaml", "but a GPU of the cluster has 80.0 GiB", 78},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char arguments[512];
+        snprintf(arguments, sizeof arguments, "%s%s", large, cases[i].arguments);
+        CHECK_EQUAL(run_program(arguments), cases[i].code);
+        CHECK(strstr(output, cases[i].expected) != NULL);
+        CHECK(strstr(output, "memory per rank") != NULL);
+    }
+}
+
 int main(void)
 {
     test_parameters();
@@ -325,5 +348,6 @@ int main(void)
     test_refused();
     test_command();
     test_errors();
+    test_memory_limit();
     return 0;
 }

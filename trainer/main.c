@@ -118,7 +118,7 @@ static status run_program(int argc, char **argv)
         print_help();
     } else if (strcmp(argv[1], "help") == 0) {
         TRY(run_help(argc, argv));
-    } else if (strcmp(argv[1], "--version") == 0) {
+    } else if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-v") == 0) {
         print_version();
     } else {
         TRY(run_command(argc, argv));

@@ -271,6 +271,15 @@ static void test_command(void)
     CHECK(strstr(output, "--ranks N") != NULL && strstr(output, "(default: 1)") != NULL);
 }
 
+static void test_version(void)
+{
+    CHECK_EQUAL(run_program("--version"), 0);
+    char version[256];
+    snprintf(version, sizeof version, "%.255s", output);
+    CHECK_EQUAL(run_program("-v"), 0);
+    CHECK(strncmp(version, "bireme ", 7) == 0 && strncmp(version, output, strlen(version)) == 0);
+}
+
 static void test_errors(void)
 {
     static const struct {
@@ -347,6 +356,7 @@ int main(void)
     test_tensor_parallel();
     test_refused();
     test_command();
+    test_version();
     test_errors();
     test_memory_limit();
     return 0;

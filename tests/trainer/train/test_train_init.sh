@@ -78,3 +78,12 @@ run_bireme 0 export --checkpoint base --output exported
 run_bireme 0 import exported --output imported
 run_bireme 0 train fine.yaml model.init_from=imported
 rm -r fine
+
+# Several ranks agree on the settings, and report a contradiction once.
+need_mpirun
+run_ranks 2 78 train wrong.yaml model.num_layers=3
+expect_error "$list"
+run_ranks 2 66 train fine.yaml model.init_from=nowhere
+expect_error 'there is no checkpoint at nowhere'
+run_ranks 2 0 train fine.yaml parallel.tensor=2
+grep -q '^  hidden_size: 32$' fine/recipe.yaml || fail 'two ranks do not store the sizes'

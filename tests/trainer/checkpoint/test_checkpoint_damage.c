@@ -356,6 +356,46 @@ static void test_lock(void)
     CHECK_FAILS(run_lock_acquire("/nowhere/LOCK", 0, &lock), STATUS_CREATE, "/nowhere/LOCK");
 }
 
+static bool has_open_file(pid_t process, const char *path)
+{
+    char name[64], target[256];
+    snprintf(name, sizeof name, "/proc/%ld/fd", (long)process);
+    DIR *files = opendir(name);
+    bool found = false;
+    for (struct dirent *f = files != NULL ? readdir(files) : NULL; f != NULL; f = readdir(files)) {
+        snprintf(name, sizeof name, "/proc/%ld/fd/%.20s", (long)process, f->d_name);
+        ssize_t bytes = readlink(name, target, sizeof target - 1);
+        target[bytes > 0 ? bytes : 0] = '\0';
+        found = found || strstr(target, path) != NULL;
+    }
+    if (files != NULL) {
+        closedir(files);
+    }
+    return found;
+}
+
+/* A lock file that its holder removes while another job waits for it protects nothing. */
+static void test_removed_lock(void)
+{
+    char path[128];
+    int pipes[2], ended;
+    struct run_lock *lock = NULL;
+    snprintf(path, sizeof path, "%s/removed", root);
+    pid_t holder = hold_lock(path, pipes), parent = getpid();
+    pid_t remover = fork(); /* the holder ends when this process ends */
+    CHECK(remover >= 0);
+    if (remover == 0) {
+        while (getppid() == parent && !has_open_file(parent, path)) {
+            usleep(1000);
+        }
+        _exit(remove(path) == 0 ? 0 : 1);
+    }
+    close(pipes[1]);
+    CHECK_FAILS(run_lock_acquire(path, 20, &lock), STATUS_CREATE, "removed after a failed start");
+    CHECK(waitpid(remover, &ended, 0) == remover && ended == 0);
+    CHECK(waitpid(holder, &ended, 0) == holder && ended == 0);
+}
+
 static void test_inspect(void)
 {
     char folder[128];
@@ -380,6 +420,7 @@ int main(void)
     test_all_damaged();
     test_retention();
     test_lock();
+    test_removed_lock();
     test_inspect();
     CHECK_OK(file_remove_tree(root));
     CHECK_OK(comm_destroy(&world));

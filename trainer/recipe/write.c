@@ -179,13 +179,17 @@ static void write_introduction(FILE *file)
     fprintf(file, "# Recipes\n\n"
                   "A recipe is one YAML file that describes one job:\n\n"
                   "    bireme train recipes/NAME.yaml [section.key=value ...]\n\n");
-    write_paragraph("Settings on the command line override those of the file; if a key is given "
-                    "more than once there, the last value applies. The program checks all settings "
-                    "before any work begins. An unknown or repeated key, a wrong type, a value out "
-                    "of range or two conflicting settings end it with exit code 78. The message "
-                    "contains file, line, column, key and reason. The run folder stores the "
-                    "resolved recipe, which lists every key and can be used as a recipe.",
-                    file);
+    write_paragraph(
+        "Settings on the command line override those of the file; if a key is given "
+        "more than once there, the last value applies. train.max_steps and train.epochs "
+        "are alternatives, and so are schedule.warmup_steps and schedule.warmup_ratio: "
+        "one on the command line replaces the other in the file. The program checks "
+        "all settings "
+        "before any work begins. An unknown or repeated key, a wrong type, a value out "
+        "of range or two conflicting settings end it with exit code 78. The message "
+        "contains file, line, column, key and reason. The run folder stores the "
+        "resolved recipe, which lists every key and can be used as a recipe.",
+        file);
     write_paragraph("Numbers are decimal. Integers have no exponent (`1000`, not `1e3`); other "
                     "numbers may have one (`6.0e-4`). YAML anchors, aliases, tags and multiple "
                     "documents are not accepted.",

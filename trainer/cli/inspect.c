@@ -148,6 +148,27 @@ static status plot_run(const char *path)
     return result;
 }
 
+static bool has_suffix(const char *text, const char *suffix)
+{
+    size_t length = strlen(text), end = strlen(suffix);
+    return length >= end && strcmp(text + length - end, suffix) == 0;
+}
+
+/* Prints a sample of a recipe, of the recipe of a run folder, of a shard or a folder of shards. */
+static status print_sample(const char *path, int64_t sample, const char *tokenizer, bool json)
+{
+    char recipe[FILE_PATH_BYTES];
+    bool is_folder = file_is_folder(path);
+    if (is_folder && inspect_has_file(path, "recipe.yaml")) {
+        TRY(file_join(recipe, path, "recipe.yaml"));
+        return inspect_training_sample(recipe, sample, tokenizer, json);
+    }
+    if (!is_folder && (has_suffix(path, ".yaml") || has_suffix(path, ".yml"))) {
+        return inspect_training_sample(path, sample, tokenizer, json);
+    }
+    return inspect_sample(path, sample, tokenizer, json);
+}
+
 status command_inspect(int argc, char **argv)
 {
     bool json = false, plot = false;
@@ -156,10 +177,11 @@ status command_inspect(int argc, char **argv)
     const char *tokenizer = NULL;
     const struct option table[] = {
         {"sample", OPTION_INTEGER, &sample, "INDEX", NULL,
-         "print this example or document of a shard, counted from 0", 0, INT64_MAX, NULL},
+         "print this example or document of a shard, or sample of a run, counted from 0", 0,
+         INT64_MAX, NULL},
         {"tokenizer", OPTION_TEXT, &tokenizer, "DIR", NULL,
-         "tokenizer of --sample; without it, the one in the folder of the shard, or in the folder "
-         "`tokenizer` in or next to it",
+         "tokenizer of --sample; without it, that of the recipe, or the one in the folder of the "
+         "shard, or in the folder `tokenizer` in or next to it",
          0, 0, NULL},
         {"json", OPTION_FLAG, &json, NULL, NULL, "print one JSON document", 0, 0, NULL},
         {"plot", OPTION_FLAG, &plot, NULL, NULL, "draw the loss of a run, and nothing else", 0, 0,
@@ -171,10 +193,11 @@ status command_inspect(int argc, char **argv)
                        "tokenizer or a run folder, and verifies every checksum. A path is "
                        "reported as whole if all its checksums match. Exits with code 65 if data "
                        "is damaged, 77 if a shard cannot be read, and 80 if a checkpoint is "
-                       "damaged. With --sample, PATH is a shard or a folder of shards: prints one "
-                       "sample as text, with its parts, its labels and the tokens that count in "
-                       "the loss. The samples of a folder are counted over its shards, in the "
-                       "order of their names.",
+                       "damaged. With --sample, prints one sample as text, with its parts, its "
+                       "labels and the tokens that count in the loss. PATH is then a shard or a "
+                       "folder of shards, of which the samples are counted in the order of the "
+                       "file names; or a run folder or recipe (*.yaml) of objective clm or sft, "
+                       "of which the samples are counted in the order of training.",
         .table = table,
         .count = 4,
         .operand_name = "PATH",
@@ -194,7 +217,7 @@ status command_inspect(int argc, char **argv)
     }
     REQUIRE(sample >= 0 || tokenizer == NULL, STATUS_USAGE, "--tokenizer needs --sample INDEX");
     if (sample >= 0) {
-        return inspect_sample(path, sample, tokenizer, json);
+        return print_sample(path, sample, tokenizer, json);
     }
     return file_is_folder(path) ? inspect_folder(path, json) : inspect_file(path, json);
 }

@@ -41,6 +41,15 @@ status inspect_shards(const char *folder, bool json);
  *           tokenizer_open; STATUS_DATA if it is another tokenizer */
 status inspect_sample(const char *path, int64_t index, const char *tokenizer, bool json);
 
+/* inspect_training_sample - print a sample as training reads it: a window of text with its document
+ * boundaries, or a pack of SFT examples.
+ *
+ * Units     number: of the sample in the order of training, from 0; tokenizer: its folder, or NULL
+ *           for that of the recipe
+ * Errors    STATUS_UNAVAILABLE for other objectives; those of recipe_read and data_open_train */
+status inspect_training_sample(const char *recipe, int64_t number, const char *tokenizer,
+                               bool json);
+
 /* inspect_run - print the state of a run folder or of a folder of checkpoints. Verifies each
  * checkpoint.
  *

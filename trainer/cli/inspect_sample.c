@@ -1,4 +1,5 @@
-/* bireme inspect --sample: prints the text of one example or document of a shard. */
+/* bireme inspect --sample: prints the text of one example or document of a shard, or of one sample
+ * of a training run. */
 #include <glob.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -13,6 +14,9 @@
 #include "datasets/shard/shard_task.h"
 #include "datasets/tokenizer/tokenizer.h"
 #include "trainer/cli/inspect.h"
+#include "trainer/setup/data.h"
+#include "trainer/setup/objective_spec.h"
+#include "trainer/setup/session.h"
 
 /* A range of tokens with one role: a prompt, a response, a segment, a labelled token. */
 struct part {
@@ -22,8 +26,12 @@ struct part {
 };
 
 struct sample {
+    char path[FILE_PATH_BYTES + 64]; /* the shard, or the place in it */
+    enum example_kind kind;
+    int64_t index; /* in its shard, or in the order of training */
+    int64_t count; /* samples in the shard; 0: no limit */
+    char tokenizer_sha256[HASH_TEXT_BYTES];
     struct shard *shard;
-    int64_t index; /* in its shard */
     struct example example;
     struct labels labels;
     struct part *parts; /* [at most tokens] */
@@ -216,11 +224,14 @@ static status print_part(const struct sample *s, const struct part *p)
 
 static status print_text(const struct sample *s)
 {
-    const struct shard_header *h = shard_get_header(s->shard);
     char *label = s->label != NULL ? json_dumps(s->label, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
-    printf("shard            %s\n", shard_path(s->shard));
-    printf("sample           %" PRId64 " of %" PRId64 ", counted from 0\n", s->index, h->documents);
-    printf("examples         %s\n", example_get_format(h->kind)->name);
+    printf("shard            %s\n", s->path);
+    if (s->count > 0) {
+        printf("sample           %" PRId64 " of %" PRId64 ", counted from 0\n", s->index, s->count);
+    } else {
+        printf("sample           %" PRId64 " in the order of training, counted from 0\n", s->index);
+    }
+    printf("examples         %s\n", example_get_format(s->kind)->name);
     printf("tokens           %" PRId64 "\n", s->example.tokens);
     printf("in the loss      %s\n", s->loss);
     if (label != NULL) {
@@ -231,7 +242,7 @@ static status print_text(const struct sample *s)
         printf("text             unknown: no tokenizer with SHA-256 %.12s... in or next to the "
                "folder; "
                "give --tokenizer DIR. The ids are:\n",
-               h->tokenizer_sha256);
+               s->tokenizer_sha256);
     }
     for (int64_t i = 0; i < s->part_count; i++) {
         TRY(print_part(s, &s->parts[i]));
@@ -276,7 +287,6 @@ static status fill_parts(const struct sample *s, json_t *parts, json_t *mask)
 
 static status print_json(const struct sample *s)
 {
-    const struct shard_header *h = shard_get_header(s->shard);
     json_t *ids = json_array(), *mask = json_array(), *parts = json_array(), *text = NULL;
     for (int64_t i = 0; i < s->example.tokens; i++) {
         json_array_append_new(ids, json_integer(s->example.ids[i]));
@@ -286,9 +296,9 @@ static status print_json(const struct sample *s)
     if (result == STATUS_OK) {
         result = inspect_print_json(json_pack(
             "{s:s, s:s, s:I, s:s, s:I, s:O, s:O, s:O, s:s, s:O?, s:O}", "kind", "sample", "path",
-            shard_path(s->shard), "index", (json_int_t)s->index, "examples",
-            example_get_format(h->kind)->name, "tokens", (json_int_t)s->example.tokens, "ids", ids,
-            "text", text, "loss_mask", mask, "loss", s->loss, "label", s->label, "parts", parts));
+            s->path, "index", (json_int_t)s->index, "examples", example_get_format(s->kind)->name,
+            "tokens", (json_int_t)s->example.tokens, "ids", ids, "text", text, "loss_mask", mask,
+            "loss", s->loss, "label", s->label, "parts", parts));
     }
     json_decref(ids);
     json_decref(mask);
@@ -386,12 +396,104 @@ static status close_sample(struct sample *s)
     return result;
 }
 
+/* Copies what the output contains about the shard. */
+static void set_place(struct sample *s)
+{
+    const struct shard_header *h = shard_get_header(s->shard);
+    snprintf(s->path, sizeof s->path, "%s", shard_path(s->shard));
+    snprintf(s->tokenizer_sha256, sizeof s->tokenizer_sha256, "%s", h->tokenizer_sha256);
+    s->kind = h->kind;
+    s->count = h->documents;
+}
+
 status inspect_sample(const char *path, int64_t index, const char *tokenizer, bool json)
 {
     struct sample s = {0};
     status result = open_shard(path, index, &s);
     result = result == STATUS_OK ? open_tokenizer(&s, tokenizer) : result;
     result = result == STATUS_OK ? read_sample(&s) : result;
+    if (result == STATUS_OK) {
+        set_place(&s);
+        result = json ? print_json(&s) : print_text(&s);
+    }
+    KEEP_FIRST(result, close_sample(&s));
+    return result;
+}
+
+/* ---- samples of a training run ---- */
+
+/* Adds a segment of a window or pack: its rows and the token that the last row predicts. A token
+ * counts in the loss if the row before it predicts it. */
+static void add_segment(struct sample *s, const struct batch *b, int64_t first, int64_t end,
+                        const char *name)
+{
+    struct example *e = &s->example;
+    int64_t part = e->tokens;
+    bool in_loss = false;
+    for (int64_t row = first; row <= end; row++) {
+        bool predicted = row > first && b->targets[row - 1] != BATCH_IGNORED;
+        if (row == end && !predicted) {
+            break;
+        }
+        if (predicted != in_loss) {
+            add_part(s, name, part, e->tokens, in_loss);
+            part = e->tokens;
+            in_loss = predicted;
+        }
+        e->ids[e->tokens++] = row < end ? b->inputs[row] : b->targets[row - 1];
+    }
+    add_part(s, name, part, e->tokens, in_loss);
+}
+
+static status read_batch(struct sample *s, const struct recipe *r, const struct batch *b)
+{
+    TRY(allocate_sample(s, b->rows + b->segments));
+    s->example.tokens = 0;
+    const char *name = s->kind == EXAMPLE_SFT  ? "example"
+                       : r->data.document_mask ? "document"
+                                               : "window";
+    for (int64_t i = 0; i < b->segments; i++) {
+        add_segment(s, b, b->cu_rows[i], b->cu_rows[i + 1], name);
+    }
+    s->loss = "the tokens that a row predicts";
+    return STATUS_OK;
+}
+
+static status read_training_sample(const struct recipe *r, const char *folder, struct sample *s)
+{
+    int64_t vocabulary = 0;
+    struct loader *loader = NULL;
+    struct batch batch;
+    bool last = false, end = false;
+    TRY(data_require_train(r));
+    TRY(session_tokenizer(r, folder, &s->tokenizer, &vocabulary));
+    const struct data_setup data = {
+        .recipe = r,
+        .ranks = 1,
+        .vocabulary = vocabulary,
+        .tokenizer_sha256 = s->tokenizer != NULL ? tokenizer_sha256(s->tokenizer) : NULL};
+    TRY(data_open_train(&data, s->index, &loader));
+    loader_locate(loader, s->index, s->path, (int)sizeof s->path);
+    status result = loader_next(loader, &batch, &last, &end);
+    if (result == STATUS_OK) {
+        result = read_batch(s, r, &batch);
+    }
+    KEEP_FIRST(result, loader_close(&loader));
+    return result;
+}
+
+status inspect_training_sample(const char *recipe, int64_t number, const char *tokenizer, bool json)
+{
+    struct recipe r;
+    TRY(recipe_read(recipe, NULL, 0, &r));
+    struct sample s = {.index = number, .kind = objective_spec_example(&r)};
+    REQUIRE(s.kind == EXAMPLE_TEXT || s.kind == EXAMPLE_SFT, STATUS_UNAVAILABLE,
+            "--sample of a recipe supports the objectives clm and sft, but %s has %s; give a shard "
+            "and the number of an example instead",
+            recipe, recipe_objective_name(r.objective));
+    r.batch.global_size = r.batch.micro_size = 1;
+    r.parallel.reproducible = false;
+    status result = read_training_sample(&r, tokenizer != NULL ? tokenizer : r.data.tokenizer, &s);
     if (result == STATUS_OK) {
         result = json ? print_json(&s) : print_text(&s);
     }

@@ -2,7 +2,7 @@
 # inspect --sample prints the text of a sample of each kind of shard. A shard that cannot be read
 # does not change the report about the others.
 #
-#   test_inspect_sample.sh kinds | output | permission
+#   test_inspect_sample.sh kinds | output | training | permission
 . "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 
 # All printable ASCII characters are tokens.
@@ -152,6 +152,67 @@ test_output() {
     grep -q 'a?\[31mb' out || fail "a control character reaches the terminal: $(cat -v out)"
 }
 
+# Samples of a recipe and of a run folder: windows with document boundaries, packs of examples.
+test_training() {
+    local part rows
+    for part in 'ab cd' 'efg' 'hi'; do
+        printf '{"text": "%s"}\n' "$part"
+    done >documents.jsonl
+    run_bireme 0 prepare --objective clm --tokenizer letters --input documents.jsonl \
+        --output documents
+    sed 's#^data: .*#data: {tokenizer: letters, train: documents/train-*.h5, document_mask: true,#
+        s/sequence_length: 32/shuffle: false, sequence_length: 4/
+        s/^evaluate: .*/evaluate: {every: 0}/' recipe.yaml >windows.yaml
+    # Windows of five tokens that share their ends: "ab cd" and "defgh". No row predicts the h.
+    cat >expected <<'END'
+shard            documents/train-00000-of-00001.h5 tokens 4 to 8
+sample           1 in the order of training, counted from 0
+examples         text
+tokens           4
+in the loss      the tokens that a row predicts
+
+[document: tokens 0 to 0]
+d
+
+[document: tokens 1 to 1]
+e
+
+[document: tokens 2 to 3, in the loss]
+fg
+END
+    run_bireme 0 inspect windows.yaml --sample 1
+    diff expected out || fail 'sample 1 of windows.yaml'
+    rows=$(for part in one two; do
+        printf '{"prompt": "%s?", "completion": "%s."}\n' "$part" "$part"
+    done)
+    prepare sft sft <<<"$rows"
+    sed 's#^objective: .*#objective: sft#
+        s#^data: .*#data: {tokenizer: letters, train: sft/train-*.h5,#
+        s/^evaluate: .*/evaluate: {every: 0}/
+        s/^schedule: .*/schedule: {name: constant}/
+        s/^train: .*/train: {max_steps: 1}/' recipe.yaml >packs.yaml
+    echo 'sft: {packing: bfd}' >>packs.yaml
+    run_bireme 0 train packs.yaml
+    run_bireme 0 inspect run --sample 0
+    grep -v '^$' out | sed -n '/^in the loss/,$p' | tail -n +2 | sed 's/tokens.*[0-9]//' >found
+    cat >expected <<'END'
+[example: ]
+two?
+[example: , in the loss]
+two.
+[example: ]
+one?
+[example: , in the loss]
+one.
+END
+    diff expected found || fail 'sample 0 of the run'
+    run_bireme 0 inspect run --sample 0 --json
+    tr -d ' \n' <out | grep -q '"loss_mask":\[0,0,0,0,1,1,1,1,0,0,0,0,1,1,1,1\]' || fail 'loss mask'
+    sed 's/objective: sft/objective: classify/; /^sft:/d' packs.yaml >classify.yaml
+    run_bireme 69 inspect classify.yaml --sample 0
+    expect_error 'supports the objectives clm and sft'
+}
+
 # As root, every file can be read; the program then runs without this capability.
 test_permission() {
     if [ "$(id -u)" = 0 ]; then
@@ -175,7 +236,7 @@ test_permission() {
 }
 
 case ${1:-} in
-kinds | output | permission) "test_$1" ;;
+kinds | output | training | permission) "test_$1" ;;
 *)
     echo "no such part: ${1:-}" >&2
     exit 64

@@ -74,6 +74,9 @@ test_warn() {
     grep '"event":"spike"' run/metrics.jsonl | head -n 1 >line
     grep -q '"action":"warn","spike_step":118,"loss":4.*"first_sample":1404,"end_sample":1416}' \
         line || fail "the metrics of the spike: $(cat line)"
+    # The range in the warning identifies the samples.
+    run_bireme 0 inspect run --sample 1410
+    grep -q '^shard  *planted/2.h5 tokens' out || fail "sample 1410: $(cat out)"
     grep -q '"event":"warning".*"name":"SPIKE"' run/metrics.jsonl || fail 'no warning line'
     local action
     for action in warn skip rollback; do

@@ -110,6 +110,25 @@ check_output_closed() {
     done
 }
 
+# The disk is full for rank 1, and the file calls of rank 0 are slow. The job does not end before
+# rank 0 has removed the temporary folder.
+check_abandoned_save() {
+    need_shim
+    need_mpirun
+    # shellcheck disable=SC2016
+    echo 'export FAULT_DO=enospc FAULT_STICKY=1 FAULT_SLOW_MS=60
+        [ "$OMPI_COMM_WORLD_RANK" = 1 ] || export FAULT_DO=slow; exec "$@"' >full.sh
+    start_job abandoned "${mpirun[@]}" --mca odls_base_sigkill_timeout 0 -np 2 \
+        env FAULT_DIR=abandoned/checkpoints/tmp-step-00000040 FAULT_AT=1 \
+        bash ./full.sh env LD_PRELOAD="$shim" "$program" train recipe.yaml \
+        run_dir="$folder/abandoned" "${settings[@]}"
+    end_job
+    [ "$code" = 74 ] || fail "a full disk on rank 1 ended the job with $code"
+    expect_error '^E-WRITE rank 1 .*No space left.*step-00000020'
+    [ -z "$(find abandoned/checkpoints -name 'tmp-*')" ] || fail 'a temporary folder is left'
+    resume abandoned 2 20
+}
+
 check_slow_save() {
     need_shim
     local stalls

@@ -48,6 +48,21 @@ static void end_job(struct checkpoint *c, bool remove)
     c->note.code = STATUS_OK;
 }
 
+/* Ends a save that failed on all ranks. They wait until rank 0 has removed the folder: the first
+ * rank that returns ends the job. After a loss of communication no rank waits. */
+static status abandon_save(struct checkpoint *c, status result)
+{
+    struct status_note first;
+    end_job(c, true);
+    if (result != STATUS_LOST && result != STATUS_HANG) {
+        status_take(&first);
+        (void)comm_barrier(c->world);
+        status_clear();
+        (void)status_restore(&first);
+    }
+    return result;
+}
+
 void checkpoint_save_abort(struct checkpoint *c)
 {
     wait_for_writer(c);
@@ -215,8 +230,7 @@ static status start_save(struct checkpoint *c, const struct checkpoint_state *st
         result = agree_on_status(c, checkpoint_shards_snapshot(&c->job, sets, c->snapshot));
     }
     if (result != STATUS_OK) {
-        end_job(c, true);
-        return result;
+        return abandon_save(c, result);
     }
     start_writer(c, async);
     return STATUS_OK;
@@ -311,8 +325,11 @@ static status finish_save(struct checkpoint *c)
         result = agree_on_status(c, c->job.rank == 0 ? publish_folder(c, &whole) : STATUS_OK);
     }
     manifest_destroy(&whole);
-    end_job(c, result != STATUS_OK);
-    return result;
+    if (result != STATUS_OK) {
+        return abandon_save(c, result);
+    }
+    end_job(c, false);
+    return STATUS_OK;
 }
 
 /* Removes a step from the list of damaged steps, because it has been written again. */

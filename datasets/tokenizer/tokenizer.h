@@ -115,6 +115,14 @@ bool tokenizer_is_continuation(const struct tokenizer *t, int32_t id);
  * Special tokens are found too. */
 int32_t tokenizer_find(const struct tokenizer *t, const char *text);
 
+/* tokenizer_add_special - create a tokenizer with further special tokens. New tokens get the ids
+ * after the last one; a token that exists keeps its id and becomes special.
+ *
+ * Errors    STATUS_USAGE: a token is empty or not valid UTF-8; STATUS_DATA: it is too long;
+ *           STATUS_INTERNAL (out of memory) */
+status tokenizer_add_special(const struct tokenizer *t, char *const *tokens, int count,
+                             struct tokenizer **out);
+
 /* tokenizer_encode - append the ids of text[0, bytes) to *out.
  *
  * Special tokens are recognized in the text only if `special` is true. Added tokens that are not

@@ -2,6 +2,7 @@
  * optimizer state, or an adapter folder of peft into a checkpoint of adapters. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/file.h"
@@ -55,10 +56,43 @@ static void log_summary(const char *folder, const char *output, const struct hug
     }
 }
 
+static status run_import(const char *folder, const char *base, const char *objective,
+                         const char *output, const struct option_list *tokens)
+{
+    struct recipe recipe;
+    struct huggingface_summary summary;
+    bool adapter = huggingface_is_adapter_folder(folder);
+    REQUIRE(adapter || base == NULL, STATUS_USAGE, "%s contains no peft adapters; remove --base",
+            folder);
+    REQUIRE(!adapter || objective == NULL, STATUS_USAGE,
+            "%s contains adapters, which determine the objective; remove --objective", folder);
+    REQUIRE(!adapter || tokens->count == 0, STATUS_USAGE,
+            "%s contains adapters; add the tokens when its base model is imported", folder);
+    TRY(adapter ? huggingface_import_adapter(folder, base, output, &recipe, &summary)
+                : huggingface_import_with_tokens(folder, objective, output, tokens->items,
+                                                 tokens->count, &recipe, &summary));
+    log_summary(folder, output, &summary);
+    warn_jinja_template(folder);
+    const struct huggingface_architecture *architecture =
+        huggingface_find_architecture(recipe_architecture_name(recipe.model.architecture));
+    if (huggingface_task_class_suffix(architecture, recipe.objective) != NULL) {
+        printf("objective: %s\n", recipe_objective_name(recipe.objective));
+    }
+    printf("model:\n");
+    recipe_visit(&recipe, print_model_setting, NULL);
+    printf("  init_from: %s\n", output);
+    if (adapter) {
+        printf("adapter:\n");
+        recipe_visit(&recipe, print_adapter_setting, NULL);
+    }
+    return STATUS_OK;
+}
+
 status command_import(int argc, char **argv)
 {
     bool help = false;
     const char *output = NULL, *base = NULL, *objective = NULL;
+    struct option_list tokens = {0};
     const struct option table[] = {
         {"output", OPTION_TEXT, &output, "DIR", OPTION_REQUIRED, "folder to write; must not exist"},
         {"base", OPTION_TEXT, &base, "DIR", NULL,
@@ -67,6 +101,9 @@ status command_import(int argc, char **argv)
          "objective of the model, if its class does not determine it: regress, reward or (not for "
          "an encoder) choose for a head with one output, embed for a model without a head",
          .choices = "regress|reward|choose|embed|classify|classify_tokens|answer|clm|mlm"},
+        {"add-tokens", OPTION_LIST, &tokens, "TOKEN...", NULL,
+         "special tokens to add to the tokenizer, for example those of a chat template; the "
+         "embedding grows, and its new rows begin near the mean of the others"},
     };
     struct options options = {
         .usage = "bireme import HF_DIR --output DIR [--base DIR] [--objective NAME]",
@@ -90,29 +127,7 @@ status command_import(int argc, char **argv)
     if (help) {
         return STATUS_OK;
     }
-    struct recipe recipe;
-    struct huggingface_summary summary;
-    bool adapter = huggingface_is_adapter_folder(options.operands[0]);
-    REQUIRE(adapter || base == NULL, STATUS_USAGE, "%s contains no peft adapters; remove --base",
-            options.operands[0]);
-    REQUIRE(!adapter || objective == NULL, STATUS_USAGE,
-            "%s contains adapters, which determine the objective; remove --objective",
-            options.operands[0]);
-    TRY(adapter ? huggingface_import_adapter(options.operands[0], base, output, &recipe, &summary)
-                : huggingface_import(options.operands[0], objective, output, &recipe, &summary));
-    log_summary(options.operands[0], output, &summary);
-    warn_jinja_template(options.operands[0]);
-    const struct huggingface_architecture *architecture =
-        huggingface_find_architecture(recipe_architecture_name(recipe.model.architecture));
-    if (huggingface_task_class_suffix(architecture, recipe.objective) != NULL) {
-        printf("objective: %s\n", recipe_objective_name(recipe.objective));
-    }
-    printf("model:\n");
-    recipe_visit(&recipe, print_model_setting, NULL);
-    printf("  init_from: %s\n", output);
-    if (adapter) {
-        printf("adapter:\n");
-        recipe_visit(&recipe, print_adapter_setting, NULL);
-    }
-    return STATUS_OK;
+    status result = run_import(options.operands[0], base, objective, output, &tokens);
+    free(tokens.items);
+    return result;
 }

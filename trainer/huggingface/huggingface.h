@@ -28,6 +28,14 @@ struct huggingface_summary {
 status huggingface_import(const char *folder, const char *objective, const char *output,
                           struct recipe *recipe, struct huggingface_summary *summary);
 
+/* huggingface_import_with_tokens - like huggingface_import, with further special tokens. The
+ * embedding grows if the tokenizer then has more ids than the model (added_tokens.h).
+ *
+ * Errors    as huggingface_import and tokenizer_add_special; STATUS_NO_INPUT without a tokenizer */
+status huggingface_import_with_tokens(const char *folder, const char *objective, const char *output,
+                                      char *const *tokens, int token_count, struct recipe *recipe,
+                                      struct huggingface_summary *summary);
+
 /* huggingface_is_adapter_folder - return whether a folder contains adapters in peft's format. */
 bool huggingface_is_adapter_folder(const char *folder);
 

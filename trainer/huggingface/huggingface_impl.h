@@ -27,7 +27,10 @@ struct huggingface_import_job {
     /* Writes a block of a parameter that no file contains, in the orientation of the file. */
     status (*fill_missing)(const struct huggingface_import_job *job, int index,
                            const int64_t offset[2], const int64_t shape[2], float *out);
-    void *fill_context; /* for fill_missing */
+    void *fill_context;  /* for fill_missing */
+    char *const *tokens; /* [token_count] special tokens to add */
+    int token_count;
+    float **new_rows; /* [count] rows after those of the file (added_tokens.h); NULL: none */
 };
 
 /* huggingface_import_open_file - open a file of the folder and append it to files.

@@ -10,12 +10,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "build_info.h"
 #include "datasets/tokenizer/tokenizer.h"
 #include "trainer/checkpoint/rewrite.h"
+#include "trainer/huggingface/added_tokens.h"
 #include "trainer/huggingface/huggingface_impl.h"
 #include "trainer/setup/derive.h"
 #include "trainer/setup/session.h"
@@ -369,6 +372,32 @@ static status fill_initial(const struct huggingface_import_job *job, int index,
     return STATUS_OK;
 }
 
+/* Returns how many rows of a block are in the file. */
+static int64_t count_stored_rows(const struct huggingface_import_job *job,
+                                 const struct huggingface_tensor_source *source, int64_t first,
+                                 int64_t rows)
+{
+    int64_t file_rows = source->tensor->shape[0];
+    if (job->new_rows == NULL || job->new_rows[source - job->sources] == NULL ||
+        first + rows <= file_rows) {
+        return rows;
+    }
+    return first < file_rows ? file_rows - first : 0;
+}
+
+/* Copies the rows of a block after the `stored` ones of the file. */
+static void copy_new_rows(const struct huggingface_import_job *job,
+                          const struct huggingface_tensor_source *source, int64_t stored,
+                          int64_t columns, const int64_t offset[2], const int64_t shape[2],
+                          float *out)
+{
+    for (int64_t r = stored; r < shape[0]; r++) {
+        int64_t row = offset[0] + r - source->tensor->shape[0];
+        memcpy(out + r * shape[1], job->new_rows[source - job->sources] + row * columns + offset[1],
+               (size_t)shape[1] * sizeof *out);
+    }
+}
+
 /* Reads a block. Whole rows are contiguous in the file. */
 static status read_block(void *context, const struct manifest_tensor *tensor,
                          const int64_t offset[2], const int64_t shape[2], float *out)
@@ -379,7 +408,10 @@ static status read_block(void *context, const struct manifest_tensor *tensor,
     if (source->tensor == NULL) {
         return job->fill_missing(job, (int)(source - job->sources), offset, shape, out);
     }
-    int64_t runs = contiguous ? 1 : shape[0], length = contiguous ? shape[0] * shape[1] : shape[1];
+    int64_t stored = count_stored_rows(job, source, offset[0], shape[0]);
+    copy_new_rows(job, source, stored, tensor->shape[1], offset, shape, out);
+    int64_t runs = contiguous ? stored > 0 : stored;
+    int64_t length = contiguous ? stored * shape[1] : shape[1];
     for (int64_t r = 0; r < runs; r++) {
         int64_t first = (offset[0] + r) * tensor->shape[1] + offset[1];
         float *run = out + r * length;
@@ -470,16 +502,70 @@ static status find_pooler(struct huggingface_import_job *job)
     return STATUS_OK;
 }
 
+/* Sets the parameters to those of the model with the recipe's vocabulary. */
+static status lay_out_model(struct huggingface_import_job *job)
+{
+    int64_t elements;
+    free(job->parameters);
+    job->parameters = NULL;
+    struct model_config config = derive_model_config(job->recipe, job->recipe->model.vocab_size);
+    return model_layout(&config, 1, 0, &job->parameters, &job->count, &elements);
+}
+
+/* Grows the vocabulary to the ids of the extended tokenizer, and computes the new rows of the
+ * matrices that have one row per id. */
+static status grow_vocabulary(struct huggingface_import_job *job, int64_t ids)
+{
+    int64_t before = job->recipe->model.vocab_size;
+    if (ids <= before) {
+        return STATUS_OK;
+    }
+    job->recipe->model.vocab_size = ids;
+    TRY(lay_out_model(job));
+    TRY(ALLOCATE(job->new_rows, job->count, "new rows of the embedding"));
+    for (int i = 0; i < job->count; i++) {
+        const struct safetensors_tensor *t = job->sources[i].tensor;
+        int64_t shape[2];
+        huggingface_tensor_shape(&job->parameters[i], shape);
+        bool grows = t != NULL && t->shape[0] == before && shape[0] == ids;
+        TRY(grows ? added_tokens_compute_rows(job, i, &job->new_rows[i]) : STATUS_OK);
+    }
+    log_info("the vocabulary grows from %" PRId64 " to %" PRId64
+             " ids; the new rows begin near the mean of the others",
+             before, ids);
+    return STATUS_OK;
+}
+
+/* Writes the checkpoint with the extended tokenizer, which is kept in a temporary folder. */
+static status write_extended(struct huggingface_import_job *job, const char *output)
+{
+    char folder[FILE_PATH_BYTES];
+    int64_t ids = 0;
+    int used = snprintf(folder, sizeof folder, "%s.tokenizer-%ld", output, (long)getpid());
+    REQUIRE(used < (int)sizeof folder, STATUS_USAGE, "path too long: %s", output);
+    status result = added_tokens_make_tokenizer(job, folder, &ids);
+    if (result == STATUS_OK) {
+        result = grow_vocabulary(job, ids);
+    }
+    if (result == STATUS_OK) {
+        result =
+            huggingface_import_write_checkpoint(job, output, folder, huggingface_tokenizer_files);
+    }
+    struct status_note pending;
+    status_take(&pending);
+    (void)file_remove_tree(folder);
+    status_clear();
+    return result == STATUS_OK ? STATUS_OK : status_restore(&pending);
+}
+
 static status import_folder(struct huggingface_import_job *job, const char *objective,
                             const char *output, struct huggingface_summary *summary)
 {
-    int64_t elements;
     TRY(huggingface_config_read(job->folder, objective, job->recipe, &job->config));
     TRY(huggingface_import_check_tokenizer(job, job->folder, &summary->tokenizer));
     TRY(open_files(job));
     TRY(find_pooler(job));
-    struct model_config config = derive_model_config(job->recipe, job->recipe->model.vocab_size);
-    TRY(model_layout(&config, 1, 0, &job->parameters, &job->count, &elements));
+    TRY(lay_out_model(job));
     job->sources = calloc((size_t)job->count, sizeof *job->sources);
     REQUIRE(job->sources != NULL, STATUS_INTERNAL, "out of memory for %d tensors", job->count);
     TRY(match_tensors(job));
@@ -488,6 +574,9 @@ static status import_folder(struct huggingface_import_job *job, const char *obje
     }
     summary->tensors = job->count;
     summary->files = job->file_count;
+    if (job->token_count > 0) {
+        return write_extended(job, output);
+    }
     return huggingface_import_write_checkpoint(job, output, summary->tokenizer ? job->folder : NULL,
                                                huggingface_tokenizer_files);
 }
@@ -499,12 +588,23 @@ void huggingface_import_close(struct huggingface_import_job *job)
     }
     labels_free(&job->config.labels);
     manifest_destroy(&job->manifest);
+    for (int i = 0; i < job->count && job->new_rows != NULL; i++) {
+        free(job->new_rows[i]);
+    }
+    free(job->new_rows);
     free(job->parameters);
     free(job->sources);
 }
 
 status huggingface_import(const char *folder, const char *objective, const char *output,
                           struct recipe *recipe, struct huggingface_summary *summary)
+{
+    return huggingface_import_with_tokens(folder, objective, output, NULL, 0, recipe, summary);
+}
+
+status huggingface_import_with_tokens(const char *folder, const char *objective, const char *output,
+                                      char *const *tokens, int token_count, struct recipe *recipe,
+                                      struct huggingface_summary *summary)
 {
     *summary = (struct huggingface_summary){0};
     REQUIRE(file_is_folder(folder), STATUS_NO_INPUT,
@@ -516,6 +616,8 @@ status huggingface_import(const char *folder, const char *objective, const char 
     job->folder = folder;
     job->recipe = recipe;
     job->fill_missing = fill_initial;
+    job->tokens = tokens;
+    job->token_count = token_count;
     status result = import_folder(job, objective, output, summary);
     huggingface_import_close(job);
     free(job);

@@ -438,6 +438,99 @@ static void test_random_damage(void)
     free(text);
 }
 
+/* ---- added tokens ---- */
+
+/* Reads a tensor of folder/model.safetensors. */
+static float *read_tensor(const char *folder, const char *name, int64_t *rows, int64_t *columns)
+{
+    char path[FILE_PATH_BYTES];
+    struct safetensors *file = NULL;
+    join_path(path, folder, "model.safetensors");
+    CHECK_OK(safetensors_open(path, &file));
+    const struct safetensors_tensor *t = safetensors_find(file, name);
+    CHECK(t != NULL);
+    *rows = t->shape[0];
+    *columns = t->dimensions > 1 ? t->shape[1] : 1;
+    float *values = malloc((size_t)t->elements * sizeof *values);
+    CHECK_OK(safetensors_read(file, t, 0, t->elements, values));
+    safetensors_close(&file);
+    return values;
+}
+
+/* The rows of the file keep their bits. The new rows have the mean of the others, and differ. */
+static void check_grown(const char *before, const char *after, const char *name)
+{
+    int64_t rows, columns, grown_rows, grown_columns;
+    float *a = read_tensor(before, name, &rows, &columns);
+    float *b = read_tensor(after, name, &grown_rows, &grown_columns);
+    CHECK(rows == 19 && grown_rows == 21 && columns == grown_columns);
+    CHECK(memcmp(a, b, (size_t)(rows * columns) * sizeof *a) == 0);
+    for (int64_t c = 0; c < columns; c++) {
+        double mean = 0, deviation = 0;
+        for (int64_t r = 0; r < rows; r++) {
+            mean += (double)a[r * columns + c] / (double)rows;
+        }
+        for (int64_t r = 0; r < rows; r++) {
+            deviation += pow((double)a[r * columns + c] - mean, 2) / (double)rows;
+        }
+        for (int64_t r = rows; r < grown_rows; r++) { /* the noise has 3.2e-5 deviations */
+            CHECK_NEAR((double)b[r * columns + c], mean, 2e-4 * sqrt(deviation) + 1e-7);
+        }
+    }
+    CHECK(columns == 1 ||
+          memcmp(b + rows * columns, b + (rows + 1) * columns, (size_t)columns * sizeof *b) != 0);
+    free(a);
+    free(b);
+}
+
+/* Special tokens are added to a model of 19 ids. */
+static void test_added_tokens(const char *name, const char *const *tensors)
+{
+    static char start[] = "<|im_start|>", end[] = "<|im_end|>";
+    char *tokens[] = {start, end};
+    char folder[FILE_PATH_BYTES], text[FILE_PATH_BYTES], a[FILE_PATH_BYTES], b[FILE_PATH_BYTES];
+    char plain[FILE_PATH_BYTES], grown[FILE_PATH_BYTES], *input = text;
+    struct huggingface_summary summary;
+    struct tokenizer *t = NULL;
+    copy_model(name, folder);
+    join_path(text, root, "letters");
+    write_file(root, "letters", "abcdefghijklmnopqrs");
+    CHECK_OK(tokenizer_train(TOKENIZER_CHAR, 0, &input, 1, 1, &t));
+    CHECK_OK(tokenizer_save(t, folder));
+    CHECK_OK(tokenizer_destroy(&t));
+    CHECK_OK(import_to(folder, "a", a, &recipe));
+    join_path(b, root, "b");
+    CHECK_OK(file_remove_tree(b));
+    CHECK_OK(huggingface_import_with_tokens(folder, NULL, b, tokens, 2, &recipe, &summary));
+    CHECK_EQUAL(recipe.model.vocab_size, 21);
+    join_path(text, b, "tokenizer");
+    CHECK_OK(tokenizer_open(text, &t));
+    CHECK(tokenizer_find(t, start) == 19 && tokenizer_find(t, end) == 20);
+    CHECK(tokenizer_is_special(t, 19) && tokenizer_is_special(t, 20));
+    CHECK_OK(tokenizer_destroy(&t));
+    join_path(plain, root, "plain");
+    join_path(grown, root, "grown");
+    CHECK_OK(file_remove_tree(plain));
+    CHECK_OK(file_remove_tree(grown));
+    CHECK_OK(huggingface_export(a, plain, SAFETENSORS_F32, false, &summary));
+    CHECK_OK(huggingface_export(b, grown, SAFETENSORS_F32, false, &summary));
+    for (; *tensors != NULL; tensors++) {
+        check_grown(plain, grown, *tensors);
+    }
+    /* The tokens exist now: nothing grows, and the result is the same model. */
+    CHECK_OK(file_remove_tree(a));
+    CHECK_OK(huggingface_import_with_tokens(grown, NULL, a, tokens, 2, &recipe, &summary));
+    CHECK(recipe.model.vocab_size == 21 && has_same_weights(a, b));
+    tokens[1] = start + strlen(start); /* an empty token */
+    CHECK_OK(file_remove_tree(a));
+    CHECK_FAILS(huggingface_import_with_tokens(folder, NULL, a, tokens, 2, &recipe, &summary),
+                STATUS_USAGE, "an added token is empty");
+    CHECK(!file_exists(a));
+    join_path(folder, reference, name);
+    CHECK_FAILS(huggingface_import_with_tokens(folder, NULL, a, tokens, 1, &recipe, &summary),
+                STATUS_NO_INPUT, "has no tokenizer");
+}
+
 int main(void)
 {
     huggingface_folder_start();
@@ -451,6 +544,11 @@ int main(void)
     test_config();
     test_folders();
     test_tensors();
+    test_added_tokens("whole", (const char *const[]){"transformer.wte.weight", NULL});
+    test_added_tokens("llama",
+                      (const char *const[]){"model.embed_tokens.weight", "lm_head.weight", NULL});
+    test_added_tokens("bert", (const char *const[]){"bert.embeddings.word_embeddings.weight",
+                                                    "cls.predictions.bias", NULL});
     CHECK_OK(file_remove_tree(root));
     printf("model folders: numbers and bits are equal, damaged files are refused\n");
     return 0;

@@ -18,14 +18,28 @@
 #include "datasets/prepare/token_sink.h"
 #include "datasets/prepare/token_spool.h"
 
+/* Returns whether the path is a prefix of Megatron-LM: PATH.bin and PATH.idx exist, PATH does not.
+ * `bin` receives the first one. */
+static bool find_megatron_prefix(const char *path, char bin[FILE_PATH_BYTES])
+{
+    char idx[FILE_PATH_BYTES];
+    int used = snprintf(idx, sizeof idx, "%s.idx", path);
+    snprintf(bin, FILE_PATH_BYTES, "%s.bin", path);
+    return used < (int)sizeof idx && !input_is_stream(path) && !file_exists(path) &&
+           file_exists(idx) && file_exists(bin);
+}
+
 static status check_readable(char *const *paths, int count)
 {
     int standard_inputs = 0;
     for (int i = 0; i < count; i++) {
         struct input in;
+        char bin[FILE_PATH_BYTES];
         standard_inputs += strcmp(paths[i], "-") == 0;
         REQUIRE(standard_inputs <= 1, STATUS_USAGE, "standard input (-) is given twice");
-        if (!input_is_stream(paths[i])) { /* the writer of a pipe could end when it is closed */
+        if (!input_is_stream(paths[i]) &&
+            !find_megatron_prefix(paths[i],
+                                  bin)) { /* the writer of a pipe could end when it is closed */
             TRY(input_open(paths[i], &in));
             input_close(&in);
         }
@@ -89,6 +103,10 @@ static status read_token_file(struct prepare_input *in, const char *path)
 
 static status read_input(struct prepare_input *in, const char *path)
 {
+    char bin[FILE_PATH_BYTES];
+    if (find_megatron_prefix(path, bin)) {
+        return read_token_file(in, bin);
+    }
     REQUIRE(has_suffix(path, ".bin") || !input_has_suffix(path, ".bin"), STATUS_UNAVAILABLE,
             "%s: token files cannot be compressed, because they are read at random positions; "
             "decompress it first",

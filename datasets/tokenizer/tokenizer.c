@@ -200,7 +200,17 @@ bool tokenizer_exists(const char *folder)
     char tokenizer_path[FILE_PATH_BYTES], vocab_path[FILE_PATH_BYTES];
     snprintf(tokenizer_path, sizeof tokenizer_path, "%s/%s", folder, TOKENIZER_FILE);
     snprintf(vocab_path, sizeof vocab_path, "%s/%s", folder, VOCAB_FILE);
-    return file_exists(tokenizer_path) || file_exists(vocab_path);
+    return file_exists(tokenizer_path) || file_exists(vocab_path) || vocab_merges_exists(folder);
+}
+
+static status open_vocab_merges(const char *folder, struct tokenizer **out)
+{
+    TRY(vocab_merges_open(folder, out));
+    status result = tokenizer_config_read_eos(folder, *out);
+    if (result != STATUS_OK) {
+        tokenizer_destroy(out);
+    }
+    return result;
 }
 
 status tokenizer_open(const char *folder, struct tokenizer **out)
@@ -212,6 +222,9 @@ status tokenizer_open(const char *folder, struct tokenizer **out)
     TRY(file_join(path, folder, TOKENIZER_FILE));
     if (vocab_alone && !file_exists(path)) {
         return wordpiece_open_vocab(folder, out);
+    }
+    if (!file_exists(path) && vocab_merges_exists(folder)) {
+        return open_vocab_merges(folder, out);
     }
     char inner[FILE_PATH_BYTES], *text = NULL;
     size_t bytes = 0;

@@ -45,10 +45,12 @@ status tokenizer_train(enum tokenizer_kind kind, int64_t vocab_size, char *const
 status tokenizer_train_roberta(int64_t vocab_size, char *const *files, int count, int workers,
                                struct tokenizer **out);
 
-/* tokenizer_exists - return whether the folder contains tokenizer.json or vocab.txt. */
+/* tokenizer_exists - return whether the folder contains tokenizer.json, vocab.txt, or vocab.json
+ * with merges.txt. */
 bool tokenizer_exists(const char *folder);
 
-/* tokenizer_open - read folder/tokenizer.json, or folder/vocab.txt if there is no tokenizer.json.
+/* tokenizer_open - read folder/tokenizer.json. If there is none, read folder/vocab.txt, or
+ * folder/vocab.json with folder/merges.txt (GPT-2 and RoBERTa).
  *
  * Errors    STATUS_NO_INPUT; STATUS_DATA with file, location and reason. An unsupported part of the
  *           format is an error that names it; it is never ignored. */

@@ -214,6 +214,17 @@ status char_encode(const struct tokenizer *t, const char *text, size_t bytes, si
 /* char_train - create a tokenizer of the characters of these files; see tokenizer_train. */
 status char_train(int64_t vocab_size, char *const *files, int count, struct tokenizer **out);
 
+/* vocab_merges_exists - return whether the folder contains vocab.json and merges.txt. */
+bool vocab_merges_exists(const char *folder);
+
+/* vocab_merges_open - read a byte-level BPE tokenizer from vocab.json and merges.txt.
+ *
+ * With <s>, </s> and <mask> in the vocabulary, the special tokens are those of RoBERTa, otherwise
+ * <|endoftext|>.
+ *
+ * Errors    STATUS_NO_INPUT; STATUS_DATA */
+status vocab_merges_open(const char *folder, struct tokenizer **out);
+
 /* tokenizer_config_read_eos - set the end-of-text token from folder/tokenizer_config.json.
  *
  * Does nothing if the file is missing or does not name a special token of this tokenizer.

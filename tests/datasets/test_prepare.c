@@ -507,12 +507,12 @@ static void test_megatron(void)
 {
     const int32_t ids[9] = {9, 8, 7, 6, 5, 4, 3, 2, 1};
     const struct index_parts good = {4, 4, 3, {2, 3, 0, 4}, {0, 8, 20, 20}, {0, 1, 4}, 3};
-    char *inputs[] = {folder_file("wiki.bin"), folder_file("wiki.idx")};
+    char *inputs[] = {folder_file("wiki.bin"), folder_file("wiki.idx"), folder_file("wiki")};
     folder_write(inputs[0], ids, sizeof ids);
     write_index(inputs[1], &good);
     struct prepare_report report;
-    for (int first = 0; first < 2; first++) { /* both files are named, or only the index */
-        struct prepare_options o = make_options(bpe, inputs + first, 2 - first);
+    for (int first = 0; first < 3; first++) { /* both files, only the index, or the prefix */
+        struct prepare_options o = make_options(bpe, inputs + first, first == 0 ? 2 : 1);
         CHECK_OK(prepare_clm(&o, &report));
         struct content c;
         read_set(o.output, "train", &c);

@@ -392,10 +392,66 @@ static void test_mutations(const char *name, uint64_t rounds)
     free(original);
 }
 
+/* Writes vocab.json and merges.txt of a trained tokenizer, with Windows line ends. */
+static void write_vocab_and_merges(const struct tokenizer *t, const char *folder)
+{
+    char path[FILE_PATH_BYTES], *text = NULL;
+    size_t bytes = 0, index;
+    json_t *merge;
+    CHECK_OK(tokenizer_to_text(t, &text, &bytes));
+    json_t *root = json_loadb(text, bytes, JSON_ALLOW_NUL, NULL);
+    const json_t *model = json_object_get(root, "model");
+    CHECK_OK(file_make_folders(folder));
+    CHECK_OK(file_join(path, folder, "vocab.json"));
+    CHECK(json_dump_file(json_object_get(model, "vocab"), path, 0) == 0);
+    CHECK_OK(file_join(path, folder, "merges.txt"));
+    FILE *file = fopen(path, "w");
+    CHECK(file != NULL);
+    fprintf(file, "#version: 0.2\r\n");
+    json_array_foreach(json_object_get(model, "merges"), index, merge)
+    {
+        fprintf(file, "%s\r\n", json_string_value(merge));
+    }
+    CHECK(fclose(file) == 0);
+    json_decref(root);
+    free(text);
+}
+
+/* vocab.json with merges.txt give the same tokenizer as tokenizer.json. */
+static void test_vocab_and_merges(void)
+{
+    static const char words[] = "the user of the work # the licensee, the user's work\n";
+    char *text = folder_file("words"), *folder = folder_file("merges"), path[FILE_PATH_BYTES];
+    folder_write(text, words, sizeof words - 1);
+    for (int roberta = 0; roberta < 2; roberta++) {
+        struct tokenizer *trained = NULL, *t = NULL;
+        CHECK_OK(roberta ? tokenizer_train_roberta(280, &text, 1, 1, &trained)
+                         : tokenizer_train(TOKENIZER_BPE, 280, &text, 1, 1, &trained));
+        write_vocab_and_merges(trained, folder);
+        CHECK(tokenizer_exists(folder));
+        CHECK_OK(tokenizer_open(folder, &t));
+        CHECK(strcmp(tokenizer_sha256(t), tokenizer_sha256(trained)) == 0);
+        CHECK(tokenizer_is_roberta(t) == (roberta == 1));
+        CHECK(tokenizer_eos(t) == tokenizer_eos(trained));
+        CHECK_OK(tokenizer_destroy(&t));
+        CHECK_OK(tokenizer_destroy(&trained));
+    }
+    struct tokenizer *t = NULL;
+    CHECK_OK(file_join(path, folder, "merges.txt"));
+    folder_write(path, "a\n", 2);
+    CHECK_FAILS(tokenizer_open(folder, &t), STATUS_DATA, "vocab.json");
+    CHECK_OK(file_join(path, folder, "vocab.json"));
+    folder_write(path, "[]", 2);
+    CHECK_FAILS(tokenizer_open(folder, &t), STATUS_DATA, "vocab.json");
+    folder_write(path, "{", 1);
+    CHECK_FAILS(tokenizer_open(folder, &t), STATUS_DATA, "vocab.json");
+}
+
 int main(void)
 {
     folder_make();
     test_bad_parts();
+    test_vocab_and_merges();
     test_splits();
     test_folders();
     test_missing_bytes();

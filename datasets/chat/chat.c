@@ -276,6 +276,13 @@ static status write_file_once(const char *folder, const char *text, size_t bytes
     return STATUS_OK;
 }
 
+status chat_open_shipped(const char *name, const struct tokenizer *tokenizer,
+                         struct chat_template **out)
+{
+    const char *text = chat_shipped(name);
+    return parse_template(name, text, strlen(text), tokenizer, out);
+}
+
 status chat_install(const char *name_or_path, const char *folder, const struct tokenizer *tokenizer)
 {
     const char *shipped = chat_shipped(name_or_path);

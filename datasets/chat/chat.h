@@ -108,6 +108,17 @@ status chat_encode_plain(const struct tokenizer *tokenizer, const char *text, si
 status chat_jinja(const struct chat_template *t, const struct tokenizer *tokenizer, char **out,
                   size_t *bytes);
 
+/* chat_recognize_jinja - return the name of the shipped template that is equal to a Jinja template;
+ * NULL: none is, or the tokenizer lacks its special tokens. */
+const char *chat_recognize_jinja(const char *text, const struct tokenizer *tokenizer);
+
+/* chat_read_jinja - read the Jinja template of a tokenizer's folder: chat_template.jinja, or
+ * chat_template in tokenizer_config.json.
+ *
+ * Memory    the caller frees *out with free(); NULL if the folder has none
+ * Errors    as file_read */
+status chat_read_jinja(const char *folder, char **out);
+
 /* chat_messages_read - read the list of messages in a row's field.
  *
  * A message is an object with "role" and "content", or with "from" and "value" (ShareGPT).

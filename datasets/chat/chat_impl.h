@@ -30,5 +30,11 @@ struct chat_template {
 /* chat_shipped - return the JSON text of a shipped template; NULL: no such name. */
 const char *chat_shipped(const char *name);
 
+/* chat_open_shipped - parse a shipped template.
+ *
+ * Errors    STATUS_DATA if the tokenizer lacks one of its special tokens */
+status chat_open_shipped(const char *name, const struct tokenizer *tokenizer,
+                         struct chat_template **out);
+
 /* chat_role_name - return "system", "user" or "assistant". */
 const char *chat_role_name(enum chat_role role);

@@ -411,6 +411,71 @@ static void test_end_token(void)
     file_remove_tree(path);
 }
 
+/* Jinja templates that are equal to a shipped one in transformers, and others that are not. */
+static void test_known_jinja(void)
+{
+#define LOOP "for message in messages"
+#define TURN "'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'"
+#define PROMPT "if add_generation_prompt"
+    static const struct {
+        const char *jinja, *name;
+    } cases[] = {
+        {"{% " LOOP " %}{{" TURN "}}{% endfor %}{% " PROMPT " %}{{ '<|im_start|>assistant\\n' }}"
+         "{% endif %}",
+         "chatml"},
+        {"{%- " LOOP " -%}\n  {{- " TURN " }}\n  {%- endfor %}\n{%- " PROMPT " %}\n"
+         "{{- \"<|im_start|>assistant\\n\" }}\n{%- endif %}\n",
+         "chatml"},
+        {"{% " LOOP " %}\n{{ '<|im_start|>' + message[\"role\"] + '\n' + message['content'] + "
+         "'<|im_end|>\\n' }}{% endfor %}{% " PROMPT
+         " %}\n{{'<|im_start|>assistant\n'}}{% endif %}\n",
+         "chatml"},
+        /* Four blanks before each message, and a newline after it. */
+        {"{% " LOOP " %}\n    {{" TURN "}}\n{% endfor %}{% " PROMPT " %}"
+         "{{ '<|im_start|>assistant\\n' }}{% endif %}",
+         NULL},
+        {"{% " LOOP " %}{{" TURN "}}{% endfor %}", NULL},
+        {"{% " LOOP " %}{{" TURN "}}{% endfor %}{% " PROMPT " %}{{ '<|im_start|>assistant \\n' }}"
+         "{% endif %}",
+         NULL},
+        {"{{ bos_token }}{% " LOOP " %}{{" TURN "}}{% endfor %}{% " PROMPT " %}"
+         "{{ '<|im_start|>assistant\\n' }}{% endif %}",
+         NULL},
+        {"{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = "
+         "'<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ message['content'] | "
+         "trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}"
+         "{% endif %}{{ content }}{% endfor %}{% " PROMPT " %}"
+         "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}",
+         "llama-3"},
+        {"", NULL},
+        {"{{", NULL},
+        {"{%-%}{{-}}{%", NULL},
+        {"{{ '", NULL}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *name = chat_recognize_jinja(cases[i].jinja, tokenizer);
+        if ((name == NULL) != (cases[i].name == NULL) ||
+            (name != NULL && strcmp(name, cases[i].name) != 0)) {
+            fprintf(stderr, "case %zu: %s\n", i, name != NULL ? name : "not recognized");
+            exit(1);
+        }
+    }
+    static const char *const names[] = {"chatml", "alpaca", "llama-2", "llama-3"};
+    for (int i = 0; i < 4; i++) { /* what export writes is recognized */
+        struct chat_template *t = NULL;
+        char *jinja = NULL;
+        size_t bytes;
+        CHECK_OK(file_remove_tree(folder_file("tokenizer/" CHAT_FILE)));
+        CHECK_OK(chat_install(names[i], folder, tokenizer));
+        CHECK_OK(chat_open(folder, tokenizer, &t));
+        CHECK_OK(chat_jinja(t, tokenizer, &jinja, &bytes));
+        const char *name = chat_recognize_jinja(jinja, tokenizer);
+        CHECK(name != NULL && strcmp(name, names[i]) == 0);
+        chat_close(&t);
+        free(jinja);
+    }
+    CHECK_OK(file_remove_tree(folder_file("tokenizer/" CHAT_FILE)));
+}
+
 int main(int argc, char **argv)
 {
     folder_make();
@@ -425,6 +490,7 @@ int main(int argc, char **argv)
     test_rows();
     test_jinja(argc > 1 && strcmp(argv[1], "--write") == 0);
     test_end_token();
+    test_known_jinja();
     CHECK_OK(tokenizer_destroy(&tokenizer));
     return 0;
 }

@@ -32,16 +32,35 @@ static void print_adapter_setting(void *user, const char *key, const char *json)
     }
 }
 
-/* Warns that a Jinja chat template is copied but not used. Bireme cannot run Jinja programs. */
-static void warn_jinja_template(const char *folder)
+/* Installs the shipped template that is equal to the folder's Jinja template. Bireme cannot run
+ * Jinja programs, so a warning names any other template. */
+static status install_template(const char *folder, const char *output)
 {
-    char path[FILE_PATH_BYTES];
-    if (file_join(path, folder, "chat_template.jinja") == STATUS_OK && file_exists(path)) {
-        log_warning("CHAT-TEMPLATE",
-                    "%s is copied, but not used; select the same template with `bireme prepare "
-                    "--chat-template` (" CHAT_NAMES ", or a file as in docs/guide/data.md)",
-                    path);
+    char tokenizer_folder[FILE_PATH_BYTES], *jinja = NULL;
+    struct tokenizer *tokenizer = NULL;
+    TRY(chat_read_jinja(folder, &jinja));
+    if (jinja == NULL) {
+        return STATUS_OK;
     }
+    status result = file_join(tokenizer_folder, output, "tokenizer");
+    KEEP_FIRST(result, result == STATUS_OK && tokenizer_exists(tokenizer_folder)
+                           ? tokenizer_open(tokenizer_folder, &tokenizer)
+                           : result);
+    const char *name = tokenizer != NULL ? chat_recognize_jinja(jinja, tokenizer) : NULL;
+    if (result == STATUS_OK && name != NULL) {
+        log_info("the chat template of %s is \"%s\"", folder, name);
+        result = chat_install(name, tokenizer_folder, tokenizer);
+    } else if (result == STATUS_OK) {
+        log_warning("CHAT-TEMPLATE",
+                    "the chat template of %s is not one of " CHAT_NAMES ", or the tokenizer "
+                    "lacks its special tokens, so it is not used; it begins with \"%.60s\"; give a "
+                    "file as in docs/guide/data.md to `bireme "
+                    "prepare --chat-template`",
+                    folder, jinja);
+    }
+    free(jinja);
+    KEEP_FIRST(result, tokenizer_destroy(&tokenizer));
+    return result;
 }
 
 static void log_summary(const char *folder, const char *output, const struct huggingface_summary *s)
@@ -72,7 +91,7 @@ static status run_import(const char *folder, const char *base, const char *objec
                 : huggingface_import_with_tokens(folder, objective, output, tokens->items,
                                                  tokens->count, &recipe, &summary));
     log_summary(folder, output, &summary);
-    warn_jinja_template(folder);
+    TRY(install_template(folder, output));
     const struct huggingface_architecture *architecture =
         huggingface_find_architecture(recipe_architecture_name(recipe.model.architecture));
     if (huggingface_task_class_suffix(architecture, recipe.objective) != NULL) {

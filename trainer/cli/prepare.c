@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "datasets/prepare/prepare.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
@@ -141,6 +142,28 @@ static char parse_delimiter(const char *name)
     return '\0';
 }
 
+/* Installs the shipped template that is equal to the Jinja template of the tokenizer folder. */
+static status install_known_template(const struct request *q, const struct tokenizer *tokenizer)
+{
+    char *jinja = NULL;
+    status result = STATUS_OK;
+    if (strcmp(q->objective, "sft") != 0 && strcmp(q->objective, "dpo") != 0) {
+        return STATUS_OK;
+    }
+    TRY(chat_read_jinja(q->tokenizer, &jinja));
+    const char *name = jinja != NULL ? chat_recognize_jinja(jinja, tokenizer) : NULL;
+    if (name != NULL) {
+        log_info("the chat template of %s is \"%s\"", q->tokenizer, name);
+        result = chat_install(name, q->tokenizer, tokenizer);
+    } else if (jinja != NULL) {
+        log_info("the chat template of %s is not one of " CHAT_NAMES ", or the tokenizer lacks its "
+                 "special tokens, so it is not used; it begins with \"%.60s\"",
+                 q->tokenizer, jinja);
+    }
+    free(jinja);
+    return result;
+}
+
 /* Opens the requested template, or the template of the tokenizer folder. Sets *out to NULL if
  * there is none. */
 static status open_template(const struct request *q, const struct tokenizer *tokenizer,
@@ -152,6 +175,7 @@ static status open_template(const struct request *q, const struct tokenizer *tok
     if (q->chat_template != NULL) {
         TRY(chat_install(q->chat_template, q->tokenizer, tokenizer));
     }
+    TRY(file_exists(path) ? STATUS_OK : install_known_template(q, tokenizer));
     return file_exists(path) ? chat_open(q->tokenizer, tokenizer, out) : STATUS_OK;
 }
 

@@ -233,6 +233,17 @@ test_chat() {
     grep -q '"eos_token_id"' exported/generation_config.json ||
         fail 'the end of a turn is not exported as end token'
 
+    # An imported folder uses its own template if it is a known one, and names another one.
+    run_bireme 0 import exported --output imported
+    grep -q 'the chat template of exported is "chatml"' stderr || fail 'the template is not named'
+    cmp imported/tokenizer/chat_template.json run_messages/final/tokenizer/chat_template.json ||
+        fail 'the imported chat template differs'
+    sed -i 's/user/human/' exported/chat_template.jinja
+    run_bireme 0 import exported --output renamed
+    grep -q 'W-CHAT-TEMPLATE: the chat template of exported is not one of chatml' stderr ||
+        fail 'an unknown template is not named'
+    [ ! -e renamed/tokenizer/chat_template.json ] || fail 'an unknown template was installed'
+
     run_bireme 66 chat --checkpoint run_pairs </dev/null && expect_error 'no checkpoint'
     run_bireme 0 train pairs.yaml
     run_bireme 66 chat --checkpoint run_pairs </dev/null && expect_error 'has no chat template'

@@ -243,7 +243,7 @@ static status extend_list(const struct tokenizer *t, json_t *list, char *const *
                       "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 1);
         REQUIRE(entry != NULL, STATUS_USAGE, "the added token %d is not valid UTF-8", i + 1);
         REQUIRE(json_array_append_new(list, entry) == 0, STATUS_INTERNAL,
-                "out of memory: the added tokens");
+                "out of memory for the added tokens");
         next += id < 0;
     }
     return STATUS_OK;
@@ -252,7 +252,7 @@ static status extend_list(const struct tokenizer *t, json_t *list, char *const *
 static status parse_text(const json_t *root, struct tokenizer **out)
 {
     char *text = json_dumps(root, JSON_COMPACT);
-    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory: a tokenizer");
+    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for a tokenizer");
     status result = tokenizer_from_text(text, strlen(text), "the tokenizer with added tokens", out);
     free(text);
     return result;
@@ -274,7 +274,8 @@ status tokenizer_add_special(const struct tokenizer *t, char *const *tokens, int
         list = json_array();
         json_object_set_new(root, "added_tokens", list);
     }
-    REQUIRE_GOTO(result, done, json_is_array(list), STATUS_INTERNAL, "out of memory: a tokenizer");
+    REQUIRE_GOTO(result, done, json_is_array(list), STATUS_INTERNAL,
+                 "out of memory for a tokenizer");
     TRY_GOTO(result, done, extend_list(t, list, tokens, count));
     result = parse_text(root, out);
 done:

@@ -119,7 +119,7 @@ status vocab_merges_open(const char *folder, struct tokenizer **out)
     json_t *root = make_root(vocab, merges);
     char *text = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
-    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory: %s", path);
+    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for %s", path);
     result = tokenizer_from_text(text, strlen(text), path, out);
     free(text);
     return result;

@@ -2,6 +2,7 @@
  * in one folder. The N-th of these calls fails, or the process is killed before it.
  *
  *   FAULT_DIR     part of the path of the counted files; unset: no fault
+ *   FAULT_START   part of a path: counting starts when such a path is created (mkdir, open)
  *   FAULT_AT      N, from 1; unset: the calls are only counted
  *   FAULT_DO      kill | stop (SIGSTOP) | enospc | eio | short (half of the data is written);
  *                 slow: the call takes FAULT_SLOW_MS longer;
@@ -39,7 +40,7 @@ enum { DESCRIPTORS = 1024, PATH_BYTES = 512 };
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
-    const char *folder, *what, *log;
+    const char *folder, *start, *what, *log;
     long at, calls, slow_ms;
     long clock_jump, threads; /* 0: no fault */
     bool sticky;
@@ -57,6 +58,7 @@ static void read_environment(void)
     const char *rank = getenv("FAULT_RANK");
     const char *own_rank = getenv("OMPI_COMM_WORLD_RANK");
     fault.folder = getenv("FAULT_DIR");
+    fault.start = getenv("FAULT_START");
     fault.at = read_number("FAULT_AT", -1);
     fault.slow_ms = read_number("FAULT_SLOW_MS", 300);
     fault.clock_jump = read_number("FAULT_CLOCK", 0);
@@ -88,9 +90,18 @@ static void log_call(long number, const char *call, const char *path)
 static bool call_fails(const char *call, const char *path)
 {
     pthread_mutex_lock(&lock);
-    long number = ++fault.calls;
-    log_call(number, call, path);
+    bool creates = strcmp(call, "mkdir") == 0 || strcmp(call, "open") == 0;
+    if (fault.start != NULL && creates && strstr(path, fault.start) != NULL) {
+        fault.start = NULL;
+    }
+    long number = fault.start == NULL ? ++fault.calls : 0;
+    if (number > 0) {
+        log_call(number, call, path);
+    }
     pthread_mutex_unlock(&lock);
+    if (number == 0) {
+        return false;
+    }
     if (number != fault.at && !(fault.sticky && fault.at > 0 && number > fault.at)) {
         return false;
     }

@@ -214,6 +214,7 @@ static status open_sources(struct loader *l)
                                         .vocab_size = o->vocab_size,
                                         .tokenizer_sha256 = o->tokenizer_sha256,
                                         .labels_sha256 = o->labels_sha256,
+                                        .join_encoding = o->join_encoding,
                                         .kind = o->kind,
                                         .open_limit = get_open_limit(o)};
         TRY(shard_set_open(&set, &l->sets[i]));

@@ -68,7 +68,8 @@ struct loader_options {
     int64_t max_texts;         /* EXAMPLE_CHOOSE: largest number of texts in an example */
     bool head_reads_last_row;  /* a task head reads the last row of each text, not the first */
     const char *labels_sha256; /* label hash that every shard must have; NULL: that of the first */
-    int64_t prefetch_batches;  /* micro-batches to read ahead; 0: enough to hide the reading */
+    enum shard_join join_encoding; /* EXAMPLE_SFT: encoding that every shard must have */
+    int64_t prefetch_batches;      /* micro-batches to read ahead; 0: enough to hide the reading */
 };
 
 /* loader_open - open and check all shards, start the thread and wait for its first micro-batch.

@@ -96,6 +96,7 @@ status prepare_output_open(const struct prepare_options *options, enum example_k
     o->header.kind = kind;
     o->header.vocab_size = tokenizer_vocab_size(options->tokenizer);
     o->header.eos_id = tokenizer_eos(options->tokenizer);
+    o->header.join_encoding = options->join_encoding;
     snprintf(o->header.tokenizer_sha256, sizeof o->header.tokenizer_sha256, "%s",
              tokenizer_sha256(options->tokenizer));
     status result = STATUS_OK;

@@ -80,6 +80,7 @@ struct prepare_options {
 
     bool skip_bad_rows; /* count rows that cannot be used instead of stopping at the first one */
     const struct chat_template *chat_template; /* NULL: rows with messages are bad rows */
+    bool join_encoding; /* prepare_sft: encode a plain prompt and its completion as one text */
     /* Label names in the order of their indices: "a,b,c" or the path of a file with one name per
      * line. NULL: the names of all rows, sorted. */
     const char *labels;
@@ -135,7 +136,11 @@ status prepare_mlm(const struct prepare_options *options, struct prepare_report 
  * Rows have the fields of TRL: "prompt" and "completion" (two texts or two lists of messages),
  * "messages" (or "conversations"), or "text". The fields of Alpaca are accepted too: "instruction",
  * "input" and "output". Plain text is followed by the tokenizer's end token. Rows are not
- * truncated. If sequence_tokens is not 0, longer rows are counted; a row is bad if all its learned
+ * truncated. A plain prompt and its completion are encoded separately, so that the prompt has the
+ * same ids as in generation. With join_encoding they are encoded as one text, and as many tokens
+ * belong to the prompt as the prompt alone has, as in TRL.
+ *
+ * If sequence_tokens is not 0, longer rows are counted; a row is bad if all its learned
  * tokens lie after sequence_tokens.
  *
  * Memory    per worker 200 KB, about 3 rows, and the tokens of these rows

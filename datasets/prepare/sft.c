@@ -49,6 +49,29 @@ static status encode_prompt_messages(struct row_encoder *e, const json_t *row)
     return result;
 }
 
+/* Encodes prompt and completion as one text, as TRL does: the first tokens belong to the prompt, as
+ * many as the prompt alone has. */
+static status encode_joined(struct row_encoder *e, const char *prompt, size_t prompt_bytes,
+                            const char *completion, size_t completion_bytes)
+{
+    const struct tokenizer *t = e->options->tokenizer;
+    struct chat_text *out = e->text;
+    TRY(chat_encode_plain(t, prompt, prompt_bytes, false, 0, out));
+    int64_t prompt_tokens = out->ids.count;
+    out->ids.count = out->loss_mask.count = 0;
+    char *text = malloc(prompt_bytes + completion_bytes);
+    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for a row");
+    memcpy(text, prompt, prompt_bytes);
+    memcpy(text + prompt_bytes, completion, completion_bytes);
+    status result = chat_encode_plain(t, text, prompt_bytes + completion_bytes, true,
+                                      EXAMPLE_IS_COMPLETION, out);
+    free(text);
+    for (int64_t i = 0; i < prompt_tokens && i < out->loss_mask.count; i++) {
+        out->loss_mask.ids[i] = 0;
+    }
+    return result;
+}
+
 static status encode_prompt_completion(struct row_encoder *e, const json_t *row)
 {
     const struct tokenizer *t = e->options->tokenizer;
@@ -61,6 +84,9 @@ static status encode_prompt_completion(struct row_encoder *e, const json_t *row)
     TRY(jsonl_get_string(row, "completion", &completion, &completion_bytes));
     REQUIRE(!row_field_is_blank(completion, completion_bytes), STATUS_DATA,
             "the field \"completion\" is empty");
+    if (e->options->join_encoding) {
+        return encode_joined(e, prompt, prompt_bytes, completion, completion_bytes);
+    }
     TRY(chat_encode_plain(t, prompt, prompt_bytes, false, 0, e->text));
     return chat_encode_plain(t, completion, completion_bytes, true, EXAMPLE_IS_COMPLETION, e->text);
 }

@@ -131,6 +131,7 @@ static status read_kind(struct shard *s)
     REQUIRE(version == example_get_format(s->header.kind)->version, STATUS_DATA,
             "%s contains %s of version %" PRId64 "; this program reads version %" PRId64, s->path,
             name, version, example_get_format(s->header.kind)->version);
+    s->header.join_encoding = h5file_has_attribute(s->file, "join_encoding");
     return STATUS_OK;
 }
 

@@ -28,6 +28,7 @@ struct shard_header {
     int64_t longest_tokens; /* length of the longest example; 0 for text */
     int label_count;        /* number of label names; 0: the kind has no labels */
     int token_bytes;        /* 2 or 4 */
+    bool join_encoding;     /* sft: prompt and completion of a row were encoded as one text */
     char tokenizer_sha256[HASH_TEXT_BYTES];
     char tokens_sha256[HASH_TEXT_BYTES];    /* "": not stored */
     char documents_sha256[HASH_TEXT_BYTES]; /* "": not stored */
@@ -106,7 +107,8 @@ struct shard_writer; /* a shard that is being written */
 /* shard_writer_create - start to write a shard. The file appears at path only when
  * shard_writer_close returns.
  *
- * header provides kind, vocab_size, eos_id and tokenizer_sha256; the writer computes the counts.
+ * header provides kind, vocab_size, eos_id, join_encoding and tokenizer_sha256; the writer computes
+ * the counts.
  * Equal calls give equal bytes.
  *
  * Memory    one chunk of each dataset, independent of the size of the shard

@@ -16,6 +16,9 @@ static status print_json(const char *path, const struct shard_header *h, const c
                   (json_int_t)h->eos_id, "token_bytes", h->token_bytes, "tokenizer_sha256",
                   h->tokenizer_sha256, "tokens_sha256", h->tokens_sha256, "documents_sha256",
                   h->documents_sha256, "whole", 1);
+    if (root != NULL && h->join_encoding) {
+        json_object_set_new(root, "join_encoding", json_true());
+    }
     if (root != NULL && labels != NULL) {
         json_object_set_new(root, "labels", json_loads(labels, 0, NULL));
     }
@@ -35,6 +38,9 @@ static status print_lines(const char *path, const struct shard_header *h, const 
     printf("documents        %" PRId64 ", %.1f tokens each\n", h->documents,
            (double)h->tokens / (double)h->documents);
     printf("examples         %s\n", example_get_format(h->kind)->name);
+    if (h->join_encoding) {
+        printf("encoding         prompt and completion as one text\n");
+    }
     if (h->label_count > 0) {
         printf("labels           %d: %.200s%s\n", h->label_count, labels,
                strlen(labels) > 200 ? " ..." : "");

@@ -178,6 +178,19 @@ static status check_labels(const struct member *m, const char *sha256)
     return STATUS_OK;
 }
 
+static status check_join_encoding(const struct member *m, enum shard_join required)
+{
+    bool joined = m->header.join_encoding;
+    REQUIRE(m->header.kind != EXAMPLE_SFT || required == SHARD_JOIN_ANY ||
+                joined == (required == SHARD_JOIN_TRUE),
+            STATUS_DATA,
+            "%s has prompts and completions that were encoded %s, but sft.join_encoding is %s; set "
+            "it to %s, or run `bireme prepare` %s --join-encoding",
+            m->path, joined ? "together" : "separately", joined ? "false" : "true",
+            joined ? "true" : "false", joined ? "without" : "with");
+    return STATUS_OK;
+}
+
 /* Checks the kind, the longest example, the labels and the tokenizer of a shard. */
 static status check_member(const struct shard_set *set, const struct member *m,
                            const struct shard_set_options *options)
@@ -199,6 +212,7 @@ static status check_member(const struct shard_set *set, const struct member *m,
             m->header.longest_tokens);
     TRY(check_labels(m, options->labels_sha256 != NULL ? options->labels_sha256
                                                        : set->members[0].header.labels_sha256));
+    TRY(check_join_encoding(m, options->join_encoding));
     return m->is_nvidia
                ? STATUS_OK
                : shard_check_tokenizer(m->shard, options->vocab_size, options->tokenizer_sha256);

@@ -14,13 +14,17 @@
 
 struct shard_set;
 
+/* Required encoding of the prompts and completions of sft shards (shard_header.join_encoding). */
+enum shard_join { SHARD_JOIN_ANY, SHARD_JOIN_TRUE, SHARD_JOIN_FALSE };
+
 struct shard_set_options {
     const char *path;             /* a shard, or a glob pattern */
     int64_t sequence_tokens;      /* T */
     int64_t vocab_size;           /* every shard must have this vocabulary size */
     const char *tokenizer_sha256; /* every shard must have this hash; NULL: not checked */
     const char *labels_sha256; /* every shard must have this hash; NULL: that of the first shard */
-    int open_limit;            /* shards that may be open at the same time, >= 1 */
+    enum shard_join join_encoding;
+    int open_limit; /* shards that may be open at the same time, >= 1 */
     /* EXAMPLE_TEXT: samples are windows. Otherwise a sample is an example: up to T tokens (sentence
      * pairs, of Bireme or NVIDIA; texts of a task), or a preference pair in which the prompt with
      * either response has up to T tokens. */

@@ -286,6 +286,10 @@ static status write_attributes(struct shard_writer *w)
     TRY(h5file_write_i64(w->file, path, "eos_id", &h->eos_id, 1));
     TRY(h5file_write_i64(w->file, path, "tokens", &h->tokens, 1));
     TRY(h5file_write_i64(w->file, path, "documents", &h->documents, 1));
+    if (h->join_encoding) {
+        const int64_t join = 1;
+        TRY(h5file_write_i64(w->file, path, "join_encoding", &join, 1));
+    }
     TRY(write_hash(w, &w->tokens, "tokens_sha256"));
     TRY(write_hash(w, &w->documents, "documents_sha256"));
     return write_columns(w);

@@ -67,10 +67,73 @@ static void check_example(struct shard *s, int64_t i, const char *expected, uint
     free(marks);
 }
 
+#define END "<|endoftext|>"
+
+/* Checks the ids and the completion bits of example i. */
+static void check_ids(struct shard *s, int64_t i, const struct token_list *expected,
+                      int64_t prompt_tokens)
+{
+    int64_t range[2];
+    int32_t ids[64];
+    uint32_t marks[64];
+    CHECK_OK(shard_read_documents(s, i, 2, range));
+    CHECK_EQUAL(range[1] - range[0], expected->count);
+    CHECK_OK(shard_read(s, range[0], expected->count, ids));
+    CHECK_OK(shard_read_column(s, EXAMPLE_LOSS_MASK, range[0], expected->count, marks));
+    CHECK(memcmp(ids, expected->ids, (size_t)expected->count * sizeof *ids) == 0);
+    for (int64_t k = 0; k < expected->count; k++) {
+        CHECK_EQUAL((marks[k] & EXAMPLE_IS_COMPLETION) != 0, k >= prompt_tokens);
+    }
+}
+
+/* The rule of TRL: encode the prompt, encode prompt and completion as one text with the end token,
+ * and mask as many tokens as the prompt has. Default: encode both separately. */
+static void test_join_encoding(void)
+{
+    static const char *const texts[][2] = {{"of t", "he files"}, {"What?", " the list"},
+                                           {"the", "the"},       {"", "the user"},
+                                           {"t", "he"},          {"the ", "user"}};
+    enum { ROWS = sizeof texts / sizeof *texts };
+    char rows[1024] = "";
+    int64_t differing = 0;
+    for (int i = 0; i < ROWS; i++) {
+        size_t used = strlen(rows);
+        snprintf(rows + used, sizeof rows - used, "{\"prompt\": \"%s\", \"completion\": \"%s\"}\n",
+                 texts[i][0], texts[i][1]);
+    }
+    for (int join = 0; join < 2; join++) {
+        struct prepare_report report;
+        struct shard *s = NULL;
+        CHECK_OK(prepare_shards(rows, "joined", (struct prepare_options){.join_encoding = join},
+                                &report));
+        CHECK_OK(shard_open(folder_file("joined/train-00000-of-00001.h5"), &s));
+        CHECK(shard_get_header(s)->join_encoding == join);
+        for (int i = 0; i < ROWS; i++) {
+            struct token_list prompt = {0}, whole = {0}, apart = {0};
+            char text[64];
+            int32_t eos = tokenizer_eos(tokenizer);
+            const char *const *t = texts[i];
+            snprintf(text, sizeof text, "%s%s" END, t[0], t[1]);
+            CHECK_OK(tokenizer_encode(tokenizer, t[0], strlen(t[0]), true, &prompt));
+            CHECK_OK(tokenizer_encode(tokenizer, text, strlen(text), true, &whole));
+            CHECK_OK(tokenizer_encode(tokenizer, t[0], strlen(t[0]), true, &apart));
+            CHECK_OK(tokenizer_encode(tokenizer, t[1], strlen(t[1]), true, &apart));
+            CHECK_OK(token_list_reserve(&apart, 1));
+            apart.ids[apart.count++] = eos;
+            differing += join && whole.count != apart.count;
+            check_ids(s, i, join ? &whole : &apart, prompt.count);
+            token_list_free(&prompt);
+            token_list_free(&whole);
+            token_list_free(&apart);
+        }
+        CHECK_OK(shard_close(&s));
+    }
+    CHECK(differing >= 2);
+}
+
 #define ALPACA                                                                                     \
     "Below is an instruction that describes a task. Write a response that appropriately "          \
     "completes the request.\n\n### Instruction:\n"
-#define END "<|endoftext|>"
 
 static void test_rows(void)
 {
@@ -479,6 +542,7 @@ int main(void)
     log_quiet(true);
     make_tokenizer();
     test_rows();
+    test_join_encoding();
     test_bad_rows();
     test_split();
     test_known_packs();

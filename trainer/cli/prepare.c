@@ -28,7 +28,7 @@ struct request {
     int64_t seed;
     int64_t shuffle_split; /* seed; -1: not given */
     int64_t sequence_length, shard_tokens, workers;
-    bool skip_bad_rows, json;
+    bool skip_bad_rows, join_encoding, json;
 };
 
 static status parse_options(struct request *q, int argc, char **argv, bool *help)
@@ -71,6 +71,9 @@ static status parse_options(struct request *q, int argc, char **argv, bool *help
         {"chat-template", OPTION_TEXT, &q->chat_template, "NAME", NULL,
          "sft, dpo: chat template to copy into the tokenizer folder and to apply: " CHAT_NAMES
          " or a file (default: the template of the tokenizer folder)"},
+        {"join-encoding", OPTION_FLAG, &q->join_encoding, NULL, NULL,
+         "sft: encode a plain prompt and its completion as one text, as in TRL (default: "
+         "separately)"},
         {"documents", OPTION_CHOICE, &q->documents, "KIND", NULL,
          "unit of plain text that is one document; paragraphs are separated by blank lines "
          "(default: file for clm, paragraph for mlm)",
@@ -210,6 +213,8 @@ static status find_preparation(const struct request *q, const struct preparation
             REQUIRE(table[i].has_messages || q->chat_template == NULL, STATUS_USAGE,
                     "--chat-template can only be used with --objective sft or dpo, not %s",
                     q->objective);
+            REQUIRE(table[i].run == prepare_sft || !q->join_encoding, STATUS_USAGE,
+                    "--join-encoding can only be used with --objective sft, not %s", q->objective);
             REQUIRE(table[i].has_labels || q->labels == NULL, STATUS_USAGE,
                     "--labels cannot be used with --objective %s", q->objective);
             *out = &table[i];
@@ -272,6 +277,7 @@ static status run_preparation(const struct request *q, const struct preparation 
         .skip_bad_rows = q->skip_bad_rows,
         .labels = q->labels,
         .label_counts = &labels,
+        .join_encoding = q->join_encoding,
     };
     struct prepare_report report;
     status result = p->run(&options, &report);

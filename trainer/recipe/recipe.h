@@ -55,6 +55,7 @@ enum recipe_schedule {
 };
 enum recipe_packing { SFT_PACK_NONE, SFT_PACK_BFD, SFT_PACK_BFD_SPLIT, SFT_PACK_WRAPPED };
 enum recipe_completion_only { COMPLETION_AUTO, COMPLETION_TRUE, COMPLETION_FALSE };
+enum recipe_join { JOIN_AUTO, JOIN_TRUE, JOIN_FALSE };
 enum recipe_greater { GREATER_AUTO, GREATER_TRUE, GREATER_FALSE };
 enum recipe_precision { PRECISION_FP32, PRECISION_BF16 };
 enum recipe_on_spike { ON_SPIKE_WARN, ON_SPIKE_SKIP, ON_SPIKE_ROLLBACK };
@@ -123,6 +124,7 @@ struct recipe {
         enum recipe_packing packing;
         int64_t max_length; /* null: data.sequence_length; resolved */
         enum recipe_completion_only completion_only_loss;
+        enum recipe_join join_encoding;
         bool assistant_only_loss, skip_empty;
     } sft;
     struct {

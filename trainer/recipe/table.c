@@ -192,6 +192,11 @@ const struct setting recipe_table[] = {
     {"sft.assistant_only_loss", SETTING_BOOLEAN, FIELD(sft.assistant_only_loss), "false",
      .description =
          "Whether the loss covers assistant messages only, each with its end-of-turn token"},
+    {"sft.join_encoding", SETTING_ENUM, FIELD(sft.join_encoding), "auto",
+     .choices = "auto|true|false", .resume = true,
+     .description = "Whether prompt and completion of a row must have been encoded as one text, as "
+                    "in TRL (`bireme prepare --join-encoding`). auto: as in the shards; other "
+                    "shards are refused"},
     {"sft.skip_empty", SETTING_BOOLEAN, FIELD(sft.skip_empty), "true",
      .description = "Whether examples without any loss token within max_length are skipped and "
                     "counted. If false, they are an error"},

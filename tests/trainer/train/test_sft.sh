@@ -123,6 +123,23 @@ test_packing() {
     run_bireme 65 train pairs.yaml sft.assistant_only_loss=true run_dir=none &&
         expect_error 'and all later examples'
     run_bireme 65 train pairs.yaml objective=clm run_dir=clm && expect_error "of the kind 'sft'"
+
+    # sft.join_encoding refuses shards of the other encoding.
+    local joined=(train pairs.yaml 'data.train=joined/train-*.h5' train.max_steps=1)
+    run_bireme 0 prepare --objective sft --tokenizer tokenizer_pairs --output joined \
+        --input "$reference/pairs.jsonl" --join-encoding
+    run_bireme 0 inspect joined/train-00000-of-00001.h5
+    grep -q 'prompt and completion as one text' out || fail 'inspect does not print the encoding'
+    run_bireme 0 "${joined[@]}" run_dir=joined_auto
+    run_bireme 0 "${joined[@]}" run_dir=joined_true sft.join_encoding=true
+    run_bireme 65 "${joined[@]}" run_dir=none sft.join_encoding=false
+    expect_error 'encoded together, but sft.join_encoding is false'
+    run_bireme 0 train pairs.yaml train.max_steps=1 run_dir=apart sft.join_encoding=false
+    run_bireme 65 train pairs.yaml train.max_steps=1 run_dir=none sft.join_encoding=true
+    expect_error 'encoded separately, but sft.join_encoding is true'
+    run_bireme 64 prepare --objective dpo --tokenizer tokenizer_pairs --output none \
+        --input "$reference/pairs.jsonl" --join-encoding
+    expect_error 'can only be used with --objective sft'
 }
 
 test_layouts() {

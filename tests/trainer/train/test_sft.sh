@@ -83,7 +83,7 @@ test_trl() {
         print_steps run_$name >ours.txt
         sed -n "s/^$name //p" "$reference/expected.txt" >theirs.txt
         [ "$(wc -l <ours.txt)" = 3 ] || fail "$name: $(wc -l <ours.txt) steps instead of 3"
-        compare_numbers ours.txt theirs.txt 1e-5
+        compare_numbers ours.txt theirs.txt 3e-7 # sees 1 - beta2, 0.001, rounded in f32: 1.8e-6
     done
 }
 

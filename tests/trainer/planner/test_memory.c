@@ -204,7 +204,7 @@ int main(int argc, char **argv)
         run_training(ranks, tensor, overrides);
     }
     if (!adapters) {
-        compare_shared_memory(ranks, tensor, checkpointing);
+        compare_shared_memory(ranks, tensor, setting);
     }
     if (ranks == 2 && argc == 2) {
         const char *settings = "parallel.reproducible=true train.max_steps=1 --resume never";

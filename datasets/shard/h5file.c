@@ -350,6 +350,53 @@ status h5file_open_deflated_dataset(hid_t file, const char *path, const char *na
     return open_dataset(file, path, name, type, rank_limit, true, out, out_shape, out_rank);
 }
 
+/* The chunks of a dataset with one or two dimensions. The second one is 1 if there is only one. */
+struct chunk_shape {
+    bool chunked;
+    hsize_t shape[2];
+    hsize_t stored_bytes; /* of each chunk: its elements, and 4 bytes for each checksum */
+};
+
+static struct chunk_shape get_chunk_shape(hid_t dataset)
+{
+    struct chunk_shape c = {.shape = {1, 1}};
+    hid_t properties = H5Dget_create_plist(dataset), type = H5Dget_type(dataset);
+    c.chunked =
+        H5Pget_layout(properties) == H5D_CHUNKED && H5Pget_chunk(properties, 2, c.shape) > 0;
+    c.stored_bytes =
+        c.shape[0] * c.shape[1] * H5Tget_size(type) + 4 * (hsize_t)H5Pget_nfilters(properties);
+    H5Tclose(type);
+    H5Pclose(properties);
+    return c;
+}
+
+status h5file_check_chunks(hid_t dataset, const char *path, const char *name, const hsize_t *start,
+                           const hsize_t *count)
+{
+    h5file_init();
+    struct chunk_shape c = get_chunk_shape(dataset);
+    hid_t space = H5Dget_space(dataset);
+    bool matrix = H5Sget_simple_extent_ndims(space) == 2;
+    H5Sclose(space);
+    hsize_t column = matrix ? start[1] : 0, columns = matrix ? count[1] : 1, offset[2];
+    if (!c.chunked) {
+        return STATUS_OK;
+    }
+    REQUIRE(c.shape[0] > 0 && c.shape[1] > 0, STATUS_DATA, "%s is damaged: /%s has empty chunks",
+            path, name);
+    for (offset[0] = start[0] - start[0] % c.shape[0]; offset[0] < start[0] + count[0];
+         offset[0] += c.shape[0]) {
+        for (offset[1] = column - column % c.shape[1]; offset[1] < column + columns;
+             offset[1] += c.shape[1]) {
+            hsize_t stored = 0;
+            bool found = H5Dget_chunk_storage_size(dataset, offset, &stored) >= 0;
+            REQUIRE(found && stored == c.stored_bytes, STATUS_DATA,
+                    "%s is damaged: a chunk of /%s is missing or has another size", path, name);
+        }
+    }
+    return STATUS_OK;
+}
+
 static hid_t attribute_space(int count)
 {
     hsize_t shape = (hsize_t)count;

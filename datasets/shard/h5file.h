@@ -84,6 +84,15 @@ status h5file_open_dataset(hid_t file, const char *path, const char *name, hid_t
 status h5file_open_deflated_dataset(hid_t file, const char *path, const char *name, hid_t type,
                                     int rank_limit, hid_t *out, int64_t *out_shape, int *out_rank);
 
+/* h5file_check_chunks - check that the chunks of a block are stored completely, with a checksum
+ * each. Call it before H5Dread: HDF5 1.10 reads beyond the end of a stored chunk that is too short.
+ * Does nothing for a dataset that is not stored in chunks.
+ *
+ * Shapes    start, count [rank of the dataset]; at most two dimensions
+ * Errors    STATUS_DATA with file and dataset */
+status h5file_check_chunks(hid_t dataset, const char *path, const char *name, const hsize_t *start,
+                           const hsize_t *count);
+
 /* ---- attributes ----
  *
  * An attribute is a scalar, or an array [count] if count > 1, of exactly one type. The writers

@@ -70,7 +70,7 @@ static status compute_band_rows(const struct nvidia_shard *s, struct band *b, co
     int64_t bytes = b->width * (int64_t)sizeof *b->values;
     b->rows = chunked ? (int64_t)chunk[0] : 1 + 65536 / bytes;
     uint64_t columns = chunked && rank == 2 ? chunk[1] : 1;
-    REQUIRE(chunk[0] <= BAND_BYTES_MAX && columns <= BAND_BYTES_MAX &&
+    REQUIRE(chunk[0] <= BAND_BYTES_MAX && columns > 0 && columns <= BAND_BYTES_MAX &&
                 chunk[0] * columns <= BAND_BYTES_MAX / sizeof *b->values,
             STATUS_DATA, "%s: /%s has chunks of %" PRIu64 " values; at most %d MiB are accepted",
             s->path, name, (uint64_t)chunk[0] * columns, BAND_BYTES_MAX >> 20);

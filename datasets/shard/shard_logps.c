@@ -122,10 +122,14 @@ static status read_values(hid_t file, const char *path, int64_t pairs, int64_t d
     int rank = 0;
     TRY(h5file_open_dataset(file, path, "logps", H5T_IEEE_F64LE, 2, &dataset, shape, &rank));
     bool matches = rank == 2 && shape[0] == pairs && shape[1] == 2;
-    bool read =
-        matches && H5Dread(dataset, H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0;
+    const hsize_t start[2] = {0, 0}, count[2] = {(hsize_t)pairs, 2};
+    status checked =
+        matches ? h5file_check_chunks(dataset, path, "logps", start, count) : STATUS_OK;
+    bool read = matches && checked == STATUS_OK &&
+                H5Dread(dataset, H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0;
     const char *reason = matches && !read ? h5file_reason() : "";
     H5Dclose(dataset);
+    TRY(checked);
     REQUIRE(matches, STATUS_DATA,
             "%s has log-probabilities of %" PRId64 " pairs, but the shards have %" PRId64 " pairs",
             path, shape[0], pairs);

@@ -263,6 +263,34 @@ static void test_storage(void)
     check_refused(path, H5I_INVALID_HID, 1, "filter 1 ");
 }
 
+/* A stored chunk that is too short must not be read. */
+static void test_short_chunks(void)
+{
+    static const char stored[160];
+    const char *path = folder_file("short.h5");
+    const hsize_t offset[2] = {4, 3}, start[2] = {0, 0}, count[2] = {8, 6}, left[2] = {8, 3};
+    hsize_t chunk[2] = {4, 3};
+    hid_t file, properties;
+    CHECK_OK(h5file_create(path, &file));
+    CHECK_OK(h5file_create_chunk_properties(2, chunk, &properties));
+    hid_t space = H5Screate_simple(2, count, NULL);
+    hid_t dataset =
+        H5Dcreate2(file, "m", H5T_IEEE_F32LE, space, H5P_DEFAULT, properties, H5P_DEFAULT);
+    float values[48] = {0};
+    CHECK(H5Dwrite(dataset, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0);
+    CHECK_OK(h5file_check_chunks(dataset, path, "m", start, count));
+    for (size_t bytes = 8; bytes <= sizeof stored; bytes += sizeof stored - 8) {
+        CHECK(H5Dwrite_chunk(dataset, H5P_DEFAULT, 1, offset, bytes, stored) >= 0);
+        CHECK_FAILS(h5file_check_chunks(dataset, path, "m", start, count), STATUS_DATA,
+                    "a chunk of /m is missing or has another size");
+        CHECK_OK(h5file_check_chunks(dataset, path, "m", start, left)); /* without that chunk */
+    }
+    H5Dclose(dataset);
+    H5Sclose(space);
+    H5Pclose(properties);
+    CHECK_OK(h5file_close(path, &file));
+}
+
 /* Declared sizes that are not stored must not cause an allocation. */
 static void test_false_sizes(void)
 {
@@ -394,6 +422,7 @@ int main(void)
     test_unfinished();
     test_links();
     test_storage();
+    test_short_chunks();
     test_false_sizes();
     test_types();
     test_attributes();

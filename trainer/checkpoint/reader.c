@@ -48,18 +48,22 @@ bool checkpoint_reader_overlaps(const struct checkpoint_tensor *tensor,
     return intersect_blocks(get_tensor_block(tensor), shard, &common);
 }
 
-static bool read_block(hid_t dataset, int dimensions, const struct block *block, float *out)
+static status read_block(hid_t dataset, const char *path, const struct checkpoint_tensor *t,
+                         const struct block *block, float *out)
 {
     hsize_t start[2] = {(hsize_t)block->offset[0], (hsize_t)block->offset[1]};
     hsize_t count[2] = {(hsize_t)block->shape[0], (hsize_t)block->shape[1]};
+    TRY(h5file_check_chunks(dataset, path, t->name, start, count));
     hid_t file_space = H5Dget_space(dataset);
-    hid_t memory_space = H5Screate_simple(dimensions, count, NULL);
+    hid_t memory_space = H5Screate_simple(t->dimensions, count, NULL);
     bool done = file_space >= 0 && memory_space >= 0 &&
                 H5Sselect_hyperslab(file_space, H5S_SELECT_SET, start, NULL, count, NULL) >= 0 &&
                 H5Dread(dataset, H5T_NATIVE_FLOAT, memory_space, file_space, H5P_DEFAULT, out) >= 0;
+    const char *reason = done ? "" : h5file_reason();
     H5Sclose(memory_space);
     H5Sclose(file_space);
-    return done;
+    REQUIRE(done, STATUS_CHECKPOINT, "%s: cannot read %s: %s", path, t->name, reason);
+    return STATUS_OK;
 }
 
 /* Copies a block into t->data and transposes it if necessary. `held` is the block of t. */
@@ -98,8 +102,7 @@ static status read_common(hid_t dataset, const char *path, const struct checkpoi
             struct block stored = block;
             stored.offset[0] -= s->offset[0];
             stored.offset[1] -= s->offset[1];
-            REQUIRE(read_block(dataset, t->dimensions, &stored, buffer), STATUS_CHECKPOINT,
-                    "%s: cannot read %s: %s", path, t->name, h5file_reason());
+            TRY(read_block(dataset, path, t, &stored, buffer));
             scatter_block(t, &held, &block, buffer);
         }
     }

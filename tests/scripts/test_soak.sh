@@ -20,7 +20,7 @@ fail() {
 }
 
 "$soak" 0.5 3 "$folder/report.md" >"$folder/output" 2>&1 || fail "exit code $?"
-grep -qE '^- Main result: [1-9][0-9]* faults in [1-9][0-9]* runs; nothing was lost' \
+grep -qE '^- \*\*Main result:\*\* [1-9][0-9]* faults in [1-9][0-9]* runs; nothing was lost' \
     "$folder/report.md" || fail 'the report contains no fault or no run'
 
 # The disturbed runs use another learning rate.

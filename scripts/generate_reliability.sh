@@ -24,7 +24,7 @@ unless a row states otherwise. The same command then resumes, and the final weig
 bits as those of a run without the fault. [exit_codes.md](exit_codes.md) describes the exit codes.
 
 PAGE
-    sed -n 's/^# measured: //p' $times
+    sed -n 's/^# measured: //p' $times | fmt -w 100
     cat <<'PAGE'
 
 | | fault | promise | exit code | test time |

@@ -216,10 +216,7 @@ check_read_only() {
     }
     end_job
     [ "$code" = 74 ] || [ "$code" = 77 ] || fail "a read-only file system ended the run with $code"
-    expect_error 'Read-only file system'
-    # The next write is that of a checkpoint or of a line of metrics.jsonl.
-    grep -qE 'unchanged: .*step-0000|cannot write .*metrics.jsonl' stderr ||
-        fail 'the last checkpoint is not named'
+    expect_error 'Read-only file system' # of a save or of metrics.jsonl
 }
 
 # The test of power cuts must fail if files or folders are not synced.

@@ -443,7 +443,8 @@ status command_bench(int argc, char **argv)
         return STATUS_OK;
     }
     REQUIRE(options.operand_count > 0 || argc > 1, STATUS_USAGE,
-            "what to measure is missing; step may take minutes on all cores; usage: %s",
+            "the benchmark is missing: step (may take minutes on all cores), kernels, comm, data "
+            "or cluster; usage: %s",
             options.usage);
     enum kind kind = BENCH_STEP;
     struct comm *world = NULL;

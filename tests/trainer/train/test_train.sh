@@ -484,7 +484,7 @@ test_bench() {
     run_bireme 0 bench data recipe.yaml --repeats 1
     grep -q 'million tokens/s' out || fail 'bench data prints no speed'
     run_bireme 64 bench
-    expect_error 'usage: .*bench .step|kernels|comm|data|cluster.'
+    expect_error 'step (.*), kernels, comm, data or cluster; usage: .*bench'
     run_bireme 64 bench dtaa recipe.yaml
     expect_error "did you mean 'data'"
     run_bireme 66 bench nothing.yaml

@@ -165,7 +165,7 @@ test_compressed() {
     cmp rows/train-00000-of-00001.h5 expected.h5 || fail 'JSON Lines on standard input: other rows'
     echo '{"text": 3}' >bad
     run_stdin 65 bad prepare --objective sft --tokenizer tokenizer --output rows --input -
-    expect_error 'standard input line 1: the field "text" is not a string'
+    expect_error 'standard input:1: the field "text" is not a string'
     prepare 64 --objective sft --input - -
     expect_error 'standard input (-) is given twice'
     # Text objectives.

@@ -236,6 +236,8 @@ test_reward() {
     run_bireme 65 generate --checkpoint one --prompt a
     expect_error 'was trained with objective reward'
     run_bireme 78 train dpo.yaml objective=reward model.architecture=bert
+    expect_error 'set them to: architecture: gpt2 (command line: bert)'
+    run_bireme 78 train dpo.yaml objective=reward model.architecture=bert model.init_from=null
     expect_error 'conflicts with model.architecture'
 }
 

@@ -23,8 +23,8 @@ jobs=$(($(nproc) + 1))
 readonly longest='^(simt_.*_(random_[12]|warp)|simt_attention_(tiles_)?lifo'\
 '|simt_train_(fp32|graphs|memory|objectives|plans|ranks)|gpu_bundle|comm_launch|memory_adapters'\
 '|tensor_parallel_2_hosts|train_(kills_[12]|zero|tensor|reproducible|masked_layouts|lamb)'\
-'|train_(dpo_whole_batch|change_layout|faults_power_cut_.*)'\
-'|fault_(power_cut_mutants|stopped_twice|two_jobs|slow_save|stop_signal|allocation_fails))$'
+'|comm_launch_restarts|train_(dpo_whole_batch|change_layout|start|faults_power_cut_.*)'\
+'|train_spikes_(layouts|resume|not_finite|warn)|replica_check_replicas|fault_.*)$'
 # One test of each operation, objective and layout, and all tests with a name of one word, which
 # test one module each.
 readonly fast='^([a-z0-9]+|attention_features|cross_entropy|post_processor|row_workers'\
@@ -142,7 +142,7 @@ fi
 # Without clang only the part "fuzzing" is skipped.
 ./scripts/setup.sh --fuzz || true
 build_folder build-release 900 --preset release
-run_part "tests" 1200 ctest --preset release --no-tests=error || true
+run_part "tests" 1200 ctest --preset release --parallel $jobs --no-tests=error || true
 run_sanitizer asan 1200
 # The preset tsan excludes most tests of layouts, because all layouts have the same threads.
 run_sanitizer tsan 1200

@@ -141,7 +141,7 @@ E2
     # Bireme and PyTorch use the same models. Their FLOPs per token differ slightly, by the padding
     # of the vocabulary and one masked token.
     printf '%s\n' 'objective: clm' 'data: {tokenizer: none, train: none}' \
-        'train: {max_steps: 1, device: cpu}' >plan.yaml
+        'train: {max_steps: 1, device: auto}' >plan.yaml
     # shellcheck source=/dev/null
     . <(sed -n '/^model_overrides()/,/^}/p' "$check")
     for model in gpt2_124m gpt2_1558m bert_large_phase1 bert_large_phase2 llama_1b; do

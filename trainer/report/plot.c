@@ -60,17 +60,21 @@ static void add_curve(struct chart *chart, const struct history_series *s, const
     };
 }
 
+enum { NAME_BYTES = 200 };
+
 void report_add_curves(struct chart *chart, const struct history *runs, int count,
                        const char *field, struct report_names *names)
 {
     for (int r = 0; r < count; r++) {
+        size_t length = strlen(runs[r].name); /* the end of a long path distinguishes runs */
+        const char *name = runs[r].name + (length > NAME_BYTES ? length - NAME_BYTES : 0);
         const struct history_series *train = history_find(&runs[r].train, field);
         const struct history_series *evaluate = history_find(&runs[r].evaluate, field);
         bool both = train != NULL && evaluate != NULL;
-        snprintf(names->train[r % CHART_CURVES_MAX], sizeof names->train[0], "%s%s",
-                 count > 1 ? runs[r].name : "training", count > 1 && both ? ", training" : "");
-        snprintf(names->evaluate[r % CHART_CURVES_MAX], sizeof names->evaluate[0], "%s%s",
-                 count > 1 ? runs[r].name : "validation", count > 1 ? ", validation" : "");
+        snprintf(names->train[r % CHART_CURVES_MAX], sizeof names->train[0], "%.*s%s", NAME_BYTES,
+                 count > 1 ? name : "training", count > 1 && both ? ", training" : "");
+        snprintf(names->evaluate[r % CHART_CURVES_MAX], sizeof names->evaluate[0], "%.*s%s",
+                 NAME_BYTES, count > 1 ? name : "validation", count > 1 ? ", validation" : "");
         add_curve(chart, train, names->train[r % CHART_CURVES_MAX], r, false, true);
         /* One run: two colours. Several runs: a colour for each run, validation is dashed. */
         add_curve(chart, evaluate, names->evaluate[r % CHART_CURVES_MAX], count > 1 ? r : 1, true,

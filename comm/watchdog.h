@@ -25,8 +25,9 @@ status watchdog_start(struct comm *world, double limit_seconds);
  * Errors    STATUS_INTERNAL if the thread cannot start */
 status watchdog_limit_startup(double limit_seconds);
 
-/* watchdog_pause_startup - do not count the time until watchdog_pause_startup(false). For work
- * that takes longer for more data and that reports its own phases. */
+/* watchdog_pause_startup - pause (true) or continue (false) the clock of watchdog_limit_startup.
+ *
+ * For work that takes longer for more data, and that reports its own phases. */
 void watchdog_pause_startup(bool paused);
 
 /* watchdog_startup_limit - return the limit of watchdog_limit_startup; 0 outside the start. */

@@ -10,9 +10,10 @@
 #   FOLDER       build folder (default: build-release)
 #
 # The layouts are ZeRO stages 0, 1 and 2, tensor parallelism and LoRA, each on two ranks with
-# synchronous and asynchronous saves. Each file call that changes a checkpoint folder, from the
-# creation of the temporary folder to the removal of the older checkpoint, is the last one of its
-# rank (SIGKILL), fails (ENOSPC, EIO) or writes half of its bytes. After the fault:
+# synchronous and asynchronous saves. The faults are tried at each file call that changes a
+# checkpoint folder, from the creation of the temporary folder to the removal of the older
+# checkpoint: the rank is killed (SIGKILL), or the call fails (ENOSPC, EIO) or writes half of its
+# bytes. After the fault:
 #   - the exit code and the error are the right ones
 #   - a step that was reported as saved exists; the files of every published step have the same bits
 #     as those of a run without a fault

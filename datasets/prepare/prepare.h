@@ -62,11 +62,12 @@ struct prepare_options {
     int validation_input_count;
     const char *output; /* folder for train-00000-of-00004.h5 and validation-... */
     enum prepare_document_unit document_unit;
-    /* Fraction of the documents or rows in the validation set, in [0, 1). It takes the last ones,
-     * or the end of a single document. */
+    /* Fraction of the documents or rows in the validation set, in [0, 1). Without shuffle_split,
+     * these are the last ones, or the end of a single document. */
     double validation_fraction;
-    /* Draw the validation set at random instead: one of every 1 / validation_fraction documents, or
-     * the fraction of the rows of each label (row_split.h), or of the contexts (row_split.h). */
+    /* Draw the validation set at random: one of every 1 / validation_fraction documents, this
+     * fraction of the rows of each label, or contexts with this fraction of the rows
+     * (row_split.h). */
     bool shuffle_split;
     uint64_t split_seed; /* for shuffle_split */
     /* Maximum tokens per shard. A document that does not fit continues in the next shard. */

@@ -10,8 +10,8 @@
 status added_tokens_make_tokenizer(const struct huggingface_import_job *job, const char *output,
                                    int64_t *vocab_size);
 
-/* added_tokens_compute_rows - compute the rows that a parameter has and its tensor in the file has
- * not: out[parameter rows - file rows, columns].
+/* added_tokens_compute_rows - compute the rows of a parameter that its tensor in the file lacks:
+ * out[parameter rows - file rows, columns].
  *
  * Numerics  as resize_token_embeddings of transformers: a normal distribution with the mean of the
  *           file's rows and 1e-9 times their covariance; vectors get the mean. Sums in double

@@ -19,9 +19,10 @@ enum setting_kind {
 enum initial_rule {
     INITIAL_UNRELATED = 0, /* the checkpoint has no influence */
     INITIAL_DEFAULT,       /* a value that the recipe leaves open comes from the checkpoint */
-    INITIAL_NUMERICS,      /* also, another value gives a warning: the same weights compute
-                              something else */
-    INITIAL_SHAPE          /* also, another value is an error: the weights do not fit */
+    INITIAL_NUMERICS,      /* as INITIAL_DEFAULT; a different value in the recipe gives a warning,
+                              because the same weights then compute something else */
+    INITIAL_SHAPE          /* as INITIAL_DEFAULT; a different value is an error: the weights do not
+                              fit */
 };
 
 /* Interval of valid numbers. */

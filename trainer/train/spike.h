@@ -11,15 +11,16 @@
  * standard deviation. The changes contain the noise of the loss and not its decrease, which is fast
  * at the start of a run. 0.02 is a deviation of 2 %; it keeps a very even loss from giving large
  * scores. A step is a spike if a score exceeds 6, or if a value is not finite. The first 64 values
- * have the score 0. Later values enter the averages at most 3 standard deviations from the mean, so
- * that one spike does not move them, but a lasting change does. Values that are not finite or not
- * positive do not enter them.
+ * have the score 0. Later values are limited to 3 standard deviations from the mean before they
+ * enter the averages: one spike hardly moves the averages, but a lasting change does. Values that
+ * are not finite or not positive do not enter them.
  *
  * All ranks have the same reduced values, and therefore the same scores. Checkpoints store the
  * averages, so that a resumed run makes the same decisions.
  *
  * Source    as OLMo-core's SkipStepOptimizer: loss and gradient norm, a threshold of 6 standard
- *           deviations, no decision in the first 64 steps. It uses plain means over 128 steps */
+ *           deviations, no decision in the first 64 steps. Its means are plain means over 128
+ *           steps */
 #pragma once
 
 #include <stdbool.h>

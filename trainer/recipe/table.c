@@ -157,7 +157,7 @@ const struct setting recipe_table[] = {
 
     {"data.tokenizer", SETTING_PATH, FIELD(data.tokenizer), "null",
      .null = "no tokenizer; model.vocab_size must be set", .resume = true,
-     .description = "Folder that contains tokenizer.json"},
+     .description = "Folder of the tokenizer"},
     {"data.train", SETTING_SOURCES, FIELD(data.train), "null",
      .null = "none; only plan and bench accept this", .resume = true,
      .description = "Training shards: a path or glob, or a list of {path, weight} for a mixture"},

@@ -338,11 +338,9 @@ const struct setting recipe_table[] = {
      .resume = true,
      .description =
          "Response to a spike of the loss or of the gradient norm. warn: a warning, and exit code "
-         "79 "
-         "if a value is not finite; skip: this update of the weights is left out; rollback: the "
+         "79 if a value is not finite; skip: this update of the weights is left out; rollback: the "
          "weights and the optimizer state return to the last checkpoint, and the samples since "
-         "then "
-         "are skipped. rollback needs memory for a copy of them"},
+         "then are skipped. rollback needs memory for a copy of them"},
     {"train.max_spikes", SETTING_INTEGER, FIELD(train.max_spikes), "10", WITHIN(1, 64),
      .resume = true,
      .description = "Number of spikes in a run that are skipped or rolled back; the next one ends "

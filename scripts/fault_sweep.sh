@@ -44,7 +44,7 @@ export BIREME_PROGRAM=$build/trainer/bireme BIREME_SOURCE_DIR=$source_folder BIR
     OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 shim=$build/tests/trainer/libtest_fault_shim.so
 [ -x "$BIREME_PROGRAM" ] && [ -f "$shim" ] || {
-    echo "fault_sweep: $build has no build with tests; run: cmake --build $build" >&2
+    echo "fault_sweep: $build contains no tests; run: cmake --build $build" >&2
     exit 66
 }
 source tests/trainer/tiny_training.sh # makes the temporary folder with data and changes to it

@@ -496,7 +496,8 @@ write_report() {
         awk -v wall="$wall" '{ lost += $3 } END {
             printf "- **Effective training time:** %.0f %% of %.0f s; the rest is the time lost\n",
                 wall ? 100 * (wall - lost) / wall : 0, wall }' "$work/faults"
-        echo "- **Measured:** time from a fault until the run has passed the step at the fault"
+        echo '- **Measured:** the time lost by each fault: from the fault until the run has passed'
+        echo '  the step that it had reached'
         echo "- **Hardware:** $processor, $(getconf _NPROCESSORS_ONLN) cores, $(uname -m)"
         echo "- **Software:** $(. /etc/os-release && echo "$PRETTY_NAME")," \
             "$(mpirun --version | head -n 1)"

@@ -1,5 +1,5 @@
 /* Fuzz target: the rows of the fine-tuning objectives. The first byte selects the objective, and
- * its bit 7 CSV; the rest is the file. */
+ * its bit 7 selects CSV instead of JSON Lines; the rest is the file. */
 #include "base/file.h"
 #include "datasets/chat/chat.h"
 #include "datasets/prepare/prepare.h"

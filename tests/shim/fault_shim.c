@@ -14,8 +14,8 @@
  *   FAULT_LOG     file with one line per counted call
  *   FAULT_STICKY  set: all calls from the N-th on fail, as on a full disk
  *   FAULT_FREE    free bytes that statvfs reports
- *   FAULT_CLOCK   seconds: the real-time clock jumps by them, alternately forwards and backwards
- *   FAULT_THREADS at most so many threads exist besides the main thread
+ *   FAULT_CLOCK   seconds by which the real-time clock jumps, alternately forwards and backwards
+ *   FAULT_THREADS largest number of threads besides the main thread
  *
  * Calls with a path count by this path, calls with a descriptor by the path of its open. */
 #define _GNU_SOURCE

@@ -35,7 +35,7 @@ status added_tokens_make_tokenizer(const struct huggingface_import_job *job, con
 {
     struct tokenizer *t = NULL, *extended = NULL;
     REQUIRE(tokenizer_exists(job->folder), STATUS_NO_INPUT,
-            "%s has no tokenizer, to which tokens could be added", job->folder);
+            "%s contains no tokenizer that can get tokens; remove --add-tokens", job->folder);
     TRY(tokenizer_open(job->folder, &t));
     status result = tokenizer_add_special(t, job->tokens, job->token_count, &extended);
     TRY_GOTO(result, done, result);

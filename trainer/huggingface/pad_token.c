@@ -77,7 +77,9 @@ status pad_token_choose(const struct tokenizer *t, const char *tokenizer_folder,
             found = true;
         }
     }
-    REQUIRE(found, STATUS_DATA, "%s: the names of pad tokens are taken by other tokens",
+    REQUIRE(found, STATUS_DATA,
+            "%s: no name is free for a pad token; set pad_token in its tokenizer_config.json to a "
+            "special token other than the end token",
             tokenizer_folder);
     return STATUS_OK;
 }

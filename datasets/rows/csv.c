@@ -24,8 +24,7 @@ struct csv {
     size_t bytes, capacity, row_bytes;
     const char *error; /* reason why the current row is bad; NULL: none */
     int64_t line, row_line;
-    bool bom_checked; /* the byte order mark has been checked */
-    bool stopped;     /* read no further: a row is too long, and bad rows are not skipped */
+    bool stopped; /* read no further: a row is too long, and bad rows are not skipped */
 };
 
 static status append_byte(struct csv *c, char byte)
@@ -201,17 +200,37 @@ static char find_delimiter(const char *text, size_t bytes)
     return delimiters[best];
 }
 
+/* Reads the beginning of the file, with the whole first line if it fits into the buffer. A single
+ * read can return a few bytes only. */
+static status read_start(struct file_reader *r, char *buffer, size_t *bytes)
+{
+    *bytes = 0;
+    for (size_t got = 1; got > 0 && *bytes < READ_BYTES && memchr(buffer, '\n', *bytes) == NULL;) {
+        TRY(file_reader_read(r, buffer + *bytes, READ_BYTES - *bytes, &got));
+        *bytes += got;
+    }
+    return STATUS_OK;
+}
+
+static status add_block(struct csv *c, const char *text, size_t bytes)
+{
+    for (size_t i = 0; i < bytes && !c->stopped; i++) {
+        TRY(add_file_byte(c, text[i]));
+    }
+    return STATUS_OK;
+}
+
 static status read_all(struct csv *c, struct file_reader *r, char *buffer)
 {
     static const char bom[] = "\xEF\xBB\xBF";
-    for (size_t got = 1; got > 0 && !c->stopped;) {
+    size_t got;
+    TRY(read_start(r, buffer, &got));
+    size_t skipped = got >= 3 && memcmp(buffer, bom, 3) == 0 ? 3 : 0;
+    c->delimiter = c->delimiter == '\0' ? find_delimiter(buffer, got) : c->delimiter;
+    TRY(add_block(c, buffer + skipped, got - skipped));
+    while (got > 0 && !c->stopped) {
         TRY(file_reader_read(r, buffer, READ_BYTES, &got));
-        bool skip = !c->bom_checked && got >= 3 && memcmp(buffer, bom, 3) == 0;
-        c->bom_checked = true;
-        c->delimiter = c->delimiter == '\0' ? find_delimiter(buffer, got) : c->delimiter;
-        for (size_t i = skip ? 3 : 0; i < got && !c->stopped; i++) {
-            TRY(add_file_byte(c, buffer[i]));
-        }
+        TRY(add_block(c, buffer, got));
     }
     if (c->state == IN_QUOTES && !c->stopped) {
         c->error = "the file ends inside quotes";

@@ -1,5 +1,6 @@
-/* Tests of the CSV reader with a first row of many names: the time is linear in their number. The
- * rules of the format are tested with `bireme prepare` (test_shard_task.c). */
+/* Tests of the CSV reader: a first row of many names in linear time, and the delimiter of a first
+ * row with long names. The rules of the format are tested with `bireme prepare`
+ * (test_shard_task.c). */
 #include "datasets/rows/csv.h"
 #include "tests/check.h"
 #include "tests/datasets/folder.h"
@@ -26,12 +27,27 @@ static void write_names(const char *path, const char *last)
     free(text);
 }
 
-static status read_fields(const char *path, size_t *fields)
+static status read_fields(const char *path, char delimiter, size_t *fields)
 {
     struct jsonl_bad_rows bad = {.skip = false};
     int64_t bytes = 0;
     *fields = 0;
-    return csv_read(path, ',', &bad, &bytes, count_fields, fields);
+    return csv_read(path, delimiter, &bad, &bytes, count_fields, fields);
+}
+
+/* The delimiter is that of the whole first line: the first read of a file returns a few bytes. */
+static void test_delimiter(void)
+{
+    static const char *const texts[] = {"the_first_name;b\n1;2,3\n", "the_first_name\tb\n1\t2\n",
+                                        "\xEF\xBB\xBFthe_first_name;b\n1;2",
+                                        "the_first_name,b\n1,2\n"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        size_t fields;
+        const char *path = folder_file("table");
+        folder_write(path, texts[i], strlen(texts[i]));
+        CHECK_OK(read_fields(path, '\0', &fields));
+        CHECK_EQUAL(fields, 2);
+    }
 }
 
 int main(void)
@@ -41,12 +57,14 @@ int main(void)
     folder_make();
     path = folder_file("names.csv");
     write_names(path, "last");
-    CHECK_OK(read_fields(path, &fields));
+    CHECK_OK(read_fields(path, ',', &fields));
     CHECK(fields == 0);
     write_names(path, "f000001");
-    CHECK_FAILS(read_fields(path, &fields), STATUS_DATA, "two fields have the name \"f000001\"");
+    CHECK_FAILS(read_fields(path, ',', &fields), STATUS_DATA,
+                "two fields have the name \"f000001\"");
     folder_write(path, "a,b\n1,\"x,\n\"\"\"\n", 14);
-    CHECK_OK(read_fields(path, &fields));
+    CHECK_OK(read_fields(path, ',', &fields));
     CHECK(fields == 2);
+    test_delimiter();
     return 0;
 }

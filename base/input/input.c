@@ -322,13 +322,23 @@ status input_read(struct input *in, void *out, size_t max_bytes, size_t *got)
     return STATUS_OK;
 }
 
+/* Returns the position of the first peeked byte after a byte order mark and white space. */
+static size_t find_text_start(const struct input *in)
+{
+    static const char bom[] = "\xEF\xBB\xBF";
+    size_t common = in->peeked_bytes < 3 ? in->peeked_bytes : 3;
+    size_t first = memcmp(in->peeked, bom, common) == 0 ? common : 0;
+    while (first < in->peeked_bytes && strchr(" \t\r\n", in->peeked[first]) != NULL) {
+        first++;
+    }
+    return first;
+}
+
 status input_looks_like_json(struct input *in, bool *out)
 {
     size_t got = 1, first;
     for (;;) {
-        for (first = 0; first < in->peeked_bytes && strchr(" \t\r\n", in->peeked[first]) != NULL;) {
-            first++;
-        }
+        first = find_text_start(in);
         if (first + 1 < in->peeked_bytes || got == 0 || in->peeked_bytes == sizeof in->peeked) {
             break;
         }

@@ -21,7 +21,7 @@ struct input {
     unsigned char head[8];         /* first bytes, which were read to recognize the format */
     size_t head_bytes, head_used;
     bool recognized; /* the first bytes have been read */
-    char peeked[4];  /* decompressed bytes that input_read returns first */
+    char peeked[8];  /* decompressed bytes that input_read returns first */
     size_t peeked_bytes, peeked_used;
 };
 
@@ -40,7 +40,7 @@ status input_open(const char *path, struct input *out);
 status input_read(struct input *in, void *out, size_t max_bytes, size_t *got);
 
 /* input_looks_like_json - set *out to whether the data begins with a JSON object or a list, after
- * at most two bytes of white space. The bytes stay unread.
+ * a byte order mark and a few bytes of white space. The bytes stay unread.
  *
  * Errors    as input_read */
 status input_looks_like_json(struct input *in, bool *out);

@@ -130,8 +130,19 @@ static void test_json(void)
     static const struct {
         const char *text;
         bool is_json;
-    } cases[] = {{"{\"a\": 1}\n", true}, {" \n{\"", true}, {"[{\"a\"", true}, {"", false},
-                 {"{", false},           {"{x}", false},   {"a,b\n", false},  {"[x]", false}};
+    } cases[] = {{"{\"a\": 1}\n", true},
+                 {" \n{\"", true},
+                 {"[{\"a\"", true},
+                 {"", false},
+                 {"{", false},
+                 {"{x}", false},
+                 {"a,b\n", false},
+                 {"[x]", false},
+                 {"\xEF\xBB\xBF{\"a\"", true},
+                 {"\xEF\xBB\xBF"
+                  "a,b\n",
+                  false},
+                 {"\xEF\xBB", false}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char *path = folder_file("json"), out[16];
         struct input in;

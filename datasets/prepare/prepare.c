@@ -29,17 +29,16 @@ static bool find_megatron_prefix(const char *path, char bin[FILE_PATH_BYTES])
            file_exists(idx) && file_exists(bin);
 }
 
-static status check_readable(char *const *paths, int count)
+/* Adds to *standard_inputs how many of the paths are standard input. Does not open pipes, because
+ * the writer of a pipe could end when it is closed. */
+static status check_readable(char *const *paths, int count, int *standard_inputs)
 {
-    int standard_inputs = 0;
     for (int i = 0; i < count; i++) {
         struct input in;
         char bin[FILE_PATH_BYTES];
-        standard_inputs += strcmp(paths[i], "-") == 0;
-        REQUIRE(standard_inputs <= 1, STATUS_USAGE, "standard input (-) is given twice");
-        if (!input_is_stream(paths[i]) &&
-            !find_megatron_prefix(paths[i],
-                                  bin)) { /* the writer of a pipe could end when it is closed */
+        *standard_inputs += strcmp(paths[i], "-") == 0;
+        REQUIRE(*standard_inputs <= 1, STATUS_USAGE, "standard input (-) is given twice");
+        if (!input_is_stream(paths[i]) && !find_megatron_prefix(paths[i], bin)) {
             TRY(input_open(paths[i], &in));
             input_close(&in);
         }
@@ -56,8 +55,9 @@ status prepare_options_check(const struct prepare_options *o)
             "the shard size is %" PRId64 " tokens; it must be at least 1", o->shard_tokens);
     REQUIRE(o->workers >= 0, STATUS_USAGE,
             "the number of workers is %d; give 0 for all cores, or a positive number", o->workers);
-    TRY(check_readable(o->inputs, o->input_count)); /* before hours of work */
-    return check_readable(o->validation_inputs, o->validation_input_count);
+    int standard_inputs = 0;
+    TRY(check_readable(o->inputs, o->input_count, &standard_inputs)); /* before hours of work */
+    return check_readable(o->validation_inputs, o->validation_input_count, &standard_inputs);
 }
 
 static bool has_suffix(const char *path, const char *suffix)

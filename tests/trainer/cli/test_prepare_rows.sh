@@ -168,6 +168,8 @@ test_compressed() {
     expect_error 'standard input:1: the field "text" is not a string'
     prepare 64 --objective sft --input - -
     expect_error 'standard input (-) is given twice'
+    prepare 64 --objective sft --input - --validation-input -
+    expect_error 'standard input (-) is given twice'
     # Text objectives.
     prepare 0 --objective clm --input "$source/LICENSE"
     cp rows/train-00000-of-00001.h5 expected.h5

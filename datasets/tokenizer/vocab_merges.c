@@ -28,7 +28,7 @@ static status read_vocab(const char *folder, json_t **out)
     TRY(file_read(path, TOKENIZER_FILE_LIMIT_BYTES, &text, &bytes));
     *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     free(text);
-    REQUIRE(*out != NULL, STATUS_DATA, "%s: line %d: %s", path, error.line, error.text);
+    REQUIRE(*out != NULL, STATUS_DATA, "%s:%d:%d: %s", path, error.line, error.column, error.text);
     return STATUS_OK;
 }
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "trainer/recipe/settings.h"
 
 enum { NAME_BYTES = 64 };
@@ -41,7 +42,8 @@ static const struct foreign_name missing[] = {
 
 static const struct foreign_name options[] = {
     {"temp|t", "temperature"},
-    {"max_length|max_tokens|max_len|n_predict|num_tokens|max_gen_len", "max-new-tokens"},
+    {"max_length", "max-new-tokens|sequence-length"},
+    {"max_tokens|max_len|n_predict|num_tokens|max_gen_len", "max-new-tokens"},
     {"model|model_name_or_path|model_path|ckpt|ckpt_path|load|init_from", "checkpoint"},
     {"out_dir|output_dir|save_dir|output_prefix|save", "output"},
     {"dataset|dataset_name|data|data_path|train_file|corpus|files", "input|data"},
@@ -49,7 +51,7 @@ static const struct foreign_name options[] = {
     {"n|num_return_sequences", "num-samples"},
     {"beams|beam_size|n_beams", "num-beams"},
     {"resume_from_checkpoint|resume_from|continue", "resume"},
-    {"max_seq_length|seq_length|block_size|max_length|context_length", "sequence-length"},
+    {"max_seq_length|seq_length|block_size|context_length", "sequence-length"},
     {"val_split|test_size|split", "validation-fraction"},
     {"n_gpus|world_size|nproc_per_node|num_processes", "ranks"},
 };
@@ -72,8 +74,6 @@ static const struct foreign_name settings[] = {
     {"lr_scheduler_type|lr_decay_style", "schedule.name"},
     {"device", "train.device"},
 };
-
-#define COUNT(array) (int)(sizeof(array) / sizeof *(array))
 
 /* Copies a name in lower case, with '_' instead of '-'. */
 static void normalize_name(const char *name, char out[NAME_BYTES])

@@ -65,15 +65,19 @@ static void check_refused(const char *text, const char *expected)
 static void test_foreign_flags(void)
 {
     bool help;
-    const char *temperature = NULL;
+    const char *temperature = NULL, *length = NULL;
     const struct option table[] = {
         {"temperature", OPTION_TEXT, &temperature, "T", NULL, "t", 0, 0, NULL}};
+    const struct option lengths[] = {
+        {"sequence-length", OPTION_TEXT, &length, "N", NULL, "n", 0, 0, NULL}};
     struct options train = {.usage = "bireme train RECIPE.yaml",
                             .description = "",
                             .operand_name = "RECIPE.yaml",
                             .operands_max = -1};
     struct options generate = {
         .usage = "bireme generate", .description = "", .table = table, .count = 1};
+    struct options prepare = {
+        .usage = "bireme prepare", .description = "", .table = lengths, .count = 1};
     static const char *const expected[][2] = {
         {"--epochs=3", "'--epochs'; write train.epochs=VALUE after the recipe"},
         {"--lr=1", "optimizer.learning_rate=VALUE"},
@@ -90,9 +94,13 @@ static void test_foreign_flags(void)
         CHECK_FAILS(options_parse(&train, 2, argv, &help), STATUS_USAGE, expected[i][1]);
     }
     char command[] = "x", temp[] = "--temp", pipeline[] = "--pipeline-model-parallel-size";
+    char max_length[] = "--max-length";
     char *first[] = {command, temp}, *second[] = {command, pipeline};
+    char *third[] = {command, max_length};
     CHECK_FAILS(options_parse(&generate, 2, first, &help), STATUS_USAGE,
                 "'--temp'; use --temperature");
+    CHECK_FAILS(options_parse(&prepare, 2, third, &help), STATUS_USAGE,
+                "'--max-length'; use --sequence-length");
     CHECK_FAILS(options_parse(&train, 2, second, &help), STATUS_UNAVAILABLE,
                 "needs pipeline parallelism");
 }

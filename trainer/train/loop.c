@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "comm/straggler.h"
 #include "comm/watchdog.h"
@@ -27,8 +28,6 @@ enum { RECENT_STEPS = 16 };
 static const double minutes_fraction = 0.9;
 
 static const char wall_reason[] = "train.wall_minutes is nearly over";
-
-#define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
 
 /* Totals since the last train line of metrics.jsonl. */
 struct interval {

@@ -77,7 +77,6 @@ find_missing() {
     add_if_missing protobuf-c-compiler has_command protoc-c
     add_if_missing libisal-dev has_library libisal
     add_if_missing libarchive-dev has_library libarchive
-    add_if_missing zlib1g-dev has_library zlib
     add_if_missing groff-base has_command groff
     add_if_missing procps has_command pgrep # some tests search for processes that did not end
     add_if_missing xfsprogs has_system_command mkfs.xfs # a test cuts the power of a file system

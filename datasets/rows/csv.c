@@ -120,6 +120,10 @@ static status use_row(struct csv *c)
 
 static status end_row(struct csv *c)
 {
+    if (c->state == IN_UNQUOTED && c->bytes > 0 && c->text[c->bytes - 1] == '\r') {
+        c->bytes--; /* of CRLF; the last row may end without its LF */
+        c->row_bytes--;
+    }
     TRY(end_field(c));
     bool empty = json_array_size(c->fields) == 1 && c->row_bytes == 0 && c->error == NULL;
     status result = empty ? STATUS_OK : c->names == NULL ? read_header(c) : use_row(c);
@@ -172,14 +176,7 @@ static status add_file_byte(struct csv *c, char byte)
         c->row_bytes++;
         return end_field(c);
     }
-    if (byte != '\n') {
-        return add_unquoted_byte(c, byte);
-    }
-    if (c->state == IN_UNQUOTED && c->bytes > 0 && c->text[c->bytes - 1] == '\r') {
-        c->bytes--;
-        c->row_bytes--;
-    }
-    return end_row(c);
+    return byte == '\n' ? end_row(c) : add_unquoted_byte(c, byte);
 }
 
 /* Returns the most frequent delimiter of the first line, outside of quotes. */

@@ -73,6 +73,7 @@ static void test_csv(void)
               "a,b\r\n\"x,\r\ny\",\" \"\"q\"\"\"\r\n,\r\n",
               "2 a=[x,\r\ny] b=[ \"q\"]|4 a=[] b=[]|", 0);
     check_csv("a\n\"\"\n\"b\"c\nd\"e\n\xff\nf,g\n h \n\"i", "2 a=[]|7 a=[ h ]|", 5);
+    check_csv("a,b\r\n1,2\r", "2 a=[1] b=[2]|", 0);
     struct jsonl_bad_rows bad = {.skip = false};
     struct recorded_rows recorded_rows = {""};
     int64_t bytes = 0;

@@ -39,8 +39,8 @@ status row_split_open(struct row_split *s, int count, uint64_t seed);
 
 /* row_split_plan - compute the validation rows of each stratum from its rows.
  *
- * The total is the fraction of all rows, rounded. A stratum of at least two rows has at least one
- * row in both sets; a stratum of one row is training data. */
+ * The total is the fraction of all rows, rounded, apart from small strata: a stratum of at least
+ * two rows has at least one row in both sets; a stratum of one row is training data. */
 void row_split_plan(struct row_split *s, double fraction);
 
 /* row_split_choose - return the split of the next row of a stratum; s->input if rows are not

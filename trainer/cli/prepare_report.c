@@ -40,7 +40,7 @@ static const char *scale_bytes(double value, char out[SCALED_BYTES])
 /* ---- warnings ---- */
 
 /* Warns if the share of the tokens in the validation set differs much from the requested fraction
- * of the documents. */
+ * of the documents. A random split by label has at least one row of each label in both sets. */
 static void warn_validation_share(const struct prepare_options *o, const struct prepare_report *r)
 {
     double all = (double)(r->train_tokens + r->validation_tokens);
@@ -50,8 +50,11 @@ static void warn_validation_share(const struct prepare_options *o, const struct 
         log_warning(
             "VALIDATION",
             "the validation set contains %.2g%% of the tokens, but %.2g%% was requested, because "
-            "the lengths differ%s",
+            "%s%s",
             100 * share, 100 * requested,
+            o->shuffle_split && o->label_counts->count > 0
+                ? "the lengths differ or some labels have few rows"
+                : "the lengths differ",
             o->shuffle_split ? "" : "; use --split random to draw the validation set at random");
     }
 }

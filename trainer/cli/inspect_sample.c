@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "comm/comm.h"
 #include "datasets/shard/labels.h"
 #include "datasets/shard/shard.h"
 #include "datasets/shard/shard_task.h"
@@ -17,6 +18,7 @@
 #include "trainer/setup/data.h"
 #include "trainer/setup/objective_spec.h"
 #include "trainer/setup/session.h"
+#include "trainer/weights/initial_model.h"
 
 /* A range of tokens with one role: a prompt, a response, a segment, a labelled token. */
 struct part {
@@ -482,10 +484,22 @@ static status read_training_sample(const struct recipe *r, const char *folder, s
     return result;
 }
 
+/* Reads a recipe as train does: settings of the model can come from model.init_from. */
+static status read_recipe(const char *path, struct recipe *out)
+{
+    const struct initial_model_request request = {
+        .recipe_path = path, .resume = "", .optional = true};
+    struct comm *self = NULL;
+    TRY(comm_self_create(&self));
+    status result = initial_model_read_recipe(&request, self, out);
+    KEEP_FIRST(result, comm_destroy(&self));
+    return result;
+}
+
 status inspect_training_sample(const char *recipe, int64_t number, const char *tokenizer, bool json)
 {
     struct recipe r;
-    TRY(recipe_read(recipe, NULL, 0, &r));
+    TRY(read_recipe(recipe, &r));
     struct sample s = {.index = number, .kind = objective_spec_example(&r)};
     REQUIRE(s.kind == EXAMPLE_TEXT || s.kind == EXAMPLE_SFT, STATUS_UNAVAILABLE,
             "--sample of a recipe supports the objectives clm and sft, but %s has %s; give a shard "

@@ -208,6 +208,12 @@ END
     diff expected found || fail 'sample 0 of the run'
     run_bireme 0 inspect run --sample 0 --json
     tr -d ' \n' <out | grep -q '"loss_mask":\[0,0,0,0,1,1,1,1,0,0,0,0,1,1,1,1\]' || fail 'loss mask'
+    # The number of positions comes from model.init_from, as in train.
+    run_bireme 0 train packs.yaml run_dir=long model.max_position_embeddings=2048
+    sed 's/^model: .*/model: {init_from: long,/; s/max_position_embeddings: 32, //
+        s/^run_dir: .*/run_dir: next/; s/sequence_length: 32/sequence_length: 2000/' \
+        packs.yaml >next.yaml
+    run_bireme 0 inspect next.yaml --sample 0
     sed 's/objective: sft/objective: classify/; /^sft:/d' packs.yaml >classify.yaml
     run_bireme 69 inspect classify.yaml --sample 0
     expect_error 'supports the objectives clm and sft'

@@ -125,7 +125,7 @@ status command_import(int argc, char **argv)
          "embedding grows, and its new rows begin near the mean of the others"},
     };
     struct options options = {
-        .usage = "bireme import HF_DIR --output DIR [--base DIR] [--objective NAME]",
+        .usage = "bireme import HF_DIR --output DIR [options]",
         .description =
             "Converts a model folder in the format of Hugging Face transformers into a checkpoint. "
             "The folder contains config.json, model.safetensors (or several files with an index; "

@@ -34,8 +34,8 @@ static int64_t clamp_count(int64_t value, int64_t low, int64_t high)
 void row_split_plan(struct row_split *s, double fraction)
 {
     int64_t rows = 0, before = 0;
-    for (int i = 0; i < s->count;
-         i++) { /* rounds the sums, so that rounding errors do not add up */
+    /* Rounds the sums, so that rounding errors do not add up. */
+    for (int i = 0; i < s->count; i++) {
         struct row_stratum *stratum = &s->strata[i];
         rows += stratum->rows;
         int64_t until = (int64_t)floor((double)rows * fraction + 0.5);

@@ -85,8 +85,8 @@ status columns_raise_missing(const json_t *row, const char *field)
 status columns_rename(const struct columns *c, json_t *row)
 {
     json_t *values[COLUMNS_MAX];
-    for (int i = 0; i < c->count;
-         i++) { /* all reads before the first change: names can be swapped */
+    /* All reads before the first change: names can be swapped. */
+    for (int i = 0; i < c->count; i++) {
         values[i] = json_object_get(row, c->items[i].column);
         TRY(values[i] != NULL ? STATUS_OK : columns_raise_missing(row, c->items[i].column));
     }

@@ -263,6 +263,13 @@ status text_files_read(struct prepare_input *in, const char *path)
         result = input_looks_like_json(&r.input, &is_rows);
         is_rows = is_rows || has_columns;
     }
+    if (result == STATUS_OK && !is_rows && (has_columns || in->options->format.delimiter != '\0')) {
+        result = RAISE_STATUS(STATUS_USAGE,
+                              "%s is read as plain text, which has no columns; leave out --columns "
+                              "and --delimiter, or name rows *.jsonl, and tables *.csv or *.tsv "
+                              "with --columns",
+                              r.path);
+    }
     if (result == STATUS_OK) {
         result = is_rows ? read_rows(in, &r, path) : read_text(in, &r);
     }

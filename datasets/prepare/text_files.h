@@ -12,5 +12,6 @@
  *
  * Memory    independent of the file size and of the line length; for rows the largest row
  * Errors    STATUS_NO_INPUT, STATUS_PERMISSION; STATUS_DATA if the file is not text, or not UTF-8
- *           and the tokenizer not byte-level; as the splitter */
+ *           and the tokenizer not byte-level; STATUS_USAGE for columns or a delimiter of plain
+ *           text; as the splitter */
 status text_files_read(struct prepare_input *in, const char *path);

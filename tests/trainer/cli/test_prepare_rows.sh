@@ -114,6 +114,11 @@ test_columns() {
     printf '%s\n' 'stars;review' '5;a license' >reviews.csv
     prepare 0 --objective clm --input reviews.csv --columns text=review
     cmp rows/train-00000-of-00001.h5 expected.h5 || fail 'clm reads other text'
+    cp reviews.csv reviews.txt
+    prepare 64 --objective clm --input reviews.txt --columns text=review
+    expect_error 'reviews.txt is read as plain text, which has no columns'
+    prepare 64 --objective clm --input reviews.csv --delimiter semicolon
+    expect_error 'reviews.csv is read as plain text, which has no columns'
 }
 
 # run_stdin CODE FILE ARGUMENT...: run the program with this file as standard input, from a pipe.

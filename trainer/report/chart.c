@@ -29,6 +29,9 @@ static const char style[] =
     ".c3{stroke:#bc8cff}.c4{stroke:#f778ba}.c5{stroke:#d4a72c}.c6{stroke:#39c5cf}"
     ".c7{stroke:#b1bac4}}</style>\n";
 
+/* The difference of two larger values can be infinite. */
+static const double largest_value = 1e300;
+
 struct range {
     double low, high;
 };
@@ -92,7 +95,7 @@ static void extend_range(struct range *r, double value)
 
 static bool is_point(const struct chart_curve *c, int64_t i)
 {
-    return isfinite(c->x[i]) && isfinite(c->y[i]);
+    return isfinite(c->x[i]) && fabs(c->y[i]) <= largest_value;
 }
 
 bool chart_has_points(const struct chart *c)
@@ -143,8 +146,9 @@ static void find_ranges(const struct chart *c, struct range *x, struct range *y)
             }
         }
     }
-    if (!(x->high > x->low)) { /* also without points */
-        *x = isfinite(x->low) ? (struct range){x->low, x->low + 1} : (struct range){0, 1};
+    if (!(x->high > x->low)) {                        /* also without points */
+        double width = fmax(1, fabs(x->low) * 1e-12); /* x + 1 can be x */
+        *x = isfinite(x->low) ? (struct range){x->low, x->low + width} : (struct range){0, 1};
         *y = isfinite(y->low) ? *y : (struct range){0, 1};
     }
 }
@@ -169,7 +173,9 @@ static void write_grid(const struct chart *c, const struct range *x, const struc
                 height + 4, chart_format(value, c->unit, text, sizeof text));
     }
     double step = fmax(choose_tick(x->high - x->low, CHART_NUMBER), 1);
-    for (double value = ceil(x->low / step) * step; value <= x->high; value += step) {
+    double first = ceil(x->low / step) * step;
+    for (int i = 0; first + i * step <= x->high; i++) { /* a sum of steps can stay the same */
+        double value = first + i * step;
         fprintf(file, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%s</text>\n",
                 scale_value(value, x, LEFT, RIGHT), BOTTOM + 18,
                 chart_format(value, CHART_NUMBER, text, sizeof text));

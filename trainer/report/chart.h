@@ -12,7 +12,7 @@ enum chart_unit { CHART_NUMBER, CHART_BYTES, CHART_SHARE /* printed in percent *
 
 struct chart_curve {
     const char *name;
-    const double *x, *y; /* [count]; x increases; values that are not finite are left out */
+    const double *x, *y; /* [count]; x increases; y beyond 1e300 is left out */
     int64_t count;
     int color;    /* 0 <= color < CHART_COLORS */
     bool markers; /* draw a circle at each point */

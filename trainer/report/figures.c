@@ -8,6 +8,8 @@
 #include "base/text.h"
 #include "trainer/report/report_impl.h"
 
+enum { DIGITS_BYTES = 320 }; /* the largest double has 309 digits */
+
 /* ---- values ---- */
 
 double report_get_number(const json_t *line, const char *key)
@@ -18,7 +20,7 @@ double report_get_number(const json_t *line, const char *key)
 
 void report_write_count(double value, FILE *file)
 {
-    char digits[32];
+    char digits[DIGITS_BYTES];
     int length = snprintf(digits, sizeof digits, "%.0f", value);
     for (int i = 0; i < length; i++) {
         bool separates = i > 0 && digits[i - 1] != '-' && (length - i) % 3 == 0;

@@ -7,6 +7,9 @@
 #include "trainer/report/report.h"
 #include "trainer/report/report_impl.h"
 
+/* A foreign file must not create a table of any size; `train` writes matrices of 32 labels. */
+enum { MATRIX_LABELS_MAX = 128 };
+
 static const char head[] =
     "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
     "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n"
@@ -197,7 +200,7 @@ static void write_confusion(const struct history *h, FILE *file)
     size_t labels = json_array_size(matrix), i = 0;
     const char *label;
     json_t *value;
-    if (labels == 0 || json_object_size(support) != labels) {
+    if (labels == 0 || labels > MATRIX_LABELS_MAX || json_object_size(support) != labels) {
         return;
     }
     fputs("<h2>Confusion matrix</h2><div class=\"scroll\"><table class=\"matrix\"><caption>", file);

@@ -71,6 +71,11 @@ static void check_curves(void)
     CHECK(draw_curve(x, none, 4, CHART_NUMBER) == 0);
     CHECK(draw_curve(x, wide, 1, CHART_BYTES) == 1);
     CHECK(draw_curve(x, wide, 0, CHART_NUMBER) == 0);
+    const double overflow[] = {1e308, 2, -1e308, 4}; /* their difference is infinite */
+    CHECK(draw_curve(x, overflow, 4, CHART_NUMBER) == 2);
+    const double large[] = {9e18, 9e18 + 1024}; /* adjacent numbers */
+    CHECK(draw_curve(large, x, 2, CHART_NUMBER) == 2);
+    CHECK(draw_curve(large, x, 1, CHART_NUMBER) == 1);
 }
 
 /* A long curve is averaged; its mean stays the same. */

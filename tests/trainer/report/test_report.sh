@@ -60,6 +60,23 @@ run_bireme 0 report "$name" --output foreign.html
 ! grep -qE '<script>alert|<img' foreign.html || fail 'a name is not escaped'
 grep -qF '&lt;img src=x&gt;?[2J' foreign.html || fail 'the text of the warning is missing'
 
+# Numbers and tables of any size in a foreign file.
+mkdir large
+printf '{"event":"train","step":%s,"time":1,"loss":%s,"tokens":1e308}\n' 9000000000000000000 1e308 \
+    9000000000000001024 -1e308 >large/metrics.jsonl
+awk 'BEGIN {
+    for (i = 0; i < 200; i++) {
+        support = support (i ? "," : "") "\"" i "\":1"
+        rows = rows (i ? "," : "") "[]"
+    }
+    printf "{\"event\":\"evaluate\",\"step\":9000000000000001024,\"time\":1,"
+    printf "\"support\":{%s},\"confusion_matrix\":[%s]}\n", support, rows
+}' >>large/metrics.jsonl
+run_bireme 0 report large --output large.html
+expect_page large.html '<h2>Labels'
+! grep -q 'Confusion matrix' large.html || fail 'a matrix of 200 labels is written'
+grep -qE '<td>[0-9,]{411}</td>' large.html || fail 'the number of tokens does not have 309 digits'
+
 # Pictures.
 run_bireme 0 report run --plot loss --output loss.svg
 grep -q '^<svg xmlns=' loss.svg || fail 'not an SVG picture'

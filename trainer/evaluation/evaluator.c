@@ -107,6 +107,20 @@ static status add_answer(void *user, const struct objective_example *e)
 
 /* ---- creation ---- */
 
+/* Writes "METRIC.LABEL". A long label is cut after a whole UTF-8 character. */
+static void write_label_name(const char *metric, const char *label, char name[LABEL_NAME_BYTES])
+{
+    int prefix = snprintf(name, LABEL_NAME_BYTES, "%s.", metric);
+    int bytes = (int)strnlen(label, (size_t)(LABEL_NAME_BYTES - 1 - prefix));
+    while (bytes > 0 && ((unsigned char)label[bytes] & 0xC0) == 0x80) {
+        bytes--;
+    }
+    snprintf(name + prefix, LABEL_NAME_BYTES - (size_t)prefix, "%.*s", bytes, label);
+    for (char *dot = name + prefix; (dot = strchr(dot, '.')) != NULL;) {
+        *dot = '_'; /* a dot would begin an object in metrics.jsonl */
+    }
+}
+
 static status create_counts(struct evaluator *ev, const struct labels *names)
 {
     static const char *const metrics[] = {"precision", "recall", "f1", "support"};
@@ -125,12 +139,7 @@ static status create_counts(struct evaluator *ev, const struct labels *names)
     }
     for (int l = 0; l < names->count; l++) {
         for (int m = 0; m < LABEL_METRICS; m++) {
-            char *name = ev->names[l][m];
-            int prefix = snprintf(name, LABEL_NAME_BYTES, "%s.", metrics[m]);
-            snprintf(name + prefix, LABEL_NAME_BYTES - (size_t)prefix, "%s", names->names[l]);
-            for (char *dot = name + prefix; (dot = strchr(dot, '.')) != NULL;) {
-                *dot = '_'; /* a dot would begin an object in metrics.jsonl */
-            }
+            write_label_name(metrics[m], names->names[l], ev->names[l][m]);
         }
     }
     return STATUS_OK;

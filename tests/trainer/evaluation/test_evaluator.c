@@ -116,6 +116,11 @@ static void check_words(struct evaluator *evaluator)
     int count = evaluator_fields(evaluator, fields);
     CHECK(count == 7 + 4 * LABELS + 1 && count <= EVALUATOR_FIELDS);
     check_matrix(&fields[count - 1], each);
+    for (int i = 0; i < count; i++) {
+        json_t *name = json_string(fields[i].name); /* NULL: not UTF-8 */
+        CHECK(name != NULL);
+        json_decref(name);
+    }
     CHECK(all.macro.f1 > 0.5 && all.macro.f1 < 1);
     CHECK(find_field(fields, count, "f1_macro") == all.macro.f1);
     CHECK(find_field(fields, count, "f1_weighted") == all.weighted.f1);
@@ -237,7 +242,11 @@ static void test_windows(void)
 
 int main(int argc, char **argv)
 {
-    const char *texts[LABELS] = {"a", "b.c", "c", "d"};
+    char longest[200] = ""; /* more than a field name can hold */
+    const char *texts[LABELS] = {"a", "b.c", longest, "d"};
+    for (size_t i = 0; i + 2 < sizeof longest; i += 2) {
+        memcpy(longest + i, "é", 3);
+    }
     struct labels names = {.count = LABELS, .names = texts}, no_labels = {0};
     struct evaluator *evaluator;
     CHECK_OK(comm_world_create(&argc, &argv, &world));

@@ -148,6 +148,9 @@ status spike_response_write(const struct job *job, const struct spike_event *e)
         metric_integer("first_skipped_sample", e->skipped.first),
         metric_integer("end_skipped_sample", e->skipped.end),
     };
-    int count = COUNT(fields) - (job->session.recipe.train.on_spike == ON_SPIKE_WARN ? 2 : 0);
-    return metrics_write(job->metrics, "spike", job->state.step, fields, count);
+    enum recipe_on_spike action = job->session.recipe.train.on_spike;
+    int count = COUNT(fields) - (action == ON_SPIKE_WARN ? 2 : 0);
+    /* A run that resumes before the step drops the line, and writes it again. */
+    int64_t step = action == ON_SPIKE_ROLLBACK ? job->state.step : e->step;
+    return metrics_write(job->metrics, "spike", step, fields, count);
 }

@@ -100,6 +100,13 @@ test_skip() {
     for file in two/checkpoints/step-00000117/{model,optimizer}-*.h5; do
         cmp "$file" "two/checkpoints/step-00000118/$(basename "$file")" || fail "$file differs"
     done
+    # A run that resumes before the spike writes its line once.
+    rm -r two/final two/checkpoints/step-00000118
+    run_bireme 0 train recipe.yaml train.on_spike=skip run_dir=two checkpoint.every=117 \
+        train.max_steps=118
+    [ "$(grep -c '"event":"spike","step":118,' two/metrics.jsonl)" = 1 ] &&
+        [ "$(grep -c '"event":"spike"' two/metrics.jsonl)" = 1 ] ||
+        fail "metrics: $(grep '"event":"spike"' two/metrics.jsonl)"
     run_bireme 79 train recipe.yaml train.on_spike=skip run_dir=limit train.max_spikes=3
     expect_error 'step 121: .*samples 1440 to 1451: more than the 3 spikes of train.max_spikes'
     ! [ -e limit/final ] || fail 'final weights were written'

@@ -88,7 +88,6 @@ check_permission() {
     expect_error 'E-PERMISSION .*open/run'
 }
 
-# train_to OUTPUT ERRORS RUN: train with these files as standard output and error.
 check_output_closed() {
     local run
     train_whole 1

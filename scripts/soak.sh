@@ -269,13 +269,13 @@ has_recovered() {
 }
 
 has_session() { [ "$(print_session "$run")" != "$session" ]; }
-has_failed_write() { grep -q '^E-WRITE' "$work/output"; }
+has_failed_write() { tail -n +"$output_line" "$work/output" | grep -q '^E-WRITE'; }
 has_lost_host() { tail -n +"$output_line" "$work/output" | grep -q '^E-RANK-LOST\|exit code 71'; }
 has_warned() { tail -n +"$output_line" "$work/output" | grep -q 'W-SHARED-MEMORY'; }
 
 # inject KIND: cause a fault; return 1 if it is not possible at this moment.
 inject() {
-    output_line=$(wc -l <"$work/output")
+    output_line=$(($(wc -l <"$work/output") + 1))
     case $1 in
     kill-rank) kill_rank KILL ;;
     kill-mpirun) kill_mpirun ;;
@@ -293,7 +293,6 @@ inject() {
         head -c 1G /dev/zero >"$disk/fill" 2>/dev/null
         wait_for 15 has_failed_write || restarted=no
         rm -f "$disk/fill"
-        sed -i 's/^E-WRITE/e-write/' "$work/output"
         return 0
         ;;
     full-shm)

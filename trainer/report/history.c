@@ -120,8 +120,6 @@ static status add_line(struct history *h, json_t *line)
         replace_line(&h->end, line);
     } else if (strcmp(event, "warning") == 0) {
         json_array_append(h->warnings, line);
-    } else if (strcmp(event, "checkpoint") == 0) {
-        json_array_append(h->checkpoints, line);
     }
     return STATUS_OK;
 }
@@ -196,7 +194,6 @@ status history_read(const char *folder, struct history *out)
                             .first_evaluate = json_null(),
                             .last_evaluate = json_null(),
                             .warnings = json_array(),
-                            .checkpoints = json_array(),
                             .settings = json_null()};
     snprintf(out->name, sizeof out->name, "%s", folder);
     for (size_t i = strlen(out->name); i > 1 && out->name[i - 1] == '/'; i--) {
@@ -225,7 +222,6 @@ void history_free(struct history *h)
     json_decref(h->first_evaluate);
     json_decref(h->last_evaluate);
     json_decref(h->warnings);
-    json_decref(h->checkpoints);
     json_decref(h->settings);
     *h = (struct history){0};
 }

@@ -24,9 +24,9 @@ struct history {
     struct history_table train, evaluate; /* numbers of the "train" and "evaluate" lines */
     json_t *start, *end;                  /* last line of each event; JSON null: none */
     json_t *first_evaluate, *last_evaluate;
-    json_t *warnings, *checkpoints; /* arrays of all lines of these events */
-    json_t *settings;               /* object {key: value}; JSON null without recipe.yaml */
-    double start_time;              /* seconds since the epoch, of the first line; 0: no lines */
+    json_t *warnings;  /* array of all lines of this event */
+    json_t *settings;  /* object {key: value}; JSON null without recipe.yaml */
+    double start_time; /* seconds since the epoch, of the first line; 0: no lines */
     int64_t last_step;
     int sessions; /* number of starts and resumes */
 };

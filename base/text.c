@@ -125,6 +125,12 @@ bool text_to_number(const char *text, double *out, char *reason)
     return true;
 }
 
+bool text_has_suffix(const char *text, const char *suffix)
+{
+    size_t length = strlen(text), tail = strlen(suffix);
+    return length >= tail && strcmp(text + length - tail, suffix) == 0;
+}
+
 void text_replace_controls(char *text, const char *kept)
 {
     for (unsigned char *c = (unsigned char *)text; *c != '\0'; c++) {

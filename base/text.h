@@ -30,6 +30,9 @@ static inline const char *text_plural(int64_t count)
     return count == 1 ? "" : "s";
 }
 
+/* text_has_suffix - return whether a text ends with another one. */
+bool text_has_suffix(const char *text, const char *suffix);
+
 /* text_replace_controls - replace each control character by '?', except those in `kept`. Text from
  * a file could otherwise control the terminal. C1 controls of UTF-8 (U+0080 to U+009F) become "??".
  *

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/input/input.h"
+#include "base/text.h"
 #include "datasets/prepare/encoder.h"
 #include "datasets/prepare/input.h"
 #include "datasets/prepare/output.h"
@@ -60,12 +61,6 @@ status prepare_options_check(const struct prepare_options *o)
     return check_readable(o->validation_inputs, o->validation_input_count, &standard_inputs);
 }
 
-static bool has_suffix(const char *path, const char *suffix)
-{
-    size_t length = strlen(path), tail = strlen(suffix);
-    return length > tail && strcmp(path + length - tail, suffix) == 0;
-}
-
 /* Replaces the suffix of a path by another one of the same length. */
 static status replace_suffix(char out[FILE_PATH_BYTES], const char *path, const char *suffix)
 {
@@ -92,7 +87,7 @@ static status read_token_file(struct prepare_input *in, const char *path)
     REQUIRE(!in->splitter->keep_sentences, STATUS_DATA,
             "%s contains tokens, not sentences; sentence pairs need text or JSON Lines", path);
     TRY(encoder_drain(in->encoder));
-    if (has_suffix(path, ".idx")) {
+    if (text_has_suffix(path, ".idx")) {
         TRY(replace_suffix(bin, path, ".bin"));
         return is_input(in->options, bin) ? STATUS_OK : token_files_read_megatron(in, bin, path);
     }
@@ -107,11 +102,11 @@ static status read_input(struct prepare_input *in, const char *path)
     if (find_megatron_prefix(path, bin)) {
         return read_token_file(in, bin);
     }
-    REQUIRE(has_suffix(path, ".bin") || !input_has_suffix(path, ".bin"), STATUS_UNAVAILABLE,
+    REQUIRE(text_has_suffix(path, ".bin") || !input_has_suffix(path, ".bin"), STATUS_UNAVAILABLE,
             "%s: token files cannot be compressed, because they are read at random positions; "
             "decompress it first",
             path);
-    if (has_suffix(path, ".bin") || has_suffix(path, ".idx")) {
+    if (text_has_suffix(path, ".bin") || text_has_suffix(path, ".idx")) {
         return read_token_file(in, path);
     }
     return text_files_read(in, path);

@@ -116,8 +116,17 @@ static void test_controls(void)
     CHECK_TEXT(text, "??\xc3\xa9\xc2\xa0");
 }
 
+static void test_suffixes(void)
+{
+    CHECK(text_has_suffix("data.bin", ".bin") && text_has_suffix(".bin", ".bin"));
+    CHECK(text_has_suffix("data", "") && text_has_suffix("", ""));
+    CHECK(!text_has_suffix("bin", ".bin") && !text_has_suffix("data.bin.gz", ".bin"));
+    CHECK(!text_has_suffix("", ".bin") && !text_has_suffix("data.BIN", ".bin"));
+}
+
 int main(void)
 {
+    test_suffixes();
     test_controls();
     test_integers();
     test_numbers();

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/text.h"
 #include "datasets/shard/shard.h"
 #include "datasets/tokenizer/tokenizer.h"
 #include "trainer/checkpoint/checkpoint.h"
@@ -148,12 +149,6 @@ static status plot_run(const char *path)
     return result;
 }
 
-static bool has_suffix(const char *text, const char *suffix)
-{
-    size_t length = strlen(text), end = strlen(suffix);
-    return length >= end && strcmp(text + length - end, suffix) == 0;
-}
-
 /* Prints a sample of a recipe, of the recipe of a run folder, of a shard or a folder of shards. */
 static status print_sample(const char *path, int64_t sample, const char *tokenizer, bool json)
 {
@@ -163,7 +158,7 @@ static status print_sample(const char *path, int64_t sample, const char *tokeniz
         TRY(file_join(recipe, path, "recipe.yaml"));
         return inspect_training_sample(recipe, sample, tokenizer, json);
     }
-    if (!is_folder && (has_suffix(path, ".yaml") || has_suffix(path, ".yml"))) {
+    if (!is_folder && (text_has_suffix(path, ".yaml") || text_has_suffix(path, ".yml"))) {
         return inspect_training_sample(path, sample, tokenizer, json);
     }
     return inspect_sample(path, sample, tokenizer, json);

@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "build_info.h"
 #include "datasets/tokenizer/tokenizer.h"
 #include "trainer/checkpoint/rewrite.h"
@@ -218,12 +219,6 @@ static status find_parameter(const struct huggingface_import_job *job,
     return huggingface_import_check_tensor(out, p);
 }
 
-static bool ends_with(const char *name, const char *end)
-{
-    size_t length = strlen(name), end_bytes = strlen(end);
-    return length >= end_bytes && strcmp(name + length - end_bytes, end) == 0;
-}
-
 static bool is_parameter(const struct huggingface_import_job *job, const char *name)
 {
     const struct huggingface_architecture *architecture = job->config.architecture;
@@ -292,7 +287,7 @@ static status check_alias(const struct huggingface_import_job *job, const struct
 static bool ends_with_any(const char *name, const char *const *ends, int count)
 {
     for (int i = 0; i < count && ends[i] != NULL; i++) {
-        if (ends_with(name, ends[i])) {
+        if (text_has_suffix(name, ends[i])) {
             return true;
         }
     }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "trainer/report/report.h"
 #include "trainer/report/report_impl.h"
 
@@ -84,9 +85,9 @@ void report_add_curves(struct chart *chart, const struct history *runs, int coun
 
 enum chart_unit report_field_unit(const char *field)
 {
-    size_t length = strlen(field);
-    bool bytes = length > 6 && strcmp(field + length - 6, "_bytes") == 0;
-    return bytes ? CHART_BYTES : strcmp(field, "mfu") == 0 ? CHART_SHARE : CHART_NUMBER;
+    return text_has_suffix(field, "_bytes") ? CHART_BYTES
+           : strcmp(field, "mfu") == 0      ? CHART_SHARE
+                                            : CHART_NUMBER;
 }
 
 status report_write_plot(const struct history *runs, int count, const char *field, FILE *file)

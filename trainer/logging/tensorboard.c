@@ -14,10 +14,15 @@
 #include "base/file.h"
 #include "tensorboard.pb-c.h"
 
-enum { SCALARS_MAX = 64, TAG_BYTES = 96, HEADER_BYTES = 12, RECORD_BYTES = 8192 };
+enum {
+    SCALARS_MAX = TENSORBOARD_SCALARS_MAX,
+    TAG_BYTES = TENSORBOARD_TAG_BYTES,
+    HEADER_BYTES = 12,
+    RECORD_BYTES = 24 << 10
+};
 
 /* A value of a summary: its tag, its float, and at most 10 bytes of protobuf keys and lengths. */
-_Static_assert(SCALARS_MAX *(TAG_BYTES + 10) + 64 <= RECORD_BYTES, "64 scalars fit a record");
+_Static_assert(SCALARS_MAX *(TAG_BYTES + 10) + 64 <= RECORD_BYTES, "all scalars fit a record");
 
 static const char prefix[] = "events.out.tfevents.";
 

@@ -20,6 +20,10 @@
 #include "base/status.h"
 #include "trainer/logging/metric.h"
 
+/* Limits of tensorboard_write: the numbers of a line, and the bytes of "event/name" with its NUL.
+ * An evaluation of 32 labels has 160 numbers, with names of up to 95 bytes. */
+enum { TENSORBOARD_SCALARS_MAX = 192, TENSORBOARD_TAG_BYTES = 112 };
+
 struct tensorboard;
 
 /* tensorboard_create - create a new file in `folder`; create the folder if necessary.
@@ -36,7 +40,7 @@ status tensorboard_create(const char *folder, int64_t first_step, struct tensorb
  * Units     seconds since 1970
  * Memory    allocates none
  * Errors    STATUS_WRITE: the record has not been written; STATUS_INTERNAL if there are more than
- *           64 fields or a name is too long */
+ *           TENSORBOARD_SCALARS_MAX fields or a name is too long */
 status tensorboard_write(struct tensorboard *t, const char *event, double seconds, int64_t step,
                          const struct metric *fields, int count);
 

@@ -16,6 +16,7 @@
 #include "comm/watchdog.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/evaluation/report.h"
+#include "trainer/logging/tensorboard.h"
 #include "trainer/optimizer/schedule.h"
 #include "trainer/setup/session.h"
 #include "trainer/train/run_report.h"
@@ -28,6 +29,9 @@ enum { RECENT_STEPS = 16 };
 static const double minutes_fraction = 0.9;
 
 static const char wall_reason[] = "train.wall_minutes is nearly over";
+
+_Static_assert(EVALUATION_REPORT_FIELDS + 1 <= TENSORBOARD_SCALARS_MAX,
+               "an evaluation can be written to TensorBoard");
 
 /* Totals since the last train line of metrics.jsonl. */
 struct interval {

@@ -7,6 +7,7 @@
 #include "trainer/evaluation/evaluator.h"
 #include "trainer/evaluation/scores.h"
 #include "trainer/evaluation/squad.h"
+#include "trainer/logging/tensorboard.h"
 
 enum { EXAMPLES = 101, LABELS = 4, WORDS_MAX = 3 };
 
@@ -119,6 +120,7 @@ static void check_words(struct evaluator *evaluator)
     for (int i = 0; i < count; i++) {
         json_t *name = json_string(fields[i].name); /* NULL: not UTF-8 */
         CHECK(name != NULL);
+        CHECK(strlen("evaluate/") + strlen(fields[i].name) < TENSORBOARD_TAG_BYTES);
         json_decref(name);
     }
     CHECK(all.macro.f1 > 0.5 && all.macro.f1 < 1);

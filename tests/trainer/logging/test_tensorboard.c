@@ -13,10 +13,10 @@
 #include "trainer/logging/metrics.h"
 #include "trainer/logging/tensorboard.h"
 
-enum { EVENTS_MAX = 32, SCALARS_MAX = 64, FILES_MAX = 8 };
+enum { EVENTS_MAX = 32, SCALARS_MAX = 192, FILES_MAX = 8 };
 
 struct scalar {
-    char tag[96];
+    char tag[TENSORBOARD_TAG_BYTES];
     float value;
 };
 
@@ -341,7 +341,7 @@ static void test_limits(void)
 {
     struct tensorboard *t = NULL;
     struct metric fields[SCALARS_MAX + 1];
-    char name[96];
+    char name[TENSORBOARD_TAG_BYTES];
     memset(name, 'n', sizeof name);
     name[sizeof name - 1 - strlen("train/")] = '\0';
     for (int i = 0; i <= SCALARS_MAX; i++) {
@@ -350,7 +350,7 @@ static void test_limits(void)
     CHECK_OK(tensorboard_create(folder, INT64_MAX, &t));
     CHECK_OK(tensorboard_write(t, "train", 1, INT64_MAX, fields, SCALARS_MAX));
     CHECK_FAILS(tensorboard_write(t, "train", 1, 2, fields, SCALARS_MAX + 1), STATUS_INTERNAL,
-                "65 fields");
+                "193 fields");
     CHECK_FAILS(tensorboard_write(t, "train0", 1, 2, fields, 1), STATUS_INTERNAL, "too long");
     CHECK_OK(tensorboard_write(t, "train", 1, 2, fields, 0));
     CHECK_OK(tensorboard_destroy(&t));
@@ -360,7 +360,7 @@ static void test_limits(void)
     check_start(events, INT64_MAX);
     CHECK_EQUAL(events[2].scalar_count, SCALARS_MAX);
     for (int i = 0; i < SCALARS_MAX; i++) {
-        CHECK(strlen(events[2].scalars[i].tag) == 95 && events[2].scalars[i].value == (float)i);
+        CHECK(strlen(events[2].scalars[i].tag) == 111 && events[2].scalars[i].value == (float)i);
     }
     CHECK_OK(file_remove_tree(folder));
 }

@@ -43,8 +43,8 @@ static status write_recipe_text(const struct recipe *recipe, char **out)
 
 status job_read_recipe(const struct job_options *options, struct job *job)
 {
-    *job = (struct job){.world = NULL};
-    TRY(watchdog_limit_startup(DEADLINE_START_SECONDS));
+    *job = (struct job){.start_limit_seconds = DEADLINE_START_SECONDS};
+    TRY(watchdog_limit_startup(job->start_limit_seconds));
     watchdog_phase("reading the recipe", 0);
     struct recipe *r = &job->session.recipe;
     if (recipe_read(options->recipe_path, options->overrides, options->override_count, r) !=
@@ -52,7 +52,17 @@ status job_read_recipe(const struct job_options *options, struct job *job)
         status_clear(); /* job_start reads the recipe again, with the settings of a checkpoint */
         return STATUS_OK;
     }
-    return watchdog_limit_startup(r->parallel.start_seconds);
+    job->start_limit_seconds = r->parallel.start_seconds;
+    return watchdog_limit_startup(job->start_limit_seconds);
+}
+
+/* Sets the limit of the start to that of the complete recipe, unless BIREME_INIT_SECONDS has
+ * extended it to more. */
+static status limit_start(const struct job *job)
+{
+    double current = watchdog_startup_limit(), limit = job->session.recipe.parallel.start_seconds;
+    bool extended = current > job->start_limit_seconds && current > limit;
+    return watchdog_limit_startup(extended ? current : limit);
 }
 
 /* Settings of the model that the recipe leaves open come from the checkpoint that the run resumes
@@ -586,7 +596,7 @@ static status start_job(const struct job_options *options, struct comm *world, s
     log_quiet(comm_rank(world) != 0);
     log_keep_warnings();
     TRY(read_recipe(options, job));
-    TRY(watchdog_limit_startup(job->session.recipe.parallel.start_seconds));
+    TRY(limit_start(job));
     TRY(watchdog_start(world, job->session.recipe.parallel.timeout_seconds));
     job_long_phase(job, "start");
     TRY(comm_agree(world, prepare_recipe(job)));

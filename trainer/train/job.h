@@ -56,7 +56,8 @@ struct job {
     bool resumed;
     bool made_folder; /* on rank 0: run_dir did not exist before */
     bool finished;    /* an earlier session has finished the run and written its final weights */
-    double started_seconds; /* clock_seconds at job_start */
+    double started_seconds;     /* clock_seconds at job_start */
+    double start_limit_seconds; /* as job_read_recipe has set it */
 };
 
 /* job_read_recipe - read the recipe of a new job, and begin the time limit of its start

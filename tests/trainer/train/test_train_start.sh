@@ -39,6 +39,17 @@ stop_at start run-start
 stop_at resume /LOCK
 stop_at 'opening data' metrics.jsonl
 
+# BIREME_INIT_SECONDS extends the limit, also after MPI_Init.
+export BIREME_INIT_SECONDS=$((2 * limit))
+timeout 50 mpirun --oversubscribe --mca mpi_yield_when_idle 1 -x BIREME_INIT_SECONDS \
+    -x LD_PRELOAD="$shim" -x FAULT_DIR=/LOCK -x FAULT_DO=stop -x FAULT_AT=1 -x FAULT_RANK=0 \
+    -np 2 "$program" train recipe.yaml parallel.start_seconds=$limit run_dir=run-extended \
+    >out 2>stderr
+code=$?
+[ $code = 76 ] || fail "a rank that stops with BIREME_INIT_SECONDS: code $code"
+expect_error "^E-HANG .*start of the job took longer than $BIREME_INIT_SECONDS s"
+unset BIREME_INIT_SECONDS
+
 # The limit ends with the start.
 run_bireme 0 train recipe.yaml parallel.start_seconds=$limit train.max_minutes=0.1 \
     train.max_steps=1000000 schedule.warmup_steps=1

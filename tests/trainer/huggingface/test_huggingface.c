@@ -528,7 +528,7 @@ static void test_added_tokens(const char *name, const char *const *tensors)
     CHECK(!file_exists(a));
     join_path(folder, reference, name);
     CHECK_FAILS(huggingface_import_with_tokens(folder, NULL, a, tokens, 1, &recipe, &summary),
-                STATUS_NO_INPUT, "has no tokenizer");
+                STATUS_NO_INPUT, "contains no tokenizer");
 }
 
 int main(void)

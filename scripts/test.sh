@@ -160,7 +160,7 @@ run_part "CUDA" 900 env BIREME_LONG=1 \
     ctest --preset release --no-tests=error -R '^(cuda_compile_|simt_train_curves$)' || true
 # The seed, which the script prints, depends on the commit.
 run_part "a tenth of the faults at file calls" 300 \
-    ./scripts/fault_sweep.sh --sample 10 --seconds 170 build-release || true
+    ./scripts/fault_sweep.sh --sample 10 --seconds 110 build-release || true
 run_part "bare Debian root" 900 env QUICKSTART_MINUTES="${QUICKSTART_MINUTES:-0.3}" \
     ./scripts/test_fresh.sh "${FRESH_SUITE:-trixie}" --quickstart || true
 echo "$passed passed, $failed failed, $skipped skipped"

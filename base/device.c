@@ -1,11 +1,18 @@
 #include "base/device.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/deadlines.h"
 #include "base/memory.h"
+
+/* A wait polls at first, then yields the core, then sleeps for a twentieth of the time that it has
+ * waited. */
+#define SPIN_SECONDS 20e-6
+#define YIELD_SECONDS 1e-3
+#define MAX_SLEEP_SECONDS 500e-6
 
 struct device {
     enum device_kind kind;
@@ -80,9 +87,10 @@ static status cpu_stream_wait(struct device *dev, struct stream *stream, struct 
     return STATUS_OK;
 }
 
-static status cpu_event_create(struct device *dev, struct event **out)
+static status cpu_event_create(struct device *dev, bool timed, struct event **out)
 {
     (void)dev;
+    (void)timed;
     *out = NULL;
     return STATUS_OK;
 }
@@ -100,6 +108,16 @@ static status cpu_event_done(struct device *dev, struct event *event, bool *done
     (void)dev;
     (void)event;
     *done = true;
+    return STATUS_OK;
+}
+
+static status cpu_event_seconds(struct device *dev, struct event *from, struct event *to,
+                                double *out)
+{
+    (void)dev;
+    (void)from;
+    (void)to;
+    *out = 0;
     return STATUS_OK;
 }
 
@@ -144,6 +162,7 @@ static const struct device_operations cpu_operations = {
     .stream_handle = cpu_stream_handle,
     .event_record = cpu_event_record,
     .event_done = cpu_event_done,
+    .event_seconds = cpu_event_seconds,
     .memory = cpu_memory,
     .name = cpu_name,
     .identity = cpu_identity,
@@ -327,6 +346,18 @@ status device_stream_destroy(struct device *dev, struct stream **stream)
     return result;
 }
 
+/* Pauses between two polls. Polls without a pause take a core from other threads, and the lock of
+ * the driver from the threads that launch collectives. */
+static void pause_poll(double waited_seconds)
+{
+    double sleep_seconds = waited_seconds / 20;
+    if (waited_seconds > YIELD_SECONDS) {
+        clock_sleep(sleep_seconds < MAX_SLEEP_SECONDS ? sleep_seconds : MAX_SLEEP_SECONDS);
+    } else if (waited_seconds > SPIN_SECONDS) {
+        sched_yield();
+    }
+}
+
 /* Waits by polling, so that a lost device does not block the host forever. */
 static status poll_until(struct device *dev, struct stream *stream, struct event *event,
                          double deadline_seconds)
@@ -339,8 +370,10 @@ static status poll_until(struct device *dev, struct stream *stream, struct event
         if (done) {
             return STATUS_OK;
         }
-        REQUIRE(clock_seconds() - start < deadline_seconds, STATUS_HANG,
+        double waited_seconds = clock_seconds() - start;
+        REQUIRE(waited_seconds < deadline_seconds, STATUS_HANG,
                 "%s did not finish its queue in %.0f s", device_name(dev), deadline_seconds);
+        pause_poll(waited_seconds);
     }
 }
 
@@ -352,7 +385,18 @@ status device_wait(struct device *dev, struct stream *stream, double deadline_se
 status device_event_create(struct device *dev, struct event **out)
 {
     *out = NULL;
-    return dev->operations->event_create(dev, out);
+    return dev->operations->event_create(dev, false, out);
+}
+
+status device_event_create_timed(struct device *dev, struct event **out)
+{
+    *out = NULL;
+    return dev->operations->event_create(dev, true, out);
+}
+
+status device_event_seconds(struct device *dev, struct event *from, struct event *to, double *out)
+{
+    return dev->operations->event_seconds(dev, from, to, out);
 }
 
 status device_event_destroy(struct device *dev, struct event **event)

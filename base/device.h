@@ -35,10 +35,11 @@ struct device_operations {
     status (*stream_wait)(struct device *dev, struct stream *stream, struct event *event);
     /* returns the vendor's handle of a stream, for its other libraries; NULL on the CPU */
     void *(*stream_handle)(struct device *dev, struct stream *stream);
-    status (*event_create)(struct device *dev, struct event **out);
+    status (*event_create)(struct device *dev, bool timed, struct event **out);
     status (*event_destroy)(struct device *dev, struct event *event);
     status (*event_record)(struct device *dev, struct event *event, struct stream *stream);
     status (*event_done)(struct device *dev, struct event *event, bool *done);
+    status (*event_seconds)(struct device *dev, struct event *from, struct event *to, double *out);
     status (*memory)(struct device *dev, size_t *free_bytes, size_t *all_bytes);
     const char *(*name)(const struct device *dev);
     void (*range)(struct device *dev, const char *name); /* NULL: no profiler support */
@@ -172,6 +173,14 @@ status device_wait(struct device *dev, struct stream *stream, double deadline_se
 
 /* device_event_create - create an event. It counts as complete until it is recorded. */
 status device_event_create(struct device *dev, struct event **out);
+
+/* device_event_create_timed - create an event that also stores the time at which the device reaches
+ * it, for device_event_seconds. */
+status device_event_create_timed(struct device *dev, struct event **out);
+
+/* device_event_seconds - return the time between two timed events, which must be complete; 0 on the
+ * CPU. */
+status device_event_seconds(struct device *dev, struct event *from, struct event *to, double *out);
 
 /* device_event_destroy - destroy the event and set *event to NULL. */
 status device_event_destroy(struct device *dev, struct event **event);

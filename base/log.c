@@ -12,7 +12,10 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/terminal.h"
 #include "base/text.h"
+
+enum { LINE_BYTES = STATUS_TEXT_BYTES + 64 };
 
 static struct {
     pthread_mutex_t lock;
@@ -63,23 +66,50 @@ status log_close(void)
     return STATUS_OK;
 }
 
+/* Appends a line with the time to the log file; the caller holds the lock. */
+static void write_to_file(const char *line)
+{
+    if (state.file != NULL) {
+        time_t now = time(NULL);
+        struct tm parts;
+        char stamp[32];
+        strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &parts));
+        if (fprintf(state.file, "%s %s\n", stamp, line) < 0 || fflush(state.file) != 0) {
+            state.lost_line = true;
+        }
+    }
+}
+
+void log_write_error(const char *line)
+{
+    pthread_mutex_lock(&state.lock);
+    write_to_file(line);
+    pthread_mutex_unlock(&state.lock);
+}
+
+void log_clear_progress(void)
+{
+    static const char clear[] = "\r\033[K";
+    if (pthread_mutex_trylock(&state.lock) == 0) {
+        if (state.progress_shown) {
+            (void)!write(STDERR_FILENO, clear, sizeof clear - 1);
+            state.progress_shown = false;
+        }
+        pthread_mutex_unlock(&state.lock);
+    }
+}
+
 static void write_line(char *line)
 {
+    char painted[LINE_BYTES + TERMINAL_PAINT_BYTES];
     text_replace_controls(line, " ");
     pthread_mutex_lock(&state.lock);
     if (!state.quiet) {
-        fprintf(stderr, "%s%s\n", state.progress_shown ? "\r\033[K" : "", line);
+        fprintf(stderr, "%s%s\n", state.progress_shown ? "\r\033[K" : "",
+                terminal_paint(STDERR_FILENO, line, painted, sizeof painted));
         fflush(stderr);
         state.progress_shown = false;
-        if (state.file != NULL) {
-            time_t now = time(NULL);
-            struct tm parts;
-            char stamp[32];
-            strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &parts));
-            if (fprintf(state.file, "%s %s\n", stamp, line) < 0 || fflush(state.file) != 0) {
-                state.lost_line = true;
-            }
-        }
+        write_to_file(line);
     }
     pthread_mutex_unlock(&state.lock);
 }
@@ -94,9 +124,31 @@ void log_info(const char *format, ...)
     write_line(line);
 }
 
+/* Where the warnings of this thread are appended; text NULL: nowhere. */
+static _Thread_local struct {
+    char *text;
+    size_t bytes;
+} diverted;
+
+void log_divert_warnings(char *text, size_t bytes)
+{
+    diverted.text = text;
+    diverted.bytes = bytes;
+}
+
+static void append_diverted(const char *name, const char *text)
+{
+    if (diverted.text != NULL) {
+        size_t used = strlen(diverted.text);
+        snprintf(diverted.text + used, diverted.bytes - used, "%s%s [W-%s]", used > 0 ? "\n" : "",
+                 text, name);
+    }
+}
+
 /* Queues a warning. If memory runs out, the warning is not queued; it has been printed already. */
 static void queue_warning(const char *name, const char *text)
 {
+    append_diverted(name, text);
     pthread_mutex_lock(&state.lock);
     struct log_entry *entry = state.keep_warnings && !state.quiet ? malloc(sizeof *entry) : NULL;
     if (entry != NULL) {
@@ -111,14 +163,15 @@ static void queue_warning(const char *name, const char *text)
 
 void log_warning(const char *name, const char *format, ...)
 {
-    char line[STATUS_TEXT_BYTES];
-    int used = snprintf(line, sizeof line, "W-%s: ", name);
+    char text[STATUS_TEXT_BYTES], line[LINE_BYTES];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(line + used, sizeof line - (size_t)used, format, arguments);
+    vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
+    text_replace_controls(text, " ");
+    snprintf(line, sizeof line, "warning: %s [W-%s]", text, name);
     write_line(line);
-    queue_warning(name, line + used);
+    queue_warning(name, text);
 }
 
 void log_keep_warnings(void)
@@ -152,7 +205,9 @@ void log_progress(const char *format, ...)
     if (!state.quiet) {
         double now = clock_seconds();
         if (isatty(STDERR_FILENO)) {
-            fprintf(stderr, "\r%s\033[K", line);
+            int columns = terminal_columns(STDERR_FILENO) - 1; /* a wrapped line would remain */
+            fprintf(stderr, "\r%.*s\033[K",
+                    columns < TEXT_LINE_COLUMNS ? columns : TEXT_LINE_COLUMNS, line);
             fflush(stderr);
             state.progress_shown = true;
         } else if (now - state.last_progress >= plain_interval_seconds) {

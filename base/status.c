@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/log.h"
+#include "base/terminal.h"
 #include "base/text.h"
 
 static struct {
@@ -19,8 +21,8 @@ static struct {
 static _Atomic int64_t current_step = -1;
 static _Thread_local struct status_note pending, *diverted_note;
 
-/* Returns the code in `E-CODE`. */
-static const char *get_code_name(status code)
+/* Returns the word in `[E-WORD]`. */
+static const char *get_word(status code)
 {
     switch (code) {
     case STATUS_OK:
@@ -113,19 +115,27 @@ const struct status_note *status_pending(void)
     return &pending;
 }
 
+/* Writes the place in front of a reason: " rank 1 host a step 7:", " step 7:" or nothing. */
+static void format_place(int64_t step, char *place, size_t bytes)
+{
+    char rank[96] = "", number[32] = "";
+    if (identity.host[0] == '\0' && gethostname(identity.host, sizeof identity.host - 1) != 0) {
+        snprintf(identity.host, sizeof identity.host, "unknown");
+    }
+    if (identity.ranks != 1) {
+        snprintf(rank, sizeof rank, " rank %d host %s", identity.rank, identity.host);
+    }
+    if (step >= 0) {
+        snprintf(number, sizeof number, " step %" PRId64, step);
+    }
+    snprintf(place, bytes, "%s%s%s", rank, number, rank[0] + number[0] != 0 ? ":" : "");
+}
+
 void status_format(const struct status_note *note, char *line, int bytes)
 {
-    if (identity.host[0] == '\0') {
-        if (gethostname(identity.host, sizeof identity.host - 1) != 0) {
-            snprintf(identity.host, sizeof identity.host, "unknown");
-        }
-    }
-    char step[32] = "-";
-    if (note->step >= 0) {
-        snprintf(step, sizeof step, "%" PRId64, note->step);
-    }
-    snprintf(line, (size_t)bytes, "E-%s rank %d host %s step %s: %s", get_code_name(note->code),
-             identity.rank, identity.host, step, note->text);
+    char place[160];
+    format_place(note->step, place, sizeof place);
+    snprintf(line, (size_t)bytes, "error:%s %s [E-%s]", place, note->text, get_word(note->code));
     for (char *c = line; *c != '\0'; c++) { /* one line, even if a file name contains a line feed */
         if (*c == '\n' || *c == '\r') {
             *c = ' ';
@@ -143,10 +153,12 @@ bool status_print(void)
         status_take(diverted_note);
         return true;
     }
-    char line[STATUS_TEXT_BYTES + 256];
+    char line[STATUS_TEXT_BYTES + 256], painted[sizeof line + TERMINAL_PAINT_BYTES];
     status_format(&pending, line, (int)sizeof line);
-    fprintf(stderr, "%s\n", line);
+    log_clear_progress();
+    fprintf(stderr, "%s\n", terminal_paint(STDERR_FILENO, line, painted, sizeof painted));
     fflush(stderr);
+    log_write_error(line);
     pending.code = STATUS_OK;
     return true;
 }

@@ -25,9 +25,9 @@ typedef enum status {
     STATUS_HANG = 76,        /* a rank stopped responding */
     STATUS_PERMISSION = 77,  /* no permission */
     STATUS_RECIPE = 78,      /* invalid recipe */
-    STATUS_NOT_FINITE = 79,  /* a loss or gradient is not finite */
+    STATUS_NOT_FINITE = 79,  /* a loss or a gradient is infinite or NaN */
     STATUS_CHECKPOINT = 80,  /* checkpoints exist, but none is usable */
-    STATUS_DIVERGED = 81,    /* replicas differ that must be equal */
+    STATUS_DIVERGED = 81,    /* replicas that must be equal differ */
 } status;
 
 #define STATUS_TEXT_BYTES 2048
@@ -41,7 +41,7 @@ struct status_note {
 
 /* status_identify - set the rank and host that error lines of this process contain.
  *
- * Units     rank 0..ranks-1; host may be NULL for this machine's name */
+ * Units     rank 0..ranks-1; ranks 0: not known yet; host may be NULL for this machine's name */
 void status_identify(int rank, int ranks, const char *host);
 
 /* status_set_step - set the step that later error lines contain; -1: none. */
@@ -65,12 +65,13 @@ status status_restore(const struct status_note *note);
 /* status_pending - return the pending note of this thread; code is STATUS_OK if there is none. */
 const struct status_note *status_pending(void);
 
-/* status_format - write the error line for the user: `E-CODE rank R host H step S: reason`.
+/* status_format - write the error line `error: rank R host H step S: reason [E-WORD]`.
  *
  * Memory    line[bytes] always ends with a NUL */
 void status_format(const struct status_note *note, char *line, int bytes);
 
 /* status_print - print the pending note of this thread to standard error as one line, and clear it.
+ * The line is also appended to the log file (base/log.h).
  *
  * Returns whether a note was pending. */
 bool status_print(void);

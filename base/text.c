@@ -162,6 +162,58 @@ char *text_from_number(double value, char *out)
     return out;
 }
 
+/* Writes a number with three digits and a unit; a number without a fraction stays whole. */
+static char *write_scaled(double value, const char *unit, char *out)
+{
+    double size = fabs(value);
+    bool whole = size == 0 || (size < 1000 && value == floor(value) && unit[0] == '\0');
+    int digits = whole || size >= 99.95 ? 0 : size >= 9.995 ? 1 : 2;
+    snprintf(out, TEXT_NUMBER_BYTES, "%.*f%s", digits, value, unit);
+    return out;
+}
+
+/* Divides a number until its size is below `limit`, and writes it with the reached unit. */
+static char *scale_by(double value, double base, double limit, const char *const units[7],
+                      char *out)
+{
+    int unit = 0;
+    while (fabs(value) >= limit && unit < 6) {
+        value /= base;
+        unit++;
+    }
+    return write_scaled(value, units[unit], out);
+}
+
+char *text_scale_count(double value, char *out)
+{
+    static const char *const units[] = {"", " k", " M", " G", " T", " P", " E"};
+    return scale_by(value, 1000, 999.5, units, out);
+}
+
+char *text_scale_bytes(double bytes, char *out)
+{
+    static const char *const units[] = {" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB"};
+    if (fabs(bytes) < 1023.5) {
+        snprintf(out, TEXT_NUMBER_BYTES, "%.0f B", bytes);
+        return out;
+    }
+    return scale_by(bytes, 1024, 1023.5, units, out);
+}
+
+char *text_scale_seconds(double seconds, char *out)
+{
+    static const struct {
+        double limit, size; /* both in seconds */
+        const char *name;
+    } units[] = {{0.9995e-3, 1e-6, " us"}, {0.9995, 1e-3, " ms"}, {120, 1, " s"},
+                 {7200, 60, " min"},       {172800, 3600, " h"},  {INFINITY, 86400, " days"}};
+    int unit = seconds == 0 ? 2 : 0;
+    while (fabs(seconds) >= units[unit].limit && unit < 5) {
+        unit++;
+    }
+    return write_scaled(seconds / units[unit].size, units[unit].name, out);
+}
+
 static char fold_char(char c)
 {
     return c == '-' ? '_' : (char)tolower((unsigned char)c);
@@ -170,6 +222,41 @@ static char fold_char(char c)
 static int get_minimum(int a, int b)
 {
     return a < b ? a : b;
+}
+
+char *text_from_metric(double value, char *out)
+{
+    double size = fabs(value);
+    int decimals = size < 9.99995 ? 4 : size < 99.995 ? 2 : size < 999.95 ? 1 : 0;
+    if (!isfinite(value) || size >= 1e6) {
+        snprintf(out, TEXT_NUMBER_BYTES, "%.4g", value);
+    } else if (size < 5e-4 && size > 0) {
+        snprintf(out, TEXT_NUMBER_BYTES, "%.1e", value);
+    } else {
+        snprintf(out, TEXT_NUMBER_BYTES, "%.*f", decimals, value);
+    }
+    return out;
+}
+
+char *text_from_duration(double seconds, char *out)
+{
+    const char *unit = seconds < 90       ? "s"
+                       : seconds < 5400   ? "min"
+                       : seconds < 172800 ? "h"
+                                          : "days";
+    double divisor = seconds < 90 ? 1 : seconds < 5400 ? 60 : seconds < 172800 ? 3600 : 86400;
+    snprintf(out, TEXT_NUMBER_BYTES, "%.*f %s", seconds < 5400 ? 0 : 1, seconds / divisor, unit);
+    return out;
+}
+
+bool text_append_fitting(char *line, const char *part)
+{
+    size_t length = strlen(line), added = strlen(part);
+    if (length + added > TEXT_LINE_COLUMNS) {
+        return false;
+    }
+    memcpy(line + length, part, added + 1);
+    return true;
 }
 
 int text_distance(const char *a, const char *b)

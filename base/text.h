@@ -1,5 +1,5 @@
-/* Text from and for people: strict parsing of numbers, exact formatting of numbers, and suggestions
- * for misspelled words.
+/* Text from and for people: strict parsing of numbers, exact and scaled formatting of numbers, and
+ * suggestions for misspelled words.
  *
  * strtol and strtod accept too much: they read "1e3" as 1, "010" as 8 and "nan" as a number. These
  * functions accept a text only if all of it is one finite decimal number within range. */
@@ -11,6 +11,7 @@
 
 #define TEXT_REASON_BYTES 160 /* size of a buffer for a reason */
 #define TEXT_NUMBER_BYTES 32  /* size of a buffer for any number as text */
+#define TEXT_LINE_COLUMNS 79  /* maximum length of a line about progress */
 
 /* text_to_integer - parse a text that is one decimal integer: -?(0|[1-9][0-9]*).
  *
@@ -44,6 +45,35 @@ void text_replace_controls(char *text, const char *kept);
  *
  * Memory    out[TEXT_NUMBER_BYTES]; returns out */
 char *text_from_number(double value, char *out);
+
+/* text_scale_count - write a number for people, with three digits and a decimal unit: "950",
+ * "17.1 k", "2.05 M", "8.03 G".
+ *
+ * Memory    out[TEXT_NUMBER_BYTES]; returns out */
+char *text_scale_count(double value, char *out);
+
+/* text_scale_bytes - the same for bytes, with a binary unit: "950 B", "1.50 KiB", "12.3 GiB". */
+char *text_scale_bytes(double bytes, char *out);
+
+/* text_scale_seconds - the same for a time: "41.3 us", "8.16 ms", "2.50 s", "14.2 min", "3.20 h",
+ * "9.44 days". Minutes begin at 2 minutes, hours at 2 hours and days at 2 days. */
+char *text_scale_seconds(double seconds, char *out);
+
+/* text_from_metric - write a metric for people, with about four digits and its zeros: "1.0000",
+ * "23.14", "402.4", "4208", "1.2e-05", "nan".
+ *
+ * Memory    out[TEXT_NUMBER_BYTES]; returns out */
+char *text_from_metric(double value, char *out);
+
+/* text_from_duration - write a time for people: "33 s", "12 min", "1.5 h", "2.3 days".
+ *
+ * Memory    out[TEXT_NUMBER_BYTES]; returns out */
+char *text_from_duration(double seconds, char *out);
+
+/* text_append_fitting - append a part to a line, unless the line would exceed TEXT_LINE_COLUMNS.
+ *
+ * Memory    line[TEXT_LINE_COLUMNS + 1] at least; returns whether the part was appended */
+bool text_append_fitting(char *line, const char *part);
 
 /* text_distance - return the number of characters to insert, delete, replace or swap with a
  * neighbour to turn a into b. Case is ignored, and '-' equals '_'. Returns 64 if a word has more

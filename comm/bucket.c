@@ -4,10 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/partition.h"
-
-#define SHARD_UNIT_ELEMS 32 /* shards are whole cache lines, in f32 and in bf16 */
-#define SLOTS 2
+#include "comm/bucket_layout.h"
 
 struct segment {
     int64_t first, count;
@@ -52,7 +49,7 @@ struct bucket_set {
     int64_t sums_elems;
     float *slots; /* memory of transient segments; NULL: none */
     float *sums;  /* for transient segments, or for all with reproducible sums; NULL: none */
-    struct slot slot[SLOTS];
+    struct slot slot[BUCKET_LAYOUT_SLOTS];
     struct comm_range *ranges, *source_ranges; /* [ranks] */
     /* [buckets][ranks]: where a rank's shard is in its resident memory or its sums, for the
      * gather */
@@ -62,92 +59,6 @@ struct bucket_set {
     /* all gradients from this element on are final */
     int64_t final_from;
 };
-
-/* ---- layout ---- */
-
-static int64_t get_shard_unit(const struct bucket_options *o)
-{
-    return o->reproducible_micro_batches > 0 ? BUCKET_BLOCK : SHARD_UNIT_ELEMS;
-}
-
-static struct comm_range get_shard(struct comm_range bucket, int64_t shard_unit, int ranks,
-                                   int rank)
-{
-    struct comm_range shard = partition_shard(bucket.count, shard_unit, ranks, rank);
-    shard.first += bucket.first;
-    return shard;
-}
-
-static int64_t count_buckets(int64_t count, int64_t bucket_elems)
-{
-    return (count + bucket_elems - 1) / bucket_elems;
-}
-
-/* Returns a bucket of a segment. Their sizes differ by at most one unit. */
-static struct comm_range get_bucket_range(int64_t first, int64_t count,
-                                          const struct bucket_options *o, int index)
-{
-    struct comm_range range = partition_shard(count, get_shard_unit(o),
-                                              (int)count_buckets(count, o->bucket_elems), index);
-    range.first += first;
-    return range;
-}
-
-struct sizes {
-    int64_t resident_elems, largest, buckets;
-    int64_t owned, sums; /* elements of this rank's shards, and those with a separate accumulator */
-};
-
-static struct sizes compute_sizes(const struct bucket_options *o, int ranks, int rank)
-{
-    struct sizes sizes = {0};
-    for (int s = 0; s < o->segment_count; s++) {
-        const struct bucket_segment *segment = &o->segments[s];
-        int buckets = (int)count_buckets(segment->count, o->bucket_elems);
-        sizes.buckets += buckets;
-        int64_t owned = 0;
-        for (int i = 0; i < buckets; i++) {
-            struct comm_range bucket = get_bucket_range(0, segment->count, o, i);
-            owned += get_shard(bucket, get_shard_unit(o), ranks, rank).count;
-        }
-        sizes.owned += owned;
-        sizes.sums += segment->transient || o->reproducible_micro_batches > 0 ? owned : 0;
-        sizes.resident_elems += segment->transient ? 0 : segment->count;
-        sizes.largest =
-            segment->transient && segment->count > sizes.largest ? segment->count : sizes.largest;
-    }
-    return sizes;
-}
-
-static bool uses_bf16(const struct bucket_options *o, int ranks)
-{
-    return o->bf16_transport && ranks > 1;
-}
-
-void bucket_memory_bytes(const struct bucket_options *options, int ranks, int rank, int64_t *shared,
-                         int64_t *own)
-{
-    struct sizes sizes = compute_sizes(options, ranks, rank);
-    *shared = (sizes.resident_elems + SLOTS * sizes.largest) *
-              (int64_t)(sizeof(float) + (uses_bf16(options, ranks) ? sizeof(bf16) : 0));
-    *own = sizes.sums * (int64_t)sizeof(float);
-}
-
-void bucket_window_bytes(const struct bucket_options *options, int ranks,
-                         int64_t windows[BUCKET_WINDOWS])
-{
-    struct sizes sizes = compute_sizes(options, ranks, 0); /* rank 0 has the largest shards */
-    int64_t slots = SLOTS * sizes.largest, gradients = sizes.resident_elems + slots;
-    windows[0] = sizes.resident_elems * (int64_t)sizeof(float);
-    windows[1] = slots > 0 ? slots * (int64_t)sizeof(float) : -1;
-    windows[2] = uses_bf16(options, ranks) ? gradients * (int64_t)sizeof(bf16) : -1;
-    windows[3] = sizes.sums > 0 ? sizes.sums * (int64_t)sizeof(float) : -1;
-}
-
-int64_t bucket_owned_elements(const struct bucket_options *options, int ranks, int rank)
-{
-    return compute_sizes(options, ranks, rank).owned;
-}
 
 /* ---- creation and destruction ---- */
 
@@ -178,7 +89,7 @@ static status release_sums(struct bucket_set *set)
 static status allocate_memory(struct bucket_set *set, const struct bucket_options *o)
 {
     /* rank 0 has the largest shards */
-    struct sizes sizes = compute_sizes(o, comm_size(o->comm), 0);
+    struct bucket_sizes sizes = bucket_layout_sizes(o, comm_size(o->comm), 0);
     size_t ranks = (size_t)comm_size(o->comm);
     set->segments = calloc((size_t)o->segment_count + 1, sizeof *set->segments);
     set->buckets = calloc((size_t)sizes.buckets + 1, sizeof *set->buckets);
@@ -207,7 +118,8 @@ static void assign_rank_offsets(struct bucket_set *set, int rank)
     for (int i = 0; i < set->bucket_count; i++) {
         struct bucket *b = &set->buckets[i];
         const struct segment *segment = &set->segments[b->segment];
-        struct comm_range shard = get_shard(b->range, set->shard_unit, comm_size(set->comm), rank);
+        struct comm_range shard =
+            bucket_layout_shard(b->range, set->shard_unit, comm_size(set->comm), rank);
         int64_t resident_offset = segment->gradients - set->resident + shard.first - segment->first;
         set->source_offsets[i * comm_size(set->comm) + rank] =
             segment->slot >= 0 ? sums_offset : resident_offset;
@@ -220,16 +132,16 @@ static void assign_rank_offsets(struct bucket_set *set, int rank)
 
 static void lay_out_buckets(struct bucket_set *set, const struct bucket_options *o)
 {
-    int64_t largest = compute_sizes(o, 1, 0).largest, resident_offset = 0;
+    int64_t largest = bucket_layout_sizes(o, 1, 0).largest, resident_offset = 0;
     int transient_count = 0;
     for (int s = 0; s < o->segment_count; s++) {
         struct segment *segment = &set->segments[set->segment_count++];
-        *segment =
-            (struct segment){.first = set->count,
-                             .count = o->segments[s].count,
-                             .first_bucket = set->bucket_count,
-                             .buckets = (int)count_buckets(o->segments[s].count, o->bucket_elems),
-                             .slot = o->segments[s].transient ? transient_count++ % SLOTS : -1};
+        *segment = (struct segment){
+            .first = set->count,
+            .count = o->segments[s].count,
+            .first_bucket = set->bucket_count,
+            .buckets = (int)bucket_layout_count(o->segments[s].count, o->bucket_elems),
+            .slot = o->segments[s].transient ? transient_count++ % BUCKET_LAYOUT_SLOTS : -1};
         segment->gradients = segment->slot < 0 ? set->resident + resident_offset
                                                : set->slots + segment->slot * largest;
         resident_offset += segment->slot < 0 ? segment->count : 0;
@@ -237,7 +149,8 @@ static void lay_out_buckets(struct bucket_set *set, const struct bucket_options 
         for (int i = 0; i < segment->buckets; i++) {
             struct bucket *bucket = &set->buckets[set->bucket_count++];
             bucket->segment = s;
-            bucket->range = get_bucket_range(segment->first, segment->count, o, i);
+            bucket->range =
+                bucket_layout_range(segment->first, segment->count, o, comm_size(set->comm), i);
         }
     }
     for (int r = 0; r < comm_size(set->comm); r++) {
@@ -265,19 +178,19 @@ status bucket_create(const struct bucket_options *o, struct bucket_set **out)
                                .scatter = o->scatter,
                                .micro_batches = o->micro_batches,
                                .reproducible_micro_batches = o->reproducible_micro_batches,
-                               .shard_unit = get_shard_unit(o),
+                               .shard_unit = bucket_layout_shard_unit(o),
                                .device = o->device,
                                .stream = o->stream,
                                .add = o->add,
                                .cast = o->cast,
                                .user = o->user};
-    status result = allocate_memory(set, o);
+    status result = comm_abort_on_error(o->comm, allocate_memory(set, o));
     if (result != STATUS_OK) {
         (void)bucket_destroy(&set);
         return result;
     }
     lay_out_buckets(set, o);
-    for (int i = 0; i < SLOTS; i++) {
+    for (int i = 0; i < BUCKET_LAYOUT_SLOTS; i++) {
         set->slot[i].segment = -1;
     }
     reset_cursor(set);
@@ -342,8 +255,8 @@ int bucket_count(const struct bucket_set *set)
 
 struct comm_range bucket_shard(const struct bucket_set *set, int bucket)
 {
-    return get_shard(set->buckets[bucket].range, set->shard_unit, comm_size(set->comm),
-                     comm_rank(set->comm));
+    return bucket_layout_shard(set->buckets[bucket].range, set->shard_unit, comm_size(set->comm),
+                               comm_rank(set->comm));
 }
 
 float *bucket_reduced_gradient(const struct bucket_set *set, int bucket, int64_t element)
@@ -378,7 +291,7 @@ static const struct comm_range *compute_shards(struct bucket_set *set, const str
 {
     struct comm_range whole = {0, b->range.count};
     for (int r = 0; r < comm_size(set->comm); r++) {
-        set->ranges[r] = get_shard(whole, set->shard_unit, comm_size(set->comm), r);
+        set->ranges[r] = bucket_layout_shard(whole, set->shard_unit, comm_size(set->comm), r);
     }
     return set->ranges;
 }
@@ -591,7 +504,7 @@ status bucket_finish(struct bucket_set *set)
         KEEP_FIRST(result, bucket_begin_micro_batch(set));
         KEEP_FIRST(result, bucket_end_micro_batch(set));
     }
-    for (int i = 0; i < SLOTS; i++) {
+    for (int i = 0; i < BUCKET_LAYOUT_SLOTS; i++) {
         KEEP_FIRST(result, accumulate_slot(set, &set->slot[i]));
     }
     for (int i = set->bucket_count - 1; i >= 0; i--) {

@@ -4,15 +4,19 @@
  * the range of a bucket is final, its collective starts and runs during the rest of backward.
  *
  * The buffer has f32 elements [0, count). It is divided into segments (one per layer), and each
- * segment into buckets. In each bucket every rank owns a contiguous shard (partition.h). In ZeRO
- * stages 1 and 2 (Rajbhandari et al. 2020, arXiv:1910.02054) a rank receives only the sums of its
- * shards, because its optimizer updates only these weights. The all-gather of the updated weights
- * uses the same shards. All ranges are fixed at creation. Sums in host memory also have a fixed
- * order (comm.h), so that equal runs of one layout give equal bits.
+ * segment into buckets. In each bucket every rank owns a contiguous shard. A bucket has a multiple
+ * of 32 elements per rank, so that the shards are equal. Rank 0 also owns the rest of the last
+ * bucket of a segment (partition_equal_shard). In ZeRO stages 1 and 2 (Rajbhandari et al. 2020,
+ * arXiv:1910.02054) a rank receives only the sums of its shards, because its optimizer updates only
+ * these weights. The all-gather of the updated weights uses the same shards. All ranges are fixed
+ * at creation. Sums in host memory also have a fixed order (comm.h), so that equal runs of one
+ * layout give equal bits.
  *
- * Reproducible sums: the sums have the same bits for any number of ranks. The micro-batches of a
- * step are numbered. Rank r processes the micro-batches r, r + ranks, ... The owner of a shard adds
- * the gradients of all micro-batches to an accumulator in the order of their numbers.
+ * Reproducible sums: the sums have the same bits for any number of ranks. Buckets and shards are
+ * whole blocks (BUCKET_BLOCK), so that the buckets do not depend on the number of ranks. The
+ * micro-batches of a step are numbered. Rank r processes the micro-batches r, r + ranks, ... The
+ * owner of a shard adds the gradients of all micro-batches to an accumulator in the order of their
+ * numbers.
  *
  * bf16 transport: collectives move half the bytes. Gradients are accumulated over micro-batches in
  * f32 and rounded to bf16 in a separate buffer before they are sent (as Megatron-LM's
@@ -50,7 +54,7 @@ struct bucket_options {
     void *user;            /* argument of add and cast */
     const struct bucket_segment *segments;
     int segment_count;
-    int64_t bucket_elems;  /* maximum elements of a bucket */
+    int64_t bucket_elems;  /* maximum elements of a bucket, rounded up to 32 per rank */
     bool scatter;          /* reduce-scatter; false: all-reduce */
     int64_t micro_batches; /* of one rank in a step: the maximum over ranks */
     /* > 0: reproducible sums; the number of micro-batches of a step over all ranks */
@@ -82,6 +86,9 @@ status bucket_destroy(struct bucket_set **set);
  * The gradients of a segment are contiguous. */
 float *bucket_gradient(const struct bucket_set *set, int64_t element);
 
+/* ---- a micro-batch; each rank calls these functions for its own micro-batches, and bucket_finish
+ * calls them for the missing ones, so that every rank starts the same collectives ---- */
+
 /* bucket_begin_micro_batch - wait until the other ranks no longer read this rank's gradients.
  *
  * Order     call it before backward writes gradients */
@@ -90,16 +97,19 @@ status bucket_begin_micro_batch(struct bucket_set *set);
 /* bucket_advance - report that the gradients of elements [first, count) are final in this
  * micro-batch, and start the collectives of the buckets that are complete.
  *
- * Order     `first` must not increase; the gradients of a transient segment are zero, and may be
- *           written, as soon as all elements after the segment are final
+ * Order     starts collectives; `first` must not increase. The gradients of a transient segment are
+ *           zero, and may be written, as soon as all elements after the segment are final
  * Errors    STATUS_INTERNAL if `first` increases */
 status bucket_advance(struct bucket_set *set, int64_t first);
 
-/* bucket_end_micro_batch - report that all gradients of this micro-batch are final. */
+/* bucket_end_micro_batch - report that all gradients of this micro-batch are final, and start the
+ * remaining collectives. */
 status bucket_end_micro_batch(struct bucket_set *set);
 
 /* bucket_finish - end the step: wait for all reductions. For each micro-batch that this rank has
- * fewer than other ranks, zeros are reduced. */
+ * fewer than other ranks, zeros are reduced.
+ *
+ * Order     collective */
 status bucket_finish(struct bucket_set *set);
 
 /* ---- between bucket_finish and the next micro-batch; buckets are numbered from element 0 ---- */
@@ -139,10 +149,14 @@ status bucket_clear(struct bucket_set *set);
 status bucket_gather_start(struct bucket_set *set, int bucket, void *data, size_t element_bytes);
 
 /* bucket_gather_until - wait until elements [0, end) have been gathered. Other gathers advance
- * during the wait. */
+ * during the wait.
+ *
+ * Order     every rank has started the gathers; not every rank needs to call this function */
 status bucket_gather_until(struct bucket_set *set, int64_t end);
 
-/* bucket_gather_finish - wait until all gathers are complete on all ranks. */
+/* bucket_gather_finish - wait until all gathers are complete on all ranks.
+ *
+ * Order     collective */
 status bucket_gather_finish(struct bucket_set *set);
 
 /* ---- sizes before creation ---- */

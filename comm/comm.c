@@ -4,17 +4,12 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/deadlines.h"
-#include "comm/heartbeat.h"
-
-#define MAX_EXIT_CODE 125 /* shells and launchers use larger codes for signals */
 
 /* ---- creation and destruction ---- */
 
@@ -61,7 +56,7 @@ void comm_release(struct comm **comm)
 }
 
 /* Returns whether mpirun or srun started this process, according to the environment. */
-static bool is_started_by_launcher(void)
+bool comm_is_launched(void)
 {
     return getenv("OMPI_COMM_WORLD_SIZE") != NULL || getenv("PMIX_RANK") != NULL ||
            getenv("PMI_RANK") != NULL;
@@ -73,29 +68,50 @@ static int read_env_int(const char *name)
     return text == NULL ? 0 : (int)strtol(text, NULL, 10);
 }
 
-bool comm_is_first_process(void)
+static int read_launched_rank(void)
 {
     static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
                                         "SLURM_PROCID"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (getenv(names[i]) != NULL) {
-            return read_env_int(names[i]) == 0;
+            return read_env_int(names[i]);
         }
     }
-    return true;
+    return 0;
+}
+
+bool comm_is_first_process(void)
+{
+    return read_launched_rank() == 0;
+}
+
+void comm_identify_process(void)
+{
+    if (comm_is_launched()) {
+        status_identify(read_launched_rank(), 0, NULL); /* 0: MPI has not reported the size yet */
+    }
+}
+
+/* Creates the world of a process that runs alone. Its end is the end of the job. */
+static status create_self_world(struct comm **out)
+{
+    TRY(comm_self_create(out));
+    (*out)->is_world = true;
+    status_identify(0, 1, NULL); /* a rank count of 0 was set before */
+    return STATUS_OK;
 }
 
 status comm_world_create(int *argc, char ***argv, struct comm **out)
 {
     *out = NULL;
-    if (!is_started_by_launcher()) {
+    if (!comm_is_launched()) {
         int tasks = read_env_int("SLURM_STEP_NUM_TASKS");
         REQUIRE(
             tasks <= 1, STATUS_USAGE,
             "srun started %d tasks that cannot find each other: add --mpi=pmix to srun, or start "
             "with mpirun",
             tasks);
-        return comm_self_create(out);
+        return create_self_world(out);
     }
 #ifdef BIREME_MPI
     return comm_mpi_world_create(argc, argv, out);
@@ -106,7 +122,7 @@ status comm_world_create(int *argc, char ***argv, struct comm **out)
         read_env_int("OMPI_COMM_WORLD_SIZE") == 1, STATUS_UNAVAILABLE,
         "started by mpirun or srun, but this bireme was built without MPI: install libopenmpi-dev "
         "and build again, or start it without a launcher");
-    return comm_self_create(out);
+    return create_self_world(out);
 #endif
 }
 
@@ -166,9 +182,7 @@ void comm_set_deadline(struct comm *comm, double seconds)
     }
 }
 
-/* Returns the communicator for small data and for the end of the job: the control communicator of a
- * device communicator. */
-static struct comm *get_host_comm(struct comm *comm)
+struct comm *comm_get_host(struct comm *comm)
 {
     return comm != NULL && comm->control != NULL ? comm->control : comm;
 }
@@ -192,6 +206,20 @@ static status end_timing(struct comm *comm, double *seconds, status result)
     return result;
 }
 
+/* Ends a call for a large collective. If the computing stream waits instead of the host, the time
+ * of the call does not count. */
+static status end_large(struct comm *comm, status result)
+{
+    double queueing_seconds = 0;
+    return end_timing(
+        comm, comm->waits_on_device ? &queueing_seconds : &comm->times.exposed_seconds, result);
+}
+
+static status read_waits(struct comm *comm, bool discard)
+{
+    return comm->waits_on_device ? comm->operations->read_waits(comm, discard) : STATUS_OK;
+}
+
 void comm_work_started(struct comm *comm)
 {
     comm->exposed = true;
@@ -205,6 +233,9 @@ void comm_work_finished(struct comm *comm)
 
 void comm_take_times(struct comm *comm, struct comm_times *out)
 {
+    if (read_waits(comm, false) != STATUS_OK) {
+        status_clear(); /* the next call of the device fails too and reports it */
+    }
     *out = comm->times;
     comm->times = (struct comm_times){0};
 }
@@ -249,6 +280,7 @@ status comm_calibrate(struct comm *comm, status (*run)(void *user), void *user)
     for (int i = 0; i < CALIBRATIONS && comm->size > 1; i++) {
         TRY(calibrate_once(comm, run, user, &best));
     }
+    TRY(read_waits(comm, true));
     comm->times = times;
     if (isfinite(best)) {
         comm->seconds_per_byte[comm->last_kind] = best;
@@ -266,7 +298,7 @@ static status exchange_small(struct comm *comm, void *all, const void *own, size
     }
     begin_timing(comm);
     comm_work_started(comm);
-    struct comm *host_comm = get_host_comm(comm);
+    struct comm *host_comm = comm_get_host(comm);
     status result = host_comm->operations->exchange(host_comm, all, own, bytes);
     comm_work_finished(comm);
     comm->times.bytes += (int64_t)bytes;
@@ -379,7 +411,7 @@ static status start_work(struct comm *comm, const struct comm_work *work, struct
     comm->last_kind = work->kind;
     comm->times.bytes += bytes;
     comm->times.alone_seconds += (double)bytes * get_seconds_per_byte(comm, work->kind);
-    return end_timing(comm, &comm->times.exposed_seconds, comm->operations->start(comm, work, out));
+    return end_large(comm, comm->operations->start(comm, work, out));
 }
 
 static status check_ranges(const struct comm *comm, const struct comm_range *ranges)
@@ -517,8 +549,7 @@ status comm_gather_pull(struct comm *comm, struct comm_request **request)
         return comm_wait(comm, request);
     }
     begin_timing(comm);
-    return end_timing(comm, &comm->times.exposed_seconds,
-                      comm->operations->gather_pull(comm, *request));
+    return end_large(comm, comm->operations->gather_pull(comm, *request));
 }
 
 status comm_progress(struct comm *comm)
@@ -527,7 +558,7 @@ status comm_progress(struct comm *comm)
         return STATUS_OK;
     }
     begin_timing(comm);
-    return end_timing(comm, &comm->times.exposed_seconds, comm->operations->progress(comm));
+    return end_large(comm, comm->operations->progress(comm));
 }
 
 status comm_wait(struct comm *comm, struct comm_request **request)
@@ -536,10 +567,10 @@ status comm_wait(struct comm *comm, struct comm_request **request)
         return STATUS_OK;
     }
     begin_timing(comm);
-    return end_timing(comm, &comm->times.exposed_seconds, comm->operations->wait(comm, request));
+    return end_large(comm, comm->operations->wait(comm, request));
 }
 
-/* ---- errors and job abort ---- */
+/* ---- agreement on errors ---- */
 
 status comm_agree(struct comm *comm, status own)
 {
@@ -552,11 +583,10 @@ status comm_agree(struct comm *comm, status own)
     TRY(exchange_small(comm, comm->exchange_buffer, &code, sizeof code));
     const int32_t *codes = (const int32_t *)(const void *)comm->exchange_buffer;
     int first = 0;
-    while (first < comm->size && codes[first] == STATUS_OK) {
-        first++;
-    }
-    if (first == comm->size) {
-        return STATUS_OK;
+    for (; codes[first] == STATUS_OK; first++) {
+        if (first == comm->size - 1) {
+            return STATUS_OK;
+        }
     }
     status agreed = (status)codes[first];
     if (first == comm->rank) {
@@ -597,8 +627,7 @@ status comm_check_equal(struct comm *comm, const char *name, const char *value)
     char own[COMM_CHECK_BYTES] = "";
     snprintf(own, sizeof own, "%s", value);
     TRY(exchange_small(comm, comm->exchange_buffer, own, sizeof own));
-    char same[256];
-    char other[256];
+    char same[256], other[256];
     list_ranks(comm, comm->exchange_buffer, true, same, sizeof same);
     list_ranks(comm, comm->exchange_buffer, false, other, sizeof other);
     if (other[0] == '\0') {
@@ -610,67 +639,4 @@ status comm_check_equal(struct comm *comm, const char *name, const char *value)
           "start every rank with the same files and the same program",
           name, same, comm->exchange_buffer, other, example,
           comm->exchange_buffer + (size_t)example * COMM_CHECK_BYTES);
-}
-
-/* Writes the error line without stdio: another thread may hold its lock forever. */
-static void write_error_line(const struct status_note *note)
-{
-    char line[STATUS_TEXT_BYTES + 256];
-    status_format(note, line, (int)sizeof line - 1);
-    size_t length = strlen(line);
-    line[length++] = '\n';
-    for (size_t done = 0; done < length;) {
-        ssize_t written = write(STDERR_FILENO, line + done, length - done);
-        if (written <= 0) {
-            return;
-        }
-        done += (size_t)written;
-    }
-}
-
-static void flush_results(void)
-{
-    if (ftrylockfile(stdout) == 0) {
-        fflush(stdout);
-        funlockfile(stdout);
-    }
-}
-
-static void (*_Atomic end_hook)(void);
-
-void comm_set_end_hook(void (*hook)(void))
-{
-    atomic_store(&end_hook, hook);
-}
-
-_Noreturn void comm_end_job(const struct comm_operations *operations, status code,
-                            const struct status_note *note)
-{
-    int exit_code = (int)code > 0 && (int)code <= MAX_EXIT_CODE ? (int)code : (int)STATUS_INTERNAL;
-    signal(SIGALRM, SIG_DFL);
-    alarm(DEADLINE_END_SECONDS);
-    if (heartbeat_claim_end()) {
-        if (note->code != STATUS_OK) {
-            write_error_line(note);
-        }
-        clock_sleep(DEADLINE_FLUSH_SECONDS);
-    } else {
-        clock_sleep(DEADLINE_PEER_END_SECONDS);
-    }
-    flush_results();
-    void (*hook)(void) = atomic_load(&end_hook);
-    if (hook != NULL) {
-        hook();
-    }
-    if (operations != NULL) {
-        operations->end_job(exit_code);
-    }
-    _exit(exit_code);
-}
-
-_Noreturn void comm_abort(struct comm *comm, status code)
-{
-    struct status_note note;
-    status_take(&note);
-    comm_end_job(comm == NULL ? NULL : get_host_comm(comm)->operations, code, &note);
 }

@@ -47,9 +47,17 @@ status comm_self_create(struct comm **out);
  *           started several tasks without a process manager that connects them */
 status comm_world_create(int *argc, char ***argv, struct comm **out);
 
+/* comm_is_launched - return whether Open MPI, PMIx or PMI started this process. Only environment
+ * variables are read. */
+bool comm_is_launched(void);
+
 /* comm_is_first_process - return true in exactly one of the processes that mpirun or srun started.
  * Without a launcher, return true. Only environment variables are read. */
 bool comm_is_first_process(void);
+
+/* comm_identify_process - set the rank of the error lines before comm_world_create, from the
+ * environment variables of the launcher. */
+void comm_identify_process(void);
 
 /* comm_destroy - leave the group; for the world communicator, also finalize MPI.
  *
@@ -195,6 +203,8 @@ status comm_lazy_gather_start(struct comm *comm, void *data, size_t element_byte
                               const struct comm_range *ranges, void *shared_source,
                               const struct comm_range *source_ranges, struct comm_request **out);
 
+/* ---- collectives in flight ---- */
+
 /* comm_gather_pull - wait until this rank has all gathered data.
  *
  * The request stays in flight. comm_wait then waits until every rank has copied this rank's
@@ -207,11 +217,14 @@ status comm_progress(struct comm *comm);
 /* comm_wait - wait until the collective is complete and set *request to NULL. */
 status comm_wait(struct comm *comm, struct comm_request **request);
 
+/* ---- times ---- */
+
 /* Cost of communication since the last call of comm_take_times. */
 struct comm_times {
     /* estimated time of the large collectives without computation: bytes / calibrated rate */
     double alone_seconds;
-    /* time of the caller in calls for large collectives: copying, adding and waiting */
+    /* time of the caller in calls for large collectives: copying, adding and waiting. With NCCL on
+     * GPUs: time for which the computing stream waited, as far as the device has reached it */
     double exposed_seconds;
     double small_seconds; /* time in calls for small data, mostly waiting for other ranks */
     int64_t bytes;        /* sent by this rank */
@@ -260,6 +273,14 @@ status comm_check_equal(struct comm *comm, const char *name, const char *value);
  * It does not return and may be called from any thread. If several ranks of a host end at the same
  * time, only the first one prints. With comm NULL only this process ends. */
 _Noreturn void comm_abort(struct comm *comm, status code);
+
+/* comm_abort_on_error - end the whole job after an error, if comm has several ranks.
+ *
+ * For a rank that fails between two collectives of a function: the other ranks wait in the second
+ * one, so that this rank cannot agree with them on its error.
+ *
+ * Returns   result, if it is STATUS_OK or comm has one rank */
+status comm_abort_on_error(struct comm *comm, status result);
 
 /* comm_set_deadline - set the time after which a wait counts as a hang (default 300 s).
  *

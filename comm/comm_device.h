@@ -23,6 +23,7 @@ struct comm_device_options {
     /* equal calls give equal bits: NCCL does not reduce in the switch (NVLS), because the order of
      * its sums differs between calls */
     bool deterministic;
+    int ranks_per_id; /* ranks that NCCL connects through one unique id; 0: 128 */
 };
 
 /* comm_device_create - create the communicator that suits the devices of the ranks.

@@ -49,6 +49,9 @@ struct comm_operations {
     status (*start)(struct comm *comm, const struct comm_work *work, struct comm_request **out);
     status (*progress)(struct comm *comm);
     status (*wait)(struct comm *comm, struct comm_request **request);
+    /* adds the measured waits of the computing stream to times.exposed_seconds; `discard` drops
+     * those that the device has not reached. NULL: exposed_seconds is the time of the host */
+    status (*read_waits)(struct comm *comm, bool discard);
     /* waits until this rank has all data; NULL: use wait, and no lazy gather */
     status (*gather_pull)(struct comm *comm, struct comm_request *request);
     /* ends all ranks with this exit code; called from any thread; may return */
@@ -69,9 +72,10 @@ struct comm {
     char *exchange_buffer; /* [size][COMM_SMALL_BYTES]: result of the last exchange */
 
     /* times of communication (comm.c) */
-    int call_depth; /* nested public calls; only the outermost is timed */
-    int in_flight;  /* collectives started and not complete */
-    bool exposed;   /* the current public call has a collective in flight */
+    int call_depth;       /* nested public calls; only the outermost is timed */
+    int in_flight;        /* collectives started and not complete */
+    bool exposed;         /* the current public call has a collective in flight */
+    bool waits_on_device; /* exposed_seconds comes from read_waits, not from the host's clock */
     double entered_seconds;
     struct comm_times times;
     double seconds_per_byte[COMM_COLLECTIVES]; /* calibrated rates; 0: not measured */
@@ -88,6 +92,10 @@ void comm_release(struct comm **comm);
 /* comm_create_over_control - create a device communicator of the same ranks as control. */
 status comm_create_over_control(const struct comm_operations *operations, struct comm *control,
                                 void *state, struct comm **out);
+
+/* comm_get_host - return the communicator for small data and for the end of the job: the control
+ * communicator of a device communicator, or comm. */
+struct comm *comm_get_host(struct comm *comm);
 
 /* comm_work_started - count one more collective in flight. */
 void comm_work_started(struct comm *comm);

@@ -305,7 +305,7 @@ static status mpi_split(struct comm *comm, int color, int key, struct comm **out
     TRY(comm_mpi_check(MPI_Comm_split(state->channels[SHARED_DATA], color, key, &split),
                        "splitting a communicator"));
     return_errors(split);
-    status result = mpi_create(split, out);
+    status result = comm_abort_on_error(comm, mpi_create(split, out));
     MPI_Comm_free(&split);
     if (result == STATUS_OK) {
         (*out)->deadline_seconds = comm->deadline_seconds;
@@ -313,11 +313,9 @@ static status mpi_split(struct comm *comm, int color, int key, struct comm **out
     return result;
 }
 
-static status mpi_allocate(struct comm *comm, size_t bytes, void **out)
+static status allocate_window(struct mpi_state *state, size_t bytes, void **out)
 {
-    struct mpi_state *state = comm->state;
     struct shared_group *group = &state->group;
-    TRY(comm_barrier(comm));
     struct shared_window *window = malloc(sizeof *window);
     REQUIRE(window != NULL, STATUS_INTERNAL, "out of memory for a window");
     bool is_made = false;
@@ -337,6 +335,12 @@ static status mpi_allocate(struct comm *comm, size_t bytes, void **out)
     *out = memory_allocate_aligned(bytes); /* collectives on it use the staging buffers */
     REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory for %zu bytes for communication", bytes);
     return STATUS_OK;
+}
+
+static status mpi_allocate(struct comm *comm, size_t bytes, void **out)
+{
+    TRY(comm_barrier(comm));
+    return comm_abort_on_error(comm, allocate_window(comm->state, bytes, out));
 }
 
 static status mpi_release(struct comm *comm, void *memory)
@@ -475,12 +479,7 @@ static status read_init_limit(double *limit_seconds)
  * others. */
 static status init_mpi(int *argc, char ***argv, double *limit_seconds)
 {
-    const char *launcher_rank =
-        getenv("PMIX_RANK") != NULL ? getenv("PMIX_RANK") : getenv("PMI_RANK");
-    if (launcher_rank != NULL) {
-        /* until MPI reports the size */
-        status_identify((int)strtol(launcher_rank, NULL, 10), 1, NULL);
-    }
+    comm_identify_process();
     TRY(read_init_limit(limit_seconds));
     TRY(watchdog_start(NULL, *limit_seconds));
     watchdog_phase("MPI_Init", 0);

@@ -5,19 +5,22 @@
  * the host polls. Thus gradients are reduced while backward continues, and no call waits for the
  * device.
  *
- * Equal, adjacent ranges are one in-place reduce-scatter or all-gather. Other ranges are a group of
- * one reduction or broadcast per rank. NCCL adds f32 and bf16: the sums are the same on all ranks,
- * in an order that depends on the layout. With options.deterministic, reduction in the switch
- * (NVLS) is off, because its order differs between calls (NCCL issue 1497). */
+ * Equal, adjacent ranges are one in-place reduce-scatter or all-gather. If the range of rank 0 is
+ * longer (bucket.h), the rest is one reduction or broadcast in the same group. Other ranges are a
+ * group of one reduction or broadcast per rank. NCCL adds f32 and bf16: the sums are the same on
+ * all ranks, in an order that depends on the layout. With options.deterministic, reduction in the
+ * switch (NVLS) is off, because its order differs between calls (NCCL issue 1497). */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "comm/comm_nccl_impl.h"
+#include "comm/partition.h"
 
 #define MAX_CTAS 16 /* maximum multiprocessors that communication takes from computation */
 #define OPERATION_BYTES 96
+#define RANKS_PER_ID 128 /* as in PyTorch (TORCH_NCCL_RANKS_PER_ROOT) */
 
 static const char *const collective_names[] = {
     [COMM_ALL_REDUCE] = "all-reduce",
@@ -28,15 +31,17 @@ static const char *const collective_names[] = {
 
 /* ---- collectives ---- */
 
-static bool are_equal_and_adjacent(const struct comm_range *ranges, int size)
+/* Returns whether the ranges are adjacent and equal, except that the first one may be longer. */
+static bool are_equal_after_rest(const struct comm_range *ranges, int size)
 {
+    int64_t each = ranges[size - 1].count;
     for (int r = 1; r < size; r++) {
-        if (ranges[r].count != ranges[0].count ||
-            ranges[r].first != ranges[0].first + r * ranges[0].count) {
+        if (ranges[r].count != each ||
+            ranges[r].first != ranges[r - 1].first + ranges[r - 1].count) {
             return false;
         }
     }
-    return true;
+    return ranges[0].count >= each;
 }
 
 /* Returns the type of the elements to add. */
@@ -45,45 +50,59 @@ static enum nccl_type get_type(const struct comm_work *work)
     return work->element_bytes == sizeof(bf16) ? NCCL_BFLOAT16 : NCCL_FLOAT32;
 }
 
-static enum nccl_result reduce_scatter(const struct nccl_state *s, const struct comm_work *work)
+/* Queues the collective of one range, to or from the rank that owns it. */
+static enum nccl_result enqueue_rooted(const struct nccl_state *s, const struct comm_work *work,
+                                       struct comm_range range, int root)
 {
     const struct nccl_library *nccl = nccl_world.library;
     void *stream = device_stream_handle(s->options.device, s->stream);
-    const struct comm_range *ranges = work->ranges;
-    int64_t element_bytes = (int64_t)work->element_bytes;
-    if (are_equal_and_adjacent(ranges, s->comm->size)) {
-        return nccl->reduce_scatter(work->data + ranges[0].first * element_bytes,
-                                    work->data + ranges[s->comm->rank].first * element_bytes,
-                                    (size_t)ranges[0].count, get_type(work), NCCL_SUM, s->handle,
-                                    stream);
+    char *data = work->data + range.first * (int64_t)work->element_bytes;
+    if (range.count == 0) {
+        return NCCL_SUCCESS;
     }
-    enum nccl_result result = nccl->group_start();
-    for (int r = 0; r < s->comm->size && result == NCCL_SUCCESS; r++) {
-        char *shard = work->data + ranges[r].first * element_bytes;
-        result = nccl->reduce(shard, shard, (size_t)ranges[r].count, get_type(work), NCCL_SUM, r,
-                              s->handle, stream);
-    }
-    enum nccl_result end_result = nccl->group_end();
-    return result == NCCL_SUCCESS ? end_result : result;
+    return work->kind == COMM_REDUCE_SCATTER
+               ? nccl->reduce(data, data, (size_t)range.count, get_type(work), NCCL_SUM, root,
+                              s->handle, stream)
+               : nccl->broadcast(data, data, (size_t)range.count * work->element_bytes, NCCL_UINT8,
+                                 root, s->handle, stream);
 }
 
-static enum nccl_result all_gather(const struct nccl_state *s, const struct comm_work *work)
+/* Queues the collective of equal, adjacent ranges of `each` elements from `first` on. */
+static enum nccl_result enqueue_equal(const struct nccl_state *s, const struct comm_work *work,
+                                      int64_t first, int64_t each)
 {
     const struct nccl_library *nccl = nccl_world.library;
     void *stream = device_stream_handle(s->options.device, s->stream);
+    int64_t element_bytes = (int64_t)work->element_bytes;
+    char *all = work->data + first * element_bytes;
+    char *own = all + s->comm->rank * each * element_bytes;
+    return work->kind == COMM_REDUCE_SCATTER
+               ? nccl->reduce_scatter(all, own, (size_t)each, get_type(work), NCCL_SUM, s->handle,
+                                      stream)
+               : nccl->all_gather(own, all, (size_t)(each * element_bytes), NCCL_UINT8, s->handle,
+                                  stream);
+}
+
+/* Queues a reduce-scatter or an all-gather. */
+static enum nccl_result enqueue_ranges(const struct nccl_state *s, const struct comm_work *work)
+{
+    const struct nccl_library *nccl = nccl_world.library;
     const struct comm_range *ranges = work->ranges;
-    size_t element_bytes = work->element_bytes;
-    if (are_equal_and_adjacent(ranges, s->comm->size)) {
-        return nccl->all_gather(work->data + (size_t)ranges[s->comm->rank].first * element_bytes,
-                                work->data + (size_t)ranges[0].first * element_bytes,
-                                (size_t)ranges[0].count * element_bytes, NCCL_UINT8, s->handle,
-                                stream);
-    }
+    int size = s->comm->size;
     enum nccl_result result = nccl->group_start();
-    for (int r = 0; r < s->comm->size && result == NCCL_SUCCESS; r++) {
-        char *shard = work->data + (size_t)ranges[r].first * element_bytes;
-        result = nccl->broadcast(shard, shard, (size_t)ranges[r].count * element_bytes, NCCL_UINT8,
-                                 r, s->handle, stream);
+    if (result != NCCL_SUCCESS) {
+        return result;
+    }
+    if (are_equal_after_rest(ranges, size)) {
+        int64_t each = ranges[size - 1].count, rest = ranges[0].count - each;
+        result = enqueue_equal(s, work, ranges[0].first + rest, each);
+        if (result == NCCL_SUCCESS) {
+            result = enqueue_rooted(s, work, (struct comm_range){ranges[0].first, rest}, 0);
+        }
+    } else {
+        for (int r = 0; r < size && result == NCCL_SUCCESS; r++) {
+            result = enqueue_rooted(s, work, ranges[r], r);
+        }
     }
     enum nccl_result end_result = nccl->group_end();
     return result == NCCL_SUCCESS ? end_result : result;
@@ -98,9 +117,8 @@ static enum nccl_result enqueue_collective(const struct nccl_state *s, const str
         return nccl->all_reduce(work->data, work->data, (size_t)work->count, get_type(work),
                                 NCCL_SUM, s->handle, stream);
     case COMM_REDUCE_SCATTER:
-        return reduce_scatter(s, work);
     case COMM_ALL_GATHER:
-        return all_gather(s, work);
+        return enqueue_ranges(s, work);
     case COMM_ACCUMULATE: /* rejected in comm_accumulate_start */
         break;
     case COMM_BROADCAST:
@@ -190,7 +208,7 @@ static status nccl_progress(struct comm *comm)
 static status nccl_wait(struct comm *comm, struct comm_request **request)
 {
     struct nccl_state *s = comm->state;
-    TRY(device_stream_wait(s->options.device, s->options.stream, (*request)->done));
+    TRY(nccl_waits_queue(s, (*request)->done));
     *request = NULL;
     return retire_finished(s);
 }
@@ -216,6 +234,7 @@ static void free_state(struct nccl_state *s)
     for (int i = 0; i < NCCL_RING; i++) {
         (void)device_event_destroy(dev, &s->ring[i].done);
     }
+    nccl_waits_destroy(s);
     (void)device_event_destroy(dev, &s->ready);
     (void)device_stream_destroy(dev, &s->stream);
     free(s);
@@ -231,6 +250,7 @@ static status create_state(const struct comm_device_options *options, struct ncc
     for (int i = 0; i < NCCL_RING && result == STATUS_OK; i++) {
         result = device_event_create(options->device, &s->ring[i].done);
     }
+    KEEP_FIRST(result, nccl_waits_create(s));
     if (result != STATUS_OK) {
         free_state(s);
         return result;
@@ -296,7 +316,8 @@ static const struct comm_operations operations = {.kind = "nccl",
                                                   .release = nccl_release,
                                                   .start = nccl_start,
                                                   .progress = nccl_progress,
-                                                  .wait = nccl_wait};
+                                                  .wait = nccl_wait,
+                                                  .read_waits = nccl_waits_read};
 
 static struct nccl_config make_config(const struct comm_device_options *options)
 {
@@ -331,37 +352,75 @@ static status create_registered(struct comm *control, const struct comm_device_o
         free_state(s);
         return result;
     }
+    s->comm->waits_on_device = !device_is_host(options->device);
     registry_add(s);
     return STATUS_OK;
 }
 
-/* Creates the unique id on rank 0 and broadcasts it. */
-static status broadcast_unique_id(struct comm *control, struct nccl_id *id)
+/* Returns the number of unique ids. Each id has a server on the rank that created it, with which
+ * the ranks connect to each other; a single server takes long for thousands of ranks. */
+static int count_unique_ids(const struct nccl_state *s)
+{
+    int ranks_per_id = s->options.ranks_per_id > 0 ? s->options.ranks_per_id : RANKS_PER_ID;
+    return nccl_world.library->comm_init_scalable != NULL
+               ? (s->comm->size + ranks_per_id - 1) / ranks_per_id
+               : 1;
+}
+
+static status create_unique_id(struct nccl_id *id)
+{
+    const struct nccl_state no_state = {0};
+    enum nccl_result result = nccl_world.library->get_unique_id(id);
+    return result == NCCL_SUCCESS ? STATUS_OK
+                                  : nccl_raise(&no_state, result, "creating the unique id");
+}
+
+/* Creates each unique id on the first of the ranks that NCCL assigns to it (bootstrap.cc,
+ * rootIdFromRank), and broadcasts it. */
+static status broadcast_unique_ids(struct comm *control, struct nccl_id *ids, int count)
 {
     status own = STATUS_OK;
-    if (comm_rank(control) == 0) {
-        enum nccl_result result = nccl_world.library->get_unique_id(id);
-        if (result != NCCL_SUCCESS) {
-            const struct nccl_state no_state = {0};
-            own = nccl_raise(&no_state, result, "creating the unique id");
+    for (int i = 0; i < count; i++) {
+        if (comm_rank(control) == partition_shard(comm_size(control), 1, count, i).first) {
+            own = create_unique_id(&ids[i]);
         }
     }
     TRY(comm_agree(control, own));
-    return comm_broadcast(control, id, sizeof *id, 0);
+    for (int i = 0; i < count; i++) {
+        int root = (int)partition_shard(comm_size(control), 1, count, i).first;
+        TRY(comm_broadcast(control, &ids[i], sizeof *ids, root));
+    }
+    return STATUS_OK;
 }
 
-static status init_comm(struct nccl_state *s)
+static status init_with_ids(struct nccl_state *s, struct nccl_id *ids, int count)
 {
-    struct nccl_id id = {{0}};
+    const struct nccl_library *nccl = nccl_world.library;
     struct nccl_config config = make_config(&s->options);
-    TRY(broadcast_unique_id(s->comm->control, &id));
+    int rank = s->comm->rank, size = s->comm->size;
+    TRY(broadcast_unique_ids(s->comm->control, ids, count));
     /* reports missing ranks; NCCL would wait for them without a message */
     TRY(comm_barrier(s->comm->control));
     nccl_lock();
     enum nccl_result result =
-        nccl_world.library->comm_init(&s->handle, s->comm->size, id, s->comm->rank, &config);
+        count > 1 ? nccl->comm_init_scalable(&s->handle, size, rank, count, ids, &config)
+                  : nccl->comm_init(&s->handle, size, ids[0], rank, &config);
     nccl_unlock();
     return nccl_wait_result(s, result, "communicator creation");
+}
+
+static status init_comm(struct nccl_state *s)
+{
+    int count = count_unique_ids(s);
+    struct nccl_id *ids = calloc((size_t)count, sizeof *ids);
+    status result = STATUS_OK;
+    if (ids == NULL) {
+        result = RAISE_STATUS(STATUS_INTERNAL, "out of memory for %d unique ids", count);
+        return comm_abort_on_error(s->comm->control, result);
+    }
+    result = init_with_ids(s, ids, count);
+    free(ids);
+    return result;
 }
 
 status comm_nccl_create(struct comm *control, const struct comm_device_options *options,
@@ -387,15 +446,19 @@ static status nccl_split(struct comm *comm, int color, int key, struct comm **ou
     struct nccl_state *parent = comm->state, *s = NULL;
     struct nccl_config config = make_config(&parent->options);
     struct comm *control = NULL;
+    struct nccl_comm *child = NULL; /* valid when the parent is no longer in progress */
     TRY(limit_in_flight(parent, 0));
     TRY(comm_split(comm->control, color, key, &control));
     TRY(comm_agree(comm->control, create_registered(control, &parent->options, &s)));
     nccl_lock();
     enum nccl_result result =
-        nccl_world.library->comm_split(parent->handle, color, key, &s->handle, &config);
+        nccl_world.library->comm_split(parent->handle, color, key, &child, &config);
     nccl_unlock();
     TRY(nccl_wait_result(parent, result, "splitting a communicator"));
-    TRY(nccl_wait_result(s, NCCL_IN_PROGRESS, "splitting a communicator"));
+    nccl_lock();
+    s->handle = child;
+    nccl_unlock();
+    TRY(nccl_wait_result(s, NCCL_SUCCESS, "splitting a communicator"));
     *out = s->comm;
     return STATUS_OK;
 }

@@ -102,6 +102,12 @@ struct nccl_config {
     X(broadcast, ncclBroadcast,                                                                    \
       (const void *from, void *to, size_t count, enum nccl_type type, int root,                    \
        struct nccl_comm *comm, void *stream))
+
+/* Functions that a library may lack: NULL then. */
+#define NCCL_OPTIONAL_FUNCTIONS(X)                                                                 \
+    X(comm_init_scalable, ncclCommInitRankScalable,                                                \
+      (struct nccl_comm **out, int ranks, int rank, int id_count, struct nccl_id *ids,             \
+       struct nccl_config *config))
 /* clang-format on */
 
 struct nccl_library {
@@ -111,6 +117,7 @@ struct nccl_library {
     const char *(*result_text)(enum nccl_result result);
 #define NCCL_MEMBER(member, name, arguments) enum nccl_result(*member) arguments;
     NCCL_FUNCTIONS(NCCL_MEMBER)
+    NCCL_OPTIONAL_FUNCTIONS(NCCL_MEMBER)
 #undef NCCL_MEMBER
 };
 
@@ -122,7 +129,8 @@ status nccl_open(const struct nccl_library **out, bool *missing);
 
 /* ---- the communicator ---- */
 
-#define NCCL_RING 64 /* maximum collectives in flight per communicator */
+#define NCCL_RING 64               /* maximum collectives in flight per communicator */
+#define NCCL_WAITS (4 * NCCL_RING) /* maximum measured waits that are not read yet */
 
 /* A started collective. It is an entry of the communicator's ring, valid until its event is
  * complete. */
@@ -132,12 +140,19 @@ struct comm_request {
     struct event *done;
 };
 
+/* Waits of the computing stream. Number n is between the timed events begin[n % NCCL_WAITS] and
+ * end[n % NCCL_WAITS]; the times of the first `read` waits are added up. */
+struct nccl_waits {
+    struct event *begin[NCCL_WAITS], *end[NCCL_WAITS];
+    uint64_t recorded, read;
+};
+
 struct nccl_memory {
     struct nccl_memory *next;
     void *memory;
     size_t bytes;
     bool from_nccl;
-    struct nccl_window *window; /* NULL: not registered; NCCL writes it when the call completes */
+    struct nccl_window *window; /* NULL: not registered; valid when the registration completed */
 };
 
 struct nccl_state {
@@ -151,6 +166,7 @@ struct nccl_state {
     uint64_t started, finished; /* collectives; number n is ring[n % NCCL_RING] */
     uint64_t last_finished;     /* `finished` at the last check of the watchdog */
     double age_seconds;         /* time since a collective last completed */
+    struct nccl_waits waits;
     struct nccl_memory *memories;
 };
 
@@ -167,7 +183,11 @@ void nccl_lock(void);
 /* nccl_unlock - release nccl_lock. */
 void nccl_unlock(void);
 
-/* nccl_wait_result - wait until a non-blocking call is no longer in progress.
+/* nccl_wait_result - wait until the operation that a call started is complete.
+ *
+ * `result` is the value that the call returned. If it is no error, the communicator is polled,
+ * because a call may return NCCL_SUCCESS while its operation is still in progress. The outputs of
+ * ncclCommSplit and ncclCommWindowRegister are valid after this wait.
  *
  * Errors    STATUS_LOST or STATUS_INTERNAL with NCCL's message; the job ends after the deadline */
 status nccl_wait_result(struct nccl_state *state, enum nccl_result result, const char *operation);
@@ -177,6 +197,21 @@ status nccl_raise(const struct nccl_state *state, enum nccl_result result, const
 
 /* nccl_wait_event - wait until the event is complete; the deadline as in nccl_wait_result. */
 status nccl_wait_event(struct nccl_state *state, struct event *event, const char *operation);
+
+/* nccl_waits_create - create the timed events, unless the device is the CPU (comm_nccl_times.c). */
+status nccl_waits_create(struct nccl_state *state);
+
+/* nccl_waits_destroy - destroy the timed events. */
+void nccl_waits_destroy(struct nccl_state *state);
+
+/* nccl_waits_queue - let the computing stream wait for the event, and measure how long it waits.
+ *
+ * The host does not block. A wait is not measured if the device has not reached the last NCCL_WAITS
+ * of them. */
+status nccl_waits_queue(struct nccl_state *state, struct event *event);
+
+/* nccl_waits_read - implement read_waits of comm_impl.h. */
+status nccl_waits_read(struct comm *comm, bool discard);
 
 /* nccl_memory_create - implement comm_allocate (comm_nccl_memory.c). */
 status nccl_memory_create(struct nccl_state *state, size_t bytes, void **out);

@@ -12,14 +12,19 @@ static struct nccl_library library;
 
 /* Loads a function of the library into a function pointer. ISO C has no conversion from void *;
  * POSIX guarantees the same representation. */
-static status load_function(void *handle, const char *name, void *function)
+static void load_optional_function(void *handle, const char *name, void *function)
 {
     void *symbol = dlsym(handle, name);
-    REQUIRE(symbol != NULL, STATUS_UNAVAILABLE,
+    memcpy(function, &symbol, sizeof symbol);
+}
+
+static status load_function(void *handle, const char *name, void *function)
+{
+    REQUIRE(dlsym(handle, name) != NULL, STATUS_UNAVAILABLE,
             "NCCL: %s has no %s: install version 2.28 or newer, or set BIREME_NCCL=off to run "
             "without NCCL",
             library.path, name);
-    memcpy(function, &symbol, sizeof symbol);
+    load_optional_function(handle, name, function);
     return STATUS_OK;
 }
 
@@ -29,6 +34,9 @@ static status load_functions(void *handle)
     TRY(load_function(handle, "ncclGetErrorString", &library.result_text));
 #define NCCL_FIND(member, name, arguments) TRY(load_function(handle, #name, &library.member));
     NCCL_FUNCTIONS(NCCL_FIND)
+#undef NCCL_FIND
+#define NCCL_FIND(member, name, arguments) load_optional_function(handle, #name, &library.member);
+    NCCL_OPTIONAL_FUNCTIONS(NCCL_FIND)
 #undef NCCL_FIND
     return STATUS_OK;
 }

@@ -39,8 +39,12 @@ static status compare_requests(struct nccl_state *s, const struct nccl_memory *m
     struct comm *control = s->comm->control;
     struct allocation_request own = {m->bytes, m->from_nccl};
     struct allocation_request *all = calloc((size_t)control->size, sizeof *all);
-    REQUIRE(all != NULL, STATUS_INTERNAL, "out of memory for %d ranks' memory", control->size);
-    status result = comm_all_gather_bytes(control, all, &own, sizeof own);
+    status result = STATUS_OK;
+    if (all == NULL) {
+        result = RAISE_STATUS(STATUS_INTERNAL, "out of memory for %d ranks' memory", control->size);
+        return comm_abort_on_error(control, result);
+    }
+    result = comm_all_gather_bytes(control, all, &own, sizeof own);
     KEEP_FIRST(result, check_requests(all, control->size, all_from_nccl));
     free(all);
     return result;

@@ -1,10 +1,13 @@
 /* Waits for NCCL, and the watchdog thread of NCCL communicators.
  *
- * The communicators are non-blocking. A call that is not complete returns ncclInProgress and is
- * polled with the communicator's deadline. Work that is queued on the device can still fail or hang
- * while the main thread computes or waits for the device. Therefore a thread checks all
- * communicators ten times per second. The thread that detects an error ends the job: it aborts all
- * communicators of this rank, because their kernels would block the device, and then all ranks. */
+ * The communicators are non-blocking. A call starts an operation that a thread of NCCL continues.
+ * Some calls then return ncclInProgress; ncclCommSplit and ncclCommWindowRegister return
+ * ncclSuccess (2.28). Therefore the communicator is polled after every call, with its deadline.
+ *
+ * Work that is queued on the device can still fail or hang while the main thread computes or waits
+ * for the device. Therefore a thread checks all communicators ten times per second. The thread that
+ * detects an error ends the job: it aborts all communicators of this rank, because their kernels
+ * would block the device, and then all ranks. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -12,7 +15,7 @@
 
 #include "base/clock.h"
 #include "base/deadlines.h"
-#include "base/thread.h"
+#include "base/thread/thread.h"
 #include "comm/comm_nccl_impl.h"
 #include "comm/heartbeat.h"
 
@@ -65,7 +68,7 @@ static void list_busy_ranks(char *text, size_t bytes)
     size_t used = 0;
     text[0] = '\0';
     for (int i = 0; i < heartbeat_slot_count() && used + HEARTBEAT_TEXT_BYTES + 2 < bytes; i++) {
-        struct heartbeat_view view = heartbeat_view(i);
+        struct heartbeat_view view = heartbeat_read(i);
         if (i != heartbeat_own_slot() && view.rank >= 0 && !view.waiting) {
             char description[HEARTBEAT_TEXT_BYTES];
             heartbeat_describe(view.rank, description);
@@ -83,7 +86,7 @@ static status raise_hang(const char *operation, double seconds)
         STATUS_HANG,
         "NCCL: %s did not complete in %.1f s (this rank's phase '%s'); %s: check those ranks and "
         "the network (NCCL_DEBUG=INFO), then start again; the run resumes from its last checkpoint",
-        operation, seconds, heartbeat_view(heartbeat_own_slot()).phase,
+        operation, seconds, heartbeat_read(heartbeat_own_slot()).phase,
         text[0] != '\0' ? text : "all ranks of this host are waiting");
 }
 
@@ -91,7 +94,7 @@ static status raise_hang(const char *operation, double seconds)
 static bool is_within_phase_limit(void)
 {
     for (int i = 0; i < heartbeat_slot_count(); i++) {
-        struct heartbeat_view view = heartbeat_view(i);
+        struct heartbeat_view view = heartbeat_read(i);
         if (view.rank >= 0 && (i == heartbeat_own_slot() || !view.waiting) &&
             view.limit_seconds > 0 && view.seconds < view.limit_seconds) {
             return true;
@@ -148,6 +151,9 @@ static enum nccl_result get_async_error(const struct nccl_state *state)
 status nccl_wait_result(struct nccl_state *state, enum nccl_result result, const char *operation)
 {
     struct deadline_wait deadline_wait = begin_wait(state);
+    if (result == NCCL_SUCCESS) {
+        result = get_async_error(state);
+    }
     while (result == NCCL_IN_PROGRESS) {
         wait_once(state, &deadline_wait, operation);
         result = get_async_error(state);

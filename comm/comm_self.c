@@ -56,8 +56,5 @@ static const struct comm_operations operations = {.kind = "self",
 
 status comm_self_create(struct comm **out)
 {
-    TRY(comm_create(&operations, 0, 1, NULL, out));
-    (*out)->is_world = true;
-    status_identify(0, 1, NULL);
-    return STATUS_OK;
+    return comm_create(&operations, 0, 1, NULL, out);
 }

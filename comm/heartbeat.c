@@ -11,6 +11,7 @@
 
 struct slot {
     _Alignas(128) _Atomic uint64_t serial;
+    _Atomic uint64_t beats;
     _Atomic uint64_t phase[PHASE_WORDS];
     _Atomic uint64_t phase_start;   /* bits of a double: seconds of the host's monotonic clock */
     _Atomic uint64_t limit_seconds; /* bits of a double */
@@ -111,6 +112,16 @@ void heartbeat_waiting(bool waiting)
     atomic_store_explicit(&get_slot(own_slot)->wait_renewed_at, at, memory_order_relaxed);
 }
 
+void heartbeat_beat(void)
+{
+    atomic_fetch_add_explicit(&get_slot(own_slot)->beats, 1, memory_order_relaxed);
+}
+
+void heartbeat_end_beats(void)
+{
+    atomic_store_explicit(&get_slot(own_slot)->beats, 0, memory_order_relaxed);
+}
+
 int heartbeat_slot_count(void)
 {
     return slot_count;
@@ -121,7 +132,7 @@ int heartbeat_own_slot(void)
     return own_slot;
 }
 
-struct heartbeat_view heartbeat_view(int index)
+struct heartbeat_view heartbeat_read(int index)
 {
     struct slot *slot = get_slot(index);
     double now = clock_seconds();
@@ -129,6 +140,7 @@ struct heartbeat_view heartbeat_view(int index)
     struct heartbeat_view view = {
         .rank = atomic_load(&slot->rank) - 1,
         .serial = atomic_load(&slot->serial),
+        .beats = atomic_load(&slot->beats),
         .waiting = wait_renewed_at > 0 && now - wait_renewed_at < DEADLINE_STALE_SECONDS,
         .limit_seconds = bits_to_double(atomic_load(&slot->limit_seconds)),
         .seconds = now - bits_to_double(atomic_load(&slot->phase_start))};
@@ -177,7 +189,7 @@ void heartbeat_describe(int rank, char text[HEARTBEAT_TEXT_BYTES])
                            ? "unknown"
                            : host_names + (size_t)rank * COMM_HOST_BYTES;
     for (int i = 0; i < slot_count; i++) {
-        struct heartbeat_view view = heartbeat_view(i);
+        struct heartbeat_view view = heartbeat_read(i);
         if (view.rank == rank) {
             snprintf(text, HEARTBEAT_TEXT_BYTES, "rank %d host %.40s in phase '%s' for %.1f s%s",
                      rank, host, view.phase, view.seconds,

@@ -40,10 +40,18 @@ void heartbeat_phase(const char *phase, double limit_seconds);
 /* heartbeat_waiting - mark the main thread as waiting for other ranks; repeat it in each poll. */
 void heartbeat_waiting(bool waiting);
 
+/* heartbeat_beat - count one check of this process's watchdog thread. While the thread runs, the
+ * process is not stopped, however long its phase takes. */
+void heartbeat_beat(void);
+
+/* heartbeat_end_beats - reset the count: this process has no watchdog thread any more. */
+void heartbeat_end_beats(void);
+
 /* The content of one slot. */
 struct heartbeat_view {
     int rank;        /* in the world; -1: not attached yet */
     uint64_t serial; /* incremented with each phase */
+    uint64_t beats;  /* checks of the watchdog thread; 0: there is no such thread */
     char phase[HEARTBEAT_PHASE_BYTES];
     double seconds; /* time in this phase, by the host's monotonic clock */
     double limit_seconds;
@@ -56,8 +64,8 @@ int heartbeat_slot_count(void);
 /* heartbeat_own_slot - return the slot of this process. */
 int heartbeat_own_slot(void);
 
-/* heartbeat_view - read a slot. */
-struct heartbeat_view heartbeat_view(int slot);
+/* heartbeat_read - read a slot. */
+struct heartbeat_view heartbeat_read(int slot);
 
 /* heartbeat_describe - write "rank 2 host h in phase 'data' for 17.2 s (process is stopped)".
  *

@@ -11,3 +11,10 @@ struct comm_range partition_shard(int64_t count, int64_t unit, int shards, int i
     end = end < count ? end : count;
     return (struct comm_range){first, end - first};
 }
+
+struct comm_range partition_equal_shard(int64_t count, int64_t unit, int shards, int index)
+{
+    int64_t rest = count % (unit * shards), each = (count - rest) / shards;
+    return index == 0 ? (struct comm_range){0, rest + each}
+                      : (struct comm_range){rest + index * each, each};
+}

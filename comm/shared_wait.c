@@ -84,7 +84,7 @@ static void add_late_rank(struct late_ranks *late_ranks, int world_rank)
 static bool is_waiting(int world_rank)
 {
     for (int i = 0; i < heartbeat_slot_count(); i++) {
-        struct heartbeat_view view = heartbeat_view(i);
+        struct heartbeat_view view = heartbeat_read(i);
         if (view.rank == world_rank) {
             return view.waiting;
         }
@@ -108,7 +108,7 @@ static void add_ranks_below(struct shared_group *group, size_t offset, uint64_t 
 static void add_busy_ranks(struct late_ranks *late_ranks)
 {
     for (int i = 0; i < heartbeat_slot_count(); i++) {
-        struct heartbeat_view view = heartbeat_view(i);
+        struct heartbeat_view view = heartbeat_read(i);
         if (i != heartbeat_own_slot() && view.rank >= 0 && !view.waiting) {
             add_late_rank(late_ranks, view.rank);
         }
@@ -156,7 +156,7 @@ static void describe_wait(const struct shared_wait_condition *condition,
                           const struct late_ranks *late_ranks, double seconds, char *text,
                           size_t bytes)
 {
-    struct heartbeat_view view = heartbeat_view(heartbeat_own_slot());
+    struct heartbeat_view view = heartbeat_read(heartbeat_own_slot());
     size_t used = (size_t)snprintf(text, bytes,
                                    "no answer for %.1f s in %s number %" PRIu64
                                    " (this rank's phase '%s') from %s",
@@ -193,7 +193,7 @@ _Noreturn static void end_job(struct shared_group *group,
 static bool is_within_phase_limit(const struct late_ranks *late_ranks)
 {
     for (int i = 0; i < heartbeat_slot_count(); i++) {
-        struct heartbeat_view view = heartbeat_view(i);
+        struct heartbeat_view view = heartbeat_read(i);
         bool is_relevant = i == heartbeat_own_slot();
         for (int k = 0; k < late_ranks->count && !is_relevant; k++) {
             is_relevant = late_ranks->ranks[k] == view.rank;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/memory.h"
 
 #define SLOW_RATIO 2.0
 #define SLOW_CHECKS 3
@@ -65,11 +66,11 @@ status straggler_check(struct comm *comm, double busy_seconds, int64_t rows)
     if (gethostname(own.host, sizeof own.host - 1) != 0) {
         own.host[0] = '?';
     }
-    struct rank_report *reports = calloc((size_t)count, sizeof *reports);
-    double *sorted = calloc((size_t)count, sizeof *sorted);
-    status result = STATUS_OK;
-    REQUIRE_GOTO(result, out, reports != NULL && sorted != NULL, STATUS_INTERNAL,
-                 "out of memory for timings of %d ranks", count);
+    struct rank_report *reports = NULL;
+    double *sorted = NULL;
+    status result = ALLOCATE(reports, count, "the timings of the ranks");
+    KEEP_FIRST(result, ALLOCATE(sorted, count, "the timings of the ranks"));
+    TRY_GOTO(result, out, comm_abort_on_error(comm, result));
     TRY_GOTO(result, out, comm_all_gather_bytes(comm, reports, &own, sizeof own));
     if (comm_rank(comm) == 0) {
         check_slowest(reports, count, compute_median(reports, count, sorted));

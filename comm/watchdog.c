@@ -4,7 +4,8 @@
  * the time during which the machine is suspended or its virtual machine is paused is not counted. A
  * rank that waits for other ranks is not checked: the wait has a deadline (shared_wait.c). A stuck
  * rank ends the job itself. If the whole process is stopped, including its watchdog, other ranks
- * report it a moment later.
+ * report it a moment later. The thread also counts its checks: a process without checks is stopped,
+ * and the other ranks report it after the default limit, also in a phase with a longer limit.
  *
  * The start of a job has one limit for all its phases. It also ends a start in which every phase is
  * within its own limit, and a start in which all ranks wait. */
@@ -18,14 +19,15 @@
 
 #include "base/clock.h"
 #include "base/deadlines.h"
-#include "base/thread.h"
+#include "base/thread/thread.h"
 #include "comm/heartbeat.h"
 
 #define CHECK_SECONDS 0.25
 
 struct watch {
-    uint64_t serial;
-    double age_seconds;
+    uint64_t serial, beats;
+    double age_seconds;    /* in the same phase */
+    double silent_seconds; /* without a check of that rank's watchdog */
 };
 
 static struct {
@@ -57,7 +59,7 @@ static void list_waiting(char *text, size_t bytes)
     size_t used = 0;
     text[0] = '\0';
     for (int i = 0; i < heartbeat_slot_count() && used + 64 < bytes; i++) {
-        struct heartbeat_view view = heartbeat_view(i);
+        struct heartbeat_view view = heartbeat_read(i);
         if (view.rank >= 0 && view.waiting) {
             used += (size_t)snprintf(text + used, bytes - used, "; rank %d waits in phase '%s'",
                                      view.rank, view.phase);
@@ -82,6 +84,17 @@ _Noreturn static void report_stuck_rank(const struct heartbeat_view *view, int s
     comm_abort(watchdog.world, STATUS_HANG);
 }
 
+_Noreturn static void report_stopped_rank(const struct heartbeat_view *view, double silent_seconds)
+{
+    char description[HEARTBEAT_TEXT_BYTES];
+    heartbeat_describe(view->rank, description);
+    RAISE_STATUS(STATUS_HANG,
+                 "no thread of %s has run for %.1f s, limit %.0f s: find out what stops this "
+                 "process, then start again; the run resumes from its last checkpoint",
+                 description, silent_seconds, watchdog.limit_seconds);
+    comm_abort(watchdog.world, STATUS_HANG);
+}
+
 /* Lists the ranks of this host that do not wait for others; all of them if every rank waits. */
 static void list_busy(char *text, size_t bytes)
 {
@@ -89,7 +102,7 @@ static void list_busy(char *text, size_t bytes)
     size_t used = 0;
     for (int pass = 0; pass < 2 && used == 0; pass++) {
         for (int i = 0; i < heartbeat_slot_count() && used + HEARTBEAT_TEXT_BYTES < bytes; i++) {
-            struct heartbeat_view view = heartbeat_view(i);
+            struct heartbeat_view view = heartbeat_read(i);
             if (i == heartbeat_own_slot()) {
                 snprintf(description, sizeof description, "this rank in phase '%s' for %.1f s",
                          view.phase, view.seconds);
@@ -124,20 +137,37 @@ static void check_startup(double elapsed_seconds)
         return;
     }
     startup.age_seconds += elapsed_seconds;
-    bool waiting = heartbeat_view(heartbeat_own_slot()).waiting;
+    bool waiting = heartbeat_read(heartbeat_own_slot()).waiting;
     double extra_seconds = waiting ? DEADLINE_OTHER_RANK_EXTRA_SECONDS : 0;
     if (startup.age_seconds > startup.limit_seconds + extra_seconds) {
         report_slow_start();
     }
 }
 
+/* Reports a process that is stopped. Its own watchdog does not run. */
+static void check_beats(const struct heartbeat_view *view, struct watch *watch,
+                        double elapsed_seconds)
+{
+    bool runs = view->beats == 0 || view->beats != watch->beats;
+    watch->silent_seconds = runs ? 0 : watch->silent_seconds + elapsed_seconds;
+    watch->beats = view->beats;
+    if (watch->silent_seconds > watchdog.limit_seconds + DEADLINE_OTHER_RANK_EXTRA_SECONDS) {
+        report_stopped_rank(view, watch->silent_seconds);
+    }
+}
+
 static void check_ranks(double elapsed_seconds)
 {
+    heartbeat_beat();
     for (int i = 0; i < heartbeat_slot_count(); i++) {
-        struct heartbeat_view view = heartbeat_view(i);
+        struct heartbeat_view view = heartbeat_read(i);
         struct watch *watch = &watchdog.watches[i];
+        if (view.rank >= 0 && i != heartbeat_own_slot()) {
+            check_beats(&view, watch, elapsed_seconds);
+        }
         if (view.rank < 0 || view.waiting || view.serial != watch->serial) {
-            *watch = (struct watch){.serial = view.serial};
+            watch->serial = view.serial;
+            watch->age_seconds = 0;
             continue;
         }
         watch->age_seconds += elapsed_seconds;
@@ -188,8 +218,10 @@ status watchdog_start(struct comm *world, double limit_seconds)
     watchdog.limit_seconds = limit_seconds;
     watchdog.stop = false;
     heartbeat_phase("init", 0);
+    heartbeat_beat(); /* the process may be stopped before the first check */
     int failed = thread_start(&watchdog.thread, run_watchdog, NULL);
     if (failed != 0) {
+        heartbeat_end_beats();
         free(watchdog.watches);
         RAISE(STATUS_INTERNAL, "cannot start the watchdog thread: %s", strerror(failed));
     }
@@ -245,6 +277,7 @@ void watchdog_stop(void)
     pthread_cond_signal(&watchdog.wake);
     pthread_mutex_unlock(&watchdog.lock);
     pthread_join(watchdog.thread, NULL);
+    heartbeat_end_beats();
     pthread_cond_destroy(&watchdog.wake);
     free(watchdog.watches);
     watchdog.watches = NULL;

@@ -1,89 +1,14 @@
-/* Checks the shapes of every operation, then calls the back-end's function and profiles it.
+/* Checks the shapes of every operation, then calls the back-end's function and profiles it
+ * (profile.c).
  *
  * Shapes that do not fit are a defect of the caller. The message contains all values to find it. */
 #include "kernels/kernels.h"
 
 #include <inttypes.h>
 #include <math.h>
-#include <string.h>
 
 #include "base/clock.h"
-#include "base/deadlines.h"
 #include "kernels/kernels_table.h"
-
-/* ---- profile ---- */
-
-/* Returns the name of an operation in reports. The JSON output of `bireme bench` contains it, so it
- * stays the same if the function is renamed. */
-static const char *get_reported_name(enum kernels_operation operation, const char *function)
-{
-    switch (operation) {
-    case OPERATION_op_scale:
-        return "scale";
-    case OPERATION_op_loss_stats:
-        return "tally_rows";
-    case OPERATION_op_add:
-        return "floats_add";
-    case OPERATION_op_cast:
-        return "convert";
-    case OPERATION_op_gather_rows:
-        return "gather_rows";
-    case OPERATION_op_scatter_rows:
-        return "scatter_rows";
-    case OPERATION_op_round_weights:
-        return "weights_round";
-    case OPERATION_op_sum_of_squares:
-        return "sum_of_squares";
-    default:
-        return function;
-    }
-}
-
-void kernels_profile(struct kernels *k, bool on)
-{
-    static const char *names[OPERATIONS] = {
-#define OPERATION_NAME(name) #name,
-        KERNELS_OPERATIONS(OPERATION_NAME)
-#undef OPERATION_NAME
-    };
-    k->profiling = on;
-    if (on) {
-        memset(k->times, 0, sizeof k->times);
-        for (int i = 0; i < OPERATIONS; i++) {
-            k->times[i].operation = get_reported_name((enum kernels_operation)i, names[i]);
-        }
-    }
-}
-
-_Static_assert((int)OPERATIONS <= (int)KERNELS_OPERATIONS_MAX,
-               "more operations than a profile can hold");
-
-int kernels_times(const struct kernels *k, struct kernels_time out[KERNELS_OPERATIONS_MAX])
-{
-    int count = 0;
-    for (int i = 0; i < OPERATIONS; i++) {
-        if (k->times[i].calls > 0) {
-            out[count++] = k->times[i];
-        }
-    }
-    return count;
-}
-
-/* Adds one call to the profile. The operation is queued, so the function waits for the stream
- * first. */
-static status record_operation(struct kernels *k, enum kernels_operation operation, double start,
-                               double flops, double bytes, status result)
-{
-    if (k->profiling) {
-        KEEP_FIRST(result, device_wait(k->device, k->stream, DEADLINE_DEVICE_SECONDS));
-        struct kernels_time *t = &k->times[operation];
-        t->seconds += clock_seconds() - start;
-        t->calls++;
-        t->flops += flops;
-        t->bytes += bytes;
-    }
-    return result;
-}
 
 /* DISPATCH - call the back-end's function `name`, profile it, and return its result. */
 #define DISPATCH(k, name, flops, bytes, ...)                                                       \
@@ -92,8 +17,8 @@ static status record_operation(struct kernels *k, enum kernels_operation operati
                 #name ": this back-end does not implement it");                                    \
         double dispatch_start = (k)->profiling ? clock_seconds() : 0;                              \
         status dispatch_result = (k)->table.name(__VA_ARGS__);                                     \
-        return record_operation((k), OPERATION_##name, dispatch_start, (flops), (bytes),           \
-                                dispatch_result);                                                  \
+        return kernels_record((k), OPERATION_##name, dispatch_start, (flops), (bytes),             \
+                              dispatch_result);                                                    \
     } while (0)
 
 /* ---- checks ---- */
@@ -150,6 +75,12 @@ static status check_dropout(const char *where, const struct dropout *d)
 
 /* ---- matrix multiplication ---- */
 
+/* REQUIRE_ACTIVATION - raise an error and return unless act is a value of enum activation. */
+#define REQUIRE_ACTIVATION(act)                                                                    \
+    REQUIRE((unsigned)(act) < ACTIVATIONS, STATUS_INTERNAL,                                        \
+            "%s: activation %d does not exist; the values are 0 to %d", __func__, (int)(act),      \
+            (int)ACTIVATIONS - 1)
+
 static double count_gemm_flops(struct tensor x, struct tensor w)
 {
     return 2.0 * (double)x.rows * (double)w.rows * (double)w.columns;
@@ -163,6 +94,7 @@ status linear_forward(struct kernels *k, struct tensor y, struct tensor saved, s
     SHAPE(y, k->dtype, x.rows, w.rows);
     SHAPE_OPTIONAL(saved, k->dtype, x.rows, w.rows);
     SHAPE_OPTIONAL(bias, DTYPE_F32, 1, w.rows);
+    REQUIRE_ACTIVATION(act);
     REQUIRE(saved.data == NULL || act != ACTIVATION_NONE, STATUS_INTERNAL,
             "linear_forward: saved without an activation");
     DISPATCH(k, linear_forward, count_gemm_flops(x, w),
@@ -177,6 +109,7 @@ status linear_backward_input(struct kernels *k, struct tensor dx, struct tensor 
     SHAPE(dy, k->dtype, dx.rows, w.rows);
     SHAPE(w, k->dtype, dy.columns, dx.columns);
     SHAPE(dx, k->dtype, dy.rows, w.columns);
+    REQUIRE_ACTIVATION(act);
     if (act != ACTIVATION_NONE) {
         SHAPE(saved, k->dtype, dx.rows, dx.columns);
     }
@@ -217,6 +150,7 @@ status activation_forward(struct kernels *k, struct tensor y, struct tensor save
                           enum activation act)
 {
     SHAPE_OPTIONAL(saved, k->dtype, y.rows, y.columns);
+    REQUIRE_ACTIVATION(act);
     REQUIRE(act != ACTIVATION_NONE, STATUS_INTERNAL, "activation_forward: no activation");
     DISPATCH(k, activation_forward, (double)y.rows * (double)y.columns,
              2 * compute_tensor_bytes(y) + compute_tensor_bytes(saved), k, y, saved, act);
@@ -235,6 +169,7 @@ status activation_backward(struct kernels *k, struct tensor dx, struct tensor dy
     SHAPE(dx, k->dtype, dy.rows, dy.columns);
     SHAPE(dy, k->dtype, dx.rows, dx.columns);
     SHAPE(saved, k->dtype, dx.rows, dx.columns);
+    REQUIRE_ACTIVATION(act);
     REQUIRE(act != ACTIVATION_NONE, STATUS_INTERNAL, "activation_backward: no activation");
     DISPATCH(k, activation_backward, (double)dx.rows * (double)dx.columns,
              compute_tensor_bytes(dx) + compute_tensor_bytes(dy) + compute_tensor_bytes(saved), k,

@@ -135,6 +135,7 @@ status kernels_graph_end_segment(struct kernels *k);
 /* ---- matrix multiplication (GEMM) ---- */
 
 enum activation { ACTIVATION_NONE = 0, ACTIVATION_GELU_TANH, ACTIVATION_GELU_ERF, ACTIVATION_TANH };
+enum { ACTIVATIONS = ACTIVATION_TANH + 1 }; /* the number of values */
 
 /* linear_forward - compute y = act(x w^T + bias).
  *

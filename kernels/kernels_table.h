@@ -79,6 +79,12 @@ struct kernels {
     struct kernels_time times[OPERATIONS];
 };
 
+/* kernels_record - add one call that began at `start` to the profile, if it is on; return result.
+ *
+ * Order     waits for the stream, because the operation is queued */
+status kernels_record(struct kernels *k, enum kernels_operation operation, double start,
+                      double flops, double bytes, status result);
+
 /* A back-end. `create` gets a context with device, dtype and limits, and sets its description,
  * stream, threads, table and state. On failure it releases all that it allocated. `supports` is a
  * pure function. */

@@ -15,48 +15,52 @@ set -f # the patterns below are for `case`; they are not expanded to file names
 newline=$'\n'
 table='
 base:
+base/thread: base
 kernels: base
-kernels/cpu: base kernels
+kernels/cpu: base base/thread kernels
 kernels/cuda: base kernels
-comm: base
+comm: base base/thread
 base/input: base
 datasets/rows: base base/input
 datasets/shard: base
 datasets/tokenizer: base base/input datasets/rows
 datasets/chat: base datasets/shard datasets/tokenizer
-datasets/loader: base datasets/shard datasets/tokenizer
-datasets/prepare: base base/input datasets/rows datasets/shard datasets/tokenizer datasets/chat
+datasets/loader: base base/thread datasets/shard datasets/tokenizer
+datasets/prepare: base base/input base/thread datasets/rows datasets/shard datasets/tokenizer
+  datasets/chat
 trainer/recipe: base
 trainer/logging: base
-trainer/model: base kernels/kernels.h comm/comm.h
+trainer/model: base base/thread kernels/kernels.h comm/comm.h
 trainer/objective: base kernels/kernels.h comm/comm.h datasets/loader/batch.h
 trainer/optimizer: base kernels/kernels.h trainer/recipe/recipe.h
-trainer/checkpoint: base comm/comm.h comm/partition.h datasets/shard/h5file.h
-trainer/inference: base kernels/kernels.h datasets/loader datasets/tokenizer trainer/model
-  trainer/objective
+trainer/checkpoint: base base/thread comm/comm.h comm/partition.h datasets/shard/h5file.h
+trainer/inference: base kernels/kernels.h comm/comm.h datasets/loader datasets/tokenizer
+  trainer/model trainer/objective
 trainer/evaluation: base base/input comm datasets/shard datasets/tokenizer trainer/recipe
   trainer/logging trainer/objective trainer/inference
-trainer/setup: base kernels/kernels.h comm datasets/loader datasets/shard datasets/tokenizer
-  trainer/recipe trainer/model trainer/objective
+trainer/setup: base base/thread kernels/kernels.h comm datasets/loader datasets/shard
+  datasets/tokenizer trainer/recipe trainer/model trainer/objective
 trainer/weights: base trainer/recipe trainer/model trainer/optimizer trainer/checkpoint
   trainer/setup
 trainer/huggingface: base datasets/shard datasets/tokenizer datasets/chat trainer/recipe
   trainer/model trainer/checkpoint trainer/setup trainer/weights
 trainer/report: base base/input trainer/recipe
-trainer/train: base kernels/kernels.h comm datasets/loader datasets/shard trainer/recipe
-  trainer/logging trainer/model trainer/objective trainer/optimizer trainer/checkpoint
-  trainer/evaluation trainer/setup trainer/weights trainer/report
-trainer/bench: base kernels/kernels.h trainer/recipe trainer/model trainer/objective trainer/setup
+trainer/train: base base/thread kernels/kernels.h comm datasets/loader datasets/shard
+  trainer/recipe trainer/logging trainer/model trainer/objective trainer/optimizer
+  trainer/checkpoint trainer/evaluation trainer/inference trainer/setup trainer/weights
+  trainer/report
+trainer/bench: base kernels/kernels.h datasets/loader trainer/recipe trainer/model
+  trainer/objective trainer/setup trainer/train
+trainer/planner: base base/thread comm datasets/loader trainer/recipe trainer/objective
+  trainer/optimizer trainer/checkpoint trainer/evaluation trainer/setup trainer/weights
   trainer/train
-trainer/planner: base comm datasets/loader trainer/recipe trainer/objective trainer/optimizer
-  trainer/checkpoint trainer/evaluation trainer/setup trainer/weights trainer/train
 trainer/library: base datasets/tokenizer trainer/inference trainer/setup trainer/weights
-trainer/cli: base base/input kernels/kernels.h comm datasets/loader datasets/shard
+trainer/cli: base base/input base/thread kernels/kernels.h comm datasets/loader datasets/shard
   datasets/tokenizer datasets/chat datasets/prepare trainer/recipe trainer/logging trainer/model
   trainer/objective trainer/optimizer trainer/checkpoint trainer/evaluation trainer/inference
   trainer/setup trainer/weights trainer/huggingface trainer/report trainer/train trainer/bench
   trainer/planner
-trainer: base kernels/kernels.h comm trainer/cli
+trainer: base base/thread kernels/kernels.h comm trainer/cli
 '
 declare -A may_include=()
 

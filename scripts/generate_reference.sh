@@ -9,6 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly page=docs/reference/commands.md
+export COLUMNS=100
 check=false
 if [ "${1:-}" = --check ]; then
     check=true
@@ -26,7 +27,7 @@ list_commands() {
     shift
     "$program" "$@" --help | awk -v first="$first" '
         !/^  / { inside = $0 == first; next }
-        inside { print $1 }'
+        inside && /^  [^ ]/ { print $1 }'
 }
 
 # print_section LEVEL ARGUMENT...: print a heading and the help of a command.

@@ -22,46 +22,38 @@ This page lists each fault, what Bireme promises after it, and the tests.
 A checkpoint that was reported as saved (`saved step N`) stays valid after each of these faults,
 unless a row states otherwise. The same command then resumes, and the final weights have the same
 bits as those of a run without the fault. [exit_codes.md](exit_codes.md) describes the exit codes
-and the `E-` lines, [warnings.md](warnings.md) the `W-` lines. 137 is the code of mpirun after a
-SIGKILL. In the last column, `skipped` means that the tests did not have what their note requires,
-and `not measured` that no time has been recorded.
+and the `E-` words, [warnings.md](warnings.md) the `W-` names. 137 is the code of mpirun after a
+SIGKILL.
+
+| | fault | promise | exit code | tests |
+|---|---|---|---|---|
+PAGE
+    awk -F'\t' '!/^#/ {
+        tests = $6
+        gsub(/ /, "`, `", tests)
+        tests = tests == "" ? "none" : "`" tests "`"
+        printf "| %s | %s | %s | %s | %s |\n", $2, $3, $6 == "" ? $7 : $4, $5, tests
+    }' $matrix
+    cat <<'PAGE'
+
+## Run the tests
+
+`ctest --preset release -L '^fault$'` runs the whole matrix. Each test of a row has the label
+`fault_NAME`, so that `ctest --preset release -L '^fault_rank_hangs$'` runs one row. A test that
+cannot run on a machine is skipped and prints the reason. Rows that have been timed have the test
+time.
 
 PAGE
     sed -n 's/^# measured: //p' $times | fmt -w 100
     cat <<'PAGE'
 
-| | fault | promise | exit code | test time |
-|---|---|---|---|---|
-PAGE
-    awk -F'\t' '
-        FNR == NR { if ($0 !~ /^#/) { result[$1] = $2; seconds[$1] = $3 }; next }
-        /^#/ { next }
-        {
-            promise = $4
-            if ($6 == "") time = "not tested"
-            else if (!($1 in result)) time = "not measured"
-            else if (result[$1] == "passed") time = seconds[$1] " s"
-            else time = result[$1]
-            if ($6 == "") promise = $7
-            printf "| %s | %s | %s | %s | %s |\n", $2, $3, promise, $5, time
-        }' $times $matrix
-    cat <<'PAGE'
-
-## Tests
-
-`ctest --preset release -L '^fault$'` runs the whole matrix. Each test of a row has the label
-`fault_NAME`, so that `ctest --preset release -L '^fault_rank_hangs$'` runs one row. A test that
-cannot run on a machine is skipped and prints the reason.
-
-| | label | tests | note |
+| | label | test time | note |
 |---|---|---|---|
 PAGE
-    awk -F'\t' '!/^#/ {
-        tests = $6
-        gsub(/ /, "`, `", tests)
-        if (tests != "") tests = "`" tests "`"
-        printf "| %s | `fault_%s` | %s | %s |\n", $2, $1, tests, $7
-    }' $matrix
+    awk -F'\t' '
+        /^#/ { next }
+        FNR == NR { if ($2 == "passed") seconds[$1] = $3 " s"; next }
+        { printf "| %s | `fault_%s` | %s | %s |\n", $2, $1, seconds[$1], $7 }' $times $matrix
 }
 
 if [ "${1:-}" != --check ]; then

@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
 # Copies the built program, its shared libraries (Open MPI with its plugins and mpirun, HDF5,
-# oneDNN, ...), the recipes and the programs of scripts/gpu_check.sh to one folder of less than 60
-# MiB. The folder is for another x86-64 Linux machine that has the NVIDIA driver and the libraries
-# of CUDA 13.
+# oneDNN, ...), the recipes, the programs of scripts/gpu_check.sh and the objects for
+# scripts/gpu_rebuild.sh to one folder of less than 55 MiB. The folder is for another x86-64 Linux
+# machine that has the NVIDIA driver and the libraries of CUDA 13.
 #
 #   scripts/gpu_bundle.sh [--build DIR] OUT_DIR
 #
-# OUT_DIR must not exist. DIR is the build folder (default: build). On the other machine, run
-# OUT_DIR/bireme ... or OUT_DIR/mpirun -np 2 OUT_DIR/bireme ...; OUT_DIR/scripts/gpu_check.sh uses
-# these programs. The other machine needs the glibc version that CONTENTS.txt names, or a newer one.
-# The program loads NCCL at run time if the machine has it.
+# OUT_DIR must not exist. DIR is a build folder. Without --build, the script configures and builds
+# build-gpu/ with CUDA for sm_90a only (H100, H200), which takes some minutes. On the other machine,
+# run OUT_DIR/bireme ... or OUT_DIR/mpirun -np 2 OUT_DIR/bireme ...; OUT_DIR/scripts/gpu_check.sh
+# uses these programs, and OUT_DIR/scripts/gpu_rebuild.sh compiles changed kernels. The other
+# machine needs the glibc version that CONTENTS.txt names, or a newer one. The program loads NCCL at
+# run time if the machine has it.
 set -euo pipefail
 source=$(cd "$(dirname "$0")/.." && pwd -P)
 
-LIMIT_MIB=60
+LIMIT_MIB=55
 
 print_message() {
     echo "gpu_bundle: $*"
@@ -32,7 +34,7 @@ usage() {
     exit 64
 }
 
-build=build out=
+build= out=
 while [ $# -gt 0 ]; do
     case $1 in
     --build) [ $# -ge 2 ] || usage; build=$2; shift 2 ;;
@@ -42,11 +44,27 @@ while [ $# -gt 0 ]; do
 done
 [ -n "$out" ] || usage
 [ ! -e "$out" ] || fail 73 "$out exists: name a new folder"
-program=$build/trainer/bireme
-[ -x "$program" ] ||
-    fail 66 "$program does not exist: build first (cmake --build $build), or use --build DIR"
 [ "$(uname -sm)" = "Linux x86_64" ] ||
     fail 69 "bundles are only made on x86-64 Linux; this machine is $(uname -sm)"
+
+# build_for_gpu: build the programs of a bundle in $source/build-gpu.
+build_for_gpu() {
+    build=$source/build-gpu
+    local generator=()
+    if [ ! -e "$build/CMakeCache.txt" ] && command -v ninja >/dev/null; then
+        generator=(-G Ninja)
+    fi
+    nice cmake -S "$source" -B "$build" ${generator[@]+"${generator[@]}"} --log-level=WARNING \
+        -DCMAKE_BUILD_TYPE=Release -DBIREME_CUDA=ON -DBIREME_CUDA_ARCHITECTURES=90a-real ||
+        fail 69 "cmake cannot configure $build with CUDA: see the errors above"
+    nice cmake --build "$build" -j "$(nproc)" --target bireme test_program_cuda conformance ||
+        fail 1 "$build cannot be built: see the errors above"
+}
+
+[ -n "$build" ] || build_for_gpu
+program=$build/trainer/bireme
+[ -x "$program" ] ||
+    fail 66 "$program does not exist: build first (cmake --build $build), or omit --build"
 
 # Libraries that are not copied: those of glibc, of which two versions cannot be mixed, and those of
 # the NVIDIA driver and of CUDA, which the other machine has.
@@ -136,24 +154,73 @@ fi
 
 # ---- the programs of gpu_check.sh ----
 
-for test in "$build"/tests/kernels/test_* "$build"/tests/simt/conformance; do
+for test in "$build/tests/kernels/test_cuda_operations" "$build/tests/simt/conformance"; do
     if [ -f "$test" ] && [ -x "$test" ]; then
         mkdir -p "$root/tests"
         strip -o "$root/tests/$(basename "$test")" "$test"
     fi
 done
-# A build with CUDA also gets the program that compares the hardware with the emulator.
+mkdir -p "$out/scripts"
+cp "$source"/scripts/{gpu_check,gpu_check_results,gpu_rebuild}.sh \
+    "$source"/scripts/{bench_gpu,bench_peers}.py "$out/scripts/"
+cp -R "$source/recipes" "$out/recipes"
+
+# ---- a build with CUDA: the comparison with the emulator, and the parts for gpu_rebuild.sh ----
+
+# list_needed FILE: print the names of the libraries that this file itself needs.
+list_needed() {
+    objdump -p "$1" | awk '$1 == "NEEDED" { print $2 }' |
+        grep -vE "^($glibc_libraries|$cuda_libraries)\.so" || true
+}
+
+# copy_sources: copy the sources of the kernels, and the headers that they include.
+copy_sources() {
+    local folder
+    for folder in base kernels kernels/cuda tests/simt; do
+        mkdir -p "$out/$folder"
+        cp "$source/$folder"/*.h "$out/$folder/"
+    done
+    cp "$source"/kernels/cuda/*.{cu,cuh,c} "$out/kernels/cuda/"
+    cp "$source"/tests/simt/{conformance,planted}.cu "$out/tests/simt/"
+}
+
+# copy_objects: copy the static libraries and objects to $objects, and compile the comparison.
+copy_objects() {
+    local object
+    mkdir -p "$objects/cuda" "$objects/tests"
+    cp "$build"/{base/libbase,kernels/libkernels,comm/libcomm,datasets/libdatasets}.a \
+        "$build"/{trainer/libtrainer,tests/kernels/liboracle}.a "$objects/"
+    cp "$build/trainer/CMakeFiles/bireme.dir/main.c.o" "$objects/main.o"
+    (cd "$build/tests/kernels/CMakeFiles" &&
+        cp cuda_test_*.dir/*.o test_program_cuda.dir/on_gpu.cc.o "$objects/tests/")
+    (cd "$objects/cuda" && ar x "$build/kernels/libcuda_backend.a" &&
+        ar x "$build/kernels/libkernels.a" workspace.c.o)
+    list_needed "$program" >"$objects/bireme.libraries"
+    list_needed "$root/tests/test_cuda_operations" >"$objects/test_cuda_operations.libraries"
+    : >"$objects/conformance_cuda.libraries"
+    for object in conformance planted; do
+        "$nvcc" -O3 -DNDEBUG -std=c++17 -I"$source" "${architectures[@]}" -Xcompiler=-fPIC \
+            -c "$source/tests/simt/$object.cu" -o "$objects/cuda/$object.cu.o"
+    done
+    "$nvcc" "${architectures[@]}" "$objects"/cuda/{conformance,planted}.cu.o \
+        -o "$root/tests/conformance_cuda"
+    "$source/scripts/gpu_rebuild.sh" --record "$out"
+}
+
 nvcc=$(sed -n 's/^BIREME_NVCC:[^=]*=//p' "$build/CMakeCache.txt" 2>/dev/null || true)
 if [ -x "$root/tests/test_cuda_operations" ] && [ -x "$nvcc" ] &&
     [ -x "$root/tests/conformance" ]; then
-    "$nvcc" -std=c++17 -I"$source" -gencode arch=compute_80,code=sm_80 \
-        -gencode arch=compute_90a,code=sm_90a "$source"/tests/simt/{conformance,planted}.cu \
-        -o "$root/tests/conformance_cuda"
+    architectures=(-gencode 'arch=compute_90a,code=sm_90a')
+    if grep -q '^BIREME_CUDA_ARCHITECTURES:.*80' "$build/CMakeCache.txt"; then
+        architectures+=(-gencode 'arch=compute_80,code=sm_80')
+    fi
+    build=$(cd "$build" && pwd -P)
+    mkdir -p "$root/objects"
+    objects=$(cd "$root/objects" && pwd -P)
+    copy_sources
+    copy_objects
     "$root/tests/conformance" write "$root/tests/conformance.bin" >/dev/null
 fi
-mkdir -p "$out/scripts"
-cp "$source"/scripts/gpu_check.sh "$source"/scripts/bench_gpu.py "$out/scripts/"
-cp -R "$source/recipes" "$out/recipes"
 
 # ---- the libraries, and the version of glibc that they need ----
 
@@ -161,9 +228,17 @@ mapfile -t binaries < <(find "$root" -type f \( -name '*.so' -o -perm -u+x \))
 for library in $(list_libraries "${binaries[@]}") $plugin_libraries; do
     cp -Ln "$library" "$libraries/$(basename "$library")"
 done
+# ICU's data, 30 MiB, convert XML in other character sets. libarchive loads ICU for a format that
+# Bireme does not read. A library with the same symbol and no data takes its place.
+for library in "$libraries"/libicudata.so.*; do
+    if [ -e "$library" ]; then
+        echo "const char icudt${library##*.}_dat[64] __attribute__((aligned(16))) = {0};" |
+            cc -shared -nostdlib -Wl,-soname,"$(basename "$library")" -x c - -o "$library"
+    fi
+done
 glibc=$({ find "$root" -type f -exec objdump -T {} + 2>/dev/null || true; } |
     grep -oE 'GLIBC_[0-9]+\.[0-9]+' | sort -uV | tail -n 1 | cut -d_ -f2)
-tar -cf - -C "$libraries" . | gzip -1 >"$root/lib.tar.gz"
+tar -cf - -C "$libraries" . | gzip >"$root/lib.tar.gz"
 rm -rf "$libraries"
 
 # write_launcher: print the script that starts a program of root/bin.

@@ -1,12 +1,17 @@
 #!/usr/bin/env bash
 # Checks the results of the kernels on a GPU, and measures the speed of the kernels, of a training
-# step, and of the same step in PyTorch. The script takes less than 8 minutes and changes no setting
+# step, and of the same step in PyTorch. The script takes less than 9 minutes and changes no setting
 # of the GPU.
 #
-#   scripts/gpu_check.sh [--only NAME[,NAME...]] [--list] OUT_DIR
+#   scripts/gpu_check.sh [--bundle DIR] [--items DIR] [--only NAME[,NAME...]] [--list] OUT_DIR
 #
-# The script writes to OUT_DIR: check.json (all measurements), table.txt (also printed at the end)
-# and the log of each item. Each item has a time limit and ends in one of these states:
+# The programs are those of a bundle (scripts/gpu_bundle.sh): of --bundle DIR, or of the bundle that
+# contains this script. Otherwise they are those of build/ in this repository.
+#
+# The script writes to OUT_DIR, after each item and when it is stopped: check.json (all
+# measurements), table.txt (also printed at the end) and results.tgz, which contains both and the
+# logs of the items. The logs are in --items DIR (default: OUT_DIR/items). Each item has a time
+# limit and ends in one of these states:
 #
 #   passed                the item is a gate, and its condition holds
 #   measured              the item is a measurement, and it reached its goal if it has one
@@ -14,12 +19,16 @@
 #   not in this version   this version of Bireme does not support the item
 #   failed                the item ended with an error, exceeded its time limit or missed its goal
 #
-# The exit code is the number of failed items (at most 99), or 64 for a wrong command line.
+# A gate without a GPU is skipped. On a machine with a GPU, a gate that is skipped or runs no test
+# is failed. The exit code is the number of failed items (at most 99), 64 for a wrong command line,
+# or 143 if it was stopped.
 #
 # Environment:
-#   BIREME_PROGRAM      the program (default: the one of this bundle or build/trainer/bireme)
+#   BIREME_PROGRAM      the program (default: the one of the bundle or build/trainer/bireme)
 #   PYTHON              Python, with the package torch for the PyTorch items (default: python3)
-#   GPU_CHECK_SECONDS   time limit of the whole check (default: 480)
+#   BIREME_CUBLASLT, BIREME_NCCL   libraries (default: those of ldconfig, of /usr/local/cuda or of
+#                       the packages nvidia of PYTHON)
+#   GPU_CHECK_SECONDS   time limit of the whole check (default: 540)
 #   GPU_CHECK_ITEMS     a shell file that changes ITEMS and defines further items, for tests
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd -P)
@@ -27,30 +36,32 @@ top=$(dirname "$here")
 PYTHON=${PYTHON:-python3}
 
 # One item per line: name, time limit in seconds, description. The function item_NAME runs the item.
-# It prints JSON and writes a line for the table to $folder/summary. Its exit codes: 0 success, 3
-# goal missed, 69 and 77 skipped, 78 not in this version. The sum of the limits exceeds the limit of
-# the whole check, so that the most important items come first. The PyTorch items are spread over
-# the list: PyTorch compiles a model for about a minute, and caches the result.
+# It prints JSON and writes a line for the table to $folder/summary. An item that may exceed its
+# limit writes its results so far to $folder/partial.json. The exit codes: 0 success, 3 goal missed,
+# 69 and 77 skipped, 78 not in this version. The sum of the limits exceeds the limit of the whole
+# check, so that the most important items come first. The PyTorch items are late: PyTorch compiles a
+# model for about a minute, and caches the result.
 ITEMS="
 versions 20 the machine, its driver and libraries
 conformance 20 gate: the wrapper of each instruction gives the same results as the emulator
-kernels 90 gate: the tests of the kernels pass on the GPU
-sanitizer 60 gate: compute-sanitizer (memcheck, racecheck) finds no error in six tests
+kernels 120 gate: the tests of the kernels pass on the GPU
 losses 60 gate: losses of 50 steps: as on the CPU (fp32 1e-4, bf16 1 %), the same with CUDA graphs
-gpt2_124m 60 a training step of GPT-2 124M, 64 x 1024 tokens; goal: 45 % MFU
-gpt2_1558m 60 GPT-2 1558M, 16 x 1024 tokens; goal: 52 % MFU
-bert_large_phase1 60 BERT-large, 256 x 128 tokens; goal: 50 % MFU
-bert_large_phase2 60 BERT-large, 64 x 512 tokens
-llama_1b 60 a Llama of 1B parameters, 8 x 4096 tokens
-plans 5 the timings of GEMMs and their epilogues from the steps: products.plans
+gpt2_124m 90 a training step of GPT-2 124M, 64 x 1024 tokens; goal: 48 % MFU
 operations 60 each operation and its bound; goal: 85 % of the copy rate for memory-bound operations
-torch_gpt2_124m 120 the same in PyTorch, eager and compiled; goal: Bireme has 1.10 times its rate
 attention 80 attention in PyTorch by back-end; goals: mma.sync 85 % of flash, wgmma 95 % of cuDNN
-torch_gpt2_1558m 120 the same in PyTorch
+plans 5 the timings of GEMMs and their epilogues from the steps: gemm.plans
+profile 60 Nsight Compute: one launch of each of the slowest kernels
+sanitizer 60 gate: compute-sanitizer (racecheck, memcheck) finds no error in six tests
+torch_gpt2_124m 120 the same in PyTorch, eager and compiled; goal: Bireme has 1.10 times its rate
+gpt2_1558m 90 GPT-2 1558M, 16 x 1024 tokens; goal: 55 % MFU
+bert_large_phase1 90 BERT-large, 256 x 128 tokens; goal: 52 % MFU
+bert_large_phase2 90 BERT-large, 64 x 512 tokens
 torch_bert_large_phase1 120 the same in PyTorch
-ceilings 40 the rates of a copy and of GEMMs in PyTorch
+torch_gpt2_1558m 120 the same in PyTorch
 torch_bert_large_phase2 120 the same in PyTorch
+llama_1b 90 a Llama of 1B parameters, 8 x 4096 tokens
 torch_llama_1b 120 the same in PyTorch
+ceilings 40 the rates of a copy and of GEMMs in PyTorch
 "
 if [ -n "${GPU_CHECK_ITEMS:-}" ]; then
     # shellcheck source=/dev/null
@@ -80,10 +91,10 @@ write_summary() {
 }
 
 need_program() {
-    for program in "${BIREME_PROGRAM:-}" "$top/bireme" "$top/build/trainer/bireme"; do
+    for program in "${BIREME_PROGRAM:-}" "$bundle/bireme" "$top/build/trainer/bireme"; do
         [ ! -x "$program" ] || return 0
     done
-    skip 77 "no bireme: build it or set BIREME_PROGRAM"
+    skip 77 "no bireme: build it, or set BIREME_PROGRAM or --bundle"
 }
 
 need_gpu() {
@@ -111,9 +122,9 @@ run_bireme() {
     cat "$folder/errors" >&2
     case $code in
     0) ;;
-    69) skip 77 "$(grep -m 1 '^E-' "$folder/errors")" ;;
-    78) skip 78 "$(grep -m 1 '^E-' "$folder/errors")" ;;
-    *) skip 1 "bireme ended with code $code: $(grep -m 1 '^E-' "$folder/errors")" ;;
+    69) skip 77 "$(grep -m 1 '^error: ' "$folder/errors")" ;;
+    78) skip 78 "$(grep -m 1 '^error: ' "$folder/errors")" ;;
+    *) skip 1 "bireme ended with code $code: $(grep -m 1 '^error: ' "$folder/errors")" ;;
     esac
 }
 
@@ -131,20 +142,23 @@ item_versions() {
     nvcc=$(nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p')
     torch=$("$PYTHON" "$here/bench_gpu.py" versions 2>/dev/null) || torch=null
     write_summary "GPU $gpu, driver $driver, nvcc ${nvcc:-none}," \
+        "cuBLASLt ${BIREME_CUBLASLT:-none}, NCCL ${BIREME_NCCL:-none}," \
         "$("$program" --version | head -n 2 | tr -s ' \n' ' ')"
-    echo "{\"gpu\":$gpu,\"driver\":$driver,\"nvcc\":\"${nvcc:-}\",\"torch\":$torch}"
+    printf '{"gpu":%s,"driver":%s,"nvcc":"%s","cublaslt":"%s","nccl":"%s","torch":%s}\n' \
+        "$gpu" "$driver" "${nvcc:-}" "${BIREME_CUBLASLT:-}" "${BIREME_NCCL:-}" "$torch"
 }
 
 # The program comes from scripts/gpu_bundle.sh, or it is compiled here.
 item_conformance() {
     need_gpu
-    local compare=$top/root/tests/conformance_cuda golden=$top/root/tests/conformance.bin
+    local compare=$bundle/root/tests/conformance_cuda golden=$bundle/root/tests/conformance.bin
     if [ ! -x "$compare" ]; then
         command -v nvcc >/dev/null && [ -x "$top/build/tests/simt/conformance" ] ||
             skip 77 "no conformance program of a bundle, and no build with nvcc"
         compare=$folder/conformance golden=$folder/golden.bin
-        nvcc -std=c++17 -I"$top" -arch=native "$top"/tests/simt/{conformance,planted}.cu \
-            -o "$compare" >&2 ||
+        # -arch=native would select sm_90, which has no wgmma.
+        nvcc -std=c++17 -I"$top" -gencode arch=compute_90a,code=sm_90a \
+            "$top"/tests/simt/{conformance,planted}.cu -o "$compare" >&2 ||
             skip 1 "nvcc cannot compile tests/simt/conformance.cu"
         "$top/build/tests/simt/conformance" write "$golden" >&2 ||
             skip 1 "the emulator did not write its results"
@@ -154,38 +168,58 @@ item_conformance() {
     write_summary "the same results as in the emulator"
 }
 
-# find_kernel_tests: print the path of the program with the kernel tests.
-find_kernel_tests() {
-    find "$top/root/tests" "$top/build/tests" -name test_cuda_operations -type f -perm -u+x \
-        2>/dev/null | head -n 1
+# need_kernel_tests: set $test to the program with the kernel tests, and the environment in which a
+# bundle's program finds its libraries. Python must not get this environment.
+need_kernel_tests() {
+    for test in "$bundle/root/tests/test_cuda_operations" \
+        "$top/build/tests/kernels/test_cuda_operations"; do
+        [ ! -x "$test" ] || break
+    done
+    [ -x "$test" ] || skip 78 "no kernel tests for a GPU: build with cmake -DBIREME_CUDA=ON"
+    case $test in "$top"/build/*) return 0 ;; esac
+    if [ -x "$bundle/bireme" ]; then
+        "$bundle/bireme" --version >&2 || skip 1 "$bundle/bireme does not start: $folder/log"
+    fi
+    export LD_LIBRARY_PATH=$bundle/root/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+}
+
+# list_kernel_tests: print the arguments of each kernel test, the most important ones first.
+list_kernel_tests() {
+    local list first='attention aligned
+attention wgmma
+linear
+cross_entropy'
+    list=$("$test" --list) || return
+    grep -xF "$list" <<<"$first"
+    grep -vxF "$first" <<<"$list" | grep .
 }
 
 item_kernels() {
     need_gpu
     local test words failed=0 count=0 skipped=0 code
-    test=$(find_kernel_tests)
-    [ -n "$test" ] || skip 78 "no kernel tests for a GPU: build with cmake -DBIREME_CUDA=ON"
+    need_kernel_tests
     while read -r words; do
         code=0
         # shellcheck disable=SC2086 # $words is one or two arguments
-        BIREME_PLANS=$folder/plans timeout 60 "$test" $words >&2 </dev/null || code=$?
+        BIREME_PLANS=$folder/plans timeout --foreground 60 "$test" $words >&2 </dev/null || code=$?
         count=$((count + 1))
         case $code in
         0) ;;
         77) skipped=$((skipped + 1)) ;;
         *) failed=$((failed + 1)) && echo "$words ended with code $code" >&2 ;;
         esac
-    done < <("$test" --list)
-    echo "{\"tests\":$count,\"failed\":$failed,\"skipped\":$skipped}"
-    write_summary "$((count - failed - skipped)) of $count runs passed, $skipped skipped"
+        echo "{\"tests\":$count,\"failed\":$failed,\"skipped\":$skipped}" >"$folder/partial.json"
+        write_summary "$((count - failed - skipped)) of $count runs passed, $skipped skipped"
+    done < <(list_kernel_tests)
+    [ "$count" -gt 0 ] || skip 1 "$test --list prints no tests: $folder/log"
     [ "$failed" = 0 ] || skip 1 "$failed of $count runs failed: $folder/log"
-    [ "$skipped" -lt "$count" ] || skip 77 "all skipped: $(grep -m 1 skipped: "$folder/log")"
+    [ "$skipped" -lt "$count" ] || skip 1 "all skipped: $(grep -m 1 skipped: "$folder/log")"
 }
 
 # The tests that run under compute-sanitizer. The attention kernels copy asynchronously between
 # barriers, the others sum over warps and blocks. Kernels of NVIDIA's libraries (GEMMs, sorting) are
 # excluded. Failing CUDA calls are not reported, since some tests cause them.
-SANITIZED="embedding,norm,cross_entropy,flat,attention aligned,linear"
+SANITIZED="attention aligned,linear,cross_entropy,norm,embedding,flat"
 SANITIZER_OPTIONS=(--error-exitcode 9 --check-exit-code no --report-api-errors no
     --kernel-name-exclude 'regex=cutlass|cublas|nvjet|xmma|gem[mv]|splitK|cub[0-9]|DeviceRadix')
 
@@ -210,9 +244,8 @@ item_sanitizer() {
     need_gpu
     local test words tool clean=0 late=0 code
     command -v compute-sanitizer >/dev/null || skip 77 "no compute-sanitizer"
-    test=$(find_kernel_tests)
-    [ -n "$test" ] || skip 78 "no kernel tests for a GPU: build with cmake -DBIREME_CUDA=ON"
-    for tool in memcheck racecheck; do
+    need_kernel_tests
+    for tool in racecheck memcheck; do
         while read -r words; do
             code=124
             # shellcheck disable=SC2086 # $words is one or two arguments
@@ -225,14 +258,14 @@ item_sanitizer() {
             *) echo "$tool cannot check the test of $words: $(tail -n 1 "$folder/output")" |
                 tee -a "$folder/refused" >&2 ;;
             esac
+            printf '{"clean":%d,"late":%d,"refused":%d}\n' "$clean" "$late" \
+                "$(cat "$folder/refused" 2>/dev/null | wc -l)" >"$folder/partial.json"
+            write_summary "racecheck and memcheck of ${SANITIZED//,/, }: no error in $clean runs," \
+                "$late exceeded the time limit"
         done < <(tr ',' '\n' <<<"$SANITIZED")
     done
-    printf '{"clean":%d,"late":%d,"refused":%d}\n' "$clean" "$late" \
-        "$(cat "$folder/refused" 2>/dev/null | wc -l)"
     [ "$clean" -gt 0 ] || skip 77 "$(head -n 1 "$folder/refused" 2>/dev/null ||
         echo "all runs exceeded the time limit")"
-    write_summary "memcheck and racecheck of ${SANITIZED//,/, }: no error in $clean runs," \
-        "$late exceeded the time limit"
 }
 
 # print_losses RUN: print the step and the loss of each training step.
@@ -314,10 +347,7 @@ item_ceilings() {
 # length.
 item_attention() {
     need_gpu
-    need_torch
-    local shape rung data
-    "$PYTHON" "$here/bench_gpu.py" attention >"$folder/out" || exit
-    data="\"torch\":$(cat "$folder/out")"
+    local shape rung data=
     for shape in "64 1024" "128 4096"; do
         read -r head tokens <<<"$shape"
         for rung in mma wgmma; do
@@ -326,10 +356,14 @@ item_attention() {
                 model.vocab_size=1024 model.max_position_embeddings="$tokens" \
                 data.sequence_length="$tokens" batch.global_size=$((16384 / tokens)) \
                 batch.micro_size=$((16384 / tokens)) >"$folder/${rung}_${head}_$tokens.json"
-            data+=",\"${rung}_${head}_$tokens\":$(cat "$folder/${rung}_${head}_$tokens.json")"
+            data+="\"${rung}_${head}_$tokens\":$(cat "$folder/${rung}_${head}_$tokens.json"),"
+            echo "{$data\"torch\":null}" >"$folder/partial.json"
         done
     done
-    echo "{$data}"
+    need_torch
+    "$PYTHON" "$here/bench_gpu.py" attention >"$folder/out" ||
+        skip 1 "bench_gpu.py attention failed: $folder/log"
+    echo "{$data\"torch\":$(cat "$folder/out")}"
     judge_goals "$folder/out" "$folder"/{mma,wgmma}_{64_1024,128_4096}.json
 }
 
@@ -364,7 +398,11 @@ item_plans() {
 judge_goals() {
     local code=0
     "$PYTHON" "$here/bench_gpu.py" judge "$@" >"$folder/summary" || code=$?
-    [ "$code" != 3 ] || skip 3 "below its goal"
+    case $code in
+    0) ;;
+    3) skip 3 "below its goal" ;;
+    *) skip 1 "bench_gpu.py judge ended with code $code: $folder/log" ;;
+    esac
 }
 
 # time_operations OVERRIDE...: print the timings of all operations.
@@ -378,15 +416,6 @@ item_operations() {
         >"$folder/out"
     cat "$folder/out"
     judge_goals "$folder/out"
-}
-
-# watch_memory: write samples of the GPU memory in use to $folder/memory until the item ends.
-watch_memory() {
-    while sleep 0.3; do
-        nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits | head -n 1
-    done >"$folder/memory" 2>/dev/null &
-    watcher=$!
-    trap 'kill $watcher' EXIT
 }
 
 # model_overrides MODEL: print the settings of a model.
@@ -418,29 +447,29 @@ PEAK_FLOPS=989e12 # H100 and H200, bf16 without sparsity
 # bench_step MODEL [GOAL]: time a training step of Bireme. The MFU is computed twice: with half of
 # the attention matrix, as causal attention needs it, and with all of it.
 bench_step() {
-    local model=$1 goal=${2:-0} rate peak half full mfu mfu_full
+    local model=$1 goal=${2:-0} rate memory half full mfu mfu_full
     need_gpu
-    watch_memory
     # shellcheck disable=SC2046 # a list of arguments
     run_bireme bench step --json --no-roofline --repeats 20 $(model_overrides "$model") \
         train.device=cuda train.precision=bf16 >"$folder/out"
     rate=$(print_field tokens_per_second <"$folder/out")
-    peak=$(sort -n "$folder/memory" | tail -n 1)
-    read -r half full < <("$PYTHON" "$here/bench_gpu.py" flops "$model" || echo 0 0)
+    memory=$(print_field device_bytes <"$folder/out")
+    read -r half full < <("$PYTHON" "$here/bench_gpu.py" flops "$model") ||
+        skip 1 "$PYTHON $here/bench_gpu.py flops $model failed: $folder/log"
     mfu=$(awk -v r="$rate" -v f="$half" -v p="$PEAK_FLOPS" 'BEGIN { printf "%.4f", r * f / p }')
     mfu_full=$(awk -v r="$rate" -v f="$full" -v p="$PEAK_FLOPS" \
         'BEGIN { printf "%.4f", r * f / p }')
     printf '{"mfu":%s,"mfu_full_attention":%s,"peak_mib":%s,"goal_mfu":%s,"bireme":%s}\n' "$mfu" \
-        "$mfu_full" "${peak:-0}" "$goal" "$(cat "$folder/out")"
-    write_summary "$(awk -v r="$rate" -v m="$mfu" -v p="${peak:-0}" \
-        'BEGIN { printf "%.0f tokens/s, %.1f %% MFU, %.1f GiB", r, 100 * m, p / 1024 }')"
+        "$mfu_full" "$((${memory:-0} >> 20))" "$goal" "$(cat "$folder/out")"
+    write_summary "$(awk -v r="$rate" -v m="$mfu" -v b="${memory:-0}" \
+        'BEGIN { printf "%.0f tokens/s, %.1f %% MFU, %.1f GiB", r, 100 * m, b / 2^30 }')"
     awk -v m="$mfu" -v g="$goal" 'BEGIN { exit !(m >= g) }' ||
         skip 3 "below the goal of $goal MFU"
 }
 
-item_gpt2_124m() { bench_step gpt2_124m 0.45; }
-item_gpt2_1558m() { bench_step gpt2_1558m 0.52; }
-item_bert_large_phase1() { bench_step bert_large_phase1 0.50; }
+item_gpt2_124m() { bench_step gpt2_124m 0.48; }
+item_gpt2_1558m() { bench_step gpt2_1558m 0.55; }
+item_bert_large_phase1() { bench_step bert_large_phase1 0.52; }
 item_bert_large_phase2() { bench_step bert_large_phase2; }
 item_llama_1b() { bench_step llama_1b; }
 
@@ -473,11 +502,41 @@ item_torch_bert_large_phase1() { torch_step bert_large_phase1 1.10; }
 item_torch_bert_large_phase2() { torch_step bert_large_phase2; }
 item_torch_llama_1b() { torch_step llama_1b; }
 
+# The kernels that Nsight Compute measures, as regular expressions for their names.
+PROFILED="(tiles|wgmma)_backward,wgmma_forward,norm_backward,cross_entropy_rows,activate"
+
+# One launch of each kernel, in a step of GPT-2 with two layers. It leaves the clocks alone.
+item_profile() {
+    need_gpu
+    local kernel code count=0 names=
+    command -v ncu >/dev/null || skip 77 "no ncu (Nsight Compute)"
+    need_program
+    for kernel in ${PROFILED//,/ }; do
+        code=0
+        [ "$SECONDS" -lt 38 ] || break
+        # shellcheck disable=SC2046 # a list of arguments
+        timeout --kill-after=2 20 ncu --target-processes all --clock-control none --set detailed \
+            --kernel-name "regex:$kernel" --launch-skip 2 --launch-count 1 --kill yes \
+            "$program" bench step --no-roofline --repeats 1 $(model_overrides gpt2_124m) \
+            model.num_layers=2 train.device=cuda train.precision=bf16 \
+            >"$folder/kernel_$count.txt" 2>&1 || code=$?
+        if grep -q '^ *Duration ' "$folder/kernel_$count.txt"; then
+            names+="${names:+,}\"$kernel\""
+            count=$((count + 1))
+            echo "{\"kernels\":[$names]}" >"$folder/partial.json"
+        else
+            echo "$kernel: ncu ended with code $code" >&2
+            tail -n 5 "$folder/kernel_$count.txt" | tee "$folder/refused" >&2
+        fi
+    done
+    [ "$count" -gt 0 ] || skip 77 "ncu measured no kernel: $(tail -n 1 "$folder/refused")"
+    write_summary "$count kernels: kernel_*.txt in $folder"
+}
+
 # ---- one item, in a separate process ----
 
 if [ "${1:-}" = --run-item ]; then
-    folder=$3/items/$2
-    out_plans=$3/products.plans
+    folder=$4/$2 out_plans=$3/gemm.plans bundle=$5
     export BIREME_PLANS=$out_plans
     "item_$2"
     exit
@@ -485,10 +544,12 @@ fi
 
 # ---- the command line ----
 
-only= out=
+only= out= items_dir= bundle=$top
 while [ $# -gt 0 ]; do
     case $1 in
     --only) [ $# -ge 2 ] || usage; only=$2; shift 2 ;;
+    --bundle) [ $# -ge 2 ] || usage; bundle=$2; shift 2 ;;
+    --items) [ $# -ge 2 ] || usage; items_dir=$2; shift 2 ;;
     --list)
         awk 'NF { n = $1; s = $2; $1 = $2 = ""; printf "%-24s %4d s %s\n", n, s, $0 }' <<<"$ITEMS"
         exit 0
@@ -498,39 +559,61 @@ while [ $# -gt 0 ]; do
     esac
 done
 [ -n "$out" ] || usage
+[ "$bundle" = "$top" ] || [ -x "$bundle/bireme" ] ||
+    fail_usage "--bundle $bundle: contains no program bireme; make it with scripts/gpu_bundle.sh"
 names=$(awk 'NF { print $1 }' <<<"$ITEMS")
 for name in ${only//,/ }; do
     grep -qx "$name" <<<"$names" ||
         fail_usage "no item '$name'; the items are: $(tr '\n' ' ' <<<"$names")"
 done
-mkdir -p "$out/items" || exit 73
-out=$(cd "$out" && pwd -P)
+items_dir=${items_dir:-$out/items}
+mkdir -p "$out" "$items_dir" || exit 73
+out=$(cd "$out" && pwd -P) items_dir=$(cd "$items_dir" && pwd -P) bundle=$(cd "$bundle" && pwd -P)
+
+# ---- the libraries of CUDA ----
+
+# find_library NAME: print the path of a shared library.
+find_library() {
+    local path
+    ldconfig -p 2>/dev/null | sed -n "s|^[[:blank:]]*$1 (.*x86-64.*=> ||p" | head -n 1 | grep . &&
+        return
+    for path in "${CUDA_HOME:-/usr/local/cuda}/lib64/$1" /usr/local/cuda*/lib64/"$1"; do
+        [ ! -e "$path" ] || { echo "$path" && return; }
+    done
+    "$PYTHON" "$here/bench_gpu.py" library "$1" 2>/dev/null
+}
+
+# An empty variable would name a library without a name.
+for pair in BIREME_CUBLASLT:libcublasLt.so.13 BIREME_NCCL:libnccl.so.2; do
+    name=${pair%%:*}
+    if [ -z "${!name:-}" ]; then
+        path=$(find_library "${pair#*:}") || path=
+        unset "$name"
+        [ -z "$path" ] || export "$name=$path"
+    fi
+done
 
 # ---- all items ----
 
-# print_json_string STRING: print a JSON string.
-print_json_string() {
-    printf '"%s"' "$(printf '%s' "$1" | tr -d '\000-\010\013-\037' | tr '\t\n' '  ' |
-        sed 's/\\/\\\\/g; s/"/\\"/g')"
+failed=0 items= table= budget=${GPU_CHECK_SECONDS:-540}
+# shellcheck source=/dev/null
+. "$here/gpu_check_results.sh"
+
+# stop_check: end the running item, and the check with the results so far.
+stop_check() {
+    trap '' TERM INT HUP
+    kill -TERM "$item_process" 2>/dev/null
+    wait "$item_process"
+    add_result "$name" "$what" "$(state_of 143 0)" $((SECONDS - begin))
+    cat "$out/table.txt"
+    exit 143
 }
 
-# state_of CODE SECONDS: print the state of an item from its exit code.
-state_of() {
-    case $1 in
-    0) echo passed ;;
-    69 | 77) echo skipped ;;
-    78) echo "not in this version" ;;
-    124 | 137) echo failed && echo "exceeded its limit of $2 s" >"$folder/reason" ;;
-    *) echo failed ;;
-    esac
-}
-
-failed=0 items= table= budget=${GPU_CHECK_SECONDS:-480}
 while read -r name seconds what; do
     if [ -z "$name" ] || { [ -n "$only" ] && ! grep -qx "$name" <<<"${only//,/$'\n'}"; }; then
         continue
     fi
-    folder=$out/items/$name
+    folder=$items_dir/$name
     rm -rf "$folder" && mkdir -p "$folder"
     begin=$SECONDS
     if [ "$SECONDS" -ge "$budget" ]; then
@@ -539,39 +622,19 @@ while read -r name seconds what; do
             >"$folder/reason"
     else
         [ "$seconds" -le $((budget - SECONDS)) ] || seconds=$((budget - SECONDS))
-        timeout --kill-after=5 "$seconds" bash "$0" --run-item "$name" "$out" \
-            >"$folder/data.json" 2>"$folder/log" </dev/null
-        state=$(state_of $? "$seconds")
+        # In the background, so that the trap runs at once.
+        timeout --kill-after=5 "$seconds" bash "$0" --run-item "$name" "$out" "$items_dir" \
+            "$bundle" >"$folder/data.json" 2>"$folder/log" </dev/null &
+        item_process=$!
+        trap stop_check TERM INT HUP
+        wait "$item_process"
+        code=$?
+        trap - TERM INT HUP
+        state=$(state_of "$code" "$seconds")
     fi
-    reason=$(cat "$folder/reason" 2>/dev/null)
-    data=$(cat "$folder/data.json" 2>/dev/null)
-    if [ "$state" = failed ]; then
-        failed=$((failed + 1))
-        reason=${reason:-$(tail -n 1 "$folder/log")}
-    fi
-    if [ -n "$data" ] && command -v "$PYTHON" >/dev/null &&
-        ! "$PYTHON" -m json.tool <<<"$data" >/dev/null 2>&1; then
-        data= reason="$reason (the output is not JSON: $folder/data.json)"
-    fi
-    if [ "$state" = passed ] && [[ $what != gate:* ]]; then
-        state=measured
-    fi
-    items+="${items:+,
-}{\"name\":\"$name\",\"what\":$(print_json_string "$what"),\"state\":\"$state\","
-    items+="\"reason\":$(print_json_string "$reason"),\"seconds\":$((SECONDS - begin)),"
-    items+="\"data\":${data:-null}}"
-    table+=$(printf '%-24s %-20s %4d s  %s' "$name" "$state" $((SECONDS - begin)) \
-        "$(cat "$folder/summary" 2>/dev/null)${reason:+ $reason}" | cut -c1-300)$'\n'
+    add_result "$name" "$what" "$state" $((SECONDS - begin))
 done <<<"$ITEMS"
 
+cat "$out/table.txt"
 [ "$failed" -le 99 ] || failed=99
-cat >"$out/check.json" <<EOF
-{"schema":1,"date":"$(date -u +%Y-%m-%dT%H:%M:%SZ)","seconds":$SECONDS,"failed":$failed,"items":[
-$items
-]}
-EOF
-{
-    printf '%s' "$table"
-    echo "$failed failed, $SECONDS s; $out/check.json"
-} | tee "$out/table.txt"
 exit "$failed"

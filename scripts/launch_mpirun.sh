@@ -46,7 +46,7 @@ TEXT
 
 # fail_usage TEXT: end with a usage error.
 fail_usage() {
-    printf 'E-USAGE launch_mpirun.sh: %s; see --help\n' "$1" >&2
+    printf 'error: launch_mpirun.sh: %s; see --help [E-USAGE]\n' "$1" >&2
     exit 64
 }
 
@@ -89,7 +89,8 @@ done
 [ -z "$hostfile" ] || [ -r "$hostfile" ] || fail_usage "cannot read the host file $hostfile"
 version=$(mpirun --version 2>/dev/null | sed -n '1s/.*(Open MPI) \([0-9]*\).*/\1/p')
 if [ -z "$version" ]; then
-    echo 'E-UNAVAILABLE launch_mpirun.sh: mpirun of Open MPI not found: install openmpi-bin' >&2
+    echo 'error: launch_mpirun.sh: mpirun of Open MPI not found: install openmpi-bin' \
+        '[E-UNAVAILABLE]' >&2
     exit 69
 fi
 
@@ -118,7 +119,8 @@ here=no
 [ -n "$host$hostfile${SLURM_JOB_ID:-}" ] || here=yes
 if [ $here = yes ]; then
     if ! command -v "$1" >/dev/null; then
-        printf 'E-NO-INPUT launch_mpirun.sh: %s: no such program, or not executable\n' "$1" >&2
+        printf 'error: launch_mpirun.sh: %s: no such program, or not executable [E-NO-INPUT]\n' \
+            "$1" >&2
         exit 66
     fi
     : "${ranks:=$cores}"
@@ -291,7 +293,7 @@ run_mpirun() {
 
 # report_lost_rank REASON: print the error of a lost rank and set `code`.
 report_lost_rank() {
-    printf 'E-RANK-LOST %s (exit code of mpirun: %d): %s\n' "$1" "$code" \
+    printf 'error: %s (exit code of mpirun: %d): %s [E-RANK-LOST]\n' "$1" "$code" \
         'the last published checkpoint is complete; start the job again' >&2
     code=71
 }

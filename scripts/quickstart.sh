@@ -184,7 +184,7 @@ print_steps() {
 train_model() {
     local minutes count run_key old
     minutes=${QUICKSTART_MINUTES:-$(print_setting "$recipe" max_minutes)}
-    begin_stage "training: at most $minutes minutes"
+    begin_stage "training, at most $minutes min"
     run_key=$(cat "$recipe" "$data/shards.mark" | print_fingerprint)
     if [ -e "$run" ] && ! is_current "$run.mark" "$run_key"; then
         old=$run-before-$(date +%Y%m%d-%H%M%S)
@@ -238,7 +238,7 @@ quickstart: == next steps ==
     scripts/launch_mpirun.sh -n 2 $bireme train $recipe \\
         train.max_minutes=30 train.max_steps=5000
   Train on your own text: bireme tokenizer train, bireme prepare, a copy of $recipe (README.md)
-  See all settings: recipes/README.md, $bireme plan $recipe
+  See all settings: recipes/README.md, $bireme plan $recipe --settings
 TEXT
 }
 

@@ -2,12 +2,13 @@
 # Trains a small model for a while under random faults and checks that nothing is lost.
 set -u
 source=$(realpath "$(dirname "$0")/..")
-program=${BIREME_PROGRAM:-$source/build-release/trainer/bireme}
+program=${BIREME_PROGRAM:-$source/build/trainer/bireme}
 launch=$source/scripts/launch_mpirun.sh
 
 print_usage() {
     cat <<'TEXT'
-usage: scripts/soak.sh MINUTES [SEED] [REPORT.md]
+usage: scripts/soak.sh [--minutes] MINUTES [SEED] [REPORT.md]
+       scripts/soak.sh --seconds N [SEED] [REPORT.md]
 
 Trains a small model on 2 and 3 ranks, in several layouts in turn: ZeRO stages 0 to 2, tensor
 parallelism, and two simulated hosts. Each layout is trained once without faults and then under
@@ -19,7 +20,6 @@ faults in random order:
   full-disk     the run folder's disk is full full-shm     /dev/shm is full at a start
   bit-flip      one bit of the newest         cut          the network between the hosts fails
                 checkpoint changes            short-cut    the same for 3 s
-  stop-in-save  SIGSTOP of a rank for 25 s, if the stop hits a save, which may take 600 s
 
 launch_mpirun.sh --restarts starts the job again. After a stop on request or a full disk, this
 script does it, in the place of a person. At the end of each run:
@@ -28,7 +28,7 @@ script does it, in the place of a person. At the end of each run:
   - no process, temporary file or shared memory of the run is left;
   - later sessions of the run do not use more memory than earlier ones.
 
-The program is BIREME_PROGRAM (default: build-release/trainer/bireme). The report is written to
+The program is BIREME_PROGRAM (default: build/trainer/bireme). The report is written to
 REPORT.md (default: soak_SEED.md). The same SEED (default: the time) repeats the order of the
 faults, but not their exact moments. Full disks need a mount namespace, cuts need root; without them
 these faults are left out, and the report contains the reason. Exit code 1: a check failed.
@@ -37,17 +37,24 @@ TEXT
 
 case ${1:-} in
 '' | -h | --help) print_usage && exit 0 ;;
+--minutes) shift ;;
+--seconds)
+    [[ ${2:-} =~ ^[0-9]+$ ]] || { print_usage >&2 && exit 64; }
+    shift
+    set -- "$(awk -v seconds="$1" 'BEGIN { print seconds / 60 }')" "${@:2}"
+    ;;
 esac
-if ! [[ $1 =~ ^[0-9]+(\.[0-9]+)?$ && ${2:-1} =~ ^[0-9]{1,18}$ ]]; then
+if ! [[ ${1:-} =~ ^[0-9]+(\.[0-9]+)?$ && ${2:-1} =~ ^[0-9]{1,18}$ ]]; then
     print_usage >&2
     exit 64
 fi
 minutes=$1
 seed=${2:-$(date +%s)}
 report=$(realpath -m "${3:-soak_$seed.md}")
-seconds=$(awk -v minutes="$1" 'BEGIN { print int(60 * minutes) }')
+seconds=$(awk -v minutes="$1" 'BEGIN { print int(60 * minutes + 0.5) }')
 if [ ! -x "$program" ]; then
-    echo "E-NO-INPUT soak.sh: $program: no such program; build it, or set BIREME_PROGRAM" >&2
+    echo "error: soak.sh: $program: no such program; build it, or set BIREME_PROGRAM" \
+        "[E-NO-INPUT]" >&2
     exit 66
 fi
 
@@ -269,8 +276,8 @@ has_recovered() {
 }
 
 has_session() { [ "$(print_session "$run")" != "$session" ]; }
-has_failed_write() { tail -n +"$output_line" "$work/output" | grep -q '^E-WRITE'; }
-has_lost_host() { tail -n +"$output_line" "$work/output" | grep -q '^E-RANK-LOST\|exit code 71'; }
+has_failed_write() { tail -n +"$output_line" "$work/output" | grep -q '\[E-WRITE\]$'; }
+has_lost_host() { tail -n +"$output_line" "$work/output" | grep -q 'E-RANK-LOST]\|exit code 71'; }
 has_warned() { tail -n +"$output_line" "$work/output" | grep -q 'W-SHARED-MEMORY'; }
 
 # inject KIND: cause a fault; return 1 if it is not possible at this moment.
@@ -279,12 +286,7 @@ inject() {
     case $1 in
     kill-rank) kill_rank KILL ;;
     kill-mpirun) kill_mpirun ;;
-    stop-rank)
-        kill_rank STOP || return
-        wait_for $((timeout + 20)) has_session && return
-        kind=stop-in-save restarted=no # the limit of a save is 600 s
-        kill -CONT "$victim" 2>/dev/null
-        ;;
+    stop-rank) kill_rank STOP ;;
     pause-rank) kill_rank STOP && sleep 1 && kill -CONT "$victim" 2>/dev/null ;;
     sigterm) kill_launcher TERM ;;
     sigusr1) kill_launcher USR1 ;;

@@ -4,14 +4,18 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/status.h"
+#include "base/terminal.h"
 #include "base/text.h"
+#include "base/thread/openmp.h"
 #include "build_info.h"
 #include "comm/comm.h"
 #ifdef BIREME_CUDA
@@ -24,27 +28,33 @@ struct command {
     status (*run)(int argc, char **argv);
     const char *help;
     bool runs_on_all_ranks; /* false: only the first rank that a launcher started runs it */
+    bool only_prints;       /* its output is standard output, so a closed pipe ends it */
 };
 
 static const struct command commands[] = {
     {"prepare", command_prepare, "convert text or JSON Lines to token shards"},
     {"tokenizer", command_tokenizer, "train a tokenizer, encode text or decode token ids"},
-    {"plan", command_plan, "estimate memory, FLOPs and communication of a recipe"},
+    {"plan", command_plan, "estimate memory, FLOPs and communication of a recipe", false, true},
     {"train", command_train, "train a model from a recipe, or resume a run", true},
-    {"evaluate", command_evaluate, "compute loss and perplexity, or accuracy on a task", true},
-    {"score", command_score, "print the log-probability of each line of a file"},
-    {"fill-mask", command_fill_mask, "predict masked tokens with a masked language model"},
-    {"embed", command_embed, "compute embeddings of texts and their cosine similarity"},
-    {"classify", command_classify, "predict labels, numbers or choices with a fine-tuned model"},
-    {"answer", command_answer, "extract the answer to a question from a text"},
-    {"generate", command_generate, "generate text with a causal language model"},
-    {"chat", command_chat, "chat with a fine-tuned model in the terminal"},
-    {"inspect", command_inspect, "show and verify a shard, checkpoint, tokenizer or run folder"},
+    {"evaluate", command_evaluate, "compute loss and perplexity, or accuracy on a task", true,
+     true},
+    {"score", command_score, "print the log-probability of each line of a file", false, true},
+    {"fill-mask", command_fill_mask, "predict masked tokens with a masked language model", false,
+     true},
+    {"embed", command_embed, "compute embeddings of texts and their cosine similarity", false,
+     true},
+    {"classify", command_classify, "predict labels, numbers or choices with a fine-tuned model",
+     false, true},
+    {"answer", command_answer, "extract the answer to a question from a text", false, true},
+    {"generate", command_generate, "generate text with a causal language model", false, true},
+    {"chat", command_chat, "chat with a fine-tuned model in the terminal", false, true},
+    {"inspect", command_inspect, "show and verify a shard, checkpoint, tokenizer or run folder",
+     false, true},
     {"report", command_report, "write a page or a picture of the curves of runs"},
     {"checkpoint", command_checkpoint, "list, verify, compare or reshard checkpoints"},
     {"import", command_import, "convert a Hugging Face model folder to a checkpoint"},
     {"export", command_export, "convert a checkpoint to a Hugging Face model folder"},
-    {"bench", command_bench, "measure training steps, kernels, communication or data loading",
+    {"bench", command_bench, "measure training steps, kernels, communication or data loading", true,
      true},
     {NULL, NULL, NULL},
 };
@@ -53,14 +63,22 @@ enum { COMMANDS = sizeof commands / sizeof commands[0] - 1 };
 
 static void print_help(void)
 {
-    printf("usage: bireme COMMAND [arguments]\n\n"
-           "Train transformer language models on one or more ranks, and use them.\n\n"
-           "commands:\n");
+    int columns = terminal_columns(STDOUT_FILENO);
+    terminal_print_paragraphs(
+        stdout,
+        "usage: bireme COMMAND [arguments]\n\n"
+        "Train transformer language models on one or more ranks, and use them.\n\n"
+        "commands:",
+        columns);
     for (int i = 0; i < COMMANDS; i++) {
-        printf("  %-12s %s\n", commands[i].name, commands[i].help);
+        printf("  %-12s ", commands[i].name);
+        terminal_print_wrapped(stdout, commands[i].help, 15, 15, columns);
     }
-    printf("\nRun 'bireme COMMAND --help' for the options of a command.\n"
-           "Run 'bireme --version' for the version and the libraries of this build.\n");
+    terminal_print_paragraphs(stdout,
+                              "\nRun 'bireme COMMAND --help' for the options of a command. Run "
+                              "'bireme --version' for the "
+                              "version and the libraries of this build.",
+                              columns);
 }
 
 static void print_version(void)
@@ -86,6 +104,9 @@ static status run_command(int argc, char **argv)
     for (int i = 0; i < COMMANDS; i++) {
         if (strcmp(commands[i].name, argv[1]) == 0) {
             bool is_idle = !commands[i].runs_on_all_ranks && !comm_is_first_process();
+            if (commands[i].only_prints && !comm_is_launched()) {
+                signal(SIGPIPE, SIG_DFL); /* as `| head` expects: end without a message */
+            }
             return is_idle ? STATUS_OK : commands[i].run(argc - 1, argv + 1);
         }
         names[i] = commands[i].name;
@@ -140,6 +161,13 @@ static void occupy_standard_descriptors(void)
     }
 }
 
+/* Returns whether standard output is a pipe without a reader, such as in `bireme ... | head`. */
+static bool is_output_closed(void)
+{
+    struct pollfd output = {.fd = STDOUT_FILENO};
+    return poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0;
+}
+
 static bool write_bytes(const char *data, size_t bytes)
 {
     for (size_t done = 0; done < bytes;) {
@@ -158,6 +186,7 @@ static ssize_t write_to_terminal(void *unused, const char *data, size_t bytes)
 {
     char text[1024];
     (void)unused;
+    log_clear_progress();
     for (size_t done = 0; done < bytes;) {
         size_t left = bytes - done, count = left < sizeof text ? left : sizeof text - 1;
         for (size_t i = 0; i < count; i++) {
@@ -198,6 +227,7 @@ static void *allocate_for_json(size_t bytes)
 
 int main(int argc, char **argv)
 {
+    openmp_limit_spinning(argv);
     occupy_standard_descriptors();
     json_set_alloc_funcs(allocate_for_json, free);
     filter_terminal_output();
@@ -207,6 +237,10 @@ int main(int argc, char **argv)
     /* A closed pipe becomes a write error instead of ending the job. */
     signal(SIGPIPE, SIG_IGN);
     status result = run_program(argc, argv);
+    if (result == STATUS_WRITE && ferror(stdout) && is_output_closed()) {
+        signal(SIGPIPE, SIG_DFL);
+        raise(SIGPIPE);
+    }
     status_print();
     return (int)result;
 }

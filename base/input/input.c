@@ -38,6 +38,7 @@ struct input_decoder {
     z_stream gzip;
     bool gzip_open; /* inflateEnd is needed */
     bool in_member; /* gzip: inside of a member; the file may not end here */
+    bool padded;    /* gzip: zero bytes follow the last member, as tapes and tar write them */
     bool at_end;
     unsigned char block[BLOCK_BYTES]; /* compressed data */
 };
@@ -244,6 +245,18 @@ static status fill_gzip_block(struct input *in)
     return STATUS_OK;
 }
 
+/* Skips zero bytes after a member. Only the end of the file may follow them. */
+static status skip_padding(struct input *in)
+{
+    struct input_decoder *d = in->decoder;
+    for (; d->gzip.avail_in > 0 && *d->gzip.next_in == 0; d->gzip.next_in++, d->gzip.avail_in--) {
+        d->padded = true;
+    }
+    return d->gzip.avail_in == 0 || !d->padded
+               ? STATUS_OK
+               : raise_damaged(in, "other bytes follow the zero bytes after its end");
+}
+
 static status read_gzip(struct input *in, void *out, size_t max_bytes, size_t *got)
 {
     struct input_decoder *d = in->decoder;
@@ -252,6 +265,10 @@ static status read_gzip(struct input *in, void *out, size_t max_bytes, size_t *g
     while (d->gzip.avail_out == max_bytes && !d->at_end) {
         if (d->gzip.avail_in == 0) {
             TRY(fill_gzip_block(in));
+            continue;
+        }
+        TRY(d->in_member ? STATUS_OK : skip_padding(in));
+        if (d->gzip.avail_in == 0) {
             continue;
         }
         d->in_member = true;
@@ -336,20 +353,32 @@ static size_t find_text_start(const struct input *in)
 
 status input_looks_like_json(struct input *in, bool *out)
 {
+    enum { SMALL_BYTES = 8 }; /* a person may be typing */
     size_t got = 1, first;
     for (;;) {
         first = find_text_start(in);
-        if (first + 1 < in->peeked_bytes || got == 0 || in->peeked_bytes == sizeof in->peeked) {
+        if (first + 1 < in->peeked_bytes || got == 0 || in->peeked_bytes >= SMALL_BYTES) {
             break;
         }
-        TRY(read_data(in, in->peeked + in->peeked_bytes, sizeof in->peeked - in->peeked_bytes,
-                      &got));
+        TRY(read_data(in, in->peeked + in->peeked_bytes, SMALL_BYTES - in->peeked_bytes, &got));
         in->peeked_bytes += got;
     }
     const char *next = in->peeked + first + 1;
     *out = first + 1 < in->peeked_bytes &&
            ((in->peeked[first] == '{' && strchr("\"} \t", *next) != NULL) ||
             (in->peeked[first] == '[' && strchr("{ \n", *next) != NULL));
+    return STATUS_OK;
+}
+
+status input_peek(struct input *in, const char **text, size_t *bytes)
+{
+    for (size_t got = 1; got > 0 && in->peeked_bytes < sizeof in->peeked;) {
+        TRY(read_data(in, in->peeked + in->peeked_bytes, sizeof in->peeked - in->peeked_bytes,
+                      &got));
+        in->peeked_bytes += got;
+    }
+    *text = in->peeked;
+    *bytes = in->peeked_bytes;
     return STATUS_OK;
 }
 

@@ -14,14 +14,16 @@
 
 struct input_decoder;
 
+enum { INPUT_PEEK_BYTES = 1024 };
+
 struct input {
     int file;                      /* descriptor; -1: closed */
     const char *name;              /* for messages: the path, or "standard input" */
     struct input_decoder *decoder; /* NULL: not compressed */
     unsigned char head[8];         /* first bytes, which were read to recognize the format */
     size_t head_bytes, head_used;
-    bool recognized; /* the first bytes have been read */
-    char peeked[8];  /* decompressed bytes that input_read returns first */
+    bool recognized;               /* the first bytes have been read */
+    char peeked[INPUT_PEEK_BYTES]; /* decompressed bytes that input_read returns first */
     size_t peeked_bytes, peeked_used;
 };
 
@@ -44,6 +46,13 @@ status input_read(struct input *in, void *out, size_t max_bytes, size_t *got);
  *
  * Errors    as input_read */
 status input_looks_like_json(struct input *in, bool *out);
+
+/* input_peek - return the first INPUT_PEEK_BYTES bytes, or all if there are fewer. They stay
+ * unread. Call it before input_read.
+ *
+ * Memory    *text belongs to the input and is valid until the next call
+ * Errors    as input_read */
+status input_peek(struct input *in, const char **text, size_t *bytes);
 
 /* input_close - close the file, unless it is standard input. Does nothing after the first call. */
 void input_close(struct input *in);

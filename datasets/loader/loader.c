@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/memory.h"
-#include "base/thread.h"
+#include "base/thread/thread.h"
 #include "datasets/loader/sample_order.h"
 #include "datasets/shard/h5file.h"
 #include "datasets/shard/shard_set.h"

@@ -57,7 +57,7 @@ struct loader_options {
      * NULL: none. Not copied; must outlive the loader. */
     const double *const *reference_logps;
     bool shared_prompt; /* preference pairs: both responses in one segment after one prompt */
-    bool head_reads_responses; /* preference pairs: the last rows of the responses are for a head */
+    bool head_reads_responses; /* preference pairs: a head reads the last row of each response */
     /* Sentence pairs that are not masked in their files. token_kinds is not copied and must outlive
      * the loader. max_predictions applies to all sentence pairs. */
     struct masking masking;
@@ -81,7 +81,7 @@ struct loader_options {
 status loader_open(const struct loader_options *options, struct loader **out);
 
 /* loader_close - stop the thread, close all files and set *loader to NULL; NULL is allowed. It may
- * be called at any time. */
+ * be called while the thread reads. */
 status loader_close(struct loader **loader);
 
 /* loader_samples - return the samples of one epoch; for a mixture, until the first source ends. */
@@ -109,7 +109,7 @@ void loader_locate(const struct loader *loader, int64_t number, char *text, int 
  * for the last micro-batch of the rank in a step. A rank without samples in a step gets one
  * micro-batch with sequences = 0 and *last = true. At the end of limited data, out->sequences = 0,
  * *last = false and *end = true, on all ranks after the same number of steps. The last step may
- * have less than G samples.
+ * have fewer than G samples.
  *
  * Memory    *out is valid until the next call
  * Errors    the error of the thread, on this and every later call: STATUS_DATA with file, position

@@ -34,10 +34,11 @@ struct packing_rules {
 
 struct packing_report {
     int64_t examples;
-    int64_t truncated,
-        truncated_tokens;  /* examples longer than max_length, and their lost tokens */
-    int64_t empty;         /* examples (wrapped: chunks) without tokens in the loss */
-    int64_t packs, tokens; /* tokens: in all packs */
+    int64_t truncated;        /* examples longer than max_length */
+    int64_t truncated_tokens; /* tokens that they lost */
+    int64_t empty;            /* examples (wrapped: chunks) without tokens in the loss */
+    int64_t packs;
+    int64_t tokens; /* in all packs */
 };
 
 struct packing;

@@ -30,8 +30,8 @@ static status read_texts(const struct classification *c, const json_t *row, stru
 {
     const json_t *second = json_object_get(row, "text_pair");
     bool has_pair = second != NULL && !json_is_null(second);
-    TRY(row_field_get_text(row, "text", text));
-    TRY(has_pair ? row_field_get_text(row, "text_pair", pair) : STATUS_OK);
+    TRY(row_field_text(row, "text", text));
+    TRY(has_pair ? row_field_text(row, "text_pair", pair) : STATUS_OK);
     REQUIRE(!c->has_first_row || has_pair == c->rows_have_pair, STATUS_DATA,
             has_pair ? "a field \"text_pair\", which the first row does not have"
                      : "no field \"text_pair\", which the first row has");
@@ -64,7 +64,7 @@ static status collect_label(void *user, struct jsonl_row *row)
     char name[ROW_FIELD_LABEL_BYTES];
     const json_t *value = NULL;
     TRY(row_field_require(row->value, "label", &value));
-    TRY(row_field_get_label_name(value, name));
+    TRY(row_field_label_name(value, name));
     return labels_add(labels, name);
 }
 
@@ -78,7 +78,7 @@ static status read_row(struct classification *c, const json_t *row, struct text 
     TRY(read_texts(c, row, text, pair));
     TRY(row_field_require(row, "label", &label));
     TRY(c->kind == EXAMPLE_REGRESS ? read_number(label, label_bits)
-                                   : row_field_get_label_index(&c->labels, label, label_bits));
+                                   : row_field_label_index(&c->labels, label, label_bits));
     c->rows_have_pair = c->has_first_row ? c->rows_have_pair : pair->count > 0;
     c->has_first_row = true;
     return STATUS_OK;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/ordered_pool.h"
+#include "base/thread/ordered_pool.h"
 #include "datasets/prepare/splitter.h"
 
 enum {
@@ -144,7 +144,7 @@ status encoder_open(const struct tokenizer *tokenizer, int workers, struct token
         encoder_close(&e);
         return result;
     }
-    e->slot = ordered_pool_get_slot(e->pool);
+    e->slot = ordered_pool_slot(e->pool);
     *out = e;
     return STATUS_OK;
 }
@@ -152,7 +152,7 @@ status encoder_open(const struct tokenizer *tokenizer, int workers, struct token
 static status submit_slot(struct encoder *e)
 {
     TRY(ordered_pool_submit(e->pool));
-    e->slot = ordered_pool_get_slot(e->pool);
+    e->slot = ordered_pool_slot(e->pool);
     return STATUS_OK;
 }
 

@@ -1,7 +1,7 @@
 /* Extractive question answering. Rows have "question", "context", and either "answer" and
- * "answer_start" or SQuAD's "answers" with a list of texts and a list of character offsets. The
- * model learns the first answer; all of them are correct. An empty answer or an empty list means
- * that the context contains no answer.
+ * "answer_start" or SQuAD's "answers" with a list of texts and a list of character offsets. Files
+ * in SQuAD's own JSON give the same rows (squad.h). The model learns the first answer; all of them
+ * are correct. An empty answer or an empty list means that the context contains no answer.
  *
  * Each window of the context (qa_windows.h) is one example. All windows of a row go to the same
  * split. With a random split, so do all rows with the same context. */
@@ -261,13 +261,15 @@ static status write_row(void *user, struct jsonl_row *row)
 status prepare_answer(const struct prepare_options *options, struct prepare_report *out)
 {
     *out = (struct prepare_report){0};
-    struct extractive_qa q = {.options = options, .report = out};
-    status result = prepare_options_check(options);
-    if (result == STATUS_OK && options->validation_fraction > 0.0) {
+    struct prepare_options o = *options;
+    o.format.has_squad = true;
+    struct extractive_qa q = {.options = &o, .report = out};
+    status result = prepare_options_check(&o);
+    if (result == STATUS_OK && o.validation_fraction > 0.0) {
         result = plan_split(&q);
     }
     if (result == STATUS_OK) {
-        result = rows_prepare(&(struct rows_preparation){.options = options,
+        result = rows_prepare(&(struct rows_preparation){.options = &o,
                                                          .report = out,
                                                          .kind = EXAMPLE_ANSWER,
                                                          .unit_name = "windows",

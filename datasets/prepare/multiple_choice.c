@@ -60,7 +60,7 @@ static status write_example(struct multiple_choice *m, uint32_t label, int strat
 static status read_choices(const json_t *row, struct text *text, const json_t **out)
 {
     const char *field = json_object_get(row, "text") != NULL ? "text" : "context";
-    TRY(row_field_get_text(row, field, text));
+    TRY(row_field_text(row, field, text));
     *out = json_object_get(row, "choices");
     REQUIRE(json_is_array(*out) && json_array_size(*out) >= 2, STATUS_DATA,
             "the field \"choices\" is missing or not a list of at least two texts");
@@ -88,7 +88,7 @@ static status find_stratum(void *user, const json_t *row, int *out)
     const json_t *value = NULL;
     uint32_t label = 0;
     TRY(row_field_require(row, "label", &value));
-    TRY(row_field_get_label_index(&m->labels, value, &label));
+    TRY(row_field_label_index(&m->labels, value, &label));
     *out = (int)label;
     return STATUS_OK;
 }
@@ -123,8 +123,8 @@ static status write_pair(void *user, struct jsonl_row *row)
 {
     struct multiple_choice *m = user;
     struct text text = {0}, pair = {0};
-    TRY(row_field_get_text(row->value, "text", &text));
-    TRY(row_field_get_text(row->value, "text_pair", &pair));
+    TRY(row_field_text(row->value, "text", &text));
+    TRY(row_field_text(row->value, "text_pair", &pair));
     begin_row(m);
     TRY(add_text(m, &text, NULL));
     TRY(add_text(m, &pair, NULL));

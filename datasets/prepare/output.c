@@ -24,9 +24,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/random.h"
 #include "datasets/shard/shard.h"
 #include "datasets/shard/shard_set.h"
@@ -58,7 +60,12 @@ struct prepare_output {
     struct split_shards *current; /* split of the current document */
     int64_t document_tokens;      /* of the current document */
     int64_t documents, tokens;
+    int32_t begin_id;         /* token at the start of a document; -1: none */
+    int32_t last_id;          /* of the last document with tokens */
+    bool begins_with_end;     /* the current document begins with the end token */
+    int64_t joined_documents; /* without a begin or end token between them and the one before */
     int64_t next_stratum, drawn_document, stratum_end; /* random split */
+    size_t new_folder_bytes;  /* length of the first part of the output path that did not exist */
     bool has_explicit_splits; /* examples were written to an explicit split */
     char *labels_json;        /* label names, for every shard; NULL: none */
 };
@@ -71,16 +78,79 @@ static status get_temporary_path(const struct prepare_output *o, int number,
     return file_join(out, o->temporary_folder, name);
 }
 
-static status lock_folder(struct prepare_output *o)
+/* Returns whether the path still names the open folder: the owner of the lock removes the folder
+ * before it releases the lock. */
+static bool is_same_folder(int file, const char *path)
 {
-    o->lock_file = open(o->temporary_folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    REQUIRE(o->lock_file >= 0, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
-            "cannot open %s: %s", o->temporary_folder, strerror(errno));
+    struct stat opened, named;
+    return fstat(file, &opened) == 0 && stat(path, &named) == 0 && opened.st_dev == named.st_dev &&
+           opened.st_ino == named.st_ino;
+}
+
+/* Locks an open folder. *locked is false if a preparation that has ended removed the folder. */
+static status lock_open_folder(const struct prepare_output *o, int file, bool *locked)
+{
+    int error = flock(file, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
     REQUIRE(
-        flock(o->lock_file, LOCK_EX | LOCK_NB) == 0, STATUS_CREATE,
+        error != EWOULDBLOCK, STATUS_CREATE,
         "another `bireme prepare` is writing to %s; wait for it or choose another output folder",
         o->options->output);
+    if (error != 0) {
+        log_warning("LOCK",
+                    "%s: this file system does not support locks (%s); make sure that no other "
+                    "`bireme prepare` writes to the folder",
+                    o->options->output, strerror(error));
+    }
+    *locked = is_same_folder(file, o->temporary_folder);
     return STATUS_OK;
+}
+
+/* Creates and locks the temporary folder. */
+static status lock_folder(struct prepare_output *o)
+{
+    bool locked = false;
+    status result = STATUS_OK;
+    while (!locked && result == STATUS_OK) {
+        TRY(file_make_folders(o->temporary_folder));
+        int file = open(o->temporary_folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (file < 0 && errno == ENOENT) {
+            continue; /* removed since it was created */
+        }
+        REQUIRE(file >= 0, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
+                "cannot open %s: %s", o->temporary_folder, strerror(errno));
+        result = lock_open_folder(o, file, &locked);
+        o->lock_file = locked ? file : -1;
+        if (!locked) {
+            close(file);
+        }
+    }
+    return result;
+}
+
+/* Returns the length of the first part of the path that does not exist; 0: all parts exist. */
+static size_t find_new_folder(const char *path)
+{
+    char prefix[FILE_PATH_BYTES];
+    for (const char *end = path; *end != '\0';) {
+        end += 1 + strcspn(end + 1, "/");
+        snprintf(prefix, sizeof prefix, "%.*s", (int)(end - path), path);
+        if (!file_exists(prefix)) {
+            return (size_t)(end - path);
+        }
+    }
+    return 0;
+}
+
+/* Removes the folders of the output path that were created, unless they contain files. */
+static void remove_new_folders(const struct prepare_output *o)
+{
+    char path[FILE_PATH_BYTES];
+    snprintf(path, sizeof path, "%s", o->options->output);
+    while (o->new_folder_bytes > 0 && strlen(path) >= o->new_folder_bytes &&
+           (rmdir(path) == 0 || errno == ENOENT)) {
+        char *slash = strrchr(path, '/');
+        *(slash != NULL ? slash : path) = '\0';
+    }
 }
 
 status prepare_output_open(const struct prepare_options *options, enum example_kind kind,
@@ -96,13 +166,13 @@ status prepare_output_open(const struct prepare_options *options, enum example_k
     o->header.kind = kind;
     o->header.vocab_size = tokenizer_vocab_size(options->tokenizer);
     o->header.eos_id = tokenizer_eos(options->tokenizer);
+    o->begin_id = tokenizer_bos(options->tokenizer);
     o->header.join_encoding = options->join_encoding;
     snprintf(o->header.tokenizer_sha256, sizeof o->header.tokenizer_sha256, "%s",
              tokenizer_sha256(options->tokenizer));
+    o->new_folder_bytes = find_new_folder(options->output);
     status result = STATUS_OK;
-    TRY_GOTO(result, failed, file_make_folders(options->output));
     TRY_GOTO(result, failed, file_join(o->temporary_folder, options->output, UNFINISHED));
-    TRY_GOTO(result, failed, file_make_folders(o->temporary_folder));
     TRY_GOTO(result, failed, lock_folder(o));
     *out = o;
     return STATUS_OK;
@@ -126,6 +196,9 @@ void prepare_output_close(struct prepare_output **output)
         file_remove_tree(o->temporary_folder);
         close(o->lock_file);
     }
+    if (pending.code != STATUS_OK) {
+        remove_new_folders(o);
+    }
     status_clear();
     status_restore(&pending);
     free(o->train.shards);
@@ -139,7 +212,7 @@ status prepare_output_set_labels(struct prepare_output *o, const struct labels *
     return labels_to_json(labels, &o->labels_json);
 }
 
-const char *prepare_output_get_temporary_folder(const struct prepare_output *o)
+const char *prepare_output_temporary_folder(const struct prepare_output *o)
 {
     return o->temporary_folder;
 }
@@ -207,12 +280,21 @@ static status open_next_writer(struct prepare_output *o, struct split_shards *sp
     return create_writer(o, path, &split->writer);
 }
 
+/* Returns whether the token separates documents. */
+static bool is_mark(const struct prepare_output *o, int32_t id)
+{
+    return id >= 0 && (id == o->header.eos_id || id == o->begin_id);
+}
+
 status prepare_output_write_tokens(void *output, const int32_t *ids, int64_t count)
 {
     struct prepare_output *o = output;
     if (count > 0 && o->document_tokens == 0) {
         o->current = choose_split(o);
+        o->begins_with_end = ids[0] == o->header.eos_id;
+        o->joined_documents += o->documents > 0 && !is_mark(o, ids[0]) && !is_mark(o, o->last_id);
     }
+    o->last_id = count > 0 ? ids[count - 1] : o->last_id;
     struct split_shards *split = o->current;
     while (count > 0) {
         int64_t limit = o->options->shard_tokens;
@@ -264,6 +346,9 @@ status prepare_output_end_document(void *output)
     struct prepare_output *o = output;
     if (o->document_tokens == 0) {
         return STATUS_OK;
+    }
+    if (o->options->append_eod && !o->begins_with_end && o->last_id != o->header.eos_id) {
+        TRY(prepare_output_write_tokens(o, &(int32_t){(int32_t)o->header.eos_id}, 1));
     }
     o->documents++;
     o->document_tokens = 0;
@@ -524,6 +609,7 @@ status prepare_output_finish(struct prepare_output *o, struct prepare_report *re
     }
     TRY(file_sync(o->options->output));
     report->documents = o->documents;
+    report->joined_documents = o->joined_documents;
     report->train_examples = count_documents(&o->train);
     report->validation_examples = count_documents(&o->validation);
     report->train_tokens = count_tokens(&o->train);

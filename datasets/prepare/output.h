@@ -29,9 +29,9 @@ status prepare_output_open(const struct prepare_options *options, enum example_k
  * Errors    STATUS_DATA if the names are too long for a shard */
 status prepare_output_set_labels(struct prepare_output *o, const struct labels *labels);
 
-/* prepare_output_get_temporary_folder - return the path of the temporary folder, which
+/* prepare_output_temporary_folder - return the path of the temporary folder, which
  * prepare_output_close removes. */
-const char *prepare_output_get_temporary_folder(const struct prepare_output *o);
+const char *prepare_output_temporary_folder(const struct prepare_output *o);
 
 /* prepare_output_write_example - write one complete example.
  *
@@ -66,5 +66,6 @@ status prepare_output_end_document(void *output);
 status prepare_output_finish(struct prepare_output *o, struct prepare_report *report);
 
 /* prepare_output_close - remove the temporary folder and set *output to NULL; NULL is allowed. It
- * keeps a pending error. */
+ * keeps a pending error. After an error it also removes an output folder that was created and is
+ * empty. */
 void prepare_output_close(struct prepare_output **output);

@@ -165,6 +165,9 @@ status prepare_clm(const struct prepare_options *options, struct prepare_report 
 {
     *out = (struct prepare_report){0};
     TRY(prepare_options_check(options));
+    REQUIRE(!options->append_eod || tokenizer_eos(options->tokenizer) >= 0, STATUS_USAGE,
+            "--append-eod: the tokenizer has no end-of-text token; train one with --special-tokens "
+            "\"<|endoftext|>\"");
     double start = clock_seconds();
     struct prepare_output *output = NULL;
     status result = STATUS_OK;
@@ -204,7 +207,7 @@ status prepare_mlm(const struct prepare_options *options, struct prepare_report 
     struct token_spool *spool = NULL;
     status result = STATUS_OK;
     TRY_GOTO(result, done, prepare_output_open(options, EXAMPLE_SENTENCE_PAIRS, &output));
-    TRY_GOTO(result, done, token_spool_open(prepare_output_get_temporary_folder(output), &spool));
+    TRY_GOTO(result, done, token_spool_open(prepare_output_temporary_folder(output), &spool));
     struct token_sink sink = {spool, token_spool_write_tokens, token_spool_end_document, true};
     TRY_GOTO(result, done, encode_inputs(options, sink, output, out));
     TRY_GOTO(result, done, token_spool_finish(spool));

@@ -8,9 +8,9 @@
  *   x.idx with x.bin   a Megatron-LM index and its tokens; either name selects both files
  *   other *.bin        llm.c tokens
  *   all others         plain text
- * The ids of token files are copied unchanged and nothing is appended. Megatron-LM indexes contain
- * the documents. In llm.c files each end token starts a document, or each begin token if the
- * tokenizer has one.
+ * The ids of token files are copied unchanged, and nothing is appended without append_eod.
+ * Megatron-LM indexes contain the documents. In llm.c files each end token starts a document, or
+ * each begin token if the tokenizer has one.
  *
  * Long documents are encoded in chunks of at most 256 KiB. Chunks end where all byte-level
  * pre-tokenization patterns have a word boundary in every context: GPT-2, cl100k, o200k, Llama 3
@@ -73,6 +73,9 @@ struct prepare_options {
     /* Maximum tokens per shard. A document that does not fit continues in the next shard. */
     int64_t shard_tokens;
     int workers; /* encoding threads; 0: all cores */
+    /* prepare_clm: end each document with the end token, also those of token files, unless it
+     * begins or ends with it. Documents of text always end with it if the tokenizer has one. */
+    bool append_eod;
 
     enum prepare_sentence_rule sentence_rule; /* prepare_mlm */
     int64_t sequence_tokens; /* maximum tokens per example, special tokens included */
@@ -104,7 +107,9 @@ struct prepare_report {
     int label_count;          /* fine-tuning tasks: number of label names */
     /* sft: tokens in the default loss mask; dpo: tokens of the responses */
     int64_t learned_tokens;
-    int64_t forced_splits; /* chunks that end inside of a word */
+    int64_t forced_splits;    /* chunks that end inside of a word */
+    int64_t shared_examples;  /* rows: validation examples with the tokens of a training example */
+    int64_t joined_documents; /* prepare_clm: documents after another one without an end token */
     int train_shards, validation_shards;
     double seconds;
 };

@@ -16,7 +16,7 @@ bool row_field_is_blank(const char *text, size_t bytes)
     return true;
 }
 
-status row_field_get_text(const json_t *row, const char *field, struct text *out)
+status row_field_text(const json_t *row, const char *field, struct text *out)
 {
     TRY(jsonl_get_string(row, field, &out->bytes, &out->count));
     REQUIRE(!row_field_is_blank(out->bytes, out->count), STATUS_DATA, "the field \"%s\" is empty",
@@ -30,7 +30,7 @@ status row_field_require(const json_t *row, const char *field, const json_t **ou
     return *out != NULL ? STATUS_OK : columns_raise_missing(row, field);
 }
 
-status row_field_get_label_name(const json_t *value, char out[ROW_FIELD_LABEL_BYTES])
+status row_field_label_name(const json_t *value, char out[ROW_FIELD_LABEL_BYTES])
 {
     REQUIRE(json_is_string(value) || json_is_integer(value), STATUS_DATA,
             "a label is neither a text nor an integer");
@@ -46,10 +46,10 @@ status row_field_get_label_name(const json_t *value, char out[ROW_FIELD_LABEL_BY
     return STATUS_OK;
 }
 
-status row_field_get_label_index(const struct labels *labels, const json_t *value, uint32_t *out)
+status row_field_label_index(const struct labels *labels, const json_t *value, uint32_t *out)
 {
     char name[ROW_FIELD_LABEL_BYTES];
-    TRY(row_field_get_label_name(value, name));
+    TRY(row_field_label_name(value, name));
     int index = labels_find(labels, name);
     REQUIRE(index >= 0, STATUS_DATA, "the label \"%s\" is not one of --labels", name);
     *out = (uint32_t)index;

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-#include "base/ordered_pool.h"
+#include "base/thread/ordered_pool.h"
 #include "datasets/prepare/output.h"
 
 enum { SLOT_ROWS = 32, SLOT_FULL_BYTES = 64 << 10 };
@@ -117,7 +117,7 @@ status row_workers_open(const struct rows_preparation *p, struct jsonl_bad_rows 
 /* Returns the next free entry, without an error. */
 static struct row_entry *next_entry(struct row_workers *w, size_t bytes)
 {
-    struct row_slot *s = ordered_pool_get_slot(w->pool);
+    struct row_slot *s = ordered_pool_slot(w->pool);
     struct row_entry *e = &s->entries[s->count++];
     s->bytes += bytes;
     e->note.code = STATUS_OK;
@@ -126,7 +126,7 @@ static struct row_entry *next_entry(struct row_workers *w, size_t bytes)
 
 static status submit_if_full(struct row_workers *w)
 {
-    const struct row_slot *s = ordered_pool_get_slot(w->pool);
+    const struct row_slot *s = ordered_pool_slot(w->pool);
     bool full = s->count == SLOT_ROWS || s->bytes >= SLOT_FULL_BYTES;
     return full ? ordered_pool_submit(w->pool) : STATUS_OK;
 }
@@ -150,7 +150,7 @@ status row_workers_defer(void *workers, const char *path, int64_t line)
 
 status row_workers_drain(struct row_workers *w)
 {
-    const struct row_slot *s = ordered_pool_get_slot(w->pool);
+    const struct row_slot *s = ordered_pool_slot(w->pool);
     TRY(s->count > 0 ? ordered_pool_submit(w->pool) : STATUS_OK);
     return ordered_pool_drain(w->pool);
 }

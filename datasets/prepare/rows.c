@@ -14,6 +14,7 @@
 #include "datasets/prepare/row_workers.h"
 #include "datasets/rows/row_file.h"
 #include "datasets/shard/shard.h"
+#include "datasets/shard/shared_examples.h"
 
 enum { READ_VALUES = 4096 };
 
@@ -39,7 +40,8 @@ static status keep_streams(const struct prepare_options *o, char *const *paths, 
 status rows_prescan(const struct prepare_options *o,
                     status (*use)(void *user, struct jsonl_row *row), void *user)
 {
-    struct jsonl_bad_rows bad_rows = {.skip = o->skip_bad_rows, .defer = ignore_bad_row};
+    struct jsonl_bad_rows bad_rows = {
+        .skip = o->skip_bad_rows, .quiet = true, .defer = ignore_bad_row};
     int64_t bytes = 0;
     TRY(keep_streams(o, o->inputs, o->input_count));
     TRY(keep_streams(o, o->validation_inputs, o->validation_input_count));
@@ -183,11 +185,8 @@ static status count_set(const char *folder, const char *set, int shards, int lab
                         int64_t *counts)
 {
     for (int i = 0; i < shards; i++) {
-        char path[FILE_PATH_BYTES], name[64];
         struct shard *shard = NULL;
-        snprintf(name, sizeof name, "%s-%05d-of-%05d.h5", set, i, shards);
-        TRY(file_join(path, folder, name));
-        TRY(shard_open(path, &shard));
+        TRY(shard_open_part(folder, set, i, shards, &shard));
         status result = count_shard(shard, labels, counts);
         KEEP_FIRST(result, shard_close(&shard));
         TRY(result);
@@ -214,6 +213,22 @@ static status count_labels(const struct rows_preparation *p)
                      c->validation);
 }
 
+/* Counts the validation examples that are training examples too. The shards are complete, so an
+ * error is only a warning. */
+static void count_shared_examples(const struct rows_preparation *p)
+{
+    struct prepare_report *r = p->report;
+    if (shared_examples_count(p->options->output, r->train_shards, r->validation_shards,
+                              r->validation_examples, &r->shared_examples) != STATUS_OK) {
+        struct status_note note;
+        status_take(&note);
+        r->shared_examples = 0;
+        log_warning("SAME-DATA",
+                    "the validation set was not compared with the training set: %.1500s",
+                    note.text);
+    }
+}
+
 status rows_prepare(const struct rows_preparation *p)
 {
     const struct prepare_options *o = p->options;
@@ -222,15 +237,16 @@ status rows_prepare(const struct rows_preparation *p)
     TRY(prepare_options_check(o));
     REQUIRE(o->validation_fraction <= 0.0 || o->validation_input_count == 0, STATUS_USAGE,
             "give either a validation fraction or validation inputs, not both");
-    TRY(p->labels != NULL ? determine_labels(p) : STATUS_OK);
+    TRY(prepare_output_open(o, p->kind, p->output)); /* the lock is held while rows are counted */
+    TRY_GOTO(result, done, p->labels != NULL ? determine_labels(p) : STATUS_OK);
     TRY_GOTO(result, done, plan_split(p));
-    TRY_GOTO(result, done, prepare_output_open(o, p->kind, p->output));
     TRY_GOTO(result, done,
              p->labels != NULL ? prepare_output_set_labels(*p->output, p->labels) : STATUS_OK);
     TRY_GOTO(result, done, read_all(p));
     if (p->labels != NULL && o->label_counts != NULL) {
         TRY_GOTO(result, done, count_labels(p));
     }
+    count_shared_examples(p);
     p->report->seconds = clock_seconds() - start;
 done:
     prepare_output_close(p->output);

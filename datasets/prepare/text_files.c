@@ -270,6 +270,9 @@ status text_files_read(struct prepare_input *in, const char *path)
                               "with --columns",
                               r.path);
     }
+    if (result == STATUS_OK && !is_rows) {
+        result = corpus_warn_rows(path, &r.input);
+    }
     if (result == STATUS_OK) {
         result = is_rows ? read_rows(in, &r, path) : read_text(in, &r);
     }

@@ -52,7 +52,7 @@ static status collect_labels(void *user, struct jsonl_row *row)
     TRY(check_row(row->value));
     const json_t *labels = get_labels(row->value);
     for (size_t i = 0; i < json_array_size(labels); i++) {
-        TRY(row_field_get_label_name(json_array_get(labels, i), name));
+        TRY(row_field_label_name(json_array_get(labels, i), name));
         TRY(labels_add(user, name));
     }
     return STATUS_OK;
@@ -85,7 +85,7 @@ static status add_word(struct token_classification *c, size_t index, const json_
     int64_t begin = 0, before = c->ids.count;
     struct text text = {json_string_value(word), json_string_length(word)};
     REQUIRE(json_is_string(word), STATUS_DATA, "token %zu is not a text", index);
-    TRY(row_field_get_label_index(&c->labels, label, &number));
+    TRY(row_field_label_index(&c->labels, label, &number));
     TRY(text_pair_encode_word(c->options->tokenizer, &text, index == 0, &c->ids, &begin));
     if (begin > before) { /* a space before the word, without a label */
         int64_t end = c->ids.count;

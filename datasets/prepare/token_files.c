@@ -165,7 +165,7 @@ static status copy_llmc(struct prepare_input *in, struct token_file *t)
         }
         TRY(prepare_output_write_tokens(in->output, t->ids + begin, n - begin));
         done += n;
-        log_progress("%s: %" PRId64 " of %" PRId64 " tokens", path, done, tokens);
+        log_progress("%" PRId64 " of %" PRId64 " tokens of %s", done, tokens, path);
     }
     return prepare_output_end_document(in->output);
 }
@@ -290,8 +290,8 @@ static status copy_megatron(struct prepare_input *in, struct megatron_index *m,
             TRY(copy_sequence(in, m, t, sequence));
         }
         TRY(prepare_output_end_document(in->output));
-        log_progress("%s: %" PRId64 " of %" PRId64 " documents", t->reader.path, d,
-                     m->document_entries - 1);
+        log_progress("%" PRId64 " of %" PRId64 " documents of %s", d, m->document_entries - 1,
+                     t->reader.path);
     }
     REQUIRE(end == m->sequences, STATUS_DATA,
             "%s: the documents contain %" PRId64 " of %" PRId64 " sequences", m->reader.path, end,

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
+#include "base/memory.h"
 #include "datasets/rows/file_reader.h"
 
 enum { READ_BYTES = 256 << 10, MAX_ROW_BYTES = 64 << 20 };
@@ -12,7 +14,10 @@ enum { READ_BYTES = 256 << 10, MAX_ROW_BYTES = 64 << 20 };
 enum field_state { FIELD_START, IN_UNQUOTED, IN_QUOTES, AFTER_QUOTES };
 
 struct csv {
+    struct file_reader *reader;
     const char *path;
+    char *buffer;   /* [READ_BYTES] */
+    bool started;   /* the first block was read */
     char delimiter; /* '\0': not known yet */
     struct jsonl_bad_rows *bad;
     status (*use)(void *user, struct jsonl_row *row);
@@ -24,6 +29,7 @@ struct csv {
     size_t bytes, capacity, row_bytes;
     const char *error; /* reason why the current row is bad; NULL: none */
     int64_t line, row_line;
+    bool warned;  /* about quotes between tabs */
     bool stopped; /* read no further: a row is too long, and bad rows are not skipped */
 };
 
@@ -45,8 +51,31 @@ static status append_byte(struct csv *c, char byte)
     return STATUS_OK;
 }
 
+/* Warns once if a field between tabs looks like a quoted one: a name in quotes, or text in quotes
+ * that contains doubled quotes. */
+static void warn_quotes(struct csv *c)
+{
+    bool is_name = c->names == NULL, warn = is_name;
+    if (c->warned || c->bad->quiet || c->delimiter != '\t' || c->bytes < 3 || c->text[0] != '"' ||
+        c->text[c->bytes - 1] != '"') {
+        return;
+    }
+    for (size_t i = 1; i + 2 < c->bytes && !warn; i++) {
+        warn = c->text[i] == '"' && c->text[i + 1] == '"';
+    }
+    if (warn) {
+        c->warned = true;
+        log_warning(
+            "QUOTES",
+            "%s:%" PRId64 ": a %s in double quotes: between tabs, quotes are ordinary "
+            "characters and stay in the text; save the table with commas, or without quotes",
+            c->path, c->row_line, is_name ? "name" : "field");
+    }
+}
+
 static status end_field(struct csv *c)
 {
+    warn_quotes(c);
     if (c->fields == NULL) {
         c->fields = json_array();
     }
@@ -152,12 +181,12 @@ static status add_unquoted_byte(struct csv *c, char byte)
         c->state = IN_QUOTES; /* a doubled quote is one quote of the text */
         return append_byte(c, byte);
     }
-    if (byte == '"' && c->state == FIELD_START) {
+    if (byte == '"' && c->state == FIELD_START && c->delimiter != '\t') {
         c->state = IN_QUOTES;
         c->row_bytes++;
         return STATUS_OK;
     }
-    if (byte == '"' && (c->delimiter != '\t' || c->state == AFTER_QUOTES)) {
+    if (byte == '"' && c->delimiter != '\t') {
         c->error = "a quote inside an unquoted field";
     } else if (c->state == AFTER_QUOTES && byte != '\r') {
         c->error = "text after a quoted field";
@@ -217,18 +246,9 @@ static status add_block(struct csv *c, const char *text, size_t bytes)
     return STATUS_OK;
 }
 
-static status read_all(struct csv *c, struct file_reader *r, char *buffer)
+/* Ends the last row. */
+static status end_file(struct csv *c)
 {
-    static const char bom[] = "\xEF\xBB\xBF";
-    size_t got;
-    TRY(read_start(r, buffer, &got));
-    size_t skipped = got >= 3 && memcmp(buffer, bom, 3) == 0 ? 3 : 0;
-    c->delimiter = c->delimiter == '\0' ? find_delimiter(buffer, got) : c->delimiter;
-    TRY(add_block(c, buffer + skipped, got - skipped));
-    while (got > 0 && !c->stopped) {
-        TRY(file_reader_read(r, buffer, READ_BYTES, &got));
-        TRY(add_block(c, buffer, got));
-    }
     if (c->state == IN_QUOTES && !c->stopped) {
         c->error = "the file ends inside quotes";
     }
@@ -239,25 +259,64 @@ static status read_all(struct csv *c, struct file_reader *r, char *buffer)
     return STATUS_OK;
 }
 
+status csv_read_block(struct csv *c, bool *more)
+{
+    static const char bom[] = "\xEF\xBB\xBF";
+    size_t got, skipped = 0;
+    TRY(c->started ? file_reader_read(c->reader, c->buffer, READ_BYTES, &got)
+                   : read_start(c->reader, c->buffer, &got));
+    if (!c->started) {
+        c->started = true;
+        skipped = got >= 3 && memcmp(c->buffer, bom, 3) == 0 ? 3 : 0;
+        c->delimiter = c->delimiter == '\0' ? find_delimiter(c->buffer, got) : c->delimiter;
+    }
+    TRY(add_block(c, c->buffer + skipped, got - skipped));
+    *more = got > 0 && !c->stopped;
+    return *more ? STATUS_OK : end_file(c);
+}
+
+status csv_open(struct file_reader *r, char delimiter, struct jsonl_bad_rows *bad,
+                status (*use)(void *user, struct jsonl_row *row), void *user, struct csv **out)
+{
+    bool tabs = input_has_suffix(r->path, ".tsv");
+    TRY(ALLOCATE(*out, 1, "a table"));
+    **out = (struct csv){.reader = r,
+                         .path = r->path,
+                         .delimiter = delimiter == '\0' && tabs ? '\t' : delimiter,
+                         .bad = bad,
+                         .use = use,
+                         .user = user,
+                         .line = 1,
+                         .row_line = 1};
+    status result = ALLOCATE((*out)->buffer, READ_BYTES, "a block of a table");
+    if (result != STATUS_OK) {
+        csv_close(out);
+    }
+    return result;
+}
+
+void csv_close(struct csv **c)
+{
+    if (*c != NULL) {
+        json_decref((*c)->names);
+        json_decref((*c)->fields);
+        free((*c)->text);
+        free((*c)->buffer);
+        free(*c);
+        *c = NULL;
+    }
+}
+
 status csv_read_open(struct file_reader *r, char delimiter, struct jsonl_bad_rows *bad,
                      int64_t *bytes, status (*use)(void *user, struct jsonl_row *row), void *user)
 {
-    bool tabs = input_has_suffix(r->path, ".tsv");
-    struct csv c = {.path = r->path,
-                    .delimiter = delimiter == '\0' && tabs ? '\t' : delimiter,
-                    .bad = bad,
-                    .use = use,
-                    .user = user,
-                    .line = 1,
-                    .row_line = 1};
-    char *buffer = malloc(READ_BYTES);
-    REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory while reading %s", r->path);
-    status result = read_all(&c, r, buffer);
+    struct csv *c = NULL;
+    status result = csv_open(r, delimiter, bad, use, user, &c);
+    for (bool more = true; more && result == STATUS_OK;) {
+        result = csv_read_block(c, &more);
+    }
+    csv_close(&c);
     *bytes += r->bytes;
-    json_decref(c.names);
-    json_decref(c.fields);
-    free(c.text);
-    free(buffer);
     return result;
 }
 

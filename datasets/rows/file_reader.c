@@ -14,7 +14,7 @@ status file_reader_read(struct file_reader *r, char *out, size_t max_bytes, size
 {
     TRY(input_read(&r->input, out, max_bytes, got));
     r->bytes += (int64_t)*got;
-    log_progress("%s: %.1f MB read", r->path, (double)r->bytes / 1e6);
+    log_progress("%.1f MB read of %s", (double)r->bytes / 1e6, r->path);
     return STATUS_OK;
 }
 

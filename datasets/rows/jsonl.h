@@ -26,7 +26,7 @@ struct jsonl_bad_rows {
     bool skip; /* count them and continue, instead of stopping at the first one */
     int64_t count;
     bool has_good_row; /* a row was used before */
-    bool quiet;        /* do not log a warning for each row */
+    bool quiet;        /* log no warnings about rows */
     /* If not NULL: called for each bad row, instead of the handling above. It takes the pending
      * error, to report it later. `skip` still decides whether reading continues after a line that
      * is too long. */

@@ -2,6 +2,7 @@
 
 #include "base/input/input.h"
 #include "datasets/rows/csv.h"
+#include "datasets/rows/squad.h"
 
 /* The callback of the caller, which receives the renamed rows. */
 struct renamed_rows {
@@ -40,6 +41,13 @@ status row_file_read_open(const struct row_format *format, struct file_reader *r
     bool is_json = !row_file_is_table(path);
     if (is_json && !jsonl_has_extension(path) && input_is_stream(path)) {
         TRY(input_looks_like_json(&r->input, &is_json));
+    }
+    bool is_squad = false;
+    if (is_json && format->has_squad && !jsonl_has_extension(path)) {
+        TRY(squad_detect(&r->input, &is_squad));
+    }
+    if (is_squad) {
+        return squad_read_open(r, bad, bytes, use_renamed_row, &renamed);
     }
     return is_json ? jsonl_read_open(r, bad, bytes, use_renamed_row, &renamed)
                    : csv_read_open(r, format->delimiter, bad, bytes, use_renamed_row, &renamed);

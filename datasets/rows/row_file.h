@@ -15,6 +15,7 @@
 struct row_format {
     struct columns columns;
     char delimiter; /* of tables; '\0': as csv_read determines */
+    bool has_squad; /* read SQuAD's own JSON (squad.h) too, recognized by its beginning */
 };
 
 /* row_file_is_table - return whether the name ends in .csv or .tsv. */

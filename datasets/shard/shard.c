@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/memory.h"
 #include "datasets/shard/chunks.h"
 #include "datasets/shard/h5file.h"
@@ -233,6 +234,15 @@ status shard_open(const char *path, struct shard **out)
 failed:
     shard_close(&s);
     return result;
+}
+
+status shard_open_part(const char *folder, const char *set, int index, int shards,
+                       struct shard **out)
+{
+    char path[FILE_PATH_BYTES], name[64];
+    snprintf(name, sizeof name, "%s-%05d-of-%05d.h5", set, index, shards);
+    TRY(file_join(path, folder, name));
+    return shard_open(path, out);
 }
 
 status shard_close(struct shard **shard)

@@ -2,11 +2,12 @@
  *
  *   /tokens     uint16 (vocabulary <= 65,536) or uint32 (n,), chunks of 16 KiB, Fletcher32
  *   /documents  uint64 (d + 1,): document i is tokens[documents[i] : documents[i + 1]]
- *   attributes on /: format "bireme-tokens", format_version 1, vocab_size, tokenizer_sha256, eos_id
- *               (-1: none), tokens, documents: 64-bit integers and strings of fixed size
- *   tokens_sha256, documents_sha256: hashes of the bytes of the two datasets, as stored. Shards of
- *               other programs need not have them. They detect damage that Fletcher32 cannot detect
- *               (swapped or zeroed chunks).
+ *   attributes on /, 64-bit integers and strings of fixed size:
+ *     format "bireme-tokens", format_version 1, vocab_size, tokenizer_sha256, eos_id (-1: none),
+ *     tokens, documents
+ *     tokens_sha256, documents_sha256: hashes of the bytes of the two datasets, as stored. Shards
+ *     of other programs need not have them. They detect damage that Fletcher32 cannot detect
+ *     (swapped or zeroed chunks)
  *
  * A document has at least one token. The starts begin with 0, increase strictly and end with
  * `tokens`. Objectives that need more per example use additional datasets, see example.h. */
@@ -46,6 +47,12 @@ struct shard; /* a shard that is open for reading */
  *           external or virtual storage, other filters, wrong types, inconsistent sizes, or the
  *           oldest format of HDF5 (superblock below 2), in which metadata has no checksums */
 status shard_open(const char *path, struct shard **out);
+
+/* shard_open_part - open "SET-0000I-of-0000N.h5" in a folder, as `prepare` names its shards.
+ *
+ * Errors    as shard_open */
+status shard_open_part(const char *folder, const char *set, int index, int shards,
+                       struct shard **out);
 
 /* shard_close - close the shard and set *shard to NULL; NULL is allowed. Always returns
  * STATUS_OK. */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/text.h"
 #include "datasets/shard/shard.h"
 
 static status print_json(const char *path, const struct shard_header *h, const char *labels)
@@ -33,9 +34,12 @@ static status print_json(const char *path, const struct shard_header *h, const c
 static status print_lines(const char *path, const struct shard_header *h, const char *labels)
 {
     printf("shard            %s\n", path);
-    printf("bytes            %" PRId64 "\n", file_size(path));
-    printf("tokens           %" PRId64 " of %d bytes\n", h->tokens, h->token_bytes);
-    printf("documents        %" PRId64 ", %.1f tokens each\n", h->documents,
+    char bytes[TEXT_NUMBER_BYTES], tokens[TEXT_NUMBER_BYTES], documents[TEXT_NUMBER_BYTES];
+    printf("size             %s\n", text_scale_bytes((double)file_size(path), bytes));
+    printf("tokens           %s of %d bytes\n", text_scale_count((double)h->tokens, tokens),
+           h->token_bytes);
+    printf("documents        %s, %.1f tokens each\n",
+           text_scale_count((double)h->documents, documents),
            (double)h->tokens / (double)h->documents);
     printf("examples         %s\n", example_get_format(h->kind)->name);
     if (h->join_encoding) {

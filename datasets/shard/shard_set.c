@@ -412,6 +412,21 @@ status shard_set_read_labels(const char *path, char **out)
     return result;
 }
 
+int shard_set_count(const struct shard_set *set)
+{
+    return set->count;
+}
+
+const char *shard_set_path(const struct shard_set *set, int index)
+{
+    return set->members[index].path;
+}
+
+const struct shard_header *shard_set_header(const struct shard_set *set, int index)
+{
+    return &set->members[index].header;
+}
+
 int64_t shard_set_samples(const struct shard_set *set)
 {
     return set->samples;

@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "base/status.h"
 #include "datasets/shard/example.h"
+#include "datasets/shard/shard.h"
 
 struct shard_set;
 
@@ -61,6 +62,16 @@ status shard_set_read_text_pairs(const char *path, bool *out);
 status shard_set_read_labels(const char *path, char **out);
 
 #define SHARD_SET_VERIFY_TOKENS (INT64_C(64) << 20)
+
+/* shard_set_count - return the number of shards. */
+int shard_set_count(const struct shard_set *set);
+
+/* shard_set_path - return the path of a shard, index < shard_set_count. */
+const char *shard_set_path(const struct shard_set *set, int index);
+
+/* shard_set_header - return the header of a shard, index < shard_set_count. Shards of NVIDIA
+ * have empty hashes. */
+const struct shard_header *shard_set_header(const struct shard_set *set, int index);
 
 /* shard_set_samples - return the number of samples. */
 int64_t shard_set_samples(const struct shard_set *set);

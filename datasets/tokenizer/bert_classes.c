@@ -158,7 +158,7 @@ static void fill_table(void)
     }
 }
 
-enum bert_class bert_text_get_class(uint32_t code)
+enum bert_class bert_text_class(uint32_t code)
 {
     if (code >= TABLE_CODES) {
         return search_ranges(code);
@@ -181,9 +181,9 @@ static const struct {
                   {0x1E023, 0x1E024, 230}, {0x1E026, 0x1E02A, 230}, {0x1E944, 0x1E949, 230},
                   {0x1E94A, 0x1E94A, 7}};
 
-int bert_text_get_combining_class(uint32_t code)
+int bert_text_combining_class(uint32_t code)
 {
-    if (bert_text_get_class(code) == BERT_MARK) {
+    if (bert_text_class(code) == BERT_MARK) {
         return utf8proc_get_property((utf8proc_int32_t)code)->combining_class;
     }
     for (size_t i = 0; i < sizeof kept_marks / sizeof *kept_marks && code >= kept_marks[i].first;

@@ -60,7 +60,7 @@ static status append_char(struct word_splitter *w, uint32_t code)
 /* Adds a normalized character to the current word, or ends the word. */
 static status pretokenizer_char(struct word_splitter *w, uint32_t code)
 {
-    enum bert_class kind = bert_text_get_class(code);
+    enum bert_class kind = bert_text_class(code);
     if (kind == BERT_BLANK || code == 0x0B || code == 0x0C || code == 0x85) {
         return end_word(
             w); /* the last three are control characters: they get here only without clean_text */
@@ -150,8 +150,8 @@ static status append_mark(struct word_splitter *w, uint32_t code, int order)
  * still separates the marks before and after it. */
 static status strip_mark(struct word_splitter *w, uint32_t code)
 {
-    int order = bert_text_get_combining_class(code);
-    bool removed = bert_text_get_class(code) == BERT_MARK;
+    int order = bert_text_combining_class(code);
+    bool removed = bert_text_class(code) == BERT_MARK;
     if (order == 0) {
         TRY(flush_marks(w));
         return removed ? STATUS_OK : lower_char(w, code);
@@ -201,8 +201,7 @@ static bool is_chinese(uint32_t code)
 
 static status normalize_char(struct word_splitter *w, uint32_t code)
 {
-    if (w->options.clean_text &&
-        (bert_text_get_class(code) == BERT_CONTROL || code == REPLACEMENT)) {
+    if (w->options.clean_text && (bert_text_class(code) == BERT_CONTROL || code == REPLACEMENT)) {
         return STATUS_OK;
     }
     if (!w->options.handle_chinese_chars || code < 0x3400 || !is_chinese(code)) {
@@ -218,7 +217,7 @@ static status normalize_char(struct word_splitter *w, uint32_t code)
 /* Normalizes an ASCII byte while no mark is waiting. */
 static status normalize_ascii(struct word_splitter *w, unsigned char byte)
 {
-    enum bert_class kind = bert_text_get_class(byte);
+    enum bert_class kind = bert_text_class(byte);
     if (kind == BERT_LETTER) {
         TRY(reserve_char(w));
         bool capital = w->options.lowercase && byte >= 'A' && byte <= 'Z';

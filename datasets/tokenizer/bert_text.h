@@ -31,12 +31,12 @@ struct bert_text_options {
 /* Character classes. BERT_MARK: nonspacing marks (general category Mn). */
 enum bert_class { BERT_LETTER, BERT_CONTROL, BERT_MARK, BERT_PUNCTUATION, BERT_BLANK };
 
-/* bert_text_get_class - return the class of a code point. */
-enum bert_class bert_text_get_class(uint32_t code);
+/* bert_text_class - return the class of a code point. */
+enum bert_class bert_text_class(uint32_t code);
 
-/* bert_text_get_combining_class - return the canonical combining class of a code point, as in
+/* bert_text_combining_class - return the canonical combining class of a code point, as in
  * Hugging Face `tokenizers`. Class 0 separates runs of marks. */
-int bert_text_get_combining_class(uint32_t code);
+int bert_text_combining_class(uint32_t code);
 
 /* Called with a normalized word, which is valid only during the call. */
 typedef status bert_text_visit(void *context, const char *word, size_t bytes, size_t characters);

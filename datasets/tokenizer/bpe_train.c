@@ -90,7 +90,7 @@ static status create_tokenizer(struct merge_train *t, bool roberta, struct token
     return tokenizer_finish(tokenizer);
 }
 
-status bpe_train(int64_t vocab_size, bool roberta, char *const *files, int count, int workers,
+status bpe_train(int64_t vocab_size, bool roberta, const struct corpus_source *source, int workers,
                  struct tokenizer **out)
 {
     int special = roberta ? ROBERTA_TOKENS : 1;
@@ -98,7 +98,7 @@ status bpe_train(int64_t vocab_size, bool roberta, char *const *files, int count
             "a vocabulary of %" PRId64 ": bpe takes %d (256 bytes and %s) to %" PRId64, vocab_size,
             256 + special, roberta ? "5 special tokens" : TOKENIZER_EOS, TOKENIZER_VOCAB_LIMIT);
     struct word_count words;
-    TRY(word_count_files(PRETOKENIZER_GPT2, files, count, workers, &words));
+    TRY(word_count_files(PRETOKENIZER_GPT2, source, workers, &words));
     struct merge_train trainer = {0};
     status result = learn_merges(&trainer, &words, vocab_size - special);
     word_count_free(&words);

@@ -70,10 +70,10 @@ static status record_characters(const struct corpus_chunk *chunk, bool *seen)
     return STATUS_OK;
 }
 
-static status read_characters(char *const *files, int count, bool *seen)
+static status read_characters(const struct corpus_source *source, bool *seen)
 {
     struct corpus *corpus = NULL;
-    TRY(corpus_open(files, count, &corpus));
+    TRY(corpus_open(source, &corpus));
     struct corpus_chunk chunk = {0};
     status result = STATUS_OK;
     do {
@@ -110,11 +110,11 @@ static status create_tokenizer(const bool *seen, int64_t vocab_size, struct toke
     return tokenizer_finish(*out);
 }
 
-status char_train(int64_t vocab_size, char *const *files, int count, struct tokenizer **out)
+status char_train(int64_t vocab_size, const struct corpus_source *source, struct tokenizer **out)
 {
     bool *seen = calloc(CODE_POINTS, sizeof *seen);
     REQUIRE(seen != NULL, STATUS_INTERNAL, "out of memory for a table of characters");
-    status result = read_characters(files, count, seen);
+    status result = read_characters(source, seen);
     if (result == STATUS_OK) {
         result = create_tokenizer(seen, vocab_size, out);
     }

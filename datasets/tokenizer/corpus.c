@@ -8,26 +8,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/input/input.h"
 #include "base/input/line_reader.h"
 #include "base/log.h"
+#include "datasets/rows/csv.h"
 #include "datasets/rows/jsonl.h"
+#include "datasets/rows/row_file.h"
 
 #define CHUNK_BYTES ((size_t)4 << 20)
 
-/* State of reading a JSON Lines file. */
+/* State of reading rows. */
 struct row_reader {
-    struct line_reader lines;
     bool open; /* false: the open file is plain text */
+    const struct columns *columns;
+    struct line_reader lines; /* JSON Lines */
     json_t *row;
+    struct csv *table; /* NULL: JSON Lines */
+    struct file_reader table_file;
+    json_t *texts;    /* of the rows of the last block of the table */
+    size_t next_text; /* index of the next one */
+    bool more_blocks;
     const char *text; /* the unread part of the row's text */
     size_t left;      /* bytes of `text` */
     struct jsonl_bad_rows bad;
 };
 
 struct corpus {
-    char *const *files;
-    int count;
+    struct corpus_source source;
     int current; /* index of the open file; if it is closed, of the next one to open */
     struct input input;
     int64_t offset; /* offset in the text of the first byte in carry */
@@ -37,7 +43,7 @@ struct corpus {
     pthread_mutex_t lock;
 };
 
-status corpus_open(char *const *files, int count, struct corpus **out)
+status corpus_open(const struct corpus_source *source, struct corpus **out)
 {
     *out = NULL;
     struct corpus *c = calloc(1, sizeof *c);
@@ -47,8 +53,7 @@ status corpus_open(char *const *files, int count, struct corpus **out)
         free(c);
         RAISE(STATUS_INTERNAL, "out of memory for a corpus");
     }
-    c->files = files;
-    c->count = count;
+    c->source = *source;
     c->input.file = -1;
     c->rows.bad.skip = true;
     pthread_mutex_init(&c->lock, NULL);
@@ -58,11 +63,15 @@ status corpus_open(char *const *files, int count, struct corpus **out)
 
 static void close_file(struct corpus *c)
 {
-    if (c->rows.open) {
+    if (c->rows.table != NULL) {
+        csv_close(&c->rows.table);
+        file_reader_close(&c->rows.table_file);
+    } else if (c->rows.open) {
         line_reader_close(&c->rows.lines);
     }
     input_close(&c->input);
     json_decref(c->rows.row);
+    json_decref(c->rows.texts);
     c->rows = (struct row_reader){.bad = c->rows.bad};
 }
 
@@ -111,6 +120,27 @@ status corpus_check_format(const char *path, const char *text, size_t bytes)
     return STATUS_OK;
 }
 
+status corpus_warn_rows(const char *path, struct input *in)
+{
+    bool is_json = false;
+    if (row_file_is_table(path)) {
+        log_warning("PLAIN-TEXT",
+                    "%s is read as plain text, with its delimiters and all columns; use --columns "
+                    "text=COLUMN to read the text of one column",
+                    path);
+        return STATUS_OK;
+    }
+    TRY(input_looks_like_json(in, &is_json));
+    if (is_json) {
+        log_warning("PLAIN-TEXT",
+                    "%s begins like JSON, but is read as plain text, with its braces and names; "
+                    "name JSON Lines *.jsonl to read the field \"text\" of each row (--columns "
+                    "text=NAME reads another field)",
+                    path);
+    }
+    return STATUS_OK;
+}
+
 static bool is_white_space(char c)
 {
     return c == ' ' || c == '\n' || c == '\t' || c == '\r';
@@ -140,6 +170,7 @@ static status parse_row(struct row_reader *r, const char *text, size_t bytes, bo
     r->row = NULL;
     REQUIRE(!too_long, STATUS_DATA, "longer than 64 MiB");
     TRY(jsonl_parse(text, bytes, &r->row));
+    TRY(r->columns != NULL ? columns_rename(r->columns, r->row) : STATUS_OK);
     return jsonl_get_string(r->row, "text", &r->text, &r->left);
 }
 
@@ -166,9 +197,40 @@ static status read_next_row(struct row_reader *r, const char *path)
     return STATUS_OK;
 }
 
+/* Keeps the text of a row of a table. */
+static status add_table_text(void *user, struct jsonl_row *row)
+{
+    struct row_reader *r = user;
+    const char *text;
+    size_t bytes;
+    TRY(columns_rename(r->columns, row->value));
+    TRY(jsonl_get_string(row->value, "text", &text, &bytes));
+    int failed = json_array_append(r->texts, json_object_get(row->value, "text"));
+    REQUIRE(failed == 0, STATUS_INTERNAL, "out of memory for the texts of a table");
+    return STATUS_OK;
+}
+
+/* Reads the next row of a table; r->left is 0 at the end of the file. */
+static status read_next_table_row(struct row_reader *r)
+{
+    while (r->left == 0 && (r->more_blocks || r->next_text < json_array_size(r->texts))) {
+        const json_t *text = json_array_get(r->texts, r->next_text);
+        if (text != NULL) {
+            r->text = json_string_value(text);
+            r->left = json_string_length(text);
+            r->next_text++;
+            continue;
+        }
+        json_array_clear(r->texts);
+        r->next_text = 0;
+        TRY(csv_read_block(r->table, &r->more_blocks));
+    }
+    return STATUS_OK;
+}
+
 static status fill_chunk(struct corpus *c, struct corpus_chunk *chunk, bool *at_end)
 {
-    const char *path = c->files[c->current];
+    const char *path = c->source.files[c->current];
     memcpy(chunk->text, c->carry, c->carry_bytes);
     chunk->bytes = c->carry_bytes;
     chunk->path = path;
@@ -187,9 +249,9 @@ static status fill_chunk(struct corpus *c, struct corpus_chunk *chunk, bool *at_
 static status next_row_chunk(struct corpus *c, struct corpus_chunk *chunk)
 {
     struct row_reader *r = &c->rows;
-    chunk->path = c->files[c->current];
+    chunk->path = c->source.files[c->current];
     chunk->offset = 0;
-    TRY(read_next_row(r, chunk->path));
+    TRY(r->table != NULL ? read_next_table_row(r) : read_next_row(r, chunk->path));
     if (r->left == 0) {
         close_file(c);
         c->current++;
@@ -222,24 +284,45 @@ static status next_file_chunk(struct corpus *c, struct corpus_chunk *chunk)
     return STATUS_OK;
 }
 
+static status open_table(struct corpus *c)
+{
+    struct row_reader *r = &c->rows;
+    r->table_file = (struct file_reader){.input = c->input, .path = c->input.name};
+    r->texts = json_array();
+    REQUIRE(r->texts != NULL, STATUS_INTERNAL, "out of memory for the texts of a table");
+    TRY(csv_open(&r->table_file, '\0', &r->bad, add_table_text, r, &r->table));
+    c->input = (struct input){.file = -1}; /* moved to the table */
+    r->open = r->more_blocks = true;
+    return STATUS_OK;
+}
+
 static status open_next_file(struct corpus *c)
 {
-    const char *path = c->files[c->current];
+    const char *path = c->source.files[c->current];
     c->offset = 0;
     TRY(input_open(path, &c->input));
-    bool is_rows = jsonl_has_extension(path);
-    TRY(!is_rows && input_is_stream(path) ? input_looks_like_json(&c->input, &is_rows) : STATUS_OK);
-    if (is_rows) {
+    bool is_json = jsonl_has_extension(path), is_stream = input_is_stream(path);
+    TRY(!is_json && is_stream ? input_looks_like_json(&c->input, &is_json) : STATUS_OK);
+    c->rows.columns = c->source.columns;
+    if (is_json) {
         TRY(line_reader_open_input(&c->input, &c->rows.lines));
         c->rows.open = true;
+        return STATUS_OK;
     }
-    return STATUS_OK;
+    if (c->source.columns == NULL) {
+        return corpus_warn_rows(path, &c->input);
+    }
+    REQUIRE(row_file_is_table(path) || is_stream, STATUS_USAGE,
+            "%s is read as plain text, which has no columns; leave out --columns, or name rows "
+            "*.jsonl, and tables *.csv or *.tsv",
+            path);
+    return open_table(c);
 }
 
 static status read_next_chunk(struct corpus *c, struct corpus_chunk *chunk)
 {
     chunk->bytes = 0;
-    while (chunk->bytes == 0 && c->current < c->count) {
+    while (chunk->bytes == 0 && c->current < c->source.count) {
         TRY(c->rows.open || c->input.file >= 0 ? STATUS_OK : open_next_file(c));
         TRY(c->rows.open ? next_row_chunk(c, chunk) : next_file_chunk(c, chunk));
     }

@@ -162,20 +162,21 @@ status tokenizer_finish(struct tokenizer *t)
     return compute_sha256(t);
 }
 
-status tokenizer_train(enum tokenizer_kind kind, int64_t vocab_size, char *const *files, int count,
-                       int workers, struct tokenizer **out)
+status tokenizer_train_source(enum tokenizer_kind kind, bool roberta, int64_t vocab_size,
+                              const struct corpus_source *source, int workers,
+                              struct tokenizer **out)
 {
     *out = NULL;
     status result = STATUS_OK;
     switch (kind) {
     case TOKENIZER_BPE:
-        result = bpe_train(vocab_size, false, files, count, workers, out);
+        result = bpe_train(vocab_size, roberta, source, workers, out);
         break;
     case TOKENIZER_CHAR:
-        result = char_train(vocab_size, files, count, out);
+        result = char_train(vocab_size, source, out);
         break;
     case TOKENIZER_WORDPIECE:
-        result = wordpiece_train(vocab_size, files, count, workers, out);
+        result = wordpiece_train(vocab_size, source, workers, out);
         break;
     }
     if (result != STATUS_OK) {
@@ -184,15 +185,18 @@ status tokenizer_train(enum tokenizer_kind kind, int64_t vocab_size, char *const
     return result;
 }
 
+status tokenizer_train(enum tokenizer_kind kind, int64_t vocab_size, char *const *files, int count,
+                       int workers, struct tokenizer **out)
+{
+    const struct corpus_source source = {.files = files, .count = count};
+    return tokenizer_train_source(kind, false, vocab_size, &source, workers, out);
+}
+
 status tokenizer_train_roberta(int64_t vocab_size, char *const *files, int count, int workers,
                                struct tokenizer **out)
 {
-    *out = NULL;
-    status result = bpe_train(vocab_size, true, files, count, workers, out);
-    if (result != STATUS_OK) {
-        tokenizer_destroy(out);
-    }
-    return result;
+    const struct corpus_source source = {.files = files, .count = count};
+    return tokenizer_train_source(TOKENIZER_BPE, true, vocab_size, &source, workers, out);
 }
 
 bool tokenizer_exists(const char *folder)

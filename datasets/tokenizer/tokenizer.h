@@ -15,6 +15,7 @@
 
 #include "base/hash.h"
 #include "base/status.h"
+#include "datasets/tokenizer/corpus.h"
 #include "datasets/tokenizer/token_list.h"
 
 struct tokenizer;
@@ -44,6 +45,12 @@ status tokenizer_train(enum tokenizer_kind kind, int64_t vocab_size, char *const
  * Errors    as tokenizer_train */
 status tokenizer_train_roberta(int64_t vocab_size, char *const *files, int count, int workers,
                                struct tokenizer **out);
+
+/* tokenizer_train_source - the same for a corpus that can also read columns of tables. roberta: as
+ * tokenizer_train_roberta, for kind bpe. */
+status tokenizer_train_source(enum tokenizer_kind kind, bool roberta, int64_t vocab_size,
+                              const struct corpus_source *source, int workers,
+                              struct tokenizer **out);
 
 /* tokenizer_exists - return whether the folder contains tokenizer.json, vocab.txt, or vocab.json
  * with merges.txt. */

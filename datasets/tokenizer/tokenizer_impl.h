@@ -196,7 +196,7 @@ status bpe_encode(const struct tokenizer *t, struct bpe_encoder *encoder, const 
                   size_t bytes, size_t offset, struct token_list *out);
 
 /* bpe_train - train a byte-level BPE tokenizer; see tokenizer_train and tokenizer_train_roberta. */
-status bpe_train(int64_t vocab_size, bool roberta, char *const *files, int count, int workers,
+status bpe_train(int64_t vocab_size, bool roberta, const struct corpus_source *source, int workers,
                  struct tokenizer **out);
 
 /* char_build - build the table from code points to ids.
@@ -212,7 +212,7 @@ status char_encode(const struct tokenizer *t, const char *text, size_t bytes, si
                    struct token_list *out);
 
 /* char_train - create a tokenizer of the characters of these files; see tokenizer_train. */
-status char_train(int64_t vocab_size, char *const *files, int count, struct tokenizer **out);
+status char_train(int64_t vocab_size, const struct corpus_source *source, struct tokenizer **out);
 
 /* vocab_merges_exists - return whether the folder contains vocab.json and merges.txt. */
 bool vocab_merges_exists(const char *folder);

@@ -119,11 +119,11 @@ static status run_workers(struct count_worker template, int workers, struct word
     return result;
 }
 
-static status count_files(struct count_worker template, char *const *files, int count, int workers,
-                          struct word_count *out)
+static status count_files(struct count_worker template, const struct corpus_source *source,
+                          int workers, struct word_count *out)
 {
     *out = (struct word_count){0};
-    TRY(corpus_open(files, count, &template.corpus));
+    TRY(corpus_open(source, &template.corpus));
     status result = run_workers(template, workers < 1 ? 1 : workers, out);
     corpus_close(template.corpus);
     if (result != STATUS_OK) {
@@ -132,20 +132,20 @@ static status count_files(struct count_worker template, char *const *files, int 
     return result;
 }
 
-status word_count_files(enum pretokenizer_pattern pattern, char *const *files, int count,
+status word_count_files(enum pretokenizer_pattern pattern, const struct corpus_source *source,
                         int workers, struct word_count *out)
 {
     struct pretokenizer *pretokenizer = NULL;
     TRY(pretokenizer_create(pattern, &pretokenizer));
     struct count_worker template = {.pretokenizer = pretokenizer};
-    status result = count_files(template, files, count, workers, out);
+    status result = count_files(template, source, workers, out);
     pretokenizer_destroy(pretokenizer);
     return result;
 }
 
-status word_count_bert(const struct bert_text_options *options, char *const *files, int count,
+status word_count_bert(const struct bert_text_options *options, const struct corpus_source *source,
                        int workers, struct word_count *out)
 {
     struct count_worker template = {.bert = options};
-    return count_files(template, files, count, workers, out);
+    return count_files(template, source, workers, out);
 }

@@ -3,6 +3,7 @@
 
 #include "base/text_map.h"
 #include "datasets/tokenizer/bert_text.h"
+#include "datasets/tokenizer/corpus.h"
 #include "datasets/tokenizer/pretokenizer.h"
 
 /* Zero-initialized is empty. */
@@ -15,14 +16,14 @@ struct word_count {
  *
  * Memory    the distinct words, once per worker until the counts are merged, and a few MB
  * Errors    STATUS_NO_INPUT, STATUS_PERMISSION, STATUS_DATA with the file */
-status word_count_files(enum pretokenizer_pattern pattern, char *const *files, int count,
+status word_count_files(enum pretokenizer_pattern pattern, const struct corpus_source *source,
                         int workers, struct word_count *out);
 
 /* word_count_bert - count the words of these files with BERT's normalizer and pre-tokenizer.
  *
  * Memory    as word_count_files
  * Errors    as word_count_files */
-status word_count_bert(const struct bert_text_options *options, char *const *files, int count,
+status word_count_bert(const struct bert_text_options *options, const struct corpus_source *source,
                        int workers, struct word_count *out);
 
 /* word_count_free - free the words and their counts. */

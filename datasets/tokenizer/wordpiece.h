@@ -54,7 +54,7 @@ status wordpiece_decode(const struct tokenizer *t, const int32_t *ids, int64_t c
                         bool skip_special, char **out, size_t *out_bytes);
 
 /* wordpiece_train - train a WordPiece tokenizer; see tokenizer_train. */
-status wordpiece_train(int64_t vocab_size, char *const *files, int count, int workers,
+status wordpiece_train(int64_t vocab_size, const struct corpus_source *source, int workers,
                        struct tokenizer **out);
 
 /* wordpiece_open_vocab - read a tokenizer from folder/vocab.txt, which has one token per line.

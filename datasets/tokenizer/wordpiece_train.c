@@ -177,7 +177,7 @@ static status create_tokenizer(const struct merge_train *m, struct tokenizer **o
     return tokenizer_finish(t);
 }
 
-status wordpiece_train(int64_t vocab_size, char *const *files, int count, int workers,
+status wordpiece_train(int64_t vocab_size, const struct corpus_source *source, int workers,
                        struct tokenizer **out)
 {
     const struct bert_text_options options = {true, true, true, true};
@@ -185,7 +185,7 @@ status wordpiece_train(int64_t vocab_size, char *const *files, int count, int wo
             "a vocabulary of %" PRId64 ": wordpiece takes %d to %" PRId64, vocab_size, SPECIALS + 1,
             TOKENIZER_VOCAB_LIMIT);
     struct word_count words;
-    TRY(word_count_bert(&options, files, count, workers, &words));
+    TRY(word_count_bert(&options, source, workers, &words));
     struct merge_train m = {0};
     struct character *characters = calloc(CODE_POINTS, sizeof *characters);
     status result = STATUS_OK;

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/cores.h"
-#include "base/thread.h"
+#include "base/thread/cores.h"
+#include "base/thread/thread.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/roofline.h"
 

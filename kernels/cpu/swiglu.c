@@ -1,9 +1,10 @@
-/* SwiGLU of the output of one GEMM, with gate g and up u in adjacent columns.
+/* SwiGLU of the output of one GEMM. The first half of its columns is the gate g, the second half is
+ * the up projection u.
  *
  *   y = g s(g) u,  with the sigmoid s
  *   du = dy g s(g),  dg = dy u s(g) (1 + g (1 - s(g)))
  *
- * The pass is limited by memory bandwidth; threads process rows.
+ * Memory bandwidth limits the speed. The threads divide the rows.
  *
  * Source    Shazeer 2020, arXiv:2002.05202 */
 #include "kernels/cpu/cpu.h"

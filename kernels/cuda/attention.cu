@@ -122,7 +122,6 @@ static status launch_width(struct kernels *k, attention_task<bf16> t, const stru
     t.tiles = (a->longest_q + BLOCK_QUERIES - 1) / BLOCK_QUERIES;
     dim3 grid(static_cast<unsigned>(a->sequences * t.tiles), static_cast<unsigned>(a->heads));
     if (grid.x > 0) {
-        GPU_ALLOW_SHARED((tiles_forward<D, KEYS>), bytes);
         LAUNCH(k, (tiles_forward<D, KEYS>), grid, FORWARD_THREADS, bytes, t);
     }
     return STATUS_OK;

@@ -31,6 +31,7 @@ template <typename T> struct attention_task {
     int64_t width, window, longest_k;
     int64_t tiles; /* blocks of each sequence in the grid */
     bool causal;
+    bool fuses_dq; /* backward: a block that has all keys of a sequence also computes dq */
     float scale;
     struct dropout dropout;
 };

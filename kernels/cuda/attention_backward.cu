@@ -15,7 +15,9 @@
  *           together compute seven GEMMs; five with atomic additions would also need an f32 copy of
  *           dq.
  * Short     If all keys of a sequence fit into one block, that block also computes dq, from ds^T in
- *           shared memory: five GEMMs. The choice depends on the sequence alone.
+ *           shared memory: five GEMMs. The choice depends on the sequence and on the shared memory
+ *           of the GPU alone: with 99 KiB (sm_86, sm_89, sm_120) heads of 128 have no room for
+ *           ds^T.
  * Memory    Shared memory: two tiles of 128 rows and two of 64 rows, (2 * 128 + 2 * 64) * D * 2
  *           bytes; the second kernel adds 16 KiB for ds^T.
  * Source    Dao 2023, arXiv:2307.08691, with the loops split into two kernels */
@@ -102,10 +104,10 @@ GPU_INLINE void get_kept_words(uint32_t (&words)[STEP / 64], const attention_tas
     }
 }
 
-/* Returns whether one block has all keys of a sequence. That block then computes dq too. */
-GPU_INLINE bool is_short(const struct attention_sequence &s)
+/* Returns whether one block has all keys of a sequence and then computes dq too. */
+GPU_INLINE bool is_short(const attention_task<bf16> &a, const struct attention_sequence &s)
 {
-    return s.keys > 0 && s.keys <= BLOCK_ROWS;
+    return a.fuses_dq && s.keys > 0 && s.keys <= BLOCK_ROWS;
 }
 
 /* Computes the complete dq of STEP queries of a head. A warp has 16 queries and half of the
@@ -150,7 +152,7 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
     if (first >= h.begin && first + BLOCK_ROWS <= h.end) {
         to = h.end;
     }
-    if (is_short(s)) { /* this block also writes dq = 0 of queries without keys */
+    if (is_short(a, s)) { /* this block also writes dq = 0 of queries without keys */
         from = 0;
         to = s.queries;
     }
@@ -205,7 +207,7 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
             }
             mma_pb<D>(dv, p, tile_o);
             mma_pb<D>(dk, ds, tile_q);
-            if (is_short(s)) {
+            if (is_short(a, s)) {
                 store_scores(tile_ds, warp * 16, ds[0]);
                 __syncthreads();
                 compute_short_dq<D, STEP>(a, s, tile_ds, tile_k, query, head);
@@ -228,7 +230,7 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
     struct attention_sequence s = get_sequence(a, blockIdx.x / a.tiles);
     int64_t tile = blockIdx.x % a.tiles;
     int64_t first = (a.causal ? a.tiles - 1 - tile : tile) * BLOCK_ROWS;
-    if (first >= s.queries || is_short(s)) {
+    if (first >= s.queries || is_short(a, s)) {
         return;
     }
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, head = blockIdx.y;
@@ -301,17 +303,18 @@ static status launch_width(struct kernels *k, attention_task<bf16> t, const stru
 {
     constexpr int STEP = 64;
     const size_t bytes = (2 * BLOCK_ROWS + 2 * STEP) * D * sizeof(bf16);
-    const size_t keys_bytes = bytes + BLOCK_ROWS * STEP * sizeof(bf16);
+    const size_t with_ds = bytes + BLOCK_ROWS * STEP * sizeof(bf16),
+                 rows = 2 * STEP * sizeof(float);
+    t.fuses_dq = with_ds + rows <= gpu_shared_limit();
+    const size_t keys_bytes = t.fuses_dq ? with_ds : bytes;
     t.tiles = (a->longest_k + BLOCK_ROWS - 1) / BLOCK_ROWS;
     dim3 keys(static_cast<unsigned>(a->sequences * t.tiles), static_cast<unsigned>(a->kv_heads));
     if (keys.x > 0) {
-        GPU_ALLOW_SHARED((tiles_backward_keys<D, STEP>), keys_bytes);
         LAUNCH(k, (tiles_backward_keys<D, STEP>), keys, BACKWARD_THREADS, keys_bytes, t);
     }
     t.tiles = (a->longest_q + BLOCK_ROWS - 1) / BLOCK_ROWS;
     dim3 queries(static_cast<unsigned>(a->sequences * t.tiles), static_cast<unsigned>(a->heads));
     if (queries.x > 0) {
-        GPU_ALLOW_SHARED((tiles_backward_queries<D, STEP>), bytes);
         LAUNCH(k, (tiles_backward_queries<D, STEP>), queries, BACKWARD_THREADS, bytes, t);
     }
     return STATUS_OK;

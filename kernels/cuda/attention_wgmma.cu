@@ -24,11 +24,12 @@
 enum { KEYS = 128, STAGES = 2, WARPGROUP = 128, CONSUMER_QUERIES = 64, BOX = 64, EDGE = 15 };
 
 /* Byte offsets in shared memory: the queries of each consumer, then keys, then values, in boxes of
- * BOX columns. */
+ * BOX columns; then the mbarriers. */
 template <int D, int CONSUMERS> struct shared_layout {
     static constexpr int queries = CONSUMER_QUERIES * D * 2, tile = KEYS * D * 2;
     static constexpr int keys_at = CONSUMERS * queries, values_at = keys_at + STAGES * tile;
-    static constexpr int bytes = values_at + STAGES * tile;
+    static constexpr int barriers_at = values_at + STAGES * tile;
+    static constexpr int bytes = barriers_at + (1 + 4 * STAGES) * int{sizeof(gpu_mbarrier)};
 };
 
 struct tile_ring {
@@ -213,11 +214,12 @@ GPU_INLINE void compute_tiles(const attention_task<bf16> &a, const struct block_
     signal_turn<CONSUMERS>(c.number, true, false);
     gpu_mbarrier_wait(&keys.full[0], 0);
     gpu_barrier_sync(own_barrier, CONSUMERS * WARPGROUP);
+    gpu_wgmma_order(s[0]);
     gpu_wgmma_fence();
     issue_scores<D>(s[0], queries, keys.tiles);
     signal_turn<CONSUMERS>(c.number, t.tiles > 1, true);
     gpu_wgmma_wait<0>();
-    gpu_wgmma_order_reads(s[0]);
+    gpu_wgmma_order(s[0]);
     release_stage(&keys.empty[0]);
     softmax_tile(s, run, rescale, a, t, c, t.begin);
     pack_scores(p, s[0]);
@@ -226,16 +228,19 @@ GPU_INLINE void compute_tiles(const attention_task<bf16> &a, const struct block_
         gpu_mbarrier_wait(&keys.full[stage], i / STAGES & 1);
         gpu_mbarrier_wait(&values.full[before], (i - 1) / STAGES & 1);
         gpu_barrier_sync(own_barrier, CONSUMERS * WARPGROUP);
+        gpu_wgmma_order(s[0]);
+        gpu_wgmma_order(p);
+        gpu_wgmma_order(o);
         gpu_wgmma_fence();
         issue_scores<D>(s[0], queries, keys.tiles + stage * tile_bytes);
         issue_values<D>(o, p, values.tiles + before * tile_bytes);
         signal_turn<CONSUMERS>(c.number, i < t.tiles - 1, true);
         gpu_wgmma_wait<1>();
-        gpu_wgmma_order_reads(s[0]);
+        gpu_wgmma_order(s[0]);
         release_stage(&keys.empty[stage]);
         softmax_tile(s, run, rescale, a, t, c, t.begin + i * KEYS);
         gpu_wgmma_wait<0>();
-        gpu_wgmma_order_reads(o);
+        gpu_wgmma_order(o);
         release_stage(&values.empty[before]);
         rescale_sums(o, rescale[0]);
         pack_scores(p, s[0]);
@@ -246,10 +251,12 @@ GPU_INLINE void compute_tiles(const attention_task<bf16> &a, const struct block_
     if (valid < KEYS) {
         clear_tail_rows<D, CONSUMERS>(values.tiles + stage * tile_bytes, valid);
     }
+    gpu_wgmma_order(p);
+    gpu_wgmma_order(o);
     gpu_wgmma_fence();
     issue_values<D>(o, p, values.tiles + stage * tile_bytes);
     gpu_wgmma_wait<0>();
-    gpu_wgmma_order_reads(o);
+    gpu_wgmma_order(o);
 }
 
 template <int D, int CONSUMERS>
@@ -280,7 +287,8 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * WARPGROUP, 1)
 #ifdef GPU_HAS_SM90
     using space = shared_layout<D, CONSUMERS>;
     GPU_SHARED_DYNAMIC(unsigned char, memory);
-    GPU_SHARED(gpu_mbarrier, barriers, 1 + 4 * STAGES);
+    gpu_require_swizzle_base(memory);
+    gpu_mbarrier *barriers = reinterpret_cast<gpu_mbarrier *>(memory + space::barriers_at);
     struct tile_ring keys = {barriers + 1, barriers + 1 + STAGES, memory + space::keys_at};
     struct tile_ring values = {barriers + 1 + 2 * STAGES, barriers + 1 + 3 * STAGES,
                                memory + space::values_at};
@@ -324,8 +332,6 @@ static status launch_wgmma(struct kernels *k, attention_task<bf16> t, const stru
     t.tiles = (a->longest_q + queries - 1) / queries;
     dim3 grid(static_cast<unsigned>(a->sequences * t.tiles), static_cast<unsigned>(a->heads));
     if (grid.x > 0) {
-        GPU_ALLOW_SHARED((wgmma_forward<D, CONSUMERS, FETCH_REGISTERS, COMPUTE_REGISTERS>),
-                         space::bytes);
         LAUNCH(k, (wgmma_forward<D, CONSUMERS, FETCH_REGISTERS, COMPUTE_REGISTERS>), grid,
                (CONSUMERS + 1) * WARPGROUP, space::bytes, t, maps[0], maps[1], maps[2]);
     }

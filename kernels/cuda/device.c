@@ -200,11 +200,12 @@ static status gpu_stream_done(struct device *dev, struct stream *stream, bool *d
     return check_progress(dev, cudaStreamQuery(to_cuda_stream(stream)), done);
 }
 
-static status gpu_event_create(struct device *dev, struct event **out)
+static status gpu_event_create(struct device *dev, bool timed, struct event **out)
 {
     cudaEvent_t event = NULL;
     TRY(set_current(dev));
-    CHECK(dev, "creating an event", cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    unsigned flags = timed ? cudaEventDefault : cudaEventDisableTiming;
+    CHECK(dev, "creating an event", cudaEventCreateWithFlags(&event, flags));
     *out = (struct event *)(void *)event;
     return STATUS_OK;
 }
@@ -227,6 +228,17 @@ static status gpu_event_done(struct device *dev, struct event *event, bool *done
 {
     TRY(set_current(dev));
     return check_progress(dev, cudaEventQuery(to_cuda_event(event)), done);
+}
+
+static status gpu_event_seconds(struct device *dev, struct event *from, struct event *to,
+                                double *out)
+{
+    float milliseconds = 0;
+    TRY(set_current(dev));
+    CHECK(dev, "reading the time between events",
+          cudaEventElapsedTime(&milliseconds, to_cuda_event(from), to_cuda_event(to)));
+    *out = 1e-3 * (double)milliseconds;
+    return STATUS_OK;
 }
 
 static status gpu_stream_wait(struct device *dev, struct stream *stream, struct event *event)
@@ -292,6 +304,7 @@ static const struct device_operations operations = {
     .event_destroy = gpu_event_destroy,
     .event_record = gpu_event_record,
     .event_done = gpu_event_done,
+    .event_seconds = gpu_event_seconds,
     .memory = gpu_memory,
     .name = gpu_name,
     .range = gpu_range,

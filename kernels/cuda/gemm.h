@@ -105,10 +105,28 @@ status gemm_plan_algorithms(struct cuda_gemm_context *gemm, const struct gemm_pl
  * described plan. */
 bool gemm_plan_is_valid(struct cuda_gemm_context *gemm, const struct gemm_plan *plan);
 
+/* ---- gemm_check.c ---- */
+
+/* gemm_check_elems - return the number of elements that are compared of a GEMM's outputs. */
+int64_t gemm_check_elems(const struct cuda_gemm *p);
+
+/* gemm_check_clear - queue an operation that zeroes these elements, so that the results of another
+ * plan are not compared. */
+status gemm_check_clear(struct kernels *k, const struct cuda_gemm *p);
+
+/* gemm_check_read - read these elements as f32 and wait. */
+status gemm_check_read(struct kernels *k, const struct cuda_gemm *p, float *out);
+
+/* gemm_check_agrees - return whether the results of two plans differ by rounding only. */
+bool gemm_check_agrees(const struct cuda_gemm *p, const float *expected, const float *got);
+
 /* ---- gemm_tune.c ---- */
 
 /* gemm_tune_plan - time all fusions and algorithms on plan->operands and store the fastest in the
  * plan.
+ *
+ * A candidate with another result than the separate form (GEMM, then epilogue) is reported and not
+ * chosen.
  *
  * Order     waits until the measurements are complete; overwrites the outputs of the GEMM */
 status gemm_tune_plan(struct kernels *k, struct gemm_plan *plan);

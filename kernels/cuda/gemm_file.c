@@ -6,8 +6,9 @@
  *           the algorithm of cuBLASLt in hexadecimal digits
  * Checks    A line with a wrong hash is skipped. A file with another first line is neither read nor
  *           written. cuBLASLt validates an algorithm before its first use.
- * Location  the value of BIREME_PLANS ("off": no file and no tuning), else bireme/products.plans in
- *           XDG_CACHE_HOME or in ~/.cache
+ * Location  the value of BIREME_PLANS ("off": no file and no tuning), else bireme/gemm.plans in
+ *           XDG_CACHE_HOME or in ~/.cache. An existing products.plans there, the name of version
+ *           0.1, stays in use while there is no gemm.plans
  * Writers   The file is replaced atomically. Lines of other machines, and lines that other
  *           processes have added in the meantime, stay. */
 #include <inttypes.h>
@@ -239,9 +240,17 @@ static bool find_file(char path[FILE_PATH_BYTES])
         return strcmp(configured, "off") != 0 && *configured != '\0';
     }
     bool cached = cache != NULL && *cache == '/';
-    snprintf(path, FILE_PATH_BYTES, "%s%s/bireme/products.plans", cached ? cache : home,
-             cached ? "" : "/.cache");
-    return cached || (home != NULL && *home == '/');
+    if (!cached && (home == NULL || *home != '/')) {
+        return false;
+    }
+    const char *root = cached ? cache : home, *subfolder = cached ? "" : "/.cache";
+    char old[FILE_PATH_BYTES];
+    snprintf(old, sizeof old, "%s%s/bireme/products.plans", root, subfolder);
+    snprintf(path, FILE_PATH_BYTES, "%s%s/bireme/gemm.plans", root, subfolder);
+    if (!file_exists(path) && file_exists(old)) {
+        memcpy(path, old, sizeof old);
+    }
+    return true;
 }
 
 bool gemm_file_is_enabled(void)

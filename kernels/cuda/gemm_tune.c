@@ -4,12 +4,16 @@
  * Operands  The measurements multiply the values that the step left, and overwrite the results: the
  *           next step recomputes all of them. A GEMM that accumulates is measured without
  *           accumulation.
+ * Results   The first candidate that fuses nothing gives the expected results (gemm_check.c). Those
+ *           that give others are reported and never chosen.
  * Order     Every candidate runs twice, the first time as a warm-up. Then the default and the
  *           fastest few run in ROUNDS rounds. The minimum counts. */
 #include <cuda_runtime_api.h>
 #include <math.h>
+#include <stdlib.h>
 
 #include "base/deadlines.h"
+#include "base/log.h"
 #include "kernels/cuda/gemm.h"
 
 enum { CANDIDATES_MAX = GEMM_FUSIONS_MAX * GEMM_ALGORITHMS_MAX, FINALISTS = 4, ROUNDS = 5 };
@@ -17,7 +21,13 @@ enum { CANDIDATES_MAX = GEMM_FUSIONS_MAX * GEMM_ALGORITHMS_MAX, FINALISTS = 4, R
 struct candidate {
     int fused;
     cublasLtMatmulAlgo_t algorithm;
-    float seconds;
+    float seconds; /* INFINITY: not measured, or refused by cuBLASLt */
+    bool wrong;    /* its results are not those of the reference */
+};
+
+/* Elements of the results: those of the reference, and those of a candidate. */
+struct results {
+    float *expected, *got;
 };
 
 struct stopwatch {
@@ -83,7 +93,7 @@ static status list_candidates(struct cuda_gemm_context *gemm, struct gemm_plan *
         TRY(gemm_plan_describe(gemm, plan, p));
         TRY(gemm_plan_algorithms(gemm, plan, GEMM_ALGORITHMS_MAX, algorithms, &found));
         for (int j = 0; j < found; j++) {
-            out[(*count)++] = (struct candidate){fusions[i], algorithms[j], INFINITY};
+            out[(*count)++] = (struct candidate){fusions[i], algorithms[j], INFINITY, false};
         }
     }
     return STATUS_OK;
@@ -102,26 +112,77 @@ static void sort_tail(struct candidate *candidates, int count)
     }
 }
 
-static status choose_fastest(const struct stopwatch *watch, struct gemm_plan *plan)
+/* Computes the expected results with the first candidate that fuses nothing, or else with the first
+ * that cuBLASLt does not refuse. */
+static status compute_expected(const struct stopwatch *watch, struct gemm_plan *plan,
+                               const struct cuda_gemm *p, const struct candidate *candidates,
+                               int count, float *expected)
+{
+    for (int i = 0; i < 2 * count; i++) {
+        struct candidate c = candidates[i % count];
+        if (i < count && c.fused != 0) {
+            continue;
+        }
+        TRY(measure_candidate(watch, plan, p, &c, 1));
+        if (isfinite(c.seconds)) {
+            return gemm_check_read(watch->k, p, expected);
+        }
+    }
+    RAISE(STATUS_INTERNAL, "cuBLASLt refuses every algorithm that it returned for a GEMM");
+}
+
+static void warn_wrong(const struct cuda_gemm *p, const struct candidate *c)
+{
+    log_warning("GEMM-PLANS",
+                "an algorithm of cuBLASLt with the fused parts %d gives another result than the "
+                "separate form, for the GEMM of [%lld, %lld]%s by [%lld, %lld]%s; it is not used",
+                c->fused, (long long)p->a.rows, (long long)p->a.columns, p->transpose_a ? "^T" : "",
+                (long long)p->b.rows, (long long)p->b.columns, p->transpose_b ? "^T" : "");
+}
+
+/* Measures all candidates and checks their results. Removes those that are wrong or refused, except
+ * for the default, which is the first. */
+static status measure_all(const struct stopwatch *watch, struct gemm_plan *plan,
+                          const struct cuda_gemm *p, const struct results *results,
+                          struct candidate *candidates, int *count)
+{
+    int kept = 0;
+    TRY(compute_expected(watch, plan, p, candidates, *count, results->expected));
+    for (int i = 0; i < *count; i++) {
+        struct candidate c = candidates[i];
+        TRY(gemm_check_clear(watch->k, p));
+        TRY(measure_candidate(watch, plan, p, &c, 2));
+        TRY(gemm_check_read(watch->k, p, results->got));
+        bool refused = !isfinite(c.seconds);
+        c.wrong = !refused && !gemm_check_agrees(p, results->expected, results->got);
+        if (c.wrong) {
+            warn_wrong(p, &c);
+        }
+        if (i == 0 || (!refused && !c.wrong)) {
+            candidates[kept++] = c;
+        }
+    }
+    *count = kept;
+    return STATUS_OK;
+}
+
+static status choose_fastest(const struct stopwatch *watch, struct gemm_plan *plan,
+                             const struct cuda_gemm *operands, const struct results *results)
 {
     struct candidate candidates[CANDIDATES_MAX];
-    struct cuda_gemm operands = plan->operands;
     int count = 0;
-    operands.accumulate = false;
-    TRY(list_candidates(cuda_get_state(watch->k)->gemm, plan, &operands, candidates, &count));
+    TRY(list_candidates(cuda_get_state(watch->k)->gemm, plan, operands, candidates, &count));
     REQUIRE(count > 0, STATUS_INTERNAL,
             "cuBLASLt returned no algorithm for a GEMM that it supported before");
-    for (int i = 0; i < count; i++) {
-        TRY(measure_candidate(watch, plan, &operands, &candidates[i], 2));
-        candidates[i].seconds = i == 0 ? INFINITY : candidates[i].seconds;
-    }
+    TRY(measure_all(watch, plan, operands, results, candidates, &count));
     sort_tail(candidates, count);
-    int finalists = count < FINALISTS ? count : FINALISTS, best = 0;
+    int finalists = count < FINALISTS ? count : FINALISTS;
+    int best = candidates[0].wrong && count > 1 ? 1 : 0;
     for (int i = 0; i < finalists; i++) {
         candidates[i].seconds = INFINITY;
     }
     for (int i = 0; i < finalists * ROUNDS; i++) {
-        TRY(measure_candidate(watch, plan, &operands, &candidates[i % finalists], 1));
+        TRY(measure_candidate(watch, plan, operands, &candidates[i % finalists], 1));
     }
     for (int i = 1; i < finalists; i++) {
         best = candidates[i].seconds < candidates[best].seconds ? i : best;
@@ -135,12 +196,28 @@ static status choose_fastest(const struct stopwatch *watch, struct gemm_plan *pl
     return STATUS_OK;
 }
 
+/* Allocates the results and chooses. */
+static status choose_right(const struct stopwatch *watch, struct gemm_plan *plan)
+{
+    struct cuda_gemm operands = plan->operands;
+    operands.accumulate = false;
+    size_t bytes = (size_t)gemm_check_elems(&operands) * sizeof(float);
+    struct results results = {malloc(bytes), malloc(bytes)};
+    status result =
+        results.expected != NULL && results.got != NULL
+            ? choose_fastest(watch, plan, &operands, &results)
+            : RAISE_STATUS(STATUS_INTERNAL, "tuning a GEMM: no memory for %zu bytes", 2 * bytes);
+    free(results.expected);
+    free(results.got);
+    return result;
+}
+
 status gemm_tune_plan(struct kernels *k, struct gemm_plan *plan)
 {
     struct stopwatch watch = {.k = k};
     WATCH_CHECK(cudaEventCreateWithFlags(&watch.begin, cudaEventDefault));
     cudaError_t error = cudaEventCreateWithFlags(&watch.end, cudaEventDefault);
-    status result = error == cudaSuccess ? choose_fastest(&watch, plan)
+    status result = error == cudaSuccess ? choose_right(&watch, plan)
                                          : RAISE_STATUS(STATUS_INTERNAL, "tuning a GEMM: %s",
                                                         cudaGetErrorString(error));
     (void)cudaEventDestroy(watch.begin);

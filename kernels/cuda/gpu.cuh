@@ -36,12 +36,9 @@ extern "C" {
     (kernel)<<<(grid), (block), (shared_bytes), (cudaStream_t)(stream)>>>(__VA_ARGS__)
 /* The address that identifies a kernel in calls of the CUDA runtime. */
 #define GPU_KERNEL(kernel) (reinterpret_cast<const void *>(kernel))
-/* Allows a kernel more than 48 KiB of dynamic shared memory. A refusal appears as a launch
- * error. */
-#define GPU_ALLOW_SHARED(kernel, bytes)                                                            \
-    ((void)cudaFuncSetAttribute((kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,             \
-                                (int)(bytes)))
 #define GPU_SHARED(T, name, count) __shared__ __align__(16) T name[count]
+/* A kernel with swizzled tiles has no static shared array: not every compiler aligns dynamic shared
+ * memory after it (gpu_require_swizzle_base). */
 #define GPU_SHARED_DYNAMIC(T, name)                                                                \
     extern __shared__ __align__(1024) unsigned char gpu_dynamic_[];                                \
     T *name = reinterpret_cast<T *>(gpu_dynamic_)
@@ -66,6 +63,30 @@ static inline int gpu_capability()
         cudaGetDevice(&device) == cudaSuccess &&
         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess;
     return found_device ? major : 0;
+}
+
+/* gpu_shared_limit - return the largest shared memory of a block in bytes, static arrays included,
+ * or 0 if there is no GPU. */
+static inline size_t gpu_shared_limit()
+{
+    int device = 0, bytes = 0;
+    bool found_device = cudaGetDevice(&device) == cudaSuccess &&
+                        cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                                               device) == cudaSuccess;
+    return found_device ? static_cast<size_t>(bytes) : 0;
+}
+
+/* gpu_allow_shared - allow a kernel (GPU_KERNEL) this dynamic shared memory, which may exceed
+ * 48 KiB. Returns the error text, or NULL if it succeeded. */
+static inline const char *gpu_allow_shared(const void *kernel, size_t bytes)
+{
+    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             static_cast<int>(bytes));
+    if (error == cudaSuccess) {
+        return NULL;
+    }
+    (void)cudaGetLastError(); /* the next launch must not report it again */
+    return cudaGetErrorString(error);
 }
 
 /* ---- numbers ---- */
@@ -111,6 +132,17 @@ GPU_INLINE void gpu_store16(void *p, uint4 value)
 GPU_INLINE uint32_t gpu_shared_address(const void *p)
 {
     return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+/* Ends the kernel with an error unless tiles that TMA swizzles can begin at p: the swizzle depends
+ * on the address in shared memory, and the descriptors assume a multiple of 1024. The asm hides the
+ * address from nvcc, which would remove the check because of the alignment in the declaration. */
+GPU_INLINE void gpu_require_swizzle_base(const void *p)
+{
+    uint32_t address = gpu_shared_address(p);
+    asm volatile("" : "+r"(address));
+    if ((address & 1023) != 0) {
+        __trap();
+    }
 }
 
 /* Copies 16 bytes from global to shared memory asynchronously (cp.async); writes zeros if not
@@ -272,13 +304,21 @@ template <int REGISTERS> GPU_INLINE void gpu_registers_lower()
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
-/* Marks the accumulators of a completed wgmma as written, so that the compiler moves no read of
- * them before the wait. */
-template <int N> GPU_INLINE void gpu_wgmma_order_reads(float (&d)[N][4])
+/* Marks registers of wgmma as read and written here. Use it on the accumulators after a wait, so
+ * that the compiler moves no read of them before it, and before a fence on all registers that the
+ * next wgmmas use, so that it moves no write of them after the fence. */
+template <int N> GPU_INLINE void gpu_wgmma_order(float (&d)[N][4])
 {
 #pragma unroll
     for (int i = 0; i < N; i++) {
         asm volatile("" : "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])::"memory");
+    }
+}
+template <int N> GPU_INLINE void gpu_wgmma_order(uint32_t (&a)[N][4])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        asm volatile("" : "+r"(a[i][0]), "+r"(a[i][1]), "+r"(a[i][2]), "+r"(a[i][3])::"memory");
     }
 }
 

@@ -14,25 +14,38 @@
 
 enum { LINEAR_THREADS = 256, SLICE_COLUMNS = 256 };
 
+/* The switches have no default, so that the compiler reports a missing activation. */
 GPU_INLINE float compute_activation(float x, enum activation act)
 {
-    if (act == ACTIVATION_GELU_TANH) {
+    switch (act) {
+    case ACTIVATION_NONE:
+        return x;
+    case ACTIVATION_GELU_TANH:
         return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+    case ACTIVATION_GELU_ERF:
+        return 0.5f * x * erfcf(-0.7071067812f * x);
+    case ACTIVATION_TANH:
+        return tanhf(x);
     }
-    return act == ACTIVATION_TANH ? tanhf(x) : 0.5f * x * erfcf(-0.7071067812f * x);
+    return gpu_from_bits(0x7fc00000u); /* NaN: kernels.c refuses other values */
 }
 
 GPU_INLINE float compute_derivative(float x, enum activation act)
 {
-    if (act == ACTIVATION_GELU_TANH) {
+    switch (act) {
+    case ACTIVATION_NONE:
+        return 1.0f;
+    case ACTIVATION_GELU_TANH: {
         float t = tanhf(0.7978845608f * (x + 0.044715f * x * x * x));
         float inner = 0.7978845608f * (1.0f + 3.0f * 0.044715f * x * x);
         return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner;
     }
-    if (act == ACTIVATION_TANH) {
+    case ACTIVATION_GELU_ERF:
+        return 0.5f * erfcf(-0.7071067812f * x) + x * expf(-0.5f * x * x) * 0.3989422804f;
+    case ACTIVATION_TANH:
         return 1.0f - tanhf(x) * tanhf(x);
     }
-    return 0.5f * erfcf(-0.7071067812f * x) + x * expf(-0.5f * x * x) * 0.3989422804f;
+    return gpu_from_bits(0x7fc00000u);
 }
 
 /* y = act(a); or, with DERIVATIVE, y = dy act'(a), where dy may alias y. */

@@ -12,8 +12,8 @@ extern "C" {
 
 /* ---- host ---- */
 
-/* LAUNCH - queue a kernel on the stream of k. Returns from the calling function if the launch
- * fails. */
+/* LAUNCH - queue a kernel on the stream of k, with any dynamic shared memory that the GPU allows.
+ * Returns from the calling function if the launch fails. */
 #define LAUNCH(k, kernel, grid, block, shared_bytes, ...)                                          \
     TRY(launch_kernel((k), #kernel, (kernel), (grid), (block), (shared_bytes), __VA_ARGS__))
 
@@ -36,6 +36,13 @@ static inline status launch_kernel(struct kernels *k, const char *name, void (*k
                                    const A &...arguments_in)
 {
     static const size_t sizes[] = {sizeof(P)...};
+    const char *refused =
+        shared_bytes > 0 ? gpu_allow_shared(GPU_KERNEL(kernel), shared_bytes) : nullptr;
+    REQUIRE(
+        refused == nullptr, STATUS_UNAVAILABLE,
+        "kernel %s needs %zu bytes of shared memory in each block, and this GPU allows %zu: %s; "
+        "train with train.device: cpu or on another GPU",
+        name, shared_bytes, gpu_shared_limit(), refused);
     std::tuple<P...> values(static_cast<P>(arguments_in)...);
     const struct cuda_launch launch = {name,
                                        GPU_KERNEL(kernel),

@@ -1,9 +1,12 @@
-/* SwiGLU on the output of one GEMM, which holds the gate g and the projection u side by side.
+/* SwiGLU of the output of one GEMM. The first half of its columns is the gate g, the second half is
+ * the up projection u.
  *
- *   y = g s(g) u with s the sigmoid;  du = dy g s(g);  dg = dy u s(g) (1 + g (1 - s(g)))
+ *   y = g s(g) u,  with the sigmoid s
+ *   du = dy g s(g),  dg = dy u s(g) (1 + g (1 - s(g)))
  *
  * Launch    grid ceil(rows ceil(columns / 8) / 256); block 256; no shared memory. A thread handles
- *           eight elements of g and the same eight of u */
+ *           eight elements of g and the same eight of u
+ * Source    Shazeer 2020, arXiv:2002.05202 */
 #include "kernels/cuda/operation.cuh"
 
 enum { SWIGLU_THREADS = 256 };
@@ -13,8 +16,8 @@ GPU_INLINE float sigmoid(float x)
     return 1.0f / (1.0f + gpu_exp2(-1.44269504f * x));
 }
 
-/* In the forward pass out is y [rows, columns] and dy is absent. In the backward pass out is
- * d_gate_up. */
+/* The arguments of a launch. Forward: out is y [rows, columns], and dy is absent. Backward: out is
+ * d_gate_up [rows, 2 columns]. */
 template <typename T> struct swiglu_task {
     matrix<T> out;
     matrix<const T> dy, gate_up;

@@ -35,10 +35,21 @@ static void test_status(void)
     status_take(&note);
     CHECK(status_pending()->code == STATUS_OK);
     status_format(&note, line, sizeof line);
-    CHECK_TEXT(line, "E-RECIPE rank 3 host somewhere step -: value 7 is not below 3");
+    CHECK_TEXT(line, "error: rank 3 host somewhere: value 7 is not below 3 [E-RECIPE]");
     CHECK(pass_error(9) == STATUS_RECIPE);
     status_format(status_pending(), line, sizeof line);
-    CHECK(strstr(line, "step 12: value 9") != NULL);
+    CHECK_TEXT(line, "error: rank 3 host somewhere step 12: value 9 is not below 3 [E-RECIPE]");
+    status_identify(0, 1, NULL);
+    status_format(status_pending(), line, sizeof line);
+    CHECK_TEXT(line, "error: step 12: value 9 is not below 3 [E-RECIPE]");
+    status_format(&note, line, sizeof line);
+    CHECK_TEXT(line, "error: value 7 is not below 3 [E-RECIPE]");
+    status_identify(2, 0, NULL); /* MPI has not reported the ranks */
+    status_format(&note, line, sizeof line);
+    CHECK_TEXT(line, "error: rank 2 host somewhere: value 7 is not below 3 [E-RECIPE]");
+    snprintf(note.text, sizeof note.text, "%s", "a\nb\033");
+    status_format(&note, line, sizeof line);
+    CHECK_TEXT(line, "error: rank 2 host somewhere: a b? [E-RECIPE]");
     status_clear();
     CHECK(!status_print());
 }
@@ -115,6 +126,10 @@ static void test_arena(void)
     CHECK_OK(device_stream_wait(dev, NULL, event));
     CHECK_OK(device_event_done(dev, event, &done));
     CHECK(done && device_stream_handle(dev, stream) == NULL);
+    CHECK_OK(device_event_create_timed(dev, &event));
+    double seconds = 1;
+    CHECK_OK(device_event_seconds(dev, event, event, &seconds));
+    CHECK_EQUAL(seconds, 0);
     device_identity(dev, identity);
     CHECK(identity[0] == 0 && identity[DEVICE_IDENTITY_BYTES - 1] == 0);
     CHECK_OK(device_event_destroy(dev, &event));

@@ -4,7 +4,7 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include "base/cores.h"
+#include "base/thread/cores.h"
 #include "tests/datasets/folder.h"
 
 /* Writes a file below the temporary root, and creates its folders. */

@@ -1,6 +1,7 @@
 /* Tests of number parsing, of the shortest text of a number, and of suggestions for misspelled
  * words. */
 #include <float.h>
+#include <math.h>
 
 #include "base/random.h"
 #include "base/text.h"
@@ -90,6 +91,78 @@ static void test_writing(void)
     }
 }
 
+static void check_scaled(char *(*scale)(double, char *), double value, const char *expected)
+{
+    char text[TEXT_NUMBER_BYTES];
+    CHECK_TEXT(scale(value, text), expected);
+}
+
+static void test_scaling(void)
+{
+    static const struct {
+        double value;
+        const char *text;
+    } counts[] = {{0, "0"},           {1, "1"},           {0.25, "0.25"},     {999, "999"},
+                  {999.6, "1.00 k"},  {1000, "1.00 k"},   {17149, "17.1 k"},  {123456, "123 k"},
+                  {2.05e6, "2.05 M"}, {-9996, "-10.0 k"}, {8.03e9, "8.03 G"}, {3e22, "30000 E"}},
+      bytes[] = {{0, "0 B"},
+                 {1023, "1023 B"},
+                 {1024, "1.00 KiB"},
+                 {1536, "1.50 KiB"},
+                 {1048575, "1.00 MiB"},
+                 {278293387652.0, "259 GiB"},
+                 {8510743479040.0, "7.74 TiB"}},
+      seconds[] = {{0, "0 s"},
+                   {41.3e-6, "41.3 us"},
+                   {8.155142, "8.16 s"},
+                   {0.0081551, "8.16 ms"},
+                   {119, "119 s"},
+                   {120, "2.00 min"},
+                   {855, "14.2 min"},
+                   {11520, "3.20 h"},
+                   {815514.2, "9.44 days"}};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        check_scaled(text_scale_count, counts[i].value, counts[i].text);
+    }
+    for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++) {
+        check_scaled(text_scale_bytes, bytes[i].value, bytes[i].text);
+    }
+    for (size_t i = 0; i < sizeof seconds / sizeof *seconds; i++) {
+        check_scaled(text_scale_seconds, seconds[i].value, seconds[i].text);
+    }
+}
+
+/* Metrics, times and parts of a progress line. */
+static void test_progress(void)
+{
+    static const struct {
+        double value;
+        const char *text;
+    } metrics[] = {{0, "0.0000"},        {1, "1.0000"},        {-0.25, "-0.2500"},
+                   {5e-4, "0.0005"},     {1.23e-5, "1.2e-05"}, {9.99994, "9.9999"},
+                   {9.99996, "10.00"},   {23.1449, "23.14"},   {99.996, "100.0"},
+                   {402.42, "402.4"},    {999.96, "1000"},     {4208.3, "4208"},
+                   {-999999, "-999999"}, {1e6, "1e+06"},       {-1e300, "-1e+300"},
+                   {INFINITY, "inf"}},
+      durations[] = {{0, "0 s"},         {33.4, "33 s"},       {89.4, "89 s"},
+                     {90, "2 min"},      {720, "12 min"},      {5400, "1.5 h"},
+                     {172799, "48.0 h"}, {172800, "2.0 days"}, {1e12, "11574074.1 days"}};
+    char text[TEXT_NUMBER_BYTES], line[TEXT_LINE_COLUMNS + 1] = "";
+    for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++) {
+        CHECK_TEXT(text_from_metric(metrics[i].value, text), metrics[i].text);
+    }
+    CHECK(strstr(text_from_metric(NAN, text), "nan") != NULL);
+    for (size_t i = 0; i < sizeof durations / sizeof *durations; i++) {
+        CHECK_TEXT(text_from_duration(durations[i].value, text), durations[i].text);
+    }
+    CHECK_EQUAL(strlen(text_from_duration(1e300, text)), TEXT_NUMBER_BYTES - 1);
+    memset(line, 'a', TEXT_LINE_COLUMNS - 2);
+    CHECK(!text_append_fitting(line, "bcd") && line[TEXT_LINE_COLUMNS - 2] == '\0');
+    CHECK(text_append_fitting(line, "bc") && strlen(line) == TEXT_LINE_COLUMNS);
+    CHECK(!text_append_fitting(line, "d") && text_append_fitting(line, ""));
+    CHECK(line[TEXT_LINE_COLUMNS - 1] == 'c' && line[TEXT_LINE_COLUMNS] == '\0');
+}
+
 static void test_words(void)
 {
     static const char *const words[] = {"learning_rate", "beta1", "beta2", "name"};
@@ -131,6 +204,8 @@ int main(void)
     test_integers();
     test_numbers();
     test_writing();
+    test_scaling();
+    test_progress();
     test_words();
     return 0;
 }

@@ -1,9 +1,11 @@
-/* A mock of libnccl without GPUs. It implements NCCL's functions in host memory, between processes
- * of one host. They find each other through a file in /dev/shm that is named after the unique id.
+/* A mock of libnccl 2.28.9 without GPUs: NCCL's functions and their return codes. nccl_mock_run.c
+ * executes the calls in host memory, between processes of one host.
  *
- * The mock behaves as a non-blocking communicator: a call returns ncclInProgress, a worker thread
- * executes it, and a second call before its completion is an error. Streams are ignored: the work
- * is complete when the communicator is no longer in progress. Sums are added in rank order.
+ * The return codes are those of NCCL's sources at the tag v2.28.9-1; comments name file and line.
+ * The communicators are non-blocking. A call starts an operation, which a worker thread executes,
+ * and ncclCommGetAsyncError returns ncclInProgress until it is complete. Until then, another call
+ * returns ncclInvalidArgument. Streams are ignored: the work is complete when the communicator is
+ * no longer in progress.
  *
  * The environment variable NCCL_MOCK lists faults, separated by commas. NAME@R injects a fault only
  * on rank R of the first communicator:
@@ -11,690 +13,526 @@
  *   memory          ncclMemAlloc fails (memory=R: on rank R)
  *   init_hang       initialization hangs
  *   init_fail       initialization fails with ncclSystemError
+ *   split_hang      a split hangs
+ *   split_fail      a split fails with ncclSystemError
  *   hang            the third collective hangs
  *   fail            the third collective fails with ncclRemoteError
  *   fail_later      the third collective succeeds; an error follows 0.3 s later
  *   slow            every call takes at least 50 ms
  *   abort_hang      ncclCommAbort hangs
- *   window_none     registration succeeds without a window, as in an NCCL that uses no windows
- *   window_refused  registration is refused at once
+ *   window_off      NCCL uses no windows: registration returns ncclSuccess and does nothing
+ *   window_none     windows are not symmetric: registration is local, and returns no window on
+ *                   this rank
+ *   window_refused  registration fails before it starts
  *   window_fail     registration fails with ncclSystemError
  *
- * As in NCCL, each rank assigns the lowest gap to a window, without communication. The mock also
- * detects errors that NCCL does not detect. Registered memory must come from ncclMemAlloc and have
- * the same size and offset on all ranks. The data of a collective must have the same window offset
- * on all ranks, or no window. Memory and communicators with an open window must not be released. */
-#include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
+ * The mock supports less than NCCL: communicators that are not blocking, sums of f32 and bf16,
+ * reduce-scatter in place, groups with one communicator, and destruction outside of groups. Other
+ * calls return ncclInvalidUsage. The mock detects errors that NCCL does not detect, and returns
+ * ncclInvalidUsage for them too. Registered memory must come from ncclMemAlloc and have the same
+ * size and offset on all ranks. The data of a collective must have the same window offset on all
+ * ranks, or no window. Memory and communicators with an open window must not be released. The
+ * unique ids must be the same on all ranks, and different from each other. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/tensor.h"
-#include "comm/comm_nccl_impl.h"
-#include "tests/comm/nccl_mock.h"
+#include "tests/comm/nccl_mock_impl.h"
 
-#define STAGE_BYTES ((size_t)1 << 18)
-#define MAX_RANKS 16
-#define YIELDS 100 /* polls of a wait before it sleeps; most waits end earlier */
-#define POLL_SECONDS 50e-6
-#define SLOW_SECONDS 0.05
-#define LATER_SECONDS 0.3
-#define FAULTY_COLLECTIVE 3
-
-struct rendezvous {
-    _Atomic int arrived;
-    _Atomic unsigned generation;
-    _Atomic int pids[MAX_RANKS];
-    _Alignas(64) char stage[][STAGE_BYTES];
-};
-
-enum call_kind { INIT, SPLIT, FINALIZE, REGISTER, REDUCE, SCATTER, GATHER, BROADCAST };
-
-struct nccl_window {
-    struct nccl_window *next; /* sorted by offset */
-    const char *memory;
-    size_t bytes, offset;
-};
-
-struct call {
-    enum call_kind kind;
-    const char *from;
-    char *to;
-    size_t count;
-    enum nccl_type type;
-    int root; /* -1 in REDUCE: all-reduce */
-    int color, key;
-    struct nccl_comm *child;
-    struct nccl_window **window;
-};
-
-enum { MAX_CALLS = 64 };
-
-struct nccl_comm {
-    int rank, size;
-    bool first;
-    char path[192];
-    struct rendezvous *rendezvous;
-    size_t bytes;
-    pthread_t worker;
-    bool has_worker, stop;
-    pthread_mutex_t lock;
-    pthread_cond_t wake;
-    unsigned submitted, started; /* groups of calls */
-    _Atomic int result;
-    atomic_bool aborted;
-    struct call calls[MAX_CALLS];
-    int call_count;
-    int collectives, splits;
-    struct nccl_window *windows;
-};
-
-static _Thread_local int group_depth;
-static _Thread_local struct nccl_comm *group_comm;
-static struct nccl_config last_config;
-static char last_error[160];
-static int first_rank;             /* rank in the first communicator */
-static _Atomic int windowed_count; /* collectives with data in a window */
-
-/* Allocations of ncclMemAlloc. */
-enum { MAX_MEMORIES = 64 };
-static struct {
-    void *memory;
-    size_t bytes;
-    _Atomic int windows;
-} memories[MAX_MEMORIES];
-
-static int find_memory(const void *memory)
-{
-    int i = 0;
-    while (i < MAX_MEMORIES && memories[i].memory != memory) {
-        i++;
-    }
-    return i;
-}
+#define VERSION 22809
+#define ABORT_SECONDS 60
 
 #define DECLARE(member, name, arguments) enum nccl_result name arguments;
 NCCL_FUNCTIONS(DECLARE)
+NCCL_OPTIONAL_FUNCTIONS(DECLARE)
 const char *ncclGetErrorString(enum nccl_result result);
 const char *ncclGetLastError(struct nccl_comm *comm);
+
+/* Returns an error to the caller, as NCCLCHECK does (checks.h:122). */
+#define CHECK_RESULT(call)                                                                         \
+    do {                                                                                           \
+        enum nccl_result check_result = (call);                                                    \
+        if (check_result != NCCL_SUCCESS && check_result != NCCL_IN_PROGRESS) {                    \
+            return check_result;                                                                   \
+        }                                                                                          \
+    } while (false)
+
+static struct nccl_config last_config;
+static int first_rank; /* rank in the first communicator */
 
 const struct nccl_config *nccl_mock_config(void)
 {
     return &last_config;
 }
 
-int nccl_mock_count_windowed(void)
+const struct nccl_mock_counts *nccl_mock_count(void)
 {
-    return atomic_load(&windowed_count);
+    return nccl_mock_state();
 }
 
-/* ---- faults ---- */
-
-static const char *find_fault(const char *name)
+static enum nccl_result refuse_call(const char *text)
 {
-    const char *all = getenv("NCCL_MOCK");
-    size_t length = strlen(name);
-    for (const char *at = all; at != NULL; at = strchr(at, ',')) {
-        at += *at == ',';
-        if (strncmp(at, name, length) == 0 && strchr("@=,", at[length]) != NULL) {
-            return at + length;
-        }
-    }
-    return NULL;
+    return nccl_mock_set_error(NCCL_INVALID_USAGE, text);
 }
 
-static bool has_fault(const struct nccl_comm *c, const char *name)
+/* argcheck.cc:28 */
+static enum nccl_result check_pointer(const void *pointer)
 {
-    const char *text = find_fault(name);
-    return text != NULL && c->first && (*text != '@' || (int)strtol(text + 1, NULL, 10) == c->rank);
+    return pointer != NULL ? NCCL_SUCCESS
+                           : nccl_mock_set_error(NCCL_INVALID_ARGUMENT, "an argument is NULL");
 }
 
-static enum nccl_result set_error(enum nccl_result result, const char *text)
+/* ncclCommEnsureReady, init.cc:373 */
+static enum nccl_result ensure_ready(struct nccl_comm *comm)
 {
-    snprintf(last_error, sizeof last_error, "%s", text);
-    return result;
-}
-
-/* ---- synchronization of ranks ---- */
-
-static bool is_peer_dead(const struct nccl_comm *c)
-{
-    for (int r = 0; r < c->size; r++) {
-        int pid = atomic_load(&c->rendezvous->pids[r]);
-        if (pid != 0 && kill(pid, 0) != 0 && errno == ESRCH) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static enum nccl_result synchronize_ranks(struct nccl_comm *c)
-{
-    struct rendezvous *m = c->rendezvous;
-    unsigned generation = atomic_load(&m->generation);
-    if (atomic_fetch_add(&m->arrived, 1) + 1 == c->size) {
-        atomic_store(&m->arrived, 0);
-        atomic_fetch_add(&m->generation, 1);
+    enum nccl_result result = (enum nccl_result)atomic_load(&comm->result);
+    if (atomic_load(&comm->aborted)) {
         return NCCL_SUCCESS;
     }
-    for (int i = 1; atomic_load(&m->generation) == generation; i++) {
-        if (atomic_load(&c->aborted)) {
-            return NCCL_INTERNAL_ERROR;
-        }
-        if (i % 200 == 0 && is_peer_dead(c)) {
-            return set_error(NCCL_REMOTE_ERROR, "a process does not exist");
-        }
-        i < YIELDS ? (void)sched_yield() : clock_sleep(POLL_SECONDS);
+    return result == NCCL_IN_PROGRESS
+               ? nccl_mock_set_error(NCCL_INVALID_ARGUMENT,
+                                     "Attempt to use communicator before the previous operation "
+                                     "returned ncclSuccess")
+               : result;
+}
+
+/* ---- groups ---- */
+
+/* The group of this thread. Every call is a group itself, in the group of the caller. */
+static _Thread_local struct {
+    int depth;
+    enum nccl_result error;
+    struct nccl_comm *comm; /* has calls in the group */
+} group;
+
+static void begin_group(void)
+{
+    group.depth++;
+}
+
+/* ncclGroupErrCheck, group.h:89 */
+static enum nccl_result note_error(enum nccl_result result)
+{
+    if (group.depth > 0 && result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS) {
+        group.error = result;
     }
+    return result;
+}
+
+/* ncclGroupEndInternal, group.cc:646: only the outermost end starts the calls. After an error in
+ * the group none of its calls runs, and its communicator has the error (groupCleanup, 340). */
+static enum nccl_result end_group(void)
+{
+    if (group.depth == 0) {
+        return refuse_call("ncclGroupEnd: not in a group call.");
+    }
+    if (--group.depth > 0) {
+        return NCCL_SUCCESS;
+    }
+    struct nccl_comm *comm = group.comm;
+    enum nccl_result error = group.error;
+    group.comm = NULL;
+    group.error = NCCL_SUCCESS;
+    if (comm != NULL && error != NCCL_SUCCESS) {
+        atomic_store(&comm->result, error);
+    }
+    return error != NCCL_SUCCESS || comm == NULL ? error : nccl_mock_submit(comm);
+}
+
+static enum nccl_result add_call(struct nccl_comm *comm, struct call call)
+{
+    if (group.comm != NULL && group.comm != comm) {
+        return refuse_call("the mock supports one communicator in a group");
+    }
+    if (group.comm == NULL) {
+        comm->call_count = 0;
+    }
+    if (comm->call_count == NCCL_MOCK_MAX_CALLS) {
+        return refuse_call("the mock supports fewer calls in a group");
+    }
+    comm->calls[comm->call_count++] = call;
+    group.comm = comm;
     return NCCL_SUCCESS;
-}
-
-static enum nccl_result wait_for_abort(struct nccl_comm *c)
-{
-    while (!atomic_load(&c->aborted)) {
-        clock_sleep(0.01);
-    }
-    return NCCL_INTERNAL_ERROR;
-}
-
-static enum nccl_result join_rendezvous(struct nccl_comm *c)
-{
-    c->bytes = sizeof(struct rendezvous) + (size_t)c->size * STAGE_BYTES;
-    int file = open(c->path, O_RDWR | O_CREAT, 0600);
-    if (file < 0 || ftruncate(file, (off_t)c->bytes) != 0) {
-        return set_error(NCCL_SYSTEM_ERROR, "no space in /dev/shm");
-    }
-    c->rendezvous = mmap(NULL, c->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    close(file);
-    if (c->rendezvous == MAP_FAILED) {
-        c->rendezvous = NULL;
-        return set_error(NCCL_SYSTEM_ERROR, "no space in /dev/shm");
-    }
-    atomic_store(&c->rendezvous->pids[c->rank], (int)getpid());
-    enum nccl_result result = synchronize_ranks(c);
-    unlink(c->path); /* all ranks have mapped the file */
-    return result;
-}
-
-/* ---- windows ---- */
-
-/* Checks that all ranks pass the same bytes. */
-static enum nccl_result check_same_on_all_ranks(struct nccl_comm *c, const size_t *own,
-                                                size_t bytes, const char *message)
-{
-    memcpy(c->rendezvous->stage[c->rank], own, bytes);
-    enum nccl_result result = synchronize_ranks(c);
-    bool is_same = true;
-    for (int r = 0; r < c->size && result == NCCL_SUCCESS; r++) {
-        is_same = is_same && memcmp(c->rendezvous->stage[r], own, bytes) == 0;
-    }
-    result = result == NCCL_SUCCESS ? synchronize_ranks(c) : result;
-    return result != NCCL_SUCCESS || is_same ? result : set_error(NCCL_INVALID_USAGE, message);
-}
-
-static enum nccl_result register_window(struct nccl_comm *c, const struct call *call)
-{
-    if (has_fault(c, "window_fail")) {
-        return set_error(NCCL_SYSTEM_ERROR, "injected failure");
-    }
-    size_t offset = 0;
-    struct nccl_window **at = &c->windows;
-    for (; *at != NULL && (*at)->offset < offset + call->count; at = &(*at)->next) {
-        offset = (*at)->offset + (*at)->bytes;
-    }
-    enum nccl_result result =
-        check_same_on_all_ranks(c, (size_t[]){offset, call->count}, 2 * sizeof offset,
-                                "ranks register windows of different sizes or in different orders");
-    if (result != NCCL_SUCCESS || has_fault(c, "window_none")) {
-        return result;
-    }
-    struct nccl_window *window = malloc(sizeof *window);
-    if (window == NULL) {
-        return NCCL_SYSTEM_ERROR;
-    }
-    *window = (struct nccl_window){*at, call->from, call->count, offset};
-    *at = window;
-    *call->window = window;
-    atomic_fetch_add(&memories[find_memory(call->from)].windows, 1);
-    return NCCL_SUCCESS;
-}
-
-/* Checks that the data has the same window offset on all ranks, or is in no window. */
-static enum nccl_result check_windows(struct nccl_comm *c, const struct call *call)
-{
-    size_t offset = SIZE_MAX;
-    for (const struct nccl_window *w = c->windows; w != NULL; w = w->next) {
-        if (call->to >= w->memory && call->to < w->memory + w->bytes) {
-            offset = w->offset + (size_t)(call->to - w->memory);
-        }
-    }
-    atomic_fetch_add(&windowed_count, offset != SIZE_MAX ? 1 : 0);
-    return check_same_on_all_ranks(c, &offset, sizeof offset,
-                                   "data at different window offsets on the ranks");
-}
-
-/* ---- collectives ---- */
-
-static size_t get_type_bytes(enum nccl_type type)
-{
-    return type == NCCL_FLOAT32 ? 4 : type == NCCL_BFLOAT16 ? 2 : 1;
-}
-
-static void sum_stages(const struct nccl_comm *c, char *to, size_t count, enum nccl_type type)
-{
-    for (size_t i = 0; i < count; i++) {
-        float sum = 0;
-        for (int r = 0; r < c->size; r++) {
-            const char *stage = c->rendezvous->stage[r];
-            float value = type == NCCL_FLOAT32
-                              ? ((const float *)(const void *)stage)[i]
-                              : bf16_to_f32(((const bf16 *)(const void *)stage)[i]);
-            sum = r == 0 ? value : sum + value;
-        }
-        if (type == NCCL_FLOAT32) {
-            ((float *)(void *)to)[i] = sum;
-        } else {
-            ((bf16 *)(void *)to)[i] = f32_to_bf16(sum);
-        }
-    }
-}
-
-/* Every rank copies its input to its stage. After a barrier it computes its output from the stages.
- * After a second barrier the stages can be overwritten. */
-static enum nccl_result run_chunk(struct nccl_comm *c, const struct call *call, size_t first,
-                                  size_t count)
-{
-    size_t element_bytes = get_type_bytes(call->type), at = first * element_bytes,
-           bytes = count * element_bytes;
-    if (call->kind != BROADCAST || call->root == c->rank) {
-        memcpy(c->rendezvous->stage[c->rank], call->from + at, bytes);
-    }
-    enum nccl_result result = synchronize_ranks(c);
-    if (result != NCCL_SUCCESS) {
-        return result;
-    }
-    if (call->kind == REDUCE && (call->root < 0 || call->root == c->rank)) {
-        sum_stages(c, call->to + at, count, call->type);
-    } else if (call->kind == BROADCAST) {
-        memcpy(call->to + at, c->rendezvous->stage[call->root], bytes);
-    } else if (call->kind == GATHER) {
-        for (int r = 0; r < c->size; r++) {
-            memcpy(call->to + (size_t)r * call->count * element_bytes + at, c->rendezvous->stage[r],
-                   bytes);
-        }
-    }
-    return synchronize_ranks(c);
-}
-
-static enum nccl_result run_in_chunks(struct nccl_comm *c, const struct call *call)
-{
-    size_t chunk_elems = STAGE_BYTES / get_type_bytes(call->type);
-    enum nccl_result result = NCCL_SUCCESS;
-    for (size_t done = 0; done < call->count && result == NCCL_SUCCESS; done += chunk_elems) {
-        result = run_chunk(c, call, done,
-                           call->count - done < chunk_elems ? call->count - done : chunk_elems);
-    }
-    return result;
-}
-
-static enum nccl_result run_collective(struct nccl_comm *c, const struct call *call)
-{
-    if (++c->collectives == FAULTY_COLLECTIVE && has_fault(c, "hang")) {
-        return wait_for_abort(c);
-    }
-    if (c->collectives == FAULTY_COLLECTIVE && has_fault(c, "fail")) {
-        return set_error(NCCL_REMOTE_ERROR, "injected failure");
-    }
-    enum nccl_result result = call->count > 0 ? check_windows(c, call) : NCCL_SUCCESS;
-    if (call->kind != SCATTER) {
-        return result == NCCL_SUCCESS ? run_in_chunks(c, call) : result;
-    }
-    for (int r = 0; r < c->size && result == NCCL_SUCCESS; r++) {
-        struct call shard_call = *call;
-        shard_call.kind = REDUCE;
-        shard_call.root = r;
-        shard_call.from = call->from + (size_t)r * call->count * get_type_bytes(call->type);
-        shard_call.to = call->to + (size_t)r * call->count * get_type_bytes(call->type);
-        result = run_in_chunks(c, &shard_call);
-    }
-    return result;
-}
-
-/* ---- split ---- */
-
-static enum nccl_result run_split(struct nccl_comm *c, const struct call *call)
-{
-    struct nccl_comm *child = call->child;
-    int own[2] = {call->color, call->key};
-    memcpy(c->rendezvous->stage[c->rank], own, sizeof own);
-    enum nccl_result result = synchronize_ranks(c);
-    for (int r = 0; r < c->size; r++) {
-        int other[2];
-        memcpy(other, c->rendezvous->stage[r], sizeof other);
-        bool before = other[1] < call->key || (other[1] == call->key && r < c->rank);
-        child->size += other[0] == call->color;
-        child->rank += other[0] == call->color && before;
-    }
-    snprintf(child->path, sizeof child->path, "%.150s-%d-%d", c->path, ++c->splits, call->color);
-    result = result == NCCL_SUCCESS ? synchronize_ranks(c) : result;
-    result = result == NCCL_SUCCESS ? join_rendezvous(child) : result;
-    atomic_store(&child->result, result);
-    return result;
-}
-
-static enum nccl_result run_init(struct nccl_comm *c)
-{
-    if (has_fault(c, "init_fail")) {
-        return set_error(NCCL_SYSTEM_ERROR, "injected failure");
-    }
-    return has_fault(c, "init_hang") ? wait_for_abort(c) : join_rendezvous(c);
-}
-
-/* ---- worker thread ---- */
-
-static void run_calls(struct nccl_comm *c)
-{
-    enum nccl_result result = NCCL_SUCCESS;
-    if (find_fault("slow") != NULL) {
-        clock_sleep(SLOW_SECONDS);
-    }
-    for (int i = 0; i < c->call_count && result == NCCL_SUCCESS; i++) {
-        const struct call *call = &c->calls[i];
-        result = call->kind == INIT       ? run_init(c)
-                 : call->kind == SPLIT    ? run_split(c, call)
-                 : call->kind == FINALIZE ? synchronize_ranks(c)
-                 : call->kind == REGISTER ? register_window(c, call)
-                                          : run_collective(c, call);
-    }
-    bool fails_later = c->collectives == FAULTY_COLLECTIVE && has_fault(c, "fail_later");
-    atomic_store(&c->result, result);
-    if (fails_later) {
-        clock_sleep(LATER_SECONDS);
-        atomic_store(&c->result, set_error(NCCL_REMOTE_ERROR, "injected failure"));
-    }
-}
-
-static void *run_worker(void *comm)
-{
-    struct nccl_comm *c = comm;
-    pthread_mutex_lock(&c->lock);
-    for (;;) {
-        while (c->submitted == c->started && !c->stop) {
-            pthread_cond_wait(&c->wake, &c->lock);
-        }
-        if (c->stop) {
-            break;
-        }
-        c->started++;
-        pthread_mutex_unlock(&c->lock);
-        run_calls(c);
-        pthread_mutex_lock(&c->lock);
-    }
-    pthread_mutex_unlock(&c->lock);
-    return NULL;
-}
-
-static void stop_worker(struct nccl_comm *c)
-{
-    if (c->has_worker) {
-        pthread_mutex_lock(&c->lock);
-        c->stop = true;
-        pthread_cond_signal(&c->wake);
-        pthread_mutex_unlock(&c->lock);
-        pthread_join(c->worker, NULL);
-    }
-}
-
-static enum nccl_result submit_calls(struct nccl_comm *c)
-{
-    atomic_store(&c->result, NCCL_IN_PROGRESS);
-    if (!c->has_worker) {
-        pthread_mutex_init(&c->lock, NULL);
-        pthread_cond_init(&c->wake, NULL);
-        if (pthread_create(&c->worker, NULL, run_worker, c) != 0) {
-            return set_error(NCCL_SYSTEM_ERROR, "cannot start the worker thread");
-        }
-        c->has_worker = true;
-    }
-    pthread_mutex_lock(&c->lock);
-    c->submitted++;
-    pthread_cond_signal(&c->wake);
-    pthread_mutex_unlock(&c->lock);
-    return NCCL_IN_PROGRESS;
-}
-
-static enum nccl_result add_call(struct nccl_comm *c, struct call call)
-{
-    if (atomic_load(&c->result) == NCCL_IN_PROGRESS) {
-        return set_error(NCCL_INVALID_USAGE, "a call while another call is in progress");
-    }
-    if (group_depth == 0 || group_comm != c) {
-        c->call_count = 0;
-    }
-    if (c->call_count == MAX_CALLS) {
-        return set_error(NCCL_INVALID_USAGE, "too many calls in a group");
-    }
-    c->calls[c->call_count++] = call;
-    group_comm = c;
-    return group_depth > 0 ? NCCL_SUCCESS : submit_calls(c);
 }
 
 enum nccl_result ncclGroupStart(void)
 {
-    group_depth++;
-    group_comm = NULL;
+    begin_group();
     return NCCL_SUCCESS;
 }
 
-enum nccl_result ncclGroupEnd(void)
+enum nccl_result ncclGroupEnd(void) /* group.cc:104 */
 {
-    group_depth--;
-    return group_comm != NULL ? submit_calls(group_comm) : NCCL_SUCCESS;
+    return end_group();
 }
 
-/* ---- functions of NCCL ---- */
+/* ---- library ---- */
 
-enum nccl_result ncclGetVersion(int *version)
+enum nccl_result ncclGetVersion(int *version) /* init.cc:151 */
 {
-    const char *text = find_fault("version");
-    *version = text != NULL ? (int)strtol(text + 1, NULL, 10) : NCCL_OLDEST_VERSION;
+    if (version == NULL) {
+        return NCCL_INVALID_ARGUMENT;
+    }
+    const char *text = nccl_mock_find_fault("version");
+    *version = text != NULL ? (int)strtol(text + 1, NULL, 10) : VERSION;
     return NCCL_SUCCESS;
 }
 
-const char *ncclGetErrorString(enum nccl_result result)
+const char *ncclGetErrorString(enum nccl_result result) /* init.cc:2683 */
 {
-    static const char *const texts[] = {"no error",       "unhandled cuda error", "system error",
-                                        "internal error", "invalid argument",     "invalid usage",
-                                        "remote error",   "in progress"};
-    return texts[result];
+    switch (result) {
+    case NCCL_SUCCESS:
+        return "no error";
+    case NCCL_CUDA_ERROR:
+        return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
+    case NCCL_SYSTEM_ERROR:
+        return "unhandled system error (run with NCCL_DEBUG=INFO for details)";
+    case NCCL_INTERNAL_ERROR:
+        return "internal error - please report this issue to the NCCL developers";
+    case NCCL_INVALID_ARGUMENT:
+        return "invalid argument (run with NCCL_DEBUG=WARN for details)";
+    case NCCL_INVALID_USAGE:
+        return "invalid usage (run with NCCL_DEBUG=WARN for details)";
+    case NCCL_REMOTE_ERROR:
+        return "remote process exited or there was a network error";
+    case NCCL_IN_PROGRESS:
+        return "NCCL operation in progress";
+    }
+    return "unknown result code";
 }
 
-const char *ncclGetLastError(struct nccl_comm *comm)
+const char *ncclGetLastError(struct nccl_comm *comm) /* init.cc:2701 */
 {
     (void)comm;
-    return last_error;
+    return nccl_mock_error();
 }
 
-enum nccl_result ncclGetUniqueId(struct nccl_id *id)
+enum nccl_result ncclGetUniqueId(struct nccl_id *id) /* init.cc:158 */
 {
-    static int made;
+    CHECK_RESULT(check_pointer(id));
+    memset(id, 0, sizeof *id);
     snprintf(id->bytes, sizeof id->bytes, "bireme-nccl-%ld-%.0f-%d", (long)getpid(),
-             1e6 * clock_epoch_seconds(), made++);
+             1e6 * clock_epoch_seconds(), nccl_mock_state()->ids_created++);
     return NCCL_SUCCESS;
+}
+
+/* ---- communicators ---- */
+
+/* parseCommConfig, init.cc:1804 */
+static enum nccl_result check_config(const struct nccl_config *config)
+{
+    CHECK_RESULT(check_pointer(config));
+    if (config->magic != NCCL_CONFIG_MAGIC) {
+        return nccl_mock_set_error(NCCL_INVALID_ARGUMENT, "ncclConfig_t argument not initialized");
+    }
+    if (config->size != sizeof *config || config->blocking != 0) {
+        return refuse_call("the mock supports complete configurations with blocking = 0");
+    }
+    last_config = *config;
+    return NCCL_SUCCESS;
+}
+
+/* ncclCommInitRankDev, init.cc:1964 */
+static enum nccl_result start_init(struct nccl_comm **out, int ranks, int rank, int id_count,
+                                   const struct nccl_id *ids, const struct nccl_config *config)
+{
+    if (id_count <= 0 || id_count > ranks) {
+        return nccl_mock_set_error(NCCL_INVALID_ARGUMENT, "improper number of unique ids");
+    }
+    CHECK_RESULT(check_pointer(out));
+    *out = NULL; /* after an error, init.cc:2040 */
+    if (ranks < 1 || rank < 0 || rank >= ranks) {
+        return nccl_mock_set_error(NCCL_INVALID_ARGUMENT, "Invalid rank requested");
+    }
+    CHECK_RESULT(check_config(config));
+    struct nccl_comm *comm = calloc(1, sizeof *comm);
+    struct nccl_id *copy = calloc((size_t)id_count, sizeof *copy);
+    if (comm == NULL || copy == NULL || ranks > NCCL_MOCK_MAX_RANKS) {
+        free(comm);
+        free(copy);
+        return nccl_mock_set_error(NCCL_SYSTEM_ERROR, "out of memory, or too many ranks");
+    }
+    memcpy(copy, ids, (size_t)id_count * sizeof *ids);
+    *comm = (struct nccl_comm){
+        .rank = rank, .size = ranks, .first = true, .ids = copy, .id_count = id_count};
+    snprintf(comm->path, sizeof comm->path, "/dev/shm/%.127s", ids[0].bytes);
+    first_rank = rank;
+    nccl_mock_state()->ids_used = id_count;
+    *out = comm;
+    return add_call(comm, (struct call){.kind = INIT});
+}
+
+/* init.cc:2177; all of the functions that initialize a communicator are the same */
+static enum nccl_result init_rank(struct nccl_comm **out, int ranks, int rank, int id_count,
+                                  const struct nccl_id *ids, const struct nccl_config *config)
+{
+    begin_group();
+    enum nccl_result result = note_error(start_init(out, ranks, rank, id_count, ids, config));
+    CHECK_RESULT(end_group());
+    if (out != NULL && *out != NULL) {
+        (void)ncclCommGetAsyncError(*out, &result);
+    }
+    return result;
 }
 
 enum nccl_result ncclCommInitRankConfig(struct nccl_comm **out, int ranks, struct nccl_id id,
                                         int rank, struct nccl_config *config)
 {
-    if (config->size != sizeof *config || config->magic != NCCL_CONFIG_MAGIC ||
-        config->blocking != 0 || ranks > MAX_RANKS) {
-        return set_error(NCCL_INVALID_ARGUMENT, "a configuration that the mock does not support");
-    }
-    struct nccl_comm *c = calloc(1, sizeof *c);
-    if (c == NULL) {
-        return NCCL_SYSTEM_ERROR;
-    }
-    last_config = *config;
-    c->rank = rank;
-    c->size = ranks;
-    c->first = true;
-    first_rank = rank;
-    snprintf(c->path, sizeof c->path, "/dev/shm/%.127s", id.bytes);
-    *out = c;
-    return add_call(c, (struct call){.kind = INIT});
+    return init_rank(out, ranks, rank, 1, &id, config);
 }
 
-#ifndef NCCL_MOCK_WITHOUT_SPLIT
-enum nccl_result ncclCommSplit(struct nccl_comm *comm, int color, int key, struct nccl_comm **out,
-                               struct nccl_config *config)
+#ifndef NCCL_MOCK_WITHOUT_SCALABLE
+enum nccl_result ncclCommInitRankScalable(struct nccl_comm **out, int ranks, int rank, int id_count,
+                                          struct nccl_id *ids, struct nccl_config *config)
 {
-    last_config = *config;
-    *out = calloc(1, sizeof **out);
-    if (*out == NULL) {
-        return NCCL_SYSTEM_ERROR;
-    }
-    atomic_store(&(*out)->result, NCCL_IN_PROGRESS);
-    return add_call(comm, (struct call){.kind = SPLIT, .color = color, .key = key, .child = *out});
+    return init_rank(out, ranks, rank, id_count, ids, config);
 }
 #endif
 
-enum nccl_result ncclCommGetAsyncError(struct nccl_comm *comm, enum nccl_result *error)
+#ifndef NCCL_MOCK_WITHOUT_SPLIT
+/* ncclCommInitChildComm, init.cc:2550 */
+static enum nccl_result start_split(struct nccl_comm *comm, int color, int key,
+                                    struct nccl_comm **out, const struct nccl_config *config)
 {
+    struct nccl_comm *child = NULL;
+    CHECK_RESULT(check_pointer(comm));
+    CHECK_RESULT(check_pointer(out));
+    CHECK_RESULT(ensure_ready(comm));
+    *out = NULL; /* until the split is complete */
+    if (color != NCCL_MOCK_NO_COLOR) {
+        CHECK_RESULT(check_config(config));
+        child = calloc(1, sizeof *child);
+        if (child == NULL) {
+            return NCCL_SYSTEM_ERROR;
+        }
+    }
+    return add_call(
+        comm,
+        (struct call){.kind = SPLIT, .color = color, .key = key, .child = child, .child_out = out});
+}
+
+/* init.cc:2666; it returns success while the split is in progress */
+enum nccl_result ncclCommSplit(struct nccl_comm *comm, int color, int key, struct nccl_comm **out,
+                               struct nccl_config *config)
+{
+    begin_group();
+    enum nccl_result result = note_error(start_split(comm, color, key, out, config));
+    CHECK_RESULT(end_group());
+    return result;
+}
+#endif
+
+enum nccl_result ncclCommGetAsyncError(struct nccl_comm *comm,
+                                       enum nccl_result *error) /* init.cc:2706 */
+{
+    CHECK_RESULT(check_pointer(comm));
+    CHECK_RESULT(check_pointer(error));
     *error = (enum nccl_result)atomic_load(&comm->result);
     return NCCL_SUCCESS;
 }
 
-enum nccl_result ncclCommFinalize(struct nccl_comm *comm)
+static enum nccl_result start_finalize(struct nccl_comm *comm)
 {
+    CHECK_RESULT(ensure_ready(comm));
+    if (comm->finalize_called) {
+        return NCCL_INVALID_ARGUMENT;
+    }
+    comm->finalize_called = true;
     return add_call(comm, (struct call){.kind = FINALIZE});
 }
 
+enum nccl_result ncclCommFinalize(struct nccl_comm *comm) /* init.cc:2264 */
+{
+    begin_group();
+    enum nccl_result result = comm != NULL ? start_finalize(comm) : NCCL_SUCCESS;
+    if (result != NCCL_SUCCESS) {
+        atomic_store(&comm->result, result);
+    }
+    note_error(result);
+    CHECK_RESULT(end_group());
+    return comm != NULL ? (enum nccl_result)atomic_load(&comm->result) : result;
+}
+
+/* init.cc:2358; without an error it is complete on return, because of destroyFlag (group.cc:52).
+ * After a call that comes too early the group stays open (line 2381), as in NCCL. */
 enum nccl_result ncclCommDestroy(struct nccl_comm *comm)
 {
-    stop_worker(comm);
-    if (comm->windows != NULL && !atomic_load(&comm->aborted)) {
-        return set_error(NCCL_INVALID_USAGE, "a communicator is destroyed with an open window");
+    if (comm == NULL) {
+        return NCCL_SUCCESS;
     }
-    if (comm->rendezvous != NULL) {
-        munmap(comm->rendezvous, comm->bytes);
+    begin_group();
+    CHECK_RESULT(ensure_ready(comm));
+    if (comm->windows != NULL) {
+        return refuse_call("a communicator is destroyed with an open window");
     }
-    free(comm);
-    return NCCL_SUCCESS;
+    nccl_mock_release(comm);
+    return end_group();
 }
 
-enum nccl_result ncclCommAbort(struct nccl_comm *comm)
+enum nccl_result ncclCommAbort(struct nccl_comm *comm) /* init.cc:2503 */
 {
-    if (has_fault(comm, "abort_hang")) {
-        clock_sleep(60);
+    if (comm == NULL) {
+        return NCCL_SUCCESS;
     }
+    if (nccl_mock_has_fault(comm, "abort_hang")) {
+        clock_sleep(ABORT_SECONDS);
+    }
+    begin_group();
     atomic_store(&comm->aborted, true);
     unlink(comm->path);
-    return ncclCommDestroy(comm);
+    nccl_mock_release(comm);
+    return end_group();
 }
 
-enum nccl_result ncclMemAlloc(void **memory, size_t bytes)
+/* ---- memory ---- */
+
+enum nccl_result ncclMemAlloc(void **memory, size_t bytes) /* allocator.cc:13 */
 {
-    const char *text = find_fault("memory");
-    int i = find_memory(NULL);
+    const char *text = nccl_mock_find_fault("memory");
     bool is_failing =
         text != NULL && (*text != '=' || (int)strtol(text + 1, NULL, 10) == first_rank);
-    *memory =
-        is_failing || i == MAX_MEMORIES ? NULL : aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-    if (*memory == NULL) {
-        return set_error(NCCL_CUDA_ERROR, "out of memory");
+    void *allocated = is_failing ? NULL : nccl_mock_memory_create(bytes);
+    if (allocated == NULL) {
+        return nccl_mock_set_error(NCCL_CUDA_ERROR, "out of memory");
     }
-    memories[i].memory = *memory;
-    memories[i].bytes = bytes;
+    *memory = allocated;
     return NCCL_SUCCESS;
 }
 
-enum nccl_result ncclMemFree(void *memory)
+enum nccl_result ncclMemFree(void *memory) /* allocator.cc:101 */
 {
-    int i = find_memory(memory);
-    if (i == MAX_MEMORIES || atomic_load(&memories[i].windows) > 0) {
-        return set_error(NCCL_INVALID_USAGE, "memory of another allocator, or with an open window");
-    }
-    memories[i].memory = NULL;
-    free(memory);
-    return NCCL_SUCCESS;
+    return nccl_mock_memory_destroy(memory);
 }
 
-enum nccl_result ncclCommWindowRegister(struct nccl_comm *comm, void *memory, size_t bytes,
-                                        struct nccl_window **out, int flags)
+static enum nccl_result start_registration(struct nccl_comm *comm, void *memory, size_t bytes,
+                                           struct nccl_window **out, int flags)
 {
-    int i = find_memory(memory);
-    *out = NULL;
-    if (i == MAX_MEMORIES || bytes > memories[i].bytes || flags != NCCL_WINDOW_SYMMETRIC) {
-        return set_error(NCCL_INVALID_ARGUMENT, "not a whole allocation of ncclMemAlloc");
+    if (memory == NULL || bytes == 0 || nccl_mock_has_fault(comm, "window_off")) {
+        return NCCL_SUCCESS; /* dev_runtime.cc:902 */
     }
-    if (has_fault(comm, "window_refused")) {
-        return set_error(NCCL_INVALID_USAGE, "injected refusal");
+    CHECK_RESULT(ensure_ready(comm));
+    if (nccl_mock_has_fault(comm, "window_refused")) {
+        return nccl_mock_set_error(NCCL_CUDA_ERROR, "injected refusal"); /* dev_runtime.cc:905 */
+    }
+    if (flags != NCCL_WINDOW_SYMMETRIC) {
+        return refuse_call("the mock supports symmetric windows");
     }
     return add_call(comm,
                     (struct call){.kind = REGISTER, .from = memory, .count = bytes, .window = out});
 }
 
+/* dev_runtime.cc:891; it returns success while the registration is in progress, and does not write
+ * *out before. An error before the start is not an error of the communicator. */
+enum nccl_result ncclCommWindowRegister(struct nccl_comm *comm, void *memory, size_t bytes,
+                                        struct nccl_window **out, int flags)
+{
+    begin_group();
+    enum nccl_result result = note_error(start_registration(comm, memory, bytes, out, flags));
+    CHECK_RESULT(end_group());
+    return result;
+}
+
+/* dev_runtime.cc:927; complete on return. NCCL does not check that the communicator is ready. */
 enum nccl_result ncclCommWindowDeregister(struct nccl_comm *comm, struct nccl_window *window)
 {
-    struct nccl_window **at = &comm->windows;
-    while (*at != NULL && *at != window) {
-        at = &(*at)->next;
+    if (window == NULL) {
+        return NCCL_SUCCESS;
     }
-    if (*at == NULL || atomic_load(&comm->result) == NCCL_IN_PROGRESS) {
-        return set_error(NCCL_INVALID_USAGE,
-                         "not a window of this communicator, or a window in use");
+    if (atomic_load(&comm->result) == NCCL_IN_PROGRESS) {
+        return refuse_call("a window in use");
     }
-    *at = window->next;
-    atomic_fetch_sub(&memories[find_memory(window->memory)].windows, 1);
-    free(window);
-    return NCCL_SUCCESS;
+    return nccl_mock_remove_window(comm, window)
+               ? NCCL_SUCCESS
+               : nccl_mock_set_error(NCCL_INTERNAL_ERROR, /* allocator.cc:457 */
+                                     "Device object does not exist in shadow pool.");
+}
+
+/* ---- collectives ---- */
+
+/* ArgsCheck (argcheck.cc:45), then taskAppend (enqueue.cc:2548): collectives without data do
+ * nothing, and those of one rank are complete at once. */
+static enum nccl_result append_collective(struct nccl_comm *comm, const struct call *call)
+{
+    bool is_rooted = call->kind == BROADCAST || call->kind == REDUCE;
+    if (is_rooted && (call->root < 0 || call->root >= comm->size)) {
+        return nccl_mock_set_error(NCCL_INVALID_ARGUMENT, "invalid root");
+    }
+    if (call->count == 0) {
+        return NCCL_SUCCESS;
+    }
+    size_t bytes = call->count * nccl_mock_type_bytes(call->type);
+    struct nccl_mock_counts *counts = nccl_mock_state();
+    atomic_fetch_add(&counts->rooted, is_rooted ? 1 : 0);
+    atomic_fetch_add(&counts->rooted_bytes, is_rooted ? (int64_t)bytes : 0);
+    if (comm->size == 1) {
+        memmove(call->to, call->from, bytes);
+        return NCCL_SUCCESS;
+    }
+    return add_call(comm, *call);
+}
+
+/* ncclEnqueueCheck, enqueue.cc:2620; an error is also an error of the communicator */
+static enum nccl_result enqueue_collective(struct nccl_comm *comm, struct call call)
+{
+    enum nccl_result result = check_pointer(comm);
+    if (result != NCCL_SUCCESS) {
+        return note_error(result);
+    }
+    begin_group();
+    result = ensure_ready(comm);
+    if (result == NCCL_SUCCESS) {
+        result = append_collective(comm, &call);
+    }
+    if (result != NCCL_SUCCESS) {
+        atomic_store(&comm->result, result);
+    }
+    note_error(result);
+    CHECK_RESULT(end_group());
+    return (enum nccl_result)atomic_load(&comm->result);
 }
 
 enum nccl_result ncclAllReduce(const void *from, void *to, size_t count, enum nccl_type type,
                                enum nccl_operator sum, struct nccl_comm *comm, void *stream)
 {
-    return ncclReduce(from, to, count, type, sum, -1, comm, stream);
+    (void)stream;
+    return sum != NCCL_SUM || type == NCCL_UINT8
+               ? refuse_call("the mock supports sums of f32 and bf16")
+               : enqueue_collective(comm, (struct call){ALL_REDUCE, from, to, count, type});
 }
 
 enum nccl_result ncclReduce(const void *from, void *to, size_t count, enum nccl_type type,
                             enum nccl_operator sum, int root, struct nccl_comm *comm, void *stream)
 {
     (void)stream;
-    if (sum != NCCL_SUM || get_type_bytes(type) == 1) {
-        return set_error(NCCL_INVALID_ARGUMENT, "only sums of f32 and bf16 are supported");
-    }
-    return add_call(comm, (struct call){REDUCE, from, to, count, type, .root = root});
+    return sum != NCCL_SUM || type == NCCL_UINT8
+               ? refuse_call("the mock supports sums of f32 and bf16")
+               : enqueue_collective(comm,
+                                    (struct call){REDUCE, from, to, count, type, .root = root});
 }
 
 enum nccl_result ncclReduceScatter(const void *from, void *to, size_t each, enum nccl_type type,
                                    enum nccl_operator sum, struct nccl_comm *comm, void *stream)
 {
     (void)stream;
-    (void)sum;
-    char *data = (char *)to - (size_t)comm->rank * each * get_type_bytes(type);
-    if (data != from) {
-        return set_error(NCCL_INVALID_ARGUMENT, "not in place");
-    }
-    return add_call(comm, (struct call){SCATTER, from, data, each, type});
+    char *data =
+        comm != NULL ? (char *)to - (size_t)comm->rank * each * nccl_mock_type_bytes(type) : to;
+    return sum != NCCL_SUM || type == NCCL_UINT8 || data != from
+               ? refuse_call("the mock supports sums of f32 and bf16 in place")
+               : enqueue_collective(comm, (struct call){SCATTER, from, data, each, type});
 }
 
 enum nccl_result ncclAllGather(const void *from, void *to, size_t each, enum nccl_type type,
                                struct nccl_comm *comm, void *stream)
 {
     (void)stream;
-    return add_call(comm, (struct call){GATHER, from, to, each, type});
+    return enqueue_collective(comm, (struct call){GATHER, from, to, each, type});
 }
 
 enum nccl_result ncclBroadcast(const void *from, void *to, size_t count, enum nccl_type type,
                                int root, struct nccl_comm *comm, void *stream)
 {
     (void)stream;
-    return add_call(comm, (struct call){BROADCAST, from, to, count, type, .root = root});
+    return enqueue_collective(comm, (struct call){BROADCAST, from, to, count, type, .root = root});
 }

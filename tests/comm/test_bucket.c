@@ -4,6 +4,7 @@
  * they are not integers, so that the order matters. */
 #include "comm/bucket.h"
 #include "tests/check.h"
+#include "tests/comm/nccl_mock.h"
 #include "tests/comm/world.h"
 
 static struct comm *world;
@@ -183,6 +184,42 @@ static void test_buckets(int64_t bucket_elems, bool scatter, bool transient, int
     free(own);
 }
 
+/* NCCL reduces and gathers a bucket with one collective of all ranks. Only the rest of a segment,
+ * less than 32 elements per rank, is a collective of one rank. */
+static void test_rooted(int64_t count, int64_t bucket_elems)
+{
+    if (strcmp(comm_kind(world), "nccl") != 0) {
+        return;
+    }
+    struct bucket_segment segment = {count, false};
+    struct bucket_options options = {.comm = world,
+                                     .segments = &segment,
+                                     .segment_count = 1,
+                                     .bucket_elems = bucket_elems,
+                                     .scatter = true,
+                                     .micro_batches = 1};
+    struct bucket_set *set = NULL;
+    unsigned short *data = calloc((size_t)count, sizeof *data);
+    CHECK(data != NULL);
+    CHECK_OK(bucket_create(&options, &set));
+    const struct nccl_mock_counts *found = nccl_mock_get_counts();
+    int rooted = found->rooted;
+    int64_t rooted_bytes = found->rooted_bytes;
+    CHECK_OK(bucket_begin_micro_batch(set));
+    CHECK_OK(bucket_end_micro_batch(set));
+    CHECK_OK(bucket_finish(set));
+    for (int b = 0; b < bucket_count(set); b++) {
+        CHECK_OK(bucket_gather_start(set, b, data, sizeof *data));
+    }
+    CHECK_OK(bucket_gather_finish(set));
+    int64_t rest = count % (int64_t)(32 * ranks);
+    CHECK_EQUAL(found->rooted - rooted, ranks > 1 && rest > 0 ? 2 : 0);
+    CHECK_EQUAL(found->rooted_bytes - rooted_bytes,
+                ranks > 1 ? rest * (int64_t)(sizeof(float) + sizeof *data) : 0);
+    CHECK_OK(bucket_destroy(&set));
+    free(data);
+}
+
 /* Transient segments share two slots; bucket_memory_bytes computes the sizes in advance. */
 static void test_memory(void)
 {
@@ -237,6 +274,11 @@ int main(int argc, char **argv)
     test_buckets(333, false, false, 3);
     test_buckets(333, true, true, 3);
     bf16_transport = false;
+    test_rooted((int64_t)96 * ranks, 1 << 20);
+    test_rooted((int64_t)96 * ranks, (int64_t)32 * ranks + 5);
+    test_rooted(10007, 1 << 20);
+    test_rooted(10007, 1000);
+    test_rooted(31, 1000);
     test_memory();
     CHECK_OK(comm_destroy(&world));
     return 0;

@@ -38,10 +38,10 @@ check_job 66 'no such program' 'a missing program'
 run_job --help
 check_job 0 'usage: ' 'help'
 run_job -n 3 "$program" child agree_one x
-check_job 65 'E-DATA rank 1' 'an error of the program'
+check_job 65 '^error: rank 1 .*\[E-DATA\]$' 'an error of the program'
 run_job -n 3 "$program" child kill x
-check_job 71 'E-RANK-LOST .*signal 9' 'a killed rank'
-[ "$(tail -n 1 "$folder/output" | cut -c1-11)" = E-RANK-LOST ] ||
+check_job 71 '^error: .*signal 9.*\[E-RANK-LOST\]$' 'a killed rank'
+tail -n 1 "$folder/output" | grep -q '\[E-RANK-LOST\]$' ||
     fail 'the last line is not from the launcher'
 run_job -n 2 --time-limit 3 --grace 10 "$program" child until_stopped x
 check_job 75 'running' 'a time limit'
@@ -58,7 +58,7 @@ chmod +x "$folder/bin/mpirun"
 for limit in '' '--time-limit 60'; do
     # shellcheck disable=SC2086
     PATH=$folder/bin:$PATH run_job -n 2 $limit --grace 1 "$program"
-    check_job 71 'E-RANK-LOST its ranks are gone, and mpirun did not end for 1 s' \
+    check_job 71 '^error: its ranks are gone, and mpirun did not end for 1 s' \
         'an mpirun that does not exit'
 done
 

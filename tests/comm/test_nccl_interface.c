@@ -64,7 +64,7 @@ int main(void)
     }
     CHECK_OK(result);
     CHECK(library->version >= NCCL_OLDEST_VERSION &&
-          library->result_text(NCCL_IN_PROGRESS) != NULL);
+          library->result_text(NCCL_IN_PROGRESS) != NULL && library->comm_init_scalable != NULL);
     printf("compared with nccl.h %d; %s has version %d\n", NCCL_VERSION_CODE, library->path,
            library->version);
     return 0;

@@ -1,5 +1,6 @@
 /* The world communicator of the communicator tests. With BIREME_TEST_COMM=nccl or staged it is that
- * device communicator, on CPU memory. Otherwise it is that of comm_world_create. */
+ * device communicator, on CPU memory. Otherwise it is that of comm_world_create.
+ * BIREME_TEST_RANKS_PER_ID sets the ranks per unique id of NCCL. */
 #pragma once
 
 #include "comm/comm_device.h"
@@ -30,6 +31,8 @@ static inline status test_world_create(int *argc, char ***argv, double deadline_
         return STATUS_OK;
     }
     TRY(device_create(DEVICE_CPU, 0, &options.device));
+    const char *ranks_per_id = getenv("BIREME_TEST_RANKS_PER_ID");
+    options.ranks_per_id = ranks_per_id == NULL ? 0 : (int)strtol(ranks_per_id, NULL, 10);
     status result = strcmp(test_comm(), "nccl") == 0 ? comm_nccl_create(control, &options, out)
                                                      : comm_staged_create(control, &options, out);
     if (result != STATUS_OK) {

@@ -50,6 +50,35 @@ static void test_delimiter(void)
     }
 }
 
+/* Keeps the second field of the last row. */
+static status keep_field(void *user, struct jsonl_row *row)
+{
+    const char *text = json_string_value(json_object_get(row->value, "b"));
+    CHECK(text != NULL);
+    snprintf(user, 32, "%.31s", text);
+    return STATUS_OK;
+}
+
+/* Between tabs, quotes are ordinary characters: a single one does not join lines. */
+static void test_tabs(void)
+{
+    static const char *const fields[] = {"\"x", "x\"", "\"x\"", "x \"y\" z", "\"", "\"\"", "\"\r"};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        char text[64], field[32] = "none";
+        struct jsonl_bad_rows bad = {.skip = false};
+        int64_t bytes = 0;
+        const char *path = folder_file("table");
+        int used = snprintf(text, sizeof text, "a\tb\nq\t%s\nr\t%s", fields[i], fields[i]);
+        folder_write(path, text, (size_t)used);
+        CHECK_OK(csv_read(path, '\0', &bad, &bytes, keep_field, field));
+        CHECK(strncmp(field, fields[i], strcspn(fields[i], "\r")) == 0);
+        CHECK(strchr(field, '\r') == NULL && strlen(field) > 0);
+        size_t count;
+        CHECK_OK(read_fields(path, '\0', &count));
+        CHECK_EQUAL(count, 4); /* two rows of two fields */
+    }
+}
+
 int main(void)
 {
     const char *path;
@@ -66,5 +95,6 @@ int main(void)
     CHECK_OK(read_fields(path, ',', &fields));
     CHECK(fields == 2);
     test_delimiter();
+    test_tabs();
     return 0;
 }

@@ -1,8 +1,8 @@
-#define _GNU_SOURCE /* memmem */
 /* Tests of the loader with text shards: equal global batches for all numbers of ranks and sizes of
  * micro-batches, exact resume, complete epochs, and errors at the correct batch.
  *
  * In these shards token i of the set has the id i, so that a row identifies its position. */
+#define _GNU_SOURCE /* memmem */
 #include <fcntl.h>
 #include <hdf5.h>
 

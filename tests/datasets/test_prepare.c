@@ -1,70 +1,18 @@
-/* Tests of prepare_clm with text and token files: ids equal those of the whole text, the output
+/* Tests of prepare_clm with text files: ids equal those of the whole text, the output
  * does not depend on the number of workers, documents are complete and in the correct set, and a
  * failure leaves no files. */
 #include <dirent.h>
+#include <errno.h>
 #include <signal.h>
 #include <sys/resource.h>
 
 #include "base/log.h"
 #include "base/random.h"
-#include "datasets/prepare/prepare.h"
 #include "datasets/prepare/splitter.h"
-#include "datasets/shard/shard.h"
-#include "tests/datasets/folder.h"
+#include "tests/datasets/prepared.h"
 
 static struct tokenizer *bpe, *char_tokenizer;
 static int32_t eos;
-
-/* All tokens of a shard set, and the start of each document (over all shards). */
-struct content {
-    int32_t *ids;
-    int64_t count;
-    int64_t starts[4096];
-    int64_t documents;
-    int shards;
-};
-
-static void read_set(const char *folder, const char *split, struct content *out)
-{
-    *out = (struct content){0};
-    char name[64], path[FILE_PATH_BYTES];
-    int shard_count = 0;
-    for (int n = 1; n <= 200 && shard_count == 0; n++) {
-        snprintf(name, sizeof name, "%s-00000-of-%05d.h5", split, n);
-        CHECK_OK(file_join(path, folder, name));
-        shard_count = file_exists(path) ? n : 0;
-    }
-    for (int i = 0; i < shard_count; i++) {
-        snprintf(name, sizeof name, "%s-%05d-of-%05d.h5", split, i, shard_count);
-        CHECK_OK(file_join(path, folder, name));
-        struct shard *s;
-        CHECK_OK(shard_open(path, &s));
-        CHECK_OK(shard_verify(s));
-        const struct shard_header *h = shard_get_header(s);
-        out->ids = realloc(out->ids, (size_t)(out->count + h->tokens) * sizeof *out->ids);
-        CHECK_OK(shard_read(s, 0, h->tokens, out->ids + out->count));
-        CHECK(out->documents + h->documents < 4096);
-        for (int64_t d = 0; d < h->documents; d++) {
-            CHECK_OK(shard_read_documents(s, d, 1, &out->starts[out->documents]));
-            out->starts[out->documents++] += out->count;
-        }
-        out->count += h->tokens;
-        out->starts[out->documents] = out->count;
-        CHECK_OK(shard_close(&s));
-    }
-    out->shards = shard_count;
-}
-
-static struct prepare_options make_options(const struct tokenizer *t, char *const *inputs,
-                                           int count)
-{
-    return (struct prepare_options){.tokenizer = t,
-                                    .inputs = inputs,
-                                    .input_count = count,
-                                    .output = folder_file("out"),
-                                    .shard_tokens = 1 << 20,
-                                    .workers = 2};
-}
 
 static void write_text(const char *path, const char *text)
 {
@@ -72,7 +20,7 @@ static void write_text(const char *path, const char *text)
 }
 
 /* Checks that document d has the ids of this text and the end token, if the tokenizer has one. */
-static void check_document(const struct content *c, int64_t d, const struct tokenizer *t,
+static void check_document(const struct prepared *c, int64_t d, const struct tokenizer *t,
                            const char *text, size_t bytes)
 {
     struct token_list ids = {0};
@@ -88,8 +36,8 @@ static void check_document(const struct content *c, int64_t d, const struct toke
 static void check_documents(const char *split, const struct tokenizer *t, const char *const *texts,
                             int count)
 {
-    struct content c;
-    read_set(folder_file("out"), split, &c);
+    struct prepared c;
+    prepared_read(folder_file("out"), split, &c);
     CHECK_EQUAL(c.documents, count);
     for (int i = 0; i < count; i++) {
         check_document(&c, i, t, texts[i], strlen(texts[i]));
@@ -157,7 +105,7 @@ static void test_chunks(void)
     write_text(folder_file("long.txt"), text);
     char *inputs[] = {folder_file("long.txt")}, *first = NULL;
     for (int workers = 1; workers <= 5; workers += 2) {
-        struct prepare_options o = make_options(bpe, inputs, 1);
+        struct prepare_options o = prepared_options(bpe, inputs, 1);
         struct prepare_report report;
         o.workers = workers;
         CHECK_OK(prepare_clm(&o, &report));
@@ -166,8 +114,8 @@ static void test_chunks(void)
         CHECK_EQUAL(report.bytes, bytes);
         CHECK_EQUAL(report.train_shards, 1);
         CHECK(report.validation_tokens == 0 && report.validation_shards == 0);
-        struct content c;
-        read_set(o.output, "train", &c);
+        struct prepared c;
+        prepared_read(o.output, "train", &c);
         check_document(&c, 0, bpe, text, bytes);
         CHECK_EQUAL(report.train_tokens, c.count);
         free(c.ids);
@@ -194,7 +142,7 @@ static void test_forced_splits(void)
     }
     folder_write(folder_file("wall.txt"), text, bytes / 3 * 3);
     char *inputs[] = {folder_file("wall.txt")};
-    struct prepare_options o = make_options(char_tokenizer, inputs, 1);
+    struct prepare_options o = prepared_options(char_tokenizer, inputs, 1);
     struct prepare_report report;
     CHECK_OK(prepare_clm(&o, &report));
     CHECK_EQUAL(report.forced_splits, 2);
@@ -209,7 +157,7 @@ static void test_documents(void)
     write_text(folder_file("b.txt"), "five\n");
     write_text(folder_file("empty.txt"), "");
     char *inputs[] = {folder_file("a.txt"), folder_file("empty.txt"), folder_file("b.txt")};
-    struct prepare_options o = make_options(bpe, inputs, 3);
+    struct prepare_options o = prepared_options(bpe, inputs, 3);
     struct prepare_report report;
     CHECK_OK(prepare_clm(&o, &report));
     CHECK(report.documents == 2 && report.empty_documents == 1);
@@ -233,7 +181,7 @@ static void test_json_lines(void)
                                           "1}\n\n{\"text\": \"\\u00fc \\ud83d\\udea3\"}\r\n"
                                           "{\"text\": \"\"}\n{\"id\": 2, \"text\": \"last\"}");
     char *inputs[] = {folder_file("rows.jsonl")};
-    struct prepare_options o = make_options(bpe, inputs, 1);
+    struct prepare_options o = prepared_options(bpe, inputs, 1);
     struct prepare_report report;
     CHECK_OK(prepare_clm(&o, &report));
     CHECK(report.documents == 3 && report.empty_documents == 1 && report.bad_rows == 0);
@@ -279,7 +227,7 @@ static void write_documents(char *texts[20], char *inputs[20])
 }
 
 /* Checks that the tokens are those of the documents with chosen[i] == value, in order. */
-static void check_tokens(const struct content *c, char *const *texts, const bool *chosen,
+static void check_tokens(const struct prepared *c, char *const *texts, const bool *chosen,
                          bool value)
 {
     struct token_list ids = {0};
@@ -302,7 +250,7 @@ static void test_validation(void)
     static const int64_t sizes[] = {150, 1000, 1 << 20};
     for (size_t k = 0; k < 3; k++) {
         for (int held_out = 1; held_out < 20; held_out += 9) {
-            struct prepare_options o = make_options(bpe, inputs, 20);
+            struct prepare_options o = prepared_options(bpe, inputs, 20);
             struct prepare_report report;
             bool chosen[20];
             for (int i = 0; i < 20; i++) {
@@ -312,13 +260,13 @@ static void test_validation(void)
             o.validation_fraction = held_out / 20.0;
             CHECK_OK(prepare_clm(&o, &report));
             CHECK_EQUAL(report.documents, 20);
-            struct content c;
-            read_set(o.output, "train", &c);
+            struct prepared c;
+            prepared_read(o.output, "train", &c);
             check_tokens(&c, texts, chosen, false);
             CHECK(c.count == report.train_tokens && c.shards == report.train_shards);
             CHECK(c.documents >= 20 - held_out && c.documents < 20 - held_out + c.shards);
             free(c.ids);
-            read_set(o.output, "validation", &c);
+            prepared_read(o.output, "validation", &c);
             check_tokens(&c, texts, chosen, true);
             CHECK(c.count == report.validation_tokens && c.shards == report.validation_shards);
             free(c.ids);
@@ -326,15 +274,15 @@ static void test_validation(void)
     }
     bool validation[3][20];
     for (int k = 0; k < 3; k++) { /* a random split keeps the order of documents */
-        struct prepare_options o = make_options(bpe, inputs, 20);
+        struct prepare_options o = prepared_options(bpe, inputs, 20);
         struct prepare_report report;
         o.validation_fraction = 0.2;
         o.shuffle_split = true;
         o.split_seed = k < 2 ? 5 : 6;
         o.shard_tokens = 300;
         CHECK_OK(prepare_clm(&o, &report));
-        struct content c;
-        read_set(o.output, "validation", &c);
+        struct prepared c;
+        prepared_read(o.output, "validation", &c);
         int64_t token = 0;
         int count = 0;
         for (int i = 0; i < 20; i++) {
@@ -350,13 +298,13 @@ static void test_validation(void)
         CHECK_EQUAL(count, 4);
         check_tokens(&c, texts, validation[k], true);
         free(c.ids);
-        read_set(o.output, "train", &c);
+        prepared_read(o.output, "train", &c);
         check_tokens(&c, texts, validation[k], false);
         free(c.ids);
     }
     CHECK(memcmp(validation[0], validation[1], sizeof validation[0]) == 0);
     CHECK(memcmp(validation[0], validation[2], sizeof validation[0]) != 0);
-    struct prepare_options o = make_options(bpe, inputs, 3);
+    struct prepare_options o = prepared_options(bpe, inputs, 3);
     struct prepare_report report;
     o.validation_fraction = 0.001;
     o.shuffle_split = true;
@@ -379,16 +327,16 @@ static void test_single_text(void)
     folder_write(folder_file("one.txt"), text, sizeof text);
     char *inputs[] = {folder_file("one.txt")};
     for (int k = 0; k < 4; k++) {
-        struct prepare_options o = make_options(char_tokenizer, inputs, 1);
+        struct prepare_options o = prepared_options(char_tokenizer, inputs, 1);
         struct prepare_report report;
         o.validation_fraction = 0.1;
         o.shuffle_split = k % 2 == 1;
         o.shard_tokens = k < 2 ? 1000 : 150;
         CHECK_OK(prepare_clm(&o, &report));
         CHECK(report.train_tokens == 900 && report.validation_tokens == 100);
-        struct content train, validation;
-        read_set(o.output, "train", &train);
-        read_set(o.output, "validation", &validation);
+        struct prepared train, validation;
+        prepared_read(o.output, "train", &train);
+        prepared_read(o.output, "validation", &validation);
         char *decoded;
         size_t bytes;
         CHECK_OK(tokenizer_decode(char_tokenizer, train.ids, train.count, false, &decoded, &bytes));
@@ -402,167 +350,26 @@ static void test_single_text(void)
     }
     write_text(folder_file("strange.txt"), "abc abc Z");
     char *strange[] = {folder_file("strange.txt")};
-    struct prepare_options o = make_options(char_tokenizer, strange, 1);
+    struct prepare_options o = prepared_options(char_tokenizer, strange, 1);
     struct prepare_report report;
     CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "strange.txt");
     write_text(folder_file("short.txt"), "a");
     char *small[] = {folder_file("short.txt")};
-    o = make_options(char_tokenizer, small, 1);
+    o = prepared_options(char_tokenizer, small, 1);
     o.validation_fraction = 0.1;
     CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "too few");
-}
-
-static void test_llmc(void)
-{
-    struct {
-        int32_t head[256];
-        uint16_t ids[10];
-    } file = {.head = {20240520, 1, 10}};
-    const uint16_t end = (uint16_t)eos, ids[10] = {end, 1, 2, 3, end, 4, end, 5, 6, 7};
-    memcpy(file.ids, ids, sizeof ids);
-    char *inputs[] = {folder_file("fineweb.bin")};
-    struct prepare_options o = make_options(bpe, inputs, 1);
-    struct prepare_report report;
-    folder_write(inputs[0], &file, 1024 + sizeof ids);
-    CHECK_OK(prepare_clm(&o, &report));
-    struct content c;
-    read_set(o.output, "train", &c);
-    CHECK(c.count == 10 && c.documents == 3 && c.starts[1] == 4 && c.starts[2] == 6);
-    for (int i = 0; i < 10; i++) {
-        CHECK_EQUAL(c.ids[i], ids[i]);
-    }
-    free(c.ids);
-    folder_write(inputs[0], &file, 1023);
-    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "fineweb.bin");
-    folder_write(inputs[0], &file, 1024 + sizeof ids - 2);
-    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "claims 10 tokens");
-    file.ids[3] = (uint16_t)tokenizer_vocab_size(bpe);
-    folder_write(inputs[0], &file, 1024 + sizeof ids);
-    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "token at byte 1030");
-    file.head[0] = 1;
-    folder_write(inputs[0], &file, 1024 + sizeof ids);
-    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "not an llm.c token file");
-}
-
-/* Ids of 4 bytes. The begin token starts each document. */
-static void test_llmc_llama(void)
-{
-    struct {
-        int32_t head[256];
-        uint32_t ids[8];
-    } file = {.head = {20240801, 7, 8}, .ids = {0, 300, 1, 339, 0, 5, 0, 6}};
-    char folder[FILE_PATH_BYTES];
-    char *inputs[] = {folder_file("llama.bin")};
-    struct tokenizer *bos_tokenizer = NULL;
-    struct prepare_report report;
-    struct content c;
-    snprintf(folder, sizeof folder, "%s/tests/reference/tokenizer/begun",
-             getenv("BIREME_SOURCE_DIR"));
-    CHECK_OK(tokenizer_open(folder, &bos_tokenizer));
-    struct prepare_options o = make_options(bos_tokenizer, inputs, 1);
-    folder_write(inputs[0], &file, sizeof file);
-    CHECK_OK(prepare_clm(&o, &report));
-    read_set(o.output, "train", &c);
-    CHECK(c.count == 8 && c.documents == 3 && c.starts[1] == 4 && c.starts[2] == 6);
-    for (int i = 0; i < 8; i++) {
-        CHECK_EQUAL(c.ids[i], file.ids[i]);
-    }
-    free(c.ids);
-    folder_write(inputs[0], &file, sizeof file - 1);
-    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "1055 bytes instead of 1056");
-    file.ids[5] = UINT32_MAX;
-    folder_write(inputs[0], &file, sizeof file);
-    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "byte 1044 has the id 4294967295");
-    file.head[1] = 1;
-    folder_write(inputs[0], &file, sizeof file);
-    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "not an llm.c token file");
-    CHECK_OK(tokenizer_destroy(&bos_tokenizer));
-}
-
-struct index_parts {
-    uint8_t type;
-    uint64_t sequences, entries;
-    int32_t lengths[4];
-    int64_t offsets[4], documents[4];
-    int documents_written;
-};
-
-static void write_index(const char *path, const struct index_parts *p)
-{
-    FILE *f = fopen(path, "wb");
-    const uint64_t version = 1;
-    CHECK(f != NULL);
-    fwrite("MMIDIDX\0\0", 1, 9, f);
-    fwrite(&version, 8, 1, f);
-    fwrite(&p->type, 1, 1, f);
-    fwrite(&p->sequences, 8, 1, f);
-    fwrite(&p->entries, 8, 1, f);
-    fwrite(p->lengths, 4, 4, f);
-    fwrite(p->offsets, 8, 4, f);
-    fwrite(p->documents, 8, (size_t)p->documents_written, f);
-    CHECK(fclose(f) == 0);
-}
-
-static void test_megatron(void)
-{
-    const int32_t ids[9] = {9, 8, 7, 6, 5, 4, 3, 2, 1};
-    const struct index_parts good = {4, 4, 3, {2, 3, 0, 4}, {0, 8, 20, 20}, {0, 1, 4}, 3};
-    char *inputs[] = {folder_file("wiki.bin"), folder_file("wiki.idx"), folder_file("wiki")};
-    folder_write(inputs[0], ids, sizeof ids);
-    write_index(inputs[1], &good);
-    struct prepare_report report;
-    for (int first = 0; first < 3; first++) { /* both files, only the index, or the prefix */
-        struct prepare_options o = make_options(bpe, inputs + first, first == 0 ? 2 : 1);
-        CHECK_OK(prepare_clm(&o, &report));
-        struct content c;
-        read_set(o.output, "train", &c);
-        CHECK(c.count == 9 && c.documents == 2 && c.starts[1] == 2);
-        for (int i = 0; i < 9; i++) {
-            CHECK_EQUAL(c.ids[i], 9 - i);
-        }
-        free(c.ids);
-    }
-    struct prepare_options o = make_options(bpe, inputs, 1);
-    struct index_parts bad = good;
-#define BAD(change, text)                                                                          \
-    bad = good;                                                                                    \
-    change;                                                                                        \
-    write_index(inputs[1], &bad);                                                                  \
-    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, text)
-    BAD(bad.type = 7, "type 7");
-    BAD(bad.type = 200, "type 200");
-    BAD(bad.sequences = UINT64_MAX / 2, "claims");
-    BAD(bad.entries = UINT64_C(1) << 61, "claims");
-    BAD(bad.entries = 0, "claims");
-    BAD(bad.lengths[3] = 5, "sequence 3 has 5 tokens");
-    BAD(bad.lengths[0] = -1, "sequence 0 has -1 tokens");
-    BAD(bad.offsets[1] = INT64_MAX, "sequence 1");
-    BAD(bad.offsets[1] = -4, "sequence 1");
-    BAD(bad.lengths[2] = 1, "sequence 3 overlaps an earlier one");
-    BAD(bad.documents[1] = 5, "entry 1 of the document index is 5");
-    BAD(bad.documents[2] = 3, "contain 3 of 4");
-    BAD(bad.documents[0] = 1, "entry 0");
-    BAD(bad.type = 5, "outside of"); /* 8 bytes per id exceed the file */
-    write_text(inputs[1], "MMIDIDX");
-    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "wiki.idx");
-    uint16_t ids16[9] = {9, 8, 7, 6, 5, 4, 3, 2, 65535};
-    folder_write(inputs[0], ids16, sizeof ids16);
-    bad = good;
-    bad.type = 8;
-    memcpy(bad.offsets, (int64_t[]){0, 4, 10, 10}, sizeof bad.offsets);
-    write_index(inputs[1], &bad);
-    CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "the id 65535");
 }
 
 static int count_files(const char *folder)
 {
     DIR *d = opendir(folder);
-    CHECK(d != NULL);
-    int count = -2; /* . and .. */
-    while (readdir(d) != NULL) {
-        count++;
+    int count = d != NULL ? -2 : 0; /* . and .. */
+    CHECK(d != NULL || errno == ENOENT);
+    for (; d != NULL && readdir(d) != NULL; count++) {
     }
-    closedir(d);
+    if (d != NULL) {
+        closedir(d);
+    }
     return count;
 }
 
@@ -571,7 +378,7 @@ static void test_failures(void)
     CHECK_OK(file_remove_tree(folder_file("out")));
     write_text(folder_file("a.txt"), "some text\n");
     char *inputs[] = {folder_file("a.txt"), folder_file("none.txt")};
-    struct prepare_options o = make_options(bpe, inputs, 2);
+    struct prepare_options o = prepared_options(bpe, inputs, 2);
     struct prepare_report report;
     CHECK_FAILS(prepare_clm(&o, &report), STATUS_NO_INPUT, "none.txt");
     inputs[1] = folder_path;
@@ -590,12 +397,12 @@ static void test_failures(void)
     CHECK_FAILS(prepare_clm(&o, &report), STATUS_CREATE, "a.txt");
     write_text(folder_file("nothing.txt"), "");
     char *empty[] = {folder_file("nothing.txt")};
-    o = make_options(bpe, empty, 1);
+    o = prepared_options(bpe, empty, 1);
     CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "no tokens");
     CHECK_EQUAL(count_files(folder_file("out")), 0);
 
     /* An older set is kept until the new one is complete, and then replaced. */
-    o = make_options(bpe, inputs, 1);
+    o = prepared_options(bpe, inputs, 1);
     o.shard_tokens = 1;
     CHECK_OK(prepare_clm(&o, &report));
     int before = count_files(folder_file("out"));
@@ -603,7 +410,7 @@ static void test_failures(void)
     o.input_count = 2;
     CHECK_FAILS(prepare_clm(&o, &report), STATUS_DATA, "gzip");
     CHECK_EQUAL(count_files(folder_file("out")), before);
-    o = make_options(bpe, inputs, 1);
+    o = prepared_options(bpe, inputs, 1);
     CHECK_OK(prepare_clm(&o, &report));
     CHECK_EQUAL(count_files(folder_file("out")), 1);
 }
@@ -615,7 +422,7 @@ static void test_no_space(void)
     write_text(folder_file("much.txt"), text);
     free(text);
     char *inputs[] = {folder_file("much.txt")};
-    struct prepare_options o = make_options(bpe, inputs, 1);
+    struct prepare_options o = prepared_options(bpe, inputs, 1);
     struct prepare_report report;
     o.output = folder_file("full");
     struct rlimit limit, small;
@@ -650,7 +457,7 @@ static void test_memory(void)
     CHECK(fclose(f) == 0);
     free(text);
     char *inputs[] = {folder_file("huge.txt")};
-    struct prepare_options o = make_options(char_tokenizer, inputs, 1);
+    struct prepare_options o = prepared_options(char_tokenizer, inputs, 1);
     struct prepare_report report;
     struct rusage before, after;
     o.shard_tokens = 5 << 20;
@@ -686,9 +493,6 @@ int main(void)
     test_json_lines();
     test_validation();
     test_single_text();
-    test_llmc();
-    test_llmc_llama();
-    test_megatron();
     test_failures();
     test_no_space();
     test_memory();

@@ -4,6 +4,7 @@
 
 #include "base/random.h"
 #include "datasets/shard/shard.h"
+#include "datasets/shard/shared_examples.h"
 #include "tests/datasets/folder.h"
 
 #ifdef __SANITIZE_ADDRESS__
@@ -110,6 +111,18 @@ static void test_same_bytes(void)
     CHECK(memcmp(a, b, a_bytes) == 0);
     free(a);
     free(b);
+}
+
+/* Not more examples are compared than the caller announces. */
+static void test_shared_examples(void)
+{
+    int64_t shared = 0;
+    write_shard(folder_file("train-00000-of-00001.h5"), 1000, 9, 3);
+    write_shard(folder_file("validation-00000-of-00001.h5"), 1000, 9, 3);
+    CHECK_OK(shared_examples_count(folder_file("."), 1, 1, 3, &shared));
+    CHECK_EQUAL(shared, 3);
+    CHECK_OK(shared_examples_count(folder_file("."), 1, 1, 1, &shared));
+    CHECK_EQUAL(shared, 1);
 }
 
 static void test_writer_errors(void)
@@ -339,6 +352,7 @@ int main(void)
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
     test_round_trips();
     test_same_bytes();
+    test_shared_examples();
     test_writer_errors();
     test_invalid_content();
     test_flipped_bits();

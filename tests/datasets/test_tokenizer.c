@@ -200,7 +200,8 @@ static void test_corpus(void)
     char *text = folder_read(folder_file("long.txt"), &bytes);
     char *files[] = {folder_file("long.txt")};
     struct corpus *corpus = NULL;
-    CHECK_OK(corpus_open(files, 1, &corpus));
+    const struct corpus_source source = {.files = files, .count = 1};
+    CHECK_OK(corpus_open(&source, &corpus));
     struct corpus_chunk chunk = {0};
     size_t offset = 0;
     for (;;) {

@@ -5,8 +5,8 @@
 # line and code 70.
 check_shortage() {
     case $code in
-    0) ! grep -q '^E-' stderr || fail "$1: an error line, but exit code 0" ;;
-    70) [ "$(grep -c '^E-' stderr)" = 1 ] || fail "$1: not one error line" ;;
+    0) ! grep -q '^error: ' stderr || fail "$1: an error line, but exit code 0" ;;
+    70) [ "$(grep -c '^error: ' stderr)" = 1 ] || fail "$1: not one error line" ;;
     *) fail "$1: exit code $code" ;;
     esac
 }
@@ -34,7 +34,7 @@ check_no_threads() {
 check_shortage_in_hdf5() {
     case $code in
     0 | 134 | 139 | 255) ;;
-    65 | 70 | 74 | 80) [ "$(grep -c '^E-' stderr)" = 1 ] || fail "$1: not one error line" ;;
+    65 | 70 | 74 | 80) [ "$(grep -c '^error: ' stderr)" = 1 ] || fail "$1: not one error line" ;;
     *) fail "$1: exit code $code" ;;
     esac
 }
@@ -78,4 +78,76 @@ check_allocation_fails() {
     train_whole 1
     fail_allocations ''
     fail_allocations hdf5
+}
+
+# list_places FUNCTION...: print "NUMBER FUNCTION", with the first allocation below each of these
+# functions, from the file `places`.
+list_places() {
+    nm -t d "$program" | awk '$2 ~ /[tT]/ { print $1 + 0, $3 }' | sort -n >symbols
+    awk -v names="$*" '
+        FNR == NR { address[++count] = $1; name[count] = $2; next }
+        {
+            for (i = 2; i <= NF; i++) {
+                low = 1
+                high = count
+                while (low < high) {
+                    middle = int((low + high + 1) / 2)
+                    if (address[middle] <= $i) low = middle; else high = middle - 1
+                }
+                caller = name[low]
+                sub(/\..*/, "", caller) # of a part that the compiler has split off
+                if (!(caller in first)) first[caller] = $1
+            }
+        }
+        END {
+            split(names, wanted, " ")
+            for (i in wanted) if (wanted[i] in first) print first[wanted[i]], wanted[i]
+        }' symbols places | sort -n
+}
+
+# train_short VARIABLE=VALUE...: train on two ranks; the variables are those of the shim on rank 1.
+train_short() {
+    rm -rf short
+    start_job short "${mpirun[@]}" -np 2 env LD_PRELOAD="$allocation_shim" ALLOCATION_RANK=1 \
+        "$@" "$program" train recipe.yaml run_dir="$folder/short" "${settings[@]}"
+    end_job
+}
+
+# fail_on_one_rank NUMBER FUNCTION...: let the first allocation of each function fail on rank 1. The
+# compiler may have inlined some functions; at least this number must be found.
+fail_on_one_rank() {
+    local required=$1 at name begin place places
+    shift
+    train_short ALLOCATION_PLACES=places
+    [ "$code" = 0 ] || fail 'a run without a fault fails'
+    list_places "$@" >chosen
+    mapfile -t places <chosen
+    [ ${#places[@]} -ge "$required" ] || fail "only ${#places[@]} of $# functions were found"
+    for place in "${places[@]}"; do
+        read -r at name <<<"$place"
+        begin=$SECONDS
+        train_short ALLOCATION_AT="$at"
+        [ "$code" = 70 ] || fail "$name: no memory on one rank: exit code $code"
+        expect_error 'rank 1 .*out of memory'
+        [ $((SECONDS - begin)) -lt 40 ] || fail "$name: the job ended after $((SECONDS - begin)) s"
+    done
+    echo "${#places[@]} functions"
+}
+
+# The other ranks must not wait for the rank without memory until a deadline. The functions allocate
+# between collectives, or they create the parts of a job.
+check_memory_on_one_rank() {
+    need_shim
+    need_mpirun
+    settings=(train.max_steps=6 checkpoint.every=3 checkpoint.async=false evaluate.every=3
+        parallel.zero_stage=1 parallel.check_every=2 train.on_spike=rollback)
+    run_bireme 0 train recipe.yaml run_dir="$folder/base"
+    fail_on_one_rank 14 watchdog_start comm_split hardware_count_threads tokenizer_open \
+        model_create sharded_optimizer_create bucket_create comm_allocate optimizer_create \
+        comm_calibrate state_dict_create_moments checkpoint_open data_open_train \
+        replica_check_create rollback_create step_create checkpoint_reserve comm_all_gather_bytes \
+        straggler_check checkpoint_save
+    settings+=(model.init_from="$folder/base")
+    fail_on_one_rank 3 comm_broadcast checkpoint_read_manifest manifest_parse manifest_add_shard \
+        manifest_check_tiling checkpoint_load_pretrained
 }

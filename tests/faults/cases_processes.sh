@@ -11,7 +11,7 @@ check_rank_crashed() {
         kill -"${signal%:*}" "$(find_ranks crashed | tail -n 1)"
         end_job
         [ "$code" = 71 ] || fail "SIG${signal%:*} in a rank ended the launcher with $code"
-        expect_error "E-RANK-LOST .*signal ${signal#*:}"
+        expect_error "signal ${signal#*:}.*\[E-RANK-LOST\]$"
         grep -q '\[ *0\] ' stderr || fail 'there is no backtrace'
         has_no_ranks crashed || fail 'a rank runs after the end of the job'
         saved=$(newest_saved)
@@ -22,14 +22,29 @@ check_rank_crashed() {
 
 check_rank_hangs() {
     need_mpirun
-    start_ranks hung 2 parallel.timeout_seconds=3
+    start_ranks hung 2 parallel.timeout_seconds=3 # the stop may hit a save
     wait_for_step hung 50
     kill -STOP "$(find_ranks hung | tail -n 1)"
     end_job
     [ "$code" = 76 ] || fail "a stopped rank ended the job with $code"
-    expect_error '^E-HANG .*rank 1 host .* in phase'
+    expect_error 'rank 1 host .* in phase.*\[E-HANG\]$'
     wait_until 20 'a rank runs after the end of the job' has_no_ranks hung
     resume hung 2 "$(newest_saved)"
+    check_stopped_in_save
+}
+
+# A save may take 600 s, but a process that is stopped in it is reported after the normal limit.
+check_stopped_in_save() {
+    need_shim
+    start_job in_save "${mpirun[@]}" -np 2 env LD_PRELOAD="$shim" FAULT_RANK=1 FAULT_DO=stop \
+        FAULT_DIR=in_save/checkpoints/tmp-step-00000040 FAULT_AT=3 "$program" train recipe.yaml \
+        run_dir="$folder/in_save" "${settings[@]}" parallel.timeout_seconds=3 \
+        checkpoint.async=false
+    end_job # within 100 s
+    [ "$code" = 76 ] || fail "a rank that is stopped in a save ended the job with $code"
+    expect_error 'rank 1 host .* in phase .checkpoint. .*process is stopped'
+    wait_until 20 'a rank runs after the end of the job' has_no_ranks in_save
+    resume in_save 2 20
 }
 
 # The stop must be agreed between ranks at any moment.
@@ -124,10 +139,10 @@ check_two_jobs() {
 check_slow_rank() {
     need_mpirun
     local victim=''
-    has_warned() { grep -q '^W-SLOW: rank 1 ' stderr; }
+    has_warned() { grep -q '^warning: rank 1 .*\[W-SLOW\]$' stderr; }
     start_ranks slow 2 train.max_steps=1000000 checkpoint.every=0 evaluate.every=0 \
-        data.validation=null log.every=1
-    wait_for_step slow 5
+        data.validation=null log.every=20
+    wait_for_step slow 20
     victim=$(find_ranks slow | tail -n 1)
     (
         trap 'kill -CONT $victim; exit' TERM
@@ -160,7 +175,7 @@ check_mixed_job() {
     echo '[ "$OMPI_COMM_WORLD_RANK" = 0 ] || set -- "$@" seed=8; exec "$@"' >mixed.sh
     mixed_ranks "$program" train recipe.yaml run_dir="$folder/mixed"
     [ $code = 78 ] || fail "two recipes ended the job with $code"
-    expect_error '^E-RECIPE .*the resolved recipe differs between ranks: .*rank 1 '
+    expect_error 'the resolved recipe differs between ranks: .*rank 1 .*\[E-RECIPE\]$'
     [ ! -e mixed ] || fail 'a run folder was made'
     # A copy of the program with another version.
     version=$("$program" --version | sed -n '1s/^bireme //p')

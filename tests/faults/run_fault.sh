@@ -124,7 +124,7 @@ resume() {
     from=$(sed -n 's/^resuming .*: step \([0-9]*\),.*/\1/p' stderr)
     grep -q 'is finished' stderr || [ "${from:-0}" -ge "$3" ] ||
         fail "step $3 was reported as saved, but step ${from:-0} is resumed"
-    ! grep -q '^W-CKPT-SKIP' stderr || fail 'a published checkpoint is damaged'
+    ! grep -q '\[W-CKPT-SKIP\]$' stderr || fail 'a published checkpoint is damaged'
     train_whole "$2"
     compare_weights whole "$1" "$(printf '%08d' $steps)"
     compare_losses whole "$1" 0

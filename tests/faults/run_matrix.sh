@@ -3,23 +3,24 @@
 #
 #   tests/faults/run_matrix.sh [--record "MACHINE"] [--only REGEX] [--jobs N] [FOLDER]
 #
-# FOLDER is a build folder (default: build-release). --only selects tests by their name. With
-# --record the results are written to times.tsv, together with the date and this description of the
-# machine. The time of a row is the sum over its tests. Rows of which a test was not run keep their
-# results.
+# FOLDER is a build folder (default: build). --only selects tests by their name. --jobs runs N tests
+# at the same time, except those that need the whole machine. With --record the results are written
+# to times.tsv and the page docs/reference/reliability.md, together with the date and this
+# description of the machine. The time of a row is the sum over its tests. Rows of which a test was
+# not run keep their results. The reason of each skipped test is printed.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 machine='' jobs=1 only=. failed=no
-while [ $# -gt 1 ]; do
-    case $1 in
-    --record) machine=$2 ;;
-    --jobs) jobs=$2 ;;
-    --only) only=$2 ;;
+while [[ $# -gt 1 || ${1:-} == -* ]]; do
+    case $1:${2:-} in
+    --record:?*) machine=$2 ;;
+    --jobs:[1-9]*) jobs=$2 ;;
+    --only:?*) only=$2 ;;
     *) sed -n '2,/^set /p' "$0" | sed -n 's/^# \{0,1\}//p' >&2 && exit 64 ;;
     esac
     shift 2
 done
-build=${1:-build-release}
+build=${1:-build}
 report=$(mktemp)
 trap 'rm -f "$report" "$report.rows"' EXIT
 
@@ -28,6 +29,9 @@ ctest --test-dir "$build" -L "^fault\$" -R "$only" --parallel "$jobs" --output-j
     echo "run_matrix: some tests failed" >&2
     failed=yes
 }
+
+awk -F'"' '/<testcase name=/ { name = $2 }
+    /skipped: / { sub(/.*skipped: /, ""); print "run_matrix: " name " was skipped: " $0 }' "$report"
 
 # From the report of ctest: NAME RESULT SECONDS of each test.
 expression='<testcase name="\([^"]*\)".* time="\([0-9.e+-]*\)" status="\([a-z]*\)"'
@@ -61,6 +65,7 @@ awk -F'\t' -v report="$report.rows" -v old=tests/faults/times.tsv '
         else if ($1 in before) print before[$1]
     }' tests/faults/matrix.tsv >"$report"
 cat "$report"
+[ "$jobs" = 1 ] || machine=${machine:+$machine; $jobs tests at the same time}
 if [ -n "$machine" ]; then
     {
         printf '# measured: Measured on %s: %s. The time of a row is the sum over its tests.\n' \
@@ -68,5 +73,6 @@ if [ -n "$machine" ]; then
         printf '# name\tresult\tseconds\n'
         cat "$report"
     } >tests/faults/times.tsv
+    scripts/generate_reliability.sh
 fi
 [ $failed = no ] && ! grep -q $'\tfailed\t' "$report"

@@ -15,11 +15,6 @@ static const struct shape shapes[] = {
 
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
-static const enum activation activations[] = {ACTIVATION_NONE, ACTIVATION_GELU_TANH,
-                                              ACTIVATION_GELU_ERF, ACTIVATION_TANH};
-
-enum { ACTIVATIONS = sizeof activations / sizeof *activations };
-
 struct operands {
     struct tensor x, w, bias, dy, pre_x; /* pre_x: the pre-activation of x */
 };
@@ -418,6 +413,13 @@ static void test_errors(struct kernels *k)
                 STATUS_INTERNAL, "[4, 8]");
     CHECK_FAILS(linear_forward(k, y, y, x, w, none, ACTIVATION_NONE), STATUS_INTERNAL,
                 "saved without an activation");
+    enum activation bad = (enum activation)ACTIVATIONS;
+    CHECK_FAILS(linear_forward(k, y, none, x, w, none, bad), STATUS_INTERNAL,
+                "activation 4 does not exist; the values are 0 to 3");
+    CHECK_FAILS(linear_backward_input(k, x, y, w, bad, x), STATUS_INTERNAL, "activation 4");
+    CHECK_FAILS(activation_forward(k, y, none, (enum activation) - 1), STATUS_INTERNAL,
+                "activation -1");
+    CHECK_FAILS(activation_backward(k, y, y, y, bad), STATUS_INTERNAL, "activation 4");
     CHECK_FAILS(linear_backward_input(k, x, y, w, ACTIVATION_GELU_TANH, none), STATUS_INTERNAL,
                 "saved");
     CHECK_FAILS(linear_backward_weight(k, w, none, x, x, false), STATUS_INTERNAL,
@@ -431,14 +433,14 @@ static void test_errors(struct kernels *k)
 static void test_all(struct kernels *k, struct kernels *other)
 {
     for (int i = 0; i < SHAPES; i++) {
-        test_shape(k, other, &shapes[i], activations[i % ACTIVATIONS], i % 2 == 1);
+        test_shape(k, other, &shapes[i], (enum activation)(i % ACTIVATIONS), i % 2 == 1);
     }
     for (int i = 0; i < ACTIVATIONS; i++) {
-        test_shape(k, other, &shapes[5], activations[i], false);
+        test_shape(k, other, &shapes[5], (enum activation)i, false);
     }
     for (int i = 1; i < ACTIVATIONS; i++) {
-        test_activation_backward(k, activations[i]);
-        test_activation_forward(k, activations[i]);
+        test_activation_backward(k, (enum activation)i);
+        test_activation_forward(k, (enum activation)i);
     }
     test_tuned(k, &shapes[7]);
     test_tuned(k, &shapes[5]);

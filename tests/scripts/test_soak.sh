@@ -22,6 +22,10 @@ fail() {
 "$soak" 0.5 3 "$folder/report.md" >"$folder/output" 2>&1 || fail "exit code $?"
 grep -qE '^- \*\*Main result:\*\* [1-9][0-9]* faults in [1-9][0-9]* runs; nothing was lost' \
     "$folder/report.md" || fail 'the report contains no fault or no run'
+grep -qE '^- \*\*Effective training time:\*\* [0-9]+ % of [0-9]+ s' "$folder/report.md" ||
+    fail 'the report contains no effective training time'
+grep -qE '^\| [a-z-]+ \| [1-9][0-9]* \| [0-9.]+ \| [0-9.]+ \|' "$folder/report.md" ||
+    fail 'the report contains no time lost by a fault'
 
 # The disturbed runs use another learning rate.
 cat >"$folder/bireme" <<END
@@ -30,11 +34,17 @@ cat >"$folder/bireme" <<END
 exec '$BIREME_PROGRAM' "\$@"
 END
 chmod +x "$folder/bireme"
-BIREME_PROGRAM=$folder/bireme "$soak" 0.1 3 "$folder/report.md" >"$folder/output" 2>&1
+BIREME_PROGRAM=$folder/bireme "$soak" --seconds 6 3 "$folder/report.md" >"$folder/output" 2>&1
 code=$?
 [ $code = 1 ] || fail "exit code $code instead of 1 after a run with other weights"
 grep -q 'FAILED: .*/model-.*differs from the run without faults' "$folder/report.md" ||
     fail 'the report does not name the file that differs'
 
+for arguments in '--seconds' '--seconds 1.5' '--minutes' 'soon'; do
+    # shellcheck disable=SC2086
+    "$soak" $arguments >"$folder/output" 2>&1
+    code=$?
+    [ $code = 64 ] || fail "soak.sh $arguments: exit code $code instead of 64"
+done
 "$soak" >"$folder/output" || fail 'no help without arguments'
 grep -q '^usage: ' "$folder/output" || fail 'the help has no usage'

@@ -125,23 +125,27 @@ void gpu_mbarrier_wait(gpu_mbarrier *b, int phase, site here)
 namespace simt
 {
 struct tma_box {
-    unsigned char *to, *shared;
+    size_t to; /* address in shared memory */
     gpu_map map;
     int column, row;
     gpu_mbarrier *barrier;
 };
 
-/* Returns an offset in shared memory with bits 4..6 xor-ed with bits 7..9. */
-static size_t swizzle_offset(size_t offset)
+/* Returns the offset in dynamic shared memory of an address with bits 4..6 xor-ed with bits
+ * 7..9. */
+static size_t swizzled_offset(size_t address)
 {
-    return offset ^ ((offset >> 7 & 7) << 4);
+    size_t offset = (address ^ ((address >> 7 & 7) << 4)) - shared_base();
+    if (offset + sizeof(uint16_t) > running_block->dynamic_bytes) {
+        fail("TMA or wgmma: address 0x%zx is not in dynamic shared memory", address);
+    }
+    return offset;
 }
 
 static void copy_tma_box(const void *context)
 {
     tma_box b;
     memcpy(&b, context, sizeof b);
-    size_t first = static_cast<size_t>(b.to - b.shared);
     auto *from = static_cast<const uint16_t *>(b.map.base);
     for (int r = 0; r < b.map.box_rows; r++) {
         for (int c = 0; c < b.map.box_columns; c++) {
@@ -149,8 +153,8 @@ static void copy_tma_box(const void *context)
             bool inside = row >= 0 && row < b.map.rows && column >= 0 && column < b.map.columns;
             uint16_t value = inside ? from[row * b.map.stride + column] : 0;
             size_t at = static_cast<size_t>(r * b.map.box_columns + c) * sizeof value;
-            memcpy(b.shared + swizzle_offset(first + at), &value, sizeof value);
-            memcpy(&running_block->late[swizzle_offset(first + at)], &value, sizeof value);
+            memcpy(running_block->memory + swizzled_offset(b.to + at), &value, sizeof value);
+            memcpy(&running_block->late[swizzled_offset(b.to + at)], &value, sizeof value);
         }
     }
     receive_bytes(b.barrier, b.map.box_rows * b.map.box_columns * 2);
@@ -196,7 +200,7 @@ static float read_tile(uint64_t descriptor, size_t bytes)
 {
     size_t at = ((descriptor & 0x3fff) << 4) + bytes;
     uint16_t value;
-    memcpy(&value, &running_block->late[swizzle_offset(at)], sizeof value);
+    memcpy(&value, &running_block->late[swizzled_offset(at)], sizeof value);
     return gpu_from_bits(uint32_t{value} << 16);
 }
 
@@ -317,16 +321,9 @@ void gpu_copy_box(void *to, const gpu_map *map, int column, int row, gpu_mbarrie
         fail("TMA: no fence.proxy.async after the initialization of an mbarrier, at %s:%d",
              here.file, here.line);
     }
-    tma_box copied = {static_cast<unsigned char *>(to), self->shared, *map, column, row, b};
-    if ((copied.to - copied.shared) % 1024 != 0) {
+    tma_box copied = {gpu_shared_address(to), *map, column, row, b};
+    if (copied.to % 1024 != 0) {
         fail("TMA: the address of a swizzled box is not a multiple of 1024 at %s:%d", here.file,
-             here.line);
-    }
-    if (map->box_columns * 2 != 128 || map->stride % 8 != 0 ||
-        reinterpret_cast<uintptr_t>(map->base) % 16 != 0) {
-        fail("TMA: the driver would refuse this descriptor: rows of %d bytes, stride of %lld "
-             "elements, base %p, at %s:%d",
-             map->box_columns * 2, static_cast<long long>(map->stride), map->base, here.file,
              here.line);
     }
     add_operation(copy_tma_box, &copied, sizeof copied, b);

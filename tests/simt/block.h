@@ -81,6 +81,8 @@ struct block_state {
     int live = 0;
     unsigned char *memory = nullptr; /* shared */
     size_t dynamic_bytes = 0, used = 0;
+    size_t static_bytes = 0;    /* of static arrays, without red zones */
+    bool base_was_read = false; /* shared_base() was called */
     /* Dynamic shared memory as TMA and wgmma read it: without the writes of threads since the last
      * fence. */
     std::vector<unsigned char> late;

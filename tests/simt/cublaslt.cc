@@ -50,6 +50,15 @@ static double get_default_time(int algorithm, unsigned epilogue)
 }
 static double (*gemm_times)(int algorithm, unsigned epilogue) = get_default_time;
 static struct simt_gemm_calls calls;
+static struct {
+    int algorithm;
+    unsigned epilogue;
+} wrong = {-1, 0};
+
+extern "C" void simt_set_wrong_gemm(int algorithm, unsigned epilogue)
+{
+    wrong = {algorithm, epilogue};
+}
 
 extern "C" void simt_set_gemm_times(double (*times)(int algorithm, unsigned epilogue))
 {
@@ -326,7 +335,8 @@ static void store_element(const struct gemm_task &w, int64_t row, int64_t column
         }
         sum = gelu(sum);
     }
-    set_element(w.d, type, at, sum);
+    bool is_wrong = w.algorithm == wrong.algorithm && desc.epilogue == wrong.epilogue;
+    set_element(w.d, type, at, is_wrong && row == 0 ? sum + 1 : sum);
 }
 
 static void run_gemm(const struct gemm_task &w)

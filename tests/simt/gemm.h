@@ -9,6 +9,10 @@ extern "C" {
  * the default times. */
 void simt_set_gemm_times(double (*times)(int algorithm, unsigned epilogue));
 
+/* simt_set_wrong_gemm - let GEMMs with this algorithm and epilogue compute wrong results; -1:
+ * none. */
+void simt_set_wrong_gemm(int algorithm, unsigned epilogue);
+
 struct simt_gemm_calls {
     int gemms;          /* since the last simt_gemm_reset_calls */
     int in_place;       /* GEMMs with algorithm IN_PLACE: the order of their sums is not fixed */

@@ -1,6 +1,8 @@
 /* Kernels with planted bugs (planted.h); each template parameter BUG enables one of them. */
 #include "tests/simt/planted.h"
 
+#include <cstdio>
+
 /* ---- a sum over a block ---- */
 
 enum { SUM_THREADS = 96 };
@@ -198,8 +200,14 @@ __global__ void __launch_bounds__(256, 1)
 {
 #ifdef GPU_HAS_SM90
     GPU_SHARED_DYNAMIC(unsigned char, ring);
-    GPU_SHARED(gpu_mbarrier, full, RING);
-    GPU_SHARED(gpu_mbarrier, empty, RING);
+    if (BUG == PLANTED_RING_MISALIGNED) {
+        GPU_SHARED(gpu_mbarrier, static_barrier, 1);
+        gpu_mbarrier_init(static_barrier, 1);
+    } else {
+        gpu_require_swizzle_base(ring);
+    }
+    gpu_mbarrier *full = reinterpret_cast<gpu_mbarrier *>(ring + RING * RING_BYTES);
+    gpu_mbarrier *empty = full + RING;
     if (threadIdx.x == 0) {
         for (int i = 0; i < RING; i++) {
             gpu_mbarrier_init(&full[i], 1);
@@ -230,6 +238,7 @@ __global__ void __launch_bounds__(256, 1)
         int s = t % RING;
         gpu_mbarrier_wait(&full[s], t / RING & 1);
         negate_stage<BUG>(ring + s * RING_BYTES);
+        gpu_wgmma_order(sums);
         if (BUG != PLANTED_WGMMA_NO_FENCE) {
             gpu_wgmma_fence();
         }
@@ -316,16 +325,18 @@ template <int BUG> struct planted_launches {
     }
     static void launch_pipeline(float *c, const bf16 *a, const bf16 *b, int m, int n, int k)
     {
+        const int bytes = RING * RING_BYTES + 2 * RING * int{sizeof(gpu_mbarrier)};
         gpu_map map_a, map_b;
         if (!gpu_map_make(&map_a, a, m, k, k, 64, 64) ||
             !gpu_map_make(&map_b, b, n, k, k, 64, 64)) {
+            printf("the driver refuses a TMA map\n"); /* and `c` is wrong */
             return;
         }
         if (BUG != PLANTED_SHARED_NOT_ALLOWED) {
-            GPU_ALLOW_SHARED(run_pipeline<BUG>, RING * RING_BYTES);
+            gpu_allow_shared(GPU_KERNEL(run_pipeline<BUG>), bytes);
         }
-        GPU_LAUNCH(run_pipeline<BUG>, dim3((n + 63) / 64, (m + 63) / 64), 256, RING * RING_BYTES, 0,
-                   map_a, map_b, c, m, n, k);
+        GPU_LAUNCH(run_pipeline<BUG>, dim3((n + 63) / 64, (m + 63) / 64), 256, bytes, 0, map_a,
+                   map_b, c, m, n, k);
     }
     static void launch_neighbours(float *out, const float *x, int blocks)
     {
@@ -380,6 +391,7 @@ void planted_pipeline(planted_bug bug, float *c, const bf16 *a, const bf16 *b, i
         PLANTED_CASE(launch_pipeline, PLANTED_WGMMA_NO_FENCE, c, a, b, m, n, k)
         PLANTED_CASE(launch_pipeline, PLANTED_WGMMA_STALE, c, a, b, m, n, k)
         PLANTED_CASE(launch_pipeline, PLANTED_RING_NO_FENCE, c, a, b, m, n, k)
+        PLANTED_CASE(launch_pipeline, PLANTED_RING_MISALIGNED, c, a, b, m, n, k)
         PLANTED_CASE(launch_pipeline, PLANTED_SHARED_NOT_ALLOWED, c, a, b, m, n, k)
     default:
         planted_launches<PLANTED_NONE>::launch_pipeline(c, a, b, m, n, k);

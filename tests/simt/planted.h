@@ -19,11 +19,12 @@ enum planted_bug {
      * attention */
     PLANTED_TILE_REUSED, /* the next tile is copied while other threads still read the last one */
     /* pipeline: C = A B^T by TMA, an mbarrier ring and wgmma, with a producer and consumers */
-    PLANTED_RING_NOT_EMPTY, /* the producer does not wait for an empty stage */
-    PLANTED_WGMMA_NO_WAIT,  /* a stage is released while wgmma still reads it */
-    PLANTED_WGMMA_NO_FENCE, /* no wgmma.fence after writes to its registers */
-    PLANTED_WGMMA_STALE,    /* no fence.proxy.async after writes of threads to a stage */
-    PLANTED_RING_NO_FENCE,  /* no fence after the initialization of the mbarriers */
+    PLANTED_RING_NOT_EMPTY,  /* the producer does not wait for an empty stage */
+    PLANTED_WGMMA_NO_WAIT,   /* a stage is released while wgmma still reads it */
+    PLANTED_WGMMA_NO_FENCE,  /* no wgmma.fence after writes to its registers */
+    PLANTED_WGMMA_STALE,     /* no fence.proxy.async after writes of threads to a stage */
+    PLANTED_RING_NO_FENCE,   /* no fence after the initialization of the mbarriers */
+    PLANTED_RING_MISALIGNED, /* a static array moves the tiles off a multiple of 1024 bytes */
     /* neighbours: each thread reads the value that the next one wrote */
     PLANTED_GLOBAL_PAST_END,    /* reads one element too many */
     PLANTED_DYNAMIC_PAST_END,   /* writes one element too many to dynamic shared memory */
@@ -34,7 +35,7 @@ enum planted_bug {
     PLANTED_BARRIER_LEFT,       /* a warp arrives at a named barrier at which no warp waits */
     PLANTED_SHUFFLE_ABSENT,     /* a lane of the mask does not participate */
     PLANTED_BLOCKS_SAME_WORD,   /* two blocks write the same word */
-    PLANTED_SHARED_NOT_ALLOWED, /* more than 48 KiB without GPU_ALLOW_SHARED */
+    PLANTED_SHARED_NOT_ALLOWED, /* more than 48 KiB without gpu_allow_shared */
     PLANTED_BUGS,
 };
 

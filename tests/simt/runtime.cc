@@ -71,6 +71,7 @@ struct wait_counter {
 
 struct CUevent_st {
     std::shared_ptr<event_state> state;
+    bool timed;
 };
 
 static size_t get_env_number(const char *name, size_t otherwise)
@@ -463,8 +464,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
 {
-    (void)flags;
-    *out = new CUevent_st{std::make_shared<event_state>()};
+    *out = new CUevent_st{std::make_shared<event_state>(), flags != cudaEventDisableTiming};
     return cudaSuccess;
 }
 
@@ -516,6 +516,13 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to)
 {
+    if (!from->timed || !to->timed) {
+        return cudaErrorInvalidValue;
+    }
+    if (from->state->executed < from->state->recorded ||
+        to->state->executed < to->state->recorded) {
+        return cudaErrorNotReady;
+    }
     std::chrono::duration<float, std::milli> passed = to->state->when - from->state->when;
     *milliseconds = passed.count();
     return cudaSuccess;

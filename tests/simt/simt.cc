@@ -16,7 +16,8 @@ namespace simt
 thread *self;
 block_state *running_block;
 
-static const size_t shared_static_max = 48 << 10, shared_max = 227 << 10, red_zone = 16;
+static const size_t shared_static_max = 48 << 10, red_zone = 16;
+static const size_t shared_reserved = 1 << 10; /* of the system, as on sm_90 */
 static const size_t shared_memory = 320 << 10; /* arrays and the red zones between them */
 
 enum schedule { FIFO, LIFO, GREEDY, RANDOM };
@@ -373,21 +374,45 @@ void *shared_array(const void *key, size_t bytes, size_t alignment)
     if (at + bytes > b.dynamic_bytes + red_zone + shared_static_max) {
         fail("static shared arrays exceed %zu bytes", shared_static_max);
     }
+    if (b.base_was_read) {
+        fail("a static shared array moves dynamic shared memory after its address was read");
+    }
     fiber_unpoison(b.memory + at, bytes);
     b.used = at + bytes + red_zone;
+    b.static_bytes = (b.static_bytes + alignment - 1) / alignment * alignment + bytes;
+    if (b.static_bytes + b.dynamic_bytes > shared_limit()) {
+        fail("%zu bytes of static and %zu of dynamic shared memory exceed the limit",
+             b.static_bytes, b.dynamic_bytes);
+    }
     b.arrays.push_back({key, b.memory + at});
     return b.memory + at;
 }
 
-void allow_shared(const void *kernel, size_t bytes)
+uint32_t shared_base()
 {
+    running_block->base_was_read = true;
+    return static_cast<uint32_t>(shared_reserved + (running_block->static_bytes + 15) / 16 * 16);
+}
+
+size_t shared_limit()
+{
+    const char *text = getenv("SIMT_SHARED_MAX");
+    return text != nullptr ? strtoull(text, nullptr, 10) : 227 << 10;
+}
+
+bool allow_shared(const void *kernel, size_t bytes)
+{
+    if (bytes > shared_limit()) {
+        return false;
+    }
     for (auto &entry : allowed) {
         if (entry.first == kernel) {
             entry.second = bytes;
-            return;
+            return true;
         }
     }
     allowed.push_back({kernel, bytes});
+    return true;
 }
 
 bool shared_is_allowed(const void *kernel, size_t bytes)
@@ -528,9 +553,9 @@ static void check_launch(dim3 grid, dim3 size, size_t shared_bytes, bool shared_
         grid.z > 65535) {
         fail("invalid grid of %u x %u x %u blocks", grid.x, grid.y, grid.z);
     }
-    if (shared_bytes > shared_max || !shared_allowed) {
+    if (shared_bytes > shared_limit() || !shared_allowed) {
         fail("%zu bytes of dynamic shared memory %s", shared_bytes,
-             shared_bytes <= shared_max ? "without GPU_ALLOW_SHARED" : "exceed the limit");
+             shared_bytes <= shared_limit() ? "without gpu_allow_shared" : "exceed the limit");
     }
 }
 

@@ -6,7 +6,8 @@
  * lanes by the tables of the PTX manual. Where the hardware leaves the behaviour open, the emulator
  * chooses the least convenient one:
  *
- *   shared memory  is filled with 0xff bytes (NaN, -1) at the start of every block
+ *   shared memory  is filled with 0xff bytes (NaN, -1) at the start of every block. Dynamic memory
+ *                  follows the static arrays without alignment; TMA and wgmma swizzle by address
  *   cp.async       poisons its destination when it is issued, and writes the data when a thread
  *                  waits for it
  *   TMA            writes the data only when no thread can continue without it, and only that copy
@@ -180,7 +181,15 @@ void set_schedule(const char *name, unsigned seed);
 /* shared_array - return the static shared array that a key identifies, allocated at its first use
  * in a block. */
 void *shared_array(const void *key, size_t bytes, size_t alignment);
-void allow_shared(const void *kernel, size_t bytes);
+
+/* shared_base - return the address of dynamic shared memory in the address space of shared memory.
+ * As with the least convenient compiler, it follows the static arrays of the block without
+ * alignment. A block that reads this address must not add a static array later. */
+uint32_t shared_base();
+/* shared_limit - return the largest shared memory of a block in bytes: SIMT_SHARED_MAX, or that of
+ * sm_90. allow_shared - allow a kernel this dynamic memory; false: it exceeds the limit. */
+size_t shared_limit();
+bool allow_shared(const void *kernel, size_t bytes);
 
 void barrier(int number, int threads, bool wait, site here);
 
@@ -293,8 +302,6 @@ inline uint32_t __umulhi(uint32_t a, uint32_t b)
 #define GPU_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                 \
     simt::launch_queued((kernel), grid, block, shared_bytes, stream, __VA_ARGS__)
 #define GPU_KERNEL(kernel) simt::register_kernel(kernel)
-#define GPU_ALLOW_SHARED(kernel, bytes)                                                            \
-    simt::allow_shared(reinterpret_cast<const void *>(&(kernel)), bytes)
 #define GPU_SHARED(T, name, count)                                                                 \
     static const char name##_key = 0;                                                              \
     T *name = static_cast<T *>(                                                                    \
@@ -311,6 +318,15 @@ inline int gpu_capability()
 {
     const char *wanted = getenv("SIMT_CAPABILITY");
     return wanted != nullptr && strcmp(wanted, "9") == 0 ? 9 : 8;
+}
+
+inline size_t gpu_shared_limit()
+{
+    return simt::shared_limit();
+}
+inline const char *gpu_allow_shared(const void *kernel, size_t bytes)
+{
+    return simt::allow_shared(kernel, bytes) ? nullptr : "invalid argument";
 }
 
 inline float gpu_exp2(float x)
@@ -444,9 +460,17 @@ struct gpu_map {
     int64_t columns, rows, stride; /* elements of 2 bytes */
     int box_columns, box_rows;
 };
+/* Ends the program where the driver would refuse a map: kernels fall back without a message. */
 inline bool gpu_map_make(gpu_map *map, const void *base, int64_t rows, int64_t columns,
                          int64_t stride, int box_rows, int box_columns)
 {
+    if (box_columns * 2 != 128 || box_rows > 256 || stride % 8 != 0 || stride < columns ||
+        rows < 1 || columns < 1 || reinterpret_cast<uintptr_t>(base) % 16 != 0) {
+        simt::fail("TMA: the driver would refuse a map of %lld x %lld elements in rows of %lld at "
+                   "%p, in boxes of %d x %d",
+                   static_cast<long long>(rows), static_cast<long long>(columns),
+                   static_cast<long long>(stride), base, box_rows, box_columns);
+    }
     *map = {base, columns, rows, stride, box_columns, box_rows};
     return true;
 }
@@ -455,10 +479,18 @@ void gpu_copy_box(void *to, const gpu_map *map, int column, int row, gpu_mbarrie
 void gpu_fence_async();
 inline uint32_t gpu_shared_address(const void *p)
 {
-    return static_cast<uint32_t>(static_cast<const unsigned char *>(p) - simt::self->shared);
+    return simt::shared_base() +
+           static_cast<uint32_t>(static_cast<const unsigned char *>(p) - simt::self->shared);
+}
+inline void gpu_require_swizzle_base(const void *p, SIMT_HERE)
+{
+    if (gpu_shared_address(p) % 1024 != 0) {
+        simt::fail("trap: the base of swizzled tiles is not a multiple of 1024 at %s:%d", here.file,
+                   here.line);
+    }
 }
 void gpu_wgmma_fence();
-template <int N> void gpu_wgmma_order_reads(float (&)[N][4])
+template <typename T, int N> void gpu_wgmma_order(T (&)[N][4])
 {
 }
 template <int N> void gpu_wgmma(float (&d)[N][4], uint64_t a, uint64_t b, bool add, SIMT_HERE)

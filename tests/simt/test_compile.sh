@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Checks that nvcc compiles a file of CUDA kernels for sm_80 and sm_90a without warnings, and that
-# ptxas reports no more registers, spilled bytes and stack than registers.txt allows.
+# ptxas reports no more registers, spilled bytes and stack than registers.txt allows, no serialized
+# wgmma, and no static shared memory next to swizzled tiles.
 #
 #   tests/simt/test_compile.sh FILE.cu
 #
@@ -59,6 +60,11 @@ for architecture in 80 90a; do
         exit 1
     }
     if grep 'serialized' "$work/$architecture"; then # ptxas serialized wgmma instructions
+        failed=1
+    fi
+    # Static shared memory could move swizzled tiles (gpu_require_swizzle_base).
+    if [ "$stem" = attention_wgmma ] && grep 'bytes smem' "$work/$architecture"; then
+        echo "$stem, sm_$architecture: static shared memory next to swizzled tiles"
         failed=1
     fi
     check_usage "$architecture"

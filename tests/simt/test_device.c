@@ -90,6 +90,27 @@ static void test_streams_follow_events(void)
     device_release(gpu, device, COUNT * sizeof *device);
 }
 
+/* Only timed events store a time. */
+static void test_timed_events(void)
+{
+    struct event *from = NULL, *to = NULL, *untimed = NULL;
+    double seconds = -1;
+    CHECK_OK(device_event_create_timed(gpu, &from));
+    CHECK_OK(device_event_create_timed(gpu, &to));
+    CHECK_OK(device_event_create(gpu, &untimed));
+    CHECK_OK(device_event_record(gpu, from, stream));
+    CHECK_OK(device_event_record(gpu, to, stream));
+    CHECK_OK(device_event_record(gpu, untimed, stream));
+    CHECK_OK(device_wait(gpu, stream, 10));
+    CHECK_OK(device_event_seconds(gpu, from, to, &seconds));
+    CHECK(seconds >= 0 && seconds < 10);
+    CHECK_FAILS(device_event_seconds(gpu, from, untimed, &seconds), STATUS_INTERNAL,
+                "reading the time between events failed");
+    CHECK_OK(device_event_destroy(gpu, &from));
+    CHECK_OK(device_event_destroy(gpu, &to));
+    CHECK_OK(device_event_destroy(gpu, &untimed));
+}
+
 /* A host access to device memory ends the program. All other tests of the host side rely on this
  * check. */
 static void test_host_access_fails(void)
@@ -146,6 +167,7 @@ int main(void)
     test_memory_is_zeroed_and_copied();
     test_copies_are_queued();
     test_streams_follow_events();
+    test_timed_events();
     test_host_access_fails();
     test_out_of_memory_message();
     test_missing_gpu_messages();

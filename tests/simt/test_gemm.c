@@ -206,6 +206,35 @@ static void test_equal_results(enum dtype dtype)
     CHECK_OK(kernels_destroy(&k));
 }
 
+/* A candidate with wrong results is not chosen, although it is the fastest: the default too. */
+static void test_wrong(enum dtype dtype)
+{
+    select_new_file();
+    struct kernels *k = create_context(dtype);
+    struct layer l = layer_make(dtype, N);
+    run_forward(k, &l, ACTIVATION_GELU_TANH);
+    simt_set_gemm_times(get_time_fast_third);
+    simt_set_wrong_gemm(2, CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
+    CHECK_OK(kernels_tune(k, true, NULL));
+    CHECK(has_warned("gives another result"));
+    (void)simt_gemm_reset_calls();
+    CHECK_OK(linear_forward(k, l.y, l.aux, l.x, l.w, l.bias, ACTIVATION_GELU_TANH));
+    struct simt_gemm_calls calls = simt_gemm_reset_calls();
+    CHECK_EQUAL(calls.last_epilogue, CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
+    CHECK_EQUAL(calls.last_algorithm, 1);
+
+    run_forward(k, &l, ACTIVATION_NONE);
+    simt_set_gemm_times(get_time_slow_fusion);
+    simt_set_wrong_gemm(0, CUBLASLT_EPILOGUE_BIAS);
+    CHECK_OK(kernels_tune(k, true, NULL));
+    CHECK(has_warned("gives another result"));
+    CHECK_EQUAL(run_forward(k, &l, ACTIVATION_NONE), CUBLASLT_EPILOGUE_DEFAULT);
+    simt_set_wrong_gemm(-1, 0);
+    simt_set_gemm_times(NULL);
+    layer_release(&l);
+    CHECK_OK(kernels_destroy(&k));
+}
+
 /* ---- the file ---- */
 
 static void test_file(struct layer *l)
@@ -295,6 +324,28 @@ static void test_text(void)
     CHECK_OK(kernels_destroy(&other));
 }
 
+/* Without BIREME_PLANS, the file of version 0.1 is used while no file has the present name. */
+static void test_default_file(struct layer *l)
+{
+    char old[FILE_PATH_BYTES];
+    CHECK(unsetenv("BIREME_PLANS") == 0 && setenv("XDG_CACHE_HOME", folder, 1) == 0);
+    snprintf(old, sizeof old, "%s/bireme/products.plans", folder);
+    snprintf(path, sizeof path, "%s/bireme/gemm.plans", folder);
+    struct kernels *k = create_context(DTYPE_BF16);
+    run_forward(k, l, ACTIVATION_GELU_TANH);
+    simt_set_gemm_times(get_time_fast_third);
+    CHECK_OK(kernels_tune(k, true, NULL));
+    CHECK_OK(kernels_destroy(&k));
+    CHECK_EQUAL(count_plans(), 1);
+
+    CHECK(rename(path, old) == 0);
+    k = create_context(DTYPE_BF16);
+    CHECK_EQUAL(run_forward(k, l, ACTIVATION_GELU_TANH), CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
+    CHECK_OK(kernels_destroy(&k));
+    CHECK(!file_exists(path) && file_exists(old));
+    CHECK(setenv("BIREME_PLANS", "off", 1) == 0);
+}
+
 int main(void)
 {
     CHECK(mkdtemp(folder) != NULL);
@@ -304,10 +355,14 @@ int main(void)
     test_fusions(DTYPE_F32);
     test_equal_results(DTYPE_BF16);
     test_equal_results(DTYPE_F32);
+    test_wrong(DTYPE_BF16);
+    test_wrong(DTYPE_F32);
+    CHECK(!has_warned(""));
     /* Both tests use the same tensors, because alignments are part of the key of a plan. */
     struct layer l = layer_make(DTYPE_BF16, N);
     test_file(&l);
     test_damage(&l);
+    test_default_file(&l);
     layer_release(&l);
     test_text();
     CHECK_OK(device_destroy(&cpu));

@@ -179,6 +179,7 @@ static const struct planted {
     {"wgmma registers not fenced", PLANTED_WGMMA_NO_FENCE, run_pipeline, ANY_BUILD},
     {"written for wgmma, not fenced", PLANTED_WGMMA_STALE, run_pipeline, ANY_BUILD},
     {"mbarrier init not fenced", PLANTED_RING_NO_FENCE, run_pipeline, ANY_BUILD},
+    {"tiles after a static array", PLANTED_RING_MISALIGNED, run_pipeline, ANY_BUILD},
     {"shared memory not allowed", PLANTED_SHARED_NOT_ALLOWED, run_pipeline, ANY_BUILD},
     {"global memory past its end", PLANTED_GLOBAL_PAST_END, run_neighbours, ADDRESS_ONLY},
     {"dynamic array past its end", PLANTED_DYNAMIC_PAST_END, run_neighbours, ADDRESS_ONLY},

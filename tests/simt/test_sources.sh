@@ -41,6 +41,17 @@ if grep -nE "$pattern" "${sources[@]}" | grep -v '^kernels/cuda/gpu.cuh:'; then
     report "kernels use an instruction without a wrapper"
 fi
 
+# Registers of wgmma are tied before each fence, so that the compiler moves no write after it.
+if awk 'FNR == 1 { before = "" }
+        /^ *gpu_wgmma_fence\(\);/ && before !~ /gpu_wgmma_order\(/ {
+            print FILENAME ":" FNR
+            found = 1
+        }
+        { before = $0 }
+        END { exit !found }' "${sources[@]}" tests/simt/conformance.cu; then
+    report "gpu_wgmma_order does not precede this gpu_wgmma_fence"
+fi
+
 # An operation calls only the back-end and mathematical functions: no allocation, wait, print or
 # exit. The queue of the emulator calls new and delete.
 readonly project='_ZN4simt|_ZNK4simt|_Z[0-9]+(gpu|attention)_|cuda_|arena_|status_'

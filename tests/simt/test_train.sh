@@ -161,14 +161,14 @@ test_ranks() {
     for layout in zero_stage=1 zero_stage=2 tensor=2; do
         run_ranks 2 0 train recipe.yaml run_dir=two-$layout train.device=cuda parallel.$layout \
             parallel.check_every=2 $small
-        [ "$(grep -c '^W-COMM-STAGED: ranks 0, 1 share one GPU' stderr)" = 1 ] ||
+        [ "$(grep -c '^warning: ranks 0, 1 share one GPU.*\[W-COMM-STAGED\]$' stderr)" = 1 ] ||
             fail "not exactly one warning"
         compare_losses one two-$layout 1e-5
     done
     # With data-parallel and tensor-parallel groups, one warning names all four ranks.
     run_ranks 4 0 train recipe.yaml run_dir=four train.device=cuda parallel.tensor=2 $small
-    [ "$(grep -c '^W-COMM-STAGED' stderr)" = 1 ] &&
-        grep -q '^W-COMM-STAGED: ranks 0, 1, 2, 3 share one GPU' stderr ||
+    [ "$(grep -c '\[W-COMM-STAGED\]$' stderr)" = 1 ] &&
+        grep -q '^warning: ranks 0, 1, 2, 3 share one GPU' stderr ||
         fail "not exactly one warning that names all four ranks"
     compare_losses one four 1e-5
     # Sums and gathered weights use page-locked memory only: three steps have as many pageable
@@ -367,7 +367,7 @@ test_plans() {
     cmp tuned "$BIREME_PLANS" || fail "a run without new plans changed the file"
     echo "not a plan" >>"$BIREME_PLANS"
     train_gpu damaged $small
-    grep -q 'W-GEMM-PLANS.*1 damaged lines' stderr || fail "no warning about a damaged line"
+    grep -q '1 damaged lines.*\[W-GEMM-PLANS\]$' stderr || fail "no warning about a damaged line"
 }
 
 # print_first_losses FILE: print five losses, one on each line.
@@ -403,6 +403,36 @@ test_bench() {
     ! grep -qE '"(copy_bytes|gemm_flops)_per_second": *(0[,.}]|-|n|i)' out || fail "no rates"
 }
 
+# `bench step` measures every objective, with the losses of the CPU.
+test_bench_objectives() {
+    local objective model words settings='model.num_layers=1 model.hidden_size=32 model.num_heads=1
+        model.vocab_size=50 data.sequence_length=8 batch.global_size=2 batch.micro_size=2
+        dpo.shared_prefix=false'
+    while read -r objective model; do
+        words="bench step --json --no-roofline --repeats 3 objective=$objective $settings"
+        words+=" model.architecture=$model"
+        run_on cpu 0 $words train.device=cpu
+        mv out cpu
+        run_on gpu 0 $words train.device=cuda
+        grep -q '"device_bytes": *[1-9]' out || fail "$objective: no GPU memory is reported"
+        paste -d' ' <(print_first_losses cpu) <(print_first_losses out) |
+            awk 'NF != 2 { bad = 1 } { d = $1 - $2 }
+                !(d <= 1e-4 && d >= -1e-4) { bad = 1 } END { exit bad || NR != 5 }' ||
+            fail "$objective: the losses differ: $(print_first_losses cpu | tr '\n' ' ')"
+    done <<'END'
+mlm bert
+sft llama
+dpo gpt2
+reward gpt2
+classify roberta
+regress bert
+classify_tokens bert
+answer bert
+choose gpt2
+embed bert
+END
+}
+
 test_errors() {
     run_on gpu 78 train recipe.yaml run_dir=none train.device=cuda parallel.reproducible=true
     expect_error 'in a fixed order'
@@ -434,7 +464,7 @@ test_spikes() {
         run_bireme 0 recipe.yaml run_dir=skip-$steps $bf16 train.on_spike=skip \
             train.max_steps=$steps
         unset FLIP_RANK FLIP_STEP FLIP_BEFORE
-        grep -q '^W-SPIKE: step 2: .*; the weights were not updated' stderr ||
+        grep -q '^warning: step 2: .*; the weights were not updated.*\[W-SPIKE\]$' stderr ||
             fail 'no skipped step'
     done
     run_on gpu 0 train recipe.yaml run_dir=skip-2 train.on_spike=skip $bf16
@@ -444,7 +474,7 @@ test_spikes() {
     export FLIP_RANK=1 FLIP_STEP=3 FLIP_BEFORE=step FLIP_TENSOR=4 FLIP_NAN=1
     run_ranks 2 0 recipe.yaml run_dir=back train.on_spike=rollback $bf16 parallel.zero_stage=1
     unset FLIP_RANK FLIP_STEP FLIP_BEFORE FLIP_TENSOR FLIP_NAN
-    grep -q '^W-SPIKE: step 4: .*; back to step 2, and samples 8 to 15 are skipped' stderr ||
+    grep -q '^warning: step 4: .*; back to step 2, and samples 8 to 15 are skipped' stderr ||
         fail 'no rollback'
     cp -r back from_disk
     rm -r from_disk/final from_disk/checkpoints/step-00000004
@@ -453,6 +483,39 @@ test_spikes() {
     run_ranks 2 0 train recipe.yaml run_dir=from_disk $bf16 parallel.zero_stage=1
     grep -q '^resuming from_disk/checkpoints/step-00000002' stderr || fail 'step 2 is not used'
     compare_weights back from_disk 00000004
+}
+
+# has_field NAME PATTERN: the newest train line has the field with a value of this pattern.
+has_field() {
+    grep '"event":"train"' "$run/metrics.jsonl" | tail -n 1 | grep -qE "\"$1\":$2[,}]" ||
+        fail "$run: $1 is not $2: $(tail -n 3 "$run/metrics.jsonl")"
+}
+
+# Utilization and sensors in the metrics. The mock of NVML has power and clock of the emulated GPU;
+# without NVML they are null. The peak of an emulated GPU is unknown unless it is set.
+test_metrics() {
+    local run=set number='[0-9.e+-]+'
+    train_gpu set $small train.max_steps=2 train.peak_tflops=1e-3 log.tensorboard=true
+    has_field gpu_power_watts '321.5'
+    has_field gpu_clock_mhz '1980(.0)?'
+    has_field gpu_memory_bytes '[1-9][0-9]*'
+    has_field mfu $number
+    has_field mfu_full_attention $number
+    has_field tflops $number
+    grep -qr gpu_power_watts set/tensorboard || fail 'no power in TensorBoard'
+    run=unset
+    BIREME_NVML=/nowhere train_gpu unset $small train.max_steps=2
+    has_field gpu_power_watts null
+    has_field gpu_clock_mhz null
+    has_field gpu_memory_bytes '[1-9][0-9]*'
+    has_field mfu null
+    has_field mfu_full_attention null
+    has_field tflops $number
+    run=host
+    train_cpu host $small train.max_steps=2
+    has_field mfu null
+    has_field tflops $number
+    ! grep -q gpu_ host/metrics.jsonl || fail 'fields of a GPU on a CPU'
 }
 
 "test_$1"

@@ -54,14 +54,16 @@ need_mpirun() {
 # has_bf16 RECIPE: whether this processor trains the recipe in bf16.
 has_bf16() {
     "$program" plan "$1" train.precision=bf16 >out 2>stderr && return
-    grep -q '^E-UNAVAILABLE .*precision bf16' stderr || fail 'no plan in bf16'
+    grep -q 'precision bf16.*\[E-UNAVAILABLE\]$' stderr || fail 'no plan in bf16'
     echo 'not checked: this processor has no bf16'
     return 1
 }
 
 # expect_error TEXT: the last command printed exactly one error, which contains this text.
 expect_error() {
-    [ "$(grep -c '^E-' stderr)" = 1 ] || fail "$(grep -c '^E-' stderr) error lines instead of 1"
+    local count
+    count=$(grep -c '^error: .* \[E-[A-Z-]*\]$' stderr)
+    [ "$count" = 1 ] || fail "$count error lines instead of 1"
     grep -q -- "$1" stderr || fail "the error does not contain '$1'"
 }
 

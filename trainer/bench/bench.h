@@ -28,6 +28,7 @@ struct bench_step {
     double roofline_seconds;           /* median: the GEMMs of the step alone, on this rank */
     struct bench_traffic data, tensor; /* in the data-parallel and tensor-parallel groups */
     double copy_bytes_per_second;      /* bytes read and written by a large copy */
+    int64_t device_bytes;              /* GPU memory in use after the steps; 0: the CPU */
     /* operations of the median step; on a GPU, of an additional step that waits for each one */
     struct bench_operation operations[KERNELS_OPERATIONS_MAX];
     int operation_count;
@@ -42,8 +43,7 @@ struct bench_step {
  * steps and measurements of the step's GEMMs alternate.
  *
  * Units     repeats: number of steps, after two warm-up steps
- * Order     collective over the session's world
- * Errors    STATUS_UNAVAILABLE if random batches are not implemented for the objective */
+ * Order     collective over the session's world */
 status bench_step_run(struct session *s, const struct objective *objective, int repeats,
                       bool roofline, struct bench_step *out);
 

@@ -9,9 +9,9 @@
 #include "base/clock.h"
 #include "base/deadlines.h"
 #include "base/log.h"
-#include "base/random.h"
-#include "trainer/setup/session.h"
-#include "trainer/train/batch_upload.h"
+#include "datasets/loader/batch_upload.h"
+#include "trainer/bench/random_batch.h"
+#include "trainer/setup/derive.h"
 #include "trainer/train/loss_readback.h"
 #include "trainer/train/micro_batch.h"
 #include "trainer/train/sharded_optimizer.h"
@@ -23,9 +23,8 @@ struct bench {
     struct batch_upload *upload;
     struct workspace *workspace;
     struct loss_readback *readback;
-    struct batch batch;
-    int32_t *tokens, *targets, *positions, *cu_rows;
-    int32_t *token_type_ids, *output_rows, *next_sentence; /* for objective mlm */
+    struct preference_settings preference;
+    struct random_batch random;
     int64_t steps;
     double first_losses[BENCH_LOSSES];
 };
@@ -44,82 +43,17 @@ double bench_median(double *values, int count)
 
 /* ---- a step on random tokens ---- */
 
-static status make_batch(struct bench *b)
-{
-    const struct recipe *r = &b->session->recipe;
-    int64_t sequences = r->batch.micro_size, tokens = r->data.sequence_length;
-    int64_t rows = sequences * tokens;
-    b->tokens = calloc((size_t)rows, sizeof *b->tokens);
-    b->targets = calloc((size_t)rows, sizeof *b->targets);
-    b->positions = calloc((size_t)rows, sizeof *b->positions);
-    b->cu_rows = calloc((size_t)sequences + 1, sizeof *b->cu_rows);
-    REQUIRE(b->tokens != NULL && b->targets != NULL && b->positions != NULL && b->cu_rows != NULL,
-            STATUS_INTERNAL, "out of memory for a batch of %" PRId64 " rows", rows);
-    uint64_t vocabulary = (uint64_t)model_get_config(b->session->model)->vocabulary;
-    uint64_t key = random_key((uint64_t)r->seed, RANDOM_TEST, 0, 0);
-    for (int64_t i = 0; i < rows; i++) {
-        b->tokens[i] = (int32_t)random_below(key, (uint64_t)i, vocabulary);
-        b->targets[i] = (int32_t)random_below(key, (uint64_t)(rows + i), vocabulary);
-        b->positions[i] = (int32_t)(i % tokens);
-    }
-    for (int64_t i = 0; i <= sequences; i++) {
-        b->cu_rows[i] = (int32_t)(i * tokens);
-    }
-    b->batch = (struct batch){
-        .sequences = sequences,
-        .tokens = tokens,
-        .rows = rows,
-        .inputs = b->tokens,
-        .targets = b->targets,
-        .positions = b->positions,
-        .segments = sequences,
-        .cu_rows = b->cu_rows,
-        .longest = tokens,
-    };
-    return STATUS_OK;
-}
-
-/* Adds masked rows, evenly spaced, and next-sentence labels to the batch. */
-static status make_mlm_batch(struct bench *b)
-{
-    const struct recipe *r = &b->session->recipe;
-    struct batch *batch = &b->batch;
-    int64_t tokens = r->data.sequence_length, max = r->mlm.max_predictions;
-    REQUIRE(device_is_host(b->session->device), STATUS_UNAVAILABLE,
-            "bench step: objective %s is supported on CPUs only", b->objective->name);
-    int64_t per_sequence = (int64_t)floor(r->mlm.mask_probability * (double)tokens + 0.5);
-    per_sequence = per_sequence < 1 ? 1 : per_sequence < max ? per_sequence : max;
-    b->token_type_ids = calloc((size_t)batch->rows, sizeof *b->token_type_ids);
-    b->output_rows = calloc((size_t)batch->rows, sizeof *b->output_rows);
-    b->next_sentence = calloc((size_t)batch->sequences, sizeof *b->next_sentence);
-    REQUIRE(b->token_type_ids != NULL && b->output_rows != NULL && b->next_sentence != NULL,
-            STATUS_INTERNAL, "out of memory for %" PRId64 " masked rows", batch->rows);
-    for (int64_t i = 0; i < per_sequence * batch->sequences; i++) {
-        b->output_rows[i] =
-            (int32_t)(i / per_sequence * tokens + i % per_sequence * tokens / per_sequence);
-    }
-    batch->kind = BATCH_SENTENCE_PAIRS;
-    batch->token_type_ids = b->token_type_ids;
-    batch->sentence_pairs.next_sentence = b->next_sentence;
-    batch->outputs = (struct batch_outputs){
-        .count = per_sequence * batch->sequences, .rows = b->output_rows, .targets = b->targets};
-    return STATUS_OK;
-}
-
 static status bench_create(struct bench *b)
 {
     struct session *s = b->session;
-    TRY(make_batch(b));
-    TRY(b->objective->needs_global_counts ? make_mlm_batch(b) : STATUS_OK);
-    TRY(batch_upload_create(s->device, kernels_stream(s->kernels), b->batch.rows, &b->upload));
-    const struct workspace_shape shape = {
-        .rows = b->batch.rows,
-        .width = model_get_config(s->model)->width,
-        .training = true,
-    };
+    const int64_t rows = derive_rows(&s->recipe);
+    const struct workspace_shape shape = micro_batch_workspace_shape(s->model, rows, 0, true);
+    TRY(derive_preference_loss(&s->recipe, &b->preference));
+    TRY(random_batch_create(s, &b->random));
+    TRY(batch_upload_create(s->device, kernels_stream(s->kernels), rows, &b->upload));
     TRY(workspace_create(s->kernels, b->objective, &shape, &b->workspace));
     TRY(loss_readback_create(s->kernels, &b->readback));
-    TRY(model_init_weights(s->model, (uint64_t)s->recipe.seed));
+    TRY(model_init_weights(s->model, (uint64_t)s->recipe.seed, s->threads));
     TRY(sharded_optimizer_create_from_session(s, 1, &b->optimizer));
     return sharded_optimizer_release_weights(b->optimizer);
 }
@@ -130,19 +64,14 @@ static status bench_destroy(struct bench *b)
     KEEP_FIRST(result, batch_upload_destroy(&b->upload));
     workspace_destroy(&b->workspace);
     loss_readback_destroy(&b->readback);
-    free(b->tokens);
-    free(b->targets);
-    free(b->positions);
-    free(b->cu_rows);
-    free(b->token_type_ids);
-    free(b->output_rows);
-    free(b->next_sentence);
+    random_batch_destroy(&b->random);
     return result;
 }
 
 static status run_step(struct bench *b)
 {
     struct session *s = b->session;
+    const struct batch *batch = &b->random.batch;
     double sums[OBJECTIVE_SUMS] = {0};
     const struct loss_samples *samples = NULL;
     struct loss_slot *slot = NULL;
@@ -154,14 +83,15 @@ static status run_step(struct bench *b)
         .objective = b->objective,
         .workspace = b->workspace,
         .optimizer = b->optimizer,
+        .preference = &b->preference,
     };
-    TRY(batch_upload_begin(b->upload, &b->batch));
-    TRY(batch_upload_end(b->upload, &b->batch, &device_batch));
-    TRY(loss_readback_add(b->readback, &b->batch, &slot));
+    TRY(batch_upload_begin(b->upload, batch));
+    TRY(batch_upload_end(b->upload, batch, &device_batch));
+    TRY(loss_readback_add(b->readback, batch, &slot));
     struct micro_batch m = {
-        .batch = &b->batch,
+        .batch = batch,
         .device_batch = &device_batch,
-        .example_weight = (double)b->batch.outputs.count / (double)b->batch.sequences,
+        .example_weight = (double)batch->outputs.count / (double)batch->sequences,
         .training = true,
         .gradient = true,
         .first_micro_batch = true,
@@ -199,13 +129,23 @@ static status time_step(struct bench *b, double *seconds)
 
 enum { GEMMS_MAX = 18 };
 
+static int64_t count_targets(const struct batch *batch)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < batch->rows; i++) {
+        count += batch->targets[i] != BATCH_IGNORED;
+    }
+    return count;
+}
+
 /* Lists this rank's GEMMs in the linear layers of all blocks and in the output layers,
  * one forward and two backward each. */
 static int list_gemms(const struct bench *b, struct gemm_shape out[GEMMS_MAX])
 {
     const struct model_config *c = model_get_config(b->session->model);
     int ranks = comm_size(b->session->mesh.tensor);
-    int64_t rows = b->batch.rows, outputs = b->batch.outputs.count;
+    int64_t rows = b->random.batch.rows, outputs = b->random.batch.outputs.count;
+    bool predicts_tokens = c->head == MODEL_HEAD_LM;
     int64_t qkv = c->width + 2 * (c->width / c->heads * model_kv_heads(c));
     const struct {
         int64_t rows, inner, outputs, count;
@@ -214,8 +154,11 @@ static int list_gemms(const struct bench *b, struct gemm_shape out[GEMMS_MAX])
         {rows, c->width / ranks, c->width, c->layers},
         {rows, c->width, model_inner_outputs(c) / ranks, c->layers},
         {rows, c->inner / ranks, c->width, c->layers},
-        {outputs > 0 ? outputs : rows, c->width, model_vocabulary_rows(c, ranks), 1},
-        {outputs, c->width, c->width, 1},
+        {c->head == MODEL_HEAD_NONE ? 0
+         : outputs > 0              ? outputs
+                                    : count_targets(&b->random.batch),
+         c->width, predicts_tokens ? model_vocabulary_rows(c, ranks) : c->labels, 1},
+        {predicts_tokens ? outputs : 0, c->width, c->width, 1},
     };
     int count = 0;
     for (size_t i = 0; i < sizeof layers / sizeof layers[0]; i++) {
@@ -370,12 +313,13 @@ static status measure_steps(struct bench *b, int repeats, bool roofline, struct 
     struct timed_step *steps = calloc((size_t)repeats + 1, sizeof *steps);
     double *scratch = calloc(2 * (size_t)repeats, sizeof *scratch), ignored;
     gemm_times *times = calloc((size_t)repeats, sizeof *times);
+    size_t free_bytes = 0, all_bytes = 0;
     status result = STATUS_OK;
     REQUIRE_GOTO(result, done, steps != NULL && scratch != NULL && times != NULL, STATUS_INTERNAL,
                  "out of memory for %d measurements", repeats);
     const struct mesh *mesh = &b->session->mesh;
     log_info("%" PRId64 " parameters, %" PRId64 " tokens per step: 2 warm-up steps, then %d steps",
-             model_elements(b->session->model), b->batch.rows, repeats);
+             model_elements(b->session->model), b->random.batch.tokens_seen, repeats);
     TRY_GOTO(result, done, time_step(b, &ignored));
     TRY_GOTO(result, done, session_tune(b->session, mesh->world, true));
     TRY_GOTO(result, done, time_step(b, &ignored));
@@ -393,8 +337,11 @@ static status measure_steps(struct bench *b, int repeats, bool roofline, struct 
     qsort(steps, (size_t)repeats, sizeof *steps, compare_values);
     out->step_seconds = steps[repeats / 2].seconds;
     out->roofline_seconds = roofline ? compute_roofline(times, repeats, count, scratch) : 0;
-    out->tokens = b->batch.rows * comm_size(mesh->data);
+    out->tokens = b->random.batch.tokens_seen * comm_size(mesh->data);
     TRY_GOTO(result, done, measure_copy_rate(b, &out->copy_bytes_per_second));
+    TRY_GOTO(result, done,
+             host ? STATUS_OK : device_memory(b->session->device, &free_bytes, &all_bytes));
+    out->device_bytes = (int64_t)(all_bytes - free_bytes);
     double rate = roofline ? count_flops(gemms, count) / out->roofline_seconds : 0;
     TRY_GOTO(result, done, host ? STATUS_OK : profile_step(b, &steps[repeats]));
     store_operations(&steps[host ? repeats / 2 : repeats], rate, out);
@@ -412,11 +359,6 @@ status bench_step_run(struct session *s, const struct objective *objective, int 
 {
     struct bench b = {.session = s, .objective = objective};
     *out = (struct bench_step){0};
-    bool has_random_batch =
-        objective->scratch_bytes == NULL && model_get_config(s->model)->head == HEAD_LM;
-    REQUIRE(has_random_batch, STATUS_UNAVAILABLE,
-            "bench step has no random batches for objective %s; use objective=clm",
-            objective->name);
     status result = bench_create(&b);
     if (result == STATUS_OK) {
         result = measure_steps(&b, repeats, roofline, out);

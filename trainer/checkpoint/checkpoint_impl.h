@@ -25,12 +25,12 @@ struct checkpoint_shard {
     int64_t global_shape[2], offset[2], shape[2]; /* in the file */
     int64_t rows, columns;                        /* in memory */
     bool transposed;
-    const float *source; /* the live tensor; NULL: read from job.source */
-    const float *data;   /* data to write: the snapshot or source; NULL: read from job.source */
+    const float *source; /* the live tensor; NULL: read from save.source */
+    const float *data;   /* data to write: the snapshot or source; NULL: read from save.source */
 };
 
 /* One rank's part of a save. The writer thread uses it, so it contains no communicator. */
-struct checkpoint_job {
+struct checkpoint_save_state {
     char parent[FILE_PATH_BYTES];                   /* "RUN/checkpoints" */
     char name[CHECKPOINT_NAME_BYTES];               /* "step-00001000" */
     char temporary[CHECKPOINT_NAME_BYTES];          /* "tmp-step-00001000.NONCE" */
@@ -71,7 +71,7 @@ struct checkpoint {
     pthread_t thread;
     atomic_int done;         /* 1: this rank has written all files */
     struct status_note note; /* error of the writer */
-    struct checkpoint_job job;
+    struct checkpoint_save_state save;
 };
 
 /* ---- checkpoint.c ---- */
@@ -95,25 +95,25 @@ void checkpoint_save_release(struct checkpoint *c);
  *
  * Memory    the caller always calls checkpoint_shards_destroy
  * Errors    STATUS_INTERNAL */
-status checkpoint_shards_create(struct checkpoint_job *job,
+status checkpoint_shards_create(struct checkpoint_save_state *save,
                                 const struct checkpoint_tensor_set *sets, int count,
                                 int replica_count, int replica_index);
 
-/* checkpoint_shards_destroy - free the shards of the job. */
-void checkpoint_shards_destroy(struct checkpoint_job *job);
+/* checkpoint_shards_destroy - free the shards of the save. */
+void checkpoint_shards_destroy(struct checkpoint_save_state *save);
 
-/* checkpoint_shards_snapshot - copy all shards to memory[job->elements] and set their `data`.
+/* checkpoint_shards_snapshot - copy all shards to memory[save->elements] and set their `data`.
  *
  * Errors    those of the device of a set */
-status checkpoint_shards_snapshot(struct checkpoint_job *job,
+status checkpoint_shards_snapshot(struct checkpoint_save_state *save,
                                   const struct checkpoint_tensor_set *sets, float *memory);
 
 /* ---- write.c ---- */
 
-/* checkpoint_write_files - write, sync and hash the files of job->rank, and fill job->written.
+/* checkpoint_write_files - write, sync and hash the files of save->rank, and fill save->written.
  *
  * Errors    STATUS_WRITE, STATUS_CREATE, STATUS_PERMISSION naming the file */
-status checkpoint_write_files(struct checkpoint_job *job);
+status checkpoint_write_files(struct checkpoint_save_state *save);
 
 /* checkpoint_write_manifest - write the manifest, which is the last file of a folder.
  *

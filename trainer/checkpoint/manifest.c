@@ -165,16 +165,17 @@ status manifest_add_shard(struct manifest *m, const char *set, const char *name,
     REQUIRE(is_safe_path(name, GROUP_SLASHES), STATUS_INTERNAL, "invalid tensor name '%.300s'",
             name);
     REQUIRE(is_safe_path(dataset, GROUP_SLASHES), STATUS_INTERNAL,
-            "%s: invalid dataset name '%.300s'", name, dataset);
+            "tensor %s: invalid dataset name '%.300s'", name, dataset);
     int index = find_in_index(m->file_index, file);
-    REQUIRE(index >= 0, STATUS_INTERNAL, "%s: the file %s is not in the manifest", name, file);
+    REQUIRE(index >= 0, STATUS_INTERNAL, "tensor %s: the file %s is not in the manifest", name,
+            file);
     struct manifest_tensor *t = (struct manifest_tensor *)manifest_find_tensor(m, set, name);
     if (t == NULL) {
         TRY(manifest_add_tensor(m, set, name, dimensions, global_shape));
         t = &m->tensors[m->tensor_count - 1];
     }
     REQUIRE(has_shape(t, dimensions, global_shape), STATUS_INTERNAL,
-            "%s: the shards of %s have different global shapes", file, name);
+            "file %s: the shards of %s have different global shapes", file, name);
     REQUIRE(grow_array((void **)&t->shards, t->shard_count, sizeof *t->shards), STATUS_INTERNAL,
             "out of memory for the shards of %s", name);
     char *dataset_copy = strdup(dataset);
@@ -227,7 +228,8 @@ static bool report_fault(char *reason, const char *format, ...)
     return false;
 }
 
-/* Every reason of missing memory begins with "out of memory for". */
+/* Every reason of missing memory begins with "out of memory for". No other reason does: none begins
+ * with a text of a manifest. */
 static const char memory_fault[] = "out of memory for the manifest";
 enum { MEMORY_FAULT_PREFIX = 17 };
 

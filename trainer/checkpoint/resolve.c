@@ -238,7 +238,7 @@ static status resolve_path(struct comm *world, const char *path, bool final, boo
         result = verify_candidates(world, path, &all, exact, out);
     }
     free(all.steps);
-    return result;
+    return result == STATUS_INTERNAL ? comm_abort_on_error(world, result) : result;
 }
 
 status checkpoint_resolve(struct comm *world, const char *path, bool final,

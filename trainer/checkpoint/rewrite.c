@@ -61,51 +61,51 @@ static status list_sets(const struct manifest *m,
 /* ---- files ---- */
 
 /* Writes the files of all ranks, one rank after the other. */
-static status write_ranks(struct checkpoint_job *job, const struct checkpoint_tensor_set *sets,
-                          int count)
+static status write_ranks(struct checkpoint_save_state *save,
+                          const struct checkpoint_tensor_set *sets, int count)
 {
-    const struct checkpoint_attachments *tokenizer = job->tokenizer;
-    for (job->rank = 0; job->rank < job->ranks; job->rank++) {
-        job->tokenizer = job->rank == 0 ? tokenizer : NULL;
-        job->extra_file_text = job->rank == 0 ? job->source->extra_file_text : NULL;
-        status result = checkpoint_shards_create(job, sets, count, job->ranks, job->rank);
+    const struct checkpoint_attachments *tokenizer = save->tokenizer;
+    for (save->rank = 0; save->rank < save->ranks; save->rank++) {
+        save->tokenizer = save->rank == 0 ? tokenizer : NULL;
+        save->extra_file_text = save->rank == 0 ? save->source->extra_file_text : NULL;
+        status result = checkpoint_shards_create(save, sets, count, save->ranks, save->rank);
         if (result == STATUS_OK) {
-            result = checkpoint_write_files(job);
+            result = checkpoint_write_files(save);
         }
-        checkpoint_shards_destroy(job);
+        checkpoint_shards_destroy(save);
         TRY(result);
     }
     return STATUS_OK;
 }
 
 /* Writes the manifest. It borrows the strings of the source's manifest for the call. */
-static status write_manifest(struct checkpoint_job *job)
+static status write_manifest(struct checkpoint_save_state *save)
 {
-    const struct manifest *from = job->source->manifest;
-    struct manifest *written = &job->written;
+    const struct manifest *from = save->source->manifest;
+    struct manifest *written = &save->written;
     written->state = from->state;
-    written->ranks = job->ranks;
+    written->ranks = save->ranks;
     written->version = from->version;
     written->recipe = from->recipe;
     written->data_fingerprint = from->data_fingerprint;
-    status result = checkpoint_write_manifest(job->folder, written);
+    status result = checkpoint_write_manifest(save->folder, written);
     written->version = written->recipe = written->data_fingerprint = NULL;
     return result;
 }
 
-static status write_all(struct checkpoint_job *job)
+static status write_all(struct checkpoint_save_state *save)
 {
     struct checkpoint_tensor_set sets[CHECKPOINT_SETS_MAX] = {0};
     int count = 0;
-    status result = list_sets(job->source->manifest, sets, &count);
+    status result = list_sets(save->source->manifest, sets, &count);
     if (result == STATUS_OK) {
-        result = write_ranks(job, sets, count);
+        result = write_ranks(save, sets, count);
     }
     for (int i = 0; i < count; i++) {
         free((void *)sets[i].tensors);
     }
     TRY(result);
-    return write_manifest(job);
+    return write_manifest(save);
 }
 
 static double compute_bytes(const struct manifest *m)
@@ -123,7 +123,7 @@ static status write_source(const struct checkpoint_source *source,
                            const struct checkpoint_attachments *tokenizer, const char *output,
                            int ranks)
 {
-    struct checkpoint_job job = {
+    struct checkpoint_save_state save = {
         .ranks = ranks,
         .source = source,
         .tokenizer = source->tokenizer_dir != NULL ? tokenizer : NULL,
@@ -132,9 +132,9 @@ static status write_source(const struct checkpoint_source *source,
     };
     struct staged_folder folder;
     TRY(staged_folder_create(output, compute_bytes(source->manifest), &folder));
-    snprintf(job.folder, sizeof job.folder, "%s", folder.path);
-    status result = staged_folder_finish(&folder, write_all(&job));
-    manifest_destroy(&job.written);
+    snprintf(save.folder, sizeof save.folder, "%s", folder.path);
+    status result = staged_folder_finish(&folder, write_all(&save));
+    manifest_destroy(&save.written);
     return result;
 }
 

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/thread.h"
+#include "base/thread/thread.h"
 #include "trainer/checkpoint/checkpoint_impl.h"
 #include "trainer/checkpoint/verify.h"
 
@@ -31,18 +31,19 @@ static void wait_for_writer(struct checkpoint *c)
     }
 }
 
-/* Resets the job. If `remove`, rank 0 also deletes the folder that was not published. */
-static void end_job(struct checkpoint *c, bool remove)
+/* Resets the state of the save. If `remove`, rank 0 also deletes the folder that was not
+ * published. */
+static void end_save(struct checkpoint *c, bool remove)
 {
-    if (remove && c->job.folder[0] != '\0' && comm_rank(c->world) == 0) {
+    if (remove && c->save.folder[0] != '\0' && comm_rank(c->world) == 0) {
         struct status_note first;
         status_take(&first);
-        staged_folder_warn(file_remove_tree(c->job.folder));
+        staged_folder_warn(file_remove_tree(c->save.folder));
         status_restore(&first);
     }
-    checkpoint_shards_destroy(&c->job);
-    manifest_destroy(&c->job.written);
-    memset(&c->job, 0, sizeof c->job);
+    checkpoint_shards_destroy(&c->save);
+    manifest_destroy(&c->save.written);
+    memset(&c->save, 0, sizeof c->save);
     c->active = false;
     atomic_store(&c->done, 0);
     c->note.code = STATUS_OK;
@@ -53,7 +54,7 @@ static void end_job(struct checkpoint *c, bool remove)
 static status abandon_save(struct checkpoint *c, status result)
 {
     struct status_note first;
-    end_job(c, true);
+    end_save(c, true);
     if (result != STATUS_LOST && result != STATUS_HANG) {
         status_take(&first);
         (void)comm_barrier(c->world);
@@ -67,7 +68,7 @@ void checkpoint_save_abort(struct checkpoint *c)
 {
     wait_for_writer(c);
     if (c->active) {
-        end_job(c, true);
+        end_save(c, true);
     }
 }
 
@@ -157,51 +158,51 @@ status checkpoint_reserve(struct checkpoint *c, const struct checkpoint_tensor_s
 
 /* ---- start of a save ---- */
 
-static status prepare_job(struct checkpoint *c, const struct checkpoint_state *state,
-                          const struct checkpoint_tensor_set *sets, int count, bool snapshot)
+static status prepare_save(struct checkpoint *c, const struct checkpoint_state *state,
+                           const struct checkpoint_tensor_set *sets, int count, bool snapshot)
 {
     c->active = true;
-    c->job.rank = comm_rank(c->world);
-    c->job.ranks = comm_size(c->world);
-    c->job.state = *state;
-    c->job.tokenizer = c->tokenizer.count > 0 ? &c->tokenizer : NULL;
-    c->job.extra_file_name = c->extra_file_name;
-    c->job.extra_file_text = c->job.rank == 0 ? c->extra_file_text : NULL;
-    TRY(checkpoint_shards_create(&c->job, sets, count, comm_size(c->replica_group),
+    c->save.rank = comm_rank(c->world);
+    c->save.ranks = comm_size(c->world);
+    c->save.state = *state;
+    c->save.tokenizer = c->tokenizer.count > 0 ? &c->tokenizer : NULL;
+    c->save.extra_file_name = c->extra_file_name;
+    c->save.extra_file_text = c->save.rank == 0 ? c->extra_file_text : NULL;
+    TRY(checkpoint_shards_create(&c->save, sets, count, comm_size(c->replica_group),
                                  comm_rank(c->replica_group)));
-    return snapshot ? grow_snapshot(c, sets[0].device, c->job.elements) : STATUS_OK;
+    return snapshot ? grow_snapshot(c, sets[0].device, c->save.elements) : STATUS_OK;
 }
 
 static status create_temporary(struct checkpoint *c, const char *parent, const char *name,
                                double bytes)
 {
-    struct checkpoint_job *job = &c->job;
+    struct checkpoint_save_state *save = &c->save;
     TRY(run_lock_check(c->lock));
-    snprintf(job->parent, sizeof job->parent, "%s", parent);
-    snprintf(job->name, sizeof job->name, "%.31s", name);
-    staged_folder_temporary_name(name, job->temporary);
+    snprintf(save->parent, sizeof save->parent, "%s", parent);
+    snprintf(save->name, sizeof save->name, "%.31s", name);
+    staged_folder_temporary_name(name, save->temporary);
     TRY(staged_folder_check_space(parent, bytes));
-    TRY(file_join(job->folder, parent, job->temporary));
-    return file_make_folders(job->folder);
+    TRY(file_join(save->folder, parent, save->temporary));
+    return file_make_folders(save->folder);
 }
 
 /* Checks the free space and creates the temporary folder on rank 0; sends its path to all ranks. */
 static status begin_folder(struct checkpoint *c, const char *parent, const char *name)
 {
-    double bytes = (double)c->job.elements * 4.0 + (double)c->job.set_count * set_overhead_bytes;
+    double bytes = (double)c->save.elements * 4.0 + (double)c->save.set_count * set_overhead_bytes;
     TRY(comm_sum_doubles(c->world, &bytes, 1));
     status own = STATUS_OK;
-    if (c->job.rank == 0) {
+    if (c->save.rank == 0) {
         own = create_temporary(c, parent, name, bytes * space_margin);
     }
     TRY(agree_on_status(c, own));
-    return comm_broadcast(c->world, c->job.folder, sizeof c->job.folder, 0);
+    return comm_broadcast(c->world, c->save.folder, sizeof c->save.folder, 0);
 }
 
 static void *run_writer(void *argument)
 {
     struct checkpoint *c = argument;
-    if (checkpoint_write_files(&c->job) != STATUS_OK) {
+    if (checkpoint_write_files(&c->save) != STATUS_OK) {
         status_take(&c->note);
     }
     atomic_store(&c->done, 1);
@@ -222,12 +223,12 @@ static status start_save(struct checkpoint *c, const struct checkpoint_state *st
                          const char *name, bool async)
 {
     bool snapshot = async || sets[0].device != NULL; /* files are written from host memory */
-    status result = agree_on_status(c, prepare_job(c, state, sets, count, snapshot));
+    status result = agree_on_status(c, prepare_save(c, state, sets, count, snapshot));
     if (result == STATUS_OK) {
         result = begin_folder(c, parent, name);
     }
     if (result == STATUS_OK && snapshot) {
-        result = agree_on_status(c, checkpoint_shards_snapshot(&c->job, sets, c->snapshot));
+        result = agree_on_status(c, checkpoint_shards_snapshot(&c->save, sets, c->snapshot));
     }
     if (result != STATUS_OK) {
         return abandon_save(c, result);
@@ -262,11 +263,11 @@ int checkpoint_is_written(const struct checkpoint *c)
 static status gather_manifests(struct checkpoint *c, struct manifest *whole)
 {
     char *own_text = NULL;
-    status result = agree_on_status(c, manifest_rank_to_text(&c->job.written, &own_text));
-    for (int r = 0; r < c->job.ranks && result == STATUS_OK; r++) {
+    status result = agree_on_status(c, manifest_rank_to_text(&c->save.written, &own_text));
+    for (int r = 0; r < c->save.ranks && result == STATUS_OK; r++) {
         int64_t bytes = own_text != NULL ? (int64_t)strlen(own_text) + 1 : 0;
         TRY_GOTO(result, done, comm_broadcast(c->world, &bytes, sizeof bytes, r));
-        char *text = r == c->job.rank ? own_text : malloc((size_t)bytes);
+        char *text = r == c->save.rank ? own_text : malloc((size_t)bytes);
         status allocated =
             text != NULL
                 ? STATUS_OK
@@ -276,7 +277,7 @@ static status gather_manifests(struct checkpoint *c, struct manifest *whole)
             result = comm_broadcast(c->world, text, (size_t)bytes, r);
         }
         status merged = STATUS_OK;
-        if (result == STATUS_OK && c->job.rank == 0) {
+        if (result == STATUS_OK && c->save.rank == 0) {
             merged = manifest_merge_rank(whole, text);
         }
         if (text != own_text) {
@@ -294,13 +295,13 @@ done:
 /* Writes the manifest and renames the folder. Only rank 0 calls it. */
 static status publish_folder(struct checkpoint *c, struct manifest *whole)
 {
-    whole->state = c->job.state;
-    whole->ranks = c->job.ranks;
+    whole->state = c->save.state;
+    whole->ranks = c->save.ranks;
     TRY(checkpoint_copy_text(&whole->version, c->version));
     TRY(checkpoint_copy_text(&whole->recipe, c->recipe_text));
     TRY(checkpoint_copy_text(&whole->data_fingerprint, c->data_fingerprint));
-    TRY(checkpoint_write_manifest(c->job.folder, whole));
-    return staged_folder_publish(c->job.parent, c->job.temporary, c->job.name);
+    TRY(checkpoint_write_manifest(c->save.folder, whole));
+    return staged_folder_publish(c->save.parent, c->save.temporary, c->save.name);
 }
 
 /* Waits for the writer of this rank and returns its result. */
@@ -309,11 +310,12 @@ static status get_writer_result(struct checkpoint *c)
     wait_for_writer(c);
     TRY(status_restore(&c->note));
     REQUIRE(atomic_load(&c->done) != 0, STATUS_WRITE,
-            "the thread that writes the checkpoint %s ended before its work was done", c->job.name);
+            "the thread that writes the checkpoint %s ended before its work was done",
+            c->save.name);
     return STATUS_OK;
 }
 
-/* Waits for the writers of all ranks and publishes the folder. Always ends the job. */
+/* Waits for the writers of all ranks and publishes the folder. Always ends the save. */
 static status finish_save(struct checkpoint *c)
 {
     struct manifest whole = {0};
@@ -322,13 +324,13 @@ static status finish_save(struct checkpoint *c)
         result = gather_manifests(c, &whole);
     }
     if (result == STATUS_OK) {
-        result = agree_on_status(c, c->job.rank == 0 ? publish_folder(c, &whole) : STATUS_OK);
+        result = agree_on_status(c, c->save.rank == 0 ? publish_folder(c, &whole) : STATUS_OK);
     }
     manifest_destroy(&whole);
     if (result != STATUS_OK) {
         return abandon_save(c, result);
     }
-    end_job(c, false);
+    end_save(c, false);
     return STATUS_OK;
 }
 
@@ -348,7 +350,7 @@ status checkpoint_publish(struct checkpoint *c, int64_t *published_step)
     if (!c->active) {
         return STATUS_OK;
     }
-    int64_t step = c->job.state.step;
+    int64_t step = c->save.state.step;
     TRY(finish_save(c));
     char name[CHECKPOINT_NAME_BYTES];
     checkpoint_directory_step_name(step, name);

@@ -87,11 +87,12 @@ static void set_file_block(struct checkpoint_shard *p, const struct checkpoint_t
 }
 
 /* Returns the name, or name@K for the K-th further block of the same tensor on this rank. */
-static char *format_dataset_name(const struct checkpoint_job *job, int set, const char *name)
+static char *format_dataset_name(const struct checkpoint_save_state *save, int set,
+                                 const char *name)
 {
     int blocks = 0;
-    for (int i = job->shard_count - 1; i >= 0 && job->shards[i].set == set; i--) {
-        if (strcmp(job->shards[i].name, name) != 0) {
+    for (int i = save->shard_count - 1; i >= 0 && save->shards[i].set == set; i--) {
+        if (strcmp(save->shards[i].name, name) != 0) {
             break;
         }
         blocks++;
@@ -107,8 +108,8 @@ static char *format_dataset_name(const struct checkpoint_job *job, int set, cons
     return text;
 }
 
-static status add_shard(struct checkpoint_job *job, int set, const struct checkpoint_tensor *t,
-                        struct row_range r)
+static status add_shard(struct checkpoint_save_state *save, int set,
+                        const struct checkpoint_tensor *t, struct row_range r)
 {
     struct checkpoint_shard p = {
         .set = set,
@@ -119,10 +120,10 @@ static status add_shard(struct checkpoint_job *job, int set, const struct checkp
         .transposed = t->transposed && t->dimensions == 2};
     p.source = p.data = t->data != NULL ? t->data + r.first * r.columns : NULL;
     set_file_block(&p, t, r);
-    p.dataset = format_dataset_name(job, set, t->name);
+    p.dataset = format_dataset_name(save, set, t->name);
     p.name = strdup(t->name);
-    job->shards[job->shard_count++] = p;
-    job->elements += r.rows * r.columns;
+    save->shards[save->shard_count++] = p;
+    save->elements += r.rows * r.columns;
     REQUIRE(p.name != NULL && p.dataset != NULL, STATUS_INTERNAL, "out of memory for %s", t->name);
     return STATUS_OK;
 }
@@ -140,25 +141,26 @@ static status check_tensor(const struct checkpoint_tensor *t)
     return STATUS_OK;
 }
 
-static status add_shards(struct checkpoint_job *job, const struct checkpoint_tensor_set *sets,
-                         int count, int64_t *loads, int replica_count, int replica_index)
+static status add_shards(struct checkpoint_save_state *save,
+                         const struct checkpoint_tensor_set *sets, int count, int64_t *loads,
+                         int replica_count, int replica_index)
 {
     for (int f = 0; f < count; f++) {
-        snprintf(job->set_names[f], sizeof job->set_names[f], "%s", sets[f].name);
+        snprintf(save->set_names[f], sizeof save->set_names[f], "%s", sets[f].name);
         for (int i = 0; i < sets[f].count; i++) {
             const struct checkpoint_tensor *t = &sets[f].tensors[i];
             TRY(check_tensor(t));
             struct row_range r =
                 assign_rows(t, sets[f].sharded, loads, replica_count, replica_index);
             if (r.rows > 0 && r.columns > 0) {
-                TRY(add_shard(job, f, t, r));
+                TRY(add_shard(save, f, t, r));
             }
         }
     }
     return STATUS_OK;
 }
 
-status checkpoint_shards_create(struct checkpoint_job *job,
+status checkpoint_shards_create(struct checkpoint_save_state *save,
                                 const struct checkpoint_tensor_set *sets, int count,
                                 int replica_count, int replica_index)
 {
@@ -168,38 +170,38 @@ status checkpoint_shards_create(struct checkpoint_job *job,
     for (int f = 0; f < count; f++) {
         capacity += (size_t)sets[f].count;
     }
-    job->set_count = count;
-    job->shards = calloc(capacity, sizeof *job->shards);
+    save->set_count = count;
+    save->shards = calloc(capacity, sizeof *save->shards);
     int64_t *loads = calloc((size_t)replica_count, sizeof *loads);
     status result = STATUS_OK;
-    if (job->shards == NULL || loads == NULL) {
+    if (save->shards == NULL || loads == NULL) {
         result = RAISE_STATUS(STATUS_INTERNAL, "out of memory for %zu tensors", capacity);
     } else {
-        result = add_shards(job, sets, count, loads, replica_count, replica_index);
+        result = add_shards(save, sets, count, loads, replica_count, replica_index);
     }
     free(loads);
     return result;
 }
 
-void checkpoint_shards_destroy(struct checkpoint_job *job)
+void checkpoint_shards_destroy(struct checkpoint_save_state *save)
 {
-    for (int i = 0; i < job->shard_count; i++) {
-        free(job->shards[i].name);
-        free(job->shards[i].dataset);
+    for (int i = 0; i < save->shard_count; i++) {
+        free(save->shards[i].name);
+        free(save->shards[i].dataset);
     }
-    free(job->shards);
-    job->shards = NULL;
-    job->shard_count = 0;
-    job->elements = 0;
+    free(save->shards);
+    save->shards = NULL;
+    save->shard_count = 0;
+    save->elements = 0;
 }
 
 /* ---- snapshot ---- */
 
-status checkpoint_shards_snapshot(struct checkpoint_job *job,
+status checkpoint_shards_snapshot(struct checkpoint_save_state *save,
                                   const struct checkpoint_tensor_set *sets, float *memory)
 {
-    for (int i = 0; i < job->shard_count; i++) {
-        struct checkpoint_shard *p = &job->shards[i];
+    for (int i = 0; i < save->shard_count; i++) {
+        struct checkpoint_shard *p = &save->shards[i];
         const struct checkpoint_tensor_set *set = &sets[p->set];
         size_t elements = (size_t)(p->rows * p->columns);
         if (set->device != NULL) {
@@ -210,7 +212,7 @@ status checkpoint_shards_snapshot(struct checkpoint_job *job,
         p->data = memory;
         memory += elements;
     }
-    for (int i = 0; i < job->set_count; i++) {
+    for (int i = 0; i < save->set_count; i++) {
         if (sets[i].device != NULL) {
             TRY(device_wait(sets[i].device, sets[i].stream, DEADLINE_DEVICE_SECONDS));
         }

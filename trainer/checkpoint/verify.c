@@ -33,6 +33,16 @@ static bool read_manifest_text(const char *folder, char **text, size_t *bytes, c
     return true;
 }
 
+/* A folder is not damaged because this rank has no memory to read it: the job ends. */
+static status require_memory(struct comm *world, const char *folder, bool good, const char *reason)
+{
+    if (good || !manifest_lacks_memory(reason)) {
+        return STATUS_OK;
+    }
+    return comm_abort_on_error(
+        world, RAISE_STATUS(STATUS_INTERNAL, "cannot verify %s: %s", folder, reason));
+}
+
 /* Broadcasts the text of rank 0. *bytes is -1 if rank 0 could not read it. */
 static status broadcast_text(struct comm *world, char **text, int64_t *bytes, char *reason)
 {
@@ -64,10 +74,12 @@ status checkpoint_read_manifest(struct comm *world, const char *folder, struct m
     if (comm_rank(world) == 0) {
         size_t read = 0;
         bytes = read_manifest_text(folder, &text, &read, reason) ? (int64_t)read : -1;
+        TRY(require_memory(world, folder, bytes >= 0, reason));
     }
     status result = broadcast_text(world, &text, &bytes, reason);
     if (result == STATUS_OK && bytes >= 0) {
         *good = manifest_parse(text, (size_t)bytes, out, reason);
+        result = require_memory(world, folder, *good, reason);
     }
     free(text);
     return result;
@@ -164,11 +176,9 @@ status checkpoint_verify(struct comm *world, const char *folder, struct manifest
     TRY(checkpoint_read_manifest(world, folder, out, good, reason));
     if (*good) {
         *good = check_files(folder, out, comm_rank(world), comm_size(world), reason);
+        TRY(require_memory(world, folder, *good, reason));
     }
-    TRY(agree_on_fault(world, good, reason));
-    REQUIRE(*good || !manifest_lacks_memory(reason), STATUS_INTERNAL, "cannot verify %s: %s",
-            folder, reason);
-    return STATUS_OK;
+    return agree_on_fault(world, good, reason);
 }
 
 bool checkpoint_verify_local(const char *folder, bool digests, struct manifest *out, char *reason)
@@ -297,11 +307,16 @@ static status print_json(const char *folder, const struct manifest *m)
 static status print_text(const char *folder, const struct manifest *m)
 {
     printf("%s: checkpoint, valid (all sizes and SHA-256 digests match)\n", folder);
-    printf("  step %" PRId64 ", %" PRId64 " samples, %" PRId64 " tokens, %.0f s of training\n",
-           m->state.step, m->state.samples, m->state.tokens, m->state.train_seconds);
+    char samples[TEXT_NUMBER_BYTES], tokens[TEXT_NUMBER_BYTES], seconds[TEXT_NUMBER_BYTES];
+    char parameters[TEXT_NUMBER_BYTES], bytes[TEXT_NUMBER_BYTES];
+    printf("  step %" PRId64 ", %s samples, %s tokens, %s of training\n", m->state.step,
+           text_scale_count((double)m->state.samples, samples),
+           text_scale_count((double)m->state.tokens, tokens),
+           text_scale_seconds(m->state.train_seconds, seconds));
     printf("  written by %d rank%s, version %s\n", m->ranks, text_plural(m->ranks), m->version);
-    printf("  %" PRId64 " parameters, %d tensors, %d files, %" PRId64 " bytes\n",
-           count_elements(m, "model"), m->tensor_count, m->file_count, sum_bytes(m));
+    printf("  %s parameters, %d tensors, %d files, %s\n",
+           text_scale_count((double)count_elements(m, "model"), parameters), m->tensor_count,
+           m->file_count, text_scale_bytes((double)sum_bytes(m), bytes));
     for (int i = 0; i < m->tensor_count; i++) {
         const struct manifest_tensor *t = &m->tensors[i];
         printf("  %-9s %-48s [%" PRId64, t->set, t->name, t->shape[0]);

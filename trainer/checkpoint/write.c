@@ -86,18 +86,19 @@ static int64_t min_i64(int64_t a, int64_t b)
 }
 
 /* Reads a block of a shard from the callback of the source. */
-static status read_source_block(const struct checkpoint_job *job, const struct checkpoint_shard *p,
-                                const int64_t offset[2], const int64_t shape[2], float *buffer)
+static status read_source_block(const struct checkpoint_save_state *save,
+                                const struct checkpoint_shard *p, const int64_t offset[2],
+                                const int64_t shape[2], float *buffer)
 {
-    const struct checkpoint_source *source = job->source;
+    const struct checkpoint_source *source = save->source;
     const struct manifest_tensor *t =
-        manifest_find_tensor(source->manifest, job->set_names[p->set], p->name);
+        manifest_find_tensor(source->manifest, save->set_names[p->set], p->name);
     int64_t tensor_offset[2] = {p->offset[0] + offset[0], p->offset[1] + offset[1]};
     return source->read(source->context, t, tensor_offset, shape, buffer);
 }
 
-static status write_chunks(const struct checkpoint_job *job, hid_t dataset, const char *path,
-                           const struct checkpoint_shard *p, float *buffer)
+static status write_chunks(const struct checkpoint_save_state *save, hid_t dataset,
+                           const char *path, const struct checkpoint_shard *p, float *buffer)
 {
     int64_t chunk[2];
     compute_chunk_shape(p, chunk);
@@ -108,7 +109,7 @@ static status write_chunks(const struct checkpoint_job *job, hid_t dataset, cons
                                 min_i64(chunk[1], p->shape[1] - c)};
             const float *data = buffer;
             if (p->data == NULL) {
-                TRY(read_source_block(job, p, offset, shape, buffer));
+                TRY(read_source_block(save, p, offset, shape, buffer));
             } else {
                 data = gather_block(p, buffer, r, shape[0], c, shape[1]);
             }
@@ -165,13 +166,13 @@ static status create_groups(hid_t file, const char *path, const char *name)
     return STATUS_OK;
 }
 
-static status write_shard(const struct checkpoint_job *job, hid_t file, const char *path,
+static status write_shard(const struct checkpoint_save_state *save, hid_t file, const char *path,
                           const struct checkpoint_shard *p, float *buffer)
 {
     hid_t dataset;
     TRY(create_groups(file, path, p->dataset));
     TRY(create_dataset(file, path, p, &dataset));
-    status result = write_chunks(job, dataset, path, p, buffer);
+    status result = write_chunks(save, dataset, path, p, buffer);
     if (result == STATUS_OK) {
         result = h5file_write_i64(dataset, path, "global_shape", p->global_shape, p->dimensions);
     }
@@ -188,44 +189,45 @@ static status write_shard(const struct checkpoint_job *job, hid_t file, const ch
 /* ---- files ---- */
 
 /* Syncs a closed file, computes its digest and adds it to the manifest. */
-static status finish_file(struct checkpoint_job *job, const char *path, const char *name)
+static status finish_file(struct checkpoint_save_state *save, const char *path, const char *name)
 {
     char digest[HASH_TEXT_BYTES];
     int64_t bytes = 0;
     TRY(file_sync(path));
     TRY(hash_file(path, digest, &bytes));
-    return manifest_add_file(&job->written, name, bytes, digest);
+    return manifest_add_file(&save->written, name, bytes, digest);
 }
 
-static status add_shards_to_manifest(struct checkpoint_job *job, int set, const char *file)
+static status add_shards_to_manifest(struct checkpoint_save_state *save, int set, const char *file)
 {
-    for (int i = 0; i < job->shard_count; i++) {
-        const struct checkpoint_shard *p = &job->shards[i];
+    for (int i = 0; i < save->shard_count; i++) {
+        const struct checkpoint_shard *p = &save->shards[i];
         if (p->set == set) {
-            TRY(manifest_add_shard(&job->written, job->set_names[set], p->name, p->dimensions,
+            TRY(manifest_add_shard(&save->written, save->set_names[set], p->name, p->dimensions,
                                    p->global_shape, file, p->dataset, p->offset, p->shape));
         }
     }
     return STATUS_OK;
 }
 
-static status write_set(struct checkpoint_job *job, int set, float *buffer)
+static status write_set(struct checkpoint_save_state *save, int set, float *buffer)
 {
     char name[MANIFEST_NAME_BYTES], path[FILE_PATH_BYTES];
-    snprintf(name, sizeof name, "%s-%05d-of-%05d.h5", job->set_names[set], job->rank, job->ranks);
-    TRY(file_join(path, job->folder, name));
+    snprintf(name, sizeof name, "%s-%05d-of-%05d.h5", save->set_names[set], save->rank,
+             save->ranks);
+    TRY(file_join(path, save->folder, name));
     hid_t file;
     TRY(h5file_create(path, &file));
     status result = h5file_write_text(file, path, "format", "bireme-checkpoint");
-    for (int i = 0; i < job->shard_count && result == STATUS_OK; i++) {
-        if (job->shards[i].set == set) {
-            result = write_shard(job, file, path, &job->shards[i], buffer);
+    for (int i = 0; i < save->shard_count && result == STATUS_OK; i++) {
+        if (save->shards[i].set == set) {
+            result = write_shard(save, file, path, &save->shards[i], buffer);
         }
     }
     KEEP_FIRST(result, h5file_close(path, &file));
     TRY(result);
-    TRY(finish_file(job, path, name));
-    return add_shards_to_manifest(job, set, name);
+    TRY(finish_file(save, path, name));
+    return add_shards_to_manifest(save, set, name);
 }
 
 static status write_seconds(hid_t file, const char *path, double seconds)
@@ -249,74 +251,74 @@ static status write_counters(hid_t file, const char *path, const struct checkpoi
     return write_seconds(file, path, s->train_seconds);
 }
 
-static status write_state(struct checkpoint_job *job)
+static status write_state(struct checkpoint_save_state *save)
 {
     static const char name[] = "state-00000.h5";
     char path[FILE_PATH_BYTES];
-    TRY(file_join(path, job->folder, name));
+    TRY(file_join(path, save->folder, name));
     hid_t file;
     TRY(h5file_create(path, &file));
-    status result = write_counters(file, path, &job->state);
+    status result = write_counters(file, path, &save->state);
     KEEP_FIRST(result, h5file_close(path, &file));
     TRY(result);
-    return finish_file(job, path, name);
+    return finish_file(save, path, name);
 }
 
-static status write_tokenizer_file(struct checkpoint_job *job, const char *name, const char *data,
-                                   size_t bytes)
+static status write_tokenizer_file(struct checkpoint_save_state *save, const char *name,
+                                   const char *data, size_t bytes)
 {
     char relative[MANIFEST_NAME_BYTES], path[FILE_PATH_BYTES];
     int used = snprintf(relative, sizeof relative, "tokenizer/%s", name);
     REQUIRE(used > 0 && used < (int)sizeof relative, STATUS_CREATE, "file name is too long: %s",
             name);
-    TRY(file_join(path, job->folder, relative));
+    TRY(file_join(path, save->folder, relative));
     TRY(file_write(path, data, bytes));
-    return finish_file(job, path, relative);
+    return finish_file(save, path, relative);
 }
 
 /* Writes the folder tokenizer/. The extra file replaces a file of the same name in the tokenizer's
  * folder, because that file belongs to another run. */
-static status write_tokenizer(struct checkpoint_job *job)
+static status write_tokenizer(struct checkpoint_save_state *save)
 {
     char folder[FILE_PATH_BYTES];
-    TRY(file_join(folder, job->folder, "tokenizer"));
+    TRY(file_join(folder, save->folder, "tokenizer"));
     TRY(file_make_folders(folder));
-    for (int i = 0; job->tokenizer != NULL && i < job->tokenizer->count; i++) {
-        const struct checkpoint_attachment *file = &job->tokenizer->files[i];
-        if (job->extra_file_text == NULL || strcmp(file->name, job->extra_file_name) != 0) {
-            TRY(write_tokenizer_file(job, file->name, file->data, file->bytes));
+    for (int i = 0; save->tokenizer != NULL && i < save->tokenizer->count; i++) {
+        const struct checkpoint_attachment *file = &save->tokenizer->files[i];
+        if (save->extra_file_text == NULL || strcmp(file->name, save->extra_file_name) != 0) {
+            TRY(write_tokenizer_file(save, file->name, file->data, file->bytes));
         }
     }
-    if (job->extra_file_text != NULL) {
-        TRY(write_tokenizer_file(job, job->extra_file_name, job->extra_file_text,
-                                 strlen(job->extra_file_text)));
+    if (save->extra_file_text != NULL) {
+        TRY(write_tokenizer_file(save, save->extra_file_name, save->extra_file_text,
+                                 strlen(save->extra_file_text)));
     }
     return file_sync(folder);
 }
 
-static status write_all(struct checkpoint_job *job)
+static status write_all(struct checkpoint_save_state *save)
 {
     float *buffer = malloc((size_t)CHUNK_ELEMENTS * sizeof *buffer);
     REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory while writing a checkpoint");
     status result = STATUS_OK;
-    for (int f = 0; f < job->set_count && result == STATUS_OK; f++) {
-        result = write_set(job, f, buffer);
+    for (int f = 0; f < save->set_count && result == STATUS_OK; f++) {
+        result = write_set(save, f, buffer);
     }
     free(buffer);
     TRY(result);
-    if (job->rank == 0) {
-        TRY(write_state(job));
+    if (save->rank == 0) {
+        TRY(write_state(save));
     }
-    return job->tokenizer != NULL || job->extra_file_text != NULL ? write_tokenizer(job)
-                                                                  : STATUS_OK;
+    return save->tokenizer != NULL || save->extra_file_text != NULL ? write_tokenizer(save)
+                                                                    : STATUS_OK;
 }
 
 /* Changes STATUS_CREATE and STATUS_NO_INPUT to STATUS_WRITE: the folder was created before, so the
  * cause is a full or failing disk or a removed folder, and not a wrong run_dir. */
-status checkpoint_write_files(struct checkpoint_job *job)
+status checkpoint_write_files(struct checkpoint_save_state *save)
 {
     h5file_init();
-    status result = write_all(job);
+    status result = write_all(save);
     if (result == STATUS_CREATE || result == STATUS_NO_INPUT) {
         struct status_note note;
         status_take(&note);

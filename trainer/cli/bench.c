@@ -89,6 +89,9 @@ static json_t *make_step_json(const struct session *s, const struct bench_step *
         json_array_append_new(losses, json_real(b->first_losses[i]));
     }
     json_object_set_new(report, "first_losses", losses);
+    if (b->device_bytes > 0) {
+        json_object_set_new(report, "device_bytes", json_integer(b->device_bytes));
+    }
     if (b->roofline_seconds > 0) {
         double rate = tokens / b->roofline_seconds;
         json_object_set_new(report, "roofline_seconds", json_real(b->roofline_seconds));
@@ -113,7 +116,7 @@ static void print_step_text(const struct session *s, const struct bench_step *b)
                1e3 * b->roofline_seconds, tokens / b->roofline_seconds,
                b->roofline_seconds / b->step_seconds);
     }
-    printf("\n%-24s %6s %10s %7s %12s %9s %8s\n", "operation", "calls", "ms", "share",
+    printf("\n%-24s %6s %10s %7s %12s %9s %8s\n", "operation", "calls", "ms", "of step",
            "roofline ms", "GFLOP/s", "GB/s");
     for (int i = 0; i < b->operation_count; i++) {
         const struct bench_operation *o = &b->operations[i];
@@ -186,14 +189,28 @@ static status run_step(const struct request *q, struct comm *world)
 
 /* ---- comm ---- */
 
-static status time_all_reduce(struct comm *world, float *data, int64_t count, int64_t repeats,
-                              double *seconds)
+/* Copies the second half of the buffer to the first one and back: as many bytes as the buffer
+ * has. */
+static void copy_halves(float *data, int64_t count)
+{
+    size_t half = (size_t)(count / 2);
+    memmove(data, data + half, half * sizeof *data);
+    memmove(data + half, data, half * sizeof *data);
+}
+
+/* Computes the shortest time of an all-reduce, or of a copy of as many bytes on each rank. */
+static status time_buffer(struct comm *world, bool is_copy, float *data, int64_t count,
+                          int64_t repeats, double *seconds)
 {
     *seconds = 1e300;
     for (int64_t i = 0; i <= repeats; i++) {
         TRY(comm_barrier(world));
         double start = clock_seconds();
-        TRY(comm_all_reduce(world, data, count));
+        if (is_copy) {
+            copy_halves(data, count);
+        } else {
+            TRY(comm_all_reduce(world, data, count));
+        }
         double elapsed = clock_seconds() - start;
         /* The first repetition is a warm-up. */
         *seconds = i > 0 && elapsed < *seconds ? elapsed : *seconds;
@@ -208,20 +225,21 @@ static status run_comm(const struct request *q, struct comm *world)
     json_t *rows = json_array();
     TRY(comm_allocate(world, sizes[5], (void **)&data));
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        double seconds = 0;
+        int64_t count = (int64_t)(sizes[i] / sizeof *data);
+        double seconds = 0, copy = 0;
         log_progress("measuring all-reduce of %zu bytes, %" PRId64 " times", sizes[i],
                      q->repeats + 1);
-        TRY(time_all_reduce(world, data, (int64_t)(sizes[i] / sizeof *data), q->repeats, &seconds));
-        double start = clock_seconds();
-        memmove(data, (char *)data + sizes[i] / 2, sizes[i] / 2);
-        double copy = 2 * (clock_seconds() - start); /* lower bound: read and write the data once */
+        TRY(time_buffer(world, false, data, count, q->repeats, &seconds));
+        TRY(time_buffer(world, true, data, count, q->repeats, &copy));
         json_array_append_new(rows, json_pack("{s:I, s:f, s:f, s:f, s:f}", "bytes",
                                               (json_int_t)sizes[i], "seconds", seconds,
                                               "bytes_per_second", (double)sizes[i] / seconds,
                                               "copy_seconds", copy, "floor_seconds", copy));
         if (comm_rank(world) == 0 && !q->json) {
-            printf("all-reduce %10zu bytes  %10.3f ms  %7.2f GB/s  (copy: %.3f ms)\n", sizes[i],
-                   1e3 * seconds, 1e-9 * (double)sizes[i] / seconds, 1e3 * copy);
+            char time[TEXT_NUMBER_BYTES], copy_time[TEXT_NUMBER_BYTES];
+            printf("all-reduce %10zu bytes  %10s  %7.2f GB/s  (copy: %s)\n", sizes[i],
+                   text_scale_seconds(seconds, time), 1e-9 * (double)sizes[i] / seconds,
+                   text_scale_seconds(copy, copy_time));
         }
     }
     TRY(comm_free(world, data));
@@ -269,9 +287,9 @@ static status describe_link(const struct request *q, struct comm *world, struct 
         return STATUS_OK;
     }
     TRY(comm_allocate(world, LARGE, (void **)&data));
-    TRY(time_all_reduce(world, data, LARGE / sizeof *data, q->repeats, &seconds));
+    TRY(time_buffer(world, false, data, LARGE / sizeof *data, q->repeats, &seconds));
     out->gb_per_second = 1e-9 * 2 * (ranks - 1) * LARGE / seconds; /* all ranks together */
-    TRY(time_all_reduce(world, data, SMALL / sizeof *data, 10 * q->repeats, &seconds));
+    TRY(time_buffer(world, false, data, SMALL / sizeof *data, 10 * q->repeats, &seconds));
     out->latency_microseconds = 1e6 * seconds / (2 * (ranks - 1));
     return comm_free(world, data);
 }
@@ -422,9 +440,11 @@ status command_bench(int argc, char **argv)
                  "[options]",
         .description =
             "Runs a benchmark and prints the result. Progress is printed to standard error.\n\n"
-            "  step     (default) one optimizer step on one micro-batch: time and share of each "
-            "operation,\n"
-            "           and the roofline, which is the time of the GEMMs of the step only\n"
+            "  step     (default) one optimizer step on one micro-batch: time of each operation "
+            "and "
+            "its\n"
+            "           part of the step, and the roofline: the time of the GEMMs of the step "
+            "only\n"
             "  kernels  each operation separately, compared with the rate of a copy or of a GEMM\n"
             "  comm     all-reduce between the ranks\n"
             "  data     reading random windows of the shards of the recipe\n"

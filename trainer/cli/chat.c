@@ -5,6 +5,7 @@
  * are left out of the prompt first. The system message is never left out. At most a quarter of the
  * positions is reserved for the response; a longer one continues on the last positions. */
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -21,11 +22,13 @@
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
 #include "trainer/inference/generate.h"
+#include "trainer/logging/json_text.h"
 #include "trainer/setup/session.h"
 #include "trainer/weights/open.h"
 
 #define HELP                                                                                       \
-    "Commands: /reset drops the conversation, /save FILE writes it as a row of JSON Lines, /quit " \
+    "Commands: /reset drops the conversation, /save FILE appends it as a row of JSON Lines, "      \
+    "/quit "                                                                                       \
     "or end of input exits. Ctrl-C stops a response. A message that starts with a slash is "       \
     "written with //. A backslash at the end of a line continues the message on the next line."
 
@@ -167,8 +170,7 @@ static status encode_conversation(struct chat *c, struct chat_text *out)
             " positions; shorten it",
             out->ids.count, positions);
     if (first > c->first) {
-        log_info("(the prompt no longer contains the oldest messages: the model has %" PRId64
-                 " positions)",
+        log_info("the oldest messages no longer fit into the %" PRId64 " positions of the model",
                  positions);
     }
     c->first = first;
@@ -238,27 +240,24 @@ static status respond_to_conversation(struct chat *c)
 
 /* ---- /save ---- */
 
-/* Creates a JSON string. A model can generate bytes that are not valid UTF-8; '?' replaces them. */
-static json_t *make_json_string(const char *text, size_t bytes)
+/* Appends a line. If the last line of the file is not complete, a newline ends it first. */
+static status append_row(const char *path, const char *line, size_t bytes)
 {
-    char *copy = malloc(bytes + 1);
-    json_t *value = NULL;
-    if (copy != NULL) {
-        memcpy(copy, text, bytes);
-        for (size_t offset = 0; offset < bytes;) {
-            size_t length = 1;
-            json_t *character = json_stringn(copy + offset, length);
-            while (character == NULL && length < 4 && offset + length < bytes) {
-                character = json_stringn(copy + offset, ++length);
-            }
-            copy[offset] = character != NULL ? copy[offset] : '?';
-            offset += character != NULL ? length : 1;
-            json_decref(character);
-        }
-        value = json_stringn(copy, bytes);
+    int file;
+    char last = '\n';
+    TRY(file_open_output(path, O_RDWR | O_APPEND, &file));
+    int64_t end = lseek(file, 0, SEEK_END);
+    status result = STATUS_OK;
+    if (end > 0 && pread(file, &last, 1, end - 1) == 1 && last != '\n') {
+        result = file_append(file, path, &end, "\n", 1);
     }
-    free(copy);
-    return value;
+    if (result == STATUS_OK) {
+        result = file_append(file, path, &end, line, bytes);
+    }
+    if (close(file) != 0 && result == STATUS_OK) {
+        result = RAISE_STATUS(STATUS_WRITE, "cannot write %s: %s", path, strerror(errno));
+    }
+    return result;
 }
 
 static status save_conversation(const struct chat *c, const char *path)
@@ -269,7 +268,7 @@ static status save_conversation(const struct chat *c, const char *path)
     for (int64_t i = 0; i < c->count; i++) {
         const struct chat_message *m = &c->messages[i];
         json_array_append_new(messages, json_pack("{s:s, s:o}", "role", roles[m->role], "content",
-                                                  make_json_string(m->text, m->bytes)));
+                                                  json_text_create(m->text, m->bytes)));
     }
     json_t *row = json_pack("{s:o}", "messages", messages);
     char *text = row != NULL ? json_dumps(row, JSON_COMPACT) : NULL;
@@ -277,10 +276,10 @@ static status save_conversation(const struct chat *c, const char *path)
     REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for the conversation");
     size_t bytes = strlen(text);
     text[bytes] = '\n'; /* replaces the NUL */
-    status result = file_write(path, text, bytes + 1);
+    status result = append_row(path, text, bytes + 1);
     free(text);
     TRY(result);
-    log_info("(saved to %s)", path);
+    log_info("appended to %s", path);
     return STATUS_OK;
 }
 
@@ -317,7 +316,7 @@ static status process_line(struct chat *c, const char *line, bool *quit)
         return STATUS_OK;
     }
     if (is_command(line, "/reset", &rest)) {
-        log_info("(the conversation is dropped)");
+        log_info("new conversation");
         return reset_conversation(c);
     }
     if (is_command(line, "/save", &rest)) {
@@ -390,7 +389,7 @@ static status run_conversation(struct chat *c)
     struct message_input input = {0};
     TRY(line_reader_open(NULL, &input.lines));
     status result = reset_conversation(c);
-    log_info("Chat template: %s. " HELP, chat_name(c->template));
+    log_info("chat template: %s. " HELP, chat_name(c->template));
     while (result == STATUS_OK && !quit) {
         bool found = false;
         result = read_message(&input, is_terminal, &found);
@@ -457,7 +456,7 @@ status command_chat(int argc, char **argv)
         {"top-p", OPTION_NUMBER, &o->sampler.top_p, "P", "1",
          "sample from the most probable tokens with a total probability of P", .min = 1e-9,
          .max = 1},
-        {"repetition-penalty", OPTION_NUMBER, &o->sampler.repetition_penalty, "P", "1",
+        {"repetition-penalty", OPTION_NUMBER, &o->sampler.repetition_penalty, "R", "1",
          "a value above 1 makes tokens that already occurred less probable", .min = 1e-9,
          .max = 1e3},
         {"seed", OPTION_INTEGER, &q.seed, "S", "0", "seed of the random numbers", .min = 0,

@@ -125,10 +125,12 @@ static void print_entry(const json_t *entry)
         return;
     }
     int64_t ranks = get_integer(entry, "ranks");
-    printf("%s: whole, step %" PRId64 ", %" PRId64 " tokens, %" PRId64 " rank%s, %" PRId64
-           " files, %" PRId64 " bytes\n",
-           path, get_integer(entry, "step"), get_integer(entry, "tokens"), ranks,
-           text_plural(ranks), get_integer(entry, "files"), get_integer(entry, "bytes"));
+    char tokens[TEXT_NUMBER_BYTES], bytes[TEXT_NUMBER_BYTES];
+    printf("%s: whole, step %" PRId64 ", %s tokens, %" PRId64 " rank%s, %" PRId64 " files, %s\n",
+           path, get_integer(entry, "step"),
+           text_scale_count((double)get_integer(entry, "tokens"), tokens), ranks,
+           text_plural(ranks), get_integer(entry, "files"),
+           text_scale_bytes((double)get_integer(entry, "bytes"), bytes));
 }
 
 static status print_listing(const struct listing *listing, bool json)
@@ -146,7 +148,7 @@ static status list_or_verify(bool verify, int argc, char **argv)
 {
     bool json = false, help = false;
     const struct option table[] = {
-        {"json", OPTION_FLAG, &json, NULL, NULL, "print one JSON document", 0, 0, NULL},
+        {"json", OPTION_FLAG, &json, NULL, NULL, "print one JSON document"},
     };
     struct options options = {
         .usage = verify ? "bireme checkpoint verify PATH [--json]"
@@ -232,8 +234,8 @@ static status run_diff(int argc, char **argv)
     const struct option table[] = {
         {"tolerance", OPTION_NUMBER, &tolerance, "T", "0",
          "allowed difference relative to the largest element of the tensor; 0: equal bit for bit",
-         0, 1, NULL},
-        {"json", OPTION_FLAG, &json, NULL, NULL, "print one JSON document", 0, 0, NULL},
+         .min = 0, .max = 1},
+        {"json", OPTION_FLAG, &json, NULL, NULL, "print one JSON document"},
     };
     struct options options = {
         .usage = "bireme checkpoint diff A B [--tolerance T] [--json]",
@@ -274,10 +276,9 @@ static status run_reshard(int argc, char **argv)
     const char *output = NULL;
     char source[FILE_PATH_BYTES];
     const struct option table[] = {
-        {"output", OPTION_TEXT, &output, "DIR", OPTION_REQUIRED, "folder to write; must not exist",
-         0, 0, NULL},
+        {"output", OPTION_TEXT, &output, "DIR", OPTION_REQUIRED, "folder to write; must not exist"},
         {"ranks", OPTION_INTEGER, &ranks, "N", "1", "number of ranks to write the checkpoint for",
-         1, 65536, NULL},
+         .min = 1, .max = 65536},
     };
     struct options options = {
         .usage = "bireme checkpoint reshard PATH --output DIR [--ranks N]",

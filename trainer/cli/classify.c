@@ -319,8 +319,8 @@ static status prepare_state(struct batch_query *b, const char *checkpoint)
     const char *objective = recipe_objective_name(b->session.recipe.objective);
     state->task = objective_spec_head(&b->session.recipe);
     state->is_regression = b->session.recipe.objective == OBJECTIVE_REGRESS;
-    REQUIRE(state->task == HEAD_SEQUENCE || state->task == HEAD_TOKEN ||
-                state->task == HEAD_MULTIPLE_CHOICE,
+    REQUIRE(state->task == MODEL_HEAD_SEQUENCE || state->task == MODEL_HEAD_TOKEN ||
+                state->task == MODEL_HEAD_MULTIPLE_CHOICE,
             STATUS_DATA,
             "%s was trained with objective %s; classify needs a model that was trained with "
             "objective classify, regress, classify_tokens or choose",
@@ -333,9 +333,9 @@ static status prepare_state(struct batch_query *b, const char *checkpoint)
                sizeof *state->probabilities);
     REQUIRE(state->rows != NULL && state->outputs != NULL && state->probabilities != NULL,
             STATUS_INTERNAL, "out of memory for the outputs of %" PRId64 " rows", b->max_rows);
-    b->process_batch = state->task == HEAD_SEQUENCE ? process_texts
-                       : state->task == HEAD_TOKEN  ? process_words
-                                                    : process_choices;
+    b->process_batch = state->task == MODEL_HEAD_SEQUENCE ? process_texts
+                       : state->task == MODEL_HEAD_TOKEN  ? process_words
+                                                          : process_choices;
     return STATUS_OK;
 }
 
@@ -344,9 +344,9 @@ static status process_input(struct batch_query *b, const struct request *q)
     const struct classify_state *state = b->user;
     TRY(batch_query_open(b, &q->shared));
     TRY(prepare_state(b, q->shared.checkpoint));
-    line_reader_visit visit = state->task == HEAD_SEQUENCE ? visit_text
-                              : state->task == HEAD_TOKEN  ? visit_words
-                                                           : visit_choices;
+    line_reader_visit visit = state->task == MODEL_HEAD_SEQUENCE ? visit_text
+                              : state->task == MODEL_HEAD_TOKEN  ? visit_words
+                                                                 : visit_choices;
     TRY(batch_query_read_lines(b, q->shared.path, visit));
     return batch_query_finish(b);
 }

@@ -128,7 +128,7 @@ static status open_data(const struct request *q, const struct session *s,
         .labels_sha256 = s->labels_sha256[0] != '\0' ? s->labels_sha256 : NULL,
         .head_reads_last_row = objective_spec_reads_last_row(r),
         .max_texts = r->model.num_labels,
-        .head_reads_responses = objective_spec_head(r) != HEAD_LM,
+        .head_reads_responses = objective_spec_head(r) != MODEL_HEAD_LM,
         .masking = s->masking,
         .seed = (uint64_t)r->seed,
     };

@@ -14,15 +14,14 @@ status command_export(int argc, char **argv)
     const char *checkpoint = NULL, *output = NULL, *dtype = NULL;
     const struct option table[] = {
         {"checkpoint", OPTION_TEXT, &checkpoint, "DIR", OPTION_REQUIRED,
-         "run folder, checkpoints/ folder, one checkpoint or final/", 0, 0, NULL},
+         "run folder, checkpoints/ folder, one checkpoint or final/"},
         {"output", OPTION_TEXT, &output, "HF_DIR", OPTION_REQUIRED,
-         "folder to write; must not exist", 0, 0, NULL},
+         "folder to write; must not exist"},
         {"dtype", OPTION_CHOICE, &dtype, "TYPE", "fp32",
-         "data type of the weights; fp32 keeps them bit for bit", 0, 0, "fp32|bf16"},
+         "data type of the weights; fp32 keeps them bit for bit", .choices = "fp32|bf16"},
         {"adapter", OPTION_FLAG, &adapter, NULL, NULL,
          "export only the adapters of the run in the format of peft; otherwise they are merged "
-         "into the weights",
-         0, 0, NULL},
+         "into the weights"},
     };
     struct options options = {
         .usage = "bireme export --checkpoint DIR --output HF_DIR [--dtype fp32|bf16] [--adapter]",

@@ -100,21 +100,6 @@ static void warn_trailing_space(const struct tokenizer *t, const struct prompts 
     }
 }
 
-static status encode_prompt(const struct tokenizer *t, const char *text, struct token_list *ids)
-{
-    TRY(tokenizer_append_bos(t, ids));
-    TRY(tokenizer_encode(t, text, strlen(text), true, ids));
-    if (ids->count == 0) { /* An empty prompt starts a new document. */
-        int32_t eos = tokenizer_eos(t);
-        REQUIRE(eos >= 0, STATUS_USAGE,
-                "an empty prompt needs a tokenizer with an end-of-text token; give a text with "
-                "--prompt");
-        TRY(token_list_reserve(ids, 1));
-        ids->ids[ids->count++] = eos;
-    }
-    return STATUS_OK;
-}
-
 /* Encodes the system message and this user message as a prompt for a response. */
 static status encode_message(const struct request *q, const struct tokenizer *t, const char *text,
                              struct token_list *ids)
@@ -142,7 +127,7 @@ static status encode_prompts(const struct request *q, const struct tokenizer *t,
     REQUIRE(p->ids != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " prompts", p->count);
     for (int64_t i = 0; i < p->count; i++) {
         TRY(q->chat ? encode_message(q, t, p->texts[i], &p->ids[i])
-                    : encode_prompt(t, p->texts[i], &p->ids[i]));
+                    : generate_encode_prompt(t, p->texts[i], &p->ids[i]));
         REQUIRE(p->ids[i].count < positions, STATUS_USAGE,
                 "prompt %" PRId64 " has %" PRId64 " tokens, but the model has %" PRId64
                 " positions; shorten it",
@@ -205,7 +190,7 @@ static void print_heading(const struct request *q, const struct prompts *p, int6
 }
 
 static status print_text(const struct request *q, const struct tokenizer *t, const char *prompt,
-                         int64_t sample, const struct generate_output *text)
+                         int64_t sample, struct generate_output *text)
 {
     char *bytes = NULL;
     size_t count = 0;

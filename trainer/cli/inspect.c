@@ -100,14 +100,14 @@ static bool has_checkpoints(const char *folder)
     return any;
 }
 
-static status inspect_folder(const char *path, bool json)
+static status inspect_folder(const char *path, bool json, bool settings)
 {
     if (inspect_has_file(path, "manifest.json") || has_checkpoint_name(path)) {
         return checkpoint_inspect(path, json);
     }
     if (inspect_has_file(path, "recipe.yaml") || inspect_has_file(path, "metrics.jsonl") ||
         inspect_has_file(path, "checkpoints") || has_checkpoints(path)) {
-        return inspect_run(path, json);
+        return inspect_run(path, json, settings);
     }
     if (inspect_has_shards(path)) {
         return inspect_shards(path, json);
@@ -166,24 +166,24 @@ static status print_sample(const char *path, int64_t sample, const char *tokeniz
 
 status command_inspect(int argc, char **argv)
 {
-    bool json = false, plot = false;
+    bool json = false, plot = false, settings = false;
     bool help = false;
     int64_t sample = -1;
     const char *tokenizer = NULL;
     const struct option table[] = {
         {"sample", OPTION_INTEGER, &sample, "INDEX", NULL,
-         "print this example or document of a shard, or sample of a run, counted from 0", 0,
-         INT64_MAX, NULL},
+         "print this example or document of a shard, or sample of a run, counted from 0", .min = 0,
+         .max = INT64_MAX},
         {"tokenizer", OPTION_TEXT, &tokenizer, "DIR", NULL,
          "tokenizer of --sample; without it, that of the recipe, or the one in the folder of the "
-         "shard, or in the folder `tokenizer` in or next to it",
-         0, 0, NULL},
-        {"json", OPTION_FLAG, &json, NULL, NULL, "print one JSON document", 0, 0, NULL},
-        {"plot", OPTION_FLAG, &plot, NULL, NULL, "draw the loss of a run, and nothing else", 0, 0,
-         NULL},
+         "shard, or in the folder `tokenizer` in or next to it"},
+        {"settings", OPTION_FLAG, &settings, NULL, NULL, "also print the settings of a run"},
+        {"json", OPTION_FLAG, &json, NULL, NULL, "print one JSON document with exact numbers"},
+        {"plot", OPTION_FLAG, &plot, NULL, NULL, "draw the loss of a run, and nothing else"},
     };
     struct options options = {
-        .usage = "bireme inspect PATH [--json | --plot | --sample INDEX [--tokenizer DIR]]",
+        .usage = "bireme inspect PATH [--settings | --json | --plot | --sample INDEX "
+                 "[--tokenizer DIR]]",
         .description = "Shows the contents of a shard, a folder of shards, a checkpoint, a "
                        "tokenizer or a run folder, and verifies every checksum. A path is "
                        "reported as whole if all its checksums match. Exits with code 65 if data "
@@ -194,7 +194,7 @@ status command_inspect(int argc, char **argv)
                        "file names; or a run folder or recipe (*.yaml) of objective clm or sft, "
                        "of which the samples are counted in the order of training.",
         .table = table,
-        .count = 4,
+        .count = sizeof table / sizeof table[0],
         .operand_name = "PATH",
         .operands_min = 1,
         .operands_max = 1,
@@ -205,7 +205,7 @@ status command_inspect(int argc, char **argv)
     }
     const char *path = options.operands[0];
     REQUIRE(file_exists(path), STATUS_NO_INPUT, "%s does not exist", path);
-    REQUIRE(!(plot && (json || sample >= 0)), STATUS_USAGE,
+    REQUIRE(!(plot && (json || settings || sample >= 0)), STATUS_USAGE,
             "--plot cannot be combined with other options");
     if (plot) {
         return plot_run(path);
@@ -214,5 +214,5 @@ status command_inspect(int argc, char **argv)
     if (sample >= 0) {
         return print_sample(path, sample, tokenizer, json);
     }
-    return file_is_folder(path) ? inspect_folder(path, json) : inspect_file(path, json);
+    return file_is_folder(path) ? inspect_folder(path, json, settings) : inspect_file(path, json);
 }

@@ -51,7 +51,7 @@ status inspect_training_sample(const char *recipe, int64_t number, const char *t
                                bool json);
 
 /* inspect_run - print the state of a run folder or of a folder of checkpoints. Verifies each
- * checkpoint.
+ * checkpoint. With `settings` or `json`, also prints the settings of the run.
  *
  * Errors    STATUS_CHECKPOINT if a checkpoint is damaged */
-status inspect_run(const char *folder, bool json);
+status inspect_run(const char *folder, bool json, bool settings);

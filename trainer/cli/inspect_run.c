@@ -137,11 +137,15 @@ static void print_state(const char *folder, json_t *const lines[NEWEST])
            json_output_format_count(get_integer(lines[NEWEST_LINE], "step"), text));
     if (json_is_object(lines[NEWEST_TRAIN])) {
         printf("  %-18s %s\n", "tokens",
-               json_output_format_count(get_integer(lines[NEWEST_TRAIN], "tokens"), text));
+               json_output_scale_count(get_integer(lines[NEWEST_TRAIN], "tokens"), text));
     }
     print_number("loss", lines[NEWEST_TRAIN], "loss");
     print_number("learning rate", lines[NEWEST_TRAIN], "learning_rate");
-    print_number("tokens per second", lines[NEWEST_TRAIN], "tokens_per_second");
+    const json_t *rate = json_object_get(lines[NEWEST_TRAIN], "tokens_per_second");
+    if (json_is_number(rate)) {
+        printf("  %-18s %s\n", "tokens per second",
+               text_scale_count(json_number_value(rate), text));
+    }
     print_number("validation loss", lines[NEWEST_EVALUATE], "loss");
     print_number("perplexity", lines[NEWEST_EVALUATE], "perplexity");
     if (json_is_object(lines[NEWEST_EVALUATE])) {
@@ -168,7 +172,7 @@ static void print_checkpoints(const json_t *list)
         }
         printf("  %-16s %14s %18s %6" PRId64 "  whole\n", name,
                json_output_format_count(get_integer(entry, "step"), step),
-               json_output_format_count(get_integer(entry, "tokens"), tokens),
+               json_output_scale_count(get_integer(entry, "tokens"), tokens),
                get_integer(entry, "ranks"));
     }
 }
@@ -188,7 +192,7 @@ static status read_run_recipe(const char *folder, struct recipe *recipe, bool *f
 }
 
 static status print_text(const char *folder, bool run, json_t *const lines[NEWEST],
-                         const json_t *list, const struct recipe *recipe)
+                         const json_t *list, const struct recipe *recipe, bool settings)
 {
     if (!run) {
         printf("%s: folder of checkpoints\n", folder);
@@ -197,6 +201,9 @@ static status print_text(const char *folder, bool run, json_t *const lines[NEWES
     }
     print_state(folder, lines);
     print_checkpoints(list);
+    if (!settings) {
+        return STATUS_OK;
+    }
     printf("\nsettings%s\n", recipe == NULL ? ": no recipe.yaml" : "");
     return recipe != NULL ? recipe_write(recipe, stdout) : STATUS_OK;
 }
@@ -217,7 +224,7 @@ static json_t *make_json(const char *folder, bool run, bool whole, json_t *const
                      recipe != NULL ? recipe_json_build(recipe) : json_null());
 }
 
-status inspect_run(const char *folder, bool json)
+status inspect_run(const char *folder, bool json, bool settings)
 {
     struct recipe recipe;
     bool has_recipe = false;
@@ -228,12 +235,11 @@ status inspect_run(const char *folder, bool json)
     TRY(read_run_recipe(folder, &recipe, &has_recipe));
     json_t *list = json_array();
     read_newest_lines(folder, lines);
-    const struct recipe *settings = has_recipe ? &recipe : NULL;
+    const struct recipe *known = has_recipe ? &recipe : NULL;
     status result = examine_all(folder, run, list, &damaged);
     if (result == STATUS_OK) {
-        result =
-            json ? inspect_print_json(make_json(folder, run, damaged == 0, lines, list, settings))
-                 : print_text(folder, run, lines, list, settings);
+        result = json ? inspect_print_json(make_json(folder, run, damaged == 0, lines, list, known))
+                      : print_text(folder, run, lines, list, known, settings);
     }
     json_decref(list);
     for (int i = 0; i < NEWEST; i++) {

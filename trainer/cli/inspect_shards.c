@@ -147,8 +147,8 @@ static status print_text(const char *folder, const struct listing *listing)
     for (int i = 0; i < listing->count; i++) {
         const struct shard_line *l = &listing->lines[i];
         printf("  %-32s %18s %14s  %s\n", l->name,
-               json_output_format_count(l->header.tokens, tokens_text),
-               json_output_format_count(l->header.documents, documents_text),
+               json_output_scale_count(l->header.tokens, tokens_text),
+               json_output_scale_count(l->header.documents, documents_text),
                l->result != STATUS_OK            ? l->reason
                : has_other_tokenizer(listing, l) ? "made with another tokenizer"
                                                  : "whole");
@@ -159,8 +159,8 @@ static status print_text(const char *folder, const struct listing *listing)
         if (is_first_of_set(listing, i) && of > 0) {
             sum_set(listing, i, &tokens, &documents, &members);
             printf("  total of %-23.*s %18s %14s  %s\n", listing->lines[i].stem_bytes - 1,
-                   listing->lines[i].name, json_output_format_count(tokens, tokens_text),
-                   json_output_format_count(documents, documents_text),
+                   listing->lines[i].name, json_output_scale_count(tokens, tokens_text),
+                   json_output_scale_count(documents, documents_text),
                    members < of ? "shards are missing" : "");
         }
     }

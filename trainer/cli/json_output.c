@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/text.h"
+
 status json_output_print(json_t *report)
 {
     char *text = report != NULL ? json_dumps(report, JSON_COMPACT) : NULL;
@@ -27,4 +29,10 @@ const char *json_output_format_count(int64_t value, char out[32])
     }
     out[written] = '\0';
     return out;
+}
+
+const char *json_output_scale_count(int64_t value, char out[32])
+{
+    return llabs(value) < 1000000 ? json_output_format_count(value, out)
+                                  : text_scale_count((double)value, out);
 }

@@ -16,3 +16,9 @@ status json_output_print(json_t *report);
  *
  * Returns   out */
 const char *json_output_format_count(int64_t value, char out[32]);
+
+/* json_output_scale_count - write a number exactly below a million, "786,432", and with three
+ * digits and a unit from there on: "38.6 M".
+ *
+ * Returns   out */
+const char *json_output_scale_count(int64_t value, char out[32]);

@@ -3,11 +3,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/terminal.h"
 #include "base/text.h"
 #include "trainer/recipe/foreign.h"
 
-enum { OPTIONS_MAX = 64, CHOICES_MAX = 32, CHOICE_BYTES = 64, HELP_COLUMNS = 100 };
+enum { OPTIONS_MAX = 64, CHOICES_MAX = 32, CHOICE_BYTES = 64, NAME_COLUMNS = 26 };
 
 struct choices {
     char names[CHOICES_MAX][CHOICE_BYTES];
@@ -42,31 +44,21 @@ static bool has_default(const struct option *option)
     return option->default_value != NULL && option->default_value != OPTION_REQUIRED;
 }
 
-/* Prints text in lines of at most HELP_COLUMNS. The first line starts in column `column`, the other
- * lines start in column `indent`. */
-static void print_wrapped(const char *text, size_t column, int indent)
+/* Prints "usage: " and the lines of the usage. */
+static void print_usage(const char *usage, int columns)
 {
-    while (*text != '\0') {
-        size_t gap = strspn(text, " "), word = strcspn(text + gap, " \n");
-        if (column + gap + word > HELP_COLUMNS && column > (size_t)indent) {
-            printf("\n%*s", indent, "");
-            column = (size_t)indent;
-            text += gap;
-            gap = 0;
-        }
-        printf("%.*s", (int)(gap + word), text);
-        column += gap + word;
-        text += gap + word;
-        if (*text == '\n') {
-            printf("\n%*s", indent, "");
-            column = (size_t)indent;
-            text++;
-        }
+    char line[512];
+    const char *prefix = "usage: ";
+    for (size_t length; *usage != '\0'; usage += length + (usage[length] == '\n' ? 1 : 0)) {
+        length = strcspn(usage, "\n");
+        snprintf(line, sizeof line, "%.*s", (int)length, usage);
+        printf("%-7s", prefix);
+        terminal_print_wrapped(stdout, line, 7, 11, columns);
+        prefix = "";
     }
-    printf("\n");
 }
 
-static void print_option(const struct option *option)
+static void print_option(const struct option *option, int columns)
 {
     char name[96], text[2048];
     const char *value = option->default_value;
@@ -80,20 +72,28 @@ static void print_option(const struct option *option)
              option->choices != NULL && note[0] != '\0' ? "; " : "", note,
              !required && value != NULL ? value : "",
              option->choices != NULL || note[0] != '\0' ? ")" : "");
-    size_t width = strlen(name) > 26 ? strlen(name) : 26;
-    printf("  %-26s ", name);
-    print_wrapped(text, 3 + width, 29);
+    int width = (int)strlen(name) > NAME_COLUMNS ? (int)strlen(name) : NAME_COLUMNS;
+    if (columns < TERMINAL_COLUMNS_DEFAULT) { /* too narrow for two columns */
+        printf("  %s\n      ", name);
+        terminal_print_wrapped(stdout, text, 6, 6, columns);
+    } else {
+        printf("  %-*s ", NAME_COLUMNS, name);
+        terminal_print_wrapped(stdout, text, 3 + width, 3 + NAME_COLUMNS, columns);
+    }
 }
 
 static void print_help(const struct options *options)
 {
-    printf("usage: %s\n\n", options->usage);
-    print_wrapped(options->description, 0, 0);
+    static const struct option help = {"help", .help = "show this help and exit"};
+    int columns = terminal_columns(STDOUT_FILENO);
+    print_usage(options->usage, columns);
+    printf("\n");
+    terminal_print_paragraphs(stdout, options->description, columns);
     printf("\noptions:\n");
     for (int i = 0; i < options->count; i++) {
-        print_option(&options->table[i]);
+        print_option(&options->table[i], columns);
     }
-    printf("  %-26s %s\n", "--help", "show this help and exit");
+    print_option(&help, columns);
 }
 
 static bool has_range(const struct option *option)
@@ -333,11 +333,16 @@ status options_parse(struct options *options, int argc, char **argv, bool *help)
 status options_select_subcommand(const char *usage, const char *names, const char *description,
                                  int argc, char **argv, int *out)
 {
+    char last[128];
     *out = -1;
     if (argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
-        printf("usage: %s\n\nsubcommands:\n%s\n\n"
-               "Run 'bireme %s SUBCOMMAND --help' for the options of a subcommand.\n",
-               usage, description, argv[0]);
+        int columns = terminal_columns(STDOUT_FILENO);
+        print_usage(usage, columns);
+        printf("\nsubcommands:\n");
+        terminal_print_paragraphs(stdout, description, columns);
+        snprintf(last, sizeof last,
+                 "\nRun 'bireme %s SUBCOMMAND --help' for the options of a subcommand.", argv[0]);
+        terminal_print_paragraphs(stdout, last, columns);
         return STATUS_OK;
     }
     REQUIRE(argc >= 2, STATUS_USAGE, "%s needs a subcommand (%s); usage: %s", argv[0], names,

@@ -4,189 +4,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/cores.h"
 #include "base/log.h"
-#include "base/text.h"
+#include "base/thread/cores.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"
 #include "trainer/cli/options.h"
+#include "trainer/cli/plan_text.h"
 #include "trainer/cli/recipe_json.h"
+#include "trainer/evaluation/report.h"
 #include "trainer/optimizer/schedule.h"
 #include "trainer/planner/plan.h"
 #include "trainer/planner/predict.h"
 #include "trainer/setup/data.h"
 #include "trainer/weights/initial_model.h"
-
-enum { LAYOUTS_PRINTED = 8 };
-
-/* ---- text output ---- */
-
-static void print_count(const char *name, int64_t value)
-{
-    char text[32];
-    printf("  %-24s %18s\n", name, json_output_format_count(value, text));
-}
-
-static void print_bytes(const char *name, int64_t bytes)
-{
-    char text[32];
-    printf("  %-24s %18s  %10.1f MiB\n", name, json_output_format_count(bytes, text),
-           (double)bytes / 1048576.0);
-}
-
-static void print_memory(const struct plan *plan)
-{
-    printf("memory per rank in bytes (%d rank%s)\n", plan->ranks, text_plural(plan->ranks));
-    for (int i = 0; i < PLAN_KINDS; i++) {
-        print_bytes(plan_kind_name((enum plan_kind)i), plan->bytes[i]);
-    }
-    print_bytes("  kernels", plan->buffers.kernels);
-    print_bytes("  loaders", plan->buffers.loaders);
-    if (plan->buffers.pinned > 0) {
-        print_bytes("  page-locked", plan->buffers.pinned);
-    }
-    print_bytes("  snapshot", plan->buffers.snapshot);
-    if (plan->buffers.rollback > 0) {
-        print_bytes("  rollback copy", plan->buffers.rollback);
-    }
-    print_bytes("  checkpoint writer", plan->buffers.writer);
-    print_bytes("  communication", plan->buffers.communication);
-    print_bytes("  program", plan->buffers.program);
-    print_bytes("total", plan->total_bytes);
-    if (plan->ranks > 1) {
-        print_bytes("in /dev/shm of a host", plan->shared_memory_bytes);
-    }
-    if (plan->device == DEVICE_CUDA) {
-        bool too_large = plan->device_memory > 0 && plan->device_bytes > plan->device_memory;
-        print_bytes(too_large ? "GPU DOES NOT FIT: needed" : "of it on the GPU",
-                    plan->device_bytes);
-    }
-}
-
-static void print_schedule(const struct recipe *r, const struct plan *plan)
-{
-    int64_t total = plan->total_steps;
-    if (total == 0) {
-        printf("schedule: unknown, because there are no training shards yet\n");
-        return;
-    }
-    int64_t steps[] = {0, plan->warmup_steps, total / 2, total - 1};
-    printf("schedule\n");
-    print_count("steps", total);
-    print_count("warm-up steps", plan->warmup_steps);
-    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
-        int64_t step = steps[i] < total ? steps[i] : total - 1;
-        if (i > 0 && step <= steps[i - 1]) {
-            continue;
-        }
-        printf("  learning rate of step %-12" PRId64 " %.6g\n", step + 1,
-               schedule_learning_rate(r, step, total));
-    }
-}
-
-static void print_step(const struct plan *plan)
-{
-    printf("per step\n");
-    print_count("tokens", plan->tokens);
-    print_count("micro-batches per rank", plan->micro_steps);
-    printf("  %-24s %18.4g\n", "FLOPs", plan->step_flops);
-    printf("  %-24s %18.4g\n", "FLOPs per token", plan->token_flops);
-    print_bytes("sent by each rank", (int64_t)plan->sent_bytes);
-}
-
-static void print_seconds(const char *name, double seconds, double hidden)
-{
-    printf("  %-24s %15.3f ms", name, 1e3 * seconds);
-    if (hidden > 0) {
-        printf("  and %.3f ms overlapped with computation", 1e3 * hidden);
-    }
-    printf("\n");
-}
-
-/* The predictions for a cluster. */
-struct cluster_forecast {
-    struct cluster cluster;
-    struct prediction step;
-    int64_t micro_size; /* the largest that fits */
-    struct prediction layouts[LAYOUTS_PRINTED];
-    int layout_count;
-};
-
-static void print_layouts(const struct cluster_forecast *forecast)
-{
-    printf("layouts that fit into memory, the fastest first\n");
-    printf("  %6s %6s %5s %10s %12s %14s %14s\n", "tensor", "data", "zero", "micro_size",
-           "ms per step", "tokens/s", "MiB per rank");
-    for (int i = 0; i < forecast->layout_count; i++) {
-        const struct prediction *p = &forecast->layouts[i];
-        printf("  %6d %6d %5d %10" PRId64 " %12.1f %14.0f %14.0f\n", p->tensor, p->data,
-               p->zero_stage, p->micro_size, 1e3 * p->step_seconds, p->tokens_per_second,
-               (double)p->device_bytes / 1048576.0);
-    }
-    if (forecast->layout_count == 0) {
-        printf("  none\n");
-    }
-}
-
-static void print_forecast(const struct cluster_forecast *forecast)
-{
-    const struct prediction *p = &forecast->step;
-    printf("predicted for %s\n",
-           forecast->cluster.name[0] != '\0' ? forecast->cluster.name : forecast->cluster.path);
-    print_seconds("GEMMs", p->gemm_seconds, 0);
-    print_seconds("attention", p->attention_seconds, 0);
-    print_seconds("element-wise operations", p->elementwise_seconds, 0);
-    print_seconds("optimizer", p->optimizer_seconds, 0);
-    print_seconds("operation start-up", p->launch_seconds, 0);
-    print_seconds("exposed tensor-parallel", p->tensor_exposed_seconds,
-                  p->tensor_comm_seconds - p->tensor_exposed_seconds);
-    print_seconds("exposed data-parallel", p->data_exposed_seconds,
-                  p->data_comm_seconds - p->data_exposed_seconds);
-    print_seconds("step", p->step_seconds, 0);
-    printf("  %-24s %18.0f\n", "tokens/s", p->tokens_per_second);
-    if (p->mfu > 0) {
-        printf("  %-24s %16.1f %%\n", "MFU", 100 * p->mfu);
-    }
-    print_bytes(p->fits ? "device memory" : "DOES NOT FIT: needed", p->device_bytes);
-    print_count("largest micro_size", forecast->micro_size);
-    print_layouts(forecast);
-}
-
-static void print_data(const struct plan *plan)
-{
-    if (plan->epoch_samples < 0) {
-        printf("training data: not found, not checked\n");
-        return;
-    }
-    printf("training data\n");
-    print_count("tokens", plan->train_tokens);
-    print_count("sequences per epoch", plan->epoch_samples);
-    printf("  %-24s %18.2f\n", "steps per epoch", plan->epoch_steps);
-}
-
-static status print_plan(const struct recipe *r, const struct plan *plan,
-                         const struct cluster_forecast *forecast)
-{
-    printf("parameters\n");
-    for (int i = 0; i < PLAN_PARTS; i++) {
-        if (plan->part[i] > 0) {
-            print_count(plan_part_name((enum plan_part)i), plan->part[i]);
-        }
-    }
-    print_count("total", plan->parameters);
-    if (plan->trained_parameters < plan->parameters) {
-        print_count("trained", plan->trained_parameters);
-    }
-    print_memory(plan);
-    print_step(plan);
-    if (forecast != NULL) {
-        print_forecast(forecast);
-    }
-    print_data(plan);
-    print_schedule(r, plan);
-    printf("settings\n");
-    return recipe_write(r, stdout);
-}
 
 /* ---- JSON output ---- */
 
@@ -206,11 +36,11 @@ static json_t *make_memory_json(const struct plan *plan)
 
 static json_t *make_buffers_json(const struct plan_buffers *b)
 {
-    return json_pack("{sI sI sI sI sI sI sI sI}", "kernels", (json_int_t)b->kernels, "loaders",
+    return json_pack("{sI sI sI sI sI sI sI sI sI}", "kernels", (json_int_t)b->kernels, "loaders",
                      (json_int_t)b->loaders, "pinned", (json_int_t)b->pinned, "snapshot",
-                     (json_int_t)b->snapshot, "rollback", (json_int_t)b->rollback, "writer",
-                     (json_int_t)b->writer, "communication", (json_int_t)b->communication,
-                     "program", (json_int_t)b->program);
+                     (json_int_t)b->snapshot, "rollback", (json_int_t)b->rollback, "samples",
+                     (json_int_t)b->samples, "writer", (json_int_t)b->writer, "communication",
+                     (json_int_t)b->communication, "program", (json_int_t)b->program);
 }
 
 static json_t *make_parts_json(const struct plan *plan)
@@ -242,7 +72,7 @@ static json_t *make_prediction_json(const struct prediction *p)
         "device_bytes", (json_int_t)p->device_bytes, "fits", p->fits);
 }
 
-static void put_forecast(json_t *all, const struct cluster_forecast *forecast)
+static void put_forecast(json_t *all, const struct plan *plan, const struct plan_forecast *forecast)
 {
     json_t *layouts = json_array();
     for (int i = 0; i < forecast->layout_count; i++) {
@@ -250,6 +80,13 @@ static void put_forecast(json_t *all, const struct cluster_forecast *forecast)
     }
     json_object_set_new(all, "cluster", json_string(forecast->cluster.name));
     json_object_set_new(all, "prediction", make_prediction_json(&forecast->step));
+    json_object_set_new(all, "gpu", json_boolean(cluster_is_gpu(&forecast->cluster)));
+    put_integer(all, "devices", forecast->step.devices);
+    double run_seconds = forecast->step.step_seconds * (double)plan->total_steps;
+    bool steps = plan->total_steps > 0;
+    json_object_set_new(all, "run_seconds", make_real_or_null(run_seconds, steps));
+    json_object_set_new(all, "device_hours",
+                        make_real_or_null(run_seconds / 3600 * forecast->step.devices, steps));
     put_integer(all, "largest_micro_size", forecast->micro_size);
     json_object_set_new(all, "layouts", layouts);
 }
@@ -294,11 +131,11 @@ static json_t *make_plan_json(const struct recipe *r, const struct plan *plan)
 }
 
 static status print_json(const struct recipe *r, const struct plan *plan,
-                         const struct cluster_forecast *forecast)
+                         const struct plan_forecast *forecast)
 {
     json_t *all = make_plan_json(r, plan);
     if (forecast != NULL) {
-        put_forecast(all, forecast);
+        put_forecast(all, plan, forecast);
     }
     int failed = json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
     json_decref(all);
@@ -324,16 +161,15 @@ struct request {
     char *const *overrides;
     int override_count;
     int64_t ranks;
-    bool json;
+    bool json, settings;
 };
 
 static status predict_cluster(const struct request *q, const struct recipe *r,
-                              const struct plan *plan, struct cluster_forecast *out)
+                              const struct plan *plan, struct plan_forecast *out)
 {
-    TRY(cluster_read(q->cluster, &out->cluster));
     TRY(predict_step(r, plan, &out->cluster, &out->step));
     TRY(predict_micro_size(r, (int)q->ranks, &out->cluster, &out->micro_size));
-    return predict_layouts(r, (int)q->ranks, &out->cluster, out->layouts, LAYOUTS_PRINTED,
+    return predict_layouts(r, (int)q->ranks, &out->cluster, out->layouts, PLAN_LAYOUTS,
                            &out->layout_count);
 }
 
@@ -352,11 +188,19 @@ static status read_recipe(const struct request *q, struct recipe *out)
     return result;
 }
 
-/* Reads the number of labels of a head from the shards. Missing shards are reported later. */
+/* Reads the number of labels of a head from the shards, and checks evaluate.metric, which can name
+ * a label. Missing shards are reported later. */
 static status read_labels(struct recipe *r)
 {
     char *labels = NULL;
+    const struct objective *objective;
+    struct early_stopping_rule rule;
     status result = data_read_labels(r, &labels);
+    if (result == STATUS_OK && labels != NULL) {
+        TRY_GOTO(result, done, objective_find(recipe_objective_name(r->objective), &objective));
+        result = evaluation_report_stopping_rule(r, objective, labels, &rule);
+    }
+done:
     free(labels);
     if (result == STATUS_NO_INPUT) {
         status_clear();
@@ -369,51 +213,46 @@ static status read_labels(struct recipe *r)
  * the GPU of this machine, or this machine for train.device cpu. If train.device is auto and this
  * machine has no GPU, the run may be meant for another machine, so this is only a warning. */
 static status check_memory(const struct recipe *r, const struct plan *plan,
-                           const struct cluster_forecast *forecast)
+                           const struct plan_forecast *forecast)
 {
-    static const char advice[] =
-        "lower batch.micro_size, or set train.activation_checkpointing: full, train.precision: "
-        "bf16, or parallel.zero_stage or parallel.tensor with more ranks";
-    const double gib = 1073741824.0;
     bool on_cpu = plan->device == DEVICE_CPU;
     double needed = (double)(on_cpu ? plan->total_bytes : plan->device_bytes);
-    double available = (double)(on_cpu ? cores_memory_bytes("") : plan->device_memory);
-    const char *device = on_cpu ? "this machine" : "the GPU of this machine";
     if (forecast != NULL) {
-        needed = (double)forecast->step.device_bytes;
-        available = forecast->step.fits ? 0 : forecast->cluster.device.memory_gib * gib;
-        device = "a GPU of the cluster";
+        return plan_compare_memory(needed, forecast->step.memory_bytes,
+                                   on_cpu ? "its share of a node" : "a GPU of the cluster", true);
     }
-    if (available <= 0 || needed <= available) {
-        return STATUS_OK;
+    if (!on_cpu) {
+        return plan_compare_memory(needed, (double)plan->device_memory, "the GPU of this machine",
+                                   true);
     }
-    if (forecast == NULL && on_cpu && r->train.device == RECIPE_DEVICE_AUTO) {
-        log_warning("MEMORY", "a rank needs %.1f GiB, but %s has %.1f GiB; %s", needed / gib,
-                    device, available / gib, advice);
-        return STATUS_OK;
-    }
-    RAISE(STATUS_RECIPE, "the plan does not fit: a rank needs %.1f GiB, but %s has %.1f GiB; %s",
-          needed / gib, device, available / gib, advice);
+    return plan_compare_memory((double)plan_own_bytes(plan), (double)cores_memory_bytes(""),
+                               "this machine", r->train.device == RECIPE_DEVICE_CPU);
 }
 
 static status run_plan(const struct request *q)
 {
-    struct recipe recipe;
+    struct recipe recipe, planned;
     struct plan plan;
-    struct cluster_forecast forecast = {0};
+    struct plan_forecast forecast = {0};
     bool has_cluster = q->cluster != NULL;
     TRY(read_recipe(q, &recipe));
     TRY(read_labels(&recipe));
-    TRY(explain_missing_data(plan_make(&recipe, (int)q->ranks, &plan)));
-    TRY(explain_missing_data(plan_check(&recipe, has_cluster, &plan)));
+    planned = recipe;
     if (has_cluster) {
-        TRY(predict_cluster(q, &recipe, &plan, &forecast));
+        TRY(cluster_read(q->cluster, &forecast.cluster));
+        predict_choose_device(&forecast.cluster, &planned);
+    }
+    TRY(explain_missing_data(plan_make(&planned, (int)q->ranks, &plan)));
+    TRY(explain_missing_data(plan_check(&planned, has_cluster, &plan)));
+    if (has_cluster) {
+        TRY(predict_cluster(q, &planned, &plan, &forecast));
     }
     for (int i = 0; i < plan.unchecked_count; i++) {
         log_warning("NOT-CHECKED", "%s", plan.unchecked[i]);
     }
-    const struct cluster_forecast *known = has_cluster ? &forecast : NULL;
-    TRY(q->json ? print_json(&recipe, &plan, known) : print_plan(&recipe, &plan, known));
+    const struct plan_forecast *known = has_cluster ? &forecast : NULL;
+    TRY(q->json ? print_json(&recipe, &plan, known)
+                : plan_text_print(&recipe, &plan, known, q->settings));
     return check_memory(&recipe, &plan, known);
 }
 
@@ -423,21 +262,24 @@ status command_plan(int argc, char **argv)
     bool print_keys = false;
     bool help = false;
     const struct option table[] = {
-        {"ranks", OPTION_INTEGER, &q.ranks, "N", "1", "number of ranks to plan for", 1, 1e6, NULL},
+        {"ranks", OPTION_INTEGER, &q.ranks, "N", "1", "number of ranks to plan for", .min = 1,
+         .max = 1e6},
         {"cluster", OPTION_TEXT, &q.cluster, "FILE", NULL,
          "predict the time of a step on this cluster and find the fastest layout; see "
-         "recipes/clusters and `bireme bench cluster`",
-         0, 0, NULL},
-        {"json", OPTION_FLAG, &q.json, NULL, NULL, "print one JSON document", 0, 0, NULL},
+         "recipes/clusters and `bireme bench cluster`"},
+        {"settings", OPTION_FLAG, &q.settings, NULL, NULL, "also print every resolved setting"},
+        {"json", OPTION_FLAG, &q.json, NULL, NULL,
+         "print one JSON document, with exact numbers and every setting"},
         {"document-keys", OPTION_FLAG, &print_keys, NULL, NULL,
-         "print the reference of all recipe keys (recipes/README.md)", 0, 0, NULL},
+         "print the reference of all recipe keys (recipes/README.md)"},
     };
     struct options options = {
         .usage = "bireme plan RECIPE.yaml [section.key=value ...] [options]",
         .description =
             "Estimates the cost of a recipe without training: parameters, memory of each rank, "
-            "FLOPs and bytes sent per step, steps per epoch, the learning rate schedule and every "
-            "resolved setting. It checks the device, the tokenizer and the shards as train does "
+            "FLOPs and bytes sent per step, steps per epoch and the learning rate schedule. With "
+            "--cluster it also predicts the time of the whole run. It checks the device, the "
+            "tokenizer and the shards as train does "
             "and reports the same errors. With model.vocab_size=N, a recipe can be planned without "
             "its data. The parts that could not be checked are listed. If a rank needs more memory "
             "than "

@@ -28,7 +28,7 @@ struct request {
     int64_t seed;
     int64_t shuffle_split; /* seed; -1: not given */
     int64_t sequence_length, shard_tokens, workers;
-    bool skip_bad_rows, join_encoding, json;
+    bool skip_bad_rows, join_encoding, append_eod, json;
 };
 
 static status parse_options(struct request *q, int argc, char **argv, bool *help)
@@ -43,9 +43,8 @@ static status parse_options(struct request *q, int argc, char **argv, bool *help
          "folder with tokenizer.json; ids in token files are checked against its vocabulary"},
         {"input", OPTION_LIST, &q->inputs, "FILE...", OPTION_REQUIRED,
          "clm, mlm: text, *.jsonl (field \"text\"), .bin with .idx of Megatron or .bin of llm.c; "
-         "other objectives: JSON Lines, *.csv or *.tsv. All but token files can be compressed "
-         "(.gz, "
-         ".zst, .xz, .bz2); - is standard input"},
+         "other objectives: JSON Lines, *.csv or *.tsv; answer: also the JSON of SQuAD. All but "
+         "token files can be compressed (.gz, .zst, .xz, .bz2); - is standard input"},
         {"columns", OPTION_TEXT, &q->columns, "FIELD=COLUMN,...", NULL,
          "columns of the input that hold the fields of the objective, for example "
          "text=review,label=sentiment (default: columns with the names of the fields)"},
@@ -74,6 +73,10 @@ static status parse_options(struct request *q, int argc, char **argv, bool *help
         {"join-encoding", OPTION_FLAG, &q->join_encoding, NULL, NULL,
          "sft: encode a plain prompt and its completion as one text, as in TRL (default: "
          "separately)"},
+        {"append-eod", OPTION_FLAG, &q->append_eod, NULL, NULL,
+         "clm: end the documents of token files with the tokenizer's end token, unless they begin "
+         "or "
+         "end with it. Documents of text always end with it, if the tokenizer has one"},
         {"documents", OPTION_CHOICE, &q->documents, "KIND", NULL,
          "unit of plain text that is one document; paragraphs are separated by blank lines "
          "(default: file for clm, paragraph for mlm)",
@@ -215,6 +218,8 @@ static status find_preparation(const struct request *q, const struct preparation
                     q->objective);
             REQUIRE(table[i].run == prepare_sft || !q->join_encoding, STATUS_USAGE,
                     "--join-encoding can only be used with --objective sft, not %s", q->objective);
+            REQUIRE(table[i].run == prepare_clm || !q->append_eod, STATUS_USAGE,
+                    "--append-eod can only be used with --objective clm, not %s", q->objective);
             REQUIRE(table[i].has_labels || q->labels == NULL, STATUS_USAGE,
                     "--labels cannot be used with --objective %s", q->objective);
             *out = &table[i];
@@ -278,6 +283,7 @@ static status run_preparation(const struct request *q, const struct preparation 
         .labels = q->labels,
         .label_counts = &labels,
         .join_encoding = q->join_encoding,
+        .append_eod = q->append_eod,
     };
     struct prepare_report report;
     status result = p->run(&options, &report);

@@ -1,41 +1,17 @@
 #include "trainer/cli/prepare_report.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include <jansson.h>
 
 #include "base/log.h"
 #include "base/text.h"
 
-enum { LABELS_PRINTED = 10, SCALED_BYTES = 32, LIST_BYTES = 1024 };
-
-/* Writes a number with three digits and a decimal unit: 950, 17.1 k, 2.05 M. */
-static const char *scale_number(double value, char out[SCALED_BYTES])
-{
-    static const char *const units[] = {"", " k", " M", " G", " T"};
-    int unit = 0;
-    while (value >= 999.5 && unit < 4) {
-        value /= 1000;
-        unit++;
-    }
-    snprintf(out, SCALED_BYTES, "%.*f%s",
-             unit == 0       ? 0
-             : value < 9.995 ? 2
-             : value < 99.95 ? 1
-                             : 0,
-             value, units[unit]);
-    return out;
-}
-
-/* The same for a number of bytes: 950 bytes, 17.1 kB. */
-static const char *scale_bytes(double value, char out[SCALED_BYTES])
-{
-    char number[SCALED_BYTES];
-    scale_number(value, number);
-    snprintf(out, SCALED_BYTES, value < 999.5 ? "%.20s bytes" : "%.20sB", number);
-    return out;
-}
+enum { LABELS_PRINTED = 10, LIST_BYTES = 1024 };
 
 /* ---- warnings ---- */
 
@@ -82,6 +58,94 @@ static void warn_missing_labels(const struct prepare_options *o, const char *set
     }
 }
 
+/* Copies a label in lower case, with single spaces between its words. */
+static char *fold_label(const char *name)
+{
+    char *folded = malloc(strlen(name) + 1), *to = folded;
+    for (const char *c = name; folded != NULL && *c != '\0'; c++) {
+        if (!isspace((unsigned char)*c)) {
+            *to++ = (char)tolower((unsigned char)*c);
+        } else if (to > folded && to[-1] != ' ') {
+            *to++ = ' ';
+        }
+    }
+    if (folded != NULL) {
+        to -= to > folded && to[-1] == ' ';
+        *to = '\0';
+    }
+    return folded;
+}
+
+struct folded_label {
+    char *text;
+    int index;
+};
+
+static int compare_folded(const void *a, const void *b)
+{
+    const struct folded_label *x = a, *y = b;
+    int order = strcmp(x->text, y->text);
+    return order != 0 ? order : x->index - y->index;
+}
+
+/* Logs the pairs of neighbours with equal texts as one warning. */
+static void warn_equal_neighbours(const struct prepare_label_counts *c,
+                                  const struct folded_label *labels)
+{
+    char pairs[LIST_BYTES] = "";
+    size_t used = 0;
+    int similar = 0;
+    for (int i = 1; i < c->count; i++) {
+        if (strcmp(labels[i - 1].text, labels[i].text) == 0 && similar++ < LABELS_PRINTED &&
+            used < sizeof pairs) {
+            used += (size_t)snprintf(pairs + used, sizeof pairs - used, "%s\"%.60s\" and \"%.60s\"",
+                                     used > 0 ? ", " : "", c->names[labels[i - 1].index],
+                                     c->names[labels[i].index]);
+        }
+    }
+    if (similar > 0) {
+        log_warning("SIMILAR-LABELS",
+                    "labels that differ only in case or spaces are different classes: %s%s; "
+                    "write them in the same way if they are the same class",
+                    pairs, similar > LABELS_PRINTED ? ", ..." : "");
+    }
+}
+
+/* Warns about labels that differ only in the case of letters or in spaces. */
+static void warn_similar_labels(const struct prepare_label_counts *c)
+{
+    struct folded_label *labels = calloc((size_t)c->count, sizeof *labels);
+    bool folded = labels != NULL;
+    for (int i = 0; i < c->count && folded; i++) {
+        labels[i] = (struct folded_label){fold_label(c->names[i]), i};
+        folded = labels[i].text != NULL;
+    }
+    if (folded) { /* without memory, there is no warning */
+        qsort(labels, (size_t)c->count, sizeof *labels, compare_folded);
+        warn_equal_neighbours(c, labels);
+    }
+    for (int i = 0; i < c->count && labels != NULL; i++) {
+        free(labels[i].text);
+    }
+    free(labels);
+}
+
+static void warn_labels(const struct prepare_options *o, const struct prepare_report *r)
+{
+    const struct prepare_label_counts *c = o->label_counts;
+    warn_missing_labels(o, "training", c->train);
+    if (r->validation_examples > 0) {
+        warn_missing_labels(o, "validation", c->validation);
+    }
+    if (c->count == 1) {
+        log_warning("ONE-LABEL",
+                    "all rows have the label \"%.80s\", so a model has nothing to learn; check "
+                    "the column of the labels (--columns label=NAME)",
+                    c->names[0]);
+    }
+    warn_similar_labels(c);
+}
+
 static void print_warnings(const struct prepare_options *o, const struct prepare_report *r)
 {
     if (r->bad_rows > 0) {
@@ -91,15 +155,31 @@ static void print_warnings(const struct prepare_options *o, const struct prepare
     if (r->forced_splits > 0) {
         log_warning("SPLIT-WORDS",
                     "text was split inside a word %" PRId64
-                    " times; the token ids may differ there",
-                    r->forced_splits);
+                    " time%s; the token ids may differ there",
+                    r->forced_splits, text_plural(r->forced_splits));
+    }
+    if (r->joined_documents > 0) {
+        log_warning("END-TOKEN",
+                    "%" PRId64 " of %" PRId64
+                    " documents follow another one without an end token between them, so a model "
+                    "reads both as one text; %s",
+                    r->joined_documents, r->documents,
+                    tokenizer_eos(o->tokenizer) >= 0
+                        ? "use --append-eod to add the end token"
+                        : "use a tokenizer with an end token (tokenizer train --special-tokens "
+                          "\"<|endoftext|>\"), or data.document_mask: true");
+    }
+    if (r->shared_examples > 0) {
+        log_warning("SAME-DATA",
+                    "%" PRId64 " of %" PRId64
+                    " validation example%s also in the training set, so the validation measures "
+                    "memory; remove duplicates, or give other --validation-input",
+                    r->shared_examples, r->validation_examples,
+                    r->validation_examples == 1 ? " is" : "s are");
     }
     warn_validation_share(o, r);
     if (o->label_counts->count > 0) {
-        warn_missing_labels(o, "training", o->label_counts->train);
-        if (r->validation_examples > 0) {
-            warn_missing_labels(o, "validation", o->label_counts->validation);
-        }
+        warn_labels(o, r);
     }
 }
 
@@ -109,28 +189,31 @@ static void print_warnings(const struct prepare_options *o, const struct prepare
 static void log_truncation(const struct prepare_options *o, const struct prepare_report *r)
 {
     if (r->truncated_tokens > 0) {
-        log_info("%" PRId64 " of %" PRId64 " examples were cut at %" PRId64
-                 " tokens (--sequence-length): %" PRId64 " tokens removed, at most %" PRId64
+        log_info("%" PRId64 " of %" PRId64 " example%s %s cut at %" PRId64
+                 " tokens (--sequence-length): %" PRId64 " token%s removed, at most %" PRId64
                  " from one example",
-                 r->overlong_rows, r->examples, o->sequence_tokens, r->truncated_tokens,
-                 r->most_truncated);
+                 r->overlong_rows, r->examples, text_plural(r->examples),
+                 r->overlong_rows == 1 ? "was" : "were", o->sequence_tokens, r->truncated_tokens,
+                 text_plural(r->truncated_tokens), r->most_truncated);
     } else if (r->longest_tokens > 0 && r->overlong_rows > 0) {
-        log_info("%" PRId64 " of %" PRId64 " examples have more than %" PRId64
+        log_info("%" PRId64 " of %" PRId64 " example%s %s more than %" PRId64
                  " tokens (--sequence-length), the longest %" PRId64,
-                 r->overlong_rows, r->examples, o->sequence_tokens, r->longest_tokens);
+                 r->overlong_rows, r->examples, text_plural(r->examples),
+                 r->overlong_rows == 1 ? "has" : "have", o->sequence_tokens, r->longest_tokens);
     } else if (r->longest_tokens > 0) {
-        log_info("the longest example has %" PRId64 " tokens", r->longest_tokens);
+        log_info("the longest example has %" PRId64 " token%s", r->longest_tokens,
+                 text_plural(r->longest_tokens));
     }
 }
 
 static void log_summary(const struct prepare_options *o, const struct prepare_report *r,
                         bool has_rows)
 {
-    char size[SCALED_BYTES], rate[SCALED_BYTES], tokens[SCALED_BYTES];
+    char size[TEXT_NUMBER_BYTES], rate[TEXT_NUMBER_BYTES], tokens[TEXT_NUMBER_BYTES];
     int64_t units = has_rows ? r->examples : r->documents;
     int shards = r->train_shards + r->validation_shards;
-    scale_bytes((double)r->bytes, size);
-    scale_bytes(r->seconds > 0 ? (double)r->bytes / r->seconds : 0, rate);
+    text_scale_bytes((double)r->bytes, size);
+    text_scale_bytes(r->seconds > 0 ? (double)r->bytes / r->seconds : 0, rate);
     log_info("%" PRId64 " %s%s from %s in %.1f s, %s/s", units, has_rows ? "example" : "document",
              text_plural(units), size, r->seconds, rate);
     if (r->empty_documents > 0) {
@@ -138,14 +221,15 @@ static void log_summary(const struct prepare_options *o, const struct prepare_re
                  text_plural(r->empty_documents));
     }
     if (r->sentences > 0) {
-        log_info("%" PRId64 " sentences, %" PRId64 " examples", r->sentences, r->examples);
+        log_info("%" PRId64 " sentence%s, %" PRId64 " example%s", r->sentences,
+                 text_plural(r->sentences), r->examples, text_plural(r->examples));
     }
     log_truncation(o, r);
     if (r->learned_tokens > 0) {
-        log_info("%s tokens in the loss", scale_number((double)r->learned_tokens, tokens));
+        log_info("%s tokens in the loss", text_scale_count((double)r->learned_tokens, tokens));
     }
     log_info("%s tokens in %d shard%s",
-             scale_number((double)(r->train_tokens + r->validation_tokens), tokens), shards,
+             text_scale_count((double)(r->train_tokens + r->validation_tokens), tokens), shards,
              text_plural(shards));
 }
 
@@ -154,11 +238,11 @@ static void print_set(const struct prepare_options *o, const char *name, int64_t
                       int64_t tokens, const int64_t *counts, bool has_rows)
 {
     const struct prepare_label_counts *c = o->label_counts;
-    char text[SCALED_BYTES];
+    char text[TEXT_NUMBER_BYTES];
     if (has_rows) {
         printf("%-10s  %" PRId64 " example%s", name, examples, text_plural(examples));
     } else {
-        printf("%-10s  %s tokens", name, scale_number((double)tokens, text));
+        printf("%-10s  %s tokens", name, text_scale_count((double)tokens, text));
     }
     int shown = examples == 0 ? 0 : c->count < LABELS_PRINTED ? c->count : LABELS_PRINTED;
     for (int i = 0; i < shown; i++) {
@@ -185,19 +269,20 @@ static status print_json(const struct prepare_options *o, const struct prepare_r
 {
     const struct prepare_label_counts *c = o->label_counts;
     json_t *root = json_pack(
-        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
-        "s:I, s:i, s:f}",
-        "documents", (json_int_t)r->documents, "sentences", (json_int_t)r->sentences, "examples",
-        (json_int_t)r->examples, "empty_documents", (json_int_t)r->empty_documents,
-        "train_examples", (json_int_t)r->train_examples, "validation_examples",
-        (json_int_t)r->validation_examples, "train_tokens", (json_int_t)r->train_tokens,
-        "validation_tokens", (json_int_t)r->validation_tokens, "train_shards", r->train_shards,
-        "validation_shards", r->validation_shards, "bytes", (json_int_t)r->bytes, "bad_rows",
-        (json_int_t)r->bad_rows, "forced_cuts", (json_int_t)r->forced_splits, "over_long",
-        (json_int_t)r->overlong_rows, "longest", (json_int_t)r->longest_tokens, "learned_tokens",
-        (json_int_t)r->learned_tokens, "cut_tokens", (json_int_t)r->truncated_tokens,
-        "most_cut_tokens", (json_int_t)r->most_truncated, "labels", r->label_count, "seconds",
-        r->seconds);
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, "
+        "s:I, s:I, s:I, s:i, s:f}",
+        "documents", (json_int_t)r->documents, "joined_documents", (json_int_t)r->joined_documents,
+        "sentences", (json_int_t)r->sentences, "examples", (json_int_t)r->examples,
+        "empty_documents", (json_int_t)r->empty_documents, "train_examples",
+        (json_int_t)r->train_examples, "validation_examples", (json_int_t)r->validation_examples,
+        "train_tokens", (json_int_t)r->train_tokens, "validation_tokens",
+        (json_int_t)r->validation_tokens, "train_shards", r->train_shards, "validation_shards",
+        r->validation_shards, "bytes", (json_int_t)r->bytes, "bad_rows", (json_int_t)r->bad_rows,
+        "shared_examples", (json_int_t)r->shared_examples, "forced_cuts",
+        (json_int_t)r->forced_splits, "over_long", (json_int_t)r->overlong_rows, "longest",
+        (json_int_t)r->longest_tokens, "learned_tokens", (json_int_t)r->learned_tokens,
+        "cut_tokens", (json_int_t)r->truncated_tokens, "most_cut_tokens",
+        (json_int_t)r->most_truncated, "labels", r->label_count, "seconds", r->seconds);
     if (root != NULL && c->count > 0) {
         json_object_set_new(root, "train_labels", make_label_counts(c, c->train));
         json_object_set_new(root, "validation_labels", make_label_counts(c, c->validation));

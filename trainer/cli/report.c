@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
+#include "trainer/planner/predict.h"
 #include "trainer/report/chart.h"
 #include "trainer/report/report.h"
 
@@ -44,14 +45,45 @@ static status write_output(const struct history *runs, int count, const char *fi
     return result;
 }
 
-static status write_report(char **folders, int count, const char *field, const char *output)
+/* Predicts the time of a step of a run from the description of its cluster. */
+static status predict_run(const struct cluster *cluster, const char *folder, struct history *run)
+{
+    char path[FILE_PATH_BYTES];
+    struct recipe recipe;
+    struct plan plan;
+    struct prediction prediction;
+    int ranks = (int)json_integer_value(json_object_get(run->start, "ranks"));
+    REQUIRE(ranks > 0, STATUS_DATA, "%s/metrics.jsonl has no line \"start\" with the ranks",
+            folder);
+    TRY(file_join(path, folder, "recipe.yaml"));
+    TRY(recipe_read(path, NULL, 0, &recipe));
+    predict_choose_device(cluster, &recipe);
+    TRY(plan_make(&recipe, ranks, &plan));
+    TRY(predict_step(&recipe, &plan, cluster, &prediction));
+    run->predicted_seconds = prediction.step_seconds;
+    return STATUS_OK;
+}
+
+static status read_run(const char *folder, const struct cluster *cluster, struct history *run)
+{
+    TRY(history_read(folder, run));
+    return cluster != NULL ? predict_run(cluster, folder, run) : STATUS_OK;
+}
+
+static status write_report(char **folders, int count, const char *field, const char *cluster_path,
+                           const char *output)
 {
     int read = 0;
-    status result = STATUS_OK;
+    struct cluster cluster;
+    status result = strcmp(output, "-") == 0 ? STATUS_OK : report_check_output(output);
+    if (result == STATUS_OK && cluster_path != NULL) {
+        result = cluster_read(cluster_path, &cluster);
+    }
+    TRY(result);
     struct history *runs = calloc((size_t)count, sizeof *runs);
     REQUIRE(runs != NULL, STATUS_INTERNAL, "out of memory for %d runs", count);
     for (; read < count && result == STATUS_OK; read++) {
-        result = history_read(folders[read], &runs[read]);
+        result = read_run(folders[read], cluster_path != NULL ? &cluster : NULL, &runs[read]);
     }
     if (result == STATUS_OK) {
         result = write_output(runs, count, field, output);
@@ -66,23 +98,26 @@ static status write_report(char **folders, int count, const char *field, const c
 status command_report(int argc, char **argv)
 {
     bool help = false;
-    const char *output = NULL, *field = NULL;
+    const char *output = NULL, *field = NULL, *cluster = NULL;
     const struct option table[] = {
         {"output", OPTION_TEXT, &output, "FILE", OPTION_REQUIRED,
-         "file to write; - is standard output", 0, 0, NULL},
+         "file to write; - is standard output"},
         {"plot", OPTION_TEXT, &field, "FIELD", NULL,
-         "write one field of metrics.jsonl as an SVG picture instead of a page", 0, 0, NULL},
+         "write one field of metrics.jsonl as an SVG picture instead of a page"},
+        {"cluster", OPTION_TEXT, &cluster, "FILE", NULL,
+         "compare the time of a step with the prediction of `bireme plan --cluster FILE`"},
     };
     struct options options = {
-        .usage = "bireme report RUN_DIR... --output FILE.html\n"
+        .usage = "bireme report RUN_DIR... [--cluster FILE] --output FILE.html\n"
                  "       bireme report RUN_DIR... --plot FIELD --output FILE.svg",
         .description =
             "Writes a page about a run, or a comparison of several runs: curves of the loss and of "
             "all metrics, speed, memory, the last validation with a table of labels and a "
-            "confusion matrix, warnings and settings. The page is one file that loads nothing "
+            "confusion matrix, samples, warnings and settings. The page is one file that loads "
+            "nothing "
             "from the network. With --plot, writes a picture of one field, such as loss.",
         .table = table,
-        .count = 2,
+        .count = sizeof table / sizeof table[0],
         .operand_name = "RUN_DIR",
         .operands_min = 1,
         .operands_max = CHART_CURVES_MAX / 2,
@@ -91,7 +126,7 @@ status command_report(int argc, char **argv)
     if (help) {
         return STATUS_OK;
     }
-    TRY(write_report(options.operands, options.operand_count, field, output));
+    TRY(write_report(options.operands, options.operand_count, field, cluster, output));
     if (strcmp(output, "-") != 0) {
         log_info("%s", output);
     }

@@ -14,12 +14,15 @@
 
 #include "base/input/line_reader.h"
 #include "base/log.h"
+#include "base/memory.h"
+#include "base/text.h"
 #include "datasets/tokenizer/tokenizer.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
 
 #define BATCH_BYTES ((size_t)4 << 20)
 #define WORKERS_MAX 256
+#define SPECIAL_TOKENS_MAX 1024
 
 struct buffer {
     char *data;
@@ -335,7 +338,8 @@ static status encode_or_decode(bool decode, int argc, char **argv)
          "treat the whole input as one text, including newlines, and write one line of ids",
          .choices = NULL},
         {"add-special-tokens", OPTION_FLAG, &add_special_tokens, NULL, NULL,
-         "enclose each text in [CLS] and [SEP]", .choices = NULL},
+         "add the special tokens of the tokenizer's post-processor, such as [CLS] and [SEP]",
+         .choices = NULL},
         {"pair", OPTION_FLAG, &pair, NULL, NULL,
          "each line is two texts separated by a tab; encode them as [CLS] A [SEP] B [SEP]",
          .choices = NULL},
@@ -393,11 +397,89 @@ static enum tokenizer_kind parse_kind(const char *type)
     return strcmp(type, "wordpiece") == 0 ? TOKENIZER_WORDPIECE : TOKENIZER_BPE;
 }
 
+static const char *const special_sets[] = {"usual", "roberta"};
+
+/* The tokens of --special-tokens A,B. */
+struct special_tokens {
+    char *text; /* memory of the items */
+    char *items[SPECIAL_TOKENS_MAX];
+    int count; /* 0 for the sets "usual" and "roberta" */
+};
+
+static status add_listed_token(const char *list, char *token, struct special_tokens *out)
+{
+    REQUIRE(token[0] != '\0', STATUS_USAGE,
+            "--special-tokens %s: an empty token; separate tokens by single commas", list);
+    REQUIRE(out->count < SPECIAL_TOKENS_MAX, STATUS_USAGE, "--special-tokens: more than %d",
+            SPECIAL_TOKENS_MAX);
+    for (int i = 0; i < COUNT(special_sets); i++) {
+        REQUIRE(strcmp(token, special_sets[i]) != 0, STATUS_USAGE,
+                "--special-tokens %s: '%s' must be the only name; listed tokens come after the "
+                "usual ones",
+                list, token);
+    }
+    for (int i = 0; i < out->count; i++) {
+        REQUIRE(strcmp(token, out->items[i]) != 0, STATUS_USAGE,
+                "--special-tokens %s: '%s' is listed twice; remove one", list, token);
+    }
+    out->items[out->count++] = token;
+    return STATUS_OK;
+}
+
+static status parse_special_tokens(const char *list, struct special_tokens *out)
+{
+    if (strcmp(list, special_sets[0]) == 0 || strcmp(list, special_sets[1]) == 0) {
+        return STATUS_OK;
+    }
+    int nearest = text_nearest(list, special_sets, COUNT(special_sets));
+    REQUIRE(nearest < 0, STATUS_USAGE, "--special-tokens %s: did you mean '%s'?", list,
+            special_sets[nearest]);
+    out->text = strdup(list);
+    REQUIRE(out->text != NULL, STATUS_INTERNAL, "out of memory for the special tokens");
+    char *rest = out->text;
+    for (char *token; (token = strsep(&rest, ",")) != NULL;) {
+        TRY(add_listed_token(list, token, out));
+    }
+    return STATUS_OK;
+}
+
+/* Returns the number of listed tokens that a tokenizer of this kind lacks without the list. */
+static int count_new_tokens(const struct special_tokens *tokens, enum tokenizer_kind kind)
+{
+    static const char *const bpe[] = {"<|endoftext|>"};
+    static const char *const wordpiece[] = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
+    const char *const *usual = kind == TOKENIZER_BPE ? bpe : wordpiece;
+    int usual_count = kind == TOKENIZER_BPE         ? COUNT(bpe)
+                      : kind == TOKENIZER_WORDPIECE ? COUNT(wordpiece)
+                                                    : 0;
+    int count = tokens->count;
+    for (int i = 0; i < tokens->count; i++) {
+        for (int k = 0; k < usual_count; k++) {
+            count -= strcmp(tokens->items[i], usual[k]) == 0;
+        }
+    }
+    return count;
+}
+
+/* Replaces the tokenizer by one with further special tokens. */
+static status add_special_tokens(const struct special_tokens *tokens, struct tokenizer **t)
+{
+    struct tokenizer *larger = NULL;
+    if (tokens->count == 0) {
+        return STATUS_OK;
+    }
+    TRY(tokenizer_add_special(*t, (char *const *)tokens->items, tokens->count, &larger));
+    TRY(tokenizer_destroy(t));
+    *t = larger;
+    return STATUS_OK;
+}
+
 static status train_tokenizer(int argc, char **argv)
 {
     const char *type = NULL;
     const char *output = NULL;
     const char *specials = NULL;
+    const char *columns_text = NULL;
     int64_t vocab_size = 0;
     int64_t workers = 1;
     struct option_list inputs = {0};
@@ -407,18 +489,20 @@ static status train_tokenizer(int argc, char **argv)
         {"vocab-size", OPTION_INTEGER, &vocab_size, "N", NULL,
          "maximum vocabulary size (required for bpe and wordpiece)", .min = 1, .max = 1 << 24},
         {"input", OPTION_LIST, &inputs, "FILE...", OPTION_REQUIRED,
-         "training text: plain text, or *.jsonl (field \"text\"); compressed too (.gz, .zst, .xz, "
-         ".bz2); "
-         "- is standard input",
+         "training text: plain text, or *.jsonl (field \"text\"), or tables with --columns; "
+         "compressed too (.gz, .zst, .xz, .bz2); - is standard input",
          .choices = NULL},
         {"output", OPTION_TEXT, &output, "DIR", OPTION_REQUIRED,
          "folder for tokenizer.json; created if missing", .choices = NULL},
         {"workers", OPTION_INTEGER, &workers, "N", "1", "number of threads that count words",
          .min = 1, .max = WORKERS_MAX},
-        {"special-tokens", OPTION_CHOICE, &specials, "NAME", "usual",
-         "set of special tokens. usual: <|endoftext|> for bpe, those of BERT for wordpiece; "
-         "roberta: <s> <pad> </s> <unk> <mask>, for bpe",
-         .choices = "usual|roberta"},
+        {"columns", OPTION_TEXT, &columns_text, "text=COLUMN", NULL,
+         "column of *.csv and *.tsv, or field of *.jsonl, that holds the text"},
+        {"special-tokens", OPTION_TEXT, &specials, "NAMES", "usual",
+         "special tokens. usual: <|endoftext|> for bpe, those of BERT for wordpiece, none for "
+         "char; "
+         "roberta: <s> <pad> </s> <unk> <mask>, for bpe; A,B,...: further tokens after the usual "
+         "ones, for example \"<|im_start|>,<|im_end|>\""},
     };
     struct options options = {"bireme tokenizer train --vocab-size N --input FILE... --output DIR "
                               "[options]",
@@ -431,19 +515,30 @@ static status train_tokenizer(int argc, char **argv)
         return STATUS_OK;
     }
     struct tokenizer *tokenizer = NULL;
+    struct special_tokens tokens = {0};
+    struct columns columns = {0};
     double start = get_seconds();
     enum tokenizer_kind kind = parse_kind(type);
     status result = STATUS_OK;
     REQUIRE_GOTO(result, done, kind == TOKENIZER_CHAR || vocab_size > 0, STATUS_USAGE,
                  "--type %s needs --vocab-size, for example --vocab-size 4096", type);
     bool roberta = strcmp(specials, "roberta") == 0;
+    TRY_GOTO(result, done, parse_special_tokens(specials, &tokens));
+    TRY_GOTO(result, done,
+             columns_text != NULL ? columns_parse(columns_text, &columns) : STATUS_OK);
     REQUIRE_GOTO(result, done, !roberta || kind == TOKENIZER_BPE, STATUS_USAGE,
                  "--special-tokens roberta can only be used with --type bpe, not %s", type);
+    const struct corpus_source source = {.files = inputs.items,
+                                         .count = inputs.count,
+                                         .columns = columns_text != NULL ? &columns : NULL};
+    int new_tokens = count_new_tokens(&tokens, kind);
+    REQUIRE_GOTO(result, done, vocab_size == 0 || vocab_size > new_tokens, STATUS_USAGE,
+                 "--vocab-size %" PRId64 " must be more than the %d further --special-tokens",
+                 vocab_size, new_tokens);
+    int64_t learned = vocab_size == 0 ? 0 : vocab_size - new_tokens;
     TRY_GOTO(result, done,
-             roberta ? tokenizer_train_roberta(vocab_size, inputs.items, inputs.count, (int)workers,
-                                               &tokenizer)
-                     : tokenizer_train(kind, vocab_size, inputs.items, inputs.count, (int)workers,
-                                       &tokenizer));
+             tokenizer_train_source(kind, roberta, learned, &source, (int)workers, &tokenizer));
+    TRY_GOTO(result, done, add_special_tokens(&tokens, &tokenizer));
     TRY_GOTO(result, done, tokenizer_save(tokenizer, output));
     if (kind != TOKENIZER_CHAR && tokenizer_vocab_size(tokenizer) < vocab_size) {
         log_warning("SMALLER",
@@ -457,6 +552,7 @@ static status train_tokenizer(int argc, char **argv)
 done:
     tokenizer_destroy(&tokenizer);
     free(inputs.items);
+    free(tokens.text);
     return result;
 }
 

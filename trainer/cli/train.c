@@ -3,9 +3,11 @@
 
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
+#include "trainer/planner/plan.h"
 #include "trainer/planner/start_line.h"
+#include "trainer/setup/stop_signal.h"
 #include "trainer/train/loop.h"
-#include "trainer/train/stop_signal.h"
+#include "trainer/train/summary.h"
 
 static status run_job(const struct job_options *options, struct comm *world, struct job *job)
 {
@@ -18,6 +20,7 @@ static status run_job(const struct job_options *options, struct comm *world, str
         result = loop_run(job);
     }
     if (result == STATUS_OK || result == STATUS_STOPPED) {
+        summary_log(job, options, result == STATUS_STOPPED);
         KEEP_FIRST(result, job_stop(job));
     }
     return result; /* After another error, comm_abort ends the job, so nothing is released. */
@@ -53,13 +56,16 @@ status command_train(int argc, char **argv)
         .recipe_path = options.operands[0],
         .overrides = options.operands + 1,
         .override_count = options.operand_count - 1,
-        .resume = strcmp(resume, "auto") == 0    ? RESUME_AUTO
-                  : strcmp(resume, "never") == 0 ? RESUME_NEVER
-                                                 : RESUME_PATH,
+        .resume = strcmp(resume, "auto") == 0    ? JOB_RESUME_AUTO
+                  : strcmp(resume, "never") == 0 ? JOB_RESUME_NEVER
+                                                 : JOB_RESUME_PATH,
         .resume_path = resume,
+        .check = plan_check_run,
     };
     struct comm *world = NULL;
-    TRY(stop_signal_watch()); /* Signals are also handled while the ranks connect. */
+    comm_identify_process();
+    /* Signals are also handled while the ranks connect. */
+    TRY(stop_signal_watch(comm_is_first_process()));
     TRY(job_read_recipe(&job_options, &job));
     TRY(comm_world_create(&argc, &argv, &world));
     status result = run_job(&job_options, world, &job);

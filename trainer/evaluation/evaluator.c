@@ -14,7 +14,7 @@ struct prediction {
     double predicted, target;
 };
 
-enum { LABEL_NAME_BYTES = 96, LABEL_METRICS = 4, CELL_BYTES = 24 /* a count and "],[" */ };
+enum { LABEL_NAME_BYTES = 96, SUPPORT = 3, LABEL_METRICS, CELL_BYTES = 24 /* a count and "],[" */ };
 
 struct evaluator {
     struct objective_sink sink;
@@ -36,6 +36,7 @@ struct evaluator {
 static const char *const class_metric_names[] = {
     "f1_macro",        "f1_micro",     "f1_weighted",  "precision_macro",
     "precision_micro", "recall_macro", "recall_micro", NULL};
+static const char *const label_metrics[LABEL_METRICS] = {"precision", "recall", "f1", "support"};
 static const char *const correlation_names[] = {"pearson", "spearman", NULL};
 static const char *const answer_metric_names[] = {"exact_match", "f1", NULL};
 static const char *const empty_names[] = {NULL};
@@ -121,9 +122,32 @@ static void write_label_name(const char *metric, const char *label, char name[LA
     }
 }
 
+bool evaluator_is_label_metric(enum recipe_objective objective, const struct labels *labels,
+                               const char *name)
+{
+    const char *dot = strchr(name, '.');
+    char expected[LABEL_NAME_BYTES];
+    bool found = false;
+    for (int m = 0; m < SUPPORT && dot != NULL && has_label_metrics(objective); m++) {
+        size_t bytes = strlen(label_metrics[m]);
+        found = found || ((size_t)(dot - name) == bytes && dot[1] != '\0' &&
+                          memcmp(name, label_metrics[m], bytes) == 0);
+    }
+    if (!found || labels == NULL) {
+        return found;
+    }
+    found = false;
+    for (int l = 0; l < labels->count && labels->count <= EVALUATOR_LABELS_REPORTED; l++) {
+        for (int m = 0; m < SUPPORT; m++) {
+            write_label_name(label_metrics[m], labels->names[l], expected);
+            found = found || strcmp(name, expected) == 0;
+        }
+    }
+    return found;
+}
+
 static status create_counts(struct evaluator *ev, const struct labels *names)
 {
-    static const char *const metrics[] = {"precision", "recall", "f1", "support"};
     ev->labels = names->count;
     ev->counts = calloc((size_t)names->count + 1, sizeof *ev->counts);
     ev->names = calloc((size_t)names->count + 1, sizeof *ev->names);
@@ -139,7 +163,7 @@ static status create_counts(struct evaluator *ev, const struct labels *names)
     }
     for (int l = 0; l < names->count; l++) {
         for (int m = 0; m < LABEL_METRICS; m++) {
-            write_label_name(metrics[m], names->names[l], ev->names[l][m]);
+            write_label_name(label_metrics[m], names->names[l], ev->names[l][m]);
         }
     }
     return STATUS_OK;

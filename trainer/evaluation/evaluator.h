@@ -47,6 +47,13 @@ void evaluator_destroy(struct evaluator **ev);
  * Memory    static, terminated by NULL */
 const char *const *evaluator_metric_names(enum recipe_objective objective);
 
+/* evaluator_is_label_metric - return whether evaluator_fields writes a per-label metric of this
+ * name, such as f1.LABEL. If `labels` is not NULL, LABEL must be one of them.
+ *
+ * Numerics  false for counts (support.LABEL), which are not compared */
+bool evaluator_is_label_metric(enum recipe_objective objective, const struct labels *labels,
+                               const char *name);
+
 /* The following functions accept NULL and then do nothing. */
 
 /* evaluator_sink - return the sink that receives each example; NULL if ev is NULL. */

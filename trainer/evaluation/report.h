@@ -28,18 +28,24 @@ int evaluation_report_means(const struct objective *o, const double sums[OBJECTI
 int evaluation_report_fields(const struct objective *o, const double sums[OBJECTIVE_SUMS],
                              const struct evaluator *ev, struct metric *fields);
 
-/* evaluation_report_log - log one line about the evaluation.
+/* evaluation_report_main - return the name of the number that describes the objective best, next to
+ * the loss; NULL: none. `evaluated`: in an evaluation, otherwise in a training step. */
+const char *evaluation_report_main(const struct objective *o, bool evaluated);
+
+/* evaluation_report_log - log one line about the evaluation: the loss, the metric of the recipe and
+ * the main metric of the objective, as far as they fit into TEXT_LINE_COLUMNS.
  *
  * Example: "step 20: validation loss 3.1416, perplexity 23.14 (1234 tokens)". */
-void evaluation_report_log(const struct objective *o, int64_t step, const struct metric *fields,
-                           int count);
+void evaluation_report_log(const struct objective *o, const char *metric, int64_t step,
+                           const struct metric *fields, int count);
 
 /* evaluation_report_value - return the number with this name; NaN if there is none. */
 double evaluation_report_value(const struct metric *fields, int count, const char *name);
 
-/* evaluation_report_stopping_rule - create the early-stopping rule of the recipe.
+/* evaluation_report_stopping_rule - create the early-stopping rule of the recipe. labels: the label
+ * names as a JSON array, for metrics such as f1.LABEL; NULL: not known, any label is accepted.
  *
  * Memory    out->metric points into the recipe
  * Errors    STATUS_RECIPE if evaluations of this objective have no metric with that name */
 status evaluation_report_stopping_rule(const struct recipe *r, const struct objective *o,
-                                       struct early_stopping_rule *out);
+                                       const char *labels, struct early_stopping_rule *out);

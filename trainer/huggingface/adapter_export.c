@@ -119,8 +119,8 @@ void adapter_export_name(const struct huggingface_architecture *architecture,
 {
     const char *name = p->name + (model_is_adapter(p) ? strlen(name_prefix) : 0);
     const char *stripped = huggingface_strip_prefix(architecture, name);
-    bool headless = config->head == HEAD_NONE; /* a class without heads */
-    const char *prefix = config->head == HEAD_QA
+    bool headless = config->head == MODEL_HEAD_NONE; /* a class without heads */
+    const char *prefix = config->head == MODEL_HEAD_QA
                              ? huggingface_name_prefix(architecture, OBJECTIVE_ANSWER)
                              : architecture->prefix;
     snprintf(out, HUGGINGFACE_NAME_BYTES, "%s%s%s", name_prefix,
@@ -130,15 +130,15 @@ void adapter_export_name(const struct huggingface_architecture *architecture,
 static const char *get_task_type(const struct recipe *r)
 {
     switch (objective_spec_head(r)) {
-    case HEAD_SEQUENCE:
+    case MODEL_HEAD_SEQUENCE:
         return "SEQ_CLS";
-    case HEAD_MULTIPLE_CHOICE:
+    case MODEL_HEAD_MULTIPLE_CHOICE:
         return objective_spec_reads_last_row(r) ? "SEQ_CLS" : NULL;
-    case HEAD_TOKEN:
+    case MODEL_HEAD_TOKEN:
         return "TOKEN_CLS";
-    case HEAD_QA:
+    case MODEL_HEAD_QA:
         return "QUESTION_ANS";
-    case HEAD_NONE:
+    case MODEL_HEAD_NONE:
         return "FEATURE_EXTRACTION";
     default:
         return r->objective == OBJECTIVE_MLM ? NULL : "CAUSAL_LM";

@@ -169,7 +169,7 @@ static const struct safetensors_tensor *find_in_file(const struct adapter_job *i
     struct model_config with_head = import->config;
     adapter_export_name(import->job.config.architecture, &import->config, p, name);
     const struct safetensors_tensor *t = safetensors_find(import->job.files[0], name);
-    with_head.head = HEAD_LM;
+    with_head.head = MODEL_HEAD_LM;
     adapter_export_name(import->job.config.architecture, &with_head, p, name);
     return t != NULL ? t : safetensors_find(import->job.files[0], name);
 }

@@ -228,7 +228,8 @@ static status read_encoder(const struct config *c, const struct huggingface_conf
             "with pad_token_id 1 they begin with row 2",
             c->path, pad, pad + 1);
     /* import.c also sets it if the weights contain the pooler */
-    r->model.next_sentence = config->heads.has_label_head && objective_spec_head(r) == HEAD_LM;
+    r->model.next_sentence =
+        config->heads.has_label_head && objective_spec_head(r) == MODEL_HEAD_LM;
     return STATUS_OK;
 }
 
@@ -405,7 +406,7 @@ static status read_settings(const struct config *c, const char *requested, struc
     TRY(read_activation(c, architecture, &r->model.activation));
     TRY(read_boolean(c, "tie_word_embeddings", architecture->tied_by_default,
                      &r->model.tie_word_embeddings));
-    if (objective_spec_head(r) != HEAD_LM) {
+    if (objective_spec_head(r) != MODEL_HEAD_LM) {
         TRY(read_task(c, config, requested != NULL, r));
         warn_pad_token(c, r);
     }
@@ -629,14 +630,15 @@ status huggingface_config_write(const struct recipe *recipe, int64_t vocabulary,
     *r = *recipe;
     r->model.vocab_size = vocabulary;
     write_class(file, architecture, r);
-    if (objective_spec_head(r) != HEAD_LM) {
+    if (objective_spec_head(r) != MODEL_HEAD_LM) {
         fprintf(file, "  \"%s\": \"%s\",\n", objective_key, recipe_objective_name(r->objective));
     }
     write_settings(file, architecture, r);
     status result = write_labels(file, r, labels);
     /* Heads of decoders read the last token that is not a pad token. The texts of a reward model
      * end with the end token, so it is not its pad token (pad_token.h). */
-    if (objective_spec_head(r) != HEAD_LM && r->objective != OBJECTIVE_REWARD && tokens.pad < 0) {
+    if (objective_spec_head(r) != MODEL_HEAD_LM && r->objective != OBJECTIVE_REWARD &&
+        tokens.pad < 0) {
         tokens.pad = tokens.eos;
     }
     write_token(file, "bos_token_id", tokens.bos);

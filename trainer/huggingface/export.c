@@ -171,8 +171,9 @@ static status open_source(struct export_job *ex)
     }
     TRY(check_tensors(ex));
     TRY(file_join(ex->tokenizer_folder, ex->found.folder, "tokenizer"));
-    TRY(objective_spec_head(&ex->recipe) != HEAD_LM ? labels_read(ex->tokenizer_folder, &ex->labels)
-                                                    : STATUS_OK);
+    TRY(objective_spec_head(&ex->recipe) != MODEL_HEAD_LM
+            ? labels_read(ex->tokenizer_folder, &ex->labels)
+            : STATUS_OK);
     if (!tokenizer_exists(ex->tokenizer_folder)) {
         return STATUS_OK;
     }

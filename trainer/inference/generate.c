@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/mirror.h"
+#include "comm/comm.h"
 
 struct run {
     struct kernels *kernels;
@@ -26,7 +27,11 @@ struct run {
     int64_t *counts;                           /* [sequences] rows of this round */
     int32_t *inputs;                           /* [sequences] newest tokens */
     struct mirror logits_mirror;
-    float *logits; /* host side, f32 [sequences, V]: logits of the next token */
+    float *logits;         /* host side, f32 [sequences, logits_stride]: logits of the next token */
+    int64_t logits_stride; /* at least V */
+    /* on the device, f32 [rows of this rank's vocabulary shard]; NULL: one rank has all */
+    float *shard_logits;
+    size_t shard_bytes;
     generate_stream stream;
     void *user;
     size_t streamed; /* bytes passed to stream so far */
@@ -53,16 +58,24 @@ static status append_tokens(struct token_list *list, const int32_t *ids, int64_t
 
 /* ---- one forward pass ---- */
 
-/* Computes the next token's logits of a sequence. Its last hidden state is row end - 1. */
+/* Computes the next token's logits of a sequence. Its last hidden state is row end - 1. Ranks that
+ * share the model gather the logits of their vocabulary shards. */
 static status read_logits(struct run *r, struct tensor hidden, int64_t end, int64_t sequence)
 {
-    size_t bytes = (size_t)r->vocabulary * sizeof *r->logits;
-    float *device_logits = r->logits_mirror.device_data;
-    struct tensor row =
-        tensor_view(device_logits + sequence * r->vocabulary, DTYPE_F32, 1, r->vocabulary);
-    TRY(classifier_logits(r->kernels, row, tensor_rows(hidden, end - 1, 1),
-                          tensor_rows(model_lm_head(r->model), 0, r->vocabulary), tensor_absent()));
-    return mirror_download_and_wait(&r->logits_mirror, (size_t)sequence * bytes, bytes);
+    struct vocabulary_shard shard = model_lm_head_shard(r->model);
+    struct tensor head = model_lm_head(r->model);
+    int64_t first = sequence * r->logits_stride;
+    float *all = (float *)r->logits_mirror.device_data + first;
+    float *own = shard.count > 1 ? r->shard_logits : all;
+    int64_t rows = shard.count > 1 ? head.rows : r->vocabulary;
+    TRY(classifier_logits(r->kernels, tensor_view(own, DTYPE_F32, 1, rows),
+                          tensor_rows(hidden, end - 1, 1), tensor_rows(head, 0, rows),
+                          tensor_absent()));
+    if (shard.count > 1) {
+        TRY(shard.all_gather(shard.context, all, own, (size_t)rows * sizeof *own));
+    }
+    return mirror_download_and_wait(&r->logits_mirror, (size_t)first * sizeof *own,
+                                    (size_t)r->logits_stride * sizeof *own);
 }
 
 /* Extends the cache of a sequence by all tokens that it does not hold yet, in chunks that fit the
@@ -86,8 +99,9 @@ static void log_slide(int64_t positions, int64_t kept)
 {
     static bool is_logged;
     if (!is_logged) {
-        log_info("the text is longer than the %" PRId64 " positions of the model; generation "
-                 "continues on its last %" PRId64 " to %" PRId64 " tokens (--no-slide stops there)",
+        log_info("the text is longer than the %" PRId64
+                 " positions of the model and continues; only "
+                 "its last %" PRId64 " to %" PRId64 " tokens are context; --no-slide ends the text",
                  positions, kept, positions);
     }
     is_logged = true;
@@ -235,7 +249,7 @@ static status update_output(struct run *r, int64_t sequence, bool final)
 static status sample_token(struct run *r, int64_t sequence)
 {
     struct token_list *list = &r->tokens[sequence];
-    float *logits = r->logits + sequence * r->vocabulary;
+    float *logits = r->logits + sequence * r->logits_stride;
     int32_t id = 0;
     sampler_apply_penalty(r->sampler, logits, list->ids, list->count);
     uint64_t sample = (uint64_t)(r->options->first_sequence + sequence);
@@ -347,7 +361,7 @@ static status list_candidates(struct beams *b, int64_t live_beams, int64_t *out)
     int64_t per_beam = 2 * r->sequences < r->vocabulary ? 2 * r->sequences : r->vocabulary,
             count = 0;
     for (int64_t beam = 0; beam < live_beams; beam++) {
-        float *logits = r->logits + beam * r->vocabulary;
+        float *logits = r->logits + beam * r->logits_stride;
         TRY(sampler_log_softmax(logits, r->vocabulary));
         sampler_apply_penalty(r->sampler, logits, r->tokens[beam].ids, r->tokens[beam].count);
         struct beam_candidate *best = b->candidates + count;
@@ -489,6 +503,7 @@ static void run_destroy(struct run *r)
     free(r->ended);
     free(r->counts);
     free(r->inputs);
+    device_release(kernels_device(r->kernels), r->shard_logits, r->shard_bytes);
     mirror_destroy(&r->logits_mirror);
     sampler_destroy(&r->sampler);
     (void)model_cache_destroy(&r->cache);
@@ -523,8 +538,17 @@ static status run_create(struct run *r, int64_t longest)
     REQUIRE(r->tokens != NULL && r->prompt_tokens != NULL && r->window != NULL &&
                 r->limits != NULL && r->ended != NULL && r->counts != NULL && r->inputs != NULL,
             STATUS_INTERNAL, "out of memory for %zu sequences", n);
+    int ranks = model_lm_head_shard(r->model).count;
+    int64_t shard_rows = model_lm_head(r->model).rows;
+    r->logits_stride = ranks > 1 ? ranks * shard_rows : r->vocabulary;
+    r->shard_bytes = (size_t)shard_rows * sizeof *r->shard_logits;
+    if (ranks > 1) {
+        TRY(device_allocate(kernels_device(r->kernels), r->shard_bytes, "logits",
+                            (void **)&r->shard_logits));
+    }
     TRY(mirror_create(kernels_device(r->kernels), kernels_stream(r->kernels),
-                      n * (size_t)r->vocabulary * sizeof *r->logits, "logits", &r->logits_mirror));
+                      n * (size_t)r->logits_stride * sizeof *r->logits, "logits",
+                      &r->logits_mirror));
     r->logits = r->logits_mirror.host;
     TRY(sampler_create(&r->options->sampler, r->vocabulary, &r->sampler));
     return model_cache_create(r->model, r->sequences, r->max_tokens, &r->cache);
@@ -548,6 +572,20 @@ static status store_sampled(struct run *r, struct generate_output *out)
     return STATUS_OK;
 }
 
+/* Extends the sequences by their texts. It contains collectives of the tensor group. */
+static status extend_sequences(struct run *r, const struct token_list *prompts, int64_t count,
+                               int64_t chunk_tokens, struct generate_output *out)
+{
+    for (int64_t i = 0; i < r->sequences; i++) {
+        TRY(begin_sequence(r, i, &prompts[i * count / r->sequences]));
+    }
+    if (r->options->num_beams > 1) {
+        return run_beam_search(r, chunk_tokens, out);
+    }
+    TRY(run_sampling(r, chunk_tokens));
+    return store_sampled(r, out);
+}
+
 static status run_batch(struct run *r, const struct token_list *prompts, int64_t count,
                         int64_t chunk_tokens, struct generate_output *out)
 {
@@ -565,15 +603,34 @@ static status run_batch(struct run *r, const struct token_list *prompts, int64_t
                     " tokens: the model has %" PRId64 " positions",
                     positions - longest, longest, positions);
     }
-    TRY(run_create(r, longest));
-    for (int64_t i = 0; i < r->sequences; i++) {
-        TRY(begin_sequence(r, i, &prompts[i * count / r->sequences]));
+    struct comm *group = r->options->tensor_group;
+    status created = run_create(r, longest);
+    TRY(group != NULL ? comm_agree(group, created) : created);
+    status result = extend_sequences(r, prompts, count, chunk_tokens, out);
+    return group != NULL ? comm_abort_on_error(group, result) : result;
+}
+
+status generate_encode_prompt(const struct tokenizer *t, const char *text, struct token_list *ids)
+{
+    TRY(tokenizer_append_bos(t, ids));
+    TRY(tokenizer_encode(t, text, strlen(text), true, ids));
+    if (ids->count == 0) {
+        int32_t eos = tokenizer_eos(t);
+        REQUIRE(eos >= 0, STATUS_USAGE,
+                "an empty prompt needs a tokenizer with an end-of-text token; give a text with "
+                "--prompt");
+        TRY(append_tokens(ids, &eos, 1));
     }
-    if (r->options->num_beams > 1) {
-        return run_beam_search(r, chunk_tokens, out);
-    }
-    TRY(run_sampling(r, chunk_tokens));
-    return store_sampled(r, out);
+    return STATUS_OK;
+}
+
+int64_t generate_bytes(const struct model_config *config, enum dtype dtype, int ranks,
+                       int64_t tokens)
+{
+    int64_t keys = config->layers * tokens * model_kv_heads(config) / ranks;
+    int64_t cache = 2 * keys * (config->width / config->heads) * (int64_t)dtype_bytes(dtype);
+    int64_t logits = model_vocabulary_rows(config, ranks) * (ranks + 1);
+    return cache + 4 * 3 * logits; /* on the host, on the device and for the sampler */
 }
 
 status generate_run(struct kernels *k, struct model *m, const struct tokenizer *t,
@@ -583,6 +640,7 @@ status generate_run(struct kernels *k, struct model *m, const struct tokenizer *
 {
     enum { CHUNK_TOKENS = 256 };
     bool beams = options->num_beams > 1;
+    int64_t chunk_tokens = options->chunk_tokens > 0 ? options->chunk_tokens : CHUNK_TOKENS;
     int64_t batch = beams ? 1 : prompt_count; /* beam search runs one prompt at a time */
     for (int64_t first = 0; first < prompt_count; first += batch) {
         struct run r = {.kernels = k,
@@ -593,7 +651,7 @@ status generate_run(struct kernels *k, struct model *m, const struct tokenizer *
                         .user = user,
                         .sequences = beams ? options->num_beams : batch * options->num_samples};
         status result =
-            run_batch(&r, prompts + first, batch, CHUNK_TOKENS, out + first * options->num_samples);
+            run_batch(&r, prompts + first, batch, chunk_tokens, out + first * options->num_samples);
         run_destroy(&r);
         TRY(result);
     }
@@ -601,10 +659,12 @@ status generate_run(struct kernels *k, struct model *m, const struct tokenizer *
 }
 
 status generate_decode(const struct tokenizer *t, const struct generate_options *options,
-                       const struct generate_output *output, char **out, size_t *bytes)
+                       struct generate_output *output, char **out, size_t *bytes)
 {
     TRY(tokenizer_decode(t, output->tokens.ids, output->tokens.count, true, out, bytes));
-    *bytes = find_stop(options, *out, *bytes);
+    size_t stop = find_stop(options, *out, *bytes);
+    output->stopped = stop < *bytes;
+    *bytes = stop;
     (*out)[*bytes] = '\0';
     return STATUS_OK;
 }

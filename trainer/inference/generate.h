@@ -23,6 +23,9 @@ struct generate_options {
      * false: stop there. Beam search always stops there. */
     bool slide;
     bool use_cache; /* false: recompute the whole sequence for each token, to test the cache */
+    int64_t chunk_tokens; /* maximum rows of a forward pass; 0: 256 */
+    /* ranks that share the model; they generate the same tokens. NULL: one rank */
+    struct comm *tensor_group;
 };
 
 struct generate_output {
@@ -30,17 +33,32 @@ struct generate_output {
     double log_probability;   /* sum over the new tokens, with the repetition penalty; set by beam
                                * search only */
     bool ended;               /* by the end token or a stop string, not by the length limit */
+    bool stopped;             /* by a stop string; set by generate_decode */
 };
 
 /* Receives new bytes of the output as they become available. Each call passes whole UTF-8
  * characters that cannot become part of a stop string. */
 typedef void (*generate_stream)(void *user, const char *text, size_t bytes);
 
+/* generate_encode_prompt - encode a text with the tokenizer's beginning token. An empty text starts
+ * a new document.
+ *
+ * Memory    appends to *ids, which the caller frees with token_list_free()
+ * Errors    STATUS_USAGE for an empty text without an end-of-text token */
+status generate_encode_prompt(const struct tokenizer *t, const char *text, struct token_list *ids);
+
+/* generate_bytes - return the memory of generate_run for one sequence, on the host and the device.
+ *
+ * Units     tokens: of the sequence; ranks: that share the model */
+int64_t generate_bytes(const struct model_config *config, enum dtype dtype, int ranks,
+                       int64_t tokens);
+
 /* generate_run - generate num_samples sequences for each prompt.
  *
  * Shapes    prompts [prompt_count], at least one token each; out [prompt_count * num_samples]
  * Memory    the caller frees the tokens of each output with token_list_free()
- * Order     stream may be set only for one sequence of one prompt; NULL: no streaming
+ * Order     stream may be set only for one sequence of one prompt; NULL: no streaming. Collective
+ *           over the tensor group
  * Errors    STATUS_USAGE if a prompt leaves no position for a new token */
 status generate_run(struct kernels *k, struct model *m, const struct tokenizer *t,
                     const struct token_list *prompts, int64_t prompt_count,
@@ -51,4 +69,4 @@ status generate_run(struct kernels *k, struct model *m, const struct tokenizer *
  *
  * Memory    the caller frees *out with free() */
 status generate_decode(const struct tokenizer *t, const struct generate_options *options,
-                       const struct generate_output *output, char **out, size_t *bytes);
+                       struct generate_output *output, char **out, size_t *bytes);

@@ -20,6 +20,7 @@ struct bm_model {
     char path[FILE_PATH_BYTES];
     struct comm *world;
     struct session session;
+    bm_end end; /* of the last generated text */
 };
 
 #define SAME(name) _Static_assert((int)BM_##name == (int)STATUS_##name, "equal to the exit code")
@@ -47,9 +48,12 @@ void bm_free(void *memory)
 /* ---- errors ---- */
 
 static _Thread_local struct status_note last_error; /* of the last call */
+static _Thread_local char last_warnings[2 * STATUS_TEXT_BYTES];
 
 static void begin_call(void)
 {
+    last_warnings[0] = '\0';
+    log_divert_warnings(last_warnings, sizeof last_warnings);
     last_error = (struct status_note){0};
     status_clear();
     status_divert(&last_error);
@@ -64,12 +68,24 @@ static bm_status end_call(status result)
     }
     status_clear();
     status_divert(NULL);
+    log_divert_warnings(NULL, 0);
     return (bm_status)result;
 }
 
 const char *bm_error(void)
 {
     return last_error.text;
+}
+
+const char *bm_warning(void)
+{
+    return last_warnings;
+}
+
+static status require_text(const char *text, size_t bytes)
+{
+    REQUIRE(text != NULL || bytes == 0, STATUS_USAGE, "the text is NULL, but has %zu bytes", bytes);
+    return STATUS_OK;
 }
 
 /* ---- a model ---- */
@@ -131,7 +147,7 @@ bm_status bm_model_open(const char *checkpoint, const char *const *settings, bm_
 
 void bm_model_close(bm_model **model)
 {
-    if (*model != NULL) {
+    if (model != NULL && *model != NULL) {
         begin_call();
         (void)end_call(close_model(*model));
         *model = NULL;
@@ -150,8 +166,16 @@ static int64_t count_parameters(const struct model *model)
     return sum;
 }
 
+const char *bm_model_checkpoint(const bm_model *m)
+{
+    return m != NULL ? m->session.checkpoint : "";
+}
+
 bm_model_facts bm_model_facts_of(const bm_model *m)
 {
+    if (m == NULL) {
+        return (bm_model_facts){0};
+    }
     const struct model_config *c = model_get_config(m->session.model);
     const struct tokenizer *t = m->session.tokenizer;
     return (bm_model_facts){
@@ -165,14 +189,18 @@ bm_model_facts bm_model_facts_of(const bm_model *m)
 
 static status require_tokenizer(const bm_model *m)
 {
+    REQUIRE(m != NULL, STATUS_USAGE, "the model is NULL");
     REQUIRE(m->session.tokenizer != NULL, STATUS_DATA, "%s contains no tokenizer", m->path);
     return STATUS_OK;
 }
 
 static status require_ids(const bm_model *m, const int32_t *ids, int64_t count)
 {
+    REQUIRE(m != NULL, STATUS_USAGE, "the model is NULL");
     int64_t vocabulary = model_get_config(m->session.model)->vocabulary;
     REQUIRE(count >= 0, STATUS_USAGE, "the number of ids is %" PRId64, count);
+    REQUIRE(ids != NULL || count == 0, STATUS_USAGE, "ids is NULL, but their number is %" PRId64,
+            count);
     for (int64_t i = 0; i < count; i++) {
         REQUIRE(ids[i] >= 0 && ids[i] < vocabulary, STATUS_DATA,
                 "id %" PRId32 " at index %" PRId64 " is outside the vocabulary of %" PRId64, ids[i],
@@ -187,6 +215,7 @@ static status encode_text(const bm_model *m, const char *text, size_t bytes, boo
                           struct token_list *ids)
 {
     TRY(require_tokenizer(m));
+    TRY(require_text(text, bytes));
     TRY(tokenizer_append_bos(m->session.tokenizer, ids));
     return tokenizer_encode(m->session.tokenizer, text, bytes, special, ids);
 }
@@ -196,6 +225,9 @@ bm_status bm_encode(const bm_model *m, const char *text, size_t bytes, int speci
 {
     begin_call();
     struct token_list list = {0};
+    if (ids == NULL || count == NULL) {
+        return end_call(RAISE_STATUS(STATUS_USAGE, "ids or count is NULL"));
+    }
     status result = encode_text(m, text, bytes, special != 0, &list);
     if (result != STATUS_OK) {
         token_list_free(&list);
@@ -209,6 +241,9 @@ bm_status bm_decode(const bm_model *m, const int32_t *ids, int64_t count, char *
                     size_t *bytes)
 {
     begin_call();
+    if (text == NULL || bytes == NULL) {
+        return end_call(RAISE_STATUS(STATUS_USAGE, "text or bytes is NULL"));
+    }
     *text = NULL;
     *bytes = 0;
     status result = require_tokenizer(m);
@@ -232,6 +267,7 @@ bm_generate_options bm_generate_defaults(void)
         .repetition_penalty = 1,
         .num_beams = 1,
         .length_penalty = 1,
+        .slide = 1,
     };
 }
 
@@ -263,6 +299,7 @@ static status check_options(const bm_generate_options *o, struct generate_option
         .num_samples = 1,
         .length_penalty = o->length_penalty,
         .use_cache = true,
+        .slide = o->slide != 0,
     };
     for (int i = 0; o->stops != NULL && o->stops[i] != NULL; i++) {
         REQUIRE(i < GENERATE_STOPS_MAX && o->stops[i][0] != '\0', STATUS_USAGE,
@@ -309,6 +346,20 @@ static status begin_document(const bm_model *m, struct token_list *ids)
     return STATUS_OK;
 }
 
+static bm_end find_end(const struct generate_options *options, const struct generate_output *output)
+{
+    if (output->stopped) {
+        return BM_END_STOP;
+    }
+    if (output->ended) {
+        return BM_END_TOKEN;
+    }
+    if (output->tokens.count >= options->max_new_tokens) {
+        return BM_END_LENGTH;
+    }
+    return stream_ended ? BM_END_STREAM : BM_END_POSITIONS;
+}
+
 struct text_output {
     char **text;
     size_t *bytes;
@@ -337,6 +388,7 @@ static status generate_output_text(bm_model *m, struct token_list *prompt,
     if (result == STATUS_OK) {
         result = generate_decode(s->tokenizer, &options, &output, &text, &bytes);
     }
+    m->end = result == STATUS_OK ? find_end(&options, &output) : BM_END_NONE;
     token_list_free(&output.tokens);
     if (result == STATUS_OK && streams && options.num_beams > 1) {
         call_stream(listener, text, bytes);
@@ -353,8 +405,16 @@ static status generate_output_text(bm_model *m, struct token_list *prompt,
     return result;
 }
 
-static void clear_output(struct text_output out)
+bm_end bm_generate_end(const bm_model *m)
 {
+    return m != NULL ? m->end : BM_END_NONE;
+}
+
+static void clear_output(bm_model *m, struct text_output out)
+{
+    if (m != NULL) {
+        m->end = BM_END_NONE;
+    }
     if (out.text != NULL) {
         *out.text = NULL;
     }
@@ -371,7 +431,7 @@ bm_status bm_generate(bm_model *m, const int32_t *ids, int64_t count,
     struct token_list prompt = {0};
     struct listener listener = {stream, user};
     struct text_output out = {text, bytes};
-    clear_output(out);
+    clear_output(m, out);
     status result = require_ids(m, ids, count);
     if (result == STATUS_OK) {
         result = token_list_reserve(&prompt, count);
@@ -394,7 +454,7 @@ bm_status bm_generate_text(bm_model *m, const char *prompt, size_t prompt_bytes,
     struct token_list ids = {0};
     struct listener listener = {stream, user};
     struct text_output out = {text, bytes};
-    clear_output(out);
+    clear_output(m, out);
     status result = encode_text(m, prompt, prompt_bytes, true, &ids);
     if (result == STATUS_OK) {
         result = generate_output_text(m, &ids, options, &listener, out);
@@ -405,11 +465,12 @@ bm_status bm_generate_text(bm_model *m, const char *prompt, size_t prompt_bytes,
 
 static status compute_log_probabilities(bm_model *m, const int32_t *ids, int64_t count, double *out)
 {
+    TRY(require_ids(m, ids, count));
+    REQUIRE(out != NULL, STATUS_USAGE, "the output is NULL");
     const struct session *s = &m->session;
     int64_t positions = model_positions(model_get_config(s->model));
     struct log_likelihood_result sum;
     TRY(weights_require_causal(s, m->path));
-    TRY(require_ids(m, ids, count));
     REQUIRE(count >= 2 && count - 1 <= positions, STATUS_USAGE,
             "the number of ids is %" PRId64 "; it must be at least 2 and at most %" PRId64
             ", one more than the model's positions",
@@ -459,8 +520,11 @@ static status embed_ids(bm_model *m, const struct token_list *ids, float *out)
 static status embed_text(bm_model *m, const struct text *text, struct token_list *ids, float *out)
 {
     const struct text none = {NULL, 0};
-    int64_t first = 0, cut = 0, positions = model_positions(model_get_config(m->session.model));
+    int64_t first = 0, cut = 0;
     TRY(require_tokenizer(m));
+    TRY(require_text(text->bytes, text->count));
+    REQUIRE(out != NULL, STATUS_USAGE, "the output is NULL");
+    int64_t positions = model_positions(model_get_config(m->session.model));
     REQUIRE(device_is_host(m->session.device), STATUS_UNAVAILABLE,
             "this version computes embeddings on the CPU only; add the setting train.device=cpu");
     TRY(text_pair_encode(m->session.tokenizer, text, &none, 0, ids, &first, &cut));

@@ -14,8 +14,9 @@
  *     cc program.c $(pkg-config --cflags --libs bireme)
  *
  * A function that fails returns the exit code of the `bireme` program for this error, and
- * bm_error() returns the reason. The library prints nothing and does not end the process. Text is
- * UTF-8 and need not end with a NUL byte. Byte-level tokenizers accept and return any bytes.
+ * bm_error() returns the reason. A required argument that is NULL is such an error (BM_USAGE). The
+ * library prints nothing and does not end the process. Text is UTF-8 and need not end with a NUL
+ * byte. Byte-level tokenizers accept and return any bytes.
  *
  * Memory    the caller frees every output with bm_free(); after a failure there is nothing to free
  * Order     one thread at a time may use a model; threads may use different models concurrently
@@ -58,6 +59,12 @@ BM_API const char *bm_version(void);
  * Memory    valid until this thread's next call */
 BM_API const char *bm_error(void);
 
+/* bm_warning - return the warnings of this thread's last call, one per line, such as
+ * "... [W-LENGTH]"; "" if there was none. docs/reference/warnings.md lists them.
+ *
+ * Memory    valid until this thread's next call */
+BM_API const char *bm_warning(void);
+
 /* bm_free - free memory that a function of this library returned; NULL is allowed. */
 BM_API void bm_free(void *memory);
 
@@ -75,7 +82,7 @@ typedef struct bm_model bm_model;
  * Errors    BM_NO_INPUT, BM_PERMISSION, BM_CHECKPOINT, BM_DATA, BM_RECIPE, BM_UNAVAILABLE */
 BM_API bm_status bm_model_open(const char *checkpoint, const char *const *settings, bm_model **out);
 
-/* bm_model_close - free a model and set *model to NULL; *model may be NULL. */
+/* bm_model_close - free a model and set *model to NULL; model and *model may be NULL. */
 BM_API void bm_model_close(bm_model **model);
 
 typedef struct bm_model_facts {
@@ -86,8 +93,14 @@ typedef struct bm_model_facts {
     int32_t end_token;  /* end-of-sequence token; -1: the tokenizer has none */
 } bm_model_facts;
 
-/* bm_model_facts_of - return the sizes of a model and its end-of-sequence token. */
+/* bm_model_facts_of - return the sizes of a model and its end-of-sequence token; zeros for NULL. */
 BM_API bm_model_facts bm_model_facts_of(const bm_model *model);
+
+/* bm_model_checkpoint - return the folder of the checkpoint that bm_model_open has selected, such
+ * as "runs/mine/checkpoints/step-00000200"; "" for NULL.
+ *
+ * Memory    valid until the model is closed */
+BM_API const char *bm_model_checkpoint(const bm_model *model);
 
 /* ---- tokens ---- */
 
@@ -121,6 +134,8 @@ typedef struct bm_generate_options {
     double length_penalty;     /* 1; used by beam search only */
     uint64_t seed;             /* 0; seed of the random numbers */
     const char *const *stops;  /* NULL; stop strings, terminated by NULL: text ends before them */
+    int slide; /* 1: a text longer than the model's positions continues on the last half of them;
+                * 0: it ends there, with a warning (W-LENGTH). Beam search always ends there */
 } bm_generate_options;
 
 /* bm_generate_defaults - return the default options, which are those of `bireme generate`. */
@@ -150,6 +165,20 @@ BM_API bm_status bm_generate(bm_model *model, const int32_t *ids, int64_t count,
 BM_API bm_status bm_generate_text(bm_model *model, const char *prompt, size_t prompt_bytes,
                                   const bm_generate_options *options, bm_stream *stream, void *user,
                                   char **text, size_t *bytes);
+
+/* The reason why a generated text ended. */
+typedef enum bm_end {
+    BM_END_NONE = 0,  /* nothing was generated, or the last call failed */
+    BM_END_TOKEN,     /* end-of-sequence token */
+    BM_END_STOP,      /* stop string */
+    BM_END_LENGTH,    /* max_new_tokens */
+    BM_END_POSITIONS, /* the model's positions are full */
+    BM_END_STREAM     /* bm_stream returned a value other than 0 */
+} bm_end;
+
+/* bm_generate_end - return why the last text of bm_generate or bm_generate_text with this model
+ * ended. */
+BM_API bm_end bm_generate_end(const bm_model *model);
 
 /* bm_log_probabilities - compute out[i] = ln p(ids[i + 1] | ids[0], ..., ids[i]).
  *

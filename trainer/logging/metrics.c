@@ -7,53 +7,68 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "trainer/logging/json_text.h"
 #include "trainer/logging/tensorboard.h"
 
 static const size_t file_limit_bytes = (size_t)1 << 32;
 
 struct metrics {
     int file;
-    int64_t end_bytes;   /* end of the last complete line */
-    int64_t first_step;  /* first step that this session may write */
-    bool has_evaluation; /* an earlier session wrote an "evaluate" line for first_step - 1 */
+    int64_t end_bytes;  /* end of the last complete line */
+    int64_t first_step; /* first step that this session may write */
+    /* an earlier session wrote an "evaluate" or "sample" line for first_step - 1 */
+    bool has_evaluation, has_sample;
     char path[FILE_PATH_BYTES];
     struct tensorboard *tensorboard; /* NULL: no event files */
 };
 
 /* ---- resume ---- */
 
-/* Returns whether a run that resumes after `step` keeps a line. Counts damaged lines, and sets
- * *has_evaluation if the line is the evaluation of `step`. */
-static bool is_kept(const char *line, size_t bytes, int64_t step, int *damaged,
-                    bool *has_evaluation)
+/* The lines of a file that a run drops when it resumes after a step. */
+struct dropped {
+    int damaged; /* number of lines that are not valid */
+    char *text;  /* the lines of later steps */
+    size_t bytes;
+};
+
+/* Returns whether m keeps a line. Notes whether it is the evaluation or the sample of the step
+ * after which m resumes. */
+static bool is_kept(struct metrics *m, const char *line, size_t bytes, struct dropped *dropped)
 {
     json_t *object = json_loadb(line, bytes, JSON_REJECT_DUPLICATES, NULL);
     json_t *line_step = json_object_get(object, "step");
     const char *event = json_string_value(json_object_get(object, "event"));
     bool valid = json_is_integer(line_step) && event != NULL;
-    bool keeps_line = valid && json_integer_value(line_step) <= step && strcmp(event, "end") != 0;
-    *damaged += !valid;
-    *has_evaluation = *has_evaluation || (keeps_line && json_integer_value(line_step) == step &&
-                                          strcmp(event, "evaluate") == 0);
+    int64_t step = json_integer_value(line_step);
+    dropped->damaged += !valid;
+    if (valid && step >= m->first_step) {
+        memcpy(dropped->text + dropped->bytes, line, bytes + 1);
+        dropped->bytes += bytes + 1;
+    }
+    bool keeps_line = valid && step < m->first_step && strcmp(event, "end") != 0;
+    bool is_newest = keeps_line && step == m->first_step - 1;
+    m->has_evaluation = m->has_evaluation || (is_newest && strcmp(event, "evaluate") == 0);
+    m->has_sample = m->has_sample || (is_newest && strcmp(event, "sample") == 0);
     json_decref(object);
     return keeps_line;
 }
 
 /* Moves the kept lines to the beginning of text and returns their bytes. */
-static size_t drop_lines(char *text, size_t bytes, int64_t step, int *damaged, bool *has_evaluation)
+static size_t drop_lines(struct metrics *m, char *text, size_t bytes, struct dropped *dropped)
 {
     size_t used = 0;
     for (size_t offset = 0; offset < bytes;) {
         char *end = memchr(text + offset, '\n', bytes - offset);
         size_t length = end != NULL ? (size_t)(end - text) - offset : bytes - offset;
         if (end == NULL) {
-            (*damaged)++;
-        } else if (is_kept(text + offset, length, step, damaged, has_evaluation)) {
+            dropped->damaged++;
+        } else if (is_kept(m, text + offset, length, dropped)) {
             memmove(text + used, text + offset, length + 1);
             used += length + 1;
         }
@@ -62,43 +77,124 @@ static size_t drop_lines(char *text, size_t bytes, int64_t step, int *damaged, b
     return used;
 }
 
-static status drop_later_lines(const char *path, int64_t step, bool *has_evaluation)
+/* Opens metrics.jsonl.old, so that a start from an earlier step deletes no measurement. A newline
+ * ends its last line if a killed run did not. */
+static status open_archive(const char *archive, int *file, int64_t *end)
+{
+    char last = '\n';
+    TRY(file_open_output(archive, O_RDWR | O_APPEND, file));
+    *end = lseek(*file, 0, SEEK_END);
+    bool is_cut = *end > 0 && pread(*file, &last, 1, *end - 1) == 1 && last != '\n';
+    status result = is_cut ? file_append(*file, archive, end, "\n", 1) : STATUS_OK;
+    if (result != STATUS_OK) {
+        close(*file);
+        *file = -1;
+    }
+    return result;
+}
+
+static status drop_later_lines(struct metrics *m, const char *archive)
 {
     char *text = NULL;
     size_t bytes = 0;
-    if (!file_exists(path)) {
+    int file = -1;
+    int64_t end = 0;
+    TRY(file_read(m->path, file_limit_bytes, &text, &bytes));
+    struct dropped dropped = {.text = malloc(bytes + 1)};
+    status result = STATUS_OK;
+    REQUIRE_GOTO(result, done, dropped.text != NULL, STATUS_INTERNAL,
+                 "out of memory for the lines of %s", m->path);
+    size_t kept_bytes = drop_lines(m, text, bytes, &dropped);
+    if (dropped.bytes > 0) {
+        TRY_GOTO(result, done, open_archive(archive, &file, &end));
+        TRY_GOTO(result, done, file_append(file, archive, &end, dropped.text, dropped.bytes));
+    }
+    if (kept_bytes != bytes) {
+        TRY_GOTO(result, done, file_write(m->path, text, kept_bytes));
+    }
+    if (dropped.damaged > 0) {
+        log_warning("METRICS", "%s: dropped %d damaged lines", m->path, dropped.damaged);
+    }
+done:
+    if (file >= 0) {
+        close(file);
+    }
+    free(dropped.text);
+    free(text);
+    return result;
+}
+
+/* Appends all bytes of an open file to the archive. */
+static status append_file(int input, const char *path, int file, const char *archive, int64_t *end)
+{
+    char block[64 << 10];
+    ssize_t count;
+    while ((count = read(input, block, sizeof block)) > 0) {
+        TRY(file_append(file, archive, end, block, (size_t)count));
+    }
+    REQUIRE(count == 0, STATUS_WRITE, "cannot read %s: %s; remove it", path, strerror(errno));
+    return STATUS_OK;
+}
+
+/* Moves the whole file to the archive. It may be too large for the memory. */
+static status archive_file(const char *path, const char *archive)
+{
+    struct stat unused;
+    int file, input;
+    int64_t begin, end;
+    if (lstat(archive, &unused) != 0 && errno == ENOENT) {
+        REQUIRE(rename(path, archive) == 0, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
+                "cannot rename %s to %s: %s", path, archive, strerror(errno));
+        return file_write(path, "", 0); /* also syncs the folder */
+    }
+    TRY(open_archive(archive, &file, &end));
+    begin = end;
+    input = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    status result = input >= 0
+                        ? append_file(input, path, file, archive, &end)
+                        : RAISE_STATUS(status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
+                                       "cannot open %s: %s", path, strerror(errno));
+    if (result == STATUS_OK) {
+        result = file_write(path, "", 0);
+    }
+    if (result != STATUS_OK) {
+        (void)!ftruncate(file, begin);
+    }
+    if (input >= 0) {
+        close(input);
+    }
+    close(file);
+    return result;
+}
+
+static status drop_lines_of_file(struct metrics *m)
+{
+    char archive[FILE_PATH_BYTES];
+    int length = snprintf(archive, sizeof archive, "%s.old", m->path);
+    REQUIRE(length < (int)sizeof archive, STATUS_CREATE, "%s: the path is too long", m->path);
+    if (file_size(m->path) <= 0) {
         return STATUS_OK;
     }
-    TRY(file_read(path, file_limit_bytes, &text, &bytes));
-    int damaged = 0;
-    size_t kept_bytes = drop_lines(text, bytes, step, &damaged, has_evaluation);
-    status result = kept_bytes != bytes ? file_write(path, text, kept_bytes) : STATUS_OK;
-    free(text);
-    if (damaged > 0) {
-        log_warning("METRICS", "%s: dropped %d damaged lines", path, damaged);
-    }
-    return result;
+    return m->first_step == 0 ? archive_file(m->path, archive) : drop_later_lines(m, archive);
 }
 
 status metrics_open(const char *path, int64_t resume_step, struct metrics **out)
 {
     *out = NULL;
-    bool has_evaluation = false;
-    if (resume_step >= 0) {
-        TRY(drop_later_lines(path, resume_step, &has_evaluation));
-    }
     int file;
-    TRY(file_open_output(path, O_WRONLY | O_APPEND | (resume_step < 0 ? O_TRUNC : 0), &file));
+    TRY(file_open_output(path, O_WRONLY | O_APPEND, &file)); /* refuses links and pipes */
+    close(file);
     struct metrics *m = calloc(1, sizeof *m);
-    if (m == NULL) {
-        close(file);
-        RAISE(STATUS_INTERNAL, "out of memory for the log %s", path);
-    }
-    m->file = file;
-    m->end_bytes = lseek(file, 0, SEEK_END);
+    REQUIRE(m != NULL, STATUS_INTERNAL, "out of memory for the log %s", path);
     m->first_step = resume_step + 1;
-    m->has_evaluation = has_evaluation;
     snprintf(m->path, sizeof m->path, "%s", path);
+    status result = drop_lines_of_file(m);
+    KEEP_FIRST(result, file_open_output(path, O_WRONLY | O_APPEND, &m->file));
+    if (result != STATUS_OK) {
+        free(m);
+        return result;
+    }
+    m->end_bytes = lseek(m->file, 0, SEEK_END);
     *out = m;
     return STATUS_OK;
 }
@@ -113,22 +209,12 @@ bool metrics_has_evaluation(const struct metrics *m)
     return m->has_evaluation;
 }
 
-/* ---- lines ---- */
-
-/* Converts a string to JSON. If it is not UTF-8 (a path may not be), non-ASCII bytes become '?'. */
-static json_t *text_to_json(const char *text)
+bool metrics_has_sample(const struct metrics *m)
 {
-    json_t *value = json_string(text);
-    char *ascii = value == NULL ? strdup(text) : NULL;
-    for (char *c = ascii; c != NULL && *c != '\0'; c++) {
-        *c = (unsigned char)*c < 128 ? *c : '?';
-    }
-    if (ascii != NULL) {
-        value = json_string(ascii);
-        free(ascii);
-    }
-    return value;
+    return m->has_sample;
 }
+
+/* ---- lines ---- */
 
 static json_t *value_to_json(const struct metric *field)
 {
@@ -138,7 +224,7 @@ static json_t *value_to_json(const struct metric *field)
     case METRIC_INTEGER:
         return json_integer(field->integer);
     case METRIC_TEXT:
-        return text_to_json(field->text);
+        return json_text_create(field->text, strlen(field->text));
     case METRIC_FLAG:
         return json_boolean(field->integer != 0);
     case METRIC_NULL:

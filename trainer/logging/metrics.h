@@ -17,8 +17,9 @@ struct metrics;
 
 /* metrics_open - start a new file (resume_step -1), or continue a file after that step.
  *
- * Continuing atomically drops the lines of later steps, the lines of "end", and the lines that a
- * power failure has damaged (the warning W-METRICS has their number).
+ * The lines of later steps move to the end of PATH.old; with -1 this is the whole file, of any
+ * size. Continuing also drops the lines of "end", and the lines that a power failure has damaged
+ * (the warning W-METRICS has their number).
  *
  * Order     after checkpoint_open, which holds the lock of the run folder
  * Errors    STATUS_CREATE, STATUS_PERMISSION, STATUS_WRITE */
@@ -26,6 +27,9 @@ status metrics_open(const char *path, int64_t resume_step, struct metrics **out)
 
 /* metrics_has_evaluation - return whether the file had an "evaluate" line for the resume step. */
 bool metrics_has_evaluation(const struct metrics *m);
+
+/* metrics_has_sample - the same for a "sample" line. */
+bool metrics_has_sample(const struct metrics *m);
 
 /* metrics_add_tensorboard - also write to a TensorBoard event file in this folder.
  *

@@ -284,7 +284,7 @@ void layout_append(struct layout *layout, enum model_role role, struct shape sha
     add_tensor(layout, role, shape, "%s", name);
 }
 
-/* A matrix that the Hugging Face file stores as [out, in]. */
+/* Returns the shape of a matrix that the Hugging Face file stores as [out, in]. */
 static struct shape make_dense(int64_t rows, int64_t columns, float init_std)
 {
     return make_table(rows, columns, init_std);
@@ -308,15 +308,15 @@ static void append_task(struct layout *layout, const struct model_config *c,
                         const struct architecture *a)
 {
     bool encoder = a->name_prefix != NULL;
-    bool texts = c->head == HEAD_SEQUENCE || c->head == HEAD_MULTIPLE_CHOICE;
-    bool separate = a->classifier_dense && c->head == HEAD_SEQUENCE;
-    if (c->head == HEAD_LM || c->head == HEAD_NONE) {
+    bool texts = c->head == MODEL_HEAD_SEQUENCE || c->head == MODEL_HEAD_MULTIPLE_CHOICE;
+    bool separate = a->classifier_dense && c->head == MODEL_HEAD_SEQUENCE;
+    if (c->head == MODEL_HEAD_LM || c->head == MODEL_HEAD_NONE) {
         return;
     }
     if (encoder && texts) {
         append_task_dense(layout, c, a, separate);
     }
-    const char *name = c->head == HEAD_QA                 ? "qa_outputs"
+    const char *name = c->head == MODEL_HEAD_QA           ? "qa_outputs"
                        : !encoder && (texts || a->rotary) ? "score"
                        : separate                         ? "classifier.out_proj"
                                                           : "classifier";
@@ -370,7 +370,7 @@ static void append_gpt2(struct layout *layout, const struct model_config *c)
     }
     add_tensor(layout, MODEL_NORM1, make_vector(c->width, 1), "transformer.ln_f.weight");
     add_tensor(layout, MODEL_NORM1, make_vector(c->width, 0), "transformer.ln_f.bias");
-    if (!c->tied && c->head == HEAD_LM) {
+    if (!c->tied && c->head == MODEL_HEAD_LM) {
         add_tensor(layout, MODEL_DECODER, tokens, "lm_head.weight");
     }
 }
@@ -493,7 +493,7 @@ static void append_bert(struct layout *layout, const struct model_config *c, con
         layout->block = layout->count;
         append_bert_layer(layout, c, model);
     }
-    if (c->head == HEAD_LM) {
+    if (c->head == MODEL_HEAD_LM) {
         append_bert_heads(layout, c, model);
     }
 }
@@ -534,7 +534,7 @@ static void append_llama(struct layout *layout, const struct model_config *c)
         layout_append_adapters(layout);
     }
     add_tensor(layout, MODEL_NORM1, make_vector(c->width, 1), "model.norm.weight");
-    if (!c->tied && c->head == HEAD_LM) {
+    if (!c->tied && c->head == MODEL_HEAD_LM) {
         add_tensor(layout, MODEL_DECODER, tokens, "lm_head.weight");
     }
 }

@@ -335,8 +335,8 @@ status model_forward(struct model *m, const struct model_input *input, struct te
         return STATUS_OK;
     }
     TRY(kernels_graph_end_segment(m->kernels)); /* the number of output rows varies */
-    return m->config.head != HEAD_LM ? model_task_head_forward(m, input, *hidden, hidden)
-                                     : model_bert_heads_forward(m, input, *hidden, hidden);
+    return m->config.head != MODEL_HEAD_LM ? model_task_head_forward(m, input, *hidden, hidden)
+                                           : model_bert_heads_forward(m, input, *hidden, hidden);
 }
 
 /* ---- backward ---- */
@@ -351,7 +351,7 @@ struct backward {
 /* Returns whether the pass runs the head. BERT's head and fine-tuning heads need output rows. */
 static bool head_is_used(const struct model *m, const struct model_input *input)
 {
-    bool always = !m->architecture->transform && m->config.head == HEAD_LM;
+    bool always = !m->architecture->transform && m->config.head == MODEL_HEAD_LM;
     return always || input->output_rows != NULL;
 }
 
@@ -361,7 +361,7 @@ static bool gradient_is_set(const struct model *m, const struct model_input *inp
 {
     switch (m->parameters[parameter].role) {
     case MODEL_TOKEN_TABLE:
-        return m->config.tied && m->config.head == HEAD_LM && head_is_used(m, input);
+        return m->config.tied && m->config.head == MODEL_HEAD_LM && head_is_used(m, input);
     case MODEL_POSITION_TABLE:
     case MODEL_TOKEN_TYPE_TABLE:
     case MODEL_NORM1:
@@ -546,7 +546,7 @@ static enum norm_residual get_stream_source(const struct model *m)
     return m->architecture->post_norm ? NORM_RESIDUAL_POST : NORM_RESIDUAL_PRE;
 }
 
-/* Backward pass of norm1 of a layer, or of the final norm for layer L. */
+/* Runs the backward pass of norm1 of a layer, or of the final norm for layer L. */
 static status norm1_backward(struct backward *b, int64_t layer, enum norm_residual stream_source,
                              struct tensor *delta)
 {
@@ -626,8 +626,9 @@ static status output_backward(struct backward *b)
     if (b->input->output_rows == NULL) {
         return model_reduce(b->m, b->n);
     }
-    return b->m->config.head != HEAD_LM ? model_task_head_backward(b->m, b->input, b->gradients)
-                                        : model_bert_heads_backward(b->m, b->input, b->gradients);
+    return b->m->config.head != MODEL_HEAD_LM
+               ? model_task_head_backward(b->m, b->input, b->gradients)
+               : model_bert_heads_backward(b->m, b->input, b->gradients);
 }
 
 status model_backward(struct model *m, const struct model_input *input, float *const *gradients,

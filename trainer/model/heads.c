@@ -70,7 +70,8 @@ struct model_label_head model_get_label_head(const struct model *m, const struct
     if (labels.weight < 0 || input->output_rows == NULL) {
         return out;
     }
-    bool pooled = m->config.head == HEAD_LM; /* a fine-tuning head reads model_forward's output */
+    /* a fine-tuning head reads model_forward's output */
+    bool pooled = m->config.head == MODEL_HEAD_LM;
     out.hidden = pooled ? select_examples(input, a->pooled) : tensor_absent();
     out.weight = model_matrix(m, labels.weight);
     out.bias = model_vector(m, labels.bias);

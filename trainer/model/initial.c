@@ -2,6 +2,7 @@
  * whole parameter. */
 #include <stdlib.h>
 
+#include "base/thread/thread.h"
 #include "trainer/model/model_impl.h"
 
 static float draw_value(const struct model_parameter *p, uint64_t key, int64_t element)
@@ -23,42 +24,87 @@ float model_initial_value(const struct model_parameter *p, int index, uint64_t s
     return draw_value(p, compute_key(index, seed), element);
 }
 
-/* Fills one shard; `parameter` points to the local parameter. An element draws the same number on
- * any rank: the random index is its position in the whole parameter. */
-static void fill_shard(const struct model_parameter *p, const struct model_shard *shard,
-                       uint64_t key, float *parameter)
+/* Rows [row, end) of a shard. */
+struct piece {
+    const struct model_parameter *parameter;
+    const struct model_shard *shard;
+    uint64_t key;
+    float *weights; /* of the shard */
+    int64_t row, end;
+};
+
+/* An element draws the same number on any rank and in any thread: the random index is its position
+ * in the whole parameter. */
+static void *fill_piece(void *user)
 {
-    float *w = parameter + shard->first;
-    for (int64_t row = 0; row < shard->rows; row++) {
-        int64_t whole = (shard->row + row) * p->whole_columns + shard->column;
+    const struct piece *f = user;
+    const struct model_shard *shard = f->shard;
+    float *w = f->weights + f->row * shard->columns;
+    for (int64_t row = f->row; row < f->end; row++) {
+        int64_t whole = (shard->row + row) * f->parameter->whole_columns + shard->column;
         for (int64_t column = 0; column < shard->columns; column++) {
-            *w++ = draw_value(p, key, whole + column);
+            *w++ = draw_value(f->parameter, f->key, whole + column);
+        }
+    }
+    return NULL;
+}
+
+enum { PIECES_MAX = 256, PIECE_ELEMS_MIN = 1 << 14 };
+
+/* Fills one shard with `threads` threads. A piece without a thread is filled by the caller. */
+static void fill_shard(struct piece whole, int threads)
+{
+    struct piece pieces[PIECES_MAX];
+    pthread_t workers[PIECES_MAX];
+    int64_t rows = whole.shard->rows, count = rows * whole.shard->columns / PIECE_ELEMS_MIN;
+    count = count < threads ? count : threads;
+    count = count < rows ? count : rows;
+    count = count < 1 ? 1 : count < PIECES_MAX ? count : PIECES_MAX;
+    bool started[PIECES_MAX] = {false};
+    for (int64_t i = count - 1; i >= 0; i--) {
+        pieces[i] = whole;
+        pieces[i].row = rows * i / count;
+        pieces[i].end = rows * (i + 1) / count;
+        started[i] = i > 0 && thread_start(&workers[i], fill_piece, &pieces[i]) == 0;
+        if (!started[i]) {
+            (void)fill_piece(&pieces[i]);
+        }
+    }
+    for (int64_t i = 1; i < count; i++) {
+        if (started[i]) {
+            pthread_join(workers[i], NULL);
         }
     }
 }
 
-static void fill_parameter(const struct model *m, int index, uint64_t seed, float *parameter)
+/* `weights` points to the local parameter. */
+static void fill_parameter(const struct model *m, int index, uint64_t seed, int threads,
+                           float *weights)
 {
     const struct model_parameter *p = &m->parameters[index];
-    uint64_t key = compute_key(index, seed);
     for (int j = 0; j < p->shard_count; j++) {
-        fill_shard(p, &p->shards[j], key, parameter);
+        const struct model_shard *shard = &p->shards[j];
+        fill_shard((struct piece){.parameter = p,
+                                  .shard = shard,
+                                  .key = compute_key(index, seed),
+                                  .weights = weights + shard->first},
+                   threads);
     }
 }
 
-/* Computes a parameter on the host, with zeros as padding, and write it to the device. */
+/* Computes a parameter on the host, with zeros as padding, and writes it to the device. */
 static status init_parameter(struct model *m, struct device *dev, int index, uint64_t seed,
-                             float *weights)
+                             int threads, float *weights)
 {
     const struct model_parameter *p = &m->parameters[index];
     size_t elements = (size_t)(p->rows * p->columns);
     if (device_is_host(dev)) {
-        fill_parameter(m, index, seed, weights);
+        fill_parameter(m, index, seed, threads, weights);
         return STATUS_OK;
     }
     float *parameter = calloc(elements + 1, sizeof *parameter);
     REQUIRE(parameter != NULL, STATUS_INTERNAL, "out of memory for %s", p->name);
-    fill_parameter(m, index, seed, parameter);
+    fill_parameter(m, index, seed, threads, parameter);
     status result = device_write(dev, kernels_stream(m->kernels), weights, parameter,
                                  elements * sizeof *parameter);
     free(parameter);
@@ -66,14 +112,15 @@ static status init_parameter(struct model *m, struct device *dev, int index, uin
 }
 
 /* Initializes a parameter without f32 weights through a temporary f32 buffer. */
-static status init_frozen(struct model *m, struct device *dev, int index, uint64_t seed)
+static status init_frozen(struct model *m, struct device *dev, int index, uint64_t seed,
+                          int threads)
 {
     const struct model_parameter *p = &m->parameters[index];
     struct comm_range elements = {p->first, p->rows * p->columns};
     size_t bytes = (size_t)elements.count * sizeof(float);
     float *weights = NULL;
     TRY(device_allocate(dev, bytes, p->name, (void **)&weights));
-    status result = init_parameter(m, dev, index, seed, weights);
+    status result = init_parameter(m, dev, index, seed, threads, weights);
     if (result == STATUS_OK) {
         result = model_set_frozen(m, elements, weights);
     }
@@ -81,13 +128,13 @@ static status init_frozen(struct model *m, struct device *dev, int index, uint64
     return result;
 }
 
-status model_init_weights(struct model *m, uint64_t seed)
+status model_init_weights(struct model *m, uint64_t seed, int threads)
 {
     struct device *dev = kernels_device(m->kernels);
     for (int i = 0; i < m->parameter_count; i++) {
         int64_t first = m->parameters[i].first;
-        TRY(first < m->f32_elements ? init_parameter(m, dev, i, seed, m->weights + first)
-                                    : init_frozen(m, dev, i, seed));
+        TRY(first < m->f32_elements ? init_parameter(m, dev, i, seed, threads, m->weights + first)
+                                    : init_frozen(m, dev, i, seed, threads));
     }
     return model_sync_bf16(m);
 }

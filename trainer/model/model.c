@@ -76,7 +76,7 @@ static status arrange_task_head(const struct model_config *c, enum dtype dtype, 
                                 struct arena *arena, struct head_activations *out)
 {
     const struct architecture *a = model_architecture(c->architecture);
-    bool texts = c->head == HEAD_SEQUENCE || c->head == HEAD_MULTIPLE_CHOICE;
+    bool texts = c->head == MODEL_HEAD_SEQUENCE || c->head == MODEL_HEAD_MULTIPLE_CHOICE;
     int64_t m = c->output_rows, dense = texts && a != NULL && a->transform ? m : 0;
     TRY(take_tensor(arena, dtype, m, c->width, &out->rows));
     TRY(take_tensor(arena, dtype, dense, c->width, &out->dense));
@@ -92,7 +92,7 @@ static status arrange_head(const struct model_config *c, enum dtype dtype, bool 
                            struct arena *arena, struct head_activations *out)
 {
     int64_t m = c->output_rows, e = c->next_sentence ? c->examples : 0;
-    if (c->head != HEAD_LM) {
+    if (c->head != MODEL_HEAD_LM) {
         return arrange_task_head(c, dtype, training, arena, out);
     }
     TRY(take_tensor(arena, dtype, m, c->width, &out->rows));
@@ -484,7 +484,7 @@ void model_norm_gradients(const struct model *m, struct param_index index, float
 
 static int find_lm_head(const struct model *m)
 {
-    if (m->config.head != HEAD_LM) {
+    if (m->config.head != MODEL_HEAD_LM) {
         return -1;
     }
     return m->param_index[m->config.tied ? MODEL_TOKEN_TABLE : MODEL_DECODER].weight;
@@ -512,7 +512,7 @@ struct tensor model_lm_head_bias_gradient(const struct model *m, float *const *g
 
 struct tensor model_hidden_gradient(const struct model *m)
 {
-    return m->config.head != HEAD_LM ? m->activations.head.d_dense : m->activations.exchange;
+    return m->config.head != MODEL_HEAD_LM ? m->activations.head.d_dense : m->activations.exchange;
 }
 
 /* ---- descriptions of operations ---- */

@@ -43,13 +43,14 @@ struct model_freezing {
 /* The head after the final norm. Names and order of operations follow the classes of the
  * transformers library. */
 enum model_head_kind {
-    HEAD_LM,              /* next-token or masked-token prediction */
-    HEAD_SEQUENCE,        /* ...ForSequenceClassification: labels of a sequence. Encoders read the
+    MODEL_HEAD_LM,       /* next-token or masked-token prediction */
+    MODEL_HEAD_SEQUENCE, /* ...ForSequenceClassification: labels of a sequence. Encoders read the
                            * first row through a dense layer, decoders the last row directly */
-    HEAD_MULTIPLE_CHOICE, /* ...ForMultipleChoice: one score per candidate; rows as HEAD_SEQUENCE */
-    HEAD_TOKEN,           /* ...ForTokenClassification: labels of tokens */
-    HEAD_QA,              /* ...ForQuestionAnswering: a start and an end logit per token */
-    HEAD_NONE             /* no head: the hidden states themselves */
+    /* ...ForMultipleChoice: one score per candidate; rows as MODEL_HEAD_SEQUENCE */
+    MODEL_HEAD_MULTIPLE_CHOICE,
+    MODEL_HEAD_TOKEN, /* ...ForTokenClassification: labels of tokens */
+    MODEL_HEAD_QA,    /* ...ForQuestionAnswering: a start and an end logit per token */
+    MODEL_HEAD_NONE   /* no head: the hidden states themselves */
 };
 
 /* Low-rank adapters (adapter.c). With adapters, only they and the fine-tuning head are trained. */
@@ -79,7 +80,7 @@ struct model_config {
     struct rotary_scaling rope_scaling; /* llama: frequency scaling for long contexts */
     enum model_recompute recompute;
     int64_t token_types; /* rows of BERT's token type table; 0: no table */
-    bool next_sentence;  /* BERT with HEAD_LM only: a pooler and a head of two labels */
+    bool next_sentence;  /* BERT with MODEL_HEAD_LM only: a pooler and a head of two labels */
     int64_t output_rows; /* most rows of a micro-batch that BERT's or a fine-tuning head reads */
     int64_t examples;    /* most examples of a micro-batch for next_sentence */
     enum model_head_kind head; /* the head after the final norm */
@@ -157,7 +158,7 @@ static inline bool model_is_adapter(const struct model_parameter *p)
 static inline bool model_is_task_head(const struct model_config *config,
                                       const struct model_parameter *p)
 {
-    return config->head != HEAD_LM && (p->role == MODEL_POOLER || p->role == MODEL_LABELS);
+    return config->head != MODEL_HEAD_LM && (p->role == MODEL_POOLER || p->role == MODEL_LABELS);
 }
 
 /* model_adapter_scale - return the factor s of the adapters' output (adapter.c). */
@@ -302,10 +303,11 @@ int64_t model_f32_elements(const struct model *m);
  * Memory    weights is on the model's device */
 status model_set_frozen(struct model *m, struct comm_range elements, float *weights);
 
-/* model_init_weights - initialize all weights as the architecture defines.
+/* model_init_weights - initialize all weights as the architecture defines, with `threads` CPU
+ * threads.
  *
  * Numerics  a value depends on seed, parameter index and element of the whole parameter only */
-status model_init_weights(struct model *m, uint64_t seed);
+status model_init_weights(struct model *m, uint64_t seed, int threads);
 
 /* model_initial_value - return the initial value of one element of parameter `index`.
  *
@@ -333,6 +335,7 @@ status model_sync_bf16(struct model *m);
  * Shapes    hidden [N, C] after the final norm; with output_rows [M, C], the output of the head's
  *           layers before its last matrix
  * Memory    hidden is a view of the model's memory, valid until the next pass
+ * Order     collective over the tensor-parallel group
  * Errors    STATUS_INTERNAL if the micro-batch is larger than planned */
 status model_forward(struct model *m, const struct model_input *input, struct tensor *hidden);
 
@@ -372,8 +375,9 @@ struct vocabulary_shard model_lm_head_shard(struct model *m);
  * model_backward.
  *
  * Shapes    [N, C], or [M, C] for a fine-tuning head
- * Order     with HEAD_LM each rank writes the part that comes through its vocabulary shard, and
- *           model_backward reduces the parts. With a fine-tuning head each rank writes the whole */
+ * Order     with MODEL_HEAD_LM each rank writes the part that comes through its vocabulary shard,
+ *           and model_backward reduces the parts. With a fine-tuning head each rank writes the
+ *           whole */
 struct tensor model_hidden_gradient(const struct model *m);
 
 /* model_gradient_hook - called when the gradients from element `first` on are final.
@@ -385,8 +389,9 @@ typedef status (*model_gradient_hook)(void *user, int64_t first);
  * Shapes    gradients [parameters], NULL for frozen parameters
  * Memory    adds to the gradients, or sets them if input->first_micro_batch. In that case the
  *           objective must have set the gradient of the head. hook may be NULL
- * Order     a layer's gradients are written only after the hook was called for the next layer,
- *           except that clearing (first_micro_batch) comes first */
+ * Order     collective over the tensor-parallel group. A layer's gradients are written only after
+ *           the hook was called for the next layer, except that clearing (first_micro_batch) comes
+ *           first */
 status model_backward(struct model *m, const struct model_input *input, float *const *gradients,
                       model_gradient_hook hook, void *user);
 
@@ -407,6 +412,7 @@ status model_cache_destroy(struct model_cache **cache);
  *
  * Shapes    tokens [sum of counts], the sequences one after the other; counts[i] may be 0;
  *           hidden [sum of counts, C] after the final norm
+ * Order     collective over the tensor-parallel group
  * Errors    STATUS_INTERNAL if the cache overflows */
 status model_forward_cached(struct model *m, struct model_cache *cache, const int32_t *tokens,
                             const int64_t *counts, struct tensor *hidden);

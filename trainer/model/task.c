@@ -4,11 +4,12 @@
  * labels. Dropout is applied at the sites of the transformers library. The objective applies the
  * last matrix W.
  *
- *   HEAD_SEQUENCE,         BERT      h = drop(tanh(P x + q)),          logits W h + b
- *   HEAD_MULTIPLE_CHOICE   RoBERTa   HEAD_SEQUENCE: h = drop(tanh(D drop(x) + d)); else as BERT
- *                          decoders  h = x, the sequence's last row,   logits W h
- *   HEAD_TOKEN             h = drop(x),                                logits W h + b
- *   HEAD_QA, HEAD_NONE     h = x
+ *   MODEL_HEAD_...
+ *   SEQUENCE,         BERT      h = drop(tanh(P x + q)),                    logits W h + b
+ *   MULTIPLE_CHOICE   RoBERTa   SEQUENCE: h = drop(tanh(D drop(x) + d)); else as BERT
+ *                     decoders  h = x, the sequence's last row,             logits W h
+ *   TOKEN             h = drop(x),                                          logits W h + b
+ *   QA, NONE          h = x
  *
  * Each tensor-parallel rank holds the whole head and computes the same values.
  *
@@ -28,16 +29,17 @@ static bool has_dense(const struct model *m)
     return m->param_index[MODEL_POOLER].weight >= 0;
 }
 
-/* Dropout on the input of the dense layer. */
+/* Returns whether there is dropout on the input of the dense layer. */
 static bool has_input_dropout(const struct model *m)
 {
-    return has_dense(m) && m->config.head == HEAD_SEQUENCE && m->architecture->classifier_dense;
+    return has_dense(m) && m->config.head == MODEL_HEAD_SEQUENCE &&
+           m->architecture->classifier_dense;
 }
 
-/* Dropout on the output. */
+/* Returns whether there is dropout on the output. */
 static bool has_output_dropout(const struct model *m)
 {
-    return has_dense(m) || m->config.head == HEAD_TOKEN;
+    return has_dense(m) || m->config.head == MODEL_HEAD_TOKEN;
 }
 
 /* Applies dropout at a site numbered after those of the last layer. Rows are counted among the rows

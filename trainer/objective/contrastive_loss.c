@@ -58,7 +58,7 @@ static void add_scaled(double *to, const double *from, double weight, int64_t wi
     }
 }
 
-/* Compute the loss of first text i against all second texts, and add its gradients. Scores are
+/* Computes the loss of first text i against all second texts, and adds its gradients. Scores are
  * computed twice, so that they need no memory. */
 static void add_text_loss(struct contrastive_batch *batch, int64_t i, int64_t count)
 {

@@ -62,7 +62,8 @@ struct response_rows {
     float *scale;                          /* [rows] */
 };
 
-/* Each response has at least one row. So there are no more responses than rows. */
+/* Returns the bytes of the arrays of struct response_rows in host memory. There are at most as many
+ * responses as rows, because each response has at least one row. */
 static size_t dpo_scratch_bytes(int64_t rows)
 {
     size_t pairs = (size_t)rows / RESPONSES + 1;
@@ -70,7 +71,7 @@ static size_t dpo_scratch_bytes(int64_t rows)
            (RESPONSES * pairs + 1) * sizeof(int64_t);
 }
 
-/* Find the rows of response s of a batch, including prompt rows that the pair does not share.
+/* Finds the rows of response s of a batch, including prompt rows that the pair does not share.
  * Response 2 i is the chosen one of pair i, response 2 i + 1 the rejected one. */
 static void find_response_rows(const struct batch *b, int64_t s, int32_t *first, int32_t *last)
 {
@@ -132,7 +133,7 @@ static status download_row_values(const struct objective_input *in, int64_t rows
     return STATUS_OK;
 }
 
-/* First run: compute the log-probabilities of the responses, and add the token metrics to sums. */
+/* First run: computes the log-probabilities of the responses and adds the token metrics to sums. */
 static status compute_logps(struct kernels *k, const struct batch *batch,
                             const struct response_rows *a, const struct objective_input *in,
                             double sums[OBJECTIVE_SUMS])
@@ -184,8 +185,8 @@ static void add_rewards(const struct preference_settings *settings,
     sums[OBJECTIVE_COUNT] += (double)count;
 }
 
-/* Second run: compute the gradients. The loss of a token is -log p, so the row scale is the
- * negative gradient by log p. */
+/* Second run: computes the gradients. The loss of a token is -log p, so the scale of a row is the
+ * negative gradient with respect to log p. */
 static status compute_gradients(struct kernels *k, const struct batch *batch,
                                 const struct response_rows *a, const struct objective_input *in)
 {
@@ -245,7 +246,7 @@ static status dpo_loss(struct kernels *k, const struct batch *batch,
     return gradient ? compute_gradients(k, batch, &a, in) : STATUS_OK;
 }
 
-/* Store the log-probabilities of the model, which is the reference here, by sample number. */
+/* Stores the log-probabilities of the model, which is the reference here, by sample number. */
 static status dpo_reference_loss(struct kernels *k, const struct batch *batch,
                                  const struct objective_input *in, bool gradient,
                                  double sums[OBJECTIVE_SUMS])
@@ -274,6 +275,7 @@ const struct objective objective_dpo_reference = {
 const struct objective objective_dpo = {
     .name = "dpo",
     .metrics = dpo_metrics,
+    .main_metric = 2, /* rewards/accuracies */
     .unit = "pairs",
     .scratch_bytes = dpo_scratch_bytes,
     .loss = dpo_loss,

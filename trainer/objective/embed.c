@@ -29,7 +29,7 @@ static struct text find_text(const struct batch *batch, int64_t segment)
                          batch->cu_rows[segment + 1] - batch->cu_rows[segment], 0};
 }
 
-/* Compute the unit vector of a text from its rows. */
+/* Computes the unit vector of a text from its rows. */
 static void pool_text(struct text *text, const float *rows, int64_t width, double *unit)
 {
     double squares = 0;
@@ -47,7 +47,7 @@ static void pool_text(struct text *text, const float *rows, int64_t width, doubl
     }
 }
 
-/* Compute the gradients of a text's rows. Normalization removes the component along the unit
+/* Computes the gradients of a text's rows. Normalization removes the component along the unit
  * vector. */
 static void unpool_text(const struct text *text, const double *unit, const double *gradient,
                         int64_t width, float *rows)
@@ -92,7 +92,7 @@ struct embed_pass {
     int64_t width;
 };
 
-/* Compute the unit vectors of all pairs. collected: the target holds a whole global batch. */
+/* Computes the unit vectors of all pairs. collected: the target holds a whole global batch. */
 static status pool_pairs(const struct embed_pass *p, const struct contrastive_batch *target,
                          bool collected)
 {
@@ -108,7 +108,7 @@ static status pool_pairs(const struct embed_pass *p, const struct contrastive_ba
     return STATUS_OK;
 }
 
-/* Compute the gradients of all rows from those of the unit vectors. */
+/* Computes the gradients of all rows from those of the unit vectors. */
 static void unpool_pairs(const struct embed_pass *p, const struct contrastive_batch *source,
                          bool collected, double *unit)
 {
@@ -134,7 +134,7 @@ static void add_losses(const struct embed_pass *p, const struct contrastive_batc
     }
 }
 
-/* Add the losses of the pairs and run the backward pass. */
+/* Adds the losses of the pairs and runs the backward pass. */
 static status finish_pairs(struct kernels *k, const struct embed_pass *p,
                            const struct contrastive_batch *source, bool collected, bool gradient,
                            double sums[OBJECTIVE_SUMS])
@@ -150,7 +150,7 @@ static status finish_pairs(struct kernels *k, const struct embed_pass *p,
     return task_head_backward(k, p->in);
 }
 
-/* Compute the loss with the pairs of this micro-batch only. */
+/* Computes the loss with the pairs of this micro-batch only. */
 static status run_micro_batch_alone(struct kernels *k, const struct embed_pass *p, bool gradient,
                                     double sums[OBJECTIVE_SUMS])
 {

@@ -87,6 +87,7 @@ static status mlm_loss(struct kernels *k, const struct batch *batch,
 
 const struct objective objective_mlm = {.name = "mlm",
                                         .metrics = metrics,
+                                        .main_metric = 1, /* mlm_accuracy */
                                         .unit = "predictions",
                                         .loss_terms = loss_terms,
                                         .needs_global_counts = true,

@@ -15,7 +15,7 @@ static const struct objective *const objectives[] = {&objective_clm,
                                                      &objective_embed,
                                                      &objective_reward};
 
-/* Return the byte offset of a row array in the mirror. */
+/* Returns the byte offset of a row array in the mirror. */
 static size_t find_offset(const struct objective_input *in, const void *array)
 {
     return (size_t)((const char *)array - (const char *)in->scratch.row_mirror->device_data);

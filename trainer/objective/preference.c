@@ -53,7 +53,7 @@ static double compute_log_logistic(double x)
     return x >= 0 ? -log1p(exp(-x)) : x - log1p(exp(x));
 }
 
-/* Return -log s(x). */
+/* Returns -log s(x). */
 static struct scalar_loss compute_logistic_loss(double x)
 {
     return (struct scalar_loss){-compute_log_logistic(x), -compute_logistic(-x)};
@@ -107,7 +107,7 @@ struct loss_and_gradient {
     double value, chosen, rejected;
 };
 
-/* Apply the chain rule to f(scale_chosen c - scale_rejected r). */
+/* Applies the chain rule to f(scale_chosen c - scale_rejected r). */
 static struct loss_and_gradient differentiate_difference(struct scalar_loss f, double scale_chosen,
                                                          double scale_rejected)
 {
@@ -115,7 +115,7 @@ static struct loss_and_gradient differentiate_difference(struct scalar_loss f, d
                                       -f.gradient * scale_rejected};
 }
 
-/* Compute a loss that reads one pair at a time (preference.h). */
+/* Computes a loss that reads one pair at a time (preference.h). */
 static struct loss_and_gradient compute_loss(const struct preference_settings *s,
                                              enum preference_loss loss, struct log_ratios x)
 {
@@ -197,7 +197,7 @@ static void add_pairwise_terms(const struct preference_settings *s,
 
 /* ---- losses of the whole batch ---- */
 
-/* Add the loss sft: the sum over the chosen responses, divided by their tokens. */
+/* Adds the loss sft: the sum over the chosen responses, divided by their tokens. */
 static void add_sft_term(const struct preference_term *term, const struct preference_pair *pairs,
                          int64_t count, struct preference_gradient *out)
 {
@@ -217,7 +217,7 @@ struct ranked_pair {
     int64_t pair;
 };
 
-/* Compare for qsort. Equal values keep the order of the pairs, so that each rank gets the same. */
+/* Compares for qsort. Equal values keep the order of the pairs, so that each rank gets the same. */
 static int compare_values(const void *a, const void *b)
 {
     const struct ranked_pair *x = a, *y = b;
@@ -252,7 +252,7 @@ static void add_sorted(const struct preference_settings *s, const struct prefere
     }
 }
 
-/* Add the loss aot or aot_unpaired. */
+/* Adds the loss aot or aot_unpaired. */
 static status add_aot_term(const struct preference_settings *s, const struct preference_term *term,
                            const struct preference_pair *pairs, int64_t count,
                            struct preference_gradient *out)

@@ -7,6 +7,7 @@
  * rates of the devices. A CPU node is one device with all its cores. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -45,6 +46,12 @@ struct cluster {
  *
  * Errors    STATUS_NO_INPUT, STATUS_PERMISSION; STATUS_RECIPE "file:line:column: key: reason" */
 status cluster_read(const char *path, struct cluster *out);
+
+/* cluster_is_gpu - return whether the devices are GPUs. Only they overlap communication. */
+static inline bool cluster_is_gpu(const struct cluster *cluster)
+{
+    return cluster->overlap > 0;
+}
 
 /* cluster_write - write a description as YAML, without the fields that are 0. */
 void cluster_write(const struct cluster *cluster, FILE *file);

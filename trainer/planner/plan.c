@@ -5,10 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/cores.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "base/thread/cores.h"
 #include "comm/mesh.h"
 #include "comm/partition.h"
 #include "comm/shared_space.h"
+#include "datasets/loader/batch_upload.h"
 #include "datasets/loader/loader.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/evaluation/report.h"
@@ -19,8 +22,8 @@
 #include "trainer/setup/hardware.h"
 #include "trainer/setup/objective_spec.h"
 #include "trainer/setup/session.h"
-#include "trainer/train/batch_upload.h"
 #include "trainer/train/rollback.h"
+#include "trainer/train/sample.h"
 #include "trainer/train/sharded_optimizer.h"
 #include "trainer/weights/initial_model.h"
 #include "trainer/weights/state_dict.h"
@@ -95,9 +98,9 @@ static double get_gemm_rows(const struct recipe *r, enum model_role role)
     case MODEL_TOKEN_TYPE_TABLE:
         return 0;
     case MODEL_TOKEN_TABLE:
-        return !r->model.tie_word_embeddings || objective_spec_head(r) != HEAD_LM ? 0
-               : is_mlm                                                           ? share
-                                                                                  : 1;
+        return !r->model.tie_word_embeddings || objective_spec_head(r) != MODEL_HEAD_LM ? 0
+               : is_mlm                                                                 ? share
+                                                                                        : 1;
     case MODEL_TRANSFORM:
     case MODEL_DECODER:
         return is_mlm ? share : 1;
@@ -107,6 +110,21 @@ static double get_gemm_rows(const struct recipe *r, enum model_role role)
     default:
         return 1;
     }
+}
+
+/* Returns whether a matrix of the first trained layer has a GEMM for the gradient of its input.
+ * QKV and its adapter have one only if the norm before them is trained. */
+static bool needs_input_gradient(const struct model_parameter *parameters, int count, int index)
+{
+    bool reads_norm = parameters[index].role == MODEL_QKV, norm_is_trained = false;
+    for (int i = 0; i < count; i++) {
+        const struct model_parameter *p = &parameters[i];
+        bool is_same_layer = p->layer == parameters[index].layer;
+        reads_norm = reads_norm || (p->role == MODEL_QKV && p->adapter == index && index > 0);
+        norm_is_trained =
+            norm_is_trained || (is_same_layer && p->role == MODEL_NORM1 && p->trained);
+    }
+    return !reads_norm || norm_is_trained;
 }
 
 /* Adds up the parameters by part and returns the GEMM FLOPs of a token.
@@ -125,8 +143,8 @@ static double count_parameters(const struct recipe *r, const struct model_parame
         plan->parameters += size;
         plan->trained_parameters += p->trained ? size : 0;
         plan->rank_parameters += model_parameter_elements(p);
-        bool inner =
-            p->layer >= first_trained || p->role == MODEL_TOKEN_TABLE; /* a tied output matrix */
+        bool inner = p->layer > first_trained || p->role == MODEL_TOKEN_TABLE || /* tied output */
+                     (p->layer == first_trained && needs_input_gradient(parameters, count, i));
         int gemms = 1 + inner + p->trained;
         flops += p->dimensions == 2 ? 2 * gemms * get_gemm_rows(r, p->role) * (double)size : 0;
     }
@@ -164,8 +182,9 @@ static status compute_snapshot_bytes(const struct model_parameter *parameters, i
 {
     struct optimizer_range trained = {.count = model_trained_elements(parameters, count)};
     struct state_dict_ranges moments = {.ranges = &trained, .count = 1};
-    struct state_dict_layout layout = {
-        parameters, count, true, has_adapters(parameters, count) ? SUBSET_TRAINED : SUBSET_ALL};
+    struct state_dict_layout layout = {parameters, count, true,
+                                       has_adapters(parameters, count) ? STATE_DICT_SUBSET_TRAINED
+                                                                       : STATE_DICT_SUBSET_ALL};
     struct optimizer_range all = {.count = elements};
     struct state_dict_ranges ranges = {.ranges = &all, .count = 1};
     struct state_dict states[2] = {0};
@@ -198,8 +217,8 @@ static int64_t compute_task_bytes(const struct recipe *r, const struct model_con
                                   enum dtype dtype)
 {
     int64_t bytes = c->output_rows * c->labels * (8 + (int64_t)dtype_bytes(dtype));
-    int64_t vectors = c->head == HEAD_NONE ? r->batch.global_size : 0;
-    return c->head == HEAD_LM ? 0 : bytes + vectors * (4 * c->width + 2) * 8;
+    int64_t vectors = c->head == MODEL_HEAD_NONE ? r->batch.global_size : 0;
+    return c->head == MODEL_HEAD_LM ? 0 : bytes + vectors * (4 * c->width + 2) * 8;
 }
 
 /* Computes the memory of the objective: some values per row and, for
@@ -340,6 +359,7 @@ static status plan_memory(const struct recipe *r, const struct model_config *con
         buffers->rollback = rollback_compute_bytes(parameters, count, dtype == DTYPE_BF16, released,
                                                    optimizer.moments);
     }
+    buffers->samples = sample_bytes(r, config, dtype);
     buffers->writer = compute_writer_bytes(parameters, count);
     buffers->communication = !host ? 0
                                    : optimizer.shared_gradients / plan->data * (plan->data - 1) +
@@ -348,13 +368,14 @@ static status plan_memory(const struct recipe *r, const struct model_config *con
         plan, optimizer.windows, (int64_t)model_window_bytes(config, sharing, dtype, rows));
     buffers->program = get_program_bytes(plan->ranks);
     plan->bytes[PLAN_BUFFERS] = buffers->kernels + buffers->loaders + buffers->pinned +
-                                buffers->snapshot + buffers->rollback + buffers->writer +
-                                buffers->communication + buffers->program;
+                                buffers->snapshot + buffers->rollback + buffers->samples +
+                                buffers->writer + buffers->communication + buffers->program;
     for (int i = 0; i < PLAN_KINDS; i++) {
         plan->total_bytes += plan->bytes[i];
     }
     plan->device_bytes =
-        plan->total_bytes - plan->bytes[PLAN_BUFFERS] + buffers->kernels + buffers->communication;
+        host ? plan->total_bytes
+             : plan->total_bytes - plan->bytes[PLAN_BUFFERS] + buffers->kernels + buffers->samples;
     return STATUS_OK;
 }
 
@@ -421,7 +442,9 @@ static status plan_model(const struct recipe *r, struct plan *plan)
     int64_t first_trained = model_first_trained_layer(parameters, count), layers = config.layers;
     double backward_share = (double)(layers - (first_trained < 0 ? 0 : first_trained)) /
                             (double)layers; /* fraction of the layers */
-    plan->token_flops = plan->gemm_flops + (causal ? 2 : 4) * (1 + 2 * backward_share) * attention;
+    double full = 4 * (1 + 2 * backward_share) * attention;
+    plan->token_flops = plan->gemm_flops + (causal ? full / 2 : full);
+    plan->token_flops_full_attention = plan->gemm_flops + full;
     plan->step_flops = plan->token_flops * (double)plan->tokens;
     status result = plan_memory(r, &config, parameters, count, elements, plan);
     plan->tensor_bytes = compute_tensor_bytes(r, &config, plan);
@@ -440,7 +463,7 @@ status plan_make(const struct recipe *recipe, int ranks, struct plan *out)
     struct early_stopping_rule rule;
     TRY(derive_preference(recipe, &preference));
     TRY(objective_find(recipe_objective_name(recipe->objective), &objective));
-    TRY(evaluation_report_stopping_rule(recipe, objective, &rule));
+    TRY(evaluation_report_stopping_rule(recipe, objective, NULL, &rule));
     TRY(mesh_check(ranks, out->tensor));
     out->data = ranks / out->tensor;
     out->zero_stage = sharded_optimizer_stage((int)recipe->parallel.zero_stage, out->data);
@@ -498,29 +521,27 @@ static status check_data(const struct recipe *r, const struct tokenizer *t, stru
     return plan_steps(r, plan);
 }
 
-static status check_initial_model(const struct recipe *r, const struct plan *plan)
+static status check_initial_model(const struct recipe *r, const struct plan *plan,
+                                  const struct tokenizer *tokenizer)
 {
     struct comm *self = NULL;
     if (r->model.init_from[0] == '\0') {
         return STATUS_OK;
     }
     TRY(comm_self_create(&self));
-    status result = initial_model_check(r, self, plan->vocabulary);
+    status result = initial_model_check(r, self, plan->vocabulary, tokenizer);
     KEEP_FIRST(result, comm_destroy(&self));
     return result;
 }
 
-static status check_initial_moments(const struct recipe *r)
+static status check_initial_moments(const struct recipe *r, const struct plan *plan)
 {
     struct comm *self = NULL;
-    struct checkpoint_info found = {0};
     if (r->optimizer.init_from[0] == '\0') {
         return STATUS_OK;
     }
     TRY(comm_self_create(&self));
-    status result = checkpoint_resolve(self, r->optimizer.init_from, false, &found);
-    result = recipe_annotate_error(r, "optimizer.init_from", result, "");
-    free(found.recipe_text);
+    status result = initial_model_check_moments(r, self, plan->vocabulary);
     KEEP_FIRST(result, comm_destroy(&self));
     return result;
 }
@@ -540,22 +561,92 @@ static status note_missing(const struct recipe *r, struct plan *plan, status res
     return STATUS_OK;
 }
 
+static status check_inputs(const struct recipe *r, const struct tokenizer *tokenizer,
+                           struct plan *plan)
+{
+    struct token_list prompt = {0};
+    status result = STATUS_OK;
+    if (tokenizer != NULL && r->generate.prompt[0] != '\0') {
+        result = sample_encode(r, tokenizer, &prompt);
+        token_list_free(&prompt);
+        TRY(result);
+    }
+    result = check_data(r, tokenizer, plan);
+    TRY(note_missing(r, plan, result, result == STATUS_NO_INPUT || r->data.train_count == 0));
+    result = check_initial_model(r, plan, tokenizer);
+    TRY(note_missing(r, plan, result, result == STATUS_NO_INPUT));
+    result = check_initial_moments(r, plan);
+    return note_missing(r, plan, result, result == STATUS_NO_INPUT);
+}
+
+/* Warns if run_dir contains a checkpoint of another recipe, which train would not resume. With
+ * adapters, only train has all settings. */
+static status warn_run_folder(const struct recipe *r)
+{
+    struct comm *self = NULL;
+    struct checkpoint_info found = {0};
+    struct recipe saved;
+    char text[STATUS_TEXT_BYTES / 2];
+    TRY(comm_self_create(&self));
+    if (r->adapter.type == ADAPTER_NONE &&
+        checkpoint_find_recipe(self, r->run_dir, false, &found) == STATUS_OK &&
+        recipe_parse(found.folder, found.recipe_text, strlen(found.recipe_text), NULL, 0, &saved) ==
+            STATUS_OK &&
+        recipe_differences(&saved, r, text, sizeof text) > 0) {
+        log_warning("RUN-DIR",
+                    "train would refuse to resume %s, which another recipe wrote: %s; set another "
+                    "run_dir, or use train --resume never",
+                    found.folder, text);
+    }
+    status_clear();
+    free(found.recipe_text);
+    return comm_destroy(&self);
+}
+
 status plan_check(const struct recipe *r, bool elsewhere, struct plan *plan)
 {
     struct tokenizer *tokenizer = NULL;
     int64_t vocabulary = 0;
-    TRY(elsewhere ? STATUS_OK : check_device(r, plan));
+    TRY(elsewhere ? hardware_check_settings(r, plan->device) : check_device(r, plan));
+    TRY(elsewhere ? STATUS_OK : warn_run_folder(r));
     status result = session_tokenizer(r, r->data.tokenizer, &tokenizer, &vocabulary);
     result = note_missing(r, plan, result, result == STATUS_NO_INPUT);
     if (result == STATUS_OK) {
-        result = check_data(r, tokenizer, plan);
-        result =
-            note_missing(r, plan, result, result == STATUS_NO_INPUT || r->data.train_count == 0);
+        result = check_inputs(r, tokenizer, plan);
     }
     KEEP_FIRST(result, tokenizer_destroy(&tokenizer));
-    TRY(result);
-    result = check_initial_model(r, plan);
-    TRY(note_missing(r, plan, result, result == STATUS_NO_INPUT));
-    result = check_initial_moments(r);
-    return note_missing(r, plan, result, result == STATUS_NO_INPUT);
+    return result;
+}
+
+status plan_compare_memory(double needed, double available, const char *device, bool refuse)
+{
+    static const char advice[] =
+        "lower batch.micro_size, or set train.activation_checkpointing: full, train.precision: "
+        "bf16, or parallel.zero_stage or parallel.tensor with more ranks";
+    char needed_text[TEXT_NUMBER_BYTES], text[TEXT_NUMBER_BYTES];
+    if (available <= 0 || needed <= available) {
+        return STATUS_OK;
+    }
+    text_scale_bytes(needed, needed_text);
+    text_scale_bytes(available, text);
+    if (!refuse) {
+        log_warning("MEMORY", "a rank needs %s, but %s has %s; %s", needed_text, device, text,
+                    advice);
+        return STATUS_OK;
+    }
+    RAISE(STATUS_RECIPE, "the plan does not fit: a rank needs %s, but %s has %s; %s", needed_text,
+          device, text, advice);
+}
+
+status plan_check_run(const struct recipe *recipe, struct comm *world)
+{
+    struct plan plan;
+    TRY(plan_make(recipe, comm_size(world), &plan));
+    double available = (double)cores_memory_bytes(""), own = (double)plan_own_bytes(&plan);
+    int ranks = comm_local_ranks(world);
+    if (plan.device != DEVICE_CPU) {
+        return STATUS_OK;
+    }
+    TRY(plan_compare_memory(own, available, "this machine", true));
+    return plan_compare_memory(own, available / ranks, "its share of this machine", false);
 }

@@ -5,9 +5,10 @@
  * FLOPs     a multiply-add counts as two. The forward pass of a token costs 2 for each element of
  *           each matrix in a GEMM. The attention of a layer (scores and mixing) costs 4 T C, and
  *           half of that if it is causal. The output matrix counts with the real
- *           vocabulary, tied or not. Embedding lookups, biases and norms do not count. Backward
- *           costs twice the forward pass: 6 N + 6 L T C in all, or 6 N + 12 L T C with
- *           bidirectional attention. The MLM head processes only the predicted tokens. A
+ *           vocabulary, tied or not. Embedding lookups, biases and norms do not count. If all
+ *           weights are trained, backward costs twice the forward pass: 6 N + 6 L T C in all, or
+ *           6 N + 12 L T C with bidirectional attention. Frozen weights cost less
+ *           (docs/reference/flops.md). The MLM head processes only the predicted tokens. A
  *           classification head processes one row per example.
  * Bytes     sent by a rank in a step, for R data-parallel ranks. ZeRO stage 0: a ring all-reduce
  *           of the f32 gradients, 2 (R - 1) / R times their bytes. Stage 1: a reduce-scatter of the
@@ -22,6 +23,7 @@
 #pragma once
 
 #include "base/device.h"
+#include "comm/comm.h"
 #include "trainer/recipe/recipe.h"
 
 /* Kinds of memory, as in rank_bytes of metrics.jsonl. */
@@ -50,7 +52,7 @@ enum { PLAN_UNCHECKED_MAX = 4 }; /* tokenizer, shards, initial weights, initial 
 
 /* Bytes of PLAN_BUFFERS. */
 struct plan_buffers {
-    int64_t kernels, loaders, pinned, snapshot, rollback, writer, communication, program;
+    int64_t kernels, loaders, pinned, snapshot, rollback, samples, writer, communication, program;
 };
 
 /* The figures of a plan. */
@@ -68,12 +70,13 @@ struct plan {
     int64_t total_bytes;
     int64_t shared_memory_bytes; /* of /dev/shm, if all ranks are on one host */
     enum device_kind device;
-    int64_t device_bytes;  /* on the device, without the memory of the driver and NCCL */
+    int64_t device_bytes;  /* on a GPU without the memory of driver and NCCL; on a CPU: the total */
     int64_t device_memory; /* memory of the GPU, from plan_check; 0: no GPU */
     int64_t micro_steps;   /* maximum number of micro-batches of a rank per step */
     int64_t tokens;        /* per step, over all ranks */
     double gemm_flops;     /* per token: GEMMs, forward and backward, over all ranks */
-    double token_flops;    /* per token: GEMMs and attention */
+    double token_flops;    /* per token: GEMMs and attention, causal attention by half */
+    double token_flops_full_attention;
     double step_flops;     /* per step, over all ranks */
     double sent_bytes;     /* per step, by each rank */
     double tensor_bytes;   /* the part sent within the tensor-parallel group */
@@ -98,11 +101,31 @@ status plan_make(const struct recipe *recipe, int ranks, struct plan *out);
  *
  * Opens device, tokenizer, every shard, model.init_from and optimizer.init_from with the functions
  * that train calls. A recipe with model.vocab_size can be planned without its inputs;
- * plan->unchecked lists the missing ones. If `elsewhere` is true, the plan is for another machine,
- * and device and precision are not checked.
+ * plan->unchecked lists the missing ones. A checkpoint of another recipe in run_dir is the warning
+ * W-RUN-DIR. If `elsewhere` is true, the plan is for another machine: device, precision and run_dir
+ * are not opened.
  *
  * Errors    as train at its start, with the location in the recipe */
 status plan_check(const struct recipe *recipe, bool elsewhere, struct plan *plan);
+
+/* plan_compare_memory - compare the bytes that a rank needs with those of a device. Without
+ * `refuse`, too little memory is the warning W-MEMORY. 0 bytes available: unknown.
+ *
+ * Errors    STATUS_RECIPE with both numbers and the settings that need less memory */
+status plan_compare_memory(double needed, double available, const char *device, bool refuse);
+
+/* plan_own_bytes - return the bytes of a rank without its communication buffers. Those of CPU ranks
+ * are memory of the other ranks of the host, and ranks of other hosts have none here. */
+static inline int64_t plan_own_bytes(const struct plan *plan)
+{
+    return plan->total_bytes - plan->buffers.communication;
+}
+
+/* plan_check_run - check that a run on CPUs fits into the memory of this machine, before the ranks
+ * allocate it. All ranks of the machine together are only compared with a warning.
+ *
+ * Errors    those of plan_make and plan_compare_memory */
+status plan_check_run(const struct recipe *recipe, struct comm *world);
 
 /* plan_kind_name - return "weights", "gradients", ... */
 const char *plan_kind_name(enum plan_kind kind);

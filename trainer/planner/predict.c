@@ -179,6 +179,13 @@ static status predict_communication(const struct recipe *r, const struct plan *p
     return STATUS_OK;
 }
 
+void predict_choose_device(const struct cluster *cluster, struct recipe *r)
+{
+    if (r->train.device == RECIPE_DEVICE_AUTO) {
+        r->train.device = cluster_is_gpu(cluster) ? RECIPE_DEVICE_CUDA : RECIPE_DEVICE_CPU;
+    }
+}
+
 status predict_step(const struct recipe *r, const struct plan *plan, const struct cluster *cluster,
                     struct prediction *out)
 {
@@ -190,6 +197,10 @@ status predict_step(const struct recipe *r, const struct plan *plan, const struc
         .micro_size = r->batch.micro_size,
         .device_bytes = plan->device_bytes,
     };
+    out->node_ranks = count_on_node(cluster, plan->ranks, plan->ranks, 1);
+    out->devices = cluster->network.gb_per_second > 0
+                       ? plan->ranks
+                       : min_int(plan->ranks, (int)cluster->node.devices);
     TRY(find_rates(r, plan, cluster, &rates));
     predict_work(r, plan, &rates, out);
     TRY(predict_communication(r, plan, cluster, &rates, out));
@@ -199,7 +210,8 @@ status predict_step(const struct recipe *r, const struct plan *plan, const struc
     out->tokens_per_second = (double)plan->tokens / out->step_seconds;
     double peak = 1e12 * cluster->device.peak_tflops * rates.share * plan->ranks;
     out->mfu = peak > 0 ? plan->step_flops / out->step_seconds / peak : 0;
-    out->fits = (double)out->device_bytes <= get_memory_share(cluster, rates.share);
+    out->memory_bytes = get_memory_share(cluster, rates.share);
+    out->fits = (double)out->device_bytes <= out->memory_bytes;
     return STATUS_OK;
 }
 

@@ -47,8 +47,15 @@ struct prediction {
     double tokens_per_second; /* of all ranks */
     double mfu;               /* model FLOPs utilization; 0: the cluster has no peak_tflops */
     int64_t device_bytes;     /* device memory of a rank */
+    double memory_bytes;      /* share of a rank in the memory of a device */
+    int devices;              /* used by all ranks */
+    int node_ranks;           /* ranks of a full node */
     bool fits;
 };
+
+/* predict_choose_device - set train.device: auto to the devices of the cluster, so that a plan does
+ * not depend on those of this machine. */
+void predict_choose_device(const struct cluster *cluster, struct recipe *recipe);
 
 /* predict_step - predict the time of a step for a planned layout.
  *

@@ -30,22 +30,38 @@ static void read_processor(char *text, size_t bytes)
     }
 }
 
-static status write_start_line(const struct job *job)
+/* Writes the ranks, how they divide the work, and their threads: "4 ranks (tensor 2 x data 2), 1
+ * thread each". */
+static void format_layout(const struct job *job, char *text, size_t bytes)
+{
+    const struct session *s = &job->session;
+    int ranks = comm_size(job->world), tensor = comm_size(s->mesh.tensor);
+    int threads = kernels_threads(s->kernels);
+    char split[48] = "";
+    if (tensor > 1) {
+        snprintf(split, sizeof split, " (tensor %d x data %d)", tensor, ranks / tensor);
+    }
+    snprintf(text, bytes, "%d rank%s%s, %d thread%s%s", ranks, text_plural(ranks), split, threads,
+             text_plural(threads), ranks > 1 ? " each" : "");
+}
+
+static status write_start_line(struct job *job)
 {
     const struct recipe *r = &job->session.recipe;
     struct plan plan;
     TRY(plan_make(r, comm_size(job->world), &plan));
-    int ranks = comm_size(job->world), threads = kernels_threads(job->session.kernels);
-    char trained[64] = "";
+    job->flops = (struct utilization_flops){plan.token_flops, plan.token_flops_full_attention};
+    char trained[64] = "", layout[96], parameters[TEXT_NUMBER_BYTES], number[TEXT_NUMBER_BYTES];
     if (plan.trained_parameters < plan.parameters) {
-        snprintf(trained, sizeof trained, ", of which %" PRId64 " are trained",
-                 plan.trained_parameters);
+        snprintf(trained, sizeof trained, ", of which %s are trained",
+                 text_scale_count((double)plan.trained_parameters, number));
     }
-    log_info("%s: %" PRId64 " parameters%s, %d rank%s x %d thread%s, %s, %s; %" PRId64
-             " of %" PRId64 " steps done",
-             r->run_dir, plan.parameters, trained, ranks, text_plural(ranks), threads,
-             text_plural(threads), dtype_name(kernels_dtype(job->session.kernels)),
-             kernels_description(job->session.kernels), job->state.step, job->total_steps);
+    format_layout(job, layout, sizeof layout);
+    const char *device = kernels_description(job->session.kernels);
+    log_info("%s: %s parameters%s, %s, %s on %.*s; %" PRId64 " of %" PRId64 " steps done",
+             r->run_dir, text_scale_count((double)plan.parameters, parameters), trained, layout,
+             dtype_name(kernels_dtype(job->session.kernels)), (int)strcspn(device, ","), device,
+             job->state.step, job->total_steps);
     if (job->metrics == NULL) {
         return STATUS_OK;
     }
@@ -78,7 +94,7 @@ static status write_start_line(const struct job *job)
     return metrics_write(job->metrics, "start", job->state.step, fields, OTHER_FIELDS + PLAN_KINDS);
 }
 
-status start_line_write(const struct job *job)
+status start_line_write(struct job *job)
 {
     return comm_agree(job->world, write_start_line(job));
 }

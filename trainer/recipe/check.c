@@ -327,6 +327,21 @@ static status check_evaluation(const struct recipe_reader *r)
     return CHECK_RELATIONS(r, relations);
 }
 
+static status check_samples(const struct recipe_reader *r)
+{
+    const struct recipe *c = r->recipe;
+    bool samples = c->generate.prompt[0] != '\0';
+    bool causal = c->objective == OBJECTIVE_CLM || c->objective == OBJECTIVE_SFT ||
+                  c->objective == OBJECTIVE_DPO;
+    const struct relation relations[] = {
+        {samples && !causal, "generate.prompt", "conflicts with", "objective",
+         "samples require a model that predicts next tokens: clm, sft or dpo"},
+        {samples && c->data.tokenizer[0] == '\0', "generate.prompt", "requires", "data.tokenizer",
+         "set it"},
+    };
+    return CHECK_RELATIONS(r, relations);
+}
+
 status recipe_check_resolve(const struct recipe_reader *r)
 {
     resolve_nulls(r);
@@ -338,5 +353,6 @@ status recipe_check_resolve(const struct recipe_reader *r)
     TRY(check_adapter(r));
     TRY(check_training(r));
     TRY(check_optimizer(r));
-    return check_evaluation(r);
+    TRY(check_evaluation(r));
+    return check_samples(r);
 }

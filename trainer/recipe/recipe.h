@@ -143,7 +143,7 @@ struct recipe {
         bool reproducible;                  /* same bits for any number of data-parallel ranks */
         int64_t threads;        /* CPU threads per rank; 0: cores / ranks of this host */
         int64_t bucket_mib;     /* size of a gradient bucket, MiB */
-        double timeout_seconds; /* without a sign of life from a rank */
+        double timeout_seconds; /* limit of a wait for other ranks and of a phase */
         double start_seconds;   /* from the start of MPI to the first evaluation or step */
         int64_t check_every;    /* steps between comparisons of the replicas; 0: never */
     } parallel;
@@ -174,6 +174,7 @@ struct recipe {
         enum recipe_device device;
         enum recipe_recompute activation_checkpointing;
         bool cuda_graphs;
+        double peak_tflops;             /* of each device; 0: by the name of the GPU */
         char freeze[RECIPE_LIST_BYTES]; /* list of embeddings, backbone */
         int64_t freeze_layers;
     } train;
@@ -197,6 +198,11 @@ struct recipe {
         int64_t patience; /* evaluations without improvement; 0: no early stopping */
         double min_improvement;
     } evaluate;
+    struct {
+        char prompt[RECIPE_LIST_BYTES]; /* "": no samples */
+        int64_t max_new_tokens;
+        double temperature; /* 0: greedy */
+    } generate;
     struct {
         int64_t every, keep;
         bool keep_best, async;

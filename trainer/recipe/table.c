@@ -254,8 +254,8 @@ const struct setting recipe_table[] = {
          "Size of a gradient bucket in MiB. Buckets are reduced while the backward pass continues"},
     {"parallel.timeout_seconds", SETTING_NUMBER, FIELD(parallel.timeout_seconds), "300.0",
      ABOVE(0, 1e6), .resume = true,
-     .description =
-         "Time without a sign of life from a rank after which the job ends with exit code 76"},
+     .description = "Time limit of a wait for other ranks and of a phase; the job then ends with "
+                    "exit code 76"},
     {"parallel.start_seconds", SETTING_NUMBER, FIELD(parallel.start_seconds), "300.0",
      ABOVE(0, 1e6), .resume = true,
      .description = "Time limit of the start, from the start of MPI to the first evaluation or "
@@ -339,8 +339,8 @@ const struct setting recipe_table[] = {
      .description =
          "Response to a spike of the loss or of the gradient norm. warn: a warning, and exit code "
          "79 if a value is not finite; skip: this update of the weights is left out; rollback: the "
-         "weights and the optimizer state return to the last checkpoint, and the samples since "
-         "then are skipped. rollback needs memory for a copy of them"},
+         "weights and the optimizer state return to their copy in memory, and the samples since "
+         "then are skipped. The copy is taken at the start and at each save"},
     {"train.max_spikes", SETTING_INTEGER, FIELD(train.max_spikes), "10", WITHIN(1, 64),
      .resume = true,
      .description = "Number of spikes in a run that are skipped or rolled back; the next one ends "
@@ -362,6 +362,12 @@ const struct setting recipe_table[] = {
      .description = "GPU: whether kernels of repeated micro-batches are launched as CUDA graphs; "
                     "the results are bitwise identical. Intended for small models and batches that "
                     "are limited by launch latency. The speed on GPUs has not been measured yet"},
+    {"train.peak_tflops", SETTING_NUMBER, FIELD(train.peak_tflops), "null",
+     .null = "by the name of the GPU, or unknown", ABOVE(0, 1e6), .resume = true,
+     .description =
+         "Peak rate of the device of one rank in 1e12 FLOPs per second, the reference of "
+         "the model FLOPs utilization (mfu) in the metrics. It does not affect the "
+         "training"},
     {"train.freeze", SETTING_LIST, FIELD(train.freeze), "null", .null = "nothing is frozen",
      .unordered = true, .choices = "embeddings|backbone",
      .description = "Parts of the model to freeze, one name or a list. embeddings: everything "
@@ -408,7 +414,7 @@ const struct setting recipe_table[] = {
      .description = "Number of global batches of an evaluation"},
     {"evaluate.metric", SETTING_TEXT, FIELD(evaluate.metric), "loss", .resume = true,
      .description = "Metric to compare evaluations with: loss, or another name from the evaluate "
-                    "lines of metrics.jsonl"},
+                    "lines of metrics.jsonl, such as f1.LABEL"},
     {"evaluate.greater_is_better", SETTING_ENUM, FIELD(evaluate.greater_is_better), "auto",
      .choices = "auto|true|false", .resume = true,
      .description = "Whether a greater value of evaluate.metric is better. auto: true, except for "
@@ -420,6 +426,21 @@ const struct setting recipe_table[] = {
     {"evaluate.min_improvement", SETTING_NUMBER, FIELD(evaluate.min_improvement), "0.0",
      WITHIN(0, 1e12), .resume = true,
      .description = "Minimum change of the metric that counts as an improvement for patience"},
+
+    {"generate.prompt", SETTING_TEXT, FIELD(generate.prompt), "null", .null = "no samples",
+     .resume = true,
+     .description = "Text to continue at every evaluation, or before the first and after the last "
+                    "step without validation data. The samples are written to metrics.jsonl and "
+                    "report.html. They do not change the training. Models that predict next "
+                    "tokens only"},
+    {"generate.max_new_tokens", SETTING_INTEGER, FIELD(generate.max_new_tokens), "64",
+     WITHIN(1, 1000000), .resume = true,
+     .description = "Maximum number of new tokens of a sample; it also ends at "
+                    "data.sequence_length tokens with its prompt"},
+    {"generate.temperature", SETTING_NUMBER, FIELD(generate.temperature), "0.0", WITHIN(0, 100),
+     .resume = true,
+     .description = "Temperature of the samples. 0: greedy decoding. The random numbers depend on "
+                    "seed"},
 
     {"checkpoint.every", SETTING_INTEGER, FIELD(checkpoint.every), "1000", WITHIN(0, STEPS_MAX),
      .resume = true,
@@ -469,6 +490,7 @@ const struct section recipe_sections[] = {
      "Extractive question answering (`objective: answer`), for evaluations and `bireme answer`."},
     {"evaluate",
      "Evaluation on the validation set, early stopping and selection of the best checkpoint."},
+    {"generate", "Samples of the model during training. Names are those of transformers."},
     {"checkpoint", "Checkpoints."},
     {"log", "Logging."},
 };

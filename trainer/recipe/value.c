@@ -172,7 +172,12 @@ static status set_number(const struct recipe_reader *r, struct source_location l
         return recipe_fail(r, location, setting->key, "%s", reason);
     }
     if (!is_in_range(setting, is_integer ? (double)integer : number)) {
-        char range[128];
+        char range[128], feature[64];
+        snprintf(feature, sizeof feature, "%s=%.20s", setting->key, node->text);
+        const char *need = foreign_find_missing(feature);
+        if (need != NULL) {
+            return recipe_fail_missing(r, location, setting->key, node->text, need);
+        }
         describe_range(setting, range, sizeof range);
         return recipe_fail(r, location, setting->key, "%.40s %s", node->text, range);
     }

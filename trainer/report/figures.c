@@ -30,7 +30,7 @@ void report_write_count(double value, FILE *file)
 
 static void write_duration(double seconds, FILE *file)
 {
-    int64_t total = (int64_t)seconds;
+    int64_t total = (int64_t)fmax(0, fmin(seconds, 1e15)); /* the file may contain any number */
     if (seconds < 120) {
         fprintf(file, "%.1f s", seconds);
     } else if (total < 2 * 86400) {
@@ -40,7 +40,7 @@ static void write_duration(double seconds, FILE *file)
     }
 }
 
-/* The value of a setting: "model.architecture". */
+/* Returns the value of a setting, such as "model.architecture". */
 static const char *get_setting(const struct history *h, const char *key)
 {
     return json_string_value(json_object_get(h->settings, key));
@@ -128,20 +128,20 @@ static bool write_version(const struct history *h, FILE *file)
 static bool write_layout(const struct history *h, FILE *file)
 {
     double ranks = report_get_number(h->start, "ranks");
-    if (!isfinite(ranks)) {
+    double threads = report_get_number(h->start, "threads");
+    if (!isfinite(ranks) || !isfinite(threads)) {
         return false;
     }
     fprintf(file, "%.0f rank%s (tensor %.0f, data %.0f, ZeRO %.0f), %.0f thread%s each", ranks,
-            text_plural((int64_t)ranks), report_get_number(h->start, "tensor"),
-            report_get_number(h->start, "data"), report_get_number(h->start, "zero_stage"),
-            report_get_number(h->start, "threads"),
-            text_plural((int64_t)report_get_number(h->start, "threads")));
+            text_plural(ranks == 1 ? 1 : 2), report_get_number(h->start, "tensor"),
+            report_get_number(h->start, "data"), report_get_number(h->start, "zero_stage"), threads,
+            text_plural(threads == 1 ? 1 : 2));
     return true;
 }
 
 static bool write_start_time(const struct history *h, FILE *file)
 {
-    time_t seconds = (time_t)h->start_time;
+    time_t seconds = (time_t)fmax(0, fmin(h->start_time, 1e15));
     struct tm parts;
     char text[64];
     if (h->start_time <= 0 || gmtime_r(&seconds, &parts) == NULL ||
@@ -202,6 +202,19 @@ static bool write_speed(const struct history *h, FILE *file)
     return true;
 }
 
+static bool write_prediction(const struct history *h, FILE *file)
+{
+    char predicted[TEXT_NUMBER_BYTES], measured[TEXT_NUMBER_BYTES];
+    double step = compute_median(history_find(&h->train, "step_seconds"));
+    if (h->predicted_seconds <= 0 || !isfinite(step)) {
+        return false;
+    }
+    fprintf(file, "%s predicted, %s measured (%+.0f %%)",
+            text_scale_seconds(h->predicted_seconds, predicted), text_scale_seconds(step, measured),
+            100 * (step / h->predicted_seconds - 1));
+    return true;
+}
+
 bool report_write_peak_memory(const struct history *h, FILE *file)
 {
     char text[48];
@@ -254,6 +267,7 @@ static const struct {
     {"Tokens", write_tokens},
     {"Training time", write_train_time},
     {"Speed", write_speed},
+    {"Time of a step", write_prediction},
     {"Peak memory of rank 0", report_write_peak_memory},
     {"Layout", write_layout},
     {"Started", write_start_time},

@@ -120,6 +120,8 @@ static status add_line(struct history *h, json_t *line)
         replace_line(&h->end, line);
     } else if (strcmp(event, "warning") == 0) {
         json_array_append(h->warnings, line);
+    } else if (strcmp(event, "sample") == 0) {
+        json_array_append(h->samples, line);
     }
     return STATUS_OK;
 }
@@ -194,6 +196,7 @@ status history_read(const char *folder, struct history *out)
                             .first_evaluate = json_null(),
                             .last_evaluate = json_null(),
                             .warnings = json_array(),
+                            .samples = json_array(),
                             .settings = json_null()};
     snprintf(out->name, sizeof out->name, "%s", folder);
     for (size_t i = strlen(out->name); i > 1 && out->name[i - 1] == '/'; i--) {
@@ -222,6 +225,7 @@ void history_free(struct history *h)
     json_decref(h->first_evaluate);
     json_decref(h->last_evaluate);
     json_decref(h->warnings);
+    json_decref(h->samples);
     json_decref(h->settings);
     *h = (struct history){0};
 }

@@ -25,10 +25,12 @@ struct history {
     json_t *start, *end;                  /* last line of each event; JSON null: none */
     json_t *first_evaluate, *last_evaluate;
     json_t *warnings;  /* array of all lines of this event */
+    json_t *samples;   /* the same */
     json_t *settings;  /* object {key: value}; JSON null without recipe.yaml */
     double start_time; /* seconds since the epoch, of the first line; 0: no lines */
     int64_t last_step;
-    int sessions; /* number of starts and resumes */
+    int sessions;             /* number of starts and resumes */
+    double predicted_seconds; /* time of a step, set by the caller of history_read; 0: unknown */
 };
 
 /* history_read - read a run folder.

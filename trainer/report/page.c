@@ -8,7 +8,7 @@
 #include "trainer/report/report_impl.h"
 
 /* A foreign file must not create a table of any size; `train` writes matrices of 32 labels. */
-enum { MATRIX_LABELS_MAX = 128 };
+enum { MATRIX_LABELS_MAX = 128, SAMPLES_MAX = 100 };
 
 static const char head[] =
     "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
@@ -32,7 +32,8 @@ static const char style[] =
     "caption{text-align:left;padding:4px 0}th,td{padding:3px 12px 3px 0;text-align:left;"
     "vertical-align:top;border-bottom:1px solid var(--line);overflow-wrap:anywhere}"
     "thead th{white-space:nowrap}th{font-weight:600}tbody th{font-weight:400;color:var(--soft)}"
-    ".number{text-align:right}.matrix td{text-align:right;padding:4px 10px}\n"
+    ".text{white-space:pre-wrap}.number{text-align:right}.matrix td{text-align:right;padding:4px "
+    "10px}\n"
     ".charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,400px),1fr));"
     "gap:14px}figure{margin:0;padding:8px;background:var(--card);border:1px solid var(--line);"
     "border-radius:8px;position:relative}svg{display:block;width:100%;font:13px "
@@ -116,7 +117,7 @@ static void write_metric_row(const struct history *runs, int count, const char *
     fputs("</tr>\n", file);
 }
 
-/* The metrics of the last evaluation of each run. */
+/* Writes the metrics of the last evaluation of each run. */
 static void write_metrics(const struct history *runs, int count, FILE *file)
 {
     bool any = false;
@@ -153,7 +154,7 @@ static void write_label_cell(const json_t *metrics, const char *label, FILE *fil
     fputs("</td>", file);
 }
 
-/* Precision, recall, F1 and support of each label. */
+/* Writes precision, recall, F1 and support of each label. */
 static void write_labels(const struct history *h, FILE *file)
 {
     static const char *const columns[] = {"precision", "recall", "f1", "support"};
@@ -266,7 +267,8 @@ static void write_measured_row(const struct history *runs, int count, FILE *file
     fputs("</tr>\n", file);
 }
 
-/* The planned memory of each kind, and the measured peak. All runs have the kinds of the first. */
+/* Writes the planned memory of each kind, and the measured peak. All runs have the kinds of the
+ * first. */
 static void write_memory_plan(const struct history *runs, int count, FILE *file)
 {
     json_t *planned = json_object_get(runs[0].start, "rank_bytes");
@@ -303,6 +305,30 @@ static void write_warnings(const struct history *h, FILE *file)
         fprintf(file, "<tr><th>step %.0f</th><td>", report_get_number(line, "step"));
         chart_escape(name != NULL ? name : "", file);
         fputs("</td><td>", file);
+        chart_escape(text != NULL ? text : "", file);
+        fputs("</td></tr>\n", file);
+    }
+    report_end_table(file);
+}
+
+/* Writes the newest samples of a run (generate.prompt). */
+static void write_samples(const struct history *h, FILE *file)
+{
+    size_t count = json_array_size(h->samples);
+    if (count == 0) {
+        return;
+    }
+    fputs("<h2>Samples</h2><div class=\"scroll\"><table><caption>", file);
+    chart_escape(h->name, file);
+    fputs("</caption><tbody>\n", file);
+    for (size_t i = count > SAMPLES_MAX ? count - SAMPLES_MAX : 0; i < count; i++) {
+        const json_t *line = json_array_get(h->samples, i);
+        const char *prompt = json_string_value(json_object_get(line, "prompt"));
+        const char *text = json_string_value(json_object_get(line, "text"));
+        fprintf(file, "<tr><th>step %.0f</th><td class=\"text\"><b>",
+                report_get_number(line, "step"));
+        chart_escape(prompt != NULL ? prompt : "", file);
+        fputs("</b>", file);
         chart_escape(text != NULL ? text : "", file);
         fputs("</td></tr>\n", file);
     }
@@ -529,6 +555,9 @@ void report_write_page(const struct history *runs, int count, FILE *file)
         write_labels(&runs[r], file);
         write_confusion(&runs[r], file);
     }
+    for (int r = 0; r < count; r++) {
+        write_samples(&runs[r], file);
+    }
     write_memory_plan(runs, count, file);
     for (int r = 0; r < count; r++) {
         write_warnings(&runs[r], file);
@@ -536,6 +565,33 @@ void report_write_page(const struct history *runs, int count, FILE *file)
     write_all_settings(runs, count, file);
     fputs(script, file);
     fputs("</body></html>\n", file);
+}
+
+/* ---- files ---- */
+
+static bool begins_with(const char *text, const char *start)
+{
+    return strncmp(text, start, strlen(start)) == 0;
+}
+
+status report_check_output(const char *path)
+{
+    static const char picture[] = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ";
+    char start[1024] = "";
+    if (!file_exists(path) || file_size(path) == 0) {
+        return STATUS_OK;
+    }
+    FILE *file = file_size(path) > 0 ? fopen(path, "re") : NULL;
+    if (file != NULL) {
+        size_t count = fread(start, 1, sizeof start - 1, file);
+        start[count] = '\0';
+        fclose(file);
+    }
+    bool is_report = begins_with(start, head) ||
+                     (begins_with(start, picture) && strstr(start, "data-plot=") != NULL);
+    REQUIRE(is_report, STATUS_CREATE,
+            "%s exists and is not a report; choose another file for --output, or remove it", path);
+    return STATUS_OK;
 }
 
 status report_write_run(const char *folder)

@@ -28,6 +28,12 @@ status report_write_plot(const struct history *runs, int count, const char *fiel
  * Errors    as for report_write_plot */
 status report_write_text(const struct history *run, const char *field, int columns, FILE *file);
 
+/* report_check_output - check that a file may be written at this path: it does not exist, is empty,
+ * or is a page or a picture of this module.
+ *
+ * Errors    STATUS_CREATE */
+status report_check_output(const char *path);
+
 /* report_write_run - write report.html into a run folder.
  *
  * Errors    those of history_read and file_write; STATUS_INTERNAL out of memory */

@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/text.h"
+#include "datasets/loader/data_check.h"
 #include "datasets/shard/labels.h"
 #include "datasets/shard/shard_set.h"
 #include "trainer/setup/objective_spec.h"
@@ -86,7 +88,8 @@ status data_read_labels(struct recipe *r, char **out)
     labels_free(&labels);
     if (r->model.num_labels > 0 && r->model.num_labels != count) {
         return recipe_raise(r, STATUS_RECIPE, "model.num_labels",
-                            "%" PRId64 ", but %s has %d labels", r->model.num_labels, path, count);
+                            "%" PRId64 ", but %s has %d labels; set it to %d or null",
+                            r->model.num_labels, path, count, count);
     }
     r->model.num_labels = count;
     return STATUS_OK;
@@ -145,7 +148,7 @@ static struct loader_options get_loader_options(const struct data_setup *d,
         .head_reads_last_row = objective_spec_reads_last_row(r),
         .max_texts = r->model.num_labels,
         .shared_prompt = objective_spec_shares_prompt(r),
-        .head_reads_responses = objective_spec_head(r) != HEAD_LM,
+        .head_reads_responses = objective_spec_head(r) != MODEL_HEAD_LM,
         .masking = d->masking != NULL ? *d->masking : (struct masking){0},
     };
 }
@@ -194,14 +197,17 @@ status data_open_validation(const struct data_setup *d, int64_t samples, struct 
     return add_location(d->recipe, "data.validation", path, loader_open(&options, out));
 }
 
-/* Counts the samples of one evaluation: the recipe's batches, at most the whole validation set. */
-static status count_validation(const struct data_setup *d, int64_t *samples)
+/* Counts the samples of one evaluation: the recipe's batches, at most the whole validation set.
+ * Compares the data with the training data. */
+static status check_validation(const struct data_setup *d, const struct loader *train,
+                               int64_t *samples)
 {
     const struct recipe *r = d->recipe;
     struct loader *loader = NULL;
     *samples = 0;
     if (r->data.validation[0] == '\0') {
-        return STATUS_OK;
+        return add_location(r, "data.train", r->data.train[0].path,
+                            data_check_compare(train, NULL));
     }
     TRY(add_location(r, "data.validation", r->data.validation,
                      data_check_text_pairs(r, r->data.validation)));
@@ -210,7 +216,10 @@ static status count_validation(const struct data_setup *d, int64_t *samples)
     int64_t requested = r->evaluate.batches * r->batch.global_size;
     *samples = requested > 0 && requested < all ? requested : all;
     log_packing("data.validation", d, loader);
-    return loader_close(&loader);
+    status result =
+        add_location(r, "data.validation", r->data.validation, data_check_compare(train, loader));
+    KEEP_FIRST(result, loader_close(&loader));
+    return result;
 }
 
 status data_validate(const struct data_setup *d, struct data_summary *out)
@@ -221,9 +230,19 @@ status data_validate(const struct data_setup *d, struct data_summary *out)
     out->train_samples = loader_samples(loader);
     out->train_tokens = loader_tokens(loader);
     snprintf(out->fingerprint, sizeof out->fingerprint, "%s", loader_fingerprint(loader));
+    snprintf(out->tokenizer_sha256, sizeof out->tokenizer_sha256, "%s",
+             data_check_tokenizer(loader));
     log_packing("data.train", d, loader);
-    TRY(loader_close(&loader));
-    return count_validation(d, &out->evaluate_samples);
+    if (out->train_samples < d->recipe->batch.global_size) {
+        log_warning("ROWS",
+                    "the training data has %" PRId64 " sample%s, fewer than a batch of "
+                    "batch.global_size, %" PRId64 ", so each batch repeats some",
+                    out->train_samples, text_plural(out->train_samples),
+                    d->recipe->batch.global_size);
+    }
+    status result = check_validation(d, loader, &out->evaluate_samples);
+    KEEP_FIRST(result, loader_close(&loader));
+    return result;
 }
 
 status data_count_steps(const struct recipe *r, int64_t samples, int64_t *out)
@@ -239,7 +258,9 @@ status data_count_steps(const struct recipe *r, int64_t samples, int64_t *out)
     if (samples >= 0 && r->schedule.warmup_steps > 0 &&
         (double)r->schedule.warmup_steps + decay > all + 1e-6) {
         return recipe_raise(r, STATUS_RECIPE, "schedule.warmup_steps",
-                            "%" PRId64 "%s: more than the %" PRId64 " steps of train.epochs",
+                            "%" PRId64 "%s: more than the %" PRId64
+                            " steps of train.epochs; use fewer "
+                            "warm-up steps or more epochs",
                             r->schedule.warmup_steps,
                             decay > 0 ? " plus schedule.decay_ratio of all steps" : "", *out);
     }

@@ -24,10 +24,11 @@ struct data_setup {
 
 /* Totals of all shards. */
 struct data_summary {
-    int64_t train_samples;             /* of one epoch */
-    int64_t train_tokens;              /* of all training shards */
-    int64_t evaluate_samples;          /* of one evaluation; 0: none */
-    char fingerprint[HASH_TEXT_BYTES]; /* of the training set */
+    int64_t train_samples;                  /* of one epoch */
+    int64_t train_tokens;                   /* of all training shards */
+    int64_t evaluate_samples;               /* of one evaluation; 0: none */
+    char fingerprint[HASH_TEXT_BYTES];      /* of the training set */
+    char tokenizer_sha256[HASH_TEXT_BYTES]; /* of the tokenizer of its first shard; "": unknown */
 };
 
 /* data_check_text_pairs - check that the shards at `path` have two texts per example if the model

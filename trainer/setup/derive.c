@@ -29,14 +29,14 @@ static int64_t get_label_count(const struct recipe *recipe)
 static int64_t count_output_rows(const struct recipe *recipe)
 {
     switch (objective_spec_head(recipe)) {
-    case HEAD_LM:
+    case MODEL_HEAD_LM:
         return objective_spec_is_masked(recipe)
                    ? recipe->batch.micro_size * recipe->mlm.max_predictions
                    : 0;
-    case HEAD_SEQUENCE: /* both responses of a preference pair */
+    case MODEL_HEAD_SEQUENCE: /* both responses of a preference pair */
         return recipe->batch.micro_size *
                (objective_spec_example(recipe) == EXAMPLE_PREFERENCE_PAIRS ? RESPONSES : 1);
-    case HEAD_MULTIPLE_CHOICE:
+    case MODEL_HEAD_MULTIPLE_CHOICE:
         return recipe->batch.micro_size * get_label_count(recipe);
     default:
         return derive_rows(recipe);
@@ -105,7 +105,8 @@ struct model_config derive_model_config(const struct recipe *recipe, int64_t voc
         .initializer_range = (float)recipe->model.initializer_range,
         .tied = recipe->model.tie_word_embeddings,
         .token_types = recipe->model.type_vocab_size,
-        .next_sentence = recipe->model.next_sentence && objective_spec_head(recipe) == HEAD_LM &&
+        .next_sentence = recipe->model.next_sentence &&
+                         objective_spec_head(recipe) == MODEL_HEAD_LM &&
                          recipe->model.architecture == ARCHITECTURE_BERT,
         .output_rows = count_output_rows(recipe),
         .examples = objective_spec_is_masked(recipe) ? recipe->batch.micro_size : 0,
@@ -193,8 +194,8 @@ static status parse_loss_terms(const struct recipe *r, struct preference_setting
         enum preference_loss loss = preference_find(word);
         REQUIRE(loss != PREFERENCE_LOSSES, STATUS_INTERNAL, "unknown loss %s", word);
         if (out->terms == PREFERENCE_LOSSES) {
-            return recipe_raise(r, STATUS_RECIPE, "dpo.loss_type", "more than %d losses",
-                                PREFERENCE_LOSSES);
+            return recipe_raise(r, STATUS_RECIPE, "dpo.loss_type",
+                                "more than %d losses; list fewer losses", PREFERENCE_LOSSES);
         }
         out->term[out->terms++] = (struct preference_term){loss, 1};
     }
@@ -213,17 +214,12 @@ static status parse_loss_terms(const struct recipe *r, struct preference_setting
     return STATUS_OK;
 }
 
-status derive_preference(const struct recipe *r, struct preference_settings *out)
+status derive_preference_loss(const struct recipe *r, struct preference_settings *out)
 {
     *out = (struct preference_settings){.beta = r->dpo.beta,
                                         .label_smoothing = r->dpo.label_smoothing,
                                         .discopop_tau = r->dpo.discopop_tau,
                                         .center_rewards = r->reward.center_rewards_coefficient};
-    if (objective_spec_has_reference(r) && r->model.init_from[0] == '\0') {
-        return recipe_raise(r, STATUS_RECIPE, "model.init_from",
-                            "missing; objective dpo starts from this model and also uses it as the "
-                            "reference model");
-    }
     TRY(parse_loss_terms(r, out));
     for (int i = 0; i < out->terms; i++) {
         if (out->term[i].loss == PREFERENCE_EXO_PAIR && out->label_smoothing <= 0) {
@@ -232,6 +228,16 @@ status derive_preference(const struct recipe *r, struct preference_settings *out
         }
     }
     return STATUS_OK;
+}
+
+status derive_preference(const struct recipe *r, struct preference_settings *out)
+{
+    if (objective_spec_has_reference(r) && r->model.init_from[0] == '\0') {
+        return recipe_raise(r, STATUS_RECIPE, "model.init_from",
+                            "missing; objective dpo starts from this model and also uses it as the "
+                            "reference model");
+    }
+    return derive_preference_loss(r, out);
 }
 
 int64_t derive_micro_batches(const struct recipe *r, int data_ranks)

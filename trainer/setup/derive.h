@@ -46,6 +46,9 @@ int64_t derive_longest_sequence(const struct recipe *recipe);
  *           model */
 status derive_preference(const struct recipe *recipe, struct preference_settings *out);
 
+/* derive_preference_loss - compute the same settings for a model without an initial model. */
+status derive_preference_loss(const struct recipe *recipe, struct preference_settings *out);
+
 /* derive_micro_batches - return the micro-batches of a step on the rank with the most. */
 int64_t derive_micro_batches(const struct recipe *recipe, int data_ranks);
 

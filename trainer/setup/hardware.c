@@ -6,7 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/cores.h"
+#include "base/memory.h"
+#include "base/thread/cores.h"
 #include "comm/comm_device.h"
 
 /* The cores that a rank may use, and the CPU quota of its control group in cores (0: no quota). */
@@ -19,8 +20,8 @@ struct cores {
 status hardware_count_threads(const struct recipe *recipe, struct comm *world, int *out)
 {
     int ranks = comm_size(world), sharing = 0, local_ranks = 0;
-    struct cores own = {.quota = cores_quota("")}, *all = calloc((size_t)ranks, sizeof *all);
-    REQUIRE(all != NULL, STATUS_INTERNAL, "out of memory for %d ranks", ranks);
+    struct cores own = {.quota = cores_quota("")}, *all = NULL;
+    TRY(comm_abort_on_error(world, ALLOCATE(all, ranks, "the cores of the ranks")));
     CPU_ZERO(&own.set);
     (void)gethostname(own.host, sizeof own.host - 1);
     if (sched_getaffinity(0, sizeof own.set, &own.set) !=
@@ -59,6 +60,17 @@ enum device_kind hardware_device_kind(const struct recipe *recipe)
     return kind;
 }
 
+status hardware_check_settings(const struct recipe *recipe, enum device_kind kind)
+{
+    if (kind == DEVICE_CUDA && recipe->parallel.reproducible) {
+        return recipe_raise(
+            recipe, STATUS_UNAVAILABLE, "parallel.reproducible",
+            "order-independent sums are supported on CPUs only; set train.device to "
+            "cpu");
+    }
+    return STATUS_OK;
+}
+
 status hardware_open_device(const struct recipe *recipe, int local_rank, int threads,
                             const struct kernels_limits *limits, struct device **device,
                             struct kernels **kernels)
@@ -67,13 +79,7 @@ status hardware_open_device(const struct recipe *recipe, int local_rank, int thr
     int index;
     enum dtype dtype = recipe->train.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32;
     choose_device(recipe, local_rank, &kind, &index);
-    if (kind == DEVICE_CUDA &&
-        recipe->parallel.reproducible) { /* train.device is auto and selected a GPU */
-        return recipe_raise(
-            recipe, STATUS_UNAVAILABLE, "parallel.reproducible",
-            "order-independent sums are supported on CPUs only; set train.device to "
-            "cpu");
-    }
+    TRY(hardware_check_settings(recipe, kind));
     TRY(recipe_annotate_error(recipe, "train.device", device_create(kind, index, device), ""));
     status result = kernels_create(*device, dtype, threads, limits, kernels);
     if (result == STATUS_OK) {

@@ -19,6 +19,11 @@ status hardware_count_threads(const struct recipe *recipe, struct comm *world, i
 /* hardware_device_kind - return the kind of device that train.device selects on this machine. */
 enum device_kind hardware_device_kind(const struct recipe *recipe);
 
+/* hardware_check_settings - check that this kind of device supports the settings of the recipe.
+ *
+ * Errors    STATUS_UNAVAILABLE, with the recipe's line */
+status hardware_check_settings(const struct recipe *recipe, enum device_kind kind);
+
 /* hardware_open_device - open the recipe's device and create its kernels in the recipe's
  * precision. Rank r of a host with n GPUs opens GPU r modulo n.
  *

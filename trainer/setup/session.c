@@ -60,19 +60,18 @@ static status create_local_objects(struct session *s, struct comm *world, const 
 {
     const struct recipe *r = &s->recipe;
     int64_t vocabulary = 0;
-    int threads = 1;
     TRY(mesh_create(world, (int)r->parallel.tensor, &s->mesh));
-    TRY(hardware_count_threads(r, world, &threads));
+    TRY(hardware_count_threads(r, world, &s->threads));
     TRY(session_tokenizer(r, tokenizer_dir, &s->tokenizer, &vocabulary));
     TRY(derive_masking(r, s->tokenizer, vocabulary, &s->masking));
     *config = derive_model_config(r, vocabulary);
-    if (!training && (objective_spec_is_masked(r) ||
-                      objective_spec_head(r) != HEAD_LM)) { /* inference may request any rows */
+    /* inference may request any rows */
+    if (!training && (objective_spec_is_masked(r) || objective_spec_head(r) != MODEL_HEAD_LM)) {
         config->output_rows = config->examples = rows;
     }
     struct kernels_limits limits =
         derive_kernel_limits(config, (int)r->parallel.tensor, rows, sequence, training);
-    return hardware_open_device(r, comm_local_rank(world), threads, &limits, &s->device,
+    return hardware_open_device(r, comm_local_rank(world), s->threads, &limits, &s->device,
                                 &s->kernels);
 }
 

@@ -13,10 +13,12 @@
 struct session {
     struct recipe recipe;
     struct mesh mesh; /* the caller owns its world communicator */
+    int threads;      /* CPU threads of this rank, also if the kernels run on a GPU */
     struct device *device;
     struct kernels *kernels;
     struct tokenizer *tokenizer;         /* NULL: the recipe names none */
     char tokenizer_dir[FILE_PATH_BYTES]; /* tokenizer folder of a checkpoint; "": none */
+    char checkpoint[FILE_PATH_BYTES];    /* set by weights_open_checkpoint */
     struct masking masking;              /* used by objective mlm */
     struct labels labels;                /* label names of a checkpoint; may be empty */
     char labels_sha256[HASH_TEXT_BYTES]; /* digest of the label names; "": none */

@@ -1,4 +1,4 @@
-#include "trainer/train/job.h"
+#include "trainer/train/job_impl.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -17,11 +17,12 @@
 #include "comm/watchdog.h"
 #include "datasets/shard/labels.h"
 #include "trainer/checkpoint/checkpoint.h"
-#include "trainer/checkpoint/manifest.h"
 #include "trainer/evaluation/report.h"
 #include "trainer/setup/data.h"
 #include "trainer/setup/derive.h"
 #include "trainer/setup/objective_spec.h"
+#include "trainer/setup/stop_signal.h"
+#include "trainer/train/sample.h"
 #include "trainer/weights/adapter_base.h"
 #include "trainer/weights/initial_model.h"
 #include "trainer/weights/open.h"
@@ -73,9 +74,9 @@ static status read_recipe(const struct job_options *options, struct job *job)
         .recipe_path = options->recipe_path,
         .overrides = options->overrides,
         .override_count = options->override_count,
-        .resume = options->resume == RESUME_NEVER  ? NULL
-                  : options->resume == RESUME_PATH ? options->resume_path
-                                                   : "",
+        .resume = options->resume == JOB_RESUME_NEVER  ? NULL
+                  : options->resume == JOB_RESUME_PATH ? options->resume_path
+                                                       : "",
     };
     return initial_model_read_recipe(&request, job->world, &job->session.recipe);
 }
@@ -87,8 +88,8 @@ static status prepare_recipe(struct job *job)
     TRY(data_require_train(r));
     TRY(objective_find(recipe_objective_name(r->objective), &job->objective));
     TRY(derive_preference(r, &job->preference));
-    TRY(evaluation_report_stopping_rule(r, job->objective, &job->early_stopping_rule));
     TRY(data_read_labels(r, &job->labels));
+    TRY(evaluation_report_stopping_rule(r, job->objective, job->labels, &job->early_stopping_rule));
     if (job->labels != NULL) {
         TRY(labels_hash(job->labels, job->labels_sha256));
     }
@@ -192,7 +193,8 @@ static status load_initial_adapters(struct job *job)
     char init_adapters[FILE_PATH_BYTES];
     TRY(comm_agree(job->world, adapter_base_find(&s->recipe, job->world, init_adapters)));
     TRY(adapter_base_load(s, job->world, true));
-    weights_warn_tokenizer(s, s->recipe.adapter.base);
+    weights_warn_tokenizer(&s->recipe, s->tokenizer, job->data_tokenizer_sha256,
+                           s->recipe.adapter.base);
     free(job->recipe_text);
     job->recipe_text = NULL;
     TRY(comm_agree(job->world, write_recipe_text(&s->recipe, &job->recipe_text)));
@@ -219,7 +221,7 @@ static status load_initial_weights(struct job *job)
                              : resolved);
     TRY(comm_agree(job->world, resolved));
     log_info("weights from %s", found.folder);
-    weights_warn_tokenizer(&job->session, found.folder);
+    weights_warn_tokenizer(r, job->session.tokenizer, job->data_tokenizer_sha256, found.folder);
     status result =
         checkpoint_load_pretrained(job->world, found.folder, &job->state_dicts[0].tensor_set, 1);
     free(found.recipe_text);
@@ -238,7 +240,8 @@ static status initialize_weights(struct job *job)
     if (job->weights_initialized) {
         return STATUS_OK;
     }
-    TRY(comm_agree(job->world, model_init_weights(job->session.model, (uint64_t)r->seed)));
+    TRY(comm_agree(job->world, model_init_weights(job->session.model, (uint64_t)r->seed,
+                                                  job->session.threads)));
     if (r->model.init_from[0] == '\0') {
         return STATUS_OK;
     }
@@ -274,7 +277,7 @@ static status compute_reference(struct job *job)
     return hash_memory(text, strlen(text), job->data_fingerprint);
 }
 
-/* Whether the loss couples all examples of the global batch. */
+/* Returns whether the loss couples all examples of the global batch. */
 static bool needs_collect_pass(const struct job *job)
 {
     const struct recipe *r = &job->session.recipe;
@@ -298,6 +301,7 @@ static status validate_data(struct job *job)
     struct data_setup data = get_data_setup(job);
     struct data_summary summary;
     TRY(data_validate(&data, &summary));
+    memcpy(job->data_tokenizer_sha256, summary.tokenizer_sha256, sizeof job->data_tokenizer_sha256);
     memcpy(job->data_fingerprint, summary.fingerprint, sizeof job->data_fingerprint);
     job->evaluate_samples = summary.evaluate_samples;
     return data_count_steps(data.recipe, summary.train_samples, &job->total_steps);
@@ -309,11 +313,23 @@ static status create_state_dicts(struct job *job)
     return sharded_optimizer_moments_state(&job->session, job->optimizer, &job->state_dicts[1]);
 }
 
+static status check_prompt(const struct session *s)
+{
+    struct token_list ids = {0};
+    if (s->recipe.generate.prompt[0] == '\0') {
+        return STATUS_OK;
+    }
+    status result = sample_encode(&s->recipe, s->tokenizer, &ids);
+    token_list_free(&ids);
+    return result;
+}
+
 static status start_session(struct job *job)
 {
     const struct recipe *r = &job->session.recipe;
     TRY(session_start(&job->session, job->world, r->data.tokenizer, derive_rows(r),
                       derive_longest_sequence(r), true));
+    TRY(comm_agree(job->world, check_prompt(&job->session)));
     return comm_agree(job->world, validate_data(job));
 }
 
@@ -373,6 +389,7 @@ static status create_step(struct job *job)
         .sink = evaluator_sink(job->evaluator),
         .spikes = &job->state.spikes,
         .skips_spikes = r->train.on_spike != ON_SPIKE_WARN,
+        .should_stop = stop_signal_received,
     };
     return step_create(&parts, &job->step);
 }
@@ -447,12 +464,12 @@ static status resume_from(struct job *job, const struct checkpoint_info *found)
 
 static status resume_or_initialize(const struct job_options *options, struct job *job)
 {
-    if (options->resume == RESUME_NEVER) {
+    if (options->resume == JOB_RESUME_NEVER) {
         TRY(checkpoint_archive_newer(job->checkpoint, -1));
         return initialize_weights(job);
     }
     struct checkpoint_info found = {0};
-    const char *path = options->resume == RESUME_PATH ? options->resume_path : NULL;
+    const char *path = options->resume == JOB_RESUME_PATH ? options->resume_path : NULL;
     TRY(checkpoint_find(job->checkpoint, path, &found));
     status result = found.found ? resume_from(job, &found) : initialize_weights(job);
     free(found.recipe_text);
@@ -467,66 +484,6 @@ static status release_full_weights(struct job *job)
     TRY(sharded_optimizer_release_weights(job->optimizer));
     state_dict_destroy(&job->state_dicts[0]);
     return sharded_optimizer_weights_state(&job->session, job->optimizer, &job->state_dicts[0]);
-}
-
-/* ---- finished runs ---- */
-
-bool job_reached_end(const struct job *job)
-{
-    double limit = 60 * job->session.recipe.train.max_minutes;
-    return job->state.step >= job->total_steps ||
-           (limit > 0 && job->state.train_seconds >= limit) ||
-           early_stopping_should_stop(&job->early_stopping_rule, &job->early_stopping);
-}
-
-/* False if an earlier session was stopped at the last step before it wrote the final weights. */
-static bool has_final_weights(const struct job *job)
-{
-    char folder[FILE_PATH_BYTES], path[FILE_PATH_BYTES], reason[MANIFEST_REASON_BYTES];
-    char *text = NULL;
-    size_t bytes = 0;
-    struct manifest manifest;
-    if (file_join(folder, job->session.recipe.run_dir, "final") != STATUS_OK ||
-        file_join(path, folder, MANIFEST_FILE) != STATUS_OK || !file_exists(path) ||
-        file_read(path, MANIFEST_LIMIT_BYTES, &text, &bytes) != STATUS_OK) {
-        status_clear();
-        return false;
-    }
-    bool best = job->session.recipe.checkpoint.keep_best && job->early_stopping.has_value;
-    bool whole = manifest_parse(text, bytes, &manifest, reason) &&
-                 (manifest.state.step == job->state.step ||
-                  (best && manifest.state.step == job->early_stopping.step));
-    manifest_destroy(&manifest);
-    free(text);
-    return whole;
-}
-
-static status read_best(struct job *job)
-{
-    char path[FILE_PATH_BYTES];
-    TRY(file_join(path, job->session.recipe.run_dir, "metrics.jsonl"));
-    return early_stopping_restore(&job->early_stopping_rule, path, job->state.step,
-                                  &job->early_stopping);
-}
-
-/* Rank 0 reads the best evaluation up to the resumed step from metrics.jsonl and broadcasts it. */
-static status restore_best(struct job *job)
-{
-    bool reads = comm_rank(job->world) == 0;
-    TRY(comm_agree(job->world, reads ? read_best(job) : STATUS_OK));
-    TRY(comm_broadcast(job->world, &job->early_stopping, sizeof job->early_stopping, 0));
-    if (job->session.recipe.checkpoint.keep_best && job->early_stopping.has_value) {
-        checkpoint_pin_step(job->checkpoint, job->early_stopping.step);
-    }
-    return STATUS_OK;
-}
-
-static status check_finished(struct job *job)
-{
-    bool beyond = job->state.step > job->total_steps; /* the recipe has fewer steps than are done */
-    bool finished =
-        comm_rank(job->world) == 0 && job_reached_end(job) && (beyond || has_final_weights(job));
-    return comm_agree_flag(job->world, finished, &job->finished);
 }
 
 /* ---- start and stop ---- */
@@ -573,7 +530,7 @@ static status reopen_data_and_metrics(struct job *job)
 status job_rewind(struct job *job)
 {
     TRY(comm_agree(job->world, reopen_data_and_metrics(job)));
-    return restore_best(job);
+    return job_restore_best(job);
 }
 
 void job_long_phase(const struct job *job, const char *phase)
@@ -601,6 +558,7 @@ static status start_job(const struct job_options *options, struct comm *world, s
     job_long_phase(job, "start");
     TRY(comm_agree(world, prepare_recipe(job)));
     TRY(require_same_job_on_all_ranks(job));
+    TRY(comm_agree(world, options->check(&job->session.recipe, world)));
     TRY(start_session(job));
     TRY(model_connect(job->session.model));
     TRY(create_optimizer(job));
@@ -614,8 +572,8 @@ static status start_job(const struct job_options *options, struct comm *world, s
     TRY(open_checkpoints(job));
     TRY(comm_agree(world, open_log(job)));
     TRY(resume_or_initialize(options, job));
-    TRY(job->resumed ? restore_best(job) : STATUS_OK);
-    TRY(check_finished(job));
+    TRY(job->resumed ? job_restore_best(job) : STATUS_OK);
+    TRY(job_check_finished(job));
     if (job->finished) {
         watchdog_end_startup();
         return STATUS_OK;

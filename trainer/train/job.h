@@ -8,6 +8,7 @@
 #include "trainer/evaluation/early_stopping.h"
 #include "trainer/evaluation/evaluator.h"
 #include "trainer/logging/metrics.h"
+#include "trainer/logging/utilization.h"
 #include "trainer/objective/objective.h"
 #include "trainer/setup/session.h"
 #include "trainer/train/reference_logprobs.h"
@@ -16,7 +17,7 @@
 #include "trainer/train/step.h"
 #include "trainer/weights/state_dict.h"
 
-enum job_resume { RESUME_AUTO, RESUME_NEVER, RESUME_PATH };
+enum job_resume { JOB_RESUME_AUTO, JOB_RESUME_NEVER, JOB_RESUME_PATH };
 
 struct job_options {
     const char *recipe_path;
@@ -24,6 +25,8 @@ struct job_options {
     int override_count;
     enum job_resume resume;
     const char *resume_path;
+    /* checks the complete recipe before memory is allocated; its error is agreed on all ranks */
+    status (*check)(const struct recipe *recipe, struct comm *world);
 };
 
 struct job {
@@ -48,11 +51,13 @@ struct job {
     char *recipe_text;
     char *labels; /* label names of the head as a JSON array; NULL: none */
     char labels_sha256[HASH_TEXT_BYTES];
+    char data_tokenizer_sha256[HASH_TEXT_BYTES]; /* of the training data; "": unknown */
     char data_fingerprint[HASH_TEXT_BYTES];
     int64_t total_steps;
-    int64_t evaluate_samples; /* of one evaluation; 0: none */
-    bool weights_initialized; /* the weights are those at the start of the run */
-    bool init_adapters;       /* the run started from adapters of another run */
+    struct utilization_flops flops; /* zeros: unknown */
+    int64_t evaluate_samples;       /* of one evaluation; 0: none */
+    bool weights_initialized;       /* the weights are those at the start of the run */
+    bool init_adapters;             /* the run started from adapters of another run */
     bool resumed;
     bool made_folder; /* on rank 0: run_dir did not exist before */
     bool finished;    /* an earlier session has finished the run and written its final weights */

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -19,9 +18,13 @@
 #include "trainer/logging/tensorboard.h"
 #include "trainer/optimizer/schedule.h"
 #include "trainer/setup/session.h"
+#include "trainer/setup/shared_cores.h"
+#include "trainer/setup/stop_signal.h"
+#include "trainer/train/progress.h"
 #include "trainer/train/run_report.h"
+#include "trainer/train/sample.h"
 #include "trainer/train/spike_response.h"
-#include "trainer/train/stop_signal.h"
+#include "trainer/train/train_line.h"
 
 enum { RECENT_STEPS = 16 };
 
@@ -33,29 +36,24 @@ static const char wall_reason[] = "train.wall_minutes is nearly over";
 _Static_assert(EVALUATION_REPORT_FIELDS + 1 <= TENSORBOARD_SCALARS_MAX,
                "an evaluation can be written to TensorBoard");
 
-/* Totals since the last train line of metrics.jsonl. */
-struct interval {
-    double started_seconds;
-    int64_t steps, tokens;
-    int64_t rows; /* on this rank */
-    double data_seconds, step_seconds;
-};
-
 struct loop {
     struct job *job;
-    struct interval interval;
-    double
-        step_median; /* of the recent steps; used for the remaining time and train.wall_minutes */
+    struct train_line_interval interval;
+    struct progress progress;
+    double step_median; /* of the recent steps; train.wall_minutes reserves it */
     double recent[RECENT_STEPS];
     int recent_count;
     double save_seconds;     /* of the longest save so far; train.wall_minutes reserves it */
     double evaluate_seconds; /* of the longest evaluation so far; reserved as well */
+    double sample_seconds;   /* of the longest sample so far; reserved as well */
     int64_t evaluated;       /* the last step that was evaluated */
+    int64_t sampled;         /* the last step with a sample */
     double save_started_seconds, save_stall_seconds;
     struct run_report report;
     int64_t checked;    /* step of the last comparison of the replicas */
     int64_t last_saved; /* step of the last save, published or in progress */
     struct spike_response spikes;
+    struct shared_cores shared_cores;
     double seconds_before;   /* training time of earlier sessions of this run */
     const char *stop_reason; /* not NULL: stop after this step with exit code 75 */
     bool finished;           /* the run ends normally after this step */
@@ -71,12 +69,6 @@ struct loop {
 static const struct recipe *get_recipe(const struct loop *loop)
 {
     return &loop->job->session.recipe;
-}
-
-static int64_t get_peak_memory_bytes(void)
-{
-    struct rusage usage;
-    return getrusage(RUSAGE_SELF, &usage) == 0 ? (int64_t)usage.ru_maxrss * 1024 : 0;
 }
 
 static double get_train_seconds(const struct loop *loop)
@@ -103,28 +95,28 @@ static void cast_votes(const void *user, double votes[STEP_VOTES])
     bool is_root = comm_rank(loop->job->world) == 0; /* one clock decides for all ranks */
     double elapsed = clock_seconds() - loop->job->started_seconds;
     double reserve = 2 * loop->step_median + fmax(10, 2 * loop->save_seconds) +
-                     (loop->evaluating ? 0 : loop->evaluate_seconds);
-    votes[VOTE_STOP] = stop_signal_received();
-    votes[VOTE_TIME_UP] =
+                     (loop->evaluating ? 0 : loop->evaluate_seconds) + loop->sample_seconds;
+    votes[STEP_VOTE_STOP] = stop_signal_received();
+    votes[STEP_VOTE_TIME_UP] =
         is_root && r->train.max_minutes > 0 && get_train_seconds(loop) >= 60 * r->train.max_minutes;
-    votes[VOTE_WALL] =
+    votes[STEP_VOTE_WALL] =
         is_root && r->train.wall_minutes > 0 && elapsed + reserve >= 60 * r->train.wall_minutes;
-    votes[VOTE_WRITTEN] = checkpoint_is_written(loop->job->checkpoint);
+    votes[STEP_VOTE_WRITTEN] = checkpoint_is_written(loop->job->checkpoint);
 }
 
 static void apply_stop_votes(struct loop *loop, const double votes[STEP_VOTES])
 {
-    if (votes[VOTE_STOP] > 0) {
+    if (votes[STEP_VOTE_STOP] > 0) {
         loop->stop_reason = "a rank received a stop signal";
-    } else if (votes[VOTE_WALL] > 0) {
+    } else if (votes[STEP_VOTE_WALL] > 0) {
         loop->stop_reason = wall_reason;
     }
 }
 
 /* ---- evaluation ---- */
 
-/* Whether evaluations are compared with each other. */
-static bool compares_evaluations(const struct loop *loop)
+/* Returns whether evaluations are compared with each other. */
+static bool has_compared_evaluations(const struct loop *loop)
 {
     const struct recipe *r = get_recipe(loop);
     return r->evaluate.patience > 0 || r->checkpoint.keep_best;
@@ -153,17 +145,11 @@ static status update_best(struct loop *loop, double value)
 }
 
 /* An evaluation that a stop interrupts is discarded; the next session repeats it. */
-static status run_evaluation(struct loop *loop)
+static status evaluate_validation(struct loop *loop)
 {
     struct job *job = loop->job;
     double sums[OBJECTIVE_SUMS] = {0};
     struct step_ballot ballot = {.cast = cast_votes, .user = loop};
-    if (job->evaluate_samples == 0) {
-        return STATUS_OK;
-    }
-    if (loop->evaluated == job->state.step) {
-        return STATUS_OK;
-    }
     double start = clock_seconds();
     loop->evaluating = true;
     TRY(job_evaluate(job, &ballot, sums));
@@ -175,17 +161,53 @@ static status run_evaluation(struct loop *loop)
         return STATUS_OK;
     }
     loop->evaluate_seconds = fmax(loop->evaluate_seconds, seconds);
-    loop->evaluated = job->state.step;
     struct metric fields[EVALUATION_REPORT_FIELDS + 1];
     int count = evaluation_report_fields(job->objective, sums, job->evaluator, fields);
-    evaluation_report_log(job->objective, job->state.step, fields, count);
+    evaluation_report_log(job->objective, job->early_stopping_rule.metric, job->state.step, fields,
+                          count);
     double value = evaluation_report_value(fields, count, job->early_stopping_rule.metric);
     fields[count++] = metric_number("seconds", seconds);
     if (job->metrics != NULL) {
         store_local_error(loop,
                           metrics_write(job->metrics, "evaluate", job->state.step, fields, count));
     }
-    return compares_evaluations(loop) ? update_best(loop, value) : STATUS_OK;
+    return has_compared_evaluations(loop) ? update_best(loop, value) : STATUS_OK;
+}
+
+static status run_sample(struct loop *loop)
+{
+    struct job *job = loop->job;
+    double start = clock_seconds();
+    status written = STATUS_OK;
+    if (get_recipe(loop)->generate.prompt[0] == '\0') {
+        return STATUS_OK;
+    }
+    job_long_phase(job, "generating a sample");
+    TRY(sample_run(job, &written));
+    store_local_error(loop, written);
+    job_long_phase(job, NULL);
+    double seconds = clock_seconds() - start;
+    loop->interval.started_seconds += seconds; /* exclude it from the training speed */
+    loop->sample_seconds = fmax(loop->sample_seconds, seconds);
+    return STATUS_OK;
+}
+
+/* Evaluates and generates a sample, once per step. */
+static status run_evaluation(struct loop *loop)
+{
+    struct job *job = loop->job;
+    if (loop->evaluated != job->state.step && job->evaluate_samples > 0) {
+        TRY(evaluate_validation(loop));
+    }
+    if (loop->stop_reason != NULL) {
+        return STATUS_OK;
+    }
+    loop->evaluated = job->state.step;
+    if (loop->sampled == job->state.step) {
+        return STATUS_OK;
+    }
+    loop->sampled = job->state.step;
+    return run_sample(loop);
 }
 
 /* ---- checkpoints ---- */
@@ -194,7 +216,9 @@ static status log_save(struct loop *loop, int64_t step)
 {
     double seconds = clock_seconds() - loop->save_started_seconds;
     loop->save_seconds = fmax(loop->save_seconds, seconds);
-    log_info("saved step %" PRId64 " (%.1f s after its snapshot)", step, seconds);
+    char folder[FILE_PATH_BYTES];
+    TRY(checkpoint_step_path(loop->job->checkpoint, step, folder, sizeof folder));
+    log_info("saved step %" PRId64 " in %s", step, folder);
     if (loop->job->metrics == NULL) {
         return STATUS_OK;
     }
@@ -282,24 +306,6 @@ static status save_best(struct loop *loop)
 
 /* ---- logging ---- */
 
-static void format_remaining_time(const struct loop *loop, char *text, size_t bytes)
-{
-    const struct job *job = loop->job;
-    const struct recipe *r = get_recipe(loop);
-    double left = (double)(job->total_steps - job->state.step) * loop->step_median;
-    if (r->train.max_minutes > 0) {
-        left = fmin(left, 60 * r->train.max_minutes - get_train_seconds(loop));
-    }
-    left = fmax(left, 0);
-    if (left >= 5400) {
-        snprintf(text, bytes, "%.1f h", left / 3600);
-    } else if (left >= 90) {
-        snprintf(text, bytes, "%.0f min", left / 60);
-    } else {
-        snprintf(text, bytes, "%.0f s", left);
-    }
-}
-
 /* Writes the warnings since the last call to metrics.jsonl. */
 static status write_warnings(const struct job *job)
 {
@@ -335,84 +341,33 @@ static void warn_about_minutes(const struct loop *loop)
         end, job->total_steps, rate_at_end, r->optimizer.learning_rate, end);
 }
 
-/* Communication times of an interval, for the data-parallel and the tensor-parallel group. */
-struct traffic {
-    struct comm_times data, tensor;
-};
-
-static struct traffic take_traffic(const struct mesh *mesh)
-{
-    struct traffic t;
-    comm_take_times(mesh->data, &t.data);
-    comm_take_times(mesh->tensor, &t.tensor);
-    return t;
-}
-
-/* Writes four fields with the given names; returns 4. */
-static int fill_traffic_fields(const struct comm_times *t, const char *const names[4],
-                               struct metric *fields)
-{
-    fields[0] = metric_number(names[0], t->alone_seconds);
-    fields[1] = metric_number(names[1], t->exposed_seconds);
-    fields[2] = metric_number(names[2], comm_hidden_share(t));
-    fields[3] = metric_integer(names[3], t->bytes);
-    return 4;
-}
-
-static status write_train_line(struct loop *loop, const struct step_result *result, double rate,
-                               double tokens_per_second, const struct traffic *traffic)
-{
-    static const char *const data_names[] = {"comm_seconds", "comm_exposed_seconds",
-                                             "comm_hidden_share", "comm_bytes"};
-    static const char *const tensor_names[] = {"tensor_comm_seconds", "tensor_comm_exposed_seconds",
-                                               "tensor_comm_hidden_share", "tensor_comm_bytes"};
-    const struct job *job = loop->job;
-    const struct interval *i = &loop->interval;
-    struct metric fields[21 + EVALUATION_REPORT_FIELDS] = {
-        metric_number("loss", result->loss),
-        metric_number("learning_rate", rate),
-        metric_number("grad_norm", result->gradient_norm),
-        metric_integer("tokens", job->state.tokens),
-        metric_number("tokens_per_second", tokens_per_second),
-        metric_number("step_seconds", i->step_seconds / (double)i->steps),
-        metric_null("mfu"), /* the peak FLOP/s of a CPU are unknown */
-        metric_integer("memory_bytes", get_peak_memory_bytes()),
-        metric_number("data_stall_seconds", i->data_seconds),
-    };
-    int count = 9;
-    if (comm_size(job->world) > 1) {
-        count += fill_traffic_fields(&traffic->data, data_names, fields + count);
-    }
-    if (comm_size(job->session.mesh.tensor) > 1) {
-        count += fill_traffic_fields(&traffic->tensor, tensor_names, fields + count);
-    }
-    if (objective_metric_count(job->objective) > 0) {
-        fields[count++] = metric_integer("num_tokens", job->state.tokens); /* the name in TRL */
-    }
-    count += evaluation_report_means(job->objective, result->sums, fields + count);
-    return metrics_write(job->metrics, "train", job->state.step, fields, count);
-}
-
 static status log_step(struct loop *loop, const struct step_result *result, double rate)
 {
     struct job *job = loop->job;
-    struct interval *i = &loop->interval;
-    struct traffic traffic = take_traffic(&job->session.mesh);
-    char left[32];
+    struct train_line_interval *i = &loop->interval;
+    struct train_line_traffic traffic = train_line_take_traffic(&job->session.mesh);
+    char line[TEXT_LINE_COLUMNS + 1];
     double busy = i->step_seconds - i->data_seconds - traffic.data.exposed_seconds -
                   traffic.data.small_seconds - traffic.tensor.exposed_seconds -
                   traffic.tensor.small_seconds;
     TRY(straggler_check(job->world, busy, i->rows));
     double seconds = clock_seconds() - i->started_seconds;
     double tokens_per_second = (double)i->tokens / fmax(seconds, 1e-9);
-    format_remaining_time(loop, left, sizeof left);
-    log_progress("step %" PRId64 "/%" PRId64 "  loss %.4f  %.0f tokens/s  left %s", job->state.step,
-                 job->total_steps, result->loss, tokens_per_second, left);
+    struct utilization u = utilization_measure(job->session.device, &job->flops,
+                                               tokens_per_second / comm_size(job->world),
+                                               job->session.recipe.train.peak_tflops);
+    struct progress_interval last = {i->steps, i->tokens, seconds, result->loss, result->sums};
+    progress_add(&loop->progress, &last);
+    progress_format(job, &last,
+                    progress_left_seconds(&loop->progress, job, loop->evaluate_seconds,
+                                          get_train_seconds(loop)),
+                    line);
+    log_progress("%s", line);
     status write_result = STATUS_OK;
     if (job->metrics != NULL) {
-        write_result = write_train_line(loop, result, rate, tokens_per_second, &traffic);
+        write_result = train_line_write(job, i, result, rate, tokens_per_second, &u, &traffic);
     }
-    *i = (struct interval){.started_seconds = clock_seconds()};
+    *i = (struct train_line_interval){.started_seconds = clock_seconds()};
     return write_result;
 }
 
@@ -450,7 +405,7 @@ static status finish_step(struct loop *loop, const struct step_result *result, d
     if (loop->recent_count == RECENT_STEPS) {
         warn_about_minutes(loop);
     }
-    if (result->votes[VOTE_WRITTEN] >= comm_size(job->world)) {
+    if (result->votes[STEP_VOTE_WRITTEN] >= comm_size(job->world)) {
         TRY(publish_checkpoint(loop));
     }
     store_local_error(loop, write_warnings(job));
@@ -484,6 +439,7 @@ static status respond_to_spike(struct loop *loop, const struct step_result *resu
     if (*rewound) {
         int64_t step = loop->job->state.step;
         loop->evaluated = loop->evaluated < step ? loop->evaluated : step;
+        loop->sampled = loop->sampled < step ? loop->sampled : step;
         loop->checked = loop->checked < step ? loop->checked : step;
     }
     store_local_error(loop, spike_response_write(loop->job, &event));
@@ -513,7 +469,12 @@ static status run_step(struct loop *loop)
     TRY(tune_gemm(loop, false));
     TRY(step_train(job->step, job->state.step, rate, votes, status_restore(&loop->local_error),
                    job->state.step + 1 < job->total_steps, &result));
+    apply_stop_votes(loop, result.votes);
+    if (result.abandoned) {
+        return STATUS_OK;
+    }
     TRY(tune_gemm(loop, true));
+    shared_cores_watch(&loop->shared_cores, &job->session);
     TRY(respond_to_spike(loop, &result, &rewound));
     loop->interval.steps++;
     loop->interval.tokens += result.tokens;
@@ -521,8 +482,7 @@ static status run_step(struct loop *loop)
     loop->interval.data_seconds += result.data_seconds;
     loop->interval.step_seconds += result.total_seconds;
     update_step_median(loop, result.total_seconds);
-    apply_stop_votes(loop, result.votes);
-    loop->finished = result.votes[VOTE_TIME_UP] > 0;
+    loop->finished = result.votes[STEP_VOTE_TIME_UP] > 0;
     if (rewound) {
         return STATUS_OK;
     }
@@ -586,12 +546,12 @@ static status write_end(const struct loop *loop, const char *reason)
         metric_integer("tokens", job->state.tokens),
         metric_number("train_seconds", get_train_seconds(loop)),
         metric_number("data_stall_seconds", loader_stall_seconds(job->loader)),
-        metric_integer("memory_bytes", get_peak_memory_bytes()),
+        metric_integer("memory_bytes", train_line_peak_memory_bytes()),
         metric_integer("best_step", job->early_stopping.step),
         metric_number("best_value", job->early_stopping.value),
     };
     int count =
-        COUNT(fields) - (compares_evaluations(loop) && job->early_stopping.has_value ? 0 : 2);
+        COUNT(fields) - (has_compared_evaluations(loop) && job->early_stopping.has_value ? 0 : 2);
     return metrics_write(job->metrics, "end", job->state.step, fields, count);
 }
 
@@ -608,10 +568,8 @@ static status stop_early(struct loop *loop)
     TRY(publish_checkpoint(loop));
     store_local_error(loop, write_end(loop, "stopped"));
     TRY(comm_agree(job->world, status_restore(&loop->local_error)));
-    log_info("stopped after step %" PRId64
-             " because %s; everything is saved; run the same command to "
-             "continue",
-             job->state.step, loop->stop_reason);
+    log_info("stopped after step %" PRId64 " because %s; everything is saved", job->state.step,
+             loop->stop_reason);
     return STATUS_STOPPED;
 }
 
@@ -634,15 +592,18 @@ static status end_normally(struct loop *loop)
     return comm_agree(job->world, status_restore(&loop->local_error));
 }
 
-/* Evaluates before the first step, or repeats an evaluation that a stop interrupted in the last
- * session. */
+/* Evaluates before the first step, or repeats an evaluation or a sample that a stop interrupted in
+ * the last session. */
 static status evaluate_at_start(struct loop *loop)
 {
     const struct job *job = loop->job;
-    bool evaluated = false;
+    bool evaluated = false, sampled = false;
     TRY(comm_agree_flag(job->world, job->metrics != NULL && metrics_has_evaluation(job->metrics),
                         &evaluated));
+    TRY(comm_agree_flag(job->world, job->metrics != NULL && metrics_has_sample(job->metrics),
+                        &sampled));
     loop->evaluated = evaluated ? job->state.step : -1;
+    loop->sampled = sampled ? job->state.step : -1;
     bool missing =
         job->state.step == 0 || is_due(job->state.step, get_recipe(loop)->evaluate.every);
     TRY(missing ? run_evaluation(loop) : STATUS_OK);

@@ -3,6 +3,22 @@
 #include "comm/watchdog.h"
 #include "trainer/train/objective_input.h"
 
+struct workspace_shape micro_batch_workspace_shape(const struct model *m, int64_t rows,
+                                                   int64_t batch_size, bool training)
+{
+    const struct model_config *c = model_get_config(m);
+    bool task = c->head != MODEL_HEAD_LM;
+    return (struct workspace_shape){
+        .rows = rows,
+        .width = c->width,
+        .task_rows = task ? c->output_rows : 0,
+        .labels = task ? c->labels : 0,
+        .contrastive = c->head == MODEL_HEAD_NONE,
+        .batch_size = batch_size,
+        .training = training,
+    };
+}
+
 /* Names the current phase for the watchdog and for profilers. A pass without gradients keeps the
  * phase of its caller. */
 static void set_phase(const struct micro_batch_context *c, const struct micro_batch *m,

@@ -36,6 +36,13 @@ struct micro_batch {
     double *host_sums;                /* [OBJECTIVE_SUMS], zero */
 };
 
+/* micro_batch_workspace_shape - return the sizes of the workspace for micro-batches of this model.
+ *
+ * Units     rows: maximum N; batch_size: examples of a global batch; 0: the loss is a sum over
+ *           examples */
+struct workspace_shape micro_batch_workspace_shape(const struct model *m, int64_t rows,
+                                                   int64_t batch_size, bool training);
+
 /* micro_batch_run - run forward, the loss and, with m->gradient, backward. m->hidden is set.
  *
  * Order     work is queued on the stream of the kernels. Gradients of a bucket are reduced as soon

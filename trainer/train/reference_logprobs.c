@@ -12,8 +12,8 @@
 #include "datasets/shard/shard_logps.h"
 #include "trainer/setup/derive.h"
 #include "trainer/setup/objective_spec.h"
+#include "trainer/setup/stop_signal.h"
 #include "trainer/train/step.h"
-#include "trainer/train/stop_signal.h"
 #include "trainer/weights/adapter_base.h"
 #include "trainer/weights/fingerprint.h"
 

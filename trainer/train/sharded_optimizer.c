@@ -4,8 +4,9 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/memory.h"
 #include "base/mirror.h"
-#include "comm/partition.h"
+#include "trainer/train/sharded_optimizer_layout.h"
 
 struct sharded_optimizer {
     struct sharded_optimizer_options options;
@@ -27,24 +28,6 @@ int sharded_optimizer_stage(int zero_stage, int data_ranks)
 }
 
 /* ---- creation ---- */
-
-/* Lists the segments of the trained parameters. At stage 2 every layer is a transient segment; the
- * tables and the parameters after the layers are not, because backward uses the gradient of the
- * head from its start to its end. With reproducible sums the segments are the same at every
- * stage. */
-static int list_segments(const struct model_parameter *parameters, int parameter_count,
-                         int64_t layers, int stage, bool deterministic, struct bucket_segment *out)
-{
-    int count = 0;
-    int64_t first = 0, elements = model_trained_elements(parameters, parameter_count);
-    for (int64_t l = 0; l <= layers && (stage == 2 || deterministic); l++) {
-        int64_t next = model_layer_first(parameters, parameter_count, l);
-        out[count++] = (struct bucket_segment){next - first, l > 0 && stage == 2};
-        first = next;
-    }
-    out[count++] = (struct bucket_segment){elements - first, false};
-    return count;
-}
 
 static status add_floats(void *user, float *to, const float *from, int64_t count)
 {
@@ -76,8 +59,8 @@ static status create_buckets(struct sharded_optimizer *sharded)
         .bf16_transport = o->bf16_transport,
         .user = o->kernels,
         .segments = segments,
-        .segment_count = list_segments(parameters, count, layers, sharded->stage,
-                                       o->reproducible_micro_batches > 0, segments),
+        .segment_count = sharded_optimizer_list_segments(
+            parameters, count, layers, sharded->stage, o->reproducible_micro_batches > 0, segments),
         .bucket_elems = o->bucket_elems,
         .scatter = sharded->stage > 0,
         .micro_batches = o->micro_batches,
@@ -197,8 +180,7 @@ static status create_optimizer(struct sharded_optimizer *sharded)
     int64_t elements = 0;
     (void)model_parameters(sharded->options.model, &count);
     size_t capacity = (MODEL_SHARDS_MAX + 1) * (size_t)count + (size_t)count_owned_ranges(sharded);
-    sharded->squares = calloc((size_t)count, sizeof *sharded->squares);
-    REQUIRE(sharded->squares != NULL, STATUS_INTERNAL, "out of memory for %d trust ratios", count);
+    TRY(ALLOCATE(sharded->squares, count, "the trust ratios"));
     struct optimizer_range *ranges = calloc(capacity, sizeof *ranges);
     REQUIRE(ranges != NULL, STATUS_INTERNAL, "out of memory for %zu ranges", capacity);
     count = list_ranges(sharded, ranges, &elements);
@@ -348,11 +330,11 @@ status sharded_optimizer_create(const struct sharded_optimizer_options *options,
                                 struct sharded_optimizer **out)
 {
     *out = NULL;
-    struct sharded_optimizer *sharded = calloc(1, sizeof *sharded);
-    REQUIRE(sharded != NULL, STATUS_INTERNAL, "out of memory for the optimizer");
+    struct sharded_optimizer *sharded = NULL;
+    TRY(comm_abort_on_error(options->mesh->world, ALLOCATE(sharded, 1, "the optimizer")));
     sharded->options = *options;
     sharded->stage = sharded_optimizer_stage(options->zero_stage, comm_size(options->mesh->data));
-    status result = create_parts(sharded);
+    status result = comm_abort_on_error(options->mesh->world, create_parts(sharded));
     if (result != STATUS_OK) {
         (void)sharded_optimizer_destroy(&sharded);
     }
@@ -433,28 +415,6 @@ static status copy_owned_weights(struct sharded_optimizer *sharded, struct comm_
     return copy_range(sharded, frozen, offset);
 }
 
-static bool has_adapters(const struct model_parameter *parameters, int count)
-{
-    bool adapters = false;
-    for (int i = 0; i < count; i++) {
-        adapters = adapters || model_is_adapter(&parameters[i]);
-    }
-    return adapters;
-}
-
-/* Returns the frozen weights that this rank keeps in f32. They are divided evenly, because only
- * checkpoints read them. With adapters the range is empty: checkpoints do not store frozen
- * weights. */
-static struct comm_range get_frozen_range(const struct model_parameter *parameters, int count,
-                                          int64_t elements, int ranks, int rank)
-{
-    int64_t trained = model_trained_elements(parameters, count);
-    bool adapters = has_adapters(parameters, count);
-    struct comm_range frozen = partition_shard(adapters ? 0 : elements - trained, 1, ranks, rank);
-    frozen.first += trained;
-    return frozen;
-}
-
 static status set_weight_ranges(struct sharded_optimizer *sharded, struct comm_range frozen)
 {
     int count = 0;
@@ -479,8 +439,8 @@ status sharded_optimizer_release_weights(struct sharded_optimizer *sharded)
     struct comm *data = sharded->options.mesh->data;
     int count = 0;
     const struct model_parameter *parameters = model_parameters(m, &count);
-    struct comm_range frozen =
-        get_frozen_range(parameters, count, model_elements(m), comm_size(data), comm_rank(data));
+    struct comm_range frozen = sharded_optimizer_frozen_range(parameters, count, model_elements(m),
+                                                              comm_size(data), comm_rank(data));
     TRY(set_weight_ranges(sharded, frozen));
     TRY(device_allocate(kernels_device(sharded->options.kernels),
                         (size_t)sharded->weight_elements * sizeof(float),
@@ -630,71 +590,4 @@ status sharded_optimizer_wait_until(struct sharded_optimizer *sharded, int64_t e
 status sharded_optimizer_wait_all(struct sharded_optimizer *sharded)
 {
     return sharded_optimizer_wait_until(sharded, count_trained_elements(sharded));
-}
-
-/* ---- planned memory ---- */
-
-/* Elements that the first rank sends in a reduce-scatter of a segment. */
-static int64_t count_scattered_elements(const struct bucket_segment *segment,
-                                        const struct sharded_optimizer_plan *plan)
-{
-    struct bucket_options one = {.segments = segment,
-                                 .segment_count = 1,
-                                 .bucket_elems = plan->bucket_elems,
-                                 .reproducible_micro_batches = plan->reproducible};
-    return segment->count - bucket_owned_elements(&one, plan->ranks, 0);
-}
-
-status sharded_optimizer_compute_bytes(const struct sharded_optimizer_plan *plan,
-                                       struct sharded_optimizer_bytes *out)
-{
-    struct bucket_segment *segments = calloc((size_t)plan->layers + 2, sizeof *segments);
-    REQUIRE(segments != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " layers",
-            plan->layers);
-    int64_t trained = model_trained_elements(plan->parameters, plan->parameter_count);
-    int count = list_segments(plan->parameters, plan->parameter_count, plan->layers, plan->stage,
-                              plan->reproducible, segments);
-    struct bucket_options options = {.segments = segments,
-                                     .segment_count = count,
-                                     .bucket_elems = plan->bucket_elems,
-                                     .reproducible_micro_batches = plan->reproducible,
-                                     .bf16_transport = plan->bf16_transport};
-    /* bytes of a gradient element in a collective */
-    double unit = plan->bf16_transport ? sizeof(bf16) : sizeof(float);
-    *out = (struct sharded_optimizer_bytes){0};
-    bucket_memory_bytes(&options, plan->ranks, 0, &out->shared_gradients, &out->own_gradients);
-    bucket_window_bytes(&options, plan->ranks, out->windows);
-    out->moments =
-        8 * (plan->stage > 0 ? bucket_owned_elements(&options, plan->ranks, 0) : trained);
-    int64_t vectors = 0, trained_vectors = 0, owned = out->moments / 8;
-    owned +=
-        get_frozen_range(plan->parameters, plan->parameter_count, plan->elements, plan->ranks, 0)
-            .count;
-    for (int i = 0; i < plan->parameter_count; i++) {
-        const struct model_parameter *p = &plan->parameters[i];
-        int64_t vector = p->dimensions == 1 ? p->columns : 0;
-        vectors += vector;
-        trained_vectors += p->trained ? vector : 0;
-    }
-    bool released = plan->stage > 0 && plan->bf16;
-    /* with adapters in bf16 the frozen matrices never exist in f32 */
-    bool adapters = has_adapters(plan->parameters, plan->parameter_count);
-    int64_t stored = released                 ? owned + vectors
-                     : plan->bf16 && adapters ? trained + vectors
-                                              : plan->elements;
-    out->weights = 4 * stored + (plan->bf16 ? 2 * plan->elements : 0);
-    if (released) {
-        out->sent = 8.0 * (double)(trained_vectors - trained_vectors / plan->ranks);
-    }
-    if (plan->stage == 0 && !plan->reproducible) {
-        out->sent = 2 * unit * (double)(trained - trained / plan->ranks);
-    }
-    for (int i = 0; i < count && (plan->stage > 0 || plan->reproducible); i++) {
-        bool each_micro_batch = segments[i].transient || plan->reproducible;
-        int64_t reductions = each_micro_batch ? plan->micro_batches : 1;
-        double bytes = unit * (double)reductions + (released ? 2 : 4);
-        out->sent += bytes * (double)count_scattered_elements(&segments[i], plan);
-    }
-    free(segments);
-    return STATUS_OK;
 }

@@ -30,8 +30,8 @@ struct sharded_optimizer_options {
     int64_t bucket_elems;
     int64_t micro_batches; /* of a step, maximum over ranks */
     bool bf16_transport;   /* gradients are reduced over ranks in bf16 */
-    int64_t
-        reproducible_micro_batches; /* micro-batches of a step over all ranks (bucket.h); 0: off */
+    /* > 0: reproducible sums; the number of micro-batches of a step over all ranks (bucket.h) */
+    int64_t reproducible_micro_batches;
 };
 
 /* sharded_optimizer_stage - return the effective ZeRO stage: 0 for one data-parallel rank. */

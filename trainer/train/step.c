@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "comm/watchdog.h"
-#include "trainer/train/batch_upload.h"
+#include "datasets/loader/batch_upload.h"
 #include "trainer/train/loss_readback.h"
 #include "trainer/train/micro_batch.h"
 
@@ -27,6 +27,7 @@ struct step {
     bool has_batch;
     bool is_last;      /* the batch is the last one of this rank in its step */
     status read_error; /* of the prefetch */
+    bool abandoned;    /* should_stop has ended the micro-batches of this rank */
     struct exact_sum sums[OBJECTIVE_SUMS], squares; /* of this rank, since the last reduction */
 };
 
@@ -37,6 +38,7 @@ enum step_stat {
     STAT_TOKENS = OBJECTIVE_SUMS,
     STAT_SQUARES,
     STAT_ERRORS,
+    STAT_ABANDONED,
     STAT_VOTES,
     STEP_STATS = STAT_VOTES + STEP_VOTES
 };
@@ -48,27 +50,13 @@ static void set_phase(const struct step *s, const char *name)
     device_set_profiler_range(kernels_device(s->parts.kernels), name);
 }
 
-static struct workspace_shape get_workspace_shape(const struct step_parts *p)
-{
-    const struct model_config *c = model_get_config(p->model);
-    bool task = c->head != HEAD_LM;
-    return (struct workspace_shape){
-        .rows = p->micro_rows,
-        .width = c->width,
-        .task_rows = task ? c->output_rows : 0,
-        .labels = task ? c->labels : 0,
-        .contrastive = c->head == HEAD_NONE,
-        .batch_size = p->batch_size,
-        .training = p->optimizer != NULL,
-    };
-}
-
 static status create_parts(struct step *s)
 {
     const struct step_parts *p = &s->parts;
     struct device *dev = kernels_device(p->kernels);
     struct stream *stream = kernels_stream(p->kernels);
-    const struct workspace_shape shape = get_workspace_shape(p);
+    const struct workspace_shape shape =
+        micro_batch_workspace_shape(p->model, p->micro_rows, p->batch_size, p->optimizer != NULL);
     TRY(batch_upload_create(dev, stream, p->micro_rows, &s->upload));
     TRY(batch_upload_create(dev, stream, p->micro_rows, &s->evaluation_upload));
     TRY(loss_readback_create(p->kernels, &s->readback));
@@ -193,8 +181,8 @@ static status add_arrived_sums(struct step *s, double sums[OBJECTIVE_SUMS])
 
 /* Forward, loss and backward of an uploaded micro-batch. The first micro-batch of a step sets the
  * gradients, the others add to them. */
-static status train_micro_batch(struct step *s, int64_t step, const struct batch *batch, bool first,
-                                double sums[OBJECTIVE_SUMS])
+static status train_micro_batch(struct step *s, int64_t step_number, const struct batch *batch,
+                                bool first, double sums[OBJECTIVE_SUMS])
 {
     struct kernels *k = s->parts.kernels;
     struct batch device_batch;
@@ -204,7 +192,7 @@ static status train_micro_batch(struct step *s, int64_t step, const struct batch
     }
     TRY(batch_upload_end(s->upload, batch, &device_batch));
     struct micro_batch m = get_micro_batch(s, batch, &device_batch);
-    m.step = step;
+    m.step = step_number;
     m.training = m.gradient = true;
     m.first_micro_batch = first;
     m.has_hidden = s->collected == 1; /* the collect pass has run this micro-batch last */
@@ -261,7 +249,7 @@ static status count_global_batch(struct step *s)
     return STATUS_OK;
 }
 
-/* The one small reduction of a step. */
+/* Sums the statistics of a step over all ranks: its only small reduction. */
 static status reduce_step_stats(struct step *s, double stats[STEP_STATS])
 {
     const struct mesh *mesh = &s->parts.mesh;
@@ -281,11 +269,11 @@ static status reduce_step_stats(struct step *s, double stats[STEP_STATS])
 }
 
 /* The ranks of a tensor-parallel group run a micro-batch together or not at all. If *all_ready is
- * false and the result is STATUS_OK, another rank has no batch and reports its error at the step
- * reduction. */
+ * false and the result is STATUS_OK, the step is abandoned, or another rank has no batch and
+ * reports its error at the step reduction. */
 static status agree_on_batch(const struct step *s, status read_error, bool *all_ready)
 {
-    double failed = read_error != STATUS_OK;
+    double failed = read_error != STATUS_OK || s->abandoned;
     TRY(comm_sum_doubles(s->parts.mesh.tensor, &failed, 1));
     *all_ready = failed == 0;
     return read_error;
@@ -303,7 +291,7 @@ static status abort_if_tensor_parallel(const struct step *s, status result)
 }
 
 /* Accumulates the gradients of all micro-batches of this rank. */
-static status accumulate_gradients(struct step *s, int64_t step, double sums[OBJECTIVE_SUMS],
+static status accumulate_gradients(struct step *s, int64_t step_number, double sums[OBJECTIVE_SUMS],
                                    struct step_result *out)
 {
     for (bool last = false; !last;) {
@@ -313,6 +301,7 @@ static status accumulate_gradients(struct step *s, int64_t step, double sums[OBJ
         }
         out->data_seconds += clock_seconds() - start;
         bool all_ready = false;
+        s->abandoned = out->rows > 0 && s->parts.should_stop != NULL && s->parts.should_stop();
         TRY(agree_on_batch(s, s->read_error, &all_ready));
         if (!all_ready) {
             return STATUS_OK;
@@ -322,7 +311,8 @@ static status accumulate_gradients(struct step *s, int64_t step, double sums[OBJ
         if (s->batch.sequences > 0) {
             /* with reproducible sums the buckets accumulate each micro-batch separately */
             bool first = out->rows == 0 || s->parts.reproducible;
-            TRY(abort_if_tensor_parallel(s, train_micro_batch(s, step, &s->batch, first, sums)));
+            TRY(abort_if_tensor_parallel(
+                s, train_micro_batch(s, step_number, &s->batch, first, sums)));
             out->rows += s->batch.rows;
             out->tokens += s->batch.tokens_seen;
         }
@@ -344,12 +334,13 @@ static status upload_now(struct step *s, const struct batch *batch, struct batch
 }
 
 /* Runs this rank's micro-batches without gradients, to collect the pairs of the global batch. */
-static status collect_rank(struct step *s, int64_t step, bool *complete)
+static status collect_rank(struct step *s, int64_t step_number, bool *complete)
 {
     for (bool last = false, end = false; !last;) {
         struct batch batch = {0}, device_batch;
         bool all_ready = false;
         set_phase(s, "collect pass");
+        s->abandoned = s->collected > 0 && s->parts.should_stop != NULL && s->parts.should_stop();
         TRY(agree_on_batch(s, loader_next(s->parts.collect_loader, &batch, &last, &end),
                            &all_ready));
         if (!all_ready) {
@@ -361,7 +352,7 @@ static status collect_rank(struct step *s, int64_t step, bool *complete)
         TRY(abort_if_tensor_parallel(s, upload_now(s, &batch, &device_batch)));
         double unused[OBJECTIVE_SUMS] = {0}; /* this pass computes no loss */
         struct micro_batch m = get_micro_batch(s, &batch, &device_batch);
-        m.step = step;
+        m.step = step_number;
         m.training = true;
         m.host_sums = unused;
         TRY(abort_if_tensor_parallel(s, micro_batch_run(&s->context, &m)));
@@ -374,14 +365,15 @@ static status collect_rank(struct step *s, int64_t step, bool *complete)
 
 /* Computes the loss gradients of all pairs of the global batch, before the first backward. Every
  * rank calls it, also after an error. *all_ready: no rank has failed. */
-static status run_collect_pass(struct step *s, int64_t step, status pending_error, bool *all_ready)
+static status run_collect_pass(struct step *s, int64_t step_number, status pending_error,
+                               bool *all_ready)
 {
     bool failed = false, complete = false;
     workspace_collect_begin(s->workspace);
     s->collected = 0;
     status result = pending_error;
     if (result == STATUS_OK) {
-        result = collect_rank(s, step, &complete);
+        result = collect_rank(s, step_number, &complete);
     }
     set_phase(s, "collect pass");
     TRY(workspace_gather(s->parts.mesh.data, s->workspace, s->parts.preference, complete, &failed));
@@ -422,33 +414,34 @@ static void compute_loss(const struct step *s, double squares, struct step_resul
     }
 }
 
-static status apply_optimizer(struct step *s, int64_t step, double learning_rate,
+static status apply_optimizer(struct step *s, int64_t step_number, double learning_rate,
                               const struct step_result *out)
 {
     set_phase(s, "optimizer");
     TRY(kernels_graph_begin(s->parts.kernels, &(struct kernels_graph_key){0}));
-    status result = sharded_optimizer_step(s->parts.optimizer, step + 1, learning_rate,
+    status result = sharded_optimizer_step(s->parts.optimizer, step_number + 1, learning_rate,
                                            out->gradient_norm, get_gradient_scale(out));
     KEEP_FIRST(result, kernels_graph_end(s->parts.kernels));
     return result;
 }
 
-status step_train(struct step *s, int64_t step, double learning_rate,
+status step_train(struct step *s, int64_t step_number, double learning_rate,
                   const double votes[STEP_VOTES], status pending_error, bool has_next_step,
                   struct step_result *out)
 {
     const struct step_parts *p = &s->parts;
     double start = clock_seconds(), stats[STEP_STATS] = {0};
     *out = (struct step_result){0};
+    s->abandoned = false;
 
     TRY(count_global_batch(s));
     status result = pending_error;
     bool all_ready = true;
     if (p->collect_loader != NULL) {
-        result = run_collect_pass(s, step, pending_error, &all_ready);
+        result = run_collect_pass(s, step_number, pending_error, &all_ready);
     }
     if (result == STATUS_OK && all_ready) {
-        result = accumulate_gradients(s, step, stats, out);
+        result = accumulate_gradients(s, step_number, stats, out);
     }
     set_phase(s, "gradient reduction");
     TRY(bucket_finish(sharded_optimizer_buckets(p->optimizer)));
@@ -457,28 +450,34 @@ status step_train(struct step *s, int64_t step, double learning_rate,
     KEEP_FIRST(result, sharded_optimizer_sum_of_squares(p->optimizer, &s->squares));
     KEEP_FIRST(result, add_arrived_sums(s, stats));
     stats[STAT_SQUARES] = exact_value(&s->squares);
-    if (result == STATUS_OK && has_next_step) {
+    if (result == STATUS_OK && has_next_step && !s->abandoned) {
         double wait_start = clock_seconds();
         result = read_batch(s);
         out->data_seconds += clock_seconds() - wait_start;
     }
     stats[STAT_TOKENS] = (double)out->tokens;
     stats[STAT_ERRORS] = result != STATUS_OK;
+    stats[STAT_ABANDONED] = s->abandoned;
     memcpy(stats + STAT_VOTES, votes, STEP_VOTES * sizeof *votes);
+    stats[STAT_VOTES + STEP_VOTE_STOP] += s->abandoned;
     set_phase(s, "step reduction");
     TRY(reduce_step_stats(s, stats));
 
     if (stats[STAT_ERRORS] > 0) {
         return comm_agree(p->mesh.world, result);
     }
+    memcpy(out->votes, stats + STAT_VOTES, sizeof out->votes);
+    out->abandoned = stats[STAT_ABANDONED] > 0;
+    if (out->abandoned) {
+        return STATUS_OK;
+    }
     if (!isfinite(stats[STAT_SQUARES]) && !p->skips_spikes) {
         return comm_agree(p->mesh.world, sharded_optimizer_require_finite(p->optimizer));
     }
     memcpy(out->sums, stats, sizeof out->sums);
-    memcpy(out->votes, stats + STAT_VOTES, sizeof out->votes);
     out->tokens = (int64_t)stats[STAT_TOKENS];
     compute_loss(s, stats[STAT_SQUARES], out);
-    TRY(out->skipped ? STATUS_OK : apply_optimizer(s, step, learning_rate, out));
+    TRY(out->skipped ? STATUS_OK : apply_optimizer(s, step_number, learning_rate, out));
     device_set_profiler_range(kernels_device(p->kernels), NULL);
     out->total_seconds = clock_seconds() - start;
     return STATUS_OK;
@@ -555,7 +554,7 @@ status step_evaluate(struct step *s, struct loader *loader, struct step_ballot *
         }
         if (ballot != NULL) {
             memcpy(ballot->votes, stats + STAT_VOTES, sizeof ballot->votes);
-            end = end || ballot->votes[VOTE_STOP] > 0 || ballot->votes[VOTE_WALL] > 0;
+            end = end || ballot->votes[STEP_VOTE_STOP] > 0 || ballot->votes[STEP_VOTE_WALL] > 0;
         }
     }
     return STATUS_OK;

@@ -26,16 +26,24 @@ struct step_parts {
     const struct objective_sink *sink; /* receives the examples of an evaluation; NULL: unused */
     /* the same data again, for the collect pass of a loss over the whole batch; NULL: unused */
     struct loader *collect_loader;
-    int64_t batch_size; /* examples of a global batch; 0: the loss is a sum over them */
+    int64_t batch_size; /* examples of a global batch; 0: the loss is a sum over its examples */
     uint64_t seed;
-    int64_t micro_rows; /* maximum N */
+    int64_t micro_rows; /* maximum number of rows of a micro-batch */
     bool reproducible;  /* sums have the same bits for any number of data-parallel ranks */
     struct checkpoint_spikes *spikes; /* the averages of spike detection; NULL: unused */
     bool skips_spikes; /* a spike does not update the weights; values may be not finite */
+    /* called between two micro-batches; true abandons the step on all ranks; NULL: unused */
+    bool (*should_stop)(void);
 };
 
 /* Votes that the ranks cast at the end of a step. Every rank receives the sums over all ranks. */
-enum step_vote { VOTE_STOP = 0, VOTE_TIME_UP, VOTE_WALL, VOTE_WRITTEN, STEP_VOTES };
+enum step_vote {
+    STEP_VOTE_STOP = 0, /* to save a checkpoint and end: a signal or an abandoned step */
+    STEP_VOTE_TIME_UP,  /* train.max_minutes are over */
+    STEP_VOTE_WALL,     /* train.wall_minutes are almost over */
+    STEP_VOTE_WRITTEN,  /* this rank has written its part of a checkpoint */
+    STEP_VOTES
+};
 
 struct step_result {
     double sums[OBJECTIVE_SUMS]; /* of the global batch */
@@ -48,6 +56,8 @@ struct step_result {
     int64_t tokens;       /* of the global batch */
     struct spike_score spike;
     bool skipped; /* the weights were not updated, because of a spike */
+    bool
+        abandoned; /* should_stop ended the step: no update of the weights; STEP_VOTE_STOP is set */
 };
 
 /* step_create - allocate the working memory of steps.
@@ -70,11 +80,11 @@ void step_set_loaders(struct step *s, struct loader *loader, struct loader *coll
  * has_next_step the first batch of the next step is read before the reduction, so that an error in
  * it ends this step.
  *
- * Units     step: number of the step, from 0
+ * Units     step_number counts from 0
  * Order     collective
  * Errors    STATUS_NOT_FINITE, before the weights change, unless spikes are skipped; STATUS_DATA
  *           from the loader; agreed on all ranks and printed once */
-status step_train(struct step *s, int64_t step, double learning_rate,
+status step_train(struct step *s, int64_t step_number, double learning_rate,
                   const double votes[STEP_VOTES], status pending_error, bool has_next_step,
                   struct step_result *out);
 
@@ -87,8 +97,8 @@ struct step_ballot {
 
 /* step_evaluate - sum the loss over all samples of a limited loader, on all ranks.
  *
- * A vote to stop (VOTE_STOP, VOTE_WALL) ends the evaluation after the current global batch; the
- * sums are then incomplete. Without votes, ballot is NULL.
+ * A vote to stop (STEP_VOTE_STOP, STEP_VOTE_WALL) ends the evaluation after the current global
+ * batch; the sums are then incomplete. Without votes, ballot is NULL.
  *
  * Order     collective
  * Errors    STATUS_NOT_FINITE; STATUS_DATA from the loader; agreed on all ranks and printed once */

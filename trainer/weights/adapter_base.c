@@ -44,20 +44,21 @@ static status require_same_adapters(const struct recipe *r, const struct recipe 
 {
     if (r->adapter.rank != saved->adapter.rank) {
         return recipe_raise(r, STATUS_RECIPE, "adapter.rank",
-                            "%" PRId64 ", but the adapters in %s have rank %" PRId64,
+                            "%" PRId64 ", but the adapters in %s have rank %" PRId64
+                            "; set this rank",
                             r->adapter.rank, folder, saved->adapter.rank);
     }
     bool same =
         r->adapter.alpha >= saved->adapter.alpha && r->adapter.alpha <= saved->adapter.alpha;
     if (!same) {
         return recipe_raise(r, STATUS_RECIPE, "adapter.alpha",
-                            "%g, but the adapters in %s have alpha %g", r->adapter.alpha, folder,
-                            saved->adapter.alpha);
+                            "%g, but the adapters in %s have alpha %g; set this value",
+                            r->adapter.alpha, folder, saved->adapter.alpha);
     }
     if (!recipe_list_same_entries(r->adapter.targets, saved->adapter.targets)) {
         return recipe_raise(r, STATUS_RECIPE, "adapter.targets",
-                            "%s, but %s contains adapters of %s", r->adapter.targets, folder,
-                            saved->adapter.targets);
+                            "%s, but %s contains adapters of %s; list these matrices",
+                            r->adapter.targets, folder, saved->adapter.targets);
     }
     return STATUS_OK;
 }
@@ -150,7 +151,7 @@ static status load_block(struct session *s, struct comm *world, const char *fold
 {
     size_t bytes = (size_t)range.count * sizeof *host;
     float *weights = transient != NULL ? transient : model_weights(s->model) + range.first;
-    TRY(load_range(s, world, folder, SUBSET_FROZEN, range, weights));
+    TRY(load_range(s, world, folder, STATE_DICT_SUBSET_FROZEN, range, weights));
     status result = STATUS_OK;
     if (host != NULL) {
         result = device_read(s->device, kernels_stream(s->kernels), host, weights, bytes);
@@ -195,20 +196,20 @@ static status load_frozen(struct session *s, struct comm *world, const char *fol
  * task head from the base model's head. */
 static status load_task_head(struct session *s, struct comm *world, const char *folder)
 {
-    bool has_task_head = model_get_config(s->model)->head != HEAD_LM;
+    bool has_task_head = model_get_config(s->model)->head != MODEL_HEAD_LM;
     struct comm_range all = {0, model_elements(s->model)},
                       with_f32 = {0, model_f32_elements(s->model)};
     struct state_dict dict = {0};
-    status result =
-        comm_agree(world, state_dict_create_session_subset(s, SUBSET_BASE_MODEL, all, NULL, &dict));
+    status result = comm_agree(
+        world, state_dict_create_session_subset(s, STATE_DICT_SUBSET_BASE_MODEL, all, NULL, &dict));
     if (result == STATUS_OK) {
         result = checkpoint_check_tensors(world, folder, &dict.tensor_set, 1, has_task_head);
     }
     state_dict_destroy(&dict);
     TRY(result);
-    return has_task_head
-               ? load_range(s, world, folder, SUBSET_TASK_HEAD, with_f32, model_weights(s->model))
-               : STATUS_OK;
+    return has_task_head ? load_range(s, world, folder, STATE_DICT_SUBSET_TASK_HEAD, with_f32,
+                                      model_weights(s->model))
+                         : STATUS_OK;
 }
 
 status adapter_base_load(struct session *s, struct comm *world, bool before_first_step)

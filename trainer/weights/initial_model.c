@@ -8,22 +8,28 @@
 #include "trainer/checkpoint/reader.h"
 #include "trainer/setup/derive.h"
 #include "trainer/weights/adapter_base.h"
+#include "trainer/weights/open.h"
 #include "trainer/weights/state_dict.h"
 
 /* ---- the recipe ---- */
 
 /* Finds the checkpoint that a run resumes from. A run without one starts from the beginning, and
- * an error is reported when the run opens its checkpoints. */
-static bool find_resumed(const char *resume, const struct recipe *recipe, struct comm *world,
-                         struct checkpoint_info *out)
+ * an error of a checkpoint is reported when the run opens its checkpoints. */
+static status find_resumed(const char *resume, const struct recipe *recipe, struct comm *world,
+                           struct checkpoint_info *out, bool *resumed)
 {
+    *resumed = false;
     if (resume == NULL) {
-        return false;
+        return STATUS_OK;
     }
     const char *path = resume[0] != '\0' ? resume : recipe->run_dir;
-    bool found = checkpoint_find_recipe(world, path, false, out) == STATUS_OK;
+    status result = checkpoint_find_recipe(world, path, false, out);
+    *resumed = result == STATUS_OK;
+    if (result == STATUS_INTERNAL) { /* out of memory */
+        return result;
+    }
     status_clear();
-    return found;
+    return STATUS_OK;
 }
 
 /* Finds the checkpoint of model.init_from. out->found stays false if it may be missing. */
@@ -60,7 +66,8 @@ status initial_model_read_recipe(const struct initial_model_request *q, struct c
     if (out->model.init_from[0] == '\0') {
         return comm_agree(world, recipe_complete(out, NULL));
     }
-    bool resumed = find_resumed(q->resume, out, world, &found);
+    bool resumed = false;
+    TRY(find_resumed(q->resume, out, world, &found, &resumed));
     if (!resumed) {
         TRY(find_initial(q, out, world, &found));
     }
@@ -136,25 +143,54 @@ static status find_full_model(struct recipe *r, struct comm *world, char *adapte
     return result;
 }
 
-status initial_model_check(const struct recipe *recipe, struct comm *world, int64_t vocabulary)
+status initial_model_check(const struct recipe *recipe, struct comm *world, int64_t vocabulary,
+                           const struct tokenizer *tokenizer)
 {
     struct recipe r = *recipe; /* its adapter.base may be set */
     struct checkpoint_info found = {0};
     char adapters[FILE_PATH_BYTES];
     TRY(find_full_model(&r, world, adapters, &found));
     TRY(initial_model_check_vocabulary(&r, found.folder, vocabulary));
+    weights_warn_tokenizer(&r, tokenizer, "", found.folder);
     struct model_config config = derive_model_config(&r, vocabulary);
     struct model_parameter *parameters = NULL;
-    struct state_dict_layout layout = {.writes_replicated = true, .subset = SUBSET_BASE_MODEL};
+    struct state_dict_layout layout = {.writes_replicated = true,
+                                       .subset = STATE_DICT_SUBSET_BASE_MODEL};
     int64_t elements = 0;
     TRY(model_layout(&config, 1, 0, &parameters, &layout.count, &elements));
     layout.parameters = parameters;
-    bool may_differ = r.adapter.type == ADAPTER_NONE || config.head != HEAD_LM;
+    bool may_differ = r.adapter.type == ADAPTER_NONE || config.head != MODEL_HEAD_LM;
     status result = check_tensors(world, found.folder, &layout, elements, may_differ);
     if (result == STATUS_OK && adapters[0] != '\0') {
-        layout.subset = SUBSET_TRAINED;
+        layout.subset = STATE_DICT_SUBSET_TRAINED;
         result = check_tensors(world, adapters, &layout, elements, true);
     }
+    free(parameters);
+    return result;
+}
+
+status initial_model_check_moments(const struct recipe *recipe, struct comm *world,
+                                   int64_t vocabulary)
+{
+    struct checkpoint_info found = {0};
+    status result = checkpoint_resolve(world, recipe->optimizer.init_from, false, &found);
+    free(found.recipe_text);
+    TRY(recipe_annotate_error(recipe, "optimizer.init_from", result, ""));
+    struct model_config config = derive_model_config(recipe, vocabulary);
+    struct model_parameter *parameters = NULL;
+    struct state_dict_layout layout = {.writes_replicated = true,
+                                       .subset = STATE_DICT_SUBSET_TRAINED};
+    struct state_dict dict = {0};
+    int64_t elements = 0;
+    TRY(model_layout(&config, 1, 0, &parameters, &layout.count, &elements));
+    layout.parameters = parameters;
+    struct optimizer_range trained = {.count = model_trained_elements(parameters, layout.count)};
+    struct state_dict_ranges ranges = {.ranges = &trained, .count = 1};
+    result = state_dict_create_moments(&layout, &ranges, NULL, NULL, &dict);
+    if (result == STATUS_OK) {
+        result = checkpoint_check_tensors(world, found.folder, &dict.tensor_set, 1, false);
+    }
+    state_dict_destroy(&dict);
     free(parameters);
     return result;
 }

@@ -5,6 +5,8 @@
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/recipe/recipe.h"
 
+struct tokenizer;
+
 struct initial_model_request {
     const char *recipe_path;
     char *const *overrides;
@@ -33,9 +35,19 @@ status initial_model_check_vocabulary(const struct recipe *recipe, const char *f
                                       int64_t vocabulary);
 
 /* initial_model_check - check that the weights of model.init_from fit the recipe's model, without
- * reading them.
+ * reading them, and warn if their tokenizer is not the recipe's.
+ *
+ * Units     vocabulary: number of token ids; tokenizer: of the recipe, or NULL
+ * Order     collective
+ * Errors    as train when it loads the weights */
+status initial_model_check(const struct recipe *recipe, struct comm *world, int64_t vocabulary,
+                           const struct tokenizer *tokenizer);
+
+/* initial_model_check_moments - check that the moments of optimizer.init_from fit the recipe's
+ * model, without reading them.
  *
  * Units     vocabulary: number of token ids
  * Order     collective
- * Errors    as train when it loads the weights */
-status initial_model_check(const struct recipe *recipe, struct comm *world, int64_t vocabulary);
+ * Errors    as train when it loads the moments */
+status initial_model_check_moments(const struct recipe *recipe, struct comm *world,
+                                   int64_t vocabulary);

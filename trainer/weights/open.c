@@ -57,7 +57,7 @@ static status limit_threads(struct recipe *r, struct comm *world, char *const *o
 static status read_labels(struct session *s)
 {
     char *text = NULL;
-    if (objective_spec_head(&s->recipe) == HEAD_LM) {
+    if (objective_spec_head(&s->recipe) == MODEL_HEAD_LM) {
         return STATUS_OK;
     }
     TRY(labels_read(s->tokenizer_dir, &s->labels));
@@ -79,6 +79,7 @@ static status start_session(struct session *s, struct comm *world,
     struct recipe *r = &s->recipe;
     status result = parse_recipe(found, overrides, override_count, r);
     KEEP_FIRST(result, file_join(s->tokenizer_dir, found->folder, "tokenizer"));
+    snprintf(s->checkpoint, sizeof s->checkpoint, "%s", found->folder);
     TRY(comm_agree(world, result));
     TRY(limit_threads(r, world, overrides, override_count));
     int64_t micro_batch_rows = derive_rows(r);
@@ -119,21 +120,29 @@ status weights_open_checkpoint(struct session *s, struct comm *world, const char
     return result;
 }
 
-void weights_warn_tokenizer(const struct session *s, const char *checkpoint)
+void weights_warn_tokenizer(const struct recipe *recipe, const struct tokenizer *tokenizer,
+                            const char *data_sha256, const char *checkpoint)
 {
     char folder[FILE_PATH_BYTES];
     struct tokenizer *stored = NULL;
-    if (s->tokenizer == NULL || file_join(folder, checkpoint, "tokenizer") != STATUS_OK ||
-        !tokenizer_exists(folder) || tokenizer_open(folder, &stored) != STATUS_OK) {
+    if ((tokenizer == NULL && data_sha256[0] == '\0') ||
+        file_join(folder, checkpoint, "tokenizer") != STATUS_OK || !tokenizer_exists(folder) ||
+        tokenizer_open(folder, &stored) != STATUS_OK) {
         status_clear(); /* training does not need the stored tokenizer */
         return;
     }
-    if (strcmp(tokenizer_sha256(stored), tokenizer_sha256(s->tokenizer)) != 0) {
+    if (tokenizer == NULL && strcmp(tokenizer_sha256(stored), data_sha256) != 0) {
+        log_warning("TOKENIZER",
+                    "data.train was prepared with another tokenizer than that of the initial "
+                    "weights, %s, so the ids mean other texts; prepare the data with the latter",
+                    folder);
+    } else if (tokenizer != NULL &&
+               strcmp(tokenizer_sha256(stored), tokenizer_sha256(tokenizer)) != 0) {
         log_warning("TOKENIZER",
                     "data.tokenizer %s (%" PRId64 " tokens) is not the tokenizer of the initial "
                     "weights, %s (%" PRId64
                     " tokens), so the ids mean other texts; prepare the data with the latter",
-                    s->recipe.data.tokenizer, tokenizer_vocab_size(s->tokenizer), folder,
+                    recipe->data.tokenizer, tokenizer_vocab_size(tokenizer), folder,
                     tokenizer_vocab_size(stored));
     }
     status_clear();
@@ -144,7 +153,7 @@ status weights_require_causal(const struct session *s, const char *checkpoint)
 {
     REQUIRE(!objective_spec_is_masked(&s->recipe), STATUS_DATA,
             "%s predicts masked tokens, not next tokens; use `bireme fill-mask`", checkpoint);
-    REQUIRE(objective_spec_head(&s->recipe) == HEAD_LM, STATUS_DATA,
+    REQUIRE(objective_spec_head(&s->recipe) == MODEL_HEAD_LM, STATUS_DATA,
             "%s was trained with objective %s and does not predict next tokens", checkpoint,
             recipe_objective_name(s->recipe.objective));
     return STATUS_OK;

@@ -7,7 +7,7 @@
  * folder `path`, and create a session with its model and tokenizer.
  *
  * Another number of ranks may have written the checkpoint. `overrides` are settings
- * "section.key=value" that replace those of its recipe.
+ * "section.key=value" that replace those of its recipe. s->checkpoint is the opened folder.
  *
  * Units     rows: minimum capacity of a micro-batch in rows; the recipe's micro-batch and its
  *           number of positions are also lower limits
@@ -16,9 +16,11 @@
 status weights_open_checkpoint(struct session *s, struct comm *world, const char *path,
                                char *const *overrides, int override_count, int64_t rows);
 
-/* weights_warn_tokenizer - log W-TOKENIZER if the tokenizer of the session is not the one in a
- * checkpoint folder. Its ids then mean other texts. Does nothing if either has no tokenizer. */
-void weights_warn_tokenizer(const struct session *s, const char *checkpoint);
+/* weights_warn_tokenizer - log W-TOKENIZER if the tokenizer of the recipe, or without one that of
+ * the data (SHA-256; "": unknown), is not the one in a checkpoint folder. Its ids then mean other
+ * texts. */
+void weights_warn_tokenizer(const struct recipe *recipe, const struct tokenizer *tokenizer,
+                            const char *data_sha256, const char *checkpoint);
 
 /* weights_require_causal - check that the model predicts next tokens.
  *

@@ -120,13 +120,13 @@ static bool is_selected(const struct state_dict_layout *layout, int index)
 {
     const struct model_parameter *p = &layout->parameters[index];
     switch (layout->subset) {
-    case SUBSET_TRAINED:
+    case STATE_DICT_SUBSET_TRAINED:
         return p->trained;
-    case SUBSET_FROZEN:
+    case STATE_DICT_SUBSET_FROZEN:
         return !p->trained;
-    case SUBSET_BASE_MODEL:
+    case STATE_DICT_SUBSET_BASE_MODEL:
         return !model_is_adapter(p);
-    case SUBSET_TASK_HEAD:
+    case STATE_DICT_SUBSET_TASK_HEAD:
         return p->trained && !model_is_adapter(p);
     default:
         return true;
@@ -191,7 +191,8 @@ status state_dict_create_session_weights(const struct session *s,
                                          struct state_dict *out)
 {
     bool adapters = s->recipe.adapter.type != ADAPTER_NONE;
-    struct state_dict_layout layout = get_layout(s, adapters ? SUBSET_TRAINED : SUBSET_ALL);
+    struct state_dict_layout layout =
+        get_layout(s, adapters ? STATE_DICT_SUBSET_TRAINED : STATE_DICT_SUBSET_ALL);
     struct optimizer_range all = {.count = model_elements(s->model)};
     struct state_dict_ranges whole = {.ranges = &all, .count = 1};
     TRY(state_dict_create_weights(&layout, ranges != NULL ? ranges : &whole,
@@ -216,7 +217,7 @@ status state_dict_create_session_moments(const struct session *s,
                                          const struct state_dict_ranges *ranges, float *moment1,
                                          float *moment2, struct state_dict *out)
 {
-    struct state_dict_layout layout = get_layout(s, SUBSET_ALL);
+    struct state_dict_layout layout = get_layout(s, STATE_DICT_SUBSET_ALL);
     TRY(state_dict_create_moments(&layout, ranges, moment1, moment2, out));
     set_device(s, out);
     return STATUS_OK;

@@ -20,11 +20,11 @@ struct state_dict {
 
 /* Selects parameters of a model. */
 enum parameter_subset {
-    SUBSET_ALL = 0,
-    SUBSET_TRAINED,    /* those that receive gradients */
-    SUBSET_FROZEN,     /* those that do not */
-    SUBSET_BASE_MODEL, /* all but the adapters */
-    SUBSET_TASK_HEAD   /* trained parameters that are not adapters */
+    STATE_DICT_SUBSET_ALL = 0,
+    STATE_DICT_SUBSET_TRAINED,    /* those that receive gradients */
+    STATE_DICT_SUBSET_FROZEN,     /* those that do not */
+    STATE_DICT_SUBSET_BASE_MODEL, /* all but the adapters */
+    STATE_DICT_SUBSET_TASK_HEAD   /* trained parameters that are not adapters */
 };
 
 /* The parameters of a rank. All ranks of a tensor-parallel group hold the replicated ones; exactly

@@ -86,6 +86,11 @@ static void test_foreign_flags(void)
         {"--tensor-model-parallel-size=2", "parallel.tensor=VALUE"},
         {"--max_length=9", "sft.max_length=VALUE"},
         {"--bf16", "train.precision=VALUE"},
+        {"--attention-dropout=0", "model.attention_dropout=VALUE"},
+        {"--adam-beta2=0.95", "optimizer.beta2=VALUE"},
+        {"--lora_dropout=0", "adapter.dropout=VALUE"},
+        {"--lr-warmup-fraction=0", "schedule.warmup_ratio=VALUE"},
+        {"--init_from=x", "model.init_from=VALUE"},
     };
     for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
         char flag[64], command[] = "train";

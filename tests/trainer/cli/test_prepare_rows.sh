@@ -43,15 +43,25 @@ test_split() {
     prepare 0 "${rows[@]}" --split last
     expect_output 'train       240 examples: neg 150, pos 90'
     expect_output 'validation  60 examples: neg 0, pos 60'
-    expect_log 'W-MISSING-LABEL: the validation set has no example of 1 of the 2 labels: neg'
+    expect_log 'warning: the validation set has no example of 1 of the 2 labels: neg'
+    expect_log '[W-MISSING-LABEL]'
     prepare 0 "${rows[@]}" --json
     grep -q '"validation_labels"' out && grep -q '"neg": 30' out || fail "JSON: $(cat out)"
     grep -q '"train_examples": 240' out || fail "JSON: $(cat out)"
     prepare 64 "${rows[@]}" --split last --shuffle-split 5
     expect_error 'is the seed of --split random'
+    ! grep -q W-SAME-DATA stderr || fail 'a warning about different rows'
+    prepare 0 --objective classify --input sorted.csv --validation-input sorted.csv
+    grep -q W-SAME-DATA stderr || fail 'no warning about the same file'
+    expect_log '300 of 300 validation examples are also in the training set'
+    { head -n 21 sorted.csv && echo 'another text,pos'; } >some.csv
+    prepare 0 --objective classify --input sorted.csv --validation-input some.csv \
+        --shard-tokens 1000
+    expect_log '20 of 21 validation examples are also in the training set'
     head -n 151 sorted.csv >one.csv
     prepare 0 --objective classify --input sorted.csv --validation-input one.csv
-    expect_log 'W-MISSING-LABEL: the validation set has no example of 1 of the 2 labels: pos'
+    expect_log 'warning: the validation set has no example of 1 of the 2 labels: pos'
+    expect_log '[W-MISSING-LABEL]'
     prepare 0 --objective classify --input sorted.csv --sequence-length 20
     expect_log '150 of 300 examples were cut at 20 tokens (--sequence-length): 1690 tokens removed'
     expect_log 'at most 12 from one example'
@@ -77,8 +87,23 @@ test_columns() {
         '8;a license;the form;0' >semicolon.csv
     local map=text=question1,text_pair=question2,label=is_duplicate
     expect_same_rows semicolon.csv --columns $map
-    tr ';' '\t' <semicolon.csv >tabs.tsv
+    # Between tabs, quotes are ordinary characters: a single one does not join lines.
+    printf '%s\t%s\t%s\t%s\n' id question1 question2 is_duplicate \
+        7 'the work' 'of a "user", a' 1 8 'a license' 'the form' 0 >tabs.tsv
     expect_same_rows tabs.tsv --columns $map
+    printf '%s\t%s\n' text label '"a license' 1 'the "work' 0 '"the user"' 1 >glue.tsv
+    prepare 0 --objective classify --input glue.tsv
+    expect_output 'train       3 examples: 0 1, 1 2'
+    run_bireme 0 inspect rows --sample 2 --tokenizer tokenizer
+    grep -qF '"the user"' out || fail "quotes are removed: $(cat out)"
+    ! grep -q W-QUOTES stderr || fail 'a warning about quotes of a text'
+    printf '%s\t%s\n' text label '"a ""license"""' 1 '"the ""work"""' 0 >quoted.tsv
+    prepare 0 --objective classify --input quoted.tsv
+    [ "$(grep -c W-QUOTES stderr)" = 1 ] || fail 'not one warning about quoted fields'
+    expect_log 'quoted.tsv:2: a field in double quotes'
+    printf '"%s"\t"%s"\n' text label 'a license' 1 >names.tsv
+    prepare 65 --objective classify --input names.tsv
+    expect_log 'names.tsv:1: a name in double quotes'
     cp tabs.tsv tabs.csv
     expect_same_rows tabs.csv --columns $map
     tr ';' '|' <semicolon.csv >pipe.csv
@@ -121,6 +146,242 @@ test_columns() {
     expect_error 'reviews.csv is read as plain text, which has no columns'
 }
 
+# Rows that are read as plain text give a warning.
+test_plain() {
+    printf '%s\n' '{"text": "the license"}' '{"text": "the user"}' >rows.jsonl
+    cp rows.jsonl rows.json
+    printf '%s\n' '[{"text": "the license"}]' >list.txt
+    printf '%s\n' text,label 'the license,Pos' >rows.csv
+    tr , '\t' <rows.csv >rows.tsv
+    run_bireme 0 tokenizer train --type char --input rows.json rows.csv rows.tsv list.txt \
+        --output letters
+    [ "$(grep -c W-PLAIN-TEXT stderr)" = 4 ] || fail 'not 4 warnings of the tokenizer'
+    for file in rows.json rows.csv rows.tsv list.txt; do
+        run_bireme 0 prepare --objective clm --tokenizer letters --output plain --input $file
+        grep -q W-PLAIN-TEXT stderr || fail "no warning about $file"
+    done
+    expect_log 'name JSON Lines *.jsonl to read the field "text"'
+    run_bireme 0 prepare --objective clm --tokenizer letters --output plain --input rows.csv
+    expect_log 'use --columns text=COLUMN'
+    run_bireme 0 prepare --objective clm --tokenizer letters --output plain --input rows.jsonl
+    ! grep -q W-PLAIN-TEXT stderr || fail 'a warning about rows.jsonl'
+    run_bireme 0 prepare --objective clm --tokenizer letters --output plain --input rows.csv \
+        --columns text=text
+    ! grep -q W-PLAIN-TEXT stderr || fail 'a warning about a column'
+    prepare 0 --objective clm --input "$source/LICENSE"
+    ! grep -q W-PLAIN-TEXT stderr || fail 'a warning about text'
+}
+
+# Documents without an end token between them; the end token is added on request.
+test_end_token() {
+    local zeros='\0\0\0'
+    # Two documents of two tokens of one byte.
+    printf '\1\2\3\4' >wiki.bin
+    {
+        printf 'MMIDIDX\0\0%b%b' "\01$zeros$zeros\0" '\01'
+        printf '%b%b' "\02$zeros$zeros\0" "\03$zeros$zeros\0"
+        printf '%b%b%b' "\02$zeros\02$zeros" "\0$zeros$zeros\0" "\02$zeros$zeros\0"
+        printf '%b%b%b' "\0$zeros$zeros\0" "\01$zeros$zeros\0" "\02$zeros$zeros\0"
+    } >wiki.idx
+    run_bireme 0 tokenizer train --type bpe --vocab-size 270 --input "$source/LICENSE" --output bpe
+    local tokens=(prepare --objective clm --tokenizer bpe --output tokens --input wiki)
+    run_bireme 0 "${tokens[@]}"
+    expect_output 'train       4 tokens'
+    grep -q W-END-TOKEN stderr || fail 'no warning about joined documents'
+    expect_log '1 of 2 documents follow another one without an end token'
+    expect_log 'use --append-eod'
+    run_bireme 0 "${tokens[@]}" --json
+    grep -q '"joined_documents": 1,' out && grep -q '"validation_tokens": 0,' out &&
+        grep -q '"validation_shards": 0,' out && grep -q '"train_shards": 1,' out ||
+        fail "JSON: $(cat out)"
+    run_bireme 0 "${tokens[@]}" --append-eod
+    expect_output 'train       6 tokens'
+    ! grep -q W-END-TOKEN stderr || fail 'a warning with --append-eod'
+    run_bireme 0 inspect tokens --sample 0 --json
+    tr -d ' \n' <out | grep -qF '[1,2,269]' || fail "no end token: $(cat out)"
+    # A document of text always has one.
+    echo '{"text": "a"}' >text.jsonl
+    run_bireme 0 "${tokens[@]}" text.jsonl --append-eod
+    expect_output 'train       8 tokens'
+    prepare 64 --objective clm --input text.jsonl --append-eod
+    expect_error '--append-eod: the tokenizer has no end-of-text token'
+    prepare 64 --objective mlm --input text.jsonl --append-eod
+    printf '%s\n' '{"text": "a"}' '{"text": "b"}' >text.jsonl
+    prepare 0 --objective clm --input text.jsonl
+    grep -q W-END-TOKEN stderr || fail 'no warning about joined texts'
+    prepare 0 --objective clm --input "$source/LICENSE"
+    ! grep -q W-END-TOKEN stderr || fail 'a warning about one document'
+}
+
+# SQuAD's own JSON gives the shards of the equivalent JSON Lines.
+test_squad() {
+    cat >rows.jsonl <<'END'
+{"question": "the user", "context": "a \"[license\\", "answer": "license", "answer_start": 4}
+{"question": "the work", "context": "a \"[license\\", "answers": {"text": [], "answer_start": []}}
+{"question": "a work", "context": "the form", "answers": ANSWERS}
+END
+    sed -i 's/ANSWERS/{"text": ["the", "form"], "answer_start": [0, 4]}/' rows.jsonl
+    cat >squad.json <<'END'
+{"version": "v2.0", "data": [{"title": "a } b", "paragraphs": [
+  {"qas": [
+    {"question": "the user", "id": "q1", "answers": [{"text": "license", "answer_start": 4}]},
+    {"question": "the work", "id": "q2", "answers": [], "is_impossible": true,
+     "plausible_answers": [{"text": "a", "answer_start": 0}]}],
+   "context": "a \"[license\\"}]},
+ {"paragraphs": [], "title": "none"},
+ {"paragraphs": [{"context": "the form", "qas": [{"question": "a work", "id": "q3", "answers":
+  [{"answer_start": 0, "text": "the"}, {"answer_start": 4, "text": "form"}]}]}], "title": "x"}]}
+END
+    run_bireme 0 tokenizer train --type wordpiece --vocab-size 120 --input "$source/LICENSE" \
+        --output pieces
+    local answer=(prepare --objective answer --tokenizer pieces --output rows)
+    run_bireme 0 "${answer[@]}" --input rows.jsonl
+    expect_output 'train       3 examples'
+    cp rows/train-00000-of-00001.h5 expected.h5
+    tr -d '\n' <squad.json >line.json
+    { printf '\xEF\xBB\xBF' && cat squad.json; } >bom.json
+    sed 's/"version": "v2.0", //' squad.json | gzip >noversion.json.gz
+    for file in squad.json line.json bom.json noversion.json.gz; do
+        run_bireme 0 "${answer[@]}" --input $file
+        cmp rows/train-00000-of-00001.h5 expected.h5 || fail "$file gives other shards"
+    done
+    run_stdin 0 squad.json "${answer[@]}" --input -
+    cmp rows/train-00000-of-00001.h5 expected.h5 || fail 'standard input gives other shards'
+    run_bireme 0 "${answer[@]}" --input squad.json --validation-fraction 0.4
+    grep -q '^validation  [12] example' out || fail "no validation set: $(cat out)"
+    # Errors name the line and the question, or the place where the file ends.
+    sed 's/"answer_start": 4}\]},$/"answer_start": 5}]},/' squad.json >bad.json
+    run_bireme 65 "${answer[@]}" --input bad.json
+    expect_error 'bad.json:2: question q1: the context does not contain the answer at character 5'
+    run_bireme 0 "${answer[@]}" --input bad.json --skip-bad-rows
+    expect_output 'train       2 examples'
+    for bytes in 100 400 570; do
+        head -c $bytes squad.json >cut.json
+        run_bireme 65 "${answer[@]}" --input cut.json
+        expect_error 'cut.json:.*damaged or truncated'
+    done
+    sed 's/"none"}/"none"/' squad.json >broken.json
+    run_bireme 65 "${answer[@]}" --input broken.json
+    expect_error 'around its paragraphs it is not valid JSON'
+}
+
+# `tokenizer train` reads columns, and adds special tokens.
+test_tokenizer() {
+    local type
+    make_sorted
+    cut -d, -f1 sorted.csv | sed 1d | awk '{ printf "{\"text\": \"%s\"}\n", $0 }' >expected.jsonl
+    sed 's/^text,/review,/' sorted.csv >reviews.csv
+    tr , '\t' <reviews.csv >reviews.tsv
+    sed 's/"text"/"review"/' expected.jsonl >reviews.jsonl
+    for type in char bpe; do
+        run_bireme 0 tokenizer train --type $type --vocab-size 290 --input expected.jsonl \
+            --output expected
+        for file in reviews.csv reviews.tsv reviews.jsonl; do
+            run_bireme 0 tokenizer train --type $type --vocab-size 290 --input $file \
+                --columns text=review --output other --workers 2
+            cmp other/tokenizer.json expected/tokenizer.json || fail "$type: other text of $file"
+            ! grep -q W-PLAIN-TEXT stderr || fail "a warning about $file"
+        done
+    done
+    run_stdin 0 reviews.csv tokenizer train --type bpe --vocab-size 290 --input - \
+        --columns text=review --output other
+    cmp other/tokenizer.json expected/tokenizer.json || fail 'other text of standard input'
+    run_bireme 65 tokenizer train --type char --input reviews.csv --columns text=none --output bad
+    grep -q 'reviews.csv:2: no field "none"' stderr || fail 'no warning about the column'
+    run_bireme 64 tokenizer train --type char --input "$source/LICENSE" --columns text=review \
+        --output other
+    expect_error 'is read as plain text, which has no columns'
+    # Special tokens come after the usual ones; --vocab-size counts them.
+    run_bireme 0 tokenizer train --type bpe --vocab-size 280 --input "$source/LICENSE" \
+        --output bpe --special-tokens '<|im_start|>,<|im_end|>'
+    run_bireme 0 inspect bpe
+    grep -q 'vocabulary *280' out || fail "another vocabulary: $(cat out)"
+    echo 'a<|im_start|><|im_end|><|endoftext|>' >text
+    run_bireme 0 tokenizer encode --tokenizer bpe --special <text
+    grep -q ' 278 279 277$' out || fail "other ids: $(cat out)"
+    run_bireme 0 tokenizer train --type char --input "$source/LICENSE" --output ended \
+        --special-tokens '<|endoftext|>'
+    run_bireme 0 prepare --objective clm --tokenizer ended --input expected.jsonl --output ended
+    ! grep -q W-END-TOKEN stderr || fail 'the character tokenizer has no end token'
+    run_bireme 64 tokenizer train --type char --input text --output bad --special-tokens usal
+    expect_error "did you mean 'usual'"
+    run_bireme 64 tokenizer train --type char --input text --output bad --special-tokens a,,b
+    expect_error 'an empty token'
+    run_bireme 64 tokenizer train --type char --input text --output bad --special-tokens '<a>,<a>'
+    expect_error "'<a>' is listed twice"
+    run_bireme 64 tokenizer train --type char --input text --output bad \
+        --special-tokens '<|im_start|>,<|im_end|>,usual'
+    expect_error "'usual' must be the only name"
+    run_bireme 64 tokenizer train --type bpe --vocab-size 2 --input text --output bad \
+        --special-tokens '<a>,<b>'
+    expect_error '--vocab-size 2 must be more than the 2 further'
+    # A usual token in the list takes no place of another one.
+    run_bireme 0 tokenizer train --type bpe --vocab-size 280 --input "$source/LICENSE" \
+        --output bpe --special-tokens '<|endoftext|>,<|im_end|>'
+    run_bireme 0 inspect bpe
+    grep -q 'vocabulary *280' out || fail "another vocabulary: $(cat out)"
+}
+
+# Labels that are probably mistakes; counts in the singular.
+test_labels() {
+    printf '%s\n' text,label 'the license,Pos' 'the user,pos ' 'the work,neg' 'a form," n  eg"' \
+        >labels.csv
+    prepare 0 --objective classify --input labels.csv
+    grep -q 'W-SIMILAR-LABELS' stderr || fail 'no warning about similar labels'
+    expect_log '"Pos" and "pos "'
+    ! grep -q 'W-ONE-LABEL' stderr || fail 'a warning about one label'
+    ! grep -q '"neg" and' stderr || fail 'different labels are called similar'
+    printf '%s\n' text,label 'the license of the user,1' >labels.csv
+    prepare 0 --objective classify --input labels.csv --sequence-length 8
+    grep -q 'W-ONE-LABEL' stderr || fail 'no warning about a single label'
+    ! grep -q 'W-SIMILAR' stderr || fail 'a warning about similar labels'
+    expect_output 'train       1 example: 1 1'
+    expect_log '1 of 1 example was cut at 8 tokens'
+    expect_log '1 example from '
+    echo '{"tokens": ["the", "user"], "labels": ["O", "o"]}' >words.jsonl
+    prepare 0 --objective classify_tokens --input words.jsonl
+    grep -q 'W-SIMILAR-LABELS' stderr || fail 'no warning about similar labels of tokens'
+}
+
+# Only one preparation writes to a folder, also while it counts its rows.
+test_lock() {
+    make_sorted
+    local rows=(--objective classify --input sorted.csv) first i
+    mkfifo pipe
+    "$program" prepare --tokenizer tokenizer --output rows --objective classify --input pipe \
+        >first 2>&1 &
+    first=$!
+    exec 3>pipe # waits until the first one reads
+    for ((i = 0; i < 100 && $(find rows -name .unfinished | wc -l) == 0; i++)); do sleep 0.1; done
+    prepare 73 "${rows[@]}"
+    expect_error 'another `bireme prepare` is writing to rows; wait for it or choose another'
+    cat sorted.csv >&3
+    exec 3>&-
+    wait "$first" || fail "the first preparation: $(cat first)"
+    run_bireme 0 inspect rows
+    prepare 0 "${rows[@]}"
+    # Preparations that end at the same time: each ends with 0 or 73, and the shards are complete.
+    rm -rf rows
+    for ((i = 0; i < 8; i++)); do
+        { "$program" prepare --tokenizer tokenizer --output rows "${rows[@]}" >"out$i" 2>&1
+          echo $? >"code$i"; } &
+    done
+    wait
+    cat code? | grep -qvxE '0|73' && fail "another exit code: $(cat out?)"
+    cat code? | grep -qx 0 || fail "no preparation succeeds: $(cat out?)"
+    run_bireme 0 inspect rows
+    [ ! -e rows/.unfinished ] || fail 'the temporary folder is left'
+    # After an error, a folder that was created for the output is removed.
+    echo 'text,label' >empty.csv
+    run_bireme 65 prepare --tokenizer tokenizer --output new/rows --objective classify \
+        --input empty.csv
+    [ ! -e new ] || fail 'an empty output folder is left'
+    mkdir kept
+    run_bireme 65 prepare --tokenizer tokenizer --output kept/new//rows/ --objective classify \
+        --input empty.csv
+    [ -e kept ] && [ ! -e kept/new ] || fail 'not only the new folders are removed'
+}
+
 # run_stdin CODE FILE ARGUMENT...: run the program with this file as standard input, from a pipe.
 run_stdin() {
     local expected=$1 file=$2
@@ -150,6 +411,9 @@ test_compressed() {
         prepare 65 "${rows[@]}" --input "cut.csv.$suffix"
         expect_error "cut.csv.$suffix: the $tool data is damaged or truncated"
         prepare 65 "${rows[@]}" --skip-bad-rows --input "cut.csv.$suffix"
+        run_bireme 65 prepare --objective clm --tokenizer tokenizer --output cut \
+            --input "cut.csv.$suffix"
+        [ ! -e cut ] || fail "$suffix: an output is left after an error"
         run_bireme 65 tokenizer train --type char --input "cut.csv.$suffix" --output other
         expect_error "cut.csv.$suffix: the $tool data is damaged or truncated"
     done
@@ -210,7 +474,7 @@ test_compressed() {
 }
 
 case ${1:-} in
-split | columns | compressed) "test_$1" ;;
+split | columns | plain | end_token | squad | tokenizer | labels | lock | compressed) "test_$1" ;;
 *)
     echo "no such part: ${1:-}" >&2
     exit 64

@@ -92,7 +92,7 @@ check_lines() {
         )
         code=$?
         [ "$code" = 70 ] || [ "$code" = 65 ] || fail "a line larger than memory ended with $code"
-        grep -q '^E-' stderr || fail 'a line that memory cannot hold is not reported'
+        grep -q '^error: ' stderr || fail 'a line that memory cannot hold is not reported'
     fi
 }
 
@@ -102,8 +102,8 @@ check_terminal() {
     script -qec "$program inspect 'run$1'" /dev/null >out || fail "inspect ended with $?"
     grep -q 'run folder' out || fail 'inspect prints nothing on a terminal'
     ! grep -q "$(printf '\033')" out || fail 'an escape sequence was printed on a terminal'
-    script -qec "$program prepare --help" /dev/null | tr -d '\r' >out
-    "$program" prepare --help | cmp - out || fail 'the help differs on a terminal'
+    script -qec "stty cols 80; $program prepare --help" /dev/null | tr -d '\r' >out
+    COLUMNS=80 "$program" prepare --help | cmp - out || fail 'the help differs on a terminal'
 }
 
 check_output() {

@@ -23,6 +23,13 @@ if git -C "$source" ls-files recipes >tracked 2>stderr; then
     (cd "$prefix/share/bireme" && find recipes -type f) | sort >installed
     sort tracked | cmp - installed || fail "installed recipes: $(cat installed)"
 fi
+# Without a built library, everything else is installed.
+sed 's/libbireme\.so/missing.so/g' "$build/trainer/library/cmake_install.cmake" >install.cmake
+"$cmake" -DCMAKE_INSTALL_PREFIX="$folder/part" -P install.cmake >out 2>stderr ||
+    fail 'the installation without libbireme failed'
+grep -q 'Not installed: libbireme' out || fail "no message about libbireme: $(cat out)"
+[ ! -e part ] || fail 'a part of the library is installed without it'
+
 mv "$prefix" "$folder/moved" # the installed files contain no absolute path
 prefix=$folder/moved libraries=$folder/moved/${libraries#"$folder/prefix/"}
 program=$prefix/bin/bireme
@@ -43,6 +50,25 @@ read -ra flags <<<"$(pkg-config --cflags --libs bireme)"
 "${cc[@]}" -std=c99 -pedantic -Wall -Wextra -Werror -o uses \
     "$source/tests/trainer/library/uses_bireme.c" "${flags[@]}" \
     -lm -Wl,-rpath,"$libraries" 2>stderr || fail 'the program does not compile'
+# find_package finds the moved tree, and refuses another minor version.
+cat >CMakeLists.txt <<'END'
+cmake_minimum_required(VERSION 3.25)
+project(uses C)
+find_package(bireme ${requested} REQUIRED)
+add_executable(uses uses_bireme.c)
+target_link_libraries(uses PRIVATE bireme::libbireme m)
+END
+cp "$source/tests/trainer/library/uses_bireme.c" .
+# configure_package FOLDER VERSION: configure the project for this version of bireme.
+configure_package() {
+    "$cmake" -S . -B "$1" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="${cc[0]}" \
+        -DCMAKE_C_FLAGS="${cc[*]:1}" -Drequested="$2" >stderr 2>&1
+}
+configure_package package "$version" || fail 'find_package(bireme) failed'
+"$cmake" --build package >stderr 2>&1 || fail 'a program with bireme::libbireme does not compile'
+[ -x package/uses ] || fail 'cmake built no program'
+! configure_package other 0.999 || fail 'find_package(bireme 0.999) succeeded'
+
 if [ -n "$cxx" ]; then
     echo '#include <bireme.h>' >header.cc
     "$cxx" -pedantic -Wall -Wextra -Werror -fsyntax-only "${flags[0]}" header.cc 2>stderr ||
@@ -50,8 +76,10 @@ if [ -n "$cxx" ]; then
 fi
 
 run_bireme 0 train recipe.yaml
-run_bireme 0 inspect run/final
-parameters=$(sed -nE 's/.* ([0-9]+) parameters.*/\1/p' out)
+run_bireme 0 inspect run/final --json
+cp -r run damaged
+echo >damaged/final/model-00000-of-00001.h5
+parameters=$(sed -nE 's/.*"parameters": ([0-9]+).*/\1/p' out)
 text='The licence of a work'
 timeout 50 "${one_core[@]}" ./uses "$version" run "$text" >output 2>stderr ||
     fail 'uses_bireme failed'
@@ -81,6 +109,9 @@ fi
 # The library gives the same texts, log-probabilities and vectors as the commands.
 run_bireme 0 generate --checkpoint run --prompt "$text" --temperature 0 --max-new-tokens 9 --no-echo
 check_output text "$(cat out)"
+run_bireme 0 generate --checkpoint run --prompt "$text" --temperature 0 --max-new-tokens 50 \
+    --no-echo
+check_output long "$(cat out)"
 run_bireme 0 generate --checkpoint run --prompt "$text" --num-beams 3 --max-new-tokens 9 --no-echo
 check_output beams "$(cat out)"
 echo "$text" >line

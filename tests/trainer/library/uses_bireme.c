@@ -1,7 +1,7 @@
 /* A program outside of the source tree that uses libbireme. It calls the functions of bireme.h on a
  * checkpoint and prints results that test_install.sh compares with those of the commands.
  *
- * usage: uses_bireme VERSION CHECKPOINT TEXT */
+ * usage: uses_bireme VERSION CHECKPOINT TEXT; in the run folder "damaged", final/ is damaged. */
 #include <bireme.h>
 #include <math.h>
 #include <stdio.h>
@@ -35,6 +35,52 @@ static void check_open_errors(void)
     CHECK_FAILS(bm_model_open(NULL, NULL, &model), BM_USAGE, "path");
     CHECK_FAILS(bm_model_open("nowhere", NULL, NULL), BM_USAGE, "NULL");
     bm_model_close(&model);
+    bm_model_close(NULL);
+}
+
+static void check_damaged(void)
+{
+    bm_model *model = NULL;
+    CHECK(bm_model_open("damaged", settings, &model) == BM_OK);
+    CHECK(strstr(bm_warning(), "damaged/final: ") != NULL);
+    CHECK(strstr(bm_warning(), "W-CKPT-SKIP") != NULL);
+    CHECK(strcmp(bm_model_checkpoint(model), "damaged/checkpoints/step-00000020") == 0);
+    bm_model_close(&model);
+    CHECK(bm_warning()[0] == '\0');
+}
+
+/* Each function refuses NULL for an argument that it requires. */
+static void check_null(bm_model *model)
+{
+    int32_t *ids = NULL;
+    int64_t count = 0;
+    char *text = NULL;
+    size_t bytes = 0;
+    double sums[2];
+    float vector[32];
+    const int32_t id = 1;
+    CHECK(bm_model_facts_of(NULL).vocabulary == 0 && bm_model_checkpoint(NULL)[0] == '\0');
+    CHECK(bm_generate_end(NULL) == BM_END_NONE);
+    CHECK_FAILS(bm_encode(NULL, "A", 1, 0, &ids, &count), BM_USAGE, "NULL");
+    CHECK_FAILS(bm_encode(model, NULL, 1, 0, &ids, &count), BM_USAGE, "NULL");
+    CHECK_FAILS(bm_encode(model, "A", 1, 0, NULL, &count), BM_USAGE, "NULL");
+    CHECK_FAILS(bm_encode(model, "A", 1, 0, &ids, NULL), BM_USAGE, "NULL");
+    CHECK_FAILS(bm_decode(NULL, &id, 1, &text, &bytes), BM_USAGE, "NULL");
+    CHECK_FAILS(bm_decode(model, NULL, 1, &text, &bytes), BM_USAGE, "NULL");
+    CHECK_FAILS(bm_decode(model, &id, 1, NULL, &bytes), BM_USAGE, "NULL");
+    CHECK_FAILS(bm_decode(model, &id, 1, &text, NULL), BM_USAGE, "NULL");
+    CHECK_FAILS(bm_generate(NULL, &id, 1, NULL, NULL, NULL, &text, &bytes), BM_USAGE, "NULL");
+    CHECK_FAILS(bm_generate(model, NULL, 1, NULL, NULL, NULL, &text, &bytes), BM_USAGE, "NULL");
+    CHECK_FAILS(bm_generate_text(NULL, "A", 1, NULL, NULL, NULL, &text, &bytes), BM_USAGE, "NULL");
+    CHECK_FAILS(bm_generate_text(model, NULL, 1, NULL, NULL, NULL, &text, &bytes), BM_USAGE,
+                "NULL");
+    CHECK_FAILS(bm_log_probabilities(NULL, &id, 1, sums), BM_USAGE, "NULL");
+    CHECK_FAILS(bm_log_probabilities(model, NULL, 2, sums), BM_USAGE, "NULL");
+    CHECK_FAILS(bm_log_probabilities(model, &id, 1, NULL), BM_USAGE, "NULL");
+    CHECK_FAILS(bm_embed(NULL, "A", 1, vector), BM_USAGE, "NULL");
+    CHECK_FAILS(bm_embed(model, NULL, 1, vector), BM_USAGE, "NULL");
+    CHECK_FAILS(bm_embed(model, "A", 1, NULL), BM_USAGE, "NULL");
+    CHECK(bm_generate_text(model, "A", 1, NULL, NULL, NULL, NULL, NULL) == BM_OK);
 }
 
 static void check_tokens(const bm_model *model, const char *text)
@@ -86,8 +132,10 @@ static void check_generation(bm_model *model, const char *text)
                            &bytes) == BM_OK);
     CHECK(bytes == strlen(generated) && bytes == 9);
     CHECK(stream.pieces == 9 && strcmp(stream.text, generated) == 0);
+    CHECK(bm_generate_end(model) == BM_END_LENGTH);
     CHECK(bm_generate_text(model, text, length, &options, append_text, &stopped, NULL, NULL) ==
           BM_OK);
+    CHECK(bm_generate_end(model) == BM_END_STREAM);
     CHECK(stopped.pieces == 2 && strlen(stopped.text) == 2 &&
           strncmp(stopped.text, generated, 2) == 0);
     printf("text: %s\n", generated);
@@ -103,6 +151,7 @@ static void check_generation(bm_model *model, const char *text)
     options.stops = stops;
     CHECK(bm_generate_text(model, text, length, &options, NULL, NULL, &second, &bytes) == BM_OK);
     CHECK(bytes == strcspn(generated, stop) && strncmp(generated, second, bytes) == 0);
+    CHECK(bm_generate_end(model) == BM_END_STOP);
     bm_free(generated);
     bm_free(second);
     options = bm_generate_defaults();
@@ -111,6 +160,30 @@ static void check_generation(bm_model *model, const char *text)
     CHECK(bm_generate_text(model, text, length, &options, NULL, NULL, &generated, &bytes) == BM_OK);
     printf("beams: %s\n", generated);
     bm_free(generated);
+}
+
+/* The model has 32 positions. Its tokenizer has no end token. */
+static void check_long_text(bm_model *model, const char *text)
+{
+    bm_generate_options options = bm_generate_defaults();
+    char *generated = NULL, *whole = NULL;
+    size_t bytes = 0;
+    options.max_new_tokens = 50;
+    options.temperature = 0;
+    CHECK(options.slide != 0);
+    CHECK(bm_generate_text(model, text, strlen(text), &options, NULL, NULL, &whole, &bytes) ==
+          BM_OK);
+    CHECK(bytes == 50 && bm_generate_end(model) == BM_END_LENGTH && bm_warning()[0] == '\0');
+    printf("long: %s\n", whole);
+    options.slide = 0;
+    CHECK(bm_generate_text(model, text, strlen(text), &options, NULL, NULL, &generated, &bytes) ==
+          BM_OK);
+    CHECK(bytes == 32 - strlen(text) && strncmp(generated, whole, bytes) == 0);
+    CHECK(bm_generate_end(model) == BM_END_POSITIONS);
+    CHECK(strstr(bm_warning(), "W-LENGTH") != NULL && strstr(bm_warning(), "11 new") != NULL);
+    CHECK(bm_embed(model, "A", 1, (float[32]){0}) == BM_OK && bm_warning()[0] == '\0');
+    bm_free(generated);
+    bm_free(whole);
 }
 
 static void check_generation_errors(bm_model *model)
@@ -130,6 +203,7 @@ static void check_generation_errors(bm_model *model)
                                  NULL, &generated, &bytes),
                 BM_USAGE, "32 positions");
     CHECK(generated == NULL && bytes == 0);
+    CHECK(bm_generate_end(model) == BM_END_NONE);
 }
 
 static void check_log_probabilities(bm_model *model, const char *text)
@@ -173,9 +247,13 @@ int main(int argc, char **argv)
     bm_model *model = NULL;
     CHECK(argc == 4 && strcmp(bm_version(), argv[1]) == 0);
     check_open_errors();
+    check_damaged();
     CHECK(bm_model_open(argv[2], settings, &model) == BM_OK);
+    CHECK(strcmp(bm_model_checkpoint(model), "run/final") == 0 && bm_warning()[0] == '\0');
+    check_null(model);
     check_tokens(model, argv[3]);
     check_generation(model, argv[3]);
+    check_long_text(model, argv[3]);
     check_generation_errors(model);
     check_log_probabilities(model, argv[3]);
     check_embeddings(model, argv[3]);

@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "tests/check.h"
 #include "trainer/logging/metrics.h"
-#include "trainer/train/stop_signal.h"
+#include "trainer/setup/stop_signal.h"
 
 static char path[128];
 static json_t *lines[64];
@@ -63,14 +63,18 @@ static void test_values(void)
     CHECK_OK(metrics_write(m, "start", 99, fields, 8));
     struct metric wrong = metric_text("text", "/a\xff\xfe");
     CHECK_OK(metrics_write(m, "warning", 99, &wrong, 1));
-    wrong.name = wrong.text;
+    /* a character, the beginning of one, ASCII, and a cut character at the end */
+    wrong.text = "\xc3\xa4\xe2\x82z\xf0\x9f\x98";
+    CHECK_OK(metrics_write(m, "sample", 99, &wrong, 1));
+    wrong.name = "/a\xff\xfe";
     CHECK_FAILS(metrics_write(m, "start", 99, &wrong, 1), STATUS_INTERNAL, "UTF-8");
     CHECK_OK(metrics_sync(m));
     CHECK_OK(metrics_close(&m));
     CHECK_OK(metrics_close(&m));
     read_lines();
-    CHECK_EQUAL(line_count, NUMBERS + 2);
+    CHECK_EQUAL(line_count, NUMBERS + 3);
     CHECK_TEXT(json_string_value(get_field(NUMBERS + 1, "text")), "/a\?\?");
+    CHECK_TEXT(json_string_value(get_field(NUMBERS + 2, "text")), "\xc3\xa4\?\?z\?\?\?");
     for (int i = 0; i < NUMBERS; i++) {
         double read = json_real_value(get_field(i, "loss"));
         CHECK(json_is_real(get_field(i, "loss")) && memcmp(&read, &numbers[i], sizeof read) == 0);
@@ -83,11 +87,64 @@ static void test_values(void)
     CHECK(json_integer_value(json_object_get(get_field(NUMBERS, "bytes"), "buffers")) == 8);
 }
 
+/* Returns the number of lines in metrics.jsonl.old. */
+static int count_old_lines(void)
+{
+    char old[FILE_PATH_BYTES], *text = NULL;
+    int count = 0;
+    snprintf(old, sizeof old, "%s.old", path);
+    CHECK_OK(file_read(old, 1 << 20, &text, NULL));
+    for (const char *at = text; (at = strchr(at, '\n')) != NULL; at++) {
+        count++;
+    }
+    free(text);
+    return count;
+}
+
+/* A new start keeps the whole old file as metrics.jsonl.old, or appends it there. */
+static void test_new_start(void)
+{
+    static const char two_lines[] = "{\"event\": \"start\", \"step\": 0}\n{\"event\": \"tr";
+    char old[FILE_PATH_BYTES];
+    struct metrics *m = NULL;
+    struct stat before, after;
+    snprintf(old, sizeof old, "%s.old", path);
+    CHECK_OK(file_remove_tree(old));
+    for (int start = 0; start < 2; start++) {
+        CHECK_OK(file_write(path, two_lines, strlen(two_lines)));
+        CHECK(start > 0 || stat(path, &before) == 0);
+        CHECK_OK(metrics_open(path, -1, &m));
+        CHECK_OK(metrics_close(&m));
+        CHECK_EQUAL(file_size(path), 0);
+        CHECK(stat(old, &after) == 0 && after.st_ino == before.st_ino);
+    }
+    CHECK_EQUAL(file_size(old), 2 * (int64_t)strlen(two_lines) + 1);
+}
+
+/* The evaluation and the sample of the step after which a run resumes. */
+static void test_existing_lines(void)
+{
+    struct metrics *m = NULL;
+    CHECK_OK(file_remove_tree(path));
+    CHECK_OK(metrics_open(path, -1, &m));
+    CHECK_OK(metrics_write(m, "evaluate", 0, NULL, 0));
+    CHECK_OK(metrics_write(m, "sample", 0, NULL, 0));
+    CHECK_OK(metrics_write(m, "evaluate", 4, NULL, 0));
+    CHECK_OK(metrics_write(m, "sample", 8, NULL, 0));
+    for (int step = 8; step >= 0; step -= 4) {
+        CHECK_OK(metrics_close(&m));
+        CHECK_OK(metrics_open(path, step, &m));
+        CHECK(metrics_has_evaluation(m) == (step <= 4) && metrics_has_sample(m) == (step != 4));
+    }
+    CHECK_OK(metrics_close(&m));
+}
+
 /* A run that was killed after step 9 resumes from step 6. */
 static void test_resume(void)
 {
     struct metrics *m = NULL;
     struct stat before, after;
+    CHECK_OK(file_remove_tree(path));
     CHECK_OK(metrics_open(path, -1, &m));
     CHECK_OK(metrics_write(m, "start", 0, NULL, 0));
     for (int step = 1; step <= 9; step++) {
@@ -111,9 +168,12 @@ static void test_resume(void)
     CHECK_OK(metrics_open(path, 7, &m)); /* no line is removed: the file does not change */
     CHECK_OK(metrics_close(&m));
     CHECK(stat(path, &after) == 0 && before.st_ino == after.st_ino);
+    CHECK_EQUAL(count_old_lines(), 3); /* steps 7, 8 and 9 */
     CHECK_OK(metrics_open(path, -1, &m));
     CHECK_OK(metrics_close(&m));
     CHECK_EQUAL(file_size(path), 0);
+    CHECK_EQUAL(count_old_lines(), 3 + 9);
+    test_new_start();
     CHECK_OK(file_remove_tree(path));
     CHECK_OK(metrics_open(path, 5, &m)); /* a missing file is no error in a resumed run */
     CHECK_OK(metrics_close(&m));
@@ -147,7 +207,7 @@ static void test_full_disk(void)
 static void test_stop(void)
 {
     CHECK(!stop_signal_received());
-    CHECK_OK(stop_signal_watch());
+    CHECK_OK(stop_signal_watch(false));
     CHECK(raise(SIGTERM) == 0 && raise(SIGUSR1) == 0 && raise(SIGINT) == 0 && raise(SIGHUP) == 0);
     CHECK(stop_signal_received());
 }
@@ -157,6 +217,7 @@ int main(void)
     snprintf(path, sizeof path, "test-metrics-%ld.jsonl", (long)getpid());
     test_values();
     test_resume();
+    test_existing_lines();
     test_full_disk();
     test_stop();
     for (int i = 0; i < line_count; i++) {

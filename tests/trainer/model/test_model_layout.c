@@ -119,7 +119,7 @@ static struct model *make_model(struct kernels *k, struct comm *tensor)
 {
     struct model *m;
     CHECK_OK(model_create(k, &config, tensor, false, 14, false, &m));
-    CHECK_OK(model_init_weights(m, 1337));
+    CHECK_OK(model_init_weights(m, 1337, 2));
     return m;
 }
 
@@ -160,6 +160,49 @@ static void test_initial_weights(struct comm *world)
     CHECK_OK(device_destroy(&dev));
 }
 
+/* Returns the FNV-1a hash of the bits of all weights. */
+static uint64_t hash_weights(struct model *m)
+{
+    uint64_t hash = UINT64_C(14695981039346656037);
+    const float *weights = model_weights(m);
+    for (int64_t i = 0; i < model_elements(m); i++) {
+        uint32_t bits;
+        memcpy(&bits, &weights[i], sizeof bits);
+        hash = (hash ^ bits) * UINT64_C(1099511628211);
+    }
+    return hash;
+}
+
+/* The bits of initial weights do not depend on the number of threads, and are those of the first
+ * version. The embedding has 13 pieces. */
+static void test_threads(void)
+{
+    static const int threads[] = {1, 2, 7, 300};
+    const struct model_config original = config;
+    struct device *dev;
+    struct kernels *k;
+    config.vocabulary = 8971;
+    const struct kernels_limits limits = {.rows = 14,
+                                          .width = 24,
+                                          .inner = 60,
+                                          .heads = 12,
+                                          .head_width = 2,
+                                          .sequence = 7,
+                                          .vocabulary = model_vocabulary_rows(&config, 1)};
+    CHECK_OK(device_create(DEVICE_CPU, 0, &dev));
+    CHECK_OK(kernels_create(dev, DTYPE_F32, 1, &limits, &k));
+    for (int i = 0; i < 4; i++) {
+        struct model *m;
+        CHECK_OK(model_create(k, &config, NULL, false, 14, false, &m));
+        CHECK_OK(model_init_weights(m, 1337, threads[i]));
+        CHECK_EQUAL(hash_weights(m), UINT64_C(4438396690364554998));
+        CHECK_OK(model_destroy(&m));
+    }
+    CHECK_OK(kernels_destroy(&k));
+    CHECK_OK(device_destroy(&dev));
+    config = original;
+}
+
 int main(int argc, char **argv)
 {
     struct comm *world;
@@ -171,6 +214,7 @@ int main(int argc, char **argv)
             }
         }
         test_split();
+        test_threads();
     }
     test_initial_weights(world);
     const struct model_config original = config;

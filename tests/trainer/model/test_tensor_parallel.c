@@ -91,7 +91,7 @@ static void instance_create(struct model_instance *s, struct device *dev, enum d
     CHECK_OK(kernels_create(dev, dtype, 1, &limits, &s->kernels));
     CHECK_OK(model_create(s->kernels, config, tensor, sequence, ROWS, true, &s->model));
     CHECK_OK(model_connect(s->model));
-    CHECK_OK(model_init_weights(s->model, 5));
+    CHECK_OK(model_init_weights(s->model, 5, 1));
     randomize_constants(s->model);
     s->gradients = malloc((size_t)model_elements(s->model) * sizeof *s->gradients);
     CHECK(s->gradients != NULL);

@@ -20,12 +20,12 @@ struct kind {
 };
 
 static const struct kind kinds[] = {
-    {"texts", HEAD_SEQUENCE, &objective_classify},
-    {"numbers", HEAD_SEQUENCE, &objective_regress},
-    {"tokens", HEAD_TOKEN, &objective_classify_tokens},
-    {"spans", HEAD_QA, &objective_extractive_qa},
-    {"choices", HEAD_MULTIPLE_CHOICE, &objective_multiple_choice},
-    {"vectors", HEAD_NONE, &objective_embed},
+    {"texts", MODEL_HEAD_SEQUENCE, &objective_classify},
+    {"numbers", MODEL_HEAD_SEQUENCE, &objective_regress},
+    {"tokens", MODEL_HEAD_TOKEN, &objective_classify_tokens},
+    {"spans", MODEL_HEAD_QA, &objective_extractive_qa},
+    {"choices", MODEL_HEAD_MULTIPLE_CHOICE, &objective_multiple_choice},
+    {"vectors", MODEL_HEAD_NONE, &objective_embed},
 };
 
 struct head_case {
@@ -90,7 +90,7 @@ static void read_batch(struct head_case *t)
     t->cu_rows = read_integers(t, "cu_rows", &segments);
     t->rows = read_integers(t, "rows", &b->outputs.count);
     t->example_rows = read_integers(t, "example_rows", &examples);
-    if (t->kind->task != HEAD_NONE) {
+    if (t->kind->task != MODEL_HEAD_NONE) {
         t->labels = read_integers(t, "answers", &answers);
         t->numbers = reference_dataset(t->group, "answers", H5T_NATIVE_FLOAT, 4, &answers);
     }
@@ -238,7 +238,7 @@ static void make_model(struct head_case *t)
     for (int i = 0; i < count; i++) {
         t->parameter_gradients[i] = p[i].trained ? t->gradients + p[i].first : NULL;
     }
-    int64_t outputs = t->kind->task == HEAD_NONE ? t->config.width : t->config.labels;
+    int64_t outputs = t->kind->task == MODEL_HEAD_NONE ? t->config.width : t->config.labels;
     CHECK_OK(task_head_create(t->kernels, t->batch.outputs.count, outputs, &t->task_head));
 }
 

@@ -201,7 +201,7 @@ static void test_architecture(hid_t file, const char *architecture)
                                      .initializer_range = 0.02f,
                                      .rope_theta = 10000,
                                      .tied = true,
-                                     .head = HEAD_SEQUENCE,
+                                     .head = MODEL_HEAD_SEQUENCE,
                                      .labels = 1,
                                      .output_rows = RESPONSES * PAIRS};
     t.lengths = reference_dataset(t.group, "lengths", H5T_NATIVE_INT32, 4, &count);

@@ -247,7 +247,9 @@ static void test_command(void)
     CHECK(json_number_value(json_object_get(model, "layer_norm_epsilon")) == 1e-5);
     json_decref(plan);
     CHECK_EQUAL(run_program("plan recipes/gpt2_124m.yaml model.vocab_size=50257"), 0);
-    CHECK(strstr(output, "124,439,808") != NULL && strstr(output, "hidden_size: 768") != NULL);
+    CHECK(strstr(output, "124,439,808") != NULL && strstr(output, "hidden_size: 768") == NULL);
+    CHECK_EQUAL(run_program("plan recipes/gpt2_124m.yaml model.vocab_size=50257 --settings"), 0);
+    CHECK(strstr(output, "hidden_size: 768") != NULL);
     CHECK_EQUAL(
         run_program(
             "plan recipes/gpt2_124m.yaml model.vocab_size=50257 train.precision=bf16 --ranks 8 "
@@ -269,6 +271,68 @@ static void test_command(void)
     json_decref(plan);
     CHECK_EQUAL(run_program("plan --help"), 0);
     CHECK(strstr(output, "--ranks N") != NULL && strstr(output, "(default: 1)") != NULL);
+}
+
+/* The output for people has scaled units and fits into 79 columns. */
+static void test_text(void)
+{
+    static const char *const arguments[] = {
+        "plan recipes/gpt2_124m.yaml model.vocab_size=50257 --ranks 2",
+        "plan recipes/llama_1b.yaml model.vocab_size=32000 train.precision=bf16 --ranks 64 "
+        "train.max_minutes=600 --cluster recipes/clusters/h100_sxm.yaml",
+        "plan recipes/gpt2_124m.yaml model.vocab_size=50257 train.on_spike=rollback "
+        "parallel.tensor=2 train.max_steps=1000000000 --ranks 4096 model.num_layers=100 "
+        "--cluster recipes/clusters/a100_sxm_80gb.yaml",
+    };
+    static const char *const expected[][4] = {
+        {" 237 MiB  [1]\n", "reduce_dtype: bf16 halves", " 10.3 G\n", "with 2 ranks per host"},
+        {"prediction; not yet measured on a GPU\n", " days  on 64 GPUs = ",
+         "train.max_minutes ends it at about step", "with 8 ranks per host"},
+        {"rollback copy", " device hours\n", "of 80.0 GiB\n", "exposed tensor-parallel"}};
+    for (size_t i = 0; i < COUNT(arguments); i++) {
+        CHECK_EQUAL(run_program(arguments[i]), 0);
+        for (int e = 0; e < 4; e++) {
+            if (strstr(output, expected[i][e]) == NULL) {
+                fprintf(stderr, "no '%s' in:\n%s", expected[i][e], output);
+                exit(1);
+            }
+        }
+        size_t longest = 0;
+        for (const char *line = output; *line != '\0'; line += strcspn(line, "\n") + 1) {
+            longest = strcspn(line, "\n") > longest ? strcspn(line, "\n") : longest;
+        }
+        CHECK(longest > 60 && longest <= 79);
+    }
+    CHECK_EQUAL(run_program("plan recipes/gpt2_124m.yaml model.vocab_size=50257 --ranks 2 "
+                            "parallel.reduce_dtype=bf16"),
+                0);
+    CHECK(strstr(output, " 237 MiB\n") != NULL && strstr(output, "[2]") == NULL);
+}
+
+/* A plan for a cluster of GPUs counts the memory of GPU ranks, also on a machine without GPUs. */
+static void test_gpu_cluster(void)
+{
+    static const char gpt[] = "plan recipes/gpt2_124m.yaml model.vocab_size=50257 --ranks 16 "
+                              "--cluster recipes/clusters/h100_sxm.yaml --json";
+    CHECK_EQUAL(run_program(gpt), 0);
+    json_t *plan = json_loads(output, 0, NULL);
+    const json_t *prediction = json_object_get(plan, "prediction");
+    const json_t *buffers = json_object_get(plan, "buffers");
+    CHECK_EQUAL(json_integer_value(json_object_get(buffers, "communication")), 0);
+    CHECK(json_integer_value(json_object_get(buffers, "pinned")) > 0);
+    double seconds = json_number_value(json_object_get(prediction, "step_seconds")) * 19560;
+    CHECK_NEAR(json_number_value(json_object_get(plan, "run_seconds")), seconds, 1e-6 * seconds);
+    CHECK_NEAR(json_number_value(json_object_get(plan, "device_hours")), seconds * 16 / 3600,
+               1e-6 * seconds);
+    CHECK_EQUAL(json_integer_value(json_object_get(plan, "devices")), 16);
+    CHECK(json_is_true(json_object_get(plan, "gpu")));
+    const json_t *train = json_object_get(json_object_get(plan, "settings"), "train");
+    CHECK_TEXT(json_string_value(json_object_get(train, "device")), "auto");
+    json_decref(plan);
+    char command[512];
+    snprintf(command, sizeof command, "%s parallel.reproducible=true 2>&1", gpt);
+    CHECK_EQUAL(run_program(command), 69); /* as train on a GPU */
+    CHECK(strstr(output, "parallel.reproducible: order-independent sums") != NULL);
 }
 
 static void test_version(void)
@@ -335,8 +399,9 @@ static void test_memory_limit(void)
         int code;
     } cases[] = {
         {"train.device=cpu", "does not fit: a rank needs", 78},
-        {"train.device=auto", "W-MEMORY: a rank needs", 0},
-        {"--cluster recipes/clusters/h100_sxm.yaml", "but a GPU of the cluster has 80.0 GiB", 78},
+        {"train.device=auto", "warning: a rank needs", 0},
+        {"--cluster recipes/clusters/h100_sxm.yaml", "but a GPU of the cluster has 80.0 GiB; lower",
+         78},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char arguments[512];
@@ -356,6 +421,8 @@ int main(void)
     test_tensor_parallel();
     test_refused();
     test_command();
+    test_text();
+    test_gpu_cluster();
     test_version();
     test_errors();
     test_memory_limit();

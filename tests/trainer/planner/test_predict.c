@@ -83,6 +83,7 @@ static void test_communication(void)
     /* Two nodes are connected by two links of 1 GB/s. */
     struct prediction four = make_prediction(&recipe, 4, &simple);
     CHECK_NEAR(four.data_comm_seconds, 1.5 * bytes / 2e9, 5e-3);
+    CHECK(four.devices == 4 && four.node_ranks == 2);
 
     struct cluster overlapping = simple;
     overlapping.overlap = 1;
@@ -114,6 +115,7 @@ static void test_shared_device(void)
     struct prediction one = make_prediction(&recipe, 1, &node),
                       four = make_prediction(&recipe, 4, &node);
     CHECK_NEAR(four.gemm_seconds, one.gemm_seconds, 1e-9);
+    CHECK(four.devices == 1 && four.node_ranks == 4);
     CHECK_NEAR(four.optimizer_seconds, 4 * one.optimizer_seconds, 1e-9);
     CHECK_NEAR(four.data_comm_seconds, 1.5 * 4 * parameters / 2.5e9, 5e-3);
 }
@@ -192,12 +194,12 @@ static void test_search(void)
     /* The replicated state does not fit. The remaining layouts divide it and have smaller
      * micro-batches. */
     recipe = make_recipe(gpt2);
-    cluster.device.memory_gib = 1.7;
+    cluster.device.memory_gib = 2.6; /* of CPU ranks: with snapshot and shared gradients */
     CHECK_OK(predict_layouts(&recipe, 2, &cluster, found, LAYOUTS_MAX, &count));
     CHECK(count > 0);
     for (int i = 0; i < count; i++) {
         CHECK(found[i].tensor == 2 || found[i].zero_stage > 0);
-        CHECK((double)found[i].device_bytes <= 1.7 * 1073741824.0);
+        CHECK((double)found[i].device_bytes <= 2.6 * 1073741824.0);
     }
     cluster.device.memory_gib = 0.1;
     CHECK_OK(predict_layouts(&recipe, 2, &cluster, found, LAYOUTS_MAX, &count));

@@ -158,6 +158,7 @@ static const struct {
     {"model.architecture=mixtral", "needs a mixture of experts"},
     {"train.precision=fp16", "train.precision: 'fp16' is a number format"},
     {"parallel.pipeline=2", "parallel.pipeline: 'pipeline' needs pipeline parallelism"},
+    {"parallel.zero_stage=3", "parallel.zero_stage: '3' needs sharded weights (ZeRO stage 3)"},
     {"log.wandb=true", "log.wandb: 'wandb' needs a client of a logging service"},
     {"wandb.project=x", "needs a client of a logging service"},
     {"optimizer.name=muon", "'muon' is an optimizer, which Bireme does not have; docs/limits.md"},

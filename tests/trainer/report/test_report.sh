@@ -36,7 +36,7 @@ run_bireme 0 train recipe.yaml parallel.threads=1 run_dir=without log.report=fal
 [ ! -e without/report.html ] || fail 'log.report=false writes a page'
 mkdir -p blocked/report.html
 run_bireme 0 train recipe.yaml parallel.threads=1 run_dir=blocked
-grep -q '^W-REPORT' stderr || fail 'no warning W-REPORT'
+grep -q '\[W-REPORT\]$' stderr || fail 'no warning W-REPORT'
 
 # A stopped run and its resumption.
 run_bireme 0 train recipe.yaml parallel.threads=1 run_dir=resumed train.max_steps=10
@@ -49,6 +49,17 @@ expect_page runs.html '3 runs' 'data-name="run, validation"' 'data-name="without
     'Settings that differ' 'log.report'
 sed -n '/Settings that differ/,/<h2>Settings</p' runs.html >differ
 ! grep -q 'optimizer.learning_rate' differ || fail 'an equal setting is listed as different'
+
+# The predicted time of a step next to the measured one.
+cat >cluster.yaml <<END
+device: {memory_gib: 8, gemm_tflops_fp32: 0.01, attention_tflops_fp32: 0.01,
+  memory_gb_per_second: 10}
+node: {devices: 1}
+END
+run_bireme 0 report run --cluster cluster.yaml --output predicted.html
+grep -qE 'Time of a step</th><td>[0-9.]+ [um]s predicted, [0-9.]+ [um]?s measured \(' \
+    predicted.html || fail 'the report has no prediction'
+run_bireme 66 report run --cluster nowhere.yaml --output predicted.html
 
 # Text of a foreign folder is not interpreted by the browser or the terminal.
 name='<script>alert(1)<script>"'
@@ -96,5 +107,19 @@ run_bireme 66 report missing --output x.html
 expect_error 'missing contains no metrics.jsonl'
 run_bireme 64 report run
 run_bireme 73 report run --output missing/x.html
+# An existing file is replaced only if it is a report, a picture or empty.
+: >empty.html
+for file in runs.html loss.svg empty.html; do
+    run_bireme 0 report run --output "$file"
+    expect_page "$file" 'completed (max_steps)'
+done
+printf '<!doctype html>\n<html lang="en"><head><title>Mine</title>\n' >mine.html
+printf '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9"></svg>' >mine.svg
+for file in recipe.yaml mine.html mine.svg run; do
+    [ -d "$file" ] || cp "$file" copy
+    run_bireme 73 report run --output "$file"
+    expect_error "$file exists and is not a report"
+    [ -d "$file" ] || cmp "$file" copy || fail "$file was changed"
+done
 run_bireme 64 inspect run --plot --json
 exit 0

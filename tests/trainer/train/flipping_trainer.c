@@ -2,17 +2,20 @@
  *
  *   flipping_trainer RECIPE.yaml [section.key=value ...]
  *
- *   FLIP_RANK     rank of the world; unset: nothing changes
+ *   FLIP_RANK     rank of the world; unset: no value changes
  *   FLIP_STEP     number of the step, from 0
  *   FLIP_BEFORE   step: a weight before the step; check: a weight before the comparison of the
  *                 replicas after it; norm: a reduced gradient becomes NaN before the gradient norm
  *                 is computed
  *   FLIP_TENSOR   index of the tensor; negative: from the end
  *   FLIP_NAN      set: the weight becomes NaN; unset: one bit of it is inverted
+ *   FLIP_STOP     number of the step, from 0, in which each rank receives SIGUSR1, once, after its
+ *                 last micro-batch; the ranks agree on the stop in the next step
  *
  * The linker replaces loop_run, step_train, bucket_finish and replica_check_run by these functions
  * (--wrap). */
 #include <math.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -117,6 +120,11 @@ status __wrap_replica_check_run(struct replica_check *check)
 
 status __wrap_bucket_finish(struct bucket_set *set)
 {
+    static bool stopped;
+    if (!stopped && current_step == read_number("FLIP_STOP")) {
+        stopped = true;
+        raise(SIGUSR1);
+    }
     status result = __real_bucket_finish(set);
     if (is_due("norm")) {
         const float value = NAN;

@@ -38,7 +38,7 @@ static void training_create(struct training *t, struct mesh mesh, int stage,
     *t = (struct training){.mesh = mesh};
     CHECK_OK(model_create(kernels, &config, mesh.tensor, false, ROWS, true, &t->model));
     CHECK_OK(model_connect(t->model));
-    CHECK_OK(model_init_weights(t->model, SEED));
+    CHECK_OK(model_init_weights(t->model, SEED, 1));
     const struct sharded_optimizer_options options = {
         .mesh = &t->mesh,
         .kernels = kernels,

@@ -114,7 +114,7 @@ test_packing() {
     compare_numbers a b 1e-5
 
     run_bireme 0 train pairs.yaml sft.max_length=16 run_dir=short
-    grep -q 'W-SFT-CUT: data.train: [0-9]* examples are longer than sft.max_length, 16' stderr ||
+    grep -q 'data.train: [0-9]* examples are longer than sft.max_length, 16.*W-SFT-CUT]$' stderr ||
         fail 'no example is truncated'
     run_bireme 65 train pairs.yaml sft.max_length=12 sft.skip_empty=false run_dir=empty &&
         expect_error 'the loss includes none of its first'
@@ -174,19 +174,22 @@ test_chat() {
     prepare_rows messages --chat-template chatml
     write_recipe messages 4
     run_bireme 0 train messages.yaml sft.assistant_only_loss=true train.max_steps=60
+    printf '{"messages":[]}' >both.jsonl # without a newline
     printf '%s\n' 'What does ls do?' '/save one.jsonl' 'What does cat do?' '/save two.jsonl' \
         '/reset' '' '/nonsense' \
-        'What does ls do?' '/save again.jsonl' '/save' '/reset' 'What does\' 'ls\' 'do?' \
+        'What does ls do?' '/save again.jsonl' '/save both.jsonl' '/save' '/reset' \
+        'What does\' 'ls\' 'do?' \
         '/save lines.jsonl' '/quit' \
         'not heard' >talk
     timeout 50 "$program" chat --checkpoint run_messages --system 'Be brief.' --temperature 0 \
         --max-new-tokens 20 \
         <talk >out 2>stderr
     [ $? = 64 ] || fail 'a failed /save of a script does not change the exit code'
+    { echo '{"messages":[]}' && cat one.jsonl; } | cmp - both.jsonl || fail '/save does not append'
     cmp one.jsonl again.jsonl || fail '/reset does not clear the conversation'
     [ "$(grep -o '"role"' two.jsonl | wc -l)" = 5 ] || fail 'the history is not kept'
     grep -qF '"What does\nls\ndo?"' lines.jsonl || fail 'continued lines are not one message'
-    grep -q '^E-USAGE .*save needs a file name' stderr || fail 'a usage error is not reported'
+    grep -q 'save needs a file name.*\[E-USAGE\]$' stderr || fail 'a usage error is not reported'
     grep -q '/reset drops the conversation' stderr || fail 'the help is not printed'
     # The answer is the learned one. It ends at the end of turn, which is not printed.
     sed -n 1p out | grep -q 'It lists files\.$' || fail "the answer is $(sed -n 1p out)"
@@ -215,9 +218,10 @@ test_chat() {
     timeout 50 "$program" chat --checkpoint run_messages --temperature 0 --max-new-tokens 20 <talk \
         >out 2>stderr
     [ $? = 64 ] || fail 'a message without a response does not change the exit code'
-    grep -q 'no longer contains the oldest messages: the model has 128 positions' stderr ||
+    grep -q 'the oldest messages no longer fit into the 128 positions of the model' stderr ||
         fail 'no message is left out'
-    grep -q '^E-USAGE .*this message results in' stderr || fail 'too long a message is not refused'
+    grep -q 'this message results in.*\[E-USAGE\]$' stderr ||
+        fail 'too long a message is not refused'
     [ "$(wc -l <out)" = 8 ] || fail "$(wc -l <out) answers instead of 8"
     ! grep -q WhatWhat long.jsonl || fail 'a refused message is part of the conversation'
     [ "$(grep -o '"role"' long.jsonl | wc -l)" = 16 ] || fail '/save does not keep all messages'
@@ -225,7 +229,7 @@ test_chat() {
     printf '%s\n' 'What does ls do?' 'What does ls do?' >talk
     timeout 50 "$program" chat --checkpoint run_messages --temperature 0 <talk >out 2>stderr ||
         fail "chat ended with $?"
-    ! grep -q 'no longer contains' stderr || fail 'all positions are reserved for the response'
+    ! grep -q 'no longer fit' stderr || fail 'all positions are reserved for the response'
 
     run_bireme 0 train messages.yaml model.max_position_embeddings=60000 model.init_from=null \
         train.max_steps=1 run_dir=long
@@ -257,7 +261,7 @@ test_chat() {
         fail 'the imported chat template differs'
     sed -i 's/user/human/' exported/chat_template.jinja
     run_bireme 0 import exported --output renamed
-    grep -q 'W-CHAT-TEMPLATE: the chat template of exported is not one of chatml' stderr ||
+    grep -q 'the chat template of exported is not one of chatml.*\[W-CHAT-TEMPLATE\]$' stderr ||
         fail 'an unknown template is not named'
     [ ! -e renamed/tokenizer/chat_template.json ] || fail 'an unknown template was installed'
 

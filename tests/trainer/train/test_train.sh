@@ -50,11 +50,10 @@ test_checkpoints() {
         fail 'the missing file is not reported'
 }
 
-# 10 steps, a save, a resume and 10 steps have the same bits as 20 steps; at another layout, losses
-# are equal to 1e-5.
-test_resume() {
-    need_mpirun
-    run_bireme 0 train recipe.yaml run_dir=whole
+# The checks of test_resume change copies of the complete run `whole`, and resume them.
+
+# 10 steps, a save, a resume and 10 steps have the same bits as 20 steps.
+check_same_bits() {
     cp -r whole halved
     rm -rf halved/checkpoints/step-00000020 halved/final
     run_bireme 0 train recipe.yaml run_dir=halved log.tensorboard=true
@@ -63,6 +62,10 @@ test_resume() {
     expect_event_files halved 1
     compare_weights whole halved 00000020
     grep -q '"event":"resume","step":10' halved/metrics.jsonl || fail 'no resume line'
+}
+
+# A start of a finished run changes nothing.
+check_finished_run() {
     cp halved/metrics.jsonl before
     run_bireme 0 train recipe.yaml run_dir=halved
     grep -q 'is finished' stderr || fail 'a finished run is not reported as finished'
@@ -75,6 +78,10 @@ test_resume() {
     run_bireme 0 train recipe.yaml run_dir=once checkpoint.every=0
     grep -q 'is finished' stderr || fail 'a finished run with every 0 is not reported as finished'
     cmp once/metrics.jsonl before || fail 'a finished run with every 0 was trained again'
+}
+
+# A run that was stopped after a checkpoint makes up for the missing part of its end.
+check_missing_end() {
     cp -r whole unfinished # as if killed between the last checkpoint and the final weights
     rm -rf unfinished/final
     run_bireme 0 train recipe.yaml run_dir=unfinished
@@ -89,22 +96,34 @@ test_resume() {
     sed -i '/"event":"evaluate","step":10,/d' unevaluated/metrics.jsonl
     run_bireme 0 train recipe.yaml run_dir=unevaluated
     compare_losses whole unevaluated 0
+}
+
+# On another number of ranks, losses are equal to 1e-5.
+check_other_ranks() {
     cp -r whole other
     rm -rf other/checkpoints/step-00000020 other/final
     run_ranks 3 0 train recipe.yaml run_dir=other log.tensorboard=true
     compare_losses whole other 1e-5
     expect_event_files other 1
+}
+
+# A damaged checkpoint is reported, and the one before is used.
+check_damaged_checkpoint() {
     cp -r whole damaged
     rm -rf damaged/final
     printf x | dd of="$(echo damaged/checkpoints/step-00000020/model-*.h5)" bs=1 seek=5000 \
         conv=notrunc status=none
     run_bireme 0 train recipe.yaml run_dir=damaged
-    grep -q 'W-CKPT-SKIP.*step-00000020.*sha256' stderr ||
+    grep -q 'step-00000020.*sha256.*\[W-CKPT-SKIP\]$' stderr ||
         fail 'the damaged checkpoint is not reported'
     compare_losses whole damaged 0
     local name='"name":"CKPT-SKIP"'
     grep -q "\"event\":\"warning\",\"step\":10,.*$name,\"text\":\"[^\"]*step-00000020: .*sha256" \
         damaged/metrics.jsonl || fail 'the metrics do not contain the warning'
+}
+
+# Other data and most other settings are refused; fewer and more steps are not.
+check_changed_settings() {
     "$program" prepare --objective clm --tokenizer tokenizer --input "$source/LICENSE" \
         --output shorter \
         --validation-fraction 0.3 >out 2>stderr || fail prepare
@@ -123,6 +142,17 @@ test_resume() {
         fail 'a longer run did not train up to step 25'
 }
 
+test_resume() {
+    need_mpirun
+    run_bireme 0 train recipe.yaml run_dir=whole
+    check_same_bits
+    check_finished_run
+    check_missing_end
+    check_other_ranks
+    check_damaged_checkpoint
+    check_changed_settings
+}
+
 # has_term_handler PID: whether the process has a handler for SIGTERM.
 has_term_handler() {
     local mask
@@ -133,13 +163,13 @@ has_term_handler() {
 # A signal or a time limit saves and ends with code 75. The resumed run equals one without a stop.
 test_stop() {
     # Reveals damage by a signal handler that runs on another thread's stack
-    # (trainer/train/stop_signal.c).
+    # (trainer/setup/stop_signal.c).
     export MALLOC_PERTURB_=165
     need_mpirun
-    run_bireme 0 train recipe.yaml run_dir=whole train.max_steps=60 evaluate.every=30
+    local settings=(schedule.name=constant evaluate.every=30) signal run steps
     for signal in USR1 TERM INT; do
         env --default-signal=INT "${one_core[@]}" "$program" train recipe.yaml \
-            run_dir=stop$signal train.max_steps=60 evaluate.every=30 >out 2>stderr &
+            run_dir=stop$signal train.max_steps=100000000 "${settings[@]}" >out 2>stderr &
         local job=$!
         while kill -0 $job 2>/dev/null && ! grep -qs '"event":"train"' stop$signal/metrics.jsonl; do
             sleep 0.01
@@ -147,15 +177,25 @@ test_stop() {
         kill -$signal $job 2>/dev/null
         wait $job
         local code=$?
-        [ $code = 75 ] || [ $code = 0 ] || fail "SIG$signal ended the run with $code"
-        run_bireme 0 train recipe.yaml run_dir=stop$signal train.max_steps=60 evaluate.every=30
-        compare_losses whole stop$signal 0
+        [ $code = 75 ] || fail "SIG$signal ended the run with $code"
+        [ "$(sed -n '/^to continue:$/{n;p;}' stderr)" = "  bireme train recipe.yaml \
+run_dir=stop$signal train.max_steps=100000000 ${settings[*]}" ] || fail 'no command to continue'
+        ! grep -q '/final' stderr || fail 'the summary of a stopped run names final weights'
+        steps=$(print_losses stop$signal train | tail -n 1 | cut -d' ' -f1)
+        steps=$((steps + 30))
+        for run in stop$signal whole$signal; do
+            run_bireme 0 train recipe.yaml run_dir=$run train.max_steps=$steps "${settings[@]}"
+            grep -q "^$steps of $steps steps, [0-9]* tokens, [0-9.]* [a-z]*$" stderr &&
+                grep -q "^  weights  *$run/final$" stderr || fail 'the run ends without a summary'
+        done
+        compare_losses whole$signal stop$signal 0
     done
     run_bireme 75 train recipe.yaml run_dir=wall train.max_steps=100000 train.wall_minutes=0.2
     grep -q 'wall_minutes' stderr || fail 'the wall-clock limit is not reported'
-    ! grep -q '^W-WALL' stderr || fail 'there is a warning although steps were done'
+    ! grep -q '\[W-WALL\]$' stderr || fail 'there is a warning although steps were done'
     run_bireme 75 train recipe.yaml run_dir=short train.wall_minutes=0.1
-    grep -q '^W-WALL.*before a step was done' stderr || fail 'there is no warning without a step'
+    grep -q 'before a step was done.*\[W-WALL\]$' stderr ||
+        fail 'there is no warning without a step'
     for delay in 0.15 0.45; do # while mpirun starts the ranks, and while they connect
         rm -f pid
         timeout 50 bash -c 'echo $$ >pid; exec "$@"' _ "$source/scripts/launch_mpirun.sh" -n 2 \
@@ -174,7 +214,7 @@ test_stop() {
     run_bireme 0 train recipe.yaml run_dir=minutes train.max_steps=100000 train.max_minutes=0.02
     [ -d minutes/final ] || fail 'max_minutes left no final weights'
     [ "$(print_losses minutes train | tail -n 1 | cut -d' ' -f1)" -lt 17 ] ||
-        grep -q '^W-SCHEDULE: .* train.max_minutes ends' stderr ||
+        grep -q 'train.max_minutes ends.*\[W-SCHEDULE\]$' stderr ||
         fail 'there is no warning about minutes that end long before the steps'
     run_bireme 0 train recipe.yaml run_dir=minutes train.max_steps=100000 train.max_minutes=0.02
     grep -q 'is finished' stderr || fail 'a run ended by max_minutes is not reported as finished'
@@ -256,7 +296,7 @@ test_damaged_shard() {
         dd if=/dev/zero of="$shard" bs=1024 count=20 seek=10 conv=notrunc status=none
         wait $job || code=$?
         [ $code = 65 ] || fail "$setting: a damaged shard of rank 1 ended the run with $code"
-        expect_error '^E-DATA rank 1 .* step [1-9].*data/train-.*h5'
+        expect_error '^error: rank 1 .* step [1-9].*data/train-.*h5.*\[E-DATA\]$'
     done
 }
 
@@ -302,7 +342,7 @@ test_errors() {
     expect_refusal 69 'command line: train.device' train.device=cuda
     expect_refusal 78 '1 rank: start 2, 4, ... ranks with mpirun, or set .* to 1' parallel.tensor=2
     expect_refusal 78 'command line: model.vocab_size: 3 is smaller' model.vocab_size=3
-    expect_refusal 78 'warmup_steps: 5000: more than the 24 steps of train.epochs' \
+    expect_refusal 78 'warmup_steps: 5000: more than the 24 steps of train.epochs; use fewer' \
         train.max_steps=null train.epochs=1 schedule.warmup_steps=5000
     expect_refusal 78 'data.train: no training data' data.train=null
     expect_refusal 66 'data.tokenizer: .*bireme tokenizer train' data.tokenizer=nowhere
@@ -314,7 +354,7 @@ test_errors() {
     expect_refusal 66 'model.init_from: .*nowhere' model.init_from=nowhere
     run_bireme 0 plan recipe.yaml model.vocab_size=100 data.tokenizer=nowhere \
         'data.train=nowhere/*.h5'
-    [ "$(grep -c '^W-NOT-CHECKED' stderr)" = 2 ] || fail 'unchecked settings are not reported'
+    [ "$(grep -c '\[W-NOT-CHECKED\]$' stderr)" = 2 ] || fail 'unchecked settings are not reported'
     run_bireme 0 plan recipe.yaml --json
     grep -q '"not_checked": \[\]' out || fail 'something was not checked'
     grep -q '"steps_per_epoch": [0-9]' out || fail 'the data was not read'
@@ -338,7 +378,7 @@ test_errors() {
 # inspect prints tables or JSON, and reports damaged files.
 test_inspect() {
     run_bireme 0 tokenizer train --vocab-size 9999 --input "$source/LICENSE" --output bytes
-    grep -q 'W-SMALLER: .* ids instead of 9999' stderr ||
+    grep -q ' ids instead of 9999.*\[W-SMALLER\]$' stderr ||
         fail 'a smaller vocabulary is not reported'
     run_bireme 0 train recipe.yaml
     run_bireme 0 inspect run
@@ -346,6 +386,15 @@ test_inspect() {
     grep -q '^  validation loss  *[0-9]' out || fail 'no validation loss'
     [ "$(grep -c '^  step-000000[12]0 .* whole$' out)" = 2 ] || fail 'not two checkpoints'
     ! grep -q '{' out || fail 'the table contains JSON'
+    ! grep -q 'hidden_size' out || fail 'the settings are printed without --settings'
+    run_bireme 0 inspect run --settings
+    grep -q '^  hidden_size: 32' out || fail '--settings prints no settings'
+    run_bireme 0 inspect run/final
+    grep -qE '^  step 20, 240 samples, 7\.[0-9]+ k tokens, ' out &&
+        grep -qE '^  [0-9.]+ k parameters, .* files, [0-9.]+ KiB$' out ||
+        fail "the numbers of a checkpoint are not scaled: $(head -4 out)"
+    run_bireme 0 checkpoint list run
+    grep -qE ' [0-9.]+ KiB$' out || fail 'the sizes of the checkpoints are not scaled'
     run_bireme 0 inspect run --json
     grep -q '"ended": true' out && grep -q '"perplexity"' out || fail 'the JSON is not complete'
     run_bireme 0 inspect run/checkpoints
@@ -409,7 +458,7 @@ test_resolve() {
         cut -c1-15 out >loss # "loss":2.34567
         [ "$(grep -c W-CKPT-SKIP stderr)" = $# ] || fail "$path: not $# warnings"
         for named in "$@"; do
-            grep -q "W-CKPT-SKIP: $named" stderr || fail "$named is not reported"
+            grep -q "^warning: $named.*\[W-CKPT-SKIP\]$" stderr || fail "$named is not reported"
         done
         [ -e "$file" ] || cp loss "$file"
         cmp loss "$file" || fail "$path does not select the $file checkpoint"
@@ -446,7 +495,8 @@ test_resolve() {
     expect_loss run/checkpoints first $newest
     run_ranks 2 0 train recipe.yaml run_dir=other --resume run
     grep -q "resuming $oldest" stderr || fail '--resume RUN does not use the older checkpoint'
-    grep -q "W-CKPT-SKIP: $newest" stderr || fail 'the damaged checkpoint is not reported'
+    grep -q "^warning: $newest.*\[W-CKPT-SKIP\]$" stderr ||
+        fail 'the damaged checkpoint is not reported'
     # A checkpoint that is given directly is not replaced by another one.
     run_bireme 80 evaluate --checkpoint $newest --data "$shards"
     expect_error "$newest is damaged: model"
@@ -468,6 +518,7 @@ test_bench() {
     grep -q 'step 1 of 2' stderr || fail 'no progress'
     run_bireme 0 bench step recipe.yaml --repeats 1 batch.micro_size=1 parallel.threads=1
     grep -q '1 rank x 1 thread,' out || fail 'ranks and threads are not printed'
+    grep -q '^operation .* of step ' out || fail 'bench step prints no table'
     run_bireme 0 bench kernels recipe.yaml --repeats 1 --json
     for name in linear_forward attention_backward classifier_run adamw_update convert; do
         grep -q "\"name\": *\"$name\"" out || fail "bench kernels lacks $name"
@@ -483,6 +534,9 @@ test_bench() {
     grep -q '"tokens_per_second": *[1-9]' out || fail 'bench data --json prints no speed'
     run_bireme 0 bench data recipe.yaml --repeats 1
     grep -q 'million tokens/s' out || fail 'bench data prints no speed'
+    run_bireme 0 bench comm --repeats 1
+    grep -qE '^all-reduce +4096 bytes +[0-9.]+ us .*copy: [0-9.]+ us' out ||
+        fail 'bench comm prints no microseconds'
     run_bireme 64 bench
     expect_error 'step (.*), kernels, comm, data or cluster; usage: .*bench'
     run_bireme 64 bench dtaa recipe.yaml

@@ -1,12 +1,13 @@
 #!/bin/bash
 # The checkpoint of the best evaluation, and early stopping.
 #
-#   test_train_best.sh checkpoint | patience
+#   test_train_best.sh checkpoint | patience | label
 #
 #   checkpoint   a run with a rising loss keeps its best checkpoint and ends with these weights, at
 #                any layout and after a resume; recipes with errors
 #   patience     a run ends early, stays ended, and continues with more patience; a resume restores
 #                the count of evaluations
+#   label        the score of a label as evaluate.metric
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 # With this learning rate the loss rises after a few steps.
 sed -i 's/learning_rate: 1.0e-2/learning_rate: 0.6/; s/max_grad_norm: 1.0/max_grad_norm: 0/
@@ -109,7 +110,34 @@ test_patience() {
         fail 'with more patience the run does not continue'
 }
 
+# A score of one label selects the best checkpoint.
+test_label() {
+    for ((i = 0; i < 60; i++)); do
+        echo "{\"text\": \"the license $i\", \"label\": \"$((i % 3)).a\"}"
+    done >rows.jsonl
+    run_bireme 0 prepare --objective classify --tokenizer tokenizer --input rows.jsonl \
+        --output rows --validation-fraction 0.2 --sequence-length 32
+    local rows=(recipe.yaml objective=classify 'data.train=rows/train-*.h5'
+        'data.validation=rows/validation-*.h5' train.max_steps=6 evaluate.every=2
+        schedule.warmup_steps=2)
+    run_bireme 0 train "${rows[@]}" evaluate.metric=recall.1_a checkpoint.keep_best=true
+    grep -q 'with the best recall.1_a' stderr || fail 'another metric was used'
+    best=$(grep '"event":"evaluate"' run/metrics.jsonl |
+        sed -E 's/.*"step":([0-9]+).*"recall":\{[^}]*"1_a":([-0-9.e]+).*/\1 \2/' |
+        awk '$1 > 0 && (!n++ || $2 > m) { m = $2; s = $1 } END { print s }')
+    grep -q "\"best_step\":$best," run/metrics.jsonl || fail "the best recall is at step $best"
+    for command in train plan; do
+        run_bireme 78 $command "${rows[@]}" run_dir=bad evaluate.metric=f1.positive
+        expect_error "evaluate.metric: 'f1.positive': the data has no such label; its labels are: \
+0.a, 1.a, 2.a"
+    done
+    run_bireme 78 train "${rows[@]}" run_dir=bad evaluate.metric=f1
+    expect_error 'recall_micro, f1.LABEL, precision.LABEL, recall.LABEL'
+    run_bireme 78 train recipe.yaml run_dir=bad evaluate.metric=f1.a
+    expect_error "'f1.a' is not a metric of objective clm"
+}
+
 case ${1:-} in
-checkpoint | patience) "test_$1" ;;
-*) echo "usage: test_train_best.sh checkpoint | patience" >&2 && exit 64 ;;
+checkpoint | patience | label) "test_$1" ;;
+*) echo "usage: test_train_best.sh checkpoint | patience | label" >&2 && exit 64 ;;
 esac

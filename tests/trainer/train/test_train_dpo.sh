@@ -199,7 +199,7 @@ test_export() {
     sed -i -E "s/\"pad_token_id\": [0-9]+/\"pad_token_id\": $end/; /bireme_objective/d" \
         exported/config.json
     run_bireme 0 import exported --output theirs --objective reward
-    grep -q 'W-PAD-TOKEN: .*pad_token_id is eos_token_id' stderr || fail 'no warning'
+    grep -q 'pad_token_id is eos_token_id.*\[W-PAD-TOKEN\]$' stderr || fail 'no warning'
     run_bireme 0 score --checkpoint theirs lines
     cmp rewards out || fail 'the import has other rewards'
 }

@@ -49,7 +49,7 @@ check_resume() {
     from=$(sed -n 's/^resuming .*: step \([0-9]*\),.*/\1/p' stderr)
     grep -q 'is finished' stderr || [ "${from:-0}" -ge "$4" ] ||
         fail "step $4 was reported as saved, but step ${from:-0} is resumed"
-    ! grep -q '^W-CKPT-SKIP' stderr || fail 'a published checkpoint is damaged'
+    ! grep -q '\[W-CKPT-SKIP\]$' stderr || fail 'a published checkpoint is damaged'
     compare_weights "$2" "$3" "$(printf '%08d' "$5")"
     cmp "$2"/final/model-*00000-of-*.h5 "$3"/final/model-*00000-of-*.h5 ||
         fail 'the final weights differ'
@@ -94,7 +94,7 @@ check_end() {
     *:0:open*.h5) ;; # HDF5 tries twice
     # Errors of the clean-up, the report and the text in the lock file do not end the run.
     *:0:*)
-        grep -qE '^W-(LOCK|CKPT-CLEAN|REPORT)' stderr ||
+        grep -qE '\[W-(LOCK|CKPT-CLEAN|REPORT)\]$' stderr ||
             fail "the error at $3 ($2) is not reported"
         ;;
     *) fail "an error at $3 ($2) ended with $code" ;;

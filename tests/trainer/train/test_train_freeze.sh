@@ -25,7 +25,7 @@ grep -o '"name": *"transformer[^"]*"' out | cut -d'"' -f4 | sort >names
 
 frozen=(model.init_from=base train.freeze=embeddings train.freeze_layers=1)
 run_bireme 0 train recipe.yaml run_dir=one "${frozen[@]}"
-grep -q '28928 parameters, of which 12768 are trained' stderr ||
+grep -q '28.9 k parameters, of which 12.8 k are trained' stderr ||
     fail 'the number of trained parameters is not printed'
 grep -q '"event":"start".*"trained_parameters":12768' one/metrics.jsonl ||
     fail 'no trained_parameters in the start line'

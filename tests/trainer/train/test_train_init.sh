@@ -33,8 +33,8 @@ run_bireme 0 train recipe.yaml run_dir=base model.activation=gelu_erf train.max_
 
 # No size at all: plan and train use those of the checkpoint, and the run stores them.
 write_recipe fine.yaml '  dropout: 0.0'
-run_bireme 0 inspect base/final
-parameters=$(sed -nE 's/.* ([0-9]+) parameters.*/\1/p' out)
+run_bireme 0 inspect base/final --json
+parameters=$(sed -nE 's/.*"parameters": ([0-9]+).*/\1/p' out)
 run_bireme 0 plan fine.yaml --json
 grep -q "\"parameters\": $parameters," out || fail "plan: $(grep parameters out)"
 run_bireme 0 train fine.yaml
@@ -60,7 +60,7 @@ list='num_layers: 2 (command line: 3), hidden_size: 32 (line 4: 64), num_heads: 
 list="$list, max_position_embeddings: 32 (line 6: 16)"
 refuse 78 "wrong.yaml:7:3: model.init_from: .* base/final .*: $list" wrong.yaml model.num_layers=3
 run_bireme 0 plan fine.yaml model.activation=gelu_tanh
-grep -q '^W-INIT-SETTINGS: .*activation: gelu_erf (command line: gelu_tanh)' stderr ||
+grep -q 'activation: gelu_erf (command line: gelu_tanh).*\[W-INIT-SETTINGS\]$' stderr ||
     fail 'another activation is not reported'
 
 # Another vocabulary, and a folder that is not a checkpoint.
@@ -72,6 +72,24 @@ mkdir folder
 echo '{}' >folder/config.json
 refuse 80 'folder is a Hugging Face model folder, .* `bireme import folder --output DIR`' \
     fine.yaml model.init_from=folder
+
+# Moments that the checkpoint does not have, and a model that does not fit into memory.
+refuse 80 'base/final: optimizer-.* no tensor exp_avg' fine.yaml model.init_from=base/final \
+    optimizer.init_from=base/final
+huge=(model.hidden_size=65536 model.num_layers=1000 model.num_heads=64)
+refuse 78 'does not fit: a rank needs .* but this machine has ' recipe.yaml run_dir=fine \
+    train.device=cpu "${huge[@]}"
+run_bireme 78 train recipe.yaml run_dir=fine "${huge[@]}"
+run_bireme 0 plan recipe.yaml run_dir=fine "${huge[@]}"
+grep -q 'W-MEMORY' stderr || fail 'plan does not warn about the memory'
+
+# A run folder with a checkpoint of another recipe.
+run_bireme 0 plan recipe.yaml run_dir=base model.activation=gelu_erf
+! grep -q 'W-RUN-DIR' stderr || fail 'the same recipe is reported'
+run_bireme 0 plan recipe.yaml run_dir=base model.activation=gelu_erf \
+    optimizer.learning_rate=0.5
+grep 'W-RUN-DIR' stderr | grep -q 'optimizer.learning_rate: checkpoint 0.01, recipe 0.5' ||
+    fail 'a checkpoint of another recipe is not reported'
 
 # An imported model works the same.
 run_bireme 0 export --checkpoint base --output exported

@@ -21,7 +21,7 @@ print_last_loss() {
 test_layouts() {
     need_mpirun
     run_bireme 0 train recipe.yaml run_dir=one "${lora[@]}"
-    grep -q '33024 parameters, of which 4096 are trained' stderr ||
+    grep -q '33.0 k parameters, of which 4.10 k are trained' stderr ||
         fail 'the number of trained parameters is not printed'
     run_bireme 0 inspect one/final --json
     local adapter='base_model.model.transformer.h.[01].[a-z.]*c_[a-z]*.lora_[AB].weight'
@@ -85,7 +85,7 @@ test_objectives() {
     run_bireme 0 train labels.yaml run_dir=labels "${lora[@]}"
     grep -q 'new, at random: classifier.\*' stderr ||
         fail 'the head is not initialized at random'
-    grep -q ' of which 2146 are trained' stderr ||
+    grep -q ' of which 2.15 k are trained' stderr ||
         fail 'the trained parameters are not the adapters and the head'
     run_bireme 0 inspect labels/final --json
     local trained='lora_[AB].weight|"bert.pooler.dense.(weight|bias)|"classifier.(weight|bias)'
@@ -152,7 +152,7 @@ test_checkpoints() {
     [ "$(print_last_loss one)" = "$(print_first_loss more)" ] || fail 'the adapters were not loaded'
     run_bireme 78 train recipe.yaml run_dir=none "${lora[@]}" model.init_from=one/final \
         adapter.rank=2
-    expect_error 'adapter.rank: 2, but .* have rank 4'
+    expect_error 'adapter.rank: 2, but .* have rank 4; set this rank'
     # The order of the targets has no effect.
     run_bireme 0 train recipe.yaml run_dir=targets "${lora[@]}" train.max_steps=1 \
         adapter.targets='[c_fc, attn.c_proj]'
@@ -160,7 +160,7 @@ test_checkpoints() {
         adapter.targets='[attn.c_proj, c_fc]' model.init_from=targets/final
     run_bireme 78 train recipe.yaml run_dir=none "${lora[@]}" adapter.targets=c_fc \
         model.init_from=targets/final
-    expect_error 'adapter.targets: c_fc, but .* contains adapters of c_fc, attn.c_proj'
+    expect_error 'targets: c_fc, but .* contains adapters of c_fc, attn.c_proj; list these'
     run_bireme 78 train recipe.yaml run_dir=none model.init_from=one
     expect_error 'contains adapters only'
     run_bireme 78 train recipe.yaml run_dir=none adapter.type=lora

@@ -44,7 +44,7 @@ wait $job
 code=$?
 echo "code $code $((SECONDS - start)) s after the cut"
 [ $code = 71 ] || fail "the job ended with $code"
-lost='^E-RANK-LOST rank [01] host near step [0-9]*: no answer for .* in [a-z-]* .*'
+lost='^error: rank [01] host near step [0-9]*: no answer for .* in [a-z-]* .*'
 grep -q "$lost from rank [23] host far" stderr ||
     fail 'the error does not name the lost rank, its host and the operation'
 [ ! -d cut/final ] || fail 'the job was complete before the network was cut'

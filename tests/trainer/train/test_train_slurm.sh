@@ -59,7 +59,7 @@ if [ "${1:-}" = script ]; then
     refuse_call 'scontrol requeue'
     echo 'kill -KILL $$' >bireme
     run_job 71
-    grep -q '^E-RANK-LOST .*signal 9' stderr || fail 'the signal is not reported'
+    grep -q 'signal 9.*\[E-RANK-LOST\]$' stderr || fail 'the signal is not reported'
     refuse_call 'scontrol requeue'
 
     # The ranks have ended, but srun has not.
@@ -69,7 +69,7 @@ if [ "${1:-}" = script ]; then
     echo '[ "$1" != listpids ] || [ ! -e ranks ] ||
         printf "PID JOBID STEPID LOCALID GLOBALID\n7 41 0 - -\n8 41 0 0 0\n"' >scontrol
     GRACE=1 run_job 71
-    grep -q '^E-RANK-LOST the ranks of .* are gone, and srun did not end for 1 s' stderr ||
+    grep -q '^error: the ranks of .* are gone, and srun did not end for 1 s' stderr ||
         fail 'an srun that does not end is not reported'
     expect_call 'scontrol listpids 41.0'
     mv srun.saved srun
@@ -222,7 +222,7 @@ sleep 3 # the script must find its ranks, which it lists once per second
 ip link set lo down
 pkill -KILL -f "^$program train"
 wait_for 30 'the script does not end srun' \
-    grep -q '^E-RANK-LOST the ranks of near are gone, and srun did not end for 2 s' bireme-"$id".log
+    grep -q '^error: the ranks of near are gone, and srun did not end for 2 s' bireme-"$id".log
 ip link set lo up
 wait_for 30 'the job without network does not end with code 71' \
     has_state "$id" JobState=FAILED ExitCode=71:0

@@ -1,7 +1,8 @@
 #!/bin/bash
 # train.on_spike: the samples of planted/2.h5 are random characters. They come after 117 of 160
 # steps and fill 7 to 8 global batches.
-# usage: test_train_spikes.sh PART TRAINER; TRAINER is tests/trainer/flipping_trainer.c. Parts:
+# usage: test_train_spikes.sh PART TRAINER SHIM; TRAINER is flipping_trainer.c, SHIM fault_shim.c.
+# Parts:
 #
 #   warn         a warning; the weights do not depend on train.on_spike if there is no spike
 #   skip         the update of a spike is left out; train.max_spikes
@@ -10,8 +11,10 @@
 #   layouts      the same samples are skipped on 1 and 2 ranks, with ZeRO and tensor parallelism
 #   resume       the same samples are skipped after a resume, also at another layout
 #   not_finite   values that are not finite
+#   stop         a stop request in a spike and after the rollback; a rollback during a save; a
+#                spike in the last step
 #   objectives   embed and sft
-trainer=$(realpath "${2:?}")
+trainer=$(realpath "${2:?}") shim=$(realpath "${3:?}")
 . "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 
 awk -v seed=1 '
@@ -61,7 +64,7 @@ is_close() {
 
 # expect_spikes RUN SKIPPED: the last run of the program responded to the planted samples.
 expect_spikes() {
-    grep -q '^W-SPIKE: step 118: loss 4.* samples 1404 to 1415; ' stderr ||
+    grep -q '^warning: step 118: loss 4.* samples 1404 to 1415; ' stderr ||
         fail 'no warning of the first planted samples'
     [ "$(skipped "$1" 00000160)" = "$2" ] || fail "skipped: $(skipped "$1" 00000160)"
 }
@@ -109,6 +112,8 @@ test_skip() {
         fail "metrics: $(grep '"event":"spike"' two/metrics.jsonl)"
     run_bireme 79 train recipe.yaml train.on_spike=skip run_dir=limit train.max_spikes=3
     expect_error 'step 121: .*samples 1440 to 1451: more than the 3 spikes of train.max_spikes'
+    [ "$(grep -c 'Z error: step 121: .*\[E-[A-Z]*\]$' limit/log.txt)" = 1 ] ||
+        fail 'log.txt does not contain the error'
     ! [ -e limit/final ] || fail 'final weights were written'
     run_bireme 78 train recipe.yaml train.on_spike=rollback checkpoint.every=0 run_dir=never
     expect_error 'train.on_spike'
@@ -125,11 +130,11 @@ test_rollback() {
     is_close "$(last_loss run)" "$clean" 0.005 ||
         fail "the loss is $(last_loss run) instead of $clean"
     # Each response but the first abandons the steps from the copy to the spike.
-    lost=$(sed -n 's/^W-SPIKE: step \([0-9]*\): .*; back to step \([0-9]*\), .*/\1 \2/p' stderr |
+    lost=$(sed -n 's/^warning: step \([0-9]*\): .*; back to step \([0-9]*\), .*/\1 \2/p' stderr |
         awk '{ lost += $1 - $2 } END { print lost + 0 }')
     [ "$lost" -ge 18 ] && [ "$lost" -le 40 ] || fail "$lost steps were lost"
     grep '"event":"spike"' run/metrics.jsonl >lines
-    [ "$(wc -l <lines)" = "$(grep -c '^W-SPIKE' stderr)" ] || fail "metrics: $(cat lines)"
+    [ "$(wc -l <lines)" = "$(grep -c '\[W-SPIKE\]$' stderr)" ] || fail "metrics: $(cat lines)"
     tail -n 1 lines | grep -q '"step":100,.*"action":"rollback","spike_step":101,.*'\
 '"first_skipped_sample":1200,"end_skipped_sample":1536}' || fail "metrics: $(cat lines)"
     # All weights and moments return: a run from the checkpoint of step 100 and sample 1536 has the
@@ -144,7 +149,7 @@ test_rollback() {
     # improvement is saved and copied.
     run_bireme 0 train recipe.yaml train.on_spike=rollback run_dir=all_lines \
         evaluate.every=4 checkpoint.keep=1 checkpoint.keep_best=true log.tensorboard=true
-    grep -q '^W-SPIKE: step 118: .*; back to step 1[01]' stderr || fail 'no rollback'
+    grep -q '^warning: step 118: .*; back to step 1[01]' stderr || fail 'no rollback'
     print_losses all_lines train | cut -d' ' -f1 >steps
     seq 160 | cmp - steps || fail "steps in metrics.jsonl: $(tr '\n' ' ' <steps)"
     print_losses all_lines evaluate | cut -d' ' -f1 >steps
@@ -221,8 +226,8 @@ test_not_finite() {
         n=$((n + 1))
         train_changed "${layout% *}" 0 0 14 norm "${short[@]}" train.on_spike=skip \
             parallel."${layout#* }" run_dir=skip$n
-        [ "$(grep -c '^W-SPIKE' stderr)" = 1 ] || fail 'not exactly one skipped step'
-        grep -q '^W-SPIKE: step 15: .*gradient norm -*nan (score inf), samples 168 to 179; the' \
+        [ "$(grep -c '\[W-SPIKE\]$' stderr)" = 1 ] || fail 'not exactly one skipped step'
+        grep -q '^warning: step 15: .*gradient norm -*nan (score inf), samples 168 to 179; the' \
             stderr || fail 'no warning'
         grep -q '"event":"spike".*"grad_norm":null' skip$n/metrics.jsonl || fail 'no metrics'
         is_close "$(last_loss skip$n)" "$(last_loss undisturbed)" 0.01 ||
@@ -230,18 +235,63 @@ test_not_finite() {
         # A weight of one rank in step 15: it is restored from the copy of step 10.
         train_changed "${layout% *}" 0 0 14 step "${short[@]}" train.on_spike=rollback \
             parallel."${layout#* }" run_dir=back$n
-        grep -q '^W-SPIKE: step 15: .*; back to step 10, and samples 120 to 179 are' stderr ||
+        grep -q '^warning: step 15: .*; back to step 10, and samples 120 to 179 are' stderr ||
             fail 'no warning'
         is_close "$(last_loss back$n)" "$(last_loss undisturbed)" 0.01 ||
             fail "the loss is $(last_loss back$n)"
     done
     # The copy of the start of a session.
     train_changed 1 0 0 3 step "${short[@]}" train.on_spike=rollback run_dir=start
-    grep -q '^W-SPIKE: step 4: .*; back to step 0, and samples 0 to 47 are' stderr ||
+    grep -q '^warning: step 4: .*; back to step 0, and samples 0 to 47 are' stderr ||
         fail 'no warning'
     # Weights that stay NaN reach the limit.
     train_changed 1 79 0 14 step "${short[@]}" train.on_spike=skip run_dir=lasting
     expect_error 'step 25: .*more than the 10 spikes of train.max_spikes'
+}
+
+# has_all_steps RUN STEPS: metrics.jsonl has one train line for each step.
+has_all_steps() {
+    print_losses "$1" train | cut -d' ' -f1 >steps
+    seq "$2" | cmp - steps || fail "steps in metrics.jsonl: $(tr '\n' ' ' <steps)"
+}
+
+test_stop() {
+    need_mpirun
+    local ranks
+    settings=(train.on_spike=rollback checkpoint.keep=2)
+    for ranks in 1 2; do
+        run_ranks $ranks 0 train recipe.yaml "${settings[@]}" run_dir=whole$ranks
+        # The request arrives in step 118, the first spike, after its last micro-batch.
+        timeout 50 mpirun --oversubscribe --mca mpi_yield_when_idle 1 -np $ranks \
+            env FLIP_STOP=117 "$trainer" recipe.yaml "${settings[@]}" \
+            run_dir=stopped$ranks >out 2>stderr
+        [ $? = 75 ] || fail "a stop in step 118 does not end with 75"
+        grep -q '^warning: step 118: .*; back to step 100.*W-SPIKE' stderr || fail 'no rollback'
+        grep -q '^stopped after step 100 ' stderr || fail 'the run stops at another step'
+        has_all_steps stopped$ranks 100
+        run_ranks $ranks 0 train recipe.yaml "${settings[@]}" run_dir=stopped$ranks
+        [ "$(skipped stopped$ranks 00000160)" = "$rollback_range" ] ||
+            fail "skipped: $(skipped stopped$ranks 00000160)"
+        compare_weights whole$ranks stopped$ranks 00000160
+        compare_losses whole$ranks stopped$ranks 0
+        has_all_steps stopped$ranks 160
+    done
+    # The last step is a spike: the steps since the copy are done with other samples.
+    run_bireme 0 train recipe.yaml "${settings[@]}" run_dir=last train.max_steps=118
+    grep -q '^warning: step 118: .*; back to step 100.*W-SPIKE' stderr || fail 'no rollback'
+    [ "$(skipped last 00000118)" = "$rollback_range" ] || fail "skipped: $(skipped last 00000118)"
+    has_all_steps last 118
+    [ -e last/final ] || fail 'no final weights were written'
+    # The checkpoint of step 100 is still being written at the time of the rollback.
+    need_shim
+    LD_PRELOAD=$shim FAULT_DIR=slow/checkpoints/tmp-step-00000100 FAULT_DO=slow FAULT_AT=1 \
+        FAULT_STICKY=1 FAULT_SLOW_MS=150 timeout 50 "$program" train recipe.yaml \
+        "${settings[@]}" run_dir=slow >out 2>stderr || fail "a slow save: exit code $?"
+    sed -n '/back to step 100/,$p' stderr | grep -q '^saved step 100 ' ||
+        fail 'step 100 is saved before the rollback'
+    compare_weights whole1 slow 00000160
+    compare_losses whole1 slow 0
+    has_all_steps slow 160
 }
 
 test_objectives() {
@@ -257,9 +307,9 @@ test_objectives() {
     local embed=(objective=embed 'data.train=embed/train-*.h5' data.sequence_length=16
         data.validation=null evaluate.every=0 train.max_steps=30 checkpoint.every=10)
     train_changed 1 0 0 14 step "${embed[@]}" train.on_spike=rollback run_dir=embed_run
-    grep -q '^W-SPIKE: step 15: .*; back to step 10, and samples 120 to 179 are' stderr ||
+    grep -q '^warning: step 15: .*; back to step 10, and samples 120 to 179 are' stderr ||
         fail 'no rollback'
-    [ "$(grep -c '^W-SPIKE' stderr)" = 1 ] || fail 'not exactly one spike'
+    [ "$(grep -c '\[W-SPIKE\]$' stderr)" = 1 ] || fail 'not exactly one spike'
     awk -v seed=5 '
         function random() { seed = (seed * 16807) % 2147483647; return seed / 2147483647 }
         BEGIN {
@@ -279,7 +329,7 @@ test_objectives() {
     local sft=(objective=sft 'data.train=sft/train-*.h5' data.validation=null evaluate.every=0
         train.max_steps=95)
     run_bireme 0 train recipe.yaml "${sft[@]}" train.on_spike=rollback
-    grep -q '^W-SPIKE: step 81: .*; back to step 80, and samples 960 to 971 are' stderr ||
+    grep -q '^warning: step 81: .*; back to step 80, and samples 960 to 971 are' stderr ||
         fail 'no rollback'
     case $(skipped run 00000095) in
     '[[960,'*) ;;
@@ -290,7 +340,7 @@ test_objectives() {
 }
 
 case ${1:-} in
-warn | skip | rollback | layouts | resume | not_finite | objectives) "test_$1" ;;
+warn | skip | rollback | layouts | resume | not_finite | stop | objectives) "test_$1" ;;
 *)
     echo "no such part: ${1:-}" >&2
     exit 64

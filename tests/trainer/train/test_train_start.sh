@@ -18,7 +18,7 @@ run_stopped() {
         >out 2>stderr
     code=$?
     [ $code = 76 ] || fail "a rank that stops in phase '$phase': code $code"
-    expect_error "^E-HANG .*start of the job took longer than $limit s (parallel.start_seconds)"
+    expect_error "start of the job took longer than $limit s (parallel.start_seconds).*\[E-HANG\]$"
     expect_error "in phase '$phase' for"
     [ $((SECONDS - begin)) -ge $((limit - 1)) ] || fail 'the job ended before the limit'
     ! pgrep -f "^$program train recipe.yaml parallel.start_seconds" >/dev/null ||
@@ -47,7 +47,7 @@ timeout 50 mpirun --oversubscribe --mca mpi_yield_when_idle 1 -x BIREME_INIT_SEC
     >out 2>stderr
 code=$?
 [ $code = 76 ] || fail "a rank that stops with BIREME_INIT_SECONDS: code $code"
-expect_error "^E-HANG .*start of the job took longer than $BIREME_INIT_SECONDS s"
+expect_error "start of the job took longer than $BIREME_INIT_SECONDS s.*\[E-HANG\]$"
 unset BIREME_INIT_SECONDS
 
 # The limit ends with the start.

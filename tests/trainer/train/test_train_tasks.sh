@@ -169,8 +169,11 @@ test_checkpoint() {
     prepare_rows classify rows.jsonl other other_rows
     run_bireme 0 "${labels[@]}" run_dir=other_run 'data.train=other_rows/train-*.h5' \
         'data.validation=other_rows/validation-*.h5' data.tokenizer=other model.init_from=encoder
-    grep -q 'W-TOKENIZER: data.tokenizer other (.*) is not the tokenizer of the initial weights' \
+    grep -q 'warning: data.tokenizer other (.*) is not the tokenizer of the initial weights' \
         stderr || fail 'another tokenizer is not reported'
+    run_bireme 0 plan "${labels[@]:1}" 'data.train=other_rows/train-*.h5' \
+        'data.validation=other_rows/validation-*.h5' data.tokenizer=other model.init_from=encoder
+    grep -q 'W-TOKENIZER' stderr || fail 'plan does not report another tokenizer'
     run_bireme 0 "${labels[@]}" run_dir=other_lora 'data.train=other_rows/train-*.h5' \
         'data.validation=other_rows/validation-*.h5' data.tokenizer=other model.init_from=encoder \
         adapter.type=lora
@@ -188,7 +191,8 @@ test_checkpoint() {
     grep -q '^labels  *3: \["b", "g", "r"\]' out || fail "inspect: $(cat out)"
     run_bireme 0 plan "${labels[@]:1}" --json
     grep -q '"num_labels": *3' out || fail "plan: $(grep labels out)"
-    run_bireme 69 bench step "${labels[@]:1}"
+    run_bireme 0 bench step "${labels[@]:1}" --repeats 1
+    grep -q '^linear_backward_weight ' out || fail "bench step: $(cat out)"
     run_bireme 65 generate --checkpoint head --prompt the
     expect_error 'does not predict next tokens'
     run_bireme 78 "${labels[@]}" run_dir=wrong model.num_labels=2

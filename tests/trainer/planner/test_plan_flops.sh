@@ -1,0 +1,52 @@
+#!/bin/bash
+# The FLOPs of `bireme plan`, from which training computes its MFU, equal those of the matrix
+# products that a step issues: the sum of 2 M N K over the operations, as `bench step` counts them.
+#
+# Attention's backward pass has five products, one of which recomputes the scores: four count. A
+# query sees (T + 1) / 2 keys on average under a causal mask, and the formula counts T / 2.
+source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+readonly tokens=32
+
+# read_field NAME: print the number of the field in the JSON of standard input.
+read_field() {
+    grep -oE "\"$1\": ?[-+.eE0-9]+" | head -n 1 | sed 's/.*: *//'
+}
+
+# check_flops NAME CAUSAL SETTINGS...: compare plan and step for a recipe with these lines.
+check_flops() {
+    local name=$1 causal=$2 planned counted
+    shift 2
+    printf '%s\n' "$@" "data: {sequence_length: $tokens}" 'batch: {global_size: 4, micro_size: 4}' \
+        'train: {max_steps: 1}' >"$name.yaml"
+    run_bireme 0 plan "$name.yaml" --json
+    planned=$(read_field flops_per_step <out)
+    run_bireme 0 bench step "$name.yaml" --json --repeats 1 --no-roofline
+    counted=$(grep -oE '"name":"[a-z_]*"[^}]*' out | tr -d '"' | awk -F'[:,]' -v causal="$causal" \
+        -v t=$tokens '
+        { for (i = 3; i < NF; i += 2) if ($i == "flops") flops[$2] = $(i + 1) }
+        END {
+            n = split("linear_forward linear_backward_input linear_backward_weight linear_add " \
+                      "classifier_run", names, " ")
+            for (i = 1; i <= n; i++) sum += flops[names[i]]
+            attention = flops["attention_forward"] + 0.8 * flops["attention_backward"]
+            printf "%.0f", sum + attention * (causal ? t / (t + 1) : 1)
+        }')
+    echo "$name: $planned FLOPs planned, $counted counted"
+    awk -v p="$planned" -v c="$counted" 'BEGIN { exit !(c > 0 && (p - c)^2 <= (1e-6 * c)^2) }' ||
+        fail "$name: the plan has $planned FLOPs, the step $counted"
+}
+
+check_flops gpt2 1 'model: {vocab_size: 512, hidden_size: 64, num_layers: 2, num_heads: 4}'
+check_flops untied 1 "model: {vocab_size: 512, hidden_size: 64, num_layers: 2, num_heads: 4,
+    tie_word_embeddings: false}"
+check_flops llama 1 "model: {architecture: llama, vocab_size: 512, hidden_size: 64, num_layers: 2,
+    num_heads: 4, num_kv_heads: 2, intermediate_size: 128}"
+check_flops bert 0 'objective: mlm' 'mlm: {mask_probability: 0.25, max_predictions: 8}' \
+    'model: {architecture: bert, vocab_size: 512, hidden_size: 64, num_layers: 2, num_heads: 4}'
+# The base of the adapters is a checkpoint. A vocabulary of 512 tokens needs no padding.
+run_bireme 0 tokenizer train --type bpe --vocab-size 512 --input "$source/LICENSE" --output large
+run_bireme 0 prepare --objective clm --tokenizer large --input "$source/LICENSE" --output large-data
+run_bireme 0 train recipe.yaml run_dir=base train.max_steps=1 schedule.warmup_steps=1 \
+    data.tokenizer=large data.train='large-data/train-*.h5' data.validation=null evaluate.every=0
+check_flops lora 1 'adapter: {type: lora, rank: 4, alpha: 8}' \
+    'model: {init_from: base, vocab_size: 512}'

@@ -1,0 +1,64 @@
+/* The end of a run: which steps and evaluations are done. */
+#include <stdlib.h>
+
+#include "base/file.h"
+#include "trainer/checkpoint/manifest.h"
+#include "trainer/train/job_impl.h"
+
+bool job_reached_end(const struct job *job)
+{
+    double limit = 60 * job->session.recipe.train.max_minutes;
+    return job->state.step >= job->total_steps ||
+           (limit > 0 && job->state.train_seconds >= limit) ||
+           early_stopping_should_stop(&job->early_stopping_rule, &job->early_stopping);
+}
+
+/* Returns false if an earlier session was stopped at the last step before it wrote the final
+ * weights. */
+static bool has_final_weights(const struct job *job)
+{
+    char folder[FILE_PATH_BYTES], path[FILE_PATH_BYTES], reason[MANIFEST_REASON_BYTES];
+    char *text = NULL;
+    size_t bytes = 0;
+    struct manifest manifest;
+    if (file_join(folder, job->session.recipe.run_dir, "final") != STATUS_OK ||
+        file_join(path, folder, MANIFEST_FILE) != STATUS_OK || !file_exists(path) ||
+        file_read(path, MANIFEST_LIMIT_BYTES, &text, &bytes) != STATUS_OK) {
+        status_clear();
+        return false;
+    }
+    bool best = job->session.recipe.checkpoint.keep_best && job->early_stopping.has_value;
+    bool whole = manifest_parse(text, bytes, &manifest, reason) &&
+                 (manifest.state.step == job->state.step ||
+                  (best && manifest.state.step == job->early_stopping.step));
+    manifest_destroy(&manifest);
+    free(text);
+    return whole;
+}
+
+static status read_best(struct job *job)
+{
+    char path[FILE_PATH_BYTES];
+    TRY(file_join(path, job->session.recipe.run_dir, "metrics.jsonl"));
+    return early_stopping_restore(&job->early_stopping_rule, path, job->state.step,
+                                  &job->early_stopping);
+}
+
+status job_restore_best(struct job *job)
+{
+    bool reads = comm_rank(job->world) == 0;
+    TRY(comm_agree(job->world, reads ? read_best(job) : STATUS_OK));
+    TRY(comm_broadcast(job->world, &job->early_stopping, sizeof job->early_stopping, 0));
+    if (job->session.recipe.checkpoint.keep_best && job->early_stopping.has_value) {
+        checkpoint_pin_step(job->checkpoint, job->early_stopping.step);
+    }
+    return STATUS_OK;
+}
+
+status job_check_finished(struct job *job)
+{
+    bool beyond = job->state.step > job->total_steps; /* the recipe has fewer steps than are done */
+    bool finished =
+        comm_rank(job->world) == 0 && job_reached_end(job) && (beyond || has_final_weights(job));
+    return comm_agree_flag(job->world, finished, &job->finished);
+}

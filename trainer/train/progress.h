@@ -1,0 +1,34 @@
+/* The progress line of a training, with a smoothed estimate of the remaining time. */
+#pragma once
+
+#include "trainer/train/job.h"
+
+/* Sums over the past steps. The weight of a step halves in 60 s, so that a short change of the
+ * speed changes the estimate little. Zero before the first step. */
+struct progress {
+    double steps, seconds;
+};
+
+/* The last log interval. */
+struct progress_interval {
+    int64_t steps, tokens;
+    double seconds; /* without evaluations */
+    double loss;
+    const double *sums; /* [OBJECTIVE_SUMS] of the last step */
+};
+
+/* progress_add - add an interval to the sums. */
+void progress_add(struct progress *p, const struct progress_interval *interval);
+
+/* progress_left_seconds - estimate the time of the steps and evaluations that remain.
+ *
+ * Units     evaluate_seconds: of one evaluation; train_seconds: training time of the run so far */
+double progress_left_seconds(const struct progress *p, const struct job *job,
+                             double evaluate_seconds, double train_seconds);
+
+/* progress_format - write the line: step, percent, loss, main metric of the objective, tokens/s and
+ * remaining time. Parts that do not fit are left out.
+ *
+ * Memory    line[TEXT_LINE_COLUMNS + 1] */
+void progress_format(const struct job *job, const struct progress_interval *interval,
+                     double left_seconds, char *line);

@@ -1,0 +1,23 @@
+/* Samples of the model during training (generate.prompt). */
+#pragma once
+
+#include "trainer/train/job.h"
+
+/* sample_encode - encode the prompt of the recipe.
+ *
+ * Memory    appends to *ids, which the caller frees with token_list_free()
+ * Errors    STATUS_RECIPE if the prompt leaves no token of data.sequence_length for the sample */
+status sample_encode(const struct recipe *recipe, const struct tokenizer *tokenizer,
+                     struct token_list *ids);
+
+/* sample_bytes - return the planned memory of a sample; 0 if the recipe has no prompt. */
+int64_t sample_bytes(const struct recipe *recipe, const struct model_config *config,
+                     enum dtype dtype);
+
+/* sample_run - generate a sample with the current weights, and write it to metrics.jsonl. Each
+ * tensor-parallel group computes the same text.
+ *
+ * Order     collective, between two steps
+ * Errors    STATUS_NOT_FINITE, STATUS_INTERNAL: the same on all ranks. *written is the status of
+ *           the write to metrics.jsonl, on this rank only */
+status sample_run(struct job *job, status *written);

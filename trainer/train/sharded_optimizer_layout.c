@@ -1,0 +1,108 @@
+#include "trainer/train/sharded_optimizer_layout.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "comm/partition.h"
+
+int sharded_optimizer_list_segments(const struct model_parameter *parameters, int parameter_count,
+                                    int64_t layers, int stage, bool reproducible,
+                                    struct bucket_segment *out)
+{
+    int count = 0;
+    int64_t first = 0, elements = model_trained_elements(parameters, parameter_count);
+    for (int64_t l = 0; l <= layers && (stage == 2 || reproducible); l++) {
+        int64_t next = model_layer_first(parameters, parameter_count, l);
+        out[count++] = (struct bucket_segment){next - first, l > 0 && stage == 2};
+        first = next;
+    }
+    out[count++] = (struct bucket_segment){elements - first, false};
+    return count;
+}
+
+static bool has_adapters(const struct model_parameter *parameters, int count)
+{
+    bool adapters = false;
+    for (int i = 0; i < count; i++) {
+        adapters = adapters || model_is_adapter(&parameters[i]);
+    }
+    return adapters;
+}
+
+struct comm_range sharded_optimizer_frozen_range(const struct model_parameter *parameters,
+                                                 int count, int64_t elements, int ranks, int rank)
+{
+    int64_t trained = model_trained_elements(parameters, count);
+    bool adapters = has_adapters(parameters, count);
+    struct comm_range frozen = partition_shard(adapters ? 0 : elements - trained, 1, ranks, rank);
+    frozen.first += trained;
+    return frozen;
+}
+
+/* ---- planned memory (sharded_optimizer.h) ---- */
+
+/* Returns the elements that the first rank sends in a reduce-scatter of a segment. */
+static int64_t count_scattered_elements(const struct bucket_segment *segment,
+                                        const struct sharded_optimizer_plan *plan)
+{
+    struct bucket_options one = {.segments = segment,
+                                 .segment_count = 1,
+                                 .bucket_elems = plan->bucket_elems,
+                                 .reproducible_micro_batches = plan->reproducible};
+    return segment->count - bucket_owned_elements(&one, plan->ranks, 0);
+}
+
+status sharded_optimizer_compute_bytes(const struct sharded_optimizer_plan *plan,
+                                       struct sharded_optimizer_bytes *out)
+{
+    struct bucket_segment *segments = calloc((size_t)plan->layers + 2, sizeof *segments);
+    REQUIRE(segments != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " layers",
+            plan->layers);
+    int64_t trained = model_trained_elements(plan->parameters, plan->parameter_count);
+    int count =
+        sharded_optimizer_list_segments(plan->parameters, plan->parameter_count, plan->layers,
+                                        plan->stage, plan->reproducible, segments);
+    struct bucket_options options = {.segments = segments,
+                                     .segment_count = count,
+                                     .bucket_elems = plan->bucket_elems,
+                                     .reproducible_micro_batches = plan->reproducible,
+                                     .bf16_transport = plan->bf16_transport};
+    /* bytes of a gradient element in a collective */
+    double unit = plan->bf16_transport ? sizeof(bf16) : sizeof(float);
+    *out = (struct sharded_optimizer_bytes){0};
+    bucket_memory_bytes(&options, plan->ranks, 0, &out->shared_gradients, &out->own_gradients);
+    bucket_window_bytes(&options, plan->ranks, out->windows);
+    out->moments =
+        8 * (plan->stage > 0 ? bucket_owned_elements(&options, plan->ranks, 0) : trained);
+    int64_t vectors = 0, trained_vectors = 0, owned = out->moments / 8;
+    owned += sharded_optimizer_frozen_range(plan->parameters, plan->parameter_count, plan->elements,
+                                            plan->ranks, 0)
+                 .count;
+    for (int i = 0; i < plan->parameter_count; i++) {
+        const struct model_parameter *p = &plan->parameters[i];
+        int64_t vector = p->dimensions == 1 ? p->columns : 0;
+        vectors += vector;
+        trained_vectors += p->trained ? vector : 0;
+    }
+    bool released = plan->stage > 0 && plan->bf16;
+    /* with adapters in bf16 the frozen matrices never exist in f32 */
+    bool adapters = has_adapters(plan->parameters, plan->parameter_count);
+    int64_t stored = released                 ? owned + vectors
+                     : plan->bf16 && adapters ? trained + vectors
+                                              : plan->elements;
+    out->weights = 4 * stored + (plan->bf16 ? 2 * plan->elements : 0);
+    if (released) {
+        out->sent = 8.0 * (double)(trained_vectors - trained_vectors / plan->ranks);
+    }
+    if (plan->stage == 0 && !plan->reproducible) {
+        out->sent = 2 * unit * (double)(trained - trained / plan->ranks);
+    }
+    for (int i = 0; i < count && (plan->stage > 0 || plan->reproducible); i++) {
+        bool each_micro_batch = segments[i].transient || plan->reproducible;
+        int64_t reductions = each_micro_batch ? plan->micro_batches : 1;
+        double bytes = unit * (double)reductions + (released ? 2 : 4);
+        out->sent += bytes * (double)count_scattered_elements(&segments[i], plan);
+    }
+    free(segments);
+    return STATUS_OK;
+}

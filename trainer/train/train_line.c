@@ -1,0 +1,64 @@
+#include "trainer/train/train_line.h"
+
+#include <sys/resource.h>
+
+#include "trainer/evaluation/report.h"
+
+int64_t train_line_peak_memory_bytes(void)
+{
+    struct rusage usage;
+    return getrusage(RUSAGE_SELF, &usage) == 0 ? (int64_t)usage.ru_maxrss * 1024 : 0;
+}
+
+struct train_line_traffic train_line_take_traffic(const struct mesh *mesh)
+{
+    struct train_line_traffic t;
+    comm_take_times(mesh->data, &t.data);
+    comm_take_times(mesh->tensor, &t.tensor);
+    return t;
+}
+
+/* Writes four fields with the given names; returns 4. */
+static int fill_traffic_fields(const struct comm_times *t, const char *const names[4],
+                               struct metric *fields)
+{
+    fields[0] = metric_number(names[0], t->alone_seconds);
+    fields[1] = metric_number(names[1], t->exposed_seconds);
+    fields[2] = metric_number(names[2], comm_hidden_share(t));
+    fields[3] = metric_integer(names[3], t->bytes);
+    return 4;
+}
+
+status train_line_write(const struct job *job, const struct train_line_interval *i,
+                        const struct step_result *result, double rate, double tokens_per_second,
+                        const struct utilization *utilization,
+                        const struct train_line_traffic *traffic)
+{
+    static const char *const data_names[] = {"comm_seconds", "comm_exposed_seconds",
+                                             "comm_hidden_share", "comm_bytes"};
+    static const char *const tensor_names[] = {"tensor_comm_seconds", "tensor_comm_exposed_seconds",
+                                               "tensor_comm_hidden_share", "tensor_comm_bytes"};
+    struct metric fields[20 + UTILIZATION_FIELDS + EVALUATION_REPORT_FIELDS] = {
+        metric_number("loss", result->loss),
+        metric_number("learning_rate", rate),
+        metric_number("grad_norm", result->gradient_norm),
+        metric_integer("tokens", job->state.tokens),
+        metric_number("tokens_per_second", tokens_per_second),
+        metric_number("step_seconds", i->step_seconds / (double)i->steps),
+        metric_integer("memory_bytes", train_line_peak_memory_bytes()),
+        metric_number("data_stall_seconds", i->data_seconds),
+    };
+    int count = 8;
+    count += utilization_fields(utilization, job->session.device, fields + count);
+    if (comm_size(job->world) > 1) {
+        count += fill_traffic_fields(&traffic->data, data_names, fields + count);
+    }
+    if (comm_size(job->session.mesh.tensor) > 1) {
+        count += fill_traffic_fields(&traffic->tensor, tensor_names, fields + count);
+    }
+    if (objective_metric_count(job->objective) > 0) {
+        fields[count++] = metric_integer("num_tokens", job->state.tokens); /* the name in TRL */
+    }
+    count += evaluation_report_means(job->objective, result->sums, fields + count);
+    return metrics_write(job->metrics, "train", job->state.step, fields, count);
+}

@@ -2,8 +2,10 @@
 # Fuzzes the readers of foreign files (tests/fuzz/) with libFuzzer, the address sanitizer and the
 # undefined-behaviour sanitizer.
 #
-#   scripts/fuzz.sh [SECONDS] [TARGET...]    build, then run each target for SECONDS (default: 60),
-#                                            two at a time; without a target, all targets
+#   scripts/fuzz.sh [--seed N] [SECONDS] [TARGET...]
+#                                            build, then run each target for SECONDS (default: 60),
+#                                            two at a time; without a target, all targets. N selects
+#                                            the random numbers (default: other ones in each run)
 #   scripts/fuzz.sh --merge TARGET FOLDER    add the inputs of a folder that reach new code to
 #                                            tests/fuzz/corpus/TARGET, and remove the superfluous
 #
@@ -31,7 +33,7 @@ run_target() {
     local target=$1 seconds=$2 log=$folder/logs/$1.txt code=0 count
     mkdir -p "$folder/corpus/$target" "$work/$target"
     TMPDIR=$work/$target timeout --kill-after=10 $((seconds + 120)) \
-        "$folder/tests/fuzz/fuzz_$target" -max_total_time="$seconds" -timeout=30 \
+        "$folder/tests/fuzz/fuzz_$target" -seed="$seed" -max_total_time="$seconds" -timeout=30 \
         -detect_leaks=0 -rss_limit_mb=2048 -report_slow_units=5 -print_final_stats=1 \
         -dict=tests/fuzz/tokens.dict -artifact_prefix="$folder/findings/$target-" \
         "$folder/corpus/$target" "tests/fuzz/corpus/$target" </dev/null >"$log" 2>&1 || code=$?
@@ -106,7 +108,11 @@ if [ "${1:-}" = --merge ]; then
     merge "$2" "$3"
     exit 0
 fi
-seconds=60
+seconds=60 seed=0
+if [ "${1:-}" = --seed ]; then
+    seed=$2
+    shift 2
+fi
 if [[ ${1:-} =~ ^[0-9]+$ ]]; then
     seconds=$1
     shift

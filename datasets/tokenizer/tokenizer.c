@@ -121,11 +121,13 @@ static int32_t find_added(const struct tokenizer *t, const char *text, size_t by
     return -1;
 }
 
-static int32_t find_first_of_two(const struct tokenizer *t, const char *first_name,
-                                 const char *second_name)
+/* Finds a special token by BERT's name or RoBERTa's. A vocabulary can have both; RoBERTa's
+ * post-processor then decides. */
+static int32_t find_special(const struct tokenizer *t, const char *bert, const char *roberta)
 {
-    int32_t id = tokenizer_find(t, first_name);
-    return id >= 0 ? id : tokenizer_find(t, second_name);
+    bool roberta_first = t->post_processor == POST_PROCESSOR_ROBERTA;
+    int32_t id = tokenizer_find(t, roberta_first ? roberta : bert);
+    return id >= 0 ? id : tokenizer_find(t, roberta_first ? bert : roberta);
 }
 
 static status compute_sha256(struct tokenizer *t)
@@ -154,11 +156,11 @@ status tokenizer_finish(struct tokenizer *t)
     for (size_t i = 0; i < sizeof known_eos_tokens / sizeof *known_eos_tokens && t->eos < 0; i++) {
         t->eos = find_added(t, known_eos_tokens[i], strlen(known_eos_tokens[i]));
     }
-    t->specials = (struct tokenizer_specials){.cls = find_first_of_two(t, "[CLS]", "<s>"),
-                                              .sep = find_first_of_two(t, "[SEP]", "</s>"),
-                                              .pad = find_first_of_two(t, "[PAD]", "<pad>"),
-                                              .mask = find_first_of_two(t, "[MASK]", "<mask>"),
-                                              .unknown = find_first_of_two(t, "[UNK]", "<unk>")};
+    t->specials = (struct tokenizer_specials){.cls = find_special(t, "[CLS]", "<s>"),
+                                              .sep = find_special(t, "[SEP]", "</s>"),
+                                              .pad = find_special(t, "[PAD]", "<pad>"),
+                                              .mask = find_special(t, "[MASK]", "<mask>"),
+                                              .unknown = find_special(t, "[UNK]", "<unk>")};
     return compute_sha256(t);
 }
 

@@ -304,6 +304,32 @@ static void test_bare_template(void)
     CHECK_OK(tokenizer_destroy(&plain));
 }
 
+/* A RoBERTa tokenizer with a token "[CLS]", which is an ordinary token there. */
+static void test_roberta_with_cls(void)
+{
+    static const char text[] =
+        "{\"<s>\": 0, \"<pad>\": 1, \"</s>\": 2, \"<mask>\": 3, \"[CLS]\": 4, \"[SEP]\": 5,"
+        " \"a\": 6}";
+    char *folder = folder_file("with_cls"), *saved = folder_file("with_cls_saved");
+    char path[FILE_PATH_BYTES];
+    struct tokenizer *t = NULL, *again = NULL;
+    struct token_list ids = {0};
+    int64_t first;
+    CHECK_OK(file_make_folders(folder));
+    CHECK_OK(file_join(path, folder, "vocab.json"));
+    CHECK_OK(file_write(path, text, sizeof text - 1));
+    CHECK_OK(file_join(path, folder, "merges.txt"));
+    CHECK_OK(file_write(path, "#version: 0.2\n", 14));
+    CHECK_OK(tokenizer_open(folder, &t));
+    CHECK_OK(tokenizer_encode_pair(t, "a", 1, NULL, 0, true, 0, &ids, &first));
+    CHECK(ids.count == 3 && ids.ids[0] == 0 && ids.ids[1] == 6 && ids.ids[2] == 2);
+    CHECK_OK(tokenizer_save(t, saved));
+    CHECK_OK(tokenizer_open(saved, &again));
+    token_list_free(&ids);
+    CHECK_OK(tokenizer_destroy(&again));
+    CHECK_OK(tokenizer_destroy(&t));
+}
+
 /* An unsupported post-processor is refused, and the message names the unsupported part. */
 static void test_refusals(void)
 {
@@ -353,6 +379,7 @@ int main(void)
     test_reference("begun");
     test_training();
     test_bare_template();
+    test_roberta_with_cls();
     test_sentences();
     test_bos_documents();
     test_refusals();

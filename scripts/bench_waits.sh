@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Compares three ways in which the threads of a training step wait: the default of libgomp, short
 # spinning (GOMP_SPINCOUNT=2000, the default of bireme) and one thread. Each one is measured without
-# other work and next to one busy loop per core. The runs alternate, so that a drift of the machine
+# other work ("idle"), next to one busy loop per core ("busy"), and next to one loop per core that
+# computes and sleeps in turn for 50 ms ("half"). The runs alternate, so that a drift of the machine
 # affects all of them.
 #
 #   scripts/bench_waits.sh [BUILD_FOLDER [RECIPE [STEPS [ROUNDS]]]] > docs/benchmarks/NAME.md
@@ -9,6 +10,7 @@
 # The defaults are build, recipes/shakespeare_char.yaml, 20 steps and 3 rounds. The record is
 # written to standard output, the progress to standard error. Run it on an idle machine.
 set -euo pipefail
+export LC_ALL=C # a point in EPOCHREALTIME
 cd "$(dirname "$0")/.."
 build=${1:-build} recipe=${2:-recipes/shakespeare_char.yaml} steps=${3:-20} rounds=${4:-3}
 program=$build/trainer/bireme
@@ -17,6 +19,16 @@ loops=()
 stop_loops() {
     [ ${#loops[@]} = 0 ] || kill "${loops[@]}" 2>/dev/null || true
     loops=()
+}
+
+# compute LOAD: compute until the process ends; for the load "half", sleep half of the time.
+compute() {
+    local end
+    while :; do
+        end=$((${EPOCHREALTIME/./} + 50000))
+        while [ "${EPOCHREALTIME/./}" -lt $end ]; do :; done
+        [ "$1" = busy ] || sleep 0.05
+    done
 }
 trap 'stop_loops; rm -rf "$work"' EXIT
 unset OMP_WAIT_POLICY GOMP_SPINCOUNT OMP_NUM_THREADS
@@ -36,10 +48,10 @@ measure() {
 }
 
 for ((round = 1; round <= rounds; round++)); do
-    for load in idle busy; do
-        if [ "$load" = busy ]; then
+    for load in idle busy half; do
+        if [ "$load" != idle ]; then
             for ((core = 0; core < $(nproc); core++)); do
-                (while :; do :; done) &
+                compute $load &
                 loops+=($!)
             done
         fi
@@ -61,8 +73,9 @@ cat <<END
 # Waiting OpenMP threads on a shared machine
 
 - **Measured:** the time of a training step with the default of libgomp, with short spinning
-  (\`GOMP_SPINCOUNT=2000\`, the default of bireme) and with \`parallel.threads=1\`; alone ("idle")
-  and next to one busy loop per core ("busy").
+  (\`GOMP_SPINCOUNT=2000\`, the default of bireme) and with \`parallel.threads=1\`; alone ("idle"),
+  next to one busy loop per core ("busy"), and next to one loop per core that computes and sleeps in
+  turn for 50 ms ("half").
 - **Hardware:** $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores.
 - **Software:** $(sed -n 's/^PRETTY_NAME="\(.*\)"/\1/p' /etc/os-release), $("$program" --version |
     sed -n 's/^compiler *//p').
@@ -74,7 +87,7 @@ cat <<END
 | other work, threads | median ms | smallest ms | largest ms |
 |---|---|---|---|
 END
-for load in idle busy; do
+for load in idle busy half; do
     print_row "$load, default of libgomp" "$work/default-$load"
     print_row "$load, short spinning" "$work/short-$load"
     print_row "$load, one thread" "$work/one-$load"

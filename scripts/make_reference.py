@@ -16,6 +16,7 @@ bert        bert*.h5,         transformers        the same of BertForPreTraining
 llama       llama.h5          transformers        the same of LlamaForCausalLM
 heads       heads*.h5         transformers, peft  fine-tuning heads (reference_heads.py)
 lora        *_lora.h5         transformers, peft  LoRA adapters (reference_adapters.py)
+attention   attention.h5      transformers        attention weights (reference_attention.py)
 beams       beams.h5          transformers        hypotheses of generate() and their scores
 pretrained  pretrained/       transformers, peft  model folders as save_pretrained writes them, with
                                                   log-probabilities or logits of a text
@@ -660,6 +661,11 @@ def write_folders(folder):
     write_adapter_folders(folder / "pretrained")
 
 
+def write_attention_weights(folder):
+    from reference_attention import write_attention
+    write_attention(folder)
+
+
 def write_rewards(folder):
     from reference_reward import write_reward
     write_reward(folder / "reward.h5")
@@ -672,6 +678,7 @@ MAKERS = {
     "llama": lambda folder: write_llama(folder / "llama.h5"),
     "heads": write_task_heads,
     "lora": write_lora,
+    "attention": write_attention_weights,
     "beams": lambda folder: write_beams(folder / "beams.h5"),
     "pretrained": write_folders,
     "dpo": lambda folder: write_dpo(folder / "dpo.h5"),

@@ -46,6 +46,8 @@ static const struct command commands[] = {
     {"classify", command_classify, "predict labels, numbers or choices with a fine-tuned model",
      false, true},
     {"answer", command_answer, "extract the answer to a question from a text", false, true},
+    {"attention", command_attention, "write a page with the attention weights of a text", false,
+     true},
     {"generate", command_generate, "generate text with a causal language model", false, true},
     {"chat", command_chat, "chat with a fine-tuned model in the terminal", false, true},
     {"inspect", command_inspect, "show and verify a shard, checkpoint, tokenizer or run folder",

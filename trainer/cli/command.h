@@ -30,6 +30,9 @@ status command_score(int argc, char **argv);
 /* command_fill_mask - predict masked tokens with a masked language model. */
 status command_fill_mask(int argc, char **argv);
 
+/* command_attention - write the attention weights of a text. */
+status command_attention(int argc, char **argv);
+
 /* command_embed - compute embeddings of texts and their cosine similarity. */
 status command_embed(int argc, char **argv);
 

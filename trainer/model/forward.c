@@ -129,6 +129,10 @@ static status attention_block(struct model *m, const struct model_input *input, 
     TRY(attention_forward(m->kernels, view_rows(a->attended, n), view_columns(a->lse, n),
                           model_queries(m, qkv), model_keys(m, qkv), model_values(m, qkv),
                           &attention));
+    if (input->attention_hook != NULL) {
+        TRY(input->attention_hook(input->user, layer, &attention, model_queries(m, qkv),
+                                  model_keys(m, qkv)));
+    }
     return model_project_attended(m, input, layer);
 }
 

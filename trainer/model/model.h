@@ -171,6 +171,14 @@ struct model_cache; /* key-value cache of generation */
  * `end` rises from call to call. */
 typedef status (*model_weights_hook)(void *user, int64_t end);
 
+/* model_attention_hook - called after the attention of each layer, in ascending order.
+ *
+ * Shapes    queries [N, H D / t] and keys [N, G D / t], with rotary positions; keys of head h are
+ *           those of key-value head h / (H / G)
+ * Memory    the views are valid during the call */
+typedef status (*model_attention_hook)(void *user, int64_t layer, const struct attention *a,
+                                       struct tensor queries, struct tensor keys);
+
 /* Inputs of one forward pass. The training step fills it from a batch. All pointers are on the
  * model's device. */
 struct model_input {
@@ -188,10 +196,11 @@ struct model_input {
     int64_t first_output;       /* global index of the first output row, for dropout */
     uint64_t seed;              /* the dropout key is (seed, step) */
     int64_t step;
-    bool training;                   /* apply dropout and keep activations for backward */
-    bool first_micro_batch;          /* gradients are set instead of added to */
-    model_weights_hook weights_hook; /* NULL: all weights are already available */
-    void *user;                      /* argument of weights_hook */
+    bool training;                       /* apply dropout and keep activations for backward */
+    bool first_micro_batch;              /* gradients are set instead of added to */
+    model_weights_hook weights_hook;     /* NULL: all weights are already available */
+    model_attention_hook attention_hook; /* without training only; NULL: none */
+    void *user;                          /* argument of the hooks */
 };
 
 /* model_vocabulary_rows - return the rows of one rank's token table shard.

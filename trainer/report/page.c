@@ -534,14 +534,18 @@ static void write_charts(const struct history *runs, int count, FILE *file)
 
 /* ---- the page ---- */
 
-void report_write_page(const struct history *runs, int count, FILE *file)
+void report_begin_page(const char *title, const char *title_end, const char *more_style, FILE *file)
 {
     fputs(head, file);
     fputs("<title>", file);
-    chart_escape(runs[0].name, file);
-    fputs(count > 1 ? " and other runs</title>\n" : "</title>\n", file);
-    fputs(style, file);
+    chart_escape(title, file);
+    fprintf(file, "%s</title>\n%s%s", title_end, style, more_style);
     fputs("</head><body>\n<h1>", file);
+}
+
+void report_write_page(const struct history *runs, int count, FILE *file)
+{
+    report_begin_page(runs[0].name, count > 1 ? " and other runs" : "", "", file);
     if (count > 1) {
         fprintf(file, "%d runs", count);
     } else {

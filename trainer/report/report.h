@@ -28,6 +28,22 @@ status report_write_plot(const struct history *runs, int count, const char *fiel
  * Errors    as for report_write_plot */
 status report_write_text(const struct history *run, const char *field, int columns, FILE *file);
 
+/* The attention weights of a text. */
+struct report_attention {
+    const char *title;         /* name of the model */
+    const char *const *tokens; /* [count] UTF-8 */
+    int64_t count, layers, heads;
+    const float *weights; /* [layers, heads, count, count]: query, then key */
+};
+
+/* report_attention_bytes - return the approximate size of the page of report_write_attention. */
+int64_t report_attention_bytes(int64_t layers, int64_t heads, int64_t tokens);
+
+/* report_write_attention - write a self-contained HTML page with a picture of each head.
+ *
+ * The weights are rounded to 1/65535. The caller checks the file for errors. */
+void report_write_attention(const struct report_attention *a, FILE *file);
+
 /* report_check_output - check that a file may be written at this path: it does not exist, is empty,
  * or is a page or a picture of this module.
  *

@@ -22,6 +22,12 @@ double report_get_number(const json_t *line, const char *key);
 /* report_write_count - write an integer with thousands separators. */
 void report_write_count(double value, FILE *file);
 
+/* report_begin_page - write the head of a page with the common style, up to the tag <h1>.
+ *
+ * title_end follows the title. more_style is "" or a <style> element. Neither is escaped. */
+void report_begin_page(const char *title, const char *title_end, const char *more_style,
+                       FILE *file);
+
 /* report_begin_table - write the head of a table: the name of the first column, then the runs.
  *
  * Shapes    runs [count] */

@@ -1,10 +1,11 @@
 #!/bin/bash
 # Tests the commands that run a model on lines of text.
 #
-#   test_batch_query.sh embed | classify | answer
+#   test_batch_query.sh embed | attention | classify | answer
 #
 #   embed     vectors have unit length and do not depend on the batch; cosines; long texts; a causal
 #             model; usage errors
+#   attention rows of the printed weights, a page that loads nothing, two texts, refused outputs
 #   classify  the outputs for the validation rows have the accuracy that `bireme evaluate` computes:
 #             labels, numbers, labels of words, choices
 #   answer    the spans have the exact match that `bireme evaluate` computes, in whole texts and in
@@ -99,6 +100,47 @@ test_embed() {
     cmp out plain || fail 'a carriage return at the end of a line is a part of the text'
     run_bireme 66 embed --checkpoint bert nowhere
     expect_error 'nowhere'
+}
+
+# expect_attention TOKENS: the output has 2 layers x 2 heads x TOKENS rows of TOKENS weights. The
+# sum of each row is 1.
+expect_attention() {
+    sed 's/.*"attentions": *\[*//; s/\]\]*, *\[*/\n/g; s/\]*}$//' out | awk -F', *' -v n="$1" '
+        {
+            sum = 0
+            for (i = 1; i <= NF; i++) { sum += $i; bad = bad || $i < 0 }
+            bad = bad || NF != n || (sum - 1)^2 > 1e-10
+        }
+        END { exit bad || NR != 4 * n }' || fail "not 4 x $1 rows of $1 weights with the sum 1"
+}
+
+test_attention() {
+    run_bireme 0 train bert.yaml run_dir=bert
+    run_bireme 0 attention --checkpoint bert 'a [MASK] a' --json
+    grep -q '"tokens": *\["\[CLS\]", *"a", *"\[MASK\]", *"a", *"\[SEP\]"\]' out ||
+        fail 'the tokens are wrong'
+    expect_attention 5
+    run_bireme 0 attention --checkpoint bert 'a' 'a </script>' --output page.html --json
+    grep -q '"tokens": *\["\[CLS\]", *"a", *"\[SEP\]", *"a",.*"\[SEP\]"\]' out ||
+        fail 'the second text is missing'
+    head -n 1 page.html | grep -q '^<!doctype html>' || fail 'the page is no HTML'
+    grep -q "default-src 'none'" page.html || fail 'the page may load other files'
+    [ "$(grep -c '</script>' page.html)" = 2 ] || fail 'a token ends the data of the page'
+    grep -qE 'https?://' page.html && fail 'the page refers to the network'
+    run_bireme 0 attention --checkpoint bert 'another text' --output page.html
+    run_bireme 73 attention --checkpoint bert 'a' --output bert.yaml
+    expect_error 'bert.yaml exists and is not a report'
+    run_bireme 64 attention --checkpoint bert 'a'
+    expect_error 'attention has no output; add --output FILE.html or --json'
+    run_bireme 65 attention --checkpoint bert --json "$(head -c 600 "$source/LICENSE")"
+    expect_error 'but the model has 32 positions'
+
+    run_bireme 0 train recipe.yaml train.max_steps=5 model.num_layers=2 model.num_heads=2
+    run_bireme 0 attention --checkpoint run --json 'x'
+    [ "$(sed 's/.*"attentions": *//' out)" = '[[[[1.0]],[[1.0]]],[[[1.0]],[[1.0]]]]}' ] ||
+        fail 'the first token does not attend to itself alone'
+    run_bireme 64 attention --checkpoint run 'a' 'b' --json
+    expect_error 'two texts need an encoder'
 }
 
 # make_rows: for each task write its rows to NAME.jsonl, the lines that classify reads to NAME.lines
@@ -264,6 +306,6 @@ test_answer() {
 }
 
 case ${1:-} in
-embed | classify | answer) "test_$1" ;;
-*) echo "usage: test_batch_query.sh embed | classify | answer" >&2 && exit 64 ;;
+embed | attention | classify | answer) "test_$1" ;;
+*) echo "usage: test_batch_query.sh embed | attention | classify | answer" >&2 && exit 64 ;;
 esac

@@ -4,9 +4,9 @@
  *   each layer:   m = x + proj(attention(norm1(x)));   x' = m + ffn(norm2(m))
  *   hidden = norm_f(x_L)
  *
- * With post_norm (BERT), additions and norms alternate in the same order, but the stream continues
- * with the norm's output: m = norm1(x) + ..., x' = norm2(m) + .... norm1 of layer 0 is the norm of
- * the embedding. Dropout of the embedding follows this norm.
+ * With PLACEMENT_POST (BERT), additions and norms alternate in the same order, but the stream
+ * continues with the norm's output: m = norm1(x) + ..., x' = norm2(m) + .... norm1 of layer 0 is
+ * the norm of the embedding. Dropout of the embedding follows this norm.
  *
  * Each addition to the residual stream is fused with the norm that follows it. Backward mirrors the
  * forward pass line by line, from the end of the flat gradient buffer to its start.
@@ -57,7 +57,7 @@ static struct dropout compute_local_dropout(const struct model *m, const struct 
 
 static enum norm_kind get_norm_kind(const struct model *m)
 {
-    return m->architecture->rms_norm ? NORM_RMS : NORM_LAYER;
+    return m->architecture->norm.kind;
 }
 
 static status add_and_norm(struct model *m, struct tensor stream, struct tensor norm,
@@ -75,7 +75,7 @@ static status apply_rope(struct model *m, const struct model_input *input, struc
                          bool inverse)
 {
     struct tensor queries_keys = tensor_columns(qkv, 0, m->local.width + m->local.kv_width);
-    return m->architecture->rotary
+    return architecture_is_rotary(m->architecture)
                ? rotary_apply(m->kernels, queries_keys, m->activations.rope_table, input->positions,
                               inverse)
                : STATUS_OK;
@@ -162,7 +162,7 @@ static status apply_activation(struct model *m, int64_t layer, int64_t n, bool f
 {
     struct layer_activations *a = &m->activations.layers[layer];
     struct tensor inner = view_rows(a->inner, n), saved = view_rows(a->saved_for_backward, n);
-    if (m->architecture->gated) {
+    if (m->architecture->feed_forward.gated) {
         return swiglu_forward(m->kernels, inner, saved);
     }
     TRY(dropout_apply(m->kernels, inner, saved, (struct dropout){0})); /* a copy */
@@ -179,7 +179,8 @@ static status run_feed_forward_inner(struct model *m, const struct model_input *
     struct layer_activations *a = &m->activations.layers[layer];
     struct param_index index = model_param_index(m, layer, MODEL_FC);
     struct tensor norm, inner = view_rows(a->inner, n), saved = view_rows(a->saved_for_backward, n);
-    bool separate = m->architecture->gated || get_recompute(m, layer) == MODEL_RECOMPUTE_SELECTIVE;
+    bool separate =
+        m->architecture->feed_forward.gated || get_recompute(m, layer) == MODEL_RECOMPUTE_SELECTIVE;
     TRY(model_all_gather(m, view_local_rows(m, a->norm2, n), n, &norm));
     if (!separate) {
         return project_and_activate(m, input, layer, index, inner, saved, norm,
@@ -193,14 +194,15 @@ static status run_feed_forward_inner(struct model *m, const struct model_input *
 /* Returns the rows of the position table from a sequence's first position on. */
 static struct tensor skip_unused_positions(const struct model *m, struct tensor table)
 {
-    int64_t begin = m->architecture->first_position;
+    int64_t begin = m->architecture->embedding.first_position;
     return tensor_rows(table, begin, table.rows - begin);
 }
 
 static struct dropout get_embedding_dropout(const struct model *m, const struct model_input *input)
 {
-    return m->architecture->post_norm ? (struct dropout){0}
-                                      : model_dropout(m, input, -1, DROPOUT_PROJECTION);
+    return architecture_is_post_norm(m->architecture)
+               ? (struct dropout){0}
+               : model_dropout(m, input, -1, DROPOUT_PROJECTION);
 }
 
 /* Only rank 0 adds the positions, because the results are reduced over the ranks. */
@@ -241,7 +243,8 @@ static status run_layer_middle(struct model *m, const struct model_input *input,
 {
     struct layer_activations *a = &m->activations.layers[layer];
     int64_t n = input->rows;
-    struct tensor read = view_local_rows(m, m->architecture->post_norm ? a->norm1 : a->input, n);
+    struct tensor read =
+        view_local_rows(m, architecture_is_post_norm(m->architecture) ? a->norm1 : a->input, n);
     TRY(add_and_norm(m, view_local_rows(m, a->middle, n), view_local_rows(m, a->norm2, n),
                      view_local_rows(m, a->statistics2, n), read, model_reduced_rows(m, n),
                      model_param_index(m, layer, MODEL_NORM2),
@@ -253,7 +256,7 @@ status model_finish_layer(struct model *m, const struct model_input *input, int6
 {
     struct layer_activations *a = &m->activations.layers[layer];
     int64_t n = input->rows;
-    bool post_norm = m->architecture->post_norm;
+    bool post_norm = architecture_is_post_norm(m->architecture);
     struct tensor delta = model_reduced_rows(m, n), stream, norm, statistics;
     TRY(run_layer_middle(m, input, layer));
     TRY(project_output(m, input, layer, model_param_index(m, layer, MODEL_FC_PROJECTION),
@@ -271,12 +274,12 @@ static const int32_t *get_token_type_ids(const struct model *m, const struct mod
                                       : input->token_type_ids;
 }
 
-/* Applies the embedding's dropout after its norm (post_norm only). */
+/* Applies the embedding's dropout after its norm (PLACEMENT_POST only). */
 static status drop_first_norm(struct model *m, const struct model_input *input)
 {
     struct tensor norm = view_local_rows(m, m->activations.layers[0].norm1, input->rows);
     struct dropout dropout = compute_local_dropout(m, input, -1, DROPOUT_PROJECTION);
-    bool has_dropout = m->architecture->post_norm && dropout.probability > 0;
+    bool has_dropout = architecture_is_post_norm(m->architecture) && dropout.probability > 0;
     return has_dropout ? dropout_apply(m->kernels, norm, norm, dropout) : STATUS_OK;
 }
 
@@ -355,7 +358,7 @@ struct backward {
 /* Returns whether the pass runs the head. BERT's head and fine-tuning heads need output rows. */
 static bool head_is_used(const struct model *m, const struct model_input *input)
 {
-    bool always = !m->architecture->transform && m->config.head == MODEL_HEAD_LM;
+    bool always = !m->architecture->head.transform && m->config.head == MODEL_HEAD_LM;
     return always || input->output_rows != NULL;
 }
 
@@ -513,7 +516,7 @@ static status feed_forward_backward(struct backward *b, int64_t layer, struct te
     struct layer_activations *a = &m->activations.layers[layer];
     struct tensor d_inner = view_rows(m->activations.d_inner, b->n),
                   saved = view_rows(a->saved_for_backward, b->n), dy;
-    bool gated = m->architecture->gated;
+    bool gated = m->architecture->feed_forward.gated;
     TRY(model_all_gather(m, delta, b->n, &dy));
     TRY(project_backward(b, layer, MODEL_FC_PROJECTION, d_inner, dy, view_rows(a->inner, b->n),
                          gated ? ACTIVATION_NONE : m->config.activation,
@@ -547,7 +550,7 @@ static status attention_block_backward(struct backward *b, int64_t layer, struct
 /* Returns the value that the stream continues with at the norms within the blocks. */
 static enum norm_residual get_stream_source(const struct model *m)
 {
-    return m->architecture->post_norm ? NORM_RESIDUAL_POST : NORM_RESIDUAL_PRE;
+    return architecture_is_post_norm(m->architecture) ? NORM_RESIDUAL_POST : NORM_RESIDUAL_PRE;
 }
 
 /* Runs the backward pass of norm1 of a layer, or of the final norm for layer L. */
@@ -567,7 +570,7 @@ static status norm1_backward(struct backward *b, int64_t layer, enum norm_residu
 }
 
 /* Backward pass of one layer. On entry, *delta is the gradient of the feed-forward network's
- * output. On return without post_norm, it is the gradient of the output of the layer below. The
+ * output. On return with PLACEMENT_PRE, it is the gradient of the output of the layer below. The
  * gradients of this layer are final then. */
 static status layer_backward(struct backward *b, int64_t layer, struct tensor *delta)
 {
@@ -579,12 +582,12 @@ static status layer_backward(struct backward *b, int64_t layer, struct tensor *d
                       get_stream_source(m),
                       compute_local_dropout(m, b->input, layer, DROPOUT_PROJECTION), delta));
     TRY(attention_block_backward(b, layer, *delta));
-    bool last = m->architecture->post_norm || !needs_norm1_gradient(m, layer);
+    bool last = architecture_is_post_norm(m->architecture) || !needs_norm1_gradient(m, layer);
     return last ? STATUS_OK : norm1_backward(b, layer, NORM_RESIDUAL_PRE, delta);
 }
 
-/* Backward pass of the embedding's norm with post_norm, where dropout follows the norm. Dropout
- * applies to both summands of the gradient that norm1_backward adds. */
+/* Backward pass of the embedding's norm with PLACEMENT_POST, where dropout follows the norm.
+ * Dropout applies to both summands of the gradient that norm1_backward adds. */
 static status embedding_norm_backward(struct backward *b, struct tensor *delta)
 {
     struct model *m = b->m;
@@ -639,7 +642,7 @@ status model_backward(struct model *m, const struct model_input *input, float *c
                       model_gradient_hook hook, void *user)
 {
     struct backward b = {m, input, gradients, input->rows};
-    bool post_norm = m->architecture->post_norm;
+    bool post_norm = architecture_is_post_norm(m->architecture);
     int64_t lowest = model_first_trained_layer(m->parameters, m->parameter_count);
     struct tensor delta;
     if (input->first_micro_batch) {

@@ -43,7 +43,8 @@ status model_bert_heads_forward(struct model *m, const struct model_input *input
     struct head_activations *a = &m->activations.head;
     struct param_index dense = m->param_index[MODEL_TRANSFORM],
                        norm = m->param_index[MODEL_TRANSFORM_NORM];
-    REQUIRE(m->architecture->transform && input->outputs <= m->config.output_rows, STATUS_INTERNAL,
+    REQUIRE(m->architecture->head.transform && input->outputs <= m->config.output_rows,
+            STATUS_INTERNAL,
             "%s: a micro-batch has %" PRId64 " masked rows; %" PRId64 " are planned",
             m->architecture->name, input->outputs, m->config.output_rows);
     if (m->config.next_sentence) {

@@ -1,4 +1,4 @@
-/* A parameter layout under construction: shared by architecture.c and adapter_layout.c. */
+/* A parameter layout under construction: shared by layout.c and adapter_layout.c. */
 #pragma once
 
 #include "trainer/model/model_impl.h"
@@ -19,6 +19,7 @@ struct shape {
 
 struct layout {
     const struct model_config *config;
+    const struct architecture *architecture;
     struct model_parameter *parameters;
     struct shape *shapes; /* of the current block's parameters, from its first one on */
     int block;            /* index of the current block's first parameter */
@@ -26,10 +27,11 @@ struct layout {
     int64_t elements; /* length of the flat buffer */
     int64_t vectors;  /* total elements of vectors */
     int ranks, rank;
-    int64_t layer; /* layer of the parameters that are appended next */
+    int64_t layer;                     /* layer of the parameters that are appended next */
+    char prefix[MODEL_NAME_BYTES / 2]; /* of their names: "" or "BLOCK.LAYER." */
 };
 
-/* layout_append - append one parameter. */
+/* layout_append - append one parameter with its complete name. */
 void layout_append(struct layout *layout, enum model_role role, struct shape shape,
                    const char *name);
 

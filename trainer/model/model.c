@@ -77,7 +77,7 @@ static status arrange_task_head(const struct model_config *c, enum dtype dtype, 
 {
     const struct architecture *a = model_architecture(c->architecture);
     bool texts = c->head == MODEL_HEAD_SEQUENCE || c->head == MODEL_HEAD_MULTIPLE_CHOICE;
-    int64_t m = c->output_rows, dense = texts && a != NULL && a->transform ? m : 0;
+    int64_t m = c->output_rows, dense = texts && a != NULL && !a->attention.causal ? m : 0;
     TRY(take_tensor(arena, dtype, m, c->width, &out->rows));
     TRY(take_tensor(arena, dtype, dense, c->width, &out->dense));
     out->saved_for_backward = tensor_absent();
@@ -152,7 +152,7 @@ static status arrange_activations(const struct model_config *config,
         TRY(take_tensor(arena, dtype, rows, config->width, &out->exchange));
     }
     const struct architecture *a = model_architecture(config->architecture);
-    if (a != NULL && a->rotary) {
+    if (a != NULL && architecture_is_rotary(a)) {
         TRY(take_tensor(arena, DTYPE_F32, config->positions, config->width / config->heads,
                         &out->rope_table));
     }
@@ -258,7 +258,7 @@ static status allocate_model(struct model *m)
     TRY(arena_create(dev, bytes, "the activations", &m->arena));
     TRY(arrange_activations(&m->config, m->parallelism, dtype, m->rows, m->training,
                             m->activations.layers, &m->arena, &m->activations));
-    return m->architecture->rotary ? fill_rope_table(m) : STATUS_OK;
+    return architecture_is_rotary(m->architecture) ? fill_rope_table(m) : STATUS_OK;
 }
 
 /* Finds the first parameter of each role, weight and bias. */
@@ -542,7 +542,7 @@ struct attention model_attention(const struct model *m, const struct model_input
         .heads = (int)m->local.heads,
         .kv_heads = (int)m->local.kv_heads,
         .head_width = head_width,
-        .causal = m->architecture->causal,
+        .causal = m->architecture->attention.causal,
         .scale = 1.0f / sqrtf((float)head_width),
         .sequences = input->segments,
         .cu_q = input->cu_rows,

@@ -1,6 +1,6 @@
 /* The transformer model: configuration, parameter layout, forward and backward passes, generation.
  *
- * An architecture is one row of flags (architecture.c).
+ * An architecture is a description of the parts of a model (architecture.h).
  *   gpt2           causal attention, a norm before each half of a block, a final norm
  *   bert, roberta  bidirectional attention and a norm after each half of a block. Before the
  *                  vocabulary matrix, a dense layer and a norm run on the masked rows only. With

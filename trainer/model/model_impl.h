@@ -8,24 +8,8 @@
 
 #include "base/arena.h"
 #include "base/random.h"
+#include "trainer/model/architecture.h"
 #include "trainer/model/model.h"
-
-/* The properties of an architecture. */
-struct architecture {
-    const char *name;
-    bool causal;
-    bool post_norm;          /* a norm after each half of a block; the stream is its output */
-    bool transform;          /* dense layer and norm before the vocabulary matrix (with bias) */
-    int64_t first_position;  /* row of the position table for the first token of a sequence */
-    const char *name_prefix; /* BERT family: prefix of the parameter names; NULL: a decoder */
-    bool rms_norm;           /* RMS norms without beta; the model has no biases */
-    bool rotary;             /* rotary positions instead of a position table */
-    bool gated;              /* SwiGLU: two fused matrices read the second norm */
-    bool classifier_dense;   /* sequence labels: the head's own dense layer, not the pooler */
-};
-
-/* model_architecture - find an architecture by name; NULL if it does not exist. */
-const struct architecture *model_architecture(const char *name);
 
 /* Indices of a role's parameters in the parameter list; -1: the model has none. */
 struct param_index {
@@ -47,7 +31,7 @@ struct layer_dims {
 /* Activations of one layer that forward keeps for backward. */
 struct layer_activations {
     struct tensor input;              /* [n, C] residual stream at the input */
-    struct tensor norm1;              /* [n, C]; with post_norm this is the residual stream */
+    struct tensor norm1;              /* [n, C]; with PLACEMENT_POST this is the stream */
     struct tensor statistics1;        /* f32 [n, 2] of norm1 */
     struct tensor qkv;                /* [N, (H + 2 G) D / t] */
     struct tensor lse;                /* f32 [H/t, N] */

@@ -33,7 +33,7 @@ static bool has_dense(const struct model *m)
 static bool has_input_dropout(const struct model *m)
 {
     return has_dense(m) && m->config.head == MODEL_HEAD_SEQUENCE &&
-           m->architecture->classifier_dense;
+           m->architecture->head.separate_dense;
 }
 
 /* Returns whether there is dropout on the output. */

@@ -1,0 +1,97 @@
+/* The description of an architecture: the parts of a model, and the names of its tensors.
+ *
+ * The description is data. A family of models is one row of the table in architecture.c. The
+ * parameter layout (layout.c), the passes (forward.c, cache.c) and the heads (heads.c, task.c) read
+ * the description and never the name of a family.
+ *
+ * A model has the parts
+ *   embedding -> norm and dropout (PLACEMENT_POST) -> blocks -> final norm (PLACEMENT_PRE) -> head
+ * and a block has two sub-layers, attention and a feed-forward network, each with a norm. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/kernels.h"
+
+enum norm_placement {
+    PLACEMENT_PRE = 0, /* a sub-layer reads a norm of the stream: x + f(norm(x)) */
+    PLACEMENT_POST     /* the stream continues with the norm of the sum: norm(x + f(x)) */
+};
+
+enum position_kind {
+    POSITIONS_LEARNED = 0, /* a table of embeddings, added to those of the tokens */
+    POSITIONS_ROTARY       /* a rotation of queries and keys; no parameters */
+};
+
+/* Names of parameters in the Hugging Face state_dict, without the suffixes ".weight" and ".bias".
+ * Names within a block follow the prefix "BLOCK.LAYER.". NULL: there is no such parameter. */
+struct architecture_names {
+    const char *token_table, *position_table, *token_type_table;
+    const char *embedding_norm; /* PLACEMENT_POST: the norm of the embedding */
+    const char *block;
+    const char *norm1; /* of the attention; with PLACEMENT_POST it ends the block */
+    const char *qkv;   /* one matrix for queries, keys and values; NULL: three matrices */
+    const char *query, *key, *value;
+    const char *projection;
+    const char *norm2; /* of the feed-forward network */
+    const char *gate;  /* of a gated feed-forward network */
+    const char *fc;    /* the matrix before the activation; if gated, the one without activation */
+    const char *fc_projection;
+    const char *final_norm; /* PLACEMENT_PRE */
+    const char *pooler;     /* dense layer on the first row of a sequence */
+    const char *transform;  /* dense layer before the vocabulary matrix */
+    const char *transform_norm;
+    const char *decoder;        /* an untied vocabulary matrix */
+    const char *decoder_bias;   /* bias of the vocabulary logits */
+    const char *next_sentence;  /* matrix of the two next-sentence labels */
+    const char *sequence_dense; /* the dense layer of sequence labels, if it is not the pooler */
+    const char *sequence_labels, *choice_labels, *token_labels; /* matrices of fine-tuning heads */
+};
+
+struct architecture {
+    const char *name; /* model_type in transformers */
+    struct {
+        enum position_kind positions;
+        int64_t first_position; /* row of the position table for the first token of a sequence */
+    } embedding;
+    struct {
+        enum norm_kind kind; /* a layer norm has a bias, an RMS norm has none */
+        enum norm_placement placement;
+    } norm;
+    struct {
+        bool causal; /* a decoder; else all rows of a segment attend to each other */
+        bool qkv_bias, projection_bias;
+    } attention;
+    struct {
+        bool gated; /* act(gate) * fc; else act(fc) */
+        bool bias;
+    } feed_forward;
+    struct {
+        bool transform;      /* names.transform and its norm precede the vocabulary matrix */
+        bool separate_dense; /* sequence labels have names.sequence_dense instead of the pooler */
+    } head;
+    bool scaled_residuals; /* initial projections into the stream are divided by sqrt(2 L) */
+    bool transposed;       /* files store the matrices of blocks as [in, out] */
+    const struct architecture_names *names;
+};
+
+/* model_architecture - find an architecture by name; NULL if it does not exist. */
+const struct architecture *model_architecture(const char *name);
+
+/* model_architecture_names - write all names to text[bytes] for messages: "gpt2, bert or llama".
+ * Returns text. */
+const char *model_architecture_names(char *text, size_t bytes);
+
+/* architecture_is_post_norm - return whether the stream continues with the norms' outputs. */
+static inline bool architecture_is_post_norm(const struct architecture *a)
+{
+    return a->norm.placement == PLACEMENT_POST;
+}
+
+/* architecture_is_rotary - return whether queries and keys are rotated by their positions. */
+static inline bool architecture_is_rotary(const struct architecture *a)
+{
+    return a->embedding.positions == POSITIONS_ROTARY;
+}

@@ -1,0 +1,503 @@
+/* The parameter layout: names, shapes, order, split and initial values of all parameters.
+ *
+ * One builder makes the list for every architecture from its description (architecture.h).
+ * Parameters are in forward order. Matrices and embeddings start with N(0, initializer_range),
+ * biases with 0, norms with 1. With scaled_residuals, the standard deviation of the projections
+ * into the residual stream is divided by sqrt(2 L) (GPT-2). A fine-tuning head comes last, with the
+ * names of ...ForSequenceClassification and similar classes. */
+#include <fnmatch.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "trainer/model/layout_impl.h"
+
+/* Each parameter starts on a 64-byte boundary, in f32 and in the bf16 copy. */
+enum { ALIGNMENT_ELEMS = 32 };
+
+static int64_t align_up(int64_t elements)
+{
+    return (elements + ALIGNMENT_ELEMS - 1) / ALIGNMENT_ELEMS * ALIGNMENT_ELEMS;
+}
+
+/* Upper limits of the parameters of a block and outside the blocks. */
+enum { BLOCK_PARAMETERS = 32, OTHER_PARAMETERS = 16 };
+
+/* The rows of a vocabulary shard are a multiple of this, so that the output GEMM has whole vectors.
+ * Padded rows stay zero. */
+enum { VOCABULARY_UNIT = 32 };
+
+int64_t model_vocabulary_rows(const struct model_config *config, int ranks)
+{
+    int64_t unit = (int64_t)VOCABULARY_UNIT * ranks;
+    return (config->vocabulary + unit - 1) / unit * VOCABULARY_UNIT;
+}
+
+/* Trained parameters are in forward order, so those from `layer` on follow the earlier ones. */
+int64_t model_layer_first(const struct model_parameter *parameters, int count, int64_t layer)
+{
+    int64_t first = 0;
+    for (int i = 0; i < count && parameters[i].layer < layer; i++) {
+        const struct model_parameter *p = &parameters[i];
+        first = p->trained ? align_up(p->first + p->rows * p->columns) : first;
+    }
+    return first;
+}
+
+int64_t model_first_trained_layer(const struct model_parameter *parameters, int count)
+{
+    int i = 0;
+    while (i + 1 < count && !parameters[i].trained) {
+        i++;
+    }
+    return parameters[i].layer;
+}
+
+int64_t model_trained_elements(const struct model_parameter *parameters, int count)
+{
+    return model_layer_first(parameters, count, INT64_MAX);
+}
+
+int64_t model_parameter_elements(const struct model_parameter *p)
+{
+    int64_t elements = 0;
+    for (int i = 0; i < p->shard_count; i++) {
+        elements += p->shards[i].rows * p->shards[i].columns;
+    }
+    return elements;
+}
+
+static void append_shard(struct model_parameter *p, struct model_shard shard)
+{
+    if (shard.rows > 0 && shard.columns > 0) {
+        shard.first = model_parameter_elements(p);
+        p->shards[p->shard_count++] = shard;
+    }
+}
+
+/* Computes this rank's shards of a split parameter. Padding is at the end of the last ranks. */
+static void split_parameter(struct model_parameter *p, const struct shape *shape, int rank)
+{
+    bool along_rows = shape->split == SPLIT_ROWS;
+    int64_t block = (along_rows ? shape->rows : shape->columns) / shape->blocks;
+    int64_t first = shape->extent * rank, left = block - first;
+    int64_t count = left < shape->extent ? left : shape->extent;
+    for (int b = 0; b < shape->blocks; b++) {
+        int64_t position = b * block + first;
+        append_shard(p, along_rows ? (struct model_shard){0, position, 0, count, shape->columns}
+                                   : (struct model_shard){0, 0, position, shape->rows, count});
+    }
+    *(along_rows ? &p->rows : &p->columns) = shape->extent * shape->blocks;
+}
+
+static bool is_frozen(const char *patterns, const char *name)
+{
+    char pattern[MODEL_NAME_BYTES];
+    for (const char *cursor = patterns; cursor != NULL && layout_next_item(&cursor, pattern);) {
+        if (fnmatch(pattern, name, 0) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_frozen_by_position(const struct model_config *c, const struct model_parameter *p)
+{
+    const struct model_freezing *f = &c->freezing;
+    int64_t blocks = f->backbone ? c->layers : f->layers;
+    bool last_norm = p->layer >= c->layers && p->role == MODEL_NORM1;
+    return p->layer < 0 ? f->embeddings || f->backbone
+                        : p->layer < blocks || (f->backbone && last_norm);
+}
+
+void layout_append(struct layout *layout, enum model_role role, struct shape shape,
+                   const char *name)
+{
+    struct model_parameter *p = &layout->parameters[layout->count++];
+    *p = (struct model_parameter){
+        .role = role,
+        .layer = layout->layer,
+        .fused_count = shape.fused_count > 0 ? shape.fused_count : 1,
+        .rows = shape.rows,
+        .columns = shape.columns,
+        .whole_rows = shape.rows,
+        .whole_columns = shape.columns,
+        .replicated = shape.split == SPLIT_NONE,
+        .dimensions = shape.dimensions,
+        .transposed = shape.transposed,
+        .decay = shape.dimensions == 2,
+        .init_value = shape.init_value,
+        .init_std = shape.init_std,
+        .init_bound = shape.init_bound,
+    };
+    if (shape.split == SPLIT_NONE) {
+        append_shard(p, (struct model_shard){0, 0, 0, shape.rows, shape.columns});
+    } else {
+        split_parameter(p, &shape, layout->rank);
+    }
+    snprintf(p->name, sizeof p->name, "%s", name);
+    p->trained = layout->config->adapter.rank > 0
+                     ? model_is_adapter(p) || model_is_task_head(layout->config, p)
+                     : !is_frozen(layout->config->frozen, p->name) &&
+                           !is_frozen_by_position(layout->config, p);
+    if (layout->count - layout->block <= BLOCK_PARAMETERS) {
+        layout->shapes[layout->count - layout->block - 1] = shape;
+    }
+}
+
+/* Assigns offsets to all trained (or all frozen) parameters, after those that already have one. */
+static void assign_offsets(struct layout *layout, bool trained)
+{
+    for (int i = 0; i < layout->count; i++) {
+        struct model_parameter *p = &layout->parameters[i];
+        int64_t size = p->rows * p->columns;
+        if (p->trained == trained) {
+            p->first = layout->elements;
+            p->vector_offset = layout->vectors;
+            layout->vectors += p->dimensions == 1 ? size : 0;
+            layout->elements += size;
+            layout->elements = p->fused_count > 1 ? layout->elements : align_up(layout->elements);
+        }
+    }
+}
+
+static status check_frozen_parameters(const struct layout *layout)
+{
+    REQUIRE(model_trained_elements(layout->parameters, layout->count) > 0, STATUS_RECIPE,
+            "train.freeze freezes all parameters of the model; leave at least one to train");
+    for (int i = 0; i < layout->count; i++) {
+        const struct model_parameter *p = &layout->parameters[i];
+        REQUIRE(p->fused_count == 1 || p[0].trained == p[1].trained, STATUS_RECIPE,
+                "%s is frozen and %s is not, but a GEMM reads both as one matrix; freeze both or "
+                "neither",
+                p[p[0].trained ? 1 : 0].name, p[p[0].trained ? 0 : 1].name);
+    }
+    return STATUS_OK;
+}
+
+/* ---- shapes ---- */
+
+static struct shape make_table(int64_t rows, int64_t columns, float init_std)
+{
+    return (struct shape){.rows = rows, .columns = columns, .dimensions = 2, .init_std = init_std};
+}
+
+static struct shape make_vector(int64_t columns, float init_value)
+{
+    return (struct shape){.rows = 1, .columns = columns, .dimensions = 1, .init_value = init_value};
+}
+
+/* Returns the shape of a matrix within a block. */
+static struct shape make_block_matrix(const struct layout *layout, int64_t rows, int64_t columns)
+{
+    struct shape shape = make_table(rows, columns, layout->config->initializer_range);
+    shape.transposed = layout->architecture->transposed;
+    return shape;
+}
+
+/* Splits a matrix by rows, or its bias by columns, in `blocks` sections that are each split. */
+static struct shape split_outputs(struct shape shape, int blocks, int ranks)
+{
+    shape.split = shape.dimensions == 2 ? SPLIT_ROWS : SPLIT_COLUMNS;
+    shape.blocks = ranks > 1 ? blocks : 1;
+    shape.extent = (shape.dimensions == 2 ? shape.rows : shape.columns) / shape.blocks / ranks;
+    return shape;
+}
+
+/* Splits a matrix by columns. Its bias is replicated, and one rank adds it. */
+static struct shape split_inputs(struct shape shape, int ranks)
+{
+    shape.split = SPLIT_COLUMNS;
+    shape.blocks = 1;
+    shape.extent = shape.columns / ranks;
+    return shape;
+}
+
+static struct shape make_fused(struct shape shape, int count)
+{
+    shape.fused_count = count;
+    return shape;
+}
+
+static struct shape make_vocabulary(const struct layout *layout)
+{
+    const struct model_config *c = layout->config;
+    struct shape shape = make_table(c->vocabulary, c->width, c->initializer_range);
+    shape.split = SPLIT_ROWS;
+    shape.blocks = 1;
+    shape.extent = model_vocabulary_rows(c, layout->ranks);
+    return shape;
+}
+
+static struct shape make_decoder_bias(const struct layout *layout)
+{
+    struct shape shape = make_vector(layout->config->vocabulary, 0);
+    shape.split = SPLIT_COLUMNS;
+    shape.blocks = 1;
+    shape.extent = model_vocabulary_rows(layout->config, layout->ranks);
+    return shape;
+}
+
+/* ---- parts ---- */
+
+static void append_part(struct layout *layout, enum model_role role, struct shape shape,
+                        const char *name, const char *suffix)
+{
+    char full_name[MODEL_NAME_BYTES];
+    snprintf(full_name, sizeof full_name, "%s%s.%s", layout->prefix, name, suffix);
+    layout_append(layout, role, shape, full_name);
+}
+
+static void append_norm(struct layout *layout, enum model_role role, const char *name)
+{
+    append_part(layout, role, make_vector(layout->config->width, 1), name, "weight");
+    if (layout->architecture->norm.kind == NORM_LAYER) {
+        append_part(layout, role, make_vector(layout->config->width, 0), name, "bias");
+    }
+}
+
+/* Appends a dense layer of a head with its bias. Each rank holds all of it. */
+static void append_dense(struct layout *layout, enum model_role role, int64_t outputs,
+                         const char *name)
+{
+    const struct model_config *c = layout->config;
+    append_part(layout, role, make_table(outputs, c->width, c->initializer_range), name, "weight");
+    append_part(layout, role, make_vector(outputs, 0), name, "bias");
+}
+
+/* One of several matrices that read the same input and are one matrix for a GEMM. */
+struct section {
+    const char *name;
+    int64_t rows;
+};
+
+/* Appends the weights of all sections, then their biases. */
+static void append_sections(struct layout *layout, enum model_role role,
+                            const struct section *sections, int count, bool bias)
+{
+    for (int i = 0; i < count; i++) {
+        struct shape shape = make_block_matrix(layout, sections[i].rows, layout->config->width);
+        append_part(layout, role, make_fused(split_outputs(shape, 1, layout->ranks), count - i),
+                    sections[i].name, "weight");
+    }
+    for (int i = 0; i < count && bias; i++) {
+        struct shape shape = make_vector(sections[i].rows, 0);
+        append_part(layout, role, make_fused(split_outputs(shape, 1, layout->ranks), count - i),
+                    sections[i].name, "bias");
+    }
+}
+
+/* Appends a projection into the residual stream. */
+static void append_projection(struct layout *layout, enum model_role role, int64_t inputs,
+                              bool bias, const char *name)
+{
+    const struct model_config *c = layout->config;
+    struct shape shape = make_block_matrix(layout, c->width, inputs);
+    if (layout->architecture->scaled_residuals) {
+        shape.init_std = c->initializer_range / sqrtf(2.0f * (float)c->layers);
+    }
+    append_part(layout, role, split_inputs(shape, layout->ranks), name, "weight");
+    if (bias) {
+        append_part(layout, role, make_vector(c->width, 0), name, "bias");
+    }
+}
+
+/* Appends queries, keys and values as one matrix of the file. */
+static void append_joint_qkv(struct layout *layout, int64_t rows)
+{
+    const struct architecture *a = layout->architecture;
+    struct shape weight = make_block_matrix(layout, rows, layout->config->width);
+    append_part(layout, MODEL_QKV, split_outputs(weight, 3, layout->ranks), a->names->qkv,
+                "weight");
+    if (a->attention.qkv_bias) {
+        append_part(layout, MODEL_QKV, split_outputs(make_vector(rows, 0), 3, layout->ranks),
+                    a->names->qkv, "bias");
+    }
+}
+
+static void append_attention(struct layout *layout)
+{
+    const struct architecture *a = layout->architecture;
+    const struct model_config *c = layout->config;
+    int64_t kv_width = c->width / c->heads * model_kv_heads(c);
+    const struct section sections[] = {
+        {a->names->query, c->width}, {a->names->key, kv_width}, {a->names->value, kv_width}};
+    if (a->names->qkv != NULL) {
+        append_joint_qkv(layout, c->width + 2 * kv_width);
+    } else {
+        append_sections(layout, MODEL_QKV, sections, 3, a->attention.qkv_bias);
+    }
+    append_projection(layout, MODEL_PROJECTION, c->width, a->attention.projection_bias,
+                      a->names->projection);
+}
+
+static void append_feed_forward(struct layout *layout)
+{
+    const struct architecture *a = layout->architecture;
+    const struct model_config *c = layout->config;
+    const struct section sections[] = {{a->names->gate, c->inner}, {a->names->fc, c->inner}};
+    int skipped = a->feed_forward.gated ? 0 : 1;
+    append_sections(layout, MODEL_FC, sections + skipped, 2 - skipped, a->feed_forward.bias);
+    append_projection(layout, MODEL_FC_PROJECTION, c->inner, a->feed_forward.bias,
+                      a->names->fc_projection);
+}
+
+/* Appends a block. With PLACEMENT_POST the last norm is MODEL_NORM1 of the next layer. Adapters
+ * precede it, so that it follows MODEL_NORM1 of this layer at a distance of one block
+ * (model_param_index). */
+static void append_block(struct layout *layout)
+{
+    const struct architecture_names *names = layout->architecture->names;
+    bool post_norm = architecture_is_post_norm(layout->architecture);
+    layout->block = layout->count;
+    snprintf(layout->prefix, sizeof layout->prefix, "%s.%d.", names->block, (int)layout->layer);
+    if (!post_norm) {
+        append_norm(layout, MODEL_NORM1, names->norm1);
+    }
+    append_attention(layout);
+    append_norm(layout, MODEL_NORM2, names->norm2);
+    append_feed_forward(layout);
+    layout_append_adapters(layout);
+    if (post_norm) {
+        append_norm(layout, MODEL_NORM1, names->norm1);
+    }
+    layout->prefix[0] = '\0';
+}
+
+static void append_embedding(struct layout *layout)
+{
+    const struct architecture *a = layout->architecture;
+    const struct model_config *c = layout->config;
+    float init_std = c->initializer_range;
+    append_part(layout, MODEL_TOKEN_TABLE, make_vocabulary(layout), a->names->token_table,
+                "weight");
+    if (a->embedding.positions == POSITIONS_LEARNED) {
+        append_part(layout, MODEL_POSITION_TABLE, make_table(c->positions, c->width, init_std),
+                    a->names->position_table, "weight");
+    }
+    if (a->names->token_type_table != NULL && c->token_types > 0) {
+        append_part(layout, MODEL_TOKEN_TYPE_TABLE, make_table(c->token_types, c->width, init_std),
+                    a->names->token_type_table, "weight");
+    }
+    if (architecture_is_post_norm(a)) {
+        append_norm(layout, MODEL_NORM1, a->names->embedding_norm);
+    }
+}
+
+static void append_lm_head(struct layout *layout)
+{
+    const struct architecture *a = layout->architecture;
+    const struct model_config *c = layout->config;
+    bool next_sentence = c->next_sentence && a->names->next_sentence != NULL;
+    if (next_sentence) {
+        append_dense(layout, MODEL_POOLER, c->width, a->names->pooler);
+    }
+    if (a->head.transform) {
+        append_dense(layout, MODEL_TRANSFORM, c->width, a->names->transform);
+        append_norm(layout, MODEL_TRANSFORM_NORM, a->names->transform_norm);
+    }
+    if (!c->tied) {
+        append_part(layout, MODEL_DECODER, make_vocabulary(layout), a->names->decoder, "weight");
+    }
+    if (a->names->decoder_bias != NULL) {
+        append_part(layout, MODEL_DECODER, make_decoder_bias(layout), a->names->decoder_bias,
+                    "bias");
+    }
+    if (next_sentence) {
+        append_dense(layout, MODEL_LABELS, 2, a->names->next_sentence);
+    }
+}
+
+static const char *get_labels_name(const struct layout *layout)
+{
+    const struct architecture_names *names = layout->architecture->names;
+    switch (layout->config->head) {
+    case MODEL_HEAD_SEQUENCE:
+        return names->sequence_labels;
+    case MODEL_HEAD_MULTIPLE_CHOICE:
+        return names->choice_labels;
+    case MODEL_HEAD_QA:
+        return "qa_outputs";
+    default:
+        return names->token_labels;
+    }
+}
+
+/* Appends a fine-tuning head. Encoders read the first row of a sequence through a dense layer.
+ * Decoders read the last row directly, and the matrix has no bias. */
+static void append_task_head(struct layout *layout)
+{
+    const struct architecture *a = layout->architecture;
+    const struct model_config *c = layout->config;
+    bool texts = c->head == MODEL_HEAD_SEQUENCE || c->head == MODEL_HEAD_MULTIPLE_CHOICE;
+    bool separate = a->head.separate_dense && c->head == MODEL_HEAD_SEQUENCE;
+    if (!a->attention.causal && texts) {
+        append_dense(layout, MODEL_POOLER, c->width,
+                     separate ? a->names->sequence_dense : a->names->pooler);
+    }
+    const char *name = get_labels_name(layout);
+    append_part(layout, MODEL_LABELS, make_table(c->labels, c->width, c->initializer_range), name,
+                "weight");
+    if (!a->attention.causal || !texts) {
+        append_part(layout, MODEL_LABELS, make_vector(c->labels, 0), name, "bias");
+    }
+}
+
+static void append_all(struct layout *layout)
+{
+    const struct model_config *c = layout->config;
+    append_embedding(layout);
+    for (layout->layer = 0; layout->layer < c->layers; layout->layer++) {
+        append_block(layout);
+    }
+    if (!architecture_is_post_norm(layout->architecture)) {
+        append_norm(layout, MODEL_NORM1, layout->architecture->names->final_norm);
+    }
+    if (c->head == MODEL_HEAD_LM) {
+        append_lm_head(layout);
+    } else if (c->head != MODEL_HEAD_NONE) {
+        append_task_head(layout);
+    }
+}
+
+status model_layout(const struct model_config *config, int ranks, int rank,
+                    struct model_parameter **out, int *count, int64_t *elements)
+{
+    *out = NULL;
+    const struct architecture *a = model_architecture(config->architecture);
+    char names[256];
+    REQUIRE(a != NULL, STATUS_UNAVAILABLE, "model.architecture %s is not available; use %s",
+            config->architecture, model_architecture_names(names, sizeof names));
+    REQUIRE(ranks > 0 && config->heads % ranks == 0 && model_kv_heads(config) % ranks == 0 &&
+                config->inner % ranks == 0,
+            STATUS_INTERNAL,
+            "%d ranks cannot split %" PRId64 " heads, %" PRId64 " key-value heads and %" PRId64
+            " inner features evenly",
+            ranks, config->heads, model_kv_heads(config), config->inner);
+    struct shape shapes[BLOCK_PARAMETERS];
+    struct layout layout = {.config = config,
+                            .architecture = a,
+                            .shapes = shapes,
+                            .ranks = ranks,
+                            .rank = rank,
+                            .layer = -1};
+    size_t slots = OTHER_PARAMETERS + (size_t)config->layers * BLOCK_PARAMETERS;
+    layout.parameters = calloc(slots, sizeof *layout.parameters);
+    REQUIRE(layout.parameters != NULL, STATUS_INTERNAL, "out of memory for %zu parameters", slots);
+    append_all(&layout);
+    assign_offsets(&layout, true);
+    assign_offsets(&layout, false);
+    status result = layout_check_targets(&layout);
+    if (result == STATUS_OK) {
+        result = check_frozen_parameters(&layout);
+    }
+    if (result != STATUS_OK) {
+        free(layout.parameters);
+        return result;
+    }
+    *out = layout.parameters;
+    *count = layout.count;
+    *elements = layout.elements;
+    return STATUS_OK;
+}

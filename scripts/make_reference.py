@@ -14,6 +14,8 @@ lamb        gpt2_lamb.h5                          the same with LAMB
 bert        bert*.h5,         transformers        the same of BertForPreTraining and
             roberta.h5                            RobertaForMaskedLM on padded batches
 llama       llama.h5          transformers        the same of LlamaForCausalLM
+families    qwen2.h5, ...,    transformers        the same of the families like Llama, and their
+            pretrained/                           model folders (reference_families.py)
 heads       heads*.h5         transformers, peft  fine-tuning heads (reference_heads.py)
 lora        *_lora.h5         transformers, peft  LoRA adapters (reference_adapters.py)
 attention   attention.h5      transformers        attention weights (reference_attention.py)
@@ -666,6 +668,11 @@ def write_attention_weights(folder):
     write_attention(folder)
 
 
+def write_family_files(folder):
+    from reference_families import write_families
+    write_families(folder)
+
+
 def write_rewards(folder):
     from reference_reward import write_reward
     write_reward(folder / "reward.h5")
@@ -676,6 +683,7 @@ MAKERS = {
     "lamb": lambda folder: write_gpt2(folder / "gpt2_lamb.h5", "tanh", False, lamb=True),
     "bert": write_encoders,
     "llama": lambda folder: write_llama(folder / "llama.h5"),
+    "families": write_family_files,
     "heads": write_task_heads,
     "lora": write_lora,
     "attention": write_attention_weights,

@@ -1,5 +1,4 @@
-/* The default values are those of transformers' GPT2Config, BertConfig, RobertaConfig and
- * LlamaConfig. */
+/* The default values are those of transformers' GPT2Config, BertConfig, LlamaConfig, ... */
 #include "trainer/huggingface/architectures.h"
 
 #include <stdio.h>
@@ -12,9 +11,9 @@
     {                                                                                              \
         name, true, false, SETTING(f), default_value                                               \
     }
-#define OPTIONAL_INTEGER(name, f)                                                                  \
+#define OPTIONAL_INTEGER(name, f, default_value)                                                   \
     {                                                                                              \
-        name, true, true, SETTING(f), 0                                                            \
+        name, true, true, SETTING(f), default_value                                                \
     }
 #define NUMBER(name, f, default_value)                                                             \
     {                                                                                              \
@@ -35,6 +34,24 @@
             NUMBER("initializer_range", initializer_range, 0.02),                                  \
     }
 
+/* Keys and properties of Llama and the families like it. */
+#define ROTARY_KEYS(vocabulary, kv_heads, inner, positions)                                        \
+    INTEGER("vocab_size", vocab_size, vocabulary), INTEGER("hidden_size", hidden_size, 4096),      \
+        INTEGER("num_hidden_layers", num_layers, 32),                                              \
+        INTEGER("num_attention_heads", num_heads, 32),                                             \
+        OPTIONAL_INTEGER("num_key_value_heads", num_kv_heads, kv_heads),                           \
+        INTEGER("intermediate_size", intermediate_size, inner),                                    \
+        INTEGER("max_position_embeddings", max_position_embeddings, positions),                    \
+        NUMBER("attention_dropout", attention_dropout, 0),                                         \
+        NUMBER("rms_norm_eps", layer_norm_epsilon, 1e-6),                                          \
+        NUMBER("initializer_range", initializer_range, 0.02)
+
+#define ROTARY_DECODER                                                                             \
+    .objective = OBJECTIVE_CLM, .prefix = "model.", .activation_key = "hidden_act",                \
+    .default_activation = "silu", .tied_by_default = false,                                        \
+    .aliases = {{"lm_head.weight", "model.embed_tokens.weight"}},                                  \
+    .buffer_suffixes = {".rotary_emb.inv_freq"}
+
 static const struct huggingface_architecture architectures[] = {
     {
         .model_type = "gpt2",
@@ -46,7 +63,8 @@ static const struct huggingface_architecture architectures[] = {
         .keys = {INTEGER("vocab_size", vocab_size, 50257),
                  INTEGER("n_positions", max_position_embeddings, 1024),
                  INTEGER("n_embd", hidden_size, 768), INTEGER("n_layer", num_layers, 12),
-                 INTEGER("n_head", num_heads, 12), OPTIONAL_INTEGER("n_inner", intermediate_size),
+                 INTEGER("n_head", num_heads, 12),
+                 OPTIONAL_INTEGER("n_inner", intermediate_size, 0),
                  NUMBER("resid_pdrop", dropout, 0.1), NUMBER("attn_pdrop", attention_dropout, 0.1),
                  NUMBER("layer_norm_epsilon", layer_norm_epsilon, 1e-5),
                  NUMBER("initializer_range", initializer_range, 0.02)},
@@ -100,26 +118,21 @@ static const struct huggingface_architecture architectures[] = {
         .model_type = "llama",
         .architecture = ARCHITECTURE_LLAMA,
         .class_stem = "Llama",
-        .objective = OBJECTIVE_CLM,
-        .prefix = "model.",
         .qa_prefix = "transformer.",
         .classes = {{"LlamaForCausalLM", true, false}, {"LlamaModel", false, false}},
-        .keys = {INTEGER("vocab_size", vocab_size, 32000),
-                 INTEGER("hidden_size", hidden_size, 4096),
-                 INTEGER("num_hidden_layers", num_layers, 32),
-                 INTEGER("num_attention_heads", num_heads, 32),
-                 OPTIONAL_INTEGER("num_key_value_heads", num_kv_heads),
-                 INTEGER("intermediate_size", intermediate_size, 11008),
-                 INTEGER("max_position_embeddings", max_position_embeddings, 2048),
-                 NUMBER("attention_dropout", attention_dropout, 0),
-                 NUMBER("rms_norm_eps", layer_norm_epsilon, 1e-6),
-                 NUMBER("initializer_range", initializer_range, 0.02)},
+        .keys = {ROTARY_KEYS(32000, 0, 11008, 2048)},
         .switches = {{"attention_bias", false}, {"mlp_bias", false}},
-        .activation_key = "hidden_act",
-        .default_activation = "silu",
-        .tied_by_default = false,
-        .aliases = {{"lm_head.weight", "model.embed_tokens.weight"}},
-        .buffer_suffixes = {".rotary_emb.inv_freq"},
+        ROTARY_DECODER,
+    },
+    {
+        .model_type = "qwen2",
+        .architecture = ARCHITECTURE_QWEN2,
+        .class_stem = "Qwen2",
+        .qa_prefix = "transformer.",
+        .classes = {{"Qwen2ForCausalLM", true, false}, {"Qwen2Model", false, false}},
+        .keys = {ROTARY_KEYS(151936, 32, 22016, 32768)},
+        .switches = {{"use_sliding_window", false}},
+        ROTARY_DECODER,
     },
 };
 
@@ -135,7 +148,7 @@ const struct huggingface_architecture *huggingface_find_architecture(const char 
 
 const char *huggingface_architecture_names(void)
 {
-    return "gpt2, bert, roberta and llama";
+    return "gpt2, bert, roberta, llama and qwen2";
 }
 
 const struct huggingface_class *

@@ -26,7 +26,7 @@ struct huggingface_key {
     bool is_integer;      /* true: int64_t above 0; false: double */
     bool is_optional;     /* null selects the recipe's default */
     size_t recipe_offset; /* offset of the setting in struct recipe */
-    double default_value; /* the default of transformers */
+    double default_value; /* the default of transformers; 0: null */
 };
 
 /* A setting that changes the computation, and the only supported value. */
@@ -66,7 +66,7 @@ struct huggingface_architecture {
  * there is none. */
 const struct huggingface_architecture *huggingface_find_architecture(const char *type);
 
-/* huggingface_architecture_names - return all model types for messages: "gpt2, bert and ...". */
+/* huggingface_architecture_names - return all model types for messages: "gpt2, bert, ...". */
 const char *huggingface_architecture_names(void);
 
 /* huggingface_find_class - find a class by name; NULL if the architecture does not have it. */

@@ -9,7 +9,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
-#include "base/text.h"
+#include "trainer/huggingface/config_impl.h"
 #include "trainer/setup/objective_spec.h"
 
 enum { CONFIG_BYTES_MAX = 1 << 20 };
@@ -18,81 +18,15 @@ enum { CONFIG_BYTES_MAX = 1 << 20 };
  * keys. */
 static const char objective_key[] = "bireme_objective";
 
-/* Numbers of rope_parameters for rope_type llama3; linear uses only the first. */
-static const struct {
-    const char *name;
-    size_t setting;
-} rope_numbers[] = {
-    {"factor", offsetof(struct recipe, model.rope_factor)},
-    {"low_freq_factor", offsetof(struct recipe, model.rope_low_freq_factor)},
-    {"high_freq_factor", offsetof(struct recipe, model.rope_high_freq_factor)},
-};
-
-enum { ROPE_NUMBERS = sizeof rope_numbers / sizeof rope_numbers[0] };
-static const char rope_positions_key[] = "original_max_position_embeddings";
-
-struct config {
-    char path[FILE_PATH_BYTES];
-    json_t *document;
-};
-
-/* ---- fields ---- */
-
-/* Returns NULL if the key is missing or null. */
-static const json_t *get_field(const struct config *c, const char *key)
-{
-    const json_t *value = json_object_get(c->document, key);
-    return json_is_null(value) ? NULL : value;
-}
-
-static status read_integer(const struct config *c, const char *key, int64_t default_value,
-                           int64_t *out)
-{
-    const json_t *value = get_field(c, key);
-    REQUIRE(value == NULL || json_is_integer(value), STATUS_DATA, "%s: %s is not an integer",
-            c->path, key);
-    *out = value != NULL ? (int64_t)json_integer_value(value) : default_value;
-    return STATUS_OK;
-}
-
-static status read_number(const struct config *c, const char *key, double default_value,
-                          double *out)
-{
-    const json_t *value = get_field(c, key);
-    REQUIRE(value == NULL || json_is_number(value), STATUS_DATA, "%s: %s is not a number", c->path,
-            key);
-    *out = value != NULL ? json_number_value(value) : default_value;
-    return STATUS_OK;
-}
-
-static status read_boolean(const struct config *c, const char *key, bool default_value, bool *out)
-{
-    const json_t *value = get_field(c, key);
-    REQUIRE(value == NULL || json_is_boolean(value), STATUS_DATA,
-            "%s: %s is neither true nor false", c->path, key);
-    *out = value != NULL ? json_is_true(value) : default_value;
-    return STATUS_OK;
-}
-
-static status read_string(const struct config *c, const char *key, const char *default_value,
-                          const char **out)
-{
-    const json_t *value = get_field(c, key);
-    REQUIRE(value == NULL || json_is_string(value), STATUS_DATA, "%s: %s is not a string", c->path,
-            key);
-    *out = value != NULL ? json_string_value(value) : default_value;
-    return STATUS_OK;
-}
-
 /* ---- supported models ---- */
 
 /* Reads `architectures` and collects the heads of all its classes. A task class must be the only
  * one, because a checkpoint has one head. */
-static status read_classes(const struct config *c, struct huggingface_config *config,
+static status read_classes(const struct config_document *c, struct huggingface_config *config,
                            enum recipe_objective *objective)
 {
     const struct huggingface_architecture *architecture = config->architecture;
-    const json_t *names = get_field(c, "architectures");
+    const json_t *names = config_get_field(c, "architectures");
     *objective = architecture->objective;
     for (size_t i = 0; i < json_array_size(names); i++) {
         const char *name = json_string_value(json_array_get(names, i));
@@ -113,11 +47,11 @@ static status read_classes(const struct config *c, struct huggingface_config *co
     return STATUS_OK;
 }
 
-static status read_architecture(const struct config *c, struct huggingface_config *config,
+static status read_architecture(const struct config_document *c, struct huggingface_config *config,
                                 enum recipe_objective *objective)
 {
     const char *type;
-    TRY(read_string(c, "model_type", NULL, &type));
+    TRY(config_read_string(c, "model_type", NULL, &type));
     REQUIRE(type != NULL, STATUS_DATA,
             "%s: model_type is missing; is this a model in the format of transformers?", c->path);
     config->architecture = huggingface_find_architecture(type);
@@ -127,16 +61,16 @@ static status read_architecture(const struct config *c, struct huggingface_confi
     return read_classes(c, config, objective);
 }
 
-static status check_switches(const struct config *c,
+static status check_switches(const struct config_document *c,
                              const struct huggingface_architecture *architecture)
 {
     for (int i = 0; i < HUGGINGFACE_SWITCHES_MAX && architecture->switches[i].name != NULL; i++) {
         bool value, required = architecture->switches[i].required;
-        TRY(read_boolean(c, architecture->switches[i].name, required, &value));
+        TRY(config_read_boolean(c, architecture->switches[i].name, required, &value));
         REQUIRE(value == required, STATUS_UNAVAILABLE, "%s: %s: %s is not supported", c->path,
                 architecture->switches[i].name, value ? "true" : "false");
     }
-    REQUIRE(get_field(c, "quantization_config") == NULL, STATUS_UNAVAILABLE,
+    REQUIRE(config_get_field(c, "quantization_config") == NULL, STATUS_UNAVAILABLE,
             "%s: quantization_config: quantized weights are not supported; save the model without "
             "quantization",
             c->path);
@@ -152,12 +86,13 @@ static const struct {
     {"gelu_python", RECIPE_GELU_ERF},
 };
 
-static status read_activation(const struct config *c,
+static status read_activation(const struct config_document *c,
                               const struct huggingface_architecture *architecture,
                               enum recipe_activation *out)
 {
     const char *name;
-    TRY(read_string(c, architecture->activation_key, architecture->default_activation, &name));
+    TRY(config_read_string(c, architecture->activation_key, architecture->default_activation,
+                           &name));
     if (strcmp(architecture->default_activation, "silu") == 0) {
         REQUIRE(strcmp(name, "silu") == 0 || strcmp(name, "swish") == 0, STATUS_UNAVAILABLE,
                 "%s: %s %.60s is not supported; silu is", c->path, architecture->activation_key,
@@ -178,24 +113,27 @@ static status read_activation(const struct config *c,
 
 /* ---- settings of the recipe ---- */
 
-static status read_key(const struct config *c, const struct huggingface_key *key, struct recipe *r)
+static status read_key(const struct config_document *c, const struct huggingface_key *key,
+                       struct recipe *r)
 {
     void *setting = (char *)r + key->recipe_offset;
     if (!key->is_integer) {
-        return read_number(c, key->name, key->default_value, setting);
+        return config_read_number(c, key->name, key->default_value, setting);
     }
-    if (key->is_optional && get_field(c, key->name) == NULL) {
+    bool is_null = json_is_null(json_object_get(c->document, key->name));
+    bool has_default = !is_null && key->default_value > 0;
+    if (key->is_optional && config_get_field(c, key->name) == NULL && !has_default) {
         return STATUS_OK;
     }
     int64_t value;
-    TRY(read_integer(c, key->name, (int64_t)key->default_value, &value));
+    TRY(config_read_integer(c, key->name, (int64_t)key->default_value, &value));
     REQUIRE(value > 0, STATUS_DATA, "%s: %s is %" PRId64 "; it must be above 0", c->path, key->name,
             value);
     memcpy(setting, &value, sizeof value);
     return STATUS_OK;
 }
 
-static void warn_dropout(const struct config *c, const char *key, double theirs,
+static void warn_dropout(const struct config_document *c, const char *key, double theirs,
                          const struct recipe *r)
 {
     if (theirs != r->model.dropout) {
@@ -204,24 +142,24 @@ static void warn_dropout(const struct config *c, const char *key, double theirs,
     }
 }
 
-static status read_gpt2(const struct config *c, struct recipe *r)
+static status read_gpt2(const struct config_document *c, struct recipe *r)
 {
     double dropout;
-    TRY(read_number(c, "embd_pdrop", 0.1, &dropout));
+    TRY(config_read_number(c, "embd_pdrop", 0.1, &dropout));
     warn_dropout(c, "embd_pdrop", dropout, r);
     return STATUS_OK;
 }
 
-static status read_encoder(const struct config *c, const struct huggingface_config *config,
+static status read_encoder(const struct config_document *c, const struct huggingface_config *config,
                            struct recipe *r)
 {
     bool roberta = config->architecture->architecture == ARCHITECTURE_ROBERTA;
     int64_t pad;
     const char *positions;
-    TRY(read_string(c, "position_embedding_type", "absolute", &positions));
+    TRY(config_read_string(c, "position_embedding_type", "absolute", &positions));
     REQUIRE(strcmp(positions, "absolute") == 0, STATUS_UNAVAILABLE,
             "%s: position_embedding_type %.60s is not supported; absolute is", c->path, positions);
-    TRY(read_integer(c, "pad_token_id", 1, &pad));
+    TRY(config_read_integer(c, "pad_token_id", 1, &pad));
     REQUIRE(!roberta || pad == 1, STATUS_UNAVAILABLE,
             "%s: pad_token_id %" PRId64 ": positions that begin with row %" PRId64
             " are not supported; "
@@ -233,64 +171,15 @@ static status read_encoder(const struct config *c, const struct huggingface_conf
     return STATUS_OK;
 }
 
-static status read_rope_type(const struct config *c, struct recipe *r)
-{
-    const char *type, *type_before_v5;
-    TRY(read_string(c, "type", "default", &type_before_v5));
-    TRY(read_string(c, "rope_type", type_before_v5, &type));
-    bool is_linear = strcmp(type, "linear") == 0, is_llama3 = strcmp(type, "llama3") == 0;
-    REQUIRE(is_linear || is_llama3 || strcmp(type, "default") == 0, STATUS_UNAVAILABLE,
-            "%s: the rope_type %.60s is not supported; default, linear and llama3 are", c->path,
-            type);
-    r->model.rope_type = is_llama3 ? ROPE_LLAMA3 : is_linear ? ROPE_LINEAR : ROPE_DEFAULT;
-    for (int i = 0; i < (is_llama3 ? ROPE_NUMBERS : is_linear ? 1 : 0); i++) {
-        double *value = (double *)((char *)r + rope_numbers[i].setting);
-        REQUIRE(get_field(c, rope_numbers[i].name) != NULL, STATUS_DATA, "%s: %s has no %s",
-                c->path, type, rope_numbers[i].name);
-        TRY(read_number(c, rope_numbers[i].name, 0, value));
-    }
-    if (!is_llama3) {
-        return STATUS_OK;
-    }
-    TRY(read_integer(c, rope_positions_key, r->model.max_position_embeddings,
-                     &r->model.rope_original_positions));
-    REQUIRE(r->model.rope_original_positions > 0, STATUS_DATA,
-            "%s: %s is %" PRId64 "; it must be above 0", c->path, rope_positions_key,
-            r->model.rope_original_positions);
-    return STATUS_OK;
-}
-
-/* Reads rope_parameters of transformers 5, or rope_theta and rope_scaling of earlier versions. */
-static status read_rotary(const struct config *c, struct recipe *r)
-{
-    const json_t *parameters = get_field(c, "rope_parameters");
-    const json_t *scaling = parameters != NULL ? parameters : get_field(c, "rope_scaling");
-    struct config nested = *c;
-    int64_t head_width;
-    TRY(read_number(c, "rope_theta", 10000, &r->model.rope_theta));
-    if (scaling != NULL) {
-        REQUIRE(json_is_object(scaling), STATUS_DATA, "%s: %s is not an object", c->path,
-                parameters != NULL ? "rope_parameters" : "rope_scaling");
-        nested.document = (json_t *)scaling;
-        TRY(read_number(&nested, "rope_theta", r->model.rope_theta, &r->model.rope_theta));
-        TRY(read_rope_type(&nested, r));
-    }
-    TRY(read_integer(c, "head_dim", r->model.hidden_size / r->model.num_heads, &head_width));
-    REQUIRE(head_width == r->model.hidden_size / r->model.num_heads, STATUS_UNAVAILABLE,
-            "%s: head_dim %" PRId64 " differs from hidden_size / num_attention_heads, %" PRId64
-            ", which is not supported",
-            c->path, head_width, r->model.hidden_size / r->model.num_heads);
-    return STATUS_OK;
-}
-
 /* ---- tasks ---- */
 
 /* Warns about a reward model of another program, such as one that TRL trained with the end token as
  * pad token. */
-static void warn_pad_token(const struct config *c, const struct recipe *r)
+static void warn_pad_token(const struct config_document *c, const struct recipe *r)
 {
-    const json_t *pad = get_field(c, "pad_token_id"), *end = get_field(c, "eos_token_id");
-    if (r->objective == OBJECTIVE_REWARD && get_field(c, objective_key) == NULL &&
+    const json_t *pad = config_get_field(c, "pad_token_id"),
+                 *end = config_get_field(c, "eos_token_id");
+    if (r->objective == OBJECTIVE_REWARD && config_get_field(c, objective_key) == NULL &&
         json_is_integer(pad) && json_equal(pad, end)) {
         log_warning("PAD-TOKEN",
                     "%s: pad_token_id is eos_token_id, so transformers reads the reward at the "
@@ -301,13 +190,13 @@ static void warn_pad_token(const struct config *c, const struct recipe *r)
 
 /* Selects the objective of a class that several objectives share: the requested one, else the one
  * that the export stored in config.json. */
-static status read_objective(const struct config *c,
+static status read_objective(const struct config_document *c,
                              const struct huggingface_architecture *architecture,
                              const char *requested, enum recipe_objective *objective)
 {
-    const char *name = json_string_value(json_array_get(get_field(c, "architectures"), 0));
+    const char *name = json_string_value(json_array_get(config_get_field(c, "architectures"), 0));
     if (requested == NULL) {
-        TRY(read_string(c, objective_key, NULL, &requested));
+        TRY(config_read_string(c, objective_key, NULL, &requested));
     }
     if (requested == NULL || strcmp(requested, recipe_objective_name(*objective)) == 0) {
         return STATUS_OK;
@@ -328,11 +217,11 @@ static status read_objective(const struct config *c,
 }
 
 /* Reads id2label. transformers omits it for two labels with default names. */
-static status read_labels(const struct config *c, struct labels *out, int64_t *count)
+static status read_labels(const struct config_document *c, struct labels *out, int64_t *count)
 {
-    const json_t *names = get_field(c, "id2label");
+    const json_t *names = config_get_field(c, "id2label");
     char index[32], default_value[48];
-    TRY(read_integer(c, "num_labels", 2, count));
+    TRY(config_read_integer(c, "num_labels", 2, count));
     REQUIRE(names == NULL || json_is_object(names), STATUS_DATA, "%s: id2label is not an object",
             c->path);
     *count = names != NULL ? (int64_t)json_object_size(names) : *count;
@@ -360,14 +249,14 @@ static bool has_single_output(enum recipe_objective objective)
 
 /* Reads the settings of a task head. As in transformers, a head with one output and without
  * problem_type is a regression head. */
-static status read_task(const struct config *c, struct huggingface_config *config, bool requested,
-                        struct recipe *r)
+static status read_task(const struct config_document *c, struct huggingface_config *config,
+                        bool requested, struct recipe *r)
 {
     const char *problem;
     int64_t outputs;
     double dropout;
     TRY(read_labels(c, &config->labels, &outputs));
-    TRY(read_string(c, "problem_type", outputs == 1 ? "regression" : "", &problem));
+    TRY(config_read_string(c, "problem_type", outputs == 1 ? "regression" : "", &problem));
     if (r->objective == OBJECTIVE_CLASSIFY && !requested && strcmp(problem, "regression") == 0) {
         r->objective = OBJECTIVE_REGRESS;
     }
@@ -385,13 +274,13 @@ static status read_task(const struct config *c, struct huggingface_config *confi
     } else {
         labels_free(&config->labels);
     }
-    TRY(read_number(c, "classifier_dropout", r->model.dropout, &dropout));
+    TRY(config_read_number(c, "classifier_dropout", r->model.dropout, &dropout));
     warn_dropout(c, "classifier_dropout", dropout, r);
     return STATUS_OK;
 }
 
-static status read_settings(const struct config *c, const char *requested, struct recipe *r,
-                            struct huggingface_config *config)
+static status read_settings(const struct config_document *c, const char *requested,
+                            struct recipe *r, struct huggingface_config *config)
 {
     enum recipe_objective objective;
     TRY(read_architecture(c, config, &objective));
@@ -404,22 +293,17 @@ static status read_settings(const struct config *c, const char *requested, struc
         TRY(read_key(c, &architecture->keys[i], r));
     }
     TRY(read_activation(c, architecture, &r->model.activation));
-    TRY(read_boolean(c, "tie_word_embeddings", architecture->tied_by_default,
-                     &r->model.tie_word_embeddings));
+    TRY(config_read_boolean(c, "tie_word_embeddings", architecture->tied_by_default,
+                            &r->model.tie_word_embeddings));
     if (objective_spec_head(r) != MODEL_HEAD_LM) {
         TRY(read_task(c, config, requested != NULL, r));
         warn_pad_token(c, r);
     }
-    switch (architecture->architecture) {
-    case ARCHITECTURE_GPT2:
-        return read_gpt2(c, r);
-    case ARCHITECTURE_LLAMA:
-        return read_rotary(c, r);
-    case ARCHITECTURE_BERT:
-    case ARCHITECTURE_ROBERTA:
-        break;
+    if (recipe_architecture_is_rotary(architecture->architecture)) {
+        return config_read_rotary(c, r);
     }
-    return read_encoder(c, config, r);
+    return recipe_architecture_is_encoder(architecture->architecture) ? read_encoder(c, config, r)
+                                                                      : read_gpt2(c, r);
 }
 
 status huggingface_config_check(const char *path, const struct recipe *r, struct recipe *out)
@@ -443,8 +327,8 @@ status huggingface_config_check(const char *path, const struct recipe *r, struct
     return result;
 }
 
-static status read_document(const struct config *c, const char *objective, struct recipe *out,
-                            struct huggingface_config *config)
+static status read_document(const struct config_document *c, const char *objective,
+                            struct recipe *out, struct huggingface_config *config)
 {
     struct recipe *r = malloc(sizeof *r);
     REQUIRE(r != NULL, STATUS_INTERNAL, "out of memory for a recipe");
@@ -463,7 +347,7 @@ status huggingface_config_read(const char *folder, const char *objective, struct
                                struct huggingface_config *config)
 {
     *config = (struct huggingface_config){0};
-    struct config c = {.document = NULL};
+    struct config_document c = {.document = NULL};
     char *text = NULL;
     size_t bytes = 0;
     json_error_t error;
@@ -482,23 +366,12 @@ status huggingface_config_read(const char *folder, const char *objective, struct
 
 /* ---- writing ---- */
 
-static void write_number(FILE *file, const char *key, double value)
-{
-    char text[TEXT_NUMBER_BYTES];
-    fprintf(file, "  \"%s\": %s,\n", key, text_from_number(value, text));
-}
-
-static void write_integer(FILE *file, const char *key, int64_t value)
-{
-    fprintf(file, "  \"%s\": %" PRId64 ",\n", key, value);
-}
-
 /* Writes null for a missing token, because the default of transformers is that of the published
  * model. */
 static void write_token(FILE *file, const char *key, int32_t id)
 {
     if (id >= 0) {
-        write_integer(file, key, id);
+        config_write_integer(file, key, id);
     } else {
         fprintf(file, "  \"%s\": null,\n", key);
     }
@@ -564,32 +437,10 @@ static void write_key(FILE *file, const struct huggingface_key *key, const struc
 {
     const void *setting = (const char *)r + key->recipe_offset;
     if (key->is_integer) {
-        write_integer(file, key->name, *(const int64_t *)setting);
+        config_write_integer(file, key->name, *(const int64_t *)setting);
     } else {
-        write_number(file, key->name, *(const double *)setting);
+        config_write_number(file, key->name, *(const double *)setting);
     }
-}
-
-/* Writes rope_theta and rope_scaling, which all versions of transformers read. */
-static void write_rotary(FILE *file, const struct recipe *r)
-{
-    bool is_llama3 = r->model.rope_type == ROPE_LLAMA3;
-    bool is_default = r->model.rope_type == ROPE_DEFAULT;
-    char text[TEXT_NUMBER_BYTES];
-    write_number(file, "rope_theta", r->model.rope_theta);
-    if (is_default) {
-        return;
-    }
-    fprintf(file, "  \"rope_scaling\": {\"rope_type\": \"%s\"",
-            recipe_rope_type_name(r->model.rope_type));
-    for (int i = 0; i < (is_llama3 ? ROPE_NUMBERS : 1); i++) {
-        const double *value = (const double *)((const char *)r + rope_numbers[i].setting);
-        fprintf(file, ", \"%s\": %s", rope_numbers[i].name, text_from_number(*value, text));
-    }
-    if (is_llama3) {
-        fprintf(file, ", \"%s\": %" PRId64, rope_positions_key, r->model.rope_original_positions);
-    }
-    fprintf(file, "},\n");
 }
 
 static void write_settings(FILE *file, const struct huggingface_architecture *architecture,
@@ -609,9 +460,9 @@ static void write_settings(FILE *file, const struct huggingface_architecture *ar
                   : "gelu_new");
     write_boolean(file, "tie_word_embeddings", r->model.tie_word_embeddings);
     if (architecture->architecture == ARCHITECTURE_GPT2) {
-        write_number(file, "embd_pdrop", r->model.dropout);
-    } else if (architecture->architecture == ARCHITECTURE_LLAMA) {
-        write_rotary(file, r);
+        config_write_number(file, "embd_pdrop", r->model.dropout);
+    } else if (recipe_architecture_is_rotary(architecture->architecture)) {
+        config_write_rotary(file, r);
     }
 }
 

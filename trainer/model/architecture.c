@@ -7,7 +7,9 @@
  * roberta  RobertaForMaskedLM; as bert, but positions begin with row 2 of the table.
  *          Liu et al. 2019, arXiv:1907.11692
  * llama    LlamaForCausalLM: RMS norms, rotary positions, grouped-query attention, SwiGLU, no
- *          biases. Gate and up are contiguous in memory. Touvron et al. 2023, arXiv:2302.13971 */
+ *          biases. Gate and up are contiguous in memory. Touvron et al. 2023, arXiv:2302.13971
+ * qwen2    Qwen2ForCausalLM (Qwen2, Qwen2.5): as llama, with biases of queries, keys and values.
+ *          Yang et al. 2024, arXiv:2407.10671 */
 #include "trainer/model/architecture.h"
 
 #include <stdio.h>
@@ -114,6 +116,14 @@ static const struct architecture architectures[] = {
         .embedding = {.positions = POSITIONS_ROTARY},
         .norm = {.kind = NORM_RMS},
         .attention = {.causal = true},
+        .feed_forward = {.gated = true},
+        .names = &llama_names,
+    },
+    {
+        .name = "qwen2",
+        .embedding = {.positions = POSITIONS_ROTARY},
+        .norm = {.kind = NORM_RMS},
+        .attention = {.causal = true, .qkv_bias = true},
         .feed_forward = {.gated = true},
         .names = &llama_names,
     },

@@ -7,6 +7,7 @@
  *                  next_sentence a pooler and a two-label head read the first row of each example.
  *   llama          as gpt2, with RMS norms, rotary positions, grouped-query attention, SwiGLU and
  *                  no biases
+ *   qwen2          as llama, with biases of queries, keys and values
  * Each architecture can carry a fine-tuning head instead of the vocabulary matrix
  * (enum model_head_kind). Such a head reads selected rows of the hidden states.
  *
@@ -70,14 +71,14 @@ enum model_recompute {
 };
 
 struct model_config {
-    const char *architecture; /* "gpt2", "bert", "roberta", "llama" */
+    const char *architecture; /* "gpt2", "bert", ...: a name in architecture.c */
     int64_t layers, width, heads, inner, positions, vocabulary;
     enum activation activation;
     float dropout, attention_dropout, norm_epsilon, initializer_range;
     bool tied;                          /* the vocabulary matrix is the token table */
-    int64_t kv_heads;                   /* llama: key-value heads; 0: equal to heads */
-    double rope_theta;                  /* llama: base of the rotary frequencies */
-    struct rotary_scaling rope_scaling; /* llama: frequency scaling for long contexts */
+    int64_t kv_heads;                   /* key-value heads; 0: equal to heads */
+    double rope_theta;                  /* base of the rotary frequencies */
+    struct rotary_scaling rope_scaling; /* frequency scaling for long contexts */
     enum model_recompute recompute;
     int64_t token_types; /* rows of BERT's token type table; 0: no table */
     bool next_sentence;  /* BERT with MODEL_HEAD_LM only: a pooler and a head of two labels */

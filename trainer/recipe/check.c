@@ -48,12 +48,8 @@ static void resolve_nulls(const struct recipe_reader *r)
         c->batch.micro_size = c->batch.global_size < 8 ? c->batch.global_size : 8;
     }
     if (c->adapter.type != ADAPTER_NONE && c->adapter.targets[0] == '\0') {
-        bool llama = c->model.architecture == ARCHITECTURE_LLAMA;
-        bool gpt2 = c->model.architecture == ARCHITECTURE_GPT2;
         snprintf(c->adapter.targets, sizeof c->adapter.targets, "%s",
-                 llama  ? "q_proj, v_proj"
-                 : gpt2 ? "c_attn"
-                        : "query, value");
+                 recipe_architecture_targets(c->model.architecture));
     }
     if (c->schedule.warmup_steps < 0 && c->schedule.warmup_ratio < 0) {
         c->schedule.warmup_steps = 0;
@@ -120,21 +116,22 @@ static status check_relations(const struct recipe_reader *r, const struct relati
 static status check_model(const struct recipe_reader *r)
 {
     const struct recipe *c = r->recipe;
-    bool llama = c->model.architecture == ARCHITECTURE_LLAMA;
+    bool rotary = recipe_architecture_is_rotary(c->model.architecture);
     int64_t heads = c->model.num_heads;
     int64_t positions = c->model.max_position_embeddings;
     const struct relation relations[] = {
         {c->model.hidden_size % heads != 0, "model.hidden_size", "is not a multiple of",
          "model.num_heads", NULL},
-        {!llama && c->model.num_kv_heads != heads, "model.num_kv_heads", "differs from",
-         "model.num_heads", "only llama supports fewer key-value heads"},
+        {!rotary && c->model.num_kv_heads != heads, "model.num_kv_heads", "differs from",
+         "model.num_heads",
+         "only architectures with rotary positions support fewer key-value heads"},
         {heads % c->model.num_kv_heads != 0, "model.num_kv_heads", "does not divide",
          "model.num_heads", NULL},
-        {llama && c->model.hidden_size / heads % 2 != 0, "model.num_heads",
+        {rotary && c->model.hidden_size / heads % 2 != 0, "model.num_heads",
          "gives heads of odd size with", "model.hidden_size",
          "rotary position embeddings require an even head size"},
-        {!llama && c->model.rope_type != ROPE_DEFAULT, "model.rope_type", "conflicts with",
-         "model.architecture", "it requires llama"},
+        {!rotary && c->model.rope_type != ROPE_DEFAULT, "model.rope_type", "conflicts with",
+         "model.architecture", "it requires rotary positions, for example llama"},
         {c->model.rope_type == ROPE_LLAMA3 &&
              !(c->model.rope_low_freq_factor < c->model.rope_high_freq_factor),
          "model.rope_low_freq_factor", "is not less than", "model.rope_high_freq_factor", NULL},
@@ -173,7 +170,7 @@ static status check_objective(const struct recipe_reader *r)
     const struct relation relations[] = {
         {mlm != encoder && !is_task(c->objective), "objective", "conflicts with",
          "model.architecture",
-         "mlm requires bert or roberta; clm, sft, dpo and reward require gpt2 or llama"},
+         "mlm requires bert or roberta; clm, sft, dpo and reward require gpt2, llama or qwen2"},
         {mlm && c->mlm.max_predictions > c->data.sequence_length, "mlm.max_predictions",
          "is greater than", "data.sequence_length", NULL},
     };

@@ -12,10 +12,10 @@ static bool is_given(const struct recipe *recipe, int index)
            strcmp(recipe_value_format(&recipe_table[index], recipe, false, value), "null") != 0;
 }
 
-/* Rotary position embeddings have no weights, so llama accepts another number of positions. */
+/* Rotary position embeddings have no weights, so a checkpoint with them accepts another number. */
 static enum initial_rule get_rule(const struct recipe *recipe, const struct setting *setting)
 {
-    bool rotary = recipe->model.architecture == ARCHITECTURE_LLAMA;
+    bool rotary = recipe_architecture_is_rotary(recipe->model.architecture);
     bool positions = setting->offset == offsetof(struct recipe, model.max_position_embeddings);
     return rotary && positions ? INITIAL_DEFAULT : setting->initial;
 }

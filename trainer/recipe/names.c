@@ -8,7 +8,16 @@ static const char *const objective_names[] = {
     "answer", "choose", "embed",
 };
 
-static const char *const architecture_names[] = {"gpt2", "bert", "roberta", "llama"};
+static const struct {
+    const char *name, *targets;
+    bool encoder, rotary;
+} architectures[] = {
+    [ARCHITECTURE_GPT2] = {"gpt2", "c_attn", false, false},
+    [ARCHITECTURE_BERT] = {"bert", "query, value", true, false},
+    [ARCHITECTURE_ROBERTA] = {"roberta", "query, value", true, false},
+    [ARCHITECTURE_LLAMA] = {"llama", "q_proj, v_proj", false, true},
+    [ARCHITECTURE_QWEN2] = {"qwen2", "q_proj, v_proj", false, true},
+};
 
 static const char *const rope_type_names[] = {"default", "linear", "llama3"};
 
@@ -32,12 +41,22 @@ bool recipe_objective_find(const char *name, enum recipe_objective *out)
 
 const char *recipe_architecture_name(enum recipe_architecture architecture)
 {
-    return architecture_names[architecture];
+    return architectures[architecture].name;
 }
 
 bool recipe_architecture_is_encoder(enum recipe_architecture architecture)
 {
-    return architecture == ARCHITECTURE_BERT || architecture == ARCHITECTURE_ROBERTA;
+    return architectures[architecture].encoder;
+}
+
+bool recipe_architecture_is_rotary(enum recipe_architecture architecture)
+{
+    return architectures[architecture].rotary;
+}
+
+const char *recipe_architecture_targets(enum recipe_architecture architecture)
+{
+    return architectures[architecture].targets;
 }
 
 const char *recipe_rope_type_name(enum recipe_rope_type type)

@@ -38,7 +38,8 @@ enum recipe_architecture {
     ARCHITECTURE_GPT2,
     ARCHITECTURE_BERT,
     ARCHITECTURE_ROBERTA,
-    ARCHITECTURE_LLAMA
+    ARCHITECTURE_LLAMA,
+    ARCHITECTURE_QWEN2
 };
 enum recipe_rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3 };
 enum recipe_activation { RECIPE_GELU_TANH, RECIPE_GELU_ERF };
@@ -283,6 +284,13 @@ const char *recipe_architecture_name(enum recipe_architecture architecture);
 
 /* recipe_architecture_is_encoder - return true for bert and roberta. */
 bool recipe_architecture_is_encoder(enum recipe_architecture architecture);
+
+/* recipe_architecture_is_rotary - return true for llama and the architectures like it.
+ * They are decoders with rotary positions and the keys model.rope_* and model.num_kv_heads. */
+bool recipe_architecture_is_rotary(enum recipe_architecture architecture);
+
+/* recipe_architecture_targets - return the default of adapter.targets, as in peft. */
+const char *recipe_architecture_targets(enum recipe_architecture architecture);
 
 /* recipe_rope_type_name - return the name of a rope type in recipes: "default", ... */
 const char *recipe_rope_type_name(enum recipe_rope_type type);

@@ -93,13 +93,24 @@ static void check_logits(struct session *s, const struct reference_batch *b,
     }
 }
 
+/* Finds the file with the numbers of a folder: NAME.h5, or folders.h5 for several folders. */
+static void find_numbers(const char *name, char path[FILE_PATH_BYTES])
+{
+    char file[64];
+    snprintf(file, sizeof file, "%s.h5", name);
+    join_path(path, reference, file);
+    if (!file_exists(path)) {
+        join_path(path, reference, "folders.h5");
+    }
+}
+
 static void check_numbers(const char *name, const char *checkpoint, bool heads)
 {
     char path[FILE_PATH_BYTES];
     struct comm *self = NULL;
     struct session s = {0};
     struct tensor hidden;
-    join_path(path, reference, "folders.h5");
+    find_numbers(name, path);
     struct reference_batch b = {.name = name, .file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT)};
     CHECK(b.file >= 0);
     read_batch(&b);
@@ -184,6 +195,12 @@ static void test_config(void)
         {"llama", "num_key_value_heads", "4", STATUS_DATA, "self_attn.k_proj.weight has 2 dim"},
         {"llama", "tie_word_embeddings", "true", STATUS_DATA, "set tie_word_embeddings"},
         {"llama_tied", "tie_word_embeddings", "false", STATUS_DATA, "lm_head.weight is missing"},
+        {"qwen2", "use_sliding_window", "true", STATUS_UNAVAILABLE, "use_sliding_window: true"},
+        {"qwen2", "layer_types", "[\"full_attention\", \"sliding_attention\"]", STATUS_UNAVAILABLE,
+         "layer_types: sliding_attention"},
+        {"qwen2", "num_key_value_heads", NULL, STATUS_DATA, "32 does not divide"},
+        {"qwen2", "model_type", "\"llama\"", STATUS_UNAVAILABLE,
+         "Qwen2ForCausalLM is not supported"},
     };
     static struct recipe recipe;
     char folder[FILE_PATH_BYTES], output[FILE_PATH_BYTES];
@@ -301,6 +318,7 @@ int main(void)
     test_numbers("llama_tied", true);
     test_numbers("llama3", true);
     test_numbers("llama_linear", true);
+    test_numbers("qwen2", true);
     test_config();
     test_names();
     test_tokenizer();

@@ -233,6 +233,11 @@ int main(int argc, char **argv)
         test_tiling(6);
     }
     test_initial_weights(world);
+    config.architecture = "qwen2"; /* the biases of queries, keys and values are split */
+    if (comm_size(world) == 1) {
+        test_tiling(2);
+    }
+    test_initial_weights(world);
     CHECK_OK(comm_destroy(&world));
     return 0;
 }

@@ -1,7 +1,7 @@
 /* Compares tiny models with PyTorch in double precision (scripts/make_reference.py): logits, the
  * gradient of every parameter, and ten steps with gradient clipping. The models are GPT-2 with
- * AdamW, with and without a document mask, GPT-2 with LAMB, and Llama of transformers. With LoRA,
- * gradients and weights of the adapters are compared with peft.
+ * AdamW, with and without a document mask, GPT-2 with LAMB, and Llama and the families like it of
+ * transformers. With LoRA, gradients and weights of the adapters are compared with peft.
  *
  * The error of a tensor is |a - b| / |b| in the Frobenius norm. In exact arithmetic, the gradient
  * of the key biases is zero, because softmax does not change if a constant is added to a row of
@@ -16,13 +16,14 @@ struct reference {
     int32_t *ids, *positions, *ignored, *starts;
 };
 
-static void read_reference(const char *name, const char *targets, struct reference *r)
+static void read_reference(const char *name, const char *architecture, const char *targets,
+                           struct reference *r)
 {
     int64_t count;
     run_open(&r->run, name);
     hid_t f = r->run.file;
     struct model_config *c = &r->run.config;
-    c->architecture = H5Aexists(f, "kv_heads") > 0 ? "llama" : "gpt2";
+    c->architecture = architecture;
     c->kv_heads = (int64_t)run_attribute_or(f, "kv_heads", 0);
     c->rope_theta = run_attribute_or(f, "rope_theta", 0);
     c->norm_epsilon = 1e-5f;
@@ -185,11 +186,11 @@ static void train_step(struct training *t, int64_t step)
     run_update(run, step, count);
 }
 
-static void test_reference(const char *name, const char *targets)
+static void test_reference(const char *name, const char *architecture, const char *targets)
 {
     struct training t = {0};
     struct reference *r = &t.r;
-    read_reference(name, targets, r);
+    read_reference(name, architecture, targets, r);
     run_make(&r->run);
     int64_t rows = r->run.batch * r->run.tokens;
     t.losses = calloc((size_t)rows, sizeof *t.losses);
@@ -213,11 +214,12 @@ static void test_reference(const char *name, const char *targets)
 
 int main(void)
 {
-    test_reference("gpt2_tanh.h5", NULL);
-    test_reference("gpt2_erf_documents.h5", NULL);
-    test_reference("gpt2_lamb.h5", NULL);
-    test_reference("llama.h5", NULL);
-    test_reference("gpt2_lora.h5", "c_attn, c_proj, c_fc");
-    test_reference("llama_lora.h5", "q_proj, v_proj");
+    test_reference("gpt2_tanh.h5", "gpt2", NULL);
+    test_reference("gpt2_erf_documents.h5", "gpt2", NULL);
+    test_reference("gpt2_lamb.h5", "gpt2", NULL);
+    test_reference("llama.h5", "llama", NULL);
+    test_reference("qwen2.h5", "qwen2", NULL);
+    test_reference("gpt2_lora.h5", "gpt2", "c_attn, c_proj, c_fc");
+    test_reference("llama_lora.h5", "llama", "q_proj, v_proj");
     return 0;
 }

@@ -340,6 +340,8 @@ int main(int argc, char **argv)
         test_model(dev, DTYPE_F32, "roberta", false, rows, NULL, first, no_adapter, 1e-5);
         test_model(dev, DTYPE_F32, "gpt2", true, rows, NULL, none, all_linear, 1e-5);
         test_model(dev, DTYPE_F32, "llama", false, rows, NULL, none, llama, 1e-5);
+        test_model(dev, DTYPE_F32, "qwen2", true, rows, NULL, none, no_adapter, 1e-5);
+        test_model(dev, DTYPE_F32, "qwen2", false, rows, NULL, none, llama, 1e-5);
         test_model(dev, DTYPE_F32, "bert", true, rows, NULL, none, bert, 1e-5);
         if (kernels_supports(dev, DTYPE_BF16)) {
             test_model(dev, DTYPE_BF16, "gpt2", true, rows, NULL, none, all_linear, 6e-2);

@@ -313,12 +313,12 @@ test_change_layout() {
     run_bireme 0 checkpoint diff made other --tolerance 0.5
 }
 
-# Architecture llama: layouts, resume, generation.
-test_llama() {
+# Architectures with rotary positions: layouts, resume, generation.
+test_rotary() {
     need_mpirun
-    local settings='model.architecture=llama model.num_heads=4 model.num_kv_heads=2
+    local settings="model.architecture=$1 model.num_heads=4 model.num_kv_heads=2
         model.intermediate_size=48 model.dropout=0
-        model.tie_word_embeddings=false parallel.bucket_mib=1'
+        model.tie_word_embeddings=false parallel.bucket_mib=1"
     # shellcheck disable=SC2086
     run_bireme 0 train recipe.yaml run_dir=one $settings
     awk '/"event":"train"/ { n++ } END { exit n != 20 }' one/metrics.jsonl || fail 'not 20 steps'
@@ -344,7 +344,8 @@ test_llama() {
 }
 
 case ${1:-} in
-layouts | tensor | zero | reproducible | lamb | llama | change_layout | masked_layouts) "test_$1" ;;
+layouts | tensor | zero | reproducible | lamb | change_layout | masked_layouts) "test_$1" ;;
+llama | qwen2) test_rotary "$1" ;;
 *)
     echo "no such part: ${1:-}" >&2
     exit 64

@@ -1,0 +1,97 @@
+"""References of the families like Llama: for each family a file of training steps as
+reference_steps.py writes them, and a model folder as save_pretrained writes it, with logits and
+hidden states of padded batches. make_reference.py calls this module.
+"""
+import h5py
+import numpy as np
+import torch
+
+from reference_steps import (
+    ADAMW, BATCH, DECAY, LAYERS, POSITIONS, STEPS, TOKENS, VOCABULARY, WIDTH, logits_of, write_steps
+)
+
+THETA = 300.0
+
+# family: class stem in transformers, more keys of the configuration
+FAMILIES = {
+    "qwen2": ("Qwen2", {}),
+}
+
+
+def make_model(family, more, **sizes):
+    """The language model of a family with rotary angles in float64, in double precision."""
+    import transformers
+    stem, keys = FAMILIES[family]
+    config = getattr(transformers, stem + "Config")(
+        **{**sizes, **keys, **more}, rms_norm_eps=1e-5, attn_implementation="eager",
+        rope_parameters={"rope_type": "default", "rope_theta": THETA}
+    )
+    model = getattr(transformers, stem + "ForCausalLM")(config)
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    inverse = THETA ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+
+    def angles(x, position_ids):
+        angle = position_ids[:, :, None].double() * inverse[None, None, :]
+        angle = torch.cat((angle, angle), dim=-1)
+        return angle.cos(), angle.sin()
+    model.model.rotary_emb.forward = angles
+    return model
+
+
+def write_family_steps(path, family, seed):
+    torch.manual_seed(seed)
+    model = make_model(
+        family, {}, num_hidden_layers=LAYERS, hidden_size=WIDTH, num_attention_heads=4,
+        num_key_value_heads=2, intermediate_size=40, max_position_embeddings=POSITIONS,
+        vocab_size=VOCABULARY, tie_word_embeddings=False
+    ).double()
+    with torch.no_grad():
+        for name, t in model.named_parameters():
+            is_bias = name.endswith("bias")
+            scale = 0.1 if t.dim() == 1 else 0.3 if "embed" in name else 1.5 / t.shape[1] ** 0.5
+            mean = 1.0 if t.dim() == 1 and not is_bias else 0.0
+            t.copy_((mean + torch.randn_like(t) * scale).float().double())
+    w = dict(model.named_parameters())
+    tokens = torch.randint(0, VOCABULARY, (STEPS, BATCH, TOKENS + 1))
+    optimizer = torch.optim.AdamW(
+        [dict(params=[t for t in w.values() if t.dim() == 2], weight_decay=DECAY),
+         dict(params=[t for t in w.values() if t.dim() != 2], weight_decay=0.0)], **ADAMW
+    )
+    keys = FAMILIES[family][1]
+    settings = dict(
+        heads=4, kv_heads=2, inner=40, gelu_tanh=0, tied=0, rope_theta=THETA,
+        head_dim=keys.get("head_dim", 0), sliding_window=keys.get("sliding_window", 0)
+    )
+    write_steps(path, logits_of(model), settings, {}, w, tokens, optimizer)
+
+
+def write_family_folder(folder, family, seed):
+    torch.manual_seed(seed)
+    model = make_model(
+        family, dict(initializer_range=0.5), num_hidden_layers=2, hidden_size=8,
+        num_attention_heads=4, num_key_value_heads=2, intermediate_size=12, vocab_size=19,
+        max_position_embeddings=12, tie_word_embeddings=True
+    )
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.1)
+    model.save_pretrained(folder / family)
+    (folder / family / "generation_config.json").unlink(missing_ok=True)
+    lengths = [10, 7, 3]
+    ids = torch.randint(5, 19, (len(lengths), max(lengths)))
+    there = torch.arange(max(lengths))[None, :] < torch.tensor(lengths)[:, None]
+    ids[~there] = 0
+    with torch.no_grad():
+        out = model.double().eval()(ids, attention_mask=there.long())
+        hidden = model.model(ids, attention_mask=there.long()).last_hidden_state
+    with h5py.File(folder / f"{family}.h5", "w") as f:
+        f[family + "/lengths"] = np.array(lengths, np.int32)
+        f[family + "/ids"] = ids[there].numpy().astype(np.int32)
+        f[family + "/hidden"] = hidden[there].numpy()
+        f[family + "/logits"] = out.logits[there].numpy()
+
+
+def write_families(folder):
+    for seed, family in enumerate(FAMILIES):
+        write_family_steps(folder / f"{family}.h5", family, 60 + seed)
+        write_family_folder(folder / "pretrained", family, 80 + seed)

@@ -1,6 +1,6 @@
 """References of the families like Llama: for each family a file of training steps as
 reference_steps.py writes them, and a model folder as save_pretrained writes it, with logits and
-hidden states of padded batches. make_reference.py calls this module.
+hidden states of three texts. make_reference.py calls this module.
 """
 import h5py
 import numpy as np
@@ -15,6 +15,7 @@ THETA = 300.0
 # family: class stem in transformers, more keys of the configuration
 FAMILIES = {
     "qwen2": ("Qwen2", {}),
+    "mistral": ("Mistral", dict(head_dim=8, sliding_window=5)),
 }
 
 
@@ -78,17 +79,16 @@ def write_family_folder(folder, family, seed):
     model.save_pretrained(folder / family)
     (folder / family / "generation_config.json").unlink(missing_ok=True)
     lengths = [10, 7, 3]
-    ids = torch.randint(5, 19, (len(lengths), max(lengths)))
-    there = torch.arange(max(lengths))[None, :] < torch.tensor(lengths)[:, None]
-    ids[~there] = 0
+    ids = [torch.randint(5, 19, (1, length)) for length in lengths]
+    model = model.double().eval()
     with torch.no_grad():
-        out = model.double().eval()(ids, attention_mask=there.long())
-        hidden = model.model(ids, attention_mask=there.long()).last_hidden_state
+        logits = [model(row).logits[0] for row in ids]
+        hidden = [model.model(row).last_hidden_state[0] for row in ids]
     with h5py.File(folder / f"{family}.h5", "w") as f:
         f[family + "/lengths"] = np.array(lengths, np.int32)
-        f[family + "/ids"] = ids[there].numpy().astype(np.int32)
-        f[family + "/hidden"] = hidden[there].numpy()
-        f[family + "/logits"] = out.logits[there].numpy()
+        f[family + "/ids"] = torch.cat(ids, dim=1)[0].numpy().astype(np.int32)
+        f[family + "/hidden"] = torch.cat(hidden).numpy()
+        f[family + "/logits"] = torch.cat(logits).numpy()
 
 
 def write_families(folder):

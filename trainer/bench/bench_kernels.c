@@ -31,7 +31,8 @@ struct kernels_bench {
     struct tensor x, y, z, delta;               /* [N, C] */
     struct tensor inner, act_gradient, d_inner; /* [N, F] */
     struct tensor gate_up, d_gate_up;           /* [N, 2 F] */
-    struct tensor qkv, d_qkv;                   /* [N, 3 C] */
+    struct tensor qkv, d_qkv;                   /* [N, 3 H D] */
+    struct tensor attended, d_attended;         /* [N, H D] */
     struct tensor weights, table;               /* [F, C], [V, C] */
     struct tensor d_weights, d_table;           /* f32 */
     struct tensor statistics, lse;              /* f32 [N, 2], [H, N] */
@@ -57,6 +58,7 @@ static status take_operands(struct kernels_bench *b, struct arena *arena)
     const enum dtype d = kernels_dtype(b->k), f = DTYPE_F32;
     const struct model_config *c = &b->config;
     int64_t n = b->rows, width = c->width, inner = c->inner;
+    int64_t attended = model_attention_width(c);
     const struct {
         struct tensor *tensor;
         enum dtype dtype;
@@ -71,8 +73,10 @@ static status take_operands(struct kernels_bench *b, struct arena *arena)
         {&b->d_inner, d, n, inner},
         {&b->gate_up, d, n, 2 * inner},
         {&b->d_gate_up, d, n, 2 * inner},
-        {&b->qkv, d, n, 3 * width},
-        {&b->d_qkv, d, n, 3 * width},
+        {&b->qkv, d, n, 3 * attended},
+        {&b->d_qkv, d, n, 3 * attended},
+        {&b->attended, d, n, attended},
+        {&b->d_attended, d, n, attended},
         {&b->weights, d, inner, width},
         {&b->table, d, b->vocabulary, width},
         {&b->d_weights, f, inner, width},
@@ -85,7 +89,7 @@ static status take_operands(struct kernels_bench *b, struct arena *arena)
         {&b->d_beta, f, 1, width},
         {&b->bias, f, 1, inner},
         {&b->d_bias, f, 1, inner},
-        {&b->angles, f, b->sequence, width / c->heads},
+        {&b->angles, f, b->sequence, model_head_width(c)},
         {&b->losses, f, 1, n},
         {&b->flat[0], f, 1, b->flat_elems},
         {&b->flat[1], f, 1, b->flat_elems},
@@ -165,7 +169,7 @@ static const struct dropout no_dropout = {0};
 static struct attention describe_attention(const struct kernels_bench *b)
 {
     const struct model_config *c = &b->config;
-    int64_t head_width = c->width / c->heads;
+    int64_t head_width = model_head_width(c);
     return (struct attention){
         .heads = (int)c->heads,
         .kv_heads = (int)c->heads,
@@ -266,7 +270,7 @@ static status run_norm_backward(struct kernels_bench *b)
 static status run_attention_forward(struct kernels_bench *b)
 {
     struct attention a = describe_attention(b);
-    return attention_forward(b->k, b->y, b->lse, get_third(b->qkv, 0), get_third(b->qkv, 1),
+    return attention_forward(b->k, b->attended, b->lse, get_third(b->qkv, 0), get_third(b->qkv, 1),
                              get_third(b->qkv, 2), &a);
 }
 
@@ -274,8 +278,8 @@ static status run_attention_backward(struct kernels_bench *b)
 {
     struct attention a = describe_attention(b);
     return attention_backward(b->k, get_third(b->d_qkv, 0), get_third(b->d_qkv, 1),
-                              get_third(b->d_qkv, 2), b->delta, get_third(b->qkv, 0),
-                              get_third(b->qkv, 1), get_third(b->qkv, 2), b->y, b->lse, &a);
+                              get_third(b->d_qkv, 2), b->d_attended, get_third(b->qkv, 0),
+                              get_third(b->qkv, 1), get_third(b->qkv, 2), b->attended, b->lse, &a);
 }
 
 static status run_classifier(struct kernels_bench *b)
@@ -452,7 +456,8 @@ static status measure_rates(struct kernels_bench *b, int repeats, struct bench_k
 static double get_attention_flops(const struct kernels_bench *b,
                                   status (*run)(struct kernels_bench *b))
 {
-    double pairs = (double)b->rows * (double)(b->sequence + 1) / 2 * (double)b->config.width;
+    double pairs =
+        (double)b->rows * (double)(b->sequence + 1) / 2 * (double)model_attention_width(&b->config);
     return run == run_attention_forward    ? 4 * pairs
            : run == run_attention_backward ? 10 * pairs
                                            : 0;

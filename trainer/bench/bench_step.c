@@ -146,12 +146,13 @@ static int list_gemms(const struct bench *b, struct gemm_shape out[GEMMS_MAX])
     int ranks = comm_size(b->session->mesh.tensor);
     int64_t rows = b->random.batch.rows, outputs = b->random.batch.outputs.count;
     bool predicts_tokens = c->head == MODEL_HEAD_LM;
-    int64_t qkv = c->width + 2 * (c->width / c->heads * model_kv_heads(c));
+    int64_t attended = model_attention_width(c);
+    int64_t qkv = attended + 2 * model_head_width(c) * model_kv_heads(c);
     const struct {
         int64_t rows, inner, outputs, count;
     } layers[] = {
         {rows, c->width, qkv / ranks, c->layers},
-        {rows, c->width / ranks, c->width, c->layers},
+        {rows, attended / ranks, c->width, c->layers},
         {rows, c->width, model_inner_outputs(c) / ranks, c->layers},
         {rows, c->inner / ranks, c->width, c->layers},
         {c->head == MODEL_HEAD_NONE ? 0

@@ -35,11 +35,12 @@
     }
 
 /* Keys and properties of Llama and the families like it. */
-#define ROTARY_KEYS(vocabulary, kv_heads, inner, positions)                                        \
+#define ROTARY_KEYS(vocabulary, kv_heads, head_width, inner, positions)                            \
     INTEGER("vocab_size", vocab_size, vocabulary), INTEGER("hidden_size", hidden_size, 4096),      \
         INTEGER("num_hidden_layers", num_layers, 32),                                              \
         INTEGER("num_attention_heads", num_heads, 32),                                             \
         OPTIONAL_INTEGER("num_key_value_heads", num_kv_heads, kv_heads),                           \
+        OPTIONAL_INTEGER("head_dim", head_dim, head_width),                                        \
         INTEGER("intermediate_size", intermediate_size, inner),                                    \
         INTEGER("max_position_embeddings", max_position_embeddings, positions),                    \
         NUMBER("attention_dropout", attention_dropout, 0),                                         \
@@ -120,7 +121,7 @@ static const struct huggingface_architecture architectures[] = {
         .class_stem = "Llama",
         .qa_prefix = "transformer.",
         .classes = {{"LlamaForCausalLM", true, false}, {"LlamaModel", false, false}},
-        .keys = {ROTARY_KEYS(32000, 0, 11008, 2048)},
+        .keys = {ROTARY_KEYS(32000, 0, 0, 11008, 2048)},
         .switches = {{"attention_bias", false}, {"mlp_bias", false}},
         ROTARY_DECODER,
     },
@@ -130,8 +131,17 @@ static const struct huggingface_architecture architectures[] = {
         .class_stem = "Qwen2",
         .qa_prefix = "transformer.",
         .classes = {{"Qwen2ForCausalLM", true, false}, {"Qwen2Model", false, false}},
-        .keys = {ROTARY_KEYS(151936, 32, 22016, 32768)},
+        .keys = {ROTARY_KEYS(151936, 32, 0, 22016, 32768)},
         .switches = {{"use_sliding_window", false}},
+        ROTARY_DECODER,
+    },
+    {
+        .model_type = "mistral",
+        .architecture = ARCHITECTURE_MISTRAL,
+        .class_stem = "Mistral",
+        .classes = {{"MistralForCausalLM", true, false}, {"MistralModel", false, false}},
+        .keys = {ROTARY_KEYS(32000, 8, 0, 14336, 131072),
+                 OPTIONAL_INTEGER("sliding_window", sliding_window, 4096)},
         ROTARY_DECODER,
     },
 };
@@ -148,7 +158,7 @@ const struct huggingface_architecture *huggingface_find_architecture(const char 
 
 const char *huggingface_architecture_names(void)
 {
-    return "gpt2, bert, roberta, llama and qwen2";
+    return "gpt2, bert, roberta, llama, qwen2 and mistral";
 }
 
 const struct huggingface_class *

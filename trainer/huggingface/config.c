@@ -436,7 +436,9 @@ static status write_labels(FILE *file, const struct recipe *r, const struct labe
 static void write_key(FILE *file, const struct huggingface_key *key, const struct recipe *r)
 {
     const void *setting = (const char *)r + key->recipe_offset;
-    if (key->is_integer) {
+    if (key->is_integer && key->is_optional && *(const int64_t *)setting == 0) {
+        fprintf(file, "  \"%s\": null,\n", key->name);
+    } else if (key->is_integer) {
         config_write_integer(file, key->name, *(const int64_t *)setting);
     } else {
         config_write_number(file, key->name, *(const double *)setting);

@@ -44,7 +44,7 @@ void config_write_integer(FILE *file, const char *key, int64_t value);
  *
  * Reads rope_parameters of transformers 5, or rope_theta and rope_scaling of earlier versions.
  *
- * Errors    STATUS_UNAVAILABLE for a rope_type, head_dim or layer_types that is not supported;
+ * Errors    STATUS_UNAVAILABLE for a rope_type or layer_types that is not supported;
  *           STATUS_DATA for a wrong value */
 status config_read_rotary(const struct config_document *c, struct recipe *r);
 

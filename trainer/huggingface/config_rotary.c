@@ -65,7 +65,6 @@ status config_read_rotary(const struct config_document *c, struct recipe *r)
     const json_t *parameters = config_get_field(c, "rope_parameters");
     const json_t *scaling = parameters != NULL ? parameters : config_get_field(c, "rope_scaling");
     struct config_document nested = *c;
-    int64_t head_width;
     TRY(check_layer_types(c));
     TRY(config_read_number(c, "rope_theta", 10000, &r->model.rope_theta));
     if (scaling != NULL) {
@@ -75,11 +74,6 @@ status config_read_rotary(const struct config_document *c, struct recipe *r)
         TRY(config_read_number(&nested, "rope_theta", r->model.rope_theta, &r->model.rope_theta));
         TRY(read_rope_type(&nested, r));
     }
-    TRY(config_read_integer(c, "head_dim", r->model.hidden_size / r->model.num_heads, &head_width));
-    REQUIRE(head_width == r->model.hidden_size / r->model.num_heads, STATUS_UNAVAILABLE,
-            "%s: head_dim %" PRId64 " differs from hidden_size / num_attention_heads, %" PRId64
-            ", which is not supported",
-            c->path, head_width, r->model.hidden_size / r->model.num_heads);
     return STATUS_OK;
 }
 

@@ -628,7 +628,7 @@ int64_t generate_bytes(const struct model_config *config, enum dtype dtype, int 
                        int64_t tokens)
 {
     int64_t keys = config->layers * tokens * model_kv_heads(config) / ranks;
-    int64_t cache = 2 * keys * (config->width / config->heads) * (int64_t)dtype_bytes(dtype);
+    int64_t cache = 2 * keys * model_head_width(config) * (int64_t)dtype_bytes(dtype);
     int64_t logits = model_vocabulary_rows(config, ranks) * (ranks + 1);
     return cache + 4 * 3 * logits; /* on the host, on the device and for the sampler */
 }

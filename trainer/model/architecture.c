@@ -9,7 +9,9 @@
  * llama    LlamaForCausalLM: RMS norms, rotary positions, grouped-query attention, SwiGLU, no
  *          biases. Gate and up are contiguous in memory. Touvron et al. 2023, arXiv:2302.13971
  * qwen2    Qwen2ForCausalLM (Qwen2, Qwen2.5): as llama, with biases of queries, keys and values.
- *          Yang et al. 2024, arXiv:2407.10671 */
+ *          Yang et al. 2024, arXiv:2407.10671
+ * mistral  MistralForCausalLM: as llama, with a window of attention (config.window).
+ *          Jiang et al. 2023, arXiv:2310.06825 */
 #include "trainer/model/architecture.h"
 
 #include <stdio.h>
@@ -127,6 +129,14 @@ static const struct architecture architectures[] = {
         .feed_forward = {.gated = true},
         .names = &llama_names,
     },
+    {
+        .name = "mistral",
+        .embedding = {.positions = POSITIONS_ROTARY},
+        .norm = {.kind = NORM_RMS},
+        .attention = {.causal = true},
+        .feed_forward = {.gated = true},
+        .names = &llama_names,
+    },
 };
 
 const struct architecture *model_architecture(const char *name)
@@ -154,6 +164,16 @@ const char *model_architecture_names(char *text, size_t bytes)
 int64_t model_kv_heads(const struct model_config *config)
 {
     return config->kv_heads > 0 ? config->kv_heads : config->heads;
+}
+
+int64_t model_head_width(const struct model_config *config)
+{
+    return config->head_width > 0 ? config->head_width : config->width / config->heads;
+}
+
+int64_t model_attention_width(const struct model_config *config)
+{
+    return config->heads * model_head_width(config);
 }
 
 int64_t model_inner_outputs(const struct model_config *config)

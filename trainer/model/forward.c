@@ -526,13 +526,21 @@ static status feed_forward_backward(struct backward *b, int64_t layer, struct te
                                  view_local_rows(m, a->norm2, b->n));
 }
 
+/* Returns memory for the gradient of the attention's output [N, H D / t]. */
+static struct tensor view_d_attended(const struct model *m, int64_t n)
+{
+    struct tensor exchange = m->activations.exchange;
+    bool fits = m->local.width <= m->config.width;
+    return tensor_view(fits ? exchange.data : m->activations.d_inner.data, exchange.dtype, n,
+                       m->local.width);
+}
+
 static status attention_block_backward(struct backward *b, int64_t layer, struct tensor delta)
 {
     struct model *m = b->m;
     struct layer_activations *a = &m->activations.layers[layer];
     struct tensor qkv = view_rows(a->qkv, b->n), d_qkv = view_rows(m->activations.d_qkv, b->n);
-    struct tensor exchange = m->activations.exchange;
-    struct tensor d_attended = tensor_view(exchange.data, exchange.dtype, b->n, m->local.width);
+    struct tensor d_attended = view_d_attended(m, b->n);
     struct attention attention = model_attention(m, b->input, layer);
     struct tensor dy;
     TRY(model_all_gather(m, delta, b->n, &dy));

@@ -320,15 +320,15 @@ static void append_attention(struct layout *layout)
 {
     const struct architecture *a = layout->architecture;
     const struct model_config *c = layout->config;
-    int64_t kv_width = c->width / c->heads * model_kv_heads(c);
+    int64_t width = model_attention_width(c), kv_width = model_head_width(c) * model_kv_heads(c);
     const struct section sections[] = {
-        {a->names->query, c->width}, {a->names->key, kv_width}, {a->names->value, kv_width}};
+        {a->names->query, width}, {a->names->key, kv_width}, {a->names->value, kv_width}};
     if (a->names->qkv != NULL) {
-        append_joint_qkv(layout, c->width + 2 * kv_width);
+        append_joint_qkv(layout, width + 2 * kv_width);
     } else {
         append_sections(layout, MODEL_QKV, sections, 3, a->attention.qkv_bias);
     }
-    append_projection(layout, MODEL_PROJECTION, c->width, a->attention.projection_bias,
+    append_projection(layout, MODEL_PROJECTION, width, a->attention.projection_bias,
                       a->names->projection);
 }
 

@@ -23,11 +23,11 @@ static status take_tensor(struct arena *arena, enum dtype dtype, int64_t rows, i
 /* Returns the local sizes of a layer that is split over `ranks` ranks. */
 static struct layer_dims compute_local_dims(const struct model_config *config, int ranks)
 {
-    int64_t kv_heads = model_kv_heads(config) / ranks;
+    int64_t kv_heads = model_kv_heads(config) / ranks, head_width = model_head_width(config);
     return (struct layer_dims){.heads = config->heads / ranks,
-                               .width = config->width / ranks,
+                               .width = config->heads / ranks * head_width,
                                .kv_heads = kv_heads,
-                               .kv_width = config->width / config->heads * kv_heads,
+                               .kv_width = kv_heads * head_width,
                                .inner = config->inner / ranks};
 }
 
@@ -133,6 +133,18 @@ static status arrange_layer(const struct model_config *c, struct model_paralleli
     return STATUS_OK;
 }
 
+/* Takes the gradient of the inner features. The gradient of the attention's output uses the same
+ * memory if `exchange` is too narrow for it. */
+static status arrange_d_inner(const struct model_config *config, struct layer_dims local,
+                              enum dtype dtype, int64_t rows, struct arena *arena,
+                              struct tensor *out)
+{
+    bool widens = local.width > config->width && local.width > local.inner;
+    TRY(take_tensor(arena, dtype, rows, widens ? local.width : local.inner, out));
+    *out = tensor_view(out->data, dtype, rows, local.inner);
+    return STATUS_OK;
+}
+
 /* Takes all tensors of the working memory from the arena, or measure their size. */
 static status arrange_activations(const struct model_config *config,
                                   struct model_parallelism parallelism, enum dtype dtype,
@@ -153,7 +165,7 @@ static status arrange_activations(const struct model_config *config,
     }
     const struct architecture *a = model_architecture(config->architecture);
     if (a != NULL && architecture_is_rotary(a)) {
-        TRY(take_tensor(arena, DTYPE_F32, config->positions, config->width / config->heads,
+        TRY(take_tensor(arena, DTYPE_F32, config->positions, model_head_width(config),
                         &out->rope_table));
     }
     TRY(arrange_head(config, dtype, training, arena, &out->head));
@@ -166,11 +178,12 @@ static status arrange_activations(const struct model_config *config,
             TRY(take_tensor(arena, dtype, own, config->width, &out->d_delta));
         }
         TRY(take_tensor(arena, dtype, rows, local.width + 2 * local.kv_width, &out->d_qkv));
-        TRY(take_tensor(arena, dtype, rows, local.inner, &out->d_inner));
+        TRY(arrange_d_inner(config, local, dtype, rows, arena, &out->d_inner));
         TRY(take_tensor(arena, DTYPE_F32, 2, config->width, &out->frozen_norm_gradients));
         TRY(take_tensor(arena, dtype, rows, ADAPTERS_FUSED * config->adapter.rank,
                         &out->d_adapter_hidden));
         int64_t widest = config->width > local.inner ? config->width : local.inner;
+        widest = local.width > widest ? local.width : widest;
         bool adapter_dropout = config->adapter.rank > 0 && config->adapter.dropout > 0;
         TRY(take_tensor(arena, dtype, rows, adapter_dropout ? widest : 0, &out->adapter_input));
     }
@@ -537,12 +550,13 @@ struct dropout model_dropout(const struct model *m, const struct model_input *in
 struct attention model_attention(const struct model *m, const struct model_input *input,
                                  int64_t layer)
 {
-    int64_t head_width = m->config.width / m->config.heads;
+    int64_t head_width = model_head_width(&m->config);
     return (struct attention){
         .heads = (int)m->local.heads,
         .kv_heads = (int)m->local.kv_heads,
         .head_width = head_width,
         .causal = m->architecture->attention.causal,
+        .window = m->config.window,
         .scale = 1.0f / sqrtf((float)head_width),
         .sequences = input->segments,
         .cu_q = input->cu_rows,

@@ -8,6 +8,7 @@
  *   llama          as gpt2, with RMS norms, rotary positions, grouped-query attention, SwiGLU and
  *                  no biases
  *   qwen2          as llama, with biases of queries, keys and values
+ *   mistral        as llama, with a window of attention
  * Each architecture can carry a fine-tuning head instead of the vocabulary matrix
  * (enum model_head_kind). Such a head reads selected rows of the hidden states.
  *
@@ -77,6 +78,8 @@ struct model_config {
     float dropout, attention_dropout, norm_epsilon, initializer_range;
     bool tied;                          /* the vocabulary matrix is the token table */
     int64_t kv_heads;                   /* key-value heads; 0: equal to heads */
+    int64_t head_width;                 /* D; 0: width / heads */
+    int64_t window;                     /* a row attends to this many last rows; 0: to all */
     double rope_theta;                  /* base of the rotary frequencies */
     struct rotary_scaling rope_scaling; /* frequency scaling for long contexts */
     enum model_recompute recompute;
@@ -225,6 +228,12 @@ status model_layout(const struct model_config *config, int ranks, int rank,
 
 /* model_kv_heads - return the key-value heads of a layer over all ranks. */
 int64_t model_kv_heads(const struct model_config *config);
+
+/* model_head_width - return the width D of a head. */
+int64_t model_head_width(const struct model_config *config);
+
+/* model_attention_width - return the width H D of the output of attention over all ranks. */
+int64_t model_attention_width(const struct model_config *config);
 
 /* model_inner_outputs - return the output width of the GEMM before the activation.
  * It is F, or 2 F with SwiGLU. */

@@ -22,9 +22,9 @@ enum dropout_site { DROPOUT_ATTENTION, DROPOUT_PROJECTION, DROPOUT_FC, DROPOUT_S
 /* Local sizes of a layer on one tensor-parallel rank. */
 struct layer_dims {
     int64_t heads; /* H/t */
-    int64_t width; /* C/t, all local heads together */
+    int64_t width; /* H D / t, all local heads together */
     int64_t kv_heads;
-    int64_t kv_width; /* all local key-value heads together; C/t if G = H */
+    int64_t kv_width; /* G D / t, all local key-value heads together */
     int64_t inner;    /* F/t */
 };
 
@@ -35,7 +35,7 @@ struct layer_activations {
     struct tensor statistics1;        /* f32 [n, 2] of norm1 */
     struct tensor qkv;                /* [N, (H + 2 G) D / t] */
     struct tensor lse;                /* f32 [H/t, N] */
-    struct tensor attended;           /* [N, C/t] output of attention */
+    struct tensor attended;           /* [N, H D / t] output of attention */
     struct tensor middle;             /* [n, C] residual stream after attention */
     struct tensor norm2;              /* [n, C] */
     struct tensor statistics2;        /* f32 [n, 2] of norm2 */
@@ -77,9 +77,10 @@ struct activations {
     struct tensor d_stream;         /* [n, C] gradient along the residual stream */
     struct tensor d_delta;          /* [n, C] the same after dropout; absent without dropout */
     struct tensor d_qkv;            /* [N, (H + 2 G) D / t] */
-    struct tensor d_inner;          /* [N, F/t] */
+    struct tensor d_inner;          /* [N, F/t]; its memory also has space for d_attended */
     struct tensor d_adapter_hidden; /* [N, 3 rank] of the adapters of one GEMM, three at most */
-    struct tensor adapter_input;    /* [N, max(C, F/t)] input of an adapter, or its gradient */
+    struct tensor
+        adapter_input; /* [N, max(C, F/t, H D / t)] input of an adapter, or its gradient */
     struct tensor frozen_norm_gradients; /* f32 [2, C] discarded output */
 };
 

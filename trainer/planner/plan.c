@@ -428,6 +428,13 @@ static double compute_tensor_bytes(const struct recipe *r, const struct model_co
     return plan->tensor > 1 ? sum * other_share + 24 * rows : 0;
 }
 
+/* Returns the average share of a sequence's rows that a row attends to with a causal mask. */
+static double get_visible_share(const struct model_config *config, double length)
+{
+    double window = (double)config->window / length;
+    return window > 0 && window < 1 ? window * (1 - window / 2) : 0.5;
+}
+
 static status plan_model(const struct recipe *r, struct plan *plan)
 {
     struct model_config config = derive_model_config(r, plan->vocabulary);
@@ -436,14 +443,15 @@ static status plan_model(const struct recipe *r, struct plan *plan)
     int64_t elements = 0;
     TRY(model_layout(&config, plan->tensor, 0, &parameters, &count, &elements));
     plan->gemm_flops = count_parameters(r, parameters, count, plan);
-    double attention =
-        (double)config.layers * (double)r->data.sequence_length * (double)config.width;
+    double length = (double)r->data.sequence_length;
+    double attention = (double)config.layers * length * (double)model_attention_width(&config);
     bool causal = objective_spec_reads_last_row(r);
     int64_t first_trained = model_first_trained_layer(parameters, count), layers = config.layers;
     double backward_share = (double)(layers - (first_trained < 0 ? 0 : first_trained)) /
                             (double)layers; /* fraction of the layers */
     double full = 4 * (1 + 2 * backward_share) * attention;
-    plan->token_flops = plan->gemm_flops + (causal ? full / 2 : full);
+    plan->token_flops =
+        plan->gemm_flops + (causal ? full * get_visible_share(&config, length) : full);
     plan->token_flops_full_attention = plan->gemm_flops + full;
     plan->step_flops = plan->token_flops * (double)plan->tokens;
     status result = plan_memory(r, &config, parameters, count, elements, plan);

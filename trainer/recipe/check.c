@@ -23,6 +23,9 @@ static void resolve_nulls(const struct recipe_reader *r)
     if (c->model.num_kv_heads == 0) {
         c->model.num_kv_heads = c->model.num_heads;
     }
+    if (c->model.head_dim == 0 && c->model.hidden_size % c->model.num_heads == 0) {
+        c->model.head_dim = c->model.hidden_size / c->model.num_heads;
+    }
     if (c->model.attention_dropout < 0) {
         c->model.attention_dropout = c->model.dropout;
     }
@@ -119,17 +122,27 @@ static status check_model(const struct recipe_reader *r)
     bool rotary = recipe_architecture_is_rotary(c->model.architecture);
     int64_t heads = c->model.num_heads;
     int64_t positions = c->model.max_position_embeddings;
+    bool derived = c->model.head_dim * heads == c->model.hidden_size;
+    bool mistral = c->model.architecture == ARCHITECTURE_MISTRAL;
     const struct relation relations[] = {
-        {c->model.hidden_size % heads != 0, "model.hidden_size", "is not a multiple of",
-         "model.num_heads", NULL},
+        {c->model.head_dim == 0, "model.hidden_size", "is not a multiple of", "model.num_heads",
+         NULL},
+        {!rotary && !derived, "model.head_dim", "conflicts with", "model.architecture",
+         "it requires rotary positions, for example llama"},
+        {rotary && !derived && c->model.head_dim % 2 != 0, "model.head_dim", "is odd for",
+         "model.architecture", "rotary position embeddings require an even head size"},
+        {c->model.sliding_window > 0 && !mistral, "model.sliding_window", "conflicts with",
+         "model.architecture", "it requires mistral"},
+        {c->model.sliding_window > 0 && c->dpo.shared_prefix == PREFIX_TRUE, "dpo.shared_prefix",
+         "conflicts with", "model.sliding_window",
+         "a window of attention cannot skip the other response; use auto or false"},
         {!rotary && c->model.num_kv_heads != heads, "model.num_kv_heads", "differs from",
          "model.num_heads",
          "only architectures with rotary positions support fewer key-value heads"},
         {heads % c->model.num_kv_heads != 0, "model.num_kv_heads", "does not divide",
          "model.num_heads", NULL},
-        {rotary && c->model.hidden_size / heads % 2 != 0, "model.num_heads",
-         "gives heads of odd size with", "model.hidden_size",
-         "rotary position embeddings require an even head size"},
+        {rotary && c->model.head_dim % 2 != 0, "model.num_heads", "gives heads of odd size with",
+         "model.hidden_size", "rotary position embeddings require an even head size"},
         {!rotary && c->model.rope_type != ROPE_DEFAULT, "model.rope_type", "conflicts with",
          "model.architecture", "it requires rotary positions, for example llama"},
         {c->model.rope_type == ROPE_LLAMA3 &&
@@ -170,7 +183,7 @@ static status check_objective(const struct recipe_reader *r)
     const struct relation relations[] = {
         {mlm != encoder && !is_task(c->objective), "objective", "conflicts with",
          "model.architecture",
-         "mlm requires bert or roberta; clm, sft, dpo and reward require gpt2, llama or qwen2"},
+         "mlm requires bert or roberta; clm, sft, dpo and reward require another architecture"},
         {mlm && c->mlm.max_predictions > c->data.sequence_length, "mlm.max_predictions",
          "is greater than", "data.sequence_length", NULL},
     };

@@ -17,6 +17,7 @@ static const struct {
     [ARCHITECTURE_ROBERTA] = {"roberta", "query, value", true, false},
     [ARCHITECTURE_LLAMA] = {"llama", "q_proj, v_proj", false, true},
     [ARCHITECTURE_QWEN2] = {"qwen2", "q_proj, v_proj", false, true},
+    [ARCHITECTURE_MISTRAL] = {"mistral", "q_proj, v_proj", false, true},
 };
 
 static const char *const rope_type_names[] = {"default", "linear", "llama3"};

@@ -39,7 +39,8 @@ enum recipe_architecture {
     ARCHITECTURE_BERT,
     ARCHITECTURE_ROBERTA,
     ARCHITECTURE_LLAMA,
-    ARCHITECTURE_QWEN2
+    ARCHITECTURE_QWEN2,
+    ARCHITECTURE_MISTRAL
 };
 enum recipe_rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3 };
 enum recipe_activation { RECIPE_GELU_TANH, RECIPE_GELU_ERF };
@@ -86,7 +87,9 @@ struct recipe {
     struct {
         enum recipe_architecture architecture;
         int64_t num_layers, hidden_size, num_heads, intermediate_size, max_position_embeddings;
-        int64_t num_kv_heads; /* null: num_heads; resolved */
+        int64_t num_kv_heads;   /* null: num_heads; resolved */
+        int64_t head_dim;       /* null: hidden_size / num_heads; resolved */
+        int64_t sliding_window; /* null: 0, attention to all earlier tokens */
         double rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
         enum recipe_rope_type rope_type;
         int64_t rope_original_positions; /* null: max_position_embeddings; resolved */

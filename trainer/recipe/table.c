@@ -33,35 +33,42 @@ const struct setting recipe_table[] = {
      .description = "Random seed of the initial weights, the data order and dropout"},
 
     {"model.architecture", SETTING_ENUM, FIELD(model.architecture), "gpt2",
-     .choices = "gpt2|bert|roberta|llama|qwen2", .initial = INITIAL_SHAPE,
+     .choices = "gpt2|bert|roberta|llama|qwen2|mistral", .initial = INITIAL_SHAPE,
      .description =
-         "Model architecture (model_type in Hugging Face configurations). gpt2, llama and qwen2 "
-         "are "
-         "decoders for clm, sft, dpo and reward; bert and roberta are encoders for mlm. llama has "
-         "RMSNorm, rotary position embeddings, SwiGLU and no biases; qwen2 (Qwen2, Qwen2.5) is "
-         "llama with biases of queries, keys and values. roberta has no next-sentence head, and "
-         "its position ids begin at 2. Every architecture supports classify, regress, "
-         "classify_tokens, answer, choose and embed"},
+         "Model architecture (model_type in Hugging Face configurations). bert and roberta are "
+         "encoders for mlm; the others are decoders for clm, sft, dpo and reward. llama has "
+         "RMSNorm, rotary position embeddings, SwiGLU and no biases. qwen2 (Qwen2, Qwen2.5) is "
+         "llama with biases of queries, keys and values; mistral is llama with sliding_window. "
+         "roberta has no next-sentence head, and its position ids begin at 2. Every architecture "
+         "supports classify, regress, classify_tokens, answer, choose and embed"},
     {"model.num_layers", SETTING_INTEGER, FIELD(model.num_layers), "12", WITHIN(1, 1000),
      .initial = INITIAL_SHAPE, .description = "Number of transformer layers"},
     {"model.hidden_size", SETTING_INTEGER, FIELD(model.hidden_size), "768", WITHIN(1, 131072),
      .initial = INITIAL_SHAPE,
-     .description = "Width of the hidden states. Must be a multiple of num_heads"},
+     .description =
+         "Width of the hidden states. Without head_dim it must be a multiple of num_heads"},
     {"model.num_heads", SETTING_INTEGER, FIELD(model.num_heads), "12", WITHIN(1, 1024),
      .initial = INITIAL_SHAPE, .description = "Number of attention heads of each layer"},
     {"model.num_kv_heads", SETTING_INTEGER, FIELD(model.num_kv_heads), "null",
      .null = "the value of num_heads", WITHIN(1, 1024), .initial = INITIAL_SHAPE,
      .description =
-         "llama, qwen2: number of key-value heads of each layer (grouped-query attention). "
-         "Each is shared by num_heads / num_kv_heads query heads"},
+         "Rotary architectures (llama, qwen2, mistral): number of key-value heads of each layer "
+         "(grouped-query attention). Each is shared by num_heads / num_kv_heads query heads"},
+    {"model.head_dim", SETTING_INTEGER, FIELD(model.head_dim), "null",
+     .null = "hidden_size / num_heads", WITHIN(1, 256), .initial = INITIAL_SHAPE,
+     .description = "Rotary architectures: width of an attention head"},
+    {"model.sliding_window", SETTING_INTEGER, FIELD(model.sliding_window), "null",
+     .null = "all earlier tokens", WITHIN(1, 1048576), .initial = INITIAL_NUMERICS,
+     .description = "mistral: number of last tokens, including itself, that a token attends to"},
     {"model.rope_theta", SETTING_NUMBER, FIELD(model.rope_theta), "10000.0", ABOVE(1, 1e12),
      .initial = INITIAL_NUMERICS,
-     .description = "llama, qwen2: base of the rotary position embeddings"},
+     .description = "Rotary architectures: base of the rotary position embeddings"},
     {"model.rope_type", SETTING_ENUM, FIELD(model.rope_type), "default",
      .choices = "default|linear|llama3", .initial = INITIAL_NUMERICS,
-     .description = "llama, qwen2: scaling of the rotary position embeddings for longer sequences. "
-                    "default: no scaling; linear: every frequency is divided by rope_factor; "
-                    "llama3: only low frequencies are divided, as in Llama 3.1 and later"},
+     .description =
+         "Rotary architectures: scaling of the rotary position embeddings for longer sequences. "
+         "default: no scaling; linear: every frequency is divided by rope_factor; "
+         "llama3: only low frequencies are divided, as in Llama 3.1 and later"},
     {"model.rope_factor", SETTING_NUMBER, FIELD(model.rope_factor), "1.0", WITHIN(1, 1e6),
      .initial = INITIAL_NUMERICS,
      .description =
@@ -101,7 +108,7 @@ const struct setting recipe_table[] = {
      .choices = "gelu_tanh|gelu_erf", .initial = INITIAL_NUMERICS,
      .description =
          "Activation function of the feed-forward layers. gelu_tanh is gelu_new in Hugging Face "
-         "configurations (GPT-2), gelu_erf is gelu. llama and qwen2 always use SwiGLU"},
+         "configurations (GPT-2), gelu_erf is gelu. Rotary architectures always use SwiGLU"},
     {"model.initializer_range", SETTING_NUMBER, FIELD(model.initializer_range), "0.02",
      WITHIN(0, 10),
      .description = "Standard deviation of the initial weights. gpt2 divides it by sqrt(2 "
@@ -144,7 +151,7 @@ const struct setting recipe_table[] = {
     {"adapter.dropout", SETTING_NUMBER, FIELD(adapter.dropout), "0.0", BELOW(0, 1),
      .description = "Dropout probability of the adapter inputs (lora_dropout in peft)"},
     {"adapter.targets", SETTING_LIST, FIELD(adapter.targets), "null", .unordered = true,
-     .null = "as in peft: c_attn for gpt2, q_proj and v_proj for llama and qwen2, query and value "
+     .null = "as in peft: c_attn for gpt2, q_proj and v_proj for rotary ones, query and value "
              "for bert "
              "and roberta",
      .choices = "all-linear|c_attn|c_proj|attn.c_proj|c_fc|mlp.c_proj|q_proj|k_proj|v_proj|o_proj|"

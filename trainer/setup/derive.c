@@ -113,6 +113,8 @@ struct model_config derive_model_config(const struct recipe *recipe, int64_t voc
         .head = objective_spec_head(recipe),
         .labels = count_head_outputs(recipe),
         .kv_heads = recipe->model.num_kv_heads,
+        .head_width = recipe->model.head_dim,
+        .window = objective_spec_window(recipe),
         .adapter =
             {
                 .rank = recipe->adapter.type != ADAPTER_NONE ? recipe->adapter.rank : 0,
@@ -159,7 +161,7 @@ struct kernels_limits derive_kernel_limits(const struct model_config *config, in
         .width = config->width,
         .inner = model_inner_outputs(config) / tensor,
         .heads = (int)config->heads / tensor,
-        .head_width = config->width / config->heads,
+        .head_width = model_head_width(config),
         .sequence = sequence,
         .vocabulary = model_vocabulary_rows(config, tensor),
         .training = training,

@@ -53,11 +53,17 @@ bool objective_spec_reads_last_row(const struct recipe *recipe)
     return !recipe_architecture_is_encoder(recipe->model.architecture);
 }
 
+int64_t objective_spec_window(const struct recipe *recipe)
+{
+    int64_t window = recipe->model.sliding_window;
+    return window < recipe->model.max_position_embeddings ? window : 0;
+}
+
 bool objective_spec_shares_prompt(const struct recipe *r)
 {
     bool cpu = r->train.device == RECIPE_DEVICE_CPU ||
                (r->train.device == RECIPE_DEVICE_AUTO && device_count(DEVICE_CUDA) == 0);
-    return objective_spec_example(r) == EXAMPLE_PREFERENCE_PAIRS &&
+    return objective_spec_example(r) == EXAMPLE_PREFERENCE_PAIRS && objective_spec_window(r) == 0 &&
            (r->dpo.shared_prefix == PREFIX_AUTO ? cpu : r->dpo.shared_prefix == PREFIX_TRUE);
 }
 

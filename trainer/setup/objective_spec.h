@@ -24,8 +24,13 @@ bool objective_spec_is_masked(const struct recipe *recipe);
  * sequence. Encoders (bert, roberta) read the first row. */
 bool objective_spec_reads_last_row(const struct recipe *recipe);
 
+/* objective_spec_window - return the window of attention in rows; 0: none, or one that covers all
+ * positions of the model. */
+int64_t objective_spec_window(const struct recipe *recipe);
+
 /* objective_spec_shares_prompt - return whether the two responses of a preference pair share the
- * rows of their prompt: dpo.shared_prefix, where auto means true on a CPU. */
+ * rows of their prompt: dpo.shared_prefix, where auto means true on a CPU, except with a window of
+ * attention. */
 bool objective_spec_shares_prompt(const struct recipe *recipe);
 
 /* objective_spec_packing - compute the packing rules of the recipe's section `sft`.

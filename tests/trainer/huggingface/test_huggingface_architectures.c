@@ -188,7 +188,8 @@ static void test_config(void)
          "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, "
          "\"high_freq_factor\": 4}",
          STATUS_DATA, "model.rope_low_freq_factor: 4.0 is not less than"},
-        {"llama", "head_dim", "4", STATUS_UNAVAILABLE, "head_dim 4"},
+        {"llama", "head_dim", "4", STATUS_DATA, "self_attn.q_proj.weight has 2 dim"},
+        {"llama", "head_dim", "3", STATUS_DATA, "model.head_dim: 3 is odd for"},
         {"llama", "hidden_act", "\"gelu\"", STATUS_UNAVAILABLE, "silu is"},
         {"llama", "mlp_bias", "true", STATUS_UNAVAILABLE, "mlp_bias: true"},
         {"llama", "num_key_value_heads", "3", STATUS_DATA, "does not divide"},
@@ -199,6 +200,10 @@ static void test_config(void)
         {"qwen2", "layer_types", "[\"full_attention\", \"sliding_attention\"]", STATUS_UNAVAILABLE,
          "layer_types: sliding_attention"},
         {"qwen2", "num_key_value_heads", NULL, STATUS_DATA, "32 does not divide"},
+        {"mistral", "num_key_value_heads", NULL, STATUS_DATA, "8 does not divide"},
+        {"mistral", "sliding_window", "0", STATUS_DATA, "sliding_window is 0"},
+        {"mistral", "sliding_window", "null", STATUS_OK, NULL},
+        {"mistral", "head_dim", NULL, STATUS_DATA, "self_attn.q_proj.weight has 2 dim"},
         {"qwen2", "model_type", "\"llama\"", STATUS_UNAVAILABLE,
          "Qwen2ForCausalLM is not supported"},
     };
@@ -319,6 +324,7 @@ int main(void)
     test_numbers("llama3", true);
     test_numbers("llama_linear", true);
     test_numbers("qwen2", true);
+    test_numbers("mistral", true);
     test_config();
     test_names();
     test_tokenizer();

@@ -87,7 +87,7 @@ static inline void run_make(struct run *r)
                                     .width = r->config.width,
                                     .inner = model_inner_outputs(&r->config),
                                     .heads = (int)r->config.heads,
-                                    .head_width = r->config.width / r->config.heads,
+                                    .head_width = model_head_width(&r->config),
                                     .sequence = r->tokens,
                                     .vocabulary = model_vocabulary_rows(&r->config, 1),
                                     .training = true};

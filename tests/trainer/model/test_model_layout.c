@@ -236,6 +236,8 @@ int main(int argc, char **argv)
     config.architecture = "qwen2"; /* the biases of queries, keys and values are split */
     if (comm_size(world) == 1) {
         test_tiling(2);
+        config.head_width = 4; /* twice the width of the stream together */
+        test_tiling(6);
     }
     test_initial_weights(world);
     CHECK_OK(comm_destroy(&world));

@@ -313,10 +313,11 @@ test_change_layout() {
     run_bireme 0 checkpoint diff made other --tolerance 0.5
 }
 
-# Architectures with rotary positions: layouts, resume, generation.
+# test_rotary ARCHITECTURE SETTING...: a model with rotary positions at several layouts, resume,
+# generation.
 test_rotary() {
     need_mpirun
-    local settings="model.architecture=$1 model.num_heads=4 model.num_kv_heads=2
+    local settings="model.architecture=$* model.num_heads=4 model.num_kv_heads=2
         model.intermediate_size=48 model.dropout=0
         model.tie_word_embeddings=false parallel.bucket_mib=1"
     # shellcheck disable=SC2086
@@ -346,6 +347,7 @@ test_rotary() {
 case ${1:-} in
 layouts | tensor | zero | reproducible | lamb | change_layout | masked_layouts) "test_$1" ;;
 llama | qwen2) test_rotary "$1" ;;
+mistral) test_rotary mistral model.sliding_window=8 model.head_dim=12 ;;
 *)
     echo "no such part: ${1:-}" >&2
     exit 64

@@ -192,7 +192,7 @@ copy_objects() {
         "$build"/{trainer/libtrainer,tests/kernels/liboracle}.a "$objects/"
     cp "$build/trainer/CMakeFiles/bireme.dir/main.c.o" "$objects/main.o"
     (cd "$build/tests/kernels/CMakeFiles" &&
-        cp cuda_test_*.dir/*.o test_program_cuda.dir/on_gpu.cc.o "$objects/tests/")
+        cp cuda_test_*.dir/*.o test_program_cuda.dir/o*.cc.o "$objects/tests/")
     (cd "$objects/cuda" && ar x "$build/kernels/libcuda_backend.a" &&
         ar x "$build/kernels/libkernels.a" workspace.c.o)
     list_needed "$program" >"$objects/bireme.libraries"

@@ -1,18 +1,13 @@
-/* Runs the tests of the operations on a GPU. Heap and stack are in managed memory, and each
- * operation waits for the GPU before it returns.
+/* Runs the tests of the operations on a GPU (on_gpu.h).
  *
  *   test_cuda_operations NAME [ARGUMENT]
  *   test_cuda_operations --list */
-#include <pthread.h>
-
 #include <cstdio>
 #include <cstring>
 
-#include <cuda_runtime_api.h>
+#include "tests/kernels/operand_copies.h"
 
 extern "C" {
-#include "base/deadlines.h"
-#include "kernels/cuda/cuda.h"
 #include "tests/check.h"
 #include "tests/kernels/on_gpu.h"
 
@@ -35,96 +30,29 @@ static const struct {
 #undef ON_GPU_ROW
 };
 
-static const size_t heap_bytes = size_t{24} << 30, stack_bytes = size_t{64} << 20;
-static char *heap;
-static size_t used;
 static struct device *gpu;
 
-/* The selected test, its arguments and its exit code. */
+/* The selected test and its arguments. */
 static struct {
     int (*run)(int count, char **arguments);
-    int count, code;
+    int count;
     char **arguments;
 } selected;
-
-static void skip_tests(const char *missing, const char *reason)
-{
-    printf("skipped: %s: %s\n", missing, reason);
-    exit(CHECK_SKIPPED);
-}
-
-extern "C" void *on_gpu_allocate(size_t bytes)
-{
-    size_t at = used;
-    used += (bytes + 255) / 256 * 256;
-    CHECK(used <= heap_bytes);
-    memset(heap + at, 0, bytes);
-    return heap + at;
-}
-
-extern "C" void on_gpu_free(void *memory)
-{
-    if (memory != nullptr && (memory < heap || memory >= heap + heap_bytes)) {
-        free(memory); /* a library function allocated it */
-    }
-}
-
-/* ---- operations that wait ---- */
-
-template <auto OPERATION> struct run_and_wait;
-template <typename... A, status (*OPERATION)(struct kernels *, A...)>
-struct run_and_wait<OPERATION> {
-    static status call(struct kernels *k, A... arguments)
-    {
-        TRY(OPERATION(k, arguments...));
-        return device_wait(k->device, k->stream, DEADLINE_DEVICE_SECONDS);
-    }
-};
-
-extern "C" struct kernels *on_gpu_context(struct device *dev, enum dtype dtype,
-                                          const struct kernels_limits *limits)
-{
-    struct kernels *k = nullptr;
-    CHECK_OK(kernels_create(dev, dtype, 1, limits, &k));
-#define ON_GPU_WAIT(name) k->table.name = run_and_wait<cuda_##name>::call;
-    KERNELS_OPERATIONS(ON_GPU_WAIT)
-#undef ON_GPU_WAIT
-    return k;
-}
 
 extern "C" struct device *on_gpu_device()
 {
     return gpu;
 }
 
-/* ---- main program ---- */
-
-static void *run_selected(void *unused)
+/* Skips the test without a GPU. Any other error of the GPU is a failure of the test. */
+static void open_gpu()
 {
-    CHECK(cudaSetDevice(0) == cudaSuccess);
-    selected.code = selected.run(selected.count, selected.arguments);
-    return unused;
-}
-
-static void prepare_gpu()
-{
-    int count = 0, concurrent = 0;
-    cudaError_t error = cudaGetDeviceCount(&count);
-    if (error != cudaSuccess || count == 0) {
-        skip_tests("no GPU", cudaGetErrorString(error));
-    }
-    CHECK(cudaDeviceGetAttribute(&concurrent, cudaDevAttrConcurrentManagedAccess, 0) ==
-          cudaSuccess);
-    if (concurrent == 0) { /* not skipped: the machine has a GPU that would stay untested */
-        fprintf(stderr, "this GPU and the host cannot use managed memory at the same time; run the "
-                        "tests on Linux without virtualization of the GPU\n");
-        exit(1);
-    }
     cuda_register();
+    if (device_count(DEVICE_CUDA) == 0) {
+        CHECK(device_create(DEVICE_CUDA, 0, &gpu) == STATUS_UNAVAILABLE);
+        CHECK_SKIP("%s", status_pending()->text);
+    }
     CHECK_OK(device_create(DEVICE_CUDA, 0, &gpu));
-    void *memory = nullptr;
-    CHECK(cudaMallocManaged(&memory, heap_bytes + stack_bytes, cudaMemAttachGlobal) == cudaSuccess);
-    heap = static_cast<char *>(memory);
 }
 
 static void select_test(int count, char **arguments)
@@ -133,7 +61,7 @@ static void select_test(int count, char **arguments)
         if (count > 1 && strcmp(arguments[1], "--list") == 0) {
             puts(test.name);
         } else if (count > 1 && strcmp(arguments[1], test.name) == 0) {
-            selected = {test.run, count - 1, 0, arguments + 1};
+            selected = {test.run, count - 1, arguments + 1};
         }
     }
     if (count > 1 && strcmp(arguments[1], "--list") == 0) {
@@ -148,14 +76,10 @@ static void select_test(int count, char **arguments)
 
 int main(int count, char **arguments)
 {
-    pthread_attr_t attributes;
-    pthread_t thread;
     select_test(count, arguments);
-    prepare_gpu();
-    CHECK(pthread_attr_init(&attributes) == 0);
-    CHECK(pthread_attr_setstack(&attributes, heap + heap_bytes, stack_bytes) == 0);
-    CHECK(pthread_create(&thread, &attributes, run_selected, nullptr) == 0);
-    CHECK(pthread_join(thread, nullptr) == 0);
+    open_gpu();
+    int code = selected.run(selected.count, selected.arguments);
+    operand_copies_release();
     CHECK_OK(device_destroy(&gpu));
-    return selected.code;
+    return code;
 }

@@ -18,7 +18,7 @@
 #ifdef OPERATION_SIMT
 #include "tests/simt/backend.h"
 #elif defined(OPERATION_CUDA)
-#include "tests/kernels/on_gpu.h" /* include last: it redefines malloc and free */
+#include "tests/kernels/on_gpu.h"
 #endif
 
 /* GUARD: guard bytes before and after the elements. UNTOUCHED: initial value of all bytes; elements
@@ -167,7 +167,7 @@ static inline struct kernels *operation_context(struct device *dev, const char *
     return k;
 }
 #elif defined(OPERATION_CUDA)
-/* The CUDA back-end on GPU 0. */
+/* The CUDA back-end on GPU 0, or on an emulated GPU (GPU_EMULATOR). */
 static const char *const operation_variants[] = {"gpu"};
 enum { OPERATION_VARIANTS = 1, OPERATION_ON_GPU = 1, OPERATION_HOST = 0 };
 

@@ -460,7 +460,7 @@ static bool is_skipped(const struct shape *s)
     bool is_slow = false;
 #if defined(SIMT_TSAN)
     is_slow = s->queries[0] * s->keys[0] * s->heads * s->width > 300000;
-#elif defined(OPERATION_SIMT)
+#elif defined(GPU_EMULATOR)
     is_slow = s->queries[0] * s->keys[0] * s->heads * s->width > 1700000;
 #endif
     if (wgmma_only) {

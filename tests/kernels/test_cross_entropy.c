@@ -431,9 +431,12 @@ static void test_errors(struct kernels *k)
     struct results r;
     make_problem(&p, kernels_dtype(k), s);
     make_results(&r, kernels_dtype(k), DTYPE_F32, s);
-    p.targets[5] = (int32_t)s->vocabulary;
-    CHECK_FAILS(classifier_run(k, r.losses.data, r.argmax, r.dx, r.dw, p.x, p.w, p.targets, &p.c),
-                STATUS_INTERNAL, "target 17 of row 5");
+    if (OPERATION_HOST) { /* targets in GPU memory are not checked */
+        p.targets[5] = (int32_t)s->vocabulary;
+        CHECK_FAILS(
+            classifier_run(k, r.losses.data, r.argmax, r.dx, r.dw, p.x, p.w, p.targets, &p.c),
+            STATUS_INTERNAL, "target 17 of row 5");
+    }
     p.c.entropies = r.entropies.data;
     CHECK_FAILS(classifier_run(k, r.losses.data, r.argmax, r.dx, r.dw, p.x, p.w, p.targets, &p.c),
                 STATUS_INTERNAL, "entropies without mean_logits");

@@ -41,11 +41,13 @@ struct event_state {
 namespace
 {
 const size_t reserved_bytes = size_t{4} << 30, alignment = 256, gap = 256, page = 4096;
+const size_t huge_page = size_t{2} << 20;
 
 std::recursive_mutex mutex; /* the thread that writes checkpoints copies too */
 unsigned char *range;
-size_t top; /* end of all memory ever allocated; access to this range is switched */
-int opened;
+size_t top;  /* end of all memory ever allocated; access to this range is switched */
+int entered; /* depth of nested device_access */
+bool opened; /* device memory is accessible */
 std::map<size_t, size_t> blocks; /* first byte -> bytes */
 std::map<const char *, size_t> pinned;
 std::set<CUstream_st *> streams;
@@ -118,22 +120,35 @@ static void install_handler()
 }
 #endif
 
+/* Requests huge pages, because the time of mprotect is proportional to the number of pages. */
 static void reserve_range()
 {
-    void *memory = mmap(nullptr, reserved_bytes, PROT_NONE,
+    void *memory = mmap(nullptr, reserved_bytes + huge_page, PROT_NONE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) {
         simt::fail("cannot reserve an address range for device memory");
     }
-    range = static_cast<unsigned char *>(memory);
+    uintptr_t first = reinterpret_cast<uintptr_t>(memory) + huge_page - 1;
+    range = reinterpret_cast<unsigned char *>(first / huge_page * huge_page);
+    (void)madvise(range, reserved_bytes, MADV_HUGEPAGE);
     install_handler();
 }
 
 static void protect_range(int access)
 {
-    size_t bytes = (top + page - 1) / page * page;
+    size_t bytes = (top + huge_page - 1) / huge_page * huge_page;
     if (bytes > 0 && mprotect(range, bytes, access) != 0) {
         simt::fail("mprotect of %zu bytes of device memory failed", bytes);
+    }
+}
+
+/* Makes device memory accessible until the last device_access ends. mprotect is slow, so only work
+ * that runs opens it. */
+static void open_memory()
+{
+    if (!opened) {
+        opened = true;
+        protect_range(PROT_READ | PROT_WRITE);
     }
 }
 
@@ -142,14 +157,13 @@ namespace simt
 device_access::device_access()
 {
     mutex.lock();
-    if (opened++ == 0) {
-        protect_range(PROT_READ | PROT_WRITE);
-    }
+    entered++;
 }
 
 device_access::~device_access()
 {
-    if (--opened == 0) {
+    if (--entered == 0 && opened) {
+        opened = false;
         protect_range(PROT_NONE);
     }
     mutex.unlock();
@@ -230,7 +244,8 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
     }
     blocks[at] = bytes;
     top = at + bytes + gap > top ? at + bytes + gap : top;
-    protect_range(PROT_READ | PROT_WRITE);
+    opened = false; /* the range may be longer now */
+    open_memory();
     simt::fiber_poison(range + at - gap, gap);
     simt::fiber_unpoison(range + at, bytes);
     simt::fiber_poison(range + at + bytes, gap);
@@ -364,6 +379,7 @@ static void advance_stream(CUstream_st *stream)
     simt::task run = std::move(next.run);
     stream->queue.pop_front();
     if (run) {
+        open_memory();
         run();
     }
 }

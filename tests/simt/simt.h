@@ -113,7 +113,8 @@ template <typename T> void refuse_host_memory(T &argument)
 #endif
 }
 
-/* While an object of this type exists, device memory is accessible. */
+/* Locks the runtime. Work that runs while an object of this type exists may access device
+ * memory. */
 struct device_access {
     device_access();
     ~device_access();

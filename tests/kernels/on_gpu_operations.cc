@@ -1,0 +1,295 @@
+/* The operations of a context on a GPU for operands in host memory (operand_copies.h): the table
+ * of such a context. */
+#include "tests/kernels/operand_copies.h"
+
+extern "C" {
+#include "kernels/cuda/cuda.h"
+#include "tests/check.h"
+#include "tests/kernels/on_gpu.h"
+}
+
+/* ---- operations of which all operands are tensors ---- */
+
+static void add_operand(operand_copies &copies, struct tensor &t)
+{
+    copies.add(t);
+}
+
+template <typename T> static void add_operand(operand_copies &, const T &)
+{
+    static_assert(!std::is_pointer_v<T>, "an operation with arrays needs a specialization below");
+}
+
+template <auto OPERATION> struct with_copies;
+template <typename... A, status (*OPERATION)(struct kernels *, A...)>
+struct with_copies<OPERATION> {
+    static status call(struct kernels *k, A... arguments)
+    {
+        operand_copies copies(k->device, k->stream);
+        (add_operand(copies, arguments), ...);
+        return copies.run([&] { return OPERATION(k, arguments...); });
+    }
+};
+
+/* ---- operations with arrays, of the lengths that kernels.h states ---- */
+
+template <> struct with_copies<cuda_rotary_apply> {
+    static status call(struct kernels *k, struct tensor x, struct tensor table,
+                       const int32_t *positions, bool inverse)
+    {
+        operand_copies copies(k->device, k->stream);
+        copies.add(x);
+        copies.add(table);
+        copies.add(positions, x.rows);
+        return copies.run([&] { return cuda_rotary_apply(k, x, table, positions, inverse); });
+    }
+};
+
+template <> struct with_copies<cuda_embedding_forward> {
+    static status call(struct kernels *k, struct tensor y, const int32_t *tokens,
+                       const int32_t *positions, struct tensor token_table, int64_t first_token,
+                       struct tensor position_table, struct dropout dropout)
+    {
+        operand_copies copies(k->device, k->stream);
+        copies.add(y);
+        copies.add(tokens, y.rows);
+        copies.add(positions, y.rows);
+        copies.add(token_table);
+        copies.add(position_table);
+        return copies.run([&] {
+            return cuda_embedding_forward(k, y, tokens, positions, token_table, first_token,
+                                          position_table, dropout);
+        });
+    }
+};
+
+template <> struct with_copies<cuda_embedding_backward> {
+    static status call(struct kernels *k, struct tensor d_token_table, int64_t first_token,
+                       struct tensor d_position_table, struct tensor dy, const int32_t *tokens,
+                       const int32_t *positions, struct dropout dropout)
+    {
+        operand_copies copies(k->device, k->stream);
+        copies.add(d_token_table);
+        copies.add(d_position_table);
+        copies.add(dy);
+        copies.add(tokens, dy.rows);
+        copies.add(positions, dy.rows);
+        return copies.run([&] {
+            return cuda_embedding_backward(k, d_token_table, first_token, d_position_table, dy,
+                                           tokens, positions, dropout);
+        });
+    }
+};
+
+template <> struct with_copies<cuda_op_gather_rows> {
+    static status call(struct kernels *k, struct tensor y, struct tensor x, const int32_t *rows)
+    {
+        operand_copies copies(k->device, k->stream);
+        copies.add(y);
+        copies.add(x);
+        copies.add(rows, y.rows);
+        return copies.run([&] { return cuda_op_gather_rows(k, y, x, rows); });
+    }
+};
+
+template <> struct with_copies<cuda_op_scatter_rows> {
+    static status call(struct kernels *k, struct tensor dx, struct tensor dy, const int32_t *rows,
+                       bool overwrite)
+    {
+        operand_copies copies(k->device, k->stream);
+        copies.add(dx);
+        copies.add(dy);
+        copies.add(rows, dy.rows);
+        return copies.run([&] { return cuda_op_scatter_rows(k, dx, dy, rows, overwrite); });
+    }
+};
+
+static void add_offsets(operand_copies &copies, struct attention &a)
+{
+    copies.add(a.cu_q, a.sequences + 1);
+    copies.add(a.cu_k, a.sequences + 1);
+    copies.add(a.shared_prefix_offsets, 2 * a.sequences);
+}
+
+template <> struct with_copies<cuda_attention_forward> {
+    static status call(struct kernels *k, struct tensor o, struct tensor lse, struct tensor q,
+                       struct tensor keys, struct tensor values, const struct attention *settings)
+    {
+        struct attention a = *settings;
+        operand_copies copies(k->device, k->stream);
+        for (struct tensor *t : {&o, &lse, &q, &keys, &values}) {
+            copies.add(*t);
+        }
+        add_offsets(copies, a);
+        return copies.run([&] { return cuda_attention_forward(k, o, lse, q, keys, values, &a); });
+    }
+};
+
+template <> struct with_copies<cuda_attention_backward> {
+    static status call(struct kernels *k, struct tensor dq, struct tensor dkeys,
+                       struct tensor dvalues, struct tensor d_o, struct tensor q,
+                       struct tensor keys, struct tensor values, struct tensor o, struct tensor lse,
+                       const struct attention *settings)
+    {
+        struct attention a = *settings;
+        operand_copies copies(k->device, k->stream);
+        for (struct tensor *t : {&dq, &dkeys, &dvalues, &d_o, &q, &keys, &values, &o, &lse}) {
+            copies.add(*t);
+        }
+        add_offsets(copies, a);
+        return copies.run([&] {
+            return cuda_attention_backward(k, dq, dkeys, dvalues, d_o, q, keys, values, o, lse, &a);
+        });
+    }
+};
+
+/* The all-gather of a test, which expects host memory. */
+struct host_gather {
+    struct kernels *k;
+    struct vocabulary_shard shard;
+};
+
+/* Calls it with copies of the device memory of the operation. */
+static status gather_with_copies(void *context, void *all, const void *own, size_t bytes)
+{
+    const auto *g = static_cast<const struct host_gather *>(context);
+    size_t all_bytes = static_cast<size_t>(g->shard.count) * bytes;
+    std::vector<char> host_own(bytes), host_all(all_bytes);
+    TRY(device_read(g->k->device, g->k->stream, host_own.data(), own, bytes));
+    TRY(g->shard.all_gather(g->shard.context, host_all.data(), host_own.data(), bytes));
+    return device_write(g->k->device, g->k->stream, all, host_all.data(), all_bytes);
+}
+
+template <> struct with_copies<cuda_classifier_run> {
+    static status call(struct kernels *k, float *losses, int32_t *argmax, struct tensor dx,
+                       struct tensor dw, struct tensor x, struct tensor w, const int32_t *targets,
+                       const struct classifier *settings)
+    {
+        struct classifier c = *settings;
+        struct host_gather gather = {k, c.vocabulary_shard};
+        c.vocabulary_shard.all_gather = gather_with_copies;
+        c.vocabulary_shard.context = &gather;
+        operand_copies copies(k->device, k->stream);
+        for (struct tensor *t : {&dx, &dw, &x, &w, &c.bias, &c.dbias}) {
+            copies.add(*t);
+        }
+        copies.add(losses, x.rows);
+        copies.add(argmax, x.rows);
+        copies.add(targets, x.rows);
+        copies.add(c.row_scale, x.rows);
+        copies.add(c.entropies, x.rows);
+        copies.add(c.mean_logits, x.rows);
+        return copies.run(
+            [&] { return cuda_classifier_run(k, losses, argmax, dx, dw, x, w, targets, &c); });
+    }
+};
+
+template <> struct with_copies<cuda_adamw_update> {
+    static status call(struct kernels *k, float *weights, bf16 *copy, float *moment1,
+                       float *moment2, const float *gradient, int64_t count,
+                       const struct adamw *settings)
+    {
+        operand_copies copies(k->device, k->stream);
+        copies.add(weights, count);
+        copies.add(copy, count);
+        copies.add(moment1, count);
+        copies.add(moment2, count);
+        copies.add(gradient, count);
+        return copies.run([&] {
+            return cuda_adamw_update(k, weights, copy, moment1, moment2, gradient, count, settings);
+        });
+    }
+};
+
+template <> struct with_copies<cuda_lamb_moments> {
+    static status call(struct kernels *k, double *sums, const float *weights, float *moment1,
+                       float *moment2, const float *gradient, int64_t count,
+                       const struct adamw *settings)
+    {
+        operand_copies copies(k->device, k->stream);
+        copies.add(sums, 2);
+        copies.add(weights, count);
+        copies.add(moment1, count);
+        copies.add(moment2, count);
+        copies.add(gradient, count);
+        return copies.run([&] {
+            return cuda_lamb_moments(k, sums, weights, moment1, moment2, gradient, count, settings);
+        });
+    }
+};
+
+template <> struct with_copies<cuda_lamb_apply> {
+    static status call(struct kernels *k, float *weights, bf16 *copy, const float *moment1,
+                       const float *moment2, int64_t count, const struct adamw *settings)
+    {
+        operand_copies copies(k->device, k->stream);
+        copies.add(weights, count);
+        copies.add(copy, count);
+        copies.add(moment1, count);
+        copies.add(moment2, count);
+        return copies.run(
+            [&] { return cuda_lamb_apply(k, weights, copy, moment1, moment2, count, settings); });
+    }
+};
+
+template <> struct with_copies<cuda_op_round_weights> {
+    static status call(struct kernels *k, bf16 *copy, const float *weights, int64_t count,
+                       const struct rounding *rounding)
+    {
+        operand_copies copies(k->device, k->stream);
+        copies.add(copy, count);
+        copies.add(weights, count);
+        return copies.run([&] { return cuda_op_round_weights(k, copy, weights, count, rounding); });
+    }
+};
+
+template <> struct with_copies<cuda_op_sum_of_squares> {
+    static status call(struct kernels *k, double *out, const float *x, int64_t count)
+    {
+        operand_copies copies(k->device, k->stream);
+        copies.add(out, 1);
+        copies.add(x, count);
+        return copies.run([&] { return cuda_op_sum_of_squares(k, out, x, count); });
+    }
+};
+
+template <> struct with_copies<cuda_op_loss_stats> {
+    static status call(struct kernels *k, double *out, const struct loss_rows *settings,
+                       int64_t rows)
+    {
+        struct loss_rows t = *settings;
+        operand_copies copies(k->device, k->stream);
+        copies.add(out, 2 + (t.argmax != nullptr) + (t.entropies != nullptr));
+        copies.add(t.losses, rows);
+        copies.add(t.targets, rows);
+        copies.add(t.argmax, rows);
+        copies.add(t.entropies, rows);
+        return copies.run([&] { return cuda_op_loss_stats(k, out, &t, rows); });
+    }
+};
+
+template <> struct with_copies<cuda_op_add> {
+    static status call(struct kernels *k, float *to, const float *from, int64_t count)
+    {
+        operand_copies copies(k->device, k->stream);
+        copies.add(to, count);
+        copies.add(from, count);
+        return copies.run([&] { return cuda_op_add(k, to, from, count); });
+    }
+};
+
+extern "C" struct kernels *on_gpu_context(struct device *dev, enum dtype dtype,
+                                          const struct kernels_limits *limits)
+{
+    const int64_t classifier_rows = 256; /* several chunks of logits in small tests */
+    auto *k = static_cast<struct kernels *>(calloc(1, sizeof(struct kernels)));
+    CHECK(k != nullptr);
+    k->device = dev;
+    k->dtype = dtype;
+    k->limits = *limits;
+    CHECK_OK(cuda_create(k, classifier_rows));
+#define ON_GPU_COPIES(name) k->table.name = with_copies<cuda_##name>::call;
+    KERNELS_OPERATIONS(ON_GPU_COPIES)
+#undef ON_GPU_COPIES
+    return k;
+}

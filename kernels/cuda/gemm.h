@@ -120,6 +120,40 @@ status gemm_check_read(struct kernels *k, const struct cuda_gemm *p, float *out)
 /* gemm_check_agrees - return whether the results of two plans differ by rounding only. */
 bool gemm_check_agrees(const struct cuda_gemm *p, const float *expected, const float *got);
 
+/* Operands that a comparison has replaced. */
+struct gemm_check_changes {
+    int count; /* of filled */
+    struct {
+        struct tensor tensor;
+        void *previous; /* its sampled rows, in host memory */
+    } filled[2];
+    void *bias; /* device memory of another bias; NULL: none */
+    size_t bias_bytes;
+};
+
+/* gemm_check_fill_input - fill rows of `a` if all compared elements of an output are zero, such as
+ * the gradients of a layer before weights that are zero. *filled is whether they were filled.
+ *
+ * Shapes    expected: the results of gemm_check_read
+ * Memory    release with gemm_check_restore, also after an error */
+status gemm_check_fill_input(struct kernels *k, const struct cuda_gemm *p, const float *expected,
+                             struct gemm_check_changes *changes, bool *filled);
+
+/* gemm_check_fill_epilogue - replace the operands of the epilogue by numbers of which each one
+ * changes the results. A bias is often zero at the first step.
+ *
+ * p->bias becomes another vector, as large as the results and with the same alignment. Rows of
+ * p->aux are filled if it is the input of a derivative. Without memory for the vector, p->bias
+ * stays.
+ *
+ * Shapes    expected: the results of gemm_check_read
+ * Memory    as gemm_check_fill_input */
+status gemm_check_fill_epilogue(struct kernels *k, struct cuda_gemm *p, const float *expected,
+                                struct gemm_check_changes *changes);
+
+/* gemm_check_restore - restore the filled rows and release all memory of the changes. */
+status gemm_check_restore(struct kernels *k, struct gemm_check_changes *changes);
+
 /* ---- gemm_tune.c ---- */
 
 /* gemm_tune_plan - time all fusions and algorithms on plan->operands and store the fastest in the
@@ -128,7 +162,9 @@ bool gemm_check_agrees(const struct cuda_gemm *p, const float *expected, const f
  * A candidate with another result than the separate form (GEMM, then epilogue) is reported and not
  * chosen.
  *
- * Order     waits until the measurements are complete; overwrites the outputs of the GEMM */
+ * Memory    overwrites the outputs of the GEMM; rows of its inputs a and aux are replaced and
+ *           restored (gemm_check_changes)
+ * Order     waits until the measurements are complete */
 status gemm_tune_plan(struct kernels *k, struct gemm_plan *plan);
 
 /* ---- gemm_file.c ---- */

@@ -4,7 +4,9 @@
  * Tolerance Plans add in different orders and round intermediate results to the type of the output.
  *           So elements may differ by a fraction of the largest element of their tensor: 2^-6 in
  *           bf16 and 2^-10 in f32. Elements that are not finite in the expected results are not
- *           compared, because the operands are what the last step left */
+ *           compared, because the operands are what the last step left
+ * Operands  A bias of zeros, or a derivative at zeros, would hide a wrong epilogue. They are
+ *           replaced by numbers of a fixed pattern */
 #include <math.h>
 #include <stdlib.h>
 
@@ -84,13 +86,20 @@ status gemm_check_read(struct kernels *k, const struct cuda_gemm *p, float *out)
     return STATUS_OK;
 }
 
-static bool is_near(const float *expected, const float *got, int64_t count, float tolerance)
+/* Returns the largest finite absolute value. */
+static float find_largest(const float *elements, int64_t count)
 {
     float largest = 0;
     for (int64_t i = 0; i < count; i++) {
-        float size = fabsf(expected[i]);
+        float size = fabsf(elements[i]);
         largest = isfinite(size) && size > largest ? size : largest;
     }
+    return largest;
+}
+
+static bool is_near(const float *expected, const float *got, int64_t count, float tolerance)
+{
+    float largest = find_largest(expected, count);
     for (int64_t i = 0; i < count; i++) {
         if (isfinite(expected[i]) && !(fabsf(got[i] - expected[i]) <= tolerance * largest)) {
             return false;
@@ -111,4 +120,120 @@ bool gemm_check_agrees(const struct cuda_gemm *p, const float *expected, const f
         got += elems;
     }
     return agrees;
+}
+
+/* ---- operands that make every epilogue visible ---- */
+
+/* Returns one of 16 numbers in [-1, 1] that are not zero. Neighbours differ. */
+static float get_pattern(int64_t i)
+{
+    const uint32_t golden = 2654435761u; /* 2^32 divided by the golden ratio */
+    return (2.0f * (float)((uint32_t)i * golden >> 28) - 15.0f) / 15.0f;
+}
+
+/* Writes the pattern, times `scale`, to a row. `buffer` has its size. */
+static status write_pattern(struct kernels *k, struct tensor row, int64_t first, float scale,
+                            void *buffer)
+{
+    for (int64_t c = 0; c < row.columns; c++) {
+        float x = scale * get_pattern(first + c);
+        if (row.dtype == DTYPE_BF16) {
+            ((bf16 *)buffer)[c] = f32_to_bf16(x);
+        } else {
+            ((float *)buffer)[c] = x;
+        }
+    }
+    return device_write(k->device, k->stream, row.data, buffer,
+                        (size_t)row.columns * dtype_bytes(row.dtype));
+}
+
+/* Stores the sampled rows and fills them with the pattern. */
+static status fill_rows(struct kernels *k, struct tensor t, float scale,
+                        struct gemm_check_changes *changes)
+{
+    size_t bytes = (size_t)t.columns * dtype_bytes(t.dtype);
+    int64_t rows = count_rows(t);
+    char *previous = malloc((size_t)(rows + 1) * bytes); /* and the new row */
+    REQUIRE(previous != NULL, STATUS_INTERNAL, "tuning a GEMM: no memory for %zu bytes",
+            (size_t)(rows + 1) * bytes);
+    for (int64_t r = 0; r < rows; r++) {
+        status result = device_read(k->device, k->stream, previous + (size_t)r * bytes,
+                                    get_row(t, r).data, bytes);
+        if (result != STATUS_OK) {
+            free(previous);
+            return result;
+        }
+    }
+    changes->filled[changes->count].tensor = t;
+    changes->filled[changes->count++].previous = previous;
+    for (int64_t r = 0; r < rows; r++) {
+        TRY(write_pattern(k, get_row(t, r), r * t.columns, scale, previous + (size_t)rows * bytes));
+    }
+    return STATUS_OK;
+}
+
+status gemm_check_fill_input(struct kernels *k, const struct cuda_gemm *p, const float *expected,
+                             struct gemm_check_changes *changes, bool *filled)
+{
+    struct tensor outputs[OUTPUTS_MAX];
+    *filled = false;
+    for (int i = 0, count = list_outputs(p, outputs); i < count; i++) {
+        int64_t elems = count_rows(outputs[i]) * outputs[i].columns;
+        *filled = *filled || !(find_largest(expected, elems) > 0);
+        expected += elems;
+    }
+    return *filled ? fill_rows(k, p->a, 1, changes) : STATUS_OK;
+}
+
+/* Sets the bias to another vector with the same alignment. */
+static status replace_bias(struct kernels *k, struct cuda_gemm *p, float scale,
+                           struct gemm_check_changes *changes)
+{
+    enum { ALIGNMENT = 256 };
+    size_t bytes = (size_t)p->bias.columns * sizeof(float);
+    struct tensor bias = p->bias;
+    if (device_allocate(k->device, bytes + ALIGNMENT, "another bias", &changes->bias) !=
+        STATUS_OK) {
+        changes->bias = NULL;
+        status_clear();
+        return STATUS_OK;
+    }
+    changes->bias_bytes = bytes + ALIGNMENT;
+    bias.data = (char *)changes->bias + (uintptr_t)p->bias.data % ALIGNMENT;
+    void *buffer = malloc(bytes);
+    status result = buffer != NULL ? write_pattern(k, bias, 0, scale, buffer)
+                                   : RAISE_STATUS(STATUS_INTERNAL,
+                                                  "tuning a GEMM: no memory for %zu bytes", bytes);
+    free(buffer);
+    p->bias = bias;
+    return result;
+}
+
+status gemm_check_fill_epilogue(struct kernels *k, struct cuda_gemm *p, const float *expected,
+                                struct gemm_check_changes *changes)
+{
+    const float slope_changes = 3; /* GELU bends in [-3, 3] */
+    float largest = find_largest(expected, gemm_check_elems(p));
+    if (p->bias.data != NULL) {
+        TRY(replace_bias(k, p, largest > 0 ? largest : 1, changes));
+    }
+    return p->derivative ? fill_rows(k, p->aux, slope_changes, changes) : STATUS_OK;
+}
+
+status gemm_check_restore(struct kernels *k, struct gemm_check_changes *changes)
+{
+    status result = STATUS_OK;
+    for (int i = 0; i < changes->count; i++) {
+        struct tensor t = changes->filled[i].tensor;
+        size_t bytes = (size_t)t.columns * dtype_bytes(t.dtype);
+        const char *previous = changes->filled[i].previous;
+        for (int64_t r = 0; r < count_rows(t) && result == STATUS_OK; r++) {
+            result = device_write(k->device, k->stream, get_row(t, r).data,
+                                  previous + (size_t)r * bytes, bytes);
+        }
+        free(changes->filled[i].previous);
+    }
+    device_release(k->device, changes->bias, changes->bias_bytes);
+    *changes = (struct gemm_check_changes){0};
+    return result;
 }

@@ -3,7 +3,8 @@
  *
  * Operands  The measurements multiply the values that the step left, and overwrite the results: the
  *           next step recomputes all of them. A GEMM that accumulates is measured without
- *           accumulation.
+ *           accumulation. The bias and some rows of other inputs are replaced for the comparison of
+ *           results (gemm_check.c), and restored.
  * Results   The first candidate that fuses nothing gives the expected results (gemm_check.c). Those
  *           that give others are reported and never chosen.
  * Order     Every candidate runs twice, the first time as a warm-up. Then the default and the
@@ -28,6 +29,7 @@ struct candidate {
 /* Elements of the results: those of the reference, and those of a candidate. */
 struct results {
     float *expected, *got;
+    struct gemm_check_changes changes; /* of the operands */
 };
 
 struct stopwatch {
@@ -140,6 +142,24 @@ static void warn_wrong(const struct cuda_gemm *p, const struct candidate *c)
                 (long long)p->b.rows, (long long)p->b.columns, p->transpose_b ? "^T" : "");
 }
 
+/* Computes the expected results with operands that make every epilogue visible. */
+static status prepare_comparison(const struct stopwatch *watch, struct gemm_plan *plan,
+                                 struct cuda_gemm *p, const struct candidate *candidates, int count,
+                                 struct results *results)
+{
+    bool filled = false;
+    TRY(compute_expected(watch, plan, p, candidates, count, results->expected));
+    TRY(gemm_check_fill_input(watch->k, p, results->expected, &results->changes, &filled));
+    if (filled) {
+        TRY(compute_expected(watch, plan, p, candidates, count, results->expected));
+    }
+    if (p->bias.data == NULL && !p->derivative) {
+        return STATUS_OK;
+    }
+    TRY(gemm_check_fill_epilogue(watch->k, p, results->expected, &results->changes));
+    return compute_expected(watch, plan, p, candidates, count, results->expected);
+}
+
 /* Measures all candidates and checks their results. Removes those that are wrong or refused, except
  * for the default, which is the first. */
 static status measure_all(const struct stopwatch *watch, struct gemm_plan *plan,
@@ -147,7 +167,6 @@ static status measure_all(const struct stopwatch *watch, struct gemm_plan *plan,
                           struct candidate *candidates, int *count)
 {
     int kept = 0;
-    TRY(compute_expected(watch, plan, p, candidates, *count, results->expected));
     for (int i = 0; i < *count; i++) {
         struct candidate c = candidates[i];
         TRY(gemm_check_clear(watch->k, p));
@@ -167,13 +186,14 @@ static status measure_all(const struct stopwatch *watch, struct gemm_plan *plan,
 }
 
 static status choose_fastest(const struct stopwatch *watch, struct gemm_plan *plan,
-                             const struct cuda_gemm *operands, const struct results *results)
+                             struct cuda_gemm *operands, struct results *results)
 {
     struct candidate candidates[CANDIDATES_MAX];
     int count = 0;
     TRY(list_candidates(cuda_get_state(watch->k)->gemm, plan, operands, candidates, &count));
     REQUIRE(count > 0, STATUS_INTERNAL,
             "cuBLASLt returned no algorithm for a GEMM that it supported before");
+    TRY(prepare_comparison(watch, plan, operands, candidates, count, results));
     TRY(measure_all(watch, plan, operands, results, candidates, &count));
     sort_tail(candidates, count);
     int finalists = count < FINALISTS ? count : FINALISTS;
@@ -202,14 +222,15 @@ static status choose_right(const struct stopwatch *watch, struct gemm_plan *plan
     struct cuda_gemm operands = plan->operands;
     operands.accumulate = false;
     size_t bytes = (size_t)gemm_check_elems(&operands) * sizeof(float);
-    struct results results = {malloc(bytes), malloc(bytes)};
+    struct results results = {malloc(bytes), malloc(bytes), {0}};
     status result =
         results.expected != NULL && results.got != NULL
             ? choose_fastest(watch, plan, &operands, &results)
             : RAISE_STATUS(STATUS_INTERNAL, "tuning a GEMM: no memory for %zu bytes", 2 * bytes);
+    status restored = gemm_check_restore(watch->k, &results.changes);
     free(results.expected);
     free(results.got);
-    return result;
+    return result != STATUS_OK ? result : restored;
 }
 
 status gemm_tune_plan(struct kernels *k, struct gemm_plan *plan)

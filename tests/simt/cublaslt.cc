@@ -53,11 +53,16 @@ static struct simt_gemm_calls calls;
 static struct {
     int algorithm;
     unsigned epilogue;
-} wrong = {-1, 0};
+} wrong = {-1, 0}, ignored = {-1, 0};
 
 extern "C" void simt_set_wrong_gemm(int algorithm, unsigned epilogue)
 {
     wrong = {algorithm, epilogue};
+}
+
+extern "C" void simt_set_ignored_epilogue(int algorithm, unsigned epilogue)
+{
+    ignored = {algorithm, epilogue};
 }
 
 extern "C" void simt_set_gemm_times(double (*times)(int algorithm, unsigned epilogue))
@@ -319,6 +324,11 @@ static float gelu_derivative(float x)
     return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner;
 }
 
+static bool ignores_epilogue(const struct gemm_task &w)
+{
+    return w.algorithm == ignored.algorithm && w.desc.epilogue == ignored.epilogue;
+}
+
 /* Computes one element of d: beta times the old value plus the sum, then the epilogue. */
 static void store_element(const struct gemm_task &w, int64_t row, int64_t column, float sum)
 {
@@ -326,9 +336,11 @@ static void store_element(const struct gemm_task &w, int64_t row, int64_t column
     cudaDataType_t type = w.d_layout.type;
     int64_t at = column * w.d_layout.stride + row, aux = column * desc.aux_stride + row;
     sum += w.beta != 0 ? w.beta * get_element(w.d, type, at) : 0.0f;
-    sum += (desc.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0 ? get_element(desc.bias, type, row) : 0.0f;
+    float used = ignores_epilogue(w) ? 0.0f : 1.0f; /* factor of the epilogue's operand */
+    bool has_row_bias = (desc.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0;
+    sum += has_row_bias ? used * get_element(desc.bias, type, row) : 0.0f;
     if (desc.epilogue == CUBLASLT_EPILOGUE_DGELU) {
-        sum *= gelu_derivative(get_element(desc.aux, type, aux));
+        sum *= gelu_derivative(used * get_element(desc.aux, type, aux));
     } else if ((desc.epilogue & CUBLASLT_EPILOGUE_GELU) != 0) {
         if (has_aux(desc.epilogue)) {
             set_element(desc.aux, type, aux, sum);
@@ -367,7 +379,8 @@ static void run_gemm(const struct gemm_task &w)
             store_element(w, static_cast<int64_t>(row), static_cast<int64_t>(column), sums[row]);
         }
         if (w.desc.epilogue == CUBLASLT_EPILOGUE_BGRADB) {
-            set_element(w.desc.bias, w.d_layout.type, static_cast<int64_t>(column), sum_of_b);
+            set_element(w.desc.bias, w.d_layout.type, static_cast<int64_t>(column),
+                        ignores_epilogue(w) ? 0.0f : sum_of_b);
         }
     }
 }

@@ -13,6 +13,10 @@ void simt_set_gemm_times(double (*times)(int algorithm, unsigned epilogue));
  * none. */
 void simt_set_wrong_gemm(int algorithm, unsigned epilogue);
 
+/* simt_set_ignored_epilogue - let GEMMs with this algorithm and epilogue ignore its operand: a bias
+ * and the input of a derivative count as zero, and sums are zero; -1: none. */
+void simt_set_ignored_epilogue(int algorithm, unsigned epilogue);
+
 struct simt_gemm_calls {
     int gemms;          /* since the last simt_gemm_reset_calls */
     int in_place;       /* GEMMs with algorithm IN_PLACE: the order of their sums is not fixed */

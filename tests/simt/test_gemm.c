@@ -235,6 +235,63 @@ static void test_wrong(enum dtype dtype)
     CHECK_OK(kernels_destroy(&k));
 }
 
+/* Tunes while the fastest algorithm with this epilogue ignores its operand. */
+static void tune_with_ignored(struct kernels *k, unsigned epilogue)
+{
+    simt_set_gemm_times(get_time_fast_third);
+    simt_set_ignored_epilogue(2, epilogue);
+    CHECK_OK(kernels_tune(k, true, NULL));
+    simt_set_ignored_epilogue(-1, 0);
+    simt_set_gemm_times(NULL);
+    CHECK(has_warned("gives another result"));
+}
+
+static bool is_zero(struct tensor t)
+{
+    double largest = 0;
+    for (int64_t r = 0; r < t.rows; r++) {
+        for (int64_t c = 0; c < t.columns; c++) {
+            largest = fmax(largest, fabs(oracle_get(t, r, c)));
+        }
+    }
+    return largest == 0;
+}
+
+/* An epilogue that ignores its operand is not chosen, although the operand is zero at that time.
+ * The operands are zero afterwards too. */
+static void test_zero_operands(enum dtype dtype)
+{
+    select_new_file();
+    struct kernels *k = create_context(dtype);
+    struct layer l = layer_make(dtype, N);
+    operation_set(l.bias, 0);
+    run_forward(k, &l, ACTIVATION_GELU_TANH);
+    tune_with_ignored(k, CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
+    CHECK(is_zero(l.bias));
+    (void)simt_gemm_reset_calls();
+    CHECK_OK(linear_forward(k, l.y, l.aux, l.x, l.w, l.bias, ACTIVATION_GELU_TANH));
+    CHECK_EQUAL(simt_gemm_reset_calls().last_algorithm, 1);
+
+    operation_set(l.x, 0);
+    backward_input(k, &l, l.x);
+    tune_with_ignored(k, CUBLASLT_EPILOGUE_DGELU);
+    CHECK(is_zero(l.x));
+    (void)simt_gemm_reset_calls();
+    CHECK_OK(linear_backward_input(k, l.dx, l.dy, l.w, ACTIVATION_GELU_TANH, l.x));
+    CHECK_EQUAL(simt_gemm_reset_calls().last_algorithm, 1);
+
+    operation_fill(l.x, 1, 0.5);
+    operation_set(l.dy, 0);
+    backward_weight(k, &l, true);
+    tune_with_ignored(k, CUBLASLT_EPILOGUE_BGRADB);
+    CHECK(is_zero(l.dy));
+    (void)simt_gemm_reset_calls();
+    CHECK_OK(linear_backward_weight(k, l.dw, l.dbias, l.dy, l.x, true));
+    CHECK_EQUAL(simt_gemm_reset_calls().last_algorithm, 1);
+    layer_release(&l);
+    CHECK_OK(kernels_destroy(&k));
+}
+
 /* ---- the file ---- */
 
 static void test_file(struct layer *l)
@@ -357,6 +414,8 @@ int main(void)
     test_equal_results(DTYPE_F32);
     test_wrong(DTYPE_BF16);
     test_wrong(DTYPE_F32);
+    test_zero_operands(DTYPE_BF16);
+    test_zero_operands(DTYPE_F32);
     CHECK(!has_warned(""));
     /* Both tests use the same tensors, because alignments are part of the key of a plan. */
     struct layer l = layer_make(DTYPE_BF16, N);

@@ -12,28 +12,29 @@
 /* Peak rates by the name of the driver. A part of a GPU (MIG), a laptop's GPU and the models for
  * export have a suffix and another rate, so a pattern also matches the end of the name.
  *
- * Sources   A100, H100, H200, B200, L40S: NVIDIA's data sheets, without sparsity, with the values
- *           that torchtitan uses (torchtitan/tools/utils.py). GeForce: the white papers "NVIDIA Ada
- *           GPU Architecture" and "NVIDIA RTX Blackwell GPU Architecture", appendix A
- * Unsure    H200 NVL, GH200 and GB200: derived from data sheets with sparsity (1671, 1979, 5000) */
+ * Sources   NVIDIA's data sheets and white papers, dense bf16. A row with "/ 2" has the number with
+ *           sparsity, of which dense products reach half. The white papers name f32 as the type of
+ *           the sums. The data sheets do not name it, so the rate of the L40S may be that of
+ *           smaller sums: GeForce GPUs of the same generation need twice the time for f32 */
 static const struct {
     const char *pattern;
     double tflops;
 } peaks[] = {
-    {"*A100-SXM4-*GB", 312},
-    {"*A100-PCIE-*GB", 312},
-    {"*A100 80GB PCIe", 312},
-    {"*H100*HBM3", 989},
-    {"*H100 PCIe", 756},
-    {"*H100 NVL", 835},
-    {"*GH200*", 989},
-    {"*H200", 989},
-    {"*H200 NVL", 835},
-    {"*GB200", 2500},
-    {"*B200", 2250},
-    {"*L40S", 362},
-    {"*GeForce RTX 4090", 165.2},
-    {"*GeForce RTX 5090", 209.5},
+    {"*A100-SXM4-*GB", 312},      /* A100 data sheet: 312 */
+    {"*A100-PCIE-*GB", 312},      /* A100 data sheet: 312 */
+    {"*A100 80GB PCIe", 312},     /* A100 data sheet: 312 */
+    {"*H100*HBM3", 989},          /* H100 data sheet, SXM: 1,979 / 2 */
+    {"*H100 PCIe", 756},          /* H100 data sheet of 2023, PCIe: 1,513 / 2 */
+    {"*H100 NVL", 835},           /* H100 data sheet, NVL: 1,671 / 2 */
+    {"*GH200 *GB", 989},          /* GH200 data sheet (2705455): 1,979 / 2; it prints 990 too */
+    {"*GH200 *HBM3e", 989},       /* the same */
+    {"*H200", 989},               /* H200 data sheet, SXM: 1,979 / 2 */
+    {"*H200 NVL", 835},           /* H200 data sheet, NVL: 1,671 / 2 */
+    {"*GB200", 2500},             /* GB200 NVL72 data sheet: 360,000 / 2 with 72 GPUs */
+    {"*B200", 2250},              /* HGX B200 data sheet: 36,000 / 2 with 8 GPUs */
+    {"*L40S", 362},               /* L40S data sheet: 362.05 */
+    {"*GeForce RTX 4090", 165.2}, /* white paper "NVIDIA Ada GPU Architecture", appendix A */
+    {"*GeForce RTX 5090", 209.5}, /* white paper "NVIDIA RTX Blackwell GPU Architecture" */
 };
 
 double utilization_peak_tflops(const char *device_name)

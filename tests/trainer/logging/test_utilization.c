@@ -22,6 +22,7 @@ static void test_peaks(void)
         {"GPU 12 (NVIDIA H200)", 989},
         {"GPU 0 (NVIDIA H200 NVL)", 835},
         {"GPU 0 (NVIDIA GH200 480GB)", 989},
+        {"GPU 0 (NVIDIA GH200 144G HBM3e)", 989},
         {"GPU 0 (NVIDIA B200)", 2250},
         {"GPU 0 (NVIDIA GB200)", 2500},
         {"GPU 0 (NVIDIA L40S)", 362},
@@ -30,6 +31,8 @@ static void test_peaks(void)
         /* Parts of a GPU, laptops and models for export have other rates. */
         {"GPU 0 (NVIDIA A100-SXM4-40GB MIG 1g.5gb)", 0},
         {"GPU 0 (NVIDIA H100 80GB HBM3 MIG 1g.10gb)", 0},
+        {"GPU 0 (NVIDIA GH200 480GB MIG 1g.12gb)", 0},
+        {"GPU 0 (NVIDIA H200 MIG 1g.18gb)", 0},
         {"GPU 0 (NVIDIA GeForce RTX 4090 Laptop GPU)", 0},
         {"GPU 0 (NVIDIA GeForce RTX 4090 D)", 0},
         {"GPU 0 (NVIDIA H20)", 0},

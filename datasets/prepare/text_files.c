@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "datasets/rows/corpus.h"
 #include "datasets/rows/file_reader.h"
-#include "datasets/tokenizer/corpus.h"
 #include "datasets/tokenizer/pretokenizer.h"
 
 /* A block may end inside a character; its bytes then begin the next block. */

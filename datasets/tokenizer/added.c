@@ -265,6 +265,9 @@ status tokenizer_add_special(const struct tokenizer *t, char *const *tokens, int
     char *text = NULL;
     size_t bytes = 0;
     *out = NULL;
+    if (t->kind == TOKENIZER_SENTENCEPIECE) {
+        return sentencepiece_model_add_special(t, tokens, count, out);
+    }
     TRY(tokenizer_to_text(t, &text, &bytes));
     json_t *root = json_loadb(text, bytes, JSON_ALLOW_NUL, NULL);
     free(text);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "datasets/tokenizer/corpus.h"
+#include "datasets/rows/corpus.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
 
 #define CODE_POINTS 0x110000u

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
+
 /* Unicode's White_Space, for use inside a class. */
 #define WHITE_SPACE                                                                                \
     "\\x{09}-\\x{0d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}"  \
@@ -132,31 +134,7 @@ size_t pretokenizer_write_utf8(uint32_t code, char text[4])
 
 size_t pretokenizer_read_utf8(const char *text, size_t bytes, uint32_t *code)
 {
-    const unsigned char *c = (const unsigned char *)text;
-    if (bytes == 0) {
-        return 0;
-    }
-    if (c[0] < 0x80) {
-        *code = c[0];
-        return 1;
-    }
-    size_t length = c[0] >= 0xf0 ? 4 : c[0] >= 0xe0 ? 3 : 2;
-    if (c[0] < 0xc2 || c[0] > 0xf4 || bytes < length) {
-        return 0;
-    }
-    uint32_t value = c[0] & (0x7fu >> length);
-    for (size_t i = 1; i < length; i++) {
-        if ((c[i] & 0xc0) != 0x80) {
-            return 0;
-        }
-        value = value << 6 | (c[i] & 0x3fu);
-    }
-    bool overlong = (length == 3 && value < 0x800) || (length == 4 && value < 0x10000);
-    if (overlong || (value >= 0xd800 && value < 0xe000) || value > 0x10ffff) {
-        return 0;
-    }
-    *code = value;
-    return length;
+    return utf8_read(text, bytes, code);
 }
 
 static void get_pcre2_message(int error, char text[128])

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "datasets/sentencepiece/sentencepiece.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
 
 /* End-of-text tokens of published tokenizers, in order of preference. They apply if no
@@ -58,6 +59,7 @@ status tokenizer_destroy(struct tokenizer **tokenizer)
     free(t->pool);
     pretokenizer_destroy(t->pretokenizer);
     wordpiece_free(t->wordpiece);
+    sentencepiece_close(&t->sentencepiece);
     free(t->char_ids);
     free(t->pairs);
     text_map_free(&t->by_bytes);
@@ -132,6 +134,9 @@ static int32_t find_special(const struct tokenizer *t, const char *bert, const c
 
 static status compute_sha256(struct tokenizer *t)
 {
+    if (t->kind == TOKENIZER_SENTENCEPIECE) {
+        return sentencepiece_model_sha256(t, t->sha256);
+    }
     char *text = NULL;
     size_t bytes = 0;
     TRY(tokenizer_to_text(t, &text, &bytes));
@@ -144,6 +149,8 @@ status tokenizer_finish(struct tokenizer *t)
 {
     if (t->kind == TOKENIZER_CHAR) {
         TRY(char_build(t));
+    } else if (t->kind == TOKENIZER_SENTENCEPIECE) {
+        TRY(map_bytes(t));
     } else if (t->kind == TOKENIZER_WORDPIECE) {
         TRY(map_bytes(t));
         TRY(wordpiece_build(t));
@@ -180,6 +187,9 @@ status tokenizer_train_source(enum tokenizer_kind kind, bool roberta, int64_t vo
     case TOKENIZER_WORDPIECE:
         result = wordpiece_train(vocab_size, source, workers, out);
         break;
+    case TOKENIZER_SENTENCEPIECE:
+        result = RAISE_STATUS(STATUS_USAGE, "a sentencepiece tokenizer cannot be trained");
+        break;
     }
     if (result != STATUS_OK) {
         tokenizer_destroy(out);
@@ -206,7 +216,8 @@ bool tokenizer_exists(const char *folder)
     char tokenizer_path[FILE_PATH_BYTES], vocab_path[FILE_PATH_BYTES];
     snprintf(tokenizer_path, sizeof tokenizer_path, "%s/%s", folder, TOKENIZER_FILE);
     snprintf(vocab_path, sizeof vocab_path, "%s/%s", folder, VOCAB_FILE);
-    return file_exists(tokenizer_path) || file_exists(vocab_path) || vocab_merges_exists(folder);
+    return file_exists(tokenizer_path) || file_exists(vocab_path) || vocab_merges_exists(folder) ||
+           sentencepiece_model_exists(folder);
 }
 
 static status open_vocab_merges(const char *folder, struct tokenizer **out)
@@ -226,6 +237,9 @@ status tokenizer_open(const char *folder, struct tokenizer **out)
     TRY(file_join(path, folder, VOCAB_FILE));
     bool vocab_alone = file_exists(path);
     TRY(file_join(path, folder, TOKENIZER_FILE));
+    if (!file_exists(path) && sentencepiece_model_exists(folder)) {
+        return sentencepiece_model_open(folder, out);
+    }
     if (vocab_alone && !file_exists(path)) {
         return wordpiece_open_vocab(folder, out);
     }
@@ -251,6 +265,9 @@ status tokenizer_open(const char *folder, struct tokenizer **out)
 
 status tokenizer_save(const struct tokenizer *t, const char *folder)
 {
+    if (t->kind == TOKENIZER_SENTENCEPIECE) {
+        return sentencepiece_model_save(t, folder);
+    }
     char path[FILE_PATH_BYTES];
     TRY(file_join(path, folder, TOKENIZER_FILE));
     TRY(file_make_folders(folder));
@@ -321,6 +338,9 @@ bool tokenizer_is_continuation(const struct tokenizer *t, int32_t id)
     if (t->kind == TOKENIZER_WORDPIECE) {
         return strncmp(token->bytes, t->wordpiece->prefix, strlen(t->wordpiece->prefix)) == 0;
     }
+    if (t->kind == TOKENIZER_SENTENCEPIECE) {
+        return strncmp(token->bytes, SENTENCEPIECE_SPACE, strlen(SENTENCEPIECE_SPACE)) != 0;
+    }
     return strchr(" \t\r\n", token->bytes[0]) == NULL;
 }
 
@@ -357,6 +377,9 @@ static status encode_plain(const struct encoding *e, size_t from, size_t to)
     }
     if (t->kind == TOKENIZER_WORDPIECE) {
         return wordpiece_encode(t, e->text + from, to - from, e->out);
+    }
+    if (t->kind == TOKENIZER_SENTENCEPIECE) {
+        return sentencepiece_model_encode(t, e->text + from, to - from, e->out);
     }
     return bpe_encode(t, e->encoder, e->text + from, to - from, from, e->out);
 }
@@ -422,6 +445,10 @@ status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t c
     }
     if (t->kind == TOKENIZER_WORDPIECE) {
         return wordpiece_decode(t, ids, count, skip_special, out, out_bytes);
+    }
+    if (t->kind == TOKENIZER_SENTENCEPIECE) {
+        return sentencepiece_decode(t->sentencepiece, ids, count, skip_special, out,
+                                    out_bytes != NULL ? out_bytes : &bytes);
     }
     char *text = malloc(bytes + 1);
     REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for %zu bytes of text", bytes);

@@ -1,7 +1,8 @@
 /* Tokenizers: conversion between text and token ids.
  *
- * Kinds: `bpe` (byte-level BPE, as GPT-2), `wordpiece` (as BERT) and `char` (one token per
- * character). A tokenizer is stored in a folder as tokenizer.json, in the format of Hugging Face
+ * Kinds: `bpe` (byte-level BPE, as GPT-2), `wordpiece` (as BERT), `char` (one token per character)
+ * and `sentencepiece` (as Llama 2 and T5). A sentencepiece tokenizer is stored in a folder as
+ * tokenizer.model. The other ones are stored as tokenizer.json, in the format of Hugging Face
  * `tokenizers`. A wordpiece tokenizer also has a vocab.txt, which is enough to read it; a char
  * tokenizer is stored as a model with a vocabulary of single characters.
  *
@@ -15,12 +16,12 @@
 
 #include "base/hash.h"
 #include "base/status.h"
-#include "datasets/tokenizer/corpus.h"
+#include "datasets/rows/corpus.h"
 #include "datasets/tokenizer/token_list.h"
 
 struct tokenizer;
 
-enum tokenizer_kind { TOKENIZER_BPE, TOKENIZER_WORDPIECE, TOKENIZER_CHAR };
+enum tokenizer_kind { TOKENIZER_BPE, TOKENIZER_WORDPIECE, TOKENIZER_CHAR, TOKENIZER_SENTENCEPIECE };
 
 /* tokenizer_train - train a tokenizer with at most vocab_size tokens on the texts of these files.
  *
@@ -52,18 +53,19 @@ status tokenizer_train_source(enum tokenizer_kind kind, bool roberta, int64_t vo
                               const struct corpus_source *source, int workers,
                               struct tokenizer **out);
 
-/* tokenizer_exists - return whether the folder contains tokenizer.json, vocab.txt, or vocab.json
- * with merges.txt. */
+/* tokenizer_exists - return whether the folder contains tokenizer.json, tokenizer.model, vocab.txt,
+ * or vocab.json with merges.txt. */
 bool tokenizer_exists(const char *folder);
 
-/* tokenizer_open - read folder/tokenizer.json. If there is none, read folder/vocab.txt, or
- * folder/vocab.json with folder/merges.txt (GPT-2 and RoBERTa).
+/* tokenizer_open - read folder/tokenizer.json. If there is none, read folder/tokenizer.model (or
+ * spiece.model), folder/vocab.txt, or folder/vocab.json with folder/merges.txt (GPT-2 and RoBERTa).
  *
  * Errors    STATUS_NO_INPUT; STATUS_DATA with file, location and reason. An unsupported part of the
  *           format is an error that names it; it is never ignored. */
 status tokenizer_open(const char *folder, struct tokenizer **out);
 
-/* tokenizer_save - write folder/tokenizer.json, and vocab.txt for wordpiece.
+/* tokenizer_save - write folder/tokenizer.json, and vocab.txt for wordpiece. A sentencepiece
+ * tokenizer is written to folder/tokenizer.model alone.
  *
  * Creates the folder if necessary. Equal tokenizers yield identical files.
  *
@@ -93,7 +95,8 @@ int32_t tokenizer_bos(const struct tokenizer *t);
  * Errors    STATUS_INTERNAL (out of memory) */
 status tokenizer_append_bos(const struct tokenizer *t, struct token_list *out);
 
-/* tokenizer_sha256 - return the SHA-256 of the canonical tokenizer.json, in hexadecimal.
+/* tokenizer_sha256 - return the SHA-256 of the canonical tokenizer.json, or of tokenizer.model, in
+ * hexadecimal.
  *
  * Shards and checkpoints use it to identify their tokenizer. */
 const char *tokenizer_sha256(const struct tokenizer *t);
@@ -116,7 +119,8 @@ bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
 /* tokenizer_is_continuation - return whether a token continues the word of the token before it.
  *
  * wordpiece: the token begins with the continuing subword prefix ("##ing"). bpe: the token does not
- * begin with white space. Added tokens are never continuations. */
+ * begin with white space. sentencepiece: it does not begin with U+2581. Added tokens are never
+ * continuations. */
 bool tokenizer_is_continuation(const struct tokenizer *t, int32_t id);
 
 /* tokenizer_find - return the id of the token with exactly this text; -1: none.

@@ -82,6 +82,8 @@ struct bpe_encoder_pool {
     struct bpe_encoder *idle;
 };
 
+struct sentencepiece;
+
 struct tokenizer {
     enum tokenizer_kind kind;
     const char *source_path; /* the file being read, for error messages; NULL: none */
@@ -100,7 +102,8 @@ struct tokenizer {
     struct merge *merges;
     int64_t merge_count;
 
-    struct wordpiece *wordpiece; /* NULL for the other kinds */
+    struct wordpiece *wordpiece;         /* NULL for the other kinds */
+    struct sentencepiece *sentencepiece; /* NULL for the other kinds */
 
     /* derived by tokenizer_finish */
     struct added_set added_sets[2]; /* index: normalized */
@@ -224,6 +227,35 @@ bool vocab_merges_exists(const char *folder);
  *
  * Errors    STATUS_NO_INPUT; STATUS_DATA */
 status vocab_merges_open(const char *folder, struct tokenizer **out);
+
+/* sentencepiece_model_exists - return whether the folder contains tokenizer.model or spiece.model.
+ */
+bool sentencepiece_model_exists(const char *folder);
+
+/* sentencepiece_model_open - read a tokenizer from tokenizer.model or spiece.model, and its
+ * settings from tokenizer_config.json, if there is one.
+ *
+ * Errors    STATUS_NO_INPUT; STATUS_DATA with the file and the reason */
+status sentencepiece_model_open(const char *folder, struct tokenizer **out);
+
+/* sentencepiece_model_save - write folder/tokenizer.model.
+ *
+ * Errors    STATUS_WRITE */
+status sentencepiece_model_save(const struct tokenizer *t, const char *folder);
+
+/* sentencepiece_model_sha256 - compute the SHA-256 of tokenizer.model, in hexadecimal. */
+status sentencepiece_model_sha256(const struct tokenizer *t, char sha256[HASH_TEXT_BYTES]);
+
+/* sentencepiece_model_add_special - see tokenizer_add_special; new tokens are control pieces. */
+status sentencepiece_model_add_special(const struct tokenizer *t, char *const *tokens, int count,
+                                       struct tokenizer **out);
+
+/* sentencepiece_model_encode - append the ids of a text without added tokens.
+ *
+ * Errors    STATUS_DATA: the normalized text is longer than 2 GiB; STATUS_INTERNAL (out of memory)
+ */
+status sentencepiece_model_encode(const struct tokenizer *t, const char *text, size_t bytes,
+                                  struct token_list *out);
 
 /* tokenizer_config_read_eos - set the end-of-text token from folder/tokenizer_config.json.
  *

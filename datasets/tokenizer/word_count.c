@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "datasets/tokenizer/corpus.h"
+#include "datasets/rows/corpus.h"
 
 /* The state of one thread. */
 struct count_worker {

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "base/text_map.h"
+#include "datasets/rows/corpus.h"
 #include "datasets/tokenizer/bert_text.h"
-#include "datasets/tokenizer/corpus.h"
 #include "datasets/tokenizer/pretokenizer.h"
 
 /* Zero-initialized is empty. */

@@ -5,8 +5,8 @@
 
 #include "base/file.h"
 #include "base/random.h"
+#include "datasets/rows/corpus.h"
 #include "datasets/tokenizer/alphabet.h"
-#include "datasets/tokenizer/corpus.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
 #include "tests/check.h"
 #include "tests/datasets/folder.h"

@@ -129,10 +129,9 @@ status command_import(int argc, char **argv)
         .description =
             "Converts a model folder in the format of Hugging Face transformers into a checkpoint. "
             "The folder contains config.json, model.safetensors (or several files with an index; "
-            "F32, F16, BF16) and tokenizer.json or vocab.txt. Supported values of model_type: "
-            "gpt2, bert, roberta, llama, qwen2 and mistral, including their classes with "
-            "fine-tuning "
-            "heads. "
+            "F32, F16, BF16) and tokenizer.json, tokenizer.model or vocab.txt. Supported values of "
+            "model_type: gpt2, bert, roberta, llama, qwen2 and mistral, including their classes "
+            "with fine-tuning heads. "
             "generate, score, fill-mask, classify, answer, embed, evaluate, inspect, export and "
             "model.init_from accept the checkpoint.\n\n"
             "Prints the section `model` of a recipe that fine-tunes this model.\n\n"

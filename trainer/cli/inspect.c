@@ -45,7 +45,7 @@ status inspect_print_json(json_t *document)
 
 static const char *get_kind_name(enum tokenizer_kind kind)
 {
-    static const char *const names[] = {"bpe", "wordpiece", "char"};
+    static const char *const names[] = {"bpe", "wordpiece", "char", "sentencepiece"};
     return names[kind];
 }
 
@@ -112,21 +112,23 @@ static status inspect_folder(const char *path, bool json, bool settings)
     if (inspect_has_shards(path)) {
         return inspect_shards(path, json);
     }
-    if (inspect_has_file(path, "tokenizer.json")) {
+    if (inspect_has_file(path, "tokenizer.json") || inspect_has_file(path, "tokenizer.model") ||
+        inspect_has_file(path, "spiece.model")) {
         return inspect_tokenizer(path, json);
     }
     RAISE(STATUS_DATA,
           "%s is not a checkpoint (manifest.json), a run folder (recipe.yaml), a tokenizer "
-          "(tokenizer.json) or a folder of shards (*.h5); give the path of one of these",
+          "(tokenizer.json or tokenizer.model) or a folder of shards (*.h5); give the path of one "
+          "of these",
           path);
 }
 
-/* Inspects a shard or a tokenizer.json. */
+/* Inspects a shard, a tokenizer.json or a tokenizer.model. */
 static status inspect_file(const char *path, bool json)
 {
     const char *slash = strrchr(path, '/');
     const char *name = slash != NULL ? slash + 1 : path;
-    if (strcmp(name, "tokenizer.json") != 0) {
+    if (strcmp(name, "tokenizer.json") != 0 && strcmp(name, "tokenizer.model") != 0) {
         return shard_inspect(path, json);
     }
     char folder[FILE_PATH_BYTES];

@@ -40,7 +40,9 @@ static status parse_options(struct request *q, int argc, char **argv, bool *help
          "(fields text, text_pair, label), classify_tokens (tokens, labels), answer (question, "
          "context, answer, answer_start), choose (text, choices, label), embed (text, text_pair)"},
         {"tokenizer", OPTION_TEXT, &q->tokenizer, "DIR", OPTION_REQUIRED,
-         "folder with tokenizer.json; ids in token files are checked against its vocabulary"},
+         "folder with tokenizer.json or tokenizer.model; ids in token files are checked against "
+         "its "
+         "vocabulary"},
         {"input", OPTION_LIST, &q->inputs, "FILE...", OPTION_REQUIRED,
          "clm, mlm: text, *.jsonl (field \"text\"), .bin with .idx of Megatron or .bin of llm.c; "
          "other objectives: JSON Lines, *.csv or *.tsv; answer: also the JSON of SQuAD. All but "

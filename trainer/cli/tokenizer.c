@@ -327,8 +327,8 @@ static status encode_or_decode(bool decode, int argc, char **argv)
     bool add_special_tokens = false;
     bool pair = false;
     const struct option table[] = {
-        {"tokenizer", OPTION_TEXT, &folder, "DIR", OPTION_REQUIRED, "folder with tokenizer.json",
-         .choices = NULL},
+        {"tokenizer", OPTION_TEXT, &folder, "DIR", OPTION_REQUIRED,
+         "folder with tokenizer.json or tokenizer.model", .choices = NULL},
         {"special", OPTION_FLAG, &special, NULL, NULL,
          decode ? "also write special tokens" : "recognize special tokens in the text",
          .choices = NULL},

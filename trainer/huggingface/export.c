@@ -394,13 +394,21 @@ static status add_tokens(const struct export_job *ex, json_t *config)
     return STATUS_OK;
 }
 
-/* Writes tokenizer_config.json, which AutoTokenizer requires besides tokenizer.json. */
+/* Writes tokenizer_config.json, which AutoTokenizer requires besides tokenizer.json. transformers
+ * reads tokenizer.model with the class of Llama. */
 static status write_tokenizer_config(const struct export_job *ex)
 {
     struct model_config model = derive_model_config(&ex->recipe, ex->vocabulary);
-    json_t *config = json_pack("{s:s, s:I, s:b}", "tokenizer_class", "PreTrainedTokenizerFast",
-                               "model_max_length", (json_int_t)model_positions(&model),
-                               "clean_up_tokenization_spaces", 0);
+    bool has_model_file = tokenizer_get_kind(ex->tokenizer) == TOKENIZER_SENTENCEPIECE;
+    json_t *config =
+        json_pack("{s:s, s:I, s:b}", "tokenizer_class",
+                  has_model_file ? "LlamaTokenizer" : "PreTrainedTokenizerFast", "model_max_length",
+                  (json_int_t)model_positions(&model), "clean_up_tokenization_spaces", 0);
+    if (has_model_file) {
+        json_object_set_new(config, "add_bos_token",
+                            json_boolean(tokenizer_bos(ex->tokenizer) >= 0));
+        json_object_set_new(config, "add_eos_token", json_false());
+    }
     /* Without model_input_names no token type ids mark the second text of a pair. */
     if (ex->architecture->architecture == ARCHITECTURE_BERT) {
         json_object_set_new(
@@ -473,7 +481,7 @@ static status write_tokenizer(const struct export_job *ex)
         TRY(copy_file(ex, *name));
     }
     TRY(file_join(path, ex->folder.path, "tokenizer.json"));
-    if (!file_exists(path)) { /* the checkpoint has only vocab.txt */
+    if (!file_exists(path)) { /* the checkpoint has only vocab.txt or tokenizer.model */
         TRY(tokenizer_save(ex->tokenizer, ex->folder.path));
     }
     TRY(write_chat_template(ex));

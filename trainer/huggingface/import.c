@@ -31,6 +31,8 @@ enum { COMPARE_ELEMENTS = 1 << 16 };
 
 const char *const huggingface_tokenizer_files[] = {
     "tokenizer.json",
+    "tokenizer.model",
+    "spiece.model",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "vocab.json",

@@ -70,6 +70,9 @@ status pad_token_choose(const struct tokenizer *t, const char *tokenizer_folder,
     for (int i = 0; i < NAMES && !found; i++) {
         found = take_token(t, names[i], out);
     }
+    if (!found && tokenizer_get_kind(t) == TOKENIZER_SENTENCEPIECE) {
+        found = take_token(t, "<unk>", out); /* tokenizer.model gets no further token */
+    }
     for (int i = 0; i < NAMES && !found; i++) {
         if (tokenizer_find(t, names[i]) < 0) {
             *out = (struct pad_token){.id = (int32_t)tokenizer_vocab_size(t), .is_new = true};

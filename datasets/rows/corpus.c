@@ -1,4 +1,4 @@
-#include "datasets/tokenizer/corpus.h"
+#include "datasets/rows/corpus.h"
 
 #include <ctype.h>
 #include <inttypes.h>

@@ -1,0 +1,17 @@
+/* UTF-8. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* utf8_read - decode the UTF-8 character at text[0]; return its length in bytes.
+ *
+ * Returns   0 if there is no valid character
+ * Source    Unicode 15, table 3-7 (no overlong forms, no surrogates, at most U+10FFFF) */
+size_t utf8_read(const char *text, size_t bytes, uint32_t *code);
+
+/* utf8_character_bytes - return the length of the character at text[0] from its first byte alone.
+ * The other bytes are not checked.
+ *
+ * Units     bytes > 0; the result is 1 to 4, and at most bytes */
+size_t utf8_character_bytes(const char *text, size_t bytes);

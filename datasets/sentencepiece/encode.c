@@ -1,0 +1,61 @@
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "datasets/sentencepiece/sentencepiece_impl.h"
+
+void sentencepiece_emit(const struct sentencepiece *s, int32_t id, const char *text, size_t bytes,
+                        bool *after_unknown, int32_t *ids, int64_t *count)
+{
+    bool is_unknown = id == s->unknown;
+    if (is_unknown && s->byte_fallback) {
+        for (size_t i = 0; i < bytes; i++) {
+            ids[(*count)++] = s->byte_ids[(unsigned char)text[i]];
+        }
+    } else if (!is_unknown || !*after_unknown) {
+        ids[(*count)++] = id;
+    }
+    *after_unknown = is_unknown;
+}
+
+/* Writes the pieces of the best path from the last one to the first; returns their number. */
+static int64_t list_ends(const struct unigram_step *steps, size_t bytes, uint32_t *ends)
+{
+    int64_t count = 0;
+    for (size_t end = bytes; end > 0; end = steps[end].begin) {
+        ends[count++] = (uint32_t)end;
+    }
+    return count;
+}
+
+static status encode_unigram(const struct sentencepiece *s, const char *text, size_t bytes,
+                             int32_t *ids, int64_t *count)
+{
+    struct unigram_step *steps = malloc((bytes + 1) * sizeof *steps);
+    uint32_t *ends = malloc((bytes + 1) * sizeof *ends);
+    status result = STATUS_OK;
+    REQUIRE_GOTO(result, done, steps != NULL && ends != NULL, STATUS_INTERNAL,
+                 "out of memory for a text of %zu bytes", bytes);
+    unigram_find_path(&s->unigram, text, bytes, steps);
+    bool after_unknown = false;
+    for (int64_t i = list_ends(steps, bytes, ends) - 1; i >= 0; i--) {
+        const struct unigram_step *step = &steps[ends[i]];
+        sentencepiece_emit(s, step->id, text + step->begin, ends[i] - step->begin, &after_unknown,
+                           ids, count);
+    }
+done:
+    free(steps);
+    free(ends);
+    return result;
+}
+
+status sentencepiece_encode(const struct sentencepiece *s, const char *text, size_t bytes,
+                            int32_t *ids, int64_t *count)
+{
+    *count = 0;
+    if (bytes == 0) {
+        return STATUS_OK;
+    }
+    return s->is_bpe ? sentencepiece_merge(s, text, bytes, ids, count)
+                     : encode_unigram(s, text, bytes, ids, count);
+}

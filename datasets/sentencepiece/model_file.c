@@ -1,0 +1,380 @@
+/* Reads tokenizer.model, a protobuf message (sentencepiece_model.proto).
+ *
+ * A file may be malicious. Its size is limited, and so are the number of pieces and their length.
+ * All texts are valid UTF-8 without NUL, all scores are finite, and no text occurs twice. Fields
+ * that describe the training are ignored. An unknown field of the normalizer or of a piece could
+ * change ids, so it is an error. */
+#include <float.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/utf8.h"
+#include "datasets/sentencepiece/sentencepiece_impl.h"
+#include "sentencepiece_model.pb-c.h"
+
+#define MAX_PIECES ((size_t)1 << 20)
+#define MAX_PIECE_BYTES ((size_t)7999) /* the limit of SentencePiece */
+#define MAX_UNKNOWN_BYTES ((size_t)64)
+#define DEFAULT_UNKNOWN_TEXT " \xe2\x81\x87 "
+
+typedef PieceFile__ModelProto model_proto;
+typedef PieceFile__NormalizerSpec normalizer_proto;
+typedef PieceFile__TrainerSpec trainer_proto;
+typedef PieceFile__ModelProto__SentencePiece piece_proto;
+
+/* State of reading one file. */
+struct model_reader {
+    const char *path;
+    struct sentencepiece *s;
+};
+
+#define NEED(r, condition, format, ...)                                                            \
+    REQUIRE(condition, STATUS_DATA, "%s: " format, (r)->path, ##__VA_ARGS__)
+
+static bool is_text(const ProtobufCBinaryData *data)
+{
+    uint32_t code;
+    for (size_t pos = 0; pos < data->len;) {
+        size_t length = utf8_read((const char *)data->data + pos, data->len - pos, &code);
+        if (length == 0 || code == 0) {
+            return false;
+        }
+        pos += length;
+    }
+    return true;
+}
+
+/* Returns the byte of a piece <0x00> to <0xFF>; -1: it has another form. */
+static int parse_byte(const struct sentencepiece_piece *piece)
+{
+    static const char digits[] = "0123456789ABCDEF";
+    const char *text = piece->text;
+    if (piece->bytes != 6 || memcmp(text, "<0x", 3) != 0 || text[5] != '>') {
+        return -1;
+    }
+    const char *high = memchr(digits, text[3], 16), *low = memchr(digits, text[4], 16);
+    return high == NULL || low == NULL ? -1 : (int)(high - digits) * 16 + (int)(low - digits);
+}
+
+static status register_piece(const struct model_reader *r, int32_t id)
+{
+    struct sentencepiece *s = r->s;
+    const struct sentencepiece_piece *piece = &s->pieces[id];
+    bool is_normal = piece->type == SENTENCEPIECE_NORMAL ||
+                     piece->type == SENTENCEPIECE_USER_DEFINED ||
+                     piece->type == SENTENCEPIECE_UNUSED;
+    struct text_slot *slot;
+    bool is_new;
+    TRY(text_map_find_or_add(is_normal ? &s->normal : &s->other, NULL, piece->text, piece->bytes,
+                             &slot, &is_new));
+    NEED(r, is_new, "the piece '%.60s' has two ids, %" PRId64 " and %d", piece->text, slot->value,
+         id);
+    slot->value = id;
+    if (piece->type == SENTENCEPIECE_UNKNOWN) {
+        NEED(r, s->unknown < 0, "two pieces have the type UNKNOWN, %d and %d", s->unknown, id);
+        s->unknown = id;
+    }
+    if (piece->type == SENTENCEPIECE_BYTE) {
+        int byte = parse_byte(piece);
+        NEED(r, byte >= 0, "the piece %d, '%.60s', has the type BYTE but is not <0x00> to <0xFF>",
+             id, piece->text);
+        NEED(r, s->byte_fallback,
+             "the piece %d, '%.60s', has the type BYTE, but byte_fallback is false", id,
+             piece->text);
+        s->byte_ids[byte] = id;
+    }
+    return STATUS_OK;
+}
+
+static status read_piece(const struct model_reader *r, const piece_proto *p, int32_t id)
+{
+    NEED(r, p->piece.len > 0 && p->piece.len <= MAX_PIECE_BYTES && is_text(&p->piece),
+         "the piece %d is not a text of 1 to %zu bytes in UTF-8 without NUL", id, MAX_PIECE_BYTES);
+    struct sentencepiece_piece *piece = &r->s->pieces[id];
+    TRY(text_store_copy(&r->s->store, (const char *)p->piece.data, p->piece.len, &piece->text));
+    piece->bytes = p->piece.len;
+    piece->score = p->score;
+    piece->type = (enum sentencepiece_type)p->type;
+    NEED(r, isfinite(piece->score), "the score of the piece %d, '%.60s', is not finite", id,
+         piece->text);
+    NEED(r,
+         p->type >= PIECE_FILE__MODEL_PROTO__SENTENCE_PIECE__TYPE__NORMAL &&
+             p->type <= PIECE_FILE__MODEL_PROTO__SENTENCE_PIECE__TYPE__BYTE,
+         "the piece %d, '%.60s', has the unknown type %d", id, piece->text, (int)p->type);
+    NEED(r, p->base.n_unknown_fields == 0,
+         "the piece %d, '%.60s', has a field that is not supported", id, piece->text);
+    return register_piece(r, id);
+}
+
+static status read_pieces(const struct model_reader *r, const model_proto *m)
+{
+    struct sentencepiece *s = r->s;
+    NEED(r, m->n_pieces > 0 && m->n_pieces <= MAX_PIECES,
+         "it has %zu pieces; 1 to %zu are supported", m->n_pieces, MAX_PIECES);
+    s->pieces = calloc(m->n_pieces, sizeof *s->pieces);
+    REQUIRE(s->pieces != NULL, STATUS_INTERNAL, "out of memory for %zu pieces", m->n_pieces);
+    s->count = (int64_t)m->n_pieces;
+    for (int32_t id = 0; id < s->count; id++) {
+        TRY(read_piece(r, m->pieces[id], id));
+    }
+    NEED(r, s->unknown >= 0, "no piece has the type UNKNOWN");
+    for (int byte = 0; byte < 256 && s->byte_fallback; byte++) {
+        NEED(r, s->byte_ids[byte] >= 0,
+             "byte_fallback is true, but the piece <0x%02X> of the type BYTE is missing", byte);
+    }
+    return STATUS_OK;
+}
+
+/* Returns the id of a control piece that the file names; otherwise of the default name. */
+static int32_t find_control(const struct sentencepiece *s, const ProtobufCBinaryData *name,
+                            const char *default_name)
+{
+    const char *text = name->len > 0 ? (const char *)name->data : default_name;
+    const struct text_slot *slot =
+        text_map_find(&s->other, text, name->len > 0 ? name->len : strlen(default_name));
+    bool found = slot != NULL && s->pieces[slot->value].type == SENTENCEPIECE_CONTROL;
+    return found ? (int32_t)slot->value : -1;
+}
+
+static status read_trainer(const struct model_reader *r, const trainer_proto *t)
+{
+    static const char *const names[] = {"0", "UNIGRAM", "BPE", "WORD", "CHAR"};
+    struct sentencepiece *s = r->s;
+    int type = (int)t->model_type;
+    NEED(r,
+         type == PIECE_FILE__TRAINER_SPEC__MODEL_TYPE__UNIGRAM ||
+             type == PIECE_FILE__TRAINER_SPEC__MODEL_TYPE__BPE,
+         "model_type %s is not supported; supported: UNIGRAM and BPE",
+         type > 0 && type < 5 ? names[type] : "(unknown)");
+    s->is_bpe = type == PIECE_FILE__TRAINER_SPEC__MODEL_TYPE__BPE;
+    s->byte_fallback = t->byte_fallback;
+    s->space_is_suffix = t->treat_whitespace_as_suffix;
+    s->unknown_text = DEFAULT_UNKNOWN_TEXT;
+    if (t->has_unk_surface) {
+        NEED(r, t->unk_surface.len <= MAX_UNKNOWN_BYTES && is_text(&t->unk_surface),
+             "unk_surface is not a text of at most %zu bytes in UTF-8 without NUL",
+             MAX_UNKNOWN_BYTES);
+        TRY(text_store_copy(&s->store, (const char *)t->unk_surface.data, t->unk_surface.len,
+                            &s->unknown_text));
+    }
+    return STATUS_OK;
+}
+
+static status read_normalizer(const struct model_reader *r, const normalizer_proto *n)
+{
+    struct sentencepiece *s = r->s;
+    NEED(r, n->base.n_unknown_fields == 0, "normalizer_spec has the field %u: not supported",
+         (unsigned)n->base.unknown_fields[0].tag);
+    s->add_dummy_prefix = n->add_dummy_prefix;
+    s->remove_extra_whitespaces = n->remove_extra_whitespaces;
+    s->escape_whitespaces = n->escape_whitespaces;
+    return charsmap_open(&s->charsmap, n->precompiled_charsmap.data, n->precompiled_charsmap.len,
+                         r->path);
+}
+
+/* Builds a trie of the normal pieces for Unigram, or of the user-defined pieces alone. */
+static status build_trie(const struct sentencepiece *s, bool only_user_defined,
+                         struct piece_trie *trie)
+{
+    struct piece_key *keys = malloc(((size_t)s->count + 1) * sizeof *keys);
+    REQUIRE(keys != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " pieces", s->count);
+    int64_t count = 0;
+    for (int32_t id = 0; id < s->count; id++) {
+        const struct sentencepiece_piece *p = &s->pieces[id];
+        if (p->type == SENTENCEPIECE_USER_DEFINED ||
+            (p->type == SENTENCEPIECE_NORMAL && !only_user_defined)) {
+            keys[count++] = (struct piece_key){p->text, p->bytes, id};
+        }
+    }
+    status result = piece_trie_build(trie, keys, count);
+    free(keys);
+    return result;
+}
+
+static status build_unigram(struct sentencepiece *s)
+{
+    struct unigram *u = &s->unigram;
+    float lowest = FLT_MAX;
+    TRY(build_trie(s, false, &u->trie));
+    u->scores = calloc((size_t)s->count, sizeof *u->scores);
+    u->is_user_defined = calloc((size_t)s->count, sizeof *u->is_user_defined);
+    REQUIRE(u->scores != NULL && u->is_user_defined != NULL, STATUS_INTERNAL,
+            "out of memory for %" PRId64 " scores", s->count);
+    for (int64_t id = 0; id < s->count; id++) {
+        u->scores[id] = s->pieces[id].score;
+        u->is_user_defined[id] = s->pieces[id].type == SENTENCEPIECE_USER_DEFINED;
+        if (s->pieces[id].type == SENTENCEPIECE_NORMAL) {
+            lowest = fminf(lowest, s->pieces[id].score);
+        }
+    }
+    u->unknown = s->unknown;
+    u->unknown_score = lowest - (float)UNIGRAM_UNKNOWN_PENALTY;
+    u->has_single_precision = true;
+    return STATUS_OK;
+}
+
+static status read_model(const struct model_reader *r, const model_proto *m)
+{
+    static const trainer_proto no_trainer = PIECE_FILE__TRAINER_SPEC__INIT;
+    static const normalizer_proto no_normalizer = PIECE_FILE__NORMALIZER_SPEC__INIT;
+    const trainer_proto *trainer = m->trainer_spec != NULL ? m->trainer_spec : &no_trainer;
+    struct sentencepiece *s = r->s;
+    NEED(r, m->denormalizer_spec == NULL || m->denormalizer_spec->precompiled_charsmap.len == 0,
+         "denormalizer_spec has a character map, which is not supported");
+    TRY(read_trainer(r, trainer));
+    TRY(read_normalizer(r, m->normalizer_spec != NULL ? m->normalizer_spec : &no_normalizer));
+    TRY(read_pieces(r, m));
+    s->bos = find_control(s, &trainer->bos_piece, "<s>");
+    s->eos = find_control(s, &trainer->eos_piece, "</s>");
+    TRY(build_trie(s, true, &s->user_defined));
+    return s->is_bpe ? STATUS_OK : build_unigram(s);
+}
+
+static status create_model(const char *data, size_t bytes, struct sentencepiece **out)
+{
+    struct sentencepiece *s = calloc(1, sizeof *s);
+    REQUIRE(s != NULL, STATUS_INTERNAL, "out of memory for a tokenizer");
+    *out = s;
+    s->unknown = s->bos = s->eos = -1;
+    memset(s->byte_ids, 0xff, sizeof s->byte_ids);
+    s->data = malloc(bytes + 1);
+    REQUIRE(s->data != NULL, STATUS_INTERNAL, "out of memory for %zu bytes of a model", bytes);
+    memcpy(s->data, data, bytes);
+    s->data_bytes = bytes;
+    return STATUS_OK;
+}
+
+status sentencepiece_open(const char *data, size_t bytes, const char *path,
+                          struct sentencepiece **out)
+{
+    struct model_reader r = {.path = path};
+    *out = NULL;
+    NEED(&r, bytes <= SENTENCEPIECE_FILE_LIMIT_BYTES, "it has %zu bytes; at most %zu are supported",
+         bytes, SENTENCEPIECE_FILE_LIMIT_BYTES);
+    model_proto *m = piece_file__model_proto__unpack(NULL, bytes, (const uint8_t *)data);
+    NEED(&r, m != NULL, "it is not a SentencePiece model: the protobuf message is damaged");
+    status result = create_model(data, bytes, &r.s);
+    KEEP_FIRST(result, result == STATUS_OK ? read_model(&r, m) : result);
+    piece_file__model_proto__free_unpacked(m, NULL);
+    if (result != STATUS_OK) {
+        sentencepiece_close(&r.s);
+    }
+    *out = r.s;
+    return result;
+}
+
+void sentencepiece_close(struct sentencepiece **model)
+{
+    struct sentencepiece *s = *model;
+    if (s == NULL) {
+        return;
+    }
+    unigram_free(&s->unigram);
+    piece_trie_free(&s->user_defined);
+    charsmap_close(&s->charsmap);
+    text_map_free(&s->normal);
+    text_map_free(&s->other);
+    text_store_free(&s->store);
+    free(s->pieces);
+    free(s->data);
+    free(s);
+    *model = NULL;
+}
+
+/* ---- further control pieces ---- */
+
+/* Changes the existing piece, or fills *added. Returns whether *added is used. */
+static bool set_control(const struct sentencepiece *s, model_proto *m, char *text,
+                        piece_proto *added)
+{
+    const struct text_slot *slot = text_map_find(&s->other, text, strlen(text));
+    slot = slot != NULL ? slot : text_map_find(&s->normal, text, strlen(text));
+    piece_proto *piece = slot != NULL ? m->pieces[slot->value] : added;
+    if (slot == NULL) {
+        piece_file__model_proto__sentence_piece__init(added);
+        added->has_piece = true;
+        added->piece = (ProtobufCBinaryData){.data = (uint8_t *)text, .len = strlen(text)};
+        added->has_score = true;
+    }
+    if (slot == NULL || s->pieces[slot->value].type != SENTENCEPIECE_UNKNOWN) {
+        piece->has_type = true;
+        piece->type = PIECE_FILE__MODEL_PROTO__SENTENCE_PIECE__TYPE__CONTROL;
+    }
+    return slot == NULL;
+}
+
+static status pack_and_open(const model_proto *m, struct sentencepiece **out)
+{
+    size_t bytes = piece_file__model_proto__get_packed_size(m);
+    uint8_t *data = malloc(bytes + 1);
+    REQUIRE(data != NULL, STATUS_INTERNAL, "out of memory for %zu bytes of a model", bytes);
+    piece_file__model_proto__pack(m, data);
+    status result =
+        sentencepiece_open((const char *)data, bytes, "the tokenizer with added tokens", out);
+    free(data);
+    return result;
+}
+
+status sentencepiece_add_control(const struct sentencepiece *s, char *const *texts, int count,
+                                 struct sentencepiece **out)
+{
+    *out = NULL;
+    model_proto *m = piece_file__model_proto__unpack(NULL, s->data_bytes, (const uint8_t *)s->data);
+    piece_proto *added = calloc((size_t)count + 1, sizeof *added);
+    piece_proto **all = calloc((size_t)s->count + (size_t)count + 1, sizeof *all);
+    status result = STATUS_OK;
+    REQUIRE_GOTO(result, done, m != NULL && added != NULL && all != NULL, STATUS_INTERNAL,
+                 "out of memory for %d added tokens", count);
+    piece_proto **read = m->pieces;
+    memcpy(all, read, m->n_pieces * sizeof *all);
+    size_t total = m->n_pieces, first = total;
+    for (int i = 0; i < count; i++) {
+        piece_proto *piece = &added[total - first];
+        if (set_control(s, m, texts[i], piece)) {
+            all[total++] = piece;
+        }
+    }
+    m->pieces = all;
+    m->n_pieces = total;
+    result = pack_and_open(m, out);
+    m->pieces = read;
+    m->n_pieces = first;
+done:
+    free(added);
+    free(all);
+    if (m != NULL) {
+        piece_file__model_proto__free_unpacked(m, NULL);
+    }
+    return result;
+}
+
+/* ---- properties ---- */
+
+const char *sentencepiece_data(const struct sentencepiece *s, size_t *bytes)
+{
+    *bytes = s->data_bytes;
+    return s->data;
+}
+
+int64_t sentencepiece_count(const struct sentencepiece *s)
+{
+    return s->count;
+}
+
+struct sentencepiece_piece sentencepiece_get_piece(const struct sentencepiece *s, int32_t id)
+{
+    return s->pieces[id];
+}
+
+int32_t sentencepiece_bos(const struct sentencepiece *s)
+{
+    return s->bos;
+}
+
+int32_t sentencepiece_eos(const struct sentencepiece *s)
+{
+    return s->eos;
+}

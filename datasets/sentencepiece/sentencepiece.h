@@ -1,0 +1,100 @@
+/* SentencePiece models: the file tokenizer.model of Llama 2, Mistral, T5, Gemma and others.
+ *
+ * A model converts a text to ids in two steps. sentencepiece_normalize replaces characters and
+ * writes spaces as U+2581. sentencepiece_encode divides the result into pieces, by Unigram (the
+ * most probable segmentation) or BPE (the pair with the highest score is merged first). Ids and
+ * texts are those of the Python package sentencepiece. A model is immutable, so threads may share
+ * it.
+ *
+ * Source    Kudo, Richardson 2018, arXiv:1808.06226 */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+struct sentencepiece;
+
+#define SENTENCEPIECE_FILE_LIMIT_BYTES ((size_t)32 << 20)
+#define SENTENCEPIECE_SPACE "\xe2\x96\x81" /* U+2581 */
+
+/* The type of a piece, with the numbers of the file. */
+enum sentencepiece_type {
+    SENTENCEPIECE_NORMAL = 1,
+    SENTENCEPIECE_UNKNOWN,      /* stands for unknown characters; exactly one */
+    SENTENCEPIECE_CONTROL,      /* never found in a text, such as </s> */
+    SENTENCEPIECE_USER_DEFINED, /* always found in a text */
+    SENTENCEPIECE_UNUSED,
+    SENTENCEPIECE_BYTE /* a byte of an unknown character, <0x00> to <0xFF> */
+};
+
+struct sentencepiece_piece {
+    const char *text; /* ends with a NUL */
+    size_t bytes;
+    float score;
+    enum sentencepiece_type type;
+};
+
+/* sentencepiece_open - read a model from the content of a file. path is used in messages.
+ *
+ * Memory    the data is copied
+ * Errors    STATUS_DATA: the data is not a valid model, or uses an unsupported feature;
+ *           STATUS_INTERNAL (out of memory) */
+status sentencepiece_open(const char *data, size_t bytes, const char *path,
+                          struct sentencepiece **out);
+
+/* sentencepiece_add_control - create a model with further control pieces after the last id. A piece
+ * that exists becomes a control piece and keeps its id.
+ *
+ * Errors    STATUS_DATA: the new model is not valid; STATUS_INTERNAL (out of memory) */
+status sentencepiece_add_control(const struct sentencepiece *s, char *const *texts, int count,
+                                 struct sentencepiece **out);
+
+/* sentencepiece_close - free a model and set *s to NULL; does nothing if *s is NULL. */
+void sentencepiece_close(struct sentencepiece **s);
+
+/* sentencepiece_data - return the content of the file of this model. */
+const char *sentencepiece_data(const struct sentencepiece *s, size_t *bytes);
+
+/* sentencepiece_count - return the number of pieces; the ids are 0 to this number - 1. */
+int64_t sentencepiece_count(const struct sentencepiece *s);
+
+/* sentencepiece_get_piece - return the piece of an id. */
+struct sentencepiece_piece sentencepiece_get_piece(const struct sentencepiece *s, int32_t id);
+
+/* sentencepiece_bos - return the control piece at the beginning of a text, such as <s>; -1: none.
+ * sentencepiece_encode does not add it. */
+int32_t sentencepiece_bos(const struct sentencepiece *s);
+
+/* sentencepiece_eos - return the control piece at the end of a text, such as </s>; -1: none. */
+int32_t sentencepiece_eos(const struct sentencepiece *s);
+
+/* A part of a longer text. */
+struct sentencepiece_part {
+    bool is_continued; /* text of the same document comes before */
+    bool continues;    /* text of the same document comes after */
+};
+
+/* sentencepiece_normalize - normalize text[0, bytes). Invalid UTF-8 becomes U+FFFD.
+ *
+ * Memory    the caller frees *out with free(); *out_bytes <= INT32_MAX
+ * Errors    STATUS_DATA: the normalized text is too long; STATUS_INTERNAL (out of memory) */
+status sentencepiece_normalize(const struct sentencepiece *s, const char *text, size_t bytes,
+                               struct sentencepiece_part part, char **out, size_t *out_bytes);
+
+/* sentencepiece_encode - write the ids of a normalized text.
+ *
+ * Shapes    ids [bytes]; *count receives the number of ids
+ * Errors    STATUS_INTERNAL (out of memory) */
+status sentencepiece_encode(const struct sentencepiece *s, const char *text, size_t bytes,
+                            int32_t *ids, int64_t *count);
+
+/* sentencepiece_decode - convert ids to text. Control pieces are omitted if skip_control is true;
+ * otherwise their text is written.
+ *
+ * Memory    ids are valid; the caller frees *out, which ends with a NUL, with free()
+ * Errors    STATUS_INTERNAL (out of memory) */
+status sentencepiece_decode(const struct sentencepiece *s, const int32_t *ids, int64_t count,
+                            bool skip_control, char **out, size_t *out_bytes);

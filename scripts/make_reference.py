@@ -14,8 +14,7 @@ lamb        gpt2_lamb.h5                          the same with LAMB
 bert        bert*.h5,         transformers        the same of BertForPreTraining and
             roberta.h5                            RobertaForMaskedLM on padded batches
 llama       llama.h5          transformers        the same of LlamaForCausalLM
-families    qwen2.h5, ...,    transformers        the same of the families like Llama, and their
-            pretrained/                           model folders (reference_families.py)
+families    *.h5, pretrained/ transformers        families like Llama (reference_families.py)
 heads       heads*.h5         transformers, peft  fine-tuning heads (reference_heads.py)
 lora        *_lora.h5         transformers, peft  LoRA adapters (reference_adapters.py)
 attention   attention.h5      transformers        attention weights (reference_attention.py)

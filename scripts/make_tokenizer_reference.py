@@ -12,6 +12,10 @@
         supported pattern and option, and those of a WordPiece tokenizer. Exit code 1 if there is
         a difference.
 
+    scripts/make_tokenizer_reference.py compare-families PROGRAM [--input FILE...] [--megabytes N]
+        compares the ids and the decoded text of the tokenizers of tokenizer_families.py on these
+        files and manual pages, and on 10,000 random strings.
+
     scripts/make_tokenizer_reference.py classes
         prints the table of datasets/tokenizer/bert_classes.c
 
@@ -28,7 +32,9 @@ import random
 import subprocess
 import sys
 import tempfile
+import time
 
+import tokenizer_families
 from tokenizers import (
     AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors,
     trainers
@@ -340,6 +346,28 @@ def write_around():
         file.write(json.dumps(expected, separators=(",", ":")).replace("]],", "]],\n") + "\n")
 
 
+def digest_lines(lines):
+    digest = hashlib.sha256()
+    for line in lines:
+        digest.update((line + "\n").encode())
+    return digest.hexdigest()
+
+
+def write_families():
+    texts = TEXTS[:40] + tokenizer_families.TEXTS + [CORPUS[:600]]
+    made = tokenizer_families.make_families(CORPUS, PATTERNS)
+    for name, tokenizer in made.items():
+        save(tokenizer, name)
+    expected = {
+        "texts": texts, "forms": tokenizer_families.form_digests(digest_lines, all_code_points),
+        "tokenizers": {
+            name: tokenizer_families.expect(tokenizer, texts) for name, tokenizer in made.items()
+        }
+    }
+    with open(os.path.join(FOLDER, "expected_families.json"), "w") as file:
+        file.write(json.dumps(expected, separators=(",", ":")).replace("]],", "]],\n") + "\n")
+
+
 def print_classes():
     none = dict(clean_text=False, handle_chinese_chars=False, strip_accents=False, lowercase=False)
     clean, strip = (
@@ -399,6 +427,7 @@ def write():
     }
     write_wordpiece()
     write_around()
+    write_families()
     with open(os.path.join(FOLDER, "expected.json"), "w") as file:
         file.write(
             json.dumps({"texts": texts, "ids": ids, "words": words}, separators=(",", ":")).replace(
@@ -470,7 +499,10 @@ def compare_texts(name, program, folder, texts, whole):
         program, folder, "\n".join(batch) + ("" if whole else "\n"), "--special",
         *(["--whole"] if whole else [])
     )
-    encoded = [tokenizer.encode(batch[0])] if whole else tokenizer.encode_batch(batch)
+    plain = {"add_special_tokens": False}
+    encoded = (
+        [tokenizer.encode(batch[0], **plain)] if whole else tokenizer.encode_batch(batch, **plain)
+    )
     for text, ids, wanted in zip(batch, ours, (e.ids for e in encoded), strict=True):
         tokens += len(wanted)
         if ids != wanted:
@@ -583,6 +615,41 @@ def compare_wordpiece(program, manual, megabytes):
     return good and differ == 0
 
 
+def run_decode(program, tokenizer, lines):
+    text = "\n".join(" ".join(map(str, ids)) for ids in lines) + "\n"
+    return subprocess.run(
+        [program, "tokenizer", "decode", "--tokenizer", tokenizer, "--special"], input=text.encode(),
+        stdout=subprocess.PIPE, check=True
+    ).stdout.decode("utf-8", "replace")
+
+
+def compare_families(program, inputs, manual, megabytes):
+    """Ids on files and random strings, decoded texts of the random strings, and the speed."""
+    program, good = os.path.abspath(program), True
+    pages = [open(path, errors="replace").read() for path in inputs]
+    pages += manual_pages(manual, megabytes * 1000000 - sum(len(p.encode()) for p in pages))
+    whole = "\n\n".join(pages)
+    strings = tokenizer_families.random_texts(10000, 7)
+    lines = [s.replace("\n", " ").replace("\r", " ") for s in strings]
+    with tempfile.TemporaryDirectory() as folder:
+        for name, tokenizer in tokenizer_families.make_families(CORPUS, PATTERNS).items():
+            tokenizer.save(os.path.join(folder, "tokenizer.json"))
+            good &= compare_texts(name + ", random", program, folder, lines, False)
+            wanted = [e.ids for e in tokenizer.encode_batch(lines, add_special_tokens=False)]
+            decoded = "\n".join(tokenizer.decode(i, skip_special_tokens=False) for i in wanted)
+            same = run_decode(program, folder, wanted) == decoded + "\n"
+            began = time.monotonic()
+            tokenizer.encode(whole, add_special_tokens=False)
+            python = time.monotonic() - began
+            began = time.monotonic()
+            run_encode(program, folder, whole, "--whole", "--special")
+            ours, size = time.monotonic() - began, len(whole.encode()) / 1e6
+            print(f"{name}: decoded {'equal' if same else 'DIFFERENT'}; "
+                  f"{size / python:.2f} MB/s with the package, {size / ours:.2f} MB/s with Bireme")
+            good &= same & compare_texts(name + ", files", program, folder, [whole], True)
+    return good
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -594,7 +661,17 @@ def main():
     c.add_argument("program")
     c.add_argument("--manual", default="/usr/share/man")
     c.add_argument("--megabytes", type=float, default=10)
+    f = commands.add_parser("compare-families")
+    f.add_argument("program")
+    f.add_argument("--input", nargs="*", default=[])
+    f.add_argument("--manual", default="/usr/share/man")
+    f.add_argument("--megabytes", type=float, default=1)
     arguments = parser.parse_args()
+    if arguments.command == "compare-families":
+        good = compare_families(
+            arguments.program, arguments.input, arguments.manual, arguments.megabytes
+        )
+        return 0 if good else 1
     if arguments.command != "compare":
         write() if arguments.command == "write" else print_classes()
         return 0

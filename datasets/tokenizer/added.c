@@ -15,45 +15,89 @@
 
 #include "datasets/tokenizer/tokenizer_impl.h"
 
-/* An element for qsort. It contains the token, because compare_tokens gets no context. */
+/* An element for qsort. `order` makes the sort stable. */
 struct sort_entry {
-    const struct token *token;
-    int32_t id;
+    struct added_entry entry;
+    int64_t order;
 };
 
 static int compare_tokens(const void *a, const void *b)
 {
-    const struct token *x = ((const struct sort_entry *)a)->token;
-    const struct token *y = ((const struct sort_entry *)b)->token;
-    uint32_t shared = x->length < y->length ? x->length : y->length;
-    int difference = memcmp(x->bytes, y->bytes, shared);
-    return difference != 0 ? difference : (x->length > y->length) - (x->length < y->length);
+    const struct sort_entry *x = a, *y = b;
+    uint32_t x_length = x->entry.length, y_length = y->entry.length;
+    int difference =
+        memcmp(x->entry.bytes, y->entry.bytes, x_length < y_length ? x_length : y_length);
+    if (difference == 0) {
+        difference = (x_length > y_length) - (x_length < y_length);
+    }
+    return difference != 0 ? difference : (x->order > y->order) - (x->order < y->order);
+}
+
+/* Makes the entry of an added token. Tokens of a normalized set are matched in normalized text. */
+static status make_entry(struct tokenizer *t, const struct added_token *added,
+                         struct added_entry *entry)
+{
+    const struct token *token = &t->tokens[added->id];
+    *entry = (struct added_entry){token->bytes, token->length, added->id};
+    if (!added->normalized || t->normalizer.count == 0) {
+        return STATUS_OK;
+    }
+    struct text_buffer text = {0};
+    status result = normalizer_run(&t->normalizer, token->bytes, token->length, false, &text);
+    if (result == STATUS_OK) {
+        result = text_store_copy(&t->store, text.bytes, text.count, &entry->bytes);
+        entry->length = (uint32_t)text.count;
+        t->tokens[added->id].renamed = text.count > 0;
+    }
+    text_buffer_free(&text);
+    return result;
+}
+
+static void add_entry(const struct tokenizer *t, struct added_set *set,
+                      const struct added_entry *entry)
+{
+    set->entries[set->count++] = *entry;
+    set->begins[(unsigned char)entry->bytes[0]] = true;
+    set->has_plain = set->has_plain || !t->tokens[entry->id].special;
+    set->longest = entry->length > set->longest ? entry->length : set->longest;
 }
 
 static status build_set(struct tokenizer *t, bool normalized)
 {
     struct added_set *set = &t->added_sets[normalized];
-    struct sort_entry *entries = malloc(((size_t)t->added_count + 1) * sizeof *entries);
-    set->ids = malloc(((size_t)t->added_count + 1) * sizeof *set->ids);
-    if (entries == NULL || set->ids == NULL) {
-        free(entries);
-        RAISE(STATUS_INTERNAL, "out of memory for %" PRId64 " added tokens", t->added_count);
-    }
+    struct sort_entry *sorted = malloc(((size_t)t->added_count + 1) * sizeof *sorted);
+    set->entries = malloc(((size_t)t->added_count + 1) * sizeof *set->entries);
+    int64_t count = 0;
+    status result = STATUS_OK;
+    REQUIRE_GOTO(result, done, sorted != NULL && set->entries != NULL, STATUS_INTERNAL,
+                 "out of memory for %" PRId64 " added tokens", t->added_count);
     for (int64_t i = 0; i < t->added_count; i++) {
         if (t->added[i].normalized == normalized) {
-            entries[set->count++] = (struct sort_entry){&t->tokens[t->added[i].id], t->added[i].id};
+            TRY_GOTO(result, done, make_entry(t, &t->added[i], &sorted[count].entry));
+            sorted[count].order = t->added[i].special ? i - t->added_count : i;
+            count += sorted[count].entry.length > 0;
         }
     }
-    qsort(entries, (size_t)set->count, sizeof *entries, compare_tokens);
-    for (int64_t i = 0; i < set->count; i++) {
-        set->ids[i] = entries[i].id;
-        set->begins[(unsigned char)entries[i].token->bytes[0]] = true;
-        set->has_plain = set->has_plain || !entries[i].token->special;
-        set->longest =
-            entries[i].token->length > set->longest ? entries[i].token->length : set->longest;
+    qsort(sorted, (size_t)count, sizeof *sorted, compare_tokens);
+    for (int64_t i = 0; i < count; i++) {
+        add_entry(t, set, &sorted[i].entry);
     }
-    free(entries);
-    return STATUS_OK;
+done:
+    free(sorted);
+    return result;
+}
+
+const char *added_get_text(const struct tokenizer *t, int32_t id, uint32_t *length)
+{
+    const struct added_set *set = &t->added_sets[1];
+    for (int64_t i = 0; i < set->count; i++) {
+        if (set->entries[i].id == id) {
+            *length = set->entries[i].length;
+            return set->entries[i].bytes;
+        }
+    }
+    *length = t->tokens[id].length;
+    return t->tokens[id].bytes;
 }
 
 status added_build(struct tokenizer *t)
@@ -63,12 +107,12 @@ status added_build(struct tokenizer *t)
 }
 
 /* Returns the first index in [low, high) of a token with a byte of at least `byte` at `depth`. */
-static int64_t find_lower_bound(const struct tokenizer *t, const struct added_set *set, int64_t low,
-                                int64_t high, uint32_t depth, int byte)
+static int64_t find_lower_bound(const struct added_set *set, int64_t low, int64_t high,
+                                uint32_t depth, int byte)
 {
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
-        const struct token *token = &t->tokens[set->ids[middle]];
+        const struct added_entry *token = &set->entries[middle];
         int token_byte = depth < token->length ? (unsigned char)token->bytes[depth] : -1;
         if (token_byte < byte) {
             low = middle + 1;
@@ -79,29 +123,22 @@ static int64_t find_lower_bound(const struct tokenizer *t, const struct added_se
     return low;
 }
 
-/* Returns the longest token of the set at the beginning of the text; -1: none. */
-static int32_t find_longest_at(const struct tokenizer *t, const struct added_set *set,
-                               const char *text, size_t bytes)
+/* Returns the longest token of the set at the beginning of the text; NULL: none. */
+static const struct added_entry *find_longest_at(const struct added_set *set, const char *text,
+                                                 size_t bytes)
 {
     int64_t low = 0;
     int64_t high = set->count;
-    int32_t best = -1;
+    const struct added_entry *best = NULL;
     for (uint32_t depth = 0; depth < bytes && low < high; depth++) {
         int byte = (unsigned char)text[depth];
-        low = find_lower_bound(t, set, low, high, depth, byte);
-        high = find_lower_bound(t, set, low, high, depth, byte + 1);
-        if (low < high && t->tokens[set->ids[low]].length == depth + 1) {
-            best = set->ids[low];
+        low = find_lower_bound(set, low, high, depth, byte);
+        high = find_lower_bound(set, low, high, depth, byte + 1);
+        if (low < high && set->entries[low].length == depth + 1) {
+            best = &set->entries[low];
         }
     }
     return best;
-}
-
-static bool is_white_space(uint32_t code)
-{
-    return code == ' ' || (code >= 9 && code <= 13) || code == 0x85 || code == 0xa0 ||
-           code == 0x1680 || (code >= 0x2000 && code <= 0x200a) || code == 0x2028 ||
-           code == 0x2029 || code == 0x202f || code == 0x205f || code == 0x3000;
 }
 
 /* Returns the start of the white space at the end of text[from, end); from, if it is not before the
@@ -118,7 +155,7 @@ static size_t find_white_space_start(const char *text, size_t from, size_t end)
             pos--;
         }
         if (pretokenizer_read_utf8(text + pos, end - pos, &code) != end - pos ||
-            !is_white_space(code)) {
+            !unicode_form_is_white_space(code)) {
             break;
         }
         end = pos;
@@ -131,7 +168,7 @@ static size_t skip_white_space(const char *text, size_t pos, size_t bytes)
 {
     uint32_t code = 0;
     for (size_t length; (length = pretokenizer_read_utf8(text + pos, bytes - pos, &code)) > 0 &&
-                        is_white_space(code);) {
+                        unicode_form_is_white_space(code);) {
         pos += length;
     }
     return pos;
@@ -146,14 +183,14 @@ void added_find_next(const struct tokenizer *t, bool normalized, bool special, c
         if (!set->begins[(unsigned char)text[pos]]) {
             continue;
         }
-        int32_t id = find_longest_at(t, set, text + pos, bytes - pos);
-        const struct token *token = id >= 0 ? &t->tokens[id] : NULL;
+        const struct added_entry *entry = find_longest_at(set, text + pos, bytes - pos);
+        const struct token *token = entry != NULL ? &t->tokens[entry->id] : NULL;
         if (token != NULL && token->special && !special) {
-            pos += token->length - 1; /* the text of a special token remains in one part */
+            pos += entry->length - 1; /* the text of a special token remains in one part */
         } else if (token != NULL) {
-            size_t next = pos + token->length;
+            size_t next = pos + entry->length;
             *match = (struct added_match){
-                .id = id,
+                .id = entry->id,
                 .start = token->lstrip ? find_white_space_start(text, match->end, pos) : pos,
                 .end = token->rstrip ? skip_white_space(text, next, bytes) : next,
                 .next = next,
@@ -184,11 +221,11 @@ static bool reaches_beyond(const struct tokenizer *t, const struct added_set *se
     int64_t low = 0, high = set->count;
     for (uint32_t depth = 0; depth < bytes && low < high; depth++) {
         int byte = (unsigned char)text[depth];
-        low = find_lower_bound(t, set, low, high, depth, byte);
-        high = find_lower_bound(t, set, low, high, depth, byte + 1);
-        const struct token *first = low < high ? &t->tokens[set->ids[low]] : NULL;
-        if (first != NULL &&
-            (depth == end || (depth + 1 == end && first->length == end && first->rstrip))) {
+        low = find_lower_bound(set, low, high, depth, byte);
+        high = find_lower_bound(set, low, high, depth, byte + 1);
+        const struct added_entry *first = low < high ? &set->entries[low] : NULL;
+        if (first != NULL && (depth == end || (depth + 1 == end && first->length == end &&
+                                               t->tokens[first->id].rstrip))) {
             return true;
         }
     }

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
+#include "datasets/text/unicode_form.h"
 #include "datasets/tokenizer/pretokenizer.h"
 
 #define REPLACEMENT 0xFFFDu
@@ -73,25 +74,6 @@ static status pretokenizer_char(struct word_splitter *w, uint32_t code)
     return end_word(w);
 }
 
-/* Returns the lower case of characters that the utf8proc of Debian 12 does not have. */
-static uint32_t lower_recent(uint32_t code)
-{
-    static const struct {
-        uint32_t first, last;
-        int32_t offset;
-    } recent[] = {{0x1C89, 0x1C89, 1},      {0xA7CB, 0xA7CB, 0x264 - 0xA7CB},
-                  {0xA7CC, 0xA7CC, 1},      {0xA7CE, 0xA7CE, 1},
-                  {0xA7D2, 0xA7D2, 1},      {0xA7D4, 0xA7D4, 1},
-                  {0xA7DA, 0xA7DA, 1},      {0xA7DC, 0xA7DC, 0x19B - 0xA7DC},
-                  {0x10D50, 0x10D65, 0x20}, {0x16EA0, 0x16EB8, 0x1B}};
-    for (size_t i = 0; i < sizeof recent / sizeof *recent; i++) {
-        if (code >= recent[i].first && code <= recent[i].last) {
-            return (uint32_t)((int32_t)code + recent[i].offset);
-        }
-    }
-    return code;
-}
-
 static status lower_char(struct word_splitter *w, uint32_t code)
 {
     if (!w->options.lowercase) {
@@ -101,8 +83,7 @@ static status lower_char(struct word_splitter *w, uint32_t code)
         TRY(pretokenizer_char(w, 'i'));
         return pretokenizer_char(w, 0x307);
     }
-    uint32_t lower = (uint32_t)utf8proc_tolower((utf8proc_int32_t)code);
-    return pretokenizer_char(w, lower != code || code < 0x1C89 ? lower : lower_recent(code));
+    return pretokenizer_char(w, unicode_form_lower_char(code));
 }
 
 static bool is_sorted(const struct mark *marks, size_t count)

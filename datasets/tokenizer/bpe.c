@@ -230,16 +230,14 @@ static void merge_at(const struct tokenizer *t, struct bpe_encoder *e, int32_t p
     }
 }
 
-static void merge_long_word(const struct tokenizer *t, struct bpe_encoder *e, const char *word,
-                            size_t bytes, struct token_list *out)
+/* Merges ids[0, count) in place; returns how many remain. */
+static int64_t merge_long_word(const struct tokenizer *t, struct bpe_encoder *e, int32_t *ids,
+                               int32_t count)
 {
     e->heap_count = 0;
-    int32_t count = (int32_t)bytes;
     for (int32_t i = 0; i < count; i++) {
-        e->symbols[i] = (struct symbol){.id = t->byte_ids[(unsigned char)word[i]],
-                                        .rank = NO_RANK,
-                                        .previous = i - 1,
-                                        .next = i + 1 < count ? i + 1 : -1};
+        e->symbols[i] = (struct symbol){
+            .id = ids[i], .rank = NO_RANK, .previous = i - 1, .next = i + 1 < count ? i + 1 : -1};
     }
     for (int32_t i = 0; i < count; i++) {
         update_rank(t, e, i);
@@ -251,20 +249,17 @@ static void merge_long_word(const struct tokenizer *t, struct bpe_encoder *e, co
             merge_at(t, e, pos);
         }
     }
+    int64_t left = 0;
     for (int32_t i = 0; i >= 0; i = e->symbols[i].next) {
-        out->ids[out->count++] = e->symbols[i].id;
+        ids[left++] = e->symbols[i].id;
     }
+    return left;
 }
 
-static void merge_short_word(const struct tokenizer *t, const char *word, size_t bytes,
-                             struct token_list *out)
+/* As merge_long_word, for at most SHORT_WORD ids. */
+static int64_t merge_short_word(const struct tokenizer *t, int32_t *ids, size_t count)
 {
-    int32_t *ids = out->ids + out->count;
     int32_t ranks[SHORT_WORD];
-    size_t count = bytes;
-    for (size_t i = 0; i < count; i++) {
-        ids[i] = t->byte_ids[(unsigned char)word[i]];
-    }
     for (size_t i = 0; i + 1 < count; i++) {
         ranks[i] = find_pair_rank(t, ids[i], ids[i + 1]);
     }
@@ -287,44 +282,51 @@ static void merge_short_word(const struct tokenizer *t, const char *word, size_t
             ranks[best - 1] = find_pair_rank(t, ids[best - 1], ids[best]);
         }
     }
-    out->count += (int64_t)count;
+    return (int64_t)count;
 }
 
-static status check_byte_ids(const struct tokenizer *t, const char *word, size_t bytes,
-                             size_t offset)
+/* Appends the ids of the bytes of a word. */
+static status append_bytes(const struct tokenizer *t, const char *word, size_t bytes, size_t offset,
+                           struct token_list *out)
 {
+    TRY(token_list_reserve(out, (int64_t)bytes));
     for (size_t i = 0; i < bytes; i++) {
         unsigned char byte = (unsigned char)word[i];
         REQUIRE(t->byte_ids[byte] >= 0, STATUS_DATA,
                 "byte 0x%02x at offset %zu of the text is not in the tokenizer's vocabulary", byte,
                 offset + i);
+        out->ids[out->count + (int64_t)i] = t->byte_ids[byte];
     }
+    out->count += (int64_t)bytes;
     return STATUS_OK;
 }
 
 static status merge_word(const struct tokenizer *t, struct bpe_encoder *e, const char *word,
                          size_t bytes, size_t offset, struct token_list *out)
 {
-    TRY(token_list_reserve(out, (int64_t)bytes));
     if (t->ignore_merges) {
         const struct text_slot *slot = text_map_find(&t->by_bytes, word, bytes);
         if (slot != NULL) {
+            TRY(token_list_reserve(out, 1));
             out->ids[out->count++] = (int32_t)slot->value;
             return STATUS_OK;
         }
     }
-    TRY(check_byte_ids(t, word, bytes, offset));
-    if (bytes <= SHORT_WORD) {
-        merge_short_word(t, word, bytes, out);
+    int64_t begin = out->count;
+    TRY(t->chars != NULL ? char_bpe_append_symbols(t, word, bytes, offset, out)
+                         : append_bytes(t, word, bytes, offset, out));
+    size_t count = (size_t)(out->count - begin);
+    if (count <= SHORT_WORD) {
+        out->count = begin + merge_short_word(t, out->ids + begin, count);
         return STATUS_OK;
     }
-    TRY(reserve_symbols(e, bytes));
-    merge_long_word(t, e, word, bytes, out);
+    TRY(reserve_symbols(e, count));
+    out->count = begin + merge_long_word(t, e, out->ids + begin, (int32_t)count);
     return STATUS_OK;
 }
 
-static status encode_word(const struct tokenizer *t, struct bpe_encoder *e, const char *word,
-                          size_t bytes, size_t offset, struct token_list *out)
+status bpe_encode_word(const struct tokenizer *t, struct bpe_encoder *e, const char *word,
+                       size_t bytes, size_t offset, struct token_list *out)
 {
     if (bytes > CACHE_WORD_BYTES) {
         return merge_word(t, e, word, bytes, offset, out);
@@ -357,12 +359,13 @@ static status encode_words(const struct tokenizer *t, struct bpe_encoder *e, con
         if (start == end) {
             return STATUS_OK;
         }
-        TRY(encode_word(t, e, text + start, end - start, offset + start, out));
+        TRY(bpe_encode_word(t, e, text + start, end - start, offset + start, out));
     }
 }
 
-status bpe_encode(const struct tokenizer *t, struct bpe_encoder *encoder, const char *text,
-                  size_t bytes, size_t offset, struct token_list *out)
+/* Encodes a part of a text, with a space before it if the tokenizer adds one. */
+static status encode_part(const struct tokenizer *t, struct bpe_encoder *encoder, const char *text,
+                          size_t bytes, size_t offset, struct token_list *out)
 {
     if (!t->add_prefix_space || bytes == 0 || text[0] == ' ') {
         return encode_words(t, encoder, text, bytes, offset, out);
@@ -374,4 +377,27 @@ status bpe_encode(const struct tokenizer *t, struct bpe_encoder *encoder, const 
     status result = encode_words(t, encoder, prefixed, bytes + 1, offset, out);
     free(prefixed);
     return result;
+}
+
+struct part_context {
+    const struct tokenizer *t;
+    struct bpe_encoder *encoder;
+    size_t offset;
+    struct token_list *out;
+};
+
+static status visit_part(void *context, const char *text, size_t bytes, size_t offset)
+{
+    const struct part_context *c = context;
+    return encode_part(c->t, c->encoder, text, bytes, c->offset + offset, c->out);
+}
+
+status bpe_encode(const struct tokenizer *t, struct bpe_encoder *encoder, const char *text,
+                  size_t bytes, struct text_place place, struct token_list *out)
+{
+    if (t->split.count == 0) {
+        return encode_part(t, encoder, text, bytes, place.offset, out);
+    }
+    struct part_context c = {t, encoder, place.offset, out};
+    return word_split_run(&t->split, text, bytes, place.at_start, place.continued, visit_part, &c);
 }

@@ -19,7 +19,8 @@ struct json_reader {
     json_t *merges;        /* model.merges */
     json_t *added;         /* added_tokens */
     struct text_map texts; /* token text as in the file -> id */
-    bool unk_token;        /* model.unk_token is set */
+    const char *unk_token; /* model.unk_token; NULL: not set */
+    bool byte_level;       /* the pre_tokenizer contains ByteLevel */
     bool ignore_merges;
 };
 
@@ -68,6 +69,17 @@ int32_t json_reader_find_id(const struct json_reader *r, const char *token);
  * Errors    STATUS_DATA with the unsupported or invalid part */
 status wordpiece_read_json(struct json_reader *r, json_t *root);
 
+/* json_reader_read_bert - read a BertNormalizer. *follow: strip_accents is not set.
+ *
+ * Errors    STATUS_DATA with the unsupported or invalid part */
+status json_reader_read_bert(const struct json_reader *r, json_t *normalizer,
+                             struct bert_text_options *out, bool *follow);
+
+/* json_reader_bert_json - build a BertNormalizer.
+ *
+ * Memory    returns a new reference; NULL: out of memory */
+json_t *json_reader_bert_json(const struct bert_text_options *options, bool follow);
+
 /* wordpiece_to_json - build the whole file of a WordPiece tokenizer.
  *
  * Memory    returns a new reference; NULL: out of memory. buffer is overwritten */
@@ -84,6 +96,42 @@ status post_processor_read(const struct json_reader *r, json_t *post);
  *
  * Memory    returns a new reference; NULL: out of memory */
 json_t *post_processor_to_json(const struct tokenizer *t);
+
+/* steps_read_normalizer - read the normalizer of a byte-level or character model.
+ *
+ * Errors    STATUS_DATA with the unsupported or invalid part */
+status steps_read_normalizer(const struct json_reader *r, json_t *json);
+
+/* steps_read_split - read the pre_tokenizer of a character model; the normalizer has been read.
+ *
+ * Errors    STATUS_DATA with the unsupported or invalid part */
+status steps_read_split(const struct json_reader *r, json_t *json);
+
+/* steps_read_digits - read a pre_tokenizer Digits and add it to r->t->split.
+ *
+ * Errors    STATUS_DATA with the invalid part */
+status steps_read_digits(const struct json_reader *r, json_t *json);
+
+/* steps_read_decoder - read the decoder of a character model.
+ *
+ * Errors    STATUS_DATA with the unsupported or invalid part */
+status steps_read_decoder(const struct json_reader *r, json_t *json);
+
+/* steps_normalizer_json - build the normalizer.
+ *
+ * Memory    returns a new reference; NULL: out of memory */
+json_t *steps_normalizer_json(const struct tokenizer *t);
+
+/* steps_split_json - build the pre_tokenizer: the steps of t->split and then the members of words.
+ *
+ * Memory    takes the reference of words, which may be NULL; returns a new reference; NULL: out of
+ *           memory */
+json_t *steps_split_json(const struct tokenizer *t, json_t *words);
+
+/* steps_decoder_json - build the decoder of a character model.
+ *
+ * Memory    returns a new reference; NULL: out of memory */
+json_t *steps_decoder_json(const struct tokenizer *t);
 
 /* tokenizer_text_vocab_json - build model.vocab.
  *

@@ -160,7 +160,8 @@ status post_processor_read(const struct json_reader *r, json_t *post)
 
 json_t *post_processor_to_json(const struct tokenizer *t)
 {
-    if (t->kind == TOKENIZER_CHAR) {
+    if (t->kind == TOKENIZER_CHAR ||
+        (t->chars != NULL && t->post_processor == POST_PROCESSOR_NONE)) {
         return json_null();
     }
     if (t->post_processor == POST_PROCESSOR_ROBERTA) {

@@ -58,13 +58,16 @@ status tokenizer_destroy(struct tokenizer **tokenizer)
     pthread_mutex_destroy(&t->pool->lock);
     free(t->pool);
     pretokenizer_destroy(t->pretokenizer);
+    normalizer_free(&t->normalizer);
+    decoder_free(&t->decoder);
+    free(t->chars);
     wordpiece_free(t->wordpiece);
     sentencepiece_close(&t->sentencepiece);
     free(t->char_ids);
     free(t->pairs);
     text_map_free(&t->by_bytes);
-    free(t->added_sets[0].ids);
-    free(t->added_sets[1].ids);
+    free(t->added_sets[0].entries);
+    free(t->added_sets[1].entries);
     free(t->merges);
     free(t->added);
     text_store_free(&t->store);
@@ -99,7 +102,7 @@ static status map_bytes(struct tokenizer *t)
 {
     for (int64_t id = 0; id < t->vocab_size; id++) {
         const struct token *token = &t->tokens[id];
-        if (!token->in_model || (token->literal && t->kind == TOKENIZER_BPE)) {
+        if (!token->in_model || (token->literal && t->kind == TOKENIZER_BPE && t->chars == NULL)) {
             continue;
         }
         struct text_slot *slot;
@@ -157,6 +160,7 @@ status tokenizer_finish(struct tokenizer *t)
     } else {
         TRY(map_bytes(t));
         TRY(bpe_build(t));
+        TRY(t->chars != NULL ? char_bpe_build(t) : STATUS_OK);
         TRY(pretokenizer_create(t->pattern, &t->pretokenizer));
     }
     TRY(added_build(t));
@@ -309,6 +313,15 @@ status tokenizer_append_bos(const struct tokenizer *t, struct token_list *out)
     return STATUS_OK;
 }
 
+bool tokenizer_keeps_bytes(const struct tokenizer *t)
+{
+    bool keeps = t->kind == TOKENIZER_BPE && (t->chars == NULL || !t->chars->bert_words);
+    for (int byte = 0; byte < 256 && keeps && t->chars != NULL; byte++) {
+        keeps = t->chars->byte_fallback && t->chars->byte_ids[byte] >= 0;
+    }
+    return keeps;
+}
+
 const char *tokenizer_sha256(const struct tokenizer *t)
 {
     return t->sha256;
@@ -341,6 +354,9 @@ bool tokenizer_is_continuation(const struct tokenizer *t, int32_t id)
     if (t->kind == TOKENIZER_SENTENCEPIECE) {
         return strncmp(token->bytes, SENTENCEPIECE_SPACE, strlen(SENTENCEPIECE_SPACE)) != 0;
     }
+    if (t->chars != NULL) {
+        return !t->chars->bert_words && strncmp(token->bytes, "\xe2\x96\x81", 3) != 0;
+    }
     return strchr(" \t\r\n", token->bytes[0]) == NULL;
 }
 
@@ -366,12 +382,15 @@ struct encoding {
     struct bpe_encoder *encoder;
     const char *text;
     bool special;
+    bool at_start;  /* text[0] is the beginning of the whole text */
+    bool continued; /* and continues another text */
     struct token_list *out;
 };
 
 static status encode_plain(const struct encoding *e, size_t from, size_t to)
 {
     const struct tokenizer *t = e->tokenizer;
+    const struct text_place place = {from, e->at_start && from == 0, e->continued && from == 0};
     if (t->kind == TOKENIZER_CHAR) {
         return char_encode(t, e->text + from, to - from, from, e->out);
     }
@@ -381,8 +400,12 @@ static status encode_plain(const struct encoding *e, size_t from, size_t to)
     if (t->kind == TOKENIZER_SENTENCEPIECE) {
         return sentencepiece_model_encode(t, e->text + from, to - from, e->out);
     }
-    return bpe_encode(t, e->encoder, e->text + from, to - from, from, e->out);
+    return t->chars != NULL
+               ? char_bpe_encode(t, e->encoder, e->text + from, to - from, place, e->out)
+               : bpe_encode(t, e->encoder, e->text + from, to - from, place, e->out);
 }
+
+static status encode_normalized(const struct encoding *e, size_t from, size_t to);
 
 /* Encodes text[from, to): splits it at the added tokens of set 0, the rest at those of set 1, and
  * encodes what remains with the model. */
@@ -396,7 +419,8 @@ static status encode_around_added(const struct encoding *e, size_t from, size_t 
         size_t begin = match.end;
         added_find_next(e->tokenizer, set == 1, e->special, e->text, to, &match);
         if (match.start > begin) {
-            TRY(encode_around_added(e, begin, match.start, set + 1));
+            TRY(set == 0 ? encode_normalized(e, begin, match.start)
+                         : encode_around_added(e, begin, match.start, set + 1));
         }
         if (match.id >= 0 && match.start < match.end) {
             TRY(token_list_reserve(e->out, 1));
@@ -406,10 +430,35 @@ static status encode_around_added(const struct encoding *e, size_t from, size_t 
     return STATUS_OK;
 }
 
-status tokenizer_encode(const struct tokenizer *t, const char *text, size_t bytes, bool special,
-                        struct token_list *out)
+/* Normalizes text[from, to), which has no tokens of set 0, and encodes it. */
+static status encode_normalized(const struct encoding *e, size_t from, size_t to)
 {
-    struct encoding e = {.tokenizer = t, .text = text, .special = special, .out = out};
+    const struct normalizer *n = &e->tokenizer->normalizer;
+    if (n->count == 0) {
+        return encode_around_added(e, from, to, 1);
+    }
+    struct text_buffer text = {0};
+    struct encoding inner = *e;
+    inner.at_start = e->at_start && from == 0;
+    inner.continued = e->continued && from == 0;
+    status result = normalizer_run(n, e->text + from, to - from, inner.continued, &text);
+    if (result == STATUS_OK && text.count > 0) {
+        inner.text = text.bytes;
+        result = encode_around_added(&inner, 0, text.count, 1);
+    }
+    text_buffer_free(&text);
+    return result;
+}
+
+static status encode_text(const struct tokenizer *t, const char *text, size_t bytes, bool special,
+                          bool continued, struct token_list *out)
+{
+    struct encoding e = {.tokenizer = t,
+                         .text = text,
+                         .special = special,
+                         .at_start = true,
+                         .continued = continued,
+                         .out = out};
     if (t->kind == TOKENIZER_BPE) {
         TRY(bpe_encoder_acquire(t, &e.encoder));
     }
@@ -424,13 +473,58 @@ status tokenizer_encode(const struct tokenizer *t, const char *text, size_t byte
     return result;
 }
 
+status tokenizer_encode(const struct tokenizer *t, const char *text, size_t bytes, bool special,
+                        struct token_list *out)
+{
+    return encode_text(t, text, bytes, special, false, out);
+}
+
+status tokenizer_encode_continued(const struct tokenizer *t, const char *text, size_t bytes,
+                                  struct token_list *out)
+{
+    return encode_text(t, text, bytes, false, true, out);
+}
+
+/* Returns the text of a token before the decoder's steps. */
+static const char *get_text(const struct tokenizer *t, int32_t id, uint32_t *length)
+{
+    *length = t->tokens[id].length;
+    return t->tokens[id].renamed ? added_get_text(t, id, length) : t->tokens[id].bytes;
+}
+
 static bool is_decoded(const struct token *token, bool skip_special)
 {
     return !(skip_special && token->special);
 }
 
-status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t count,
-                        bool skip_special, char **out, size_t *out_bytes)
+/* Decodes ids that have been checked with the steps of t->decoder. */
+static status run_decoder(const struct tokenizer *t, const int32_t *ids, int64_t count,
+                          bool skip_special, bool continued, char **out, size_t *out_bytes)
+{
+    struct decoder_tokens tokens = {0};
+    status result = STATUS_OK;
+    for (int64_t i = 0; i < count && result == STATUS_OK; i++) {
+        if (is_decoded(&t->tokens[ids[i]], skip_special)) {
+            uint32_t length;
+            const char *text = get_text(t, ids[i], &length);
+            result = decoder_append(&tokens, text, length);
+        }
+    }
+    KEEP_FIRST(result, decoder_run(&t->decoder, continued, &tokens));
+    KEEP_FIRST(result, text_buffer_append(&tokens.text, "", 1));
+    if (result == STATUS_OK) {
+        *out = tokens.text.bytes;
+        tokens.text.bytes = NULL;
+        if (out_bytes != NULL) {
+            *out_bytes = tokens.text.count - 1;
+        }
+    }
+    decoder_tokens_free(&tokens);
+    return result;
+}
+
+static status decode_ids(const struct tokenizer *t, const int32_t *ids, int64_t count,
+                         bool skip_special, bool continued, char **out, size_t *out_bytes)
 {
     *out = NULL;
     size_t bytes = 0;
@@ -440,8 +534,9 @@ status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t c
                 "id %d at index %" PRId64 ": the tokenizer's ids are 0 to %" PRId64 "%s", ids[i], i,
                 t->vocab_size - 1,
                 ids[i] >= 0 && ids[i] < t->vocab_size ? ", and this id is unused" : "");
-        const struct token *token = &t->tokens[ids[i]];
-        bytes += is_decoded(token, skip_special) ? token->length : 0;
+        uint32_t length;
+        get_text(t, ids[i], &length);
+        bytes += is_decoded(&t->tokens[ids[i]], skip_special) ? length : 0;
     }
     if (t->kind == TOKENIZER_WORDPIECE) {
         return wordpiece_decode(t, ids, count, skip_special, out, out_bytes);
@@ -450,14 +545,18 @@ status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t c
         return sentencepiece_decode(t->sentencepiece, ids, count, skip_special, out,
                                     out_bytes != NULL ? out_bytes : &bytes);
     }
+    if (t->decoder.count > 0) {
+        return run_decoder(t, ids, count, skip_special, continued, out, out_bytes);
+    }
     char *text = malloc(bytes + 1);
     REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for %zu bytes of text", bytes);
     size_t used = 0;
     for (int64_t i = 0; i < count; i++) {
-        const struct token *token = &t->tokens[ids[i]];
-        if (is_decoded(token, skip_special)) {
-            memcpy(text + used, token->bytes, token->length);
-            used += token->length;
+        if (is_decoded(&t->tokens[ids[i]], skip_special)) {
+            uint32_t length;
+            const char *part = get_text(t, ids[i], &length);
+            memcpy(text + used, part, length);
+            used += length;
         }
     }
     text[used] = '\0';
@@ -466,6 +565,18 @@ status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t c
         *out_bytes = used;
     }
     return STATUS_OK;
+}
+
+status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t count,
+                        bool skip_special, char **out, size_t *out_bytes)
+{
+    return decode_ids(t, ids, count, skip_special, false, out, out_bytes);
+}
+
+status tokenizer_decode_continued(const struct tokenizer *t, const int32_t *ids, int64_t count,
+                                  bool skip_special, char **out, size_t *out_bytes)
+{
+    return decode_ids(t, ids, count, skip_special, true, out, out_bytes);
 }
 
 /* Shortens lengths a and b to a sum of max_tokens: first the longer one until both are equal, then

@@ -1,10 +1,10 @@
 /* Tokenizers: conversion between text and token ids.
  *
- * Kinds: `bpe` (byte-level BPE, as GPT-2), `wordpiece` (as BERT), `char` (one token per character)
- * and `sentencepiece` (as Llama 2 and T5). A sentencepiece tokenizer is stored in a folder as
- * tokenizer.model. The other ones are stored as tokenizer.json, in the format of Hugging Face
- * `tokenizers`. A wordpiece tokenizer also has a vocab.txt, which is enough to read it; a char
- * tokenizer is stored as a model with a vocabulary of single characters.
+ * Kinds: `bpe` (BPE over bytes, as GPT-2, or over characters, as Llama 2), `wordpiece` (as BERT),
+ * `char` (one token per character) and `sentencepiece` (as Llama 2 and T5). A sentencepiece
+ * tokenizer is stored in a folder as tokenizer.model. The other ones are stored as tokenizer.json,
+ * in the format of Hugging Face `tokenizers`. A wordpiece tokenizer also has a vocab.txt, which is
+ * enough to read it; a char tokenizer is stored as a model with a vocabulary of single characters.
  *
  * A tokenizer is immutable after it has been created. Any number of threads may encode and decode
  * with it. */
@@ -95,6 +95,10 @@ int32_t tokenizer_bos(const struct tokenizer *t);
  * Errors    STATUS_INTERNAL (out of memory) */
 status tokenizer_append_bos(const struct tokenizer *t, struct token_list *out);
 
+/* tokenizer_keeps_bytes - return whether bytes that are not UTF-8 are encoded as they are: the
+ * symbols are bytes, or each byte has a token. */
+bool tokenizer_keeps_bytes(const struct tokenizer *t);
+
 /* tokenizer_sha256 - return the SHA-256 of the canonical tokenizer.json, or of tokenizer.model, in
  * hexadecimal.
  *
@@ -146,6 +150,15 @@ status tokenizer_add_special(const struct tokenizer *t, char *const *tokens, int
 status tokenizer_encode(const struct tokenizer *t, const char *text, size_t bytes, bool special,
                         struct token_list *out);
 
+/* tokenizer_encode_continued - encode text that continues a text before it, without special tokens.
+ *
+ * As tokenizer_encode, but nothing is put before the text, such as the U+2581 of Llama 2. A text
+ * can be encoded in parts if the parts begin where words begin.
+ *
+ * Errors    as tokenizer_encode */
+status tokenizer_encode_continued(const struct tokenizer *t, const char *text, size_t bytes,
+                                  struct token_list *out);
+
 /* tokenizer_is_added_boundary - return whether a text can be split before text[position] without a
  * change of the added tokens that tokenizer_encode finds.
  *
@@ -164,6 +177,16 @@ bool tokenizer_is_added_boundary(const struct tokenizer *t, const char *text, si
  * Errors    STATUS_DATA: an id is not in the vocabulary, with its index */
 status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t count,
                         bool skip_special, char **out, size_t *out_bytes);
+
+/* tokenizer_decode_continued - convert ids that continue a text to text.
+ *
+ * As tokenizer_decode, but the space at the beginning remains, which the decoders of Llama 2 and
+ * Mistral remove from a whole text.
+ *
+ * Memory    the caller frees *out with free()
+ * Errors    as tokenizer_decode */
+status tokenizer_decode_continued(const struct tokenizer *t, const int32_t *ids, int64_t count,
+                                  bool skip_special, char **out, size_t *out_bytes);
 
 /* tokenizer_encode_pair - append the input of an encoder model for one or two texts.
  *

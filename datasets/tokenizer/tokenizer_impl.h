@@ -11,6 +11,9 @@
 #include <pthread.h>
 
 #include "base/text_map.h"
+#include "datasets/text/decoder.h"
+#include "datasets/text/normalizer.h"
+#include "datasets/text/word_split.h"
 #include "datasets/tokenizer/pretokenizer.h"
 #include "datasets/tokenizer/tokenizer.h"
 #include "datasets/tokenizer/wordpiece.h"
@@ -29,6 +32,7 @@ struct token {
     bool added;          /* listed in added_tokens */
     bool special;        /* omitted by decode with skip_special */
     bool lstrip, rstrip; /* an added token absorbs the white space before it, after it */
+    bool renamed;        /* an added token that the normalizer changes (added_get_text) */
 };
 
 /* A merge rule; its rank is its index. */
@@ -52,9 +56,16 @@ enum post_processor {
     POST_PROCESSOR_BOS      /* one token before each text, such as Llama 3's <|begin_of_text|> */
 };
 
+/* An added token in a set. Its text is normalized if the token is. */
+struct added_entry {
+    const char *bytes; /* in the store */
+    uint32_t length;
+    int32_t id;
+};
+
 /* Added tokens in byte order, so that a scan of the text can narrow a range of candidates. */
 struct added_set {
-    int32_t *ids;
+    struct added_entry *entries;
     int64_t count;
     uint32_t longest; /* bytes of the longest token */
     bool has_plain;   /* some tokens are not special */
@@ -72,6 +83,23 @@ struct added_match {
 struct pair_slot {
     uint64_t key; /* left << 32 | right; PAIR_EMPTY: free slot */
     int32_t rank;
+};
+
+/* BPE over characters (char_bpe.c), in addition to the tokens and merges. */
+struct char_bpe {
+    bool byte_fallback;    /* a character without a token becomes the tokens <0x..> of its bytes */
+    bool fuse_unk;         /* consecutive unknown characters become one token */
+    int32_t unk;           /* -1: an unknown character is an error */
+    char prefix[17];       /* spelled before a character that does not begin a word */
+    char suffix[17];       /* spelled after the last character of a word */
+    bool bert_words;       /* words are those of BERT's normalizer and pre-tokenizer */
+    bool has_bert_options; /* the file has a BertNormalizer */
+    bool accents_follow_case;
+    struct bert_text_options bert;
+
+    /* derived */
+    int32_t byte_ids[256]; /* ids of the tokens <0x..>; -1: missing */
+    bool separable;        /* no merge crosses a boundary before U+2581 */
 };
 
 /* Scratch memory of one thread: scanner state, word cache, merge queue. */
@@ -101,6 +129,11 @@ struct tokenizer {
     int32_t bos; /* the token of POST_PROCESSOR_BOS, otherwise -1 */
     struct merge *merges;
     int64_t merge_count;
+
+    struct normalizer normalizer; /* not for wordpiece */
+    struct word_split split;      /* before the pattern */
+    struct decoder decoder;       /* empty: byte-level */
+    struct char_bpe *chars;       /* NULL: the symbols are bytes */
 
     struct wordpiece *wordpiece;         /* NULL for the other kinds */
     struct sentencepiece *sentencepiece; /* NULL for the other kinds */
@@ -175,6 +208,9 @@ void bpe_encoder_destroy(struct bpe_encoder *encoder);
  * Errors    STATUS_INTERNAL (out of memory) */
 status added_build(struct tokenizer *t);
 
+/* added_get_text - return the text of an added token after normalization, which is decoded. */
+const char *added_get_text(const struct tokenizer *t, int32_t id, uint32_t *length);
+
 /* added_find_next - find the first added token of a set after *match in text[0, bytes).
  *
  * The search begins at match->next: a token of white space is found even in the white space that
@@ -191,12 +227,47 @@ bool added_is_at_start(const struct tokenizer *t, const char *text, size_t bytes
  * Errors    STATUS_DATA: two merges of the same pair; STATUS_INTERNAL (out of memory) */
 status bpe_build(struct tokenizer *t);
 
+/* Where a part of a text lies that contains no added tokens. */
+struct text_place {
+    size_t offset;  /* bytes before it, for error messages */
+    bool at_start;  /* it is the beginning of the text */
+    bool continued; /* the text continues another one, so nothing is put before it */
+};
+
 /* bpe_encode - append the ids of a text without added tokens.
  *
- * Units     offset: bytes, added to the position in error messages
  * Errors    STATUS_DATA: a byte is not in the vocabulary, or a word is longer than 1 GiB */
 status bpe_encode(const struct tokenizer *t, struct bpe_encoder *encoder, const char *text,
-                  size_t bytes, size_t offset, struct token_list *out);
+                  size_t bytes, struct text_place place, struct token_list *out);
+
+/* bpe_encode_word - append the ids of one word.
+ *
+ * Units     offset: bytes, added to the position in error messages
+ * Errors    as bpe_encode */
+status bpe_encode_word(const struct tokenizer *t, struct bpe_encoder *encoder, const char *word,
+                       size_t bytes, size_t offset, struct token_list *out);
+
+/* char_bpe_create - make t a tokenizer over characters. Its options are then to be set.
+ *
+ * Errors    STATUS_INTERNAL (out of memory) */
+status char_bpe_create(struct tokenizer *t);
+
+/* char_bpe_build - build the tables of characters and bytes.
+ *
+ * Errors    STATUS_INTERNAL (out of memory) */
+status char_bpe_build(struct tokenizer *t);
+
+/* char_bpe_encode - append the ids of a text without added tokens.
+ *
+ * Errors    STATUS_DATA: a character is not in the vocabulary, or a word is longer than 1 GiB */
+status char_bpe_encode(const struct tokenizer *t, struct bpe_encoder *encoder, const char *text,
+                       size_t bytes, struct text_place place, struct token_list *out);
+
+/* char_bpe_append_symbols - append the ids of the characters of a word, before any merge.
+ *
+ * Errors    STATUS_DATA: a character is not in the vocabulary */
+status char_bpe_append_symbols(const struct tokenizer *t, const char *word, size_t bytes,
+                               size_t offset, struct token_list *out);
 
 /* bpe_train - train a byte-level BPE tokenizer; see tokenizer_train and tokenizer_train_roberta. */
 status bpe_train(int64_t vocab_size, bool roberta, const struct corpus_source *source, int workers,

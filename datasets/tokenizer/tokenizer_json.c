@@ -1,8 +1,9 @@
 /* Reads tokenizer.json, the format of Hugging Face `tokenizers`.
  *
- * Supported are a BPE model with byte-level words (pre_tokenizer ByteLevel, or Split with a
- * pattern of pretokenizer.h followed by ByteLevel), the character form of char.c, and WordPiece
- * (wordpiece_json.c). Everything else in the format would change ids. An unsupported part or an
+ * Supported are a BPE model with byte-level words (pre_tokenizer ByteLevel, after a Split with a
+ * pattern of pretokenizer.h and Digits if present), a BPE model over characters (char_bpe.c), the
+ * character form of char.c, and WordPiece (wordpiece_json.c). steps.c reads the normalizers,
+ * splits and decoders. Everything else in the format would change ids. An unsupported part or an
  * unknown key is therefore an error that names it; it is never ignored.
  *
  * A file may be malicious. Its size and number of values are limited before it is parsed, which
@@ -127,27 +128,41 @@ static status read_byte_level(const struct json_reader *r, json_t *level, const 
     return STATUS_OK;
 }
 
+static bool has_type(const json_t *object, const char *type)
+{
+    return strcmp(json_reader_get_type(object), type) == 0;
+}
+
+/* Returns the last member of a Sequence, or the object itself. */
+static json_t *get_last(json_t *object, const char *key)
+{
+    json_t *list = json_object_get(object, key);
+    size_t count = json_array_size(list);
+    return has_type(object, "Sequence") && count > 0 ? json_array_get(list, count - 1) : object;
+}
+
+/* Reads Digits (any number), a Split or none, and ByteLevel. */
 static status read_pre_tokenizer(const struct json_reader *r, json_t *pre)
 {
-    const char *type = json_reader_get_type(pre);
-    if (strcmp(type, "Sequence") != 0) {
+    if (!has_type(pre, "Sequence")) {
         return read_byte_level(r, pre, "pre_tokenizer", false);
     }
     TRY(json_reader_check_keys(r, pre, "pre_tokenizer", "|type|pretokenizers|"));
     json_t *list = json_object_get(pre, "pretokenizers");
-    size_t count = json_array_size(list);
-    json_t *first = json_array_get(list, 0);
-    if (count == 1) {
-        return read_byte_level(r, first, "pre_tokenizer.pretokenizers[0]", false);
+    size_t count = json_array_size(list), i = 0;
+    for (; i + 1 < count && has_type(json_array_get(list, i), "Digits"); i++) {
+        TRY(steps_read_digits(r, json_array_get(list, i)));
     }
-    NEED(r, count == 2,
-         "pre_tokenizer.pretokenizers has %zu members; supported: Split and ByteLevel", count);
-    NEED(r, strcmp(json_reader_get_type(first), "Split") == 0,
-         "pre_tokenizer.pretokenizers[0] of the type '" EXCERPT
-         "' is not supported; supported: Split",
-         json_reader_get_type(first));
+    json_t *first = json_array_get(list, i);
+    if (i + 1 == count) {
+        return read_byte_level(r, first, "pre_tokenizer's last member", false);
+    }
+    NEED(r, i + 2 == count && has_type(first, "Split"),
+         "pre_tokenizer.pretokenizers[%zu] of the type '" EXCERPT
+         "' is not supported; supported: Digits, one Split and ByteLevel, in this order",
+         i, json_reader_get_type(first));
     TRY(read_split(r, first));
-    return read_byte_level(r, json_array_get(list, 1), "pre_tokenizer.pretokenizers[1]", true);
+    return read_byte_level(r, json_array_get(list, i + 1), "pre_tokenizer's last member", true);
 }
 
 static status read_decoder(const struct json_reader *r, json_t *decoder)
@@ -175,16 +190,18 @@ static status read_model_options(struct json_reader *r, json_t *model)
          json_reader_is_null(dropout) ||
              (json_is_number(dropout) && json_number_value(dropout) == 0.0),
          "model.dropout is set, which is not supported");
-    TRY(reject_string(r, model, "model", "continuing_subword_prefix"));
-    TRY(reject_string(r, model, "model", "end_of_word_suffix"));
-    TRY(reject_true(r, model, "model", "byte_fallback"));
-    bool fuse_unk; /* no effect: text without a token is an error */
+    if (r->byte_level) {
+        TRY(reject_string(r, model, "model", "continuing_subword_prefix"));
+        TRY(reject_string(r, model, "model", "end_of_word_suffix"));
+        TRY(reject_true(r, model, "model", "byte_fallback"));
+    }
+    bool fuse_unk; /* no effect in byte-level models: a byte without a token is an error */
     TRY(json_reader_read_bool(r, model, "model", "fuse_unk", false, &fuse_unk));
     TRY(json_reader_read_bool(r, model, "model", "ignore_merges", false, &r->ignore_merges));
     const json_t *unk = json_object_get(model, "unk_token");
     NEED(r, json_reader_is_null(unk) || json_is_string(unk),
          "model.unk_token is neither null nor a string");
-    r->unk_token = !json_reader_is_null(unk) && json_string_length(unk) > 0;
+    r->unk_token = json_string_length(unk) > 0 ? json_string_value(unk) : NULL;
     r->vocab = json_object_get(model, "vocab");
     NEED(r, json_is_object(r->vocab) && json_object_size(r->vocab) > 0,
          "model.vocab is not an object with tokens in it");
@@ -245,7 +262,7 @@ static status read_token(struct json_reader *r, const char *text, int64_t id, ch
          "model.vocab has the id %" PRId64 " twice, the second time for '" EXCERPT "'", id, text);
     struct token *token = &r->t->tokens[id];
     size_t decoded = 0;
-    if (r->t->kind == TOKENIZER_WORDPIECE) {
+    if (r->t->kind == TOKENIZER_WORDPIECE || r->t->chars != NULL) {
         token->literal = true;
     } else if (r->t->kind == TOKENIZER_CHAR) {
         uint32_t code;
@@ -359,6 +376,10 @@ static status read_merge(const struct json_reader *r, size_t i, char *buffer, si
     struct merge *merge = &r->t->merges[i];
     TRY(find_merge_token(r, i, left, left_bytes, "left part", &merge->left));
     TRY(find_merge_token(r, i, right, right_bytes, "right part", &merge->right));
+    size_t skipped = r->t->chars != NULL ? strlen(r->t->chars->prefix) : 0;
+    NEED(r, right_bytes >= skipped, "model.merges[%zu]: its right part has no prefix", i);
+    right += skipped;
+    right_bytes -= skipped;
     NEED(r, left_bytes + right_bytes <= capacity,
          "model.merges[%zu]: its result is not in model.vocab", i);
     memcpy(buffer, left, left_bytes);
@@ -369,8 +390,6 @@ static status read_merge(const struct json_reader *r, size_t i, char *buffer, si
 static status read_merges(struct json_reader *r, char *buffer, size_t capacity)
 {
     size_t count = json_array_size(r->merges);
-    NEED(r, r->t->kind != TOKENIZER_CHAR || count == 0,
-         "a model with merges needs a pre_tokenizer of the type ByteLevel");
     r->t->merges = calloc(count + 1, sizeof *r->t->merges);
     REQUIRE(r->t->merges != NULL, STATUS_INTERNAL, "out of memory for %zu merges", count);
     for (size_t i = 0; i < count; i++) {
@@ -409,6 +428,72 @@ done:
     return result;
 }
 
+/* Returns whether the file is the character form of char.c. */
+static bool is_char_form(const json_t *root, const json_t *model)
+{
+    return json_reader_is_null(json_object_get(root, "pre_tokenizer")) &&
+           json_reader_is_null(json_object_get(root, "normalizer")) &&
+           has_type(json_object_get(root, "decoder"), "Fuse") &&
+           json_array_size(json_object_get(model, "merges")) == 0 &&
+           json_string_length(json_object_get(model, "continuing_subword_prefix")) == 0 &&
+           json_string_length(json_object_get(model, "end_of_word_suffix")) == 0 &&
+           !json_is_true(json_object_get(model, "byte_fallback"));
+}
+
+static status read_affix(const struct json_reader *r, const json_t *model, const char *key,
+                         char out[17])
+{
+    const json_t *value = json_object_get(model, key);
+    const char *text = json_string_value(value);
+    size_t length = json_string_length(value);
+    bool ascii = true;
+    for (size_t i = 0; i < length; i++) {
+        ascii = ascii && (unsigned char)text[i] < 0x80;
+    }
+    NEED(r, json_reader_is_null(value) || (text != NULL && length <= 16 && ascii),
+         "model.%s is not a string of at most 16 ASCII characters", key);
+    memcpy(out, length > 0 ? text : "", length + 1);
+    return STATUS_OK;
+}
+
+static status read_char_options(const struct json_reader *r, json_t *root, const json_t *model)
+{
+    struct char_bpe *c = r->t->chars;
+    TRY(json_reader_read_bool(r, model, "model", "byte_fallback", false, &c->byte_fallback));
+    TRY(json_reader_read_bool(r, model, "model", "fuse_unk", false, &c->fuse_unk));
+    TRY(read_affix(r, model, "continuing_subword_prefix", c->prefix));
+    TRY(read_affix(r, model, "end_of_word_suffix", c->suffix));
+    TRY(steps_read_split(r, json_object_get(root, "pre_tokenizer")));
+    return steps_read_decoder(r, json_object_get(root, "decoder"));
+}
+
+/* Reads the sections that affect ids, except for the tokens. */
+static status read_steps(const struct json_reader *r, json_t *root, const json_t *model)
+{
+    if (r->t->kind == TOKENIZER_CHAR) {
+        return read_decoder(r, json_object_get(root, "decoder"));
+    }
+    TRY(r->byte_level ? STATUS_OK : char_bpe_create(r->t));
+    TRY(steps_read_normalizer(r, json_object_get(root, "normalizer")));
+    if (!r->byte_level) {
+        return read_char_options(r, root, model);
+    }
+    TRY(read_pre_tokenizer(r, json_object_get(root, "pre_tokenizer")));
+    return read_decoder(r, json_object_get(root, "decoder"));
+}
+
+/* Finds the unknown token of a character model. */
+static status read_char_unknown(const struct json_reader *r)
+{
+    if (r->t->chars == NULL || r->unk_token == NULL) {
+        return STATUS_OK;
+    }
+    r->t->chars->unk = json_reader_find_id(r, r->unk_token);
+    NEED(r, r->t->chars->unk >= 0, "model.unk_token '" EXCERPT "' is not in model.vocab",
+         r->unk_token);
+    return STATUS_OK;
+}
+
 static status read_root(struct json_reader *r, json_t *root)
 {
     TRY(json_reader_check_keys(r, root, "the file",
@@ -422,28 +507,27 @@ static status read_root(struct json_reader *r, json_t *root)
     if (strcmp(json_reader_get_type(model), "WordPiece") == 0) {
         return wordpiece_read_json(r, root);
     }
-    const char *const unsupported[] = {"truncation", "padding", "normalizer"};
-    for (int i = 0; i < 3; i++) {
+    const char *const unsupported[] = {"truncation", "padding"};
+    for (int i = 0; i < 2; i++) {
         const json_t *value = json_object_get(root, unsupported[i]);
         NEED(r, json_reader_is_null(value),
              "%s is set (type '" EXCERPT "'), which is not supported", unsupported[i],
              json_reader_get_type(value));
     }
+    r->byte_level =
+        has_type(get_last(json_object_get(root, "pre_tokenizer"), "pretokenizers"), "ByteLevel");
     TRY(read_model_options(r, model));
     r->added = json_object_get(root, "added_tokens");
     NEED(r, json_reader_is_null(r->added) || json_is_array(r->added), "added_tokens is not a list");
-    json_t *pre = json_object_get(root, "pre_tokenizer");
     int64_t vocab_size = 0;
     TRY(json_reader_check_ids(r, &vocab_size));
-    TRY(tokenizer_allocate(json_reader_is_null(pre) ? TOKENIZER_CHAR : TOKENIZER_BPE, vocab_size,
+    TRY(tokenizer_allocate(is_char_form(root, model) ? TOKENIZER_CHAR : TOKENIZER_BPE, vocab_size,
                            &r->t));
     r->t->source_path = r->path;
     r->t->ignore_merges = r->ignore_merges;
-    if (!json_reader_is_null(pre)) {
-        TRY(read_pre_tokenizer(r, pre));
-    }
-    TRY(read_decoder(r, json_object_get(root, "decoder")));
+    TRY(read_steps(r, root, model));
     TRY(read_tokens(r));
+    TRY(read_char_unknown(r));
     return post_processor_read(r, json_object_get(root, "post_processor"));
 }
 
@@ -454,7 +538,7 @@ static status check_unknown(const struct json_reader *r)
     for (int byte = 0; byte < 256 && complete && r->t->kind == TOKENIZER_BPE; byte++) {
         complete = r->t->byte_ids[byte] >= 0;
     }
-    NEED(r, !r->unk_token || complete,
+    NEED(r, r->unk_token == NULL || complete || r->t->chars != NULL,
          "model.unk_token is set and model.vocab lacks some bytes, which is not supported");
     return STATUS_OK;
 }

@@ -42,14 +42,36 @@ json_t *tokenizer_text_vocab_json(const struct tokenizer *t, char *buffer)
     return vocab;
 }
 
+/* Returns whether a part of a merge contains a space, so that "a b" would be ambiguous. */
+static bool has_spaces(const struct tokenizer *t)
+{
+    for (int64_t rank = 0; rank < t->merge_count && t->chars != NULL; rank++) {
+        if (strchr(t->tokens[t->merges[rank].result].bytes, ' ') != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static json_t *build_merge(const struct tokenizer *t, const struct merge *merge, bool pair,
+                           char *buffer)
+{
+    size_t left = write_spelling(&t->tokens[merge->left], buffer);
+    buffer[left] = ' ';
+    char *second = buffer + left + 1;
+    size_t right = write_spelling(&t->tokens[merge->right], second);
+    return pair ? json_pack("[o, o]", json_stringn_nocheck(buffer, left),
+                            json_stringn_nocheck(second, right))
+                : json_stringn_nocheck(buffer, left + 1 + right);
+}
+
 static json_t *build_merges(const struct tokenizer *t, char *buffer)
 {
     json_t *merges = json_array();
+    bool pairs = has_spaces(t);
     for (int64_t rank = 0; rank < t->merge_count && merges != NULL; rank++) {
-        size_t length = write_spelling(&t->tokens[t->merges[rank].left], buffer);
-        buffer[length++] = ' ';
-        length += write_spelling(&t->tokens[t->merges[rank].right], buffer + length);
-        if (json_array_append_new(merges, json_stringn_nocheck(buffer, length)) != 0) {
+        json_t *merge = build_merge(t, &t->merges[rank], pairs, buffer);
+        if (json_array_append_new(merges, merge) != 0) {
             json_decref(merges);
             return NULL;
         }
@@ -83,37 +105,49 @@ static json_t *build_byte_level(bool add_prefix_space, bool trim_offsets, bool u
                      use_regex ? 1 : 0);
 }
 
-static json_t *build_pre_tokenizer(const struct tokenizer *t)
+/* Builds the list of the steps that split a text into words of bytes. */
+static json_t *build_byte_words(const struct tokenizer *t)
 {
-    if (t->kind == TOKENIZER_CHAR) {
-        return json_null();
-    }
     if (t->pattern == PRETOKENIZER_NONE || t->pattern == PRETOKENIZER_GPT2) {
-        return build_byte_level(t->add_prefix_space, true, t->pattern == PRETOKENIZER_GPT2);
+        return json_pack(
+            "[o]", build_byte_level(t->add_prefix_space, true, t->pattern == PRETOKENIZER_GPT2));
     }
-    return json_pack("{s:s, s:[{s:s, s:{s:s}, s:s, s:b}, o]}", "type", "Sequence", "pretokenizers",
-                     "type", "Split", "pattern", "Regex", pretokenizer_published_regex(t->pattern),
-                     "behavior", "Isolated", "invert", 0, build_byte_level(false, true, false));
+    return json_pack("[{s:s, s:{s:s}, s:s, s:b}, o]", "type", "Split", "pattern", "Regex",
+                     pretokenizer_published_regex(t->pattern), "behavior", "Isolated", "invert", 0,
+                     build_byte_level(false, true, false));
 }
 
 static json_t *build_model(const struct tokenizer *t, char *buffer)
 {
-    return json_pack("{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, s:o, s:o}", "type", "BPE", "dropout",
-                     "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0,
-                     "byte_fallback", 0, "ignore_merges", t->ignore_merges ? 1 : 0, "vocab",
-                     tokenizer_text_vocab_json(t, buffer), "merges", build_merges(t, buffer));
+    const struct char_bpe *c = t->chars;
+    bool unk = c != NULL && c->unk >= 0, prefix = c != NULL && c->prefix[0] != '\0';
+    bool suffix = c != NULL && c->suffix[0] != '\0';
+    return json_pack("{s:s, s:n, s:o, s:o, s:o, s:b, s:b, s:b, s:o, s:o}", "type", "BPE", "dropout",
+                     "unk_token", unk ? json_string(t->tokens[c->unk].bytes) : json_null(),
+                     "continuing_subword_prefix", prefix ? json_string(c->prefix) : json_null(),
+                     "end_of_word_suffix", suffix ? json_string(c->suffix) : json_null(),
+                     "fuse_unk", c != NULL && c->fuse_unk ? 1 : 0, "byte_fallback",
+                     c != NULL && c->byte_fallback ? 1 : 0, "ignore_merges",
+                     t->ignore_merges ? 1 : 0, "vocab", tokenizer_text_vocab_json(t, buffer),
+                     "merges", build_merges(t, buffer));
+}
+
+static json_t *build_decoder(const struct tokenizer *t)
+{
+    if (t->kind == TOKENIZER_CHAR) {
+        return json_pack("{s:s}", "type", "Fuse");
+    }
+    return t->chars != NULL ? steps_decoder_json(t) : build_byte_level(true, true, true);
 }
 
 static json_t *build_root(const struct tokenizer *t, char *buffer)
 {
-    bool is_char = t->kind == TOKENIZER_CHAR;
-    json_t *decoder =
-        is_char ? json_pack("{s:s}", "type", "Fuse") : build_byte_level(true, true, true);
-    return json_pack("{s:s, s:n, s:n, s:o, s:n, s:o, s:o, s:o, s:o}", "version", "1.0",
-                     "truncation", "padding", "added_tokens", tokenizer_text_added_json(t),
-                     "normalizer", "pre_tokenizer", build_pre_tokenizer(t), "post_processor",
-                     post_processor_to_json(t), "decoder", decoder, "model",
-                     build_model(t, buffer));
+    bool bytes = t->kind != TOKENIZER_CHAR && t->chars == NULL;
+    return json_pack(
+        "{s:s, s:n, s:n, s:o, s:o, s:o, s:o, s:o, s:o}", "version", "1.0", "truncation", "padding",
+        "added_tokens", tokenizer_text_added_json(t), "normalizer", steps_normalizer_json(t),
+        "pre_tokenizer", steps_split_json(t, bytes ? build_byte_words(t) : NULL), "post_processor",
+        post_processor_to_json(t), "decoder", build_decoder(t), "model", build_model(t, buffer));
 }
 
 status tokenizer_to_text(const struct tokenizer *t, char **out, size_t *out_bytes)

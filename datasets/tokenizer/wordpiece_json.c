@@ -11,25 +11,38 @@
 #define VOCAB_FILE_LIMIT_BYTES TOKENIZER_FILE_LIMIT_BYTES
 #define WORD_CHARS_LIMIT 100000
 
+status json_reader_read_bert(const struct json_reader *r, json_t *normalizer,
+                             struct bert_text_options *out, bool *follow)
+{
+    const char *location = "normalizer";
+    TRY(json_reader_check_keys(r, normalizer, location,
+                               "|type|clean_text|handle_chinese_chars|strip_accents|lowercase|"));
+    TRY(json_reader_read_bool(r, normalizer, location, "clean_text", true, &out->clean_text));
+    TRY(json_reader_read_bool(r, normalizer, location, "handle_chinese_chars", true,
+                              &out->handle_chinese_chars));
+    TRY(json_reader_read_bool(r, normalizer, location, "lowercase", true, &out->lowercase));
+    *follow = json_reader_is_null(json_object_get(normalizer, "strip_accents"));
+    return json_reader_read_bool(r, normalizer, location, "strip_accents", out->lowercase,
+                                 &out->strip_accents);
+}
+
+json_t *json_reader_bert_json(const struct bert_text_options *options, bool follow)
+{
+    return json_pack("{s:s, s:b, s:b, s:o, s:b}", "type", "BertNormalizer", "clean_text",
+                     options->clean_text ? 1 : 0, "handle_chinese_chars",
+                     options->handle_chinese_chars ? 1 : 0, "strip_accents",
+                     follow ? json_null() : json_boolean(options->strip_accents), "lowercase",
+                     options->lowercase ? 1 : 0);
+}
+
 static status read_normalizer(const struct json_reader *r, json_t *normalizer)
 {
     NEED(r, strcmp(json_reader_get_type(normalizer), "BertNormalizer") == 0,
          "normalizer of the type '" EXCERPT
          "' is not supported for WordPiece; supported: BertNormalizer",
          json_reader_get_type(normalizer));
-    const char *location = "normalizer";
-    TRY(json_reader_check_keys(r, normalizer, location,
-                               "|type|clean_text|handle_chinese_chars|strip_accents|lowercase|"));
     struct wordpiece *w = r->t->wordpiece;
-    TRY(json_reader_read_bool(r, normalizer, location, "clean_text", true,
-                              &w->normalizer.clean_text));
-    TRY(json_reader_read_bool(r, normalizer, location, "handle_chinese_chars", true,
-                              &w->normalizer.handle_chinese_chars));
-    TRY(json_reader_read_bool(r, normalizer, location, "lowercase", true,
-                              &w->normalizer.lowercase));
-    w->accents_follow_case = json_reader_is_null(json_object_get(normalizer, "strip_accents"));
-    return json_reader_read_bool(r, normalizer, location, "strip_accents", w->normalizer.lowercase,
-                                 &w->normalizer.strip_accents);
+    return json_reader_read_bert(r, normalizer, &w->normalizer, &w->accents_follow_case);
 }
 
 static status read_decoder(const struct json_reader *r, json_t *decoder)
@@ -173,21 +186,18 @@ json_t *wordpiece_to_json(const struct tokenizer *t, char *buffer)
 {
     const struct wordpiece *w = t->wordpiece;
     const struct tokenizer_specials s = t->specials;
-    json_t *strip_accents =
-        w->accents_follow_case ? json_null() : json_boolean(w->normalizer.strip_accents);
     bool has_template = tokenizer_find(t, "[CLS]") >= 0 && tokenizer_find(t, "[SEP]") >= 0;
-    return json_pack(
-        "{s:s, s:n, s:n, s:o, s:{s:s, s:b, s:b, s:o, s:b}, s:{s:s}, s:o, s:{s:s, s:s, s:b}, "
-        "s:{s:s, s:s, s:s, s:I, s:o}}",
-        "version", "1.0", "truncation", "padding", "added_tokens", tokenizer_text_added_json(t),
-        "normalizer", "type", "BertNormalizer", "clean_text", w->normalizer.clean_text,
-        "handle_chinese_chars", w->normalizer.handle_chinese_chars, "strip_accents", strip_accents,
-        "lowercase", w->normalizer.lowercase, "pre_tokenizer", "type", "BertPreTokenizer",
-        "post_processor", has_template ? build_template(s.cls, s.sep) : json_null(), "decoder",
-        "type", "WordPiece", "prefix", w->prefix, "cleanup", w->cleanup, "model", "type",
-        "WordPiece", "unk_token", t->tokens[w->unknown].bytes, "continuing_subword_prefix",
-        w->prefix, "max_input_chars_per_word", (json_int_t)w->max_word_chars, "vocab",
-        tokenizer_text_vocab_json(t, buffer));
+    return json_pack("{s:s, s:n, s:n, s:o, s:o, s:{s:s}, s:o, s:{s:s, s:s, s:b}, "
+                     "s:{s:s, s:s, s:s, s:I, s:o}}",
+                     "version", "1.0", "truncation", "padding", "added_tokens",
+                     tokenizer_text_added_json(t), "normalizer",
+                     json_reader_bert_json(&w->normalizer, w->accents_follow_case), "pre_tokenizer",
+                     "type", "BertPreTokenizer", "post_processor",
+                     has_template ? build_template(s.cls, s.sep) : json_null(), "decoder", "type",
+                     "WordPiece", "prefix", w->prefix, "cleanup", w->cleanup, "model", "type",
+                     "WordPiece", "unk_token", t->tokens[w->unknown].bytes,
+                     "continuing_subword_prefix", w->prefix, "max_input_chars_per_word",
+                     (json_int_t)w->max_word_chars, "vocab", tokenizer_text_vocab_json(t, buffer));
 }
 
 /* ---- vocab.txt ---- */

@@ -54,7 +54,7 @@ static const struct bad_part bad_parts[] = {
     {"\"version\"", "\"versiom\"", "versiom"},
     {"\"truncation\":null", "\"truncation\":{}", "truncation"},
     {"\"padding\":null", "\"padding\":{\"strategy\":\"x\"}", "padding"},
-    {"\"normalizer\":null", "\"normalizer\":{\"type\":\"NFC\"}", "'NFC'"},
+    {"\"normalizer\":null", "\"normalizer\":{\"type\":\"Nmt\"}", "'Nmt'"},
     {"\"type\":\"BPE\"", "\"type\":\"Unigram\"", "'Unigram'"},
     {"\"type\":\"BPE\"", "\"type\":7", "(no type)"},
     {"\"dropout\":null", "\"dropout\":0.1", "dropout"},

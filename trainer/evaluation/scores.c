@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "datasets/tokenizer/answer_text.h"
+#include "datasets/text/answer_text.h"
 
 static double divide_or_zero(double numerator, double denominator)
 {

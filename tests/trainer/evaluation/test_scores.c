@@ -1,7 +1,7 @@
 /* Metrics against scikit-learn, SciPy and SQuAD's script (scripts/make_grade_reference.py). */
 #include <jansson.h>
 
-#include "datasets/tokenizer/answer_text.h"
+#include "datasets/text/answer_text.h"
 #include "tests/check.h"
 #include "trainer/evaluation/scores.h"
 

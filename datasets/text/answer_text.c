@@ -1,4 +1,4 @@
-#include "datasets/tokenizer/answer_text.h"
+#include "datasets/text/answer_text.h"
 
 #include <ctype.h>
 #include <stdbool.h>

@@ -1,0 +1,161 @@
+#include "datasets/text/normalizer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static status copy_text(const char *text, char **out)
+{
+    *out = text == NULL ? NULL : strdup(text);
+    REQUIRE(text == NULL || *out != NULL, STATUS_INTERNAL, "out of memory for a normalizer");
+    return STATUS_OK;
+}
+
+status normalizer_add(struct normalizer *n, const struct normalizer_step *step)
+{
+    struct normalizer_step *grown = realloc(n->steps, ((size_t)n->count + 1) * sizeof *grown);
+    REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for a normalizer of %d steps", n->count);
+    n->steps = grown;
+    n->steps[n->count] = *step;
+    n->steps[n->count].from = n->steps[n->count].to = NULL;
+    n->count++;
+    TRY(copy_text(step->from, &n->steps[n->count - 1].from));
+    return copy_text(step->to, &n->steps[n->count - 1].to);
+}
+
+void normalizer_free(struct normalizer *n)
+{
+    for (int i = 0; i < n->count; i++) {
+        free(n->steps[i].from);
+        free(n->steps[i].to);
+    }
+    free(n->steps);
+    *n = (struct normalizer){0};
+}
+
+static status replace_text(const char *text, size_t bytes, const char *from, const char *to,
+                           struct text_buffer *out)
+{
+    size_t from_bytes = strlen(from), to_bytes = strlen(to), copied = 0, pos = 0;
+    while (pos + from_bytes <= bytes) {
+        const char *first = memchr(text + pos, from[0], bytes - pos - from_bytes + 1);
+        if (first == NULL) {
+            break;
+        }
+        pos = (size_t)(first - text);
+        if (memcmp(first, from, from_bytes) != 0) {
+            pos++;
+            continue;
+        }
+        TRY(text_buffer_append(out, text + copied, pos - copied));
+        TRY(text_buffer_append(out, to, to_bytes));
+        pos += from_bytes;
+        copied = pos;
+    }
+    return text_buffer_append(out, text + copied, bytes - copied);
+}
+
+static status replace_blanks(const char *text, size_t bytes, const char *to,
+                             struct text_buffer *out)
+{
+    for (size_t pos = 0; pos < bytes;) {
+        size_t begin = pos;
+        while (pos < bytes && text[pos] == ' ') {
+            pos++;
+        }
+        bool is_run = pos - begin >= 2;
+        size_t text_begin = is_run ? pos : begin;
+        while (pos < bytes && text[pos] != ' ') {
+            pos++;
+        }
+        TRY(is_run ? text_buffer_append(out, to, strlen(to)) : STATUS_OK);
+        TRY(text_buffer_append(out, text + text_begin, pos - text_begin));
+    }
+    return STATUS_OK;
+}
+
+/* Returns the length of the white space character that ends before text[end]; 0: none. */
+static size_t match_last_blank(const char *text, size_t end)
+{
+    for (size_t length = 1; length <= 3 && length <= end; length++) {
+        uint32_t code = 0;
+        if (unicode_form_read(text + end - length, length, &code) == length) {
+            return unicode_form_is_white_space(code) ? length : 0;
+        }
+    }
+    return 0;
+}
+
+static status strip_ends(const struct normalizer_step *step, const char *text, size_t bytes,
+                         struct text_buffer *out)
+{
+    size_t begin = 0, end = bytes;
+    uint32_t code = 0;
+    for (size_t length; step->left &&
+                        (length = unicode_form_read(text + begin, end - begin, &code)) > 0 &&
+                        unicode_form_is_white_space(code);) {
+        begin += length;
+    }
+    for (size_t length; step->right && end > begin && (length = match_last_blank(text, end)) > 0;) {
+        end -= length;
+    }
+    return text_buffer_append(out, text + begin, end - begin);
+}
+
+static status prepend_text(const char *text, size_t bytes, const char *to, struct text_buffer *out)
+{
+    TRY(bytes > 0 ? text_buffer_append(out, to, strlen(to)) : STATUS_OK);
+    return text_buffer_append(out, text, bytes);
+}
+
+static status run_step(const struct normalizer_step *step, const char *text, size_t bytes,
+                       bool continued, struct text_buffer *out)
+{
+    switch (step->kind) {
+    case NORMALIZER_NFC:
+        return unicode_form_apply(UNICODE_FORM_NFC, text, bytes, out);
+    case NORMALIZER_NFD:
+        return unicode_form_apply(UNICODE_FORM_NFD, text, bytes, out);
+    case NORMALIZER_NFKC:
+        return unicode_form_apply(UNICODE_FORM_NFKC, text, bytes, out);
+    case NORMALIZER_NFKD:
+        return unicode_form_apply(UNICODE_FORM_NFKD, text, bytes, out);
+    case NORMALIZER_LOWERCASE:
+        return unicode_form_lower(text, bytes, out);
+    case NORMALIZER_STRIP_ACCENTS:
+        return unicode_form_strip_accents(text, bytes, out);
+    case NORMALIZER_STRIP:
+        return strip_ends(step, text, bytes, out);
+    case NORMALIZER_PREPEND:
+        return prepend_text(text, bytes, continued ? "" : step->to, out);
+    case NORMALIZER_REPLACE:
+        return replace_text(text, bytes, step->from, step->to, out);
+    case NORMALIZER_REPLACE_BLANKS:
+        return replace_blanks(text, bytes, step->to, out);
+    }
+    return text_buffer_append(out, text, bytes);
+}
+
+status normalizer_run(const struct normalizer *n, const char *text, size_t bytes, bool continued,
+                      struct text_buffer *out)
+{
+    struct text_buffer input = {0};
+    size_t limit = bytes * NORMALIZER_GROWTH + 1024;
+    status result = STATUS_OK;
+    TRY(n->count == 0 ? text_buffer_append(out, text, bytes) : STATUS_OK);
+    for (int i = 0; i < n->count && result == STATUS_OK; i++) {
+        if (i > 0) { /* the output of the step before is the input of this step */
+            struct text_buffer previous = *out;
+            *out = input;
+            input = previous;
+            out->count = 0;
+        }
+        result = run_step(&n->steps[i], i > 0 ? input.bytes : text, i > 0 ? input.count : bytes,
+                          continued, out);
+        REQUIRE_GOTO(result, done, result != STATUS_OK || out->count <= limit, STATUS_DATA,
+                     "the tokenizer's normalizer makes a text more than %d times as long",
+                     NORMALIZER_GROWTH);
+    }
+done:
+    text_buffer_free(&input);
+    return result;
+}

@@ -1,0 +1,41 @@
+#include "datasets/text/text_buffer.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+status text_buffer_reserve(struct text_buffer *b, size_t more)
+{
+    if (b->capacity - b->count >= more) {
+        return STATUS_OK;
+    }
+    size_t capacity = b->count + more + b->capacity / 2 + 64;
+    char *grown = realloc(b->bytes, capacity);
+    REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for %zu bytes of text", capacity);
+    b->bytes = grown;
+    b->capacity = capacity;
+    return STATUS_OK;
+}
+
+status text_buffer_append(struct text_buffer *b, const char *text, size_t bytes)
+{
+    TRY(text_buffer_reserve(b, bytes));
+    if (bytes > 0) {
+        memcpy(b->bytes + b->count, text, bytes);
+        b->count += bytes;
+    }
+    return STATUS_OK;
+}
+
+status text_buffer_append_char(struct text_buffer *b, int32_t code)
+{
+    TRY(text_buffer_reserve(b, 4));
+    b->count += (size_t)utf8proc_encode_char(code, (utf8proc_uint8_t *)b->bytes + b->count);
+    return STATUS_OK;
+}
+
+void text_buffer_free(struct text_buffer *b)
+{
+    free(b->bytes);
+    *b = (struct text_buffer){0};
+}

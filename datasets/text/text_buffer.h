@@ -1,0 +1,32 @@
+/* A growing piece of text. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+/* Zero-initialized is empty. The text is not terminated with NUL. */
+struct text_buffer {
+    char *bytes;
+    size_t count, capacity;
+};
+
+/* text_buffer_reserve - allocate memory for `more` further bytes.
+ *
+ * Errors    STATUS_INTERNAL (out of memory) */
+status text_buffer_reserve(struct text_buffer *b, size_t more);
+
+/* text_buffer_append - append bytes.
+ *
+ * Memory    text does not point into the buffer; it may be NULL if bytes is 0
+ * Errors    STATUS_INTERNAL (out of memory) */
+status text_buffer_append(struct text_buffer *b, const char *text, size_t bytes);
+
+/* text_buffer_append_char - append a code point as UTF-8.
+ *
+ * Errors    STATUS_INTERNAL (out of memory) */
+status text_buffer_append_char(struct text_buffer *b, int32_t code);
+
+/* text_buffer_free - free the text and make the buffer empty. */
+void text_buffer_free(struct text_buffer *b);

@@ -17,6 +17,7 @@ enum {
 struct chunk {
     size_t text_end; /* offset in the slot's text */
     int64_t tokens_end;
+    bool continues_document; /* it is not the first chunk */
     bool ends_document;
     struct encoder_origin origin;
 };
@@ -35,6 +36,7 @@ struct encoder {
     struct token_sink sink;
     int32_t bos, eos;     /* ids around a document; -1: none */
     bool inside_document; /* the first chunk of the current document was written */
+    bool adding;          /* the first chunk of the current document was added */
     struct slot *slot;    /* being filled */
     struct ordered_pool *pool;
 };
@@ -60,6 +62,8 @@ static status encode_chunk(struct encoder *e, struct slot *s, const struct chunk
     size_t bytes = p->text_end - begin;
     status result = e->sink.marks_sentences
                         ? encode_sentences(e, s, text, bytes, p->origin.split_at_punctuation)
+                    : p->continues_document
+                        ? tokenizer_encode_continued(e->tokenizer, text, bytes, &s->tokens)
                         : tokenizer_encode(e->tokenizer, text, bytes, false, &s->tokens);
     if (result == STATUS_OK) {
         return STATUS_OK;
@@ -162,7 +166,8 @@ status encoder_add_chunk(struct encoder *e, const char *text, size_t bytes, bool
     struct slot *s = e->slot;
     memcpy(s->text + s->bytes, text, bytes);
     s->bytes += bytes;
-    s->chunks[s->count++] = (struct chunk){s->bytes, 0, ends_document, origin};
+    s->chunks[s->count++] = (struct chunk){s->bytes, 0, e->adding, ends_document, origin};
+    e->adding = !ends_document;
     bool full = s->bytes >= SLOT_FULL_BYTES || s->count == SLOT_CHUNKS;
     return full ? submit_slot(e) : STATUS_OK;
 }

@@ -112,9 +112,9 @@ static status read_input(struct prepare_input *in, const char *path)
     return text_files_read(in, path);
 }
 
-/* Returns whether the tokenizer adds a space to a text that begins with a newline. Also true if
- * it cannot encode this text. Chunks then begin only with a space. */
-static bool adds_leading_space(const struct tokenizer *tokenizer)
+/* Returns whether chunks may begin only with a space: the tokenizer adds a space to a text that
+ * begins with a newline, cannot encode this text, or has no pattern that separates a newline. */
+static bool needs_leading_space(const struct tokenizer *tokenizer)
 {
     struct token_list ids = {0};
     char *text = NULL;
@@ -126,7 +126,7 @@ static bool adds_leading_space(const struct tokenizer *tokenizer)
     status_clear();
     free(text);
     token_list_free(&ids);
-    return !same;
+    return !same || tokenizer_has_character_words(tokenizer);
 }
 
 static status read_inputs(struct prepare_input *in, const struct prepare_options *o)
@@ -145,7 +145,7 @@ static status encode_inputs(const struct prepare_options *o, struct token_sink s
                                 .report = report,
                                 .sentence_rule = o->sentence_rule,
                                 .keep_sentences = sink.marks_sentences,
-                                .spaces_only = adds_leading_space(o->tokenizer)};
+                                .spaces_only = needs_leading_space(o->tokenizer)};
     struct prepare_input in = {
         .options = o, .splitter = &splitter, .output = output, .report = report};
     status result = STATUS_OK;

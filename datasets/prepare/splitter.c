@@ -12,8 +12,10 @@
  *   3. before a Chinese or Japanese comma or full stop that follows a letter of these scripts.
  *
  * Positions 2 and 3 are not used for a tokenizer that puts a space before each text that does not
- * begin with one. No pattern has a lookbehind. For the `char` tokenizer every position between two
- * characters is harmless. A position inside of an added token is never used. */
+ * begin with one, nor for BPE over characters. The words of the latter begin at a space if no token
+ * contains a space after another character. No pattern has a lookbehind. For the `char` tokenizer
+ * every position between two characters is harmless. A position inside of an added token is never
+ * used. */
 #include "datasets/prepare/splitter.h"
 
 #include <inttypes.h>

@@ -16,7 +16,8 @@ struct splitter {
     enum prepare_sentence_rule sentence_rule;
     bool keep_sentences;       /* split at the end of a sentence if possible */
     bool sentence_rule_chosen; /* origin.split_at_punctuation is set for this document */
-    /* Split only before a space: the tokenizer puts one before a text without a leading space. */
+    /* Split only before a space: the tokenizer puts one before a text without a leading space, or
+     * does not separate a newline from the word before it. */
     bool spaces_only;
     bool has_text;                /* the current document is not empty */
     struct encoder_origin origin; /* of the first byte in the buffer */

@@ -192,7 +192,7 @@ static status read_documents(struct prepare_input *in, struct file_reader *r,
                              struct line_scanner *l, char *buffer)
 {
     bool whole = in->options->document_unit == PREPARE_DOCUMENT_FILE;
-    bool keeps_bytes = tokenizer_get_kind(in->options->tokenizer) == TOKENIZER_BPE;
+    bool keeps_bytes = tokenizer_keeps_bytes(in->options->tokenizer);
     struct utf8_check check = {.path = r->path, .line = 1, .required = !keeps_bytes};
     size_t kept = 0, checked;
     splitter_begin_document(in->splitter, (struct encoder_origin){r->path, 0, false});

@@ -322,6 +322,11 @@ bool tokenizer_keeps_bytes(const struct tokenizer *t)
     return keeps;
 }
 
+bool tokenizer_has_character_words(const struct tokenizer *t)
+{
+    return t->chars != NULL;
+}
+
 const char *tokenizer_sha256(const struct tokenizer *t)
 {
     return t->sha256;
@@ -577,6 +582,20 @@ status tokenizer_decode_continued(const struct tokenizer *t, const int32_t *ids,
                                   bool skip_special, char **out, size_t *out_bytes)
 {
     return decode_ids(t, ids, count, skip_special, true, out, out_bytes);
+}
+
+int64_t tokenizer_count_final(const struct tokenizer *t, const int32_t *ids, int64_t count)
+{
+    bool fallback = false;
+    for (int i = 0; i < t->decoder.count; i++) {
+        fallback = fallback || t->decoder.steps[i].kind == DECODER_BYTE_FALLBACK;
+    }
+    while (fallback && count > 0 && ids[count - 1] >= 0 && ids[count - 1] < t->vocab_size &&
+           decoder_read_byte(t->tokens[ids[count - 1]].bytes, t->tokens[ids[count - 1]].length) >=
+               0) {
+        count--;
+    }
+    return count;
 }
 
 /* Shortens lengths a and b to a sum of max_tokens: first the longer one until both are equal, then

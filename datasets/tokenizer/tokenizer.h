@@ -99,6 +99,9 @@ status tokenizer_append_bos(const struct tokenizer *t, struct token_list *out);
  * symbols are bytes, or each byte has a token. */
 bool tokenizer_keeps_bytes(const struct tokenizer *t);
 
+/* tokenizer_has_character_words - return whether the model is BPE over characters. */
+bool tokenizer_has_character_words(const struct tokenizer *t);
+
 /* tokenizer_sha256 - return the SHA-256 of the canonical tokenizer.json, or of tokenizer.model, in
  * hexadecimal.
  *
@@ -187,6 +190,11 @@ status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t c
  * Errors    as tokenizer_decode */
 status tokenizer_decode_continued(const struct tokenizer *t, const int32_t *ids, int64_t count,
                                   bool skip_special, char **out, size_t *out_bytes);
+
+/* tokenizer_count_final - return how many of these ids have a text that further ids cannot change.
+ *
+ * The text of byte tokens at the end (<0x0A>) depends on the byte tokens after them. */
+int64_t tokenizer_count_final(const struct tokenizer *t, const int32_t *ids, int64_t count);
 
 /* tokenizer_encode_pair - append the input of an encoder model for one or two texts.
  *

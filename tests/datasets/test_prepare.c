@@ -97,6 +97,33 @@ static void test_boundaries(void)
     CHECK(!splitter_is_boundary(".\nb", 3, 1, false) && !splitter_is_boundary("ab", 2, 1, false));
 }
 
+/* The same for BPE over characters, which puts U+2581 before a text and not before a chunk. */
+static void test_character_chunks(const char *name)
+{
+    const char *source = getenv("BIREME_SOURCE_DIR");
+    char path[FILE_PATH_BYTES], *inputs[] = {folder_file("characters.txt")};
+    struct tokenizer *t = NULL;
+    struct prepare_report report;
+    struct prepared c;
+    struct token_list ids = {0};
+    snprintf(path, sizeof path, "%s/tests/reference/tokenizer/%s", source, name);
+    CHECK_OK(tokenizer_open(path, &t));
+    char *text = mixed_text(600000, 78, true);
+    write_text(inputs[0], text);
+    struct prepare_options o = prepared_options(t, inputs, 1);
+    CHECK_OK(prepare_clm(&o, &report));
+    CHECK_EQUAL(report.forced_splits, 0);
+    prepared_read(o.output, "train", &c);
+    CHECK_OK(tokenizer_append_bos(t, &ids));
+    CHECK_OK(tokenizer_encode(t, text, strlen(text), false, &ids));
+    CHECK_EQUAL(c.count, ids.count + 1); /* and the end token */
+    CHECK(memcmp(c.ids, ids.ids, (size_t)ids.count * sizeof *ids.ids) == 0);
+    free(c.ids);
+    free(text);
+    token_list_free(&ids);
+    CHECK_OK(tokenizer_destroy(&t));
+}
+
 /* A document of several chunks has the ids of the whole text, for any number of workers. */
 static void test_chunks(void)
 {
@@ -488,6 +515,9 @@ int main(void)
     CHECK(eos >= 0 && tokenizer_eos(char_tokenizer) < 0);
     test_boundaries();
     test_chunks();
+    test_character_chunks("family_llama2");
+    test_character_chunks("family_mistral");
+    test_character_chunks("family_gemma");
     test_forced_splits();
     test_documents();
     test_json_lines();

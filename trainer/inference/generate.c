@@ -173,11 +173,22 @@ static status advance_running(struct run *r, int64_t chunk_tokens)
 
 /* ---- stop strings and streamed bytes ---- */
 
-static status decode_new_tokens(const struct run *r, int64_t sequence, char **out, size_t *bytes)
+/* Decodes the new tokens. *final_bytes receives the bytes that further tokens cannot change. */
+static status decode_new_tokens(const struct run *r, int64_t sequence, char **out, size_t *bytes,
+                                size_t *final_bytes)
 {
-    const struct token_list *list = &r->tokens[sequence];
-    return tokenizer_decode(r->tokenizer, list->ids + r->prompt_tokens[sequence],
-                            list->count - r->prompt_tokens[sequence], true, out, bytes);
+    const int32_t *ids = r->tokens[sequence].ids + r->prompt_tokens[sequence];
+    int64_t count = r->tokens[sequence].count - r->prompt_tokens[sequence];
+    int64_t final_count = tokenizer_count_final(r->tokenizer, ids, count);
+    char *final_text = NULL;
+    TRY(tokenizer_decode_continued(r->tokenizer, ids, count, true, out, bytes));
+    *final_bytes = *bytes;
+    status result = final_count == count
+                        ? STATUS_OK
+                        : tokenizer_decode_continued(r->tokenizer, ids, final_count, true,
+                                                     &final_text, final_bytes);
+    free(final_text);
+    return result;
 }
 
 /* Returns the offset of the stop string that begins first; `bytes` if there is none. */
@@ -228,13 +239,14 @@ static status update_output(struct run *r, int64_t sequence, bool final)
         return STATUS_OK;
     }
     char *text = NULL;
-    size_t bytes = 0;
-    TRY(decode_new_tokens(r, sequence, &text, &bytes));
+    size_t bytes = 0, final_bytes = 0;
+    TRY(decode_new_tokens(r, sequence, &text, &bytes, &final_bytes));
     size_t stop = find_stop(o, text, bytes);
     r->ended[sequence] = r->ended[sequence] || stop < bytes;
     if (r->stream != NULL) {
         bool whole = final || r->ended[sequence];
         size_t ready = stop < bytes || whole ? stop : bytes - count_withheld(o, text, bytes);
+        ready = whole || ready < final_bytes ? ready : final_bytes;
         if (ready > r->streamed) {
             r->stream(r->user, text + r->streamed, ready - r->streamed);
             r->streamed = ready;
@@ -661,7 +673,7 @@ status generate_run(struct kernels *k, struct model *m, const struct tokenizer *
 status generate_decode(const struct tokenizer *t, const struct generate_options *options,
                        struct generate_output *output, char **out, size_t *bytes)
 {
-    TRY(tokenizer_decode(t, output->tokens.ids, output->tokens.count, true, out, bytes));
+    TRY(tokenizer_decode_continued(t, output->tokens.ids, output->tokens.count, true, out, bytes));
     size_t stop = find_stop(options, *out, *bytes);
     output->stopped = stop < *bytes;
     *bytes = stop;

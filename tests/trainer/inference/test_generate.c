@@ -193,6 +193,84 @@ static void test_stop_strings(const struct fixture *f)
     }
 }
 
+/* Makes a tokenizer with capital letters, U+2581 and byte tokens, as many as the model has ids. */
+static void make_byte_tokenizer(struct tokenizer **out)
+{
+    char folder[] = "/tmp/bireme-generate-XXXXXX", path[FILE_PATH_BYTES], text[16384];
+    size_t used = 0;
+    CHECK(mkdtemp(folder) != NULL);
+    used += (size_t)snprintf(text, sizeof text,
+                             "{\"added_tokens\":[],\"decoder\":{\"type\":"
+                             "\"Sequence\",\"decoders\":[{\"type\":\"Replace\","
+                             "\"pattern\":{\"String\":\"\u2581\"},\"content\":"
+                             "\" \"},{\"type\":\"ByteFallback\"},{\"type\":"
+                             "\"Fuse\"},{\"type\":\"Strip\",\"content\":\" \","
+                             "\"start\":1,\"stop\":0}]},\"model\":{\"type\":"
+                             "\"BPE\",\"byte_fallback\":true,\"merges\":[],"
+                             "\"vocab\":{\"\u2581\":256");
+    for (int id = 0; id < 256; id++) {
+        bool letter = id >= 'A' && id <= 'Z';
+        used += (size_t)snprintf(text + used, sizeof text - used,
+                                 letter ? ",\"%c\":%d" : ",\"<0x%02X>\":%d", id, id);
+    }
+    used += (size_t)snprintf(text + used, sizeof text - used, "}}}");
+    CHECK_OK(file_join(path, folder, "tokenizer.json"));
+    CHECK_OK(file_write(path, text, used));
+    CHECK_OK(tokenizer_open(folder, out));
+    CHECK_OK(file_remove_tree(folder));
+}
+
+struct streamed {
+    char text[4096];
+    size_t bytes;
+};
+
+static void collect_text(void *user, const char *text, size_t bytes)
+{
+    struct streamed *s = user;
+    CHECK(s->bytes + bytes <= sizeof s->text);
+    memcpy(s->text + s->bytes, text, bytes);
+    s->bytes += bytes;
+}
+
+/* The streamed text is that of all tokens. Byte tokens are streamed only when their run ends: a
+ * later byte can make the bytes before it invalid. */
+static void test_streamed_bytes(const struct fixture *f, const struct token_list *prompt)
+{
+    struct tokenizer *t = NULL;
+    bool has_replacement = false;
+    make_byte_tokenizer(&t);
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        struct generate_options options = {
+            .sampler = {.temperature = 3, .top_p = 1, .repetition_penalty = 1, .seed = seed},
+            .num_beams = 1,
+            .num_samples = 1,
+            .max_new_tokens = 12,
+            .use_cache = true,
+        };
+        struct generate_output output = {0};
+        struct streamed s = {0};
+        char *text = NULL;
+        size_t bytes = 0;
+        CHECK_OK(
+            generate_run(f->kernels, f->model, t, prompt, 1, &options, collect_text, &s, &output));
+        CHECK_OK(generate_decode(t, &options, &output, &text, &bytes));
+        CHECK(s.bytes == bytes && memcmp(s.text, text, bytes) == 0);
+        has_replacement = has_replacement || strstr(text, "\xef\xbf\xbd") != NULL;
+        free(text);
+        token_list_free(&output.tokens);
+    }
+    CHECK(has_replacement);
+    struct generate_options options = {0};
+    struct generate_output output = {.tokens = {(int32_t[]){256, 'A'}, 2, 2}};
+    char *text = NULL;
+    size_t bytes = 0;
+    CHECK_OK(generate_decode(t, &options, &output, &text, &bytes));
+    CHECK_TEXT(text, " A"); /* the space at the beginning of a continuation is kept */
+    free(text);
+    CHECK_OK(tokenizer_destroy(&t));
+}
+
 int main(void)
 {
     struct fixture f = {0};
@@ -235,6 +313,8 @@ int main(void)
         test_repetition_penalty(&f, &prompt, 0.8, 12);
     }
     test_stop_strings(&f);
+    const struct token_list first_prompt = {prompts, length, length};
+    test_streamed_bytes(&f, &first_prompt);
     free(prompts);
     free(cases);
     free(ids);

@@ -326,7 +326,8 @@ enum norm_residual {
  * Shapes    dz, ddelta, dy, z [N, C];  gamma, dgamma, dbeta f32 [1, C], dbeta absent for RMS;
  *           statistics f32 [N, 2] from the forward pass
  * Memory    dz holds the gradient of the residual stream on entry and the gradient of z on return;
- *           dgamma and dbeta are added to; ddelta absent: there was no dropout and ddelta equals dz
+ *           dgamma and dbeta are added to; ddelta absent: there was no dropout and ddelta equals
+ *           dz; with NORM_RESIDUAL_NONE, dz may alias dy
  * Numerics  f32 sums, in an order that depends on N only
  * Source    as residual_norm_forward */
 status residual_norm_backward(struct kernels *k, struct tensor dz, struct tensor ddelta,

@@ -16,6 +16,7 @@ THETA = 300.0
 FAMILIES = {
     "qwen2": ("Qwen2", {}),
     "mistral": ("Mistral", dict(head_dim=8, sliding_window=5)),
+    "qwen3": ("Qwen3", dict(head_dim=10)),
 }
 
 

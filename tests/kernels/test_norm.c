@@ -193,6 +193,23 @@ static void test_alias(struct kernels *k)
     release_tensors(&n);
 }
 
+/* Without a residual stream, the gradient of the input may replace that of the output. */
+static void test_gradient_alias(struct kernels *k)
+{
+    static const struct shape s[] = {{67, 24, NORM_RMS, false, false, NORM_RESIDUAL_NONE, 0, 0},
+                                     {67, 128, NORM_RMS, false, false, NORM_RESIDUAL_NONE, 0, 0}};
+    for (int i = 0; i < 2; i++) {
+        struct tensors m = make_tensors(&s[i], kernels_dtype(k));
+        fill_tensors(m, 0);
+        run_norm(k, &s[i], m);
+        CHECK_OK(residual_norm_backward(k, m.dy, m.ddelta, m.dgamma, m.dbeta, m.dy, m.x,
+                                        m.statistics, m.gamma, s[i].kind, s[i].residual,
+                                        make_dropout(&s[i])));
+        CHECK(operation_difference(m.dy, m.dz) == 0);
+        release_tensors(&m);
+    }
+}
+
 /* A second backward pass adds to the parameter gradients and sets dz to the same values. */
 static void test_accumulation(struct kernels *k)
 {
@@ -232,6 +249,7 @@ static void test_all(struct kernels *k, struct kernels *other)
         test_shape(k, other, &shapes[i]);
     }
     test_alias(k);
+    test_gradient_alias(k);
     test_accumulation(k);
     test_nan(k);
 }

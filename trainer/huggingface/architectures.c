@@ -144,6 +144,16 @@ static const struct huggingface_architecture architectures[] = {
                  OPTIONAL_INTEGER("sliding_window", sliding_window, 4096)},
         ROTARY_DECODER,
     },
+    {
+        .model_type = "qwen3",
+        .architecture = ARCHITECTURE_QWEN3,
+        .class_stem = "Qwen3",
+        .qa_prefix = "transformer.",
+        .classes = {{"Qwen3ForCausalLM", true, false}, {"Qwen3Model", false, false}},
+        .keys = {ROTARY_KEYS(151936, 32, 128, 22016, 32768)},
+        .switches = {{"attention_bias", false}, {"use_sliding_window", false}},
+        ROTARY_DECODER,
+    },
 };
 
 const struct huggingface_architecture *huggingface_find_architecture(const char *type)
@@ -158,7 +168,7 @@ const struct huggingface_architecture *huggingface_find_architecture(const char 
 
 const char *huggingface_architecture_names(void)
 {
-    return "gpt2, bert, roberta, llama, qwen2 and mistral";
+    return "gpt2, bert, roberta, llama, qwen2, mistral and qwen3";
 }
 
 const struct huggingface_class *

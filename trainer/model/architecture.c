@@ -11,7 +11,9 @@
  * qwen2    Qwen2ForCausalLM (Qwen2, Qwen2.5): as llama, with biases of queries, keys and values.
  *          Yang et al. 2024, arXiv:2407.10671
  * mistral  MistralForCausalLM: as llama, with a window of attention (config.window).
- *          Jiang et al. 2023, arXiv:2310.06825 */
+ *          Jiang et al. 2023, arXiv:2310.06825
+ * qwen3    Qwen3ForCausalLM: as llama, with a norm of each head of the queries and keys.
+ *          Yang et al. 2025, arXiv:2505.09388 */
 #include "trainer/model/architecture.h"
 
 #include <stdio.h>
@@ -68,23 +70,23 @@ static const struct architecture_names roberta_names = {
     .sequence_labels = "classifier.out_proj",
 };
 
+/* Names that Llama and the families like it share. */
+#define ROTARY_NAMES                                                                               \
+    .token_table = "model.embed_tokens", .block = "model.layers", .norm1 = "input_layernorm",      \
+    .query = "self_attn.q_proj", .key = "self_attn.k_proj", .value = "self_attn.v_proj",           \
+    .projection = "self_attn.o_proj", .norm2 = "post_attention_layernorm",                         \
+    .gate = "mlp.gate_proj", .fc = "mlp.up_proj", .fc_projection = "mlp.down_proj",                \
+    .final_norm = "model.norm", .decoder = "lm_head", .sequence_labels = "score",                  \
+    .choice_labels = "score", .token_labels = "score"
+
 static const struct architecture_names llama_names = {
-    .token_table = "model.embed_tokens",
-    .block = "model.layers",
-    .norm1 = "input_layernorm",
-    .query = "self_attn.q_proj",
-    .key = "self_attn.k_proj",
-    .value = "self_attn.v_proj",
-    .projection = "self_attn.o_proj",
-    .norm2 = "post_attention_layernorm",
-    .gate = "mlp.gate_proj",
-    .fc = "mlp.up_proj",
-    .fc_projection = "mlp.down_proj",
-    .final_norm = "model.norm",
-    .decoder = "lm_head",
-    .sequence_labels = "score",
-    .choice_labels = "score",
-    .token_labels = "score",
+    ROTARY_NAMES,
+};
+
+static const struct architecture_names qwen3_names = {
+    ROTARY_NAMES,
+    .query_norm = "self_attn.q_norm",
+    .key_norm = "self_attn.k_norm",
 };
 
 static const struct architecture architectures[] = {
@@ -137,6 +139,14 @@ static const struct architecture architectures[] = {
         .feed_forward = {.gated = true},
         .names = &llama_names,
     },
+    {
+        .name = "qwen3",
+        .embedding = {.positions = POSITIONS_ROTARY},
+        .norm = {.kind = NORM_RMS},
+        .attention = {.causal = true, .query_key_norm = true},
+        .feed_forward = {.gated = true},
+        .names = &qwen3_names,
+    },
 };
 
 const struct architecture *model_architecture(const char *name)
@@ -174,6 +184,18 @@ int64_t model_head_width(const struct model_config *config)
 int64_t model_attention_width(const struct model_config *config)
 {
     return config->heads * model_head_width(config);
+}
+
+bool model_has_head_norms(const struct model_config *config)
+{
+    const struct architecture *a = model_architecture(config->architecture);
+    return a != NULL && a->attention.query_key_norm;
+}
+
+int64_t model_norm_width(const struct model_config *config)
+{
+    int64_t head = model_has_head_norms(config) ? model_head_width(config) : 0;
+    return head > config->width ? head : config->width;
 }
 
 int64_t model_inner_outputs(const struct model_config *config)

@@ -34,6 +34,7 @@ struct architecture_names {
     const char *norm1; /* of the attention; with PLACEMENT_POST it ends the block */
     const char *qkv;   /* one matrix for queries, keys and values; NULL: three matrices */
     const char *query, *key, *value;
+    const char *query_norm, *key_norm;
     const char *projection;
     const char *norm2; /* of the feed-forward network */
     const char *gate;  /* of a gated feed-forward network */
@@ -63,6 +64,7 @@ struct architecture {
     struct {
         bool causal; /* a decoder; else all rows of a segment attend to each other */
         bool qkv_bias, projection_bias;
+        bool query_key_norm; /* an RMS norm of each head of the queries and keys */
     } attention;
     struct {
         bool gated; /* act(gate) * fc; else act(fc) */

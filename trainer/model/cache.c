@@ -105,9 +105,10 @@ static status extend_sequence(struct model *m, struct model_cache *cache, int64_
     int64_t length = cache->lengths[sequence];
     struct layer_activations *a = &m->activations.layers[layer];
     struct tensor qkv = tensor_rows(a->qkv, row, count);
+    struct tensor qk = tensor_rows(model_query_keys(m, a), row, count);
     struct tensor keys = view_cached(cache, cache->memory, layer, 0, sequence);
     struct tensor values = view_cached(cache, cache->memory, layer, 1, sequence);
-    TRY(store_rows(m, tensor_rows(keys, length, count), model_keys(m, qkv)));
+    TRY(store_rows(m, tensor_rows(keys, length, count), model_keys(m, qk)));
     TRY(store_rows(m, tensor_rows(values, length, count), model_values(m, qkv)));
     const int32_t *bounds = find_bounds(cache, cache->upload.device_data, sequence);
     struct model_input input = {.segments = 1, .cu_rows = bounds, .longest = count};
@@ -115,7 +116,7 @@ static status extend_sequence(struct model *m, struct model_cache *cache, int64_
     attention.cu_k = bounds + 2;
     attention.longest_k = length + count;
     return attention_forward(m->kernels, tensor_rows(a->attended, row, count), tensor_absent(),
-                             model_queries(m, qkv), tensor_rows(keys, 0, length + count),
+                             model_queries(m, qk), tensor_rows(keys, 0, length + count),
                              tensor_rows(values, 0, length + count), &attention);
 }
 

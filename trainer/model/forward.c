@@ -91,7 +91,10 @@ status model_project_qkv(struct model *m, const struct model_input *input, int64
     TRY(linear_forward(m->kernels, qkv, tensor_absent(), norm, model_matrix(m, index.weight),
                        model_vector(m, index.bias), ACTIVATION_NONE));
     TRY(model_adapters_forward(m, input, layer, index, qkv, norm));
-    return apply_rope(m, input, qkv, false);
+    if (m->architecture->attention.query_key_norm) {
+        TRY(model_head_norms_forward(m, layer, n));
+    }
+    return apply_rope(m, input, view_rows(model_query_keys(m, a), n), false);
 }
 
 /* Returns the first token id of this rank's shard of the token table. */
@@ -123,11 +126,11 @@ static status attention_block(struct model *m, const struct model_input *input, 
 {
     struct layer_activations *a = &m->activations.layers[layer];
     int64_t n = input->rows;
-    struct tensor qkv = view_rows(a->qkv, n);
+    struct tensor qkv = view_rows(a->qkv, n), qk = view_rows(model_query_keys(m, a), n);
     struct attention attention = model_attention(m, input, layer);
     TRY(model_project_qkv(m, input, layer));
     TRY(attention_forward(m->kernels, view_rows(a->attended, n), view_columns(a->lse, n),
-                          model_queries(m, qkv), model_keys(m, qkv), model_values(m, qkv),
+                          model_queries(m, qk), model_keys(m, qk), model_values(m, qkv),
                           &attention));
     if (input->attention_hook != NULL) {
         TRY(input->attention_hook(input->user, layer, &attention, model_queries(m, qkv),
@@ -373,6 +376,8 @@ static bool gradient_is_set(const struct model *m, const struct model_input *inp
     case MODEL_TOKEN_TYPE_TABLE:
     case MODEL_NORM1:
     case MODEL_NORM2:
+    case MODEL_QUERY_NORM:
+    case MODEL_KEY_NORM:
     case MODEL_TRANSFORM_NORM:
         return false;
     case MODEL_POOLER:
@@ -539,6 +544,7 @@ static status attention_block_backward(struct backward *b, int64_t layer, struct
 {
     struct model *m = b->m;
     struct layer_activations *a = &m->activations.layers[layer];
+    struct tensor qk = view_rows(model_query_keys(m, a), b->n);
     struct tensor qkv = view_rows(a->qkv, b->n), d_qkv = view_rows(m->activations.d_qkv, b->n);
     struct tensor d_attended = view_d_attended(m, b->n);
     struct attention attention = model_attention(m, b->input, layer);
@@ -547,10 +553,13 @@ static status attention_block_backward(struct backward *b, int64_t layer, struct
     TRY(project_backward(b, layer, MODEL_PROJECTION, d_attended, dy, view_rows(a->attended, b->n),
                          ACTIVATION_NONE, tensor_absent()));
     TRY(attention_backward(m->kernels, model_queries(m, d_qkv), model_keys(m, d_qkv),
-                           model_values(m, d_qkv), d_attended, model_queries(m, qkv),
-                           model_keys(m, qkv), model_values(m, qkv), view_rows(a->attended, b->n),
+                           model_values(m, d_qkv), d_attended, model_queries(m, qk),
+                           model_keys(m, qk), model_values(m, qkv), view_rows(a->attended, b->n),
                            view_columns(a->lse, b->n), &attention));
     TRY(apply_rope(m, b->input, d_qkv, true));
+    if (m->architecture->attention.query_key_norm) {
+        TRY(model_head_norms_backward(m, layer, b->n, b->gradients, d_qkv));
+    }
     return input_matrix_backward(b, layer, MODEL_QKV, needs_norm1_gradient(m, layer), d_qkv,
                                  view_local_rows(m, a->norm1, b->n));
 }

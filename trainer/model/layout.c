@@ -249,6 +249,16 @@ static void append_part(struct layout *layout, enum model_role role, struct shap
     layout_append(layout, role, shape, full_name);
 }
 
+static void append_head_norms(struct layout *layout)
+{
+    const struct architecture *a = layout->architecture;
+    struct shape shape = make_vector(model_head_width(layout->config), 1);
+    if (a->attention.query_key_norm) {
+        append_part(layout, MODEL_QUERY_NORM, shape, a->names->query_norm, "weight");
+        append_part(layout, MODEL_KEY_NORM, shape, a->names->key_norm, "weight");
+    }
+}
+
 static void append_norm(struct layout *layout, enum model_role role, const char *name)
 {
     append_part(layout, role, make_vector(layout->config->width, 1), name, "weight");
@@ -328,6 +338,7 @@ static void append_attention(struct layout *layout)
     } else {
         append_sections(layout, MODEL_QKV, sections, 3, a->attention.qkv_bias);
     }
+    append_head_norms(layout);
     append_projection(layout, MODEL_PROJECTION, width, a->attention.projection_bias,
                       a->names->projection);
 }

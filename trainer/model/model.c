@@ -62,6 +62,11 @@ static status arrange_interior(const struct model_config *c, struct model_parall
     TRY(take_tensor(arena, dtype, n, local.width, &out->attended));
     TRY(take_tensor(arena, dtype, own, c->width, &out->middle));
     TRY(take_tensor(arena, DTYPE_F32, own, 2, &out->statistics2));
+    if (model_has_head_norms(c)) {
+        int64_t heads = local.heads + local.kv_heads;
+        TRY(take_tensor(arena, dtype, n, local.width + local.kv_width, &out->query_keys));
+        TRY(take_tensor(arena, DTYPE_F32, n, 2 * heads, &out->head_statistics));
+    }
     out->saved_for_backward = out->lse = tensor_absent();
     if (training) {
         TRY(take_tensor(arena, DTYPE_F32, local.heads, n, &out->lse));
@@ -179,7 +184,8 @@ static status arrange_activations(const struct model_config *config,
         }
         TRY(take_tensor(arena, dtype, rows, local.width + 2 * local.kv_width, &out->d_qkv));
         TRY(arrange_d_inner(config, local, dtype, rows, arena, &out->d_inner));
-        TRY(take_tensor(arena, DTYPE_F32, 2, config->width, &out->frozen_norm_gradients));
+        TRY(take_tensor(arena, DTYPE_F32, 2, model_norm_width(config),
+                        &out->frozen_norm_gradients));
         TRY(take_tensor(arena, dtype, rows, ADAPTERS_FUSED * config->adapter.rank,
                         &out->d_adapter_hidden));
         int64_t widest = config->width > local.inner ? config->width : local.inner;
@@ -274,6 +280,20 @@ static status allocate_model(struct model *m)
     return architecture_is_rotary(m->architecture) ? fill_rope_table(m) : STATUS_OK;
 }
 
+static bool is_norm(enum model_role role)
+{
+    switch (role) {
+    case MODEL_NORM1:
+    case MODEL_NORM2:
+    case MODEL_QUERY_NORM:
+    case MODEL_KEY_NORM:
+    case MODEL_TRANSFORM_NORM:
+        return true;
+    default:
+        return false;
+    }
+}
+
 /* Finds the first parameter of each role, weight and bias. */
 static void find_param_indices(struct model *m)
 {
@@ -282,9 +302,7 @@ static void find_param_indices(struct model *m)
     }
     for (int i = m->parameter_count - 1; i >= 0; i--) {
         const struct model_parameter *p = &m->parameters[i];
-        bool norm =
-            p->role == MODEL_NORM1 || p->role == MODEL_NORM2 || p->role == MODEL_TRANSFORM_NORM;
-        bool weight = p->dimensions == 2 || (norm && p->init_value > 0);
+        bool weight = p->dimensions == 2 || (is_norm(p->role) && p->init_value > 0);
         *(weight ? &m->param_index[p->role].weight : &m->param_index[p->role].bias) = i;
         m->layer_parameters += p->layer == 0;
     }
@@ -488,7 +506,7 @@ struct tensor model_gradient(const struct model *m, int parameter, float *const 
 void model_norm_gradients(const struct model *m, struct param_index index, float *const *gradients,
                           struct tensor *dgamma, struct tensor *dbeta)
 {
-    struct tensor unused = m->activations.frozen_norm_gradients;
+    struct tensor unused = tensor_columns(m->activations.frozen_norm_gradients, 0, m->config.width);
     *dgamma = model_gradient(m, index.weight, gradients);
     *dbeta = model_gradient(m, index.bias, gradients);
     *dgamma = dgamma->data != NULL ? *dgamma : tensor_rows(unused, 0, 1);

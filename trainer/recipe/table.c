@@ -33,12 +33,13 @@ const struct setting recipe_table[] = {
      .description = "Random seed of the initial weights, the data order and dropout"},
 
     {"model.architecture", SETTING_ENUM, FIELD(model.architecture), "gpt2",
-     .choices = "gpt2|bert|roberta|llama|qwen2|mistral", .initial = INITIAL_SHAPE,
+     .choices = "gpt2|bert|roberta|llama|qwen2|mistral|qwen3", .initial = INITIAL_SHAPE,
      .description =
          "Model architecture (model_type in Hugging Face configurations). bert and roberta are "
          "encoders for mlm; the others are decoders for clm, sft, dpo and reward. llama has "
          "RMSNorm, rotary position embeddings, SwiGLU and no biases. qwen2 (Qwen2, Qwen2.5) is "
-         "llama with biases of queries, keys and values; mistral is llama with sliding_window. "
+         "llama with biases of queries, keys and values; mistral is llama with sliding_window; "
+         "qwen3 is llama with an RMSNorm of each head of the queries and keys. "
          "roberta has no next-sentence head, and its position ids begin at 2. Every architecture "
          "supports classify, regress, classify_tokens, answer, choose and embed"},
     {"model.num_layers", SETTING_INTEGER, FIELD(model.num_layers), "12", WITHIN(1, 1000),
@@ -52,7 +53,8 @@ const struct setting recipe_table[] = {
     {"model.num_kv_heads", SETTING_INTEGER, FIELD(model.num_kv_heads), "null",
      .null = "the value of num_heads", WITHIN(1, 1024), .initial = INITIAL_SHAPE,
      .description =
-         "Rotary architectures (llama, qwen2, mistral): number of key-value heads of each layer "
+         "Rotary architectures (llama, qwen2, mistral, qwen3): number of key-value heads of each "
+         "layer "
          "(grouped-query attention). Each is shared by num_heads / num_kv_heads query heads"},
     {"model.head_dim", SETTING_INTEGER, FIELD(model.head_dim), "null",
      .null = "hidden_size / num_heads", WITHIN(1, 256), .initial = INITIAL_SHAPE,

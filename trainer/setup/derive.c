@@ -158,7 +158,7 @@ struct kernels_limits derive_kernel_limits(const struct model_config *config, in
 {
     return (struct kernels_limits){
         .rows = rows,
-        .width = config->width,
+        .width = model_norm_width(config),
         .inner = model_inner_outputs(config) / tensor,
         .heads = (int)config->heads / tensor,
         .head_width = model_head_width(config),

@@ -204,6 +204,8 @@ static void test_config(void)
         {"mistral", "sliding_window", "0", STATUS_DATA, "sliding_window is 0"},
         {"mistral", "sliding_window", "null", STATUS_OK, NULL},
         {"mistral", "head_dim", NULL, STATUS_DATA, "self_attn.q_proj.weight has 2 dim"},
+        {"qwen3", "attention_bias", "true", STATUS_UNAVAILABLE, "attention_bias: true"},
+        {"qwen3", "head_dim", NULL, STATUS_DATA, "self_attn.q_proj.weight has 2 dim"},
         {"qwen2", "model_type", "\"llama\"", STATUS_UNAVAILABLE,
          "Qwen2ForCausalLM is not supported"},
     };
@@ -325,6 +327,7 @@ int main(void)
     test_numbers("llama_linear", true);
     test_numbers("qwen2", true);
     test_numbers("mistral", true);
+    test_numbers("qwen3", true);
     test_config();
     test_names();
     test_tokenizer();

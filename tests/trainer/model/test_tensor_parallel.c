@@ -261,6 +261,7 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
 {
     bool is_encoder = architecture[0] == 'b' || architecture[0] == 'r';
     bool is_mistral = strcmp(architecture, "mistral") == 0;
+    bool is_qwen3 = strcmp(architecture, "qwen3") == 0;
     struct model_config config = {
         .architecture = architecture,
         .layers = dtype == DTYPE_F32 ? 3 : 2, /* bf16 errors grow with each layer */
@@ -275,7 +276,7 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
         .norm_epsilon = 1e-5f,
         .rope_theta = 1e4,
         .initializer_range = 0.2f,
-        .head_width = is_mistral ? 6 : 0, /* wider together than the stream */
+        .head_width = is_mistral || is_qwen3 ? 6 : 0, /* wider together than the stream */
         .window = is_mistral ? 5 : 0,
         .adapter = adapter,
         .tied = tied,
@@ -347,6 +348,10 @@ int main(int argc, char **argv)
         test_model(dev, DTYPE_F32, "qwen2", false, rows, NULL, none, llama, 1e-5);
         test_model(dev, DTYPE_F32, "mistral", false, rows, NULL, none, no_adapter, 1e-5);
         test_model(dev, DTYPE_F32, "mistral", true, rows, NULL, none, all_linear, 1e-5);
+        test_model(dev, DTYPE_F32, "qwen3", false, rows, NULL, none, no_adapter, 1e-5);
+        test_model(dev, DTYPE_F32, "qwen3", true, rows, "*.1.self_attn.q_norm.*", low, no_adapter,
+                   1e-5);
+        test_model(dev, DTYPE_F32, "qwen3", true, rows, NULL, none, all_linear, 1e-5);
         test_model(dev, DTYPE_F32, "bert", true, rows, NULL, none, bert, 1e-5);
         if (kernels_supports(dev, DTYPE_BF16)) {
             test_model(dev, DTYPE_BF16, "gpt2", true, rows, NULL, none, all_linear, 6e-2);

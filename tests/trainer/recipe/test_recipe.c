@@ -268,7 +268,7 @@ static void test_names(void)
         CHECK(recipe_objective_find(name, &found) && found == (enum recipe_objective)i);
     }
     CHECK(!recipe_objective_find("clmm", &found));
-    for (unsigned i = ARCHITECTURE_GPT2; i <= ARCHITECTURE_MISTRAL; i++) {
+    for (unsigned i = ARCHITECTURE_GPT2; i <= ARCHITECTURE_QWEN3; i++) {
         check_name("model.architecture", i, recipe_architecture_name((enum recipe_architecture)i));
     }
     for (unsigned i = ROPE_DEFAULT; i <= ROPE_LLAMA3; i++) {

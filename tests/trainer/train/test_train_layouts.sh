@@ -348,6 +348,7 @@ case ${1:-} in
 layouts | tensor | zero | reproducible | lamb | change_layout | masked_layouts) "test_$1" ;;
 llama | qwen2) test_rotary "$1" ;;
 mistral) test_rotary mistral model.sliding_window=8 model.head_dim=12 ;;
+qwen3) test_rotary qwen3 model.head_dim=12 ;;
 *)
     echo "no such part: ${1:-}" >&2
     exit 64

@@ -27,6 +27,7 @@ reward      reward.h5         trl, datasets       RewardTrainer on pairs (refere
 sft         sft/              trl, datasets       rows, a tokenizer, a tiny model, and the log of
                                                   three steps of SFTTrainer (test_sft.sh)
 """
+import importlib
 import math
 import pathlib
 import sys
@@ -650,11 +651,6 @@ def write_task_heads(folder):
     write_lora_heads(folder / "heads_lora.h5")
 
 
-def write_lora(folder):
-    from reference_adapters import write_adapters
-    write_adapters(folder)
-
-
 def write_folders(folder):
     from reference_adapters import write_adapter_folders
     write_pretrained(folder / "pretrained")
@@ -662,19 +658,14 @@ def write_folders(folder):
     write_adapter_folders(folder / "pretrained")
 
 
-def write_attention_weights(folder):
-    from reference_attention import write_attention
-    write_attention(folder)
-
-
-def write_family_files(folder):
-    from reference_families import write_families
-    write_families(folder)
-
-
 def write_rewards(folder):
     from reference_reward import write_reward
     write_reward(folder / "reward.h5")
+
+
+def import_maker(module, name):
+    """Imports the module only if its reference is made, because it can need other packages."""
+    return lambda folder: getattr(importlib.import_module(module), name)(folder)
 
 
 MAKERS = {
@@ -682,10 +673,10 @@ MAKERS = {
     "lamb": lambda folder: write_gpt2(folder / "gpt2_lamb.h5", "tanh", False, lamb=True),
     "bert": write_encoders,
     "llama": lambda folder: write_llama(folder / "llama.h5"),
-    "families": write_family_files,
+    "families": import_maker("reference_families", "write_families"),
     "heads": write_task_heads,
-    "lora": write_lora,
-    "attention": write_attention_weights,
+    "lora": import_maker("reference_adapters", "write_adapters"),
+    "attention": import_maker("reference_attention", "write_attention"),
     "beams": lambda folder: write_beams(folder / "beams.h5"),
     "pretrained": write_folders,
     "dpo": lambda folder: write_dpo(folder / "dpo.h5"),

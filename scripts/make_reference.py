@@ -15,6 +15,7 @@ bert        bert*.h5,         transformers        the same of BertForPreTraining
             roberta.h5                            RobertaForMaskedLM on padded batches
 llama       llama.h5          transformers        the same of LlamaForCausalLM
 families    *.h5, pretrained/ transformers        families like Llama (reference_families.py)
+published   published.json    transformers        parameter counts of published models
 heads       heads*.h5         transformers, peft  fine-tuning heads (reference_heads.py)
 lora        *_lora.h5         transformers, peft  LoRA adapters (reference_adapters.py)
 attention   attention.h5      transformers        attention weights (reference_attention.py)
@@ -674,6 +675,7 @@ MAKERS = {
     "bert": write_encoders,
     "llama": lambda folder: write_llama(folder / "llama.h5"),
     "families": import_maker("reference_families", "write_families"),
+    "published": import_maker("reference_published", "write_published"),
     "heads": write_task_heads,
     "lora": import_maker("reference_adapters", "write_adapters"),
     "attention": import_maker("reference_attention", "write_attention"),

@@ -1,0 +1,143 @@
+"""Parameter counts of published models: the configurations below, written by hand from the
+config.json files of the models, and the number of parameters of the class on the device `meta`.
+make_reference.py calls this module.
+"""
+import json
+
+LLAMA3 = dict(
+    factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192,
+    rope_type="llama3"
+)
+
+
+def gpt2(layers, width, heads):
+    return dict(
+        architectures=["GPT2LMHeadModel"], model_type="gpt2", activation_function="gelu_new",
+        attn_pdrop=0.1, embd_pdrop=0.1, resid_pdrop=0.1, initializer_range=0.02,
+        layer_norm_epsilon=1e-5, n_ctx=1024, n_positions=1024, n_embd=width, n_head=heads,
+        n_layer=layers, vocab_size=50257, bos_token_id=50256, eos_token_id=50256
+    )
+
+
+def encoder(kind, name, layers, width, heads, inner, vocabulary, positions, types, epsilon):
+    return dict(
+        architectures=[name], model_type=kind, attention_probs_dropout_prob=0.1,
+        hidden_dropout_prob=0.1, hidden_act="gelu", hidden_size=width, initializer_range=0.02,
+        intermediate_size=inner, layer_norm_eps=epsilon, max_position_embeddings=positions,
+        num_attention_heads=heads, num_hidden_layers=layers, type_vocab_size=types,
+        vocab_size=vocabulary, pad_token_id=1 if kind == "roberta" else 0
+    )
+
+
+def decoder(kind, name, sizes, vocabulary, positions, theta, epsilon, tied, **more):
+    width, inner, layers, heads, kv_heads = sizes
+    return dict(
+        architectures=[name], model_type=kind, hidden_act="silu", initializer_range=0.02,
+        hidden_size=width, intermediate_size=inner, num_hidden_layers=layers,
+        num_attention_heads=heads, num_key_value_heads=kv_heads, vocab_size=vocabulary,
+        max_position_embeddings=positions, rope_theta=theta, rms_norm_eps=epsilon,
+        tie_word_embeddings=tied, attention_dropout=0.0, use_cache=True, **more
+    )
+
+
+def llama(sizes, vocabulary, positions, theta, tied, **more):
+    return decoder(
+        "llama", "LlamaForCausalLM", sizes, vocabulary, positions, theta, 1e-5, tied,
+        attention_bias=False, mlp_bias=False, pretraining_tp=1, **more
+    )
+
+
+def qwen2(sizes, vocabulary, positions, tied, epsilon=1e-6):
+    return decoder(
+        "qwen2", "Qwen2ForCausalLM", sizes, vocabulary, positions, 1e6, epsilon, tied,
+        max_window_layers=sizes[2], sliding_window=positions, use_sliding_window=False
+    )
+
+
+def qwen3(sizes, tied):
+    return decoder(
+        "qwen3", "Qwen3ForCausalLM", sizes, 151936, 40960, 1e6, 1e-6, tied, head_dim=128,
+        attention_bias=False, max_window_layers=sizes[2], rope_scaling=None, sliding_window=None,
+        use_sliding_window=False
+    )
+
+
+def mistral(vocabulary, theta, window):
+    return decoder(
+        "mistral", "MistralForCausalLM", (4096, 14336, 32, 32, 8), vocabulary, 32768, theta, 1e-5,
+        False, sliding_window=window
+    )
+
+
+MODELS = {
+    "DistilGPT2": gpt2(6, 768, 12),
+    "GPT-2": gpt2(12, 768, 12),
+    "GPT-2 medium": gpt2(24, 1024, 16),
+    "GPT-2 large": gpt2(36, 1280, 20),
+    "GPT-2 XL": gpt2(48, 1600, 25),
+    "BERT base": encoder(
+        "bert", "BertForMaskedLM", 12, 768, 12, 3072, 30522, 512, 2, 1e-12
+    ),
+    "BERT large": encoder(
+        "bert", "BertForPreTraining", 24, 1024, 16, 4096, 30522, 512, 2, 1e-12
+    ),
+    "RoBERTa base": encoder(
+        "roberta", "RobertaForMaskedLM", 12, 768, 12, 3072, 50265, 514, 1, 1e-5
+    ),
+    "RoBERTa large": encoder(
+        "roberta", "RobertaForMaskedLM", 24, 1024, 16, 4096, 50265, 514, 1, 1e-5
+    ),
+    "Llama 3.2 1B": llama(
+        (2048, 8192, 16, 32, 8), 128256, 131072, 5e5, True, head_dim=64, rope_scaling=LLAMA3
+    ),
+    "Llama 3.2 3B": llama(
+        (3072, 8192, 28, 24, 8), 128256, 131072, 5e5, True, head_dim=128, rope_scaling=LLAMA3
+    ),
+    "Llama 3.1 8B": llama(
+        (4096, 14336, 32, 32, 8), 128256, 131072, 5e5, False, rope_scaling=dict(LLAMA3, factor=8.0)
+    ),
+    "Llama 3.1 70B": llama(
+        (8192, 28672, 80, 64, 8), 128256, 131072, 5e5, False, rope_scaling=dict(LLAMA3, factor=8.0)
+    ),
+    "SmolLM2 135M": llama(
+        (576, 1536, 30, 9, 3), 49152, 8192, 1e5, True, rope_interleaved=False, rope_scaling=None
+    ),
+    "SmolLM2 360M": llama(
+        (960, 2560, 32, 15, 5), 49152, 8192, 1e5, True, rope_interleaved=False, rope_scaling=None
+    ),
+    "SmolLM2 1.7B": llama((2048, 8192, 24, 32, 32), 49152, 8192, 1.3e5, True, rope_scaling=None),
+    "Qwen2.5 0.5B": qwen2((896, 4864, 24, 14, 2), 151936, 32768, True),
+    "Qwen2.5 1.5B": qwen2((1536, 8960, 28, 12, 2), 151936, 131072, True),
+    "Qwen2.5 3B": qwen2((2048, 11008, 36, 16, 2), 151936, 32768, True),
+    "Qwen2.5 7B": qwen2((3584, 18944, 28, 28, 4), 152064, 131072, False),
+    "Qwen2.5 14B": qwen2((5120, 13824, 48, 40, 8), 152064, 131072, False, 1e-5),
+    "Qwen2.5 32B": qwen2((5120, 27648, 64, 40, 8), 152064, 131072, False, 1e-5),
+    "Qwen2.5 72B": qwen2((8192, 29568, 80, 64, 8), 152064, 131072, False, 1e-5),
+    "Qwen3 0.6B": qwen3((1024, 3072, 28, 16, 8), True),
+    "Qwen3 1.7B": qwen3((2048, 6144, 28, 16, 8), True),
+    "Qwen3 4B": qwen3((2560, 9728, 36, 32, 8), True),
+    "Qwen3 8B": qwen3((4096, 12288, 36, 32, 8), False),
+    "Qwen3 14B": qwen3((5120, 17408, 40, 40, 8), False),
+    "Qwen3 32B": qwen3((5120, 25600, 64, 64, 8), False),
+    "Mistral 7B v0.1": mistral(32000, 1e4, 4096),
+    "Mistral 7B v0.3": mistral(32768, 1e6, None),
+}
+
+
+def count_parameters(config):
+    import torch
+    import transformers
+    with torch.device("meta"):
+        loaded = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(dict(config))
+        model = getattr(transformers, config["architectures"][0])(loaded)
+    model.tie_weights()
+    return sum(p.numel() for p in model.parameters())
+
+
+def write_published(folder):
+    lines = []
+    for name, config in MODELS.items():
+        entry = dict(name=name, parameters=count_parameters(config), config=config)
+        lines.append(json.dumps(entry))
+        print(name, entry["parameters"])
+    (folder / "published.json").write_text("[\n" + ",\n".join(lines) + "\n]\n")

@@ -198,6 +198,17 @@ def smollm2(corpus, individual=True):
     ]), None, ["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
 
 
+def modernbert(corpus):
+    t = byte_level(
+        corpus, pre_tokenizers.ByteLevel(add_prefix_space=False), normalizers.NFC(),
+        ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
+    )
+    t.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 1), ("[SEP]", 2)])
+    return t
+
+
 def make_families(corpus, patterns):
     return {
         "family_qwen2": qwen2(corpus, patterns["qwen2"]), "family_smollm2": smollm2(corpus),
@@ -205,18 +216,21 @@ def make_families(corpus, patterns):
         "family_llama2_early": llama2_early(corpus), "family_mistral": mistral(corpus),
         "family_metaspace": metaspace(corpus), "family_gemma": gemma(corpus),
         "family_crossing": crossing(corpus), "family_gpt1": gpt1(corpus),
-        "family_prefix": subword_prefix(corpus)
+        "family_prefix": subword_prefix(corpus), "family_modernbert": modernbert(corpus)
     }
 
 
 def expect(tokenizer, texts):
     """The token before each text, the ids of texts, and their decoded texts.
 
+    `around`: the ids of some texts with the tokens of the post-processor, if these enclose a text.
+
     A decoded text is None if it equals the text, and without special tokens, if it has none."""
     ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
     around = [tokenizer.encode(text).ids for text in texts]
-    first = {a[: len(a) - len(i)][0] if len(a) > len(i) else -1 for a, i in zip(around, ids)}
-    assert len(first) == 1 and all(a[len(a) - len(i):] == i for a, i in zip(around, ids))
+    added = [len(a) - len(i) for a, i in zip(around, ids)]
+    first = {a[0] if n == 1 else -1 for a, n in zip(around, added)}
+    assert len(first) == 1
     decoded = [tokenizer.decode(i, skip_special_tokens=False) for i in ids]
     # decode() of the package keeps special tokens that its normalizer changes
     special = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
@@ -225,7 +239,7 @@ def expect(tokenizer, texts):
         for list_ in ids
     ]
     return {
-        "bos": first.pop(), "ids": ids,
+        "bos": first.pop(), "around": around[:20] if added[0] == 2 else None, "ids": ids,
         "decoded": [None if d == text else d for d, text in zip(decoded, texts)],
         "without_special": [None if w == d else w for w, d in zip(without, decoded)]
     }

@@ -1,6 +1,7 @@
 /* The post_processor of tokenizer.json for byte-level and char tokenizers. Supported forms:
  * - none, which transformers 5 writes as a template of the texts alone;
  * - RoBERTa's <s> A </s> </s> B </s>, as RobertaProcessing or as a template;
+ * - BERT's [CLS] A [SEP] B [SEP], as in ModernBERT's files;
  * - one token before each text (BOS), as in Llama 3's files;
  * - ByteLevel, which only trims offsets. This code has no such offsets and ignores it. */
 #include <string.h>
@@ -41,6 +42,21 @@ static json_t *build_roberta_template(int32_t bos, int32_t eos)
                                     build_sequence("A", 0), build_special("</s>", 0),
                                     build_special("</s>", 0), build_sequence("B", 0),
                                     build_special("</s>", 0)),
+                          tokens);
+}
+
+/* Builds BERT's template. second_type is the type_id of the second text and its [SEP]. */
+static json_t *build_bert_template(int32_t cls, int32_t sep, int second_type)
+{
+    json_t *tokens = json_object();
+    add_definition(tokens, "[CLS]", cls);
+    add_definition(tokens, "[SEP]", sep);
+    return build_template(json_pack("[o, o, o]", build_special("[CLS]", 0), build_sequence("A", 0),
+                                    build_special("[SEP]", 0)),
+                          json_pack("[o, o, o, o, o]", build_special("[CLS]", 0),
+                                    build_sequence("A", 0), build_special("[SEP]", 0),
+                                    build_sequence("B", second_type),
+                                    build_special("[SEP]", second_type)),
                           tokens);
 }
 
@@ -92,13 +108,20 @@ static status read_template(const struct json_reader *r, const json_t *post)
         t->post_processor = POST_PROCESSOR_ROBERTA;
         return STATUS_OK;
     }
+    int32_t cls = json_reader_find_id(r, "[CLS]"), sep = json_reader_find_id(r, "[SEP]");
+    if (cls >= 0 && sep >= 0 &&
+        (equals_and_free(post, build_bert_template(cls, sep, 0)) ||
+         equals_and_free(post, build_bert_template(cls, sep, 1)))) {
+        t->post_processor = POST_PROCESSOR_BERT;
+        return STATUS_OK;
+    }
     const char *text = get_first_token(post);
     int32_t id = text != NULL ? json_reader_find_id(r, text) : -1;
     bool is_supported = id >= 0 && (equals_and_free(post, build_bos_template(text, id, 0)) ||
                                     equals_and_free(post, build_bos_template(text, id, 1)));
     NEED(r, is_supported,
          "post_processor's template is not supported; supported: the text alone, "
-         "<s> A </s> </s> B </s>, and one token before each text");
+         "<s> A </s> </s> B </s>, [CLS] A [SEP] B [SEP], and one token before each text");
     t->post_processor = POST_PROCESSOR_BOS;
     t->bos = id;
     return STATUS_OK;
@@ -168,6 +191,9 @@ json_t *post_processor_to_json(const struct tokenizer *t)
         return json_pack("{s:s, s:[s, i], s:[s, i], s:b, s:b}", "type", "RobertaProcessing", "sep",
                          "</s>", t->specials.sep, "cls", "<s>", t->specials.cls, "trim_offsets", 1,
                          "add_prefix_space", t->add_prefix_space ? 1 : 0);
+    }
+    if (t->post_processor == POST_PROCESSOR_BERT) {
+        return build_bert_template(t->specials.cls, t->specials.sep, 1);
     }
     if (t->post_processor == POST_PROCESSOR_BOS) {
         return build_bos_template(t->tokens[t->bos].bytes, t->bos, 1);

@@ -127,10 +127,14 @@ static int32_t find_added(const struct tokenizer *t, const char *text, size_t by
 }
 
 /* Finds a special token by BERT's name or RoBERTa's. A vocabulary can have both; RoBERTa's
- * post-processor then decides. */
+ * post-processor then decides. Llama 2 has RoBERTa's <s> and </s> too, but they do not enclose its
+ * texts. */
 static int32_t find_special(const struct tokenizer *t, const char *bert, const char *roberta)
 {
     bool roberta_first = t->post_processor == POST_PROCESSOR_ROBERTA;
+    if (t->post_processor == POST_PROCESSOR_BOS || t->chars != NULL) {
+        return tokenizer_find(t, bert);
+    }
     int32_t id = tokenizer_find(t, roberta_first ? roberta : bert);
     return id >= 0 ? id : tokenizer_find(t, roberta_first ? bert : roberta);
 }

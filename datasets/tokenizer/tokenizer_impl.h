@@ -53,6 +53,7 @@ struct added_token {
 enum post_processor {
     POST_PROCESSOR_NONE,
     POST_PROCESSOR_ROBERTA, /* <s> A </s>, and <s> A </s> </s> B </s> */
+    POST_PROCESSOR_BERT,    /* [CLS] A [SEP], and [CLS] A [SEP] B [SEP], as ModernBERT */
     POST_PROCESSOR_BOS      /* one token before each text, such as Llama 3's <|begin_of_text|> */
 };
 

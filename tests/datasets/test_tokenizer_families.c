@@ -76,6 +76,23 @@ static void check_texts(const char *name, const struct tokenizer *t, const json_
     token_list_free(&ids);
 }
 
+/* Checks the tokens around a text: those of the post-processor, not of names in the vocabulary. */
+static void check_around(const char *name, const struct tokenizer *t, const json_t *texts,
+                         const json_t *expected)
+{
+    const json_t *around = json_object_get(expected, "around");
+    struct tokenizer_specials s = tokenizer_get_specials(t);
+    CHECK((s.cls >= 0) == json_is_array(around) && (s.sep >= 0) == json_is_array(around));
+    for (size_t i = 0; i < json_array_size(around); i++) {
+        const char *text = json_string_value(json_array_get(texts, i));
+        struct token_list ids = {0};
+        int64_t first;
+        CHECK_OK(tokenizer_encode_pair(t, text, strlen(text), NULL, 0, true, 0, &ids, &first));
+        check_ids(name, text, &ids, json_array_get(around, i));
+        token_list_free(&ids);
+    }
+}
+
 static void test_reference(const json_t *root)
 {
     const char *name;
@@ -87,6 +104,7 @@ static void test_reference(const json_t *root)
         CHECK_OK(tokenizer_open(reference_path(name), &t));
         CHECK_EQUAL(tokenizer_get_kind(t), TOKENIZER_BPE);
         check_texts(name, t, json_object_get(root, "texts"), expected);
+        check_around(name, t, json_object_get(root, "texts"), expected);
         CHECK_OK(tokenizer_save(t, folder)); /* saving and opening give the same tokenizer */
         CHECK_OK(tokenizer_open(folder, &reopened));
         CHECK_TEXT(tokenizer_sha256(t), tokenizer_sha256(reopened));

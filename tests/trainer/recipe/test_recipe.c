@@ -345,7 +345,7 @@ static void test_shipped_recipes(void)
                                         "llama_1b",          "bert_manual",       "bert_base_mlm",
                                         "bert_large_phase1", "bert_large_phase2", "manual_sections",
                                         "manual_words",      "manual_questions",  "manual_choices",
-                                        "manual_sentences"};
+                                        "manual_sentences",  "qwen3_0.6b_sft"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char path[FILE_PATH_BYTES];
         struct recipe recipe;

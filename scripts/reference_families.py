@@ -13,11 +13,12 @@ from reference_steps import (
 
 THETA = 300.0
 
-# family: class stem in transformers, more keys of the configuration
+# file: class stem in transformers, more keys of the configuration
 FAMILIES = {
     "qwen2": ("Qwen2", {}),
     "mistral": ("Mistral", dict(head_dim=8, sliding_window=5)),
     "qwen3": ("Qwen3", dict(head_dim=10)),
+    "llama_biases": ("Llama", dict(attention_bias=True, mlp_bias=True)),
 }
 
 
@@ -65,6 +66,8 @@ def write_family_steps(path, family, seed):
         heads=4, kv_heads=2, inner=40, gelu_tanh=0, tied=0, rope_theta=THETA,
         head_dim=keys.get("head_dim", 0), sliding_window=keys.get("sliding_window", 0)
     )
+    if "mlp_bias" in keys:
+        settings["biases"] = 1
     write_steps(path, logits_of(model), settings, {}, w, tokens, optimizer)
 
 

@@ -122,7 +122,8 @@ static const struct huggingface_architecture architectures[] = {
         .qa_prefix = "transformer.",
         .classes = {{"LlamaForCausalLM", true, false}, {"LlamaModel", false, false}},
         .keys = {ROTARY_KEYS(32000, 0, 0, 11008, 2048)},
-        .switches = {{"attention_bias", false}, {"mlp_bias", false}},
+        .has_attention_bias = true,
+        .has_mlp_bias = true,
         ROTARY_DECODER,
     },
     {
@@ -151,7 +152,8 @@ static const struct huggingface_architecture architectures[] = {
         .qa_prefix = "transformer.",
         .classes = {{"Qwen3ForCausalLM", true, false}, {"Qwen3Model", false, false}},
         .keys = {ROTARY_KEYS(151936, 32, 128, 22016, 32768)},
-        .switches = {{"attention_bias", false}, {"use_sliding_window", false}},
+        .switches = {{"use_sliding_window", false}},
+        .has_attention_bias = true,
         ROTARY_DECODER,
     },
 };

@@ -52,6 +52,7 @@ struct huggingface_architecture {
     struct huggingface_class classes[HUGGINGFACE_CLASSES_MAX]; /* terminated by an empty one */
     struct huggingface_key keys[HUGGINGFACE_KEYS_MAX];
     struct huggingface_switch switches[HUGGINGFACE_SWITCHES_MAX];
+    bool has_attention_bias, has_mlp_bias; /* the keys attention_bias and mlp_bias exist */
     const char *activation_key, *default_activation;
     bool tied_by_default; /* default of tie_word_embeddings */
     /* First the second name of a tied embedding, then that of the output bias. */

@@ -279,6 +279,17 @@ static status read_task(const struct config_document *c, struct huggingface_conf
     return STATUS_OK;
 }
 
+static status read_biases(const struct config_document *c,
+                          const struct huggingface_architecture *architecture, struct recipe *r)
+{
+    if (architecture->has_attention_bias) {
+        TRY(config_read_boolean(c, "attention_bias", false, &r->model.attention_bias));
+    }
+    return architecture->has_mlp_bias
+               ? config_read_boolean(c, "mlp_bias", false, &r->model.mlp_bias)
+               : STATUS_OK;
+}
+
 static status read_settings(const struct config_document *c, const char *requested,
                             struct recipe *r, struct huggingface_config *config)
 {
@@ -300,6 +311,7 @@ static status read_settings(const struct config_document *c, const char *request
         warn_pad_token(c, r);
     }
     if (recipe_architecture_is_rotary(architecture->architecture)) {
+        TRY(read_biases(c, architecture, r));
         return config_read_rotary(c, r);
     }
     return recipe_architecture_is_encoder(architecture->architecture) ? read_encoder(c, config, r)
@@ -455,6 +467,12 @@ static void write_settings(FILE *file, const struct huggingface_architecture *ar
     }
     for (int i = 0; i < HUGGINGFACE_SWITCHES_MAX && architecture->switches[i].name != NULL; i++) {
         write_boolean(file, architecture->switches[i].name, architecture->switches[i].required);
+    }
+    if (architecture->has_attention_bias) {
+        write_boolean(file, "attention_bias", r->model.attention_bias);
+    }
+    if (architecture->has_mlp_bias) {
+        write_boolean(file, "mlp_bias", r->model.mlp_bias);
     }
     fprintf(file, "  \"%s\": \"%s\",\n", architecture->activation_key,
             silu  ? "silu"

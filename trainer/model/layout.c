@@ -320,7 +320,7 @@ static void append_joint_qkv(struct layout *layout, int64_t rows)
     struct shape weight = make_block_matrix(layout, rows, layout->config->width);
     append_part(layout, MODEL_QKV, split_outputs(weight, 3, layout->ranks), a->names->qkv,
                 "weight");
-    if (a->attention.qkv_bias) {
+    if (a->attention.qkv_bias || layout->config->attention_bias) {
         append_part(layout, MODEL_QKV, split_outputs(make_vector(rows, 0), 3, layout->ranks),
                     a->names->qkv, "bias");
     }
@@ -336,11 +336,11 @@ static void append_attention(struct layout *layout)
     if (a->names->qkv != NULL) {
         append_joint_qkv(layout, width + 2 * kv_width);
     } else {
-        append_sections(layout, MODEL_QKV, sections, 3, a->attention.qkv_bias);
+        append_sections(layout, MODEL_QKV, sections, 3, a->attention.qkv_bias || c->attention_bias);
     }
     append_head_norms(layout);
-    append_projection(layout, MODEL_PROJECTION, width, a->attention.projection_bias,
-                      a->names->projection);
+    append_projection(layout, MODEL_PROJECTION, width,
+                      a->attention.projection_bias || c->attention_bias, a->names->projection);
 }
 
 static void append_feed_forward(struct layout *layout)
@@ -349,9 +349,9 @@ static void append_feed_forward(struct layout *layout)
     const struct model_config *c = layout->config;
     const struct section sections[] = {{a->names->gate, c->inner}, {a->names->fc, c->inner}};
     int skipped = a->feed_forward.gated ? 0 : 1;
-    append_sections(layout, MODEL_FC, sections + skipped, 2 - skipped, a->feed_forward.bias);
-    append_projection(layout, MODEL_FC_PROJECTION, c->inner, a->feed_forward.bias,
-                      a->names->fc_projection);
+    bool bias = a->feed_forward.bias || c->mlp_bias;
+    append_sections(layout, MODEL_FC, sections + skipped, 2 - skipped, bias);
+    append_projection(layout, MODEL_FC_PROJECTION, c->inner, bias, a->names->fc_projection);
 }
 
 /* Appends a block. With PLACEMENT_POST the last norm is MODEL_NORM1 of the next layer. Adapters

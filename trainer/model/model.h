@@ -80,6 +80,7 @@ struct model_config {
     bool tied;                          /* the vocabulary matrix is the token table */
     int64_t kv_heads;                   /* key-value heads; 0: equal to heads */
     int64_t head_width;                 /* D; 0: width / heads */
+    bool attention_bias, mlp_bias;      /* biases that the architecture does not have by itself */
     int64_t window;                     /* a row attends to this many last rows; 0: to all */
     double rope_theta;                  /* base of the rotary frequencies */
     struct rotary_scaling rope_scaling; /* frequency scaling for long contexts */

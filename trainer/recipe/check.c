@@ -124,6 +124,8 @@ static status check_model(const struct recipe_reader *r)
     int64_t positions = c->model.max_position_embeddings;
     bool derived = c->model.head_dim * heads == c->model.hidden_size;
     bool mistral = c->model.architecture == ARCHITECTURE_MISTRAL;
+    bool llama = c->model.architecture == ARCHITECTURE_LLAMA;
+    bool qwen3 = c->model.architecture == ARCHITECTURE_QWEN3;
     const struct relation relations[] = {
         {c->model.head_dim == 0, "model.hidden_size", "is not a multiple of", "model.num_heads",
          NULL},
@@ -133,6 +135,10 @@ static status check_model(const struct recipe_reader *r)
          "model.architecture", "rotary position embeddings require an even head size"},
         {c->model.sliding_window > 0 && !mistral, "model.sliding_window", "conflicts with",
          "model.architecture", "it requires mistral"},
+        {c->model.attention_bias && !llama && !qwen3, "model.attention_bias", "conflicts with",
+         "model.architecture", "it requires llama or qwen3"},
+        {c->model.mlp_bias && !llama, "model.mlp_bias", "conflicts with", "model.architecture",
+         "it requires llama"},
         {c->model.sliding_window > 0 && c->dpo.shared_prefix == PREFIX_TRUE, "dpo.shared_prefix",
          "conflicts with", "model.sliding_window",
          "a window of attention cannot skip the other response; use auto or false"},

@@ -91,6 +91,7 @@ struct recipe {
         int64_t num_kv_heads;   /* null: num_heads; resolved */
         int64_t head_dim;       /* null: hidden_size / num_heads; resolved */
         int64_t sliding_window; /* null: 0, attention to all earlier tokens */
+        bool attention_bias, mlp_bias;
         double rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
         enum recipe_rope_type rope_type;
         int64_t rope_original_positions; /* null: max_position_embeddings; resolved */

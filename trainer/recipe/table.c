@@ -62,6 +62,12 @@ const struct setting recipe_table[] = {
     {"model.sliding_window", SETTING_INTEGER, FIELD(model.sliding_window), "null",
      .null = "all earlier tokens", WITHIN(1, 1048576), .initial = INITIAL_NUMERICS,
      .description = "mistral: number of last tokens, including itself, that a token attends to"},
+    {"model.attention_bias", SETTING_BOOLEAN, FIELD(model.attention_bias), "false",
+     .initial = INITIAL_SHAPE,
+     .description = "llama, qwen3: whether queries, keys, values and the attention's output "
+                    "projection have biases"},
+    {"model.mlp_bias", SETTING_BOOLEAN, FIELD(model.mlp_bias), "false", .initial = INITIAL_SHAPE,
+     .description = "llama: whether the matrices of the feed-forward layers have biases"},
     {"model.rope_theta", SETTING_NUMBER, FIELD(model.rope_theta), "10000.0", ABOVE(1, 1e12),
      .initial = INITIAL_NUMERICS,
      .description = "Rotary architectures: base of the rotary position embeddings"},

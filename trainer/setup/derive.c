@@ -115,6 +115,8 @@ struct model_config derive_model_config(const struct recipe *recipe, int64_t voc
         .kv_heads = recipe->model.num_kv_heads,
         .head_width = recipe->model.head_dim,
         .window = objective_spec_window(recipe),
+        .attention_bias = recipe->model.attention_bias,
+        .mlp_bias = recipe->model.mlp_bias,
         .adapter =
             {
                 .rank = recipe->adapter.type != ADAPTER_NONE ? recipe->adapter.rank : 0,

@@ -191,7 +191,8 @@ static void test_config(void)
         {"llama", "head_dim", "4", STATUS_DATA, "self_attn.q_proj.weight has 2 dim"},
         {"llama", "head_dim", "3", STATUS_DATA, "model.head_dim: 3 is odd for"},
         {"llama", "hidden_act", "\"gelu\"", STATUS_UNAVAILABLE, "silu is"},
-        {"llama", "mlp_bias", "true", STATUS_UNAVAILABLE, "mlp_bias: true"},
+        {"llama", "mlp_bias", "true", STATUS_DATA, "mlp.gate_proj.bias is missing"},
+        {"llama_biases", "attention_bias", "false", STATUS_DATA, "self_attn.k_proj.bias, which"},
         {"llama", "num_key_value_heads", "3", STATUS_DATA, "does not divide"},
         {"llama", "num_key_value_heads", "4", STATUS_DATA, "self_attn.k_proj.weight has 2 dim"},
         {"llama", "tie_word_embeddings", "true", STATUS_DATA, "set tie_word_embeddings"},
@@ -204,7 +205,7 @@ static void test_config(void)
         {"mistral", "sliding_window", "0", STATUS_DATA, "sliding_window is 0"},
         {"mistral", "sliding_window", "null", STATUS_OK, NULL},
         {"mistral", "head_dim", NULL, STATUS_DATA, "self_attn.q_proj.weight has 2 dim"},
-        {"qwen3", "attention_bias", "true", STATUS_UNAVAILABLE, "attention_bias: true"},
+        {"qwen3", "attention_bias", "true", STATUS_DATA, "self_attn.q_proj.bias is missing"},
         {"qwen3", "head_dim", NULL, STATUS_DATA, "self_attn.q_proj.weight has 2 dim"},
         {"qwen2", "model_type", "\"llama\"", STATUS_UNAVAILABLE,
          "Qwen2ForCausalLM is not supported"},
@@ -328,6 +329,7 @@ int main(void)
     test_numbers("qwen2", true);
     test_numbers("mistral", true);
     test_numbers("qwen3", true);
+    test_numbers("llama_biases", true);
     test_config();
     test_names();
     test_tokenizer();

@@ -26,6 +26,7 @@ static void read_reference(const char *name, const char *architecture, const cha
     c->architecture = architecture;
     c->kv_heads = (int64_t)run_attribute_or(f, "kv_heads", 0);
     c->head_width = (int64_t)run_attribute_or(f, "head_dim", 0);
+    c->attention_bias = c->mlp_bias = run_attribute_or(f, "biases", 0) > 0;
     c->window = (int64_t)run_attribute_or(f, "sliding_window", 0);
     c->rope_theta = run_attribute_or(f, "rope_theta", 0);
     c->norm_epsilon = 1e-5f;
@@ -223,6 +224,7 @@ int main(void)
     test_reference("qwen2.h5", "qwen2", NULL);
     test_reference("mistral.h5", "mistral", NULL);
     test_reference("qwen3.h5", "qwen3", NULL);
+    test_reference("llama_biases.h5", "llama", NULL);
     test_reference("gpt2_lora.h5", "gpt2", "c_attn, c_proj, c_fc");
     test_reference("llama_lora.h5", "llama", "q_proj, v_proj");
     return 0;

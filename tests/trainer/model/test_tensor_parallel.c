@@ -261,6 +261,7 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
 {
     bool is_encoder = architecture[0] == 'b' || architecture[0] == 'r';
     bool is_mistral = strcmp(architecture, "mistral") == 0;
+    bool has_biases = tied && strcmp(architecture, "llama") == 0;
     bool is_qwen3 = strcmp(architecture, "qwen3") == 0;
     struct model_config config = {
         .architecture = architecture,
@@ -276,6 +277,8 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
         .norm_epsilon = 1e-5f,
         .rope_theta = 1e4,
         .initializer_range = 0.2f,
+        .attention_bias = has_biases,
+        .mlp_bias = has_biases,
         .head_width = is_mistral || is_qwen3 ? 6 : 0, /* wider together than the stream */
         .window = is_mistral ? 5 : 0,
         .adapter = adapter,
@@ -344,6 +347,7 @@ int main(int argc, char **argv)
         test_model(dev, DTYPE_F32, "roberta", false, rows, NULL, first, no_adapter, 1e-5);
         test_model(dev, DTYPE_F32, "gpt2", true, rows, NULL, none, all_linear, 1e-5);
         test_model(dev, DTYPE_F32, "llama", false, rows, NULL, none, llama, 1e-5);
+        test_model(dev, DTYPE_F32, "llama", true, rows, NULL, none, no_adapter, 1e-5);
         test_model(dev, DTYPE_F32, "qwen2", true, rows, NULL, none, no_adapter, 1e-5);
         test_model(dev, DTYPE_F32, "qwen2", false, rows, NULL, none, llama, 1e-5);
         test_model(dev, DTYPE_F32, "mistral", false, rows, NULL, none, no_adapter, 1e-5);

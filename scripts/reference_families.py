@@ -6,7 +6,6 @@ import h5py
 import numpy as np
 import torch
 
-from reference_published import write_published
 from reference_steps import (
     ADAMW, BATCH, DECAY, LAYERS, POSITIONS, STEPS, TOKENS, VOCABULARY, WIDTH, logits_of, write_steps
 )
@@ -100,4 +99,3 @@ def write_families(folder):
     for seed, family in enumerate(FAMILIES):
         write_family_steps(folder / f"{family}.h5", family, 60 + seed)
         write_family_folder(folder / "pretrained", family, 80 + seed)
-    write_published(folder / "published.json")

@@ -23,9 +23,9 @@ comm: base base/thread
 base/input: base
 datasets/rows: base base/input
 datasets/shard: base
-datasets/text: base
 datasets/sentencepiece: base
-datasets/tokenizer: base base/input datasets/rows datasets/text datasets/sentencepiece
+datasets/text: base datasets/sentencepiece
+datasets/tokenizer: base base/input datasets/rows datasets/sentencepiece datasets/text
 datasets/chat: base datasets/shard datasets/tokenizer
 datasets/loader: base base/thread datasets/shard datasets/tokenizer
 datasets/prepare: base base/input base/thread datasets/rows datasets/shard datasets/tokenizer

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Makes and checks the references of SentencePiece models with the Python packages.
+"""Makes and checks the references of SentencePiece and Unigram models with the Python packages.
 
     scripts/make_sentencepiece_reference.py write
         writes tests/reference/tokenizer/sentencepiece/: small models that the package
-        sentencepiece trained, and the ids and decoded texts of difficult texts. The tests need
-        only these files.
+        sentencepiece trained, the same models as tokenizer.json, and the ids and decoded texts of
+        difficult texts. The tests need only these files.
 
     scripts/make_sentencepiece_reference.py compare PROGRAM [--manual DIR] [--megabytes N]
         trains models with the package on the manual pages. Compares the ids and decoded texts of
-        `PROGRAM tokenizer` with those of the package: on pages in all languages, difficult texts,
+        `PROGRAM tokenizer` with those of the packages: on pages in all languages, difficult texts,
         random strings, code points and random ids. Exit code 1 if there is a difference.
 
-Needs sentencepiece and protobuf (pip install sentencepiece protobuf).
+Needs sentencepiece, protobuf and tokenizers (pip install sentencepiece protobuf tokenizers).
 """
 
 import argparse
@@ -23,6 +23,10 @@ import sys
 import tempfile
 
 import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
+from tokenizers import (
+    AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+)
 
 from make_tokenizer_reference import CORPUS, TEXTS, code_points, manual_pages
 
@@ -86,14 +90,76 @@ def make_models(folder, corpus, rules, vocab_size, names=None):
 
 def mark_unused(path):
     """Makes every fifth long piece unused, as sentencepiece does for a smaller vocabulary."""
-    from sentencepiece import sentencepiece_model_pb2
-    model = sentencepiece_model_pb2.ModelProto()
     with open(path, "rb") as file:
-        model.ParseFromString(file.read())
+        model = read_model(file.read())
     for i, piece in enumerate(model.pieces):
         if piece.type == 1 and len(piece.piece) > 2 and i % 5 == 0:
             piece.type = 5
     return model.SerializeToString()
+
+
+def read_model(data):
+    model = sentencepiece_model_pb2.ModelProto()
+    model.ParseFromString(data)
+    return model
+
+
+def template(single, pair, tokenizer, names):
+    return processors.TemplateProcessing(
+        single=single, pair=pair,
+        special_tokens=[(name, tokenizer.token_to_id(name)) for name in names]
+    )
+
+
+def unigram_tokenizers(data):
+    """The forms of tokenizer.json in which transformers publishes Unigram models."""
+    model = read_model(data)
+    vocab = [(piece.piece, piece.score) for piece in model.pieces]
+    charsmap = model.normalizer_spec.precompiled_charsmap
+    precompiled = [normalizers.Precompiled(charsmap)] if charsmap else []
+    blanks = normalizers.Replace(Regex(" {2,}"), " ")
+    metaspace = dict(replacement="\u2581", prepend_scheme="always")
+
+    def make(**options):
+        tokenizer = Tokenizer(models.Unigram(vocab, unk_id=0, **options))
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(**metaspace)
+        tokenizer.decoder = decoders.Metaspace(**metaspace)
+        tokenizer.normalizer = normalizers.Sequence(precompiled + [blanks])
+        return tokenizer
+
+    t5 = make()
+    t5.normalizer = normalizers.Sequence(precompiled)
+    t5.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(**metaspace)]
+    )
+    t5.add_special_tokens(["<pad>", "</s>", "<unk>", "<extra_0>"])
+    t5.post_processor = template("$A </s>", "$A </s> $B </s>", t5, ["</s>"])
+    xlm = make()
+    xlm.add_special_tokens(
+        ["<s>", "</s>", "<unk>", AddedToken("<mask>", lstrip=True, normalized=False)]
+    )
+    xlm.post_processor = template("<s> $A </s>", "<s> $A </s> </s> $B </s>", xlm, ["<s>", "</s>"])
+    albert = make()
+    albert.normalizer = normalizers.Sequence(
+        [
+            normalizers.Replace("``", '"'), normalizers.NFKD(), normalizers.StripAccents(),
+            normalizers.Lowercase(), *precompiled, blanks
+        ]
+    )
+    albert.add_special_tokens(["[CLS]", "[SEP]", AddedToken("[MASK]", lstrip=True)])
+    albert.post_processor = template(
+        "[CLS]:0 $A:0 [SEP]:0", "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1", albert, ["[CLS]", "[SEP]"]
+    )
+    byte = make(byte_fallback=True)
+    byte.normalizer = normalizers.Replace(" ", "\u2581")
+    byte.pre_tokenizer = pre_tokenizers.Metaspace(
+        replacement="\u2581", prepend_scheme="first", split=False
+    )
+    byte.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    byte.add_tokens(["<x>"])
+    return {"t5": t5, "xlm": xlm, "albert": albert, "byte": byte}
 
 
 def random_ids(rng, count, size):
@@ -104,7 +170,7 @@ def write():
     os.makedirs(FOLDER, exist_ok=True)
     rng = random.Random(3)
     texts = TEXTS + MORE_TEXTS
-    expected = {"texts": texts, "models": {}}
+    expected = {"texts": texts, "models": {}, "json": {}}
     with tempfile.TemporaryDirectory() as work:
         corpus, rules = os.path.join(work, "corpus.txt"), os.path.join(work, "rules.tsv")
         write_text(corpus, CORPUS)
@@ -127,15 +193,34 @@ def write():
                     "bos": processor.bos_id(), "eos": processor.eos_id(),
                     "sequences": [[i, processor.decode(i)] for i in sequences]
                 }
+        for name, source in (("unigram", ("t5", "xlm", "albert")), ("unigram_bytes", ("byte",))):
+            with open(os.path.join(FOLDER, name, "tokenizer.model"), "rb") as file:
+                tokenizers = unigram_tokenizers(file.read())
+            for form in source:
+                expected["json"][form] = expect_json(form, tokenizers[form], texts, rng)
     with open(os.path.join(FOLDER, "expected.json"), "w") as file:
         file.write(json.dumps(expected, separators=(",", ":")).replace("]],", "]],\n") + "\n")
 
 
+def encode_json(tokenizer, texts):
+    return [e.ids for e in tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+
+def expect_json(name, tokenizer, texts, rng):
+    os.makedirs(os.path.join(FOLDER, name), exist_ok=True)
+    tokenizer.save(os.path.join(FOLDER, name, "tokenizer.json"), pretty=False)
+    ids = encode_json(tokenizer, texts)
+    sequences = random_ids(rng, 60, tokenizer.get_vocab_size())
+    return {
+        "ids": ids, "decoded": [tokenizer.decode(i) for i in ids],
+        "pair": tokenizer.encode("oars", "banks").ids if name in ("xlm", "albert") else None,
+        "sequences": [[i, tokenizer.decode(i)] for i in sequences]
+    }
+
+
 def strip_trainer(data):
     """Removes the names of files of this machine."""
-    from sentencepiece import sentencepiece_model_pb2
-    model = sentencepiece_model_pb2.ModelProto()
-    model.ParseFromString(data)
+    model = read_model(data)
     del model.trainer_spec.input[:]
     model.trainer_spec.ClearField("model_prefix")
     model.normalizer_spec.ClearField("normalization_rule_tsv")
@@ -200,6 +285,24 @@ def compare_model(name, program, path, texts, pages):
     return good
 
 
+def compare_json(name, program, folder, tokenizer, texts, pages):
+    os.makedirs(folder)
+    tokenizer.save(os.path.join(folder, "tokenizer.json"))
+    good = True
+    for what, batch in texts.items():
+        out = run_program(program, "encode", folder, "\n".join(batch) + "\n", "--special")
+        ours = [[int(i) for i in line.split()] for line in out.split(b"\n")[:-1]]
+        good &= compare_lists(name, what, ours, encode_json(tokenizer, batch), batch)
+    out = run_program(program, "encode", folder, pages, "--whole", "--special")
+    ids = encode_json(tokenizer, [pages])[0]
+    good &= compare_lists(name, f"{len(pages.encode()) / 1e6:.2f} MB of pages as one text",
+                          [[int(i) for i in out.split()]], [ids], [""])
+    decoded = run_program(program, "decode", folder, out.decode()).decode()
+    good &= compare_lists(name, "decoded pages", [decoded.rstrip("\n")],
+                          [tokenizer.decode(ids).rstrip("\n")], [""])
+    return good
+
+
 def compare(program, manual, megabytes):
     program, good = os.path.abspath(program), True
     with tempfile.TemporaryDirectory() as work:
@@ -224,6 +327,16 @@ def compare(program, manual, megabytes):
         }
         for name, path in models.items():
             good &= compare_model(name, program, path, texts, pages)
+            if name.startswith("unigram"):
+                with open(path, "rb") as file:
+                    tokenizers = unigram_tokenizers(file.read())
+                for form, tokenizer in tokenizers.items():
+                    if form != "byte" or name == "unigram_bytes":
+                        folder = os.path.join(work, f"{name}_{form}")
+                        good &= compare_json(
+                            f"{name}, tokenizer.json as {form}", program, folder, tokenizer, texts,
+                            pages
+                        )
     return good
 
 

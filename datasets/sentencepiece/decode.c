@@ -79,7 +79,7 @@ static void decode_id(struct decoder *d, int32_t id)
 }
 
 status sentencepiece_decode(const struct sentencepiece *s, const int32_t *ids, int64_t count,
-                            bool skip_control, char **out, size_t *out_bytes)
+                            bool skip_control, bool continued, char **out, size_t *out_bytes)
 {
     size_t bytes = 0, unknown_bytes = strlen(s->unknown_text);
     for (int64_t i = 0; i < count; i++) {
@@ -90,7 +90,7 @@ status sentencepiece_decode(const struct sentencepiece *s, const int32_t *ids, i
                         .skip_control = skip_control,
                         .text = malloc(bytes + 1),
                         .bytes = malloc((size_t)count + 1),
-                        .at_start = true};
+                        .at_start = !continued};
     if (d.text == NULL || d.bytes == NULL) {
         free(d.text);
         free(d.bytes);

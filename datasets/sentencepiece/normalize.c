@@ -105,17 +105,16 @@ static void remove_trailing_spaces(struct normal_text *n)
     }
 }
 
-static status normalize_text(struct normal_text *n, const char *text, size_t bytes,
-                             struct sentencepiece_part part)
+static status normalize_text(struct normal_text *n, const char *text, size_t bytes, bool continued)
 {
     const struct sentencepiece *s = n->s;
-    bool trims_start = s->remove_extra_whitespaces && !part.is_continued;
+    bool trims_start = s->remove_extra_whitespaces && !continued;
     size_t pos = trims_start ? skip_spaces(s, text, bytes) : 0;
     if (pos == bytes) {
         return STATUS_OK;
     }
     const char *space = get_space(s);
-    if (s->add_dummy_prefix && !s->space_is_suffix && !part.is_continued) {
+    if (s->add_dummy_prefix && !s->space_is_suffix && !continued) {
         TRY(append_text(n, space, strlen(space)));
     }
     n->after_space = trims_start;
@@ -124,20 +123,20 @@ static status normalize_text(struct normal_text *n, const char *text, size_t byt
         TRY(append_part(n, next));
         pos += next.input_bytes;
     }
-    if (s->remove_extra_whitespaces && !part.continues) {
+    if (s->remove_extra_whitespaces) {
         remove_trailing_spaces(n);
     }
-    if (s->add_dummy_prefix && s->space_is_suffix && !part.continues) {
+    if (s->add_dummy_prefix && s->space_is_suffix) {
         TRY(append_text(n, space, strlen(space)));
     }
     return STATUS_OK;
 }
 
 status sentencepiece_normalize(const struct sentencepiece *s, const char *text, size_t bytes,
-                               struct sentencepiece_part part, char **out, size_t *out_bytes)
+                               bool continued, char **out, size_t *out_bytes)
 {
     struct normal_text n = {.s = s};
-    status result = normalize_text(&n, text, bytes, part);
+    status result = normalize_text(&n, text, bytes, continued);
     KEEP_FIRST(result, append_text(&n, "", 1));
     if (result != STATUS_OK) {
         free(n.data);

@@ -71,18 +71,13 @@ int32_t sentencepiece_bos(const struct sentencepiece *s);
 /* sentencepiece_eos - return the control piece at the end of a text, such as </s>; -1: none. */
 int32_t sentencepiece_eos(const struct sentencepiece *s);
 
-/* A part of a longer text. */
-struct sentencepiece_part {
-    bool is_continued; /* text of the same document comes before */
-    bool continues;    /* text of the same document comes after */
-};
-
-/* sentencepiece_normalize - normalize text[0, bytes). Invalid UTF-8 becomes U+FFFD.
+/* sentencepiece_normalize - normalize text[0, bytes). Invalid UTF-8 becomes U+FFFD. continued: the
+ * text continues another one, so its leading spaces remain and no space is put before it.
  *
  * Memory    the caller frees *out with free(); *out_bytes <= INT32_MAX
  * Errors    STATUS_DATA: the normalized text is too long; STATUS_INTERNAL (out of memory) */
 status sentencepiece_normalize(const struct sentencepiece *s, const char *text, size_t bytes,
-                               struct sentencepiece_part part, char **out, size_t *out_bytes);
+                               bool continued, char **out, size_t *out_bytes);
 
 /* sentencepiece_encode - write the ids of a normalized text.
  *
@@ -92,9 +87,10 @@ status sentencepiece_encode(const struct sentencepiece *s, const char *text, siz
                             int32_t *ids, int64_t *count);
 
 /* sentencepiece_decode - convert ids to text. Control pieces are omitted if skip_control is true;
- * otherwise their text is written.
+ * otherwise their text is written. continued: the ids continue a text, so the space at their
+ * beginning remains.
  *
  * Memory    ids are valid; the caller frees *out, which ends with a NUL, with free()
  * Errors    STATUS_INTERNAL (out of memory) */
 status sentencepiece_decode(const struct sentencepiece *s, const int32_t *ids, int64_t count,
-                            bool skip_control, char **out, size_t *out_bytes);
+                            bool skip_control, bool continued, char **out, size_t *out_bytes);

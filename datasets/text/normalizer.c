@@ -13,7 +13,10 @@ static status copy_text(const char *text, char **out)
 status normalizer_add(struct normalizer *n, const struct normalizer_step *step)
 {
     struct normalizer_step *grown = realloc(n->steps, ((size_t)n->count + 1) * sizeof *grown);
-    REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for a normalizer of %d steps", n->count);
+    if (grown == NULL) {
+        precompiled_close(step->map);
+        RAISE(STATUS_INTERNAL, "out of memory for a normalizer of %d steps", n->count);
+    }
     n->steps = grown;
     n->steps[n->count] = *step;
     n->steps[n->count].from = n->steps[n->count].to = NULL;
@@ -27,6 +30,7 @@ void normalizer_free(struct normalizer *n)
     for (int i = 0; i < n->count; i++) {
         free(n->steps[i].from);
         free(n->steps[i].to);
+        precompiled_close(n->steps[i].map);
     }
     free(n->steps);
     *n = (struct normalizer){0};
@@ -131,6 +135,8 @@ static status run_step(const struct normalizer_step *step, const char *text, siz
         return replace_text(text, bytes, step->from, step->to, out);
     case NORMALIZER_REPLACE_BLANKS:
         return replace_blanks(text, bytes, step->to, out);
+    case NORMALIZER_PRECOMPILED:
+        return precompiled_run(step->map, text, bytes, out);
     }
     return text_buffer_append(out, text, bytes);
 }

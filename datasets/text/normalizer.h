@@ -2,6 +2,7 @@
  * The steps are those of Hugging Face `tokenizers` and have the same results. */
 #pragma once
 
+#include "datasets/text/precompiled.h"
 #include "datasets/text/unicode_form.h"
 
 enum { NORMALIZER_GROWTH = 64 }; /* limits what the steps of a malicious file can make of a text */
@@ -13,16 +14,18 @@ enum normalizer_kind {
     NORMALIZER_NFKD,
     NORMALIZER_LOWERCASE,
     NORMALIZER_STRIP_ACCENTS,
-    NORMALIZER_STRIP,         /* removes white space at the left end, the right end or both */
-    NORMALIZER_PREPEND,       /* puts `to` before a text that is not empty */
-    NORMALIZER_REPLACE,       /* replaces each `from` by `to` */
-    NORMALIZER_REPLACE_BLANKS /* replaces each run of two or more spaces by `to` */
+    NORMALIZER_STRIP,          /* removes white space at the left end, the right end or both */
+    NORMALIZER_PREPEND,        /* puts `to` before a text that is not empty */
+    NORMALIZER_REPLACE,        /* replaces each `from` by `to` */
+    NORMALIZER_REPLACE_BLANKS, /* replaces each run of two or more spaces by `to` */
+    NORMALIZER_PRECOMPILED     /* precompiled.h; `from` is the map in base64 */
 };
 
 struct normalizer_step {
     enum normalizer_kind kind;
     char *from, *to; /* NULL if the kind does not use them */
     bool left, right;
+    struct charsmap *map; /* of Precompiled */
 };
 
 /* A normalizer of all zeros changes nothing. */
@@ -33,7 +36,7 @@ struct normalizer {
 
 /* normalizer_add - add a step at the end.
  *
- * Memory    the texts of the step are copied
+ * Memory    the texts of the step are copied; its map is taken, also if the call fails
  * Errors    STATUS_INTERNAL (out of memory) */
 status normalizer_add(struct normalizer *n, const struct normalizer_step *step);
 

@@ -85,14 +85,24 @@ json_t *json_reader_bert_json(const struct bert_text_options *options, bool foll
  * Memory    returns a new reference; NULL: out of memory. buffer is overwritten */
 json_t *wordpiece_to_json(const struct tokenizer *t, char *buffer);
 
-/* post_processor_read - read the post_processor of a byte-level or char tokenizer.
+/* unigram_model_read - read a file with a Unigram model into r->t.
+ *
+ * Errors    STATUS_DATA with the unsupported or invalid part */
+status unigram_model_read(struct json_reader *r, json_t *root);
+
+/* unigram_model_to_json - build the model of a Unigram tokenizer.
+ *
+ * Memory    returns a new reference; NULL: out of memory */
+json_t *unigram_model_to_json(const struct tokenizer *t);
+
+/* post_processor_read - read the post_processor of a tokenizer other than WordPiece.
  *
  * The tokens must have been read before.
  *
  * Errors    STATUS_DATA: the post-processor is not supported */
 status post_processor_read(const struct json_reader *r, json_t *post);
 
-/* post_processor_to_json - build the post_processor of a byte-level or char tokenizer.
+/* post_processor_to_json - build the post_processor of a tokenizer other than WordPiece.
  *
  * Memory    returns a new reference; NULL: out of memory */
 json_t *post_processor_to_json(const struct tokenizer *t);

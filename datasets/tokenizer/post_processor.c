@@ -1,8 +1,9 @@
 /* The post_processor of tokenizer.json for byte-level and char tokenizers. Supported forms:
  * - none, which transformers 5 writes as a template of the texts alone;
  * - RoBERTa's <s> A </s> </s> B </s>, as RobertaProcessing or as a template;
- * - BERT's [CLS] A [SEP] B [SEP], as in ModernBERT's files;
+ * - BERT's [CLS] A [SEP] B [SEP], as in the files of ModernBERT and ALBERT;
  * - one token before each text (BOS), as in Llama 3's files;
+ * - for Unigram models, one token after each text, as in T5's files;
  * - ByteLevel, which only trims offsets. This code has no such offsets and ignores it. */
 #include <string.h>
 
@@ -81,6 +82,19 @@ static json_t *build_bos_template(const char *text, int32_t id, int second_type)
                           tokens);
 }
 
+/* Builds the template of one token after each text. second_type is the type_id of the second text.
+ */
+static json_t *build_eos_template(const char *text, int32_t id, int second_type)
+{
+    json_t *tokens = json_object();
+    add_definition(tokens, text, id);
+    return build_template(json_pack("[o, o]", build_sequence("A", 0), build_special(text, 0)),
+                          json_pack("[o, o, o, o]", build_sequence("A", 0), build_special(text, 0),
+                                    build_sequence("B", second_type),
+                                    build_special(text, second_type)),
+                          tokens);
+}
+
 /* Compares with an expected value and frees that value. */
 static bool equals_and_free(const json_t *post, json_t *expected)
 {
@@ -89,11 +103,27 @@ static bool equals_and_free(const json_t *post, json_t *expected)
     return equal;
 }
 
-/* Returns the special token at the beginning of a template; NULL: none. */
-static const char *get_first_token(const json_t *post)
+/* Returns the special token at this position of a template for one text; NULL: none. */
+static const char *get_token(const json_t *post, size_t position)
 {
-    const json_t *first = json_array_get(json_object_get(post, "single"), 0);
-    return json_string_value(json_object_get(json_object_get(first, "SpecialToken"), "id"));
+    const json_t *part = json_array_get(json_object_get(post, "single"), position);
+    return json_string_value(json_object_get(json_object_get(part, "SpecialToken"), "id"));
+}
+
+/* Reads the template of one token after each text. Returns whether it is this template. */
+static bool read_eos_template(const struct json_reader *r, const json_t *post)
+{
+    struct tokenizer *t = r->t;
+    const char *end = get_token(post, 1);
+    int32_t id = end != NULL ? json_reader_find_id(r, end) : -1;
+    bool has_end = t->kind == TOKENIZER_UNIGRAM && id >= 0 &&
+                   (equals_and_free(post, build_eos_template(end, id, 0)) ||
+                    equals_and_free(post, build_eos_template(end, id, 1)));
+    if (has_end) {
+        t->post_processor = POST_PROCESSOR_EOS;
+        t->end = id;
+    }
+    return has_end;
 }
 
 static status read_template(const struct json_reader *r, const json_t *post)
@@ -115,7 +145,10 @@ static status read_template(const struct json_reader *r, const json_t *post)
         t->post_processor = POST_PROCESSOR_BERT;
         return STATUS_OK;
     }
-    const char *text = get_first_token(post);
+    if (read_eos_template(r, post)) {
+        return STATUS_OK;
+    }
+    const char *text = get_token(post, 0);
     int32_t id = text != NULL ? json_reader_find_id(r, text) : -1;
     bool is_supported = id >= 0 && (equals_and_free(post, build_bos_template(text, id, 0)) ||
                                     equals_and_free(post, build_bos_template(text, id, 1)));
@@ -145,11 +178,11 @@ static status read_roberta(const struct json_reader *r, json_t *post)
 static status read_processor(const struct json_reader *r, json_t *post)
 {
     const char *type = json_reader_get_type(post);
-    bool byte_level = r->t->kind == TOKENIZER_BPE;
-    if (byte_level && strcmp(type, "RobertaProcessing") == 0) {
+    bool has_template = r->t->kind != TOKENIZER_CHAR;
+    if (has_template && strcmp(type, "RobertaProcessing") == 0) {
         return read_roberta(r, post);
     }
-    if (byte_level && strcmp(type, "TemplateProcessing") == 0) {
+    if (has_template && strcmp(type, "TemplateProcessing") == 0) {
         return read_template(r, post);
     }
     NEED(r, strcmp(type, "ByteLevel") == 0,
@@ -184,8 +217,11 @@ status post_processor_read(const struct json_reader *r, json_t *post)
 json_t *post_processor_to_json(const struct tokenizer *t)
 {
     if (t->kind == TOKENIZER_CHAR ||
-        (t->chars != NULL && t->post_processor == POST_PROCESSOR_NONE)) {
+        ((t->chars != NULL || t->unigram != NULL) && t->post_processor == POST_PROCESSOR_NONE)) {
         return json_null();
+    }
+    if (t->post_processor == POST_PROCESSOR_EOS) {
+        return build_eos_template(t->tokens[t->end].bytes, t->end, 0);
     }
     if (t->post_processor == POST_PROCESSOR_ROBERTA) {
         return json_pack("{s:s, s:[s, i], s:[s, i], s:b, s:b}", "type", "RobertaProcessing", "sep",

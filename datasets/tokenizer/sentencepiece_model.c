@@ -163,13 +163,12 @@ status sentencepiece_model_add_special(const struct tokenizer *t, char *const *t
 }
 
 status sentencepiece_model_encode(const struct tokenizer *t, const char *text, size_t bytes,
-                                  struct token_list *out)
+                                  bool continued, struct token_list *out)
 {
     char *normal = NULL;
     size_t normal_bytes = 0;
     int64_t count = 0;
-    TRY(sentencepiece_normalize(t->sentencepiece, text, bytes, (struct sentencepiece_part){0},
-                                &normal, &normal_bytes));
+    TRY(sentencepiece_normalize(t->sentencepiece, text, bytes, continued, &normal, &normal_bytes));
     status result = token_list_reserve(out, (int64_t)normal_bytes);
     if (result == STATUS_OK) {
         result = sentencepiece_encode(t->sentencepiece, normal, normal_bytes, out->ids + out->count,

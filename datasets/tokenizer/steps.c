@@ -78,6 +78,18 @@ static status read_replace(const struct json_reader *r, json_t *json, struct nor
     return STATUS_OK;
 }
 
+static status read_precompiled(const struct json_reader *r, json_t *json,
+                               struct normalizer_step *step)
+{
+    const json_t *map = json_object_get(json, "precompiled_charsmap");
+    const char *text = json_string_value(map);
+    TRY(json_reader_check_keys(r, json, "normalizer (Precompiled)", "|type|precompiled_charsmap|"));
+    NEED(r, text != NULL, "normalizer.precompiled_charsmap is not a string");
+    step->kind = NORMALIZER_PRECOMPILED;
+    step->from = (char *)(uintptr_t)text;
+    return precompiled_open(text, json_string_length(map), r->path, &step->map);
+}
+
 static status read_normalizer_step(const struct json_reader *r, json_t *json,
                                    struct normalizer_step *step)
 {
@@ -92,6 +104,9 @@ static status read_normalizer_step(const struct json_reader *r, json_t *json,
     if (strcmp(type, "Replace") == 0) {
         return read_replace(r, json, step);
     }
+    if (strcmp(type, "Precompiled") == 0) {
+        return read_precompiled(r, json, step);
+    }
     if (strcmp(type, "Strip") == 0) {
         step->kind = NORMALIZER_STRIP;
         TRY(json_reader_check_keys(r, json, "normalizer", "|type|strip_left|strip_right|"));
@@ -101,7 +116,7 @@ static status read_normalizer_step(const struct json_reader *r, json_t *json,
     NEED(r, strcmp(type, "Prepend") == 0,
          "normalizer of the type '" EXCERPT
          "' is not supported; supported: NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, Strip, "
-         "Prepend, Replace and Sequence",
+         "Prepend, Replace, Precompiled and Sequence",
          type);
     TRY(json_reader_check_keys(r, json, "normalizer", "|type|prepend|"));
     TRY(read_text(r, json, "normalizer", "prepend", false, &to));
@@ -146,6 +161,8 @@ static json_t *normalizer_step_to_json(const struct normalizer_step *s)
     case NORMALIZER_STRIP:
         return json_pack("{s:s, s:b, s:b}", "type", "Strip", "strip_left", s->left ? 1 : 0,
                          "strip_right", s->right ? 1 : 0);
+    case NORMALIZER_PRECOMPILED:
+        return json_pack("{s:s, s:s}", "type", "Precompiled", "precompiled_charsmap", s->from);
     case NORMALIZER_PREPEND:
         return json_pack("{s:s, s:s}", "type", "Prepend", "prepend", s->to);
     case NORMALIZER_REPLACE:
@@ -285,9 +302,11 @@ status steps_read_split(const struct json_reader *r, json_t *json)
     struct tokenizer *t = r->t;
     const char *type = json_reader_get_type(json);
     bool bert = strcmp(type, "BertPreTokenizer") == 0;
-    NEED(r, !t->chars->has_bert_options || bert,
+    NEED(r, t->chars == NULL || !t->chars->has_bert_options || bert,
          "normalizer BertNormalizer is supported only with the pre_tokenizer BertPreTokenizer");
     if (bert) {
+        NEED(r, t->chars != NULL,
+             "pre_tokenizer BertPreTokenizer is supported only for BPE models");
         NEED(r, t->normalizer.count == 0,
              "pre_tokenizer BertPreTokenizer is supported only with the normalizer BertNormalizer "
              "or none");

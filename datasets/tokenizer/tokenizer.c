@@ -21,7 +21,7 @@ status tokenizer_allocate(enum tokenizer_kind kind, int64_t vocab_size, struct t
     REQUIRE(t != NULL, STATUS_INTERNAL, "out of memory for a tokenizer");
     t->kind = kind;
     t->vocab_size = vocab_size;
-    t->eos = t->bos = -1;
+    t->eos = t->bos = t->end = -1;
     t->tokens = calloc((size_t)vocab_size + 1, sizeof *t->tokens);
     t->pool = calloc(1, sizeof *t->pool);
     if (t->tokens == NULL || t->pool == NULL) {
@@ -62,6 +62,7 @@ status tokenizer_destroy(struct tokenizer **tokenizer)
     decoder_free(&t->decoder);
     free(t->chars);
     wordpiece_free(t->wordpiece);
+    unigram_model_free(t->unigram);
     sentencepiece_close(&t->sentencepiece);
     free(t->char_ids);
     free(t->pairs);
@@ -158,6 +159,9 @@ status tokenizer_finish(struct tokenizer *t)
         TRY(char_build(t));
     } else if (t->kind == TOKENIZER_SENTENCEPIECE) {
         TRY(map_bytes(t));
+    } else if (t->kind == TOKENIZER_UNIGRAM) {
+        TRY(map_bytes(t));
+        TRY(unigram_model_build(t));
     } else if (t->kind == TOKENIZER_WORDPIECE) {
         TRY(map_bytes(t));
         TRY(wordpiece_build(t));
@@ -196,7 +200,8 @@ status tokenizer_train_source(enum tokenizer_kind kind, bool roberta, int64_t vo
         result = wordpiece_train(vocab_size, source, workers, out);
         break;
     case TOKENIZER_SENTENCEPIECE:
-        result = RAISE_STATUS(STATUS_USAGE, "a sentencepiece tokenizer cannot be trained");
+    case TOKENIZER_UNIGRAM:
+        result = RAISE_STATUS(STATUS_USAGE, "a Unigram tokenizer cannot be trained");
         break;
     }
     if (result != STATUS_OK) {
@@ -328,7 +333,7 @@ bool tokenizer_keeps_bytes(const struct tokenizer *t)
 
 bool tokenizer_has_character_words(const struct tokenizer *t)
 {
-    return t->chars != NULL;
+    return t->chars != NULL || t->unigram != NULL || t->sentencepiece != NULL;
 }
 
 const char *tokenizer_sha256(const struct tokenizer *t)
@@ -360,7 +365,7 @@ bool tokenizer_is_continuation(const struct tokenizer *t, int32_t id)
     if (t->kind == TOKENIZER_WORDPIECE) {
         return strncmp(token->bytes, t->wordpiece->prefix, strlen(t->wordpiece->prefix)) == 0;
     }
-    if (t->kind == TOKENIZER_SENTENCEPIECE) {
+    if (t->kind == TOKENIZER_SENTENCEPIECE || t->kind == TOKENIZER_UNIGRAM) {
         return strncmp(token->bytes, SENTENCEPIECE_SPACE, strlen(SENTENCEPIECE_SPACE)) != 0;
     }
     if (t->chars != NULL) {
@@ -407,7 +412,10 @@ static status encode_plain(const struct encoding *e, size_t from, size_t to)
         return wordpiece_encode(t, e->text + from, to - from, e->out);
     }
     if (t->kind == TOKENIZER_SENTENCEPIECE) {
-        return sentencepiece_model_encode(t, e->text + from, to - from, e->out);
+        return sentencepiece_model_encode(t, e->text + from, to - from, place.continued, e->out);
+    }
+    if (t->kind == TOKENIZER_UNIGRAM) {
+        return unigram_model_encode(t, e->text + from, to - from, place, e->out);
     }
     return t->chars != NULL
                ? char_bpe_encode(t, e->encoder, e->text + from, to - from, place, e->out)
@@ -551,7 +559,7 @@ static status decode_ids(const struct tokenizer *t, const int32_t *ids, int64_t 
         return wordpiece_decode(t, ids, count, skip_special, out, out_bytes);
     }
     if (t->kind == TOKENIZER_SENTENCEPIECE) {
-        return sentencepiece_decode(t->sentencepiece, ids, count, skip_special, out,
+        return sentencepiece_decode(t->sentencepiece, ids, count, skip_special, continued, out,
                                     out_bytes != NULL ? out_bytes : &bytes);
     }
     if (t->decoder.count > 0) {
@@ -590,7 +598,7 @@ status tokenizer_decode_continued(const struct tokenizer *t, const int32_t *ids,
 
 int64_t tokenizer_count_final(const struct tokenizer *t, const int32_t *ids, int64_t count)
 {
-    bool fallback = false;
+    bool fallback = t->sentencepiece != NULL;
     for (int i = 0; i < t->decoder.count; i++) {
         fallback = fallback || t->decoder.steps[i].kind == DECODER_BYTE_FALLBACK;
     }

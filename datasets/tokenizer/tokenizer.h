@@ -1,10 +1,11 @@
 /* Tokenizers: conversion between text and token ids.
  *
  * Kinds: `bpe` (BPE over bytes, as GPT-2, or over characters, as Llama 2), `wordpiece` (as BERT),
- * `char` (one token per character) and `sentencepiece` (as Llama 2 and T5). A sentencepiece
- * tokenizer is stored in a folder as tokenizer.model. The other ones are stored as tokenizer.json,
- * in the format of Hugging Face `tokenizers`. A wordpiece tokenizer also has a vocab.txt, which is
- * enough to read it; a char tokenizer is stored as a model with a vocabulary of single characters.
+ * `char` (one token per character), `unigram` (as T5) and `sentencepiece` (the file tokenizer.model
+ * of Llama 2, T5 and others, which is stored as it is). The other ones are stored in a folder as
+ * tokenizer.json, in the format of Hugging Face `tokenizers`. A wordpiece tokenizer also has a
+ * vocab.txt, which is enough to read it; a char tokenizer is stored as a model with a vocabulary of
+ * single characters.
  *
  * A tokenizer is immutable after it has been created. Any number of threads may encode and decode
  * with it. */
@@ -21,7 +22,13 @@
 
 struct tokenizer;
 
-enum tokenizer_kind { TOKENIZER_BPE, TOKENIZER_WORDPIECE, TOKENIZER_CHAR, TOKENIZER_SENTENCEPIECE };
+enum tokenizer_kind {
+    TOKENIZER_BPE,
+    TOKENIZER_WORDPIECE,
+    TOKENIZER_CHAR,
+    TOKENIZER_SENTENCEPIECE,
+    TOKENIZER_UNIGRAM
+};
 
 /* tokenizer_train - train a tokenizer with at most vocab_size tokens on the texts of these files.
  *
@@ -99,7 +106,8 @@ status tokenizer_append_bos(const struct tokenizer *t, struct token_list *out);
  * symbols are bytes, or each byte has a token. */
 bool tokenizer_keeps_bytes(const struct tokenizer *t);
 
-/* tokenizer_has_character_words - return whether the model is BPE over characters. */
+/* tokenizer_has_character_words - return whether the model is over characters, such as BPE over
+ * characters or Unigram, so that its words follow from spaces alone. */
 bool tokenizer_has_character_words(const struct tokenizer *t);
 
 /* tokenizer_sha256 - return the SHA-256 of the canonical tokenizer.json, or of tokenizer.model, in
@@ -126,8 +134,8 @@ bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
 /* tokenizer_is_continuation - return whether a token continues the word of the token before it.
  *
  * wordpiece: the token begins with the continuing subword prefix ("##ing"). bpe: the token does not
- * begin with white space. sentencepiece: it does not begin with U+2581. Added tokens are never
- * continuations. */
+ * begin with white space. Tokenizers over characters: it does not begin with U+2581. Added tokens
+ * are never continuations. */
 bool tokenizer_is_continuation(const struct tokenizer *t, int32_t id);
 
 /* tokenizer_find - return the id of the token with exactly this text; -1: none.

@@ -11,6 +11,7 @@
 #include <pthread.h>
 
 #include "base/text_map.h"
+#include "datasets/sentencepiece/unigram.h"
 #include "datasets/text/decoder.h"
 #include "datasets/text/normalizer.h"
 #include "datasets/text/word_split.h"
@@ -53,8 +54,9 @@ struct added_token {
 enum post_processor {
     POST_PROCESSOR_NONE,
     POST_PROCESSOR_ROBERTA, /* <s> A </s>, and <s> A </s> </s> B </s> */
-    POST_PROCESSOR_BERT,    /* [CLS] A [SEP], and [CLS] A [SEP] B [SEP], as ModernBERT */
-    POST_PROCESSOR_BOS      /* one token before each text, such as Llama 3's <|begin_of_text|> */
+    POST_PROCESSOR_BERT,    /* [CLS] A [SEP], and [CLS] A [SEP] B [SEP], as ModernBERT and ALBERT */
+    POST_PROCESSOR_BOS,     /* one token before each text, such as Llama 3's <|begin_of_text|> */
+    POST_PROCESSOR_EOS      /* one token after each text, such as T5's </s> */
 };
 
 /* An added token in a set. Its text is normalized if the token is. */
@@ -103,6 +105,14 @@ struct char_bpe {
     bool separable;        /* no merge crosses a boundary before U+2581 */
 };
 
+/* A Unigram model of tokenizer.json (unigram_model.c), in addition to the tokens. */
+struct unigram_model {
+    struct unigram model; /* its trie and unknown_score are derived */
+    int64_t count;        /* of pieces: the ids 0 to count - 1 */
+    bool byte_fallback;
+    int32_t byte_ids[256]; /* derived: ids of the tokens <0x..>; -1: missing */
+};
+
 /* Scratch memory of one thread: scanner state, word cache, merge queue. */
 struct bpe_encoder;
 
@@ -128,6 +138,7 @@ struct tokenizer {
     bool ignore_merges;
     enum post_processor post_processor;
     int32_t bos; /* the token of POST_PROCESSOR_BOS, otherwise -1 */
+    int32_t end; /* the token of POST_PROCESSOR_EOS, otherwise -1 */
     struct merge *merges;
     int64_t merge_count;
 
@@ -136,6 +147,7 @@ struct tokenizer {
     struct decoder decoder;       /* empty: byte-level */
     struct char_bpe *chars;       /* NULL: the symbols are bytes */
 
+    struct unigram_model *unigram;       /* NULL for the other kinds */
     struct wordpiece *wordpiece;         /* NULL for the other kinds */
     struct sentencepiece *sentencepiece; /* NULL for the other kinds */
 
@@ -300,6 +312,20 @@ bool vocab_merges_exists(const char *folder);
  * Errors    STATUS_NO_INPUT; STATUS_DATA */
 status vocab_merges_open(const char *folder, struct tokenizer **out);
 
+/* unigram_model_build - build the trie and the other derived members.
+ *
+ * Errors    STATUS_INTERNAL (out of memory) */
+status unigram_model_build(struct tokenizer *t);
+
+/* unigram_model_encode - append the ids of a text without added tokens.
+ *
+ * Errors    STATUS_DATA: a character is not in the vocabulary, or a word is longer than 1 GiB */
+status unigram_model_encode(const struct tokenizer *t, const char *text, size_t bytes,
+                            struct text_place place, struct token_list *out);
+
+/* unigram_model_free - free a model; NULL is allowed. */
+void unigram_model_free(struct unigram_model *u);
+
 /* sentencepiece_model_exists - return whether the folder contains tokenizer.model or spiece.model.
  */
 bool sentencepiece_model_exists(const char *folder);
@@ -322,12 +348,13 @@ status sentencepiece_model_sha256(const struct tokenizer *t, char sha256[HASH_TE
 status sentencepiece_model_add_special(const struct tokenizer *t, char *const *tokens, int count,
                                        struct tokenizer **out);
 
-/* sentencepiece_model_encode - append the ids of a text without added tokens.
+/* sentencepiece_model_encode - append the ids of a text without added tokens. continued: the text
+ * continues another one, so no space is put before it.
  *
  * Errors    STATUS_DATA: the normalized text is longer than 2 GiB; STATUS_INTERNAL (out of memory)
  */
 status sentencepiece_model_encode(const struct tokenizer *t, const char *text, size_t bytes,
-                                  struct token_list *out);
+                                  bool continued, struct token_list *out);
 
 /* tokenizer_config_read_eos - set the end-of-text token from folder/tokenizer_config.json.
  *

@@ -2,9 +2,9 @@
  *
  * Supported are a BPE model with byte-level words (pre_tokenizer ByteLevel, after a Split with a
  * pattern of pretokenizer.h and Digits if present), a BPE model over characters (char_bpe.c), the
- * character form of char.c, and WordPiece (wordpiece_json.c). steps.c reads the normalizers,
- * splits and decoders. Everything else in the format would change ids. An unsupported part or an
- * unknown key is therefore an error that names it; it is never ignored.
+ * character form of char.c, WordPiece (wordpiece_json.c) and Unigram (unigram_model.c). steps.c
+ * reads the normalizers, splits and decoders. Everything else in the format would change ids. An
+ * unsupported part or an unknown key is therefore an error that names it; it is never ignored.
  *
  * A file may be malicious. Its size and number of values are limited before it is parsed, which
  * limits the memory; jansson limits the nesting. Each id and each token text may occur once. Ids
@@ -183,7 +183,7 @@ static status read_model_options(struct json_reader *r, json_t *model)
         "byte_fallback|ignore_merges|vocab|merges|"));
     const json_t *type = json_object_get(model, "type"); /* missing in early files of GPT-2 */
     NEED(r, type == NULL || strcmp(json_reader_get_type(model), "BPE") == 0,
-         "model of the type '" EXCERPT "' is not supported; supported: BPE and WordPiece",
+         "model of the type '" EXCERPT "' is not supported; supported: BPE, WordPiece and Unigram",
          json_reader_get_type(model));
     const json_t *dropout = json_object_get(model, "dropout");
     NEED(r,
@@ -262,7 +262,8 @@ static status read_token(struct json_reader *r, const char *text, int64_t id, ch
          "model.vocab has the id %" PRId64 " twice, the second time for '" EXCERPT "'", id, text);
     struct token *token = &r->t->tokens[id];
     size_t decoded = 0;
-    if (r->t->kind == TOKENIZER_WORDPIECE || r->t->chars != NULL) {
+    if (r->t->kind == TOKENIZER_WORDPIECE || r->t->kind == TOKENIZER_UNIGRAM ||
+        r->t->chars != NULL) {
         token->literal = true;
     } else if (r->t->kind == TOKENIZER_CHAR) {
         uint32_t code;
@@ -513,6 +514,9 @@ static status read_root(struct json_reader *r, json_t *root)
         NEED(r, json_reader_is_null(value),
              "%s is set (type '" EXCERPT "'), which is not supported", unsupported[i],
              json_reader_get_type(value));
+    }
+    if (strcmp(json_reader_get_type(model), "Unigram") == 0) {
+        return unigram_model_read(r, root);
     }
     r->byte_level =
         has_type(get_last(json_object_get(root, "pre_tokenizer"), "pretokenizers"), "ByteLevel");

@@ -137,17 +137,19 @@ static json_t *build_decoder(const struct tokenizer *t)
     if (t->kind == TOKENIZER_CHAR) {
         return json_pack("{s:s}", "type", "Fuse");
     }
-    return t->chars != NULL ? steps_decoder_json(t) : build_byte_level(true, true, true);
+    bool has_steps = t->chars != NULL || t->unigram != NULL;
+    return has_steps ? steps_decoder_json(t) : build_byte_level(true, true, true);
 }
 
 static json_t *build_root(const struct tokenizer *t, char *buffer)
 {
-    bool bytes = t->kind != TOKENIZER_CHAR && t->chars == NULL;
-    return json_pack(
-        "{s:s, s:n, s:n, s:o, s:o, s:o, s:o, s:o, s:o}", "version", "1.0", "truncation", "padding",
-        "added_tokens", tokenizer_text_added_json(t), "normalizer", steps_normalizer_json(t),
-        "pre_tokenizer", steps_split_json(t, bytes ? build_byte_words(t) : NULL), "post_processor",
-        post_processor_to_json(t), "decoder", build_decoder(t), "model", build_model(t, buffer));
+    bool bytes = t->kind == TOKENIZER_BPE && t->chars == NULL;
+    json_t *model = t->unigram != NULL ? unigram_model_to_json(t) : build_model(t, buffer);
+    return json_pack("{s:s, s:n, s:n, s:o, s:o, s:o, s:o, s:o, s:o}", "version", "1.0",
+                     "truncation", "padding", "added_tokens", tokenizer_text_added_json(t),
+                     "normalizer", steps_normalizer_json(t), "pre_tokenizer",
+                     steps_split_json(t, bytes ? build_byte_words(t) : NULL), "post_processor",
+                     post_processor_to_json(t), "decoder", build_decoder(t), "model", model);
 }
 
 status tokenizer_to_text(const struct tokenizer *t, char **out, size_t *out_bytes)

@@ -1,5 +1,5 @@
-/* Tests of SentencePiece models: ids and texts of the Python package, files, special tokens and
- * damaged files. */
+/* Tests of SentencePiece models and of Unigram models of tokenizer.json: ids and texts of the
+ * Python packages, files, special tokens and damaged files. */
 #include <jansson.h>
 
 #include "base/file.h"
@@ -58,7 +58,7 @@ static void check_decoded(const struct tokenizer *t, const int32_t *ids, int64_t
 
 /* The ids and the decoded text of each text. */
 static void check_texts(const struct tokenizer *t, const char *name, const json_t *texts,
-                        const json_t *model)
+                        const json_t *model, bool special)
 {
     const json_t *ids = json_object_get(model, "ids"), *decoded = json_object_get(model, "decoded");
     CHECK_EQUAL(json_array_size(texts), json_array_size(ids));
@@ -67,7 +67,7 @@ static void check_texts(const struct tokenizer *t, const char *name, const json_
         const json_t *text = json_array_get(texts, i);
         out.count = 0;
         CHECK_OK(
-            tokenizer_encode(t, json_string_value(text), json_string_length(text), false, &out));
+            tokenizer_encode(t, json_string_value(text), json_string_length(text), special, &out));
         check_ids(name, json_string_value(text), &out, json_array_get(ids, i));
         check_decoded(t, out.ids, out.count, json_array_get(decoded, i));
     }
@@ -110,11 +110,93 @@ static void test_reference(void)
         CHECK_EQUAL(tokenizer_get_kind(t), TOKENIZER_SENTENCEPIECE);
         CHECK_EQUAL(tokenizer_eos(t), json_integer_value(json_object_get(model, "eos")));
         CHECK_EQUAL(tokenizer_bos(t), -1);
-        check_texts(t, name, json_object_get(expected, "texts"), model);
+        check_texts(t, name, json_object_get(expected, "texts"), model, false);
         check_sequences(t, json_object_get(model, "sequences"));
         CHECK_OK(tokenizer_destroy(&t));
     }
     json_decref(expected);
+}
+
+/* ---- tokenizer.json ---- */
+
+static void check_pair(const struct tokenizer *t, const char *name, const json_t *expected)
+{
+    struct token_list ids = {0};
+    int64_t first = 0;
+    if (tokenizer_get_specials(t).cls >= 0 && json_is_array(expected)) {
+        CHECK_OK(tokenizer_encode_pair(t, "oars", 4, "banks", 5, true, 0, &ids, &first));
+        check_ids(name, "oars, banks", &ids, expected);
+    }
+    token_list_free(&ids);
+}
+
+static void check_saved(const struct tokenizer *t, const char *name, const json_t *texts,
+                        const json_t *model)
+{
+    const char *folder = folder_file(name);
+    struct tokenizer *again = NULL;
+    CHECK_OK(tokenizer_save(t, folder));
+    CHECK_OK(tokenizer_open(folder, &again));
+    CHECK_TEXT(tokenizer_sha256(again), tokenizer_sha256(t));
+    check_texts(again, name, texts, model, true);
+    CHECK_OK(tokenizer_destroy(&again));
+}
+
+static void test_json(void)
+{
+    json_t *expected = load_expected();
+    const json_t *texts = json_object_get(expected, "texts");
+    const char *name;
+    json_t *model;
+    CHECK_EQUAL(json_object_size(json_object_get(expected, "json")), 4);
+    json_object_foreach(json_object_get(expected, "json"), name, model)
+    {
+        struct tokenizer *t = open_model(name);
+        CHECK_EQUAL(tokenizer_get_kind(t), TOKENIZER_UNIGRAM);
+        CHECK_EQUAL(tokenizer_bos(t), -1);
+        check_texts(t, name, texts, model, true);
+        check_sequences(t, json_object_get(model, "sequences"));
+        check_pair(t, name, json_object_get(model, "pair"));
+        check_saved(t, name, texts, model);
+        CHECK_OK(tokenizer_destroy(&t));
+    }
+    json_decref(expected);
+}
+
+/* Replaces a part of the file of t5; the error must contain the message. */
+static void check_refused_json(const char *from, const char *to, const char *message)
+{
+    const char *folder = folder_file("refused");
+    char *text = NULL;
+    size_t bytes = 0;
+    struct tokenizer *t = NULL;
+    CHECK_OK(file_read(join_path(join_path(reference_folder, "t5"), "tokenizer.json"), 1 << 20,
+                       &text, &bytes));
+    char *found = strstr(text, from);
+    size_t length = bytes - strlen(from) + strlen(to);
+    char *changed = malloc(length + 1);
+    CHECK(found != NULL && changed != NULL);
+    snprintf(changed, length + 1, "%.*s%s%s", (int)(found - text), text, to, found + strlen(from));
+    CHECK_OK(file_make_folders(folder));
+    CHECK_OK(file_write(join_path(folder, "tokenizer.json"), changed, length));
+    CHECK_FAILS(tokenizer_open(folder, &t), STATUS_DATA, message);
+    free(changed);
+    free(text);
+}
+
+static void test_refused_json(void)
+{
+    check_refused_json("\"unk_id\":0", "\"unk_id\":99999",
+                       "model.unk_id is neither null nor an id");
+    check_refused_json("[\"</s>\",0.0]", "[\"<s>\",0.0]", "model.vocab has the piece '<s>' twice");
+    check_refused_json("[\"</s>\",0.0]", "[\"</s>\",\"0\"]", "model.vocab[2] is not a piece and");
+    check_refused_json("[\"</s>\",0.0]", "[\"</s>\"]", "model.vocab[2] is not a piece and");
+    check_refused_json("\"precompiled_charsmap\":\"", "\"precompiled_charsmap\":\"*",
+                       "normalizer.precompiled_charsmap is not base64");
+    check_refused_json("\"precompiled_charsmap\":\"", "\"precompiled_charsmap\":\"////",
+                       "the precompiled character map of");
+    check_refused_json("\"WhitespaceSplit\"", "\"BertPreTokenizer\"",
+                       "pre_tokenizer of the type 'BertPreTokenizer' is not supported");
 }
 
 /* ---- special tokens ---- */
@@ -149,6 +231,31 @@ static void test_special_tokens(void)
     free(text);
     CHECK_OK(tokenizer_destroy(&t));
     token_list_free(&plain);
+}
+
+/* A text that continues another one gets no leading space, and loses none. */
+static void test_continued(void)
+{
+    static const char *const names[] = {"unigram", "bpe_bytes", "t5"};
+    for (int i = 0; i < 3; i++) {
+        struct tokenizer *t = open_model(names[i]);
+        struct token_list whole = {0}, parts = {0};
+        char *text = NULL;
+        size_t bytes = 0;
+        CHECK_OK(tokenizer_encode(t, "two banks of oars", 17, false, &whole));
+        CHECK_OK(tokenizer_encode(t, "two banks", 9, false, &parts));
+        int64_t first = parts.count;
+        CHECK_OK(tokenizer_encode_continued(t, " of oars", 8, &parts));
+        CHECK_EQUAL(parts.count, whole.count);
+        CHECK(memcmp(parts.ids, whole.ids, (size_t)whole.count * sizeof *whole.ids) == 0);
+        CHECK_OK(tokenizer_decode_continued(t, parts.ids + first, parts.count - first, true, &text,
+                                            &bytes));
+        CHECK_TEXT(text, " of oars");
+        free(text);
+        token_list_free(&whole);
+        token_list_free(&parts);
+        CHECK_OK(tokenizer_destroy(&t));
+    }
 }
 
 static void test_added_tokens(void)
@@ -370,6 +477,9 @@ int main(void)
                        "tests/reference/tokenizer/sentencepiece"));
     folder_make();
     test_reference();
+    test_json();
+    test_refused_json();
+    test_continued();
     test_special_tokens();
     test_added_tokens();
     test_files();

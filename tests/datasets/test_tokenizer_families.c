@@ -286,7 +286,7 @@ static void test_refusals(void)
          "BertNormalizer is supported only"},
         {"family_gpt1", "\"end_of_word_suffix\":\"</w>\"", "\"end_of_word_suffix\":7",
          "end_of_word_suffix"},
-        {"family_prefix", "{\"type\":\"NFKD\"}", "{\"type\":\"Precompiled\"}", "'Precompiled'"},
+        {"family_prefix", "{\"type\":\"NFKD\"}", "{\"type\":\"Nmt\"}", "'Nmt'"},
         {"family_prefix", "\"##", "\"", "continuing_subword_prefix"},
         {"family_smollm2", "\"individual_digits\":true", "\"individual_digits\":1",
          "individual_digits"},

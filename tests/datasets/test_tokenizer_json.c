@@ -55,7 +55,7 @@ static const struct bad_part bad_parts[] = {
     {"\"truncation\":null", "\"truncation\":{}", "truncation"},
     {"\"padding\":null", "\"padding\":{\"strategy\":\"x\"}", "padding"},
     {"\"normalizer\":null", "\"normalizer\":{\"type\":\"Nmt\"}", "'Nmt'"},
-    {"\"type\":\"BPE\"", "\"type\":\"Unigram\"", "'Unigram'"},
+    {"\"type\":\"BPE\"", "\"type\":\"WordLevel\"", "'WordLevel'"},
     {"\"type\":\"BPE\"", "\"type\":7", "(no type)"},
     {"\"dropout\":null", "\"dropout\":0.1", "dropout"},
     {"\"dropout\":null", "\"cache\":1", "'cache'"},

@@ -45,7 +45,7 @@ status inspect_print_json(json_t *document)
 
 static const char *get_kind_name(enum tokenizer_kind kind)
 {
-    static const char *const names[] = {"bpe", "wordpiece", "char", "sentencepiece"};
+    static const char *const names[] = {"bpe", "wordpiece", "char", "sentencepiece", "unigram"};
     return names[kind];
 }
 

@@ -1,0 +1,253 @@
+/* Unigram models of tokenizer.json, as transformers writes them for T5, XLM-RoBERTa and others.
+ *
+ * The segmentation is that of datasets/sentencepiece/unigram.h, for each word that the
+ * pre-tokenizer makes. As in Hugging Face `tokenizers`, scores and their sums have f64, consecutive
+ * unknown characters become one token, and every piece of the vocabulary is found in a text, also
+ * that of a special token. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "datasets/tokenizer/json_reader.h"
+
+static status create_model(struct tokenizer *t, int64_t count)
+{
+    t->unigram = calloc(1, sizeof *t->unigram);
+    REQUIRE(t->unigram != NULL, STATUS_INTERNAL, "out of memory for a Unigram model");
+    t->unigram->count = count;
+    t->unigram->model.unknown = -1;
+    t->unigram->model.scores = calloc((size_t)count, sizeof(double));
+    REQUIRE(t->unigram->model.scores != NULL, STATUS_INTERNAL,
+            "out of memory for %" PRId64 " scores", count);
+    return STATUS_OK;
+}
+
+void unigram_model_free(struct unigram_model *u)
+{
+    if (u != NULL) {
+        unigram_free(&u->model);
+        free(u);
+    }
+}
+
+static status build_trie(struct tokenizer *t)
+{
+    struct unigram_model *u = t->unigram;
+    struct piece_key *keys = malloc((size_t)u->count * sizeof *keys);
+    REQUIRE(keys != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " pieces", u->count);
+    for (int32_t id = 0; id < u->count; id++) {
+        keys[id] = (struct piece_key){t->tokens[id].bytes, t->tokens[id].length, id};
+    }
+    status result = piece_trie_build(&u->model.trie, keys, u->count);
+    free(keys);
+    return result;
+}
+
+status unigram_model_build(struct tokenizer *t)
+{
+    struct unigram_model *u = t->unigram;
+    double lowest = INFINITY;
+    for (int64_t id = 0; id < u->count; id++) {
+        lowest = fmin(lowest, u->model.scores[id]);
+    }
+    u->model.unknown_score = lowest - UNIGRAM_UNKNOWN_PENALTY;
+    for (int byte = 0; byte < 256; byte++) {
+        char text[8];
+        snprintf(text, sizeof text, "<0x%02X>", (unsigned)byte);
+        const struct text_slot *slot = text_map_find(&t->by_bytes, text, strlen(text));
+        u->byte_ids[byte] = slot == NULL ? -1 : (int32_t)slot->value;
+    }
+    return build_trie(t);
+}
+
+/* ---- encoding ---- */
+
+/* Scratch memory for the words of a text. */
+struct word_encoder {
+    const struct tokenizer *t;
+    struct token_list *out;
+    struct unigram_step *steps; /* [capacity + 1] */
+    uint32_t *ends;
+    size_t capacity;
+};
+
+static status reserve_steps(struct word_encoder *e, size_t bytes)
+{
+    if (e->steps != NULL && bytes <= e->capacity) {
+        return STATUS_OK;
+    }
+    size_t capacity = 2 * bytes + 64;
+    REQUIRE(bytes < INT32_MAX / 2, STATUS_DATA,
+            "a word of %zu bytes: the pre-tokenizer's words may have at most 1 GiB", bytes);
+    free(e->steps);
+    free(e->ends);
+    e->steps = malloc((capacity + 1) * sizeof *e->steps);
+    e->ends = malloc((capacity + 1) * sizeof *e->ends);
+    REQUIRE(e->steps != NULL && e->ends != NULL, STATUS_INTERNAL,
+            "out of memory for a word of %zu bytes", bytes);
+    e->capacity = capacity;
+    return STATUS_OK;
+}
+
+/* Appends the ids of a run of unknown characters. */
+static status append_unknown(const struct word_encoder *e, const char *text, size_t bytes,
+                             size_t offset)
+{
+    const struct unigram_model *u = e->t->unigram;
+    const struct text_slot *slot = text_map_find(&e->t->by_bytes, text, bytes);
+    bool has_bytes = u->byte_fallback && slot == NULL;
+    for (size_t i = 0; i < bytes && has_bytes; i++) {
+        has_bytes = u->byte_ids[(unsigned char)text[i]] >= 0;
+    }
+    for (size_t i = 0; i < bytes && has_bytes; i++) {
+        e->out->ids[e->out->count++] = u->byte_ids[(unsigned char)text[i]];
+    }
+    if (!has_bytes) {
+        REQUIRE(slot != NULL || u->model.unknown >= 0, STATUS_DATA,
+                "the text at byte %zu has no token, and the tokenizer has no unknown token",
+                offset);
+        e->out->ids[e->out->count++] = slot != NULL ? (int32_t)slot->value : u->model.unknown;
+    }
+    return STATUS_OK;
+}
+
+static status encode_word(void *context, const char *word, size_t bytes, size_t offset)
+{
+    struct word_encoder *e = context;
+    TRY(reserve_steps(e, bytes));
+    TRY(token_list_reserve(e->out, (int64_t)bytes));
+    unigram_find_path(&e->t->unigram->model, word, bytes, e->steps);
+    int64_t pieces = 0;
+    for (size_t end = bytes; end > 0; end = e->steps[end].begin) {
+        e->ends[pieces++] = (uint32_t)end;
+    }
+    size_t unknown_begin = 0; /* of the run of unknown characters before the piece */
+    while (pieces-- > 0) {
+        const struct unigram_step *step = &e->steps[e->ends[pieces]];
+        if (step->id == e->t->unigram->model.unknown) {
+            continue;
+        }
+        if (step->begin > unknown_begin) {
+            TRY(append_unknown(e, word + unknown_begin, step->begin - unknown_begin, offset));
+        }
+        e->out->ids[e->out->count++] = step->id;
+        unknown_begin = e->ends[pieces];
+    }
+    return bytes > unknown_begin
+               ? append_unknown(e, word + unknown_begin, bytes - unknown_begin, offset)
+               : STATUS_OK;
+}
+
+status unigram_model_encode(const struct tokenizer *t, const char *text, size_t bytes,
+                            struct text_place place, struct token_list *out)
+{
+    struct word_encoder e = {.t = t, .out = out};
+    status result =
+        word_split_run(&t->split, text, bytes, place.at_start, place.continued, encode_word, &e);
+    free(e.steps);
+    free(e.ends);
+    return result;
+}
+
+/* ---- tokenizer.json ---- */
+
+static status read_piece(const struct json_reader *r, json_t *list, size_t index, json_t *ids)
+{
+    const json_t *entry = json_array_get(list, index), *text = json_array_get(entry, 0);
+    const json_t *score = json_array_get(entry, 1);
+    NEED(r,
+         json_array_size(entry) == 2 && json_string_length(text) > 0 && json_is_number(score) &&
+             isfinite(json_number_value(score)),
+         "model.vocab[%zu] is not a piece and its score", index);
+    NEED(r, json_object_get(ids, json_string_value(text)) == NULL,
+         "model.vocab has the piece '" EXCERPT "' twice", json_string_value(text));
+    REQUIRE(json_object_set_new(ids, json_string_value(text), json_integer((json_int_t)index)) == 0,
+            STATUS_INTERNAL, "out of memory for the piece %zu", index);
+    return STATUS_OK;
+}
+
+static status read_vocab(const struct json_reader *r, json_t *model, json_t **ids)
+{
+    TRY(json_reader_check_keys(r, model, "model", "|type|unk_id|vocab|byte_fallback|"));
+    json_t *list = json_object_get(model, "vocab");
+    NEED(r, json_array_size(list) > 0, "model.vocab is not a list with pieces in it");
+    *ids = json_object();
+    REQUIRE(*ids != NULL, STATUS_INTERNAL, "out of memory for %zu pieces", json_array_size(list));
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        TRY(read_piece(r, list, i, *ids));
+    }
+    return STATUS_OK;
+}
+
+static status read_options(const struct json_reader *r, const json_t *model)
+{
+    const json_t *list = json_object_get(model, "vocab"), *unk = json_object_get(model, "unk_id");
+    int64_t count = (int64_t)json_array_size(list);
+    TRY(create_model(r->t, count));
+    struct unigram_model *u = r->t->unigram;
+    for (int64_t id = 0; id < count; id++) {
+        u->model.scores[id] =
+            json_number_value(json_array_get(json_array_get(list, (size_t)id), 1));
+    }
+    NEED(r,
+         json_reader_is_null(unk) || (json_is_integer(unk) && json_integer_value(unk) >= 0 &&
+                                      json_integer_value(unk) < count),
+         "model.unk_id is neither null nor an id of model.vocab");
+    u->model.unknown = json_reader_is_null(unk) ? -1 : (int32_t)json_integer_value(unk);
+    return json_reader_read_bool(r, model, "model", "byte_fallback", false, &u->byte_fallback);
+}
+
+static status read_tokens(struct json_reader *r)
+{
+    TRY(json_reader_read_vocab(r, NULL));
+    for (size_t i = 0; i < json_array_size(r->added); i++) {
+        TRY(json_reader_read_added(r, json_array_get(r->added, i)));
+    }
+    return STATUS_OK;
+}
+
+/* Reads the file; *ids receives the ids of the pieces, which the caller frees. */
+static status read_file(struct json_reader *r, json_t *root, json_t **ids)
+{
+    json_t *model = json_object_get(root, "model");
+    int64_t vocab_size = 0;
+    TRY(read_vocab(r, model, ids));
+    r->vocab = *ids;
+    r->added = json_object_get(root, "added_tokens");
+    NEED(r, json_reader_is_null(r->added) || json_is_array(r->added), "added_tokens is not a list");
+    TRY(json_reader_check_ids(r, &vocab_size));
+    TRY(tokenizer_allocate(TOKENIZER_UNIGRAM, vocab_size, &r->t));
+    r->t->source_path = r->path;
+    TRY(read_options(r, model));
+    TRY(steps_read_normalizer(r, json_object_get(root, "normalizer")));
+    TRY(steps_read_split(r, json_object_get(root, "pre_tokenizer")));
+    TRY(steps_read_decoder(r, json_object_get(root, "decoder")));
+    TRY(read_tokens(r));
+    return post_processor_read(r, json_object_get(root, "post_processor"));
+}
+
+status unigram_model_read(struct json_reader *r, json_t *root)
+{
+    json_t *ids = NULL;
+    status result = read_file(r, root, &ids);
+    r->vocab = NULL;
+    json_decref(ids);
+    return result;
+}
+
+json_t *unigram_model_to_json(const struct tokenizer *t)
+{
+    const struct unigram_model *u = t->unigram;
+    json_t *vocab = json_array();
+    for (int64_t id = 0; id < u->count && vocab != NULL; id++) {
+        json_t *entry = json_pack("[s, f]", t->tokens[id].bytes, u->model.scores[id]);
+        if (json_array_append_new(vocab, entry) != 0) {
+            json_decref(vocab);
+            return NULL;
+        }
+    }
+    json_t *unk = u->model.unknown < 0 ? json_null() : json_integer(u->model.unknown);
+    return json_pack("{s:s, s:o, s:o, s:b}", "type", "Unigram", "unk_id", unk, "vocab", vocab,
+                     "byte_fallback", u->byte_fallback ? 1 : 0);
+}

@@ -14,6 +14,7 @@ struct writer {
     size_t bytes, capacity;
     int32_t mask;      /* loss mask bits of the collected text */
     int32_t base_mask; /* loss mask bits of every token */
+    bool after_plain;  /* the text before was encoded in another part, not a special token */
 };
 
 void chat_text_free(struct chat_text *text)
@@ -36,8 +37,12 @@ static status fill_loss_mask(struct chat_text *text, int32_t mask)
 static status encode_collected(struct writer *w)
 {
     if (w->bytes > 0) {
-        TRY(tokenizer_encode(w->tokenizer, w->plain, w->bytes, false, &w->out->ids));
+        struct token_list *ids = &w->out->ids;
+        TRY(w->after_plain   ? tokenizer_encode_continued(w->tokenizer, w->plain, w->bytes, ids)
+            : ids->count > 0 ? tokenizer_encode_after_special(w->tokenizer, w->plain, w->bytes, ids)
+                             : tokenizer_encode(w->tokenizer, w->plain, w->bytes, false, ids));
         w->bytes = 0;
+        w->after_plain = true;
     }
     return fill_loss_mask(w->out, w->mask);
 }
@@ -70,6 +75,7 @@ static status write_plain(struct writer *w, const char *text, size_t bytes)
 static status write_special(struct writer *w, int32_t id)
 {
     TRY(encode_collected(w));
+    w->after_plain = false;
     TRY(token_list_reserve(&w->out->ids, 1));
     w->out->ids.ids[w->out->ids.count++] = id;
     return fill_loss_mask(w->out, w->mask);
@@ -248,6 +254,14 @@ static status write_all(struct writer *w, const struct chat_message *messages, i
     return encode_collected(w);
 }
 
+/* Returns whether a prompt ends with text, not with a special token. */
+static bool ends_prompt_with_text(const struct chat_template *t)
+{
+    const struct chat_literal *end = &t->before[CHAT_ASSISTANT];
+    end = end->count > 0 ? end : &t->after[CHAT_USER];
+    return end->count > 0 && end->parts[end->count - 1].id < 0;
+}
+
 status chat_encode(const struct chat_template *t, const struct tokenizer *tokenizer,
                    const struct chat_message *messages, int64_t count, struct chat_frame frame,
                    struct chat_text *out)
@@ -255,6 +269,7 @@ status chat_encode(const struct chat_template *t, const struct tokenizer *tokeni
     TRY(check_messages(t, messages, count, frame));
     struct writer w = {.t = t, .tokenizer = tokenizer, .out = out};
     w.base_mask = w.mask = frame.after_generation_prompt ? CHAT_IS_COMPLETION : 0;
+    w.after_plain = frame.after_generation_prompt && ends_prompt_with_text(t);
     int64_t before = out->ids.count;
     status result = write_all(&w, messages, count, frame);
     free(w.plain);
@@ -267,7 +282,8 @@ status chat_encode(const struct chat_template *t, const struct tokenizer *tokeni
 status chat_encode_plain(const struct tokenizer *tokenizer, const char *text, size_t bytes,
                          bool end, int32_t mask, struct chat_text *out)
 {
-    TRY(tokenizer_encode(tokenizer, text, bytes, false, &out->ids));
+    TRY(out->ids.count > 0 ? tokenizer_encode_continued(tokenizer, text, bytes, &out->ids)
+                           : tokenizer_encode(tokenizer, text, bytes, false, &out->ids));
     if (end && tokenizer_eos(tokenizer) >= 0) {
         TRY(token_list_reserve(&out->ids, 1));
         out->ids.ids[out->ids.count++] = tokenizer_eos(tokenizer);

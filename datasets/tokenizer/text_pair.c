@@ -109,7 +109,8 @@ status text_pair_encode_word(const struct tokenizer *t, const struct text *word,
     TRY(kind == TOKENIZER_CHAR && !first ? tokenizer_encode(t, " ", 1, false, out) : STATUS_OK);
     memcpy(text + space_bytes, word->bytes, word->count);
     *begin = out->count;
-    TRY(tokenizer_encode(t, text, word->count + space_bytes, false, out));
+    TRY(space_bytes > 0 ? tokenizer_encode_continued(t, text, word->count + 1, out)
+                        : tokenizer_encode(t, text, word->count, false, out));
     REQUIRE(word->count > 0 && out->count > *begin, STATUS_DATA,
             "the tokenizer has no tokens for the word \"%.*s\"",
             (int)(word->count < 100 ? word->count : 100), word->bytes);

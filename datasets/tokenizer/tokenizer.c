@@ -468,12 +468,12 @@ static status encode_normalized(const struct encoding *e, size_t from, size_t to
 }
 
 static status encode_text(const struct tokenizer *t, const char *text, size_t bytes, bool special,
-                          bool continued, struct token_list *out)
+                          bool at_start, bool continued, struct token_list *out)
 {
     struct encoding e = {.tokenizer = t,
                          .text = text,
                          .special = special,
-                         .at_start = true,
+                         .at_start = at_start,
                          .continued = continued,
                          .out = out};
     if (t->kind == TOKENIZER_BPE) {
@@ -493,13 +493,19 @@ static status encode_text(const struct tokenizer *t, const char *text, size_t by
 status tokenizer_encode(const struct tokenizer *t, const char *text, size_t bytes, bool special,
                         struct token_list *out)
 {
-    return encode_text(t, text, bytes, special, false, out);
+    return encode_text(t, text, bytes, special, true, false, out);
 }
 
 status tokenizer_encode_continued(const struct tokenizer *t, const char *text, size_t bytes,
                                   struct token_list *out)
 {
-    return encode_text(t, text, bytes, false, true, out);
+    return encode_text(t, text, bytes, false, true, true, out);
+}
+
+status tokenizer_encode_after_special(const struct tokenizer *t, const char *text, size_t bytes,
+                                      struct token_list *out)
+{
+    return encode_text(t, text, bytes, false, false, false, out);
 }
 
 /* Returns the text of a token before the decoder's steps. */

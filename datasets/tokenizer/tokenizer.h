@@ -170,6 +170,15 @@ status tokenizer_encode(const struct tokenizer *t, const char *text, size_t byte
 status tokenizer_encode_continued(const struct tokenizer *t, const char *text, size_t bytes,
                                   struct token_list *out);
 
+/* tokenizer_encode_after_special - encode text after a special token, without special tokens.
+ *
+ * As tokenizer_encode, but a Metaspace that puts U+2581 only before the first word of a text
+ * (Mistral) puts none.
+ *
+ * Errors    as tokenizer_encode */
+status tokenizer_encode_after_special(const struct tokenizer *t, const char *text, size_t bytes,
+                                      struct token_list *out);
+
 /* tokenizer_is_added_boundary - return whether a text can be split before text[position] without a
  * change of the added tokens that tokenizer_encode finds.
  *

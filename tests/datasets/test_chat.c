@@ -80,6 +80,50 @@ static void check_text(const struct chat_text *text, int32_t mask_bit, const cha
     }
 }
 
+/* With the tokenizer of Llama 2, which puts U+2581 before a text, the ids of the parts of a
+ * conversation are those of the whole text. */
+static void test_llama2_tokenizer(void)
+{
+    static const char whole_text[] = "<s>[INST] the two banks [/INST] one stroke </s>"
+                                     "<s>[INST] and oars [/INST] late </s>";
+    const struct chat_message messages[] = {
+        make_message(CHAT_USER, "the two banks"), make_message(CHAT_ASSISTANT, "one stroke"),
+        make_message(CHAT_USER, "and oars"), make_message(CHAT_ASSISTANT, "late")};
+    char path[FILE_PATH_BYTES], *saved = folder_file("llama2");
+    struct tokenizer *llama2 = NULL;
+    struct chat_template *t = NULL;
+    struct chat_text text = {0}, parts = {0};
+    struct token_list ids = {0};
+    CHECK_OK(
+        file_join(path, getenv("BIREME_SOURCE_DIR"), "tests/reference/tokenizer/family_llama2"));
+    CHECK_OK(tokenizer_open(path, &llama2));
+    CHECK_OK(tokenizer_save(llama2, saved));
+    CHECK_OK(chat_install("llama-2", saved, llama2));
+    CHECK_OK(chat_open(saved, llama2, &t));
+    CHECK_OK(tokenizer_encode(llama2, whole_text, sizeof whole_text - 1, true, &ids));
+    CHECK_OK(chat_encode(t, llama2, messages, 4, (struct chat_frame){0}, &text));
+    CHECK_OK(chat_encode(t, llama2, messages, 3, (struct chat_frame){.add_generation_prompt = true},
+                         &parts));
+    CHECK_OK(chat_encode(t, llama2, messages + 3, 1,
+                         (struct chat_frame){.after_generation_prompt = true}, &parts));
+    CHECK(text.ids.count == ids.count && parts.ids.count == ids.count);
+    for (int64_t i = 0; i < ids.count; i++) {
+        CHECK(text.ids.ids[i] == ids.ids[i] && parts.ids.ids[i] == ids.ids[i]);
+    }
+    parts.ids.count = parts.loss_mask.count = 0; /* prompt and completion without a template */
+    ids.count = 0;
+    CHECK_OK(chat_encode_plain(llama2, "the two", 7, false, 0, &parts));
+    CHECK_OK(chat_encode_plain(llama2, " banks", 6, false, 1, &parts));
+    CHECK_OK(tokenizer_encode(llama2, "the two banks", 13, false, &ids));
+    CHECK_EQUAL(parts.ids.count, ids.count);
+    CHECK(memcmp(parts.ids.ids, ids.ids, (size_t)ids.count * sizeof *ids.ids) == 0);
+    chat_text_free(&text);
+    chat_text_free(&parts);
+    token_list_free(&ids);
+    chat_close(&t);
+    CHECK_OK(tokenizer_destroy(&llama2));
+}
+
 static void check_shipped(const char *name, const char *expected, const char *expected_prompt)
 {
     const struct chat_message messages[] = {
@@ -481,6 +525,7 @@ int main(int argc, char **argv)
     folder_make();
     log_quiet(true);
     make_tokenizer();
+    test_llama2_tokenizer();
     test_shipped();
     test_strip();
     test_alpaca_prompts();

@@ -222,6 +222,24 @@ static void test_parts(const char *name, const char *text)
     CHECK_OK(tokenizer_destroy(&t));
 }
 
+/* A text after a special token: Llama 2 puts U+2581 there too, Mistral only before a whole text. */
+static void test_after_special(const char *name)
+{
+    struct tokenizer *t = NULL;
+    struct token_list whole = {0}, part = {0};
+    CHECK_OK(tokenizer_open(reference_path(name), &t));
+    CHECK_OK(tokenizer_encode(t, "<s>the oars", 11, true, &whole));
+    CHECK_OK(tokenizer_encode_after_special(t, "the oars", 8, &part));
+    CHECK_EQUAL(whole.count, part.count + 1);
+    CHECK(memcmp(whole.ids + 1, part.ids, (size_t)part.count * sizeof *part.ids) == 0);
+    part.count = 0;
+    CHECK_OK(tokenizer_encode_after_special(t, "", 0, &part));
+    CHECK_EQUAL(part.count, 0);
+    token_list_free(&whole);
+    token_list_free(&part);
+    CHECK_OK(tokenizer_destroy(&t));
+}
+
 /* Bytes that are not UTF-8 become byte tokens, or an error if the model has none. */
 static void test_bytes(void)
 {
@@ -395,6 +413,9 @@ int main(void)
     test_parts("family_mistral", "the two banks  pull in one stroke\n and row");
     test_parts("family_gemma", "the two banks  pull in one stroke\n and row");
     test_parts("family_qwen2", "the two banks pull in one stroke and row");
+    test_after_special("family_llama2");
+    test_after_special("family_mistral");
+    test_after_special("family_metaspace");
     test_bytes();
     test_refusals();
     test_growth();

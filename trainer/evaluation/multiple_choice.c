@@ -102,7 +102,9 @@ static status encode_choice(const struct tokenizer *t, const char *context, cons
     }
     int64_t context_tokens = ids->count;
     if (result == STATUS_OK) {
-        result = tokenizer_encode(t, continuation, strlen(continuation), false, ids);
+        result = context_bytes > 0
+                     ? tokenizer_encode_continued(t, continuation, strlen(continuation), ids)
+                     : tokenizer_encode(t, continuation, strlen(continuation), false, ids);
     }
     free(continuation);
     *scored = ids->count - context_tokens;

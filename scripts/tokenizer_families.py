@@ -253,7 +253,7 @@ FORMS = {
 
 
 def form_digests(digest, code_points):
-    """Digests of the normal forms of texts with every code point."""
+    """Digests of the normal forms of texts with every code point, and of the numbers of words."""
     digests = {}
     for name, normalizer in FORMS.items():
         lines = (
@@ -261,6 +261,10 @@ def form_digests(digest, code_points):
             for c in code_points()
         )
         digests[name] = digest(lines)
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    digests["Digits"] = digest(
+        str(len(digits.pre_tokenize_str(f"a{chr(c)}b"))) for c in code_points()
+    )
     return digests
 
 

@@ -10,15 +10,15 @@ struct run {
     void *context;
 };
 
-/* Returns whether the character is a number of Unicode 16 (categories Nd, Nl, No), with any version
+/* Returns whether the character is a number of Unicode 17 (categories Nd, Nl, No), with any version
  * of utf8proc. */
 static bool is_number(uint32_t code)
 {
     static const struct {
         uint32_t first, last;
     } recent[] = {{0x10D40, 0x10D49}, {0x116D0, 0x116E3}, {0x11BF0, 0x11BF9}, {0x11DE0, 0x11DE9},
-                  {0x11F50, 0x11F59}, {0x16130, 0x16139}, {0x16D70, 0x16D79}, {0x1CCF0, 0x1CCF9},
-                  {0x1D2C0, 0x1D2D3}, {0x1E4F0, 0x1E4F9}, {0x1E5F1, 0x1E5FA}};
+                  {0x11F50, 0x11F59}, {0x16130, 0x16139}, {0x16D70, 0x16D79}, {0x16FF4, 0x16FF6},
+                  {0x1CCF0, 0x1CCF9}, {0x1D2C0, 0x1D2D3}, {0x1E4F0, 0x1E4F9}, {0x1E5F1, 0x1E5FA}};
     if (code < 0x80) {
         return code >= '0' && code <= '9';
     }

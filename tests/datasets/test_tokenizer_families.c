@@ -164,6 +164,39 @@ static void test_forms(const json_t *root)
     }
 }
 
+static status count_word(void *context, const char *word, size_t bytes, size_t offset)
+{
+    (void)word;
+    (void)offset;
+    CHECK(bytes > 0);
+    ++*(int *)context;
+    return STATUS_OK;
+}
+
+/* The characters that Digits separates are those of the package. */
+static void test_digits(const json_t *root)
+{
+    const struct word_split split = {{{.kind = WORD_SPLIT_EACH_DIGIT}}, 1};
+    struct hash *hash = NULL;
+    CHECK_OK(hash_create(&hash));
+    for (uint32_t code = 0; code < 0x110000; code++) {
+        if (code >= 0xD800 && code < 0xE000) {
+            continue;
+        }
+        char text[8] = "a", line[16];
+        size_t length = pretokenizer_write_utf8(code, text + 1);
+        int words = 0;
+        text[1 + length] = 'b';
+        CHECK_OK(word_split_run(&split, text, length + 2, true, false, count_word, &words));
+        snprintf(line, sizeof line, "%d\n", words);
+        CHECK_OK(hash_update(hash, line, strlen(line)));
+    }
+    char digest[HASH_TEXT_BYTES];
+    CHECK_OK(hash_finish(&hash, digest));
+    const json_t *expected = json_object_get(json_object_get(root, "forms"), "Digits");
+    CHECK_TEXT(digest, json_string_value(expected));
+}
+
 /* A text of marks alone is sorted in linear time, and bytes that are not UTF-8 stay. */
 static void test_marks(void)
 {
@@ -408,6 +441,7 @@ int main(void)
     CHECK(root != NULL);
     test_reference(root);
     test_forms(root);
+    test_digits(root);
     test_marks();
     test_parts("family_llama2", "the two banks  pull in one stroke\n and row");
     test_parts("family_mistral", "the two banks  pull in one stroke\n and row");

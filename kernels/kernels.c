@@ -394,6 +394,14 @@ static status check_attention(const char *where, const struct attention *a, int6
     return check_dropout(where, &a->dropout);
 }
 
+/* Counts the visible keys of n queries with a causal mask and a window over m keys. The first query
+ * sees m - n + 1 keys, the next one more, up to the window. */
+static double count_window_pairs(double n, double m, double window)
+{
+    double first = fmax(0, m - n + 1), narrow = fmin(fmax(0, window - first), n);
+    return narrow * first + narrow * (narrow - 1) / 2 + (n - narrow) * window;
+}
+
 /* Counts the pairs of a query and a visible key over all heads; about half of them if causal. */
 static double count_attention_pairs(const struct attention *a)
 {
@@ -401,7 +409,9 @@ static double count_attention_pairs(const struct attention *a)
     for (int64_t i = 0; i < a->sequences; i++) {
         double n = a->cu_q[i + 1] - a->cu_q[i], m = a->cu_k[i + 1] - a->cu_k[i];
         double seen = fmax(0, a->causal ? m - (n - 1) / 2 : m);
-        pairs += n * (a->window > 0 ? fmin(seen, (double)a->window) : seen);
+        pairs += a->window == 0 ? n * seen
+                 : a->causal    ? count_window_pairs(n, m, (double)a->window)
+                                : n * fmin(seen, (double)a->window);
         const int32_t *b = a->shared_prefix_offsets;
         pairs -= b != NULL ? (b[2 * i + 1] - b[2 * i]) * (n - b[2 * i + 1]) : 0;
     }

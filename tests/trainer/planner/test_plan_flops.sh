@@ -2,8 +2,9 @@
 # The FLOPs of `bireme plan`, from which training computes its MFU, equal those of the matrix
 # products that a step issues: the sum of 2 M N K over the operations, as `bench step` counts them.
 #
-# Attention's backward pass has five products, one of which recomputes the scores: four count. A
-# query sees (T + 1) / 2 keys on average under a causal mask, and the formula counts T / 2.
+# Attention's backward pass has five products, one of which recomputes the scores: four count. With
+# a window of W of T rows, a query sees W - W (W - 1) / 2 T keys on average, and the formula counts
+# W - W^2 / 2 T. Without a window W is T.
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 readonly tokens=32
 
@@ -12,16 +13,17 @@ read_field() {
     grep -oE "\"$1\": ?[-+.eE0-9]+" | head -n 1 | sed 's/.*: *//'
 }
 
-# check_flops NAME CAUSAL SETTINGS...: compare plan and step for a recipe with these lines.
+# check_flops NAME WINDOW SETTINGS...: compare plan and step for a recipe with these lines. WINDOW
+# is 0 for attention in both directions.
 check_flops() {
-    local name=$1 causal=$2 planned counted
+    local name=$1 window=$2 planned counted
     shift 2
     printf '%s\n' "$@" "data: {sequence_length: $tokens}" 'batch: {global_size: 4, micro_size: 4}' \
         'train: {max_steps: 1}' >"$name.yaml"
     run_bireme 0 plan "$name.yaml" --json
     planned=$(read_field flops_per_step <out)
     run_bireme 0 bench step "$name.yaml" --json --repeats 1 --no-roofline
-    counted=$(grep -oE '"name":"[a-z_]*"[^}]*' out | tr -d '"' | awk -F'[:,]' -v causal="$causal" \
+    counted=$(grep -oE '"name":"[a-z_]*"[^}]*' out | tr -d '"' | awk -F'[:,]' -v w="$window" \
         -v t=$tokens '
         { for (i = 3; i < NF; i += 2) if ($i == "flops") flops[$2] = $(i + 1) }
         END {
@@ -29,18 +31,22 @@ check_flops() {
                       "classifier_run", names, " ")
             for (i = 1; i <= n; i++) sum += flops[names[i]]
             attention = flops["attention_forward"] + 0.8 * flops["attention_backward"]
-            printf "%.0f", sum + attention * (causal ? t / (t + 1) : 1)
+            printf "%.0f", sum + attention * (w ? (2 * t - w) / (2 * t - w + 1) : 1)
         }')
     echo "$name: $planned FLOPs planned, $counted counted"
     awk -v p="$planned" -v c="$counted" 'BEGIN { exit !(c > 0 && (p - c)^2 <= (1e-6 * c)^2) }' ||
         fail "$name: the plan has $planned FLOPs, the step $counted"
 }
 
-check_flops gpt2 1 'model: {vocab_size: 512, hidden_size: 64, num_layers: 2, num_heads: 4}'
-check_flops untied 1 "model: {vocab_size: 512, hidden_size: 64, num_layers: 2, num_heads: 4,
+check_flops gpt2 $tokens 'model: {vocab_size: 512, hidden_size: 64, num_layers: 2, num_heads: 4}'
+check_flops untied $tokens "model: {vocab_size: 512, hidden_size: 64, num_layers: 2, num_heads: 4,
     tie_word_embeddings: false}"
-check_flops llama 1 "model: {architecture: llama, vocab_size: 512, hidden_size: 64, num_layers: 2,
-    num_heads: 4, num_kv_heads: 2, intermediate_size: 128}"
+check_flops llama $tokens "model: {architecture: llama, vocab_size: 512, hidden_size: 64,
+    num_layers: 2, num_heads: 4, num_kv_heads: 2, intermediate_size: 128}"
+check_flops qwen3 $tokens "model: {architecture: qwen3, vocab_size: 512, hidden_size: 64,
+    num_layers: 2, num_heads: 4, num_kv_heads: 2, head_dim: 24, intermediate_size: 128}"
+check_flops mistral 8 "model: {architecture: mistral, vocab_size: 512, hidden_size: 64,
+    num_layers: 2, num_heads: 4, num_kv_heads: 2, sliding_window: 8, intermediate_size: 128}"
 check_flops bert 0 'objective: mlm' 'mlm: {mask_probability: 0.25, max_predictions: 8}' \
     'model: {architecture: bert, vocab_size: 512, hidden_size: 64, num_layers: 2, num_heads: 4}'
 # The base of the adapters is a checkpoint. A vocabulary of 512 tokens needs no padding.
@@ -48,5 +54,5 @@ run_bireme 0 tokenizer train --type bpe --vocab-size 512 --input "$source/LICENS
 run_bireme 0 prepare --objective clm --tokenizer large --input "$source/LICENSE" --output large-data
 run_bireme 0 train recipe.yaml run_dir=base train.max_steps=1 schedule.warmup_steps=1 \
     data.tokenizer=large data.train='large-data/train-*.h5' data.validation=null evaluate.every=0
-check_flops lora 1 'adapter: {type: lora, rank: 4, alpha: 8}' \
+check_flops lora $tokens 'adapter: {type: lora, rank: 4, alpha: 8}' \
     'model: {init_from: base, vocab_size: 512}'

@@ -108,8 +108,15 @@ static void remove_trailing_spaces(struct normal_text *n)
 static status normalize_text(struct normal_text *n, const char *text, size_t bytes, bool continued)
 {
     const struct sentencepiece *s = n->s;
-    bool trims_start = s->remove_extra_whitespaces && !continued;
-    size_t pos = trims_start ? skip_spaces(s, text, bytes) : 0;
+    /* The text before ends with the space that a suffix model adds; it is the first one here. */
+    bool has_space = continued && s->space_is_suffix && s->add_dummy_prefix;
+    bool trims_start = s->remove_extra_whitespaces && (!continued || has_space);
+    size_t pos = 0;
+    if (trims_start) {
+        pos = skip_spaces(s, text, bytes);
+    } else if (has_space && bytes > 0 && text[0] == ' ') {
+        pos = 1;
+    }
     if (pos == bytes) {
         return STATUS_OK;
     }

@@ -236,8 +236,8 @@ static void test_special_tokens(void)
 /* A text that continues another one gets no leading space, and loses none. */
 static void test_continued(void)
 {
-    static const char *const names[] = {"unigram", "bpe_bytes", "t5"};
-    for (int i = 0; i < 3; i++) {
+    static const char *const names[] = {"unigram", "bpe_bytes", "t5", "bpe"};
+    for (int i = 0; i < 4; i++) {
         struct tokenizer *t = open_model(names[i]);
         struct token_list whole = {0}, parts = {0};
         char *text = NULL;
@@ -250,7 +250,7 @@ static void test_continued(void)
         CHECK(memcmp(parts.ids, whole.ids, (size_t)whole.count * sizeof *whole.ids) == 0);
         CHECK_OK(tokenizer_decode_continued(t, parts.ids + first, parts.count - first, true, &text,
                                             &bytes));
-        CHECK_TEXT(text, " of oars");
+        CHECK_TEXT(text, i < 3 ? " of oars" : "of oars "); /* the last one has spaces after words */
         free(text);
         token_list_free(&whole);
         token_list_free(&parts);

@@ -416,6 +416,9 @@ static status write_tokenizer_config(const struct export_job *ex)
             json_pack("[s, s, s]", "input_ids", "token_type_ids", "attention_mask"));
     }
     status result = add_tokens(ex, config);
+    if (result == STATUS_OK && has_model_file && tokenizer_find(ex->tokenizer, "<s>") >= 0) {
+        json_object_set_new(config, "bos_token", json_string("<s>"));
+    }
     if (result != STATUS_OK) {
         json_decref(config);
         return result;

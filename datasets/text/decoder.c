@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "datasets/text/unicode_form.h"
 
 static status copy_text(const char *text, char **out)
@@ -116,7 +117,7 @@ static bool is_utf8(const char *text, size_t bytes)
     uint32_t code = 0;
     size_t pos = 0, length = 1;
     while (pos < bytes && length > 0) {
-        length = unicode_form_read(text + pos, bytes - pos, &code);
+        length = utf8_read(text + pos, bytes - pos, &code);
         pos += length;
     }
     return length > 0;

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
+
 static status copy_text(const char *text, char **out)
 {
     *out = text == NULL ? NULL : strdup(text);
@@ -82,7 +84,7 @@ static size_t match_last_blank(const char *text, size_t end)
 {
     for (size_t length = 1; length <= 3 && length <= end; length++) {
         uint32_t code = 0;
-        if (unicode_form_read(text + end - length, length, &code) == length) {
+        if (utf8_read(text + end - length, length, &code) == length) {
             return unicode_form_is_white_space(code) ? length : 0;
         }
     }
@@ -94,8 +96,7 @@ static status strip_ends(const struct normalizer_step *step, const char *text, s
 {
     size_t begin = 0, end = bytes;
     uint32_t code = 0;
-    for (size_t length; step->left &&
-                        (length = unicode_form_read(text + begin, end - begin, &code)) > 0 &&
+    for (size_t length; step->left && (length = utf8_read(text + begin, end - begin, &code)) > 0 &&
                         unicode_form_is_white_space(code);) {
         begin += length;
     }

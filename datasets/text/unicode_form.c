@@ -7,24 +7,13 @@
 #include <string.h>
 #include <utf8proc.h>
 
+#include "base/utf8.h"
+
 #define MAX_DECOMPOSED 32 /* the longest decomposition has 18 code points */
 
 struct range {
     uint32_t first, last;
 };
-
-size_t unicode_form_read(const char *text, size_t bytes, uint32_t *code)
-{
-    if (bytes > 0 && (unsigned char)text[0] < 0x80) {
-        *code = (unsigned char)text[0];
-        return 1;
-    }
-    utf8proc_int32_t value = -1;
-    utf8proc_ssize_t length =
-        utf8proc_iterate((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)bytes, &value);
-    *code = (uint32_t)value;
-    return length > 0 && value >= 0 ? (size_t)length : 0;
-}
 
 static bool is_in(const struct range *ranges, size_t count, uint32_t code)
 {
@@ -100,7 +89,7 @@ static status decompose_text(const char *text, size_t bytes, bool compatibility,
     options |= compatibility ? UTF8PROC_COMPAT : 0;
     for (size_t pos = 0; pos < bytes;) {
         uint32_t code = 0;
-        pos += unicode_form_read(text + pos, bytes - pos, &code);
+        pos += utf8_read(text + pos, bytes - pos, &code);
         TRY(reserve_codes(s));
         utf8proc_ssize_t count = utf8proc_decompose_char(
             (utf8proc_int32_t)code, s->codes + s->count, MAX_DECOMPOSED, options, &boundary);
@@ -195,7 +184,7 @@ static size_t find_segment_end(const char *text, size_t bytes, size_t pos, bool 
     pos += pos < bytes && (unsigned char)text[pos] < 0x80;
     while (pos < bytes && (unsigned char)text[pos] >= 0x80) {
         uint32_t code = 0;
-        size_t length = unicode_form_read(text + pos, bytes - pos, &code);
+        size_t length = utf8_read(text + pos, bytes - pos, &code);
         if (length == 0 || is_recent(code)) {
             break;
         }
@@ -220,7 +209,7 @@ static status apply_form(enum unicode_form form, const char *text, size_t bytes,
                               : append_segment(form, text + begin, end - begin, s, out));
         uint32_t code;
         size_t length = end < bytes && (unsigned char)text[end] >= 0x80
-                            ? unicode_form_read(text + end, bytes - end, &code)
+                            ? utf8_read(text + end, bytes - end, &code)
                             : 0;
         bool kept = end < bytes && (unsigned char)text[end] >= 0x80; /* recent or not UTF-8 */
         length = kept && length == 0 ? 1 : length;
@@ -279,7 +268,7 @@ status unicode_form_lower(const char *text, size_t bytes, struct text_buffer *ou
     TRY(text_buffer_reserve(out, bytes));
     for (size_t pos = 0; pos < bytes;) {
         uint32_t code = 0;
-        size_t length = unicode_form_read(text + pos, bytes - pos, &code);
+        size_t length = utf8_read(text + pos, bytes - pos, &code);
         if (length == 0) {
             TRY(text_buffer_append(out, text + pos, 1));
         } else if (code == 0x130) { /* capital i with a dot: the dot becomes a combining mark */
@@ -331,7 +320,7 @@ status unicode_form_strip_accents(const char *text, size_t bytes, struct text_bu
     TRY(text_buffer_reserve(out, bytes));
     for (size_t pos = 0; pos < bytes;) {
         uint32_t code = 0;
-        size_t length = unicode_form_read(text + pos, bytes - pos, &code);
+        size_t length = utf8_read(text + pos, bytes - pos, &code);
         if (length == 0 || !is_mark(code)) {
             TRY(text_buffer_append(out, text + pos, length > 0 ? length : 1));
         }

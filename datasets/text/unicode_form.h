@@ -35,8 +35,3 @@ uint32_t unicode_form_lower_char(uint32_t code);
 
 /* unicode_form_is_white_space - return whether a character is Unicode's White_Space. */
 bool unicode_form_is_white_space(uint32_t code);
-
-/* unicode_form_read - decode the UTF-8 character at text[0]; return its length in bytes.
- *
- * Returns   0 if there is no valid character */
-size_t unicode_form_read(const char *text, size_t bytes, uint32_t *code);

@@ -3,6 +3,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
+#include "base/utf8.h"
+
 struct run {
     const struct word_split *split;
     bool continued;
@@ -49,7 +51,7 @@ static status pass_word(const struct run *r, int step, const char *text, size_t 
 static size_t classify_char(const char *text, size_t bytes, size_t pos, bool blanks, bool *matches)
 {
     uint32_t code = 0;
-    size_t length = unicode_form_read(text + pos, bytes - pos, &code);
+    size_t length = utf8_read(text + pos, bytes - pos, &code);
     *matches = length > 0 && (blanks ? unicode_form_is_white_space(code) : is_number(code));
     return length > 0 ? length : 1;
 }

@@ -196,9 +196,8 @@ static status explain_foreign_flag(const struct options *options, const char *na
     bool takes_recipe = strstr(options->usage, "RECIPE") != NULL;
     const char *setting = takes_recipe ? foreign_find_setting(name) : NULL;
     REQUIRE(setting == NULL, STATUS_USAGE,
-            "unknown option '--%s'; write %s=VALUE after the recipe (docs/limits.md lists such "
-            "names)",
-            name, setting);
+            "unknown option '--%s'; write %s=%s after the recipe (docs/limits.md lists such names)",
+            name, setting, foreign_get_value(name));
     return STATUS_OK;
 }
 

@@ -101,6 +101,15 @@ static const struct foreign_name settings[] = {
     {"device", "train.device"},
 };
 
+/* Flags with another value than the setting, or with two settings here. */
+static const struct foreign_name values[] = {
+    {"min_lr", "(VALUE / learning rate)"},
+    {"gradient_accumulation_steps|grad_accum", "(VALUE x batch.micro_size x data-parallel ranks)"},
+    {"block_size|max_seq_length|seq_length|context_length",
+     "VALUE model.max_position_embeddings=VALUE"},
+    {"init_from", "VALUE (train resumes a run by itself)"},
+};
+
 /* Copies a name in lower case, with '_' instead of '-'. */
 static void normalize_name(const char *name, char out[NAME_BYTES])
 {
@@ -142,6 +151,12 @@ const char *foreign_find_missing(const char *name)
 const char *foreign_find_option(const char *flag)
 {
     return find_name(options, COUNT(options), flag);
+}
+
+const char *foreign_get_value(const char *flag)
+{
+    const char *value = find_name(values, COUNT(values), flag);
+    return value != NULL ? value : "VALUE";
 }
 
 /* Returns the only key with this name in any section; NULL if there are none or several. */

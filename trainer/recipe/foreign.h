@@ -16,3 +16,7 @@ const char *foreign_find_option(const char *flag);
 /* foreign_find_setting - return the recipe setting that replaces a foreign flag, such as
  * "train.epochs"; NULL if there is none. */
 const char *foreign_find_setting(const char *flag);
+
+/* foreign_get_value - return what to write as the value of foreign_find_setting: "VALUE", or how to
+ * compute it from the value of the flag. */
+const char *foreign_get_value(const char *flag);

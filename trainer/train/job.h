@@ -90,6 +90,13 @@ status job_stop(struct job *job);
 /* job_reached_end - return whether the recipe's steps, minutes or patience are exhausted. */
 bool job_reached_end(const struct job *job);
 
+/* job_end_reason - return what ended a run that reached its end: "max_steps", "patience" or
+ * "max_minutes". */
+const char *job_end_reason(const struct job *job);
+
+/* job_log_time_limit - if train.max_minutes ended the run, log this and how to continue. */
+void job_log_time_limit(const struct job *job);
+
 /* job_rewind - continue from job->state after a rollback: reopen the training data at its samples,
  * and drop the lines of metrics.jsonl and the evaluations of later steps.
  *

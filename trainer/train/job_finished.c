@@ -1,7 +1,10 @@
 /* The end of a run: which steps and evaluations are done. */
+#include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/train/job_impl.h"
 
@@ -11,6 +14,23 @@ bool job_reached_end(const struct job *job)
     return job->state.step >= job->total_steps ||
            (limit > 0 && job->state.train_seconds >= limit) ||
            early_stopping_should_stop(&job->early_stopping_rule, &job->early_stopping);
+}
+
+const char *job_end_reason(const struct job *job)
+{
+    return job->state.step >= job->total_steps ? "max_steps"
+           : early_stopping_should_stop(&job->early_stopping_rule, &job->early_stopping)
+               ? "patience"
+               : "max_minutes";
+}
+
+void job_log_time_limit(const struct job *job)
+{
+    if (strcmp(job_end_reason(job), "max_minutes") == 0) {
+        log_info("train.max_minutes=%g ended the run at step %" PRId64 " of %" PRId64
+                 "; start it with a larger value to continue",
+                 job->session.recipe.train.max_minutes, job->state.step, job->total_steps);
+    }
 }
 
 /* Returns false if an earlier session was stopped at the last step before it wrote the final

@@ -583,12 +583,7 @@ static status end_normally(struct loop *loop)
     TRY(save_best(loop));
     TRY(save_checkpoint(loop));
     TRY(write_final(loop));
-    const char *reason =
-        job->state.step >= job->total_steps ? "max_steps"
-        : early_stopping_should_stop(&job->early_stopping_rule, &job->early_stopping)
-            ? "patience"
-            : "max_minutes";
-    store_local_error(loop, write_end(loop, reason));
+    store_local_error(loop, write_end(loop, job_end_reason(job)));
     return comm_agree(job->world, status_restore(&loop->local_error));
 }
 
@@ -638,6 +633,7 @@ status loop_run(struct job *job)
         log_info("%s is finished: %" PRId64 " steps are done%s", get_recipe(&loop)->run_dir,
                  job->state.step,
                  beyond ? ", more than the recipe requires; nothing was trained" : "");
+        job_log_time_limit(job);
         return STATUS_OK;
     }
     struct status_note first; /* the error of the steps remains the only one */

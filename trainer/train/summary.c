@@ -202,6 +202,7 @@ void summary_log(const struct job *job, const struct job_options *options, bool 
     if (stopped) {
         log_resume_command(options);
     } else {
+        job_log_time_limit(job);
         log_next_commands(&job->session.recipe);
     }
     status_clear();

@@ -81,6 +81,10 @@ static void test_foreign_flags(void)
     static const char *const expected[][2] = {
         {"--epochs=3", "'--epochs'; write train.epochs=VALUE after the recipe"},
         {"--lr=1", "optimizer.learning_rate=VALUE"},
+        {"--min_lr=1", "schedule.min_ratio=(VALUE / learning rate)"},
+        {"--block_size=1", "data.sequence_length=VALUE model.max_position_embeddings=VALUE"},
+        {"--gradient_accumulation_steps=1", "batch.global_size=(VALUE x batch.micro_size"},
+        {"--init_from=resume", "train resumes a run by itself"},
         {"--batch-size=1", "batch.global_size=VALUE"},
         {"--per_device_train_batch_size=1", "batch.micro_size=VALUE"},
         {"--tensor-model-parallel-size=2", "parallel.tensor=VALUE"},

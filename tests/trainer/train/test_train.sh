@@ -218,6 +218,8 @@ run_dir=stop$signal train.max_steps=100000000 ${settings[*]}" ] || fail 'no comm
         fail 'there is no warning about minutes that end long before the steps'
     run_bireme 0 train recipe.yaml run_dir=minutes train.max_steps=100000 train.max_minutes=0.02
     grep -q 'is finished' stderr || fail 'a run ended by max_minutes is not reported as finished'
+    grep -q '^train.max_minutes=0.02 ended the run at step [0-9]* of 100000; ' stderr ||
+        fail 'the message does not name train.max_minutes'
 }
 
 # A signal also stops a long evaluation: before the first step, after the last one, or after a

@@ -129,6 +129,8 @@ static status check_model(const struct recipe_reader *r)
     const struct relation relations[] = {
         {c->model.head_dim == 0, "model.hidden_size", "is not a multiple of", "model.num_heads",
          NULL},
+        {c->model.head_dim > HEAD_DIM_MAX, "model.num_heads", "gives too large heads with",
+         "model.hidden_size", "a head has at most 256 columns; use more heads"},
         {!rotary && !derived, "model.head_dim", "conflicts with", "model.architecture",
          "it requires rotary positions, for example llama"},
         {rotary && !derived && c->model.head_dim % 2 != 0, "model.head_dim", "is odd for",

@@ -51,6 +51,8 @@ enum { SETTINGS_MAX = RECIPE_SETTINGS_MAX, SECTIONS_MAX = 32, CHOICES_MAX = 24 }
 extern const struct setting recipe_table[];
 extern const int recipe_table_count;
 
+enum { HEAD_DIM_MAX = 256 }; /* limit of attention_forward */
+
 /* A name of another framework or of Python, and the name of the setting or value here. */
 struct synonym {
     const char *alias, *name;

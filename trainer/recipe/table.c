@@ -57,7 +57,7 @@ const struct setting recipe_table[] = {
          "layer "
          "(grouped-query attention). Each is shared by num_heads / num_kv_heads query heads"},
     {"model.head_dim", SETTING_INTEGER, FIELD(model.head_dim), "null",
-     .null = "hidden_size / num_heads", WITHIN(1, 256), .initial = INITIAL_SHAPE,
+     .null = "hidden_size / num_heads", WITHIN(1, HEAD_DIM_MAX), .initial = INITIAL_SHAPE,
      .description = "Rotary architectures: width of an attention head"},
     {"model.sliding_window", SETTING_INTEGER, FIELD(model.sliding_window), "null",
      .null = "all earlier tokens", WITHIN(1, 1048576), .initial = INITIAL_NUMERICS,

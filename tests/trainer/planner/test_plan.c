@@ -393,7 +393,7 @@ static void test_memory_limit(void)
 {
     static const char large[] =
         "plan recipes/gpt2_124m.yaml model.vocab_size=50257 model.hidden_size=32768 "
-        "model.num_heads=64 model.num_layers=100 batch.micro_size=1 train.precision=fp32 2>&1 ";
+        "model.num_heads=256 model.num_layers=100 batch.micro_size=1 train.precision=fp32 2>&1 ";
     static const struct {
         const char *arguments, *expected;
         int code;

@@ -1,7 +1,7 @@
 """References of attention weights; make_reference.py calls this module.
 
 attention.h5, for tests/trainer/inference/test_attention_weights.c, has the attention weights
-[layers, heads, tokens, tokens] of three folders of tests/reference/pretrained in double precision,
+[layers, heads, tokens, tokens] of five folders of tests/reference/pretrained in double precision,
 as transformers returns them with output_attentions.
 """
 import h5py
@@ -12,6 +12,8 @@ IDS = [3, 7, 1, 18, 11, 7, 5, 14]
 CLASSES = {
     "whole": transformers.GPT2LMHeadModel,
     "llama": transformers.LlamaForCausalLM,
+    "mistral": transformers.MistralForCausalLM,
+    "qwen3": transformers.Qwen3ForCausalLM,
     "bert_untied": transformers.BertForMaskedLM,
 }
 

@@ -133,8 +133,8 @@ static status attention_block(struct model *m, const struct model_input *input, 
                           model_queries(m, qk), model_keys(m, qk), model_values(m, qkv),
                           &attention));
     if (input->attention_hook != NULL) {
-        TRY(input->attention_hook(input->user, layer, &attention, model_queries(m, qkv),
-                                  model_keys(m, qkv)));
+        TRY(input->attention_hook(input->user, layer, &attention, model_queries(m, qk),
+                                  model_keys(m, qk)));
     }
     return model_project_attended(m, input, layer);
 }

@@ -1,5 +1,6 @@
-/* Attention weights of GPT-2, a Llama with grouped heads, and BERT: those of transformers
- * (scripts/make_reference.py attention), in fp32 and bf16. */
+/* Attention weights of GPT-2, a Llama with grouped heads, Mistral with a window, Qwen3 with norms
+ * of its queries and keys, and BERT: those of transformers (scripts/make_reference.py attention),
+ * in fp32 and bf16. */
 #include "comm/comm.h"
 #include "datasets/shard/h5file.h"
 #include "tests/trainer/huggingface/huggingface_folder.h"
@@ -59,11 +60,11 @@ static void check_model(hid_t file, const char *name, const char *precision, dou
 
 int main(void)
 {
-    static const char *const names[] = {"whole", "llama", "bert_untied"};
+    static const char *const names[] = {"whole", "llama", "mistral", "qwen3", "bert_untied"};
     huggingface_folder_start();
     h5file_init();
     hid_t file = reference_open("attention.h5");
-    for (int i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         check_model(file, names[i], "fp32", 1e-5);
         check_model(file, names[i], "bf16", 0.1);
     }

@@ -135,9 +135,10 @@ status command_score(int argc, char **argv)
     struct batch_query_request q = {0};
     struct options options = {
         .usage = "bireme score --checkpoint DIR [FILE] [options]",
-        .description = "Prints the natural log-probability and the number of tokens of each line "
-                       "of FILE or of standard input; 0 and 0 for an empty line. If the tokenizer "
-                       "has an end-of-text token, the line is scored as the text that follows it. "
+        .description = "Prints the natural log-probability and the number of scored tokens of each "
+                       "line of FILE or of standard input; 0 and 0 for an empty line. If the "
+                       "tokenizer has an end-of-text token, the line is scored as the text that "
+                       "follows it. Otherwise the first token of the line is not scored. "
                        "A line with more tokens than the model has positions is an error.\n\n"
                        "With a reward model, each line is a prompt with its response. Prints the "
                        "reward and the number of tokens.",

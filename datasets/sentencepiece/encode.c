@@ -18,7 +18,8 @@ void sentencepiece_emit(const struct sentencepiece *s, int32_t id, const char *t
     *after_unknown = is_unknown;
 }
 
-/* Writes the pieces of the best path from the last one to the first; returns their number. */
+/* Writes the end offsets of the pieces on the best path, the last piece first. Returns their
+ * number. */
 static int64_t list_ends(const struct unigram_step *steps, size_t bytes, uint32_t *ends)
 {
     int64_t count = 0;

@@ -32,7 +32,7 @@ struct piece_trie {
  *
  * Memory    keys is sorted; the strings are not needed afterwards. Free the trie with
  *           piece_trie_free.
- * Errors    STATUS_INTERNAL (out of memory) */
+ * Errors    STATUS_DATA: the strings have too many prefixes; STATUS_INTERNAL (out of memory) */
 status piece_trie_build(struct piece_trie *t, struct piece_key *keys, int64_t count);
 
 /* piece_trie_free - free the nodes. */

@@ -71,10 +71,11 @@ int32_t sentencepiece_bos(const struct sentencepiece *s);
 /* sentencepiece_eos - return the control piece at the end of a text, such as </s>; -1: none. */
 int32_t sentencepiece_eos(const struct sentencepiece *s);
 
-/* sentencepiece_normalize - normalize text[0, bytes). Invalid UTF-8 becomes U+FFFD. continued: the
- * text continues another one, so its leading spaces remain and no space is put before it. If the
- * model puts a space after each text instead, that of the text before is the first space of this
- * text.
+/* sentencepiece_normalize - normalize text[0, bytes). Invalid UTF-8 becomes U+FFFD.
+ *
+ * continued: the text follows another part of the same text. Its leading spaces remain, and no
+ * space is added before it. A model with spaces after words has already added one space to the
+ * previous part; it replaces the first space of this part.
  *
  * Memory    the caller frees *out with free(); *out_bytes <= INT32_MAX
  * Errors    STATUS_DATA: the normalized text is too long; STATUS_INTERNAL (out of memory) */

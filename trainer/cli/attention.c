@@ -24,8 +24,8 @@ struct request {
     const char *output;
 };
 
-/* Returns the text of a token for people; a part of a character is shown as its bytes. The caller
- * frees it. */
+/* Writes the printable form of a token to *out. A token that is not valid UTF-8 becomes <0xNN> for
+ * each byte. The caller frees *out. */
 static status describe_token(const struct tokenizer *t, int32_t id, char **out)
 {
     char *text = NULL;

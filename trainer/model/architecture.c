@@ -143,7 +143,7 @@ static const struct architecture architectures[] = {
         .name = "qwen3",
         .embedding = {.positions = POSITIONS_ROTARY},
         .norm = {.kind = NORM_RMS},
-        .attention = {.causal = true, .query_key_norm = true},
+        .attention = {.causal = true, .qk_norm = true},
         .feed_forward = {.gated = true},
         .names = &qwen3_names,
     },
@@ -186,15 +186,15 @@ int64_t model_attention_width(const struct model_config *config)
     return config->heads * model_head_width(config);
 }
 
-bool model_has_head_norms(const struct model_config *config)
+bool model_has_qk_norm(const struct model_config *config)
 {
     const struct architecture *a = model_architecture(config->architecture);
-    return a != NULL && a->attention.query_key_norm;
+    return a != NULL && a->attention.qk_norm;
 }
 
 int64_t model_norm_width(const struct model_config *config)
 {
-    int64_t head = model_has_head_norms(config) ? model_head_width(config) : 0;
+    int64_t head = model_has_qk_norm(config) ? model_head_width(config) : 0;
     return head > config->width ? head : config->width;
 }
 

@@ -31,12 +31,12 @@ struct architecture_names {
     const char *token_table, *position_table, *token_type_table;
     const char *embedding_norm; /* PLACEMENT_POST: the norm of the embedding */
     const char *block;
-    const char *norm1; /* of the attention; with PLACEMENT_POST it ends the block */
+    const char *norm1; /* PLACEMENT_PRE: before attention; PLACEMENT_POST: at the block's end */
     const char *qkv;   /* one matrix for queries, keys and values; NULL: three matrices */
     const char *query, *key, *value;
     const char *query_norm, *key_norm;
     const char *projection;
-    const char *norm2; /* of the feed-forward network */
+    const char *norm2; /* between attention and the feed-forward network */
     const char *gate;  /* of a gated feed-forward network */
     const char *fc;    /* the matrix before the activation; if gated, the one without activation */
     const char *fc_projection;
@@ -64,7 +64,7 @@ struct architecture {
     struct {
         bool causal; /* a decoder; else all rows of a segment attend to each other */
         bool qkv_bias, projection_bias;
-        bool query_key_norm; /* an RMS norm of each head of the queries and keys */
+        bool qk_norm; /* an RMS norm of each head of the queries and keys */
     } attention;
     struct {
         bool gated; /* act(gate) * fc; else act(fc) */

@@ -91,8 +91,8 @@ status model_project_qkv(struct model *m, const struct model_input *input, int64
     TRY(linear_forward(m->kernels, qkv, tensor_absent(), norm, model_matrix(m, index.weight),
                        model_vector(m, index.bias), ACTIVATION_NONE));
     TRY(model_adapters_forward(m, input, layer, index, qkv, norm));
-    if (m->architecture->attention.query_key_norm) {
-        TRY(model_head_norms_forward(m, layer, n));
+    if (m->architecture->attention.qk_norm) {
+        TRY(model_qk_norm_forward(m, layer, n));
     }
     return apply_rope(m, input, view_rows(model_query_keys(m, a), n), false);
 }
@@ -557,8 +557,8 @@ static status attention_block_backward(struct backward *b, int64_t layer, struct
                            model_keys(m, qk), model_values(m, qkv), view_rows(a->attended, b->n),
                            view_columns(a->lse, b->n), &attention));
     TRY(apply_rope(m, b->input, d_qkv, true));
-    if (m->architecture->attention.query_key_norm) {
-        TRY(model_head_norms_backward(m, layer, b->n, b->gradients, d_qkv));
+    if (m->architecture->attention.qk_norm) {
+        TRY(model_qk_norm_backward(m, layer, b->n, b->gradients, d_qkv));
     }
     return input_matrix_backward(b, layer, MODEL_QKV, needs_norm1_gradient(m, layer), d_qkv,
                                  view_local_rows(m, a->norm1, b->n));

@@ -249,11 +249,11 @@ static void append_part(struct layout *layout, enum model_role role, struct shap
     layout_append(layout, role, shape, full_name);
 }
 
-static void append_head_norms(struct layout *layout)
+static void append_qk_norm(struct layout *layout)
 {
     const struct architecture *a = layout->architecture;
     struct shape shape = make_vector(model_head_width(layout->config), 1);
-    if (a->attention.query_key_norm) {
+    if (a->attention.qk_norm) {
         append_part(layout, MODEL_QUERY_NORM, shape, a->names->query_norm, "weight");
         append_part(layout, MODEL_KEY_NORM, shape, a->names->key_norm, "weight");
     }
@@ -338,7 +338,7 @@ static void append_attention(struct layout *layout)
     } else {
         append_sections(layout, MODEL_QKV, sections, 3, a->attention.qkv_bias || c->attention_bias);
     }
-    append_head_norms(layout);
+    append_qk_norm(layout);
     append_projection(layout, MODEL_PROJECTION, width,
                       a->attention.projection_bias || c->attention_bias, a->names->projection);
 }
@@ -354,9 +354,9 @@ static void append_feed_forward(struct layout *layout)
     append_projection(layout, MODEL_FC_PROJECTION, c->inner, bias, a->names->fc_projection);
 }
 
-/* Appends a block. With PLACEMENT_POST the last norm is MODEL_NORM1 of the next layer. Adapters
- * precede it, so that it follows MODEL_NORM1 of this layer at a distance of one block
- * (model_param_index). */
+/* Appends a block. With PLACEMENT_POST, the norm at its end has the role MODEL_NORM1 of the next
+ * layer. It follows the adapters, so that two such norms are exactly one block apart.
+ * model_param_index uses this distance. */
 static void append_block(struct layout *layout)
 {
     const struct architecture_names *names = layout->architecture->names;

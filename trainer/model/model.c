@@ -62,10 +62,10 @@ static status arrange_interior(const struct model_config *c, struct model_parall
     TRY(take_tensor(arena, dtype, n, local.width, &out->attended));
     TRY(take_tensor(arena, dtype, own, c->width, &out->middle));
     TRY(take_tensor(arena, DTYPE_F32, own, 2, &out->statistics2));
-    if (model_has_head_norms(c)) {
+    if (model_has_qk_norm(c)) {
         int64_t heads = local.heads + local.kv_heads;
         TRY(take_tensor(arena, dtype, n, local.width + local.kv_width, &out->query_keys));
-        TRY(take_tensor(arena, DTYPE_F32, n, 2 * heads, &out->head_statistics));
+        TRY(take_tensor(arena, DTYPE_F32, n, 2 * heads, &out->qk_statistics));
     }
     out->saved_for_backward = out->lse = tensor_absent();
     if (training) {

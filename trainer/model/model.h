@@ -9,7 +9,7 @@
  *                  no biases
  *   qwen2          as llama, with biases of queries, keys and values
  *   mistral        as llama, with a window of attention
- *   qwen3          as llama, with a norm of each head of the queries and keys (head_norm.c)
+ *   qwen3          as llama, with a norm of each head of the queries and keys (qk_norm.c)
  * Each architecture can carry a fine-tuning head instead of the vocabulary matrix
  * (enum model_head_kind). Such a head reads selected rows of the hidden states.
  *
@@ -111,12 +111,13 @@ enum model_role {
     MODEL_TOKEN_TABLE,
     MODEL_POSITION_TABLE,
     MODEL_TOKEN_TYPE_TABLE,
-    MODEL_NORM1, /* the norm before attention; that of layer L is the final norm */
+    MODEL_NORM1, /* PLACEMENT_PRE: the norm before attention, of layer L: the final norm;
+                  * PLACEMENT_POST: the norm before layer l, that of the embedding for layer 0 */
     MODEL_QKV,
     MODEL_QUERY_NORM, /* the norms of each head */
     MODEL_KEY_NORM,
     MODEL_PROJECTION,
-    MODEL_NORM2, /* the norm before the feed-forward network */
+    MODEL_NORM2, /* the norm between attention and the feed-forward network */
     MODEL_FC,
     MODEL_FC_PROJECTION,
     MODEL_POOLER,
@@ -239,8 +240,8 @@ int64_t model_head_width(const struct model_config *config);
 /* model_attention_width - return the width H D of the output of attention over all ranks. */
 int64_t model_attention_width(const struct model_config *config);
 
-/* model_has_head_norms - return whether each head of the queries and keys has a norm. */
-bool model_has_head_norms(const struct model_config *config);
+/* model_has_qk_norm - return whether each head of the queries and keys has a norm. */
+bool model_has_qk_norm(const struct model_config *config);
 
 /* model_norm_width - return the width of the widest row that a norm reads. */
 int64_t model_norm_width(const struct model_config *config);

@@ -34,9 +34,9 @@ struct layer_activations {
     struct tensor norm1;              /* [n, C]; with PLACEMENT_POST this is the stream */
     struct tensor statistics1;        /* f32 [n, 2] of norm1 */
     struct tensor qkv;                /* [N, (H + 2 G) D / t] */
-    struct tensor query_keys;         /* [N, (H + G) D / t] after head norms and rotation; absent
-                                       * without head norms, where they are part of qkv */
-    struct tensor head_statistics;    /* f32 [N, 2 (H + G) / t] of the head norms */
+    struct tensor query_keys;         /* [N, (H + G) D / t] after QK norms and rotation; absent
+                                       * without QK norms, where they are part of qkv */
+    struct tensor qk_statistics;      /* f32 [N, 2 (H + G) / t] of the QK norms */
     struct tensor lse;                /* f32 [H/t, N] */
     struct tensor attended;           /* [N, H D / t] output of attention */
     struct tensor middle;             /* [n, C] residual stream after attention */
@@ -114,7 +114,7 @@ struct model {
     struct tensor gathered;    /* [N, C] all rows, with sequence parallelism */
     struct tensor norm_sums;   /* f32 [2, C] gradients of a norm, with sequence parallelism */
     float *adapter_sums;       /* [C rank] gradient of a replicated adapter matrix */
-    float *head_norm_sums;     /* [2, D] gradients of the head norms of a layer */
+    float *qk_norm_sums;       /* [2, D] gradients of the QK norms of a layer */
     struct comm_range *ranges; /* [ranks] workspace for collectives */
 };
 
@@ -226,7 +226,7 @@ struct dropout model_dropout(const struct model *m, const struct model_input *in
 static inline struct tensor model_query_keys(const struct model *m,
                                              const struct layer_activations *a)
 {
-    return m->architecture->attention.query_key_norm ? a->query_keys : a->qkv;
+    return m->architecture->attention.qk_norm ? a->query_keys : a->qkv;
 }
 
 /* model_queries - return the queries in a fused [N, (H + 2 G) D / t]. */
@@ -251,27 +251,27 @@ static inline struct tensor model_values(const struct model *m, struct tensor qk
 struct attention model_attention(const struct model *m, const struct model_input *input,
                                  int64_t layer);
 
-/* ---- head_norm.c ---- */
+/* ---- qk_norm.c ---- */
 
-/* model_head_norms_forward - normalize each head of the queries and keys of a layer.
+/* model_qk_norm_forward - normalize each head of the queries and keys of a layer.
  *
- * Shapes    reads the first n rows of qkv; writes those of query_keys and head_statistics */
-status model_head_norms_forward(struct model *m, int64_t layer, int64_t n);
+ * Shapes    reads the first n rows of qkv; writes those of query_keys and qk_statistics */
+status model_qk_norm_forward(struct model *m, int64_t layer, int64_t n);
 
-/* model_head_norms_backward - compute the gradients of the norms' weights and inputs.
+/* model_qk_norm_backward - compute the gradients of the norms' weights and inputs.
  *
  * Shapes    d_qkv [N, (H + 2 G) D / t]
  * Memory    replaces the gradients of queries and keys in d_qkv
  * Order     collective over the tensor-parallel group */
-status model_head_norms_backward(struct model *m, int64_t layer, int64_t n, float *const *gradients,
-                                 struct tensor d_qkv);
+status model_qk_norm_backward(struct model *m, int64_t layer, int64_t n, float *const *gradients,
+                              struct tensor d_qkv);
 
-/* model_head_norm_reduce_begin - replace the gradients of the two weights by partial sums.
+/* model_qk_norm_reduce_begin - replace the gradients of the two weights by partial sums.
  * Each rank adds the terms of its heads to them. */
-status model_head_norm_reduce_begin(struct model *m, struct tensor sums[2]);
+status model_qk_norm_reduce_begin(struct model *m, struct tensor sums[2]);
 
-/* model_head_norm_reduce_end - sum the partial sums over the ranks into the gradients. */
-status model_head_norm_reduce_end(struct model *m, const struct tensor gradients[2]);
+/* model_qk_norm_reduce_end - sum the partial sums over the ranks into the gradients. */
+status model_qk_norm_reduce_end(struct model *m, const struct tensor gradients[2]);
 
 /* ---- parts of the forward pass that generation shares: forward.c ---- */
 

@@ -21,9 +21,9 @@ static size_t compute_gathered_bytes(const struct model_config *config,
     return parallelism.sequence_parallel ? (size_t)(rows * config->width) * dtype_bytes(dtype) : 0;
 }
 
-static int64_t count_head_norm_sums(const struct model_config *config)
+static int64_t count_qk_norm_sums(const struct model_config *config)
 {
-    return model_has_head_norms(config) ? 2 * model_head_width(config) : 0;
+    return model_has_qk_norm(config) ? 2 * model_head_width(config) : 0;
 }
 
 size_t model_window_bytes(const struct model_config *config, struct model_parallelism parallelism,
@@ -32,7 +32,7 @@ size_t model_window_bytes(const struct model_config *config, struct model_parall
     size_t sum_bytes = (size_t)(rows * config->width) * sizeof(float);
     int64_t vectors = (parallelism.sequence_parallel ? 2 : 0) + config->adapter.rank;
     size_t vector_bytes =
-        (size_t)(vectors * config->width + count_head_norm_sums(config)) * sizeof(float);
+        (size_t)(vectors * config->width + count_qk_norm_sums(config)) * sizeof(float);
     return parallelism.ranks > 1
                ? sum_bytes + vector_bytes + compute_gathered_bytes(config, parallelism, dtype, rows)
                : 0;
@@ -87,9 +87,9 @@ status model_connect(struct model *m)
         m->activations.exchange = tensor_view(m->window, DTYPE_F32, m->rows, m->config.width);
     }
     m->adapter_sums = m->window + m->rows * m->config.width;
-    m->head_norm_sums = m->adapter_sums + m->config.adapter.rank * m->config.width;
+    m->qk_norm_sums = m->adapter_sums + m->config.adapter.rank * m->config.width;
     if (m->parallelism.sequence_parallel) {
-        float *norms = m->head_norm_sums + count_head_norm_sums(&m->config);
+        float *norms = m->qk_norm_sums + count_qk_norm_sums(&m->config);
         m->norm_sums = tensor_view(norms, DTYPE_F32, 2, m->config.width);
         m->gathered = tensor_view(norms + 2 * m->config.width, dtype, m->rows, m->config.width);
     }
@@ -263,19 +263,19 @@ status model_norm_reduce_end(struct model *m, struct tensor dgamma, struct tenso
     return dbeta.data == NULL ? STATUS_OK : copy_tensor(m, dbeta, tensor_rows(m->norm_sums, 1, 1));
 }
 
-/* ---- gradients of the head norms, from the heads of each rank ---- */
+/* ---- gradients of the QK norms, from the heads of each rank ---- */
 
-static struct tensor view_head_norm_sums(const struct model *m, int kind)
+static struct tensor view_qk_norm_sums(const struct model *m, int kind)
 {
     int64_t width = model_head_width(&m->config);
-    return tensor_view(m->head_norm_sums + kind * width, DTYPE_F32, 1, width);
+    return tensor_view(m->qk_norm_sums + kind * width, DTYPE_F32, 1, width);
 }
 
 /* Rank 0 starts from the accumulated gradients, the other ranks from zero. */
-status model_head_norm_reduce_begin(struct model *m, struct tensor sums[2])
+status model_qk_norm_reduce_begin(struct model *m, struct tensor sums[2])
 {
     for (int kind = 0; kind < 2 && m->ranks > 1; kind++) {
-        struct tensor sum = view_head_norm_sums(m, kind);
+        struct tensor sum = view_qk_norm_sums(m, kind);
         TRY(m->rank == 0 ? copy_tensor(m, sum, sums[kind])
                          : device_zero(kernels_device(m->kernels), kernels_stream(m->kernels),
                                        sum.data, (size_t)sum.columns * sizeof(float)));
@@ -284,14 +284,14 @@ status model_head_norm_reduce_begin(struct model *m, struct tensor sums[2])
     return STATUS_OK;
 }
 
-status model_head_norm_reduce_end(struct model *m, const struct tensor gradients[2])
+status model_qk_norm_reduce_end(struct model *m, const struct tensor gradients[2])
 {
     if (m->ranks == 1) {
         return STATUS_OK;
     }
-    TRY(comm_all_reduce(m->tensor_group, m->head_norm_sums, count_head_norm_sums(&m->config)));
-    TRY(copy_tensor(m, gradients[0], view_head_norm_sums(m, 0)));
-    return copy_tensor(m, gradients[1], view_head_norm_sums(m, 1));
+    TRY(comm_all_reduce(m->tensor_group, m->qk_norm_sums, count_qk_norm_sums(&m->config)));
+    TRY(copy_tensor(m, gradients[0], view_qk_norm_sums(m, 0)));
+    return copy_tensor(m, gradients[1], view_qk_norm_sums(m, 1));
 }
 
 /* ---- gradients of a replicated adapter matrix, from a partial sum on each rank ---- */

@@ -411,7 +411,7 @@ static status plan_steps(const struct recipe *r, struct plan *plan)
  * gathered in the GEMM type: for the two matrices of a layer that read the residual stream, for
  * the gradients of both projections, again for the gradients of the reading matrices, for the head
  * and for the gradient of the embedding. The gradients of the norms are then reduced for every
- * micro-batch, and those of head norms in both cases. The loss takes 24 bytes per row. */
+ * micro-batch, and those of QK norms in both cases. The loss takes 24 bytes per row. */
 static double compute_tensor_bytes(const struct recipe *r, const struct model_config *config,
                                    const struct plan *plan)
 {
@@ -426,10 +426,9 @@ static double compute_tensor_bytes(const struct recipe *r, const struct model_co
                           ? gathered_type_bytes * rows * width * (6 * layers + 2 * recomputed + 2)
                           : scattered;
     double norms = 8 * 2 * width * (2 * layers + 1) * (double)plan->micro_steps;
-    double head_norms =
-        8 * 2 * (double)model_head_width(config) * layers * (double)plan->micro_steps;
+    double qk_norm = 8 * 2 * (double)model_head_width(config) * layers * (double)plan->micro_steps;
     double sum = scattered + gathered + (r->parallel.sequence ? norms : 0) +
-                 (model_has_head_norms(config) ? head_norms : 0);
+                 (model_has_qk_norm(config) ? qk_norm : 0);
     return plan->tensor > 1 ? sum * other_share + 24 * rows : 0;
 }
 

@@ -76,7 +76,7 @@ refuse 80 'folder is a Hugging Face model folder, .* `bireme import folder --out
 # Moments that the checkpoint does not have, and a model that does not fit into memory.
 refuse 80 'base/final: optimizer-.* no tensor exp_avg' fine.yaml model.init_from=base/final \
     optimizer.init_from=base/final
-huge=(model.hidden_size=65536 model.num_layers=1000 model.num_heads=64)
+huge=(model.hidden_size=65536 model.num_layers=1000 model.num_heads=256)
 refuse 78 'does not fit: a rank needs .* but this machine has ' recipe.yaml run_dir=fine \
     train.device=cpu "${huge[@]}"
 run_bireme 78 train recipe.yaml run_dir=fine "${huge[@]}"

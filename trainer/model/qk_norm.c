@@ -1,9 +1,9 @@
 /* The query-key norm: an RMS norm of each head of the queries and keys, before the rotation.
  *
  * All heads of the queries share one weight, and so do those of the keys. A head is a view of
- * D columns, so that the norm of the residual stream computes it, one call for each head. The input
- * stays in `qkv` for backward; the output is `query_keys`. Tensor parallelism: each rank has some
- * of the heads, so the gradients of the two weights are summed over the ranks (sharing.c).
+ * D columns. One call of residual_norm_forward normalizes one head. The input stays in `qkv` for
+ * backward; the output is `query_keys`. Tensor parallelism: each rank has some of the heads, so the
+ * gradients of the two weights are summed over the ranks (sharing.c).
  *
  * Source    Henry et al. 2020, arXiv:2010.04245; per head with weights: Yang et al. 2025,
  *           arXiv:2505.09388 */
@@ -22,7 +22,7 @@ static struct tensor view_head(const struct model *m, struct tensor t, int64_t n
 
 static struct tensor view_statistics(const struct layer_activations *a, int64_t n, int64_t head)
 {
-    return tensor_columns(tensor_rows(a->head_statistics, 0, n), 2 * head, 2);
+    return tensor_columns(tensor_rows(a->qk_statistics, 0, n), 2 * head, 2);
 }
 
 /* Returns 0 for a head of the queries and 1 for one of the keys. */
@@ -36,7 +36,7 @@ static struct param_index get_norm(const struct model *m, int64_t layer, int kin
     return model_param_index(m, layer, kind == 0 ? MODEL_QUERY_NORM : MODEL_KEY_NORM);
 }
 
-status model_head_norms_forward(struct model *m, int64_t layer, int64_t n)
+status model_qk_norm_forward(struct model *m, int64_t layer, int64_t n)
 {
     struct layer_activations *a = &m->activations.layers[layer];
     struct tensor none = tensor_absent();
@@ -60,15 +60,15 @@ static struct tensor get_gradient(const struct model *m, struct param_index norm
                                  : tensor_columns(unused, 0, model_head_width(&m->config));
 }
 
-status model_head_norms_backward(struct model *m, int64_t layer, int64_t n, float *const *gradients,
-                                 struct tensor d_qkv)
+status model_qk_norm_backward(struct model *m, int64_t layer, int64_t n, float *const *gradients,
+                              struct tensor d_qkv)
 {
     struct layer_activations *a = &m->activations.layers[layer];
     struct tensor weights[2], sums[2];
     for (int kind = 0; kind < 2; kind++) {
         sums[kind] = weights[kind] = get_gradient(m, get_norm(m, layer, kind), gradients);
     }
-    TRY(model_head_norm_reduce_begin(m, sums));
+    TRY(model_qk_norm_reduce_begin(m, sums));
     for (int64_t head = 0; head < count_heads(m); head++) {
         int kind = get_kind(m, head);
         struct tensor d_head = view_head(m, d_qkv, n, head);
@@ -78,5 +78,5 @@ status model_head_norms_backward(struct model *m, int64_t layer, int64_t n, floa
                                    model_vector(m, get_norm(m, layer, kind).weight), NORM_RMS,
                                    NORM_RESIDUAL_NONE, (struct dropout){0}));
     }
-    return model_head_norm_reduce_end(m, weights);
+    return model_qk_norm_reduce_end(m, weights);
 }

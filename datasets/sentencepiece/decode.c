@@ -9,7 +9,7 @@
 
 /* The text so far. A run of byte pieces is collected before it is written, because its bytes form
  * characters together. */
-struct decoder {
+struct piece_decoder {
     const struct sentencepiece *s;
     bool skip_control;
     char *text;
@@ -20,14 +20,14 @@ struct decoder {
     size_t byte_count;
 };
 
-static void append_text(struct decoder *d, const char *text, size_t bytes)
+static void append_text(struct piece_decoder *d, const char *text, size_t bytes)
 {
     memcpy(d->text + d->count, text, bytes);
     d->count += bytes;
 }
 
 /* Writes the characters of the byte pieces; each invalid byte becomes U+FFFD. */
-static void end_bytes(struct decoder *d)
+static void end_bytes(struct piece_decoder *d)
 {
     uint32_t code;
     for (size_t pos = 0; pos < d->byte_count;) {
@@ -41,7 +41,7 @@ static void end_bytes(struct decoder *d)
 
 /* Writes a piece with U+2581 replaced by a space. At the start of the text one such character is
  * removed, or that of several pieces if the model removes repeated spaces. */
-static void append_piece(struct decoder *d, const struct sentencepiece_piece *piece)
+static void append_piece(struct piece_decoder *d, const struct sentencepiece_piece *piece)
 {
     const size_t mark = strlen(SENTENCEPIECE_SPACE);
     const char *text = piece->text, *end = text + piece->bytes;
@@ -58,7 +58,7 @@ static void append_piece(struct decoder *d, const struct sentencepiece_piece *pi
     append_text(d, text, (size_t)(end - text));
 }
 
-static void decode_id(struct decoder *d, int32_t id)
+static void decode_id(struct piece_decoder *d, int32_t id)
 {
     const struct sentencepiece_piece *piece = &d->s->pieces[id];
     if (piece->type == SENTENCEPIECE_BYTE) {
@@ -86,11 +86,11 @@ status sentencepiece_decode(const struct sentencepiece *s, const int32_t *ids, i
         const struct sentencepiece_piece *piece = &s->pieces[ids[i]];
         bytes += piece->type == SENTENCEPIECE_UNKNOWN ? unknown_bytes : piece->bytes;
     }
-    struct decoder d = {.s = s,
-                        .skip_control = skip_control,
-                        .text = malloc(bytes + 1),
-                        .bytes = malloc((size_t)count + 1),
-                        .at_start = !continued};
+    struct piece_decoder d = {.s = s,
+                              .skip_control = skip_control,
+                              .text = malloc(bytes + 1),
+                              .bytes = malloc((size_t)count + 1),
+                              .at_start = !continued};
     if (d.text == NULL || d.bytes == NULL) {
         free(d.text);
         free(d.bytes);

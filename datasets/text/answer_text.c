@@ -10,7 +10,7 @@
 enum { REPLACEMENT = 0xFFFD, MAX_CHAR_BYTES = 4 };
 
 /* The output, and the word at its end. */
-struct normalizer {
+struct answer_writer {
     char *text;
     size_t bytes, word; /* word: offset of the last run of word characters */
     bool in_word;
@@ -32,7 +32,7 @@ static bool is_word_char(int32_t code)
            (c >= UTF8PROC_CATEGORY_ND && c <= UTF8PROC_CATEGORY_NO);
 }
 
-static void append_char(struct normalizer *f, int32_t code)
+static void append_char(struct answer_writer *f, int32_t code)
 {
     bool blank = f->bytes == 0 || f->text[f->bytes - 1] == ' ';
     if (code != ' ' || !blank) {
@@ -41,7 +41,7 @@ static void append_char(struct normalizer *f, int32_t code)
 }
 
 /* Ends the current word and replaces it by a space if it is an article. */
-static void end_word(struct normalizer *f)
+static void end_word(struct answer_writer *f)
 {
     size_t length = f->bytes - f->word;
     const char *word = f->text + f->word;
@@ -54,7 +54,7 @@ static void end_word(struct normalizer *f)
     f->in_word = false;
 }
 
-static void add_char(struct normalizer *f, int32_t code)
+static void add_char(struct answer_writer *f, int32_t code)
 {
     if (code < 0x80 &&
         ispunct(code)) { /* removed, without a word boundary: "a.b" becomes the word "ab" */
@@ -78,7 +78,7 @@ static void add_char(struct normalizer *f, int32_t code)
 status answer_text_normalize(const char *text, char **out)
 {
     size_t bytes = strlen(text);
-    struct normalizer f = {
+    struct answer_writer f = {
         .text = malloc(3 * bytes + MAX_CHAR_BYTES + 1)}; /* 3: one byte may become U+FFFD */
     REQUIRE(f.text != NULL, STATUS_INTERNAL, "out of memory for an answer of %zu bytes", bytes);
     for (size_t pos = 0; pos < bytes;) {

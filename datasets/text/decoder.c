@@ -108,6 +108,7 @@ int decoder_read_byte(const char *text, size_t bytes)
     if (bytes != 6 || memcmp(text, "<0x", 3) != 0 || text[5] != '>') {
         return -1;
     }
+    /* from_str_radix of Rust, which the package uses, accepts a sign: <0x+A> is 0x0A. */
     int high = text[3] == '+' ? 0 : read_hex_digit(text[3]), low = read_hex_digit(text[4]);
     return high < 0 || low < 0 ? -1 : high * 16 + low;
 }

@@ -1,5 +1,5 @@
-# Rule `folders`: the number of source files and of modules in a folder. Standard input is the list
-# of all paths.
+# Rule `folders`: the number of source files and of modules in a folder, and the files in the root.
+# Standard input is the list of all paths.
 BEGIN {
     FS = "/"
 }
@@ -13,6 +13,10 @@ BEGIN {
         module[folder, file] = 1
         modules[folder]++
     }
+}
+
+NF == 1 && !/^\.|\.md$|^(LICENSE|CMakeLists\.txt|CMakePresets\.json)$/ {
+    print "folders\t" $0 ":1: an unknown file in the root; move it to a folder, or remove it"
 }
 
 END {

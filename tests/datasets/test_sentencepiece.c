@@ -274,9 +274,10 @@ static void test_added_tokens(void)
     expected[0] = (int32_t)size;
     check_encoding(larger, "<|user|></s>oars", true, expected, plain.count + 2);
     CHECK(strcmp(tokenizer_sha256(t), tokenizer_sha256(larger)) != 0);
-    CHECK_FAILS(tokenizer_add_special(t, (char *[]){empty}, 1, &larger), STATUS_USAGE, "empty");
-    token_list_free(&plain);
     CHECK_OK(tokenizer_destroy(&larger));
+    CHECK_FAILS(tokenizer_add_special(t, (char *[]){empty}, 1, &larger), STATUS_USAGE, "empty");
+    CHECK(larger == NULL);
+    token_list_free(&plain);
     CHECK_OK(tokenizer_destroy(&t));
 }
 

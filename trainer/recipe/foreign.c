@@ -104,7 +104,8 @@ static const struct foreign_name settings[] = {
 /* Flags with another value than the setting, or with two settings here. */
 static const struct foreign_name values[] = {
     {"min_lr", "(VALUE / learning rate)"},
-    {"gradient_accumulation_steps|grad_accum", "(VALUE x batch.micro_size x data-parallel ranks)"},
+    {"gradient_accumulation_steps|grad_accum",
+     "(VALUE x batch.micro_size; in Hugging Face also x data-parallel ranks)"},
     {"block_size|max_seq_length|seq_length|context_length",
      "VALUE model.max_position_embeddings=VALUE"},
     {"init_from", "VALUE (train resumes a run by itself)"},

@@ -75,7 +75,7 @@ int32_t sentencepiece_eos(const struct sentencepiece *s);
  *
  * continued: the text follows another part of the same text. Its leading spaces remain, and no
  * space is added before it. A model with spaces after words has already added one space to the
- * previous part; it replaces the first space of this part.
+ * previous part, so the first space of this part is removed.
  *
  * Memory    the caller frees *out with free(); *out_bytes <= INT32_MAX
  * Errors    STATUS_DATA: the normalized text is too long; STATUS_INTERNAL (out of memory) */

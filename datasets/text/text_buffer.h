@@ -6,7 +6,7 @@
 
 #include "base/status.h"
 
-/* Zero-initialized is empty. The text is not terminated with NUL. */
+/* A zero-initialized buffer is empty. The text is not terminated with NUL. */
 struct text_buffer {
     char *bytes;
     size_t count, capacity;

@@ -59,7 +59,7 @@ enum post_processor {
     POST_PROCESSOR_EOS      /* one token after each text, such as T5's </s> */
 };
 
-/* An added token in a set. Its text is normalized if the token is. */
+/* An added token in a set. If `normalized` is true, its text is normalized. */
 struct added_entry {
     const char *bytes; /* in the store */
     uint32_t length;

@@ -16,8 +16,8 @@
 #include "kernels/kernels.h"
 
 enum norm_placement {
-    PLACEMENT_PRE = 0, /* a sub-layer reads a norm of the stream: x + f(norm(x)) */
-    PLACEMENT_POST     /* the stream continues with the norm of the sum: norm(x + f(x)) */
+    PLACEMENT_PRE = 0, /* the norm is before the sub-layer: x + f(norm(x)) */
+    PLACEMENT_POST     /* the norm is after the residual sum: norm(x + f(x)) */
 };
 
 enum position_kind {

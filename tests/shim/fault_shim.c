@@ -8,7 +8,8 @@
  *                 slow: the call takes FAULT_SLOW_MS longer;
  *                 end_thread: a thread ends at its first fsync, unless it is the main thread;
  *                 unsynced: every fsync returns 0 and does nothing; unsynced_files and
- *                 unsynced_folders: only those of files or of folders
+ *                 unsynced_folders: only those of files or of folders; the others take
+ *                 FAULT_SLOW_MS longer, because they can also write what was not synced
  *   FAULT_SLOW_MS duration of slow in milliseconds
  *   FAULT_RANK    only this rank (OMPI_COMM_WORLD_RANK); unset: all processes
  *   FAULT_LOG     file with one line per counted call
@@ -86,6 +87,13 @@ static void log_call(long number, const char *call, const char *path)
     }
 }
 
+static void sleep_slow(void)
+{
+    nanosleep(&(struct timespec){.tv_sec = fault.slow_ms / 1000,
+                                 .tv_nsec = fault.slow_ms % 1000 * 1000000},
+              NULL);
+}
+
 /* Counts the call and returns whether it fails, with errno set. Does not return for a kill. */
 static bool call_fails(const char *call, const char *path)
 {
@@ -114,9 +122,7 @@ static bool call_fails(const char *call, const char *path)
         return false;
     }
     if (strcmp(fault.what, "slow") == 0) {
-        nanosleep(&(struct timespec){.tv_sec = fault.slow_ms / 1000,
-                                     .tv_nsec = fault.slow_ms % 1000 * 1000000},
-                  NULL);
+        sleep_slow();
         return false;
     }
     errno = strcmp(fault.what, "eio") == 0 ? EIO : ENOSPC;
@@ -202,7 +208,7 @@ DEFINE_PWRITE(pwrite64, off64_t)
 DEFINE_TRUNCATE(ftruncate, off_t)
 DEFINE_TRUNCATE(ftruncate64, off64_t)
 
-/* Returns whether the fsync of this file is omitted. */
+/* Returns whether the fsync of this file is omitted; otherwise delays it in an unsynced mode. */
 static bool is_unsynced(int file)
 {
     struct stat about;
@@ -211,7 +217,11 @@ static bool is_unsynced(int file)
         return false;
     }
     const char *kind = S_ISDIR(about.st_mode) ? "unsynced_folders" : "unsynced_files";
-    return strcmp(fault.what, "unsynced") == 0 || strcmp(fault.what, kind) == 0;
+    if (strcmp(fault.what, "unsynced") == 0 || strcmp(fault.what, kind) == 0) {
+        return true;
+    }
+    sleep_slow();
+    return false;
 }
 
 int fsync(int file)

@@ -2,7 +2,8 @@
 # Starts a program on several ranks through mpirun. It works with Open MPI 4 and 5. The differences
 # from mpirun alone:
 #   - SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 make the run save and stop (code 75). mpirun alone kills
-#     its ranks within two seconds after SIGTERM or SIGINT.
+#     its ranks within two seconds after SIGTERM or SIGINT. A second SIGTERM or SIGINT, at least two
+#     seconds after the first one, ends the job without saving (code 143 or 130).
 #   - A lost host ends the job after about 11 seconds instead of 8 minutes. The recipe's
 #     parallel.timeout_seconds (300 by default) must be longer, or mpirun hangs.
 #   - If a signal ends a rank, the last line of the output is an error, and the exit code is 71. All
@@ -229,14 +230,29 @@ repeat_signal() {
         kill -USR1 "$job" 2>/dev/null || break
     done
 }
+# save_and_stop [SIGNAL]: make the ranks save and stop. After a second SIGNAL, end the job at once.
+end_code='' first_end=''
 # shellcheck disable=SC2317 # called by the trap
 save_and_stop() {
     interrupted=yes stop_requested=yes
+    if [ -n "${1:-}" ] && [ -n "$job" ]; then
+        if [ -z "$first_end" ]; then
+            first_end=$SECONDS
+            echo 'launch_mpirun.sh: a second Ctrl-C or SIGTERM, at least two seconds later, ends' \
+                'the job at once without saving' >&2
+        elif [ $((SECONDS - first_end)) -gt 2 ]; then
+            end_code=$((128 + $(kill -l "$1")))
+            kill -TERM "$job" 2>/dev/null
+            return
+        fi
+    fi
     [ -z "$pause" ] || kill "$pause" 2>/dev/null
     [ -n "$job" ] && kill -USR1 "$job" 2>/dev/null || return
     [ -n "$repeater" ] || { repeat_signal & repeater=$! && disown "$repeater"; }
 }
-trap save_and_stop TERM INT USR1
+trap save_and_stop USR1
+trap 'save_and_stop TERM' TERM
+trap 'save_and_stop INT' INT
 
 # mpirun of Open MPI 4.1.4 can hang after MPI_Abort when all of its ranks have ended. In this case
 # watch_mpirun kills it.
@@ -301,6 +317,12 @@ report_lost_rank() {
 # report_end: print how the job ended, set `code` to a code of Bireme, and set `curable`.
 report_end() {
     curable=no
+    if [ -n "$end_code" ]; then
+        echo 'launch_mpirun.sh: ended by the second signal without saving; published checkpoints' \
+            'are complete' >&2
+        code=$end_code
+        return
+    fi
     # Code 138: SIGUSR1 ended mpirun or a rank outside the time in which it handles the signal.
     if [ $stop_requested = yes ] && [ "$code" = 138 ]; then
         echo 'launch_mpirun.sh: stopped while mpirun started or ended; checkpoints are complete' >&2

@@ -78,4 +78,24 @@ for signal in TERM INT USR1; do
     code=$?
     check_job 75 'running' "SIG$signal"
 done
+# A second signal, later than two seconds after the first one, ends a job that does not stop.
+for signal in TERM INT; do
+    : >"$folder/output"
+    env --default-signal=INT "$launch" -n 2 bash -c 'trap "" USR1; echo running; sleep 1000' \
+        >"$folder/output" 2>&1 &
+    job=$!
+    for ((i = 0; i < 300; i++)); do
+        grep -q 'running' "$folder/output" && break
+        sleep 0.1
+    done
+    kill -"$signal" "$job"
+    sleep 3.5
+    kill -0 "$job" 2>/dev/null || fail "the first SIG$signal ended the job"
+    grep -q 'a second Ctrl-C or SIGTERM' "$folder/output" || fail "SIG$signal: no line about it"
+    kill -"$signal" "$job"
+    wait "$job"
+    code=$?
+    check_job $((128 + $(kill -l $signal))) 'ended by the second signal' "a second SIG$signal"
+    ! pgrep -f 'sleep [1]000' >/dev/null || fail "a second SIG$signal left a rank"
+done
 echo "launch_mpirun.sh: all checks passed"

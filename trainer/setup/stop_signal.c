@@ -19,10 +19,15 @@ static volatile sig_atomic_t requested, terminated;
  * delivers a signal of the process to its main thread first, which installs the stack here. */
 static _Alignas(64) char handler_stack[64 << 10];
 
-static const char announcement[] =
+static const char saving[] = "stop requested: the run saves and ends\n";
+static const char saving_or_ending[] =
     "stop requested: the run saves and ends; a second Ctrl-C or SIGTERM, more than a second later, "
     "ends it at once without saving\n";
-static bool is_announced;        /* this process prints the announcement */
+static const char ending_soon[] =
+    "SIGTERM under mpirun, which kills its ranks within two seconds: the run ends, if possible "
+    "after a save; published checkpoints are complete\n";
+static bool is_announced;        /* this process prints one line about the first signal */
+static bool has_launcher;        /* mpirun started this process */
 static struct timespec last_end; /* the last SIGTERM or SIGINT; 0: none */
 
 /* Notes a SIGTERM or SIGINT. Returns whether there was one before, more than a second ago. */
@@ -36,12 +41,24 @@ static bool note_end_request(void)
            (double)(now.tv_sec - before.tv_sec) + 1e-9 * (double)(now.tv_nsec - before.tv_nsec) > 1;
 }
 
+/* Prints how the process responds to its first signal. */
+static void announce(int number)
+{
+    if (number == SIGTERM && has_launcher) {
+        (void)!write(STDERR_FILENO, ending_soon, sizeof ending_soon - 1);
+    } else if (number == SIGTERM || number == SIGINT) {
+        (void)!write(STDERR_FILENO, saving_or_ending, sizeof saving_or_ending - 1);
+    } else {
+        (void)!write(STDERR_FILENO, saving, sizeof saving - 1);
+    }
+}
+
 /* Calls only functions that are safe in a signal handler. */
 static void handle_signal(int number)
 {
     int error = errno;
     if (requested == 0 && is_announced) {
-        (void)!write(STDERR_FILENO, announcement, sizeof announcement - 1);
+        announce(number);
     }
     if ((number == SIGTERM || number == SIGINT) && note_end_request()) {
         signal(number, SIG_DFL);
@@ -57,6 +74,7 @@ static void handle_signal(int number)
 status stop_signal_watch(bool announces)
 {
     is_announced = announces;
+    has_launcher = getenv("OMPI_COMM_WORLD_SIZE") != NULL;
     stack_t stack = {.ss_sp = handler_stack, .ss_size = sizeof handler_stack};
     REQUIRE(sigaltstack(&stack, NULL) == 0, STATUS_INTERNAL, "cannot set the signal stack: %s",
             strerror(errno));
@@ -83,5 +101,5 @@ bool stop_signal_received(void)
 
 bool stop_signal_from_launcher(void)
 {
-    return terminated != 0 && getenv("OMPI_COMM_WORLD_SIZE") != NULL;
+    return terminated != 0 && has_launcher;
 }

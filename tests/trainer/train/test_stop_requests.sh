@@ -27,7 +27,8 @@ check_long_step() {
     code=$?
     [ $code = 75 ] || fail "$run: a long step ended with $code"
     grep -q '^stopped after step 0 ' stderr || fail "$run: the stop is not reported"
-    [ "$(grep -c '^stop requested: ' stderr)" = 1 ] || fail "$run: not one line about the request"
+    [ "$(grep -cx 'stop requested: the run saves and ends' stderr)" = 1 ] ||
+        fail "$run: not one line about the request"
     [ -d "$run/checkpoints/step-00000000" ] || fail "$run: nothing was saved"
 }
 
@@ -41,6 +42,14 @@ if command -v mpirun >/dev/null && "$program" --version | grep -q '^MPI  *MPI'; 
     check_long_step tensor "${mpirun[@]}"
     settings=(parallel.reproducible=true)
     check_long_step reproducible "${mpirun[@]}"
+    # mpirun ends the other rank by SIGTERM after one rank has ended. That rank is not said to save.
+    "${mpirun[@]}" "$program" train recipe.yaml run_dir=lost train.max_steps=1000000 \
+        evaluate.every=0 >out 2>stderr &
+    job=$!
+    wait_for lost/metrics.jsonl '"event":"train"' $job
+    kill -KILL "$(pgrep -f "run_dir=lost" | tail -n 1)"
+    wait $job && fail 'a killed rank ended the job with 0'
+    ! grep -q '^stop requested' stderr || fail 'a lost rank is reported as a stop request'
 fi
 
 # A second signal during a save that takes long ends the run as the signal does by default.
@@ -53,6 +62,7 @@ fi
     wait_for $signal/metrics.jsonl '"event":"train"' $job
     kill -$signal $job
     kill -$signal $job # a launcher repeats a signal at once; this has no effect
+    wait_for stderr '^stop requested: .* a second Ctrl-C or SIGTERM' $job
     sleep 1.5
     kill -0 $job 2>/dev/null || fail "two signals SIG$signal within a second end the run"
     begin=$SECONDS

@@ -42,7 +42,7 @@ static bool note_end_request(void)
 }
 
 /* Prints how the process responds to its first signal. */
-static void announce(int number)
+static void announce_stop(int number)
 {
     if (number == SIGTERM && has_launcher) {
         (void)!write(STDERR_FILENO, ending_soon, sizeof ending_soon - 1);
@@ -58,7 +58,7 @@ static void handle_signal(int number)
 {
     int error = errno;
     if (requested == 0 && is_announced) {
-        announce(number);
+        announce_stop(number);
     }
     if ((number == SIGTERM || number == SIGINT) && note_end_request()) {
         signal(number, SIG_DFL);

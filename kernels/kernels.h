@@ -209,13 +209,15 @@ status swiglu_backward(struct kernels *k, struct tensor d_gate_up, struct tensor
 /* ---- rotary position embedding (RoPE) ---- */
 
 /* The scaling of the frequencies for sequences that are longer than those of pre-training. */
-enum rotary_kind { ROTARY_PLAIN = 0, ROTARY_LINEAR, ROTARY_LLAMA3 };
+enum rotary_kind { ROTARY_PLAIN = 0, ROTARY_LINEAR, ROTARY_LLAMA3, ROTARY_YARN };
 
 struct rotary_scaling {
     enum rotary_kind kind;
     double factor;
-    /* ROTARY_LLAMA3: limits in rotations within original_positions, the context of pre-training */
-    double low_frequency_factor, high_frequency_factor, original_positions;
+    double original_positions; /* ROTARY_LLAMA3, ROTARY_YARN: context of pre-training */
+    /* limits in rotations within original_positions: of ROTARY_LLAMA3, and of ROTARY_YARN */
+    double low_frequency_factor, high_frequency_factor, beta_slow, beta_fast;
+    double attention_factor; /* ROTARY_YARN: factor of the table; 0: 0.1 ln(factor) + 1 */
 };
 
 /* rotary_fill_table - compute the table of cosines and sines for rotary_apply.
@@ -223,7 +225,8 @@ struct rotary_scaling {
  * Shapes    table f32 [P, D] in host memory; row p holds cos(p f_i) for i = 0 .. D/2 - 1, then
  *           sin(p f_i), with f_i = theta^(-2 i / D), scaled
  * Numerics  angles in double precision
- * Source    Su et al. 2021, arXiv:2104.09864; scaling: Chen et al. 2023, arXiv:2306.15595 */
+ * Source    Su et al. 2021, arXiv:2104.09864; scaling: Chen et al. 2023, arXiv:2306.15595;
+ *           YaRN: Peng et al. 2023, arXiv:2309.00071 */
 void rotary_fill_table(float *table, int64_t positions, int64_t head_width, double theta,
                        const struct rotary_scaling *scaling);
 

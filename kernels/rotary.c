@@ -4,19 +4,44 @@
  *
  *   linear   f / s
  *   llama3   u f + (1 - u) f / s, with u = (o f / 2 pi - low) / (high - low) clamped to [0, 1]
+ *   yarn     (1 - r) f + r f / s, with r = (i - first) / (last - first) clamped to [0, 1]
  *
  * Here o is original_positions, so that o f / 2 pi is the number of rotations within the context of
  * pre-training. Frequencies with at least `high` rotations are unchanged. Those with at most `low`
- * rotations are divided by s.
+ * rotations are divided by s. YaRN interpolates over the index i instead: `first` is the last index
+ * with at least beta_fast rotations, and `last` is the first index with at most beta_slow. It also
+ * multiplies the table by the attention factor, which makes the scores of attention larger.
  *
- * Source    Chen et al. 2023, arXiv:2306.15595; modeling_rope_utils of Hugging Face transformers,
- *           for Llama 3.1 */
+ * Source    Chen et al. 2023, arXiv:2306.15595; Peng et al. 2023, arXiv:2309.00071;
+ *           modeling_rope_utils of Hugging Face transformers, for Llama 3.1 and YaRN */
 #include <math.h>
 
 #include "kernels/kernels.h"
 
-static double scale_frequency(double frequency, const struct rotary_scaling *s)
+/* Computes the index, which is not an integer, of the frequency with this number of rotations. */
+static double find_index(double turns, int64_t head_width, double theta,
+                         const struct rotary_scaling *s)
 {
+    return (double)head_width * log(s->original_positions / (turns * 2 * acos(-1))) /
+           (2 * log(theta));
+}
+
+/* Computes YaRN's share of f / s at index i. */
+static double compute_yarn_ramp(int64_t i, int64_t head_width, double theta,
+                                const struct rotary_scaling *s)
+{
+    double first = fmax(floor(find_index(s->beta_fast, head_width, theta, s)), 0);
+    double last =
+        fmin(ceil(find_index(s->beta_slow, head_width, theta, s)), (double)head_width - 1);
+    last += first == last ? 0.001 : 0; /* as transformers does */
+    return fmax(0, fmin(1, ((double)i - first) / (last - first)));
+}
+
+/* Computes the frequency of index i. */
+static double compute_frequency(int64_t i, int64_t head_width, double theta,
+                                const struct rotary_scaling *s)
+{
+    double frequency = pow(theta, -2.0 * (double)i / (double)head_width);
     double turns = s->original_positions * frequency / (2 * acos(-1));
     switch (s->kind) {
     case ROTARY_LINEAR:
@@ -26,6 +51,10 @@ static double scale_frequency(double frequency, const struct rotary_scaling *s)
             fmax(0, fmin(1, (turns - s->low_frequency_factor) /
                                 (s->high_frequency_factor - s->low_frequency_factor)));
         return (unscaled + (1 - unscaled) / s->factor) * frequency;
+    }
+    case ROTARY_YARN: {
+        double scaled = compute_yarn_ramp(i, head_width, theta, s);
+        return (1 - scaled + scaled / s->factor) * frequency;
     }
     case ROTARY_PLAIN:
         break;
@@ -37,12 +66,15 @@ void rotary_fill_table(float *table, int64_t positions, int64_t head_width, doub
                        const struct rotary_scaling *scaling)
 {
     int64_t half = head_width / 2;
+    bool is_yarn = scaling->kind == ROTARY_YARN;
+    double size = !is_yarn                         ? 1
+                  : scaling->attention_factor != 0 ? scaling->attention_factor
+                                                   : 0.1 * log(scaling->factor) + 1;
     for (int64_t i = 0; i < half; i++) {
-        double frequency =
-            scale_frequency(pow(theta, -2.0 * (double)i / (double)head_width), scaling);
+        double frequency = compute_frequency(i, head_width, theta, scaling);
         for (int64_t p = 0; p < positions; p++) {
-            table[p * head_width + i] = (float)cos((double)p * frequency);
-            table[p * head_width + half + i] = (float)sin((double)p * frequency);
+            table[p * head_width + i] = (float)(size * cos((double)p * frequency));
+            table[p * head_width + half + i] = (float)(size * sin((double)p * frequency));
         }
     }
 }

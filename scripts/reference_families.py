@@ -20,23 +20,45 @@ FAMILIES = {
     "llama_biases": ("Llama", dict(attention_bias=True, mlp_bias=True)),
 }
 
+# Folders only: other rotary positions.
+ROTARY = {
+    "llama_yarn": dict(
+        rope_type="yarn", rope_theta=THETA, factor=4.0, original_max_position_embeddings=40,
+        beta_fast=8.0, beta_slow=0.5
+    ),
+}
+
+
+def compute_frequencies(config, width):
+    """The frequencies of rotary positions in float64, and the factor of their cosines."""
+    kind = config.rope_parameters["rope_type"]
+    if kind == "default":
+        return THETA ** (-torch.arange(0, width, 2, dtype=torch.float64) / width), 1.0
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+    names = torch.float, torch.float32
+    torch.float = torch.float32 = torch.float64  # transformers computes in float32
+    try:
+        return ROPE_INIT_FUNCTIONS[kind](config, "cpu")
+    finally:
+        torch.float, torch.float32 = names
+
 
 def make_model(family, more, **sizes):
     """The language model of a family with rotary angles in float64, in double precision."""
     import transformers
-    stem, keys = FAMILIES[family]
+    stem, keys = FAMILIES.get(family, ("Llama", dict(head_dim=16)))
     config = getattr(transformers, stem + "Config")(
         **{**sizes, **keys, **more}, rms_norm_eps=1e-5, attn_implementation="eager",
-        rope_parameters={"rope_type": "default", "rope_theta": THETA}
+        rope_parameters=ROTARY.get(family, {"rope_type": "default", "rope_theta": THETA})
     )
     model = getattr(transformers, stem + "ForCausalLM")(config)
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    inverse = THETA ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    inverse, factor = compute_frequencies(config, width)
 
     def angles(x, position_ids):
         angle = position_ids[:, :, None].double() * inverse[None, None, :]
         angle = torch.cat((angle, angle), dim=-1)
-        return angle.cos(), angle.sin()
+        return angle.cos() * factor, angle.sin() * factor
     model.model.rotary_emb.forward = angles
     return model
 
@@ -99,3 +121,5 @@ def write_families(folder):
     for seed, family in enumerate(FAMILIES):
         write_family_steps(folder / f"{family}.h5", family, 60 + seed)
         write_family_folder(folder / "pretrained", family, 80 + seed)
+    for seed, family in enumerate(ROTARY):
+        write_family_folder(folder / "pretrained", family, 90 + seed)

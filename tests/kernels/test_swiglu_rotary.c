@@ -147,7 +147,11 @@ static void test_rotary_scaling(void)
                     {20, 8.570255886297673e-06},
                     {24, 1.6619674170215148e-06},
                     {31, 9.418306490260875e-08}};
-    const struct rotary_scaling llama3 = {ROTARY_LLAMA3, 32, 1, 4, 8192};
+    const struct rotary_scaling llama3 = {.kind = ROTARY_LLAMA3,
+                                          .factor = 32,
+                                          .low_frequency_factor = 1,
+                                          .high_frequency_factor = 4,
+                                          .original_positions = 8192};
     const struct rotary_scaling linear = {.kind = ROTARY_LINEAR, .factor = 4};
     float table[2 * 64], scaled[5 * 64], plain[2 * 64];
     rotary_fill_table(table, 2, 64, 5e5, &llama3);
@@ -163,9 +167,43 @@ static void test_rotary_scaling(void)
     }
 }
 
+/* Tests the table of YaRN against ROPE_INIT_FUNCTIONS["yarn"] of transformers: theta 1e6, width
+ * of a head 64, factor 4, 32,768 original positions, betas 32 and 1. */
+static void test_rotary_yarn(void)
+{
+    static const struct {
+        int index;
+        double frequency;
+    } expected[] = {{0, 1.0},
+                    {8, 0.03162277862429619},
+                    {12, 0.005154795479029417},
+                    {16, 0.0005833333707414567},
+                    {17, 0.00032469083089381456},
+                    {18, 0.0001757068675942719},
+                    {20, 4.4456985051510856e-05},
+                    {24, 7.905693564680405e-06},
+                    {31, 3.8498163235090033e-07}};
+    struct rotary_scaling yarn = {.kind = ROTARY_YARN,
+                                  .factor = 4,
+                                  .original_positions = 32768,
+                                  .beta_fast = 32,
+                                  .beta_slow = 1};
+    float table[2 * 64];
+    rotary_fill_table(table, 2, 64, 1e6, &yarn);
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        double sine = 1.138629436111989 * sin(expected[i].frequency);
+        CHECK_NEAR(table[64 + 32 + expected[i].index], sine, 2e-6 * sine);
+    }
+    CHECK_NEAR(table[0], 1.138629436111989, 1e-6);
+    yarn.attention_factor = 0.5;
+    rotary_fill_table(table, 2, 64, 1e6, &yarn);
+    CHECK_NEAR(table[0], 0.5, 0);
+}
+
 int main(void)
 {
     test_rotary_scaling();
+    test_rotary_yarn();
     const struct kernels_limits limits = {1000, 64, 64, 1, 16, 16, 16, true, 0};
     operation_run_all(&limits, test_all);
     return 0;

@@ -7,38 +7,74 @@
 #include "base/text.h"
 #include "trainer/huggingface/config_impl.h"
 
-/* Numbers of rope_parameters for rope_type llama3; linear uses only the first. */
+enum { IS_LINEAR = 1 << ROPE_LINEAR, IS_LLAMA3 = 1 << ROPE_LLAMA3, IS_YARN = 1 << ROPE_YARN };
+
+/* Numbers of rope_parameters, and the types that have them. A number without a default value is
+ * required. attention_factor is not written if it is 0, which means the default. */
 static const struct {
     const char *name;
     size_t setting;
+    int types;
+    bool is_required;
+    double default_value;
 } rope_numbers[] = {
-    {"factor", offsetof(struct recipe, model.rope_factor)},
-    {"low_freq_factor", offsetof(struct recipe, model.rope_low_freq_factor)},
-    {"high_freq_factor", offsetof(struct recipe, model.rope_high_freq_factor)},
+    {"factor", offsetof(struct recipe, model.rope_factor), IS_LINEAR | IS_LLAMA3 | IS_YARN, true,
+     0},
+    {"low_freq_factor", offsetof(struct recipe, model.rope_low_freq_factor), IS_LLAMA3, true, 0},
+    {"high_freq_factor", offsetof(struct recipe, model.rope_high_freq_factor), IS_LLAMA3, true, 0},
+    {"beta_fast", offsetof(struct recipe, model.rope_beta_fast), IS_YARN, false, 32},
+    {"beta_slow", offsetof(struct recipe, model.rope_beta_slow), IS_YARN, false, 1},
+    {"attention_factor", offsetof(struct recipe, model.rope_attention_factor), IS_YARN, false, 0},
 };
 
 enum { ROPE_NUMBERS = sizeof rope_numbers / sizeof rope_numbers[0] };
 static const char rope_positions_key[] = "original_max_position_embeddings";
 
+/* Returns whether the type has original_max_position_embeddings. */
+static bool has_original_positions(enum recipe_rope_type type)
+{
+    return type == ROPE_LLAMA3 || type == ROPE_YARN;
+}
+
+/* Refuses keys that change YaRN in families that Bireme does not have. */
+static status check_yarn(const struct config_document *c)
+{
+    bool truncates;
+    TRY(config_read_boolean(c, "truncate", true, &truncates));
+    REQUIRE(truncates, STATUS_UNAVAILABLE, "%s: yarn with truncate: false is not supported",
+            c->path);
+    REQUIRE(config_get_field(c, "mscale") == NULL && config_get_field(c, "mscale_all_dim") == NULL,
+            STATUS_UNAVAILABLE, "%s: yarn with mscale is not supported; attention_factor is",
+            c->path);
+    return STATUS_OK;
+}
+
 static status read_rope_type(const struct config_document *c, struct recipe *r)
 {
-    const char *type, *type_before_v5;
-    TRY(config_read_string(c, "type", "default", &type_before_v5));
-    TRY(config_read_string(c, "rope_type", type_before_v5, &type));
-    bool is_linear = strcmp(type, "linear") == 0, is_llama3 = strcmp(type, "llama3") == 0;
-    REQUIRE(is_linear || is_llama3 || strcmp(type, "default") == 0, STATUS_UNAVAILABLE,
-            "%s: the rope_type %.60s is not supported; default, linear and llama3 are", c->path,
-            type);
-    r->model.rope_type = is_llama3 ? ROPE_LLAMA3 : is_linear ? ROPE_LINEAR : ROPE_DEFAULT;
-    for (int i = 0; i < (is_llama3 ? ROPE_NUMBERS : is_linear ? 1 : 0); i++) {
-        double *value = (double *)((char *)r + rope_numbers[i].setting);
-        REQUIRE(config_get_field(c, rope_numbers[i].name) != NULL, STATUS_DATA, "%s: %s has no %s",
-                c->path, type, rope_numbers[i].name);
-        TRY(config_read_number(c, rope_numbers[i].name, 0, value));
+    const char *name, *name_before_v5;
+    TRY(config_read_string(c, "type", "default", &name_before_v5));
+    TRY(config_read_string(c, "rope_type", name_before_v5, &name));
+    enum recipe_rope_type type = ROPE_DEFAULT;
+    while (type < ROPE_YARN && strcmp(name, recipe_rope_type_name(type)) != 0) {
+        type++;
     }
-    if (!is_llama3) {
+    REQUIRE(strcmp(name, recipe_rope_type_name(type)) == 0, STATUS_UNAVAILABLE,
+            "%s: the rope_type %.60s is not supported; default, linear, llama3 and yarn are",
+            c->path, name);
+    r->model.rope_type = type;
+    for (int i = 0; i < ROPE_NUMBERS; i++) {
+        if ((rope_numbers[i].types & 1 << type) == 0) {
+            continue;
+        }
+        double *value = (double *)((char *)r + rope_numbers[i].setting);
+        REQUIRE(!rope_numbers[i].is_required || config_get_field(c, rope_numbers[i].name) != NULL,
+                STATUS_DATA, "%s: %s has no %s", c->path, name, rope_numbers[i].name);
+        TRY(config_read_number(c, rope_numbers[i].name, rope_numbers[i].default_value, value));
+    }
+    if (!has_original_positions(type)) {
         return STATUS_OK;
     }
+    TRY(type == ROPE_YARN ? check_yarn(c) : STATUS_OK);
     TRY(config_read_integer(c, rope_positions_key, r->model.max_position_embeddings,
                             &r->model.rope_original_positions));
     REQUIRE(r->model.rope_original_positions > 0, STATUS_DATA,
@@ -79,20 +115,21 @@ status config_read_rotary(const struct config_document *c, struct recipe *r)
 
 void config_write_rotary(FILE *file, const struct recipe *r)
 {
-    bool is_llama3 = r->model.rope_type == ROPE_LLAMA3;
-    bool is_default = r->model.rope_type == ROPE_DEFAULT;
+    enum recipe_rope_type type = r->model.rope_type;
     char text[TEXT_NUMBER_BYTES];
     config_write_number(file, "rope_theta", r->model.rope_theta);
-    if (is_default) {
+    if (type == ROPE_DEFAULT) {
         return;
     }
-    fprintf(file, "  \"rope_scaling\": {\"rope_type\": \"%s\"",
-            recipe_rope_type_name(r->model.rope_type));
-    for (int i = 0; i < (is_llama3 ? ROPE_NUMBERS : 1); i++) {
+    fprintf(file, "  \"rope_scaling\": {\"rope_type\": \"%s\"", recipe_rope_type_name(type));
+    for (int i = 0; i < ROPE_NUMBERS; i++) {
         const double *value = (const double *)((const char *)r + rope_numbers[i].setting);
-        fprintf(file, ", \"%s\": %s", rope_numbers[i].name, text_from_number(*value, text));
+        if ((rope_numbers[i].types & 1 << type) != 0 &&
+            (*value != 0 || rope_numbers[i].is_required)) {
+            fprintf(file, ", \"%s\": %s", rope_numbers[i].name, text_from_number(*value, text));
+        }
     }
-    if (is_llama3) {
+    if (has_original_positions(type)) {
         fprintf(file, ", \"%s\": %" PRId64, rope_positions_key, r->model.rope_original_positions);
     }
     fprintf(file, "},\n");

@@ -156,6 +156,8 @@ static status check_model(const struct recipe_reader *r)
         {c->model.rope_type == ROPE_LLAMA3 &&
              !(c->model.rope_low_freq_factor < c->model.rope_high_freq_factor),
          "model.rope_low_freq_factor", "is not less than", "model.rope_high_freq_factor", NULL},
+        {c->model.rope_type == ROPE_YARN && !(c->model.rope_beta_slow < c->model.rope_beta_fast),
+         "model.rope_beta_slow", "is not less than", "model.rope_beta_fast", NULL},
         {c->data.sequence_length > positions, "data.sequence_length", "is greater than",
          "model.max_position_embeddings", NULL},
         {c->data.sequence_length > positions - count_reserved_positions(c), "data.sequence_length",
@@ -198,6 +200,17 @@ static status check_objective(const struct recipe_reader *r)
     return CHECK_RELATIONS(r, relations);
 }
 
+int64_t recipe_tensor_divisor(const struct recipe *recipe)
+{
+    int64_t a = recipe->model.num_kv_heads, b = recipe->model.intermediate_size;
+    while (b != 0) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
 /* Requires that the ranks of a tensor-parallel group get equal numbers of key-value
  * heads (and so of heads) and of inner features. */
 static status check_tensor(const struct recipe_reader *r)
@@ -210,8 +223,9 @@ static status check_tensor(const struct recipe_reader *r)
     }
     char divisors[128] = "1";
     size_t used = 1;
-    for (int64_t d = 2; d <= heads && used + 24 < sizeof divisors; d++) {
-        if (heads % d == 0 && inner % d == 0) {
+    int64_t divisor = recipe_tensor_divisor(c);
+    for (int64_t d = 2; d <= divisor && used + 24 < sizeof divisors; d++) {
+        if (divisor % d == 0) {
             used += (size_t)snprintf(divisors + used, sizeof divisors - used, ", %" PRId64, d);
         }
     }
@@ -219,8 +233,9 @@ static status check_tensor(const struct recipe_reader *r)
                       : heads == c->model.num_heads ? "model.num_heads"
                                                     : "model.num_kv_heads";
     return recipe_fail(r, find_location(r, "parallel.tensor", key), "parallel.tensor",
-                       "%" PRId64 " does not divide %s (%" PRId64 "); valid values: %s", ranks, key,
-                       heads % ranks != 0 ? heads : inner, divisors);
+                       "%" PRId64 " does not divide %s (%" PRId64
+                       "); values that fit the model: %s; it must also divide the number of ranks",
+                       ranks, key, heads % ranks != 0 ? heads : inner, divisors);
 }
 
 /* Rejects settings that make the order of summation depend on the ranks. */

@@ -21,7 +21,7 @@ static const struct {
     [ARCHITECTURE_QWEN3] = {"qwen3", "q_proj, v_proj", false, true},
 };
 
-static const char *const rope_type_names[] = {"default", "linear", "llama3"};
+static const char *const rope_type_names[] = {"default", "linear", "llama3", "yarn"};
 
 enum { OBJECTIVES = sizeof objective_names / sizeof objective_names[0] };
 

@@ -43,7 +43,7 @@ enum recipe_architecture {
     ARCHITECTURE_MISTRAL,
     ARCHITECTURE_QWEN3
 };
-enum recipe_rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3 };
+enum recipe_rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
 enum recipe_activation { RECIPE_GELU_TANH, RECIPE_GELU_ERF };
 enum recipe_adapter { ADAPTER_NONE, ADAPTER_LORA };
 enum recipe_optimizer { RECIPE_ADAMW, RECIPE_LAMB };
@@ -93,6 +93,8 @@ struct recipe {
         int64_t sliding_window; /* null: 0, attention to all earlier tokens */
         bool attention_bias, mlp_bias;
         double rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
+        double rope_beta_fast, rope_beta_slow;
+        double rope_attention_factor; /* null: 0, computed from rope_factor */
         enum recipe_rope_type rope_type;
         int64_t rope_original_positions; /* null: max_position_embeddings; resolved */
         int64_t vocab_size;              /* 0: the vocabulary size of the tokenizer */
@@ -296,6 +298,10 @@ bool recipe_architecture_is_rotary(enum recipe_architecture architecture);
 
 /* recipe_architecture_targets - return the default of adapter.targets, as in peft. */
 const char *recipe_architecture_targets(enum recipe_architecture architecture);
+
+/* recipe_tensor_divisor - return the number that parallel.tensor must divide: the greatest common
+ * divisor of the key-value heads (which divide the heads) and the inner width. */
+int64_t recipe_tensor_divisor(const struct recipe *recipe);
 
 /* recipe_rope_type_name - return the name of a rope type in recipes: "default", ... */
 const char *recipe_rope_type_name(enum recipe_rope_type type);

@@ -72,15 +72,16 @@ const struct setting recipe_table[] = {
      .initial = INITIAL_NUMERICS,
      .description = "Rotary architectures: base of the rotary position embeddings"},
     {"model.rope_type", SETTING_ENUM, FIELD(model.rope_type), "default",
-     .choices = "default|linear|llama3", .initial = INITIAL_NUMERICS,
+     .choices = "default|linear|llama3|yarn", .initial = INITIAL_NUMERICS,
      .description =
          "Rotary architectures: scaling of the rotary position embeddings for longer sequences. "
          "default: no scaling; linear: every frequency is divided by rope_factor; "
-         "llama3: only low frequencies are divided, as in Llama 3.1 and later"},
+         "llama3: only low frequencies are divided, as in Llama 3.1 and later; "
+         "yarn: the same, and attention is sharpened (YaRN)"},
     {"model.rope_factor", SETTING_NUMBER, FIELD(model.rope_factor), "1.0", WITHIN(1, 1e6),
      .initial = INITIAL_NUMERICS,
      .description =
-         "rope_type linear and llama3: scaling factor of the rotary position embeddings"},
+         "rope_type linear, llama3 and yarn: scaling factor of the rotary position embeddings"},
     {"model.rope_low_freq_factor", SETTING_NUMBER, FIELD(model.rope_low_freq_factor), "1.0",
      WITHIN(0, 1e6), .initial = INITIAL_NUMERICS,
      .description = "rope_type llama3: frequencies with at most this number of periods within "
@@ -89,10 +90,21 @@ const struct setting recipe_table[] = {
      ABOVE(0, 1e6), .initial = INITIAL_NUMERICS,
      .description = "rope_type llama3: frequencies with at least this number of periods within "
                     "rope_original_positions are not scaled"},
+    {"model.rope_beta_fast", SETTING_NUMBER, FIELD(model.rope_beta_fast), "32.0", ABOVE(0, 1e6),
+     .initial = INITIAL_NUMERICS,
+     .description = "rope_type yarn: frequencies with at least this number of periods within "
+                    "rope_original_positions are not scaled"},
+    {"model.rope_beta_slow", SETTING_NUMBER, FIELD(model.rope_beta_slow), "1.0", ABOVE(0, 1e6),
+     .initial = INITIAL_NUMERICS,
+     .description = "rope_type yarn: frequencies with at most this number of periods within "
+                    "rope_original_positions are divided by rope_factor"},
+    {"model.rope_attention_factor", SETTING_NUMBER, FIELD(model.rope_attention_factor), "null",
+     .null = "0.1 ln(rope_factor) + 1", ABOVE(0, 1e6), .initial = INITIAL_NUMERICS,
+     .description = "rope_type yarn: factor of rotated queries and keys"},
     {"model.rope_original_positions", SETTING_INTEGER, FIELD(model.rope_original_positions), "null",
      .null = "the value of max_position_embeddings", WITHIN(1, 1048576),
      .initial = INITIAL_NUMERICS,
-     .description = "rope_type llama3: context length before the extension "
+     .description = "rope_type llama3 and yarn: context length before the extension "
                     "(original_max_position_embeddings in Hugging Face configurations)"},
     {"model.intermediate_size", SETTING_INTEGER, FIELD(model.intermediate_size), "null",
      .null = "4 times hidden_size", WITHIN(1, 1048576), .initial = INITIAL_SHAPE,

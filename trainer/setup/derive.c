@@ -75,14 +75,20 @@ static enum model_recompute get_recompute(const struct recipe *recipe)
 
 static struct rotary_scaling get_rotary_scaling(const struct recipe *recipe)
 {
-    enum recipe_rope_type type = recipe->model.rope_type;
+    static const enum rotary_kind kinds[] = {
+        [ROPE_DEFAULT] = ROTARY_PLAIN,
+        [ROPE_LINEAR] = ROTARY_LINEAR,
+        [ROPE_LLAMA3] = ROTARY_LLAMA3,
+        [ROPE_YARN] = ROTARY_YARN,
+    };
     return (struct rotary_scaling){
-        .kind = type == ROPE_LLAMA3   ? ROTARY_LLAMA3
-                : type == ROPE_LINEAR ? ROTARY_LINEAR
-                                      : ROTARY_PLAIN,
+        .kind = kinds[recipe->model.rope_type],
         .factor = recipe->model.rope_factor,
         .low_frequency_factor = recipe->model.rope_low_freq_factor,
         .high_frequency_factor = recipe->model.rope_high_freq_factor,
+        .beta_fast = recipe->model.rope_beta_fast,
+        .beta_slow = recipe->model.rope_beta_slow,
+        .attention_factor = recipe->model.rope_attention_factor,
         .original_positions = (double)recipe->model.rope_original_positions,
     };
 }

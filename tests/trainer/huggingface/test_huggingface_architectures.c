@@ -179,8 +179,17 @@ static void test_config(void)
         {"bert_untied", "tie_word_embeddings", "true", STATUS_DATA, "set tie_word_embeddings"},
         {"roberta", "pad_token_id", "0", STATUS_UNAVAILABLE, "positions that begin with row 1"},
         {"roberta", "architectures", "[\"RobertaModel\"]", STATUS_OK, NULL},
-        {"llama", "rope_parameters", "{\"rope_type\": \"yarn\"}", STATUS_UNAVAILABLE,
-         "the rope_type yarn"},
+        {"llama", "rope_parameters", "{\"rope_type\": \"longrope\"}", STATUS_UNAVAILABLE,
+         "the rope_type longrope"},
+        {"llama", "rope_parameters", "{\"rope_type\": \"yarn\"}", STATUS_DATA,
+         "yarn has no factor"},
+        {"llama", "rope_parameters", "{\"rope_type\": \"yarn\", \"factor\": 2, \"mscale\": 0.7}",
+         STATUS_UNAVAILABLE, "yarn with mscale"},
+        {"llama", "rope_parameters",
+         "{\"rope_type\": \"yarn\", \"factor\": 2, \"truncate\": false}", STATUS_UNAVAILABLE,
+         "truncate: false"},
+        {"llama", "rope_parameters", "{\"rope_type\": \"yarn\", \"factor\": 2, \"beta_fast\": 1}",
+         STATUS_DATA, "model.rope_beta_slow: 1.0 is not less than"},
         {"llama", "rope_parameters", "[]", STATUS_DATA, "rope_parameters is not an object"},
         {"llama", "rope_parameters", "{\"rope_type\": \"linear\"}", STATUS_DATA,
          "linear has no factor"},
@@ -326,6 +335,7 @@ int main(void)
     test_numbers("llama_tied", true);
     test_numbers("llama3", true);
     test_numbers("llama_linear", true);
+    test_numbers("llama_yarn", true);
     test_numbers("qwen2", true);
     test_numbers("mistral", true);
     test_numbers("qwen3", true);

@@ -9,27 +9,28 @@
 #include "comm/shared_impl.h"
 #include "comm/shared_space.h"
 
-static void list_divisors(int ranks, char *list, size_t bytes)
+/* Lists the common divisors of two numbers; every number divides 0. */
+static void list_divisors(int ranks, int64_t other, char *list, size_t bytes)
 {
     size_t used = 0;
     list[0] = '\0';
     for (int d = 1; d <= ranks && used + 16 < bytes; d++) {
-        if (ranks % d == 0) {
+        if (ranks % d == 0 && other % d == 0) {
             used += (size_t)snprintf(list + used, bytes - used, "%s%d", used > 0 ? ", " : "", d);
         }
     }
 }
 
-status mesh_check(int ranks, int tensor)
+status mesh_check(int ranks, int tensor, int64_t model_divisor)
 {
     if (ranks < 1 || tensor < 1 || ranks % tensor != 0) {
         char divisors[256];
-        list_divisors(ranks, divisors, sizeof divisors);
+        list_divisors(ranks, model_divisor, divisors, sizeof divisors);
         RAISE(STATUS_RECIPE,
               "parallel.tensor is %d, but there %s %d rank%s: start %d, %d, ... ranks with mpirun, "
               "or set parallel.tensor to %s%s",
               tensor, ranks == 1 ? "is" : "are", ranks, text_plural(ranks), tensor, 2 * tensor,
-              ranks == 1 ? "" : "one of ", divisors);
+              strchr(divisors, ',') == NULL ? "" : "one of ", divisors);
     }
     return STATUS_OK;
 }
@@ -66,7 +67,7 @@ static status split_groups(struct comm *all, int tensor, struct mesh *out)
 status mesh_create(struct comm *world, int tensor, struct mesh *out)
 {
     memset(out, 0, sizeof *out);
-    TRY(mesh_check(comm_size(world), tensor));
+    TRY(mesh_check(comm_size(world), tensor, 0));
     out->world = world;
     status result = split_groups(world, tensor, out);
     if (result == STATUS_OK) {

@@ -12,8 +12,10 @@ struct mesh {
 
 /* mesh_check - check that `tensor` divides the number of ranks.
  *
- * Errors    STATUS_RECIPE with the possible divisors */
-status mesh_check(int ranks, int tensor);
+ * model_divisor: a multiple of every valid value, from the sizes of the model; 0: not known.
+ *
+ * Errors    STATUS_RECIPE with the valid values */
+status mesh_check(int ranks, int tensor, int64_t model_divisor);
 
 /* mesh_create - split the world into tensor-parallel and data-parallel groups.
  *

@@ -476,7 +476,7 @@ status plan_make(const struct recipe *recipe, int ranks, struct plan *out)
     TRY(derive_preference(recipe, &preference));
     TRY(objective_find(recipe_objective_name(recipe->objective), &objective));
     TRY(evaluation_report_stopping_rule(recipe, objective, NULL, &rule));
-    TRY(mesh_check(ranks, out->tensor));
+    TRY(mesh_check(ranks, out->tensor, recipe_tensor_divisor(recipe)));
     out->data = ranks / out->tensor;
     out->zero_stage = sharded_optimizer_stage((int)recipe->parallel.zero_stage, out->data);
     out->threads = get_threads(recipe, ranks);

@@ -60,6 +60,7 @@ static status create_local_objects(struct session *s, struct comm *world, const 
 {
     const struct recipe *r = &s->recipe;
     int64_t vocabulary = 0;
+    TRY(mesh_check(comm_size(world), (int)r->parallel.tensor, recipe_tensor_divisor(r)));
     TRY(mesh_create(world, (int)r->parallel.tensor, &s->mesh));
     TRY(hardware_count_threads(r, world, &s->threads));
     TRY(session_tokenizer(r, tokenizer_dir, &s->tokenizer, &vocabulary));

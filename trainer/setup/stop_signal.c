@@ -23,9 +23,6 @@ static const char saving[] = "stop requested: the run saves and ends\n";
 static const char saving_or_ending[] =
     "stop requested: the run saves and ends; a second Ctrl-C or SIGTERM, more than a second later, "
     "ends it at once without saving\n";
-static const char ending_soon[] =
-    "SIGTERM under mpirun, which kills its ranks within two seconds: the run ends, if possible "
-    "after a save; published checkpoints are complete\n";
 static bool is_announced;        /* this process prints one line about the first signal */
 static bool has_launcher;        /* mpirun started this process */
 static struct timespec last_end; /* the last SIGTERM or SIGINT; 0: none */
@@ -41,12 +38,14 @@ static bool note_end_request(void)
            (double)(now.tv_sec - before.tv_sec) + 1e-9 * (double)(now.tv_nsec - before.tv_nsec) > 1;
 }
 
-/* Prints how the process responds to its first signal. */
+/* Prints how the process responds to its first signal. A SIGTERM from mpirun has another cause,
+ * such as a rank that has ended, and leaves no time for a save. */
 static void announce_stop(int number)
 {
     if (number == SIGTERM && has_launcher) {
-        (void)!write(STDERR_FILENO, ending_soon, sizeof ending_soon - 1);
-    } else if (number == SIGTERM || number == SIGINT) {
+        return;
+    }
+    if (number == SIGTERM || number == SIGINT) {
         (void)!write(STDERR_FILENO, saving_or_ending, sizeof saving_or_ending - 1);
     } else {
         (void)!write(STDERR_FILENO, saving, sizeof saving - 1);

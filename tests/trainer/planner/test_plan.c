@@ -197,6 +197,8 @@ static void test_refused(void)
     struct recipe recipe = make_recipe(gpt2);
     recipe.parallel.tensor = 2;
     CHECK_FAILS(plan_make(&recipe, 3, &plan), STATUS_RECIPE, "set parallel.tensor to one of 1, 3");
+    CHECK_FAILS(plan_make(&recipe, 15, &plan), STATUS_RECIPE,
+                "set parallel.tensor to one of 1, 3"); /* 5 does not divide the 12 heads */
     recipe = make_recipe("data: {tokenizer: /nowhere/tokenizer}\ntrain: {max_steps: 1}\n");
     CHECK_FAILS(plan_make(&recipe, 1, &plan), STATUS_NO_INPUT,
                 "plan.yaml:1:8: data.tokenizer: cannot open /nowhere/tokenizer/tokenizer.json");

@@ -213,7 +213,8 @@ test_tensor() {
     run_ranks 3 78 "${four[@]}" run_dir=no parallel.tensor=2
     grep -q 'to one of 1, 3' stderr || fail 'the message does not list the divisors'
     run_bireme 78 "${four[@]}" run_dir=no parallel.tensor=3
-    grep -q 'valid values: 1, 2, 4' stderr || fail 'the message does not list the valid values'
+    grep -q 'values that fit the model: 1, 2, 4' stderr ||
+        fail 'the message does not list the valid values'
 }
 
 # compare_norms RUN RUN: the gradient norms are equal.

@@ -36,6 +36,7 @@ struct corpus {
     struct corpus_source source;
     int current; /* index of the open file; if it is closed, of the next one to open */
     struct input input;
+    bool has_text;  /* a chunk was read */
     int64_t offset; /* offset in the text of the first byte in carry */
     size_t carry_bytes;
     char *carry; /* bytes read ahead, for the next chunk */
@@ -326,6 +327,10 @@ static status read_next_chunk(struct corpus *c, struct corpus_chunk *chunk)
         TRY(c->rows.open || c->input.file >= 0 ? STATUS_OK : open_next_file(c));
         TRY(c->rows.open ? next_row_chunk(c, chunk) : next_file_chunk(c, chunk));
     }
+    c->has_text = c->has_text || chunk->bytes > 0;
+    REQUIRE(c->has_text, STATUS_DATA, "%s%s%s no text", c->source.files[0],
+            c->source.count > 1 ? " and the other files of the input" : "",
+            c->source.count > 1 ? " have" : " has");
     return STATUS_OK;
 }
 

@@ -50,7 +50,8 @@ status corpus_open(const struct corpus_source *source, struct corpus **out);
 
 /* corpus_next - read the next chunk. Thread-safe.
  *
- * Errors    STATUS_NO_INPUT, STATUS_PERMISSION, STATUS_DATA with the file */
+ * Errors    STATUS_NO_INPUT, STATUS_PERMISSION, STATUS_DATA with the file; STATUS_DATA if there is
+ *           no text in any file */
 status corpus_next(struct corpus *corpus, struct corpus_chunk *chunk);
 
 /* corpus_chunk_free - free the buffer of a chunk. */

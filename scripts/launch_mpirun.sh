@@ -21,7 +21,7 @@ print_usage() {
     cat <<'TEXT'
 usage: scripts/launch_mpirun.sh [options] [--] PROGRAM [ARGUMENT...]
 
-  -n, --ranks N          number of ranks (default: one per core, or one per slot of the hosts)
+  -n, -np, --ranks N     number of ranks (default: one per core, or one per slot of the hosts)
   -t, --threads N        threads and cores per rank (default: cores of this machine / ranks)
       --host LIST        hosts and their slots, for example node1:2,node2:2
       --hostfile FILE    a file with one host per line, for example "node1 slots=2"
@@ -61,11 +61,11 @@ time_limit='' grace=120 restarts=0 private_network=yes dry_run=no more=()
 while [ $# -gt 0 ]; do
     case $1 in
     -h | --help) print_usage && exit 0 ;;
-    -n | --ranks | -t | --threads | --host | --hostfile | --network | --time-limit | --grace | \
-        --restarts | --mpirun)
+    -n | -np | --ranks | -t | --threads | --host | --hostfile | --network | --time-limit | \
+        --grace | --restarts | --mpirun)
         [ $# -ge 2 ] || fail_usage "$1 needs a value"
         case $1 in
-        -n | --ranks) check_number "$1" "$2" && ranks=$2 ;;
+        -n | -np | --ranks) check_number "$1" "$2" && ranks=$2 ;;
         -t | --threads) check_number "$1" "$2" && threads=$2 ;;
         --host) host=$2 ;;
         --hostfile) hostfile=$2 ;;
@@ -333,6 +333,13 @@ report_end() {
     case $code in
     0 | 126 | 127) return ;;
     110) report_lost_rank 'the job reached its time limit and did not stop' && return ;;
+    255)
+        echo 'error: mpirun did not reach a host (exit code 255); the lines above give the' \
+            'reason: correct the host names, or make ssh work without a password' \
+            '[E-UNAVAILABLE]' >&2
+        code=69
+        return
+        ;;
     esac
     if [ $hung = yes ]; then
         report_lost_rank "its ranks are gone, and mpirun did not end for $grace s"
@@ -358,7 +365,9 @@ print_newest_step() {
     for argument in "$@"; do
         case $argument in
         run_dir=*) run=${argument#run_dir=} && break ;;
-        *.yaml | *.yml) run=$(sed -nE "s/^run_dir: *['\"]?([^'\" #]*).*/\1/p" "$argument") ;;
+        *.yaml | *.yml)
+            run=$(sed -nE "s/^run_dir: *['\"]?([^'\" #]*).*/\1/p" "$argument" 2>/dev/null)
+            ;;
         esac
     done
     for folder in "$run"/checkpoints/step-*; do

@@ -62,6 +62,18 @@ for limit in '' '--time-limit 60'; do
         'an mpirun that does not exit'
 done
 
+# an mpirun that does not reach a host
+cat >"$folder/bin/mpirun" <<'END'
+#!/bin/bash
+[ "$1" != --version ] || { echo 'mpirun (Open MPI) 4.1.4'; exit; }
+exit 255
+END
+PATH=$folder/bin:$PATH run_job -np 2 --restarts 3 --host missing:2 "$program"
+check_job 69 '^error: mpirun did not reach a host.*\[E-UNAVAILABLE\]$' 'a missing host'
+! grep -q 'restart' "$folder/output" || fail 'a missing host: the job was started again'
+run_job -n 1 "$program" child agree_one missing.yaml
+! grep -q '^sed' "$folder/output" || fail 'sed reports a missing recipe'
+
 for signal in TERM INT USR1; do
     : >"$folder/output" # remove the output of the previous job
     # a shell starts background jobs with SIGINT ignored

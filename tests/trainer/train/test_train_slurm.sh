@@ -73,6 +73,11 @@ if [ "${1:-}" = script ]; then
         fail 'an srun that does not end is not reported'
     expect_call 'scontrol listpids 41.0'
     mv srun.saved srun
+    mv bin/srun bin/hidden
+    LAUNCH=srun run_job 69
+    grep -q '^error: srun cannot be started.*\[E-UNAVAILABLE\]$' stderr ||
+        fail 'a missing srun is not reported'
+    mv bin/hidden bin/srun
 
     # The signal before the time limit, which Slurm sends to the script only.
     for launch in srun mpirun; do

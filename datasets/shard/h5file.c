@@ -57,11 +57,22 @@ status h5file_require_thread_safety(void)
 
 static _Thread_local char reason[256];
 
+/* Keeps the text of the innermost error; of an error of the file system only its reason. */
 static herr_t keep_innermost(unsigned n, const H5E_error2_t *error, void *unused)
 {
     (void)unused;
-    if (n == 0) {
-        snprintf(reason, sizeof reason, "%s", error->desc != NULL ? error->desc : "unknown reason");
+    if (n > 0) {
+        return 0;
+    }
+    static const char begin[] = "error message = '";
+    const char *text = error->desc != NULL ? error->desc : "unknown reason";
+    const char *system = strstr(text, begin);
+    const char *end = system != NULL ? strchr(system + sizeof begin - 1, '\'') : NULL;
+    if (end != NULL) {
+        system += sizeof begin - 1;
+        snprintf(reason, sizeof reason, "%.*s", (int)(end - system), system);
+    } else {
+        snprintf(reason, sizeof reason, "%s", text);
     }
     return 0;
 }

@@ -246,6 +246,8 @@ static status open_vocab_merges(const char *folder, struct tokenizer **out)
 status tokenizer_open(const char *folder, struct tokenizer **out)
 {
     *out = NULL;
+    REQUIRE(!file_exists(folder) || file_is_folder(folder), STATUS_NO_INPUT,
+            "the tokenizer %s is a file; use its folder", folder);
     char path[FILE_PATH_BYTES];
     TRY(file_join(path, folder, VOCAB_FILE));
     bool vocab_alone = file_exists(path);

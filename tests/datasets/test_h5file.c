@@ -1,6 +1,11 @@
 /* Tests of h5file.h, mainly with files that the reader must refuse: damaged files, links out of the
  * file, false sizes, wrong types. The HDF5 library writes these files here. */
 #include "datasets/shard/h5file.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/resource.h>
+
 #include "tests/datasets/folder.h"
 
 static hid_t create_file(const char *path)
@@ -410,6 +415,24 @@ static void test_full_disk(void)
     }
 }
 
+/* The message of a failed write has the reason of the system without the internals of HDF5. */
+static void test_write_reason(void)
+{
+    struct rlimit before, small;
+    hid_t file;
+    CHECK_OK(h5file_create(folder_file("large.h5"), &file));
+    CHECK_EQUAL(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small = (struct rlimit){.rlim_cur = 16, .rlim_max = before.rlim_max};
+    signal(SIGXFSZ, SIG_IGN);
+    CHECK_EQUAL(setrlimit(RLIMIT_FSIZE, &small), 0);
+    status result = h5file_close(folder_file("large.h5"), &file);
+    CHECK_EQUAL(setrlimit(RLIMIT_FSIZE, &before), 0);
+    CHECK_EQUAL(result, STATUS_WRITE);
+    CHECK(strstr(status_pending()->text, "large.h5: File too large") != NULL);
+    CHECK(strstr(status_pending()->text, "errno") == NULL);
+    status_clear();
+}
+
 int main(void)
 {
     folder_make();
@@ -427,5 +450,6 @@ int main(void)
     test_types();
     test_attributes();
     test_full_disk();
+    test_write_reason();
     return 0;
 }

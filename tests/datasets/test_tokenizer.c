@@ -152,6 +152,9 @@ static void test_training_equals_package(void)
 {
     struct tokenizer *reference = NULL;
     CHECK_OK(tokenizer_open(join_path(reference_folder, "gpt2"), &reference));
+    struct tokenizer *t = NULL;
+    CHECK_FAILS(tokenizer_open(join_path(reference_folder, "gpt2/tokenizer.json"), &t),
+                STATUS_NO_INPUT, "tokenizer.json is a file; use its folder");
     struct tokenizer *trained = train_bpe(256 + reference->merge_count + 1, 1);
     CHECK_EQUAL(trained->merge_count, reference->merge_count);
     CHECK(trained->merge_count > 100);

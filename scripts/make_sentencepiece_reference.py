@@ -4,7 +4,7 @@
     scripts/make_sentencepiece_reference.py write
         writes tests/reference/tokenizer/sentencepiece/: small models that the package
         sentencepiece trained, the same models as tokenizer.json, and the ids and decoded texts of
-        difficult texts. The tests need only these files.
+        difficult texts, and the length of a text in bits. The tests need only these files.
 
     scripts/make_sentencepiece_reference.py compare PROGRAM [--manual DIR] [--megabytes N]
         trains models with the package on the manual pages. Compares the ids and decoded texts of
@@ -16,6 +16,7 @@ Needs sentencepiece, protobuf and tokenizers (pip install sentencepiece protobuf
 
 import argparse
 import json
+import math
 import os
 import random
 import subprocess
@@ -340,6 +341,32 @@ def compare(program, manual, megabytes):
     return good
 
 
+def write_training():
+    """The bits that a model trained by the package needs for the last quarter of the licence."""
+    root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+    with open(os.path.join(root, "LICENSE"), encoding="utf-8") as file:
+        text = " ".join(file.read().split())
+    split = text.index(" ", len(text) * 3 // 4)
+    with tempfile.TemporaryDirectory() as work:
+        corpus = os.path.join(work, "corpus")
+        with open(corpus, "w", encoding="utf-8") as file:
+            file.write(text[:split])
+        model = sentencepiece.SentencePieceProcessor(
+            model_file=train(
+                corpus, os.path.join(work, "model"), vocab_size=600, model_type="unigram",
+                byte_fallback=True, max_sentence_length=1000000, normalization_rule_name="identity",
+                remove_extra_whitespaces=False, split_by_unicode_script=False,
+                split_by_number=False, required_chars="".join(sorted(set(text) - {" "}))
+            )
+        )
+    ids = model.encode(text[split + 1:])
+    assert not any(map(model.is_byte, ids)) and model.unk_id() not in ids
+    bits = -sum(map(model.get_score, ids)) / math.log(2)
+    with open(os.path.join(FOLDER, "training.json"), "w", encoding="utf-8") as file:
+        json.dump({"split": split, "vocabulary": len(model), "bits": bits}, file)
+        file.write("\n")
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -353,6 +380,7 @@ def main():
     arguments = parser.parse_args()
     if arguments.command == "write":
         write()
+        write_training()
         return 0
     return 0 if compare(arguments.program, arguments.manual, arguments.megabytes) else 1
 

@@ -199,9 +199,12 @@ status tokenizer_train_source(enum tokenizer_kind kind, bool roberta, int64_t vo
     case TOKENIZER_WORDPIECE:
         result = wordpiece_train(vocab_size, source, workers, out);
         break;
-    case TOKENIZER_SENTENCEPIECE:
     case TOKENIZER_UNIGRAM:
-        result = RAISE_STATUS(STATUS_USAGE, "a Unigram tokenizer cannot be trained");
+        result = unigram_model_train(vocab_size, source, workers, out);
+        break;
+    case TOKENIZER_SENTENCEPIECE:
+        result =
+            RAISE_STATUS(STATUS_USAGE, "a file tokenizer.model cannot be trained; use unigram");
         break;
     }
     if (result != STATUS_OK) {

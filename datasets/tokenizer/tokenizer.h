@@ -37,6 +37,8 @@ enum tokenizer_kind {
  * the vocabulary may be smaller than vocab_size.
  * wordpiece: the ids are [PAD] [UNK] [CLS] [SEP] [MASK], the characters, then the merged pieces.
  * The text is normalized as for bert-base-uncased.
+ * unigram: the ids are <unk> <s> </s>, the 256 bytes, and pieces by descending probability
+ * (datasets/sentencepiece/unigram_train.h). The graphic ASCII characters are always pieces.
  * char: the ids are the characters of the text in code point order, without special tokens.
  * vocab_size is only an upper limit; 0 means no limit.
  *

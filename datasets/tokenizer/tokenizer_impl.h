@@ -323,6 +323,10 @@ status unigram_model_build(struct tokenizer *t);
 status unigram_model_encode(const struct tokenizer *t, const char *text, size_t bytes,
                             struct text_place place, struct token_list *out);
 
+/* unigram_model_train - train a Unigram tokenizer; see tokenizer_train. */
+status unigram_model_train(int64_t vocab_size, const struct corpus_source *source, int workers,
+                           struct tokenizer **out);
+
 /* unigram_model_free - free a model; NULL is allowed. */
 void unigram_model_free(struct unigram_model *u);
 

@@ -9,7 +9,28 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
+#include "base/utf8.h"
+#include "datasets/sentencepiece/unigram_train.h"
 #include "datasets/tokenizer/json_reader.h"
+#include "datasets/tokenizer/word_count.h"
+
+/* Training: the characters of the vocabulary are this share of the text; the others are written as
+ * bytes. This is the default of SentencePiece. */
+#define CHARACTER_COVERAGE 0.9995
+#define CODE_POINTS 0x110000u
+/* The byte tokens and special tokens score this much below the pieces, so that their spelling in a
+ * text (<0x0A>) is not read as the token. */
+#define RESERVED_PENALTY 1000.0
+
+/* U+2581 and the graphic ASCII characters, which are always in the vocabulary. */
+static const char always[] =
+    "\xE2\x96\x81!\"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    "[\\]^_`abcdefghijklmnopqrstuvwxyz{|}~";
+
+static const char *const reserved[] = {"<unk>", "<s>", "</s>"};
+
+enum { BYTE_TOKENS = 256, RESERVED = COUNT(reserved) + BYTE_TOKENS };
 
 static status create_model(struct tokenizer *t, int64_t count)
 {
@@ -250,4 +271,241 @@ json_t *unigram_model_to_json(const struct tokenizer *t)
     json_t *unk = u->model.unknown < 0 ? json_null() : json_integer(u->model.unknown);
     return json_pack("{s:s, s:o, s:o, s:b}", "type", "Unigram", "unk_id", unk, "vocab", vocab,
                      "byte_fallback", u->byte_fallback ? 1 : 0);
+}
+
+/* ---- training ---- */
+
+/* The input of the trainer: words that contain only the characters of the vocabulary. */
+struct training {
+    bool *in_alphabet; /* [CODE_POINTS] */
+    int64_t alphabet;  /* number of characters */
+    struct unigram_word *words;
+    int64_t count;
+};
+
+struct character {
+    uint32_t code;
+    int64_t count;
+};
+
+static int compare_characters(const void *a, const void *b)
+{
+    const struct character *x = a, *y = b;
+    return x->count != y->count ? (x->count < y->count ? 1 : -1)
+                                : (x->code > y->code) - (x->code < y->code);
+}
+
+/* Adds the characters that are always in the vocabulary, as if each occurred once. */
+static void add_usual_characters(struct training *t, struct character *characters)
+{
+    for (size_t pos = 0; pos < sizeof always - 1; t->alphabet++) {
+        uint32_t code = 0;
+        pos += utf8_read(always + pos, sizeof always - 1 - pos, &code);
+        t->in_alphabet[code] = true;
+        characters[code].count++;
+    }
+}
+
+/* Selects the usual characters, and the most frequent ones until all are the wanted share of the
+ * text. */
+static void choose_alphabet(struct training *t, struct character *characters)
+{
+    int64_t total = 0, covered = 0;
+    add_usual_characters(t, characters);
+    for (uint32_t code = 0; code < CODE_POINTS; code++) {
+        total += characters[code].count;
+    }
+    qsort(characters, CODE_POINTS, sizeof *characters, compare_characters);
+    for (uint32_t i = 0; i < CODE_POINTS && characters[i].count > 0 &&
+                         (double)covered < CHARACTER_COVERAGE * (double)total;
+         i++) {
+        t->alphabet += !t->in_alphabet[characters[i].code];
+        t->in_alphabet[characters[i].code] = true;
+        covered += characters[i].count;
+    }
+}
+
+static status find_alphabet(struct training *t, const struct word_count *words)
+{
+    struct character *characters = calloc(CODE_POINTS, sizeof *characters);
+    t->in_alphabet = calloc(CODE_POINTS, sizeof *t->in_alphabet);
+    status result = STATUS_OK;
+    REQUIRE_GOTO(result, done, characters != NULL && t->in_alphabet != NULL, STATUS_INTERNAL,
+                 "out of memory for an alphabet");
+    for (uint32_t code = 0; code < CODE_POINTS; code++) {
+        characters[code].code = code;
+    }
+    for (size_t i = 0; i < words->map.capacity; i++) {
+        const struct text_slot *slot = &words->map.slots[i];
+        for (size_t pos = 0; slot->text != NULL && pos < slot->bytes;) {
+            uint32_t code = 0;
+            pos += utf8_read(slot->text + pos, slot->bytes - pos, &code);
+            characters[code].count += slot->value;
+        }
+    }
+    choose_alphabet(t, characters);
+done:
+    free(characters);
+    return result;
+}
+
+/* Adds the parts of a word that are within the alphabet. There is room for all of them. */
+static void add_word_parts(struct training *t, const struct text_slot *slot)
+{
+    size_t begin = 0;
+    for (size_t pos = 0; pos < slot->bytes;) {
+        uint32_t code = 0;
+        size_t bytes = utf8_read(slot->text + pos, slot->bytes - pos, &code);
+        if (!t->in_alphabet[code]) {
+            if (pos > begin) {
+                t->words[t->count++] =
+                    (struct unigram_word){slot->text + begin, (uint32_t)(pos - begin), slot->value};
+            }
+            begin = pos + bytes;
+        }
+        pos += bytes;
+    }
+    if (slot->bytes > begin) {
+        t->words[t->count++] =
+            (struct unigram_word){slot->text + begin, (uint32_t)(slot->bytes - begin), slot->value};
+    }
+}
+
+static int compare_words(const void *a, const void *b)
+{
+    const struct unigram_word *x = a, *y = b;
+    int difference = memcmp(x->text, y->text, x->bytes < y->bytes ? x->bytes : y->bytes);
+    if (difference != 0 || x->bytes != y->bytes) {
+        return difference != 0 ? difference : (x->bytes > y->bytes) - (x->bytes < y->bytes);
+    }
+    return (x->count > y->count) - (x->count < y->count);
+}
+
+/* Lists the words in byte order, because the order of the slots is random. */
+static status list_words(struct training *t, const struct word_count *words)
+{
+    size_t parts = sizeof always;
+    for (size_t i = 0; i < words->map.capacity; i++) {
+        parts += words->map.slots[i].text != NULL ? words->map.slots[i].bytes / 2 + 1 : 0;
+    }
+    t->words = malloc(parts * sizeof *t->words);
+    REQUIRE(t->words != NULL, STATUS_INTERNAL, "out of memory for %zu words", parts);
+    for (size_t i = 0; i < words->map.capacity; i++) {
+        if (words->map.slots[i].text != NULL) {
+            add_word_parts(t, &words->map.slots[i]);
+        }
+    }
+    for (size_t pos = 0; pos < sizeof always - 1;) {
+        uint32_t bytes = (uint32_t)utf8_character_bytes(always + pos, sizeof always - 1 - pos);
+        t->words[t->count++] = (struct unigram_word){always + pos, bytes, 1};
+        pos += bytes;
+    }
+    qsort(t->words, (size_t)t->count, sizeof *t->words, compare_words);
+    return STATUS_OK;
+}
+
+/* Appends a piece to the list model.vocab. */
+static bool append_piece(json_t *vocab, const char *text, size_t bytes, double score)
+{
+    json_t *entry = json_pack("[s%, f]", text, bytes, score);
+    return json_array_append_new(vocab, entry) == 0;
+}
+
+static json_t *build_vocab(const struct unigram_piece *pieces, int64_t count)
+{
+    json_t *vocab = json_array();
+    double low = (count > 0 ? pieces[count - 1].score : 0) - RESERVED_PENALTY;
+    bool fits = vocab != NULL;
+    for (int i = 0; i < COUNT(reserved) && fits; i++) {
+        fits = append_piece(vocab, reserved[i], strlen(reserved[i]), low);
+    }
+    for (int byte = 0; byte < BYTE_TOKENS && fits; byte++) {
+        char text[8];
+        snprintf(text, sizeof text, "<0x%02X>", (unsigned)byte);
+        fits = append_piece(vocab, text, strlen(text), low);
+    }
+    for (int64_t i = 0; i < count && fits; i++) {
+        fits = append_piece(vocab, pieces[i].text, pieces[i].bytes, pieces[i].score);
+    }
+    if (!fits) {
+        json_decref(vocab);
+        return NULL;
+    }
+    return vocab;
+}
+
+static json_t *build_added_tokens(void)
+{
+    json_t *added = json_array();
+    for (int id = 0; id < COUNT(reserved) && added != NULL; id++) {
+        json_t *token =
+            json_pack("{s:i, s:s, s:b, s:b, s:b, s:b, s:b}", "id", id, "content", reserved[id],
+                      "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 1);
+        if (json_array_append_new(added, token) != 0) {
+            json_decref(added);
+            return NULL;
+        }
+    }
+    return added;
+}
+
+/* Builds tokenizer.json with the normalizer and decoder of Llama 2, so that decoding gives the same
+ * text. */
+static status create_tokenizer(const struct unigram_piece *pieces, int64_t count,
+                               struct tokenizer **out)
+{
+    static const char steps[] =
+        "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,"
+        "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":"
+        "\"\u2581\"},{\"type\":\"Replace\",\"pattern\":{\"String\":\" "
+        "\"},\"content\":\"\u2581\"}]},"
+        "\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\u2581\","
+        "\"prepend_scheme\":\"never\",\"split\":true},\"post_processor\":null,"
+        "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":"
+        "{\"String\":\"\u2581\"},\"content\":\" \"},{\"type\":\"ByteFallback\"},{\"type\":"
+        "\"Fuse\"},{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]}}";
+    json_t *root = json_loads(steps, 0, NULL);
+    json_t *model = json_pack("{s:s, s:i, s:o, s:b}", "type", "Unigram", "unk_id", 0, "vocab",
+                              build_vocab(pieces, count), "byte_fallback", 1);
+    bool fits = json_object_set_new(root, "added_tokens", build_added_tokens()) == 0;
+    fits = json_object_set_new(root, "model", model) == 0 && fits;
+    char *text = fits ? json_dumps(root, JSON_COMPACT) : NULL;
+    json_decref(root);
+    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for a vocabulary");
+    status result = tokenizer_from_text(text, strlen(text), "the trained tokenizer", out);
+    free(text);
+    return result;
+}
+
+static status train_pieces(const struct word_count *words, int64_t vocab_size, int workers,
+                           struct training *t, struct tokenizer **out)
+{
+    struct unigram_piece *pieces = NULL;
+    int64_t count = 0;
+    TRY(find_alphabet(t, words));
+    REQUIRE(RESERVED + t->alphabet <= vocab_size, STATUS_USAGE,
+            "a vocabulary of %" PRId64 " is too small: this text needs %" PRId64
+            " (%d special tokens, %d bytes, and its characters)",
+            vocab_size, RESERVED + t->alphabet, (int)COUNT(reserved), (int)BYTE_TOKENS);
+    TRY(list_words(t, words));
+    TRY(unigram_train(t->words, t->count, vocab_size - RESERVED, workers, &pieces, &count));
+    status result = create_tokenizer(pieces, count, out);
+    free(pieces);
+    return result;
+}
+
+status unigram_model_train(int64_t vocab_size, const struct corpus_source *source, int workers,
+                           struct tokenizer **out)
+{
+    REQUIRE(vocab_size > RESERVED && vocab_size <= TOKENIZER_VOCAB_LIMIT, STATUS_USAGE,
+            "a vocabulary of %" PRId64 ": unigram takes %d to %" PRId64, vocab_size,
+            (int)RESERVED + 1, TOKENIZER_VOCAB_LIMIT);
+    struct word_count words;
+    struct training t = {0};
+    TRY(word_count_spaces(UNIGRAM_WORD_BYTES, source, workers, &words));
+    status result = train_pieces(&words, vocab_size, workers < 1 ? 1 : workers, &t, out);
+    free(t.in_alphabet);
+    free(t.words);
+    word_count_free(&words);
+    return result;
 }

@@ -2,13 +2,16 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "base/utf8.h"
 #include "datasets/rows/corpus.h"
 
 /* The state of one thread. */
 struct count_worker {
-    const struct pretokenizer *pretokenizer; /* NULL: use BERT's normalizer and pre-tokenizer */
+    const struct pretokenizer *pretokenizer; /* one of these three is set */
     const struct bert_text_options *bert;
+    size_t longest; /* > 0: words begin at spaces and have at most this many bytes */
     struct corpus *corpus;
     struct word_count words;
     pthread_t thread;
@@ -52,18 +55,76 @@ static status count_chunk(struct pretokenizer_scanner *scanner, const struct cor
     }
 }
 
+/* A word of a text with U+2581 for its space. */
+struct space_word {
+    char *text; /* [longest + 4] */
+    size_t bytes, longest;
+    struct word_count *words;
+};
+
+static status end_space_word(struct space_word *w)
+{
+    size_t bytes = w->bytes;
+    w->bytes = 0;
+    return bytes > 0 && bytes <= w->longest ? add_word(w->words, w->text, bytes, 1) : STATUS_OK;
+}
+
+static void add_to_space_word(struct space_word *w, const char *text, size_t bytes)
+{
+    if (w->bytes + bytes <= w->longest) {
+        memcpy(w->text + w->bytes, text, bytes);
+        w->bytes += bytes;
+    } else {
+        w->bytes = w->longest + 1; /* too long */
+    }
+}
+
+static status split_spaces(struct space_word *w, const struct corpus_chunk *chunk)
+{
+    static const char space[] = "\xE2\x96\x81";
+    if (chunk->offset == 0 && chunk->bytes > 0) {
+        add_to_space_word(w, space, sizeof space - 1);
+    }
+    for (size_t i = 0; i < chunk->bytes;) {
+        uint32_t code = 0;
+        size_t bytes = utf8_read(chunk->text + i, chunk->bytes - i, &code);
+        if (bytes == 0 || code <= ' ' || code == 0x7F) {
+            TRY(end_space_word(w));
+        }
+        if (code == ' ') {
+            add_to_space_word(w, space, sizeof space - 1);
+        } else if (code > ' ' && code != 0x7F) {
+            add_to_space_word(w, chunk->text + i, bytes);
+        }
+        i += bytes > 0 ? bytes : 1;
+    }
+    return end_space_word(w);
+}
+
+static status count_spaces(const struct corpus_chunk *chunk, size_t longest,
+                           struct word_count *words)
+{
+    struct space_word w = {.text = malloc(longest + 4), .longest = longest, .words = words};
+    REQUIRE(w.text != NULL, STATUS_INTERNAL, "out of memory for words of %zu bytes", longest);
+    status result = split_spaces(&w, chunk);
+    free(w.text);
+    return result;
+}
+
 static status count_chunks(struct count_worker *c)
 {
     struct pretokenizer_scanner *scanner = NULL;
-    TRY(c->bert == NULL ? pretokenizer_scanner_create(c->pretokenizer, &scanner) : STATUS_OK);
+    TRY(c->pretokenizer != NULL ? pretokenizer_scanner_create(c->pretokenizer, &scanner)
+                                : STATUS_OK);
     struct corpus_chunk chunk = {0};
     status result = STATUS_OK;
     do {
         TRY_GOTO(result, done, corpus_next(c->corpus, &chunk));
         TRY_GOTO(result, done,
-                 c->bert == NULL ? count_chunk(scanner, &chunk, &c->words)
-                                 : bert_text_split_words(c->bert, chunk.text, chunk.bytes,
-                                                         add_bert_word, &c->words));
+                 c->longest > 0    ? count_spaces(&chunk, c->longest, &c->words)
+                 : c->bert == NULL ? count_chunk(scanner, &chunk, &c->words)
+                                   : bert_text_split_words(c->bert, chunk.text, chunk.bytes,
+                                                           add_bert_word, &c->words));
     } while (chunk.bytes > 0);
 done:
     corpus_chunk_free(&chunk);
@@ -147,5 +208,12 @@ status word_count_bert(const struct bert_text_options *options, const struct cor
                        int workers, struct word_count *out)
 {
     struct count_worker template = {.bert = options};
+    return count_files(template, source, workers, out);
+}
+
+status word_count_spaces(size_t longest, const struct corpus_source *source, int workers,
+                         struct word_count *out)
+{
+    struct count_worker template = {.longest = longest};
     return count_files(template, source, workers, out);
 }

@@ -26,5 +26,15 @@ status word_count_files(enum pretokenizer_pattern pattern, const struct corpus_s
 status word_count_bert(const struct bert_text_options *options, const struct corpus_source *source,
                        int workers, struct word_count *out);
 
+/* word_count_spaces - count the words of these files that begin at spaces, with U+2581 instead of
+ * the space, as Metaspace splits them. A text begins with a space. Control characters, such as the
+ * end of a line, and bytes that are not UTF-8 are between words. Words of more than `longest` bytes
+ * are omitted.
+ *
+ * Memory    as word_count_files
+ * Errors    as word_count_files */
+status word_count_spaces(size_t longest, const struct corpus_source *source, int workers,
+                         struct word_count *out);
+
 /* word_count_free - free the words and their counts. */
 void word_count_free(struct word_count *words);

@@ -394,7 +394,9 @@ static enum tokenizer_kind parse_kind(const char *type)
     if (strcmp(type, "char") == 0) {
         return TOKENIZER_CHAR;
     }
-    return strcmp(type, "wordpiece") == 0 ? TOKENIZER_WORDPIECE : TOKENIZER_BPE;
+    return strcmp(type, "wordpiece") == 0 ? TOKENIZER_WORDPIECE
+           : strcmp(type, "unigram") == 0 ? TOKENIZER_UNIGRAM
+                                          : TOKENIZER_BPE;
 }
 
 static const char *const special_sets[] = {"usual", "roberta"};
@@ -448,10 +450,14 @@ static int count_new_tokens(const struct special_tokens *tokens, enum tokenizer_
 {
     static const char *const bpe[] = {"<|endoftext|>"};
     static const char *const wordpiece[] = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
-    const char *const *usual = kind == TOKENIZER_BPE ? bpe : wordpiece;
+    static const char *const unigram[] = {"<unk>", "<s>", "</s>"};
     int usual_count = kind == TOKENIZER_BPE         ? COUNT(bpe)
                       : kind == TOKENIZER_WORDPIECE ? COUNT(wordpiece)
+                      : kind == TOKENIZER_UNIGRAM   ? COUNT(unigram)
                                                     : 0;
+    const char *const *usual = kind == TOKENIZER_BPE         ? bpe
+                               : kind == TOKENIZER_WORDPIECE ? wordpiece
+                                                             : unigram;
     int count = tokens->count;
     for (int i = 0; i < tokens->count; i++) {
         for (int k = 0; k < usual_count; k++) {
@@ -485,9 +491,9 @@ static status train_tokenizer(int argc, char **argv)
     struct option_list inputs = {0};
     const struct option table[] = {
         {"type", OPTION_CHOICE, &type, "TYPE", "bpe", "type of the tokenizer",
-         .choices = "bpe|wordpiece|char"},
+         .choices = "bpe|wordpiece|unigram|char"},
         {"vocab-size", OPTION_INTEGER, &vocab_size, "N", NULL,
-         "maximum vocabulary size (required for bpe and wordpiece)", .min = 1, .max = 1 << 24},
+         "maximum vocabulary size (required except for char)", .min = 1, .max = 1 << 24},
         {"input", OPTION_LIST, &inputs, "FILE...", OPTION_REQUIRED,
          "training text: plain text, or *.jsonl (field \"text\"), or tables with --columns; "
          "compressed too (.gz, .zst, .xz, .bz2); - is standard input",
@@ -499,8 +505,8 @@ static status train_tokenizer(int argc, char **argv)
         {"columns", OPTION_TEXT, &columns_text, "text=COLUMN", NULL,
          "column of *.csv and *.tsv, or field of *.jsonl, that holds the text"},
         {"special-tokens", OPTION_TEXT, &specials, "NAMES", "usual",
-         "special tokens. usual: <|endoftext|> for bpe, those of BERT for wordpiece, none for "
-         "char; "
+         "special tokens. usual: <|endoftext|> for bpe, those of BERT for wordpiece, <unk> "
+         "<s> </s> for unigram, none for char; "
          "roberta: <s> <pad> </s> <unk> <mask>, for bpe; A,B,...: further tokens after the usual "
          "ones, for example \"<|im_start|>,<|im_end|>\""},
     };

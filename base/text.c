@@ -142,6 +142,22 @@ void text_replace_controls(char *text, const char *kept)
     }
 }
 
+char *text_quote_name(const char *name, char *out)
+{
+    enum { KEPT_BYTES = TEXT_NAME_BYTES - 6 }; /* two quotes, "..." and the final NUL */
+    size_t bytes = strlen(name);
+    bool is_long = bytes > KEPT_BYTES;
+    const char *quote = bytes == 0 || strpbrk(name, " ,:;\"") != NULL ? "\"" : "";
+    bytes = is_long ? KEPT_BYTES : bytes;
+    while (is_long && ((unsigned char)name[bytes] & 0xc0) == 0x80) {
+        bytes--; /* to the first byte of a character */
+    }
+    snprintf(out, TEXT_NAME_BYTES, "%s%.*s%s%s", quote, (int)bytes, name, is_long ? "..." : "",
+             quote);
+    text_replace_controls(out, "");
+    return out;
+}
+
 char *text_from_number(double value, char *out)
 {
     for (int digits = 1; digits <= 17; digits++) {

@@ -11,6 +11,7 @@
 
 #define TEXT_REASON_BYTES 160 /* size of a buffer for a reason */
 #define TEXT_NUMBER_BYTES 32  /* size of a buffer for any number as text */
+#define TEXT_NAME_BYTES 64    /* size of a buffer for a name in a list */
 #define TEXT_LINE_COLUMNS 79  /* maximum length of a line about progress */
 
 /* text_to_integer - parse a text that is one decimal integer: -?(0|[1-9][0-9]*).
@@ -39,6 +40,12 @@ bool text_has_suffix(const char *text, const char *suffix);
  *
  * Memory    text is changed in place and keeps its length */
 void text_replace_controls(char *text, const char *kept);
+
+/* text_quote_name - write a name for a list: without control characters, in double quotes if it
+ * contains a space or punctuation of lists, and with "..." for its end if it is long.
+ *
+ * Memory    out[TEXT_NAME_BYTES]; returns out */
+char *text_quote_name(const char *name, char *out);
 
 /* text_from_number - write the shortest text that parses to the same number. It always contains a
  * '.': "0.1", "0.0006", "1.0", "1.0e-08".

@@ -237,6 +237,7 @@ static status encode_pair(const struct preference_encoder *p, const json_t *row,
                                                      "have no common beginning");
     REQUIRE(!is_empty(chosen), STATUS_DATA, "the chosen response is empty");
     REQUIRE(!is_empty(rejected), STATUS_DATA, "the rejected response is empty");
+    p->out->is_plain = !is_messages(chosen);
     TRY(encode_texts(p, prompt, chosen, rejected));
     return build_example(p);
 }

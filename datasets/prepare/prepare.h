@@ -98,10 +98,11 @@ struct prepare_report {
     int64_t empty_documents;                     /* documents without text, not written */
     int64_t train_examples, validation_examples; /* documents for prepare_clm */
     int64_t train_tokens, validation_tokens;
-    int64_t bytes;            /* size of all inputs */
-    int64_t bad_rows;         /* rows that were skipped */
-    int64_t overlong_rows;    /* rows with more than sequence_tokens tokens */
-    int64_t longest_tokens;   /* tokens of the longest row; dpo: prompt and one response */
+    int64_t bytes;          /* size of all inputs */
+    int64_t bad_rows;       /* rows that were skipped */
+    int64_t overlong_rows;  /* rows with more than sequence_tokens tokens */
+    int64_t plain_rows;     /* sft, dpo: rows of texts, which are encoded without a chat template */
+    int64_t longest_tokens; /* tokens of the longest row; dpo: prompt and one response */
     int64_t truncated_tokens; /* fine-tuning tasks: tokens removed at sequence_tokens */
     int64_t most_truncated;   /* fine-tuning tasks: tokens removed from one example, at most */
     int label_count;          /* fine-tuning tasks: number of label names */

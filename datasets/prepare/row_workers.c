@@ -33,7 +33,7 @@ static void encode_row_entry(const struct row_workers *w, struct row_entry *e)
     struct rows_example *x = &e->example;
     x->text.ids.count = x->text.loss_mask.count = 0;
     x->longest_tokens = x->learned_tokens = 0;
-    x->overlong = false;
+    x->overlong = x->is_plain = false;
     if (w->preparation->encode_row(w->preparation->options, e->row.value, x) != STATUS_OK) {
         status_take(&e->note);
     }
@@ -65,6 +65,7 @@ static status write_row_entry(const struct row_workers *w, const struct row_entr
         x->longest_tokens > report->longest_tokens ? x->longest_tokens : report->longest_tokens;
     report->learned_tokens += x->learned_tokens;
     report->overlong_rows += x->overlong;
+    report->plain_rows += x->is_plain;
     report->examples++;
     w->bad_rows->has_good_row = true;
     enum prepare_split split = row_split_choose(w->preparation->split, 0);

@@ -25,6 +25,7 @@ struct rows_example {
     const uint32_t *values[EXAMPLE_COLUMNS_MAX]; /* for prepare_output_write_example */
     int64_t longest_tokens, learned_tokens;      /* for the report */
     bool overlong;                               /* more than sequence_tokens tokens */
+    bool is_plain; /* the fields are texts, not messages, so no chat template was used */
 };
 
 /* How an objective prepares its rows. Exactly one of process_row and encode_row is set. */

@@ -12,6 +12,7 @@
 struct row_encoder {
     const struct prepare_options *options;
     struct chat_text *text; /* tokens of the row */
+    bool is_plain;          /* the row has texts instead of messages */
 };
 
 static status require_template(const struct row_encoder *e)
@@ -78,6 +79,7 @@ static status encode_prompt_completion(struct row_encoder *e, const json_t *row)
     if (json_is_array(json_object_get(row, "prompt"))) {
         return encode_prompt_messages(e, row);
     }
+    e->is_plain = true;
     const char *prompt, *completion;
     size_t prompt_bytes, completion_bytes;
     TRY(jsonl_get_string(row, "prompt", &prompt, &prompt_bytes));
@@ -124,6 +126,7 @@ static status encode_text(struct row_encoder *e, const json_t *row)
 {
     const char *text;
     size_t bytes;
+    e->is_plain = true;
     TRY(jsonl_get_string(row, "text", &text, &bytes));
     REQUIRE(!row_field_is_blank(text, bytes), STATUS_DATA, "the field \"text\" is empty");
     return chat_encode_plain(e->options->tokenizer, text, bytes, true, 0, e->text);
@@ -171,7 +174,7 @@ static int64_t mark_default_tokens(struct chat_text *text, bool whole_text, int6
 static status encode_row(const struct prepare_options *options, const json_t *row,
                          struct rows_example *out)
 {
-    struct row_encoder e = {options, &out->text};
+    struct row_encoder e = {.options = options, .text = &out->text};
     int64_t limit = options->sequence_tokens > 0 ? options->sequence_tokens : INT64_MAX;
     bool whole_text = false;
     TRY(encode_fields(&e, row, &whole_text));
@@ -183,6 +186,7 @@ static status encode_row(const struct prepare_options *options, const json_t *ro
             tokens, tokens == 1 ? "" : "s", options->sequence_tokens > 0 ? limit : tokens);
     out->longest_tokens = tokens;
     out->overlong = tokens > limit;
+    out->is_plain = e.is_plain;
     out->values[EXAMPLE_LOSS_MASK] = (const uint32_t *)out->text.loss_mask.ids;
     return STATUS_OK;
 }

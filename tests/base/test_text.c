@@ -189,6 +189,21 @@ static void test_controls(void)
     CHECK_TEXT(text, "??\xc3\xa9\xc2\xa0");
 }
 
+static void test_names(void)
+{
+    char out[TEXT_NAME_BYTES];
+    CHECK_TEXT(text_quote_name("B-PER", out), "B-PER");
+    CHECK_TEXT(text_quote_name("very\tgood, bad", out), "\"very?good, bad\"");
+    CHECK_TEXT(text_quote_name("", out), "\"\"");
+    /* 57 bytes and a character of two bytes: it is not split. */
+    CHECK_TEXT(
+        text_quote_name("a23456789012345678901234567890123456789012345678901234567\xc3\xa9", out),
+        "a23456789012345678901234567890123456789012345678901234567...");
+    CHECK_TEXT(
+        text_quote_name("a2345678901234567890123456789012345678901234567890123456\xc3\xa9", out),
+        "a2345678901234567890123456789012345678901234567890123456\xc3\xa9");
+}
+
 static void test_suffixes(void)
 {
     CHECK(text_has_suffix("data.bin", ".bin") && text_has_suffix(".bin", ".bin"));
@@ -201,6 +216,7 @@ int main(void)
 {
     test_suffixes();
     test_controls();
+    test_names();
     test_integers();
     test_numbers();
     test_writing();

@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "base/text.h"
 
-enum { LABELS_PRINTED = 10, LIST_BYTES = 1024 };
+enum { LABELS_PRINTED = 10, SINGLE_LABELS = 10, LIST_BYTES = 1024 };
 
 /* ---- warnings ---- */
 
@@ -40,13 +40,13 @@ static void warn_missing_labels(const struct prepare_options *o, const char *set
                                 const int64_t *counts)
 {
     const struct prepare_label_counts *c = o->label_counts;
-    char names[LIST_BYTES] = "";
+    char names[LIST_BYTES] = "", name[TEXT_NAME_BYTES];
     size_t used = 0;
     int missing = 0;
     for (int i = 0; i < c->count; i++) {
         if (counts[i] == 0 && missing++ < LABELS_PRINTED && used < sizeof names) {
-            used += (size_t)snprintf(names + used, sizeof names - used, "%s%.80s",
-                                     used > 0 ? ", " : "", c->names[i]);
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s",
+                                     used > 0 ? ", " : "", text_quote_name(c->names[i], name));
         }
     }
     if (missing > 0) {
@@ -130,6 +130,29 @@ static void warn_similar_labels(const struct prepare_label_counts *c)
     free(labels);
 }
 
+/* Warns if most examples have a label that no other example has. The columns of texts and labels
+ * can be exchanged. */
+static void warn_single_labels(const struct prepare_label_counts *c)
+{
+    char name[TEXT_NAME_BYTES];
+    int64_t examples = 0, singles = 0;
+    int last = 0;
+    for (int i = 0; i < c->count; i++) {
+        int64_t count = c->train[i] + c->validation[i];
+        examples += count;
+        singles += count == 1;
+        last = count == 1 ? i : last;
+    }
+    if (singles > SINGLE_LABELS && 2 * singles > examples) {
+        log_warning("SINGLE-LABELS",
+                    "%" PRId64 " of %" PRId64
+                    " examples have a label that no other example has, such as %s; check the "
+                    "columns (--columns text=NAME,label=NAME), or use --objective regress for "
+                    "numbers",
+                    singles, examples, text_quote_name(c->names[last], name));
+    }
+}
+
 static void warn_labels(const struct prepare_options *o, const struct prepare_report *r)
 {
     const struct prepare_label_counts *c = o->label_counts;
@@ -143,6 +166,7 @@ static void warn_labels(const struct prepare_options *o, const struct prepare_re
                     "the column of the labels (--columns label=NAME)",
                     c->names[0]);
     }
+    warn_single_labels(c);
     warn_similar_labels(c);
 }
 
@@ -151,6 +175,14 @@ static void print_warnings(const struct prepare_options *o, const struct prepare
     if (r->bad_rows > 0) {
         log_warning("SKIPPED-ROWS", "skipped %" PRId64 " invalid row%s", r->bad_rows,
                     text_plural(r->bad_rows));
+    }
+    if (r->plain_rows > 0 && o->chat_template != NULL) {
+        log_warning("NO-TEMPLATE",
+                    "%" PRId64 " of %" PRId64
+                    " rows have texts instead of messages, so the chat template \"%s\" is not "
+                    "applied to them, but `bireme chat` applies it; write each text as a list of "
+                    "messages, [{\"role\": \"user\", \"content\": \"...\"}]",
+                    r->plain_rows, r->examples, chat_name(o->chat_template));
     }
     if (r->forced_splits > 0) {
         log_warning("SPLIT-WORDS",
@@ -246,10 +278,9 @@ static void print_set(const struct prepare_options *o, const char *name, int64_t
     }
     int shown = examples == 0 ? 0 : c->count < LABELS_PRINTED ? c->count : LABELS_PRINTED;
     for (int i = 0; i < shown; i++) {
-        char label[LIST_BYTES];
-        snprintf(label, sizeof label, "%s", c->names[i]);
-        text_replace_controls(label, "");
-        printf("%s%s %" PRId64, i == 0 ? ": " : ", ", label, counts[i]);
+        char label[TEXT_NAME_BYTES];
+        printf("%s%s %" PRId64, i == 0 ? ": " : ", ", text_quote_name(c->names[i], label),
+               counts[i]);
     }
     printf("%s\n", shown > 0 && shown < c->count ? ", ..." : "");
 }
@@ -270,7 +301,7 @@ static status print_json(const struct prepare_options *o, const struct prepare_r
     const struct prepare_label_counts *c = o->label_counts;
     json_t *root = json_pack(
         "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, "
-        "s:I, s:I, s:I, s:i, s:f}",
+        "s:I, s:I, s:I, s:I, s:i, s:f}",
         "documents", (json_int_t)r->documents, "joined_documents", (json_int_t)r->joined_documents,
         "sentences", (json_int_t)r->sentences, "examples", (json_int_t)r->examples,
         "empty_documents", (json_int_t)r->empty_documents, "train_examples",
@@ -278,9 +309,9 @@ static status print_json(const struct prepare_options *o, const struct prepare_r
         "train_tokens", (json_int_t)r->train_tokens, "validation_tokens",
         (json_int_t)r->validation_tokens, "train_shards", r->train_shards, "validation_shards",
         r->validation_shards, "bytes", (json_int_t)r->bytes, "bad_rows", (json_int_t)r->bad_rows,
-        "shared_examples", (json_int_t)r->shared_examples, "forced_cuts",
-        (json_int_t)r->forced_splits, "over_long", (json_int_t)r->overlong_rows, "longest",
-        (json_int_t)r->longest_tokens, "learned_tokens", (json_int_t)r->learned_tokens,
+        "shared_examples", (json_int_t)r->shared_examples, "plain_rows", (json_int_t)r->plain_rows,
+        "forced_cuts", (json_int_t)r->forced_splits, "over_long", (json_int_t)r->overlong_rows,
+        "longest", (json_int_t)r->longest_tokens, "learned_tokens", (json_int_t)r->learned_tokens,
         "cut_tokens", (json_int_t)r->truncated_tokens, "most_cut_tokens",
         (json_int_t)r->most_truncated, "labels", r->label_count, "seconds", r->seconds);
     if (root != NULL && c->count > 0) {

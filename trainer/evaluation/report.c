@@ -127,10 +127,11 @@ static status check_label_metric(const struct recipe *r, const char *metric, con
 {
     struct labels labels;
     struct name_list list = {.used = 0};
+    char name[TEXT_NAME_BYTES];
     TRY(labels_parse_json(text, "the training shards", &labels));
     bool found = evaluator_is_label_metric(r->objective, &labels, metric);
     for (int l = 0; l < labels.count; l++) {
-        add_name(&list, labels.names[l]);
+        add_name(&list, text_quote_name(labels.names[l], name));
     }
     int count = labels.count;
     labels_free(&labels);

@@ -338,9 +338,48 @@ test_labels() {
     expect_output 'train       1 example: 1 1'
     expect_log '1 of 1 example was cut at 8 tokens'
     expect_log '1 example from '
+    # Exchanged columns: nearly every row has another label.
+    {
+        echo label,text
+        for i in {1..30}; do echo "the license $i of the user,neg"; done
+        echo 'the license 1 of the user,pos'
+    } >labels.csv
+    prepare 0 --objective classify --input labels.csv
+    grep -q 'W-SINGLE-LABELS' stderr || fail 'no warning about exchanged columns'
+    expect_log '29 of 31 examples have a label that no other example has, such as "the license'
+    expect_log 'check the columns (--columns text=NAME,label=NAME)'
+    grep -q '"the license 1 of the user" 2, "the license 10 of' out || fail "labels: $(cat out)"
+    prepare 0 --objective classify --input labels.csv --columns text=label,label=text
+    ! grep -q 'W-SINGLE-LABELS' stderr || fail 'a warning about two labels'
     echo '{"tokens": ["the", "user"], "labels": ["O", "o"]}' >words.jsonl
     prepare 0 --objective classify_tokens --input words.jsonl
     grep -q 'W-SIMILAR-LABELS' stderr || fail 'no warning about similar labels of tokens'
+}
+
+# A chat template is applied to messages only; plain rows give a warning.
+test_template() {
+    local message='{"role": "user", "content": "the license"}'
+    local answer='{"role": "assistant", "content": "the user"}'
+    run_bireme 0 tokenizer train --type bpe --vocab-size 270 --input "$source/LICENSE" --output bpe
+    printf '%s\n' '{"prompt": "the license", "completion": " the user"}' '{"text": "the work"}' \
+        "{\"messages\": [$message, $answer]}" >mixed.jsonl
+    tail -n 1 mixed.jsonl >messages.jsonl
+    head -n 1 mixed.jsonl >plain.jsonl
+    echo '{"prompt": "the license", "chosen": " the user", "rejected": " the work"}' >pairs.jsonl
+    local sft=(prepare --objective sft --tokenizer bpe --output rows)
+    run_bireme 0 "${sft[@]}" --input plain.jsonl
+    ! grep -q W-NO-TEMPLATE stderr || fail 'a warning without a template'
+    run_bireme 0 "${sft[@]}" --input mixed.jsonl --chat-template alpaca
+    expect_log '2 of 3 rows have texts instead of messages, so the chat template "alpaca" is not'
+    expect_log '[W-NO-TEMPLATE]'
+    run_bireme 0 "${sft[@]}" --input plain.jsonl # the folder now has the template
+    expect_log '1 of 1 rows have texts'
+    run_bireme 0 "${sft[@]}" --input plain.jsonl --json
+    grep -q '"plain_rows": 1,' out || fail "JSON: $(cat out)"
+    run_bireme 0 "${sft[@]}" --input messages.jsonl
+    ! grep -q W-NO-TEMPLATE stderr || fail 'a warning about messages'
+    run_bireme 0 prepare --objective dpo --tokenizer bpe --input pairs.jsonl --output rows
+    expect_log '1 of 1 rows have texts'
 }
 
 # Only one preparation writes to a folder, also while it counts its rows.
@@ -474,7 +513,9 @@ test_compressed() {
 }
 
 case ${1:-} in
-split | columns | plain | end_token | squad | tokenizer | labels | lock | compressed) "test_$1" ;;
+split | columns | plain | end_token | squad | tokenizer | labels | template | lock | compressed)
+    "test_$1"
+    ;;
 *)
     echo "no such part: ${1:-}" >&2
     exit 64

@@ -58,10 +58,10 @@ trainer/planner: base base/thread comm datasets/loader trainer/recipe trainer/ob
   trainer/train
 trainer/library: base datasets/tokenizer trainer/inference trainer/setup trainer/weights
 trainer/cli: base base/input base/thread kernels/kernels.h comm datasets/loader datasets/shard
-  datasets/tokenizer datasets/chat datasets/prepare trainer/recipe trainer/logging trainer/model
-  trainer/objective trainer/optimizer trainer/checkpoint trainer/evaluation trainer/inference
-  trainer/setup trainer/weights trainer/huggingface trainer/report trainer/train trainer/bench
-  trainer/planner
+  datasets/rows datasets/tokenizer datasets/chat datasets/prepare trainer/recipe trainer/logging
+  trainer/model trainer/objective trainer/optimizer trainer/checkpoint trainer/evaluation
+  trainer/inference trainer/setup trainer/weights trainer/huggingface trainer/report trainer/train
+  trainer/bench trainer/planner
 trainer: base base/thread kernels/kernels.h comm trainer/cli
 '
 declare -A may_include=()

@@ -123,7 +123,10 @@ static status add_window(struct batch_query *b, struct line *l, int64_t window)
     return result;
 }
 
-static status make_line(struct answer_state *state, const char *text, struct line **out)
+/* Makes a question of a row, which has `row_question`, or of a line, with the question before a
+ * tab. The option --question replaces both. */
+static status make_line(struct answer_state *state, const char *text, const char *row_question,
+                        struct line **out)
 {
     const char *question = state->q->question;
     struct line *l = calloc(1, sizeof *l), **end = &state->lines;
@@ -134,12 +137,21 @@ static status make_line(struct answer_state *state, const char *text, struct lin
     *out = *end = l;
     l->best.score = -INFINITY;
     l->none.score = INFINITY;
-    l->text = strdup(text);
+    bool is_row = state->q->shared.columns != NULL;
+    size_t row_bytes = row_question != NULL ? strlen(row_question) : 0;
+    size_t bytes = row_bytes + strlen(text) + 2;
+    l->text = malloc(bytes);
     REQUIRE(l->text != NULL, STATUS_INTERNAL, "out of memory for a line of %zu bytes",
             strlen(text));
-    char *tab = question == NULL ? strchr(l->text, '\t') : NULL;
-    REQUIRE(question != NULL || tab != NULL, STATUS_DATA,
-            "the line has no tab; write QUESTION<tab>TEXT on each line, or give --question");
+    snprintf(l->text, bytes, "%s%s%s", row_bytes > 0 ? row_question : "", row_bytes > 0 ? "\t" : "",
+             text);
+    char *tab = question != NULL ? NULL
+                : !is_row        ? strchr(l->text, '\t')
+                : row_bytes > 0  ? l->text + row_bytes
+                                 : NULL;
+    REQUIRE(question != NULL || tab != NULL, STATUS_DATA, "%s, or give --question",
+            is_row ? "no field \"question\"; give --columns question=COLUMN"
+                   : "the line has no tab; write QUESTION<tab>TEXT on each line");
     l->question = question != NULL ? question : l->text;
     l->context = question != NULL ? l->text : tab + 1;
     if (tab != NULL) {
@@ -148,14 +160,15 @@ static status make_line(struct answer_state *state, const char *text, struct lin
     return STATUS_OK;
 }
 
-static status visit_line(void *user, const char *text, size_t bytes)
+static status visit_text(void *user, const char *text, size_t bytes, const char *second)
 {
     struct batch_query *b = user;
+    const struct request *q = ((struct answer_state *)b->user)->q;
     struct line *l;
     int64_t positions = model_positions(model_get_config(b->session.model));
     int64_t length = b->session.recipe.data.sequence_length;
     (void)bytes;
-    TRY(make_line(b->user, text, &l));
+    TRY(make_line(b->user, text, q->question == NULL ? second : NULL, &l));
     struct text question = {l->question, strlen(l->question)};
     struct text context = {l->context, strlen(l->context)};
     TRY(qa_windows_encode(b->session.tokenizer, &question, &context,
@@ -193,7 +206,12 @@ static status process_input(struct batch_query *b, const struct request *q)
 {
     TRY(batch_query_open(b, &q->shared));
     TRY(prepare_state(b, q->shared.checkpoint));
-    TRY(batch_query_read_lines(b, q->shared.path, visit_line));
+    const struct text_lines source = {.path = q->shared.path,
+                                      .columns = q->shared.columns,
+                                      .field = "context",
+                                      .second = "question",
+                                      .splits_tabs = q->question == NULL};
+    TRY(batch_query_read_texts(b, &source, visit_text));
     return batch_query_finish(b);
 }
 
@@ -220,6 +238,7 @@ status command_answer(int argc, char **argv)
          "the question for every line; if not given, each line is QUESTION<tab>TEXT"},
         {"max-answer-tokens", OPTION_INTEGER, &q.max_answer_tokens, "N", "30",
          "maximum length of an answer in tokens", .min = 1, .max = 1e6},
+        BATCH_QUERY_COLUMNS(&q.shared, "context, question"),
     };
     struct options options = {
         .usage = "bireme answer --checkpoint DIR [--question TEXT] [FILE] [options]",

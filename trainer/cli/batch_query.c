@@ -106,7 +106,7 @@ status batch_query_close(struct batch_query *b)
     return result;
 }
 
-/* ---- lines ---- */
+/* ---- texts ---- */
 
 status batch_query_check_text(const char *text, size_t bytes)
 {
@@ -119,27 +119,29 @@ status batch_query_check_text(const char *text, size_t bytes)
     return STATUS_OK;
 }
 
-struct line_visit {
+struct text_visit {
     struct batch_query *b;
-    line_reader_visit visit;
+    bool has_columns;
+    text_lines_visit visit;
 };
 
-static status visit_line(void *user, const char *line, size_t bytes)
+static status visit_text(void *user, const char *line, size_t bytes, const char *second)
 {
-    const struct line_visit *v = user;
+    const struct text_visit *v = user;
     TRY(batch_query_check_text(line, bytes));
-    bool has_return = bytes > 0 && line[bytes - 1] == '\r';
+    bool has_return = !v->has_columns && bytes > 0 && line[bytes - 1] == '\r';
     char *text = strndup(line, bytes - has_return);
     REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for a line of %zu bytes", bytes);
-    status result = v->visit(v->b, text, bytes - has_return);
+    status result = v->visit(v->b, text, bytes - has_return, second);
     free(text);
     return result;
 }
 
-status batch_query_read_lines(struct batch_query *b, const char *path, line_reader_visit visit)
+status batch_query_read_texts(struct batch_query *b, const struct text_lines *source,
+                              text_lines_visit visit)
 {
-    struct line_visit v = {b, visit};
-    return line_reader_read(path, visit_line, &v);
+    struct text_visit v = {b, source->columns != NULL, visit};
+    return text_lines_read(source, visit_text, &v);
 }
 
 /* ---- the batch ---- */

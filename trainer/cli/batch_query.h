@@ -11,7 +11,7 @@
  * without padding. */
 #pragma once
 
-#include "base/input/line_reader.h"
+#include "datasets/rows/text_lines.h"
 #include "trainer/cli/options.h"
 #include "trainer/setup/session.h"
 
@@ -20,11 +20,19 @@ enum { BATCH_QUERY_TEXTS = 32 }; /* maximum number of texts in a batch */
 /* Arguments that these commands share. The request struct of each command begins with it. */
 struct batch_query_request {
     const char *checkpoint, *path; /* path NULL: standard input */
+    const char *columns;           /* set by BATCH_QUERY_COLUMNS; NULL: each line is a text */
     struct option_list overrides;
     bool json, truncate;
     char *const *operands;
     int operand_count;
 };
+
+/* The option --columns, for the table of a command. `fields` names the fields that it reads. */
+#define BATCH_QUERY_COLUMNS(request, fields)                                                       \
+    {                                                                                              \
+        "columns", OPTION_TEXT, &(request)->columns, "FIELD=COLUMN,...", NULL,                     \
+            "read columns of *.csv, *.tsv or JSON Lines instead of lines; fields: " fields         \
+    }
 
 /* batch_query_run_command - parse argv, then call run(q).
  *
@@ -67,11 +75,12 @@ status batch_query_open(struct batch_query *b, const struct batch_query_request 
  * Errors    STATUS_DATA if it is not valid UTF-8 or contains a NUL byte */
 status batch_query_check_text(const char *text, size_t bytes);
 
-/* batch_query_read_lines - call `visit` with b as user for each line of the file.
+/* batch_query_read_texts - call `visit` with b as user for each line or row of the source.
  *
- * Like line_reader_read, but checks each line (batch_query_check_text) and removes a carriage
- * return at its end. */
-status batch_query_read_lines(struct batch_query *b, const char *path, line_reader_visit visit);
+ * Like text_lines_read, but checks each text (batch_query_check_text) and removes a carriage return
+ * at the end of a line. */
+status batch_query_read_texts(struct batch_query *b, const struct text_lines *source,
+                              text_lines_visit visit);
 
 /* batch_query_is_encoder - return whether the model attends to both sides. Its texts are enclosed
  * in [CLS] and [SEP]. */

@@ -132,22 +132,27 @@ static status process_texts(struct batch_query *b)
     return STATUS_OK;
 }
 
-/* A line is a text, or two texts with a tab between them. */
-static status visit_text(void *user, const char *line, size_t bytes)
+/* A row has a text and perhaps a second one. A line is a text, or two texts with a tab between
+ * them. */
+static status visit_text(void *user, const char *line, size_t bytes, const char *second)
 {
+    struct batch_query *b = user;
+    const struct classify_state *state = b->user;
+    bool is_row = state->q->shared.columns != NULL;
     char *text = strdup(line);
     REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for a line of %zu bytes", bytes);
-    char *pair = strchr(text, '\t');
-    if (pair != NULL) {
-        *pair++ = '\0';
+    char *tab = is_row ? NULL : strchr(text, '\t');
+    if (tab != NULL) {
+        *tab = '\0';
+        second = tab + 1;
     }
-    const struct batch_query *b = user;
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, done,
-                 !b->session.recipe.data.text_pairs || (pair != NULL && *pair != '\0'), STATUS_DATA,
-                 "the line has no second text, but the model was trained on pairs of texts; write "
-                 "TEXT<tab>TEXT");
-    result = batch_query_add(user, text, pair);
+    REQUIRE_GOTO(
+        result, done, !b->session.recipe.data.text_pairs || (second != NULL && *second != '\0'),
+        STATUS_DATA, "the %s has no second text, but the model was trained on pairs of texts; %s",
+        is_row ? "row" : "line",
+        is_row ? "give --columns text_pair=COLUMN" : "write TEXT<tab>TEXT");
+    result = batch_query_add(b, text, second);
 done:
     free(text);
     return result;
@@ -231,12 +236,13 @@ static status encode_words(const struct batch_query *b, const char *line, struct
     return add_special_token(b, special.sep, ids);
 }
 
-static status visit_words(void *user, const char *line, size_t bytes)
+static status visit_words(void *user, const char *line, size_t bytes, const char *second)
 {
     struct batch_query *b = user;
     struct classify_state *state = b->user;
     struct token_list ids = {0}, begins = {0};
     (void)bytes;
+    (void)second;
     status result = encode_words(b, line, &ids, &begins);
     if (result == STATUS_OK) {
         result = batch_query_add_tokens(b, line, &ids, ids.count);
@@ -285,8 +291,9 @@ static status print_choice(struct classify_state *state, const char *text)
 }
 
 /* A line is a text and two or more choices, separated by tabs. */
-static status visit_choices(void *user, const char *line, size_t bytes)
+static status visit_choices(void *user, const char *line, size_t bytes, const char *second)
 {
+    (void)second;
     struct batch_query *b = user;
     struct classify_state *state = b->user;
     char *text = strdup(line), *rest = NULL;
@@ -342,12 +349,22 @@ static status prepare_state(struct batch_query *b, const char *checkpoint)
 static status process_input(struct batch_query *b, const struct request *q)
 {
     const struct classify_state *state = b->user;
+    const struct recipe *recipe = &b->session.recipe;
     TRY(batch_query_open(b, &q->shared));
     TRY(prepare_state(b, q->shared.checkpoint));
-    line_reader_visit visit = state->task == MODEL_HEAD_SEQUENCE ? visit_text
-                              : state->task == MODEL_HEAD_TOKEN  ? visit_words
-                                                                 : visit_choices;
-    TRY(batch_query_read_lines(b, q->shared.path, visit));
+    text_lines_visit visit = state->task == MODEL_HEAD_SEQUENCE ? visit_text
+                             : state->task == MODEL_HEAD_TOKEN  ? visit_words
+                                                                : visit_choices;
+    const struct text_lines source = {
+        .path = q->shared.path,
+        .columns = q->shared.columns,
+        .field = "text",
+        .second = state->task == MODEL_HEAD_SEQUENCE ? "text_pair" : NULL,
+        .splits_tabs = state->task == MODEL_HEAD_MULTIPLE_CHOICE || recipe->data.text_pairs};
+    REQUIRE(q->shared.columns == NULL || visit != visit_choices, STATUS_USAGE,
+            "--columns cannot be used with a model of objective choose; write lines of "
+            "TEXT<tab>CHOICE<tab>CHOICE...");
+    TRY(batch_query_read_texts(b, &source, visit));
     return batch_query_finish(b);
 }
 
@@ -370,6 +387,7 @@ status command_classify(int argc, char **argv)
     const struct option table[] = {
         {"top-k", OPTION_INTEGER, &q.top_k, "K", "1", "number of labels to print for each text",
          .min = 1, .max = 1e6},
+        BATCH_QUERY_COLUMNS(&q.shared, "text, text_pair (not for objective choose)"),
     };
     struct options options = {
         .usage = "bireme classify --checkpoint DIR [FILE] [options]",

@@ -99,9 +99,10 @@ static status process_batch(struct batch_query *b)
     return STATUS_OK;
 }
 
-static status visit_line(void *user, const char *text, size_t bytes)
+static status visit_text(void *user, const char *text, size_t bytes, const char *second)
 {
     (void)bytes;
+    (void)second;
     return batch_query_add(user, text, NULL);
 }
 
@@ -167,7 +168,9 @@ static status process_input(struct batch_query *b, const struct request *q)
         TRY(batch_query_check_text(q->query, strlen(q->query)));
         TRY(batch_query_add(b, q->query, NULL));
     }
-    TRY(batch_query_read_lines(b, q->shared.path, visit_line));
+    const struct text_lines source = {
+        .path = q->shared.path, .columns = q->shared.columns, .field = "text"};
+    TRY(batch_query_read_texts(b, &source, visit_text));
     TRY(batch_query_finish(b));
     if (q->query != NULL) {
         return print_nearest(state);
@@ -198,6 +201,7 @@ status command_embed(int argc, char **argv)
          "print the lines by their cosine similarity to this text instead, the most similar first"},
         {"top-k", OPTION_INTEGER, &q.top_k, "K", "0",
          "with --query: number of lines to print; 0: all", .min = 0, .max = 1e9},
+        BATCH_QUERY_COLUMNS(&q.shared, "text"),
     };
     struct options options = {
         .usage = "bireme embed --checkpoint DIR [--similarity | --query TEXT] [FILE] [options]",

@@ -156,10 +156,11 @@ static status process_batch(struct batch_query *b)
     return STATUS_OK;
 }
 
-static status visit_text(void *user, const char *text, size_t bytes)
+static status visit_text(void *user, const char *text, size_t bytes, const char *second)
 {
     struct batch_query *b = user;
     (void)bytes;
+    (void)second;
     TRY(batch_query_add(b, text, NULL));
     int32_t mask = tokenizer_get_specials(b->session.tokenizer).mask;
     for (int32_t row = b->cu_rows[b->count - 1]; row < b->cu_rows[b->count]; row++) {
@@ -197,9 +198,10 @@ static status process_input(struct batch_query *b, const struct request *q)
     TRY(create_state(state, b));
     for (int i = 0; i < count; i++) {
         TRY(batch_query_check_text(operands[i], strlen(operands[i])));
-        TRY(visit_text(b, operands[i], strlen(operands[i])));
+        TRY(visit_text(b, operands[i], strlen(operands[i]), NULL));
     }
-    TRY(count == 0 ? batch_query_read_lines(b, NULL, visit_text) : STATUS_OK);
+    const struct text_lines source = {.field = "text"};
+    TRY(count == 0 ? batch_query_read_texts(b, &source, visit_text) : STATUS_OK);
     return batch_query_finish(b);
 }
 

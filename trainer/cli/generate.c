@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/input/line_reader.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "datasets/chat/chat.h"
+#include "datasets/rows/text_lines.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"
 #include "trainer/cli/options.h"
@@ -16,7 +16,7 @@
 #include "trainer/weights/open.h"
 
 struct request {
-    const char *checkpoint, *prompt, *prompt_file;
+    const char *checkpoint, *prompt, *prompt_file, *columns;
     struct option_list stops, overrides;
     struct generate_options options;
     int64_t seed, batch_size;
@@ -45,10 +45,11 @@ static void destroy_prompts(struct prompts *p)
     free(p->texts);
 }
 
-/* Adds a line of the prompt file as a prompt. Skips an empty line. */
-static status visit_prompt(void *user, const char *line, size_t bytes)
+/* Adds a line or row of the prompt file as a prompt. Skips an empty one. */
+static status visit_prompt(void *user, const char *line, size_t bytes, const char *second)
 {
     struct prompts *p = user;
+    (void)second;
     bytes -= bytes > 0 && line[bytes - 1] == '\r'; /* line end CR LF */
     p->lines++;
     REQUIRE(memchr(line, '\0', bytes) == NULL, STATUS_DATA, "the prompt contains a NUL byte");
@@ -75,7 +76,9 @@ static status read_prompts(const struct request *q, struct prompts *p)
         return STATUS_OK;
     }
     const char *name = strcmp(q->prompt_file, "-") == 0 ? "standard input" : q->prompt_file;
-    TRY(line_reader_read(q->prompt_file, visit_prompt, p));
+    const struct text_lines source = {
+        .path = q->prompt_file, .columns = q->columns, .field = "prompt"};
+    TRY(text_lines_read(&source, visit_prompt, p));
     REQUIRE(p->count > 0, STATUS_DATA, "%s contains no prompt; write one prompt per line", name);
     if (p->empty_lines > 0) {
         log_warning("EMPTY-PROMPT", "%s:%" PRId64 ": skipped %" PRId64 " empty line%s", name,
@@ -305,6 +308,8 @@ status command_generate(int argc, char **argv)
         {"prompt", OPTION_TEXT, &q.prompt, "TEXT", NULL, "text to continue"},
         {"prompt-file", OPTION_TEXT, &q.prompt_file, "FILE", NULL,
          "file with one prompt per line; -: standard input"},
+        {"columns", OPTION_TEXT, &q.columns, "prompt=COLUMN", NULL,
+         "with --prompt-file: read a column of *.csv, *.tsv or JSON Lines instead of lines"},
         {"max-new-tokens", OPTION_INTEGER, &o->max_new_tokens, "N", "100",
          "maximum number of new tokens", .min = 1, .max = 1e9},
         {"temperature", OPTION_NUMBER, &o->sampler.temperature, "T", "1",
@@ -362,6 +367,9 @@ status command_generate(int argc, char **argv)
     if (q.prompt != NULL && q.prompt_file != NULL) {
         result = RAISE_STATUS(STATUS_USAGE,
                               "--prompt and --prompt-file exclude each other; give one of them");
+    }
+    if (q.columns != NULL && q.prompt_file == NULL) {
+        result = RAISE_STATUS(STATUS_USAGE, "--columns can only be used with --prompt-file");
     }
     if (q.system != NULL && !q.chat) {
         result = RAISE_STATUS(STATUS_USAGE, "--system can only be used with --chat");

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/input/line_reader.h"
 #include "trainer/cli/batch_query.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"
@@ -84,8 +83,9 @@ static status print_score(bool json, const struct log_likelihood_result *r)
 }
 
 /* Prints the score of a line. An empty line has 0 tokens and the log-probability 0. */
-static status visit_line(void *user, const char *text, size_t bytes)
+static status visit_text(void *user, const char *text, size_t bytes, const char *second)
 {
+    (void)second;
     struct score_state *state = user;
     const struct session *s = &state->session;
     struct token_list *ids = &state->ids;
@@ -122,7 +122,8 @@ static status run_score(const struct batch_query_request *q)
     TRY(comm_self_create(&world));
     status result = open_model(&state, world, q);
     if (result == STATUS_OK) {
-        result = line_reader_read(q->path, visit_line, &state);
+        const struct text_lines source = {.path = q->path, .columns = q->columns, .field = "text"};
+        result = text_lines_read(&source, visit_text, &state);
     }
     token_list_free(&state.ids);
     KEEP_FIRST(result, session_stop(&state.session));
@@ -133,6 +134,7 @@ static status run_score(const struct batch_query_request *q)
 status command_score(int argc, char **argv)
 {
     struct batch_query_request q = {0};
+    const struct option table[] = {BATCH_QUERY_COLUMNS(&q, "text")};
     struct options options = {
         .usage = "bireme score --checkpoint DIR [FILE] [options]",
         .description = "Prints the natural log-probability and the number of scored tokens of each "
@@ -142,6 +144,8 @@ status command_score(int argc, char **argv)
                        "A line with more tokens than the model has positions is an error.\n\n"
                        "With a reward model, each line is a prompt with its response. Prints the "
                        "reward and the number of tokens.",
+        .table = table,
+        .count = sizeof table / sizeof table[0],
         .operand_name = "FILE",
         .operands_max = 1,
     };

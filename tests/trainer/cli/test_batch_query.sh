@@ -100,6 +100,57 @@ test_embed() {
     cmp out plain || fail 'a carriage return at the end of a line is a part of the text'
     run_bireme 66 embed --checkpoint bert nowhere
     expect_error 'nowhere'
+    test_columns
+}
+
+# expect_warning COUNT: the last command printed so many warnings about plain text.
+expect_warning() {
+    [ "$(grep -c W-PLAIN-TEXT stderr)" = "$1" ] || fail "not $1 warnings about plain text"
+}
+
+# Columns of tables and JSON Lines; a warning if they are read as lines.
+test_columns() {
+    awk 'BEGIN { print "stars,review" } { print NR ",\"" $0 "\"" }' three >three.csv
+    awk '{ printf "{\"review\": \"%s\"}\n", $0 }' three >three.jsonl
+    cp three.jsonl three.txt
+    run_bireme 0 embed --checkpoint bert three
+    expect_warning 0
+    cp out plain
+    for file in three.csv three.jsonl; do
+        run_bireme 0 embed --checkpoint bert --columns text=review $file
+        cmp out plain || fail "$file: the vectors are not those of the lines"
+        expect_warning 0
+    done
+    for file in three.csv three.jsonl three.txt; do
+        run_bireme 0 embed --checkpoint bert $file
+        expect_warning 1
+        grep -q -- '--columns text=' stderr || fail 'the remedy is missing'
+    done
+    timeout 50 "$program" embed --checkpoint bert --columns text=review <three.jsonl >out \
+        2>stderr || fail 'no columns of standard input'
+    cmp out plain || fail 'other vectors of standard input'
+    run_bireme 65 embed --checkpoint bert --columns text=name three.csv
+    expect_error 'three.csv:2: no field "name" (the row has "stars", "review"'
+    echo '{"review": "a\u0000b"}' >>three.jsonl
+    run_bireme 65 embed --checkpoint bert --columns text=review three.jsonl
+    expect_error 'three.jsonl:4: the field "text" contains a NUL'
+    run_bireme 64 embed --checkpoint bert --columns txt=review three.csv
+    expect_error 'did you mean "text"'
+    run_bireme 0 score --checkpoint run three
+    cp out plain
+    run_bireme 0 score --checkpoint run --columns text=review three.csv
+    cmp out plain || fail 'other scores of a table'
+    run_bireme 0 score --checkpoint run three.csv
+    expect_warning 1
+    local generate=(generate --checkpoint run --temperature 0 --max-new-tokens 3)
+    run_bireme 0 "${generate[@]}" --prompt-file three
+    cp out plain
+    run_bireme 0 "${generate[@]}" --prompt-file three.csv --columns prompt=review
+    cmp out plain || fail 'other texts of a table'
+    run_bireme 0 "${generate[@]}" --prompt-file three.csv
+    expect_warning 1
+    run_bireme 64 "${generate[@]}" --prompt a --columns prompt=review
+    expect_error '--columns can only be used with --prompt-file'
 }
 
 # expect_attention TOKENS: the output has 2 layers x 2 heads x TOKENS rows of TOKENS weights. The
@@ -218,6 +269,17 @@ test_classify() {
     local label='\{"label":"(yes|no)"'
     [ "$(grep -cE "\"labels\":\[$label,\"probability\":[0-9.e-]+\},$label" out)" = 60 ] ||
         fail "JSON: $(head -n 1 out)"
+    run_bireme 0 classify --checkpoint classify-run classify.lines
+    cp out plain
+    run_bireme 0 classify --checkpoint classify-run --columns text=text classify.jsonl
+    cmp out plain || fail 'other labels of JSON Lines'
+    { printf 'a\tb\n' && cat classify.lines; } >classify.tsv
+    run_bireme 0 classify --checkpoint classify-run --columns text=a,text_pair=b classify.tsv
+    cmp out plain || fail 'other labels of a table'
+    run_bireme 0 classify --checkpoint classify-run classify.tsv
+    expect_warning 0 # pairs of texts are separated by tabs
+    run_bireme 65 classify --checkpoint classify-run --columns text=a classify.tsv
+    expect_error 'classify.tsv:2: the row has no second text'
     train_task regress
     paste out regress.right | awk '{ d = $1 - $2; s += d < 0 ? -d : d } END { print s / NR }' >share
     awk '$1 == "mean_absolute_error" { print $2 }' evaluated | paste share - |
@@ -236,6 +298,8 @@ test_classify() {
     run_bireme 0 train recipe.yaml run_dir=words
     run_bireme 65 classify --checkpoint words classify.lines
     expect_error 'words was trained with objective clm'
+    run_bireme 64 classify --checkpoint choose-run --columns text=text choose.jsonl
+    expect_error '--columns cannot be used with a model of objective choose'
     echo 'no choice' >one
     run_bireme 65 classify --checkpoint choose-run one
     expect_error 'one:1: the line has 0 choices'
@@ -290,6 +354,15 @@ test_answer() {
     [ "$(awk '$1 == "examples" { print $2 }' evaluated)" -gt 90 ] || fail 'no text has two windows'
     awk '$1 == "exact_match" { e = $2 } $1 == "f1" { exit !($2 >= e && $2 < 1) }' evaluated ||
         fail 'F1 is below the exact match'
+    run_bireme 0 answer --checkpoint reads answer.lines
+    cp out plain
+    run_bireme 0 answer --checkpoint reads --columns context=context answer.jsonl
+    cmp out plain || fail 'other answers of JSON Lines'
+    run_bireme 0 answer --checkpoint reads --columns context=context --question 'what of user' \
+        answer.jsonl
+    sed 's/"question"/"other"/' answer.jsonl >other.jsonl
+    run_bireme 65 answer --checkpoint reads --columns context=context other.jsonl
+    expect_error 'other.jsonl:1: no field "question"; give --columns question=COLUMN'
     # One question for a long text, in windows: the answer is at the printed position.
     { tr '\n' ' ' <answer.right | sed 's/form/f\xc3\xb6rm/g' && echo; } >long
     run_bireme 0 answer --checkpoint reads --question 'what of user' --json long

@@ -1,0 +1,102 @@
+#include "datasets/rows/text_lines.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/input/line_reader.h"
+#include "base/log.h"
+#include "datasets/rows/row_file.h"
+
+struct text_reader {
+    const struct text_lines *source;
+    text_lines_visit visit;
+    void *user;
+    bool has_first; /* the first line was read */
+};
+
+/* ---- lines ---- */
+
+static void warn_table(const struct text_lines *s)
+{
+    bool splits = s->splits_tabs && s->path != NULL && input_has_suffix(s->path, ".tsv");
+    if (s->path != NULL && row_file_is_table(s->path) && !splits) {
+        log_warning("PLAIN-TEXT",
+                    "%s is read as plain text, each line with all columns, the names of the "
+                    "columns included; use --columns %s=COLUMN to read one column",
+                    s->path, s->field);
+    }
+}
+
+/* Warns if the first line is a JSON object. */
+static void warn_json(const struct text_lines *s, const char *line, size_t bytes)
+{
+    json_t *row = NULL;
+    if (line[0] != '{') {
+        return;
+    }
+    if (jsonl_parse(line, bytes, &row) == STATUS_OK) {
+        log_warning("PLAIN-TEXT",
+                    "%s has JSON Lines, but is read as plain text, with its braces and names; use "
+                    "--columns %s=NAME to read one field",
+                    s->path != NULL && strcmp(s->path, "-") != 0 ? s->path : "standard input",
+                    s->field);
+    }
+    status_clear();
+    json_decref(row);
+}
+
+static status visit_line(void *user, const char *line, size_t bytes)
+{
+    struct text_reader *r = user;
+    if (!r->has_first) {
+        r->has_first = true;
+        warn_json(r->source, line, bytes);
+    }
+    return r->visit(r->user, line, bytes, NULL);
+}
+
+/* ---- rows ---- */
+
+static status get_text(const json_t *row, const char *field, const char **text, size_t *bytes)
+{
+    TRY(jsonl_get_string(row, field, text, bytes));
+    REQUIRE(strlen(*text) == *bytes, STATUS_DATA, "the field \"%s\" contains a NUL character",
+            field);
+    return STATUS_OK;
+}
+
+static status visit_row(void *user, struct jsonl_row *row)
+{
+    const struct text_reader *r = user;
+    const char *text = NULL, *second = NULL, *name = r->source->second;
+    size_t bytes = 0, second_bytes = 0;
+    TRY(get_text(row->value, r->source->field, &text, &bytes));
+    const json_t *value = name != NULL ? json_object_get(row->value, name) : NULL;
+    TRY(value != NULL && !json_is_null(value) ? get_text(row->value, name, &second, &second_bytes)
+                                              : STATUS_OK);
+    return r->visit(r->user, text, bytes, second);
+}
+
+/* Adds file and line to the error of a row. */
+static status raise_bad_row(void *user, const char *path, int64_t line)
+{
+    struct status_note reason;
+    (void)user;
+    status_take(&reason);
+    RAISE(STATUS_DATA, "%s:%" PRId64 ": %.1500s", path, line, reason.text);
+}
+
+status text_lines_read(const struct text_lines *source, text_lines_visit visit, void *user)
+{
+    struct text_reader r = {.source = source, .visit = visit, .user = user};
+    if (source->columns == NULL) {
+        warn_table(source);
+        return line_reader_read(source->path, visit_line, &r);
+    }
+    struct row_format format = {0};
+    struct jsonl_bad_rows bad = {.defer = raise_bad_row};
+    int64_t bytes = 0;
+    TRY(columns_parse(source->columns, &format.columns));
+    return row_file_read(&format, source->path != NULL ? source->path : "-", &bad, &bytes,
+                         visit_row, &r);
+}

@@ -271,9 +271,12 @@ status shard_check_tokenizer(const struct shard *shard, int64_t vocab_size,
                              const char *tokenizer_sha256)
 {
     const struct shard_header *h = &shard->header;
-    REQUIRE(h->vocab_size == vocab_size, STATUS_DATA,
-            "%s was made with a vocabulary of %" PRId64 " tokens, but the tokenizer has %" PRId64,
-            shard->path, h->vocab_size, vocab_size);
+    bool fits =
+        tokenizer_sha256 != NULL ? h->vocab_size <= vocab_size : h->vocab_size == vocab_size;
+    REQUIRE(fits, STATUS_DATA,
+            "%s was made with a vocabulary of %" PRId64 " tokens, but the %s %" PRId64, shard->path,
+            h->vocab_size, tokenizer_sha256 != NULL ? "model has" : "recipe has model.vocab_size",
+            vocab_size);
     bool matches_hash =
         tokenizer_sha256 == NULL || strcmp(h->tokenizer_sha256, tokenizer_sha256) == 0;
     REQUIRE(matches_hash, STATUS_DATA,

@@ -69,8 +69,8 @@ const char *shard_path(const struct shard *shard);
  * Memory    owned by the shard */
 const char *shard_labels(const struct shard *shard);
 
-/* shard_check_tokenizer - check that the shard was made with this tokenizer. If tokenizer_sha256 is
- * NULL, only vocab_size is compared.
+/* shard_check_tokenizer - check that the shard was made with this tokenizer, and that a model with
+ * vocab_size ids has all of its ids. If tokenizer_sha256 is NULL, vocab_size must be the shard's.
  *
  * Errors    STATUS_DATA with both values */
 status shard_check_tokenizer(const struct shard *shard, int64_t vocab_size,

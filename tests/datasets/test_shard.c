@@ -82,6 +82,8 @@ static void check_round_trip(int64_t vocab_size, int64_t tokens, int64_t documen
     CHECK_EQUAL(starts[0], (h->documents - 1) * document);
     CHECK_EQUAL(starts[1], tokens);
     CHECK_OK(shard_check_tokenizer(s, vocab_size, tokenizer));
+    CHECK_OK(shard_check_tokenizer(s, vocab_size + 1, tokenizer));
+    CHECK_FAILS(shard_check_tokenizer(s, vocab_size - 1, tokenizer), STATUS_DATA, "round.h5");
     CHECK_OK(shard_check_tokenizer(s, vocab_size, NULL));
     CHECK_FAILS(shard_check_tokenizer(s, vocab_size + 1, NULL), STATUS_DATA, "round.h5");
     CHECK_FAILS(shard_check_tokenizer(s, vocab_size, "f"), STATUS_DATA, "another tokenizer");

@@ -379,6 +379,19 @@ bool tokenizer_is_continuation(const struct tokenizer *t, int32_t id)
     return strchr(" \t\r\n", token->bytes[0]) == NULL;
 }
 
+int32_t tokenizer_find_difference(const struct tokenizer *a, const struct tokenizer *b)
+{
+    int64_t count = a->vocab_size < b->vocab_size ? a->vocab_size : b->vocab_size;
+    for (int64_t i = 0; i < count; i++) {
+        const struct token *x = &a->tokens[i], *y = &b->tokens[i];
+        bool compared = x->bytes != NULL && y->bytes != NULL && !(x->special && y->special);
+        if (compared && (x->length != y->length || memcmp(x->bytes, y->bytes, x->length) != 0)) {
+            return (int32_t)i;
+        }
+    }
+    return -1;
+}
+
 int32_t tokenizer_find(const struct tokenizer *t, const char *text)
 {
     size_t bytes = strlen(text);

@@ -140,6 +140,11 @@ bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
  * are never continuations. */
 bool tokenizer_is_continuation(const struct tokenizer *t, int32_t id);
 
+/* tokenizer_find_difference - return the first id that has another token in the other tokenizer;
+ * -1: none. Ids that only one of them has, and ids that are special tokens in both, are not
+ * compared: a tokenizer with further tokens, or with other names of special ones, is equal. */
+int32_t tokenizer_find_difference(const struct tokenizer *a, const struct tokenizer *b);
+
 /* tokenizer_find - return the id of the token with exactly this text; -1: none.
  *
  * Special tokens are found too. */

@@ -268,6 +268,8 @@ static void test_added_tokens(void)
     int64_t size = tokenizer_vocab_size(t);
     char user[] = "<|user|>", known[] = "</s>", end[] = "<|end|>", empty[] = "";
     CHECK_OK(tokenizer_add_special(t, (char *[]){user, known, end}, 3, &larger));
+    CHECK_EQUAL(tokenizer_find_difference(t, larger), -1);
+    CHECK_EQUAL(tokenizer_find_difference(larger, t), -1);
     CHECK_EQUAL(tokenizer_vocab_size(larger), size + 2);
     CHECK_EQUAL(tokenizer_find(larger, "<|end|>"), size + 1);
     CHECK_EQUAL(tokenizer_eos(larger), 2);

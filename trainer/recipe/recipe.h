@@ -108,6 +108,7 @@ struct recipe {
         bool next_sentence;      /* bert: pooler and next-sentence head */
         int64_t num_labels;      /* labels, or choices of objective choose; null: from the shards */
         char init_from[RECIPE_PATH_BYTES];
+        bool ignore_mismatched_tokenizer; /* the tokens of init_from may have other ids */
     } model;
     struct {
         char tokenizer[RECIPE_PATH_BYTES];

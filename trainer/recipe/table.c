@@ -154,6 +154,11 @@ const struct setting recipe_table[] = {
          "does not give come from it, except dropout, attention_dropout, initializer_range and "
          "num_labels. A head that the checkpoint does not contain is initialized at random; a head "
          "that the objective does not use is ignored"},
+    {"model.ignore_mismatched_tokenizer", SETTING_BOOLEAN, FIELD(model.ignore_mismatched_tokenizer),
+     "false", .resume = true,
+     .description =
+         "Whether data.tokenizer may give other ids to the tokens than the tokenizer of init_from. "
+         "Without it, this is an error. A tokenizer with further tokens is never an error"},
 
     {"adapter.type", SETTING_ENUM, FIELD(adapter.type), "null",
      .null = "no adapter; the weights of the model are trained", .choices = "lora",

@@ -193,8 +193,9 @@ static status load_initial_adapters(struct job *job)
     char init_adapters[FILE_PATH_BYTES];
     TRY(comm_agree(job->world, adapter_base_find(&s->recipe, job->world, init_adapters)));
     TRY(adapter_base_load(s, job->world, true));
-    weights_warn_tokenizer(&s->recipe, s->tokenizer, job->data_tokenizer_sha256,
-                           s->recipe.adapter.base);
+    TRY(comm_agree(job->world,
+                   weights_check_tokenizer(&s->recipe, s->tokenizer, job->data_tokenizer_sha256,
+                                           s->recipe.adapter.base)));
     free(job->recipe_text);
     job->recipe_text = NULL;
     TRY(comm_agree(job->world, write_recipe_text(&s->recipe, &job->recipe_text)));
@@ -221,9 +222,13 @@ static status load_initial_weights(struct job *job)
                              : resolved);
     TRY(comm_agree(job->world, resolved));
     log_info("weights from %s", found.folder);
-    weights_warn_tokenizer(r, job->session.tokenizer, job->data_tokenizer_sha256, found.folder);
     status result =
-        checkpoint_load_pretrained(job->world, found.folder, &job->state_dicts[0].tensor_set, 1);
+        comm_agree(job->world, weights_check_tokenizer(r, job->session.tokenizer,
+                                                       job->data_tokenizer_sha256, found.folder));
+    if (result == STATUS_OK) {
+        result = checkpoint_load_pretrained(job->world, found.folder,
+                                            &job->state_dicts[0].tensor_set, 1);
+    }
     free(found.recipe_text);
     return result;
 }

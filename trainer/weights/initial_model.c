@@ -151,7 +151,7 @@ status initial_model_check(const struct recipe *recipe, struct comm *world, int6
     char adapters[FILE_PATH_BYTES];
     TRY(find_full_model(&r, world, adapters, &found));
     TRY(initial_model_check_vocabulary(&r, found.folder, vocabulary));
-    weights_warn_tokenizer(&r, tokenizer, "", found.folder);
+    TRY(weights_check_tokenizer(&r, tokenizer, "", found.folder));
     struct model_config config = derive_model_config(&r, vocabulary);
     struct model_parameter *parameters = NULL;
     struct state_dict_layout layout = {.writes_replicated = true,

@@ -120,8 +120,67 @@ status weights_open_checkpoint(struct session *s, struct comm *world, const char
     return result;
 }
 
-void weights_warn_tokenizer(const struct recipe *recipe, const struct tokenizer *tokenizer,
-                            const char *data_sha256, const char *checkpoint)
+/* Compares a tokenizer with that of the initial weights. */
+static status compare_tokenizers(const struct recipe *r, const struct tokenizer *tokenizer,
+                                 const struct tokenizer *stored, const char *folder)
+{
+    enum { TOKEN_BYTES = 40 };
+    if (strcmp(tokenizer_sha256(stored), tokenizer_sha256(tokenizer)) == 0) {
+        return STATUS_OK;
+    }
+    int32_t id = tokenizer_find_difference(tokenizer, stored);
+    if (id < 0 || r->model.ignore_mismatched_tokenizer) {
+        log_warning(
+            "TOKENIZER",
+            "data.tokenizer %s (%" PRId64
+            " tokens) is not the tokenizer of the initial weights, %s (%" PRId64 " tokens), %s",
+            r->data.tokenizer, tokenizer_vocab_size(tokenizer), folder,
+            tokenizer_vocab_size(stored),
+            id < 0 ? "but their common ids are the same tokens" : "so the ids mean other texts");
+        return STATUS_OK;
+    }
+    char *texts[2] = {NULL, NULL};
+    const struct tokenizer *tokenizers[2] = {tokenizer, stored};
+    for (int i = 0; i < 2; i++) { /* only for the message */
+        (void)tokenizer_decode(tokenizers[i], &id, 1, false, &texts[i], NULL);
+        status_clear();
+    }
+    status result = recipe_raise(
+        r, STATUS_RECIPE, "data.tokenizer",
+        "not the tokenizer of the initial weights, %s: id %d is \"%.*s\" instead of \"%.*s\". "
+        "Prepare the data with that tokenizer, or set model.ignore_mismatched_tokenizer=true if "
+        "the "
+        "model is to learn the new ids",
+        folder, id, TOKEN_BYTES, texts[0] != NULL ? texts[0] : "", TOKEN_BYTES,
+        texts[1] != NULL ? texts[1] : "");
+    free(texts[0]);
+    free(texts[1]);
+    return result;
+}
+
+/* The same for the data of a recipe without a tokenizer. Its ids cannot be compared. */
+static status compare_data(const struct recipe *r, const char *data_sha256,
+                           const struct tokenizer *stored, const char *folder)
+{
+    if (strcmp(tokenizer_sha256(stored), data_sha256) == 0) {
+        return STATUS_OK;
+    }
+    if (r->model.ignore_mismatched_tokenizer) {
+        log_warning("TOKENIZER",
+                    "data.train was prepared with another tokenizer than that of the initial "
+                    "weights, %s, so the ids mean other texts",
+                    folder);
+        return STATUS_OK;
+    }
+    return recipe_raise(r, STATUS_DATA, "data.train",
+                        "prepared with another tokenizer than that of the initial weights, %s. "
+                        "Prepare the data with that one, set data.tokenizer to compare the ids, "
+                        "or set model.ignore_mismatched_tokenizer=true",
+                        folder);
+}
+
+status weights_check_tokenizer(const struct recipe *recipe, const struct tokenizer *tokenizer,
+                               const char *data_sha256, const char *checkpoint)
 {
     char folder[FILE_PATH_BYTES];
     struct tokenizer *stored = NULL;
@@ -129,24 +188,12 @@ void weights_warn_tokenizer(const struct recipe *recipe, const struct tokenizer 
         file_join(folder, checkpoint, "tokenizer") != STATUS_OK || !tokenizer_exists(folder) ||
         tokenizer_open(folder, &stored) != STATUS_OK) {
         status_clear(); /* training does not need the stored tokenizer */
-        return;
+        return STATUS_OK;
     }
-    if (tokenizer == NULL && strcmp(tokenizer_sha256(stored), data_sha256) != 0) {
-        log_warning("TOKENIZER",
-                    "data.train was prepared with another tokenizer than that of the initial "
-                    "weights, %s, so the ids mean other texts; prepare the data with the latter",
-                    folder);
-    } else if (tokenizer != NULL &&
-               strcmp(tokenizer_sha256(stored), tokenizer_sha256(tokenizer)) != 0) {
-        log_warning("TOKENIZER",
-                    "data.tokenizer %s (%" PRId64 " tokens) is not the tokenizer of the initial "
-                    "weights, %s (%" PRId64
-                    " tokens), so the ids mean other texts; prepare the data with the latter",
-                    recipe->data.tokenizer, tokenizer_vocab_size(tokenizer), folder,
-                    tokenizer_vocab_size(stored));
-    }
-    status_clear();
-    (void)tokenizer_destroy(&stored);
+    status result = tokenizer != NULL ? compare_tokenizers(recipe, tokenizer, stored, folder)
+                                      : compare_data(recipe, data_sha256, stored, folder);
+    KEEP_FIRST(result, tokenizer_destroy(&stored));
+    return result;
 }
 
 status weights_require_causal(const struct session *s, const char *checkpoint)

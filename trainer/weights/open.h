@@ -16,11 +16,16 @@
 status weights_open_checkpoint(struct session *s, struct comm *world, const char *path,
                                char *const *overrides, int override_count, int64_t rows);
 
-/* weights_warn_tokenizer - log W-TOKENIZER if the tokenizer of the recipe, or without one that of
- * the data (SHA-256; "": unknown), is not the one in a checkpoint folder. Its ids then mean other
- * texts. */
-void weights_warn_tokenizer(const struct recipe *recipe, const struct tokenizer *tokenizer,
-                            const char *data_sha256, const char *checkpoint);
+/* weights_check_tokenizer - compare the tokenizer of the recipe, or without one that of the data
+ * (SHA-256; "": unknown), with the one in the folder of the initial weights.
+ *
+ * If they differ but give the tokens the same ids, or with model.ignore_mismatched_tokenizer, it
+ * only logs W-TOKENIZER. A folder without a readable tokenizer is not compared.
+ *
+ * Errors    STATUS_RECIPE if the ids mean other tokens; STATUS_DATA if the data has another
+ *           tokenizer and the recipe has none */
+status weights_check_tokenizer(const struct recipe *recipe, const struct tokenizer *tokenizer,
+                               const char *data_sha256, const char *checkpoint);
 
 /* weights_require_causal - check that the model predicts next tokens.
  *

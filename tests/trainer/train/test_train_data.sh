@@ -54,8 +54,11 @@ END
     run_bireme 0 train "${short[@]}" run_dir=first
     run_bireme 0 train "${plain[@]}" run_dir=second model.init_from=first/final
     expect_warning TOKENIZER 0
-    run_bireme 0 train "${plain[@]}" run_dir=third model.init_from=first/final \
-        'data.train=others/train-*.h5' 'data.validation=others/train-*.h5'
+    local third=("${plain[@]}" run_dir=third model.init_from=first/final
+        'data.train=others/train-*.h5' 'data.validation=others/train-*.h5')
+    run_bireme 65 train "${third[@]}"
+    expect_error 'prepared with another tokenizer than that of the initial weights'
+    run_bireme 0 train "${third[@]}" model.ignore_mismatched_tokenizer=true
     expect_warning TOKENIZER 1
 
     for ((i = 0; i < 40; i++)); do

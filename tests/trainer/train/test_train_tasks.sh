@@ -167,17 +167,32 @@ test_checkpoint() {
     awk '{ l[NR] = $0 } END { for (i = 1; i <= 5; i++) print l[i]
         for (i = NR; i > 5; i--) print l[i] }' pieces/vocab.txt >other/vocab.txt
     prepare_rows classify rows.jsonl other other_rows
-    run_bireme 0 "${labels[@]}" run_dir=other_run 'data.train=other_rows/train-*.h5' \
-        'data.validation=other_rows/validation-*.h5' data.tokenizer=other model.init_from=encoder
+    local other=("${labels[@]:1}" run_dir=other_run 'data.train=other_rows/train-*.h5'
+        'data.validation=other_rows/validation-*.h5' data.tokenizer=other model.init_from=encoder)
+    run_bireme 78 train "${other[@]}"
+    expect_error 'data.tokenizer: .*not the tokenizer of the initial weights.* id 5 is ".*" instead'
+    expect_error 'model.ignore_mismatched_tokenizer=true'
+    run_bireme 78 plan "${other[@]}"
+    expect_error 'not the tokenizer of the initial weights'
+    run_bireme 78 train "${other[@]}" run_dir=other_lora adapter.type=lora
+    expect_error 'not the tokenizer of the initial weights'
+    run_bireme 65 train "${other[@]}" data.tokenizer=null \
+        model.vocab_size="$(wc -l <pieces/vocab.txt)"
+    expect_error 'data.train: .*prepared with another tokenizer than that of the initial weights'
+    run_bireme 0 train "${other[@]}" model.ignore_mismatched_tokenizer=true
     grep -q 'warning: data.tokenizer other (.*) is not the tokenizer of the initial weights' \
         stderr || fail 'another tokenizer is not reported'
-    run_bireme 0 plan "${labels[@]:1}" 'data.train=other_rows/train-*.h5' \
-        'data.validation=other_rows/validation-*.h5' data.tokenizer=other model.init_from=encoder
-    grep -q 'W-TOKENIZER' stderr || fail 'plan does not report another tokenizer'
-    run_bireme 0 "${labels[@]}" run_dir=other_lora 'data.train=other_rows/train-*.h5' \
-        'data.validation=other_rows/validation-*.h5' data.tokenizer=other model.init_from=encoder \
-        adapter.type=lora
-    grep -q 'W-TOKENIZER' stderr || fail 'another tokenizer is not reported for adapters'
+    # Further tokens leave the ids of the others unchanged.
+    run_bireme 0 train recipe.yaml objective=mlm 'data.train=text/train-*.h5' run_dir=wide \
+        data.validation=null evaluate.every=0 "${bert[@]}" \
+        model.vocab_size=$(($(wc -l <pieces/vocab.txt) + 2))
+    mkdir longer
+    { cat pieces/vocab.txt && echo '[EXTRA]'; } >longer/vocab.txt
+    prepare_rows classify rows.jsonl longer longer_rows
+    run_bireme 0 "${labels[@]}" run_dir=longer_run 'data.train=longer_rows/train-*.h5' \
+        'data.validation=longer_rows/validation-*.h5' data.tokenizer=longer model.init_from=wide
+    grep -q 'but their common ids are the same tokens.*W-TOKENIZER' stderr ||
+        fail 'the further token is not reported'
     run_bireme 0 prepare --objective classify --tokenizer pieces --input rows.jsonl \
         --output reordered --labels r,g,b --sequence-length 24
     run_bireme 65 evaluate --checkpoint head --data 'reordered/train-*.h5'

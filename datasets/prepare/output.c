@@ -530,16 +530,19 @@ static status divide_into_splits(struct prepare_output *o)
     return STATUS_OK;
 }
 
-/* Returns whether the name is train-NNNNN-of-NNNNN.h5 or validation-NNNNN-of-NNNNN.h5. */
-static bool is_shard_name(const char *name)
+/* Returns whether the name is train-NNNNN-of-NNNNN.h5 or validation-NNNNN-of-NNNNN.h5, and this
+ * preparation writes such a set. */
+static bool is_replaced_shard(const struct prepare_output *o, const char *name)
 {
     int of;
     const char *number = shard_set_parse_number(name, &of);
-    return number != NULL && (strncmp(name, "train-", (size_t)(number - name)) == 0 ||
-                              strncmp(name, "validation-", (size_t)(number - name)) == 0);
+    bool has_training = o->options->input_count > 0;
+    return number != NULL &&
+           ((has_training && strncmp(name, "train-", (size_t)(number - name)) == 0) ||
+            strncmp(name, "validation-", (size_t)(number - name)) == 0);
 }
 
-/* Removes all shards with final names from the output folder. */
+/* Removes the shards of the same sets with final names from the output folder. */
 static status remove_shards(const struct prepare_output *o)
 {
     DIR *folder = opendir(o->options->output);
@@ -548,7 +551,7 @@ static status remove_shards(const struct prepare_output *o)
     status result = STATUS_OK;
     for (struct dirent *entry; result == STATUS_OK && (entry = readdir(folder)) != NULL;) {
         char path[FILE_PATH_BYTES];
-        if (!is_shard_name(entry->d_name)) {
+        if (!is_replaced_shard(o, entry->d_name)) {
             continue;
         }
         result = file_join(path, o->options->output, entry->d_name);

@@ -49,7 +49,7 @@ static status check_readable(char *const *paths, int count, int *standard_inputs
 
 status prepare_options_check(const struct prepare_options *o)
 {
-    REQUIRE(o->input_count > 0, STATUS_USAGE, "no input file");
+    REQUIRE(o->input_count + o->validation_input_count > 0, STATUS_USAGE, "no input file");
     REQUIRE(o->validation_fraction >= 0.0 && o->validation_fraction < 1.0, STATUS_USAGE,
             "the validation fraction is %g; it must be in [0, 1)", o->validation_fraction);
     REQUIRE(o->shard_tokens > 0, STATUS_USAGE,

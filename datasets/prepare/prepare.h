@@ -57,7 +57,8 @@ struct prepare_options {
     char *const *inputs; /* paths */
     int input_count;
     struct row_format format; /* of files with rows */
-    /* Paths of the validation set, instead of validation_fraction. Only for row objectives. */
+    /* Paths of the validation set, instead of validation_fraction. Only for row objectives. Without
+     * inputs, only the validation set is written, and earlier training shards stay. */
     char *const *validation_inputs;
     int validation_input_count;
     const char *output; /* folder for train-00000-of-00004.h5 and validation-... */
@@ -85,8 +86,8 @@ struct prepare_options {
     bool skip_bad_rows; /* count rows that cannot be used instead of stopping at the first one */
     const struct chat_template *chat_template; /* NULL: rows with messages are bad rows */
     bool join_encoding; /* prepare_sft: encode a plain prompt and its completion as one text */
-    /* Label names in the order of their indices: "a,b,c" or the path of a file with one name per
-     * line. NULL: the names of all rows, sorted. */
+    /* Label names in the order of their indices, as labels_parse reads them. NULL: the names of all
+     * rows, sorted. */
     const char *labels;
     struct prepare_label_counts *label_counts; /* filled if the objective has labels; NULL: not */
 };

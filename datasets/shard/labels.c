@@ -98,14 +98,15 @@ status labels_parse(const char *text, struct labels *out)
     *out = (struct labels){0};
     char *copy = NULL;
     size_t bytes = 0;
-    bool file = file_exists(text);
+    bool file = file_exists(text), is_json = file && text_has_suffix(text, LABELS_FILE);
     if (file) {
         TRY(file_read(text, LABELS_TEXT_BYTES, &copy, &bytes));
     } else {
         copy = strdup(text);
         REQUIRE(copy != NULL, STATUS_INTERNAL, "out of memory for label names");
     }
-    status result = add_words(out, copy, file ? "\r\n" : ",");
+    status result =
+        is_json ? labels_parse_json(copy, text, out) : add_words(out, copy, file ? "\r\n" : ",");
     free(copy);
     if (result != STATUS_OK) {
         labels_free(out);

@@ -33,7 +33,8 @@ int labels_find(const struct labels *labels, const char *name);
 /* labels_sort - sort the names: by value if all are integers, otherwise by their bytes. */
 status labels_sort(struct labels *labels);
 
-/* labels_parse - parse the option --labels: "a,b,c", or the path of a file with one name per line.
+/* labels_parse - parse the option --labels: "a,b,c", or the path of a file: LABELS_FILE of a
+ * checkpoint, or a file of another name with one label per line.
  *
  * Errors    STATUS_USAGE, STATUS_DATA */
 status labels_parse(const char *text, struct labels *out);

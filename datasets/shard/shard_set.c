@@ -173,7 +173,8 @@ static status check_labels(const struct member *m, const char *sha256)
 {
     REQUIRE(strcmp(m->header.labels_sha256, sha256) == 0, STATUS_DATA,
             "%s has %d labels that differ from those of the model or of the other shards, or are "
-            "in another order; prepare the shards together, or with the same --labels",
+            "in another order; prepare the shards together, or with the same --labels, for example "
+            "those of a run (--labels runs/NAME)",
             m->path, m->header.label_count);
     return STATUS_OK;
 }

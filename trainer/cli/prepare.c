@@ -4,12 +4,16 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "comm/comm.h"
 #include "datasets/prepare/prepare.h"
+#include "datasets/shard/labels.h"
+#include "trainer/checkpoint/checkpoint.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
 #include "trainer/cli/prepare_report.h"
 #include "trainer/recipe/foreign.h"
 
+#define USAGE "bireme prepare --tokenizer DIR --input FILE... --output DIR [options]"
 #define OBJECTIVES "clm|mlm|sft|dpo|classify|regress|classify_tokens|answer|choose|embed"
 
 /* Default values of --sequence-length. */
@@ -29,6 +33,7 @@ struct request {
     int64_t shuffle_split; /* seed; -1: not given */
     int64_t sequence_length, shard_tokens, workers;
     bool skip_bad_rows, join_encoding, append_eod, json;
+    char labels_file[FILE_PATH_BYTES]; /* of a run given as --labels */
 };
 
 static status parse_options(struct request *q, int argc, char **argv, bool *help)
@@ -43,7 +48,7 @@ static status parse_options(struct request *q, int argc, char **argv, bool *help
          "folder with tokenizer.json or tokenizer.model; ids in token files are checked against "
          "its "
          "vocabulary"},
-        {"input", OPTION_LIST, &q->inputs, "FILE...", OPTION_REQUIRED,
+        {"input", OPTION_LIST, &q->inputs, "FILE...", NULL,
          "clm, mlm: text, *.jsonl (field \"text\"), .bin with .idx of Megatron or .bin of llm.c; "
          "other objectives: JSON Lines, *.csv or *.tsv; answer: also the JSON of SQuAD. All but "
          "token files can be compressed (.gz, .zst, .xz, .bz2); - is standard input"},
@@ -65,10 +70,13 @@ static status parse_options(struct request *q, int argc, char **argv, bool *help
          "for rows, last for clm and mlm)",
          .choices = "random|last"},
         {"validation-input", OPTION_LIST, &q->validation_inputs, "FILE...", NULL,
-         "rows for the validation set, instead of --validation-fraction (not for clm and mlm)"},
+         "rows for the validation set, instead of --validation-fraction (not for clm and mlm). "
+         "Without --input, only this set is written, for example a test set for `bireme evaluate`; "
+         "training shards in the output folder stay"},
         {"labels", OPTION_TEXT, &q->labels, "A,B,...", NULL,
-         "classify: the labels in the order of their ids, or a file with one label per line "
-         "(default: the labels of all rows, sorted)"},
+         "classify: the labels in the order of their ids, a file with one label per line, or a run "
+         "or checkpoint with the labels of its training (default: the labels of all rows, "
+         "sorted)"},
         {"chat-template", OPTION_TEXT, &q->chat_template, "NAME", NULL,
          "sft, dpo: chat template to copy into the tokenizer folder and to apply: " CHAT_NAMES
          " or a file (default: the template of the tokenizer folder)"},
@@ -110,7 +118,7 @@ static status parse_options(struct request *q, int argc, char **argv, bool *help
         {"json", OPTION_FLAG, &q->json, NULL, NULL, "print the report as one JSON document"},
     };
     struct options options = {
-        .usage = "bireme prepare --tokenizer DIR --input FILE... --output DIR [options]",
+        .usage = USAGE,
         .description = "Encodes text and writes it as HDF5 shards of tokens, with a validation set "
                        "if requested. The memory use does not depend on the size of the input. The "
                        "shards do not depend on the number of workers.",
@@ -296,12 +304,43 @@ static status run_preparation(const struct request *q, const struct preparation 
     return result;
 }
 
-static status run_prepare(const struct request *q)
+/* Finds the file of labels if --labels is a run, a checkpoint or a tokenizer folder. */
+static status find_labels(struct request *q)
+{
+    char *path = q->labels_file;
+    struct checkpoint_info found = {0};
+    struct comm *self = NULL;
+    char folder[FILE_PATH_BYTES];
+    if (q->labels == NULL || !file_is_folder(q->labels)) {
+        return STATUS_OK;
+    }
+    TRY(file_join(path, q->labels, LABELS_FILE));
+    if (!file_exists(path)) {
+        TRY(comm_self_create(&self));
+        status result = checkpoint_find_recipe(self, q->labels, true, &found);
+        free(found.recipe_text);
+        KEEP_FIRST(result, comm_destroy(&self));
+        TRY(result);
+        TRY(file_join(folder, found.folder, "tokenizer"));
+        TRY(file_join(path, folder, LABELS_FILE));
+    }
+    REQUIRE(file_exists(path), STATUS_DATA,
+            "--labels %s: the checkpoint %s has no labels; give a model that was trained with "
+            "objective classify, classify_tokens or choose",
+            q->labels, found.folder);
+    q->labels = path;
+    return STATUS_OK;
+}
+
+static status run_prepare(struct request *q)
 {
     struct tokenizer *tokenizer;
     struct chat_template *chat = NULL;
     const struct preparation *preparation = NULL;
     TRY(find_preparation(q, &preparation)); /* before any file is read or written */
+    REQUIRE(q->inputs.count > 0 || q->validation_inputs.count > 0, STATUS_USAGE,
+            "--input FILE... is missing; usage: " USAGE);
+    TRY(find_labels(q));
     REQUIRE(q->split == NULL || q->shuffle_split < 0 || strcmp(q->split, "random") == 0,
             STATUS_USAGE, "--shuffle-split is the seed of --split random; leave one of them out");
     TRY(tokenizer_open(q->tokenizer, &tokenizer));

@@ -156,11 +156,13 @@ static void warn_single_labels(const struct prepare_label_counts *c)
 static void warn_labels(const struct prepare_options *o, const struct prepare_report *r)
 {
     const struct prepare_label_counts *c = o->label_counts;
-    warn_missing_labels(o, "training", c->train);
+    if (r->train_examples > 0) {
+        warn_missing_labels(o, "training", c->train);
+    }
     if (r->validation_examples > 0) {
         warn_missing_labels(o, "validation", c->validation);
     }
-    if (c->count == 1) {
+    if (c->count == 1 && o->labels == NULL) {
         log_warning("ONE-LABEL",
                     "all rows have the label \"%.80s\", so a model has nothing to learn; check "
                     "the column of the labels (--columns label=NAME)",

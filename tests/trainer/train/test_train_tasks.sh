@@ -197,6 +197,28 @@ test_checkpoint() {
         --output reordered --labels r,g,b --sequence-length 24
     run_bireme 65 evaluate --checkpoint head --data 'reordered/train-*.h5'
     expect_error 'in another order'
+    # A test set with the labels of the run; a label can be missing in it.
+    grep -v '"label": "b"' rows.jsonl | head -n 20 >test.jsonl
+    local test=(prepare --objective classify --tokenizer pieces --validation-input test.jsonl
+        --sequence-length 24 --output)
+    run_bireme 0 "${test[@]}" test --labels head
+    grep -q '^validation *20 examples: b 0, g' out || fail "labels: $(cat out)"
+    ! grep -q 'the training set has no example' stderr || fail 'a warning about no training set'
+    [ "$(ls test)" = validation-00000-of-00001.h5 ] || fail "files: $(ls test)"
+    run_bireme 0 evaluate --checkpoint head --data 'test/validation-*.h5'
+    cp test/validation-*.h5 expected.h5
+    for labels_from in head/final head/final/tokenizer head/final/tokenizer/labels.json \
+        head/checkpoints; do
+        run_bireme 0 "${test[@]}" test --labels $labels_from
+        cmp test/validation-*.h5 expected.h5 || fail "other shards with --labels $labels_from"
+    done
+    run_bireme 0 "${test[@]}" labels --labels head
+    [ -e labels/train-00000-of-00001.h5 ] || fail 'the training shards are removed'
+    run_bireme 65 "${test[@]}" test --labels encoder
+    expect_error 'has no labels'
+    run_bireme 64 prepare --objective classify --tokenizer pieces --output test
+    expect_error '--input FILE... is missing'
+    run_bireme 64 prepare --objective clm --tokenizer pieces --output test --validation-input x
     run_bireme 0 export --checkpoint head --output folder
     grep -q '"architectures": \["BertForSequenceClassification"\]' folder/config.json ||
         fail "config.json: $(cat folder/config.json)"

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"
 #include "trainer/cli/options.h"
@@ -175,6 +176,32 @@ static status compute_reference(const struct request *q, const struct session *s
     return session_stop(&base);
 }
 
+/* Checks that --data can be shards, and names the command that makes them from text. */
+static status require_shards(const struct request *q, const struct session *s)
+{
+    char options[3 * RECIPE_PATH_BYTES], command[4 * RECIPE_PATH_BYTES], labels[RECIPE_PATH_BYTES],
+        length[64] = "";
+    enum example_kind kind = objective_spec_example(&s->recipe);
+    REQUIRE(!file_is_folder(q->data), STATUS_DATA,
+            "--data %s is a folder; name its shards: --data '%s/validation-*.h5'", q->data,
+            q->data);
+    if (!data_is_text(q->data)) {
+        return STATUS_OK;
+    }
+    snprintf(labels, sizeof labels, "%s%.*s", s->labels.count > 0 ? " --labels " : "",
+             s->labels.count > 0 ? 900 : 0, q->checkpoint);
+    if (kind != EXAMPLE_TEXT && kind != EXAMPLE_SFT) {
+        snprintf(length, sizeof length, " --sequence-length %" PRId64,
+                 s->recipe.data.sequence_length);
+    }
+    bool is_text = kind == EXAMPLE_TEXT || kind == EXAMPLE_SENTENCE_PAIRS;
+    snprintf(options, sizeof options, "%s %s%s%s --output DIR",
+             is_text ? "--input" : "--validation-input", q->data, labels, length);
+    data_write_command(&s->recipe, s->tokenizer_dir, options, command, sizeof command);
+    RAISE(STATUS_DATA, "--data %s is not a shard; %s and give --data 'DIR/%s-*.h5'", q->data,
+          command, is_text ? "train" : "validation");
+}
+
 static status evaluate_shards(const struct request *q, struct session *s, struct comm *world)
 {
     const struct recipe *r = &s->recipe;
@@ -192,6 +219,7 @@ static status evaluate_shards(const struct request *q, struct session *s, struct
     struct evaluator *evaluator = NULL;
     double sums[OBJECTIVE_SUMS] = {0};
     int64_t samples = 0;
+    TRY(comm_agree(world, require_shards(q, s)));
     TRY(comm_agree(world, objective_find(recipe_objective_name(r->objective), &parts.objective)));
     TRY(comm_agree(world, derive_preference(r, &preference)));
     if (objective_spec_has_reference(r)) {

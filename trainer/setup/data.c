@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/log.h"
 #include "base/text.h"
@@ -21,21 +22,43 @@ status data_require_train(const struct recipe *recipe)
                         "no training data; set it to the shards that `bireme prepare` wrote");
 }
 
-/* Adds the recipe's line and key to an error and, if shards are missing, the command that creates
+bool data_is_text(const char *path)
+{
+    static const char signature[] = {'\x89', 'H', 'D', 'F', '\r', '\n', '\x1a', '\n'};
+    char head[sizeof signature];
+    struct stat about;
+    bool is_file = stat(path, &about) == 0 && S_ISREG(about.st_mode);
+    FILE *file = is_file && !text_has_suffix(path, ".h5") ? fopen(path, "rb") : NULL;
+    if (file == NULL) {
+        return false;
+    }
+    size_t got = fread(head, 1, sizeof head, file);
+    fclose(file);
+    return got > 0 && (got < sizeof head || memcmp(head, signature, sizeof head) != 0);
+}
+
+void data_write_command(const struct recipe *r, const char *tokenizer, const char *options,
+                        char *out, size_t bytes)
+{
+    bool pairs = objective_spec_example(r) == EXAMPLE_PREFERENCE_PAIRS;
+    snprintf(out, bytes, "create shards with `bireme prepare --objective %s --tokenizer %s %s`",
+             recipe_objective_name(pairs ? OBJECTIVE_DPO : r->objective),
+             tokenizer[0] != '\0' ? tokenizer : "DIR", options);
+}
+
+/* Adds the recipe's line and key to an error and, if there are no shards, the command that creates
  * them. */
 static status add_location(const struct recipe *r, const char *key, const char *path, status result)
 {
-    char remedy[3 * RECIPE_PATH_BYTES] = "";
+    char remedy[4 * RECIPE_PATH_BYTES] = "", options[2 * RECIPE_PATH_BYTES + 64];
+    const char *slash = strrchr(path, '/');
     if (result == STATUS_NO_INPUT) {
-        const char *slash = strrchr(path, '/');
-        const char *tokenizer = r->data.tokenizer;
-        bool pairs = objective_spec_example(r) == EXAMPLE_PREFERENCE_PAIRS;
-        snprintf(remedy, sizeof remedy,
-                 "create shards with `bireme prepare --objective %s --tokenizer %s --input FILE... "
-                 "--output %.*s%s`",
-                 recipe_objective_name(pairs ? OBJECTIVE_DPO : r->objective),
-                 tokenizer[0] != '\0' ? tokenizer : "DIR", slash != NULL ? (int)(slash - path) : 0,
-                 path, slash != NULL ? "" : ".");
+        snprintf(options, sizeof options, "--input FILE... --output %.*s%s",
+                 slash != NULL ? (int)(slash - path) : 0, path, slash != NULL ? "" : ".");
+        data_write_command(r, r->data.tokenizer, options, remedy, sizeof remedy);
+    } else if (result == STATUS_DATA && data_is_text(path)) {
+        snprintf(options, sizeof options, "--input %s --output DIR", path);
+        data_write_command(r, r->data.tokenizer, options, remedy, sizeof remedy);
     }
     return recipe_annotate_error(r, key, result, remedy);
 }

@@ -31,6 +31,17 @@ struct data_summary {
     char tokenizer_sha256[HASH_TEXT_BYTES]; /* of the tokenizer of its first shard; "": unknown */
 };
 
+/* data_is_text - return whether the path is a file with content that is not HDF5 by its name or
+ * signature, such as rows that `bireme prepare` has not encoded. */
+bool data_is_text(const char *path);
+
+/* data_write_command - write the `bireme prepare` command that creates shards for the objective.
+ *
+ * options: "--input FILE..." and others
+ * Memory    out[bytes]; the end of a longer command is lost */
+void data_write_command(const struct recipe *recipe, const char *tokenizer, const char *options,
+                        char *out, size_t bytes);
+
 /* data_check_text_pairs - check that the shards at `path` have two texts per example if the model
  * was trained on pairs of texts (data.text_pairs).
  *

@@ -206,6 +206,14 @@ test_checkpoint() {
     ! grep -q 'the training set has no example' stderr || fail 'a warning about no training set'
     [ "$(ls test)" = validation-00000-of-00001.h5 ] || fail "files: $(ls test)"
     run_bireme 0 evaluate --checkpoint head --data 'test/validation-*.h5'
+    run_bireme 65 evaluate --checkpoint head --data test.jsonl
+    expect_error 'bireme prepare --objective classify --tokenizer head/final/tokenizer '\
+'--validation-input test.jsonl --labels head --sequence-length 24 --output DIR'
+    run_bireme 65 evaluate --checkpoint head --data test
+    expect_error "name its shards: --data 'test/validation-"
+    run_bireme 65 "${labels[@]}" run_dir=wrong data.train=test.jsonl
+    expect_error 'not an HDF5 file; create shards with `bireme prepare --objective classify '\
+'--tokenizer pieces --input test.jsonl'
     cp test/validation-*.h5 expected.h5
     for labels_from in head/final head/final/tokenizer head/final/tokenizer/labels.json \
         head/checkpoints; do

@@ -10,7 +10,7 @@
 #include "trainer/recipe/foreign.h"
 #include "trainer/recipe/settings.h"
 
-enum { FILE_BYTES_MAX = 1 << 20, KEY_TEXT_BYTES = 256, KEYS_BYTES = 1024 };
+enum { FILE_BYTES_MAX = 1 << 20, KEY_TEXT_BYTES = 256, KEYS_BYTES = 1024, UNKNOWN_BYTES = 900 };
 
 static struct source_location get_key_location(const struct node *node)
 {
@@ -199,6 +199,56 @@ static status read_tree(struct recipe_reader *r, const struct node *tree)
     return STATUS_OK;
 }
 
+/* A list of unknown keys for a message; its end is lost if it is too long. */
+struct unknown_keys {
+    const char *first; /* message about the key that is not listed again */
+    const char *name;  /* of the file */
+    char text[UNKNOWN_BYTES];
+    size_t used;
+};
+
+/* Adds a key to the list if it is unknown and not the first one. */
+static void add_unknown(struct unknown_keys *u, const char *section, const struct node *node)
+{
+    char key[KEY_TEXT_BYTES], first[RECIPE_PATH_BYTES + 64];
+    snprintf(key, sizeof key, "%.60s%s%.100s", section, section[0] != '\0' ? "." : "", node->key);
+    snprintf(first, sizeof first, "%.1000s:%d:%d: ", u->name, node->key_line, node->key_column);
+    if (recipe_table_find(key) >= 0 || strncmp(u->first, first, strlen(first)) == 0 ||
+        u->used >= sizeof u->text) {
+        return;
+    }
+    const char *suggestion =
+        find_missing(node->key) == NULL ? suggest_key(section, node->key) : NULL;
+    u->used +=
+        (size_t)snprintf(u->text + u->used, sizeof u->text - u->used, "%s%s on line %d%s%s%s",
+                         u->used > 0 ? ", " : "; also unknown: ", key, node->key_line,
+                         suggestion != NULL ? " (did you mean '" : "",
+                         suggestion != NULL ? suggestion : "", suggestion != NULL ? "'?)" : "");
+}
+
+/* Adds the other unknown keys of the file to the pending error, so that one run shows all. */
+static status list_unknown(const struct recipe_reader *r, const struct node *tree, status result)
+{
+    struct status_note note;
+    if (result != STATUS_RECIPE && result != STATUS_UNAVAILABLE) {
+        return result;
+    }
+    status_take(&note);
+    struct unknown_keys unknown = {.first = note.text, .name = r->name};
+    for (const struct node *node = tree->first; node != NULL; node = node->next) {
+        if (!is_section(node->key)) {
+            add_unknown(&unknown, "", node);
+            continue;
+        }
+        for (const struct node *n = node->kind == NODE_MAPPING ? node->first : NULL; n != NULL;
+             n = n->next) {
+            add_unknown(&unknown, node->key, n);
+        }
+    }
+    text_replace_controls(unknown.text, "");
+    RAISE(result, "%s%s", note.text, unknown.text);
+}
+
 /* Parses the value of an override.
  *
  * A list, a mapping or a quoted string is parsed as YAML. Any other value is used literally, so
@@ -347,7 +397,7 @@ static status parse_draft(const char *name, const char *text, size_t bytes, char
     struct recipe_reader reading = {.name = name, .recipe = out};
     struct node *tree = NULL;
     TRY(recipe_yaml_parse(name, text, bytes, false, &tree));
-    status result = read_tree(&reading, tree);
+    status result = list_unknown(&reading, tree, read_tree(&reading, tree));
     recipe_yaml_free(&tree);
     TRY(result);
     for (int i = 0; i < count; i++) {

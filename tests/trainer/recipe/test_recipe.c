@@ -185,6 +185,20 @@ static void test_missing_features(void)
                 "log.unheard_of: unknown key; the keys of log: every, tensorboard");
 }
 
+/* The first error lists all unknown keys of the file. */
+static void test_unknown_keys(void)
+{
+    static const char text[] = "modle: {}\nmodel:\n  n_layer: 2\n  hidden_size: 8\ntrain:\n"
+                               "  unheard_of: 1\n";
+    static const char value[] = "seed: x\noptimizer: {lr: 1}\n";
+    struct recipe recipe;
+    CHECK_FAILS(recipe_parse("a.yaml", text, sizeof text - 1, NULL, 0, &recipe), STATUS_RECIPE,
+                "a.yaml:1:1: modle: unknown key; did you mean 'model'?; also unknown: "
+                "model.n_layer on line 3 (did you mean 'num_layers'?), train.unheard_of on line 6");
+    CHECK_FAILS(recipe_parse("a.yaml", value, sizeof value - 1, NULL, 0, &recipe), STATUS_RECIPE,
+                "; also unknown: optimizer.lr on line 2 (did you mean 'learning_rate'?)");
+}
+
 static void test_resolved_defaults(void)
 {
     struct recipe recipe;
@@ -625,6 +639,7 @@ int main(int argc, char **argv)
     test_overrides();
     test_alternatives();
     test_missing_features();
+    test_unknown_keys();
     test_resolved_defaults();
     test_round_trip();
     test_differences();

@@ -4,6 +4,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The remedy for a file in another encoding, for messages. */
+#define UTF8_REMEDY "convert the file to UTF-8, for example with `iconv -f latin1 -t utf-8`"
+
 /* utf8_read - decode the UTF-8 character at text[0]; return its length in bytes.
  *
  * Returns   0 if there is no valid character

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/utf8.h"
 #include "datasets/rows/corpus.h"
 #include "datasets/rows/file_reader.h"
 #include "datasets/tokenizer/pretokenizer.h"
@@ -159,9 +160,7 @@ static int64_t count_newlines(const char *text, size_t bytes)
 static status report_invalid(struct utf8_check *c, int64_t line, unsigned char byte)
 {
     c->failed = true;
-    REQUIRE(!c->required, STATUS_DATA,
-            "%s:%" PRId64 ": the byte 0x%02x is not UTF-8; convert the file to UTF-8, for "
-            "example with iconv",
+    REQUIRE(!c->required, STATUS_DATA, "%s:%" PRId64 ": the byte 0x%02x is not UTF-8; " UTF8_REMEDY,
             c->path, line, byte);
     log_warning("TEXT",
                 "%s:%" PRId64 ": the byte 0x%02x is not UTF-8; such bytes are encoded as they "

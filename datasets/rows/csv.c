@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/utf8.h"
 #include "datasets/rows/file_reader.h"
 
 enum { READ_BYTES = 256 << 10, MAX_ROW_BYTES = 64 << 20 };
@@ -81,7 +82,7 @@ static status end_field(struct csv *c)
     }
     json_t *text = json_stringn(c->text != NULL ? c->text : "", c->bytes);
     if (text == NULL) {
-        c->error = "not valid UTF-8";
+        c->error = "not valid UTF-8; " UTF8_REMEDY;
         text = json_string("");
     }
     int failed = json_array_append_new(c->fields, text);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/utf8.h"
 #include "datasets/rows/columns.h"
 #include "datasets/rows/file_reader.h"
 
@@ -88,7 +89,9 @@ status jsonl_parse(const char *text, size_t bytes, json_t **out)
     REQUIRE(bytes <= MAX_ROW_BYTES, STATUS_DATA, "longer than 64 MiB");
     *out =
         json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &error);
-    REQUIRE(*out != NULL, STATUS_DATA, "column %d: not valid JSON: %s", error.column, error.text);
+    bool is_encoding = *out == NULL && json_error_code(&error) == json_error_invalid_utf8;
+    REQUIRE(*out != NULL, STATUS_DATA, "column %d: not valid JSON: %s%s", error.column, error.text,
+            is_encoding ? "; " UTF8_REMEDY : "");
     REQUIRE(json_is_object(*out), STATUS_DATA, "not a JSON object%s",
             json_is_array(*out)
                 ? " but a list: write one object per line, for example with `jq -c '.[]'`"

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "datasets/rows/corpus.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
 
@@ -63,7 +64,7 @@ static status record_characters(const struct corpus_chunk *chunk, bool *seen)
         REQUIRE(length > 0 && code != 0, STATUS_DATA,
                 "%s: byte 0x%02x at offset %" PRId64 " is not %s", chunk->path,
                 (unsigned char)chunk->text[pos], chunk->offset + (int64_t)pos,
-                length > 0 ? "text" : "UTF-8");
+                length > 0 ? "text" : "UTF-8; " UTF8_REMEDY);
         seen[code] = true;
         pos += length;
     }

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "datasets/tokenizer/text_pair.h"
 #include "trainer/setup/derive.h"
 #include "trainer/weights/open.h"
@@ -115,7 +116,7 @@ status batch_query_check_text(const char *text, size_t bytes)
     json_t *valid = json_stringn(text, bytes);
     bool is_valid = valid != NULL;
     json_decref(valid);
-    REQUIRE(is_valid, STATUS_DATA, "the text is not valid UTF-8");
+    REQUIRE(is_valid, STATUS_DATA, "the text is not valid UTF-8; " UTF8_REMEDY);
     return STATUS_OK;
 }
 

@@ -324,8 +324,23 @@ static void try_tokenizer(struct sample *s, const char *folder, const char *name
     status_clear();
 }
 
-/* Opens the given tokenizer, which must be that of the shard, or looks for it in the folder of the
- * shard, in folder/tokenizer and in the folder next to it. */
+/* Looks for the tokenizer of the shard in the folders that match folder/pattern. */
+static void try_tokenizers(struct sample *s, const char *folder, const char *pattern)
+{
+    char path[FILE_PATH_BYTES];
+    glob_t found = {0};
+    if (s->tokenizer == NULL && file_join(path, folder, pattern) == STATUS_OK &&
+        glob(path, 0, NULL, &found) == 0) {
+        for (size_t i = 0; i < found.gl_pathc; i++) {
+            try_tokenizer(s, found.gl_pathv[i], ".");
+        }
+    }
+    globfree(&found);
+    status_clear();
+}
+
+/* Opens the given tokenizer, which must be that of the shard, or looks for it: in the folder of the
+ * shard, in a folder `tokenizer` in or next to it, in the folders of other data, and in runs. */
 static status open_tokenizer(struct sample *s, const char *given)
 {
     if (given != NULL) {
@@ -340,6 +355,8 @@ static status open_tokenizer(struct sample *s, const char *given)
     try_tokenizer(s, folder, ".");
     try_tokenizer(s, folder, "tokenizer");
     try_tokenizer(s, folder, "../tokenizer");
+    try_tokenizers(s, folder, "../*/tokenizer");
+    try_tokenizers(s, folder, "../../runs/*/final/tokenizer");
     return STATUS_OK;
 }
 

@@ -5,8 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "datasets/chat/chat.h"
 #include "trainer/report/history.h"
 
 enum { COMMAND_BYTES = 2 * FILE_PATH_BYTES };
@@ -114,25 +116,33 @@ static void log_resume_command(const struct job_options *options)
     log_info("  %s", command);
 }
 
+/* Returns whether the tokenizer has a chat template. */
+static bool has_chat_template(const struct recipe *r)
+{
+    char path[FILE_PATH_BYTES];
+    return file_join(path, r->data.tokenizer, CHAT_FILE) == STATUS_OK && file_exists(path);
+}
+
 /* Returns the command that uses a model of this objective, and its arguments after --checkpoint. */
 static const char *get_query(const struct recipe *r, const char **arguments)
 {
-    *arguments = "FILE";
+    bool is_chat = r->objective != OBJECTIVE_CLM && has_chat_template(r);
+    *arguments = " FILE";
     switch (r->objective) {
     case OBJECTIVE_CLM:
     case OBJECTIVE_SFT:
     case OBJECTIVE_DPO:
-        *arguments = "--prompt 'TEXT'";
-        return "generate";
+        *arguments = is_chat ? "" : " --prompt 'TEXT'";
+        return is_chat ? "chat" : "generate";
     case OBJECTIVE_MLM:
-        *arguments = r->model.architecture == ARCHITECTURE_ROBERTA ? "'TEXT with <mask>'"
-                                                                   : "'TEXT with [MASK]'";
+        *arguments = r->model.architecture == ARCHITECTURE_ROBERTA ? " 'TEXT with <mask>'"
+                                                                   : " 'TEXT with [MASK]'";
         return "fill-mask";
     case OBJECTIVE_ANSWER:
-        *arguments = "--question 'TEXT' FILE";
+        *arguments = " --question 'TEXT' FILE";
         return "answer";
     case OBJECTIVE_EMBED:
-        *arguments = "--similarity FILE";
+        *arguments = " --similarity FILE";
         return "embed";
     case OBJECTIVE_REWARD:
         return "score";
@@ -150,7 +160,7 @@ static void log_next_commands(const struct recipe *r)
     append_word(run, r->run_dir);
     log_info("next:");
     if (r->data.tokenizer[0] != '\0') {
-        log_info("  bireme %s --checkpoint %s %s", query, checkpoint, arguments);
+        log_info("  bireme %s --checkpoint %s%s", query, checkpoint, arguments);
     }
     if (r->log.report) {
         log_info("  bireme inspect %s --plot", run);

@@ -87,7 +87,7 @@ test_embed() {
     run_bireme 64 embed --checkpoint bert --query x --similarity three
     printf 'good\nnot \377 good\n' >bytes
     run_bireme 65 embed --checkpoint bert --json bytes
-    expect_error 'bytes:2: the text is not valid UTF-8'
+    expect_error 'bytes:2: the text is not valid UTF-8; convert .* `iconv -f latin1'
     run_bireme 65 embed --checkpoint bert --query $'\377' three
     expect_error 'the text is not valid UTF-8'
     printf 'a\0b\n' >bytes

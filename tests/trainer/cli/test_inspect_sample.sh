@@ -138,6 +138,12 @@ test_output() {
         fail "no ids without the tokenizer: $(cat out)"
     run_bireme 0 inspect two --sample 1 --json
     grep -q '"text": null' out || fail "JSON without the tokenizer: $(cat out)"
+    mkdir -p data runs/any/final
+    cp -r two data/two
+    cp -r elsewhere runs/any/final/tokenizer
+    run_bireme 0 inspect data/two --sample 1
+    grep -q '^other$' out || fail 'the tokenizer of a run is not found'
+    rm -r runs
     run_bireme 0 inspect two --sample 1 --tokenizer elsewhere
     grep -q '^other$' out || fail 'the given tokenizer is not used'
     run_bireme 0 tokenizer train --type char --input first.txt --output wrong

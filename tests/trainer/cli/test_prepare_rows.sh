@@ -382,6 +382,21 @@ test_template() {
     expect_log '1 of 1 rows have texts'
 }
 
+# A file in another encoding: the message names the remedy.
+test_encoding() {
+    printf 'text,label\ncaf\xe9,a\n' >rows.csv
+    printf '{"text": "caf\xe9", "label": "a"}\n' >rows.jsonl
+    printf 'caf\xe9\n' >text.txt
+    for file in rows.csv rows.jsonl; do
+        prepare 65 --objective classify --input $file
+        expect_error 'UTF-8, for example with `iconv -f latin1 -t utf-8`'
+    done
+    prepare 65 --objective clm --input text.txt
+    expect_error 'the byte 0xe9 is not UTF-8; .*iconv -f latin1'
+    run_bireme 65 tokenizer train --type char --input text.txt --output bad
+    expect_error 'byte 0xe9 at offset 3 is not UTF-8; .*iconv -f latin1'
+}
+
 # Only one preparation writes to a folder, also while it counts its rows.
 test_lock() {
     make_sorted
@@ -513,7 +528,8 @@ test_compressed() {
 }
 
 case ${1:-} in
-split | columns | plain | end_token | squad | tokenizer | labels | template | lock | compressed)
+split | columns | plain | end_token | squad | tokenizer | labels | template | encoding | lock | \
+    compressed)
     "test_$1"
     ;;
 *)

@@ -174,6 +174,7 @@ test_chat() {
     prepare_rows messages --chat-template chatml
     write_recipe messages 4
     run_bireme 0 train messages.yaml sft.assistant_only_loss=true train.max_steps=60
+    grep -qx '  bireme chat --checkpoint run_messages/final' stderr || fail 'chat is not proposed'
     printf '{"messages":[]}' >both.jsonl # without a newline
     printf '%s\n' 'What does ls do?' '/save one.jsonl' 'What does cat do?' '/save two.jsonl' \
         '/reset' '' '/nonsense' \

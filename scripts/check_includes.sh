@@ -47,10 +47,10 @@ trainer/weights: base trainer/recipe trainer/model trainer/optimizer trainer/che
 trainer/huggingface: base datasets/shard datasets/tokenizer datasets/chat trainer/recipe
   trainer/model trainer/checkpoint trainer/setup trainer/weights
 trainer/report: base base/input trainer/recipe
-trainer/train: base base/thread kernels/kernels.h comm datasets/loader datasets/shard
-  trainer/recipe trainer/logging trainer/model trainer/objective trainer/optimizer
-  trainer/checkpoint trainer/evaluation trainer/inference trainer/setup trainer/weights
-  trainer/report
+trainer/train: base base/thread kernels/kernels.h comm datasets/chat datasets/loader
+  datasets/shard trainer/recipe trainer/logging trainer/model trainer/objective
+  trainer/optimizer trainer/checkpoint trainer/evaluation trainer/inference trainer/setup
+  trainer/weights trainer/report
 trainer/bench: base kernels/kernels.h datasets/loader trainer/recipe trainer/model
   trainer/objective trainer/setup trainer/train
 trainer/planner: base base/thread comm datasets/loader trainer/recipe trainer/objective

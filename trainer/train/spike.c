@@ -26,7 +26,8 @@ static void add_to_trend(struct checkpoint_trend *trend, double x)
     trend->last = x;
 }
 
-static double observe_value(struct checkpoint_trend *trend, double value)
+/* Adds a value and returns its score. `noise` is the smallest standard deviation of log(value). */
+static double observe_value(struct checkpoint_trend *trend, double value, double noise)
 {
     if (!isfinite(value)) {
         return INFINITY;
@@ -34,7 +35,7 @@ static double observe_value(struct checkpoint_trend *trend, double value)
     if (value <= 0) {
         return 0;
     }
-    double x = log(value), sigma = fmax(normal_factor * trend->change, smallest_deviation);
+    double x = log(value), sigma = fmax(normal_factor * trend->change, noise);
     if (trend->count < OBSERVED_MIN) {
         add_to_trend(trend, x);
         return 0;
@@ -45,11 +46,16 @@ static double observe_value(struct checkpoint_trend *trend, double value)
 }
 
 struct spike_score spike_observe(struct checkpoint_spikes *spikes, double loss,
-                                 double gradient_norm)
+                                 double gradient_norm, double predictions)
 {
-    struct spike_score score = {.loss = observe_value(&spikes->loss, loss),
+    double sampling = 1 / sqrt(fmax(1, predictions)), noise = fmax(smallest_deviation, sampling);
+    double rise = loss - exp(spikes->loss.mean);
+    struct spike_score score = {.loss = observe_value(&spikes->loss, loss, noise),
                                 .gradient_norm =
-                                    observe_value(&spikes->gradient_norm, gradient_norm)};
+                                    observe_value(&spikes->gradient_norm, gradient_norm, noise)};
+    if (isfinite(loss) && score.loss > 0) {
+        score.loss = fmin(score.loss, rise / sampling);
+    }
     score.is_spike = score.loss > threshold || score.gradient_norm > threshold;
     return score;
 }

@@ -409,7 +409,8 @@ static void compute_loss(const struct step *s, double squares, struct step_resul
     out->gradient_norm = sqrt(squares) * get_gradient_scale(out);
     out->loss = objective_loss(s->parts.objective, out->sums);
     if (s->parts.spikes != NULL) {
-        out->spike = spike_observe(s->parts.spikes, out->loss, out->gradient_norm);
+        out->spike = spike_observe(s->parts.spikes, out->loss, out->gradient_norm,
+                                   out->sums[OBJECTIVE_COUNT]);
         out->skipped = out->spike.is_spike && s->parts.skips_spikes;
     }
 }

@@ -8,13 +8,19 @@
 #include "trainer/checkpoint/manifest_spikes.h"
 #include "trainer/train/spike.h"
 
+/* Observes a step with many predictions. */
+static struct spike_score observe(struct checkpoint_spikes *s, double loss, double gradient_norm)
+{
+    return spike_observe(s, loss, gradient_norm, 1e6);
+}
+
 /* Observes `count` losses of exp(level) to exp(level +- noise), with a gradient norm of 1. Returns
  * the number of spikes. */
 static int observe_noise(struct checkpoint_spikes *s, double level, double noise, int count)
 {
     int found = 0;
     for (int i = 0; i < count; i++) {
-        found += spike_observe(s, exp(level + (i % 2 == 0 ? noise : -noise)), 1).is_spike;
+        found += observe(s, exp(level + (i % 2 == 0 ? noise : -noise)), 1).is_spike;
     }
     return found;
 }
@@ -23,38 +29,38 @@ static void test_scores(void)
 {
     struct checkpoint_spikes s = {0};
     CHECK(observe_noise(&s, 0, 0.1, 63) == 0);
-    CHECK(!spike_observe(&s, 1e6, 1).is_spike); /* value 64: no decision yet */
+    CHECK(!observe(&s, 1e6, 1).is_spike); /* value 64: no decision yet */
     s = (struct checkpoint_spikes){0};
     CHECK(observe_noise(&s, 0, 0.1, 64) == 0);
     /* changes of 0.2 are a standard deviation of 0.17724; the mean is about 0 */
     struct checkpoint_spikes before = s;
-    struct spike_score score = spike_observe(&s, exp(1.0), 1);
+    struct spike_score score = observe(&s, exp(1.0), 1);
     CHECK_NEAR(score.loss, 1.0 / 0.17724, 0.1); /* 5.64, below the limit of 6 */
     CHECK(!score.is_spike);
     CHECK(score.gradient_norm == 0);
     s = before;
-    CHECK(spike_observe(&s, exp(1.2), 1).is_spike);
+    CHECK(observe(&s, exp(1.2), 1).is_spike);
     CHECK(s.loss.mean - before.loss.mean <= 3 * 0.17725 / 16); /* the value is limited */
     s = before;
-    CHECK(!spike_observe(&s, exp(-9.0), 1).is_spike); /* a low loss is no spike */
+    CHECK(!observe(&s, exp(-9.0), 1).is_spike); /* a low loss is no spike */
     s = before;
-    CHECK(spike_observe(&s, 1, exp(0.13)).is_spike); /* the smallest deviation is 0.02 */
+    CHECK(observe(&s, 1, exp(0.13)).is_spike); /* the smallest deviation is 0.02 */
     s = before;
-    CHECK(!spike_observe(&s, 1, exp(0.11)).is_spike);
+    CHECK(!observe(&s, 1, exp(0.11)).is_spike);
 }
 
 static void test_special_values(void)
 {
     struct checkpoint_spikes s = {0};
-    CHECK(spike_observe(&s, 1, NAN).is_spike); /* also at the start */
-    CHECK(spike_observe(&s, INFINITY, 1).is_spike);
-    CHECK(spike_observe(&s, -INFINITY, 1).is_spike);
+    CHECK(observe(&s, 1, NAN).is_spike); /* also at the start */
+    CHECK(observe(&s, INFINITY, 1).is_spike);
+    CHECK(observe(&s, -INFINITY, 1).is_spike);
     s = (struct checkpoint_spikes){0};
     CHECK(observe_noise(&s, 0, 0.1, 100) == 0);
     struct checkpoint_spikes before = s;
-    struct spike_score score = spike_observe(&s, NAN, NAN);
+    struct spike_score score = observe(&s, NAN, NAN);
     CHECK(score.is_spike && isinf(score.loss) && isinf(score.gradient_norm));
-    score = spike_observe(&s, 0, -1);
+    score = observe(&s, 0, -1);
     CHECK(!score.is_spike && score.loss == 0 && score.gradient_norm == 0);
     CHECK(memcmp(&s, &before, sizeof s) == 0);
 }
@@ -64,14 +70,34 @@ static void test_trends(void)
 {
     struct checkpoint_spikes s = {0};
     for (int i = 0; i < 100; i++) {
-        CHECK(!spike_observe(&s, 2.4 + 3 * exp(-i / 20.0), 1).is_spike);
+        CHECK(!observe(&s, 2.4 + 3 * exp(-i / 20.0), 1).is_spike);
     }
     struct checkpoint_spikes before = s;
-    CHECK(spike_observe(&s, 3.2, 1).is_spike);
+    CHECK(observe(&s, 3.2, 1).is_spike);
     s = before;
     int spikes = observe_noise(&s, log(5), 0.02, 400);
     CHECK(spikes > 0 && spikes < 300);
     CHECK(observe_noise(&s, log(5), 0.02, 100) == 0);
+}
+
+/* Batches of few examples: the loss of one wrong example is no spike, at any loss. */
+static void test_small_batches(void)
+{
+    struct checkpoint_spikes s = {0};
+    CHECK(observe_noise(&s, log(0.05), 0.1, 100) == 0);
+    struct checkpoint_spikes before = s;
+    CHECK(!spike_observe(&s, 1.5, 1, 8).is_spike);
+    s = before;
+    CHECK(spike_observe(&s, 3.5, 1, 8).is_spike);
+    s = before;
+    CHECK(spike_observe(&s, 1.5, 1, 1000).is_spike);
+    s = before;
+    CHECK(!spike_observe(&s, 0.05, 5, 8).is_spike);
+    s = before;
+    CHECK(spike_observe(&s, 0.05, 5, 1000).is_spike);
+    s = (struct checkpoint_spikes){0};
+    CHECK(observe_noise(&s, log(2.4), 0.01, 100) == 0); /* an even loss before the model learns */
+    CHECK(!spike_observe(&s, 3.1, 1, 8).is_spike);
 }
 
 static void test_skipped(void)
@@ -195,6 +221,7 @@ int main(void)
     test_scores();
     test_special_values();
     test_trends();
+    test_small_batches();
     test_skipped();
     test_round_trip();
     test_older_manifest();

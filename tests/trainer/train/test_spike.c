@@ -9,7 +9,8 @@
 #include "trainer/train/spike.h"
 
 /* Observes a step with many predictions. */
-static struct spike_score observe(struct checkpoint_spikes *s, double loss, double gradient_norm)
+static struct spike_score observe_step(struct checkpoint_spikes *s, double loss,
+                                       double gradient_norm)
 {
     return spike_observe(s, loss, gradient_norm, 1e6);
 }
@@ -20,7 +21,7 @@ static int observe_noise(struct checkpoint_spikes *s, double level, double noise
 {
     int found = 0;
     for (int i = 0; i < count; i++) {
-        found += observe(s, exp(level + (i % 2 == 0 ? noise : -noise)), 1).is_spike;
+        found += observe_step(s, exp(level + (i % 2 == 0 ? noise : -noise)), 1).is_spike;
     }
     return found;
 }
@@ -29,38 +30,38 @@ static void test_scores(void)
 {
     struct checkpoint_spikes s = {0};
     CHECK(observe_noise(&s, 0, 0.1, 63) == 0);
-    CHECK(!observe(&s, 1e6, 1).is_spike); /* value 64: no decision yet */
+    CHECK(!observe_step(&s, 1e6, 1).is_spike); /* value 64: no decision yet */
     s = (struct checkpoint_spikes){0};
     CHECK(observe_noise(&s, 0, 0.1, 64) == 0);
     /* changes of 0.2 are a standard deviation of 0.17724; the mean is about 0 */
     struct checkpoint_spikes before = s;
-    struct spike_score score = observe(&s, exp(1.0), 1);
+    struct spike_score score = observe_step(&s, exp(1.0), 1);
     CHECK_NEAR(score.loss, 1.0 / 0.17724, 0.1); /* 5.64, below the limit of 6 */
     CHECK(!score.is_spike);
     CHECK(score.gradient_norm == 0);
     s = before;
-    CHECK(observe(&s, exp(1.2), 1).is_spike);
+    CHECK(observe_step(&s, exp(1.2), 1).is_spike);
     CHECK(s.loss.mean - before.loss.mean <= 3 * 0.17725 / 16); /* the value is limited */
     s = before;
-    CHECK(!observe(&s, exp(-9.0), 1).is_spike); /* a low loss is no spike */
+    CHECK(!observe_step(&s, exp(-9.0), 1).is_spike); /* a low loss is no spike */
     s = before;
-    CHECK(observe(&s, 1, exp(0.13)).is_spike); /* the smallest deviation is 0.02 */
+    CHECK(observe_step(&s, 1, exp(0.13)).is_spike); /* the smallest deviation is 0.02 */
     s = before;
-    CHECK(!observe(&s, 1, exp(0.11)).is_spike);
+    CHECK(!observe_step(&s, 1, exp(0.11)).is_spike);
 }
 
 static void test_special_values(void)
 {
     struct checkpoint_spikes s = {0};
-    CHECK(observe(&s, 1, NAN).is_spike); /* also at the start */
-    CHECK(observe(&s, INFINITY, 1).is_spike);
-    CHECK(observe(&s, -INFINITY, 1).is_spike);
+    CHECK(observe_step(&s, 1, NAN).is_spike); /* also at the start */
+    CHECK(observe_step(&s, INFINITY, 1).is_spike);
+    CHECK(observe_step(&s, -INFINITY, 1).is_spike);
     s = (struct checkpoint_spikes){0};
     CHECK(observe_noise(&s, 0, 0.1, 100) == 0);
     struct checkpoint_spikes before = s;
-    struct spike_score score = observe(&s, NAN, NAN);
+    struct spike_score score = observe_step(&s, NAN, NAN);
     CHECK(score.is_spike && isinf(score.loss) && isinf(score.gradient_norm));
-    score = observe(&s, 0, -1);
+    score = observe_step(&s, 0, -1);
     CHECK(!score.is_spike && score.loss == 0 && score.gradient_norm == 0);
     CHECK(memcmp(&s, &before, sizeof s) == 0);
 }
@@ -70,10 +71,10 @@ static void test_trends(void)
 {
     struct checkpoint_spikes s = {0};
     for (int i = 0; i < 100; i++) {
-        CHECK(!observe(&s, 2.4 + 3 * exp(-i / 20.0), 1).is_spike);
+        CHECK(!observe_step(&s, 2.4 + 3 * exp(-i / 20.0), 1).is_spike);
     }
     struct checkpoint_spikes before = s;
-    CHECK(observe(&s, 3.2, 1).is_spike);
+    CHECK(observe_step(&s, 3.2, 1).is_spike);
     s = before;
     int spikes = observe_noise(&s, log(5), 0.02, 400);
     CHECK(spikes > 0 && spikes < 300);

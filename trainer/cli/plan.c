@@ -229,6 +229,21 @@ static status check_memory(const struct recipe *r, const struct plan *plan,
                                "this machine", r->train.device == RECIPE_DEVICE_CPU);
 }
 
+/* Logs settings of a new BERT that have another default than BertConfig of transformers. */
+static void log_bert_defaults(const struct recipe *r)
+{
+    bool is_new = r->model.architecture == ARCHITECTURE_BERT && r->model.init_from[0] == '\0';
+    bool activation =
+        r->model.activation == RECIPE_GELU_TANH && !recipe_is_given(r, "model.activation");
+    bool epsilon = !recipe_is_given(r, "model.layer_norm_epsilon");
+    if (is_new && (activation || epsilon)) {
+        log_info("defaults: %s%s%s; a BERT in transformers has %s%s%s",
+                 activation ? "model.activation gelu_tanh" : "", activation && epsilon ? ", " : "",
+                 epsilon ? "model.layer_norm_epsilon 1.0e-05" : "", activation ? "gelu_erf" : "",
+                 activation && epsilon ? ", " : "", epsilon ? "1.0e-12" : "");
+    }
+}
+
 static status run_plan(const struct request *q)
 {
     struct recipe recipe, planned;
@@ -247,6 +262,7 @@ static status run_plan(const struct request *q)
     if (has_cluster) {
         TRY(predict_cluster(q, &planned, &plan, &forecast));
     }
+    log_bert_defaults(&recipe);
     for (int i = 0; i < plan.unchecked_count; i++) {
         log_warning("NOT-CHECKED", "%s", plan.unchecked[i]);
     }

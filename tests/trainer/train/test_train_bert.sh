@@ -22,6 +22,11 @@ checkpoint: {every: 6}
 log: {every: 1}
 YAML
 
+run_bireme 0 plan bert.yaml
+grep -qx 'defaults: model.activation gelu_tanh, model.layer_norm_epsilon 1.0e-05; a BERT in '\
+'transformers has gelu_erf, 1.0e-12' stderr || fail 'the defaults are not printed'
+run_bireme 0 plan bert.yaml model.activation=gelu_erf model.layer_norm_epsilon=1e-12
+! grep -q 'defaults: ' stderr || fail 'defaults are printed for given settings'
 run_bireme 0 train bert.yaml run_dir=one
 grep -q '"mlm_loss":5\.[67].*"nsp_accuracy"' one/metrics.jsonl ||
     fail "the first loss is not about ln 300"

@@ -13,10 +13,10 @@
  * scores. n is the number of predictions in the loss, such as tokens or labelled rows: one row of a
  * small batch can change its mean by 1 / sqrt(n). The loss has heavier tails than its logarithm
  * shows if it is below 1, so its score is at most (loss - exp(mean)) sqrt(n). A step is a spike if
- * a score exceeds 6, or if a value is not finite. The first 64 values have the score 0. Later values
- * are limited to 3 standard deviations from the mean before they enter the averages: one spike
- * hardly moves the averages, but a lasting change does. Values that are not finite or not positive
- * do not enter them.
+ * a score exceeds 6, or if a value is not finite. The first 64 values have the score 0. Later
+ * values are limited to 3 standard deviations from the mean before they enter the averages: one
+ * spike hardly moves the averages, but a lasting change does. Values that are not finite or not
+ * positive do not enter them.
  *
  * All ranks have the same reduced values, and therefore the same scores. Checkpoints store the
  * averages, so that a resumed run makes the same decisions.

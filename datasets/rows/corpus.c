@@ -10,6 +10,7 @@
 
 #include "base/input/line_reader.h"
 #include "base/log.h"
+#include "base/utf8.h"
 #include "datasets/rows/csv.h"
 #include "datasets/rows/jsonl.h"
 #include "datasets/rows/row_file.h"
@@ -36,8 +37,9 @@ struct corpus {
     struct corpus_source source;
     int current; /* index of the open file; if it is closed, of the next one to open */
     struct input input;
-    bool has_text;  /* a chunk was read */
-    int64_t offset; /* offset in the text of the first byte in carry */
+    bool has_text;   /* a chunk was read */
+    bool is_invalid; /* the open file is not UTF-8, and a warning was logged */
+    int64_t offset;  /* offset in the text of the first byte in carry */
     size_t carry_bytes;
     char *carry; /* bytes read ahead, for the next chunk */
     struct row_reader rows;
@@ -266,6 +268,23 @@ static status next_row_chunk(struct corpus *c, struct corpus_chunk *chunk)
     return STATUS_OK;
 }
 
+/* Warns about the first byte of the file that is not UTF-8. */
+static void warn_invalid(struct corpus *c, const struct corpus_chunk *chunk)
+{
+    size_t pos = 0, length = 1;
+    while (pos < chunk->bytes && length > 0) {
+        uint32_t code;
+        bool is_ascii = (unsigned char)chunk->text[pos] < 0x80;
+        length = is_ascii ? 1 : utf8_read(chunk->text + pos, chunk->bytes - pos, &code);
+        pos += length;
+    }
+    if (length == 0) {
+        c->is_invalid = true;
+        log_warning("TEXT", "%s: the byte 0x%02x at offset %" PRId64 " is not UTF-8; " UTF8_REMEDY,
+                    chunk->path, (unsigned char)chunk->text[pos], chunk->offset + (int64_t)pos);
+    }
+}
+
 static status next_file_chunk(struct corpus *c, struct corpus_chunk *chunk)
 {
     bool at_end = false;
@@ -301,6 +320,7 @@ static status open_next_file(struct corpus *c)
 {
     const char *path = c->source.files[c->current];
     c->offset = 0;
+    c->is_invalid = false;
     TRY(input_open(path, &c->input));
     bool is_json = jsonl_has_extension(path), is_stream = input_is_stream(path);
     TRY(!is_json && is_stream ? input_looks_like_json(&c->input, &is_json) : STATUS_OK);
@@ -325,7 +345,11 @@ static status read_next_chunk(struct corpus *c, struct corpus_chunk *chunk)
     chunk->bytes = 0;
     while (chunk->bytes == 0 && c->current < c->source.count) {
         TRY(c->rows.open || c->input.file >= 0 ? STATUS_OK : open_next_file(c));
-        TRY(c->rows.open ? next_row_chunk(c, chunk) : next_file_chunk(c, chunk));
+        bool is_file = !c->rows.open;
+        TRY(is_file ? next_file_chunk(c, chunk) : next_row_chunk(c, chunk));
+        if (is_file && !c->is_invalid) { /* rows are checked when they are parsed */
+            warn_invalid(c, chunk);
+        }
     }
     c->has_text = c->has_text || chunk->bytes > 0;
     REQUIRE(c->has_text, STATUS_DATA, "%s%s%s no text", c->source.files[0],

@@ -1,6 +1,7 @@
 /* Reads training text for tokenizers, in chunks of bounded size. Any number of threads may read
  * chunks of the same corpus. For JSON Lines, and for tables if columns are given, the text is the
- * field "text" of each row; rows without it are skipped with a warning.
+ * field "text" of each row; rows without it are skipped with a warning. A warning also names a file
+ * of text that is not UTF-8.
  *
  * A chunk ends at a position that no pattern of pretokenizer.h matches across: between a graphic
  * ASCII character and white space. If there is no such position within 4 MiB, the chunk ends

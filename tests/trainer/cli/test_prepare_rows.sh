@@ -395,6 +395,12 @@ test_encoding() {
     expect_error 'the byte 0xe9 is not UTF-8; .*iconv -f latin1'
     run_bireme 65 tokenizer train --type char --input text.txt --output bad
     expect_error 'byte 0xe9 at offset 3 is not UTF-8; .*iconv -f latin1'
+    run_bireme 0 tokenizer train --type wordpiece --vocab-size 50 --input text.txt --output bad
+    grep -q 'text.txt: the byte 0xe9 at offset 3 is not UTF-8; .*iconv.*W-TEXT' stderr ||
+        fail 'the training of a tokenizer does not report the encoding'
+    printf 'caf\xc3\xa9\n' >text.txt
+    run_bireme 0 tokenizer train --type wordpiece --vocab-size 50 --input text.txt --output bad
+    ! grep -q W-TEXT stderr || fail 'a warning about UTF-8'
 }
 
 # Only one preparation writes to a folder, also while it counts its rows.

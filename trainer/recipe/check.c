@@ -14,9 +14,8 @@ static int64_t count_reserved_positions(const struct recipe *c)
     return c->model.architecture == ARCHITECTURE_ROBERTA ? 2 : 0;
 }
 
-static void resolve_nulls(const struct recipe_reader *r)
+static void resolve_nulls(struct recipe *c)
 {
-    struct recipe *c = r->recipe;
     if (c->model.intermediate_size == 0) {
         c->model.intermediate_size = 4 * c->model.hidden_size;
     }
@@ -60,6 +59,17 @@ static void resolve_nulls(const struct recipe_reader *r)
     if (c->evaluate.every < 0) {
         c->evaluate.every = c->data.validation[0] != '\0' ? 250 : 0;
     }
+}
+
+bool recipe_has_default(const struct recipe *recipe, int index)
+{
+    struct recipe other = *recipe;
+    char value[RECIPE_VALUE_BYTES], implied[RECIPE_VALUE_BYTES];
+    recipe_value_set_default(&recipe_table[index], &other);
+    resolve_nulls(&other);
+    recipe_value_format(&recipe_table[index], recipe, false, value);
+    recipe_value_format(&recipe_table[index], &other, false, implied);
+    return strcmp(value, implied) == 0;
 }
 
 /* ---- relations ---- */
@@ -377,7 +387,7 @@ static status check_samples(const struct recipe_reader *r)
 
 status recipe_check_resolve(const struct recipe_reader *r)
 {
-    resolve_nulls(r);
+    resolve_nulls(r->recipe);
     TRY(check_model(r));
     TRY(check_objective(r));
     TRY(check_tensor(r));

@@ -258,6 +258,12 @@ status recipe_parse(const char *name, const char *text, size_t bytes, char *cons
 /* recipe_set_defaults - set every default, without resolving nulls and without checks. */
 void recipe_set_defaults(struct recipe *out);
 
+/* recipe_warn_unused - warn about settings that the recipe gives and the program does not read.
+ *
+ * For example schedule.power with a cosine schedule. A setting with the value that it has if it is
+ * not given is not listed, so that a resolved recipe gives no warning. */
+void recipe_warn_unused(const struct recipe *recipe);
+
 /* recipe_is_given - return whether the file or the command line gives a setting. */
 bool recipe_is_given(const struct recipe *recipe, const char *key);
 
@@ -339,7 +345,8 @@ void recipe_document(FILE *file);
 /* recipe_differences - list the settings that differ and that must not change when a run is
  * resumed.
  *
- * Settings that may change are marked * in recipes/README.md.
+ * Settings that may change are marked * in recipes/README.md. A default that follows from another
+ * setting, such as sft.max_length, is not listed in addition to that setting.
  *
  * Memory    text[bytes] receives "key: checkpoint VALUE, recipe VALUE" entries joined by "; "
  * Returns   the number of differences */

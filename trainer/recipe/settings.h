@@ -43,6 +43,9 @@ struct setting {
     bool resume;         /* a resumed run may change it */
     bool unordered;      /* SETTING_LIST: the order of the entries has no effect */
     enum initial_rule initial;
+    /* "KEY=VALUE|VALUE" or "KEY": the program reads the setting only if KEY has one of the values,
+     * or any value but null, and is itself read. NULL: always */
+    const char *used;
     const char *description; /* for recipes/README.md, without the last full stop */
 };
 
@@ -177,6 +180,11 @@ char *recipe_value_quote(const char *text, bool json, char *out);
 void recipe_take_initial(struct recipe *recipe, const struct recipe *initial);
 
 /* ---- check.c: relations between values ---- */
+
+/* recipe_has_default - return whether a setting has the value that it has if it is not given.
+ *
+ * Units     index: in recipe_table */
+bool recipe_has_default(const struct recipe *recipe, int index);
 
 /* recipe_check_resolve - replace nulls that have a fallback, then check pairs of settings. */
 status recipe_check_resolve(const struct recipe_reader *r);

@@ -11,6 +11,9 @@
 #define ABOVE(a, b) .range = {.min = (a), .max = (b), .exclusive_min = true}
 #define BELOW(a, b) .range = {.min = (a), .max = (b), .exclusive_max = true}
 
+/* Value of .used: architectures with rotary position embeddings. */
+#define ROTARY "model.architecture=llama|qwen2|mistral|qwen3"
+
 #define STEPS_MAX 1e12
 #define MINUTES_MAX 1e6
 
@@ -51,59 +54,62 @@ const struct setting recipe_table[] = {
     {"model.num_heads", SETTING_INTEGER, FIELD(model.num_heads), "12", WITHIN(1, 1024),
      .initial = INITIAL_SHAPE, .description = "Number of attention heads of each layer"},
     {"model.num_kv_heads", SETTING_INTEGER, FIELD(model.num_kv_heads), "null",
-     .null = "the value of num_heads", WITHIN(1, 1024), .initial = INITIAL_SHAPE,
+     .null = "the value of num_heads", WITHIN(1, 1024), .initial = INITIAL_SHAPE, .used = ROTARY,
      .description =
          "Rotary architectures (llama, qwen2, mistral, qwen3): number of key-value heads of each "
          "layer "
          "(grouped-query attention). Each is shared by num_heads / num_kv_heads query heads"},
     {"model.head_dim", SETTING_INTEGER, FIELD(model.head_dim), "null",
      .null = "hidden_size / num_heads", WITHIN(1, HEAD_DIM_MAX), .initial = INITIAL_SHAPE,
-     .description = "Rotary architectures: width of an attention head"},
+     .used = ROTARY, .description = "Rotary architectures: width of an attention head"},
     {"model.sliding_window", SETTING_INTEGER, FIELD(model.sliding_window), "null",
      .null = "all earlier tokens", WITHIN(1, 1048576), .initial = INITIAL_NUMERICS,
+     .used = "model.architecture=mistral",
      .description = "mistral: number of last tokens, including itself, that a token attends to"},
     {"model.attention_bias", SETTING_BOOLEAN, FIELD(model.attention_bias), "false",
-     .initial = INITIAL_SHAPE,
+     .initial = INITIAL_SHAPE, .used = "model.architecture=llama|qwen3",
      .description = "llama, qwen3: whether queries, keys, values and the attention's output "
                     "projection have biases"},
     {"model.mlp_bias", SETTING_BOOLEAN, FIELD(model.mlp_bias), "false", .initial = INITIAL_SHAPE,
+     .used = "model.architecture=llama",
      .description = "llama: whether the matrices of the feed-forward layers have biases"},
     {"model.rope_theta", SETTING_NUMBER, FIELD(model.rope_theta), "10000.0", ABOVE(1, 1e12),
-     .initial = INITIAL_NUMERICS,
+     .initial = INITIAL_NUMERICS, .used = ROTARY,
      .description = "Rotary architectures: base of the rotary position embeddings"},
     {"model.rope_type", SETTING_ENUM, FIELD(model.rope_type), "default",
-     .choices = "default|linear|llama3|yarn", .initial = INITIAL_NUMERICS,
+     .choices = "default|linear|llama3|yarn", .initial = INITIAL_NUMERICS, .used = ROTARY,
      .description =
          "Rotary architectures: scaling of the rotary position embeddings for longer sequences. "
          "default: no scaling; linear: every frequency is divided by rope_factor; "
          "llama3: only low frequencies are divided, as in Llama 3.1 and later; "
          "yarn: the same, and attention is sharpened (YaRN)"},
     {"model.rope_factor", SETTING_NUMBER, FIELD(model.rope_factor), "1.0", WITHIN(1, 1e6),
-     .initial = INITIAL_NUMERICS,
+     .initial = INITIAL_NUMERICS, .used = "model.rope_type=linear|llama3|yarn",
      .description =
          "rope_type linear, llama3 and yarn: scaling factor of the rotary position embeddings"},
     {"model.rope_low_freq_factor", SETTING_NUMBER, FIELD(model.rope_low_freq_factor), "1.0",
-     WITHIN(0, 1e6), .initial = INITIAL_NUMERICS,
+     WITHIN(0, 1e6), .initial = INITIAL_NUMERICS, .used = "model.rope_type=llama3",
      .description = "rope_type llama3: frequencies with at most this number of periods within "
                     "rope_original_positions are divided by rope_factor"},
     {"model.rope_high_freq_factor", SETTING_NUMBER, FIELD(model.rope_high_freq_factor), "4.0",
-     ABOVE(0, 1e6), .initial = INITIAL_NUMERICS,
+     ABOVE(0, 1e6), .initial = INITIAL_NUMERICS, .used = "model.rope_type=llama3",
      .description = "rope_type llama3: frequencies with at least this number of periods within "
                     "rope_original_positions are not scaled"},
     {"model.rope_beta_fast", SETTING_NUMBER, FIELD(model.rope_beta_fast), "32.0", ABOVE(0, 1e6),
-     .initial = INITIAL_NUMERICS,
+     .initial = INITIAL_NUMERICS, .used = "model.rope_type=yarn",
      .description = "rope_type yarn: frequencies with at least this number of periods within "
                     "rope_original_positions are not scaled"},
     {"model.rope_beta_slow", SETTING_NUMBER, FIELD(model.rope_beta_slow), "1.0", ABOVE(0, 1e6),
-     .initial = INITIAL_NUMERICS,
+     .initial = INITIAL_NUMERICS, .used = "model.rope_type=yarn",
      .description = "rope_type yarn: frequencies with at most this number of periods within "
                     "rope_original_positions are divided by rope_factor"},
     {"model.rope_attention_factor", SETTING_NUMBER, FIELD(model.rope_attention_factor), "null",
      .null = "0.1 ln(rope_factor) + 1", ABOVE(0, 1e6), .initial = INITIAL_NUMERICS,
+     .used = "model.rope_type=yarn",
      .description = "rope_type yarn: factor of rotated queries and keys"},
     {"model.rope_original_positions", SETTING_INTEGER, FIELD(model.rope_original_positions), "null",
      .null = "the value of max_position_embeddings", WITHIN(1, 1048576),
-     .initial = INITIAL_NUMERICS,
+     .initial = INITIAL_NUMERICS, .used = "model.rope_type=llama3|yarn",
      .description = "rope_type llama3 and yarn: context length before the extension "
                     "(original_max_position_embeddings in Hugging Face configurations)"},
     {"model.intermediate_size", SETTING_INTEGER, FIELD(model.intermediate_size), "null",
@@ -126,6 +132,7 @@ const struct setting recipe_table[] = {
      .description = "Epsilon that the normalization layers add to the variance"},
     {"model.activation", SETTING_ENUM, FIELD(model.activation), "gelu_tanh",
      .choices = "gelu_tanh|gelu_erf", .initial = INITIAL_NUMERICS,
+     .used = "model.architecture=gpt2|bert|roberta",
      .description =
          "Activation function of the feed-forward layers. gelu_tanh is gelu_new in Hugging Face "
          "configurations (GPT-2), gelu_erf is gelu. Rotary architectures always use SwiGLU"},
@@ -138,13 +145,15 @@ const struct setting recipe_table[] = {
      .description = "Whether the output projection shares the weights of the token embedding"},
     {"model.type_vocab_size", SETTING_INTEGER, FIELD(model.type_vocab_size), "null",
      .null = "2 for bert, 1 for roberta, 0 for the others", .null_value = -1, WITHIN(0, 2),
-     .initial = INITIAL_SHAPE, .description = "Number of token type (segment) ids"},
+     .initial = INITIAL_SHAPE, .used = "model.architecture=bert|roberta",
+     .description = "Number of token type (segment) ids"},
     {"model.next_sentence", SETTING_BOOLEAN, FIELD(model.next_sentence), "true",
-     .initial = INITIAL_DEFAULT,
+     .initial = INITIAL_DEFAULT, .used = "model.architecture=bert",
      .description = "bert: whether the model has a pooler and, with objective mlm, a next-sentence "
                     "prediction loss"},
     {"model.num_labels", SETTING_INTEGER, FIELD(model.num_labels), "null",
      .null = "the number in data.train", WITHIN(1, 10000),
+     .used = "objective=classify|classify_tokens|choose",
      .description =
          "classify and classify_tokens: number of labels. choose: maximum number of choices"},
     {"model.init_from", SETTING_PATH, FIELD(model.init_from), "null", .null = "random weights",
@@ -166,14 +175,16 @@ const struct setting recipe_table[] = {
          "Adapter type. lora: train low-rank adapters next to the frozen weights of "
          "model.init_from. Only the adapters and the full task head are trained and saved"},
     {"adapter.rank", SETTING_INTEGER, FIELD(adapter.rank), "8", WITHIN(1, 65536),
-     .description = "Rank of the adapter matrices (r in peft)"},
+     .used = "adapter.type=lora", .description = "Rank of the adapter matrices (r in peft)"},
     {"adapter.alpha", SETTING_NUMBER, FIELD(adapter.alpha), "8.0", ABOVE(0, 1e6),
+     .used = "adapter.type=lora",
      .description = "Scaling of the adapters: their output is multiplied by alpha / rank "
                     "(lora_alpha in peft)"},
-    {"adapter.rslora", SETTING_BOOLEAN, FIELD(adapter.rslora), "false",
+    {"adapter.rslora", SETTING_BOOLEAN, FIELD(adapter.rslora), "false", .used = "adapter.type=lora",
      .description =
          "Whether the scaling is alpha / sqrt(rank) instead of alpha / rank (use_rslora in peft)"},
     {"adapter.dropout", SETTING_NUMBER, FIELD(adapter.dropout), "0.0", BELOW(0, 1),
+     .used = "adapter.type=lora",
      .description = "Dropout probability of the adapter inputs (lora_dropout in peft)"},
     {"adapter.targets", SETTING_LIST, FIELD(adapter.targets), "null", .unordered = true,
      .null = "as in peft: c_attn for gpt2, q_proj and v_proj for rotary ones, query and value "
@@ -182,6 +193,7 @@ const struct setting recipe_table[] = {
      .choices = "all-linear|c_attn|c_proj|attn.c_proj|c_fc|mlp.c_proj|q_proj|k_proj|v_proj|o_proj|"
                 "gate_proj|up_proj|down_proj|query|key|value|attention.output.dense|intermediate."
                 "dense|output.dense",
+     .used = "adapter.type=lora",
      .description = "Weight matrices that get an adapter, given by the ends of their names "
                     "(target_modules in peft). all-linear: every matrix of every layer"},
     {"adapter.base", SETTING_PATH, FIELD(adapter.base), "null",
@@ -214,28 +226,29 @@ const struct setting recipe_table[] = {
                     "that of the shards"},
 
     {"sft.packing", SETTING_ENUM, FIELD(sft.packing), "none",
-     .choices = "none|bfd|bfd_split|wrapped",
+     .choices = "none|bfd|bfd_split|wrapped", .used = "objective=sft",
      .description = "How examples are packed into sequences; packed examples do not attend to each "
                     "other. none: one example per sequence; bfd: best-fit decreasing, longer "
                     "examples are truncated; bfd_split: best-fit decreasing, longer examples are "
                     "split; wrapped: a continuous token stream without example boundaries"},
     {"sft.max_length", SETTING_INTEGER, FIELD(sft.max_length), "null",
-     .null = "the value of data.sequence_length", WITHIN(1, 1048576),
+     .null = "the value of data.sequence_length", WITHIN(1, 1048576), .used = "objective=sft",
      .description =
          "Maximum number of tokens of an example. The number of truncated examples is logged"},
     {"sft.completion_only_loss", SETTING_ENUM, FIELD(sft.completion_only_loss), "auto",
-     .choices = "auto|true|false",
+     .choices = "auto|true|false", .used = "objective=sft",
      .description = "Whether the loss covers completions only. auto: completions only for rows "
                     "that have a completion, all tokens for other rows"},
     {"sft.assistant_only_loss", SETTING_BOOLEAN, FIELD(sft.assistant_only_loss), "false",
+     .used = "objective=sft",
      .description =
          "Whether the loss covers assistant messages only, each with its end-of-turn token"},
     {"sft.join_encoding", SETTING_ENUM, FIELD(sft.join_encoding), "auto",
-     .choices = "auto|true|false", .resume = true,
+     .choices = "auto|true|false", .resume = true, .used = "objective=sft",
      .description = "Whether prompt and completion of a row must have been encoded as one text, as "
                     "in TRL (`bireme prepare --join-encoding`). auto: as in the shards; other "
                     "shards are refused"},
-    {"sft.skip_empty", SETTING_BOOLEAN, FIELD(sft.skip_empty), "true",
+    {"sft.skip_empty", SETTING_BOOLEAN, FIELD(sft.skip_empty), "true", .used = "objective=sft",
      .description = "Whether examples without any loss token within max_length are skipped and "
                     "counted. If false, they are an error"},
 
@@ -247,13 +260,13 @@ const struct setting recipe_table[] = {
                     "supplies the rest of the global batch"},
 
     {"mlm.mask_probability", SETTING_NUMBER, FIELD(mlm.mask_probability), "0.15",
-     .range = {.min = 0, .max = 1, .exclusive_min = true},
+     .range = {.min = 0, .max = 1, .exclusive_min = true}, .used = "objective=mlm",
      .description = "Fraction of the tokens of an example to predict. 80 % of them are replaced by "
                     "[MASK] and 10 % by a random token; 10 % are kept"},
     {"mlm.max_predictions", SETTING_INTEGER, FIELD(mlm.max_predictions), "null",
      .null = "mask_probability times data.sequence_length, rounded up", WITHIN(1, 1048576),
-     .description = "Maximum number of predictions per example"},
-    {"mlm.whole_words", SETTING_BOOLEAN, FIELD(mlm.whole_words), "false",
+     .used = "objective=mlm", .description = "Maximum number of predictions per example"},
+    {"mlm.whole_words", SETTING_BOOLEAN, FIELD(mlm.whole_words), "false", .used = "objective=mlm",
      .description = "Whether whole words are masked instead of single tokens"},
 
     {"parallel.tensor", SETTING_INTEGER, FIELD(parallel.tensor), "1", WITHIN(1, 1024),
@@ -325,9 +338,10 @@ const struct setting recipe_table[] = {
      .null = "no clipping, the same as 0", WITHIN(0, 1e12),
      .description = "Maximum global gradient norm for gradient clipping"},
     {"optimizer.nvlamb", SETTING_BOOLEAN, FIELD(optimizer.nvlamb), "false",
+     .used = "optimizer.name=lamb",
      .description = "lamb: whether the trust ratio also applies to tensors without weight decay"},
     {"optimizer.stochastic_rounding", SETTING_BOOLEAN, FIELD(optimizer.stochastic_rounding),
-     "false",
+     "false", .used = "train.precision=bf16",
      .description = "train.precision bf16: whether the fp32 master weights are rounded to bf16 "
                     "stochastically, which keeps their mean, instead of to nearest. Each step "
                     "draws new random numbers from the seed"},
@@ -349,10 +363,13 @@ const struct setting recipe_table[] = {
      .description =
          "Length of the linear warm-up as a fraction of all steps. Alternative to warmup_steps"},
     {"schedule.min_ratio", SETTING_NUMBER, FIELD(schedule.min_ratio), "0.1", WITHIN(0, 1),
+     .used = "schedule.name=linear|cosine|polynomial|wsd|polynomial_nvidia",
      .description = "Final learning rate as a fraction of optimizer.learning_rate"},
     {"schedule.power", SETTING_NUMBER, FIELD(schedule.power), "1.0", ABOVE(0, 100),
+     .used = "schedule.name=polynomial|polynomial_nvidia",
      .description = "Exponent of the schedules polynomial and polynomial_nvidia"},
     {"schedule.decay_ratio", SETTING_NUMBER, FIELD(schedule.decay_ratio), "0.1", WITHIN(0, 1),
+     .used = "schedule.name=wsd",
      .description =
          "wsd: fraction of all steps, at the end of training, in which the learning rate decays"},
 
@@ -380,7 +397,7 @@ const struct setting recipe_table[] = {
          "weights and the optimizer state return to their copy in memory, and the samples since "
          "then are skipped. The copy is taken at the start and at each save"},
     {"train.max_spikes", SETTING_INTEGER, FIELD(train.max_spikes), "10", WITHIN(1, 64),
-     .resume = true,
+     .resume = true, .used = "train.on_spike=skip|rollback",
      .description = "Number of spikes in a run that are skipped or rolled back; the next one ends "
                     "the run with exit code 79"},
     {"train.precision", SETTING_ENUM, FIELD(train.precision), "fp32", .choices = "fp32|bf16",
@@ -416,40 +433,43 @@ const struct setting recipe_table[] = {
     {"dpo.loss_type", SETTING_LIST, FIELD(dpo.loss_type), "sigmoid",
      .choices = "sigmoid|hinge|ipo|exo_pair|nca_pair|robust|bco_pair|sppo_hard|aot|aot_unpaired|"
                 "apo_zero|apo_down|discopop|sft|sigmoid_norm",
+     .used = "objective=dpo",
      .description = "Type of the preference loss, one name or a list for a weighted sum. The "
                     "losses are those of TRL (trainer/objective/preference.h)"},
     {"dpo.loss_weights", SETTING_LIST, FIELD(dpo.loss_weights), "null", .null = "every weight is 1",
-     WITHIN(0, 1e6), .description = "Weight of each entry of loss_type"},
-    {"dpo.beta", SETTING_NUMBER, FIELD(dpo.beta), "0.1", ABOVE(0, 1e6),
+     WITHIN(0, 1e6), .used = "objective=dpo", .description = "Weight of each entry of loss_type"},
+    {"dpo.beta", SETTING_NUMBER, FIELD(dpo.beta), "0.1", ABOVE(0, 1e6), .used = "objective=dpo",
      .description = "Strength of the penalty for deviating from the reference model. Higher values "
                     "keep the policy closer to the reference"},
     {"dpo.label_smoothing", SETTING_NUMBER, FIELD(dpo.label_smoothing), "0.0", BELOW(0, 0.5),
+     .used = "dpo.loss_type=robust|aot|aot_unpaired|exo_pair",
      .description = "Assumed probability that a preference label is wrong. Used by robust, aot, "
                     "aot_unpaired and exo_pair, which requires a value above 0"},
     {"dpo.discopop_tau", SETTING_NUMBER, FIELD(dpo.discopop_tau), "0.05", ABOVE(0, 1e6),
+     .used = "dpo.loss_type=discopop",
      .description = "discopop: temperature of the blend of its two losses"},
     {"dpo.shared_prefix", SETTING_ENUM, FIELD(dpo.shared_prefix), "auto",
-     .choices = "auto|true|false", .resume = true,
+     .choices = "auto|true|false", .resume = true, .used = "objective=dpo|reward",
      .description =
          "Whether the prompt of a pair is computed once for both responses. auto: on CPUs only"},
     {"reward.center_rewards_coefficient", SETTING_NUMBER, FIELD(reward.center_rewards_coefficient),
-     "0.0", WITHIN(0, 1e6),
+     "0.0", WITHIN(0, 1e6), .used = "objective=reward",
      .description = "Coefficient of the squared sum of the two rewards of a pair, which is added "
                     "to the loss and centers the rewards around 0. TRL recommends 0.01"},
     {"answer.no_answer_threshold", SETTING_NUMBER, FIELD(answer.no_answer_threshold), "0.0",
-     WITHIN(-1e9, 1e9), .resume = true,
+     WITHIN(-1e9, 1e9), .resume = true, .used = "objective=answer",
      .description = "A question is predicted to have no answer if the score of no answer exceeds "
                     "that of the best span by more than this value (null_score_diff_threshold in "
                     "transformers). 1e9: every question has an answer, as in SQuAD 1.1"},
 
     {"evaluate.every", SETTING_INTEGER, FIELD(evaluate.every), "null",
      .null = "250 if data.validation is set, else 0", .null_value = -1, WITHIN(0, STEPS_MAX),
-     .resume = true,
+     .resume = true, .used = "data.validation",
      .description = "Number of steps between evaluations. 0: evaluate only before the first and "
                     "after the last step, which every run does"},
     {"evaluate.batches", SETTING_INTEGER, FIELD(evaluate.batches), "20",
      .null = "the whole validation set", WITHIN(1, STEPS_MAX), .resume = true,
-     .description = "Number of global batches of an evaluation"},
+     .used = "data.validation", .description = "Number of global batches of an evaluation"},
     {"evaluate.metric", SETTING_TEXT, FIELD(evaluate.metric), "loss", .resume = true,
      .description = "Metric to compare evaluations with: loss, or another name from the evaluate "
                     "lines of metrics.jsonl, such as f1.LABEL"},
@@ -462,7 +482,7 @@ const struct setting recipe_table[] = {
      .description = "Number of evaluations without improvement after which the run ends, as after "
                     "its last step"},
     {"evaluate.min_improvement", SETTING_NUMBER, FIELD(evaluate.min_improvement), "0.0",
-     WITHIN(0, 1e12), .resume = true,
+     WITHIN(0, 1e12), .resume = true, .used = "evaluate.patience",
      .description = "Minimum change of the metric that counts as an improvement for patience"},
 
     {"generate.prompt", SETTING_TEXT, FIELD(generate.prompt), "null", .null = "no samples",
@@ -472,11 +492,11 @@ const struct setting recipe_table[] = {
                     "report.html. They do not change the training. Models that predict next "
                     "tokens only"},
     {"generate.max_new_tokens", SETTING_INTEGER, FIELD(generate.max_new_tokens), "64",
-     WITHIN(1, 1000000), .resume = true,
+     WITHIN(1, 1000000), .resume = true, .used = "generate.prompt",
      .description = "Maximum number of new tokens of a sample; it also ends at "
                     "data.sequence_length tokens with its prompt"},
     {"generate.temperature", SETTING_NUMBER, FIELD(generate.temperature), "0.0", WITHIN(0, 100),
-     .resume = true,
+     .resume = true, .used = "generate.prompt",
      .description = "Temperature of the samples. 0: greedy decoding. The random numbers depend on "
                     "seed"},
 

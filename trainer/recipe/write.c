@@ -286,7 +286,8 @@ int recipe_differences(const struct recipe *saved, const struct recipe *now, cha
                             ? recipe_list_same_entries((const char *)saved + setting->offset,
                                                        (const char *)now + setting->offset)
                             : strcmp(a, b) == 0;
-            if (!same) {
+            /* A value that follows from another setting is not listed with that setting. */
+            if (!same && !(recipe_has_default(saved, i) && recipe_has_default(now, i))) {
                 add_difference(&d, setting->key, a, b);
             }
         }

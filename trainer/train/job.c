@@ -578,6 +578,9 @@ static status start_job(const struct job_options *options, struct comm *world, s
     TRY(comm_agree(world, open_log(job)));
     TRY(resume_or_initialize(options, job));
     TRY(job->resumed ? job_restore_best(job) : STATUS_OK);
+    if (!job->resumed) {
+        recipe_warn_unused(&job->session.recipe);
+    }
     TRY(job_check_finished(job));
     if (job->finished) {
         watchdog_end_startup();

@@ -435,6 +435,16 @@ static void test_differences(void)
     current = saved;
     current.data.train[0].weight = 2.0;
     CHECK_EQUAL(recipe_differences(&saved, &current, text, sizeof text), 1);
+    /* Defaults that follow from another setting are not listed. */
+    const char *shorter[] = {"data.sequence_length=64"};
+    const char *both[] = {"data.sequence_length=64", "sft.max_length=32"};
+    parse_valid(head, NULL, 0, &saved);
+    parse_valid(head, shorter, 1, &current);
+    CHECK_EQUAL(recipe_differences(&saved, &current, text, sizeof text), 1);
+    CHECK_TEXT(text, "data.sequence_length: checkpoint 1024, recipe 64");
+    parse_valid(head, both, 2, &current);
+    CHECK_EQUAL(recipe_differences(&saved, &current, text, sizeof text), 2);
+    CHECK(strstr(text, "sft.max_length: checkpoint 1024, recipe 32") != NULL);
 }
 
 /* ---- large inputs: refused within a second of processor time and 100 MB ---- */

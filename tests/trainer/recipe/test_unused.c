@@ -1,0 +1,131 @@
+/* Settings without effect: the conditions of the settings table, and the warning. */
+#include <dirent.h>
+#include <stdlib.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "tests/check.h"
+#include "trainer/recipe/settings.h"
+
+#define HEAD "data: {tokenizer: t}\ntrain: {max_steps: 10}\n"
+
+/* Each condition names a key and its values, so that it cannot become wrong unnoticed. */
+static void test_conditions(void)
+{
+    int count = 0;
+    for (int i = 0; i < recipe_table_count; i++) {
+        const char *used = recipe_table[i].used;
+        if (used == NULL) {
+            continue;
+        }
+        char key[64], text[256], values[256];
+        const char *choices[CHOICES_MAX], *wanted[CHOICES_MAX];
+        size_t length = strcspn(used, "=");
+        snprintf(key, sizeof key, "%.*s", (int)length, used);
+        int index = recipe_table_find(key);
+        CHECK(index >= 0);
+        CHECK(index != i);
+        count++;
+        if (used[length] == '\0') {
+            CHECK_TEXT(recipe_table[index].default_value, "null");
+            continue;
+        }
+        int known = recipe_table_choices(recipe_table[index].choices, text, sizeof text, choices);
+        int n = recipe_table_choices(used + length + 1, values, sizeof values, wanted);
+        CHECK(n > 0);
+        for (int v = 0; v < n; v++) {
+            int found = 0;
+            for (int c = 0; c < known; c++) {
+                found += strcmp(choices[c], wanted[v]) == 0;
+            }
+            CHECK(found == 1);
+        }
+    }
+    CHECK(count > 40);
+}
+
+/* Compares the warning of a recipe with a text; NULL: no warning. */
+static void check_warning(const char *text, const char *expected)
+{
+    struct recipe recipe;
+    CHECK_OK(recipe_parse("some.yaml", text, strlen(text), NULL, 0, &recipe));
+    recipe_warn_unused(&recipe);
+    struct log_entry *warning = log_take_warning();
+    CHECK((warning != NULL) == (expected != NULL));
+    if (expected != NULL) {
+        CHECK_TEXT(warning->name, "UNUSED-SETTING");
+        CHECK_TEXT(warning->text, expected);
+        free(warning);
+    }
+    CHECK(log_take_warning() == NULL);
+}
+
+static void test_warning(void)
+{
+    check_warning(HEAD, NULL);
+    check_warning(HEAD "model: {rope_theta: 5.0e5}\n",
+                  "some.yaml: settings without effect: model.rope_theta (used if "
+                  "model.architecture is llama, qwen2, mistral or qwen3)");
+    check_warning(HEAD "schedule: {power: 2.0, decay_ratio: 0.2}\nmlm: {mask_probability: 0.2}\n",
+                  "some.yaml: settings without effect: mlm.mask_probability (used if objective is "
+                  "mlm); schedule.power (used if schedule.name is polynomial or "
+                  "polynomial_nvidia); schedule.decay_ratio (used if schedule.name is wsd)");
+    check_warning(HEAD "model: {architecture: llama, activation: gelu_erf}\n",
+                  "some.yaml: settings without effect: model.activation (used if "
+                  "model.architecture is gpt2, bert or roberta)");
+    check_warning(HEAD "model: {type_vocab_size: 2}\n",
+                  "some.yaml: settings without effect: model.type_vocab_size (used if "
+                  "model.architecture is bert or roberta)");
+    check_warning(HEAD "generate: {temperature: 0.8}\n",
+                  "some.yaml: settings without effect: generate.temperature (used if "
+                  "generate.prompt is set)");
+    check_warning(HEAD "model: {architecture: llama, rope_type: linear, rope_factor: 2.0}\n", NULL);
+    /* a condition of a setting that is itself not used; a list */
+    check_warning(HEAD "dpo: {loss_type: [hinge, robust], label_smoothing: 0.1}\n",
+                  "some.yaml: settings without effect: dpo.loss_type (used if objective is dpo); "
+                  "dpo.label_smoothing (used if objective is dpo)");
+    check_warning(HEAD "objective: dpo\nmodel: {init_from: x}\n"
+                       "dpo: {loss_type: [hinge, robust], label_smoothing: 0.1}\n",
+                  NULL);
+    /* values that change nothing, as in a resolved recipe */
+    check_warning(HEAD "schedule: {decay_ratio: 0.1}\nsft: {max_length: 1024}\n"
+                       "mlm: {max_predictions: 154}\nevaluate: {every: 0}\n",
+                  NULL);
+}
+
+static void test_shipped_recipes(void)
+{
+    char folder[FILE_PATH_BYTES], path[FILE_PATH_BYTES + 300];
+    const char *source = getenv("BIREME_SOURCE_DIR");
+    if (source == NULL) {
+        CHECK_SKIP("BIREME_SOURCE_DIR is not set");
+    }
+    snprintf(folder, sizeof folder, "%s/recipes", source);
+    DIR *entries = opendir(folder);
+    CHECK(entries != NULL);
+    int count = 0;
+    for (struct dirent *e; (e = readdir(entries)) != NULL;) {
+        struct recipe recipe;
+        const char *dot = strrchr(e->d_name, '.');
+        if (dot == NULL || strcmp(dot, ".yaml") != 0) {
+            continue;
+        }
+        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+        if (recipe_read_draft(path, NULL, 0, &recipe) == STATUS_OK) {
+            recipe_warn_unused(&recipe);
+            CHECK(log_take_warning() == NULL);
+            count++;
+        }
+    }
+    closedir(entries);
+    CHECK(count >= 20);
+}
+
+int main(void)
+{
+    log_keep_warnings();
+    test_conditions();
+    test_warning();
+    test_shipped_recipes();
+    return 0;
+}

@@ -18,6 +18,7 @@
 #include "datasets/shard/labels.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/evaluation/report.h"
+#include "trainer/optimizer/schedule.h"
 #include "trainer/setup/data.h"
 #include "trainer/setup/derive.h"
 #include "trainer/setup/objective_spec.h"
@@ -309,6 +310,7 @@ static status validate_data(struct job *job)
     memcpy(job->data_tokenizer_sha256, summary.tokenizer_sha256, sizeof job->data_tokenizer_sha256);
     memcpy(job->data_fingerprint, summary.fingerprint, sizeof job->data_fingerprint);
     job->evaluate_samples = summary.evaluate_samples;
+    job->train_samples = summary.train_samples;
     return data_count_steps(data.recipe, summary.train_samples, &job->total_steps);
 }
 
@@ -432,13 +434,13 @@ static status reserve_snapshot(struct job *job)
     return checkpoint_reserve(job->checkpoint, tensor_sets, 2);
 }
 
-static status require_same_job(const struct job *job, const struct checkpoint_info *found)
+static status require_same_job(const struct job *job, const struct checkpoint_info *found,
+                               struct recipe *saved)
 {
-    struct recipe saved;
     char name[FILE_PATH_BYTES + 32], text[STATUS_TEXT_BYTES / 2];
     snprintf(name, sizeof name, "%s/manifest.json", found->folder);
-    TRY(recipe_parse(name, found->recipe_text, strlen(found->recipe_text), NULL, 0, &saved));
-    int count = recipe_differences(&saved, &job->session.recipe, text, sizeof text);
+    TRY(recipe_parse(name, found->recipe_text, strlen(found->recipe_text), NULL, 0, saved));
+    int count = recipe_differences(saved, &job->session.recipe, text, sizeof text);
     REQUIRE(count == 0, STATUS_CHECKPOINT,
             "%s was written by another recipe: %s. Use that recipe, another run_dir (with "
             "model.init_from and optimizer.init_from to start from its weights and moments), or "
@@ -452,9 +454,29 @@ static status require_same_job(const struct job *job, const struct checkpoint_in
     return STATUS_OK;
 }
 
+/* Logs that a resumed run has another number of steps, because this changes the learning rate. */
+static void log_changed_schedule(const struct job *job, const struct recipe *saved)
+{
+    const double noticeable = 0.01; /* relative change of the rate */
+    int64_t step = job->state.step, before = 0, now = job->total_steps;
+    if (data_count_steps(saved, job->train_samples, &before) != STATUS_OK) {
+        status_clear();
+        return;
+    }
+    double rate_before = schedule_learning_rate(saved, step, before);
+    double rate_now = schedule_learning_rate(&job->session.recipe, step, now);
+    double change = fabs(rate_now - rate_before);
+    if (before != now && step < now && change > noticeable * fmax(rate_before, rate_now)) {
+        log_info("the schedule has %" PRId64 " steps instead of %" PRId64 ": at step %" PRId64
+                 " the learning rate is %.3g instead of %.3g",
+                 now, before, step, rate_now, rate_before);
+    }
+}
+
 static status resume_from(struct job *job, const struct checkpoint_info *found)
 {
-    TRY(comm_agree(job->world, require_same_job(job, found)));
+    struct recipe saved;
+    TRY(comm_agree(job->world, require_same_job(job, found, &saved)));
     struct checkpoint_tensor_set tensor_sets[2] = {job->state_dicts[0].tensor_set,
                                                    job->state_dicts[1].tensor_set};
     TRY(checkpoint_load(job->world, found->folder, tensor_sets, 2));
@@ -464,6 +486,7 @@ static status resume_from(struct job *job, const struct checkpoint_info *found)
     log_info("resuming %s: step %" PRId64 ", saved by %d rank%s, running on %d", found->folder,
              found->state.step, found->saved_ranks, text_plural(found->saved_ranks),
              comm_size(job->world));
+    log_changed_schedule(job, &saved);
     return comm_agree(job->world, model_sync_bf16(job->session.model));
 }
 

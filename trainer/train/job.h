@@ -53,7 +53,7 @@ struct job {
     char labels_sha256[HASH_TEXT_BYTES];
     char data_tokenizer_sha256[HASH_TEXT_BYTES]; /* of the training data; "": unknown */
     char data_fingerprint[HASH_TEXT_BYTES];
-    int64_t total_steps;
+    int64_t train_samples, total_steps;
     struct utilization_flops flops; /* zeros: unknown */
     int64_t evaluate_samples;       /* of one evaluation; 0: none */
     bool weights_initialized;       /* the weights are those at the start of the run */
@@ -93,6 +93,10 @@ bool job_reached_end(const struct job *job);
 /* job_end_reason - return what ended a run that reached its end: "max_steps", "patience" or
  * "max_minutes". */
 const char *job_end_reason(const struct job *job);
+
+/* job_log_finished - log that a run that was started again has nothing left to train, why, and how
+ * to continue. */
+void job_log_finished(const struct job *job);
 
 /* job_log_time_limit - if train.max_minutes ended the run, log this and how to continue. */
 void job_log_time_limit(const struct job *job);

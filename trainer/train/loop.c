@@ -629,11 +629,7 @@ status loop_run(struct job *job)
         .finished = job_reached_end(job),
     };
     if (job->finished) {
-        bool beyond = job->state.step > job->total_steps;
-        log_info("%s is finished: %" PRId64 " steps are done%s", get_recipe(&loop)->run_dir,
-                 job->state.step,
-                 beyond ? ", more than the recipe requires; nothing was trained" : "");
-        job_log_time_limit(job);
+        job_log_finished(job);
         return STATUS_OK;
     }
     struct status_note first; /* the error of the steps remains the only one */

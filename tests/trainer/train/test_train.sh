@@ -136,10 +136,14 @@ check_changed_settings() {
     grep -q 'is finished: 20 steps are done, more than the recipe requires' stderr ||
         fail 'a run with fewer steps than done is not reported as finished'
     [ -d whole/final ] || fail 'the final weights were removed'
+    cp stderr whole/before
     run_bireme 0 train recipe.yaml run_dir=whole train.max_steps=25 schedule.warmup_steps=5 \
         evaluate.every=5
     [ "$(print_losses whole train | tail -n 1 | cut -d' ' -f1)" = 25 ] ||
         fail 'a longer run did not train up to step 25'
+    grep -q '^the schedule has 25 steps instead of 20: at step 20 the learning rate is ' stderr ||
+        fail 'the longer schedule is not reported'
+    ! grep -q 'the schedule has' whole/before || fail 'an unchanged schedule is reported'
 }
 
 test_resume() {
@@ -217,7 +221,9 @@ run_dir=stop$signal train.max_steps=100000000 ${settings[*]}" ] || fail 'no comm
         grep -q 'train.max_minutes ends.*\[W-SCHEDULE\]$' stderr ||
         fail 'there is no warning about minutes that end long before the steps'
     run_bireme 0 train recipe.yaml run_dir=minutes train.max_steps=100000 train.max_minutes=0.02
-    grep -q 'is finished' stderr || fail 'a run ended by max_minutes is not reported as finished'
+    grep -q '^minutes ended in an earlier session' stderr ||
+        fail 'the end of a run by max_minutes is not reported'
+    ! grep -q 'is finished' stderr || fail 'a run ended by max_minutes is reported as finished'
     grep -q '^train.max_minutes=0.02 ended the run at step [0-9]* of 100000; ' stderr ||
         fail 'the message does not name train.max_minutes'
 }

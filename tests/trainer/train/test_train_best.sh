@@ -97,7 +97,9 @@ test_patience() {
         fail 'the early stop is not reported'
     check_final run "$ended" # the last weights, because checkpoint.keep_best is false
     run_bireme 0 train recipe.yaml evaluate.patience=2
-    grep -q 'run is finished' stderr || fail 'the run is not reported as finished'
+    grep -q '^run ended in an earlier session' stderr || fail 'the end is not reported'
+    grep -q "^evaluate.patience=2 ended the run at step $ended of 12; " stderr ||
+        fail 'the cause of the end is not reported'
 
     cp -r run cut
     rm -r cut/final "cut/checkpoints/step-$(printf %08d "$ended")"

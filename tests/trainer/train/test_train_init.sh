@@ -91,6 +91,18 @@ run_bireme 0 plan recipe.yaml run_dir=base model.activation=gelu_erf \
 grep 'W-RUN-DIR' stderr | grep -q 'optimizer.learning_rate: checkpoint 0.01, recipe 0.5' ||
     fail 'a checkpoint of another recipe is not reported'
 
+# A setting without effect is reported by plan and at the start of a run, but not on each resume.
+run_bireme 0 plan recipe.yaml run_dir=unused schedule.power=2.0
+grep -q 'schedule.power (used if schedule.name is polynomial.*\[W-UNUSED-SETTING\]$' stderr ||
+    fail 'plan does not report a setting without effect'
+run_bireme 0 train recipe.yaml run_dir=unused schedule.power=2.0 train.max_steps=6
+grep -q 'W-UNUSED-SETTING' unused/log.txt || fail 'train does not report a setting without effect'
+run_bireme 0 train recipe.yaml run_dir=unused schedule.power=2.0 train.max_steps=8
+! grep -q 'W-UNUSED-SETTING' stderr || fail 'a resume repeats the warning'
+run_bireme 0 plan unused/recipe.yaml schedule.power=1.0
+! grep -q 'W-UNUSED-SETTING' stderr || fail 'plan reports settings of a resolved recipe'
+rm -r unused
+
 # An imported model works the same.
 run_bireme 0 export --checkpoint base --output exported
 run_bireme 0 import exported --output imported

@@ -100,6 +100,23 @@ static void print_version(void)
 #endif
 }
 
+/* Returns the command that does what a command of another program does, or NULL. */
+static const char *find_alias(const char *name)
+{
+    static const char *const aliases[][2] = {
+        {"sample", "generate"},    {"complete", "generate"}, {"infer", "generate"},
+        {"eval", "evaluate"},      {"test", "evaluate"},     {"perplexity", "evaluate"},
+        {"finetune", "train"},     {"pretrain", "train"},    {"tokenize", "tokenizer"},
+        {"preprocess", "prepare"}, {"convert", "import"},
+    };
+    for (size_t i = 0; i < sizeof aliases / sizeof aliases[0]; i++) {
+        if (strcmp(aliases[i][0], name) == 0) {
+            return aliases[i][1];
+        }
+    }
+    return NULL;
+}
+
 static status run_command(int argc, char **argv)
 {
     const char *names[COMMANDS + 2];
@@ -116,6 +133,9 @@ static status run_command(int argc, char **argv)
     names[COMMANDS] = "--help";
     names[COMMANDS + 1] = "--version";
     int nearest = text_nearest(argv[1], names, COMMANDS + 2);
+    const char *command = nearest < 0 ? find_alias(argv[1]) : NULL;
+    REQUIRE(command == NULL, STATUS_USAGE,
+            "unknown command '%s'; use 'bireme %s' (bireme %s --help)", argv[1], command, command);
     RAISE(STATUS_USAGE, "unknown command '%s'%s%s%s; run 'bireme --help' to list the commands",
           argv[1], nearest >= 0 ? " (did you mean '" : "", nearest >= 0 ? names[nearest] : "",
           nearest >= 0 ? "'?)" : "");

@@ -10,11 +10,15 @@ status file_reader_open(const char *path, struct file_reader *out)
     return STATUS_OK;
 }
 
+static const int64_t progress_bytes = 10000000; /* a smaller file is read at once */
+
 status file_reader_read(struct file_reader *r, char *out, size_t max_bytes, size_t *got)
 {
     TRY(input_read(&r->input, out, max_bytes, got));
     r->bytes += (int64_t)*got;
-    log_progress("%.1f MB read of %s", (double)r->bytes / 1e6, r->path);
+    if (r->bytes >= progress_bytes) {
+        log_progress("%.1f MB read of %s", (double)r->bytes / 1e6, r->path);
+    }
     return STATUS_OK;
 }
 

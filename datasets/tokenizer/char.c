@@ -37,6 +37,16 @@ status char_build(struct tokenizer *t)
     return STATUS_OK;
 }
 
+status char_raise_missing(const char *text, size_t length, uint32_t code, size_t offset)
+{
+    const uint32_t delete = 0x7f, no_break_space = 0xa0; /* with control characters between them */
+    bool visible = code > ' ' && (code < delete || code > no_break_space);
+    RAISE(STATUS_DATA,
+          "the character U+%04X%s%.*s%s at byte %zu of the text is not in the tokenizer's "
+          "vocabulary",
+          code, visible ? " '" : "", visible ? (int)length : 0, text, visible ? "'" : "", offset);
+}
+
 status char_encode(const struct tokenizer *t, const char *text, size_t bytes, size_t offset,
                    struct token_list *out)
 {
@@ -47,9 +57,7 @@ status char_encode(const struct tokenizer *t, const char *text, size_t bytes, si
         REQUIRE(length > 0, STATUS_DATA, "byte 0x%02x at offset %zu of the text is not UTF-8",
                 (unsigned char)text[pos], offset + pos);
         int32_t id = code < t->char_limit ? t->char_ids[code] : -1;
-        REQUIRE(id >= 0, STATUS_DATA,
-                "the character U+%04X at byte %zu of the text is not in the tokenizer's vocabulary",
-                code, offset + pos);
+        TRY(id >= 0 ? STATUS_OK : char_raise_missing(text + pos, length, code, offset + pos));
         out->ids[out->count++] = id;
         pos += length;
     }

@@ -128,9 +128,9 @@ static status append_symbol(const struct tokenizer *t, const char *word, size_t 
     if (c->byte_fallback && append_byte_tokens(t, word + pos, *length, first, last, out)) {
         return STATUS_OK;
     }
-    REQUIRE(c->unk >= 0 || !valid, STATUS_DATA,
-            "the character U+%04X at byte %zu of the text is not in the tokenizer's vocabulary",
-            code, offset + pos);
+    if (c->unk < 0 && valid) {
+        return char_raise_missing(word + pos, *length, code, offset + pos);
+    }
     REQUIRE(c->unk >= 0, STATUS_DATA, "byte 0x%02x at offset %zu of the text is not UTF-8",
             (unsigned char)word[pos], offset + pos);
     if (!c->fuse_unk) {

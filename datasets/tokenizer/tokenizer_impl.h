@@ -291,6 +291,12 @@ status bpe_train(int64_t vocab_size, bool roberta, const struct corpus_source *s
  * Errors    STATUS_INTERNAL (out of memory) */
 status char_build(struct tokenizer *t);
 
+/* char_raise_missing - raise the error that the vocabulary does not contain a character.
+ *
+ * Units     offset: bytes from the start of the text
+ * Returns   STATUS_DATA */
+status char_raise_missing(const char *text, size_t length, uint32_t code, size_t offset);
+
 /* char_encode - append the ids of a text without added tokens.
  *
  * Units     offset: bytes, added to the position in error messages

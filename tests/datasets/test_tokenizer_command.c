@@ -75,7 +75,7 @@ static void test_char(void)
                     "$B tokenizer decode --tokenizer c | cmp - plain"),
         0);
     CHECK_EQUAL(run_command("printf 'oar\\noaR\\n' | $B tokenizer encode --tokenizer c"), 65);
-    check_error("standard input:2: the character U+0052 at byte 2");
+    check_error("standard input:2: the character U+0052 'R' at byte 2");
 }
 
 static void test_wordpiece(void)

@@ -103,6 +103,19 @@ static void warn_trailing_space(const struct tokenizer *t, const struct prompts 
     }
 }
 
+/* Warns about a prompt that begins or ends with a backslash and an n. A shell does not make a line
+ * break of them. */
+static void warn_escape(const char *prompt)
+{
+    size_t length = prompt != NULL ? strlen(prompt) : 0;
+    if (length >= 2 &&
+        (strncmp(prompt, "\\n", 2) == 0 || strcmp(prompt + length - 2, "\\n") == 0)) {
+        log_warning("ESCAPE",
+                    "the prompt contains a backslash and an n, not a line break; in bash, "
+                    "write --prompt $'\\n'");
+    }
+}
+
 /* Encodes the system message and this user message as a prompt for a response. */
 static status encode_message(const struct request *q, const struct tokenizer *t, const char *text,
                              struct token_list *ids)
@@ -244,6 +257,7 @@ static status generate_batch(const struct request *q, struct session *s, const s
 static status generate_all(const struct request *q, struct session *s, struct prompts *p)
 {
     TRY(read_prompts(q, p));
+    warn_escape(q->prompt);
     TRY(encode_prompts(q, s->tokenizer, model_get_config(s->model)->positions, p));
     if (!q->chat) {
         warn_trailing_space(s->tokenizer, p);

@@ -198,6 +198,8 @@ static status explain_foreign_flag(const struct options *options, const char *na
     REQUIRE(setting == NULL, STATUS_USAGE,
             "unknown option '--%s'; write %s=%s after the recipe (docs/limits.md lists such names)",
             name, setting, foreign_get_value(name));
+    const char *hint = foreign_find_hint(name);
+    REQUIRE(hint == NULL, STATUS_USAGE, "unknown option '--%s'; %s", name, hint);
     return STATUS_OK;
 }
 

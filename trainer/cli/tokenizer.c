@@ -505,10 +505,10 @@ static status train_tokenizer(int argc, char **argv)
         {"columns", OPTION_TEXT, &columns_text, "text=COLUMN", NULL,
          "column of *.csv and *.tsv, or field of *.jsonl, that holds the text"},
         {"special-tokens", OPTION_TEXT, &specials, "NAMES", "usual",
-         "special tokens. usual: <|endoftext|> for bpe, those of BERT for wordpiece, <unk> "
-         "<s> </s> for unigram, none for char; "
-         "roberta: <s> <pad> </s> <unk> <mask>, for bpe; A,B,...: further tokens after the usual "
-         "ones, for example \"<|im_start|>,<|im_end|>\""},
+         "usual, roberta, or a list A,B,C. usual: <|endoftext|> for bpe, those of BERT for "
+         "wordpiece, <unk> <s> </s> for unigram, none for char. roberta: <s> <pad> </s> <unk> "
+         "<mask>, for bpe. A list: the usual tokens and then these, for example --special-tokens "
+         "'<|im_start|>,<|im_end|>'"},
     };
     struct options options = {"bireme tokenizer train --vocab-size N --input FILE... --output DIR "
                               "[options]",

@@ -47,7 +47,8 @@ static const struct foreign_name options[] = {
     {"max_length", "max-new-tokens|sequence-length"},
     {"max_tokens|max_len|n_predict|num_tokens|max_gen_len", "max-new-tokens"},
     {"model|model_name_or_path|model_path|ckpt|ckpt_path|load|init_from", "checkpoint"},
-    {"out_dir|output_dir|save_dir|output_prefix|save", "output"},
+    {"out_dir", "output|checkpoint"},
+    {"output_dir|save_dir|output_prefix|save", "output"},
     {"dataset|dataset_name|data|data_path|train_file|corpus|files", "input|data"},
     {"start|text|query|input", "prompt|question"},
     {"n|num_return_sequences", "num-samples"},
@@ -111,6 +112,28 @@ static const struct foreign_name values[] = {
     {"init_from", "VALUE (train resumes a run by itself)"},
 };
 
+/* Names of keys and flags that no single setting replaces. */
+static const struct foreign_name hints[] = {
+    {"compile|no_compile|torch_compile", "nothing is compiled at run time; remove it"},
+    {"bias|use_bias", "model.architecture determines the biases: gpt2 has them, llama does not"},
+    {"always_save_checkpoint",
+     "checkpoint.every=N saves checkpoints; checkpoint.keep_best=true also keeps the best one"},
+    {"eval_only", "`bireme evaluate` evaluates a checkpoint"},
+    {"backend", "mpirun or srun starts the ranks; train.device selects the device"},
+    {"positions|position|position_embedding|position_embeddings|positional_embedding|"
+     "positional_encoding|pos_emb|rope|rotary|alibi",
+     "model.architecture determines the positions: learned for gpt2, bert and roberta, rotary for "
+     "llama, qwen2, mistral and qwen3"},
+    {"norm|norm_type|layer_norm|rms_norm|rmsnorm|layernorm|pre_norm|post_norm|norm_first",
+     "model.architecture determines the normalization: LayerNorm before each block for gpt2, after "
+     "it for bert and roberta, RMSNorm before it for llama, qwen2, mistral and qwen3"},
+    {"swiglu|gated_mlp|glu|mlp_type|ffn_type",
+     "model.architecture determines the feed-forward layers: SwiGLU for llama, qwen2, mistral and "
+     "qwen3, GELU for gpt2, bert and roberta"},
+    {"label_smoothing|label_smoothing_factor", "only dpo has label smoothing: dpo.label_smoothing"},
+    {"momentum|nesterov", "adamw and lamb have optimizer.beta1 instead of a momentum"},
+};
+
 /* Copies a name in lower case, with '_' instead of '-'. */
 static void normalize_name(const char *name, char out[NAME_BYTES])
 {
@@ -152,6 +175,11 @@ const char *foreign_find_missing(const char *name)
 const char *foreign_find_option(const char *flag)
 {
     return find_name(options, COUNT(options), flag);
+}
+
+const char *foreign_find_hint(const char *name)
+{
+    return find_name(hints, COUNT(hints), name);
 }
 
 const char *foreign_get_value(const char *flag)

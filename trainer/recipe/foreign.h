@@ -20,3 +20,7 @@ const char *foreign_find_setting(const char *flag);
 /* foreign_get_value - return what to write as the value of foreign_find_setting: "VALUE", or how to
  * compute it from the value of the flag. */
 const char *foreign_get_value(const char *flag);
+
+/* foreign_find_hint - return what to do instead of a key or flag that no single setting replaces,
+ * such as "compile"; NULL if the name is not in the list. */
+const char *foreign_find_hint(const char *name);

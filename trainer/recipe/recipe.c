@@ -133,6 +133,10 @@ static status fail_unknown(const struct recipe_reader *r, struct source_location
     if (need != NULL) {
         return recipe_fail_missing(r, location, key, name, need);
     }
+    const char *hint = foreign_find_hint(name);
+    if (hint != NULL) {
+        return recipe_fail(r, location, key, "unknown key; %s", hint);
+    }
     const char *suggestion = suggest_key(section, name);
     if (suggestion == NULL) {
         char list[KEYS_BYTES];

@@ -57,12 +57,29 @@ static status complete_from(struct recipe *recipe, const struct checkpoint_info 
     return recipe_complete(recipe, &initial);
 }
 
+/* Explains the values of init_from in nanoGPT, unless there is a folder with this name. */
+static status refuse_keyword(const struct recipe *r)
+{
+    const char *value = r->model.init_from;
+    bool is_resume = strcmp(value, "resume") == 0;
+    if ((!is_resume && strcmp(value, "scratch") != 0) || file_exists(value)) {
+        return STATUS_OK;
+    }
+    return recipe_raise(r, STATUS_RECIPE, "model.init_from",
+                        is_resume ? "'resume' is not a folder; remove this setting: train resumes "
+                                    "the run in run_dir by itself, and `train --resume PATH` "
+                                    "resumes another run"
+                                  : "'scratch' is not a folder; remove this setting: the initial "
+                                    "weights are then random");
+}
+
 status initial_model_read_recipe(const struct initial_model_request *q, struct comm *world,
                                  struct recipe *out)
 {
     struct checkpoint_info found = {0};
     TRY(comm_agree(world, recipe_read_draft(q->recipe_path, q->overrides, q->override_count, out)));
     TRY(comm_check_equal(world, "model.init_from", out->model.init_from));
+    TRY(comm_agree(world, refuse_keyword(out)));
     if (out->model.init_from[0] == '\0') {
         return comm_agree(world, recipe_complete(out, NULL));
     }

@@ -199,6 +199,28 @@ static void test_unknown_keys(void)
                 "; also unknown: optimizer.lr on line 2 (did you mean 'learning_rate'?)");
 }
 
+/* Notions of other frameworks and of textbooks that are no keys here. */
+static void test_hints(void)
+{
+    static const char *const expected[][2] = {
+        {"model.bias=false", "model.bias: unknown key; model.architecture determines the biases"},
+        {"model.positions=rotary", "model.architecture determines the positions"},
+        {"model.norm=rmsnorm", "model.architecture determines the normalization"},
+        {"train.label_smoothing=0.1", "only dpo has label smoothing"},
+        {"optimizer.momentum=0.9", "optimizer.beta1 instead of a momentum"},
+        {"model.attention_window=8", "did you mean 'model.sliding_window'?"},
+        {"model.weight_tying=true", "did you mean 'model.tie_word_embeddings'?"},
+    };
+    for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
+        struct recipe recipe;
+        char text[64];
+        snprintf(text, sizeof text, "%s", expected[i][0]);
+        char *list[] = {text};
+        CHECK_FAILS(recipe_parse("good.yaml", head, strlen(head), list, 1, &recipe), STATUS_RECIPE,
+                    expected[i][1]);
+    }
+}
+
 static void test_resolved_defaults(void)
 {
     struct recipe recipe;
@@ -650,6 +672,7 @@ int main(int argc, char **argv)
     test_alternatives();
     test_missing_features();
     test_unknown_keys();
+    test_hints();
     test_resolved_defaults();
     test_round_trip();
     test_differences();

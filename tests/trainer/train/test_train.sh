@@ -446,6 +446,11 @@ test_one_token() {
     run_bireme 0 plan short/recipe.yaml
     read_checkpoint short
     run_bireme 0 generate --checkpoint short --prompt t --max-new-tokens 4
+    ! grep -q 'W-ESCAPE' stderr || fail 'a warning about a prompt without an escape'
+    run_bireme 65 generate --checkpoint short --prompt 't\n' --max-new-tokens 4
+    grep -q '\[W-ESCAPE\]$' stderr || fail 'no warning about a backslash in a prompt'
+    run_bireme 64 generate --checkpoint short --out_dir=short
+    expect_error "'--out_dir'; use --checkpoint"
     run_bireme 0 train recipe.yaml run_dir=narrow model.max_position_embeddings=1 \
         data.sequence_length=1
     read_checkpoint narrow

@@ -73,6 +73,12 @@ echo '{}' >folder/config.json
 refuse 80 'folder is a Hugging Face model folder, .* `bireme import folder --output DIR`' \
     fine.yaml model.init_from=folder
 
+# Values of init_from in nanoGPT.
+refuse 78 "'resume' is not a folder; remove this setting: train resumes the run in run_dir by" \
+    fine.yaml model.init_from=resume
+refuse 78 "'scratch' is not a folder; .* the initial weights are then random" \
+    fine.yaml model.init_from=scratch model.vocab_size=300
+
 # Moments that the checkpoint does not have, and a model that does not fit into memory.
 refuse 80 'base/final: optimizer-.* no tensor exp_avg' fine.yaml model.init_from=base/final \
     optimizer.init_from=base/final

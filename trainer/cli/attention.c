@@ -13,6 +13,7 @@
 #include "trainer/cli/batch_query.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"
+#include "trainer/cli/token_text.h"
 #include "trainer/inference/attention_weights.h"
 #include "trainer/report/report.h"
 
@@ -23,27 +24,6 @@ struct request {
     struct batch_query_request shared;
     const char *output;
 };
-
-/* Writes the printable form of a token to *out. A token that is not valid UTF-8 becomes <0xNN> for
- * each byte. The caller frees *out. */
-static status describe_token(const struct tokenizer *t, int32_t id, char **out)
-{
-    char *text = NULL;
-    size_t bytes = 0;
-    TRY(tokenizer_decode(t, &id, 1, false, &text, &bytes));
-    json_t *valid = json_stringn(text, bytes);
-    *out = text;
-    if (valid == NULL || strlen(text) != bytes) {
-        *out = calloc(bytes + 1, 6);
-        for (size_t i = 0; *out != NULL && i < bytes; i++) {
-            snprintf(*out + 6 * i, 7, "<0x%02X>", (unsigned char)text[i]);
-        }
-        free(text);
-    }
-    json_decref(valid);
-    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory for a token of %zu bytes", bytes);
-    return STATUS_OK;
-}
 
 static status print_json(const struct batch_query *b, const struct attention_weights *w,
                          char *const *tokens)
@@ -120,7 +100,7 @@ static status write_attention(struct batch_query *b, const struct request *q, ch
     struct attention_weights weights = {0};
     status result = STATUS_OK;
     for (int64_t i = 0; i < input.rows; i++) {
-        TRY(describe_token(b->session.tokenizer, b->ids[i], &tokens[i]));
+        TRY(token_text_describe(b->session.tokenizer, b->ids[i], &tokens[i]));
     }
     if (q->output != NULL) {
         TRY(check_page_size(model_get_config(b->session.model), input.rows));

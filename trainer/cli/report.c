@@ -1,11 +1,14 @@
 /* bireme report: writes a page or a picture of one run or several runs. */
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
 #include "trainer/planner/predict.h"
@@ -70,12 +73,38 @@ static status read_run(const char *folder, const struct cluster *cluster, struct
     return cluster != NULL ? predict_run(cluster, folder, run) : STATUS_OK;
 }
 
+/* Refuses names like page.png: a reader would expect another format. */
+static status check_suffix(const char *output, const char *field)
+{
+    static const char *const page[] = {".html", ".htm", ".xhtml"}, *const plot[] = {".svg"};
+    const char *const *valid = field != NULL ? plot : page;
+    int count = field != NULL ? COUNT(plot) : COUNT(page);
+    const char *slash = strrchr(output, '/'), *name = slash != NULL ? slash + 1 : output;
+    const char *suffix = strrchr(name, '.');
+    if (suffix == NULL || suffix == name || !isalpha((unsigned char)suffix[1])) {
+        return STATUS_OK;
+    }
+    for (int i = 0; i < count; i++) {
+        if (strcasecmp(suffix, valid[i]) == 0) {
+            return STATUS_OK;
+        }
+    }
+    RAISE(STATUS_USAGE, "--output %s: %s; give the file a name that ends with %s%s", output,
+          field != NULL ? "--plot writes an SVG picture" : "a report is an HTML page", valid[0],
+          field == NULL && strcasecmp(suffix, ".svg") == 0
+              ? ", or choose a field with --plot, for example --plot loss"
+              : "");
+}
+
 static status write_report(char **folders, int count, const char *field, const char *cluster_path,
                            const char *output)
 {
     int read = 0;
     struct cluster cluster;
     status result = strcmp(output, "-") == 0 ? STATUS_OK : report_check_output(output);
+    if (result == STATUS_OK) {
+        result = check_suffix(output, field);
+    }
     if (result == STATUS_OK && cluster_path != NULL) {
         result = cluster_read(cluster_path, &cluster);
     }

@@ -1,18 +1,28 @@
 /* bireme score: the log-probability of each line of a file, or its reward by a reward model. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "trainer/cli/batch_query.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"
+#include "trainer/cli/token_text.h"
 #include "trainer/inference/log_likelihood.h"
 #include "trainer/setup/session.h"
 #include "trainer/weights/open.h"
 
+struct request {
+    struct batch_query_request shared;
+    bool tokens;
+};
+
 struct score_state {
     struct session session;
-    struct token_list ids; /* of the current line */
+    struct token_list ids;     /* of the current line */
+    double *log_probabilities; /* of its scored tokens */
+    bool prints_tokens;
     bool json;
     bool is_reward_model;
 };
@@ -71,15 +81,49 @@ static status encode_line(const struct session *s, const char *text, size_t byte
     return STATUS_OK;
 }
 
-static status print_score(bool json, const struct log_likelihood_result *r)
+/* Returns an array with id, text and log-probability of each scored token. */
+static status build_tokens(const struct score_state *state, int64_t count, json_t **out)
 {
-    if (!json) {
-        printf("%.6f\t%" PRId64 "\n", r->log_probability, r->tokens);
-        return STATUS_OK;
+    const int32_t *ids = state->ids.ids + (state->ids.count - count);
+    *out = json_array();
+    for (int64_t i = 0; i < count; i++) {
+        char *text = NULL;
+        TRY(token_text_describe(state->session.tokenizer, ids[i], &text));
+        json_array_append_new(*out, json_pack("{s:i, s:s, s:f}", "id", (int)ids[i], "token", text,
+                                              "log_probability", state->log_probabilities[i]));
+        free(text);
     }
+    return STATUS_OK;
+}
+
+static status print_json(const struct score_state *state, const struct log_likelihood_result *r)
+{
     json_t *mean = r->tokens > 0 ? json_real(r->log_probability / (double)r->tokens) : json_null();
-    return json_output_print(json_pack("{s:f, s:I, s:o}", "log_probability", r->log_probability,
-                                       "tokens", (json_int_t)r->tokens, "mean", mean));
+    json_t *tokens = NULL;
+    json_t *line = json_pack("{s:f, s:I, s:o}", "log_probability", r->log_probability, "tokens",
+                             (json_int_t)r->tokens, "mean", mean);
+    status result = state->prints_tokens ? build_tokens(state, r->tokens, &tokens) : STATUS_OK;
+    if (tokens != NULL) {
+        json_object_set_new(line, "token_scores", tokens);
+    }
+    if (result != STATUS_OK) {
+        json_decref(line);
+        return result;
+    }
+    return json_output_print(line);
+}
+
+static status print_score(const struct score_state *state, const struct log_likelihood_result *r)
+{
+    const int32_t *ids = state->ids.ids + (state->ids.count - r->tokens);
+    printf("%.6f\t%" PRId64 "\n", r->log_probability, r->tokens);
+    for (int64_t i = 0; state->prints_tokens && i < r->tokens; i++) {
+        char *text = NULL;
+        TRY(token_text_quote(state->session.tokenizer, ids[i], &text));
+        printf("\t%.6f\t%d\t%s\n", state->log_probabilities[i], ids[i], text);
+        free(text);
+    }
+    return STATUS_OK;
 }
 
 /* Prints the score of a line. An empty line has 0 tokens and the log-probability 0. */
@@ -95,11 +139,12 @@ static status visit_text(void *user, const char *text, size_t bytes, const char 
     }
     TRY(encode_line(s, text, bytes, ids));
     if (ids->count >= 2) {
-        struct log_likelihood_item item = {ids->ids, ids->count, ids->count - 1};
+        struct log_likelihood_item item = {ids->ids, ids->count, ids->count - 1,
+                                           state->log_probabilities};
         TRY(log_likelihood_run(s->kernels, s->model, s->recipe.model.max_position_embeddings, &item,
                                1, &r));
     }
-    return print_score(state->json, &r);
+    return state->json ? print_json(state, &r) : print_score(state, &r);
 }
 
 static status open_model(struct score_state *state, struct comm *world,
@@ -112,13 +157,17 @@ static status open_model(struct score_state *state, struct comm *world,
     TRY(state->is_reward_model ? STATUS_OK : weights_require_causal(s, q->checkpoint));
     REQUIRE(s->tokenizer != NULL, STATUS_DATA, "%s contains no tokenizer, but score needs one",
             q->checkpoint);
-    return STATUS_OK;
+    REQUIRE(!state->prints_tokens || !state->is_reward_model, STATUS_USAGE,
+            "--tokens: a reward model has one reward for the whole line");
+    return ALLOCATE(state->log_probabilities, model_get_config(s->model)->positions,
+                    "the scores of a line");
 }
 
 static status run_score(const struct batch_query_request *q)
 {
     struct comm *world = NULL;
-    struct score_state state = {.json = q->json};
+    const struct request *request = (const struct request *)q;
+    struct score_state state = {.json = q->json, .prints_tokens = request->tokens};
     TRY(comm_self_create(&world));
     status result = open_model(&state, world, q);
     if (result == STATUS_OK) {
@@ -126,6 +175,7 @@ static status run_score(const struct batch_query_request *q)
         result = text_lines_read(&source, visit_text, &state);
     }
     token_list_free(&state.ids);
+    free(state.log_probabilities);
     KEEP_FIRST(result, session_stop(&state.session));
     KEEP_FIRST(result, comm_destroy(&world));
     return result;
@@ -133,8 +183,13 @@ static status run_score(const struct batch_query_request *q)
 
 status command_score(int argc, char **argv)
 {
-    struct batch_query_request q = {0};
-    const struct option table[] = {BATCH_QUERY_COLUMNS(&q, "text")};
+    struct request q = {0};
+    const struct option table[] = {
+        BATCH_QUERY_COLUMNS(&q.shared, "text"),
+        {"tokens", OPTION_FLAG, &q.tokens, NULL, NULL,
+         "after each line, also print a line for each scored token: a tab, log-probability, id and "
+         "text"},
+    };
     struct options options = {
         .usage = "bireme score --checkpoint DIR [FILE] [options]",
         .description = "Prints the natural log-probability and the number of scored tokens of each "
@@ -145,9 +200,9 @@ status command_score(int argc, char **argv)
                        "With a reward model, each line is a prompt with its response. Prints the "
                        "reward and the number of tokens.",
         .table = table,
-        .count = sizeof table / sizeof table[0],
+        .count = COUNT(table),
         .operand_name = "FILE",
         .operands_max = 1,
     };
-    return batch_query_run_command(&options, false, argc, argv, &q, run_score);
+    return batch_query_run_command(&options, false, argc, argv, &q.shared, run_score);
 }

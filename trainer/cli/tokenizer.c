@@ -19,6 +19,7 @@
 #include "datasets/tokenizer/tokenizer.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
+#include "trainer/cli/token_text.h"
 
 #define BATCH_BYTES ((size_t)4 << 20)
 #define WORKERS_MAX 256
@@ -38,6 +39,7 @@ struct job {
     bool whole;              /* the input is one text, not one text per line */
     bool add_special_tokens; /* encode: enclose each text in [CLS] and [SEP] */
     bool pair;               /* encode: a line is two texts separated by a tab */
+    bool prints_tokens;      /* encode: a line for each token, with its id and text */
     const char *path;
 };
 
@@ -99,6 +101,19 @@ static status encode_text(struct worker_range *range, const char *line, size_t b
                                  &segment);
 }
 
+/* Appends a line with the id and the text of a token. */
+static status append_token(struct worker_range *range, int32_t id)
+{
+    char number[16], *text = NULL;
+    size_t length = format_id(number, id);
+    number[length] = '\t';
+    TRY(append_bytes(&range->out, number, length + 1));
+    TRY(token_text_quote(range->job->tokenizer, id, &text));
+    status result = append_bytes(&range->out, text, strlen(text));
+    free(text);
+    return result == STATUS_OK ? append_bytes(&range->out, "\n", 1) : result;
+}
+
 static status encode_line(struct worker_range *range, const char *line, size_t bytes,
                           int64_t number)
 {
@@ -110,6 +125,12 @@ static status encode_line(struct worker_range *range, const char *line, size_t b
         RAISE(STATUS_DATA, "%s:%" PRId64 ": %.1500s", range->job->path, number, note.text);
     }
     TRY(result);
+    for (int64_t i = 0; range->job->prints_tokens && i < range->ids.count; i++) {
+        TRY(append_token(range, range->ids.ids[i]));
+    }
+    if (range->job->prints_tokens) {
+        return append_bytes(&range->out, "\n", 1);
+    }
     for (int64_t i = 0; i < range->ids.count; i++) {
         char text[16];
         size_t length = format_id(text, range->ids.ids[i]);
@@ -326,6 +347,7 @@ static status encode_or_decode(bool decode, int argc, char **argv)
     bool whole = false;
     bool add_special_tokens = false;
     bool pair = false;
+    bool tokens = false;
     const struct option table[] = {
         {"tokenizer", OPTION_TEXT, &folder, "DIR", OPTION_REQUIRED,
          "folder with tokenizer.json or tokenizer.model", .choices = NULL},
@@ -343,6 +365,9 @@ static status encode_or_decode(bool decode, int argc, char **argv)
         {"pair", OPTION_FLAG, &pair, NULL, NULL,
          "each line is two texts separated by a tab; encode them as [CLS] A [SEP] B [SEP]",
          .choices = NULL},
+        {"tokens", OPTION_FLAG, &tokens, NULL, NULL,
+         "print a line for each token, with its id and text, and an empty line after each text",
+         .choices = NULL},
     };
     struct options options = {decode ? "bireme tokenizer decode --tokenizer DIR [FILE] [options]"
                                      : "bireme tokenizer encode --tokenizer DIR [FILE] [options]",
@@ -351,7 +376,7 @@ static status encode_or_decode(bool decode, int argc, char **argv)
                                      : "Encodes each line of FILE or of standard input, and prints "
                                        "a line of space-separated ids.",
                               table,
-                              decode ? 3 : 6,
+                              decode ? 3 : 7,
                               .operand_name = "FILE",
                               .operands_max = 1};
     bool help = false;
@@ -365,6 +390,7 @@ static status encode_or_decode(bool decode, int argc, char **argv)
                       .whole = whole,
                       .add_special_tokens = add_special_tokens,
                       .pair = pair,
+                      .prints_tokens = tokens,
                       .path = standard ? "standard input" : options.operands[0]};
     struct tokenizer *tokenizer = NULL;
     TRY(tokenizer_open(folder, &tokenizer));

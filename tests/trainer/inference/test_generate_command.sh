@@ -118,6 +118,22 @@ printf 'the License\nxqxqxq\n' >lines
 run_bireme 0 score --checkpoint run lines
 awk '{ v[NR] = $1 / $2 } END { exit !(v[1] > v[2]) }' out ||
     fail 'an unlikely text scores higher'
+cp out sums
+run_bireme 0 score --checkpoint run --tokens lines
+grep -v $'^\t' out | cmp - sums || fail '--tokens changes the lines of score'
+awk -F '\t' '$1 != "" { if (NR > 1 && (n != 0 || d > 1e-4 || d < -1e-4)) bad = 1; d = $1; n = $2 }
+    $1 == "" { d -= $2; n-- } END { exit bad || n != 0 || d > 1e-4 || d < -1e-4 }' out ||
+    fail 'the scores of the tokens are not those of the line'
+[ "$(grep $'^\t' out | head -n 2 | cut -f4 | tr -d '"\n')" = he ] || # not the first character
+    fail "the tokens are $(head -n 4 out)"
+run_bireme 0 score --checkpoint run --tokens --json lines
+grep -q '"token_scores":\[{"id":[0-9]*,"token":"h","log_probability":-' out ||
+    fail 'the JSON has no scores of the tokens'
+run_bireme 0 tokenizer encode --tokenizer tokenizer lines
+tr ' ' '\n' <out >ids
+run_bireme 0 tokenizer encode --tokenizer tokenizer --tokens lines
+[ "$(cut -f1 out | grep .)" = "$(cat ids)" ] || fail '--tokens changes the ids'
+[ "$(sed -n 4p out | cut -f2)" = '" "' ] || fail "the token of a space is $(sed -n 4p out)"
 run_bireme 65 score --checkpoint run <<<$'\x01'
 head -c 40 "$source/LICENSE" | tr '\n' ' ' >lines
 run_bireme 65 score --checkpoint run lines

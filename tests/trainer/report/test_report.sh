@@ -109,7 +109,7 @@ run_bireme 64 report run
 run_bireme 73 report run --output missing/x.html
 # An existing file is replaced only if it is a report, a picture or empty.
 : >empty.html
-for file in runs.html loss.svg empty.html; do
+for file in runs.html empty.html; do
     run_bireme 0 report run --output "$file"
     expect_page "$file" 'completed (max_steps)'
 done
@@ -121,5 +121,13 @@ for file in recipe.yaml mine.html mine.svg run; do
     expect_error "$file exists and is not a report"
     [ -d "$file" ] || cmp "$file" copy || fail "$file was changed"
 done
+# A name of another format is refused; a name without a suffix is not.
+run_bireme 64 report run --output page.png
+expect_error 'a report is an HTML page; give the file a name that ends with .html'
+run_bireme 64 report run --output loss.svg
+expect_error 'or choose a field with --plot'
+run_bireme 64 report run --plot loss --output page.html
+expect_error '--plot writes an SVG picture'
+run_bireme 0 report run --output run.2
 run_bireme 64 inspect run --plot --json
 exit 0

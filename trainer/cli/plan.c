@@ -252,7 +252,7 @@ static status run_plan(const struct request *q)
     bool has_cluster = q->cluster != NULL;
     TRY(read_recipe(q, &recipe));
     TRY(read_labels(&recipe));
-    recipe_warn_unused(&recipe);
+    recipe_warn(&recipe);
     planned = recipe;
     if (has_cluster) {
         TRY(cluster_read(q->cluster, &forecast.cluster));

@@ -258,11 +258,12 @@ status recipe_parse(const char *name, const char *text, size_t bytes, char *cons
 /* recipe_set_defaults - set every default, without resolving nulls and without checks. */
 void recipe_set_defaults(struct recipe *out);
 
-/* recipe_warn_unused - warn about settings that the recipe gives and the program does not read.
+/* recipe_warn - warn about settings that the recipe gives and the program does not read, and about
+ * learned positions that are not trained.
  *
- * For example schedule.power with a cosine schedule. A setting with the value that it has if it is
- * not given is not listed, so that a resolved recipe gives no warning. */
-void recipe_warn_unused(const struct recipe *recipe);
+ * An example of the first is schedule.power with a cosine schedule. A setting with the value that
+ * it has if it is not given is not listed, so that a resolved recipe gives no warning. */
+void recipe_warn(const struct recipe *recipe);
 
 /* recipe_is_given - return whether the file or the command line gives a setting. */
 bool recipe_is_given(const struct recipe *recipe, const char *key);

@@ -602,7 +602,7 @@ static status start_job(const struct job_options *options, struct comm *world, s
     TRY(resume_or_initialize(options, job));
     TRY(job->resumed ? job_restore_best(job) : STATUS_OK);
     if (!job->resumed) {
-        recipe_warn_unused(&job->session.recipe);
+        recipe_warn(&job->session.recipe);
     }
     TRY(job_check_finished(job));
     if (job->finished) {

@@ -1,4 +1,6 @@
-/* Settings without effect: the settings table has a condition for them that is not satisfied. */
+/* Warnings about settings: those without effect, because their condition in the settings table is
+ * not satisfied, and positions that are not trained. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -78,7 +80,7 @@ static void describe_condition(const char *used, char *out, size_t bytes)
     }
 }
 
-void recipe_warn_unused(const struct recipe *recipe)
+static void warn_unused(const struct recipe *recipe)
 {
     char text[STATUS_TEXT_BYTES / 2], condition[2 * CONDITION_BYTES];
     size_t used = 0;
@@ -98,4 +100,28 @@ void recipe_warn_unused(const struct recipe *recipe)
     if (count > 0) {
         log_warning("UNUSED-SETTING", "%s: settings without effect: %s", recipe->origin.name, text);
     }
+}
+
+/* Learned positions beyond the training sequences keep their random initial values. An encoder may
+ * be trained on short sequences first; weights of another run may contain all positions. */
+static void warn_untrained_positions(const struct recipe *recipe)
+{
+    int64_t positions = recipe->model.max_position_embeddings;
+    int64_t trained = recipe->data.sequence_length;
+    enum recipe_architecture architecture = recipe->model.architecture;
+    if (trained < positions && recipe->model.init_from[0] == '\0' &&
+        !recipe_architecture_is_rotary(architecture) &&
+        !recipe_architecture_is_encoder(architecture)) {
+        log_warning("POSITIONS",
+                    "model.max_position_embeddings is %" PRId64 ", but data.sequence_length is "
+                    "%" PRId64 ": the learned positions after the first %" PRId64 " remain random; "
+                    "set model.max_position_embeddings=%" PRId64 ", or train on longer sequences",
+                    positions, trained, trained, trained);
+    }
+}
+
+void recipe_warn(const struct recipe *recipe)
+{
+    warn_unused(recipe);
+    warn_untrained_positions(recipe);
 }

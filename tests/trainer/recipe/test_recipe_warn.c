@@ -1,4 +1,5 @@
-/* Settings without effect: the conditions of the settings table, and the warning. */
+/* Warnings about settings: the conditions of the settings table, settings without effect, and
+ * positions that are not trained. */
 #include <dirent.h>
 #include <stdlib.h>
 
@@ -45,19 +46,42 @@ static void test_conditions(void)
 }
 
 /* Compares the warning of a recipe with a text; NULL: no warning. */
-static void check_warning(const char *text, const char *expected)
+static void check_named_warning(const char *text, const char *name, const char *expected)
 {
     struct recipe recipe;
     CHECK_OK(recipe_parse("some.yaml", text, strlen(text), NULL, 0, &recipe));
-    recipe_warn_unused(&recipe);
+    recipe_warn(&recipe);
     struct log_entry *warning = log_take_warning();
     CHECK((warning != NULL) == (expected != NULL));
     if (expected != NULL) {
-        CHECK_TEXT(warning->name, "UNUSED-SETTING");
+        CHECK_TEXT(warning->name, name);
         CHECK_TEXT(warning->text, expected);
         free(warning);
     }
     CHECK(log_take_warning() == NULL);
+}
+
+static void check_warning(const char *text, const char *expected)
+{
+    check_named_warning(text, "UNUSED-SETTING", expected);
+}
+
+static void test_positions(void)
+{
+    static const char learned[] = "data: {tokenizer: t, sequence_length: 64}\n"
+                                  "train: {max_steps: 10}\n";
+    char text[512];
+    check_named_warning(learned, "POSITIONS",
+                        "model.max_position_embeddings is 1024, but data.sequence_length is 64: "
+                        "the learned positions after the first 64 remain random; set "
+                        "model.max_position_embeddings=64, or train on longer sequences");
+    static const char *const quiet[] = {
+        "model: {max_position_embeddings: 64}\n", "model: {architecture: llama}\n",
+        "objective: mlm\nmodel: {architecture: bert}\n", "model: {init_from: x}\n"};
+    for (size_t i = 0; i < sizeof quiet / sizeof quiet[0]; i++) {
+        snprintf(text, sizeof text, "%s%s", learned, quiet[i]);
+        check_warning(text, NULL);
+    }
 }
 
 static void test_warning(void)
@@ -112,7 +136,7 @@ static void test_shipped_recipes(void)
         }
         snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
         if (recipe_read_draft(path, NULL, 0, &recipe) == STATUS_OK) {
-            recipe_warn_unused(&recipe);
+            recipe_warn(&recipe);
             CHECK(log_take_warning() == NULL);
             count++;
         }
@@ -126,6 +150,7 @@ int main(void)
     log_keep_warnings();
     test_conditions();
     test_warning();
+    test_positions();
     test_shipped_recipes();
     return 0;
 }

@@ -41,7 +41,12 @@ static status find_initial(const struct initial_model_request *q, const struct r
         status_clear();
         return STATUS_OK;
     }
-    const char *remedy = result == STATUS_NO_INPUT && q->remedy != NULL ? q->remedy : "";
+    bool is_published = strncmp(recipe->model.init_from, "gpt2", strlen("gpt2")) == 0;
+    const char *remedy = result != STATUS_NO_INPUT ? ""
+                         : q->remedy != NULL       ? q->remedy
+                         : is_published ? "to use a model of Hugging Face, download its folder and "
+                                          "run `bireme import FOLDER --output DIR`"
+                                        : "";
     return comm_agree(world, recipe_annotate_error(recipe, "model.init_from", result, remedy));
 }
 

@@ -79,6 +79,9 @@ refuse 78 "'resume' is not a folder; remove this setting: train resumes the run 
 refuse 78 "'scratch' is not a folder; .* the initial weights are then random" \
     fine.yaml model.init_from=scratch model.vocab_size=300
 
+run_bireme 66 train fine.yaml model.init_from=gpt2-xl
+expect_error 'no checkpoint at gpt2-xl; .*`bireme import FOLDER --output DIR`'
+
 # Moments that the checkpoint does not have, and a model that does not fit into memory.
 refuse 80 'base/final: optimizer-.* no tensor exp_avg' fine.yaml model.init_from=base/final \
     optimizer.init_from=base/final

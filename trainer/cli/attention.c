@@ -13,8 +13,8 @@
 #include "trainer/cli/batch_query.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"
-#include "trainer/cli/token_text.h"
 #include "trainer/inference/attention_weights.h"
+#include "trainer/inference/token_text.h"
 #include "trainer/report/report.h"
 
 /* A larger page is slow in a browser. */

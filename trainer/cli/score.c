@@ -8,8 +8,8 @@
 #include "trainer/cli/batch_query.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"
-#include "trainer/cli/token_text.h"
 #include "trainer/inference/log_likelihood.h"
+#include "trainer/inference/token_text.h"
 #include "trainer/setup/session.h"
 #include "trainer/weights/open.h"
 

@@ -19,7 +19,7 @@
 #include "datasets/tokenizer/tokenizer.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
-#include "trainer/cli/token_text.h"
+#include "trainer/inference/token_text.h"
 
 #define BATCH_BYTES ((size_t)4 << 20)
 #define WORKERS_MAX 256

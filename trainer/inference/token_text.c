@@ -1,4 +1,4 @@
-#include "trainer/cli/token_text.h"
+#include "trainer/inference/token_text.h"
 
 #include <jansson.h>
 #include <stdio.h>

@@ -22,7 +22,8 @@ static const struct foreign_name missing[] = {
     {"ppo|grpo|rloo|rlhf|gspo|online_dpo|nash_md|xpo|reinforce",
      "needs online reinforcement learning"},
     {"kto|orpo|cpo|prm|gkd", "is a training method"},
-    {"pipeline|pipeline_parallel|pipeline_model_parallel_size|pp|num_layers_per_virtual_pipeline",
+    {"pipeline|pipeline_parallel|pipeline_model_parallel_size|pp|num_layers_per_virtual_pipeline|"
+     "num_layers_per_virtual_pipeline_stage",
      "needs pipeline parallelism"},
     {"context|context_parallel|context_parallel_size|cp|ring_attention",
      "needs context parallelism"},
@@ -37,7 +38,8 @@ static const struct foreign_name missing[] = {
     {"dora|use_dora|loha|lokr|ia3|prefix_tuning|prompt_tuning", "is a kind of adapter"},
     {"sync_ref_model|ref_model_sync_steps", "needs a reference model that follows the policy"},
     {"fsdp|zero3|deepspeed|parallel.zero_stage=3", "needs sharded weights (ZeRO stage 3)"},
-    {"fp16|float16|half|fp8|int8|int4|qlora|load_in_4bit|load_in_8bit|quantization",
+    {"fp16|float16|half|fp8|fp8_format|fp8_hybrid|int8|int4|qlora|load_in_4bit|load_in_8bit|"
+     "quantization",
      "is a number format"},
     {"adafactor|lion|muon|sgd|adam8bit|adamw_8bit|shampoo", "is an optimizer"},
 };
@@ -109,7 +111,17 @@ static const struct foreign_name values[] = {
      "(VALUE x batch.micro_size; in Hugging Face also x data-parallel ranks)"},
     {"block_size|max_seq_length|seq_length|context_length",
      "VALUE model.max_position_embeddings=VALUE"},
-    {"init_from", "VALUE (train resumes a run by itself)"},
+    {"init_from|load|ckpt", "VALUE (train resumes a run by itself)"},
+    {"untie_embeddings_and_output_weights", "false"},
+    {"position_embedding_type|normalization|swiglu|group_query_attention|disable_bias_linear",
+     "llama"},
+    {"use_distributed_optimizer", "1"},
+    {"bf16|grad_reduce_in_bf16", "bf16"},
+    {"tensorboard_dir", "true (the files are in run_dir)"},
+    {"sequence_parallel", "true"},
+    {"gradient_checkpointing|recompute_activations", "full"},
+    {"distributed_timeout_minutes", "(60 x VALUE)"},
+    {"use_peft", "lora"},
 };
 
 /* Names of keys and flags that no single setting replaces. */
@@ -130,6 +142,11 @@ static const struct foreign_name hints[] = {
     {"swiglu|gated_mlp|glu|mlp_type|ffn_type",
      "model.architecture determines the feed-forward layers: SwiGLU for llama, qwen2, mistral and "
      "qwen3, GELU for gpt2, bert and roberta"},
+    {"overlap_grad_reduce|overlap_param_gather|ddp_bucket_size",
+     "gradients are always reduced during the backward pass; parallel.bucket_mib sets the size"},
+    {"use_flash_attn|attention_backend|attn_implementation",
+     "attention is always computed in tiles, without the matrix of all scores; remove it"},
+    {"split", "`bireme prepare --validation-fraction F` divides the data"},
     {"label_smoothing|label_smoothing_factor", "only dpo has label smoothing: dpo.label_smoothing"},
     {"momentum|nesterov", "adamw and lamb have optimizer.beta1 instead of a momentum"},
 };

@@ -1,4 +1,4 @@
-"""References of the families like Llama: for each family a file of training steps as
+"""References of the families like Llama and of GPT-1: for each family a file of training steps as
 reference_steps.py writes them, and a model folder as save_pretrained writes it, with logits and
 hidden states of three texts. make_reference.py calls this module.
 """
@@ -18,6 +18,7 @@ FAMILIES = {
     "mistral": ("Mistral", dict(head_dim=8, sliding_window=5)),
     "qwen3": ("Qwen3", dict(head_dim=10)),
     "llama_biases": ("Llama", dict(attention_bias=True, mlp_bias=True)),
+    "openai_gpt": ("OpenAIGPT", {}),
 }
 
 # Folders only: other rotary positions.
@@ -43,10 +44,22 @@ def compute_frequencies(config, width):
         torch.float, torch.float32 = names
 
 
+def make_gpt_config(sizes, more):
+    """The configuration of a GPT-1 with these sizes under the names of Llama."""
+    from transformers import OpenAIGPTConfig
+    return OpenAIGPTConfig(
+        n_layer=sizes["num_hidden_layers"], n_embd=sizes["hidden_size"],
+        n_head=sizes["num_attention_heads"], n_positions=sizes["max_position_embeddings"],
+        vocab_size=sizes["vocab_size"], attn_implementation="eager", **more
+    )
+
+
 def make_model(family, more, **sizes):
     """The language model of a family with rotary angles in float64, in double precision."""
     import transformers
     stem, keys = FAMILIES.get(family, ("Llama", dict(head_dim=16)))
+    if family == "openai_gpt":
+        return transformers.OpenAIGPTLMHeadModel(make_gpt_config(sizes, more))
     config = getattr(transformers, stem + "Config")(
         **{**sizes, **keys, **more}, rms_norm_eps=1e-5, attn_implementation="eager",
         rope_parameters=ROTARY.get(family, {"rope_type": "default", "rope_theta": THETA})
@@ -69,7 +82,7 @@ def write_family_steps(path, family, seed):
         family, {}, num_hidden_layers=LAYERS, hidden_size=WIDTH, num_attention_heads=4,
         num_key_value_heads=2, intermediate_size=40, max_position_embeddings=POSITIONS,
         vocab_size=VOCABULARY, tie_word_embeddings=False
-    ).double()
+    ).double().eval()
     with torch.no_grad():
         for name, t in model.named_parameters():
             is_bias = name.endswith("bias")
@@ -89,6 +102,8 @@ def write_family_steps(path, family, seed):
     )
     if "mlp_bias" in keys:
         settings["biases"] = 1
+    if family == "openai_gpt":
+        settings = dict(heads=4, inner=4 * WIDTH, gelu_tanh=1, tied=1)
     write_steps(path, logits_of(model), settings, {}, w, tokens, optimizer)
 
 
@@ -109,7 +124,7 @@ def write_family_folder(folder, family, seed):
     model = model.double().eval()
     with torch.no_grad():
         logits = [model(row).logits[0] for row in ids]
-        hidden = [model.model(row).last_hidden_state[0] for row in ids]
+        hidden = [model.base_model(row).last_hidden_state[0] for row in ids]
     with h5py.File(folder / f"{family}.h5", "w") as f:
         f[family + "/lengths"] = np.array(lengths, np.int32)
         f[family + "/ids"] = torch.cat(ids, dim=1)[0].numpy().astype(np.int32)

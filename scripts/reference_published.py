@@ -19,6 +19,15 @@ def gpt2(layers, width, heads):
     )
 
 
+def openai_gpt():
+    return dict(
+        architectures=["OpenAIGPTLMHeadModel"], model_type="openai-gpt", afn="gelu", attn_pdrop=0.1,
+        embd_pdrop=0.1, resid_pdrop=0.1, initializer_range=0.02, layer_norm_epsilon=1e-5,
+        n_ctx=512, n_positions=512, n_special=0, n_embd=768, n_head=12, n_layer=12,
+        predict_special_tokens=True, vocab_size=40478
+    )
+
+
 def encoder(kind, name, layers, width, heads, inner, vocabulary, positions, types, epsilon):
     return dict(
         architectures=[name], model_type=kind, attention_probs_dropout_prob=0.1,
@@ -119,6 +128,7 @@ MODELS = {
     "Qwen3 8B": qwen3((4096, 12288, 36, 32, 8), False),
     "Qwen3 14B": qwen3((5120, 17408, 40, 40, 8), False),
     "Qwen3 32B": qwen3((5120, 25600, 64, 64, 8), False),
+    "GPT-1": openai_gpt(),
     "Mistral 7B v0.1": mistral(32000, 1e4, 4096),
     "Mistral 7B v0.3": mistral(32768, 1e6, None),
 }

@@ -27,7 +27,7 @@ status command_export(int argc, char **argv)
         .usage = "bireme export --checkpoint DIR --output HF_DIR [--dtype fp32|bf16] [--adapter]",
         .description = "Writes a model folder that from_pretrained of Hugging Face transformers "
                        "loads: config.json, model.safetensors and tokenizer.json. Supported "
-                       "architectures: GPT-2, BERT, RoBERTa, Llama, Qwen2, Mistral and Qwen3.",
+                       "architectures: GPT-1, GPT-2, BERT, RoBERTa, Llama, Qwen2, Mistral, Qwen3.",
         .table = table,
         .count = sizeof table / sizeof table[0],
     };

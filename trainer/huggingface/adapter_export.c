@@ -182,8 +182,9 @@ static json_t *build_class(const struct recipe *r)
 status adapter_export_write_config(const struct recipe *r, const struct model_config *config,
                                    const struct model_parameter *parameters, int count, FILE *file)
 {
-    bool transposed =
-        r->model.architecture == ARCHITECTURE_GPT2; /* it stores matrices as [inputs, outputs] */
+    bool transposed = r->model.architecture == ARCHITECTURE_GPT2 ||
+                      r->model.architecture ==
+                          ARCHITECTURE_OPENAI_GPT; /* it stores matrices as [inputs, outputs] */
     json_t *document =
         json_pack("{s:s, s:s?, s:o, s:s, s:I, s:o, s:b, s:f, s:o, s:o, s:s, s:b, s:b}", "peft_type",
                   "LORA", "task_type", get_task_type(r), "auto_mapping", build_class(r),

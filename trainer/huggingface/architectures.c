@@ -156,6 +156,29 @@ static const struct huggingface_architecture architectures[] = {
         .has_attention_bias = true,
         ROTARY_DECODER,
     },
+    {
+        .model_type = "openai-gpt",
+        .architecture = ARCHITECTURE_OPENAI_GPT,
+        .class_stem = "OpenAIGPT",
+        .objective = OBJECTIVE_CLM,
+        .prefix = "transformer.",
+        .classes = {{"OpenAIGPTLMHeadModel", true, false}, {"OpenAIGPTModel", false, false}},
+        .keys = {INTEGER("vocab_size", vocab_size, 40478),
+                 INTEGER("n_positions", max_position_embeddings, 512),
+                 INTEGER("n_embd", hidden_size, 768), INTEGER("n_layer", num_layers, 12),
+                 INTEGER("n_head", num_heads, 12), NUMBER("resid_pdrop", dropout, 0.1),
+                 NUMBER("attn_pdrop", attention_dropout, 0.1),
+                 NUMBER("layer_norm_epsilon", layer_norm_epsilon, 1e-5),
+                 NUMBER("initializer_range", initializer_range, 0.02)},
+        .activation_key = "afn",
+        .default_activation = "gelu",
+        .gelu_is_tanh = true,
+        .has_fixed_inner = true,
+        .has_only_text_task = true,
+        .tied_by_default = true,
+        .aliases = {{"lm_head.weight", "transformer.tokens_embed.weight"}},
+        .buffer_suffixes = {".attn.bias", "position_ids"},
+    },
 };
 
 const struct huggingface_architecture *huggingface_find_architecture(const char *type)
@@ -170,7 +193,7 @@ const struct huggingface_architecture *huggingface_find_architecture(const char 
 
 const char *huggingface_architecture_names(void)
 {
-    return "gpt2, bert, roberta, llama, qwen2, mistral and qwen3";
+    return "gpt2, bert, roberta, llama, qwen2, mistral, qwen3 and openai-gpt";
 }
 
 const struct huggingface_class *
@@ -203,8 +226,14 @@ static const struct {
 
 enum { TASK_CLASSES = sizeof task_classes / sizeof task_classes[0] };
 
+/* Returns NULL if the architecture does not have the class. */
 static const char *get_class_suffix(const struct huggingface_architecture *architecture, int task)
 {
+    enum recipe_objective objective = task_classes[task].objective;
+    if (architecture->has_only_text_task &&
+        (objective == OBJECTIVE_CLASSIFY_TOKENS || objective == OBJECTIVE_ANSWER)) {
+        return NULL;
+    }
     return recipe_architecture_is_encoder(architecture->architecture) ? task_classes[task].encoder
                                                                       : task_classes[task].decoder;
 }

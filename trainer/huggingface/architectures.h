@@ -54,7 +54,10 @@ struct huggingface_architecture {
     struct huggingface_switch switches[HUGGINGFACE_SWITCHES_MAX];
     bool has_attention_bias, has_mlp_bias; /* the keys attention_bias and mlp_bias exist */
     const char *activation_key, *default_activation;
-    bool tied_by_default; /* default of tie_word_embeddings */
+    bool gelu_is_tanh;       /* the activation "gelu" is the tanh form, which is the only one */
+    bool has_fixed_inner;    /* the inner width is 4 times the width; there is no key for it */
+    bool has_only_text_task; /* no ...ForTokenClassification and ...ForQuestionAnswering */
+    bool tied_by_default;    /* default of tie_word_embeddings */
     /* First the second name of a tied embedding, then that of the output bias. */
     struct {
         const char *theirs, *ours;

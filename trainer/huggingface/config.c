@@ -99,6 +99,13 @@ static status read_activation(const struct config_document *c,
                 name);
         return STATUS_OK;
     }
+    if (architecture->gelu_is_tanh) {
+        REQUIRE(strcmp(name, "gelu") == 0, STATUS_UNAVAILABLE,
+                "%s: %s %.60s is not supported; gelu is", c->path, architecture->activation_key,
+                name);
+        *out = RECIPE_GELU_TANH;
+        return STATUS_OK;
+    }
     for (size_t i = 0; i < sizeof activations / sizeof activations[0]; i++) {
         if (strcmp(activations[i].theirs, name) == 0) {
             *out = activations[i].ours;
@@ -142,7 +149,8 @@ static void warn_dropout(const struct config_document *c, const char *key, doubl
     }
 }
 
-static status read_gpt2(const struct config_document *c, struct recipe *r)
+/* gpt2 and openai-gpt */
+static status read_gpt(const struct config_document *c, struct recipe *r)
 {
     double dropout;
     TRY(config_read_number(c, "embd_pdrop", 0.1, &dropout));
@@ -315,7 +323,7 @@ static status read_settings(const struct config_document *c, const char *request
         return config_read_rotary(c, r);
     }
     return recipe_architecture_is_encoder(architecture->architecture) ? read_encoder(c, config, r)
-                                                                      : read_gpt2(c, r);
+                                                                      : read_gpt(c, r);
 }
 
 status huggingface_config_check(const char *path, const struct recipe *r, struct recipe *out)
@@ -475,15 +483,35 @@ static void write_settings(FILE *file, const struct huggingface_architecture *ar
         write_boolean(file, "mlp_bias", r->model.mlp_bias);
     }
     fprintf(file, "  \"%s\": \"%s\",\n", architecture->activation_key,
-            silu  ? "silu"
-            : erf ? "gelu"
-                  : "gelu_new");
+            silu                                ? "silu"
+            : erf || architecture->gelu_is_tanh ? "gelu"
+                                                : "gelu_new");
     write_boolean(file, "tie_word_embeddings", r->model.tie_word_embeddings);
-    if (architecture->architecture == ARCHITECTURE_GPT2) {
+    if (architecture->architecture == ARCHITECTURE_GPT2 ||
+        architecture->architecture == ARCHITECTURE_OPENAI_GPT) {
         config_write_number(file, "embd_pdrop", r->model.dropout);
     } else if (recipe_architecture_is_rotary(architecture->architecture)) {
         config_write_rotary(file, r);
     }
+}
+
+/* Refuses models that the classes of transformers cannot hold. */
+static status check_export(const struct huggingface_architecture *a, const struct recipe *r)
+{
+    REQUIRE(!a->gelu_is_tanh || r->model.activation == RECIPE_GELU_TANH, STATUS_UNAVAILABLE,
+            "a %s with model.activation gelu_erf cannot be exported: transformers has gelu_tanh "
+            "only",
+            a->model_type);
+    REQUIRE(!a->has_fixed_inner || r->model.intermediate_size == 4 * r->model.hidden_size,
+            STATUS_UNAVAILABLE,
+            "a %s with model.intermediate_size %" PRId64 " cannot be exported: transformers has "
+            "4 times hidden_size only",
+            a->model_type, r->model.intermediate_size);
+    REQUIRE(objective_spec_head(r) == MODEL_HEAD_LM ||
+                huggingface_task_class_suffix(a, r->objective) != NULL,
+            STATUS_UNAVAILABLE, "transformers has no class for a %s with the objective %s",
+            a->model_type, recipe_objective_name(r->objective));
+    return STATUS_OK;
 }
 
 status huggingface_config_write(const struct recipe *recipe, int64_t vocabulary,
@@ -496,6 +524,7 @@ status huggingface_config_write(const struct recipe *recipe, int64_t vocabulary,
     REQUIRE(architecture != NULL, STATUS_UNAVAILABLE,
             "model.architecture %s cannot be exported to transformers; %s can",
             recipe_architecture_name(recipe->model.architecture), huggingface_architecture_names());
+    TRY(check_export(architecture, recipe));
     struct recipe *r = malloc(sizeof *r);
     REQUIRE(r != NULL, STATUS_INTERNAL, "out of memory for config.json");
     *r = *recipe;

@@ -1,6 +1,8 @@
 /* The table of architectures: the parts of each family, and the names of its tensors.
  *
  * gpt2     GPT2LMHeadModel. Radford et al. 2019
+ * openai-gpt  OpenAIGPTLMHeadModel (GPT-1): as gpt2, with norms after the residual sums, and none
+ *          before the first block or after the last one. Radford et al. 2018
  * bert     BertForPreTraining, or BertForMaskedLM without next_sentence. Query, key and value are
  *          separate tensors in the file. They are contiguous in memory, so that a GEMM reads them
  *          as one matrix. Devlin et al. 2018, arXiv:1810.04805
@@ -33,6 +35,22 @@ static const struct architecture_names gpt2_names = {
     .fc = "mlp.c_fc",
     .fc_projection = "mlp.c_proj",
     .final_norm = "transformer.ln_f",
+    .decoder = "lm_head",
+    .sequence_labels = "score",
+    .choice_labels = "score",
+    .token_labels = "classifier",
+};
+
+static const struct architecture_names openai_gpt_names = {
+    .token_table = "transformer.tokens_embed",
+    .position_table = "transformer.positions_embed",
+    .block = "transformer.h",
+    .qkv = "attn.c_attn",
+    .projection = "attn.c_proj",
+    .norm2 = "ln_1",
+    .fc = "mlp.c_fc",
+    .fc_projection = "mlp.c_proj",
+    .norm1 = "ln_2",
     .decoder = "lm_head",
     .sequence_labels = "score",
     .choice_labels = "score",
@@ -146,6 +164,14 @@ static const struct architecture architectures[] = {
         .attention = {.causal = true, .qk_norm = true},
         .feed_forward = {.gated = true},
         .names = &qwen3_names,
+    },
+    {
+        .name = "openai-gpt",
+        .norm = {.placement = PLACEMENT_POST},
+        .attention = {.causal = true, .qkv_bias = true, .projection_bias = true},
+        .feed_forward = {.bias = true},
+        .transposed = true,
+        .names = &openai_gpt_names,
     },
 };
 

@@ -1,11 +1,11 @@
 /* The description of an architecture: the parts of a model, and the names of its tensors.
  *
  * The description is data. A family of models is one row of the table in architecture.c. The
- * parameter layout (layout.c), the passes (forward.c, cache.c) and the heads (heads.c, task.c) read
- * the description and never the name of a family.
+ * parameter layout (layout.c), the passes (forward.c, attention.c, cache.c, ...) and the heads
+ * (heads.c, task.c) read the description and never the name of a family.
  *
  * A model has the parts
- *   embedding -> norm and dropout (PLACEMENT_POST) -> blocks -> final norm (PLACEMENT_PRE) -> head
+ *   embedding -> norm (if any) and dropout -> blocks -> final norm (PLACEMENT_PRE) -> head
  * and a block has two sub-layers, attention and a feed-forward network, each with a norm. */
 #pragma once
 
@@ -29,7 +29,7 @@ enum position_kind {
  * Names within a block follow the prefix "BLOCK.LAYER.". NULL: there is no such parameter. */
 struct architecture_names {
     const char *token_table, *position_table, *token_type_table;
-    const char *embedding_norm; /* PLACEMENT_POST: the norm of the embedding */
+    const char *embedding_norm; /* NULL: the embedding has no norm; PLACEMENT_POST only */
     const char *block;
     const char *norm1; /* PLACEMENT_PRE: before attention; PLACEMENT_POST: at the block's end */
     const char *qkv;   /* one matrix for queries, keys and values; NULL: three matrices */
@@ -90,6 +90,13 @@ const char *model_architecture_names(char *text, size_t bytes);
 static inline bool architecture_is_post_norm(const struct architecture *a)
 {
     return a->norm.placement == PLACEMENT_POST;
+}
+
+/* architecture_has_first_norm - return whether a norm precedes the first block: that of its
+ * attention, or that of the embedding. */
+static inline bool architecture_has_first_norm(const struct architecture *a)
+{
+    return a->norm.placement == PLACEMENT_PRE || a->names->embedding_norm != NULL;
 }
 
 /* architecture_is_rotary - return whether queries and keys are rotated by their positions. */

@@ -6,7 +6,7 @@
  *
  * With PLACEMENT_POST (BERT), additions and norms alternate in the same order, but the stream
  * continues with the norm's output: m = norm1(x) + ..., x' = norm2(m) + .... norm1 of layer 0 is
- * the norm of the embedding. Dropout of the embedding follows this norm.
+ * the norm of the embedding, or the identity (GPT-1). Dropout of the embedding follows it.
  *
  * Each addition to the residual stream is fused with the norm that follows it. Backward mirrors the
  * forward pass line by line, from the end of the flat gradient buffer to its start.
@@ -277,12 +277,17 @@ static const int32_t *get_token_type_ids(const struct model *m, const struct mod
                                       : input->token_type_ids;
 }
 
-/* Applies the embedding's dropout after its norm (PLACEMENT_POST only). */
+/* Applies the embedding's dropout after its norm (PLACEMENT_POST only). Without a norm, the stream
+ * is copied. */
 static status drop_first_norm(struct model *m, const struct model_input *input)
 {
-    struct tensor norm = view_local_rows(m, m->activations.layers[0].norm1, input->rows);
+    struct layer_activations *a = &m->activations.layers[0];
+    struct tensor norm = view_local_rows(m, a->norm1, input->rows);
     struct dropout dropout = compute_local_dropout(m, input, -1, DROPOUT_PROJECTION);
     bool has_dropout = architecture_is_post_norm(m->architecture) && dropout.probability > 0;
+    if (!architecture_has_first_norm(m->architecture)) {
+        return dropout_apply(m->kernels, norm, view_local_rows(m, a->input, input->rows), dropout);
+    }
     return has_dropout ? dropout_apply(m->kernels, norm, norm, dropout) : STATUS_OK;
 }
 
@@ -307,6 +312,9 @@ status model_first_norm(struct model *m, const struct model_input *input)
     struct layer_activations *a = &m->activations.layers[0];
     struct tensor stream = view_local_rows(m, a->input, n), norm = view_local_rows(m, a->norm1, n),
                   delta;
+    if (!architecture_has_first_norm(m->architecture)) {
+        return drop_first_norm(m, input);
+    }
     TRY(embed_token_types(m, input, &delta));
     TRY(add_and_norm(m, stream, norm, view_local_rows(m, a->statistics1, n), stream, delta,
                      model_param_index(m, 0, MODEL_NORM1), (struct dropout){0}));
@@ -423,8 +431,10 @@ static status recompute_layer(struct backward *b, int64_t layer)
     if (mode == MODEL_RECOMPUTE_NONE) {
         return STATUS_OK;
     }
-    TRY(recompute_norm(m, b->n, a->input, a->norm1, a->statistics1,
-                       model_param_index(m, layer, MODEL_NORM1)));
+    if (layer > 0 || architecture_has_first_norm(m->architecture)) {
+        TRY(recompute_norm(m, b->n, a->input, a->norm1, a->statistics1,
+                           model_param_index(m, layer, MODEL_NORM1)));
+    }
     TRY(layer == 0 ? drop_first_norm(m, b->input) : STATUS_OK);
     if (mode == MODEL_RECOMPUTE_FULL) {
         TRY(attention_block(m, b->input, layer));
@@ -490,7 +500,7 @@ static bool needs_norm1_gradient(const struct model *m, int64_t layer)
 {
     struct param_index norm = model_param_index(m, layer, MODEL_NORM1);
     return layer > model_first_trained_layer(m->parameters, m->parameter_count) ||
-           m->parameters[norm.weight].trained ||
+           (norm.weight >= 0 && m->parameters[norm.weight].trained) ||
            (norm.bias >= 0 && m->parameters[norm.bias].trained);
 }
 
@@ -603,8 +613,21 @@ static status layer_backward(struct backward *b, int64_t layer, struct tensor *d
     return last ? STATUS_OK : norm1_backward(b, layer, NORM_RESIDUAL_PRE, delta);
 }
 
+/* Adds the gradient in `exchange` to that of the stream. The norm that the operation also computes is
+ * not used; its parameters are those of any norm. */
+static status add_to_stream_gradient(struct backward *b)
+{
+    struct model *m = b->m;
+    struct layer_activations *a = &m->activations.layers[0];
+    struct tensor stream = view_local_rows(m, m->activations.d_stream, b->n);
+    return add_and_norm(m, stream, view_local_rows(m, a->norm1, b->n),
+                        view_local_rows(m, a->statistics1, b->n), stream,
+                        model_reduced_rows(m, b->n), model_param_index(m, 0, MODEL_NORM2),
+                        (struct dropout){0});
+}
+
 /* Backward pass of the embedding's norm with PLACEMENT_POST, where dropout follows the norm.
- * Dropout applies to both summands of the gradient that norm1_backward adds. */
+ * Dropout applies to both summands of the gradient. */
 static status embedding_norm_backward(struct backward *b, struct tensor *delta)
 {
     struct model *m = b->m;
@@ -614,7 +637,9 @@ static status embedding_norm_backward(struct backward *b, struct tensor *delta)
     for (int i = 0; i < 2 && dropout.probability > 0; i++) {
         TRY(dropout_apply(m->kernels, parts[i], parts[i], dropout));
     }
-    return norm1_backward(b, 0, NORM_RESIDUAL_POST, delta);
+    return architecture_has_first_norm(m->architecture)
+               ? norm1_backward(b, 0, NORM_RESIDUAL_POST, delta)
+               : add_to_stream_gradient(b);
 }
 
 static status tables_backward(struct backward *b)

@@ -391,7 +391,7 @@ static void append_embedding(struct layout *layout)
         append_part(layout, MODEL_TOKEN_TYPE_TABLE, make_table(c->token_types, c->width, init_std),
                     a->names->token_type_table, "weight");
     }
-    if (architecture_is_post_norm(a)) {
+    if (a->names->embedding_norm != NULL) {
         append_norm(layout, MODEL_NORM1, a->names->embedding_norm);
     }
 }

@@ -457,6 +457,12 @@ status model_sync_bf16(struct model *m)
 
 struct param_index model_param_index(const struct model *m, int64_t layer, enum model_role role)
 {
+    if (role == MODEL_NORM1 && !architecture_has_first_norm(m->architecture)) {
+        if (layer == 0) {
+            return (struct param_index){-1, -1};
+        }
+        layer--; /* the first norm of this role is that of layer 1 */
+    }
     int more = (int)layer * m->layer_parameters;
     int bias = m->param_index[role].bias;
     return (struct param_index){m->param_index[role].weight + more, bias < 0 ? -1 : bias + more};

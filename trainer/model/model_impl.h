@@ -119,7 +119,8 @@ struct model {
 };
 
 /* model_param_index - return the parameter indices of a role in a block.
- * For a role outside the blocks, layer is 0. MODEL_NORM1 also exists for layer L. */
+ * For a role outside the blocks, layer is 0. MODEL_NORM1 also exists for layer L; both indices
+ * are -1 for a missing norm of layer 0. */
 struct param_index model_param_index(const struct model *m, int64_t layer, enum model_role role);
 
 /* model_matrix - return a matrix as GEMMs read it: the bf16 copy if it exists. Absent for parameter
@@ -273,7 +274,7 @@ status model_qk_norm_reduce_begin(struct model *m, struct tensor sums[2]);
 /* model_qk_norm_reduce_end - sum the partial sums over the ranks into the gradients. */
 status model_qk_norm_reduce_end(struct model *m, const struct tensor gradients[2]);
 
-/* ---- parts of the forward pass that generation shares: forward.c ---- */
+/* ---- parts of the forward pass that generation shares: forward.c, attention.c ---- */
 
 /* model_embed - compute the residual stream at the input of the first layer. */
 status model_embed(struct model *m, const struct model_input *input);

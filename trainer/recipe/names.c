@@ -19,6 +19,7 @@ static const struct {
     [ARCHITECTURE_QWEN2] = {"qwen2", "q_proj, v_proj", false, true},
     [ARCHITECTURE_MISTRAL] = {"mistral", "q_proj, v_proj", false, true},
     [ARCHITECTURE_QWEN3] = {"qwen3", "q_proj, v_proj", false, true},
+    [ARCHITECTURE_OPENAI_GPT] = {"openai-gpt", "c_attn", false, false},
 };
 
 static const char *const rope_type_names[] = {"default", "linear", "llama3", "yarn"};

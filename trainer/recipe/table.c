@@ -36,7 +36,7 @@ const struct setting recipe_table[] = {
      .description = "Random seed of the initial weights, the data order and dropout"},
 
     {"model.architecture", SETTING_ENUM, FIELD(model.architecture), "gpt2",
-     .choices = "gpt2|bert|roberta|llama|qwen2|mistral|qwen3", .initial = INITIAL_SHAPE,
+     .choices = "gpt2|bert|roberta|llama|qwen2|mistral|qwen3|openai-gpt", .initial = INITIAL_SHAPE,
      .description =
          "Model architecture (model_type in Hugging Face configurations). bert and roberta are "
          "encoders for mlm; the others are decoders for clm, sft, dpo and reward. llama has "
@@ -132,7 +132,7 @@ const struct setting recipe_table[] = {
      .description = "Epsilon that the normalization layers add to the variance"},
     {"model.activation", SETTING_ENUM, FIELD(model.activation), "gelu_tanh",
      .choices = "gelu_tanh|gelu_erf", .initial = INITIAL_NUMERICS,
-     .used = "model.architecture=gpt2|bert|roberta",
+     .used = "model.architecture=gpt2|bert|roberta|openai-gpt",
      .description =
          "Activation function of the feed-forward layers. gelu_tanh is gelu_new in Hugging Face "
          "configurations (GPT-2), gelu_erf is gelu. Rotary architectures always use SwiGLU"},
@@ -187,7 +187,8 @@ const struct setting recipe_table[] = {
      .used = "adapter.type=lora",
      .description = "Dropout probability of the adapter inputs (lora_dropout in peft)"},
     {"adapter.targets", SETTING_LIST, FIELD(adapter.targets), "null", .unordered = true,
-     .null = "as in peft: c_attn for gpt2, q_proj and v_proj for rotary ones, query and value "
+     .null = "as in peft: c_attn for gpt2 and openai-gpt, q_proj and v_proj for rotary ones, query "
+             "and value "
              "for bert "
              "and roberta",
      .choices = "all-linear|c_attn|c_proj|attn.c_proj|c_fc|mlp.c_proj|q_proj|k_proj|v_proj|o_proj|"

@@ -214,6 +214,9 @@ static void test_config(void)
         {"mistral", "sliding_window", "0", STATUS_DATA, "sliding_window is 0"},
         {"mistral", "sliding_window", "null", STATUS_OK, NULL},
         {"mistral", "head_dim", NULL, STATUS_DATA, "self_attn.q_proj.weight has 2 dim"},
+        {"openai_gpt", "afn", "\"relu\"", STATUS_UNAVAILABLE, "afn relu is not supported; gelu is"},
+        {"openai_gpt", "architectures", "[\"OpenAIGPTDoubleHeadsModel\"]", STATUS_UNAVAILABLE,
+         "OpenAIGPTDoubleHeadsModel is not supported"},
         {"qwen3", "attention_bias", "true", STATUS_DATA, "self_attn.q_proj.bias is missing"},
         {"qwen3", "head_dim", NULL, STATUS_DATA, "self_attn.q_proj.weight has 2 dim"},
         {"qwen2", "model_type", "\"llama\"", STATUS_UNAVAILABLE,
@@ -340,6 +343,7 @@ int main(void)
     test_numbers("mistral", true);
     test_numbers("qwen3", true);
     test_numbers("llama_biases", true);
+    test_numbers("openai_gpt", true);
     test_config();
     test_names();
     test_tokenizer();

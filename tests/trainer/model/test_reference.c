@@ -225,6 +225,7 @@ int main(void)
     test_reference("mistral.h5", "mistral", NULL);
     test_reference("qwen3.h5", "qwen3", NULL);
     test_reference("llama_biases.h5", "llama", NULL);
+    test_reference("openai_gpt.h5", "openai-gpt", NULL);
     test_reference("gpt2_lora.h5", "gpt2", "c_attn, c_proj, c_fc");
     test_reference("llama_lora.h5", "llama", "q_proj, v_proj");
     return 0;

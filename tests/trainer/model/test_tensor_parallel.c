@@ -327,7 +327,8 @@ int main(int argc, char **argv)
     CHECK_OK(device_create(DEVICE_CPU, 0, &dev));
     const struct model_freezing none = {0}, low = {.embeddings = true, .layers = 1},
                                 blocks = {.embeddings = true, .layers = 2},
-                                backbone = {.backbone = true}, first = {.layers = 1};
+                                backbone = {.backbone = true}, first = {.layers = 1},
+                                embeddings = {.embeddings = true};
     const char *patterns = "transformer.wte.*,*.ln_1.*,*.0.attn.c_attn.bias, *.c_fc.weight";
     const struct model_adapter no_adapter = {0}, all_linear = {4, 6, 0.25f, "all-linear"},
                                llama = {3, 3, 0, "q_proj, v_proj,up_proj,down_proj"};
@@ -356,11 +357,18 @@ int main(int argc, char **argv)
         test_model(dev, DTYPE_F32, "qwen3", true, rows, "*.1.self_attn.q_norm.*", low, no_adapter,
                    1e-5);
         test_model(dev, DTYPE_F32, "qwen3", true, rows, NULL, none, all_linear, 1e-5);
+        test_model(dev, DTYPE_F32, "openai-gpt", true, rows, NULL, none, no_adapter, 1e-5);
+        test_model(dev, DTYPE_F32, "openai-gpt", false, rows, NULL, first, no_adapter, 1e-5);
+        test_model(dev, DTYPE_F32, "openai-gpt", true, rows, NULL, low, no_adapter, 1e-5);
+        test_model(dev, DTYPE_F32, "openai-gpt", true, rows, "*.0.ln_2.*", embeddings, no_adapter,
+                   1e-5);
+        test_model(dev, DTYPE_F32, "openai-gpt", true, rows, NULL, none, all_linear, 1e-5);
         test_model(dev, DTYPE_F32, "bert", true, rows, NULL, none, bert, 1e-5);
         if (kernels_supports(dev, DTYPE_BF16)) {
             test_model(dev, DTYPE_BF16, "gpt2", true, rows, NULL, none, all_linear, 6e-2);
             test_model(dev, DTYPE_BF16, "gpt2", true, rows, NULL, none, no_adapter, 6e-2);
             test_model(dev, DTYPE_BF16, "bert", true, rows, NULL, none, no_adapter, 1e-1);
+            test_model(dev, DTYPE_BF16, "openai-gpt", true, rows, NULL, none, no_adapter, 1e-1);
         }
     }
     CHECK_OK(device_destroy(&dev));

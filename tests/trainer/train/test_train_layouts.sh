@@ -314,13 +314,10 @@ test_change_layout() {
     run_bireme 0 checkpoint diff made other --tolerance 0.5
 }
 
-# test_rotary ARCHITECTURE SETTING...: a model with rotary positions at several layouts, resume,
-# generation.
-test_rotary() {
+# test_architecture SETTING...: a model at several layouts, resume, generation.
+test_architecture() {
     need_mpirun
-    local settings="model.architecture=$* model.num_heads=4 model.num_kv_heads=2
-        model.intermediate_size=48 model.dropout=0
-        model.tie_word_embeddings=false parallel.bucket_mib=1"
+    local settings="$* parallel.bucket_mib=1"
     # shellcheck disable=SC2086
     run_bireme 0 train recipe.yaml run_dir=one $settings
     awk '/"event":"train"/ { n++ } END { exit n != 20 }' one/metrics.jsonl || fail 'not 20 steps'
@@ -339,6 +336,14 @@ test_rotary() {
     run_bireme 0 generate --checkpoint one --prompt 'The ' --max-new-tokens 8 --temperature 0
     # shellcheck disable=SC2086
     run_bireme 0 plan recipe.yaml $settings
+}
+
+# test_rotary ARCHITECTURE SETTING...: the same for a model with rotary positions and grouped heads.
+test_rotary() {
+    local settings="model.architecture=$* model.num_heads=4 model.num_kv_heads=2
+        model.intermediate_size=48 model.dropout=0 model.tie_word_embeddings=false"
+    # shellcheck disable=SC2086
+    test_architecture $settings
     # shellcheck disable=SC2086
     run_bireme 78 train recipe.yaml run_dir=no parallel.tensor=4 $settings
     grep -qF '4 does not divide model.num_kv_heads (2)' stderr ||
@@ -350,6 +355,7 @@ layouts | tensor | zero | reproducible | lamb | change_layout | masked_layouts) 
 llama | qwen2) test_rotary "$1" ;;
 mistral) test_rotary mistral model.sliding_window=8 model.head_dim=12 ;;
 qwen3) test_rotary qwen3 model.head_dim=12 ;;
+openai_gpt) test_architecture model.architecture=openai-gpt model.num_heads=4 ;;
 *)
     echo "no such part: ${1:-}" >&2
     exit 64

@@ -11,6 +11,8 @@
  * Each addition to the residual stream is fused with the norm that follows it. Backward mirrors the
  * forward pass line by line, from the end of the flat gradient buffer to its start.
  *
+ * The sub-layers are in attention.c and feed_forward.c (sublayers.h).
+ *
  * Recompute: the recipe (train.activation_checkpointing) selects the activations that a layer keeps
  * for backward. Backward recomputes the others from these, with identical bits. Dropout draws from
  * counters and has no state.
@@ -25,26 +27,7 @@
  *           arXiv:1604.06174; selective: Korthikanti et al. 2022, arXiv:2205.05198 */
 #include <inttypes.h>
 
-#include "trainer/model/model_impl.h"
-
-/* Returns the first n rows: the part of the working memory that this micro-batch uses. */
-static struct tensor view_rows(struct tensor t, int64_t n)
-{
-    return tensor_rows(t, 0, n);
-}
-
-/* Returns the first n columns of a per-head statistic [H, rows]. The row stride remains that of the
- * largest micro-batch. */
-static struct tensor view_columns(struct tensor t, int64_t n)
-{
-    return tensor_columns(t, 0, n);
-}
-
-/* Returns this rank's rows of the stream, from the start of the tensor. */
-static struct tensor view_local_rows(const struct model *m, struct tensor t, int64_t n)
-{
-    return tensor_rows(t, 0, model_local_rows(m, n).count);
-}
+#include "trainer/model/sublayers.h"
 
 /* Describes the dropout of an addition to this rank's rows. */
 static struct dropout compute_local_dropout(const struct model *m, const struct model_input *input,
@@ -69,129 +52,10 @@ static status add_and_norm(struct model *m, struct tensor stream, struct tensor 
                                  get_norm_kind(m), m->config.norm_epsilon, dropout);
 }
 
-/* Applies rotary positions to queries and keys, which are adjacent columns. inverse: the backward
- * pass. */
-static status apply_rope(struct model *m, const struct model_input *input, struct tensor qkv,
-                         bool inverse)
-{
-    struct tensor queries_keys = tensor_columns(qkv, 0, m->local.width + m->local.kv_width);
-    return architecture_is_rotary(m->architecture)
-               ? rotary_apply(m->kernels, queries_keys, m->activations.rope_table, input->positions,
-                              inverse)
-               : STATUS_OK;
-}
-
-status model_project_qkv(struct model *m, const struct model_input *input, int64_t layer)
-{
-    int64_t n = input->rows;
-    struct layer_activations *a = &m->activations.layers[layer];
-    struct param_index index = model_param_index(m, layer, MODEL_QKV);
-    struct tensor norm, qkv = view_rows(a->qkv, n);
-    TRY(model_all_gather(m, view_local_rows(m, a->norm1, n), n, &norm));
-    TRY(linear_forward(m->kernels, qkv, tensor_absent(), norm, model_matrix(m, index.weight),
-                       model_vector(m, index.bias), ACTIVATION_NONE));
-    TRY(model_adapters_forward(m, input, layer, index, qkv, norm));
-    if (m->architecture->attention.qk_norm) {
-        TRY(model_qk_norm_forward(m, layer, n));
-    }
-    return apply_rope(m, input, view_rows(model_query_keys(m, a), n), false);
-}
-
 /* Returns the first token id of this rank's shard of the token table. */
 static int64_t find_first_token(const struct model *m)
 {
     return m->rank * m->parameters[m->param_index[MODEL_TOKEN_TABLE].weight].rows;
-}
-
-/* Computes y = x w^T + b into `exchange`, reduced over the ranks' columns of x and w. Rank 0 adds
- * the bias. */
-static status project_output(struct model *m, const struct model_input *input, int64_t layer,
-                             struct param_index index, struct tensor x)
-{
-    struct tensor y = view_rows(m->activations.exchange, x.rows);
-    TRY(linear_forward(m->kernels, y, tensor_absent(), x, model_matrix(m, index.weight),
-                       m->rank == 0 ? model_vector(m, index.bias) : tensor_absent(),
-                       ACTIVATION_NONE));
-    TRY(model_adapters_forward(m, input, layer, index, y, x));
-    return model_reduce(m, x.rows);
-}
-
-status model_project_attended(struct model *m, const struct model_input *input, int64_t layer)
-{
-    return project_output(m, input, layer, model_param_index(m, layer, MODEL_PROJECTION),
-                          view_rows(m->activations.layers[layer].attended, input->rows));
-}
-
-static status attention_block(struct model *m, const struct model_input *input, int64_t layer)
-{
-    struct layer_activations *a = &m->activations.layers[layer];
-    int64_t n = input->rows;
-    struct tensor qkv = view_rows(a->qkv, n), qk = view_rows(model_query_keys(m, a), n);
-    struct attention attention = model_attention(m, input, layer);
-    TRY(model_project_qkv(m, input, layer));
-    TRY(attention_forward(m->kernels, view_rows(a->attended, n), view_columns(a->lse, n),
-                          model_queries(m, qk), model_keys(m, qk), model_values(m, qkv),
-                          &attention));
-    if (input->attention_hook != NULL) {
-        TRY(input->attention_hook(input->user, layer, &attention, model_queries(m, qk),
-                                  model_keys(m, qk)));
-    }
-    return model_project_attended(m, input, layer);
-}
-
-/* Computes y = act(x W^T + b + adapters). */
-static status project_and_activate(struct model *m, const struct model_input *input, int64_t layer,
-                                   struct param_index index, struct tensor y, struct tensor saved,
-                                   struct tensor x, enum activation act)
-{
-    bool separate = act != ACTIVATION_NONE && model_has_adapter(m, index);
-    TRY(linear_forward(m->kernels, y, separate ? tensor_absent() : saved, x,
-                       model_matrix(m, index.weight), model_vector(m, index.bias),
-                       separate ? ACTIVATION_NONE : act));
-    TRY(model_adapters_forward(m, input, layer, index, y, x));
-    return separate ? activation_forward(m->kernels, y, saved, act) : STATUS_OK;
-}
-
-/* Returns the recompute mode of a layer. Nothing overwrites the activations of the last layer
- * before backward reads them, so it needs no recompute. */
-static enum model_recompute get_recompute(const struct model *m, int64_t layer)
-{
-    return m->training && layer + 1 < m->config.layers ? m->config.recompute : MODEL_RECOMPUTE_NONE;
-}
-
-/* Computes the activation from the GEMM's output in `saved_for_backward`. for_backward: also
- * replace it by the value that the backward pass of the activation reads. */
-static status apply_activation(struct model *m, int64_t layer, int64_t n, bool for_backward)
-{
-    struct layer_activations *a = &m->activations.layers[layer];
-    struct tensor inner = view_rows(a->inner, n), saved = view_rows(a->saved_for_backward, n);
-    if (m->architecture->feed_forward.gated) {
-        return swiglu_forward(m->kernels, inner, saved);
-    }
-    TRY(dropout_apply(m->kernels, inner, saved, (struct dropout){0})); /* a copy */
-    return activation_forward(m->kernels, inner, for_backward ? saved : tensor_absent(),
-                              m->config.activation);
-}
-
-/* Runs the first half of the feed-forward network, up to the activation. If the activation is
- * recomputed later, its input is kept. */
-static status run_feed_forward_inner(struct model *m, const struct model_input *input,
-                                     int64_t layer)
-{
-    int64_t n = input->rows;
-    struct layer_activations *a = &m->activations.layers[layer];
-    struct param_index index = model_param_index(m, layer, MODEL_FC);
-    struct tensor norm, inner = view_rows(a->inner, n), saved = view_rows(a->saved_for_backward, n);
-    bool separate =
-        m->architecture->feed_forward.gated || get_recompute(m, layer) == MODEL_RECOMPUTE_SELECTIVE;
-    TRY(model_all_gather(m, view_local_rows(m, a->norm2, n), n, &norm));
-    if (!separate) {
-        return project_and_activate(m, input, layer, index, inner, saved, norm,
-                                    m->config.activation);
-    }
-    TRY(project_and_activate(m, input, layer, index, saved, tensor_absent(), norm,
-                             ACTIVATION_NONE));
-    return apply_activation(m, layer, n, false);
 }
 
 /* Returns the rows of the position table from a sequence's first position on. */
@@ -213,15 +77,15 @@ status model_embed(struct model *m, const struct model_input *input)
 {
     int64_t n = input->rows;
     bool single_rank = m->ranks == 1;
-    struct tensor stream = view_local_rows(m, m->activations.layers[0].input, n),
+    struct tensor stream = model_view_local_rows(m, m->activations.layers[0].input, n),
                   sum = model_reduced_rows(m, n);
     struct tensor positions =
         skip_unused_positions(m, model_matrix(m, m->param_index[MODEL_POSITION_TABLE].weight));
-    TRY(embedding_forward(m->kernels, single_rank ? stream : view_rows(m->activations.exchange, n),
-                          input->tokens, input->positions,
-                          model_matrix(m, m->param_index[MODEL_TOKEN_TABLE].weight),
-                          find_first_token(m), m->rank == 0 ? positions : tensor_absent(),
-                          get_embedding_dropout(m, input)));
+    TRY(embedding_forward(
+        m->kernels, single_rank ? stream : model_view_rows(m->activations.exchange, n),
+        input->tokens, input->positions, model_matrix(m, m->param_index[MODEL_TOKEN_TABLE].weight),
+        find_first_token(m), m->rank == 0 ? positions : tensor_absent(),
+        get_embedding_dropout(m, input)));
     TRY(model_reduce(m, n));
     return single_rank
                ? STATUS_OK
@@ -236,9 +100,10 @@ static void find_next_norm(struct model *m, int64_t layer, int64_t n, struct ten
     struct activations *activations = &m->activations;
     bool last = layer + 1 == m->config.layers;
     struct layer_activations *next = last ? NULL : &activations->layers[layer + 1];
-    *stream = view_local_rows(m, last ? activations->last : next->input, n);
-    *norm = view_local_rows(m, last ? activations->final_norm : next->norm1, n);
-    *statistics = view_local_rows(m, last ? activations->final_statistics : next->statistics1, n);
+    *stream = model_view_local_rows(m, last ? activations->last : next->input, n);
+    *norm = model_view_local_rows(m, last ? activations->final_norm : next->norm1, n);
+    *statistics =
+        model_view_local_rows(m, last ? activations->final_statistics : next->statistics1, n);
 }
 
 /* Runs a layer from the attention's output in `exchange` to the inner features. */
@@ -246,13 +111,14 @@ static status run_layer_middle(struct model *m, const struct model_input *input,
 {
     struct layer_activations *a = &m->activations.layers[layer];
     int64_t n = input->rows;
-    struct tensor read =
-        view_local_rows(m, architecture_is_post_norm(m->architecture) ? a->norm1 : a->input, n);
-    TRY(add_and_norm(m, view_local_rows(m, a->middle, n), view_local_rows(m, a->norm2, n),
-                     view_local_rows(m, a->statistics2, n), read, model_reduced_rows(m, n),
+    struct tensor read = model_view_local_rows(
+        m, architecture_is_post_norm(m->architecture) ? a->norm1 : a->input, n);
+    TRY(add_and_norm(m, model_view_local_rows(m, a->middle, n),
+                     model_view_local_rows(m, a->norm2, n),
+                     model_view_local_rows(m, a->statistics2, n), read, model_reduced_rows(m, n),
                      model_param_index(m, layer, MODEL_NORM2),
                      compute_local_dropout(m, input, layer, DROPOUT_PROJECTION)));
-    return run_feed_forward_inner(m, input, layer);
+    return model_feed_forward_inner(m, input, layer);
 }
 
 status model_finish_layer(struct model *m, const struct model_input *input, int64_t layer)
@@ -262,11 +128,11 @@ status model_finish_layer(struct model *m, const struct model_input *input, int6
     bool post_norm = architecture_is_post_norm(m->architecture);
     struct tensor delta = model_reduced_rows(m, n), stream, norm, statistics;
     TRY(run_layer_middle(m, input, layer));
-    TRY(project_output(m, input, layer, model_param_index(m, layer, MODEL_FC_PROJECTION),
-                       view_rows(a->inner, n)));
+    TRY(model_project_output(m, input, layer, model_param_index(m, layer, MODEL_FC_PROJECTION),
+                             model_view_rows(a->inner, n)));
     find_next_norm(m, layer, n, &stream, &norm, &statistics);
     return add_and_norm(m, stream, norm, statistics,
-                        view_local_rows(m, post_norm ? a->norm2 : a->middle, n), delta,
+                        model_view_local_rows(m, post_norm ? a->norm2 : a->middle, n), delta,
                         model_param_index(m, layer + 1, MODEL_NORM1),
                         compute_local_dropout(m, input, layer, DROPOUT_FC));
 }
@@ -282,11 +148,12 @@ static const int32_t *get_token_type_ids(const struct model *m, const struct mod
 static status drop_first_norm(struct model *m, const struct model_input *input)
 {
     struct layer_activations *a = &m->activations.layers[0];
-    struct tensor norm = view_local_rows(m, a->norm1, input->rows);
+    struct tensor norm = model_view_local_rows(m, a->norm1, input->rows);
     struct dropout dropout = compute_local_dropout(m, input, -1, DROPOUT_PROJECTION);
     bool has_dropout = architecture_is_post_norm(m->architecture) && dropout.probability > 0;
     if (!architecture_has_first_norm(m->architecture)) {
-        return dropout_apply(m->kernels, norm, view_local_rows(m, a->input, input->rows), dropout);
+        return dropout_apply(m->kernels, norm, model_view_local_rows(m, a->input, input->rows),
+                             dropout);
     }
     return has_dropout ? dropout_apply(m->kernels, norm, norm, dropout) : STATUS_OK;
 }
@@ -310,20 +177,20 @@ status model_first_norm(struct model *m, const struct model_input *input)
 {
     int64_t n = input->rows;
     struct layer_activations *a = &m->activations.layers[0];
-    struct tensor stream = view_local_rows(m, a->input, n), norm = view_local_rows(m, a->norm1, n),
-                  delta;
+    struct tensor stream = model_view_local_rows(m, a->input, n),
+                  norm = model_view_local_rows(m, a->norm1, n), delta;
     if (!architecture_has_first_norm(m->architecture)) {
         return drop_first_norm(m, input);
     }
     TRY(embed_token_types(m, input, &delta));
-    TRY(add_and_norm(m, stream, norm, view_local_rows(m, a->statistics1, n), stream, delta,
+    TRY(add_and_norm(m, stream, norm, model_view_local_rows(m, a->statistics1, n), stream, delta,
                      model_param_index(m, 0, MODEL_NORM1), (struct dropout){0}));
     return drop_first_norm(m, input);
 }
 
 status model_gather_hidden(struct model *m, int64_t n, struct tensor *hidden)
 {
-    return model_all_gather(m, view_local_rows(m, m->activations.final_norm, n), n, hidden);
+    return model_all_gather(m, model_view_local_rows(m, m->activations.final_norm, n), n, hidden);
 }
 
 /* Reports that forward reads the weights up to the end of this layer next. Layer L stands for all
@@ -345,7 +212,7 @@ status model_forward(struct model *m, const struct model_input *input, struct te
     TRY(model_first_norm(m, input));
     for (int64_t layer = 0; layer < m->config.layers; layer++) {
         TRY(require_weights(m, input, layer + 1)); /* its norm1 is fused with this layer's end */
-        TRY(attention_block(m, input, layer));
+        TRY(model_attention_forward(m, input, layer));
         TRY(model_finish_layer(m, input, layer));
     }
     TRY(model_gather_hidden(m, input->rows, hidden));
@@ -358,13 +225,6 @@ status model_forward(struct model *m, const struct model_input *input, struct te
 }
 
 /* ---- backward ---- */
-
-struct backward {
-    struct model *m;
-    const struct model_input *input;
-    float *const *gradients;
-    int64_t n;
-};
 
 /* Returns whether the pass runs the head. BERT's head and fine-tuning heads need output rows. */
 static bool head_is_used(const struct model *m, const struct model_input *input)
@@ -416,8 +276,8 @@ static status clear_gradients(const struct model *m, const struct model_input *i
 static status recompute_norm(struct model *m, int64_t n, struct tensor z, struct tensor norm,
                              struct tensor statistics, struct param_index index)
 {
-    return add_and_norm(m, tensor_absent(), view_local_rows(m, norm, n),
-                        view_local_rows(m, statistics, n), view_local_rows(m, z, n),
+    return add_and_norm(m, tensor_absent(), model_view_local_rows(m, norm, n),
+                        model_view_local_rows(m, statistics, n), model_view_local_rows(m, z, n),
                         tensor_absent(), index, (struct dropout){0});
 }
 
@@ -427,7 +287,7 @@ static status recompute_layer(struct backward *b, int64_t layer)
 {
     struct model *m = b->m;
     struct layer_activations *a = &m->activations.layers[layer];
-    enum model_recompute mode = get_recompute(m, layer);
+    enum model_recompute mode = model_get_recompute(m, layer);
     if (mode == MODEL_RECOMPUTE_NONE) {
         return STATUS_OK;
     }
@@ -437,71 +297,12 @@ static status recompute_layer(struct backward *b, int64_t layer)
     }
     TRY(layer == 0 ? drop_first_norm(m, b->input) : STATUS_OK);
     if (mode == MODEL_RECOMPUTE_FULL) {
-        TRY(attention_block(m, b->input, layer));
+        TRY(model_attention_forward(m, b->input, layer));
         return run_layer_middle(m, b->input, layer);
     }
     TRY(recompute_norm(m, b->n, a->middle, a->norm2, a->statistics2,
                        model_param_index(m, layer, MODEL_NORM2)));
-    return apply_activation(m, layer, b->n, true);
-}
-
-static status weight_backward(struct backward *b, struct param_index index, struct tensor dy,
-                              struct tensor x)
-{
-    struct model *m = b->m;
-    return linear_backward_weight(m->kernels, model_gradient(m, index.weight, b->gradients),
-                                  model_gradient(m, index.bias, b->gradients), dy, x,
-                                  b->input->first_micro_batch);
-}
-
-/* Computes the gradients of an output projection: those of its weights from dy and x, and dx for
- * this rank's columns of x, before the activation that made x. */
-static status project_backward(struct backward *b, int64_t layer, enum model_role role,
-                               struct tensor dx, struct tensor dy, struct tensor x,
-                               enum activation act, struct tensor saved)
-{
-    struct model *m = b->m;
-    struct param_index index = model_param_index(m, layer, role);
-    struct tensor matrix = model_matrix(m, index.weight);
-    TRY(weight_backward(b, index, dy, x));
-    if (!model_has_adapter(m, index)) {
-        return linear_backward_input(m->kernels, dx, dy, matrix, act, saved);
-    }
-    TRY(linear_backward_input(m->kernels, dx, dy, matrix, ACTIVATION_NONE, tensor_absent()));
-    TRY(model_adapters_backward_input(m, b->input, layer, index, dx, dy));
-    TRY(model_adapters_backward_weight(m, b->input, layer, index, b->gradients, dy, x));
-    return act == ACTIVATION_NONE ? STATUS_OK : activation_backward(m->kernels, dx, dx, saved, act);
-}
-
-/* Computes the gradients of a matrix that reads the stream. needs_dx: also compute the gradient of
- * the norm's output x into `exchange`. Its reduction over the ranks overlaps with the GEMM for the
- * weight gradient. */
-static status input_matrix_backward(struct backward *b, int64_t layer, enum model_role role,
-                                    bool needs_dx, struct tensor dy, struct tensor x)
-{
-    struct model *m = b->m;
-    struct param_index index = model_param_index(m, layer, role);
-    struct tensor gathered,
-        dx = needs_dx ? view_rows(m->activations.exchange, b->n) : tensor_absent();
-    TRY(model_all_gather_start(m, x, b->n, &gathered));
-    TRY(needs_dx ? linear_backward_input(m->kernels, dx, dy, model_matrix(m, index.weight),
-                                         ACTIVATION_NONE, tensor_absent())
-                 : STATUS_OK);
-    TRY(model_adapters_backward_input(m, b->input, layer, index, dx, dy));
-    TRY(model_all_gather_wait(m));
-    TRY(needs_dx ? model_reduce_start(m, b->n) : STATUS_OK);
-    TRY(weight_backward(b, index, dy, gathered));
-    TRY(model_adapters_backward_weight(m, b->input, layer, index, b->gradients, dy, gathered));
-    return needs_dx ? model_reduce_wait(m, b->n) : STATUS_OK;
-}
-
-/* Returns whether norm1 of a layer, or any parameter before it, is trained. */
-static bool needs_norm1_gradient(const struct model *m, int64_t layer)
-{
-    struct param_index norm = model_param_index(m, layer, MODEL_NORM1);
-    return layer > model_first_trained_layer(m->parameters, m->parameter_count) ||
-           (norm.weight >= 0 && m->parameters[norm.weight].trained) ||
-           (norm.bias >= 0 && m->parameters[norm.bias].trained);
+    return model_apply_activation(m, layer, b->n, true);
 }
 
 /* Backward pass of a norm and of the addition before it. `exchange` holds the gradient of the
@@ -511,67 +312,19 @@ static status norm_backward(struct backward *b, struct param_index index, struct
                             struct dropout dropout, struct tensor *delta)
 {
     struct model *m = b->m;
-    struct tensor stream = view_local_rows(m, m->activations.d_stream, b->n);
+    struct tensor stream = model_view_local_rows(m, m->activations.d_stream, b->n);
     struct tensor dgamma, dbeta;
     model_norm_gradients(m, index, b->gradients, &dgamma, &dbeta);
     struct tensor gamma_sums = dgamma, beta_sums = dbeta;
     bool dropped = dropout.probability > 0;
-    *delta = dropped ? view_local_rows(m, m->activations.d_delta, b->n) : stream;
+    *delta = dropped ? model_view_local_rows(m, m->activations.d_delta, b->n) : stream;
     TRY(model_norm_reduce_begin(m, &gamma_sums, &beta_sums));
-    TRY(residual_norm_backward(m->kernels, stream, dropped ? *delta : tensor_absent(), gamma_sums,
-                               beta_sums, model_reduced_rows(m, b->n), view_local_rows(m, z, b->n),
-                               view_local_rows(m, statistics, b->n), model_vector(m, index.weight),
-                               get_norm_kind(m), stream_source, dropout));
+    TRY(residual_norm_backward(
+        m->kernels, stream, dropped ? *delta : tensor_absent(), gamma_sums, beta_sums,
+        model_reduced_rows(m, b->n), model_view_local_rows(m, z, b->n),
+        model_view_local_rows(m, statistics, b->n), model_vector(m, index.weight), get_norm_kind(m),
+        stream_source, dropout));
     return model_norm_reduce_end(m, dgamma, dbeta);
-}
-
-static status feed_forward_backward(struct backward *b, int64_t layer, struct tensor delta)
-{
-    struct model *m = b->m;
-    struct layer_activations *a = &m->activations.layers[layer];
-    struct tensor d_inner = view_rows(m->activations.d_inner, b->n),
-                  saved = view_rows(a->saved_for_backward, b->n), dy;
-    bool gated = m->architecture->feed_forward.gated;
-    TRY(model_all_gather(m, delta, b->n, &dy));
-    TRY(project_backward(b, layer, MODEL_FC_PROJECTION, d_inner, dy, view_rows(a->inner, b->n),
-                         gated ? ACTIVATION_NONE : m->config.activation,
-                         gated ? tensor_absent() : saved));
-    TRY(gated ? swiglu_backward(m->kernels, saved, d_inner, saved) : STATUS_OK);
-    return input_matrix_backward(b, layer, MODEL_FC, true, gated ? saved : d_inner,
-                                 view_local_rows(m, a->norm2, b->n));
-}
-
-/* Returns memory for the gradient of the attention's output [N, H D / t]. */
-static struct tensor view_d_attended(const struct model *m, int64_t n)
-{
-    struct tensor exchange = m->activations.exchange;
-    bool fits = m->local.width <= m->config.width;
-    return tensor_view(fits ? exchange.data : m->activations.d_inner.data, exchange.dtype, n,
-                       m->local.width);
-}
-
-static status attention_block_backward(struct backward *b, int64_t layer, struct tensor delta)
-{
-    struct model *m = b->m;
-    struct layer_activations *a = &m->activations.layers[layer];
-    struct tensor qk = view_rows(model_query_keys(m, a), b->n);
-    struct tensor qkv = view_rows(a->qkv, b->n), d_qkv = view_rows(m->activations.d_qkv, b->n);
-    struct tensor d_attended = view_d_attended(m, b->n);
-    struct attention attention = model_attention(m, b->input, layer);
-    struct tensor dy;
-    TRY(model_all_gather(m, delta, b->n, &dy));
-    TRY(project_backward(b, layer, MODEL_PROJECTION, d_attended, dy, view_rows(a->attended, b->n),
-                         ACTIVATION_NONE, tensor_absent()));
-    TRY(attention_backward(m->kernels, model_queries(m, d_qkv), model_keys(m, d_qkv),
-                           model_values(m, d_qkv), d_attended, model_queries(m, qk),
-                           model_keys(m, qk), model_values(m, qkv), view_rows(a->attended, b->n),
-                           view_columns(a->lse, b->n), &attention));
-    TRY(apply_rope(m, b->input, d_qkv, true));
-    if (m->architecture->attention.qk_norm) {
-        TRY(model_qk_norm_backward(m, layer, b->n, b->gradients, d_qkv));
-    }
-    return input_matrix_backward(b, layer, MODEL_QKV, needs_norm1_gradient(m, layer), d_qkv,
-                                 view_local_rows(m, a->norm1, b->n));
 }
 
 /* Returns the value that the stream continues with at the norms within the blocks. */
@@ -604,24 +357,24 @@ static status layer_backward(struct backward *b, int64_t layer, struct tensor *d
     struct model *m = b->m;
     struct layer_activations *a = &m->activations.layers[layer];
     TRY(recompute_layer(b, layer));
-    TRY(feed_forward_backward(b, layer, *delta));
+    TRY(model_feed_forward_backward(b, layer, *delta));
     TRY(norm_backward(b, model_param_index(m, layer, MODEL_NORM2), a->middle, a->statistics2,
                       get_stream_source(m),
                       compute_local_dropout(m, b->input, layer, DROPOUT_PROJECTION), delta));
-    TRY(attention_block_backward(b, layer, *delta));
-    bool last = architecture_is_post_norm(m->architecture) || !needs_norm1_gradient(m, layer);
+    TRY(model_attention_backward(b, layer, *delta));
+    bool last = architecture_is_post_norm(m->architecture) || !model_needs_norm1_gradient(m, layer);
     return last ? STATUS_OK : norm1_backward(b, layer, NORM_RESIDUAL_PRE, delta);
 }
 
-/* Adds the gradient in `exchange` to that of the stream. The norm that the operation also computes is
- * not used; its parameters are those of any norm. */
+/* Adds the gradient in `exchange` to that of the stream. The norm that the operation also computes
+ * is not used; its parameters are those of any norm. */
 static status add_to_stream_gradient(struct backward *b)
 {
     struct model *m = b->m;
     struct layer_activations *a = &m->activations.layers[0];
-    struct tensor stream = view_local_rows(m, m->activations.d_stream, b->n);
-    return add_and_norm(m, stream, view_local_rows(m, a->norm1, b->n),
-                        view_local_rows(m, a->statistics1, b->n), stream,
+    struct tensor stream = model_view_local_rows(m, m->activations.d_stream, b->n);
+    return add_and_norm(m, stream, model_view_local_rows(m, a->norm1, b->n),
+                        model_view_local_rows(m, a->statistics1, b->n), stream,
                         model_reduced_rows(m, b->n), model_param_index(m, 0, MODEL_NORM2),
                         (struct dropout){0});
 }
@@ -632,7 +385,7 @@ static status embedding_norm_backward(struct backward *b, struct tensor *delta)
 {
     struct model *m = b->m;
     struct dropout dropout = compute_local_dropout(m, b->input, -1, DROPOUT_PROJECTION);
-    struct tensor parts[] = {view_local_rows(m, m->activations.d_stream, b->n),
+    struct tensor parts[] = {model_view_local_rows(m, m->activations.d_stream, b->n),
                              model_reduced_rows(m, b->n)};
     for (int i = 0; i < 2 && dropout.probability > 0; i++) {
         TRY(dropout_apply(m->kernels, parts[i], parts[i], dropout));
@@ -649,7 +402,7 @@ static status tables_backward(struct backward *b)
     struct tensor positions =
         model_gradient(m, m->param_index[MODEL_POSITION_TABLE].weight, b->gradients);
     struct tensor delta;
-    TRY(model_all_gather(m, view_local_rows(m, m->activations.d_stream, b->n), b->n, &delta));
+    TRY(model_all_gather(m, model_view_local_rows(m, m->activations.d_stream, b->n), b->n, &delta));
     if (m->config.token_types > 0) {
         struct tensor table_gradient =
             model_gradient(m, m->param_index[MODEL_TOKEN_TYPE_TABLE].weight, b->gradients);

@@ -1,0 +1,93 @@
+/* Self-attention: the matrix of queries, keys and values, rotary positions, the norms of queries
+ * and keys (qk_norm.c), attention over the segments, and the output projection.
+ *
+ * A tensor-parallel rank has some heads of each: rows of the first matrix and columns of the
+ * second one. */
+#include "trainer/model/sublayers.h"
+
+/* Applies rotary positions to queries and keys, which are adjacent columns. inverse: the backward
+ * pass. */
+static status apply_rope(struct model *m, const struct model_input *input, struct tensor qkv,
+                         bool inverse)
+{
+    struct tensor queries_keys = tensor_columns(qkv, 0, m->local.width + m->local.kv_width);
+    return architecture_is_rotary(m->architecture)
+               ? rotary_apply(m->kernels, queries_keys, m->activations.rope_table, input->positions,
+                              inverse)
+               : STATUS_OK;
+}
+
+status model_project_qkv(struct model *m, const struct model_input *input, int64_t layer)
+{
+    int64_t n = input->rows;
+    struct layer_activations *a = &m->activations.layers[layer];
+    struct param_index index = model_param_index(m, layer, MODEL_QKV);
+    struct tensor norm, qkv = model_view_rows(a->qkv, n);
+    TRY(model_all_gather(m, model_view_local_rows(m, a->norm1, n), n, &norm));
+    TRY(linear_forward(m->kernels, qkv, tensor_absent(), norm, model_matrix(m, index.weight),
+                       model_vector(m, index.bias), ACTIVATION_NONE));
+    TRY(model_adapters_forward(m, input, layer, index, qkv, norm));
+    if (m->architecture->attention.qk_norm) {
+        TRY(model_qk_norm_forward(m, layer, n));
+    }
+    return apply_rope(m, input, model_view_rows(model_query_keys(m, a), n), false);
+}
+
+status model_project_attended(struct model *m, const struct model_input *input, int64_t layer)
+{
+    return model_project_output(
+        m, input, layer, model_param_index(m, layer, MODEL_PROJECTION),
+        model_view_rows(m->activations.layers[layer].attended, input->rows));
+}
+
+status model_attention_forward(struct model *m, const struct model_input *input, int64_t layer)
+{
+    struct layer_activations *a = &m->activations.layers[layer];
+    int64_t n = input->rows;
+    struct tensor qkv = model_view_rows(a->qkv, n), qk = model_view_rows(model_query_keys(m, a), n);
+    struct attention attention = model_attention(m, input, layer);
+    TRY(model_project_qkv(m, input, layer));
+    TRY(attention_forward(m->kernels, model_view_rows(a->attended, n),
+                          model_view_columns(a->lse, n), model_queries(m, qk), model_keys(m, qk),
+                          model_values(m, qkv), &attention));
+    if (input->attention_hook != NULL) {
+        TRY(input->attention_hook(input->user, layer, &attention, model_queries(m, qk),
+                                  model_keys(m, qk)));
+    }
+    return model_project_attended(m, input, layer);
+}
+
+/* Returns memory for the gradient of the attention's output [N, H D / t]. */
+static struct tensor view_d_attended(const struct model *m, int64_t n)
+{
+    struct tensor exchange = m->activations.exchange;
+    bool fits = m->local.width <= m->config.width;
+    return tensor_view(fits ? exchange.data : m->activations.d_inner.data, exchange.dtype, n,
+                       m->local.width);
+}
+
+status model_attention_backward(struct backward *b, int64_t layer, struct tensor delta)
+{
+    struct model *m = b->m;
+    struct layer_activations *a = &m->activations.layers[layer];
+    struct tensor qk = model_view_rows(model_query_keys(m, a), b->n);
+    struct tensor qkv = model_view_rows(a->qkv, b->n),
+                  d_qkv = model_view_rows(m->activations.d_qkv, b->n);
+    struct tensor d_attended = view_d_attended(m, b->n);
+    struct attention attention = model_attention(m, b->input, layer);
+    struct tensor dy;
+    TRY(model_all_gather(m, delta, b->n, &dy));
+    TRY(model_project_backward(b, layer, MODEL_PROJECTION, d_attended, dy,
+                               model_view_rows(a->attended, b->n), ACTIVATION_NONE,
+                               tensor_absent()));
+    TRY(attention_backward(
+        m->kernels, model_queries(m, d_qkv), model_keys(m, d_qkv), model_values(m, d_qkv),
+        d_attended, model_queries(m, qk), model_keys(m, qk), model_values(m, qkv),
+        model_view_rows(a->attended, b->n), model_view_columns(a->lse, b->n), &attention));
+    TRY(apply_rope(m, b->input, d_qkv, true));
+    if (m->architecture->attention.qk_norm) {
+        TRY(model_qk_norm_backward(m, layer, b->n, b->gradients, d_qkv));
+    }
+    return model_input_matrix_backward(b, layer, MODEL_QKV, model_needs_norm1_gradient(m, layer),
+                                       d_qkv, model_view_local_rows(m, a->norm1, b->n));
+}

@@ -1,0 +1,69 @@
+/* The feed-forward network: act(x W1^T + b1) W2^T + b2, or with a gate, silu(gate) * up.
+ *
+ * A tensor-parallel rank has some inner features: rows of W1 and columns of W2. */
+#include "trainer/model/sublayers.h"
+
+/* Computes y = act(x W^T + b + adapters). */
+static status project_and_activate(struct model *m, const struct model_input *input, int64_t layer,
+                                   struct param_index index, struct tensor y, struct tensor saved,
+                                   struct tensor x, enum activation act)
+{
+    bool separate = act != ACTIVATION_NONE && model_has_adapter(m, index);
+    TRY(linear_forward(m->kernels, y, separate ? tensor_absent() : saved, x,
+                       model_matrix(m, index.weight), model_vector(m, index.bias),
+                       separate ? ACTIVATION_NONE : act));
+    TRY(model_adapters_forward(m, input, layer, index, y, x));
+    return separate ? activation_forward(m->kernels, y, saved, act) : STATUS_OK;
+}
+
+/* Computes the activation from the GEMM's output in `saved_for_backward`. for_backward: also
+ * replace it by the value that the backward pass of the activation reads. */
+status model_apply_activation(struct model *m, int64_t layer, int64_t n, bool for_backward)
+{
+    struct layer_activations *a = &m->activations.layers[layer];
+    struct tensor inner = model_view_rows(a->inner, n),
+                  saved = model_view_rows(a->saved_for_backward, n);
+    if (m->architecture->feed_forward.gated) {
+        return swiglu_forward(m->kernels, inner, saved);
+    }
+    TRY(dropout_apply(m->kernels, inner, saved, (struct dropout){0})); /* a copy */
+    return activation_forward(m->kernels, inner, for_backward ? saved : tensor_absent(),
+                              m->config.activation);
+}
+
+/* Runs the first half of the feed-forward network, up to the activation. If the activation is
+ * recomputed later, its input is kept. */
+status model_feed_forward_inner(struct model *m, const struct model_input *input, int64_t layer)
+{
+    int64_t n = input->rows;
+    struct layer_activations *a = &m->activations.layers[layer];
+    struct param_index index = model_param_index(m, layer, MODEL_FC);
+    struct tensor norm, inner = model_view_rows(a->inner, n),
+                        saved = model_view_rows(a->saved_for_backward, n);
+    bool separate = m->architecture->feed_forward.gated ||
+                    model_get_recompute(m, layer) == MODEL_RECOMPUTE_SELECTIVE;
+    TRY(model_all_gather(m, model_view_local_rows(m, a->norm2, n), n, &norm));
+    if (!separate) {
+        return project_and_activate(m, input, layer, index, inner, saved, norm,
+                                    m->config.activation);
+    }
+    TRY(project_and_activate(m, input, layer, index, saved, tensor_absent(), norm,
+                             ACTIVATION_NONE));
+    return model_apply_activation(m, layer, n, false);
+}
+
+status model_feed_forward_backward(struct backward *b, int64_t layer, struct tensor delta)
+{
+    struct model *m = b->m;
+    struct layer_activations *a = &m->activations.layers[layer];
+    struct tensor d_inner = model_view_rows(m->activations.d_inner, b->n),
+                  saved = model_view_rows(a->saved_for_backward, b->n), dy;
+    bool gated = m->architecture->feed_forward.gated;
+    TRY(model_all_gather(m, delta, b->n, &dy));
+    TRY(model_project_backward(
+        b, layer, MODEL_FC_PROJECTION, d_inner, dy, model_view_rows(a->inner, b->n),
+        gated ? ACTIVATION_NONE : m->config.activation, gated ? tensor_absent() : saved));
+    TRY(gated ? swiglu_backward(m->kernels, saved, d_inner, saved) : STATUS_OK);
+    return model_input_matrix_backward(b, layer, MODEL_FC, true, gated ? saved : d_inner,
+                                       model_view_local_rows(m, a->norm2, b->n));
+}

@@ -1,0 +1,105 @@
+/* The sub-layers of a block: attention (attention.c) and the feed-forward network (feed_forward.c).
+ * forward.c runs them with the norms and residual sums between them. projection.c has the matrices
+ * that both use. */
+#pragma once
+
+#include "trainer/model/model_impl.h"
+
+/* The state of a backward pass. */
+struct backward {
+    struct model *m;
+    const struct model_input *input;
+    float *const *gradients;
+    int64_t n; /* rows of the micro-batch */
+};
+
+/* model_view_rows - return the first n rows: the part of the working memory that this micro-batch
+ * uses. */
+static inline struct tensor model_view_rows(struct tensor t, int64_t n)
+{
+    return tensor_rows(t, 0, n);
+}
+
+/* model_view_columns - return the first n columns of a per-head statistic [H, rows]. The row stride
+ * remains that of the largest micro-batch. */
+static inline struct tensor model_view_columns(struct tensor t, int64_t n)
+{
+    return tensor_columns(t, 0, n);
+}
+
+/* model_view_local_rows - return this rank's rows of the stream, from the start of the tensor. */
+static inline struct tensor model_view_local_rows(const struct model *m, struct tensor t, int64_t n)
+{
+    return tensor_rows(t, 0, model_local_rows(m, n).count);
+}
+
+/* model_get_recompute - return the recompute mode of a layer. Nothing overwrites the activations of
+ * the last layer before backward reads them, so it needs no recompute. */
+static inline enum model_recompute model_get_recompute(const struct model *m, int64_t layer)
+{
+    return m->training && layer + 1 < m->config.layers ? m->config.recompute : MODEL_RECOMPUTE_NONE;
+}
+
+/* model_needs_norm1_gradient - return whether norm1 of a layer, or any parameter before it, is
+ * trained. */
+static inline bool model_needs_norm1_gradient(const struct model *m, int64_t layer)
+{
+    struct param_index norm = model_param_index(m, layer, MODEL_NORM1);
+    return layer > model_first_trained_layer(m->parameters, m->parameter_count) ||
+           (norm.weight >= 0 && m->parameters[norm.weight].trained) ||
+           (norm.bias >= 0 && m->parameters[norm.bias].trained);
+}
+
+/* ---- attention.c ---- */
+
+/* model_attention_forward - run attention from norm1 to its output in `exchange`. */
+status model_attention_forward(struct model *m, const struct model_input *input, int64_t layer);
+
+/* model_attention_backward - compute the gradients of attention from that of its output. The
+ * gradient of norm1's output is then in `exchange`, if it is needed.
+ *
+ * Shapes    delta [N, C], this rank's rows */
+status model_attention_backward(struct backward *b, int64_t layer, struct tensor delta);
+
+/* ---- feed_forward.c ---- */
+
+/* model_feed_forward_inner - run the first half of the feed-forward network, up to the activation.
+ * If the activation is recomputed later, its input is kept. */
+status model_feed_forward_inner(struct model *m, const struct model_input *input, int64_t layer);
+
+/* model_apply_activation - compute the activation from the GEMM's output in `saved_for_backward`.
+ *
+ * for_backward: also replace it by the value that the backward pass of the activation reads. */
+status model_apply_activation(struct model *m, int64_t layer, int64_t n, bool for_backward);
+
+/* model_feed_forward_backward - compute the gradients of the feed-forward network from that of its
+ * output. The gradient of norm2's output is then in `exchange`.
+ *
+ * Shapes    delta [N, C], this rank's rows */
+status model_feed_forward_backward(struct backward *b, int64_t layer, struct tensor delta);
+
+/* ---- projection.c ---- */
+
+/* model_project_output - compute y = x w^T + b into `exchange`, reduced over the ranks' columns of
+ * x and w. Rank 0 adds the bias.
+ *
+ * Shapes    x [N, K / t] */
+status model_project_output(struct model *m, const struct model_input *input, int64_t layer,
+                            struct param_index index, struct tensor x);
+
+/* model_project_backward - compute the gradients of an output projection: those of its weights from
+ * dy and x, and dx for this rank's columns of x, before the activation that made x.
+ *
+ * Shapes    dy [N, C];  x, dx [N, K / t];  saved as in linear_backward_input */
+status model_project_backward(struct backward *b, int64_t layer, enum model_role role,
+                              struct tensor dx, struct tensor dy, struct tensor x,
+                              enum activation act, struct tensor saved);
+
+/* model_input_matrix_backward - compute the gradients of a matrix that reads the stream.
+ *
+ * needs_dx: also compute the gradient of the norm's output x into `exchange`. Its reduction over
+ * the ranks overlaps with the GEMM for the weight gradient.
+ *
+ * Shapes    dy [N, M / t];  x [N, C], this rank's rows */
+status model_input_matrix_backward(struct backward *b, int64_t layer, enum model_role role,
+                                   bool needs_dx, struct tensor dy, struct tensor x);

@@ -96,7 +96,8 @@ static void test_warning(void)
                   "polynomial_nvidia); schedule.decay_ratio (used if schedule.name is wsd)");
     check_warning(HEAD "model: {architecture: llama, activation: gelu_erf}\n",
                   "some.yaml: settings without effect: model.activation (used if "
-                  "model.architecture is gpt2, bert or roberta)");
+                  "model.architecture is gpt2, bert, roberta or "
+                  "openai-gpt)");
     check_warning(HEAD "model: {type_vocab_size: 2}\n",
                   "some.yaml: settings without effect: model.type_vocab_size (used if "
                   "model.architecture is bert or roberta)");

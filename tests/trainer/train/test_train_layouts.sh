@@ -211,7 +211,7 @@ test_tensor() {
         compare_losses t1d1 other 1e-5
     done
     run_ranks 3 78 "${four[@]}" run_dir=no parallel.tensor=2
-    grep -q 'to one of 1, 3' stderr || fail 'the message does not list the divisors'
+    grep -q 'set parallel.tensor to 1 ' stderr || fail 'the message does not list the divisors'
     run_bireme 78 "${four[@]}" run_dir=no parallel.tensor=3
     grep -q 'values that fit the model: 1, 2, 4' stderr ||
         fail 'the message does not list the valid values'

@@ -30,6 +30,14 @@ static bool find_megatron_prefix(const char *path, char bin[FILE_PATH_BYTES])
            file_exists(idx) && file_exists(bin);
 }
 
+/* Returns whether a path is a number and no file: a weight of a blend, as Megatron-LM takes it. */
+static bool is_weight(const char *path)
+{
+    char *end;
+    strtod(path, &end);
+    return *end == '\0' && end != path && !file_exists(path);
+}
+
 /* Adds to *standard_inputs how many of the paths are standard input. Does not open pipes, because
  * the writer of a pipe could end when it is closed. */
 static status check_readable(char *const *paths, int count, int *standard_inputs)
@@ -39,6 +47,10 @@ static status check_readable(char *const *paths, int count, int *standard_inputs
         char bin[FILE_PATH_BYTES];
         *standard_inputs += strcmp(paths[i], "-") == 0;
         REQUIRE(*standard_inputs <= 1, STATUS_USAGE, "standard input (-) is given twice");
+        REQUIRE(!is_weight(paths[i]), STATUS_USAGE,
+                "%s is no file: prepare takes files without weights; give each source its own "
+                "--output, and its weight in the list data.train of the recipe",
+                paths[i]);
         if (!input_is_stream(paths[i]) && !find_megatron_prefix(paths[i], bin)) {
             TRY(input_open(paths[i], &in));
             input_close(&in);

@@ -51,6 +51,9 @@ status command_train(int argc, char **argv)
     if (help) {
         return STATUS_OK;
     }
+    bool is_word = strcmp(resume, "yes") == 0 || strcmp(resume, "true") == 0;
+    REQUIRE(!is_word, STATUS_USAGE, "--resume %s: use auto, never or a PATH; auto is the default",
+            resume);
     struct job job;
     struct job_options job_options = {
         .recipe_path = options.operands[0],

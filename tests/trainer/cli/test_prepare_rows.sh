@@ -288,6 +288,8 @@ test_tokenizer() {
     cmp other/tokenizer.json expected/tokenizer.json || fail 'other text of standard input'
     run_bireme 65 tokenizer train --type char --input reviews.csv --columns text=none --output bad
     grep -q 'reviews.csv:2: no field "none"' stderr || fail 'no warning about the column'
+    run_bireme 64 prepare --tokenizer tokenizer --input 0.3 "$source/LICENSE" --output blend
+    expect_error '0.3 is no file: prepare takes files without weights.*E-USAGE'
     run_bireme 64 tokenizer train --type char --input "$source/LICENSE" --columns text=review \
         --output other
     expect_error 'is read as plain text, which has no columns'

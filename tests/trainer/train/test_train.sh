@@ -499,6 +499,8 @@ test_resolve() {
         grep -q "resuming $newest" stderr || fail "--resume $resumed does not use the newest"
         rm -rf other
     done
+    run_bireme 64 train recipe.yaml run_dir=none --resume yes
+    expect_error 'resume yes: use auto, never or a PATH'
     run_ranks 2 80 train recipe.yaml run_dir=none --resume run/final
     expect_error 'run/final holds weights only'
     damage_weights run/final

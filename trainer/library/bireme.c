@@ -3,8 +3,10 @@
  * the error for bm_error instead, per thread. */
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "build_info.h"
@@ -20,7 +22,10 @@ struct bm_model {
     char path[FILE_PATH_BYTES];
     struct comm *world;
     struct session session;
-    bm_end end; /* of the last generated text */
+    bm_end end;              /* of the last generated text */
+    pid_t process;           /* that opened the model */
+    _Atomic(uintptr_t) user; /* address of thread_mark of the thread that uses the model; 0: none */
+    int depth;               /* nested calls of that thread, from its stream callback */
 };
 
 #define SAME(name) _Static_assert((int)BM_##name == (int)STATUS_##name, "equal to the exit code")
@@ -50,13 +55,18 @@ void bm_free(void *memory)
 static _Thread_local struct status_note last_error; /* of the last call */
 static _Thread_local char last_warnings[2 * STATUS_TEXT_BYTES];
 
+static void divert_messages(void)
+{
+    log_divert_warnings(last_warnings, sizeof last_warnings);
+    status_divert(&last_error);
+}
+
 static void begin_call(void)
 {
     last_warnings[0] = '\0';
-    log_divert_warnings(last_warnings, sizeof last_warnings);
     last_error = (struct status_note){0};
     status_clear();
-    status_divert(&last_error);
+    divert_messages();
 }
 
 static bm_status end_call(status result)
@@ -84,11 +94,38 @@ const char *bm_warning(void)
 
 static status require_text(const char *text, size_t bytes)
 {
+    REQUIRE(bytes <= PTRDIFF_MAX, STATUS_USAGE,
+            "the text has %zu bytes; -1 does not stand for the NUL byte at its end, use strlen",
+            bytes);
     REQUIRE(text != NULL || bytes == 0, STATUS_USAGE, "the text is NULL, but has %zu bytes", bytes);
     return STATUS_OK;
 }
 
 /* ---- a model ---- */
+
+static _Thread_local char thread_mark;
+
+/* Reserves the model for this thread, until end_use. */
+static status begin_use(bm_model *m)
+{
+    uintptr_t user = 0, self = (uintptr_t)&thread_mark;
+    REQUIRE(m != NULL, STATUS_USAGE, "the model is NULL");
+    REQUIRE(m->process == getpid() || kernels_threads(m->session.kernels) == 1, STATUS_USAGE,
+            "the model was opened before fork(), which does not copy its threads; open it after "
+            "fork(), or set parallel.threads=1");
+    bool is_free = atomic_compare_exchange_strong(&m->user, &user, self);
+    REQUIRE(is_free || user == self, STATUS_USAGE,
+            "another thread uses this model; open one model for each thread");
+    m->depth++;
+    return STATUS_OK;
+}
+
+static void end_use(bm_model *m)
+{
+    if (--m->depth == 0) {
+        atomic_store(&m->user, 0);
+    }
+}
 
 static void initialize_library(void)
 {
@@ -141,17 +178,23 @@ bm_status bm_model_open(const char *checkpoint, const char *const *settings, bm_
         (void)close_model(m);
         return end_call(result);
     }
+    m->process = getpid();
     *out = m;
     return end_call(STATUS_OK);
 }
 
 void bm_model_close(bm_model **model)
 {
-    if (model != NULL && *model != NULL) {
-        begin_call();
-        (void)end_call(close_model(*model));
-        *model = NULL;
+    if (model == NULL || *model == NULL) {
+        return;
     }
+    begin_call();
+    if (atomic_load(&(*model)->user) != 0) {
+        (void)end_call(RAISE_STATUS(STATUS_USAGE, "the model is in use; close it afterwards"));
+        return;
+    }
+    (void)end_call(close_model(*model));
+    *model = NULL;
 }
 
 /* Returns the number of weights without the padding of the vocabulary. */
@@ -328,6 +371,7 @@ static void call_stream(void *user, const char *text, size_t bytes)
     const struct listener *l = user;
     if (!stream_ended) {
         stream_ended = l->stream(l->user, text, bytes) != 0;
+        divert_messages(); /* the callback may have called the library */
     }
 }
 
@@ -410,17 +454,18 @@ bm_end bm_generate_end(const bm_model *m)
     return m != NULL ? m->end : BM_END_NONE;
 }
 
-static void clear_output(bm_model *m, struct text_output out)
+/* Clears the outputs and reserves the model. */
+static status begin_text(bm_model *m, struct text_output out)
 {
-    if (m != NULL) {
-        m->end = BM_END_NONE;
-    }
     if (out.text != NULL) {
         *out.text = NULL;
     }
     if (out.bytes != NULL) {
         *out.bytes = 0;
     }
+    TRY(begin_use(m));
+    m->end = BM_END_NONE;
+    return STATUS_OK;
 }
 
 bm_status bm_generate(bm_model *m, const int32_t *ids, int64_t count,
@@ -431,8 +476,11 @@ bm_status bm_generate(bm_model *m, const int32_t *ids, int64_t count,
     struct token_list prompt = {0};
     struct listener listener = {stream, user};
     struct text_output out = {text, bytes};
-    clear_output(m, out);
-    status result = require_ids(m, ids, count);
+    status result = begin_text(m, out);
+    if (result != STATUS_OK) {
+        return end_call(result);
+    }
+    result = require_ids(m, ids, count);
     if (result == STATUS_OK) {
         result = token_list_reserve(&prompt, count);
     }
@@ -442,6 +490,7 @@ bm_status bm_generate(bm_model *m, const int32_t *ids, int64_t count,
         }
         result = generate_output_text(m, &prompt, options, &listener, out);
     }
+    end_use(m);
     token_list_free(&prompt);
     return end_call(result);
 }
@@ -454,11 +503,15 @@ bm_status bm_generate_text(bm_model *m, const char *prompt, size_t prompt_bytes,
     struct token_list ids = {0};
     struct listener listener = {stream, user};
     struct text_output out = {text, bytes};
-    clear_output(m, out);
-    status result = encode_text(m, prompt, prompt_bytes, true, &ids);
+    status result = begin_text(m, out);
+    if (result != STATUS_OK) {
+        return end_call(result);
+    }
+    result = encode_text(m, prompt, prompt_bytes, true, &ids);
     if (result == STATUS_OK) {
         result = generate_output_text(m, &ids, options, &listener, out);
     }
+    end_use(m);
     token_list_free(&ids);
     return end_call(result);
 }
@@ -483,7 +536,12 @@ static status compute_log_probabilities(bm_model *m, const int32_t *ids, int64_t
 bm_status bm_log_probabilities(bm_model *m, const int32_t *ids, int64_t count, double *out)
 {
     begin_call();
-    return end_call(compute_log_probabilities(m, ids, count, out));
+    status result = begin_use(m);
+    if (result == STATUS_OK) {
+        result = compute_log_probabilities(m, ids, count, out);
+        end_use(m);
+    }
+    return end_call(result);
 }
 
 /* ---- sentence embeddings ---- */
@@ -538,7 +596,11 @@ bm_status bm_embed(bm_model *m, const char *text, size_t bytes, float *out)
 {
     begin_call();
     struct token_list ids = {0};
-    status result = embed_text(m, &(struct text){text, bytes}, &ids, out);
+    status result = begin_use(m);
+    if (result == STATUS_OK) {
+        result = embed_text(m, &(struct text){text, bytes}, &ids, out);
+        end_use(m);
+    }
     token_list_free(&ids);
     return end_call(result);
 }

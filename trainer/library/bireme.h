@@ -19,7 +19,9 @@
  * byte. Byte-level tokenizers accept and return any bytes.
  *
  * Memory    the caller frees every output with bm_free(); after a failure there is nothing to free
- * Order     one thread at a time may use a model; threads may use different models concurrently
+ * Order     one thread at a time may use a model; a call from another thread meanwhile returns
+ *           BM_USAGE. Any thread may call bm_encode and bm_decode. Threads may use different
+ *           models concurrently. A model with several threads cannot be used after fork().
  * Numerics  equal calls return bit-identical results on one machine with one number of threads
  */
 #ifndef BIREME_H
@@ -141,15 +143,17 @@ typedef struct bm_generate_options {
 /* bm_generate_defaults - return the default options, which are those of `bireme generate`. */
 BM_API bm_generate_options bm_generate_defaults(void);
 
-/* Receives new bytes of the text as they become available, in whole characters. A return value
- * other than 0 ends the text. */
+/* Receives new bytes of the text as they become available, in whole characters, without a NUL byte
+ * at the end. A return value other than 0 ends the text. It may call other functions with the
+ * model, but cannot close it. */
 typedef int bm_stream(void *user, const char *text, size_t bytes);
 
 /* bm_generate - generate the text that follows the given ids; the text does not include them.
  *
  * With options NULL the defaults apply. With count 0 the text is generated from its beginning.
  *
- * Memory    the caller frees *text with bm_free(); text and bytes may be NULL if stream is used
+ * Memory    the caller frees *text with bm_free(); a NUL byte follows it. text and bytes may be
+ *           NULL, for example if stream is used
  * Order     stream (or NULL) is called by this thread, before the function returns
  * Errors    BM_USAGE: an option is out of range, or the ids fill all positions of the model;
  *           BM_DATA: not a causal model, no tokenizer, or an id outside the vocabulary;

@@ -4,9 +4,12 @@
  * usage: uses_bireme VERSION CHECKPOINT TEXT; in the run folder "damaged", final/ is damaged. */
 #include <bireme.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define CHECK(condition)                                                                           \
     do {                                                                                           \
@@ -242,6 +245,69 @@ static void check_embeddings(bm_model *model, const char *text)
     CHECK_FAILS(bm_embed(model, "", 0, vector), BM_DATA, "token");
 }
 
+/* ---- the wrong thread, the wrong process ---- */
+
+static void *use_model(void *model)
+{
+    float vector[32];
+    CHECK_FAILS(bm_embed(model, "of", 2, vector), BM_USAGE, "another thread uses this model");
+    return NULL;
+}
+
+/* While the model generates a text: another thread cannot use it, this one can, nobody can close
+ * it. */
+static int use_in_stream(void *user, const char *text, size_t bytes)
+{
+    bm_model *model = user, *same = model;
+    pthread_t thread;
+    float vector[32];
+    bm_generate_options options = bm_generate_defaults();
+    char *nested = NULL;
+    (void)text;
+    (void)bytes;
+    options.max_new_tokens = 2;
+    CHECK(bm_generate_text(model, "and", 3, &options, NULL, NULL, &nested, NULL) == BM_OK);
+    bm_free(nested);
+    CHECK(pthread_create(&thread, NULL, use_model, model) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(bm_embed(model, "of", 2, vector) == BM_OK);
+    CHECK_FAILS(bm_embed(model, "", 0, vector), BM_DATA, "token");
+    bm_model_close(&same);
+    CHECK(same == model && strstr(bm_error(), "in use") != NULL);
+    return 0;
+}
+
+static void check_threads(bm_model *model)
+{
+    bm_generate_options options = bm_generate_defaults();
+    options.max_new_tokens = 3;
+    char *text = NULL, *expected = NULL;
+    CHECK(bm_generate_text(model, "of", 2, &options, NULL, NULL, &expected, NULL) == BM_OK);
+    CHECK(bm_generate_text(model, "of", 2, &options, use_in_stream, model, &text, NULL) == BM_OK);
+    CHECK(strcmp(text, expected) == 0);
+    bm_free(text);
+    bm_free(expected);
+}
+
+/* A child process can use a model with one thread. With two threads the call would never return. */
+static void check_fork(bm_model *model)
+{
+    static const char *const two_threads[] = {"parallel.threads=2", NULL};
+    bm_model *other = NULL;
+    float vector[32];
+    int code = -1;
+    CHECK(bm_model_open("run", two_threads, &other) == BM_OK);
+    CHECK(bm_embed(other, "of", 2, vector) == BM_OK);
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(bm_embed(model, "of", 2, vector) == BM_OK);
+        CHECK_FAILS(bm_embed(other, "of", 2, vector), BM_USAGE, "fork()");
+        _exit(0);
+    }
+    CHECK(waitpid(child, &code, 0) == child && code == 0);
+    bm_model_close(&other);
+}
+
 int main(int argc, char **argv)
 {
     bm_model *model = NULL;
@@ -257,6 +323,9 @@ int main(int argc, char **argv)
     check_generation_errors(model);
     check_log_probabilities(model, argv[3]);
     check_embeddings(model, argv[3]);
+    check_threads(model);
+    check_fork(model);
+    CHECK_FAILS(bm_embed(model, "of", (size_t)-1, (float[32]){0}), BM_USAGE, "use strlen");
     bm_model_close(&model);
     CHECK(model == NULL);
     return 0;

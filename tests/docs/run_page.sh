@@ -16,6 +16,8 @@
 # All blocks of a page share one shell: variables, functions and the folder remain. `bireme` is on
 # PATH. The folder has copies of recipes/ and scripts/, and corpus/ with the text of the licence in
 # several files. Blocks that call mpirun are skipped if MPI is missing. Exit code 77: skipped.
+#
+# At the end, each field of each metrics.jsonl that the page wrote must be documented.
 set -euo pipefail
 
 page=$(realpath "${1:?usage: run_page.sh PAGE.md}")
@@ -140,5 +142,17 @@ for head in "$folder"/steps/*.head; do
         ;;
     esac
 done
+
+# list_undocumented: print the fields of the runs that neither metrics.md nor a guide contains.
+list_undocumented() {
+    find . -name metrics.jsonl -exec cat {} + | tr -d ' ' | grep -oE '[{,]"[a-z0-9_]+":' |
+        tr -d '{,":' | sort -u | sed 's/^tensor_comm_/comm_/' |
+        grep -vxFf <(grep -ohE '[a-z0-9_]+' "$source_folder"/docs/reference/metrics.md \
+            "$source_folder"/docs/guide/*.md)
+}
+if list_undocumented >"$output"; then
+    step='documented metrics' code=1
+    false
+fi
 steps=$(find "$folder/steps" -name '*.head' | wc -l)
 echo "$(basename "$page"): $steps steps, $skipped skipped without MPI"

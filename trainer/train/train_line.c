@@ -1,7 +1,9 @@
 #include "trainer/train/train_line.h"
 
+#include <string.h>
 #include <sys/resource.h>
 
+#include "base/memory.h"
 #include "trainer/evaluation/report.h"
 
 int64_t train_line_peak_memory_bytes(void)
@@ -38,7 +40,7 @@ status train_line_write(const struct job *job, const struct train_line_interval 
                                              "comm_hidden_share", "comm_bytes"};
     static const char *const tensor_names[] = {"tensor_comm_seconds", "tensor_comm_exposed_seconds",
                                                "tensor_comm_hidden_share", "tensor_comm_bytes"};
-    struct metric fields[20 + UTILIZATION_FIELDS + EVALUATION_REPORT_FIELDS] = {
+    const struct metric always[] = {
         metric_number("loss", result->loss),
         metric_number("learning_rate", rate),
         metric_number("grad_norm", result->gradient_norm),
@@ -48,7 +50,9 @@ status train_line_write(const struct job *job, const struct train_line_interval 
         metric_integer("memory_bytes", train_line_peak_memory_bytes()),
         metric_number("data_stall_seconds", i->data_seconds),
     };
-    int count = 8;
+    struct metric fields[COUNT(always) + 12 + UTILIZATION_FIELDS + EVALUATION_REPORT_FIELDS];
+    memcpy(fields, always, sizeof always);
+    int count = COUNT(always);
     count += utilization_fields(utilization, job->session.device, fields + count);
     if (comm_size(job->world) > 1) {
         count += fill_traffic_fields(&traffic->data, data_names, fields + count);

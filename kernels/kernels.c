@@ -176,7 +176,7 @@ status activation_backward(struct kernels *k, struct tensor dx, struct tensor dy
              dx, dy, saved, act);
 }
 
-/* ---- SwiGLU and rotary position embedding ---- */
+/* ---- gated linear units and rotary position embedding ---- */
 
 status swiglu_forward(struct kernels *k, struct tensor y, struct tensor gate_up)
 {
@@ -195,6 +195,34 @@ status swiglu_backward(struct kernels *k, struct tensor d_gate_up, struct tensor
     DISPATCH(k, swiglu_backward, 12 * (double)dy.rows * (double)dy.columns,
              compute_tensor_bytes(dy) + 2 * compute_tensor_bytes(gate_up), k, d_gate_up, dy,
              gate_up);
+}
+
+static status require_gelu(enum activation act)
+{
+    REQUIRE(act == ACTIVATION_GELU_TANH || act == ACTIVATION_GELU_ERF, STATUS_INTERNAL,
+            "geglu: activation %d is not a GELU", (int)act);
+    return STATUS_OK;
+}
+
+status geglu_forward(struct kernels *k, struct tensor y, struct tensor gate_up, enum activation act)
+{
+    SHAPE(y, k->dtype, gate_up.rows, y.columns);
+    SHAPE(gate_up, k->dtype, y.rows, 2 * y.columns);
+    TRY(require_gelu(act));
+    DISPATCH(k, geglu_forward, 10 * (double)y.rows * (double)y.columns,
+             compute_tensor_bytes(y) + compute_tensor_bytes(gate_up), k, y, gate_up, act);
+}
+
+status geglu_backward(struct kernels *k, struct tensor d_gate_up, struct tensor dy,
+                      struct tensor gate_up, enum activation act)
+{
+    SHAPE(dy, k->dtype, gate_up.rows, dy.columns);
+    SHAPE(gate_up, k->dtype, dy.rows, 2 * dy.columns);
+    SHAPE(d_gate_up, k->dtype, dy.rows, 2 * dy.columns);
+    TRY(require_gelu(act));
+    DISPATCH(k, geglu_backward, 18 * (double)dy.rows * (double)dy.columns,
+             compute_tensor_bytes(dy) + 2 * compute_tensor_bytes(gate_up), k, d_gate_up, dy,
+             gate_up, act);
 }
 
 status rotary_apply(struct kernels *k, struct tensor x, struct tensor table,

@@ -206,6 +206,23 @@ status swiglu_forward(struct kernels *k, struct tensor y, struct tensor gate_up)
 status swiglu_backward(struct kernels *k, struct tensor d_gate_up, struct tensor dy,
                        struct tensor gate_up);
 
+/* geglu_forward - compute y = gelu(gate) * up.
+ *
+ * Shapes    as in swiglu_forward
+ * Errors    STATUS_INTERNAL if act is neither ACTIVATION_GELU_TANH nor ACTIVATION_GELU_ERF
+ * Source    Shazeer 2020, arXiv:2002.05202 */
+status geglu_forward(struct kernels *k, struct tensor y, struct tensor gate_up,
+                     enum activation act);
+
+/* geglu_backward - compute the gradients of gate and up from dy.
+ *
+ * Shapes    as in swiglu_backward
+ * Memory    d_gate_up may alias gate_up
+ * Errors    as in geglu_forward
+ * Source    Shazeer 2020, arXiv:2002.05202 */
+status geglu_backward(struct kernels *k, struct tensor d_gate_up, struct tensor dy,
+                      struct tensor gate_up, enum activation act);
+
 /* ---- rotary position embedding (RoPE) ---- */
 
 /* The scaling of the frequencies for sequences that are longer than those of pre-training. */

@@ -18,6 +18,8 @@
     X(activation_backward)                                                                         \
     X(swiglu_forward)                                                                              \
     X(swiglu_backward)                                                                             \
+    X(geglu_forward)                                                                               \
+    X(geglu_backward)                                                                              \
     X(rotary_apply)                                                                                \
     X(embedding_forward)                                                                           \
     X(embedding_backward)                                                                          \

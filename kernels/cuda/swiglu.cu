@@ -1,34 +1,52 @@
-/* SwiGLU of the output of one GEMM. The first half of its columns is the gate g, the second half is
- * the up projection u.
+/* SwiGLU and GEGLU of the output of one GEMM. The first half of its columns is the gate g, the
+ * second half is the up projection u.
  *
- *   y = g s(g) u,  with the sigmoid s
- *   du = dy g s(g),  dg = dy u s(g) (1 + g (1 - s(g)))
+ *   y = act(g) u,  with act(g) = g s(g) and the sigmoid s, or GELU
+ *   du = dy act(g),  dg = dy u act'(g)
  *
  * Launch    grid ceil(rows ceil(columns / 8) / 256); block 256; no shared memory. A thread handles
  *           eight elements of g and the same eight of u
  * Source    Shazeer 2020, arXiv:2002.05202 */
 #include "kernels/cuda/operation.cuh"
 
-enum { SWIGLU_THREADS = 256 };
+enum { GATED_THREADS = 256 };
 
 GPU_INLINE float sigmoid(float x)
 {
     return 1.0f / (1.0f + gpu_exp2(-1.44269504f * x));
 }
 
+enum gate { GATE_SILU, GATE_GELU_TANH, GATE_GELU_ERF };
+
+/* Returns act(g); *derivative is its derivative. The tanh form of GELU is g s(2 u) with u =
+ * sqrt(2 / pi) (g + 0.044715 g^3). Beyond +-12 it is 0 or g. */
+template <int GATE> GPU_INLINE float apply_gate(float g, float *derivative)
+{
+    if (GATE == GATE_GELU_ERF) {
+        float normal = 0.5f * erfcf(-0.7071067812f * g);
+        *derivative = normal + g * gpu_exp2(-0.7213475204f * g * g) * 0.3989422804f;
+        return g * normal;
+    }
+    float x = GATE == GATE_SILU ? g : fminf(fmaxf(g, -12.0f), 12.0f);
+    float inner = GATE == GATE_SILU ? 1.0f : 1.595769122f + 0.2140644488f * x * x;
+    float s = sigmoid(GATE == GATE_SILU ? g : x * (1.595769122f + 0.07135481283f * x * x));
+    *derivative = s * (1.0f + x * inner * (1.0f - s));
+    return g * s;
+}
+
 /* The arguments of a launch. Forward: out is y [rows, columns], and dy is absent. Backward: out is
  * d_gate_up [rows, 2 columns]. */
-template <typename T> struct swiglu_task {
+template <typename T> struct gated_task {
     matrix<T> out;
     matrix<const T> dy, gate_up;
     int64_t rows, columns;
 };
 
-template <typename T, bool ALIGNED, bool BACKWARD>
-__global__ void __launch_bounds__(SWIGLU_THREADS) swiglu_rows(const swiglu_task<T> p)
+template <typename T, bool ALIGNED, bool BACKWARD, int GATE>
+__global__ void __launch_bounds__(GATED_THREADS) gated_rows(const gated_task<T> p)
 {
     int64_t eights = (p.columns + EIGHT - 1) / EIGHT;
-    int64_t i = static_cast<int64_t>(blockIdx.x) * SWIGLU_THREADS + threadIdx.x;
+    int64_t i = static_cast<int64_t>(blockIdx.x) * GATED_THREADS + threadIdx.x;
     if (i >= p.rows * eights) {
         return;
     }
@@ -42,12 +60,12 @@ __global__ void __launch_bounds__(SWIGLU_THREADS) swiglu_rows(const swiglu_task<
     }
 #pragma unroll
     for (int j = 0; j < EIGHT; j++) {
-        float s = sigmoid(gate[j]), silu = gate[j] * s;
+        float derivative, y = apply_gate<GATE>(gate[j], &derivative);
         if (BACKWARD) {
-            gate[j] = d[j] * up[j] * s * (1.0f + gate[j] * (1.0f - s));
-            up[j] = d[j] * silu;
+            gate[j] = d[j] * up[j] * derivative;
+            up[j] = d[j] * y;
         } else {
-            gate[j] = silu * up[j];
+            gate[j] = y * up[j];
         }
     }
     T *out = p.out.data + n * p.out.stride + c;
@@ -59,32 +77,48 @@ __global__ void __launch_bounds__(SWIGLU_THREADS) swiglu_rows(const swiglu_task<
 
 /* ---- host ---- */
 
-template <bool BACKWARD>
-static status launch_swiglu(struct kernels *k, struct tensor out, struct tensor dy,
-                            struct tensor gate_up)
+template <bool BACKWARD, int GATE>
+static status launch_gated(struct kernels *k, struct tensor out, struct tensor dy,
+                           struct tensor gate_up)
 {
     int64_t columns = gate_up.columns / 2;
-    unsigned blocks = count_blocks(out.rows * ((columns + EIGHT - 1) / EIGHT), SWIGLU_THREADS);
+    unsigned blocks = count_blocks(out.rows * ((columns + EIGHT - 1) / EIGHT), GATED_THREADS);
     if (blocks == 0) {
         return STATUS_OK;
     }
     bool aligned = operation_is_aligned(out) && operation_is_aligned(dy) &&
                    operation_is_aligned(gate_up) && columns % EIGHT == 0;
     FOR_TYPE(k->dtype, aligned, {
-        swiglu_task<T> p = {make_matrix<T>(out), make_matrix<const T>(dy),
-                            make_matrix<const T>(gate_up), out.rows, columns};
-        LAUNCH(k, (swiglu_rows<T, ALIGNED, BACKWARD>), blocks, SWIGLU_THREADS, 0, p);
+        gated_task<T> p = {make_matrix<T>(out), make_matrix<const T>(dy),
+                           make_matrix<const T>(gate_up), out.rows, columns};
+        LAUNCH(k, (gated_rows<T, ALIGNED, BACKWARD, GATE>), blocks, GATED_THREADS, 0, p);
     });
     return STATUS_OK;
 }
 
 extern "C" status cuda_swiglu_forward(struct kernels *k, struct tensor y, struct tensor gate_up)
 {
-    return launch_swiglu<false>(k, y, tensor_absent(), gate_up);
+    return launch_gated<false, GATE_SILU>(k, y, tensor_absent(), gate_up);
 }
 
 extern "C" status cuda_swiglu_backward(struct kernels *k, struct tensor d_gate_up, struct tensor dy,
                                        struct tensor gate_up)
 {
-    return launch_swiglu<true>(k, d_gate_up, dy, gate_up);
+    return launch_gated<true, GATE_SILU>(k, d_gate_up, dy, gate_up);
+}
+
+extern "C" status cuda_geglu_forward(struct kernels *k, struct tensor y, struct tensor gate_up,
+                                     enum activation act)
+{
+    return act == ACTIVATION_GELU_TANH
+               ? launch_gated<false, GATE_GELU_TANH>(k, y, tensor_absent(), gate_up)
+               : launch_gated<false, GATE_GELU_ERF>(k, y, tensor_absent(), gate_up);
+}
+
+extern "C" status cuda_geglu_backward(struct kernels *k, struct tensor d_gate_up, struct tensor dy,
+                                      struct tensor gate_up, enum activation act)
+{
+    return act == ACTIVATION_GELU_TANH
+               ? launch_gated<true, GATE_GELU_TANH>(k, d_gate_up, dy, gate_up)
+               : launch_gated<true, GATE_GELU_ERF>(k, d_gate_up, dy, gate_up);
 }

@@ -10,7 +10,7 @@ BEGIN {
     # kernels.h.
     extra["trainer/library/"] = "bm"
     extra["kernels/kernels."] = "op activation adamw attention classifier dropout embedding lamb " \
-        "linear residual rotary swiglu"
+        "geglu linear residual rotary swiglu"
     # Functions of one word that every reader knows.
     split("main usage erf exp gelu log max min relu sigmoid silu softmax sqrt swap tanh", word, " ")
     for (i in word) {

@@ -141,29 +141,29 @@ void oracle_linear_backward_weight(struct tensor dw, struct tensor dbias, struct
     }
 }
 
-/* ---- SwiGLU and rotary position embedding ---- */
+/* ---- gated linear units and rotary position embedding ---- */
 
-void oracle_swiglu_forward(struct tensor y, struct tensor gate_up)
+void oracle_gated_forward(struct tensor y, struct tensor gate_up, enum activation act)
 {
-    for (int64_t n = 0; n < y.rows; n++) {
-        for (int64_t c = 0; c < y.columns; c++) {
-            double gate = oracle_get(gate_up, n, c);
-            double up = oracle_get(gate_up, n, y.columns + c);
-            oracle_set(y, n, c, gate / (1 + exp(-gate)) * up);
-        }
+    for (int64_t i = 0; i < y.rows * y.columns; i++) {
+        int64_t n = i / y.columns, c = i % y.columns;
+        double x = oracle_get(gate_up, n, c);
+        double gate = act == ACTIVATION_NONE ? x / (1 + exp(-x)) : oracle_activation(x, act);
+        oracle_set(y, n, c, gate * oracle_get(gate_up, n, y.columns + c));
     }
 }
 
-void oracle_swiglu_backward(struct tensor d_gate_up, struct tensor dy, struct tensor gate_up)
+void oracle_gated_backward(struct tensor d_gate_up, struct tensor dy, struct tensor gate_up,
+                           enum activation act)
 {
-    for (int64_t n = 0; n < dy.rows; n++) {
-        for (int64_t c = 0; c < dy.columns; c++) {
-            double gate = oracle_get(gate_up, n, c);
-            double up = oracle_get(gate_up, n, dy.columns + c);
-            double s = 1 / (1 + exp(-gate)), d = oracle_get(dy, n, c);
-            oracle_set(d_gate_up, n, c, d * up * (s + gate * s * (1 - s)));
-            oracle_set(d_gate_up, n, dy.columns + c, d * gate * s);
-        }
+    for (int64_t i = 0; i < dy.rows * dy.columns; i++) {
+        int64_t n = i / dy.columns, c = i % dy.columns, up = dy.columns + c;
+        double x = oracle_get(gate_up, n, c), d = oracle_get(dy, n, c), s = 1 / (1 + exp(-x));
+        bool silu = act == ACTIVATION_NONE;
+        double gate = silu ? x * s : oracle_activation(x, act);
+        double derivative = silu ? s + x * s * (1 - s) : oracle_activation_derivative(x, act);
+        oracle_set(d_gate_up, n, c, d * oracle_get(gate_up, n, up) * derivative);
+        oracle_set(d_gate_up, n, up, d * gate);
     }
 }
 

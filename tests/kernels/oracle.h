@@ -42,11 +42,12 @@ void oracle_linear_backward_input(struct tensor dx, struct tensor dy, struct ten
 void oracle_linear_backward_weight(struct tensor dw, struct tensor dbias, struct tensor dy,
                                    struct tensor x);
 
-/* oracle_swiglu_forward - swiglu_forward. */
-void oracle_swiglu_forward(struct tensor y, struct tensor gate_up);
+/* oracle_gated_forward - geglu_forward; with ACTIVATION_NONE, swiglu_forward. */
+void oracle_gated_forward(struct tensor y, struct tensor gate_up, enum activation act);
 
-/* oracle_swiglu_backward - swiglu_backward. */
-void oracle_swiglu_backward(struct tensor d_gate_up, struct tensor dy, struct tensor gate_up);
+/* oracle_gated_backward - geglu_backward; with ACTIVATION_NONE, swiglu_backward. */
+void oracle_gated_backward(struct tensor d_gate_up, struct tensor dy, struct tensor gate_up,
+                           enum activation act);
 
 /* oracle_rotary_apply - rotary_apply, with angles that are computed here, not read from a table.
  *

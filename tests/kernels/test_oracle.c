@@ -150,20 +150,20 @@ static void test_embedding(void)
     check_gradients(&p);
 }
 
-/* ---- SwiGLU and rotary position embedding ---- */
+/* ---- gated linear units and rotary position embedding ---- */
 
-static double compute_swiglu_value(const struct problem *p)
+static double compute_gated_value(const struct problem *p)
 {
     struct tensor y = make_matrix(5, 3, 1);
-    oracle_swiglu_forward(y, p->input[0]);
+    oracle_gated_forward(y, p->input[0], (enum activation)p->choice);
     double sum = compute_weighted_sum(y, p->weights);
     operation_release(&y);
     return sum;
 }
 
-static void compute_swiglu_gradients(const struct problem *p)
+static void compute_gated_gradients(const struct problem *p)
 {
-    oracle_swiglu_backward(p->gradient[0], p->weights, p->input[0]);
+    oracle_gated_backward(p->gradient[0], p->weights, p->input[0], (enum activation)p->choice);
 }
 
 static double compute_rotary_value(const struct problem *p)
@@ -183,11 +183,16 @@ static void compute_rotary_gradients(const struct problem *p)
 
 static void test_llama(void)
 {
-    struct problem p = {
-        .name = "swiglu", .value = compute_swiglu_value, .gradients = compute_swiglu_gradients};
-    add_input(&p, 5, 6);
-    p.weights = make_matrix(5, 3, 2);
-    check_gradients(&p);
+    struct problem p;
+    for (int act = ACTIVATION_NONE; act <= ACTIVATION_GELU_ERF; act++) {
+        p = (struct problem){.name = "gated unit",
+                             .choice = act,
+                             .value = compute_gated_value,
+                             .gradients = compute_gated_gradients};
+        add_input(&p, 5, 6);
+        p.weights = make_matrix(5, 3, 2);
+        check_gradients(&p);
+    }
     p = (struct problem){
         .name = "rotary", .value = compute_rotary_value, .gradients = compute_rotary_gradients};
     add_input(&p, 5, 8);

@@ -1,4 +1,5 @@
-/* Tests the operations that Llama uses and GPT does not: SwiGLU and rotary position embedding. */
+/* Tests the operations that Llama and Gemma use and GPT does not: SwiGLU, GEGLU and rotary position
+ * embedding. */
 #include "tests/kernels/operation.h"
 
 struct shape {
@@ -25,7 +26,21 @@ static struct tensor make_padded(enum dtype dtype, int64_t rows, int64_t columns
     return t;
 }
 
-static void test_swiglu(struct kernels *k, struct kernels *other, const struct shape *s)
+/* Calls SwiGLU if act is ACTIVATION_NONE, else GEGLU. */
+static status run_forward(struct kernels *k, struct tensor y, struct tensor in, enum activation act)
+{
+    return act == ACTIVATION_NONE ? swiglu_forward(k, y, in) : geglu_forward(k, y, in, act);
+}
+
+static status run_backward(struct kernels *k, struct tensor d, struct tensor dy, struct tensor in,
+                           enum activation act)
+{
+    return act == ACTIVATION_NONE ? swiglu_backward(k, d, dy, in)
+                                  : geglu_backward(k, d, dy, in, act);
+}
+
+static void test_gated(struct kernels *k, struct kernels *other, const struct shape *s,
+                       enum activation act)
 {
     enum dtype dtype = kernels_dtype(k), types[] = {dtype, dtype, dtype, ORACLE_F64};
     struct tensor y[4], in[4], dy[4], d[4];
@@ -39,16 +54,16 @@ static void test_swiglu(struct kernels *k, struct kernels *other, const struct s
     oracle_cast(dy[3], dy[0]);
     struct kernels *both[] = {k, other};
     for (int i = 0; i < 2; i++) {
-        CHECK_OK(swiglu_forward(both[i], y[i], in[i]));
-        CHECK_OK(swiglu_backward(both[i], d[i], dy[i], in[i]));
-        CHECK_OK(swiglu_backward(both[i], in[i], dy[i], in[i])); /* in place */
-        oracle_swiglu_forward(y[2 + i], in[2 + i]);
-        oracle_swiglu_backward(d[2 + i], dy[2 + i], in[2 + i]);
+        CHECK_OK(run_forward(both[i], y[i], in[i], act));
+        CHECK_OK(run_backward(both[i], d[i], dy[i], in[i], act));
+        CHECK_OK(run_backward(both[i], in[i], dy[i], in[i], act)); /* in place */
+        oracle_gated_forward(y[2 + i], in[2 + i], act);
+        oracle_gated_backward(d[2 + i], dy[2 + i], in[2 + i], act);
     }
     CHECK(operation_equal(y[0], y[1]) && operation_equal(d[0], d[1]));
     CHECK(operation_equal(in[0], d[0]));
-    check_naive_error(k, "swiglu: y", y[0], y[2], y[3]);
-    check_naive_error(k, "swiglu: d_gate_up", d[0], d[2], d[3]);
+    check_naive_error(k, "gated unit: y", y[0], y[2], y[3]);
+    check_naive_error(k, "gated unit: d_gate_up", d[0], d[2], d[3]);
     for (int i = 0; i < 4; i++) {
         operation_release(&y[i]);
         operation_release(&in[i]);
@@ -57,8 +72,8 @@ static void test_swiglu(struct kernels *k, struct kernels *other, const struct s
     }
 }
 
-/* For large inputs the sigmoid is 0 or 1 without overflow. NaN propagates. */
-static void test_swiglu_extremes(struct kernels *k)
+/* For large inputs the gate is 0 or the input, without overflow. NaN propagates. */
+static void test_gated_extremes(struct kernels *k, enum activation act)
 {
     static const float gates[] = {-1e4f, -200, 0, 200, 1e4f, NAN};
     struct tensor in = operation_tensor(kernels_dtype(k), 1, 12, 12);
@@ -67,12 +82,14 @@ static void test_swiglu_extremes(struct kernels *k)
         oracle_set(in, 0, i, gates[i]);
         oracle_set(in, 0, 6 + i, 0.5);
     }
-    CHECK_OK(swiglu_forward(k, y, in));
+    CHECK_OK(run_forward(k, y, in, act));
     for (int i = 0; i < 5; i++) {
         double expected = gates[i] > 0 ? oracle_get(in, 0, i) / 2 : 0;
         CHECK_NEAR(oracle_get(y, 0, i), expected, 1e-3 * expected);
     }
     CHECK(isnan(oracle_get(y, 0, 5)));
+    CHECK_FAILS(geglu_forward(k, y, in, ACTIVATION_TANH), STATUS_INTERNAL, "not a GELU");
+    CHECK_FAILS(geglu_backward(k, in, y, in, ACTIVATION_NONE), STATUS_INTERNAL, "not a GELU");
     operation_release(&in);
     operation_release(&y);
 }
@@ -121,9 +138,13 @@ static void test_rotary(struct kernels *k, struct kernels *other, const struct r
 static void test_all(struct kernels *k, struct kernels *other)
 {
     for (size_t i = 0; i < sizeof swiglu_shapes / sizeof *swiglu_shapes; i++) {
-        test_swiglu(k, other, &swiglu_shapes[i]);
+        test_gated(k, other, &swiglu_shapes[i], ACTIVATION_NONE);
+        test_gated(k, other, &swiglu_shapes[i], ACTIVATION_GELU_TANH);
+        test_gated(k, other, &swiglu_shapes[i], ACTIVATION_GELU_ERF);
     }
-    test_swiglu_extremes(k);
+    test_gated_extremes(k, ACTIVATION_NONE);
+    test_gated_extremes(k, ACTIVATION_GELU_TANH);
+    test_gated_extremes(k, ACTIVATION_GELU_ERF);
     for (size_t i = 0; i < sizeof rotary_shapes / sizeof *rotary_shapes; i++) {
         test_rotary(k, other, &rotary_shapes[i]);
     }

@@ -221,6 +221,16 @@ static status run_swiglu_backward(struct kernels_bench *b)
     return swiglu_backward(b->k, b->d_gate_up, b->d_inner, b->gate_up);
 }
 
+static status run_geglu_forward(struct kernels_bench *b)
+{
+    return geglu_forward(b->k, b->inner, b->gate_up, ACTIVATION_GELU_TANH);
+}
+
+static status run_geglu_backward(struct kernels_bench *b)
+{
+    return geglu_backward(b->k, b->d_gate_up, b->d_inner, b->gate_up, ACTIVATION_GELU_TANH);
+}
+
 static status run_rotary(struct kernels_bench *b)
 {
     return rotary_apply(b->k, b->x, b->angles, b->positions, false);
@@ -343,6 +353,8 @@ static status (*const runs[])(struct kernels_bench *b) = {
     run_activation_backward,
     run_swiglu_forward,
     run_swiglu_backward,
+    run_geglu_forward,
+    run_geglu_backward,
     run_rotary,
     run_embedding_forward,
     run_embedding_backward,

@@ -10,7 +10,7 @@ from reference_steps import (
     ADAMW, BATCH, DECAY, LAYERS, POSITIONS, STEPS, TOKENS, VOCABULARY, WIDTH, logits_of, write_steps
 )
 
-THETA = 300.0
+THETA, LOCAL_THETA = 300.0, 40.0
 
 # file: class stem in transformers, more keys of the configuration
 FAMILIES = {
@@ -19,6 +19,10 @@ FAMILIES = {
     "qwen3": ("Qwen3", dict(head_dim=10)),
     "llama_biases": ("Llama", dict(attention_bias=True, mlp_bias=True)),
     "openai_gpt": ("OpenAIGPT", {}),
+    "gemma3_text": ("Gemma3", dict(
+        head_dim=10, sliding_window=5, query_pre_attn_scalar=6,
+        layer_types=["sliding_attention", "full_attention"], pad_token_id=None
+    )),
 }
 
 # Folders only: other rotary positions.
@@ -30,11 +34,11 @@ ROTARY = {
 }
 
 
-def compute_frequencies(config, width):
+def compute_frequencies(rope, config, width):
     """The frequencies of rotary positions in float64, and the factor of their cosines."""
-    kind = config.rope_parameters["rope_type"]
+    kind, theta = rope["rope_type"], rope["rope_theta"]
     if kind == "default":
-        return THETA ** (-torch.arange(0, width, 2, dtype=torch.float64) / width), 1.0
+        return theta ** (-torch.arange(0, width, 2, dtype=torch.float64) / width), 1.0
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
     names = torch.float, torch.float32
     torch.float = torch.float32 = torch.float64  # transformers computes in float32
@@ -60,16 +64,21 @@ def make_model(family, more, **sizes):
     stem, keys = FAMILIES.get(family, ("Llama", dict(head_dim=16)))
     if family == "openai_gpt":
         return transformers.OpenAIGPTLMHeadModel(make_gpt_config(sizes, more))
-    config = getattr(transformers, stem + "Config")(
+    rope = ROTARY.get(family, {"rope_type": "default", "rope_theta": THETA})
+    local = dict(rope_type="default", rope_theta=LOCAL_THETA)
+    is_gemma = family == "gemma3_text"
+    config = getattr(transformers, stem + ("TextConfig" if is_gemma else "Config"))(
         **{**sizes, **keys, **more}, rms_norm_eps=1e-5, attn_implementation="eager",
-        rope_parameters=ROTARY.get(family, {"rope_type": "default", "rope_theta": THETA})
+        rope_parameters=dict(full_attention=rope, sliding_attention=local) if is_gemma else rope
     )
     model = getattr(transformers, stem + "ForCausalLM")(config)
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    inverse, factor = compute_frequencies(config, width)
+    inverse, factor = compute_frequencies(rope, config, width)
 
-    def angles(x, position_ids):
-        angle = position_ids[:, :, None].double() * inverse[None, None, :]
+    def angles(x, position_ids, layer_type=None):
+        is_local = layer_type == "sliding_attention"
+        frequencies = compute_frequencies(local, config, width)[0] if is_local else inverse
+        angle = position_ids[:, :, None].double() * frequencies[None, None, :]
         angle = torch.cat((angle, angle), dim=-1)
         return angle.cos() * factor, angle.sin() * factor
     model.model.rotary_emb.forward = angles
@@ -87,7 +96,7 @@ def write_family_steps(path, family, seed):
         for name, t in model.named_parameters():
             is_bias = name.endswith("bias")
             scale = 0.1 if t.dim() == 1 else 0.3 if "embed" in name else 1.5 / t.shape[1] ** 0.5
-            mean = 1.0 if t.dim() == 1 and not is_bias else 0.0
+            mean = 1.0 if t.dim() == 1 and not is_bias and family != "gemma3_text" else 0.0
             t.copy_((mean + torch.randn_like(t) * scale).float().double())
     w = dict(model.named_parameters())
     tokens = torch.randint(0, VOCABULARY, (STEPS, BATCH, TOKENS + 1))
@@ -104,7 +113,16 @@ def write_family_steps(path, family, seed):
         settings["biases"] = 1
     if family == "openai_gpt":
         settings = dict(heads=4, inner=4 * WIDTH, gelu_tanh=1, tied=1)
-    write_steps(path, logits_of(model), settings, {}, w, tokens, optimizer)
+    offsets = []
+    if family == "gemma3_text": # its norms multiply by 1 + weight
+        settings.update(
+            gelu_tanh=1, sliding_window_pattern=2, rope_local_theta=LOCAL_THETA,
+            query_pre_attn_scalar=keys["query_pre_attn_scalar"]
+        )
+        offsets = [name for name in w if "norm" in name]
+    write_steps(
+        path, logits_of(model), settings, {}, w, tokens, optimizer, offsets=offsets
+    )
 
 
 def write_family_folder(folder, family, seed):

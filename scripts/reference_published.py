@@ -78,6 +78,23 @@ def mistral(vocabulary, theta, window):
     )
 
 
+def gemma3(sizes, vocabulary, positions, window, layers_of_pattern=6, **more):
+    width, inner, layers, heads, kv_heads, head_dim = sizes
+    return dict(
+        architectures=["Gemma3ForCausalLM"], model_type="gemma3_text",
+        hidden_activation="gelu_pytorch_tanh", initializer_range=0.02, hidden_size=width,
+        intermediate_size=inner, num_hidden_layers=layers, num_attention_heads=heads,
+        num_key_value_heads=kv_heads, head_dim=head_dim, vocab_size=vocabulary,
+        max_position_embeddings=positions, rope_theta=1e6, rope_local_base_freq=1e4,
+        rms_norm_eps=1e-6, sliding_window=window, sliding_window_pattern=layers_of_pattern,
+        attention_bias=False, attention_dropout=0.0, attn_logit_softcapping=None,
+        final_logit_softcapping=None, use_cache=True,
+        **{"query_pre_attn_scalar": 256, "rope_scaling": None, **more}
+    )
+
+
+LINEAR8 = dict(factor=8.0, rope_type="linear")
+
 MODELS = {
     "DistilGPT2": gpt2(6, 768, 12),
     "GPT-2": gpt2(12, 768, 12),
@@ -131,6 +148,18 @@ MODELS = {
     "GPT-1": openai_gpt(),
     "Mistral 7B v0.1": mistral(32000, 1e4, 4096),
     "Mistral 7B v0.3": mistral(32768, 1e6, None),
+    "Gemma 3 270M": gemma3((640, 2048, 18, 4, 1, 256), 262144, 32768, 512),
+    "Gemma 3 1B": gemma3((1152, 6912, 26, 4, 1, 256), 262144, 32768, 512),
+    "Gemma 3 4B (text)": gemma3(
+        (2560, 10240, 34, 8, 4, 256), 262208, 131072, 1024, rope_scaling=LINEAR8
+    ),
+    "Gemma 3 12B (text)": gemma3(
+        (3840, 15360, 48, 16, 8, 256), 262208, 131072, 1024, rope_scaling=LINEAR8
+    ),
+    "Gemma 3 27B (text)": gemma3(
+        (5376, 21504, 62, 32, 16, 128), 262208, 131072, 1024, rope_scaling=LINEAR8,
+        query_pre_attn_scalar=168
+    ),
 }
 
 

@@ -48,10 +48,15 @@ def plain_rows():
     )
 
 
-def write_steps(path, forward, settings, frozen, trained, tokens, optimizer, rows=None):
+def write_steps(
+    path, forward, settings, frozen, trained, tokens, optimizer, rows=None, offsets=()
+):
     """Write the first logits and gradients of a model, forward(ids) -> logits, and STEPS steps with
-    clipping by the global norm."""
+    clipping by the global norm. Bireme adds 1 to the tensors that `offsets` names."""
     rows = rows or plain_rows()
+
+    def stored(name, t):
+        return (t.detach().numpy() + (name in offsets)).astype(np.float32)
     with h5py.File(path, "w") as f:
         f.attrs.update(
             settings, layers=LAYERS, width=WIDTH, positions=POSITIONS, vocabulary=VOCABULARY,
@@ -63,7 +68,7 @@ def write_steps(path, forward, settings, frozen, trained, tokens, optimizer, row
         for name, values in rows.items():
             f[name] = np.array(values, np.int32)
         for name, t in {**frozen, **trained}.items():
-            f["weights/" + name] = t.detach().numpy().astype(np.float32)
+            f["weights/" + name] = stored(name, t)
         losses, norms = [], []
         for step in range(STEPS):
             logits = forward(tokens[step, :, :-1])
@@ -82,5 +87,5 @@ def write_steps(path, forward, settings, frozen, trained, tokens, optimizer, row
             optimizer.step()
         f["losses"], f["norms"] = np.array(losses), np.array(norms)
         for name, t in trained.items():
-            f["trained/" + name] = t.detach().numpy().astype(np.float32)
+            f["trained/" + name] = stored(name, t)
     print(path, "losses", " ".join(f"{x:.6f}" for x in losses))

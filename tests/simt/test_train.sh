@@ -241,6 +241,9 @@ compare_llama() {
         model.head_dim=24 model.sliding_window=8 model.intermediate_size=48 model.dropout=0
     compare_devices qwen3 recipe.yaml model.architecture=qwen3 model.num_kv_heads=1 \
         model.head_dim=24 model.intermediate_size=48 model.dropout=0
+    compare_devices gemma3 recipe.yaml model.architecture=gemma3_text model.num_kv_heads=1 \
+        model.head_dim=24 model.sliding_window=8 model.sliding_window_pattern=2 \
+        model.intermediate_size=48 model.dropout=0.1
     compare_devices gpt1 recipe.yaml model.architecture=openai-gpt
     compare_devices qwen2 recipe.yaml model.architecture=qwen2 model.num_kv_heads=1 \
         model.intermediate_size=48 model.dropout=0

@@ -179,6 +179,37 @@ static const struct huggingface_architecture architectures[] = {
         .aliases = {{"lm_head.weight", "transformer.tokens_embed.weight"}},
         .buffer_suffixes = {".attn.bias", "position_ids"},
     },
+    {
+        .model_type = "gemma3_text",
+        .architecture = ARCHITECTURE_GEMMA3_TEXT,
+        .class_stem = "Gemma3Text",
+        .objective = OBJECTIVE_CLM,
+        .prefix = "model.",
+        .classes = {{"Gemma3ForCausalLM", true, false}, {"Gemma3TextModel", false, false}},
+        .keys = {INTEGER("vocab_size", vocab_size, 262208),
+                 INTEGER("hidden_size", hidden_size, 2304),
+                 INTEGER("num_hidden_layers", num_layers, 26),
+                 INTEGER("num_attention_heads", num_heads, 8),
+                 OPTIONAL_INTEGER("num_key_value_heads", num_kv_heads, 4),
+                 OPTIONAL_INTEGER("head_dim", head_dim, 256),
+                 INTEGER("intermediate_size", intermediate_size, 9216),
+                 INTEGER("max_position_embeddings", max_position_embeddings, 131072),
+                 OPTIONAL_INTEGER("sliding_window", sliding_window, 4096),
+                 INTEGER("query_pre_attn_scalar", query_pre_attn_scalar, 256),
+                 NUMBER("attention_dropout", attention_dropout, 0),
+                 NUMBER("rms_norm_eps", layer_norm_epsilon, 1e-6),
+                 NUMBER("initializer_range", initializer_range, 0.02)},
+        .switches = {{"use_bidirectional_attention", false}},
+        .has_attention_bias = true,
+        .activation_key = "hidden_activation",
+        .default_activation = "gelu_pytorch_tanh",
+        .has_only_text_task = true,
+        .has_norm_offset = true,
+        .has_local_layers = true,
+        .tied_by_default = true,
+        .aliases = {{"lm_head.weight", "model.embed_tokens.weight"}},
+        .buffer_suffixes = {".rotary_emb.inv_freq"},
+    },
 };
 
 const struct huggingface_architecture *huggingface_find_architecture(const char *type)
@@ -193,7 +224,7 @@ const struct huggingface_architecture *huggingface_find_architecture(const char 
 
 const char *huggingface_architecture_names(void)
 {
-    return "gpt2, bert, roberta, llama, qwen2, mistral, qwen3 and openai-gpt";
+    return "gpt2, bert, roberta, llama, qwen2, mistral, qwen3, openai-gpt and gemma3_text";
 }
 
 const struct huggingface_class *
@@ -313,6 +344,13 @@ bool huggingface_may_be_missing(const struct huggingface_class *heads,
     default:
         return false;
     }
+}
+
+float huggingface_norm_offset(const struct huggingface_architecture *architecture,
+                              const struct model_parameter *parameter)
+{
+    bool is_norm = parameter->dimensions == 1 && parameter->init_value > 0;
+    return architecture->has_norm_offset && is_norm ? 1.0f : 0.0f;
 }
 
 void huggingface_tensor_shape(const struct model_parameter *p, int64_t shape[2])

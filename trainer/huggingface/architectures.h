@@ -57,6 +57,8 @@ struct huggingface_architecture {
     bool gelu_is_tanh;       /* the activation "gelu" is the tanh form, which is the only one */
     bool has_fixed_inner;    /* the inner width is 4 times the width; there is no key for it */
     bool has_only_text_task; /* no ...ForTokenClassification and ...ForQuestionAnswering */
+    bool has_norm_offset;    /* files store the weights of norms minus 1 */
+    bool has_local_layers;   /* layer_types, sliding_window_pattern and rope_local_base_freq */
     bool tied_by_default;    /* default of tie_word_embeddings */
     /* First the second name of a tied embedding, then that of the output bias. */
     struct {
@@ -106,6 +108,11 @@ bool huggingface_legacy_name(const char *name, char out[MODEL_NAME_BYTES]);
 /* huggingface_may_be_missing - return whether files of these classes may lack a head parameter. */
 bool huggingface_may_be_missing(const struct huggingface_class *heads,
                                 const struct model_parameter *parameter);
+
+/* huggingface_norm_offset - return the difference between a parameter and its tensor in a file: 1
+ * for the norms of architectures with has_norm_offset, else 0. */
+float huggingface_norm_offset(const struct huggingface_architecture *architecture,
+                              const struct model_parameter *parameter);
 
 /* huggingface_tensor_shape - compute the shape of a parameter in Hugging Face's orientation.
  *

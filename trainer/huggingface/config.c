@@ -320,7 +320,7 @@ static status read_settings(const struct config_document *c, const char *request
     }
     if (recipe_architecture_is_rotary(architecture->architecture)) {
         TRY(read_biases(c, architecture, r));
-        return config_read_rotary(c, r);
+        return config_read_rotary(c, r, architecture->has_local_layers);
     }
     return recipe_architecture_is_encoder(architecture->architecture) ? read_encoder(c, config, r)
                                                                       : read_gpt(c, r);
@@ -482,16 +482,18 @@ static void write_settings(FILE *file, const struct huggingface_architecture *ar
     if (architecture->has_mlp_bias) {
         write_boolean(file, "mlp_bias", r->model.mlp_bias);
     }
+    bool pytorch = strcmp(architecture->default_activation, "gelu_pytorch_tanh") == 0;
     fprintf(file, "  \"%s\": \"%s\",\n", architecture->activation_key,
             silu                                ? "silu"
             : erf || architecture->gelu_is_tanh ? "gelu"
+            : pytorch                           ? "gelu_pytorch_tanh"
                                                 : "gelu_new");
     write_boolean(file, "tie_word_embeddings", r->model.tie_word_embeddings);
     if (architecture->architecture == ARCHITECTURE_GPT2 ||
         architecture->architecture == ARCHITECTURE_OPENAI_GPT) {
         config_write_number(file, "embd_pdrop", r->model.dropout);
     } else if (recipe_architecture_is_rotary(architecture->architecture)) {
-        config_write_rotary(file, r);
+        config_write_rotary(file, r, architecture->has_local_layers);
     }
 }
 

@@ -42,12 +42,13 @@ void config_write_integer(FILE *file, const char *key, int64_t value);
 
 /* config_read_rotary - read the attention of an architecture with rotary positions into r->model.
  *
- * Reads rope_parameters of transformers 5, or rope_theta and rope_scaling of earlier versions.
+ * Reads rope_parameters of transformers 5, or rope_theta and rope_scaling of earlier versions. With
+ * has_local_layers, also layer_types and the positions of the layers with a window.
  *
- * Errors    STATUS_UNAVAILABLE for a rope_type or layer_types that is not supported;
+ * Errors    STATUS_UNAVAILABLE for a rope_type, layer_types or soft-caps that are not supported;
  *           STATUS_DATA for a wrong value */
-status config_read_rotary(const struct config_document *c, struct recipe *r);
+status config_read_rotary(const struct config_document *c, struct recipe *r, bool has_local_layers);
 
 /* config_write_rotary - write rope_theta and rope_scaling, which all versions of transformers
- * read. */
-void config_write_rotary(FILE *file, const struct recipe *r);
+ * read, and with has_local_layers also layer_types. */
+void config_write_rotary(FILE *file, const struct recipe *r, bool has_local_layers);

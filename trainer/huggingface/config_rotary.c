@@ -29,6 +29,7 @@ static const struct {
 
 enum { ROPE_NUMBERS = sizeof rope_numbers / sizeof rope_numbers[0] };
 static const char rope_positions_key[] = "original_max_position_embeddings";
+static const char full_attention[] = "full_attention", sliding_attention[] = "sliding_attention";
 
 /* Returns whether the type has original_max_position_embeddings. */
 static bool has_original_positions(enum recipe_rope_type type)
@@ -90,34 +91,140 @@ static status check_layer_types(const struct config_document *c)
     for (size_t i = 0; i < json_array_size(types); i++) {
         const char *type = json_string_value(json_array_get(types, i));
         REQUIRE(type != NULL, STATUS_DATA, "%s: layer_types is not a list of strings", c->path);
-        REQUIRE(strcmp(type, "full_attention") == 0, STATUS_UNAVAILABLE,
+        REQUIRE(strcmp(type, full_attention) == 0, STATUS_UNAVAILABLE,
                 "%s: layer_types: %.60s is not supported; full_attention is", c->path, type);
     }
     return STATUS_OK;
 }
 
-status config_read_rotary(const struct config_document *c, struct recipe *r)
+/* Reads layer_types, or sliding_window_pattern of earlier versions of transformers. */
+static status read_pattern(const struct config_document *c, struct recipe *r)
 {
-    const json_t *parameters = config_get_field(c, "rope_parameters");
-    const json_t *scaling = parameters != NULL ? parameters : config_get_field(c, "rope_scaling");
-    struct config_document nested = *c;
-    TRY(check_layer_types(c));
-    TRY(config_read_number(c, "rope_theta", 10000, &r->model.rope_theta));
-    if (scaling != NULL) {
-        REQUIRE(json_is_object(scaling), STATUS_DATA, "%s: %s is not an object", c->path,
-                parameters != NULL ? "rope_parameters" : "rope_scaling");
-        nested.document = (json_t *)scaling;
-        TRY(config_read_number(&nested, "rope_theta", r->model.rope_theta, &r->model.rope_theta));
-        TRY(read_rope_type(&nested, r));
+    const json_t *types = config_get_field(c, "layer_types");
+    int64_t count = r->model.num_layers, *pattern = &r->model.sliding_window_pattern;
+    TRY(config_read_integer(c, "sliding_window_pattern", 6, pattern));
+    REQUIRE(*pattern > 0, STATUS_DATA,
+            "%s: sliding_window_pattern is %" PRId64 "; it must be above 0", c->path, *pattern);
+    if (types == NULL) {
+        return STATUS_OK;
+    }
+    REQUIRE((int64_t)json_array_size(types) == count, STATUS_DATA,
+            "%s: layer_types has %zu entries for %" PRId64 " layers", c->path,
+            json_array_size(types), count);
+    *pattern = count + 1;
+    for (int64_t i = 0; i < count; i++) {
+        const char *type = json_string_value(json_array_get(types, (size_t)i));
+        REQUIRE(type != NULL, STATUS_DATA, "%s: layer_types is not a list of strings", c->path);
+        bool full = strcmp(type, full_attention) == 0;
+        *pattern = full && *pattern > count ? i + 1 : *pattern;
+        REQUIRE(full || strcmp(type, sliding_attention) == 0, STATUS_UNAVAILABLE,
+                "%s: layer_types: %.60s is not supported; full_attention and sliding_attention are",
+                c->path, type);
+        REQUIRE(full == ((i + 1) % *pattern == 0), STATUS_UNAVAILABLE,
+                "%s: layer_types: %.60s of layer %" PRId64 " is not supported; every "
+                "%" PRId64 "-th layer must have full_attention, as the first ones do",
+                c->path, type, i, *pattern);
     }
     return STATUS_OK;
 }
 
-void config_write_rotary(FILE *file, const struct recipe *r)
+/* Refuses functions of attention scores and logits that Bireme does not have. */
+static status check_softcaps(const struct config_document *c)
+{
+    static const char *const keys[] = {"attn_logit_softcapping", "final_logit_softcapping"};
+    for (int i = 0; i < 2; i++) {
+        REQUIRE(config_get_field(c, keys[i]) == NULL, STATUS_UNAVAILABLE,
+                "%s: %s is not supported; only null is", c->path, keys[i]);
+    }
+    return STATUS_OK;
+}
+
+/* Reads one set of rotary positions: rope_parameters, a member of it, or rope_scaling. */
+static status read_rope_object(const struct config_document *c, const json_t *object,
+                               const char *name, struct recipe *r)
+{
+    struct config_document nested = *c;
+    REQUIRE(json_is_object(object), STATUS_DATA, "%s: %s is not an object", c->path, name);
+    nested.document = (json_t *)object;
+    TRY(config_read_number(&nested, "rope_theta", r->model.rope_theta, &r->model.rope_theta));
+    return read_rope_type(&nested, r);
+}
+
+/* Reads the rotary positions of the layers with a window. They must not be scaled. */
+static status read_local_rope(const struct config_document *c, const json_t *object,
+                              struct recipe *r)
+{
+    struct config_document nested = *c;
+    const char *type;
+    REQUIRE(json_is_object(object), STATUS_DATA, "%s: rope_parameters: %s is not an object",
+            c->path, sliding_attention);
+    nested.document = (json_t *)object;
+    TRY(config_read_string(&nested, "rope_type", "default", &type));
+    REQUIRE(strcmp(type, "default") == 0, STATUS_UNAVAILABLE,
+            "%s: the rope_type %.60s of sliding_attention is not supported; default is", c->path,
+            type);
+    return config_read_number(&nested, "rope_theta", r->model.rope_local_base_freq,
+                              &r->model.rope_local_base_freq);
+}
+
+/* Reads rope_parameters with one member for each kind of layer, or the keys of earlier versions. */
+static status read_local_layers(const struct config_document *c, struct recipe *r)
+{
+    const json_t *parameters = config_get_field(c, "rope_parameters"),
+                 *scaling = config_get_field(c, "rope_scaling");
+    TRY(read_pattern(c, r));
+    TRY(config_read_number(c, "rope_theta", 1e6, &r->model.rope_theta));
+    TRY(config_read_number(c, "rope_local_base_freq", 1e4, &r->model.rope_local_base_freq));
+    const json_t *full = json_object_get(parameters, full_attention),
+                 *local = json_object_get(parameters, sliding_attention);
+    full = full != NULL && !json_is_null(full) ? full : scaling;
+    TRY(full != NULL
+            ? read_rope_object(c, full, full == scaling ? "rope_scaling" : full_attention, r)
+            : STATUS_OK);
+    TRY(local != NULL && !json_is_null(local) ? read_local_rope(c, local, r) : STATUS_OK);
+    /* a recipe takes 0 for null */
+    REQUIRE(r->model.rope_local_base_freq > 0, STATUS_DATA,
+            "%s: the base of the rotary positions of sliding_attention is 0", c->path);
+    return STATUS_OK;
+}
+
+status config_read_rotary(const struct config_document *c, struct recipe *r, bool has_local_layers)
+{
+    const json_t *parameters = config_get_field(c, "rope_parameters");
+    const json_t *scaling = config_get_field(c, "rope_scaling");
+    TRY(check_softcaps(c));
+    if (has_local_layers) {
+        return read_local_layers(c, r);
+    }
+    TRY(check_layer_types(c));
+    TRY(config_read_number(c, "rope_theta", 10000, &r->model.rope_theta));
+    if (parameters != NULL) {
+        return read_rope_object(c, parameters, "rope_parameters", r);
+    }
+    return scaling != NULL ? read_rope_object(c, scaling, "rope_scaling", r) : STATUS_OK;
+}
+
+static void write_local_layers(FILE *file, const struct recipe *r)
+{
+    int64_t pattern = r->model.sliding_window_pattern;
+    config_write_number(file, "rope_local_base_freq", r->model.rope_local_base_freq);
+    config_write_integer(file, "sliding_window_pattern", pattern);
+    fprintf(file, "  \"layer_types\": [");
+    for (int64_t i = 0; i < r->model.num_layers; i++) {
+        fprintf(file, "%s\"%s\"", i > 0 ? ", " : "",
+                (i + 1) % pattern == 0 ? full_attention : sliding_attention);
+    }
+    fprintf(file, "],\n");
+}
+
+void config_write_rotary(FILE *file, const struct recipe *r, bool has_local_layers)
 {
     enum recipe_rope_type type = r->model.rope_type;
     char text[TEXT_NUMBER_BYTES];
     config_write_number(file, "rope_theta", r->model.rope_theta);
+    if (has_local_layers) {
+        write_local_layers(file, r);
+    }
     if (type == ROPE_DEFAULT) {
         return;
     }

@@ -193,10 +193,14 @@ static status write_blocks(struct export_job *ex, int index, const struct adapte
 {
     int64_t offset[2] = {0, 0}, shape[2];
     const struct manifest_tensor *t = find_tensor(ex, index);
+    float norm_offset = huggingface_norm_offset(ex->architecture, &ex->parameters[index]);
     while (checkpoint_reader_block(t, offset, shape)) {
         TRY(checkpoint_reader_read(get_reader(ex, index), t, offset, shape, buffer));
         if (ex->adapters != NULL && get_reader(ex, index) == ex->reader) {
             fingerprint_add_block(&ex->sums, index, &ex->parameters[index], offset, shape, buffer);
+        }
+        for (int64_t i = 0; i < shape[0] * shape[1] && norm_offset > 0; i++) {
+            buffer[i] -= norm_offset;
         }
         adapter_export_merge(adapter, ex->parameters[index].transposed, offset, shape, buffer);
         TRY(safetensors_write(writer, buffer, shape[0] * shape[1]));

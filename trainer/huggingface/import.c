@@ -402,6 +402,8 @@ static status read_block(void *context, const struct manifest_tensor *tensor,
     const struct huggingface_import_job *job = context;
     const struct huggingface_tensor_source *source = &job->sources[tensor - job->manifest.tensors];
     bool contiguous = shape[1] == tensor->shape[1];
+    float norm_offset =
+        huggingface_norm_offset(job->config.architecture, &job->parameters[source - job->sources]);
     if (source->tensor == NULL) {
         return job->fill_missing(job, (int)(source - job->sources), offset, shape, out);
     }
@@ -419,6 +421,7 @@ static status read_block(void *context, const struct manifest_tensor *tensor,
                     " of %s is %g: the weights are damaged, or training diverged",
                     safetensors_path(source->file), first + i, source->tensor->name,
                     (double)run[i]);
+            run[i] += norm_offset;
         }
     }
     return STATUS_OK;

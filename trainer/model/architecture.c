@@ -15,7 +15,10 @@
  * mistral  MistralForCausalLM: as llama, with a window of attention (config.window).
  *          Jiang et al. 2023, arXiv:2310.06825
  * qwen3    Qwen3ForCausalLM: as llama, with a norm of each head of the queries and keys.
- *          Yang et al. 2025, arXiv:2505.09388 */
+ *          Yang et al. 2025, arXiv:2505.09388
+ * gemma3_text  Gemma3ForCausalLM: as qwen3, with norms before and after each sub-layer, GEGLU,
+ *          scaled embeddings, and a window in all layers but every config.window_pattern-th.
+ *          Gemma Team 2025, arXiv:2503.19786 */
 #include "trainer/model/architecture.h"
 
 #include <stdio.h>
@@ -90,21 +93,34 @@ static const struct architecture_names roberta_names = {
 
 /* Names that Llama and the families like it share. */
 #define ROTARY_NAMES                                                                               \
-    .token_table = "model.embed_tokens", .block = "model.layers", .norm1 = "input_layernorm",      \
-    .query = "self_attn.q_proj", .key = "self_attn.k_proj", .value = "self_attn.v_proj",           \
-    .projection = "self_attn.o_proj", .norm2 = "post_attention_layernorm",                         \
+    .token_table = "model.embed_tokens", .block = "model.layers", .query = "self_attn.q_proj",     \
+    .key = "self_attn.k_proj", .value = "self_attn.v_proj", .projection = "self_attn.o_proj",      \
     .gate = "mlp.gate_proj", .fc = "mlp.up_proj", .fc_projection = "mlp.down_proj",                \
     .final_norm = "model.norm", .decoder = "lm_head", .sequence_labels = "score",                  \
     .choice_labels = "score", .token_labels = "score"
 
 static const struct architecture_names llama_names = {
     ROTARY_NAMES,
+    .norm1 = "input_layernorm",
+    .norm2 = "post_attention_layernorm",
 };
 
 static const struct architecture_names qwen3_names = {
     ROTARY_NAMES,
+    .norm1 = "input_layernorm",
+    .norm2 = "post_attention_layernorm",
     .query_norm = "self_attn.q_norm",
     .key_norm = "self_attn.k_norm",
+};
+
+static const struct architecture_names gemma3_names = {
+    ROTARY_NAMES,
+    .query_norm = "self_attn.q_norm",
+    .key_norm = "self_attn.k_norm",
+    .norm1 = "input_layernorm",
+    .attention_norm = "post_attention_layernorm",
+    .norm2 = "pre_feedforward_layernorm",
+    .feed_forward_norm = "post_feedforward_layernorm",
 };
 
 static const struct architecture architectures[] = {
@@ -173,6 +189,14 @@ static const struct architecture architectures[] = {
         .transposed = true,
         .names = &openai_gpt_names,
     },
+    {
+        .name = "gemma3_text",
+        .embedding = {.positions = POSITIONS_ROTARY, .scaled = true},
+        .norm = {.kind = NORM_RMS, .placement = PLACEMENT_BOTH},
+        .attention = {.causal = true, .qk_norm = true},
+        .feed_forward = {.gated = true, .gelu = true},
+        .names = &gemma3_names,
+    },
 };
 
 const struct architecture *model_architecture(const char *name)
@@ -212,10 +236,27 @@ int64_t model_attention_width(const struct model_config *config)
     return config->heads * model_head_width(config);
 }
 
+int model_block_norms(const struct model_config *config)
+{
+    const struct architecture *a = model_architecture(config->architecture);
+    return a != NULL && a->norm.placement == PLACEMENT_BOTH ? 4 : 2;
+}
+
 bool model_has_qk_norm(const struct model_config *config)
 {
     const struct architecture *a = model_architecture(config->architecture);
     return a != NULL && a->attention.qk_norm;
+}
+
+bool model_layer_is_local(const struct model_config *config, int64_t layer)
+{
+    return config->window_pattern > 0 && (layer + 1) % config->window_pattern != 0;
+}
+
+int64_t model_layer_window(const struct model_config *config, int64_t layer)
+{
+    bool full = config->window_pattern > 0 && !model_layer_is_local(config, layer);
+    return full ? 0 : config->window;
 }
 
 int64_t model_norm_width(const struct model_config *config)

@@ -5,8 +5,9 @@
  * (heads.c, task.c) read the description and never the name of a family.
  *
  * A model has the parts
- *   embedding -> norm (if any) and dropout -> blocks -> final norm (PLACEMENT_PRE) -> head
- * and a block has two sub-layers, attention and a feed-forward network, each with a norm. */
+ *   embedding -> norm (if any) and dropout -> blocks -> final norm (not PLACEMENT_POST) -> head
+ * and a block has two sub-layers, attention and a feed-forward network, each with one or two
+ * norms. */
 #pragma once
 
 #include <stdbool.h>
@@ -17,7 +18,9 @@
 
 enum norm_placement {
     PLACEMENT_PRE = 0, /* the norm is before the sub-layer: x + f(norm(x)) */
-    PLACEMENT_POST     /* the norm is after the residual sum: norm(x + f(x)) */
+    PLACEMENT_POST,    /* the norm is after the residual sum: norm(x + f(x)) */
+    PLACEMENT_BRANCH,  /* the norm is after the sub-layer: x + norm(f(x)) */
+    PLACEMENT_BOTH     /* a norm before the sub-layer and one after it: x + norm(f(norm(x))) */
 };
 
 enum position_kind {
@@ -31,18 +34,20 @@ struct architecture_names {
     const char *token_table, *position_table, *token_type_table;
     const char *embedding_norm; /* NULL: the embedding has no norm; PLACEMENT_POST only */
     const char *block;
-    const char *norm1; /* PLACEMENT_PRE: before attention; PLACEMENT_POST: at the block's end */
+    const char *norm1; /* PLACEMENT_PRE and _BOTH: before attention; _POST: at the block's end */
     const char *qkv;   /* one matrix for queries, keys and values; NULL: three matrices */
     const char *query, *key, *value;
     const char *query_norm, *key_norm;
     const char *projection;
-    const char *norm2; /* between attention and the feed-forward network */
-    const char *gate;  /* of a gated feed-forward network */
-    const char *fc;    /* the matrix before the activation; if gated, the one without activation */
+    const char *attention_norm; /* PLACEMENT_BRANCH and _BOTH: of the output of attention */
+    const char *norm2;          /* between attention and the feed-forward network */
+    const char *gate;           /* of a gated feed-forward network */
+    const char *fc; /* the matrix before the activation; if gated, the one without activation */
     const char *fc_projection;
-    const char *final_norm; /* PLACEMENT_PRE */
-    const char *pooler;     /* dense layer on the first row of a sequence */
-    const char *transform;  /* dense layer before the vocabulary matrix */
+    const char *feed_forward_norm; /* PLACEMENT_BRANCH and _BOTH: of the network's output */
+    const char *final_norm;        /* not with PLACEMENT_POST */
+    const char *pooler;            /* dense layer on the first row of a sequence */
+    const char *transform;         /* dense layer before the vocabulary matrix */
     const char *transform_norm;
     const char *decoder;        /* an untied vocabulary matrix */
     const char *decoder_bias;   /* bias of the vocabulary logits */
@@ -56,6 +61,7 @@ struct architecture {
     struct {
         enum position_kind positions;
         int64_t first_position; /* row of the position table for the first token of a sequence */
+        bool scaled;            /* the token embeddings are multiplied by sqrt(width) */
     } embedding;
     struct {
         enum norm_kind kind; /* a layer norm has a bias, an RMS norm has none */
@@ -68,6 +74,7 @@ struct architecture {
     } attention;
     struct {
         bool gated; /* act(gate) * fc; else act(fc) */
+        bool gelu;  /* gated only: act is config.activation; else it is SiLU */
         bool bias;
     } feed_forward;
     struct {
@@ -92,11 +99,25 @@ static inline bool architecture_is_post_norm(const struct architecture *a)
     return a->norm.placement == PLACEMENT_POST;
 }
 
+/* architecture_has_input_norms - return whether each sub-layer of a block reads a norm of the
+ * stream that belongs to it. */
+static inline bool architecture_has_input_norms(const struct architecture *a)
+{
+    return a->norm.placement == PLACEMENT_PRE || a->norm.placement == PLACEMENT_BOTH;
+}
+
+/* architecture_has_branch_norms - return whether the output of each sub-layer is normalized before
+ * it is added to the stream. */
+static inline bool architecture_has_branch_norms(const struct architecture *a)
+{
+    return a->norm.placement == PLACEMENT_BRANCH || a->norm.placement == PLACEMENT_BOTH;
+}
+
 /* architecture_has_first_norm - return whether a norm precedes the first block: that of its
  * attention, or that of the embedding. */
 static inline bool architecture_has_first_norm(const struct architecture *a)
 {
-    return a->norm.placement == PLACEMENT_PRE || a->names->embedding_norm != NULL;
+    return architecture_has_input_norms(a) || a->names->embedding_norm != NULL;
 }
 
 /* architecture_is_rotary - return whether queries and keys are rotated by their positions. */

@@ -7,13 +7,15 @@
 
 /* Applies rotary positions to queries and keys, which are adjacent columns. inverse: the backward
  * pass. */
-static status apply_rope(struct model *m, const struct model_input *input, struct tensor qkv,
-                         bool inverse)
+static status apply_rope(struct model *m, const struct model_input *input, int64_t layer,
+                         struct tensor qkv, bool inverse)
 {
+    const struct activations *a = &m->activations;
     struct tensor queries_keys = tensor_columns(qkv, 0, m->local.width + m->local.kv_width);
+    bool local = a->rope_local_table.data != NULL && model_layer_is_local(&m->config, layer);
     return architecture_is_rotary(m->architecture)
-               ? rotary_apply(m->kernels, queries_keys, m->activations.rope_table, input->positions,
-                              inverse)
+               ? rotary_apply(m->kernels, queries_keys, local ? a->rope_local_table : a->rope_table,
+                              input->positions, inverse)
                : STATUS_OK;
 }
 
@@ -30,7 +32,7 @@ status model_project_qkv(struct model *m, const struct model_input *input, int64
     if (m->architecture->attention.qk_norm) {
         TRY(model_qk_norm_forward(m, layer, n));
     }
-    return apply_rope(m, input, model_view_rows(model_query_keys(m, a), n), false);
+    return apply_rope(m, input, layer, model_view_rows(model_query_keys(m, a), n), false);
 }
 
 status model_project_attended(struct model *m, const struct model_input *input, int64_t layer)
@@ -84,7 +86,7 @@ status model_attention_backward(struct backward *b, int64_t layer, struct tensor
         m->kernels, model_queries(m, d_qkv), model_keys(m, d_qkv), model_values(m, d_qkv),
         d_attended, model_queries(m, qk), model_keys(m, qk), model_values(m, qkv),
         model_view_rows(a->attended, b->n), model_view_columns(a->lse, b->n), &attention));
-    TRY(apply_rope(m, b->input, d_qkv, true));
+    TRY(apply_rope(m, b->input, layer, d_qkv, true));
     if (m->architecture->attention.qk_norm) {
         TRY(model_qk_norm_backward(m, layer, b->n, b->gradients, d_qkv));
     }

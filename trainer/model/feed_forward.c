@@ -1,4 +1,4 @@
-/* The feed-forward network: act(x W1^T + b1) W2^T + b2, or with a gate, silu(gate) * up.
+/* The feed-forward network: act(x W1^T + b1) W2^T + b2, or with a gate, act(gate) * up.
  *
  * A tensor-parallel rank has some inner features: rows of W1 and columns of W2. */
 #include "trainer/model/sublayers.h"
@@ -16,6 +16,21 @@ static status project_and_activate(struct model *m, const struct model_input *in
     return separate ? activation_forward(m->kernels, y, saved, act) : STATUS_OK;
 }
 
+static status gate_forward(struct model *m, struct tensor inner, struct tensor gate_up)
+{
+    return m->architecture->feed_forward.gelu
+               ? geglu_forward(m->kernels, inner, gate_up, m->config.activation)
+               : swiglu_forward(m->kernels, inner, gate_up);
+}
+
+static status gate_backward(struct model *m, struct tensor d_gate_up, struct tensor d_inner,
+                            struct tensor gate_up)
+{
+    return m->architecture->feed_forward.gelu
+               ? geglu_backward(m->kernels, d_gate_up, d_inner, gate_up, m->config.activation)
+               : swiglu_backward(m->kernels, d_gate_up, d_inner, gate_up);
+}
+
 /* Computes the activation from the GEMM's output in `saved_for_backward`. for_backward: also
  * replace it by the value that the backward pass of the activation reads. */
 status model_apply_activation(struct model *m, int64_t layer, int64_t n, bool for_backward)
@@ -24,7 +39,7 @@ status model_apply_activation(struct model *m, int64_t layer, int64_t n, bool fo
     struct tensor inner = model_view_rows(a->inner, n),
                   saved = model_view_rows(a->saved_for_backward, n);
     if (m->architecture->feed_forward.gated) {
-        return swiglu_forward(m->kernels, inner, saved);
+        return gate_forward(m, inner, saved);
     }
     TRY(dropout_apply(m->kernels, inner, saved, (struct dropout){0})); /* a copy */
     return activation_forward(m->kernels, inner, for_backward ? saved : tensor_absent(),
@@ -63,7 +78,7 @@ status model_feed_forward_backward(struct backward *b, int64_t layer, struct ten
     TRY(model_project_backward(
         b, layer, MODEL_FC_PROJECTION, d_inner, dy, model_view_rows(a->inner, b->n),
         gated ? ACTIVATION_NONE : m->config.activation, gated ? tensor_absent() : saved));
-    TRY(gated ? swiglu_backward(m->kernels, saved, d_inner, saved) : STATUS_OK);
+    TRY(gated ? gate_backward(m, saved, d_inner, saved) : STATUS_OK);
     return model_input_matrix_backward(b, layer, MODEL_FC, true, gated ? saved : d_inner,
                                        model_view_local_rows(m, a->norm2, b->n));
 }

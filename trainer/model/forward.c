@@ -8,6 +8,9 @@
  * continues with the norm's output: m = norm1(x) + ..., x' = norm2(m) + .... norm1 of layer 0 is
  * the norm of the embedding, or the identity (GPT-1). Dropout of the embedding follows it.
  *
+ * With PLACEMENT_BRANCH (OLMo 2), the norms read the outputs of the sub-layers before they are
+ * added: m = x + norm(attention(x)). PLACEMENT_BOTH (Gemma) has these and those of PLACEMENT_PRE.
+ *
  * Each addition to the residual stream is fused with the norm that follows it. Backward mirrors the
  * forward pass line by line, from the end of the flat gradient buffer to its start.
  *
@@ -26,6 +29,7 @@
  * Source    tensor parallelism: Shoeybi et al. 2019, arXiv:1909.08053; recompute: Chen et al. 2016,
  *           arXiv:1604.06174; selective: Korthikanti et al. 2022, arXiv:2205.05198 */
 #include <inttypes.h>
+#include <math.h>
 
 #include "trainer/model/sublayers.h"
 
@@ -43,13 +47,36 @@ static enum norm_kind get_norm_kind(const struct model *m)
     return m->architecture->norm.kind;
 }
 
+/* Computes stream = x + drop(delta) and its norm. index -1: there is no norm. */
 static status add_and_norm(struct model *m, struct tensor stream, struct tensor norm,
                            struct tensor statistics, struct tensor x, struct tensor delta,
                            struct param_index index, struct dropout dropout)
 {
-    return residual_norm_forward(m->kernels, stream, norm, statistics, x, delta,
-                                 model_vector(m, index.weight), model_vector(m, index.bias),
-                                 get_norm_kind(m), m->config.norm_epsilon, dropout);
+    return residual_norm_forward(m->kernels, stream, index.weight < 0 ? tensor_absent() : norm,
+                                 statistics, x, delta, model_vector(m, index.weight),
+                                 model_vector(m, index.bias), get_norm_kind(m),
+                                 m->config.norm_epsilon, dropout);
+}
+
+static status copy_rows(const struct model *m, struct tensor to, struct tensor from)
+{
+    return device_copy(kernels_device(m->kernels), kernels_stream(m->kernels), to.data, from.data,
+                       (size_t)(from.rows * from.columns) * dtype_bytes(from.dtype));
+}
+
+/* Normalizes the output of a sub-layer in `exchange`, if it has a branch norm. The norm's input is
+ * kept for backward. */
+static status normalize_branch(struct model *m, int64_t n, struct tensor output,
+                               struct tensor statistics, struct param_index index)
+{
+    struct tensor branch = model_reduced_rows(m, n);
+    if (index.weight < 0) {
+        return STATUS_OK;
+    }
+    output = model_view_local_rows(m, output, n);
+    TRY(copy_rows(m, output, branch));
+    return add_and_norm(m, tensor_absent(), branch, model_view_local_rows(m, statistics, n), output,
+                        tensor_absent(), index, (struct dropout){0});
 }
 
 /* Returns the first token id of this rank's shard of the token table. */
@@ -72,6 +99,14 @@ static struct dropout get_embedding_dropout(const struct model *m, const struct 
                : model_dropout(m, input, -1, DROPOUT_PROJECTION);
 }
 
+/* Multiplies the embedding of a scaled one, or its gradient, by sqrt(C). */
+static status scale_embedding(const struct model *m, struct tensor x)
+{
+    return m->architecture->embedding.scaled
+               ? op_scale(m->kernels, x, sqrtf((float)m->config.width))
+               : STATUS_OK;
+}
+
 /* Only rank 0 adds the positions, because the results are reduced over the ranks. */
 status model_embed(struct model *m, const struct model_input *input)
 {
@@ -87,10 +122,8 @@ status model_embed(struct model *m, const struct model_input *input)
         find_first_token(m), m->rank == 0 ? positions : tensor_absent(),
         get_embedding_dropout(m, input)));
     TRY(model_reduce(m, n));
-    return single_rank
-               ? STATUS_OK
-               : device_copy(kernels_device(m->kernels), kernels_stream(m->kernels), stream.data,
-                             sum.data, (size_t)(sum.rows * sum.columns) * dtype_bytes(sum.dtype));
+    TRY(single_rank ? STATUS_OK : copy_rows(m, stream, sum));
+    return scale_embedding(m, stream);
 }
 
 /* Returns the stream and the norm after a layer: those of the next layer, or the final ones. */
@@ -113,6 +146,8 @@ static status run_layer_middle(struct model *m, const struct model_input *input,
     int64_t n = input->rows;
     struct tensor read = model_view_local_rows(
         m, architecture_is_post_norm(m->architecture) ? a->norm1 : a->input, n);
+    TRY(normalize_branch(m, n, a->attention_output, a->attention_output_statistics,
+                         model_param_index(m, layer, MODEL_ATTENTION_NORM)));
     TRY(add_and_norm(m, model_view_local_rows(m, a->middle, n),
                      model_view_local_rows(m, a->norm2, n),
                      model_view_local_rows(m, a->statistics2, n), read, model_reduced_rows(m, n),
@@ -130,6 +165,8 @@ status model_finish_layer(struct model *m, const struct model_input *input, int6
     TRY(run_layer_middle(m, input, layer));
     TRY(model_project_output(m, input, layer, model_param_index(m, layer, MODEL_FC_PROJECTION),
                              model_view_rows(a->inner, n)));
+    TRY(normalize_branch(m, n, a->feed_forward_output, a->feed_forward_output_statistics,
+                         model_param_index(m, layer, MODEL_FEED_FORWARD_NORM)));
     find_next_norm(m, layer, n, &stream, &norm, &statistics);
     return add_and_norm(m, stream, norm, statistics,
                         model_view_local_rows(m, post_norm ? a->norm2 : a->middle, n), delta,
@@ -150,12 +187,14 @@ static status drop_first_norm(struct model *m, const struct model_input *input)
     struct layer_activations *a = &m->activations.layers[0];
     struct tensor norm = model_view_local_rows(m, a->norm1, input->rows);
     struct dropout dropout = compute_local_dropout(m, input, -1, DROPOUT_PROJECTION);
-    bool has_dropout = architecture_is_post_norm(m->architecture) && dropout.probability > 0;
+    if (!architecture_is_post_norm(m->architecture)) {
+        return STATUS_OK;
+    }
     if (!architecture_has_first_norm(m->architecture)) {
         return dropout_apply(m->kernels, norm, model_view_local_rows(m, a->input, input->rows),
                              dropout);
     }
-    return has_dropout ? dropout_apply(m->kernels, norm, norm, dropout) : STATUS_OK;
+    return dropout.probability > 0 ? dropout_apply(m->kernels, norm, norm, dropout) : STATUS_OK;
 }
 
 /* Computes the token type embeddings of this rank's rows; *delta is absent if there are none. */
@@ -244,6 +283,8 @@ static bool gradient_is_set(const struct model *m, const struct model_input *inp
     case MODEL_TOKEN_TYPE_TABLE:
     case MODEL_NORM1:
     case MODEL_NORM2:
+    case MODEL_ATTENTION_NORM:
+    case MODEL_FEED_FORWARD_NORM:
     case MODEL_QUERY_NORM:
     case MODEL_KEY_NORM:
     case MODEL_TRANSFORM_NORM:
@@ -272,10 +313,13 @@ static status clear_gradients(const struct model *m, const struct model_input *i
     return STATUS_OK;
 }
 
-/* Recomputes a norm's output from its input z. */
+/* Recomputes a norm's output from its input z. index -1: there is no norm. */
 static status recompute_norm(struct model *m, int64_t n, struct tensor z, struct tensor norm,
                              struct tensor statistics, struct param_index index)
 {
+    if (index.weight < 0) {
+        return STATUS_OK;
+    }
     return add_and_norm(m, tensor_absent(), model_view_local_rows(m, norm, n),
                         model_view_local_rows(m, statistics, n), model_view_local_rows(m, z, n),
                         tensor_absent(), index, (struct dropout){0});
@@ -291,10 +335,8 @@ static status recompute_layer(struct backward *b, int64_t layer)
     if (mode == MODEL_RECOMPUTE_NONE) {
         return STATUS_OK;
     }
-    if (layer > 0 || architecture_has_first_norm(m->architecture)) {
-        TRY(recompute_norm(m, b->n, a->input, a->norm1, a->statistics1,
-                           model_param_index(m, layer, MODEL_NORM1)));
-    }
+    TRY(recompute_norm(m, b->n, a->input, a->norm1, a->statistics1,
+                       model_param_index(m, layer, MODEL_NORM1)));
     TRY(layer == 0 ? drop_first_norm(m, b->input) : STATUS_OK);
     if (mode == MODEL_RECOMPUTE_FULL) {
         TRY(model_attention_forward(m, b->input, layer));
@@ -305,26 +347,72 @@ static status recompute_layer(struct backward *b, int64_t layer)
     return model_apply_activation(m, layer, b->n, true);
 }
 
+/* Runs the backward pass of a norm with its input z. The tensors have this rank's rows. */
+static status run_norm_backward(struct backward *b, struct param_index index, struct tensor dz,
+                                struct tensor ddelta, struct tensor dy, struct tensor z,
+                                struct tensor statistics, enum norm_residual stream_source,
+                                struct dropout dropout)
+{
+    struct model *m = b->m;
+    struct tensor dgamma, dbeta;
+    model_norm_gradients(m, index, b->gradients, &dgamma, &dbeta);
+    struct tensor gamma_sums = dgamma, beta_sums = dbeta;
+    TRY(model_norm_reduce_begin(m, &gamma_sums, &beta_sums));
+    TRY(residual_norm_backward(
+        m->kernels, dz, ddelta, gamma_sums, beta_sums, dy, model_view_local_rows(m, z, b->n),
+        model_view_local_rows(m, statistics, b->n), model_vector(m, index.weight), get_norm_kind(m),
+        stream_source, dropout));
+    return model_norm_reduce_end(m, dgamma, dbeta);
+}
+
+/* Backward pass of an addition without a norm. *delta becomes the gradient of the value that was
+ * added to the stream. */
+static status addition_backward(struct backward *b, struct dropout dropout, struct tensor *delta)
+{
+    struct model *m = b->m;
+    struct tensor stream = model_view_local_rows(m, m->activations.d_stream, b->n);
+    struct tensor none = tensor_absent();
+    *delta = stream;
+    TRY(add_and_norm(m, stream, none, none, stream, model_reduced_rows(m, b->n),
+                     (struct param_index){-1, -1}, (struct dropout){0}));
+    if (!(dropout.probability > 0)) {
+        return STATUS_OK;
+    }
+    *delta = model_view_local_rows(m, m->activations.d_delta, b->n);
+    return dropout_apply(m->kernels, *delta, stream, dropout);
+}
+
 /* Backward pass of a norm and of the addition before it. `exchange` holds the gradient of the
- * norm's output. *delta becomes the gradient of the value that was added to the stream. */
+ * norm's output. *delta becomes the gradient of the value that was added to the stream. index -1:
+ * there is no norm. */
 static status norm_backward(struct backward *b, struct param_index index, struct tensor z,
                             struct tensor statistics, enum norm_residual stream_source,
                             struct dropout dropout, struct tensor *delta)
 {
     struct model *m = b->m;
     struct tensor stream = model_view_local_rows(m, m->activations.d_stream, b->n);
-    struct tensor dgamma, dbeta;
-    model_norm_gradients(m, index, b->gradients, &dgamma, &dbeta);
-    struct tensor gamma_sums = dgamma, beta_sums = dbeta;
     bool dropped = dropout.probability > 0;
+    if (index.weight < 0) {
+        return addition_backward(b, dropout, delta);
+    }
     *delta = dropped ? model_view_local_rows(m, m->activations.d_delta, b->n) : stream;
-    TRY(model_norm_reduce_begin(m, &gamma_sums, &beta_sums));
-    TRY(residual_norm_backward(
-        m->kernels, stream, dropped ? *delta : tensor_absent(), gamma_sums, beta_sums,
-        model_reduced_rows(m, b->n), model_view_local_rows(m, z, b->n),
-        model_view_local_rows(m, statistics, b->n), model_vector(m, index.weight), get_norm_kind(m),
-        stream_source, dropout));
-    return model_norm_reduce_end(m, dgamma, dbeta);
+    return run_norm_backward(b, index, stream, dropped ? *delta : tensor_absent(),
+                             model_reduced_rows(m, b->n), z, statistics, stream_source, dropout);
+}
+
+/* Backward pass of a branch norm, if there is one. *delta becomes the gradient of the output of the
+ * sub-layer. */
+static status branch_norm_backward(struct backward *b, struct param_index index,
+                                   struct tensor output, struct tensor statistics,
+                                   struct tensor *delta)
+{
+    if (index.weight < 0) {
+        return STATUS_OK;
+    }
+    struct tensor dy = *delta;
+    *delta = model_view_local_rows(b->m, b->m->activations.d_delta, b->n);
+    return run_norm_backward(b, index, *delta, tensor_absent(), dy, output, statistics,
+                             NORM_RESIDUAL_NONE, (struct dropout){0});
 }
 
 /* Returns the value that the stream continues with at the norms within the blocks. */
@@ -350,33 +438,24 @@ static status norm1_backward(struct backward *b, int64_t layer, enum norm_residu
 }
 
 /* Backward pass of one layer. On entry, *delta is the gradient of the feed-forward network's
- * output. On return with PLACEMENT_PRE, it is the gradient of the output of the layer below. The
- * gradients of this layer are final then. */
+ * output. On return, unless with PLACEMENT_POST, it is the gradient of the output of the layer
+ * below. The gradients of this layer are final then. */
 static status layer_backward(struct backward *b, int64_t layer, struct tensor *delta)
 {
     struct model *m = b->m;
     struct layer_activations *a = &m->activations.layers[layer];
     TRY(recompute_layer(b, layer));
+    TRY(branch_norm_backward(b, model_param_index(m, layer, MODEL_FEED_FORWARD_NORM),
+                             a->feed_forward_output, a->feed_forward_output_statistics, delta));
     TRY(model_feed_forward_backward(b, layer, *delta));
     TRY(norm_backward(b, model_param_index(m, layer, MODEL_NORM2), a->middle, a->statistics2,
                       get_stream_source(m),
                       compute_local_dropout(m, b->input, layer, DROPOUT_PROJECTION), delta));
+    TRY(branch_norm_backward(b, model_param_index(m, layer, MODEL_ATTENTION_NORM),
+                             a->attention_output, a->attention_output_statistics, delta));
     TRY(model_attention_backward(b, layer, *delta));
     bool last = architecture_is_post_norm(m->architecture) || !model_needs_norm1_gradient(m, layer);
     return last ? STATUS_OK : norm1_backward(b, layer, NORM_RESIDUAL_PRE, delta);
-}
-
-/* Adds the gradient in `exchange` to that of the stream. The norm that the operation also computes
- * is not used; its parameters are those of any norm. */
-static status add_to_stream_gradient(struct backward *b)
-{
-    struct model *m = b->m;
-    struct layer_activations *a = &m->activations.layers[0];
-    struct tensor stream = model_view_local_rows(m, m->activations.d_stream, b->n);
-    return add_and_norm(m, stream, model_view_local_rows(m, a->norm1, b->n),
-                        model_view_local_rows(m, a->statistics1, b->n), stream,
-                        model_reduced_rows(m, b->n), model_param_index(m, 0, MODEL_NORM2),
-                        (struct dropout){0});
 }
 
 /* Backward pass of the embedding's norm with PLACEMENT_POST, where dropout follows the norm.
@@ -390,9 +469,7 @@ static status embedding_norm_backward(struct backward *b, struct tensor *delta)
     for (int i = 0; i < 2 && dropout.probability > 0; i++) {
         TRY(dropout_apply(m->kernels, parts[i], parts[i], dropout));
     }
-    return architecture_has_first_norm(m->architecture)
-               ? norm1_backward(b, 0, NORM_RESIDUAL_POST, delta)
-               : add_to_stream_gradient(b);
+    return norm1_backward(b, 0, NORM_RESIDUAL_POST, delta);
 }
 
 static status tables_backward(struct backward *b)
@@ -403,6 +480,7 @@ static status tables_backward(struct backward *b)
         model_gradient(m, m->param_index[MODEL_POSITION_TABLE].weight, b->gradients);
     struct tensor delta;
     TRY(model_all_gather(m, model_view_local_rows(m, m->activations.d_stream, b->n), b->n, &delta));
+    TRY(scale_embedding(m, delta));
     if (m->config.token_types > 0) {
         struct tensor table_gradient =
             model_gradient(m, m->param_index[MODEL_TOKEN_TYPE_TABLE].weight, b->gradients);

@@ -361,14 +361,24 @@ static void append_block(struct layout *layout)
 {
     const struct architecture_names *names = layout->architecture->names;
     bool post_norm = architecture_is_post_norm(layout->architecture);
+    bool input_norms = architecture_has_input_norms(layout->architecture);
+    bool branch_norms = architecture_has_branch_norms(layout->architecture);
     layout->block = layout->count;
     snprintf(layout->prefix, sizeof layout->prefix, "%s.%d.", names->block, (int)layout->layer);
-    if (!post_norm) {
+    if (input_norms) {
         append_norm(layout, MODEL_NORM1, names->norm1);
     }
     append_attention(layout);
-    append_norm(layout, MODEL_NORM2, names->norm2);
+    if (branch_norms) {
+        append_norm(layout, MODEL_ATTENTION_NORM, names->attention_norm);
+    }
+    if (input_norms || post_norm) {
+        append_norm(layout, MODEL_NORM2, names->norm2);
+    }
     append_feed_forward(layout);
+    if (branch_norms) {
+        append_norm(layout, MODEL_FEED_FORWARD_NORM, names->feed_forward_norm);
+    }
     layout_append_adapters(layout);
     if (post_norm) {
         append_norm(layout, MODEL_NORM1, names->norm1);

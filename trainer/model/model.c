@@ -37,14 +37,38 @@ static int64_t count_local_rows(struct model_parallelism parallelism, int64_t n)
     return parallelism.sequence_parallel ? (n + parallelism.ranks - 1) / parallelism.ranks : n;
 }
 
+static bool has_placement(const struct model_config *c, enum norm_placement placement)
+{
+    const struct architecture *a = model_architecture(c->architecture);
+    return a != NULL && a->norm.placement == placement;
+}
+
+static bool has_branch_norms(const struct model_config *c)
+{
+    return has_placement(c, PLACEMENT_BRANCH) || has_placement(c, PLACEMENT_BOTH);
+}
+
+/* Takes the input of a branch norm and its statistics. */
+static status arrange_branch(const struct model_config *c, enum dtype dtype, int64_t own,
+                             struct arena *arena, struct tensor *output, struct tensor *statistics)
+{
+    if (has_branch_norms(c)) {
+        TRY(take_tensor(arena, dtype, own, c->width, output));
+        TRY(take_tensor(arena, DTYPE_F32, own, 2, statistics));
+    }
+    return STATUS_OK;
+}
+
 /* Activations that selective recompute does not keep. */
 static status arrange_recomputed(const struct model_config *c, struct model_parallelism parallelism,
                                  enum dtype dtype, int64_t n, struct arena *arena,
                                  struct layer_activations *out)
 {
     int64_t own = count_local_rows(parallelism, n);
-    TRY(take_tensor(arena, dtype, own, c->width, &out->norm1));
-    TRY(take_tensor(arena, dtype, own, c->width, &out->norm2));
+    if (!has_placement(c, PLACEMENT_BRANCH)) {
+        TRY(take_tensor(arena, dtype, own, c->width, &out->norm1));
+        TRY(take_tensor(arena, dtype, own, c->width, &out->norm2));
+    }
     return take_tensor(arena, dtype, n, compute_local_dims(c, parallelism.ranks).inner,
                        &out->inner);
 }
@@ -60,6 +84,8 @@ static status arrange_interior(const struct model_config *c, struct model_parall
     TRY(take_tensor(arena, DTYPE_F32, own, 2, &out->statistics1));
     TRY(take_tensor(arena, dtype, n, local.width + 2 * local.kv_width, &out->qkv));
     TRY(take_tensor(arena, dtype, n, local.width, &out->attended));
+    TRY(arrange_branch(c, dtype, own, arena, &out->attention_output,
+                       &out->attention_output_statistics));
     TRY(take_tensor(arena, dtype, own, c->width, &out->middle));
     TRY(take_tensor(arena, DTYPE_F32, own, 2, &out->statistics2));
     if (model_has_qk_norm(c)) {
@@ -124,7 +150,10 @@ static status arrange_layer(const struct model_config *c, struct model_paralleli
     *out = layers[0];
     bool first = layer == 0;
     if (first || training) {
-        TRY(take_tensor(arena, dtype, count_local_rows(parallelism, n), c->width, &out->input));
+        int64_t own = count_local_rows(parallelism, n);
+        TRY(take_tensor(arena, dtype, own, c->width, &out->input));
+        TRY(arrange_branch(c, dtype, own, arena, &out->feed_forward_output,
+                           &out->feed_forward_output_statistics));
         int adapters = 0;
         TRY(model_adapters_per_layer(c, &adapters));
         TRY(take_tensor(arena, dtype, n, c->adapter.rank * adapters, &out->adapter_hidden));
@@ -134,6 +163,10 @@ static status arrange_layer(const struct model_config *c, struct model_paralleli
     }
     if (first || (training && c->recompute < MODEL_RECOMPUTE_SELECTIVE)) {
         TRY(arrange_recomputed(c, parallelism, dtype, n, arena, out));
+    }
+    if (has_placement(c, PLACEMENT_BRANCH)) {
+        out->norm1 = out->input;
+        out->norm2 = out->middle;
     }
     return STATUS_OK;
 }
@@ -170,8 +203,12 @@ static status arrange_activations(const struct model_config *config,
     }
     const struct architecture *a = model_architecture(config->architecture);
     if (a != NULL && architecture_is_rotary(a)) {
-        TRY(take_tensor(arena, DTYPE_F32, config->positions, model_head_width(config),
-                        &out->rope_table));
+        int64_t head_width = model_head_width(config);
+        TRY(take_tensor(arena, DTYPE_F32, config->positions, head_width, &out->rope_table));
+        if (config->rope_local_theta > 0) {
+            TRY(take_tensor(arena, DTYPE_F32, config->positions, head_width,
+                            &out->rope_local_table));
+        }
     }
     TRY(arrange_head(config, dtype, training, arena, &out->head));
     if (config->token_types == 1) {
@@ -179,7 +216,7 @@ static status arrange_activations(const struct model_config *config,
     }
     if (training) {
         TRY(take_tensor(arena, dtype, own, config->width, &out->d_stream));
-        if (config->dropout > 0) {
+        if (config->dropout > 0 || has_branch_norms(config)) {
             TRY(take_tensor(arena, dtype, own, config->width, &out->d_delta));
         }
         TRY(take_tensor(arena, dtype, rows, local.width + 2 * local.kv_width, &out->d_qkv));
@@ -214,21 +251,33 @@ status model_activation_bytes(const struct model_config *config,
     return STATUS_OK;
 }
 
-static status fill_rope_table(struct model *m)
+static status fill_rope_table(struct model *m, struct tensor table_view, double theta,
+                              const struct rotary_scaling *scaling)
 {
-    struct tensor table_view = m->activations.rope_table;
     size_t bytes = (size_t)(table_view.rows * table_view.columns) * sizeof(float);
     struct device *dev = kernels_device(m->kernels);
     struct stream *stream = kernels_stream(m->kernels);
     float *table = malloc(bytes);
     REQUIRE(table != NULL, STATUS_INTERNAL,
             "out of memory for the rotary table of %" PRId64 " positions", table_view.rows);
-    rotary_fill_table(table, table_view.rows, table_view.columns, m->config.rope_theta,
-                      &m->config.rope_scaling);
+    rotary_fill_table(table, table_view.rows, table_view.columns, theta, scaling);
     status result = device_copy(dev, stream, table_view.data, table, bytes);
     KEEP_FIRST(result, device_wait(dev, stream, DEADLINE_DEVICE_STEP_SECONDS));
     free(table);
     return result;
+}
+
+static status fill_rope_tables(struct model *m)
+{
+    const struct activations *a = &m->activations;
+    const struct model_config *c = &m->config;
+    if (a->rope_table.data != NULL) {
+        TRY(fill_rope_table(m, a->rope_table, c->rope_theta, &c->rope_scaling));
+    }
+    return a->rope_local_table.data != NULL
+               ? fill_rope_table(m, a->rope_local_table, c->rope_local_theta,
+                                 &(struct rotary_scaling){0})
+               : STATUS_OK;
 }
 
 static int64_t vector_elements(const struct model *m)
@@ -277,7 +326,7 @@ static status allocate_model(struct model *m)
     TRY(arena_create(dev, bytes, "the activations", &m->arena));
     TRY(arrange_activations(&m->config, m->parallelism, dtype, m->rows, m->training,
                             m->activations.layers, &m->arena, &m->activations));
-    return architecture_is_rotary(m->architecture) ? fill_rope_table(m) : STATUS_OK;
+    return fill_rope_tables(m);
 }
 
 static bool is_norm(enum model_role role)
@@ -285,6 +334,8 @@ static bool is_norm(enum model_role role)
     switch (role) {
     case MODEL_NORM1:
     case MODEL_NORM2:
+    case MODEL_ATTENTION_NORM:
+    case MODEL_FEED_FORWARD_NORM:
     case MODEL_QUERY_NORM:
     case MODEL_KEY_NORM:
     case MODEL_TRANSFORM_NORM:
@@ -457,11 +508,16 @@ status model_sync_bf16(struct model *m)
 
 struct param_index model_param_index(const struct model *m, int64_t layer, enum model_role role)
 {
+    if (m->param_index[role].weight < 0) {
+        return (struct param_index){-1, -1};
+    }
     if (role == MODEL_NORM1 && !architecture_has_first_norm(m->architecture)) {
-        if (layer == 0) {
+        bool branch = m->architecture->norm.placement == PLACEMENT_BRANCH;
+        int64_t first = branch ? m->config.layers : 1; /* the first layer with such a norm */
+        if (layer < first) {
             return (struct param_index){-1, -1};
         }
-        layer--; /* the first norm of this role is that of layer 1 */
+        layer -= first;
     }
     int more = (int)layer * m->layer_parameters;
     int bias = m->param_index[role].bias;
@@ -575,13 +631,14 @@ struct attention model_attention(const struct model *m, const struct model_input
                                  int64_t layer)
 {
     int64_t head_width = model_head_width(&m->config);
+    float scalar = m->config.query_scalar > 0 ? (float)m->config.query_scalar : (float)head_width;
     return (struct attention){
         .heads = (int)m->local.heads,
         .kv_heads = (int)m->local.kv_heads,
         .head_width = head_width,
         .causal = m->architecture->attention.causal,
-        .window = m->config.window,
-        .scale = 1.0f / sqrtf((float)head_width),
+        .window = model_layer_window(&m->config, layer),
+        .scale = 1.0f / sqrtf(scalar),
         .sequences = input->segments,
         .cu_q = input->cu_rows,
         .cu_k = input->cu_rows,

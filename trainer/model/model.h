@@ -10,6 +10,8 @@
  *   qwen2          as llama, with biases of queries, keys and values
  *   mistral        as llama, with a window of attention
  *   qwen3          as llama, with a norm of each head of the queries and keys (qk_norm.c)
+ *   gemma3_text    as qwen3, with norms before and after each sub-layer, GEGLU, scaled embeddings,
+ *                  and a window in most layers
  * Each architecture can carry a fine-tuning head instead of the vocabulary matrix
  * (enum model_head_kind). Such a head reads selected rows of the hidden states.
  *
@@ -82,7 +84,11 @@ struct model_config {
     int64_t head_width;                 /* D; 0: width / heads */
     bool attention_bias, mlp_bias;      /* biases that the architecture does not have by itself */
     int64_t window;                     /* a row attends to this many last rows; 0: to all */
+    int64_t window_pattern;             /* one of this many layers, the last, has no window; 0: all
+                                         * layers have it */
     double rope_theta;                  /* base of the rotary frequencies */
+    double rope_local_theta;            /* base in local layers, without scaling; 0: rope_theta */
+    int64_t query_scalar;               /* scores are divided by its square root; 0: D */
     struct rotary_scaling rope_scaling; /* frequency scaling for long contexts */
     enum model_recompute recompute;
     int64_t token_types; /* rows of BERT's token type table; 0: no table */
@@ -111,15 +117,18 @@ enum model_role {
     MODEL_TOKEN_TABLE,
     MODEL_POSITION_TABLE,
     MODEL_TOKEN_TYPE_TABLE,
-    MODEL_NORM1, /* PLACEMENT_PRE: the norm before attention, of layer L: the final norm;
-                  * PLACEMENT_POST: the norm before layer l, that of the embedding for layer 0 */
+    MODEL_NORM1, /* PLACEMENT_PRE and _BOTH: the norm before attention, of layer L: the final norm;
+                  * PLACEMENT_POST: the norm before layer l, that of the embedding for layer 0;
+                  * PLACEMENT_BRANCH: the final norm only */
     MODEL_QKV,
     MODEL_QUERY_NORM, /* the norms of each head */
     MODEL_KEY_NORM,
     MODEL_PROJECTION,
-    MODEL_NORM2, /* the norm between attention and the feed-forward network */
+    MODEL_ATTENTION_NORM, /* PLACEMENT_BRANCH and _BOTH: the norm of the output of attention */
+    MODEL_NORM2,          /* the norm between attention and the feed-forward network */
     MODEL_FC,
     MODEL_FC_PROJECTION,
+    MODEL_FEED_FORWARD_NORM, /* PLACEMENT_BRANCH and _BOTH: the norm of the network's output */
     MODEL_POOLER,
     MODEL_TRANSFORM,
     MODEL_TRANSFORM_NORM,
@@ -239,6 +248,16 @@ int64_t model_head_width(const struct model_config *config);
 
 /* model_attention_width - return the width H D of the output of attention over all ranks. */
 int64_t model_attention_width(const struct model_config *config);
+
+/* model_layer_is_local - return whether window_pattern gives a layer the window and
+ * rope_local_theta. */
+bool model_layer_is_local(const struct model_config *config, int64_t layer);
+
+/* model_layer_window - return the window of attention of a layer; 0: all earlier rows. */
+int64_t model_layer_window(const struct model_config *config, int64_t layer);
+
+/* model_block_norms - return the number of norms of the stream and of the branches in a block. */
+int model_block_norms(const struct model_config *config);
 
 /* model_has_qk_norm - return whether each head of the queries and keys has a norm. */
 bool model_has_qk_norm(const struct model_config *config);

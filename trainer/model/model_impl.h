@@ -30,22 +30,27 @@ struct layer_dims {
 
 /* Activations of one layer that forward keeps for backward. */
 struct layer_activations {
-    struct tensor input;              /* [n, C] residual stream at the input */
-    struct tensor norm1;              /* [n, C]; with PLACEMENT_POST this is the stream */
-    struct tensor statistics1;        /* f32 [n, 2] of norm1 */
-    struct tensor qkv;                /* [N, (H + 2 G) D / t] */
-    struct tensor query_keys;         /* [N, (H + G) D / t] after QK norms and rotation; absent
+    struct tensor input;            /* [n, C] residual stream at the input */
+    struct tensor norm1;            /* [n, C]; with PLACEMENT_POST this is the stream, with
+                                       * PLACEMENT_BRANCH the same memory as `input` */
+    struct tensor statistics1;      /* f32 [n, 2] of norm1 */
+    struct tensor qkv;              /* [N, (H + 2 G) D / t] */
+    struct tensor query_keys;       /* [N, (H + G) D / t] after QK norms and rotation; absent
                                        * without QK norms, where they are part of qkv */
-    struct tensor qk_statistics;      /* f32 [N, 2 (H + G) / t] of the QK norms */
-    struct tensor lse;                /* f32 [H/t, N] */
-    struct tensor attended;           /* [N, H D / t] output of attention */
-    struct tensor middle;             /* [n, C] residual stream after attention */
-    struct tensor norm2;              /* [n, C] */
-    struct tensor statistics2;        /* f32 [n, 2] of norm2 */
-    struct tensor saved_for_backward; /* [N, F/t] value that the backward pass of the activation
+    struct tensor qk_statistics;    /* f32 [N, 2 (H + G) / t] of the QK norms */
+    struct tensor lse;              /* f32 [H/t, N] */
+    struct tensor attended;         /* [N, H D / t] output of attention */
+    struct tensor attention_output; /* [n, C] input of the branch norm of attention, if any */
+    struct tensor attention_output_statistics; /* f32 [n, 2] */
+    struct tensor middle;                      /* [n, C] residual stream after attention */
+    struct tensor norm2;               /* [n, C]; with PLACEMENT_BRANCH the same as `middle` */
+    struct tensor statistics2;         /* f32 [n, 2] of norm2 */
+    struct tensor saved_for_backward;  /* [N, F/t] value that the backward pass of the activation
                                        * reads; SwiGLU: [N, 2F/t] input of the activation */
-    struct tensor inner;              /* [N, F/t] output of the activation */
-    struct tensor adapter_hidden;     /* [N, rank x adapters] outputs of the adapters' A matrices */
+    struct tensor inner;               /* [N, F/t] output of the activation */
+    struct tensor feed_forward_output; /* [n, C] input of the branch norm, if any */
+    struct tensor feed_forward_output_statistics; /* f32 [n, 2] */
+    struct tensor adapter_hidden; /* [N, rank x adapters] outputs of the adapters' A matrices */
 };
 
 /* Activations of BERT's heads for M masked rows and E examples. A fine-tuning head uses rows and
@@ -71,6 +76,7 @@ struct activations {
     struct tensor final_statistics;   /* f32 [n, 2] */
     struct head_activations head;
     struct tensor rope_table;          /* f32 [P, D] cosines and sines of the rotary positions */
+    struct tensor rope_local_table;    /* the same for local layers; absent: rope_table */
     struct tensor zero_token_type_ids; /* int32 [1, N] zeros, if the token type table has one row */
     /* [N, C] input and output of reductions over the ranks. It holds one value at a time: what a
      * block adds to the stream, the gradient of the hidden states (written by the objective), or
@@ -78,7 +84,8 @@ struct activations {
     struct tensor exchange;
     /* gradients, with training only */
     struct tensor d_stream;         /* [n, C] gradient along the residual stream */
-    struct tensor d_delta;          /* [n, C] the same after dropout; absent without dropout */
+    struct tensor d_delta;          /* [n, C] the same after dropout or before a branch norm;
+                                     * absent without both */
     struct tensor d_qkv;            /* [N, (H + 2 G) D / t] */
     struct tensor d_inner;          /* [N, F/t]; its memory also has space for d_attended */
     struct tensor d_adapter_hidden; /* [N, 3 rank] of the adapters of one GEMM, three at most */

@@ -425,18 +425,24 @@ static double compute_tensor_bytes(const struct recipe *r, const struct model_co
     double gathered = r->parallel.sequence
                           ? gathered_type_bytes * rows * width * (6 * layers + 2 * recomputed + 2)
                           : scattered;
-    double norms = 8 * 2 * width * (2 * layers + 1) * (double)plan->micro_steps;
+    double norms =
+        8 * 2 * width * (model_block_norms(config) * layers + 1) * (double)plan->micro_steps;
     double qk_norm = 8 * 2 * (double)model_head_width(config) * layers * (double)plan->micro_steps;
     double sum = scattered + gathered + (r->parallel.sequence ? norms : 0) +
                  (model_has_qk_norm(config) ? qk_norm : 0);
     return plan->tensor > 1 ? sum * other_share + 24 * rows : 0;
 }
 
-/* Returns the average share of a sequence's rows that a row attends to with a causal mask. */
+/* Returns the average share of a sequence's rows that a row attends to with a causal mask, over all
+ * layers. */
 static double get_visible_share(const struct model_config *config, double length)
 {
-    double window = (double)config->window / length;
-    return window > 0 && window < 1 ? window * (1 - window / 2) : 0.5;
+    double sum = 0;
+    for (int64_t layer = 0; layer < config->layers; layer++) {
+        double window = (double)model_layer_window(config, layer) / length;
+        sum += window > 0 && window < 1 ? window * (1 - window / 2) : 0.5;
+    }
+    return sum / (double)config->layers;
 }
 
 static status plan_model(const struct recipe *r, struct plan *plan)

@@ -14,6 +14,19 @@ static int64_t count_reserved_positions(const struct recipe *c)
     return c->model.architecture == ARCHITECTURE_ROBERTA ? 2 : 0;
 }
 
+static void resolve_gemma(struct recipe *c)
+{
+    if (c->model.sliding_window_pattern == 0) {
+        c->model.sliding_window_pattern = 6;
+    }
+    if (c->model.query_pre_attn_scalar == 0) {
+        c->model.query_pre_attn_scalar = c->model.head_dim;
+    }
+    if (!(c->model.rope_local_base_freq > 0)) {
+        c->model.rope_local_base_freq = 10000;
+    }
+}
+
 static void resolve_nulls(struct recipe *c)
 {
     if (c->model.intermediate_size == 0) {
@@ -24,6 +37,9 @@ static void resolve_nulls(struct recipe *c)
     }
     if (c->model.head_dim == 0 && c->model.hidden_size % c->model.num_heads == 0) {
         c->model.head_dim = c->model.hidden_size / c->model.num_heads;
+    }
+    if (c->model.architecture == ARCHITECTURE_GEMMA3_TEXT) {
+        resolve_gemma(c);
     }
     if (c->model.attention_dropout < 0) {
         c->model.attention_dropout = c->model.dropout;
@@ -136,6 +152,7 @@ static status check_model(const struct recipe_reader *r)
     bool mistral = c->model.architecture == ARCHITECTURE_MISTRAL;
     bool llama = c->model.architecture == ARCHITECTURE_LLAMA;
     bool qwen3 = c->model.architecture == ARCHITECTURE_QWEN3;
+    bool gemma = c->model.architecture == ARCHITECTURE_GEMMA3_TEXT;
     const struct relation relations[] = {
         {c->model.head_dim == 0, "model.hidden_size", "is not a multiple of", "model.num_heads",
          NULL},
@@ -145,10 +162,16 @@ static status check_model(const struct recipe_reader *r)
          "it requires rotary positions, for example llama"},
         {rotary && !derived && c->model.head_dim % 2 != 0, "model.head_dim", "is odd for",
          "model.architecture", "rotary position embeddings require an even head size"},
-        {c->model.sliding_window > 0 && !mistral, "model.sliding_window", "conflicts with",
-         "model.architecture", "it requires mistral"},
-        {c->model.attention_bias && !llama && !qwen3, "model.attention_bias", "conflicts with",
-         "model.architecture", "it requires llama or qwen3"},
+        {c->model.sliding_window > 0 && !mistral && !gemma, "model.sliding_window",
+         "conflicts with", "model.architecture", "it requires mistral or gemma3_text"},
+        {c->model.sliding_window_pattern > 0 && !gemma, "model.sliding_window_pattern",
+         "conflicts with", "model.architecture", "it requires gemma3_text"},
+        {c->model.query_pre_attn_scalar > 0 && !gemma, "model.query_pre_attn_scalar",
+         "conflicts with", "model.architecture", "it requires gemma3_text"},
+        {c->model.rope_local_base_freq > 0 && !gemma, "model.rope_local_base_freq",
+         "conflicts with", "model.architecture", "it requires gemma3_text"},
+        {c->model.attention_bias && !llama && !qwen3 && !gemma, "model.attention_bias",
+         "conflicts with", "model.architecture", "it requires llama, qwen3 or gemma3_text"},
         {c->model.mlp_bias && !llama, "model.mlp_bias", "conflicts with", "model.architecture",
          "it requires llama"},
         {c->model.sliding_window > 0 && c->dpo.shared_prefix == PREFIX_TRUE, "dpo.shared_prefix",

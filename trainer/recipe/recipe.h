@@ -42,7 +42,8 @@ enum recipe_architecture {
     ARCHITECTURE_QWEN2,
     ARCHITECTURE_MISTRAL,
     ARCHITECTURE_QWEN3,
-    ARCHITECTURE_OPENAI_GPT
+    ARCHITECTURE_OPENAI_GPT,
+    ARCHITECTURE_GEMMA3_TEXT
 };
 enum recipe_rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
 enum recipe_activation { RECIPE_GELU_TANH, RECIPE_GELU_ERF };
@@ -89,9 +90,12 @@ struct recipe {
     struct {
         enum recipe_architecture architecture;
         int64_t num_layers, hidden_size, num_heads, intermediate_size, max_position_embeddings;
-        int64_t num_kv_heads;   /* null: num_heads; resolved */
-        int64_t head_dim;       /* null: hidden_size / num_heads; resolved */
-        int64_t sliding_window; /* null: 0, attention to all earlier tokens */
+        int64_t num_kv_heads;           /* null: num_heads; resolved */
+        int64_t head_dim;               /* null: hidden_size / num_heads; resolved */
+        int64_t sliding_window;         /* null: 0, attention to all earlier tokens */
+        int64_t sliding_window_pattern; /* null: 6 for gemma3_text, else 0; resolved */
+        int64_t query_pre_attn_scalar;  /* null: head_dim for gemma3_text, else 0; resolved */
+        double rope_local_base_freq;    /* null: 10000 for gemma3_text, else 0; resolved */
         bool attention_bias, mlp_bias;
         double rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
         double rope_beta_fast, rope_beta_slow;

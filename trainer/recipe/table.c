@@ -12,7 +12,7 @@
 #define BELOW(a, b) .range = {.min = (a), .max = (b), .exclusive_max = true}
 
 /* Value of .used: architectures with rotary position embeddings. */
-#define ROTARY "model.architecture=llama|qwen2|mistral|qwen3"
+#define ROTARY "model.architecture=llama|qwen2|mistral|qwen3|gemma3_text"
 
 #define STEPS_MAX 1e12
 #define MINUTES_MAX 1e6
@@ -36,13 +36,16 @@ const struct setting recipe_table[] = {
      .description = "Random seed of the initial weights, the data order and dropout"},
 
     {"model.architecture", SETTING_ENUM, FIELD(model.architecture), "gpt2",
-     .choices = "gpt2|bert|roberta|llama|qwen2|mistral|qwen3|openai-gpt", .initial = INITIAL_SHAPE,
+     .choices = "gpt2|bert|roberta|llama|qwen2|mistral|qwen3|openai-gpt|gemma3_text",
+     .initial = INITIAL_SHAPE,
      .description =
          "Model architecture (model_type in Hugging Face configurations). bert and roberta are "
          "encoders for mlm; the others are decoders for clm, sft, dpo and reward. llama has "
          "RMSNorm, rotary position embeddings, SwiGLU and no biases. qwen2 (Qwen2, Qwen2.5) is "
          "llama with biases of queries, keys and values; mistral is llama with sliding_window; "
-         "qwen3 is llama with an RMSNorm of each head of the queries and keys. "
+         "qwen3 is llama with an RMSNorm of each head of the queries and keys; gemma3_text (Gemma "
+         "3) is "
+         "qwen3 with RMSNorms before and after each sub-layer, GEGLU and a window in most layers. "
          "roberta has no next-sentence head, and its position ids begin at 2. Every architecture "
          "supports classify, regress, classify_tokens, answer, choose and embed"},
     {"model.num_layers", SETTING_INTEGER, FIELD(model.num_layers), "12", WITHIN(1, 1000),
@@ -56,26 +59,43 @@ const struct setting recipe_table[] = {
     {"model.num_kv_heads", SETTING_INTEGER, FIELD(model.num_kv_heads), "null",
      .null = "the value of num_heads", WITHIN(1, 1024), .initial = INITIAL_SHAPE, .used = ROTARY,
      .description =
-         "Rotary architectures (llama, qwen2, mistral, qwen3): number of key-value heads of each "
-         "layer "
-         "(grouped-query attention). Each is shared by num_heads / num_kv_heads query heads"},
+         "Rotary architectures (llama, qwen2, mistral, qwen3, gemma3_text): number of key-value "
+         "heads of each layer (grouped-query attention). Each is shared by num_heads / "
+         "num_kv_heads query heads"},
     {"model.head_dim", SETTING_INTEGER, FIELD(model.head_dim), "null",
      .null = "hidden_size / num_heads", WITHIN(1, HEAD_DIM_MAX), .initial = INITIAL_SHAPE,
      .used = ROTARY, .description = "Rotary architectures: width of an attention head"},
     {"model.sliding_window", SETTING_INTEGER, FIELD(model.sliding_window), "null",
      .null = "all earlier tokens", WITHIN(1, 1048576), .initial = INITIAL_NUMERICS,
-     .used = "model.architecture=mistral",
-     .description = "mistral: number of last tokens, including itself, that a token attends to"},
+     .used = "model.architecture=mistral|gemma3_text",
+     .description = "mistral, gemma3_text: number of last tokens, including itself, that a token "
+                    "attends to"},
+    {"model.sliding_window_pattern", SETTING_INTEGER, FIELD(model.sliding_window_pattern), "null",
+     .null = "6", WITHIN(1, 1001), .initial = INITIAL_NUMERICS,
+     .used = "model.architecture=gemma3_text",
+     .description = "gemma3_text: of this many layers, the last has attention to all earlier "
+                    "tokens, and the others have sliding_window (layer_types in Hugging Face "
+                    "configurations)"},
+    {"model.query_pre_attn_scalar", SETTING_INTEGER, FIELD(model.query_pre_attn_scalar), "null",
+     .null = "head_dim", WITHIN(1, 1000000), .initial = INITIAL_NUMERICS,
+     .used = "model.architecture=gemma3_text",
+     .description = "gemma3_text: attention scores are divided by the square root of this number"},
     {"model.attention_bias", SETTING_BOOLEAN, FIELD(model.attention_bias), "false",
-     .initial = INITIAL_SHAPE, .used = "model.architecture=llama|qwen3",
-     .description = "llama, qwen3: whether queries, keys, values and the attention's output "
-                    "projection have biases"},
+     .initial = INITIAL_SHAPE, .used = "model.architecture=llama|qwen3|gemma3_text",
+     .description =
+         "llama, qwen3, gemma3_text: whether queries, keys, values and the attention's output "
+         "projection have biases"},
     {"model.mlp_bias", SETTING_BOOLEAN, FIELD(model.mlp_bias), "false", .initial = INITIAL_SHAPE,
      .used = "model.architecture=llama",
      .description = "llama: whether the matrices of the feed-forward layers have biases"},
     {"model.rope_theta", SETTING_NUMBER, FIELD(model.rope_theta), "10000.0", ABOVE(1, 1e12),
      .initial = INITIAL_NUMERICS, .used = ROTARY,
      .description = "Rotary architectures: base of the rotary position embeddings"},
+    {"model.rope_local_base_freq", SETTING_NUMBER, FIELD(model.rope_local_base_freq), "null",
+     .null = "10000", ABOVE(1, 1e12), .initial = INITIAL_NUMERICS,
+     .used = "model.architecture=gemma3_text",
+     .description = "gemma3_text: base of the rotary position embeddings in the layers with "
+                    "sliding_window. rope_type does not apply to them"},
     {"model.rope_type", SETTING_ENUM, FIELD(model.rope_type), "default",
      .choices = "default|linear|llama3|yarn", .initial = INITIAL_NUMERICS, .used = ROTARY,
      .description =
@@ -132,10 +152,11 @@ const struct setting recipe_table[] = {
      .description = "Epsilon that the normalization layers add to the variance"},
     {"model.activation", SETTING_ENUM, FIELD(model.activation), "gelu_tanh",
      .choices = "gelu_tanh|gelu_erf", .initial = INITIAL_NUMERICS,
-     .used = "model.architecture=gpt2|bert|roberta|openai-gpt",
+     .used = "model.architecture=gpt2|bert|roberta|openai-gpt|gemma3_text",
      .description =
          "Activation function of the feed-forward layers. gelu_tanh is gelu_new in Hugging Face "
-         "configurations (GPT-2), gelu_erf is gelu. Rotary architectures always use SwiGLU"},
+         "configurations (GPT-2) and gelu_pytorch_tanh (Gemma), gelu_erf is gelu. The other "
+         "rotary architectures always use SwiGLU"},
     {"model.initializer_range", SETTING_NUMBER, FIELD(model.initializer_range), "0.02",
      WITHIN(0, 10),
      .description = "Standard deviation of the initial weights. gpt2 divides it by sqrt(2 "

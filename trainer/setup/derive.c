@@ -121,6 +121,8 @@ struct model_config derive_model_config(const struct recipe *recipe, int64_t voc
         .kv_heads = recipe->model.num_kv_heads,
         .head_width = recipe->model.head_dim,
         .window = objective_spec_window(recipe),
+        .window_pattern = recipe->model.sliding_window_pattern,
+        .query_scalar = recipe->model.query_pre_attn_scalar,
         .attention_bias = recipe->model.attention_bias,
         .mlp_bias = recipe->model.mlp_bias,
         .adapter =
@@ -132,6 +134,7 @@ struct model_config derive_model_config(const struct recipe *recipe, int64_t voc
                 .targets = recipe->adapter.targets,
             },
         .rope_theta = recipe->model.rope_theta,
+        .rope_local_theta = recipe->model.rope_local_base_freq,
         .rope_scaling = get_rotary_scaling(recipe),
         .freezing = {is_frozen(recipe, "embeddings"), is_frozen(recipe, "backbone"),
                      recipe->train.freeze_layers},

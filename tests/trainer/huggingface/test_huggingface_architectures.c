@@ -219,6 +219,31 @@ static void test_config(void)
          "OpenAIGPTDoubleHeadsModel is not supported"},
         {"qwen3", "attention_bias", "true", STATUS_DATA, "self_attn.q_proj.bias is missing"},
         {"qwen3", "head_dim", NULL, STATUS_DATA, "self_attn.q_proj.weight has 2 dim"},
+        {"gemma3_text", "final_logit_softcapping", "30.0", STATUS_UNAVAILABLE,
+         "final_logit_softcapping is not supported"},
+        {"gemma3_text", "attn_logit_softcapping", "50.0", STATUS_UNAVAILABLE,
+         "attn_logit_softcapping is not supported"},
+        {"gemma3_text", "use_bidirectional_attention", "true", STATUS_UNAVAILABLE,
+         "use_bidirectional_attention: true"},
+        {"gemma3_text", "hidden_activation", "\"silu\"", STATUS_UNAVAILABLE, "silu is not supp"},
+        {"gemma3_text", "layer_types", "[\"full_attention\", \"sliding_attention\"]",
+         STATUS_UNAVAILABLE, "layer_types: sliding_attention of layer 1"},
+        {"gemma3_text", "layer_types", "[\"full_attention\", \"linear_attention\"]",
+         STATUS_UNAVAILABLE, "layer_types: linear_attention is not"},
+        {"gemma3_text", "layer_types", "[\"full_attention\"]", STATUS_DATA,
+         "1 entries for 2 layers"},
+        {"gemma3_text", "layer_types", "[\"full_attention\", \"full_attention\"]", STATUS_OK, NULL},
+        {"gemma3_text", "layer_types", "[\"sliding_attention\", \"sliding_attention\"]", STATUS_OK,
+         NULL},
+        {"gemma3_text", "layer_types", "null", STATUS_OK, NULL},
+        {"gemma3_text", "rope_parameters",
+         "{\"sliding_attention\": {\"rope_type\": \"linear\", \"factor\": 2.0}}",
+         STATUS_UNAVAILABLE, "rope_type linear of sliding_attention"},
+        {"gemma3_text", "rope_parameters", "{\"full_attention\": 3}", STATUS_DATA,
+         "full_attention is not an object"},
+        {"gemma3_text", "query_pre_attn_scalar", "0", STATUS_DATA, "must be above 0"},
+        {"gemma3_text", "rope_parameters", "{\"sliding_attention\": {\"rope_theta\": 0}}",
+         STATUS_DATA, "sliding_attention is 0"},
         {"qwen2", "model_type", "\"llama\"", STATUS_UNAVAILABLE,
          "Qwen2ForCausalLM is not supported"},
     };
@@ -234,6 +259,15 @@ static void test_config(void)
         }
     }
     /* The setting of transformers before version 5. */
+    copy_model("gemma3_text", folder);
+    set_config(folder, "rope_parameters", NULL);
+    set_config(folder, "layer_types", NULL);
+    set_config(folder, "sliding_window_pattern", "2");
+    set_config(folder, "rope_theta", "500.0");
+    set_config(folder, "rope_local_base_freq", "50.0");
+    CHECK_OK(import_to(folder, "older_gemma", output, &recipe));
+    CHECK(recipe.model.rope_theta == 500 && recipe.model.rope_local_base_freq == 50);
+    CHECK(recipe.model.sliding_window_pattern == 2);
     copy_model("llama", folder);
     set_config(folder, "rope_parameters", NULL);
     set_config(folder, "rope_theta", "500.0");
@@ -344,6 +378,7 @@ int main(void)
     test_numbers("qwen3", true);
     test_numbers("llama_biases", true);
     test_numbers("openai_gpt", true);
+    test_numbers("gemma3_text", true);
     test_config();
     test_names();
     test_tokenizer();

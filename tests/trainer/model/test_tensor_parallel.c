@@ -263,6 +263,7 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
     bool is_mistral = strcmp(architecture, "mistral") == 0;
     bool has_biases = tied && strcmp(architecture, "llama") == 0;
     bool is_qwen3 = strcmp(architecture, "qwen3") == 0;
+    bool is_gemma = strcmp(architecture, "gemma3_text") == 0;
     struct model_config config = {
         .architecture = architecture,
         .layers = dtype == DTYPE_F32 ? 3 : 2, /* bf16 errors grow with each layer */
@@ -279,8 +280,12 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
         .initializer_range = 0.2f,
         .attention_bias = has_biases,
         .mlp_bias = has_biases,
-        .head_width = is_mistral || is_qwen3 ? 6 : 0, /* wider together than the stream */
-        .window = is_mistral ? 5 : 0,
+        /* wider together than the stream */
+        .head_width = is_mistral || is_qwen3 || is_gemma ? 6 : 0,
+        .window = is_mistral || is_gemma ? 5 : 0,
+        .window_pattern = is_gemma ? 2 : 0,
+        .rope_local_theta = is_gemma ? 50 : 0,
+        .query_scalar = is_gemma ? 7 : 0,
         .adapter = adapter,
         .tied = tied,
         .token_types = is_encoder ? 2 : 0,
@@ -357,6 +362,10 @@ int main(int argc, char **argv)
         test_model(dev, DTYPE_F32, "qwen3", true, rows, "*.1.self_attn.q_norm.*", low, no_adapter,
                    1e-5);
         test_model(dev, DTYPE_F32, "qwen3", true, rows, NULL, none, all_linear, 1e-5);
+        test_model(dev, DTYPE_F32, "gemma3_text", true, rows, NULL, none, no_adapter, 1e-5);
+        test_model(dev, DTYPE_F32, "gemma3_text", false, rows, "*_feedforward_layernorm.weight",
+                   low, no_adapter, 1e-5);
+        test_model(dev, DTYPE_F32, "gemma3_text", true, rows, NULL, none, all_linear, 1e-5);
         test_model(dev, DTYPE_F32, "openai-gpt", true, rows, NULL, none, no_adapter, 1e-5);
         test_model(dev, DTYPE_F32, "openai-gpt", false, rows, NULL, first, no_adapter, 1e-5);
         test_model(dev, DTYPE_F32, "openai-gpt", true, rows, NULL, low, no_adapter, 1e-5);

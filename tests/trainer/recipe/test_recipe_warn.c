@@ -89,15 +89,15 @@ static void test_warning(void)
     check_warning(HEAD, NULL);
     check_warning(HEAD "model: {rope_theta: 5.0e5}\n",
                   "some.yaml: settings without effect: model.rope_theta (used if "
-                  "model.architecture is llama, qwen2, mistral or qwen3)");
+                  "model.architecture is llama, qwen2, mistral, qwen3 or gemma3_text)");
     check_warning(HEAD "schedule: {power: 2.0, decay_ratio: 0.2}\nmlm: {mask_probability: 0.2}\n",
                   "some.yaml: settings without effect: mlm.mask_probability (used if objective is "
                   "mlm); schedule.power (used if schedule.name is polynomial or "
                   "polynomial_nvidia); schedule.decay_ratio (used if schedule.name is wsd)");
     check_warning(HEAD "model: {architecture: llama, activation: gelu_erf}\n",
                   "some.yaml: settings without effect: model.activation (used if "
-                  "model.architecture is gpt2, bert, roberta or "
-                  "openai-gpt)");
+                  "model.architecture is gpt2, bert, roberta, openai-gpt "
+                  "or gemma3_text)");
     check_warning(HEAD "model: {type_vocab_size: 2}\n",
                   "some.yaml: settings without effect: model.type_vocab_size (used if "
                   "model.architecture is bert or roberta)");

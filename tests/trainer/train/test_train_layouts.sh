@@ -355,6 +355,10 @@ layouts | tensor | zero | reproducible | lamb | change_layout | masked_layouts) 
 llama | qwen2) test_rotary "$1" ;;
 mistral) test_rotary mistral model.sliding_window=8 model.head_dim=12 ;;
 qwen3) test_rotary qwen3 model.head_dim=12 ;;
+gemma3_text)
+    test_rotary gemma3_text model.head_dim=12 model.sliding_window=8 \
+        model.sliding_window_pattern=2 optimizer.learning_rate=1e-3
+    ;;
 openai_gpt) test_architecture model.architecture=openai-gpt model.num_heads=4 ;;
 *)
     echo "no such part: ${1:-}" >&2

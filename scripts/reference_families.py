@@ -23,6 +23,11 @@ FAMILIES = {
         head_dim=10, sliding_window=5, query_pre_attn_scalar=6,
         layer_types=["sliding_attention", "full_attention"], pad_token_id=None
     )),
+    "smollm3": ("SmolLM3", dict(no_rope_layer_interval=2, pad_token_id=None)),
+    "granite": ("Granite", dict(
+        embedding_multiplier=3.0, attention_multiplier=0.3, residual_multiplier=0.4,
+        logits_scaling=2.0
+    )),
 }
 
 # Folders only: other rotary positions.
@@ -113,11 +118,15 @@ def write_family_steps(path, family, seed):
         settings["biases"] = 1
     if family == "openai_gpt":
         settings = dict(heads=4, inner=4 * WIDTH, gelu_tanh=1, tied=1)
+    for name in "embedding_multiplier", "residual_multiplier", "logits_scaling":
+        settings[name] = keys.get(name, 0)
+    settings["attention_scale"] = keys.get("attention_multiplier", 0)
+    settings["no_rope_interval"] = keys.get("no_rope_layer_interval", 0)
     offsets = []
     if family == "gemma3_text": # its norms multiply by 1 + weight
         settings.update(
             gelu_tanh=1, sliding_window_pattern=2, rope_local_theta=LOCAL_THETA,
-            query_pre_attn_scalar=keys["query_pre_attn_scalar"]
+            attention_scale=keys["query_pre_attn_scalar"] ** -0.5
         )
         offsets = [name for name in w if "norm" in name]
     write_steps(
@@ -142,7 +151,9 @@ def write_family_folder(folder, family, seed):
     model = model.double().eval()
     with torch.no_grad():
         logits = [model(row).logits[0] for row in ids]
-        hidden = [model.base_model(row).last_hidden_state[0] for row in ids]
+        # Bireme's hidden states are those that the output matrix multiplies
+        divisor = getattr(model.config, "logits_scaling", 1.0)
+        hidden = [model.base_model(row).last_hidden_state[0] / divisor for row in ids]
     with h5py.File(folder / f"{family}.h5", "w") as f:
         f[family + "/lengths"] = np.array(lengths, np.int32)
         f[family + "/ids"] = torch.cat(ids, dim=1)[0].numpy().astype(np.int32)

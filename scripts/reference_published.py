@@ -93,6 +93,23 @@ def gemma3(sizes, vocabulary, positions, window, layers_of_pattern=6, **more):
     )
 
 
+def smollm3():
+    return decoder(
+        "smollm3", "SmolLM3ForCausalLM", (2048, 11008, 36, 16, 4), 128256, 65536, 5e6, 1e-6, True,
+        attention_bias=False, mlp_bias=False, no_rope_layer_interval=4,
+        no_rope_layers=[1, 1, 1, 0] * 9, layer_types=["full_attention"] * 36,
+        use_sliding_window=False, sliding_window=None, rope_scaling=None, pad_token_id=128004
+    )
+
+
+def granite(sizes, positions, attention, logits):
+    return decoder(
+        "granite", "GraniteForCausalLM", sizes, 49155, positions, 1e7, 1e-5, True,
+        attention_bias=False, mlp_bias=False, attention_multiplier=attention,
+        embedding_multiplier=12.0, residual_multiplier=0.22, logits_scaling=logits
+    )
+
+
 LINEAR8 = dict(factor=8.0, rope_type="linear")
 
 MODELS = {
@@ -160,6 +177,9 @@ MODELS = {
         (5376, 21504, 62, 32, 16, 128), 262208, 131072, 1024, rope_scaling=LINEAR8,
         query_pre_attn_scalar=168
     ),
+    "SmolLM3 3B": smollm3(),
+    "Granite 3.1 2B": granite((2048, 8192, 40, 32, 8), 131072, 0.015625, 8.0),
+    "Granite 3.1 8B": granite((4096, 12800, 40, 32, 8), 131072, 0.0078125, 16.0),
 }
 
 

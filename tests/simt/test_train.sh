@@ -244,6 +244,11 @@ compare_llama() {
     compare_devices gemma3 recipe.yaml model.architecture=gemma3_text model.num_kv_heads=1 \
         model.head_dim=24 model.sliding_window=8 model.sliding_window_pattern=2 \
         model.intermediate_size=48 model.dropout=0.1
+    compare_devices granite recipe.yaml model.architecture=granite model.num_kv_heads=1 \
+        model.embedding_multiplier=3 model.attention_multiplier=0.3 model.residual_multiplier=0.4 \
+        model.logits_scaling=2 model.intermediate_size=48 model.dropout=0.1
+    compare_devices smollm3 recipe.yaml model.architecture=smollm3 model.num_kv_heads=1 \
+        model.no_rope_layer_interval=2 model.intermediate_size=48 model.dropout=0
     compare_devices gpt1 recipe.yaml model.architecture=openai-gpt
     compare_devices qwen2 recipe.yaml model.architecture=qwen2 model.num_kv_heads=1 \
         model.intermediate_size=48 model.dropout=0

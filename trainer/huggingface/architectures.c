@@ -36,20 +36,22 @@
 
 /* Keys and properties of Llama and the families like it. */
 #define ROTARY_KEYS(vocabulary, kv_heads, head_width, inner, positions)                            \
-    INTEGER("vocab_size", vocab_size, vocabulary), INTEGER("hidden_size", hidden_size, 4096),      \
-        INTEGER("num_hidden_layers", num_layers, 32),                                              \
-        INTEGER("num_attention_heads", num_heads, 32),                                             \
+    SIZE_KEYS(vocabulary, 4096, 32, 32, kv_heads, inner, positions),                               \
+        OPTIONAL_INTEGER("head_dim", head_dim, head_width)
+#define SIZE_KEYS(vocabulary, width, layers, heads, kv_heads, inner, positions)                    \
+    INTEGER("vocab_size", vocab_size, vocabulary), INTEGER("hidden_size", hidden_size, width),     \
+        INTEGER("num_hidden_layers", num_layers, layers),                                          \
+        INTEGER("num_attention_heads", num_heads, heads),                                          \
         OPTIONAL_INTEGER("num_key_value_heads", num_kv_heads, kv_heads),                           \
-        OPTIONAL_INTEGER("head_dim", head_dim, head_width),                                        \
         INTEGER("intermediate_size", intermediate_size, inner),                                    \
         INTEGER("max_position_embeddings", max_position_embeddings, positions),                    \
         NUMBER("attention_dropout", attention_dropout, 0),                                         \
         NUMBER("rms_norm_eps", layer_norm_epsilon, 1e-6),                                          \
         NUMBER("initializer_range", initializer_range, 0.02)
 
-#define ROTARY_DECODER                                                                             \
+#define ROTARY_DECODER(tied)                                                                       \
     .objective = OBJECTIVE_CLM, .prefix = "model.", .activation_key = "hidden_act",                \
-    .default_activation = "silu", .tied_by_default = false,                                        \
+    .default_activation = "silu", .tied_by_default = tied,                                         \
     .aliases = {{"lm_head.weight", "model.embed_tokens.weight"}},                                  \
     .buffer_suffixes = {".rotary_emb.inv_freq"}
 
@@ -124,7 +126,7 @@ static const struct huggingface_architecture architectures[] = {
         .keys = {ROTARY_KEYS(32000, 0, 0, 11008, 2048)},
         .has_attention_bias = true,
         .has_mlp_bias = true,
-        ROTARY_DECODER,
+        ROTARY_DECODER(false),
     },
     {
         .model_type = "qwen2",
@@ -134,7 +136,7 @@ static const struct huggingface_architecture architectures[] = {
         .classes = {{"Qwen2ForCausalLM", true, false}, {"Qwen2Model", false, false}},
         .keys = {ROTARY_KEYS(151936, 32, 0, 22016, 32768)},
         .switches = {{"use_sliding_window", false}},
-        ROTARY_DECODER,
+        ROTARY_DECODER(false),
     },
     {
         .model_type = "mistral",
@@ -143,7 +145,7 @@ static const struct huggingface_architecture architectures[] = {
         .classes = {{"MistralForCausalLM", true, false}, {"MistralModel", false, false}},
         .keys = {ROTARY_KEYS(32000, 8, 0, 14336, 131072),
                  OPTIONAL_INTEGER("sliding_window", sliding_window, 4096)},
-        ROTARY_DECODER,
+        ROTARY_DECODER(false),
     },
     {
         .model_type = "qwen3",
@@ -154,7 +156,7 @@ static const struct huggingface_architecture architectures[] = {
         .keys = {ROTARY_KEYS(151936, 32, 128, 22016, 32768)},
         .switches = {{"use_sliding_window", false}},
         .has_attention_bias = true,
-        ROTARY_DECODER,
+        ROTARY_DECODER(false),
     },
     {
         .model_type = "openai-gpt",
@@ -180,25 +182,46 @@ static const struct huggingface_architecture architectures[] = {
         .buffer_suffixes = {".attn.bias", "position_ids"},
     },
     {
+        .model_type = "smollm3",
+        .architecture = ARCHITECTURE_SMOLLM3,
+        .class_stem = "SmolLM3",
+        .qa_prefix = "transformer.",
+        .classes = {{"SmolLM3ForCausalLM", true, false}, {"SmolLM3Model", false, false}},
+        .keys = {SIZE_KEYS(128256, 2048, 36, 16, 4, 11008, 32768),
+                 OPTIONAL_INTEGER("head_dim", head_dim, 0)},
+        .switches = {{"use_sliding_window", false}},
+        .has_attention_bias = true,
+        .has_mlp_bias = true,
+        .has_no_rope_layers = true,
+        ROTARY_DECODER(true),
+    },
+    {
+        .model_type = "granite",
+        .architecture = ARCHITECTURE_GRANITE,
+        .class_stem = "Granite",
+        .classes = {{"GraniteForCausalLM", true, false}, {"GraniteModel", false, false}},
+        .keys = {SIZE_KEYS(32000, 4096, 32, 32, 0, 11008, 2048),
+                 OPTIONAL_INTEGER("head_dim", head_dim, 0),
+                 NUMBER("embedding_multiplier", embedding_multiplier, 1),
+                 NUMBER("attention_multiplier", attention_multiplier, 1),
+                 NUMBER("residual_multiplier", residual_multiplier, 1),
+                 NUMBER("logits_scaling", logits_scaling, 1)},
+        .has_attention_bias = true,
+        .has_mlp_bias = true,
+        .has_no_task = true,
+        ROTARY_DECODER(false),
+    },
+    {
         .model_type = "gemma3_text",
         .architecture = ARCHITECTURE_GEMMA3_TEXT,
         .class_stem = "Gemma3Text",
         .objective = OBJECTIVE_CLM,
         .prefix = "model.",
         .classes = {{"Gemma3ForCausalLM", true, false}, {"Gemma3TextModel", false, false}},
-        .keys = {INTEGER("vocab_size", vocab_size, 262208),
-                 INTEGER("hidden_size", hidden_size, 2304),
-                 INTEGER("num_hidden_layers", num_layers, 26),
-                 INTEGER("num_attention_heads", num_heads, 8),
-                 OPTIONAL_INTEGER("num_key_value_heads", num_kv_heads, 4),
+        .keys = {SIZE_KEYS(262208, 2304, 26, 8, 4, 9216, 131072),
                  OPTIONAL_INTEGER("head_dim", head_dim, 256),
-                 INTEGER("intermediate_size", intermediate_size, 9216),
-                 INTEGER("max_position_embeddings", max_position_embeddings, 131072),
                  OPTIONAL_INTEGER("sliding_window", sliding_window, 4096),
-                 INTEGER("query_pre_attn_scalar", query_pre_attn_scalar, 256),
-                 NUMBER("attention_dropout", attention_dropout, 0),
-                 NUMBER("rms_norm_eps", layer_norm_epsilon, 1e-6),
-                 NUMBER("initializer_range", initializer_range, 0.02)},
+                 INTEGER("query_pre_attn_scalar", query_pre_attn_scalar, 256)},
         .switches = {{"use_bidirectional_attention", false}},
         .has_attention_bias = true,
         .activation_key = "hidden_activation",
@@ -224,7 +247,8 @@ const struct huggingface_architecture *huggingface_find_architecture(const char 
 
 const char *huggingface_architecture_names(void)
 {
-    return "gpt2, bert, roberta, llama, qwen2, mistral, qwen3, openai-gpt and gemma3_text";
+    return "gpt2, bert, roberta, llama, qwen2, mistral, qwen3, openai-gpt, smollm3, granite and "
+           "gemma3_text";
 }
 
 const struct huggingface_class *
@@ -261,8 +285,9 @@ enum { TASK_CLASSES = sizeof task_classes / sizeof task_classes[0] };
 static const char *get_class_suffix(const struct huggingface_architecture *architecture, int task)
 {
     enum recipe_objective objective = task_classes[task].objective;
-    if (architecture->has_only_text_task &&
-        (objective == OBJECTIVE_CLASSIFY_TOKENS || objective == OBJECTIVE_ANSWER)) {
+    if (architecture->has_no_task ||
+        (architecture->has_only_text_task &&
+         (objective == OBJECTIVE_CLASSIFY_TOKENS || objective == OBJECTIVE_ANSWER))) {
         return NULL;
     }
     return recipe_architecture_is_encoder(architecture->architecture) ? task_classes[task].encoder

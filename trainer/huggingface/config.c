@@ -320,7 +320,7 @@ static status read_settings(const struct config_document *c, const char *request
     }
     if (recipe_architecture_is_rotary(architecture->architecture)) {
         TRY(read_biases(c, architecture, r));
-        return config_read_rotary(c, r, architecture->has_local_layers);
+        return config_read_rotary(c, architecture, r);
     }
     return recipe_architecture_is_encoder(architecture->architecture) ? read_encoder(c, config, r)
                                                                       : read_gpt(c, r);
@@ -493,7 +493,7 @@ static void write_settings(FILE *file, const struct huggingface_architecture *ar
         architecture->architecture == ARCHITECTURE_OPENAI_GPT) {
         config_write_number(file, "embd_pdrop", r->model.dropout);
     } else if (recipe_architecture_is_rotary(architecture->architecture)) {
-        config_write_rotary(file, r, architecture->has_local_layers);
+        config_write_rotary(file, architecture, r);
     }
 }
 

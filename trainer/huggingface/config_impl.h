@@ -4,6 +4,7 @@
 #include <jansson.h>
 
 #include "base/file.h"
+#include "trainer/huggingface/architectures.h"
 #include "trainer/recipe/recipe.h"
 
 struct config_document {
@@ -42,13 +43,15 @@ void config_write_integer(FILE *file, const char *key, int64_t value);
 
 /* config_read_rotary - read the attention of an architecture with rotary positions into r->model.
  *
- * Reads rope_parameters of transformers 5, or rope_theta and rope_scaling of earlier versions. With
- * has_local_layers, also layer_types and the positions of the layers with a window.
+ * Reads rope_parameters of transformers 5, or rope_theta and rope_scaling of earlier versions, and
+ * the lists of layers of the architecture: layer_types or no_rope_layers.
  *
- * Errors    STATUS_UNAVAILABLE for a rope_type, layer_types or soft-caps that are not supported;
+ * Errors    STATUS_UNAVAILABLE for a rope_type, soft-caps or lists that are not supported;
  *           STATUS_DATA for a wrong value */
-status config_read_rotary(const struct config_document *c, struct recipe *r, bool has_local_layers);
+status config_read_rotary(const struct config_document *c,
+                          const struct huggingface_architecture *architecture, struct recipe *r);
 
 /* config_write_rotary - write rope_theta and rope_scaling, which all versions of transformers
- * read, and with has_local_layers also layer_types. */
-void config_write_rotary(FILE *file, const struct recipe *r, bool has_local_layers);
+ * read, and the lists of layers. */
+void config_write_rotary(FILE *file, const struct huggingface_architecture *architecture,
+                         const struct recipe *r);

@@ -188,15 +188,43 @@ static status read_local_layers(const struct config_document *c, struct recipe *
     return STATUS_OK;
 }
 
-status config_read_rotary(const struct config_document *c, struct recipe *r, bool has_local_layers)
+/* Reads no_rope_layers, a list with 0 for a layer without positions, or the interval. */
+static status read_no_rope_layers(const struct config_document *c, struct recipe *r)
+{
+    const json_t *list = config_get_field(c, "no_rope_layers");
+    int64_t count = r->model.num_layers, *interval = &r->model.no_rope_layer_interval;
+    TRY(config_read_integer(c, "no_rope_layer_interval", 4, interval));
+    REQUIRE(*interval > 0, STATUS_DATA,
+            "%s: no_rope_layer_interval is %" PRId64 "; it must be above 0", c->path, *interval);
+    if (list == NULL) {
+        return STATUS_OK;
+    }
+    REQUIRE((int64_t)json_array_size(list) >= count, STATUS_DATA,
+            "%s: no_rope_layers has %zu entries for %" PRId64 " layers", c->path,
+            json_array_size(list), count);
+    *interval = count + 1;
+    for (int64_t i = 0; i < count; i++) {
+        bool has_rope = json_integer_value(json_array_get(list, (size_t)i)) != 0;
+        *interval = !has_rope && *interval > count ? i + 1 : *interval;
+        REQUIRE(has_rope == ((i + 1) % *interval != 0), STATUS_UNAVAILABLE,
+                "%s: no_rope_layers: %d for layer %" PRId64 " is not supported; every "
+                "%" PRId64 "-th layer must have 0, as the first ones do",
+                c->path, has_rope, i, *interval);
+    }
+    return STATUS_OK;
+}
+
+status config_read_rotary(const struct config_document *c,
+                          const struct huggingface_architecture *architecture, struct recipe *r)
 {
     const json_t *parameters = config_get_field(c, "rope_parameters");
     const json_t *scaling = config_get_field(c, "rope_scaling");
     TRY(check_softcaps(c));
-    if (has_local_layers) {
+    if (architecture->has_local_layers) {
         return read_local_layers(c, r);
     }
     TRY(check_layer_types(c));
+    TRY(architecture->has_no_rope_layers ? read_no_rope_layers(c, r) : STATUS_OK);
     TRY(config_read_number(c, "rope_theta", 10000, &r->model.rope_theta));
     if (parameters != NULL) {
         return read_rope_object(c, parameters, "rope_parameters", r);
@@ -217,13 +245,28 @@ static void write_local_layers(FILE *file, const struct recipe *r)
     fprintf(file, "],\n");
 }
 
-void config_write_rotary(FILE *file, const struct recipe *r, bool has_local_layers)
+static void write_no_rope_layers(FILE *file, const struct recipe *r)
+{
+    int64_t interval = r->model.no_rope_layer_interval;
+    config_write_integer(file, "no_rope_layer_interval", interval);
+    fprintf(file, "  \"no_rope_layers\": [");
+    for (int64_t i = 0; i < r->model.num_layers; i++) {
+        fprintf(file, "%s%d", i > 0 ? ", " : "", (i + 1) % interval != 0);
+    }
+    fprintf(file, "],\n");
+}
+
+void config_write_rotary(FILE *file, const struct huggingface_architecture *architecture,
+                         const struct recipe *r)
 {
     enum recipe_rope_type type = r->model.rope_type;
     char text[TEXT_NUMBER_BYTES];
     config_write_number(file, "rope_theta", r->model.rope_theta);
-    if (has_local_layers) {
+    if (architecture->has_local_layers) {
         write_local_layers(file, r);
+    }
+    if (architecture->has_no_rope_layers) {
+        write_no_rope_layers(file, r);
     }
     if (type == ROPE_DEFAULT) {
         return;

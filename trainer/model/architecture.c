@@ -16,6 +16,10 @@
  *          Jiang et al. 2023, arXiv:2310.06825
  * qwen3    Qwen3ForCausalLM: as llama, with a norm of each head of the queries and keys.
  *          Yang et al. 2025, arXiv:2505.09388
+ * granite  GraniteForCausalLM: as llama, with factors of the embeddings, the attention scores, the
+ *          outputs of the sub-layers and the logits. IBM Granite Team 2024
+ * smollm3  SmolLM3ForCausalLM: as llama, without positions in every config.no_rope_interval-th
+ *          layer. Bakouch et al. 2025; Yang et al. 2025, arXiv:2501.18795
  * gemma3_text  Gemma3ForCausalLM: as qwen3, with norms before and after each sub-layer, GEGLU,
  *          scaled embeddings, and a window in all layers but every config.window_pattern-th.
  *          Gemma Team 2025, arXiv:2503.19786 */
@@ -158,6 +162,22 @@ static const struct architecture architectures[] = {
         .names = &llama_names,
     },
     {
+        .name = "granite",
+        .embedding = {.positions = POSITIONS_ROTARY},
+        .norm = {.kind = NORM_RMS},
+        .attention = {.causal = true},
+        .feed_forward = {.gated = true},
+        .names = &llama_names,
+    },
+    {
+        .name = "smollm3",
+        .embedding = {.positions = POSITIONS_ROTARY},
+        .norm = {.kind = NORM_RMS},
+        .attention = {.causal = true},
+        .feed_forward = {.gated = true},
+        .names = &llama_names,
+    },
+    {
         .name = "qwen2",
         .embedding = {.positions = POSITIONS_ROTARY},
         .norm = {.kind = NORM_RMS},
@@ -251,6 +271,13 @@ bool model_has_qk_norm(const struct model_config *config)
 bool model_layer_is_local(const struct model_config *config, int64_t layer)
 {
     return config->window_pattern > 0 && (layer + 1) % config->window_pattern != 0;
+}
+
+bool model_layer_has_rope(const struct model_config *config, int64_t layer)
+{
+    const struct architecture *a = model_architecture(config->architecture);
+    return a != NULL && architecture_is_rotary(a) &&
+           (config->no_rope_interval == 0 || (layer + 1) % config->no_rope_interval != 0);
 }
 
 int64_t model_layer_window(const struct model_config *config, int64_t layer)

@@ -13,7 +13,7 @@ static status apply_rope(struct model *m, const struct model_input *input, int64
     const struct activations *a = &m->activations;
     struct tensor queries_keys = tensor_columns(qkv, 0, m->local.width + m->local.kv_width);
     bool local = a->rope_local_table.data != NULL && model_layer_is_local(&m->config, layer);
-    return architecture_is_rotary(m->architecture)
+    return model_layer_has_rope(&m->config, layer)
                ? rotary_apply(m->kernels, queries_keys, local ? a->rope_local_table : a->rope_table,
                               input->positions, inverse)
                : STATUS_OK;

@@ -64,14 +64,15 @@ static status copy_rows(const struct model *m, struct tensor to, struct tensor f
                        (size_t)(from.rows * from.columns) * dtype_bytes(from.dtype));
 }
 
-/* Normalizes the output of a sub-layer in `exchange`, if it has a branch norm. The norm's input is
- * kept for backward. */
-static status normalize_branch(struct model *m, int64_t n, struct tensor output,
-                               struct tensor statistics, struct param_index index)
+/* Normalizes the output of a sub-layer in `exchange`, if it has a branch norm, and multiplies it.
+ * The norm's input is kept for backward. */
+static status finish_branch(struct model *m, int64_t n, struct tensor output,
+                            struct tensor statistics, struct param_index index)
 {
     struct tensor branch = model_reduced_rows(m, n);
     if (index.weight < 0) {
-        return STATUS_OK;
+        float factor = (float)m->config.residual_multiplier;
+        return factor > 0 ? op_scale(m->kernels, branch, factor) : STATUS_OK;
     }
     output = model_view_local_rows(m, output, n);
     TRY(copy_rows(m, output, branch));
@@ -99,11 +100,20 @@ static struct dropout get_embedding_dropout(const struct model *m, const struct 
                : model_dropout(m, input, -1, DROPOUT_PROJECTION);
 }
 
-/* Multiplies the embedding of a scaled one, or its gradient, by sqrt(C). */
+/* Multiplies the token embeddings, or their gradient, by the factor of the architecture. */
 static status scale_embedding(const struct model *m, struct tensor x)
 {
-    return m->architecture->embedding.scaled
-               ? op_scale(m->kernels, x, sqrtf((float)m->config.width))
+    float factor = m->architecture->embedding.scaled ? sqrtf((float)m->config.width)
+                                                     : (float)m->config.embedding_multiplier;
+    return factor > 0 ? op_scale(m->kernels, x, factor) : STATUS_OK;
+}
+
+/* Divides the final norm of a language model, or its gradient, by the divisor of the logits. */
+static status scale_logits(const struct model *m, struct tensor x)
+{
+    double divisor = m->config.logits_divisor;
+    return divisor > 0 && m->config.head == MODEL_HEAD_LM
+               ? op_scale(m->kernels, x, (float)(1 / divisor))
                : STATUS_OK;
 }
 
@@ -146,8 +156,8 @@ static status run_layer_middle(struct model *m, const struct model_input *input,
     int64_t n = input->rows;
     struct tensor read = model_view_local_rows(
         m, architecture_is_post_norm(m->architecture) ? a->norm1 : a->input, n);
-    TRY(normalize_branch(m, n, a->attention_output, a->attention_output_statistics,
-                         model_param_index(m, layer, MODEL_ATTENTION_NORM)));
+    TRY(finish_branch(m, n, a->attention_output, a->attention_output_statistics,
+                      model_param_index(m, layer, MODEL_ATTENTION_NORM)));
     TRY(add_and_norm(m, model_view_local_rows(m, a->middle, n),
                      model_view_local_rows(m, a->norm2, n),
                      model_view_local_rows(m, a->statistics2, n), read, model_reduced_rows(m, n),
@@ -165,8 +175,8 @@ status model_finish_layer(struct model *m, const struct model_input *input, int6
     TRY(run_layer_middle(m, input, layer));
     TRY(model_project_output(m, input, layer, model_param_index(m, layer, MODEL_FC_PROJECTION),
                              model_view_rows(a->inner, n)));
-    TRY(normalize_branch(m, n, a->feed_forward_output, a->feed_forward_output_statistics,
-                         model_param_index(m, layer, MODEL_FEED_FORWARD_NORM)));
+    TRY(finish_branch(m, n, a->feed_forward_output, a->feed_forward_output_statistics,
+                      model_param_index(m, layer, MODEL_FEED_FORWARD_NORM)));
     find_next_norm(m, layer, n, &stream, &norm, &statistics);
     return add_and_norm(m, stream, norm, statistics,
                         model_view_local_rows(m, post_norm ? a->norm2 : a->middle, n), delta,
@@ -229,6 +239,7 @@ status model_first_norm(struct model *m, const struct model_input *input)
 
 status model_gather_hidden(struct model *m, int64_t n, struct tensor *hidden)
 {
+    TRY(scale_logits(m, model_view_local_rows(m, m->activations.final_norm, n)));
     return model_all_gather(m, model_view_local_rows(m, m->activations.final_norm, n), n, hidden);
 }
 
@@ -400,17 +411,20 @@ static status norm_backward(struct backward *b, struct param_index index, struct
                              model_reduced_rows(m, b->n), z, statistics, stream_source, dropout);
 }
 
-/* Backward pass of a branch norm, if there is one. *delta becomes the gradient of the output of the
- * sub-layer. */
-static status branch_norm_backward(struct backward *b, struct param_index index,
-                                   struct tensor output, struct tensor statistics,
-                                   struct tensor *delta)
+/* Backward pass of finish_branch. *delta becomes the gradient of the output of the sub-layer. */
+static status branch_backward(struct backward *b, struct param_index index, struct tensor output,
+                              struct tensor statistics, struct tensor *delta)
 {
-    if (index.weight < 0) {
+    float factor = (float)b->m->config.residual_multiplier;
+    struct tensor dy = *delta;
+    if (index.weight < 0 && !(factor > 0)) {
         return STATUS_OK;
     }
-    struct tensor dy = *delta;
     *delta = model_view_local_rows(b->m, b->m->activations.d_delta, b->n);
+    if (index.weight < 0) {
+        TRY(delta->data != dy.data ? copy_rows(b->m, *delta, dy) : STATUS_OK);
+        return op_scale(b->m->kernels, *delta, factor);
+    }
     return run_norm_backward(b, index, *delta, tensor_absent(), dy, output, statistics,
                              NORM_RESIDUAL_NONE, (struct dropout){0});
 }
@@ -445,14 +459,14 @@ static status layer_backward(struct backward *b, int64_t layer, struct tensor *d
     struct model *m = b->m;
     struct layer_activations *a = &m->activations.layers[layer];
     TRY(recompute_layer(b, layer));
-    TRY(branch_norm_backward(b, model_param_index(m, layer, MODEL_FEED_FORWARD_NORM),
-                             a->feed_forward_output, a->feed_forward_output_statistics, delta));
+    TRY(branch_backward(b, model_param_index(m, layer, MODEL_FEED_FORWARD_NORM),
+                        a->feed_forward_output, a->feed_forward_output_statistics, delta));
     TRY(model_feed_forward_backward(b, layer, *delta));
     TRY(norm_backward(b, model_param_index(m, layer, MODEL_NORM2), a->middle, a->statistics2,
                       get_stream_source(m),
                       compute_local_dropout(m, b->input, layer, DROPOUT_PROJECTION), delta));
-    TRY(branch_norm_backward(b, model_param_index(m, layer, MODEL_ATTENTION_NORM),
-                             a->attention_output, a->attention_output_statistics, delta));
+    TRY(branch_backward(b, model_param_index(m, layer, MODEL_ATTENTION_NORM), a->attention_output,
+                        a->attention_output_statistics, delta));
     TRY(model_attention_backward(b, layer, *delta));
     bool last = architecture_is_post_norm(m->architecture) || !model_needs_norm1_gradient(m, layer);
     return last ? STATUS_OK : norm1_backward(b, layer, NORM_RESIDUAL_PRE, delta);
@@ -504,7 +518,8 @@ static bool reaches_final_norm(const struct model *m, int64_t lowest)
 static status output_backward(struct backward *b)
 {
     if (b->input->output_rows == NULL) {
-        return model_reduce(b->m, b->n);
+        TRY(model_reduce(b->m, b->n));
+        return scale_logits(b->m, model_reduced_rows(b->m, b->n));
     }
     return b->m->config.head != MODEL_HEAD_LM
                ? model_task_head_backward(b->m, b->input, b->gradients)

@@ -216,7 +216,7 @@ static status arrange_activations(const struct model_config *config,
     }
     if (training) {
         TRY(take_tensor(arena, dtype, own, config->width, &out->d_stream));
-        if (config->dropout > 0 || has_branch_norms(config)) {
+        if (config->dropout > 0 || has_branch_norms(config) || config->residual_multiplier > 0) {
             TRY(take_tensor(arena, dtype, own, config->width, &out->d_delta));
         }
         TRY(take_tensor(arena, dtype, rows, local.width + 2 * local.kv_width, &out->d_qkv));
@@ -631,14 +631,14 @@ struct attention model_attention(const struct model *m, const struct model_input
                                  int64_t layer)
 {
     int64_t head_width = model_head_width(&m->config);
-    float scalar = m->config.query_scalar > 0 ? (float)m->config.query_scalar : (float)head_width;
+    float scale = (float)m->config.attention_scale;
     return (struct attention){
         .heads = (int)m->local.heads,
         .kv_heads = (int)m->local.kv_heads,
         .head_width = head_width,
         .causal = m->architecture->attention.causal,
         .window = model_layer_window(&m->config, layer),
-        .scale = 1.0f / sqrtf(scalar),
+        .scale = scale > 0 ? scale : 1.0f / sqrtf((float)head_width),
         .sequences = input->segments,
         .cu_q = input->cu_rows,
         .cu_k = input->cu_rows,

@@ -10,6 +10,9 @@
  *   qwen2          as llama, with biases of queries, keys and values
  *   mistral        as llama, with a window of attention
  *   qwen3          as llama, with a norm of each head of the queries and keys (qk_norm.c)
+ *   granite        as llama, with factors of the embeddings, the attention scores, the outputs of
+ *                  the sub-layers and the logits
+ *   smollm3        as llama, without positions in some layers
  *   gemma3_text    as qwen3, with norms before and after each sub-layer, GEGLU, scaled embeddings,
  *                  and a window in most layers
  * Each architecture can carry a fine-tuning head instead of the vocabulary matrix
@@ -79,16 +82,20 @@ struct model_config {
     int64_t layers, width, heads, inner, positions, vocabulary;
     enum activation activation;
     float dropout, attention_dropout, norm_epsilon, initializer_range;
-    bool tied;                          /* the vocabulary matrix is the token table */
-    int64_t kv_heads;                   /* key-value heads; 0: equal to heads */
-    int64_t head_width;                 /* D; 0: width / heads */
-    bool attention_bias, mlp_bias;      /* biases that the architecture does not have by itself */
-    int64_t window;                     /* a row attends to this many last rows; 0: to all */
-    int64_t window_pattern;             /* one of this many layers, the last, has no window; 0: all
+    bool tied;                     /* the vocabulary matrix is the token table */
+    int64_t kv_heads;              /* key-value heads; 0: equal to heads */
+    int64_t head_width;            /* D; 0: width / heads */
+    bool attention_bias, mlp_bias; /* biases that the architecture does not have by itself */
+    int64_t window;                /* a row attends to this many last rows; 0: to all */
+    int64_t window_pattern;        /* one of this many layers, the last, has no window; 0: all
                                          * layers have it */
-    double rope_theta;                  /* base of the rotary frequencies */
-    double rope_local_theta;            /* base in local layers, without scaling; 0: rope_theta */
-    int64_t query_scalar;               /* scores are divided by its square root; 0: D */
+    double rope_theta;             /* base of the rotary frequencies */
+    double rope_local_theta;       /* base in local layers, without scaling; 0: rope_theta */
+    int64_t no_rope_interval;      /* one of this many layers, the last, is not rotary; 0: none */
+    double attention_scale;        /* factor of the scores; 0: 1 / sqrt(D) */
+    double embedding_multiplier;   /* factor of the token embeddings; 0: 1 */
+    double residual_multiplier;    /* factor of the outputs of the sub-layers; 0: 1 */
+    double logits_divisor;         /* the logits are divided by it; 0: 1 */
     struct rotary_scaling rope_scaling; /* frequency scaling for long contexts */
     enum model_recompute recompute;
     int64_t token_types; /* rows of BERT's token type table; 0: no table */
@@ -252,6 +259,9 @@ int64_t model_attention_width(const struct model_config *config);
 /* model_layer_is_local - return whether window_pattern gives a layer the window and
  * rope_local_theta. */
 bool model_layer_is_local(const struct model_config *config, int64_t layer);
+
+/* model_layer_has_rope - return whether a layer rotates its queries and keys. */
+bool model_layer_has_rope(const struct model_config *config, int64_t layer);
 
 /* model_layer_window - return the window of attention of a layer; 0: all earlier rows. */
 int64_t model_layer_window(const struct model_config *config, int64_t layer);

@@ -84,8 +84,8 @@ struct activations {
     struct tensor exchange;
     /* gradients, with training only */
     struct tensor d_stream;         /* [n, C] gradient along the residual stream */
-    struct tensor d_delta;          /* [n, C] the same after dropout or before a branch norm;
-                                     * absent without both */
+    struct tensor d_delta;          /* [n, C] the same after dropout, before a branch norm or
+                                     * multiplied; absent without all three */
     struct tensor d_qkv;            /* [N, (H + 2 G) D / t] */
     struct tensor d_inner;          /* [N, F/t]; its memory also has space for d_attended */
     struct tensor d_adapter_hidden; /* [N, 3 rank] of the adapters of one GEMM, three at most */

@@ -69,6 +69,8 @@ static enum plan_part get_part(enum model_role role)
         return PLAN_POSITION_EMBEDDING;
     case MODEL_NORM1:
     case MODEL_NORM2:
+    case MODEL_ATTENTION_NORM:
+    case MODEL_FEED_FORWARD_NORM:
     case MODEL_QUERY_NORM:
     case MODEL_KEY_NORM:
     case MODEL_TRANSFORM_NORM:

@@ -41,6 +41,9 @@ static void resolve_nulls(struct recipe *c)
     if (c->model.architecture == ARCHITECTURE_GEMMA3_TEXT) {
         resolve_gemma(c);
     }
+    if (c->model.architecture == ARCHITECTURE_SMOLLM3 && c->model.no_rope_layer_interval == 0) {
+        c->model.no_rope_layer_interval = 4;
+    }
     if (c->model.attention_dropout < 0) {
         c->model.attention_dropout = c->model.dropout;
     }
@@ -150,9 +153,11 @@ static status check_model(const struct recipe_reader *r)
     int64_t positions = c->model.max_position_embeddings;
     bool derived = c->model.head_dim * heads == c->model.hidden_size;
     bool mistral = c->model.architecture == ARCHITECTURE_MISTRAL;
-    bool llama = c->model.architecture == ARCHITECTURE_LLAMA;
     bool qwen3 = c->model.architecture == ARCHITECTURE_QWEN3;
     bool gemma = c->model.architecture == ARCHITECTURE_GEMMA3_TEXT;
+    bool smollm3 = c->model.architecture == ARCHITECTURE_SMOLLM3;
+    bool granite = c->model.architecture == ARCHITECTURE_GRANITE;
+    bool has_mlp_bias = c->model.architecture == ARCHITECTURE_LLAMA || smollm3 || granite;
     const struct relation relations[] = {
         {c->model.head_dim == 0, "model.hidden_size", "is not a multiple of", "model.num_heads",
          NULL},
@@ -170,10 +175,21 @@ static status check_model(const struct recipe_reader *r)
          "conflicts with", "model.architecture", "it requires gemma3_text"},
         {c->model.rope_local_base_freq > 0 && !gemma, "model.rope_local_base_freq",
          "conflicts with", "model.architecture", "it requires gemma3_text"},
-        {c->model.attention_bias && !llama && !qwen3 && !gemma, "model.attention_bias",
-         "conflicts with", "model.architecture", "it requires llama, qwen3 or gemma3_text"},
-        {c->model.mlp_bias && !llama, "model.mlp_bias", "conflicts with", "model.architecture",
-         "it requires llama"},
+        {c->model.no_rope_layer_interval > 0 && !smollm3, "model.no_rope_layer_interval",
+         "conflicts with", "model.architecture", "it requires smollm3"},
+        {c->model.embedding_multiplier > 0 && !granite, "model.embedding_multiplier",
+         "conflicts with", "model.architecture", "it requires granite"},
+        {c->model.attention_multiplier > 0 && !granite, "model.attention_multiplier",
+         "conflicts with", "model.architecture", "it requires granite"},
+        {c->model.residual_multiplier > 0 && !granite, "model.residual_multiplier",
+         "conflicts with", "model.architecture", "it requires granite"},
+        {c->model.logits_scaling > 0 && !granite, "model.logits_scaling", "conflicts with",
+         "model.architecture", "it requires granite"},
+        {c->model.attention_bias && !has_mlp_bias && !qwen3 && !gemma, "model.attention_bias",
+         "conflicts with", "model.architecture",
+         "it requires llama, qwen3, gemma3_text, smollm3 or granite"},
+        {c->model.mlp_bias && !has_mlp_bias, "model.mlp_bias", "conflicts with",
+         "model.architecture", "it requires llama, smollm3 or granite"},
         {c->model.sliding_window > 0 && c->dpo.shared_prefix == PREFIX_TRUE, "dpo.shared_prefix",
          "conflicts with", "model.sliding_window",
          "a window of attention cannot skip the other response; use auto or false"},

@@ -18,7 +18,7 @@
 #define RECIPE_PATH_BYTES 1024
 #define RECIPE_NAME_BYTES 64
 #define RECIPE_LIST_BYTES 256
-enum { RECIPE_SOURCES_MAX = 64, RECIPE_SETTINGS_MAX = 128 };
+enum { RECIPE_SOURCES_MAX = 64, RECIPE_SETTINGS_MAX = 160 };
 
 /* The constants of each enum have the order of the choices in the settings table. */
 enum recipe_objective {
@@ -43,7 +43,9 @@ enum recipe_architecture {
     ARCHITECTURE_MISTRAL,
     ARCHITECTURE_QWEN3,
     ARCHITECTURE_OPENAI_GPT,
-    ARCHITECTURE_GEMMA3_TEXT
+    ARCHITECTURE_GEMMA3_TEXT,
+    ARCHITECTURE_SMOLLM3,
+    ARCHITECTURE_GRANITE
 };
 enum recipe_rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
 enum recipe_activation { RECIPE_GELU_TANH, RECIPE_GELU_ERF };
@@ -96,6 +98,9 @@ struct recipe {
         int64_t sliding_window_pattern; /* null: 6 for gemma3_text, else 0; resolved */
         int64_t query_pre_attn_scalar;  /* null: head_dim for gemma3_text, else 0; resolved */
         double rope_local_base_freq;    /* null: 10000 for gemma3_text, else 0; resolved */
+        int64_t no_rope_layer_interval; /* null: 4 for smollm3, else 0; resolved */
+        double embedding_multiplier, attention_multiplier, residual_multiplier; /* null: 0 */
+        double logits_scaling;                                                  /* null: 0 */
         bool attention_bias, mlp_bias;
         double rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
         double rope_beta_fast, rope_beta_slow;

@@ -12,7 +12,7 @@
 #define BELOW(a, b) .range = {.min = (a), .max = (b), .exclusive_max = true}
 
 /* Value of .used: architectures with rotary position embeddings. */
-#define ROTARY "model.architecture=llama|qwen2|mistral|qwen3|gemma3_text"
+#define ROTARY "model.architecture=llama|qwen2|mistral|qwen3|gemma3_text|smollm3|granite"
 
 #define STEPS_MAX 1e12
 #define MINUTES_MAX 1e6
@@ -36,7 +36,8 @@ const struct setting recipe_table[] = {
      .description = "Random seed of the initial weights, the data order and dropout"},
 
     {"model.architecture", SETTING_ENUM, FIELD(model.architecture), "gpt2",
-     .choices = "gpt2|bert|roberta|llama|qwen2|mistral|qwen3|openai-gpt|gemma3_text",
+     .choices =
+         "gpt2|bert|roberta|llama|qwen2|mistral|qwen3|openai-gpt|gemma3_text|smollm3|granite",
      .initial = INITIAL_SHAPE,
      .description =
          "Model architecture (model_type in Hugging Face configurations). bert and roberta are "
@@ -44,8 +45,9 @@ const struct setting recipe_table[] = {
          "RMSNorm, rotary position embeddings, SwiGLU and no biases. qwen2 (Qwen2, Qwen2.5) is "
          "llama with biases of queries, keys and values; mistral is llama with sliding_window; "
          "qwen3 is llama with an RMSNorm of each head of the queries and keys; gemma3_text (Gemma "
-         "3) is "
-         "qwen3 with RMSNorms before and after each sub-layer, GEGLU and a window in most layers. "
+         "3) is qwen3 with RMSNorms before and after each sub-layer, GEGLU and a window in most "
+         "layers; smollm3 is llama without positions in some layers; granite is llama with four "
+         "factors. "
          "roberta has no next-sentence head, and its position ids begin at 2. Every architecture "
          "supports classify, regress, classify_tokens, answer, choose and embed"},
     {"model.num_layers", SETTING_INTEGER, FIELD(model.num_layers), "12", WITHIN(1, 1000),
@@ -58,10 +60,11 @@ const struct setting recipe_table[] = {
      .initial = INITIAL_SHAPE, .description = "Number of attention heads of each layer"},
     {"model.num_kv_heads", SETTING_INTEGER, FIELD(model.num_kv_heads), "null",
      .null = "the value of num_heads", WITHIN(1, 1024), .initial = INITIAL_SHAPE, .used = ROTARY,
-     .description =
-         "Rotary architectures (llama, qwen2, mistral, qwen3, gemma3_text): number of key-value "
-         "heads of each layer (grouped-query attention). Each is shared by num_heads / "
-         "num_kv_heads query heads"},
+     .description = "Rotary architectures (llama, qwen2, mistral, qwen3, gemma3_text, smollm3, "
+                    "granite): number "
+                    "of key-value heads of each layer (grouped-query attention). Each is shared by "
+                    "num_heads / "
+                    "num_kv_heads query heads"},
     {"model.head_dim", SETTING_INTEGER, FIELD(model.head_dim), "null",
      .null = "hidden_size / num_heads", WITHIN(1, HEAD_DIM_MAX), .initial = INITIAL_SHAPE,
      .used = ROTARY, .description = "Rotary architectures: width of an attention head"},
@@ -80,14 +83,31 @@ const struct setting recipe_table[] = {
      .null = "head_dim", WITHIN(1, 1000000), .initial = INITIAL_NUMERICS,
      .used = "model.architecture=gemma3_text",
      .description = "gemma3_text: attention scores are divided by the square root of this number"},
+    {"model.no_rope_layer_interval", SETTING_INTEGER, FIELD(model.no_rope_layer_interval), "null",
+     .null = "4", WITHIN(1, 1001), .initial = INITIAL_NUMERICS,
+     .used = "model.architecture=smollm3",
+     .description = "smollm3: of this many layers, the last has no rotary position embeddings"},
+    {"model.embedding_multiplier", SETTING_NUMBER, FIELD(model.embedding_multiplier), "null",
+     .null = "1", ABOVE(0, 1e6), .initial = INITIAL_NUMERICS, .used = "model.architecture=granite",
+     .description = "granite: factor of the token embeddings"},
+    {"model.attention_multiplier", SETTING_NUMBER, FIELD(model.attention_multiplier), "null",
+     .null = "1 / sqrt(head_dim)", ABOVE(0, 1e6), .initial = INITIAL_NUMERICS,
+     .used = "model.architecture=granite", .description = "granite: factor of attention scores"},
+    {"model.residual_multiplier", SETTING_NUMBER, FIELD(model.residual_multiplier), "null",
+     .null = "1", ABOVE(0, 1e6), .initial = INITIAL_NUMERICS, .used = "model.architecture=granite",
+     .description = "granite: factor of the outputs of attention and feed-forward layers"},
+    {"model.logits_scaling", SETTING_NUMBER, FIELD(model.logits_scaling), "null", .null = "1",
+     ABOVE(0, 1e6), .initial = INITIAL_NUMERICS, .used = "model.architecture=granite",
+     .description = "granite: the logits are divided by this number"},
     {"model.attention_bias", SETTING_BOOLEAN, FIELD(model.attention_bias), "false",
-     .initial = INITIAL_SHAPE, .used = "model.architecture=llama|qwen3|gemma3_text",
-     .description =
-         "llama, qwen3, gemma3_text: whether queries, keys, values and the attention's output "
-         "projection have biases"},
+     .initial = INITIAL_SHAPE, .used = "model.architecture=llama|qwen3|gemma3_text|smollm3|granite",
+     .description = "llama, qwen3, gemma3_text, smollm3, granite: whether queries, keys, values "
+                    "and the attention's output "
+                    "projection have biases"},
     {"model.mlp_bias", SETTING_BOOLEAN, FIELD(model.mlp_bias), "false", .initial = INITIAL_SHAPE,
-     .used = "model.architecture=llama",
-     .description = "llama: whether the matrices of the feed-forward layers have biases"},
+     .used = "model.architecture=llama|smollm3|granite",
+     .description =
+         "llama, smollm3, granite: whether the matrices of the feed-forward layers have biases"},
     {"model.rope_theta", SETTING_NUMBER, FIELD(model.rope_theta), "10000.0", ABOVE(1, 1e12),
      .initial = INITIAL_NUMERICS, .used = ROTARY,
      .description = "Rotary architectures: base of the rotary position embeddings"},

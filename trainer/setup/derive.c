@@ -1,6 +1,7 @@
 #include "trainer/setup/derive.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -93,6 +94,12 @@ static struct rotary_scaling get_rotary_scaling(const struct recipe *recipe)
     };
 }
 
+static double get_attention_scale(const struct recipe *recipe)
+{
+    int64_t scalar = recipe->model.query_pre_attn_scalar;
+    return scalar > 0 ? 1 / sqrt((double)scalar) : recipe->model.attention_multiplier;
+}
+
 struct model_config derive_model_config(const struct recipe *recipe, int64_t vocabulary)
 {
     return (struct model_config){
@@ -122,7 +129,11 @@ struct model_config derive_model_config(const struct recipe *recipe, int64_t voc
         .head_width = recipe->model.head_dim,
         .window = objective_spec_window(recipe),
         .window_pattern = recipe->model.sliding_window_pattern,
-        .query_scalar = recipe->model.query_pre_attn_scalar,
+        .no_rope_interval = recipe->model.no_rope_layer_interval,
+        .attention_scale = get_attention_scale(recipe),
+        .embedding_multiplier = recipe->model.embedding_multiplier,
+        .residual_multiplier = recipe->model.residual_multiplier,
+        .logits_divisor = recipe->model.logits_scaling,
         .attention_bias = recipe->model.attention_bias,
         .mlp_bias = recipe->model.mlp_bias,
         .adapter =

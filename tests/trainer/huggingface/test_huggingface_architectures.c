@@ -244,6 +244,15 @@ static void test_config(void)
         {"gemma3_text", "query_pre_attn_scalar", "0", STATUS_DATA, "must be above 0"},
         {"gemma3_text", "rope_parameters", "{\"sliding_attention\": {\"rope_theta\": 0}}",
          STATUS_DATA, "sliding_attention is 0"},
+        {"smollm3", "no_rope_layers", "[0, 1]", STATUS_UNAVAILABLE,
+         "no_rope_layers: 1 for layer 1"},
+        {"smollm3", "no_rope_layers", "[0]", STATUS_DATA, "1 entries for 2 layers"},
+        {"smollm3", "no_rope_layers", "[1, 1]", STATUS_OK, NULL},
+        {"smollm3", "no_rope_layers", "null", STATUS_OK, NULL},
+        {"smollm3", "use_sliding_window", "true", STATUS_UNAVAILABLE, "use_sliding_window: true"},
+        {"granite", "architectures", "[\"GraniteForSequenceClassification\"]", STATUS_UNAVAILABLE,
+         "GraniteForSequenceClassification is not supported"},
+        {"granite", "logits_scaling", "-1.0", STATUS_DATA, "logits_scaling"},
         {"qwen2", "model_type", "\"llama\"", STATUS_UNAVAILABLE,
          "Qwen2ForCausalLM is not supported"},
     };
@@ -379,6 +388,8 @@ int main(void)
     test_numbers("llama_biases", true);
     test_numbers("openai_gpt", true);
     test_numbers("gemma3_text", true);
+    test_numbers("smollm3", true);
+    test_numbers("granite", true);
     test_config();
     test_names();
     test_tokenizer();

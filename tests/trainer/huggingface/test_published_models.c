@@ -55,6 +55,8 @@ static void check_model(const json_t *model)
         exit(1);
     }
     printf("%s: %lld parameters\n", name, (long long)expected);
+    bool has_no_head = recipe.objective == OBJECTIVE_CLM && recipe.model.tie_word_embeddings;
+    CHECK(!has_no_head || plan.part[PLAN_OUTPUT] == 0);
     check_round_trip(&recipe);
 }
 

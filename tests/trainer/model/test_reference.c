@@ -29,7 +29,11 @@ static void read_reference(const char *name, const char *architecture, const cha
     c->attention_bias = c->mlp_bias = run_attribute_or(f, "biases", 0) > 0;
     c->window = (int64_t)run_attribute_or(f, "sliding_window", 0);
     c->window_pattern = (int64_t)run_attribute_or(f, "sliding_window_pattern", 0);
-    c->query_scalar = (int64_t)run_attribute_or(f, "query_pre_attn_scalar", 0);
+    c->no_rope_interval = (int64_t)run_attribute_or(f, "no_rope_interval", 0);
+    c->attention_scale = run_attribute_or(f, "attention_scale", 0);
+    c->embedding_multiplier = run_attribute_or(f, "embedding_multiplier", 0);
+    c->residual_multiplier = run_attribute_or(f, "residual_multiplier", 0);
+    c->logits_divisor = run_attribute_or(f, "logits_scaling", 0);
     c->rope_theta = run_attribute_or(f, "rope_theta", 0);
     c->rope_local_theta = run_attribute_or(f, "rope_local_theta", 0);
     c->norm_epsilon = 1e-5f;
@@ -230,6 +234,8 @@ int main(void)
     test_reference("llama_biases.h5", "llama", NULL);
     test_reference("openai_gpt.h5", "openai-gpt", NULL);
     test_reference("gemma3_text.h5", "gemma3_text", NULL);
+    test_reference("smollm3.h5", "smollm3", NULL);
+    test_reference("granite.h5", "granite", NULL);
     test_reference("gpt2_lora.h5", "gpt2", "c_attn, c_proj, c_fc");
     test_reference("llama_lora.h5", "llama", "q_proj, v_proj");
     return 0;

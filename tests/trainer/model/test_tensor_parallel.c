@@ -263,6 +263,7 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
     bool is_mistral = strcmp(architecture, "mistral") == 0;
     bool has_biases = tied && strcmp(architecture, "llama") == 0;
     bool is_qwen3 = strcmp(architecture, "qwen3") == 0;
+    bool is_granite = strcmp(architecture, "granite") == 0;
     bool is_gemma = strcmp(architecture, "gemma3_text") == 0;
     struct model_config config = {
         .architecture = architecture,
@@ -285,7 +286,11 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
         .window = is_mistral || is_gemma ? 5 : 0,
         .window_pattern = is_gemma ? 2 : 0,
         .rope_local_theta = is_gemma ? 50 : 0,
-        .query_scalar = is_gemma ? 7 : 0,
+        .attention_scale = is_gemma || is_granite ? 0.3 : 0,
+        .embedding_multiplier = is_granite ? 3 : 0,
+        .residual_multiplier = is_granite ? 0.4 : 0,
+        .logits_divisor = is_granite ? 2 : 0,
+        .no_rope_interval = strcmp(architecture, "smollm3") == 0 ? 2 : 0,
         .adapter = adapter,
         .tied = tied,
         .token_types = is_encoder ? 2 : 0,
@@ -362,6 +367,9 @@ int main(int argc, char **argv)
         test_model(dev, DTYPE_F32, "qwen3", true, rows, "*.1.self_attn.q_norm.*", low, no_adapter,
                    1e-5);
         test_model(dev, DTYPE_F32, "qwen3", true, rows, NULL, none, all_linear, 1e-5);
+        test_model(dev, DTYPE_F32, "granite", true, rows, NULL, none, no_adapter, 1e-5);
+        test_model(dev, DTYPE_F32, "granite", false, rows, NULL, low, llama, 1e-5);
+        test_model(dev, DTYPE_F32, "smollm3", true, rows, NULL, none, no_adapter, 1e-5);
         test_model(dev, DTYPE_F32, "gemma3_text", true, rows, NULL, none, no_adapter, 1e-5);
         test_model(dev, DTYPE_F32, "gemma3_text", false, rows, "*_feedforward_layernorm.weight",
                    low, no_adapter, 1e-5);

@@ -355,6 +355,11 @@ layouts | tensor | zero | reproducible | lamb | change_layout | masked_layouts) 
 llama | qwen2) test_rotary "$1" ;;
 mistral) test_rotary mistral model.sliding_window=8 model.head_dim=12 ;;
 qwen3) test_rotary qwen3 model.head_dim=12 ;;
+smollm3) test_rotary smollm3 model.no_rope_layer_interval=2 ;;
+granite)
+    test_rotary granite model.embedding_multiplier=3 model.attention_multiplier=0.3 \
+        model.residual_multiplier=0.4 model.logits_scaling=2
+    ;;
 gemma3_text)
     test_rotary gemma3_text model.head_dim=12 model.sliding_window=8 \
         model.sliding_window_pattern=2 optimizer.learning_rate=1e-3

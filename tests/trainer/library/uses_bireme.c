@@ -298,6 +298,7 @@ static void check_fork(bm_model *model)
     int code = -1;
     CHECK(bm_model_open("run", two_threads, &other) == BM_OK);
     CHECK(bm_embed(other, "of", 2, vector) == BM_OK);
+    fflush(stdout); /* the child must not print it again */
     pid_t child = fork();
     if (child == 0) {
         CHECK(bm_embed(model, "of", 2, vector) == BM_OK);

@@ -28,6 +28,7 @@ FAMILIES = {
         embedding_multiplier=3.0, attention_multiplier=0.3, residual_multiplier=0.4,
         logits_scaling=2.0
     )),
+    "olmo2": ("Olmo2", dict(pad_token_id=None)),
 }
 
 # Folders only: other rotary positions.

@@ -110,6 +110,13 @@ def granite(sizes, positions, attention, logits):
     )
 
 
+def olmo2(sizes):
+    return decoder(
+        "olmo2", "Olmo2ForCausalLM", sizes, 100352, 4096, 5e5, 1e-6, False, attention_bias=False,
+        rope_scaling=None, pad_token_id=100277
+    )
+
+
 LINEAR8 = dict(factor=8.0, rope_type="linear")
 
 MODELS = {
@@ -178,6 +185,10 @@ MODELS = {
         query_pre_attn_scalar=168
     ),
     "SmolLM3 3B": smollm3(),
+    "OLMo 2 1B": olmo2((2048, 8192, 16, 16, 16)),
+    "OLMo 2 7B": olmo2((4096, 11008, 32, 32, 32)),
+    "OLMo 2 13B": olmo2((5120, 13824, 40, 40, 40)),
+    "OLMo 2 32B": olmo2((5120, 27648, 64, 40, 8)),
     "Granite 3.1 2B": granite((2048, 8192, 40, 32, 8), 131072, 0.015625, 8.0),
     "Granite 3.1 8B": granite((4096, 12800, 40, 32, 8), 131072, 0.0078125, 16.0),
 }

@@ -249,6 +249,8 @@ compare_llama() {
         model.logits_scaling=2 model.intermediate_size=48 model.dropout=0.1
     compare_devices smollm3 recipe.yaml model.architecture=smollm3 model.num_kv_heads=1 \
         model.no_rope_layer_interval=2 model.intermediate_size=48 model.dropout=0
+    compare_devices olmo2 recipe.yaml model.architecture=olmo2 model.num_kv_heads=1 \
+        model.intermediate_size=48 model.dropout=0.1
     compare_devices gpt1 recipe.yaml model.architecture=openai-gpt
     compare_devices qwen2 recipe.yaml model.architecture=qwen2 model.num_kv_heads=1 \
         model.intermediate_size=48 model.dropout=0

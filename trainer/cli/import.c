@@ -132,7 +132,7 @@ status command_import(int argc, char **argv)
             "F32, F16, BF16) and tokenizer.json, tokenizer.model or vocab.txt. Supported values of "
             "model_type: gpt2, bert, roberta, llama, qwen2, mistral, qwen3, openai-gpt, "
             "gemma3_text, "
-            "smollm3 and granite, including their classes with fine-tuning heads. "
+            "smollm3, granite and olmo2, including their classes with fine-tuning heads. "
             "generate, score, fill-mask, classify, answer, embed, evaluate, inspect, export and "
             "model.init_from accept the checkpoint.\n\n"
             "Prints the section `model` of a recipe that fine-tunes this model.\n\n"

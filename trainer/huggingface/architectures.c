@@ -36,9 +36,9 @@
 
 /* Keys and properties of Llama and the families like it. */
 #define ROTARY_KEYS(vocabulary, kv_heads, head_width, inner, positions)                            \
-    SIZE_KEYS(vocabulary, 4096, 32, 32, kv_heads, inner, positions),                               \
+    SIZE_KEYS(vocabulary, 4096, 32, 32, kv_heads, inner, positions, 1e-6),                         \
         OPTIONAL_INTEGER("head_dim", head_dim, head_width)
-#define SIZE_KEYS(vocabulary, width, layers, heads, kv_heads, inner, positions)                    \
+#define SIZE_KEYS(vocabulary, width, layers, heads, kv_heads, inner, positions, epsilon)           \
     INTEGER("vocab_size", vocab_size, vocabulary), INTEGER("hidden_size", hidden_size, width),     \
         INTEGER("num_hidden_layers", num_layers, layers),                                          \
         INTEGER("num_attention_heads", num_heads, heads),                                          \
@@ -46,7 +46,7 @@
         INTEGER("intermediate_size", intermediate_size, inner),                                    \
         INTEGER("max_position_embeddings", max_position_embeddings, positions),                    \
         NUMBER("attention_dropout", attention_dropout, 0),                                         \
-        NUMBER("rms_norm_eps", layer_norm_epsilon, 1e-6),                                          \
+        NUMBER("rms_norm_eps", layer_norm_epsilon, epsilon),                                       \
         NUMBER("initializer_range", initializer_range, 0.02)
 
 #define ROTARY_DECODER(tied)                                                                       \
@@ -187,7 +187,7 @@ static const struct huggingface_architecture architectures[] = {
         .class_stem = "SmolLM3",
         .qa_prefix = "transformer.",
         .classes = {{"SmolLM3ForCausalLM", true, false}, {"SmolLM3Model", false, false}},
-        .keys = {SIZE_KEYS(128256, 2048, 36, 16, 4, 11008, 32768),
+        .keys = {SIZE_KEYS(128256, 2048, 36, 16, 4, 11008, 32768, 1e-6),
                  OPTIONAL_INTEGER("head_dim", head_dim, 0)},
         .switches = {{"use_sliding_window", false}},
         .has_attention_bias = true,
@@ -200,7 +200,7 @@ static const struct huggingface_architecture architectures[] = {
         .architecture = ARCHITECTURE_GRANITE,
         .class_stem = "Granite",
         .classes = {{"GraniteForCausalLM", true, false}, {"GraniteModel", false, false}},
-        .keys = {SIZE_KEYS(32000, 4096, 32, 32, 0, 11008, 2048),
+        .keys = {SIZE_KEYS(32000, 4096, 32, 32, 0, 11008, 2048, 1e-6),
                  OPTIONAL_INTEGER("head_dim", head_dim, 0),
                  NUMBER("embedding_multiplier", embedding_multiplier, 1),
                  NUMBER("attention_multiplier", attention_multiplier, 1),
@@ -212,13 +212,24 @@ static const struct huggingface_architecture architectures[] = {
         ROTARY_DECODER(false),
     },
     {
+        .model_type = "olmo2",
+        .architecture = ARCHITECTURE_OLMO2,
+        .class_stem = "Olmo2",
+        .classes = {{"Olmo2ForCausalLM", true, false}, {"Olmo2Model", false, false}},
+        .keys = {SIZE_KEYS(50304, 4096, 32, 32, 0, 11008, 2048, 1e-5),
+                 OPTIONAL_INTEGER("head_dim", head_dim, 0)},
+        .has_attention_bias = true,
+        .has_only_text_task = true,
+        ROTARY_DECODER(false),
+    },
+    {
         .model_type = "gemma3_text",
         .architecture = ARCHITECTURE_GEMMA3_TEXT,
         .class_stem = "Gemma3Text",
         .objective = OBJECTIVE_CLM,
         .prefix = "model.",
         .classes = {{"Gemma3ForCausalLM", true, false}, {"Gemma3TextModel", false, false}},
-        .keys = {SIZE_KEYS(262208, 2304, 26, 8, 4, 9216, 131072),
+        .keys = {SIZE_KEYS(262208, 2304, 26, 8, 4, 9216, 131072, 1e-6),
                  OPTIONAL_INTEGER("head_dim", head_dim, 256),
                  OPTIONAL_INTEGER("sliding_window", sliding_window, 4096),
                  INTEGER("query_pre_attn_scalar", query_pre_attn_scalar, 256)},
@@ -247,8 +258,8 @@ const struct huggingface_architecture *huggingface_find_architecture(const char 
 
 const char *huggingface_architecture_names(void)
 {
-    return "gpt2, bert, roberta, llama, qwen2, mistral, qwen3, openai-gpt, smollm3, granite and "
-           "gemma3_text";
+    return "gpt2, bert, roberta, llama, qwen2, mistral, qwen3, openai-gpt, gemma3_text, smollm3, "
+           "granite and olmo2";
 }
 
 const struct huggingface_class *

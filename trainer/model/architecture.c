@@ -20,6 +20,9 @@
  *          outputs of the sub-layers and the logits. IBM Granite Team 2024
  * smollm3  SmolLM3ForCausalLM: as llama, without positions in every config.no_rope_interval-th
  *          layer. Bakouch et al. 2025; Yang et al. 2025, arXiv:2501.18795
+ * olmo2    Olmo2ForCausalLM: as llama, with norms of the sub-layers' outputs instead of their
+ *          inputs, and norms of the queries and keys over all heads.
+ *          OLMo Team 2025, arXiv:2501.00656
  * gemma3_text  Gemma3ForCausalLM: as qwen3, with norms before and after each sub-layer, GEGLU,
  *          scaled embeddings, and a window in all layers but every config.window_pattern-th.
  *          Gemma Team 2025, arXiv:2503.19786 */
@@ -117,6 +120,14 @@ static const struct architecture_names qwen3_names = {
     .key_norm = "self_attn.k_norm",
 };
 
+static const struct architecture_names olmo2_names = {
+    ROTARY_NAMES,
+    .query_norm = "self_attn.q_norm",
+    .key_norm = "self_attn.k_norm",
+    .attention_norm = "post_attention_layernorm",
+    .feed_forward_norm = "post_feedforward_layernorm",
+};
+
 static const struct architecture_names gemma3_names = {
     ROTARY_NAMES,
     .query_norm = "self_attn.q_norm",
@@ -197,7 +208,7 @@ static const struct architecture architectures[] = {
         .name = "qwen3",
         .embedding = {.positions = POSITIONS_ROTARY},
         .norm = {.kind = NORM_RMS},
-        .attention = {.causal = true, .qk_norm = true},
+        .attention = {.causal = true, .qk_norm = QK_NORM_HEADS},
         .feed_forward = {.gated = true},
         .names = &qwen3_names,
     },
@@ -210,10 +221,18 @@ static const struct architecture architectures[] = {
         .names = &openai_gpt_names,
     },
     {
+        .name = "olmo2",
+        .embedding = {.positions = POSITIONS_ROTARY},
+        .norm = {.kind = NORM_RMS, .placement = PLACEMENT_BRANCH},
+        .attention = {.causal = true, .qk_norm = QK_NORM_ROWS},
+        .feed_forward = {.gated = true},
+        .names = &olmo2_names,
+    },
+    {
         .name = "gemma3_text",
         .embedding = {.positions = POSITIONS_ROTARY, .scaled = true},
         .norm = {.kind = NORM_RMS, .placement = PLACEMENT_BOTH},
-        .attention = {.causal = true, .qk_norm = true},
+        .attention = {.causal = true, .qk_norm = QK_NORM_HEADS},
         .feed_forward = {.gated = true, .gelu = true},
         .names = &gemma3_names,
     },
@@ -265,7 +284,15 @@ int model_block_norms(const struct model_config *config)
 bool model_has_qk_norm(const struct model_config *config)
 {
     const struct architecture *a = model_architecture(config->architecture);
-    return a != NULL && a->attention.qk_norm;
+    return a != NULL && a->attention.qk_norm != QK_NORM_NONE;
+}
+
+int64_t model_qk_norm_width(const struct model_config *config, bool keys)
+{
+    const struct architecture *a = model_architecture(config->architecture);
+    bool rows = a != NULL && a->attention.qk_norm == QK_NORM_ROWS;
+    int64_t heads = keys ? model_kv_heads(config) : config->heads;
+    return model_head_width(config) * (rows ? heads : 1);
 }
 
 bool model_layer_is_local(const struct model_config *config, int64_t layer)
@@ -288,8 +315,8 @@ int64_t model_layer_window(const struct model_config *config, int64_t layer)
 
 int64_t model_norm_width(const struct model_config *config)
 {
-    int64_t head = model_has_qk_norm(config) ? model_head_width(config) : 0;
-    return head > config->width ? head : config->width;
+    int64_t width = model_has_qk_norm(config) ? model_qk_norm_width(config, false) : 0;
+    return width > config->width ? width : config->width;
 }
 
 int64_t model_inner_outputs(const struct model_config *config)

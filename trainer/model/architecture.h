@@ -23,6 +23,13 @@ enum norm_placement {
     PLACEMENT_BOTH     /* a norm before the sub-layer and one after it: x + norm(f(norm(x))) */
 };
 
+/* RMS norms of the queries and keys before the rotation. */
+enum qk_norm {
+    QK_NORM_NONE = 0,
+    QK_NORM_HEADS, /* of each head; all heads share a weight */
+    QK_NORM_ROWS   /* of all heads together; one tensor-parallel rank only */
+};
+
 enum position_kind {
     POSITIONS_LEARNED = 0, /* a table of embeddings, added to those of the tokens */
     POSITIONS_ROTARY       /* a rotation of queries and keys; no parameters */
@@ -70,7 +77,7 @@ struct architecture {
     struct {
         bool causal; /* a decoder; else all rows of a segment attend to each other */
         bool qkv_bias, projection_bias;
-        bool qk_norm; /* an RMS norm of each head of the queries and keys */
+        enum qk_norm qk_norm;
     } attention;
     struct {
         bool gated; /* act(gate) * fc; else act(fc) */

@@ -252,10 +252,12 @@ static void append_part(struct layout *layout, enum model_role role, struct shap
 static void append_qk_norm(struct layout *layout)
 {
     const struct architecture *a = layout->architecture;
-    struct shape shape = make_vector(model_head_width(layout->config), 1);
-    if (a->attention.qk_norm) {
-        append_part(layout, MODEL_QUERY_NORM, shape, a->names->query_norm, "weight");
-        append_part(layout, MODEL_KEY_NORM, shape, a->names->key_norm, "weight");
+    const struct model_config *c = layout->config;
+    if (a->attention.qk_norm != QK_NORM_NONE) {
+        append_part(layout, MODEL_QUERY_NORM, make_vector(model_qk_norm_width(c, false), 1),
+                    a->names->query_norm, "weight");
+        append_part(layout, MODEL_KEY_NORM, make_vector(model_qk_norm_width(c, true), 1),
+                    a->names->key_norm, "weight");
     }
 }
 
@@ -496,6 +498,8 @@ status model_layout(const struct model_config *config, int ranks, int rank,
             "%d ranks cannot split %" PRId64 " heads, %" PRId64 " key-value heads and %" PRId64
             " inner features evenly",
             ranks, config->heads, model_kv_heads(config), config->inner);
+    REQUIRE(ranks == 1 || a->attention.qk_norm != QK_NORM_ROWS, STATUS_INTERNAL,
+            "%d ranks cannot split the query-key norm of %s", ranks, config->architecture);
     struct shape shapes[BLOCK_PARAMETERS];
     struct layout layout = {.config = config,
                             .architecture = a,

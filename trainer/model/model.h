@@ -13,6 +13,8 @@
  *   granite        as llama, with factors of the embeddings, the attention scores, the outputs of
  *                  the sub-layers and the logits
  *   smollm3        as llama, without positions in some layers
+ *   olmo2          as llama, with norms of the sub-layers' outputs instead of their inputs, and of
+ *                  all queries and keys of a row
  *   gemma3_text    as qwen3, with norms before and after each sub-layer, GEGLU, scaled embeddings,
  *                  and a window in most layers
  * Each architecture can carry a fine-tuning head instead of the vocabulary matrix
@@ -128,7 +130,7 @@ enum model_role {
                   * PLACEMENT_POST: the norm before layer l, that of the embedding for layer 0;
                   * PLACEMENT_BRANCH: the final norm only */
     MODEL_QKV,
-    MODEL_QUERY_NORM, /* the norms of each head */
+    MODEL_QUERY_NORM, /* the norms of each head, or of all heads */
     MODEL_KEY_NORM,
     MODEL_PROJECTION,
     MODEL_ATTENTION_NORM, /* PLACEMENT_BRANCH and _BOTH: the norm of the output of attention */
@@ -269,8 +271,11 @@ int64_t model_layer_window(const struct model_config *config, int64_t layer);
 /* model_block_norms - return the number of norms of the stream and of the branches in a block. */
 int model_block_norms(const struct model_config *config);
 
-/* model_has_qk_norm - return whether each head of the queries and keys has a norm. */
+/* model_has_qk_norm - return whether the queries and keys have norms. */
 bool model_has_qk_norm(const struct model_config *config);
+
+/* model_qk_norm_width - return the number of columns that a norm of the queries or keys reads. */
+int64_t model_qk_norm_width(const struct model_config *config, bool keys);
 
 /* model_norm_width - return the width of the widest row that a norm reads. */
 int64_t model_norm_width(const struct model_config *config);

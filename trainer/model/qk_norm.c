@@ -1,34 +1,45 @@
-/* The query-key norm: an RMS norm of each head of the queries and keys, before the rotation.
+/* The query-key norm: an RMS norm of each head of the queries and keys, before the rotation, or one
+ * of all queries and one of all keys of a row.
  *
- * All heads of the queries share one weight, and so do those of the keys. A head is a view of
- * D columns. One call of residual_norm_forward normalizes one head. The input stays in `qkv` for
- * backward; the output is `query_keys`. Tensor parallelism: each rank has some of the heads, so the
- * gradients of the two weights are summed over the ranks (sharing.c).
+ * All heads of the queries share one weight, and so do those of the keys. A part is a head, a view
+ * of D columns, or the columns of all queries or keys. One call of residual_norm_forward normalizes
+ * one part. The input stays in `qkv` for backward; the output is `query_keys`. Tensor parallelism:
+ * each rank has some of the heads, so the gradients of the two weights are summed over the ranks
+ * (sharing.c). A norm of all heads requires one rank.
  *
  * Source    Henry et al. 2020, arXiv:2010.04245; per head with weights: Yang et al. 2025,
  *           arXiv:2505.09388 */
 #include "trainer/model/model_impl.h"
 
-static int64_t count_heads(const struct model *m)
+static bool has_heads(const struct model *m)
 {
-    return m->local.heads + m->local.kv_heads;
+    return m->architecture->attention.qk_norm == QK_NORM_HEADS;
 }
 
-static struct tensor view_head(const struct model *m, struct tensor t, int64_t n, int64_t head)
+static int64_t count_parts(const struct model *m)
+{
+    return has_heads(m) ? m->local.heads + m->local.kv_heads : 2;
+}
+
+static struct tensor view_part(const struct model *m, struct tensor t, int64_t n, int64_t part)
 {
     int64_t width = model_head_width(&m->config);
-    return tensor_columns(tensor_rows(t, 0, n), head * width, width);
+    t = tensor_rows(t, 0, n);
+    if (has_heads(m)) {
+        return tensor_columns(t, part * width, width);
+    }
+    return part == 0 ? model_queries(m, t) : model_keys(m, t);
 }
 
-static struct tensor view_statistics(const struct layer_activations *a, int64_t n, int64_t head)
+static struct tensor view_statistics(const struct layer_activations *a, int64_t n, int64_t part)
 {
-    return tensor_columns(tensor_rows(a->qk_statistics, 0, n), 2 * head, 2);
+    return tensor_columns(tensor_rows(a->qk_statistics, 0, n), 2 * part, 2);
 }
 
-/* Returns 0 for a head of the queries and 1 for one of the keys. */
-static int get_kind(const struct model *m, int64_t head)
+/* Returns 0 for a part of the queries and 1 for one of the keys. */
+static int get_kind(const struct model *m, int64_t part)
 {
-    return head < m->local.heads ? 0 : 1;
+    return part < (has_heads(m) ? m->local.heads : 1) ? 0 : 1;
 }
 
 static struct param_index get_norm(const struct model *m, int64_t layer, int kind)
@@ -40,10 +51,10 @@ status model_qk_norm_forward(struct model *m, int64_t layer, int64_t n)
 {
     struct layer_activations *a = &m->activations.layers[layer];
     struct tensor none = tensor_absent();
-    for (int64_t head = 0; head < count_heads(m); head++) {
-        struct param_index norm = get_norm(m, layer, get_kind(m, head));
-        TRY(residual_norm_forward(m->kernels, none, view_head(m, a->query_keys, n, head),
-                                  view_statistics(a, n, head), view_head(m, a->qkv, n, head), none,
+    for (int64_t part = 0; part < count_parts(m); part++) {
+        struct param_index norm = get_norm(m, layer, get_kind(m, part));
+        TRY(residual_norm_forward(m->kernels, none, view_part(m, a->query_keys, n, part),
+                                  view_statistics(a, n, part), view_part(m, a->qkv, n, part), none,
                                   model_vector(m, norm.weight), none, NORM_RMS,
                                   m->config.norm_epsilon, (struct dropout){0}));
     }
@@ -57,7 +68,7 @@ static struct tensor get_gradient(const struct model *m, struct param_index norm
     struct tensor gradient = model_gradient(m, norm.weight, gradients);
     struct tensor unused = tensor_rows(m->activations.frozen_norm_gradients, 0, 1);
     return gradient.data != NULL ? gradient
-                                 : tensor_columns(unused, 0, model_head_width(&m->config));
+                                 : tensor_columns(unused, 0, m->parameters[norm.weight].columns);
 }
 
 status model_qk_norm_backward(struct model *m, int64_t layer, int64_t n, float *const *gradients,
@@ -69,12 +80,12 @@ status model_qk_norm_backward(struct model *m, int64_t layer, int64_t n, float *
         sums[kind] = weights[kind] = get_gradient(m, get_norm(m, layer, kind), gradients);
     }
     TRY(model_qk_norm_reduce_begin(m, sums));
-    for (int64_t head = 0; head < count_heads(m); head++) {
-        int kind = get_kind(m, head);
-        struct tensor d_head = view_head(m, d_qkv, n, head);
-        TRY(residual_norm_backward(m->kernels, d_head, tensor_absent(), sums[kind], tensor_absent(),
-                                   d_head, view_head(m, a->qkv, n, head),
-                                   view_statistics(a, n, head),
+    for (int64_t part = 0; part < count_parts(m); part++) {
+        int kind = get_kind(m, part);
+        struct tensor d_part = view_part(m, d_qkv, n, part);
+        TRY(residual_norm_backward(m->kernels, d_part, tensor_absent(), sums[kind], tensor_absent(),
+                                   d_part, view_part(m, a->qkv, n, part),
+                                   view_statistics(a, n, part),
                                    model_vector(m, get_norm(m, layer, kind).weight), NORM_RMS,
                                    NORM_RESIDUAL_NONE, (struct dropout){0}));
     }

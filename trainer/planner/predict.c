@@ -276,8 +276,7 @@ static status try_micro_sizes(struct search *s, const struct recipe *recipe, int
 
 static bool is_valid_tensor_size(const struct recipe *r, int ranks, int64_t tensor)
 {
-    return ranks % tensor == 0 && r->model.num_kv_heads % tensor == 0 && /* divides num_heads */
-           r->model.intermediate_size % tensor == 0;
+    return ranks % tensor == 0 && recipe_tensor_divisor(r) % tensor == 0;
 }
 
 static status try_layouts(struct search *s, const struct recipe *recipe, int ranks,

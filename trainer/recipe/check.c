@@ -156,6 +156,7 @@ static status check_model(const struct recipe_reader *r)
     bool qwen3 = c->model.architecture == ARCHITECTURE_QWEN3;
     bool gemma = c->model.architecture == ARCHITECTURE_GEMMA3_TEXT;
     bool smollm3 = c->model.architecture == ARCHITECTURE_SMOLLM3;
+    bool olmo2 = c->model.architecture == ARCHITECTURE_OLMO2;
     bool granite = c->model.architecture == ARCHITECTURE_GRANITE;
     bool has_mlp_bias = c->model.architecture == ARCHITECTURE_LLAMA || smollm3 || granite;
     const struct relation relations[] = {
@@ -185,9 +186,9 @@ static status check_model(const struct recipe_reader *r)
          "conflicts with", "model.architecture", "it requires granite"},
         {c->model.logits_scaling > 0 && !granite, "model.logits_scaling", "conflicts with",
          "model.architecture", "it requires granite"},
-        {c->model.attention_bias && !has_mlp_bias && !qwen3 && !gemma, "model.attention_bias",
-         "conflicts with", "model.architecture",
-         "it requires llama, qwen3, gemma3_text, smollm3 or granite"},
+        {c->model.attention_bias && !has_mlp_bias && !qwen3 && !gemma && !olmo2,
+         "model.attention_bias", "conflicts with", "model.architecture",
+         "it requires llama, qwen3, gemma3_text, smollm3, granite or olmo2"},
         {c->model.mlp_bias && !has_mlp_bias, "model.mlp_bias", "conflicts with",
          "model.architecture", "it requires llama, smollm3 or granite"},
         {c->model.sliding_window > 0 && c->dpo.shared_prefix == PREFIX_TRUE, "dpo.shared_prefix",
@@ -252,6 +253,9 @@ static status check_objective(const struct recipe_reader *r)
 int64_t recipe_tensor_divisor(const struct recipe *recipe)
 {
     int64_t a = recipe->model.num_kv_heads, b = recipe->model.intermediate_size;
+    if (recipe->model.architecture == ARCHITECTURE_OLMO2) {
+        return 1; /* its norm of the queries reads all heads */
+    }
     while (b != 0) {
         int64_t rest = a % b;
         a = b;
@@ -267,8 +271,15 @@ static status check_tensor(const struct recipe_reader *r)
     const struct recipe *c = r->recipe;
     int64_t heads = c->model.num_kv_heads, inner = c->model.intermediate_size;
     int64_t ranks = c->parallel.tensor;
-    if (heads % ranks == 0 && inner % ranks == 0) {
+    if (recipe_tensor_divisor(c) % ranks == 0) {
         return STATUS_OK;
+    }
+    if (c->model.architecture == ARCHITECTURE_OLMO2) {
+        return recipe_fail(r, find_location(r, "parallel.tensor", "model.architecture"),
+                           "parallel.tensor",
+                           "%" PRId64 " conflicts with model.architecture (olmo2); its norms of "
+                           "queries and keys read all heads, so one rank must hold them",
+                           ranks);
     }
     char divisors[128] = "1";
     size_t used = 1;

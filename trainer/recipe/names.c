@@ -23,6 +23,7 @@ static const struct {
     [ARCHITECTURE_GEMMA3_TEXT] = {"gemma3_text", "q_proj, v_proj", false, true},
     [ARCHITECTURE_SMOLLM3] = {"smollm3", "q_proj, v_proj", false, true},
     [ARCHITECTURE_GRANITE] = {"granite", "q_proj, v_proj", false, true},
+    [ARCHITECTURE_OLMO2] = {"olmo2", "q_proj, v_proj", false, true},
 };
 
 static const char *const rope_type_names[] = {"default", "linear", "llama3", "yarn"};

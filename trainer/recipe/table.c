@@ -12,7 +12,7 @@
 #define BELOW(a, b) .range = {.min = (a), .max = (b), .exclusive_max = true}
 
 /* Value of .used: architectures with rotary position embeddings. */
-#define ROTARY "model.architecture=llama|qwen2|mistral|qwen3|gemma3_text|smollm3|granite"
+#define ROTARY "model.architecture=llama|qwen2|mistral|qwen3|gemma3_text|smollm3|granite|olmo2"
 
 #define STEPS_MAX 1e12
 #define MINUTES_MAX 1e6
@@ -37,7 +37,7 @@ const struct setting recipe_table[] = {
 
     {"model.architecture", SETTING_ENUM, FIELD(model.architecture), "gpt2",
      .choices =
-         "gpt2|bert|roberta|llama|qwen2|mistral|qwen3|openai-gpt|gemma3_text|smollm3|granite",
+         "gpt2|bert|roberta|llama|qwen2|mistral|qwen3|openai-gpt|gemma3_text|smollm3|granite|olmo2",
      .initial = INITIAL_SHAPE,
      .description =
          "Model architecture (model_type in Hugging Face configurations). bert and roberta are "
@@ -47,7 +47,8 @@ const struct setting recipe_table[] = {
          "qwen3 is llama with an RMSNorm of each head of the queries and keys; gemma3_text (Gemma "
          "3) is qwen3 with RMSNorms before and after each sub-layer, GEGLU and a window in most "
          "layers; smollm3 is llama without positions in some layers; granite is llama with four "
-         "factors. "
+         "factors; olmo2 (OLMo 2) is llama with RMSNorms after each sub-layer and of the queries "
+         "and keys, and requires parallel.tensor: 1. "
          "roberta has no next-sentence head, and its position ids begin at 2. Every architecture "
          "supports classify, regress, classify_tokens, answer, choose and embed"},
     {"model.num_layers", SETTING_INTEGER, FIELD(model.num_layers), "12", WITHIN(1, 1000),
@@ -61,8 +62,8 @@ const struct setting recipe_table[] = {
     {"model.num_kv_heads", SETTING_INTEGER, FIELD(model.num_kv_heads), "null",
      .null = "the value of num_heads", WITHIN(1, 1024), .initial = INITIAL_SHAPE, .used = ROTARY,
      .description = "Rotary architectures (llama, qwen2, mistral, qwen3, gemma3_text, smollm3, "
-                    "granite): number "
-                    "of key-value heads of each layer (grouped-query attention). Each is shared by "
+                    "granite, olmo2): number of key-value heads of each layer (grouped-query "
+                    "attention). Each is shared by "
                     "num_heads / "
                     "num_kv_heads query heads"},
     {"model.head_dim", SETTING_INTEGER, FIELD(model.head_dim), "null",
@@ -100,10 +101,12 @@ const struct setting recipe_table[] = {
      ABOVE(0, 1e6), .initial = INITIAL_NUMERICS, .used = "model.architecture=granite",
      .description = "granite: the logits are divided by this number"},
     {"model.attention_bias", SETTING_BOOLEAN, FIELD(model.attention_bias), "false",
-     .initial = INITIAL_SHAPE, .used = "model.architecture=llama|qwen3|gemma3_text|smollm3|granite",
-     .description = "llama, qwen3, gemma3_text, smollm3, granite: whether queries, keys, values "
-                    "and the attention's output "
-                    "projection have biases"},
+     .initial = INITIAL_SHAPE,
+     .used = "model.architecture=llama|qwen3|gemma3_text|smollm3|granite|olmo2",
+     .description =
+         "llama, qwen3, gemma3_text, smollm3, granite, olmo2: whether queries, keys, values "
+         "and the attention's output "
+         "projection have biases"},
     {"model.mlp_bias", SETTING_BOOLEAN, FIELD(model.mlp_bias), "false", .initial = INITIAL_SHAPE,
      .used = "model.architecture=llama|smollm3|granite",
      .description =

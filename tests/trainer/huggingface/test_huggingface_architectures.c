@@ -253,6 +253,8 @@ static void test_config(void)
         {"granite", "architectures", "[\"GraniteForSequenceClassification\"]", STATUS_UNAVAILABLE,
          "GraniteForSequenceClassification is not supported"},
         {"granite", "logits_scaling", "-1.0", STATUS_DATA, "logits_scaling"},
+        {"olmo2", "attention_bias", "true", STATUS_DATA, "self_attn.q_proj.bias is missing"},
+        {"olmo2", "num_key_value_heads", "1", STATUS_DATA, "self_attn.k_proj.weight has 2 dim"},
         {"qwen2", "model_type", "\"llama\"", STATUS_UNAVAILABLE,
          "Qwen2ForCausalLM is not supported"},
     };
@@ -390,6 +392,7 @@ int main(void)
     test_numbers("gemma3_text", true);
     test_numbers("smollm3", true);
     test_numbers("granite", true);
+    test_numbers("olmo2", true);
     test_config();
     test_names();
     test_tokenizer();

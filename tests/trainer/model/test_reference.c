@@ -236,6 +236,7 @@ int main(void)
     test_reference("gemma3_text.h5", "gemma3_text", NULL);
     test_reference("smollm3.h5", "smollm3", NULL);
     test_reference("granite.h5", "granite", NULL);
+    test_reference("olmo2.h5", "olmo2", NULL);
     test_reference("gpt2_lora.h5", "gpt2", "c_attn, c_proj, c_fc");
     test_reference("llama_lora.h5", "llama", "q_proj, v_proj");
     return 0;

@@ -350,12 +350,43 @@ test_rotary() {
         fail 'the message does not name the key-value heads'
 }
 
+# OLMo 2 trains with one tensor-parallel rank, because its norms of queries and keys read all heads.
+test_olmo2() {
+    need_mpirun
+    local settings='model.architecture=olmo2 model.num_heads=4 model.num_kv_heads=2
+        model.intermediate_size=48 model.dropout=0.1 parallel.bucket_mib=1
+        optimizer.learning_rate=1e-3'
+    # shellcheck disable=SC2086
+    run_bireme 0 train recipe.yaml run_dir=one $settings
+    # shellcheck disable=SC2086
+    run_ranks 2 0 train recipe.yaml run_dir=np2 parallel.zero_stage=2 \
+        train.activation_checkpointing=full $settings
+    compare_losses one np2 1e-5
+    rm -rf np2/checkpoints/step-00000020 np2/final
+    # shellcheck disable=SC2086
+    run_bireme 0 train recipe.yaml run_dir=np2 $settings
+    compare_losses one np2 1e-5
+    # shellcheck disable=SC2086
+    run_bireme 0 train recipe.yaml run_dir=selective train.activation_checkpointing=selective \
+        $settings
+    compare_losses one selective 0
+    run_bireme 0 generate --checkpoint one --prompt 'The ' --max-new-tokens 8 --temperature 0
+    mv out cached
+    run_bireme 0 generate --checkpoint one --prompt 'The ' --max-new-tokens 8 --temperature 0 \
+        --no-cache
+    cmp out cached || fail 'generation without a cache differs'
+    # shellcheck disable=SC2086
+    run_ranks 2 78 train recipe.yaml run_dir=no parallel.tensor=2 $settings
+    grep -qF '2 conflicts with model.architecture (olmo2)' stderr || fail 'tensor parallelism runs'
+}
+
 case ${1:-} in
 layouts | tensor | zero | reproducible | lamb | change_layout | masked_layouts) "test_$1" ;;
 llama | qwen2) test_rotary "$1" ;;
 mistral) test_rotary mistral model.sliding_window=8 model.head_dim=12 ;;
 qwen3) test_rotary qwen3 model.head_dim=12 ;;
 smollm3) test_rotary smollm3 model.no_rope_layer_interval=2 ;;
+olmo2) test_olmo2 ;;
 granite)
     test_rotary granite model.embedding_multiplier=3 model.attention_multiplier=0.3 \
         model.residual_multiplier=0.4 model.logits_scaling=2

@@ -177,6 +177,9 @@ static status read_local_layers(const struct config_document *c, struct recipe *
     TRY(config_read_number(c, "rope_local_base_freq", 1e4, &r->model.rope_local_base_freq));
     const json_t *full = json_object_get(parameters, full_attention),
                  *local = json_object_get(parameters, sliding_attention);
+    REQUIRE(parameters == NULL || full != NULL || local != NULL, STATUS_DATA,
+            "%s: rope_parameters has neither %s nor %s", c->path, full_attention,
+            sliding_attention);
     full = full != NULL && !json_is_null(full) ? full : scaling;
     TRY(full != NULL
             ? read_rope_object(c, full, full == scaling ? "rope_scaling" : full_attention, r)

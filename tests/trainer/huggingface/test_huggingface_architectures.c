@@ -239,6 +239,8 @@ static void test_config(void)
         {"gemma3_text", "rope_parameters",
          "{\"sliding_attention\": {\"rope_type\": \"linear\", \"factor\": 2.0}}",
          STATUS_UNAVAILABLE, "rope_type linear of sliding_attention"},
+        {"gemma3_text", "rope_parameters", "{\"rope_type\": \"default\", \"rope_theta\": 5e5}",
+         STATUS_DATA, "neither full_attention nor sliding_attention"},
         {"gemma3_text", "rope_parameters", "{\"full_attention\": 3}", STATUS_DATA,
          "full_attention is not an object"},
         {"gemma3_text", "query_pre_attn_scalar", "0", STATUS_DATA, "must be above 0"},

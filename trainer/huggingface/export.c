@@ -11,142 +11,33 @@
 #include "base/staged_folder.h"
 #include "datasets/chat/chat.h"
 #include "datasets/tokenizer/tokenizer.h"
-#include "trainer/checkpoint/checkpoint.h"
-#include "trainer/checkpoint/reader.h"
 #include "trainer/huggingface/adapter_export.h"
 #include "trainer/huggingface/config.h"
+#include "trainer/huggingface/export_source.h"
 #include "trainer/huggingface/huggingface.h"
 #include "trainer/huggingface/pad_token.h"
 #include "trainer/setup/derive.h"
-#include "trainer/setup/objective_spec.h"
 #include "trainer/setup/session.h"
-#include "trainer/weights/adapter_base.h"
-#include "trainer/weights/fingerprint.h"
 
 static const size_t tokenizer_limit_bytes = (size_t)256 << 20;
 
 struct export_job {
-    struct checkpoint_info found, base; /* base: only if `found` contains adapters alone */
-    struct checkpoint_reader *reader;   /* model weights */
-    struct checkpoint_reader *adapters; /* adapters and task head; NULL: none */
-    bool adapters_only;                 /* write only the adapters, not the model */
-    struct fingerprint sums;            /* fingerprint of the model weights read */
-    struct recipe recipe;
-    const struct huggingface_architecture *architecture;
-    int64_t vocabulary;
-    struct model_config config;
-    struct model_parameter *parameters;
-    int count;
-    struct tokenizer *tokenizer; /* NULL: the checkpoint has none */
-    struct pad_token pad;        /* of a reward model; no text: none */
-    int64_t extra_rows;          /* rows of the embedding for a new pad token */
-    struct labels labels;        /* of the task head; may be empty */
-    char tokenizer_folder[FILE_PATH_BYTES];
+    struct export_source source;
+    struct pad_token pad; /* of a reward model; no text: none */
+    int64_t extra_rows;   /* rows of the embedding for a new pad token */
     enum safetensors_dtype dtype;
     struct staged_folder folder;
 };
 
-/* ---- source ---- */
-
-static status read_recipe(struct export_job *ex)
-{
-    const char *text = ex->found.recipe_text;
-    char alone[] = "parallel.tensor=1", *overrides[] = {alone};
-    return recipe_parse(ex->found.folder, text, strlen(text), overrides, 1, &ex->recipe);
-}
-
-static status resolve_checkpoint(const char *checkpoint, struct checkpoint_info *out)
-{
-    struct comm *self = NULL;
-    TRY(comm_self_create(&self));
-    status result = checkpoint_resolve(self, checkpoint, true, out);
-    KEEP_FIRST(result, comm_destroy(&self));
-    return result;
-}
-
-/* Opens the checkpoint; the recipe of a checkpoint of adapters contains the path of its base
- * model. */
-static status open_readers(struct export_job *ex)
-{
-    bool has_adapters = ex->recipe.adapter.type != ADAPTER_NONE;
-    REQUIRE(has_adapters || !ex->adapters_only, STATUS_USAGE,
-            "%s holds no adapters: omit --adapter", ex->found.folder);
-    if (!has_adapters) {
-        return checkpoint_reader_open(ex->found.folder, &ex->reader);
-    }
-    TRY(checkpoint_reader_open(ex->found.folder, &ex->adapters));
-    status result = resolve_checkpoint(ex->recipe.adapter.base, &ex->base);
-    TRY(recipe_annotate_error(&ex->recipe, "adapter.base", result,
-                              "The frozen model of these adapters is expected there"));
-    return checkpoint_reader_open(ex->base.folder, &ex->reader);
-}
-
-/* Reads the vocabulary size from the embedding, because the recipe may not contain it. */
-static status read_vocabulary(struct export_job *ex)
-{
-    const struct huggingface_architecture *architecture =
-        huggingface_find_architecture(recipe_architecture_name(ex->recipe.model.architecture));
-    REQUIRE(architecture != NULL, STATUS_UNAVAILABLE,
-            "%s: model.architecture %s cannot be exported to transformers; %s can",
-            ex->found.folder, recipe_architecture_name(ex->recipe.model.architecture),
-            huggingface_architecture_names());
-    const struct manifest *m = checkpoint_reader_manifest(ex->reader);
-    const char *name = architecture->aliases[0].ours;
-    const struct manifest_tensor *embedding = manifest_find_tensor(m, "model", name);
-    REQUIRE(embedding != NULL, STATUS_CHECKPOINT, "%s holds no %s", ex->found.folder, name);
-    ex->architecture = architecture;
-    ex->vocabulary = embedding->shape[0];
-    return STATUS_OK;
-}
-
-/* Returns the reader of a parameter. Adapters and the task head are in the checkpoint of
- * adapters. */
-static struct checkpoint_reader *get_reader(const struct export_job *ex, int index)
-{
-    const struct model_parameter *p = &ex->parameters[index];
-    bool is_trained = model_is_adapter(p) || model_is_task_head(&ex->config, p);
-    return ex->adapters != NULL && is_trained ? ex->adapters : ex->reader;
-}
-
-static const struct manifest_tensor *find_tensor(const struct export_job *ex, int index)
-{
-    const struct manifest *m = checkpoint_reader_manifest(get_reader(ex, index));
-    return manifest_find_tensor(m, "model", ex->parameters[index].name);
-}
-
-static status check_tensors(const struct export_job *ex)
-{
-    for (int i = 0; i < ex->count; i++) {
-        const struct manifest_tensor *t = find_tensor(ex, i);
-        int64_t shape[2];
-        huggingface_tensor_shape(&ex->parameters[i], shape);
-        REQUIRE(t != NULL && t->shape[0] == shape[0] && t->shape[1] == shape[1], STATUS_CHECKPOINT,
-                "%s: %s is missing or does not have the shape [%" PRId64 ", %" PRId64
-                "] of the recipe",
-                ex->found.folder, ex->parameters[i].name, shape[0], shape[1]);
-    }
-    return STATUS_OK;
-}
-
-static void select_trained(struct export_job *ex)
-{
-    int trained = 0;
-    for (int i = 0; i < ex->count; i++) {
-        if (ex->parameters[i].trained) {
-            ex->parameters[trained++] = ex->parameters[i];
-        }
-    }
-    ex->count = trained;
-}
-
 /* Chooses the pad token of a reward model. A new one may need another row of the embedding. */
 static status choose_pad_token(struct export_job *ex)
 {
-    if (ex->recipe.objective != OBJECTIVE_REWARD || ex->adapters_only) {
+    if (ex->source.recipe.objective != OBJECTIVE_REWARD || ex->source.adapters_only) {
         return STATUS_OK;
     }
-    TRY(pad_token_choose(ex->tokenizer, ex->tokenizer_folder, &ex->pad));
-    ex->extra_rows = ex->pad.id < ex->vocabulary ? 0 : ex->pad.id + 1 - ex->vocabulary;
+    TRY(pad_token_choose(ex->source.tokenizer, ex->source.tokenizer_folder, &ex->pad));
+    ex->extra_rows =
+        ex->pad.id < ex->source.vocabulary ? 0 : ex->pad.id + 1 - ex->source.vocabulary;
     if (ex->pad.is_new) {
         log_info("the export has the new pad token %s, id %d: transformers reads a reward at the "
                  "last token that is not the pad token",
@@ -155,65 +46,23 @@ static status choose_pad_token(struct export_job *ex)
     return STATUS_OK;
 }
 
-static status open_source(struct export_job *ex)
-{
-    int64_t elements;
-    TRY(read_recipe(ex));
-    TRY(open_readers(ex));
-    TRY(read_vocabulary(ex));
-    ex->config = derive_model_config(&ex->recipe, ex->vocabulary);
-    if (!ex->adapters_only) {
-        ex->config.adapter.rank = 0;
-    }
-    TRY(model_layout(&ex->config, 1, 0, &ex->parameters, &ex->count, &elements));
-    if (ex->adapters_only) {
-        select_trained(ex);
-    }
-    TRY(check_tensors(ex));
-    TRY(file_join(ex->tokenizer_folder, ex->found.folder, "tokenizer"));
-    TRY(objective_spec_head(&ex->recipe) != MODEL_HEAD_LM
-            ? labels_read(ex->tokenizer_folder, &ex->labels)
-            : STATUS_OK);
-    if (!tokenizer_exists(ex->tokenizer_folder)) {
-        return STATUS_OK;
-    }
-    TRY(tokenizer_open(ex->tokenizer_folder, &ex->tokenizer));
-    return choose_pad_token(ex);
-}
-
 /* ---- weights ---- */
 
 static int64_t count_extra_rows(const struct export_job *ex, int index)
 {
-    return ex->parameters[index].role == MODEL_TOKEN_TABLE ? ex->extra_rows : 0;
+    return ex->source.parameters[index].role == MODEL_TOKEN_TABLE ? ex->extra_rows : 0;
 }
 
-static status write_blocks(struct export_job *ex, int index, const struct adapter_weights *adapter,
-                           float *buffer, struct safetensors_writer *writer)
+static status write_values(void *user, const float *values, int64_t count)
 {
-    int64_t offset[2] = {0, 0}, shape[2];
-    const struct manifest_tensor *t = find_tensor(ex, index);
-    float norm_offset = huggingface_norm_offset(ex->architecture, &ex->parameters[index]);
-    while (checkpoint_reader_block(t, offset, shape)) {
-        TRY(checkpoint_reader_read(get_reader(ex, index), t, offset, shape, buffer));
-        if (ex->adapters != NULL && get_reader(ex, index) == ex->reader) {
-            fingerprint_add_block(&ex->sums, index, &ex->parameters[index], offset, shape, buffer);
-        }
-        for (int64_t i = 0; i < shape[0] * shape[1] && norm_offset > 0; i++) {
-            buffer[i] -= norm_offset;
-        }
-        adapter_export_merge(adapter, ex->parameters[index].transposed, offset, shape, buffer);
-        TRY(safetensors_write(writer, buffer, shape[0] * shape[1]));
-        checkpoint_reader_next_block(t, offset, shape);
-    }
-    return STATUS_OK;
+    return safetensors_write(user, values, count);
 }
 
 /* Writes the zero rows of a new pad token. */
 static status write_extra_rows(const struct export_job *ex, int index,
                                struct safetensors_writer *writer)
 {
-    int64_t elements = count_extra_rows(ex, index) * ex->parameters[index].whole_columns;
+    int64_t elements = count_extra_rows(ex, index) * ex->source.parameters[index].whole_columns;
     float *zeros = calloc((size_t)elements + 1, sizeof *zeros);
     REQUIRE(zeros != NULL, STATUS_INTERNAL, "out of memory for the pad token");
     status result = safetensors_write(writer, zeros, elements);
@@ -224,36 +73,17 @@ static status write_extra_rows(const struct export_job *ex, int index,
 static status write_tensor(struct export_job *ex, int index, float *buffer,
                            struct safetensors_writer *writer)
 {
-    struct adapter_weights adapter = {0};
-    status result = STATUS_OK;
-    if (ex->adapters != NULL && !ex->adapters_only) {
-        result = adapter_export_read(ex->adapters, &ex->recipe, &ex->parameters[index], &adapter);
-    }
-    if (result == STATUS_OK) {
-        result = write_blocks(ex, index, &adapter, buffer, writer);
-    }
-    if (result == STATUS_OK && count_extra_rows(ex, index) > 0) {
-        result = write_extra_rows(ex, index, writer);
-    }
-    adapter_export_free(&adapter);
-    return result;
-}
-
-/* Checks that the adapters were merged into the base weights that they were trained with. */
-static status check_base(const struct export_job *ex)
-{
-    char digest[HASH_TEXT_BYTES];
-    fingerprint_text(&ex->sums, digest);
-    return ex->adapters != NULL && !ex->adapters_only ? adapter_base_check(&ex->recipe, digest)
-                                                      : STATUS_OK;
+    TRY(export_source_read(&ex->source, index, buffer, write_values, writer));
+    return count_extra_rows(ex, index) > 0 ? write_extra_rows(ex, index, writer) : STATUS_OK;
 }
 
 static status write_tensors(struct export_job *ex, struct safetensors_writer *writer)
 {
     float *buffer = malloc((size_t)CHECKPOINT_READ_ELEMENTS * sizeof *buffer);
-    REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory while exporting %s", ex->found.folder);
+    REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory while exporting %s",
+            ex->source.found.folder);
     status result = STATUS_OK;
-    for (int i = 0; i < ex->count && result == STATUS_OK; i++) {
+    for (int i = 0; i < ex->source.count && result == STATUS_OK; i++) {
         result = write_tensor(ex, i, buffer, writer);
     }
     free(buffer);
@@ -265,15 +95,16 @@ static status write_tensors(struct export_job *ex, struct safetensors_writer *wr
 static void make_tensor_name(const struct export_job *ex, const char *name,
                              char out[HUGGINGFACE_NAME_BYTES])
 {
-    const struct huggingface_architecture *architecture = ex->architecture;
+    const struct huggingface_architecture *architecture = ex->source.architecture;
     const char *bias = architecture->aliases[1].ours;
     bool is_untied_bias =
-        !ex->recipe.model.tie_word_embeddings && bias != NULL && strcmp(bias, name) == 0;
+        !ex->source.recipe.model.tie_word_embeddings && bias != NULL && strcmp(bias, name) == 0;
     const char *full_name = is_untied_bias ? architecture->aliases[1].theirs : name;
     const char *stripped = huggingface_strip_prefix(architecture, full_name);
     snprintf(out, HUGGINGFACE_NAME_BYTES, "%s%s",
-             stripped != full_name ? huggingface_name_prefix(architecture, ex->recipe.objective)
-                                   : "",
+             stripped != full_name
+                 ? huggingface_name_prefix(architecture, ex->source.recipe.objective)
+                 : "",
              stripped);
 }
 
@@ -282,23 +113,24 @@ static status write_weights(struct export_job *ex)
     char path[FILE_PATH_BYTES];
     struct safetensors_writer *writer = NULL;
     TRY(file_join(path, ex->folder.path,
-                  ex->adapters_only ? "adapter_model.safetensors" : "model.safetensors"));
-    struct safetensors_shape *shapes = calloc((size_t)ex->count, sizeof *shapes);
-    char(*names)[HUGGINGFACE_NAME_BYTES] = calloc((size_t)ex->count, sizeof *names);
+                  ex->source.adapters_only ? "adapter_model.safetensors" : "model.safetensors"));
+    struct safetensors_shape *shapes = calloc((size_t)ex->source.count, sizeof *shapes);
+    char(*names)[HUGGINGFACE_NAME_BYTES] = calloc((size_t)ex->source.count, sizeof *names);
     status result = STATUS_OK;
     REQUIRE_GOTO(result, done, shapes != NULL && names != NULL, STATUS_INTERNAL,
-                 "out of memory for %d tensors", ex->count);
-    for (int i = 0; i < ex->count; i++) {
-        make_tensor_name(ex, ex->parameters[i].name, names[i]);
-        if (ex->adapters_only) {
-            adapter_export_name(ex->architecture, &ex->config, &ex->parameters[i], names[i]);
+                 "out of memory for %d tensors", ex->source.count);
+    for (int i = 0; i < ex->source.count; i++) {
+        make_tensor_name(ex, ex->source.parameters[i].name, names[i]);
+        if (ex->source.adapters_only) {
+            adapter_export_name(ex->source.architecture, &ex->source.config,
+                                &ex->source.parameters[i], names[i]);
         }
         shapes[i].name = names[i];
-        shapes[i].dimensions = ex->parameters[i].dimensions;
-        huggingface_tensor_shape(&ex->parameters[i], shapes[i].shape);
+        shapes[i].dimensions = ex->source.parameters[i].dimensions;
+        huggingface_tensor_shape(&ex->source.parameters[i], shapes[i].shape);
         shapes[i].shape[0] += count_extra_rows(ex, i);
     }
-    TRY_GOTO(result, done, safetensors_create(path, ex->dtype, shapes, ex->count, &writer));
+    TRY_GOTO(result, done, safetensors_create(path, ex->dtype, shapes, ex->source.count, &writer));
     result = write_tensors(ex, writer);
     KEEP_FIRST(result, safetensors_finish(&writer));
 done:
@@ -322,21 +154,21 @@ static status write_text(const struct export_job *ex, const char *name, const ch
 static struct huggingface_special_tokens get_special_tokens(const struct export_job *ex)
 {
     struct huggingface_special_tokens tokens = {-1, -1, -1};
-    if (ex->tokenizer != NULL) {
-        bool encoder = recipe_architecture_is_encoder(ex->architecture->architecture);
-        struct tokenizer_specials specials = tokenizer_get_specials(ex->tokenizer);
-        tokens.eos = tokenizer_eos(ex->tokenizer);
-        int32_t begin = tokenizer_bos(ex->tokenizer);
+    if (ex->source.tokenizer != NULL) {
+        bool encoder = recipe_architecture_is_encoder(ex->source.architecture->architecture);
+        struct tokenizer_specials specials = tokenizer_get_specials(ex->source.tokenizer);
+        tokens.eos = tokenizer_eos(ex->source.tokenizer);
+        int32_t begin = tokenizer_bos(ex->source.tokenizer);
         tokens.bos = encoder && tokens.eos >= 0 ? specials.cls : begin >= 0 ? begin : tokens.eos;
         tokens.pad = ex->pad.text[0] != '\0' ? ex->pad.id : encoder ? specials.pad : -1;
     }
-    if (ex->architecture->architecture == ARCHITECTURE_ROBERTA) {
+    if (ex->source.architecture->architecture == ARCHITECTURE_ROBERTA) {
         if (tokens.pad >= 0 && tokens.pad != 1) {
             log_warning(
                 "EXPORT",
                 "%s: <pad> has the id %d; transformers requires 1 for RoBERTa and gives token 1 "
                 "another position",
-                ex->tokenizer_folder, tokens.pad);
+                ex->source.tokenizer_folder, tokens.pad);
         }
         tokens.pad = 1;
     }
@@ -350,8 +182,9 @@ static status write_config(const struct export_job *ex)
     struct huggingface_special_tokens tokens = get_special_tokens(ex);
     FILE *file = open_memstream(&text, &bytes);
     REQUIRE(file != NULL, STATUS_INTERNAL, "out of memory for config.json");
-    status result = huggingface_config_write(&ex->recipe, ex->vocabulary + ex->extra_rows, tokens,
-                                             &ex->labels, ex->dtype, file);
+    status result =
+        huggingface_config_write(&ex->source.recipe, ex->source.vocabulary + ex->extra_rows, tokens,
+                                 &ex->source.labels, ex->dtype, file);
     fclose(file);
     if (result == STATUS_OK) {
         result = write_text(ex, "config.json", text, bytes);
@@ -375,7 +208,7 @@ static status add_token(const struct export_job *ex, json_t *config, const char 
     char *text = NULL;
     size_t bytes = 0;
     if (id >= 0) {
-        TRY(tokenizer_decode(ex->tokenizer, &id, 1, false, &text, &bytes));
+        TRY(tokenizer_decode(ex->source.tokenizer, &id, 1, false, &text, &bytes));
         json_object_set_new(config, key, json_string(text));
         free(text);
     }
@@ -387,8 +220,8 @@ static status add_tokens(const struct export_job *ex, json_t *config)
     struct huggingface_special_tokens tokens = get_special_tokens(ex);
     TRY(add_token(ex, config, "bos_token", tokens.bos));
     TRY(add_token(ex, config, "eos_token", tokens.eos));
-    if (recipe_architecture_is_encoder(ex->architecture->architecture)) {
-        struct tokenizer_specials specials = tokenizer_get_specials(ex->tokenizer);
+    if (recipe_architecture_is_encoder(ex->source.architecture->architecture)) {
+        struct tokenizer_specials specials = tokenizer_get_specials(ex->source.tokenizer);
         TRY(add_token(ex, config, "cls_token", specials.cls));
         TRY(add_token(ex, config, "sep_token", specials.sep));
         TRY(add_token(ex, config, "pad_token", specials.pad));
@@ -402,25 +235,25 @@ static status add_tokens(const struct export_job *ex, json_t *config)
  * reads tokenizer.model with the class of Llama. */
 static status write_tokenizer_config(const struct export_job *ex)
 {
-    struct model_config model = derive_model_config(&ex->recipe, ex->vocabulary);
-    bool has_model_file = tokenizer_get_kind(ex->tokenizer) == TOKENIZER_SENTENCEPIECE;
+    struct model_config model = derive_model_config(&ex->source.recipe, ex->source.vocabulary);
+    bool has_model_file = tokenizer_get_kind(ex->source.tokenizer) == TOKENIZER_SENTENCEPIECE;
     json_t *config =
         json_pack("{s:s, s:I, s:b}", "tokenizer_class",
                   has_model_file ? "LlamaTokenizer" : "PreTrainedTokenizerFast", "model_max_length",
                   (json_int_t)model_positions(&model), "clean_up_tokenization_spaces", 0);
     if (has_model_file) {
         json_object_set_new(config, "add_bos_token",
-                            json_boolean(tokenizer_bos(ex->tokenizer) >= 0));
+                            json_boolean(tokenizer_bos(ex->source.tokenizer) >= 0));
         json_object_set_new(config, "add_eos_token", json_false());
     }
     /* Without model_input_names no token type ids mark the second text of a pair. */
-    if (ex->architecture->architecture == ARCHITECTURE_BERT) {
+    if (ex->source.architecture->architecture == ARCHITECTURE_BERT) {
         json_object_set_new(
             config, "model_input_names",
             json_pack("[s, s, s]", "input_ids", "token_type_ids", "attention_mask"));
     }
     status result = add_tokens(ex, config);
-    if (result == STATUS_OK && has_model_file && tokenizer_find(ex->tokenizer, "<s>") >= 0) {
+    if (result == STATUS_OK && has_model_file && tokenizer_find(ex->source.tokenizer, "<s>") >= 0) {
         json_object_set_new(config, "bos_token", json_string("<s>"));
     }
     if (result != STATUS_OK) {
@@ -435,7 +268,7 @@ static status copy_file(const struct export_job *ex, const char *name)
     char path[FILE_PATH_BYTES];
     char *text = NULL;
     size_t bytes = 0;
-    TRY(file_join(path, ex->tokenizer_folder, name));
+    TRY(file_join(path, ex->source.tokenizer_folder, name));
     if (file_size(path) < 0) {
         return STATUS_OK;
     }
@@ -464,12 +297,12 @@ static status write_chat_template(const struct export_job *ex)
     struct chat_template *chat = NULL;
     char *text = NULL;
     size_t bytes = 0;
-    TRY(file_join(path, ex->tokenizer_folder, CHAT_FILE));
+    TRY(file_join(path, ex->source.tokenizer_folder, CHAT_FILE));
     if (!file_exists(path)) {
         return STATUS_OK;
     }
-    TRY(chat_open(ex->tokenizer_folder, ex->tokenizer, &chat));
-    status result = chat_jinja(chat, ex->tokenizer, &text, &bytes);
+    TRY(chat_open(ex->source.tokenizer_folder, ex->source.tokenizer, &chat));
+    status result = chat_jinja(chat, ex->source.tokenizer, &text, &bytes);
     if (result == STATUS_OK) {
         result = write_text(ex, "chat_template.jinja", text, bytes);
     }
@@ -489,7 +322,7 @@ static status write_tokenizer(const struct export_job *ex)
     }
     TRY(file_join(path, ex->folder.path, "tokenizer.json"));
     if (!file_exists(path)) { /* the checkpoint has only vocab.txt or tokenizer.model */
-        TRY(tokenizer_save(ex->tokenizer, ex->folder.path));
+        TRY(tokenizer_save(ex->source.tokenizer, ex->folder.path));
     }
     TRY(write_chat_template(ex));
     TRY(file_join(path, ex->folder.path, "tokenizer_config.json"));
@@ -505,8 +338,8 @@ static status write_adapter_config(const struct export_job *ex)
     TRY(file_join(path, ex->folder.path, "adapter_config.json"));
     FILE *file = fopen(path, "w");
     REQUIRE(file != NULL, STATUS_CREATE, "cannot create %s", path);
-    status result =
-        adapter_export_write_config(&ex->recipe, &ex->config, ex->parameters, ex->count, file);
+    status result = adapter_export_write_config(&ex->source.recipe, &ex->source.config,
+                                                ex->source.parameters, ex->source.count, file);
     bool closed = fclose(file) == 0;
     REQUIRE(closed, STATUS_WRITE, "cannot write %s", path);
     return result;
@@ -515,31 +348,31 @@ static status write_adapter_config(const struct export_job *ex)
 static status write_folder(struct export_job *ex)
 {
     TRY(write_weights(ex));
-    if (ex->adapters_only) {
+    if (ex->source.adapters_only) {
         return write_adapter_config(ex);
     }
-    TRY(check_base(ex));
+    TRY(export_source_check_base(&ex->source));
     TRY(write_config(ex));
-    return ex->tokenizer != NULL ? write_tokenizer(ex) : STATUS_OK;
+    return ex->source.tokenizer != NULL ? write_tokenizer(ex) : STATUS_OK;
 }
 
 static int64_t count_elements(const struct export_job *ex)
 {
     int64_t elements = 0;
-    for (int i = 0; i < ex->count; i++) {
-        int64_t rows = ex->parameters[i].whole_rows + count_extra_rows(ex, i);
-        elements += rows * ex->parameters[i].whole_columns;
+    for (int i = 0; i < ex->source.count; i++) {
+        int64_t rows = ex->source.parameters[i].whole_rows + count_extra_rows(ex, i);
+        elements += rows * ex->source.parameters[i].whole_columns;
     }
     return elements;
 }
 
 static status export_folder(struct export_job *ex, const char *checkpoint, const char *output,
-                            struct huggingface_summary *summary)
+                            bool adapter, struct huggingface_summary *summary)
 {
-    TRY(resolve_checkpoint(checkpoint, &ex->found));
-    TRY(open_source(ex));
-    *summary =
-        (struct huggingface_summary){count_elements(ex), ex->count, 1, ex->tokenizer != NULL};
+    TRY(export_source_open(&ex->source, checkpoint, adapter));
+    TRY(choose_pad_token(ex));
+    *summary = (struct huggingface_summary){count_elements(ex), ex->source.count, 1,
+                                            ex->source.tokenizer != NULL};
     double bytes = (double)summary->parameters * (ex->dtype == SAFETENSORS_BF16 ? 2 : 4);
     TRY(staged_folder_create(output, bytes, &ex->folder));
     return staged_folder_finish(&ex->folder, write_folder(ex));
@@ -553,15 +386,8 @@ status huggingface_export(const char *checkpoint, const char *output, enum safet
     struct export_job *ex = calloc(1, sizeof *ex);
     REQUIRE(ex != NULL, STATUS_INTERNAL, "out of memory while exporting %s", checkpoint);
     ex->dtype = dtype;
-    ex->adapters_only = adapter;
-    status result = export_folder(ex, checkpoint, output, summary);
-    KEEP_FIRST(result, tokenizer_destroy(&ex->tokenizer));
-    labels_free(&ex->labels);
-    checkpoint_reader_close(&ex->reader);
-    checkpoint_reader_close(&ex->adapters);
-    free(ex->found.recipe_text);
-    free(ex->base.recipe_text);
-    free(ex->parameters);
+    status result = export_folder(ex, checkpoint, output, adapter, summary);
+    KEEP_FIRST(result, export_source_close(&ex->source));
     free(ex);
     return result;
 }

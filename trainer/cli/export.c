@@ -26,8 +26,8 @@ status command_export(int argc, char **argv)
     struct options options = {
         .usage = "bireme export --checkpoint DIR --output HF_DIR [--dtype fp32|bf16] [--adapter]",
         .description = "Writes a model folder that from_pretrained of Hugging Face transformers "
-                       "loads: config.json, model.safetensors and tokenizer.json. Supported "
-                       "architectures: GPT-1, GPT-2, BERT, RoBERTa, Llama, Qwen2, Mistral, Qwen3.",
+                       "loads: config.json, model.safetensors and tokenizer.json. All values of "
+                       "model.architecture are supported.",
         .table = table,
         .count = sizeof table / sizeof table[0],
     };

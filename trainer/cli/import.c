@@ -107,6 +107,17 @@ static status run_import(const char *folder, const char *base, const char *objec
     return STATUS_OK;
 }
 
+/* The description of the command; %s are the supported values of model_type. */
+static const char description_format[] =
+    "Converts a model folder in the format of Hugging Face transformers into a checkpoint. The "
+    "folder contains config.json, model.safetensors (or several files with an index; F32, F16, "
+    "BF16) and tokenizer.json, tokenizer.model or vocab.txt. Supported values of model_type: %s. "
+    "Their classes with fine-tuning heads are supported too. generate, score, fill-mask, classify, "
+    "answer, embed, evaluate, inspect, export and model.init_from accept the checkpoint.\n\n"
+    "Prints the section `model` of a recipe that fine-tunes this model.\n\n"
+    "A folder of peft (adapter_config.json, adapter_model.safetensors) becomes a checkpoint of "
+    "adapters. Import its base model first.";
+
 status command_import(int argc, char **argv)
 {
     bool help = false;
@@ -124,20 +135,13 @@ status command_import(int argc, char **argv)
          "special tokens to add to the tokenizer, for example those of a chat template; the "
          "embedding grows, and its new rows begin near the mean of the others"},
     };
+    char names[HUGGINGFACE_NAMES_BYTES];
+    char description[sizeof description_format + sizeof names];
+    snprintf(description, sizeof description, description_format,
+             huggingface_architecture_names(names));
     struct options options = {
         .usage = "bireme import HF_DIR --output DIR [options]",
-        .description =
-            "Converts a model folder in the format of Hugging Face transformers into a checkpoint. "
-            "The folder contains config.json, model.safetensors (or several files with an index; "
-            "F32, F16, BF16) and tokenizer.json, tokenizer.model or vocab.txt. Supported values of "
-            "model_type: gpt2, bert, roberta, llama, qwen2, mistral, qwen3, openai-gpt, "
-            "gemma3_text, "
-            "smollm3, granite and olmo2, including their classes with fine-tuning heads. "
-            "generate, score, fill-mask, classify, answer, embed, evaluate, inspect, export and "
-            "model.init_from accept the checkpoint.\n\n"
-            "Prints the section `model` of a recipe that fine-tunes this model.\n\n"
-            "A folder of peft (adapter_config.json, adapter_model.safetensors) becomes a "
-            "checkpoint of adapters. Import its base model first.",
+        .description = description,
         .table = table,
         .count = sizeof table / sizeof table[0],
         .operand_name = "HF_DIR",

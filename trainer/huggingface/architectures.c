@@ -256,10 +256,16 @@ const struct huggingface_architecture *huggingface_find_architecture(const char 
     return NULL;
 }
 
-const char *huggingface_architecture_names(void)
+const char *huggingface_architecture_names(char text[HUGGINGFACE_NAMES_BYTES])
 {
-    return "gpt2, bert, roberta, llama, qwen2, mistral, qwen3, openai-gpt, gemma3_text, smollm3, "
-           "granite and olmo2";
+    const size_t count = sizeof architectures / sizeof *architectures;
+    size_t used = 0;
+    for (size_t i = 0; i < count && used < HUGGINGFACE_NAMES_BYTES; i++) {
+        const char *separator = i == 0 ? "" : i + 1 < count ? ", " : " and ";
+        used += (size_t)snprintf(text + used, HUGGINGFACE_NAMES_BYTES - used, "%s%s", separator,
+                                 architectures[i].model_type);
+    }
+    return text;
 }
 
 const struct huggingface_class *

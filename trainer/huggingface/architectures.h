@@ -74,8 +74,11 @@ struct huggingface_architecture {
  * there is none. */
 const struct huggingface_architecture *huggingface_find_architecture(const char *type);
 
-/* huggingface_architecture_names - return all model types for messages: "gpt2, bert, ...". */
-const char *huggingface_architecture_names(void);
+enum { HUGGINGFACE_NAMES_BYTES = 512 };
+
+/* huggingface_architecture_names - write all model types to text for messages: "gpt2, bert and
+ * llama". Returns text. */
+const char *huggingface_architecture_names(char text[HUGGINGFACE_NAMES_BYTES]);
 
 /* huggingface_find_class - find a class by name; NULL if the architecture does not have it. */
 const struct huggingface_class *

@@ -51,13 +51,14 @@ static status read_architecture(const struct config_document *c, struct huggingf
                                 enum recipe_objective *objective)
 {
     const char *type;
+    char names[HUGGINGFACE_NAMES_BYTES];
     TRY(config_read_string(c, "model_type", NULL, &type));
     REQUIRE(type != NULL, STATUS_DATA,
             "%s: model_type is missing; is this a model in the format of transformers?", c->path);
     config->architecture = huggingface_find_architecture(type);
     REQUIRE(config->architecture != NULL, STATUS_UNAVAILABLE,
             "%s: model_type %.60s is not supported; %s are", c->path, type,
-            huggingface_architecture_names());
+            huggingface_architecture_names(names));
     return read_classes(c, config, objective);
 }
 
@@ -523,9 +524,11 @@ status huggingface_config_write(const struct recipe *recipe, int64_t vocabulary,
 {
     const struct huggingface_architecture *architecture =
         huggingface_find_architecture(recipe_architecture_name(recipe->model.architecture));
+    char names[HUGGINGFACE_NAMES_BYTES];
     REQUIRE(architecture != NULL, STATUS_UNAVAILABLE,
             "model.architecture %s cannot be exported to transformers; %s can",
-            recipe_architecture_name(recipe->model.architecture), huggingface_architecture_names());
+            recipe_architecture_name(recipe->model.architecture),
+            huggingface_architecture_names(names));
     TRY(check_export(architecture, recipe));
     struct recipe *r = malloc(sizeof *r);
     REQUIRE(r != NULL, STATUS_INTERNAL, "out of memory for config.json");

@@ -97,35 +97,65 @@ static status check_layer_types(const struct config_document *c)
     return STATUS_OK;
 }
 
+static bool is_full_attention(const json_t *entry)
+{
+    return strcmp(json_string_value(entry), full_attention) == 0;
+}
+
+static bool has_no_rope(const json_t *entry)
+{
+    return json_integer_value(entry) == 0;
+}
+
+/* Finds the interval n of a list for which is_special is true in every n-th of `layers` entries and
+ * in no other. If it is true for no entry, n is layers + 1. */
+static status find_interval(const struct config_document *c, const char *key, int64_t layers,
+                            bool (*is_special)(const json_t *), const char *special,
+                            int64_t *interval)
+{
+    const json_t *list = config_get_field(c, key);
+    int64_t n = layers + 1;
+    for (int64_t i = 0; i < layers; i++) {
+        bool found = is_special(json_array_get(list, (size_t)i));
+        n = found && n > layers ? i + 1 : n;
+        REQUIRE(found == ((i + 1) % n == 0), STATUS_UNAVAILABLE,
+                "%s: %s of layer %" PRId64 " is not supported; %s must be in every n-th layer and "
+                "in no other, here with n = %" PRId64,
+                c->path, key, i, special, n);
+    }
+    *interval = n;
+    return STATUS_OK;
+}
+
+static status read_positive_integer(const struct config_document *c, const char *key,
+                                    int64_t default_value, int64_t *out)
+{
+    TRY(config_read_integer(c, key, default_value, out));
+    REQUIRE(*out > 0, STATUS_DATA, "%s: %s is %" PRId64 "; it must be above 0", c->path, key, *out);
+    return STATUS_OK;
+}
+
 /* Reads layer_types, or sliding_window_pattern of earlier versions of transformers. */
 static status read_pattern(const struct config_document *c, struct recipe *r)
 {
     const json_t *types = config_get_field(c, "layer_types");
-    int64_t count = r->model.num_layers, *pattern = &r->model.sliding_window_pattern;
-    TRY(config_read_integer(c, "sliding_window_pattern", 6, pattern));
-    REQUIRE(*pattern > 0, STATUS_DATA,
-            "%s: sliding_window_pattern is %" PRId64 "; it must be above 0", c->path, *pattern);
+    int64_t layers = r->model.num_layers, *pattern = &r->model.sliding_window_pattern;
+    TRY(read_positive_integer(c, "sliding_window_pattern", 6, pattern));
     if (types == NULL) {
         return STATUS_OK;
     }
-    REQUIRE((int64_t)json_array_size(types) == count, STATUS_DATA,
+    REQUIRE((int64_t)json_array_size(types) == layers, STATUS_DATA,
             "%s: layer_types has %zu entries for %" PRId64 " layers", c->path,
-            json_array_size(types), count);
-    *pattern = count + 1;
-    for (int64_t i = 0; i < count; i++) {
-        const char *type = json_string_value(json_array_get(types, (size_t)i));
+            json_array_size(types), layers);
+    for (size_t i = 0; i < json_array_size(types); i++) {
+        const char *type = json_string_value(json_array_get(types, i));
         REQUIRE(type != NULL, STATUS_DATA, "%s: layer_types is not a list of strings", c->path);
-        bool full = strcmp(type, full_attention) == 0;
-        *pattern = full && *pattern > count ? i + 1 : *pattern;
-        REQUIRE(full || strcmp(type, sliding_attention) == 0, STATUS_UNAVAILABLE,
+        REQUIRE(strcmp(type, full_attention) == 0 || strcmp(type, sliding_attention) == 0,
+                STATUS_UNAVAILABLE,
                 "%s: layer_types: %.60s is not supported; full_attention and sliding_attention are",
                 c->path, type);
-        REQUIRE(full == ((i + 1) % *pattern == 0), STATUS_UNAVAILABLE,
-                "%s: layer_types: %.60s of layer %" PRId64 " is not supported; every "
-                "%" PRId64 "-th layer must have full_attention, as the first ones do",
-                c->path, type, i, *pattern);
     }
-    return STATUS_OK;
+    return find_interval(c, "layer_types", layers, is_full_attention, full_attention, pattern);
 }
 
 /* Refuses functions of attention scores and logits that Bireme does not have. */
@@ -185,36 +215,27 @@ static status read_local_layers(const struct config_document *c, struct recipe *
             ? read_rope_object(c, full, full == scaling ? "rope_scaling" : full_attention, r)
             : STATUS_OK);
     TRY(local != NULL && !json_is_null(local) ? read_local_rope(c, local, r) : STATUS_OK);
-    /* a recipe takes 0 for null */
+    /* In a recipe, 0 would mean the base of the other layers. */
     REQUIRE(r->model.rope_local_base_freq > 0, STATUS_DATA,
-            "%s: the base of the rotary positions of sliding_attention is 0", c->path);
+            "%s: the base of the rotary positions of sliding_attention is 0; it must be above 0",
+            c->path);
     return STATUS_OK;
 }
 
-/* Reads no_rope_layers, a list with 0 for a layer without positions, or the interval. */
+/* Reads no_rope_layers, a list with 0 for a layer without positions, or the interval of these
+ * layers. */
 static status read_no_rope_layers(const struct config_document *c, struct recipe *r)
 {
     const json_t *list = config_get_field(c, "no_rope_layers");
-    int64_t count = r->model.num_layers, *interval = &r->model.no_rope_layer_interval;
-    TRY(config_read_integer(c, "no_rope_layer_interval", 4, interval));
-    REQUIRE(*interval > 0, STATUS_DATA,
-            "%s: no_rope_layer_interval is %" PRId64 "; it must be above 0", c->path, *interval);
+    int64_t layers = r->model.num_layers, *interval = &r->model.no_rope_layer_interval;
+    TRY(read_positive_integer(c, "no_rope_layer_interval", 4, interval));
     if (list == NULL) {
         return STATUS_OK;
     }
-    REQUIRE((int64_t)json_array_size(list) >= count, STATUS_DATA,
+    REQUIRE((int64_t)json_array_size(list) >= layers, STATUS_DATA,
             "%s: no_rope_layers has %zu entries for %" PRId64 " layers", c->path,
-            json_array_size(list), count);
-    *interval = count + 1;
-    for (int64_t i = 0; i < count; i++) {
-        bool has_rope = json_integer_value(json_array_get(list, (size_t)i)) != 0;
-        *interval = !has_rope && *interval > count ? i + 1 : *interval;
-        REQUIRE(has_rope == ((i + 1) % *interval != 0), STATUS_UNAVAILABLE,
-                "%s: no_rope_layers: %d for layer %" PRId64 " is not supported; every "
-                "%" PRId64 "-th layer must have 0, as the first ones do",
-                c->path, has_rope, i, *interval);
-    }
-    return STATUS_OK;
+            json_array_size(list), layers);
+    return find_interval(c, "no_rope_layers", layers, has_no_rope, "0", interval);
 }
 
 status config_read_rotary(const struct config_document *c,

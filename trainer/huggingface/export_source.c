@@ -48,10 +48,11 @@ static status read_vocabulary(struct export_source *source)
 {
     const struct huggingface_architecture *architecture =
         huggingface_find_architecture(recipe_architecture_name(source->recipe.model.architecture));
+    char names[HUGGINGFACE_NAMES_BYTES];
     REQUIRE(architecture != NULL, STATUS_UNAVAILABLE,
             "%s: model.architecture %s cannot be exported to transformers; %s can",
             source->found.folder, recipe_architecture_name(source->recipe.model.architecture),
-            huggingface_architecture_names());
+            huggingface_architecture_names(names));
     const struct manifest *m = checkpoint_reader_manifest(source->reader);
     const char *name = architecture->aliases[0].ours;
     const struct manifest_tensor *embedding = manifest_find_tensor(m, "model", name);

@@ -1,12 +1,12 @@
 /* Self-attention: the matrix of queries, keys and values, rotary positions, the norms of queries
  * and keys (qk_norm.c), attention over the segments, and the output projection.
  *
- * A tensor-parallel rank has some heads of each: rows of the first matrix and columns of the
- * second one. */
+ * A tensor-parallel rank has some of the heads: rows of the matrix of queries, keys and values, and
+ * columns of the output projection. */
 #include "trainer/model/sublayers.h"
 
-/* Applies rotary positions to queries and keys, which are adjacent columns. inverse: the backward
- * pass. */
+/* Applies rotary positions to queries and keys, which are adjacent columns. inverse: rotate back,
+ * for the backward pass. */
 static status apply_rope(struct model *m, const struct model_input *input, int64_t layer,
                          struct tensor qkv, bool inverse)
 {

@@ -1,9 +1,11 @@
-/* The feed-forward network: act(x W1^T + b1) W2^T + b2, or with a gate, act(gate) * up.
+/* The feed-forward network: y = act(x W1^T + b1) W2^T + b2. With a gate, the rows of W1 give gate
+ * and up, and y = (act(gate) * up) W2^T + b2.
  *
- * A tensor-parallel rank has some inner features: rows of W1 and columns of W2. */
+ * A tensor-parallel rank has some of the inner features: rows of W1 and columns of W2. */
 #include "trainer/model/sublayers.h"
 
-/* Computes y = act(x W^T + b + adapters). */
+/* Computes y = act(x W^T + b + adapters), and in `saved` the value that the backward pass of the
+ * activation reads. */
 static status project_and_activate(struct model *m, const struct model_input *input, int64_t layer,
                                    struct param_index index, struct tensor y, struct tensor saved,
                                    struct tensor x, enum activation act)
@@ -31,8 +33,6 @@ static status gate_backward(struct model *m, struct tensor d_gate_up, struct ten
                : swiglu_backward(m->kernels, d_gate_up, d_inner, gate_up);
 }
 
-/* Computes the activation from the GEMM's output in `saved_for_backward`. for_backward: also
- * replace it by the value that the backward pass of the activation reads. */
 status model_apply_activation(struct model *m, int64_t layer, int64_t n, bool for_backward)
 {
     struct layer_activations *a = &m->activations.layers[layer];
@@ -46,8 +46,6 @@ status model_apply_activation(struct model *m, int64_t layer, int64_t n, bool fo
                               m->config.activation);
 }
 
-/* Runs the first half of the feed-forward network, up to the activation. If the activation is
- * recomputed later, its input is kept. */
 status model_feed_forward_inner(struct model *m, const struct model_input *input, int64_t layer)
 {
     int64_t n = input->rows;

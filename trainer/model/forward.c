@@ -64,8 +64,8 @@ static status copy_rows(const struct model *m, struct tensor to, struct tensor f
                        (size_t)(from.rows * from.columns) * dtype_bytes(from.dtype));
 }
 
-/* Normalizes the output of a sub-layer in `exchange`, if it has a branch norm, and multiplies it.
- * The norm's input is kept for backward. */
+/* Applies the branch norm, or the factor residual_multiplier, to the output of a sub-layer in
+ * `exchange`, if the architecture has one of them. `output` keeps the norm's input for backward. */
 static status finish_branch(struct model *m, int64_t n, struct tensor output,
                             struct tensor statistics, struct param_index index)
 {
@@ -243,7 +243,7 @@ status model_gather_hidden(struct model *m, int64_t n, struct tensor *hidden)
     return model_all_gather(m, model_view_local_rows(m, m->activations.final_norm, n), n, hidden);
 }
 
-/* Reports that forward reads the weights up to the end of this layer next. Layer L stands for all
+/* Reports that forward next reads the weights up to the end of this layer. Layer L means all
  * weights. */
 static status require_weights(const struct model *m, const struct model_input *input, int64_t layer)
 {
@@ -376,8 +376,8 @@ static status run_norm_backward(struct backward *b, struct param_index index, st
     return model_norm_reduce_end(m, dgamma, dbeta);
 }
 
-/* Backward pass of an addition without a norm. *delta becomes the gradient of the value that was
- * added to the stream. */
+/* Runs the backward pass of an addition without a norm. *delta becomes the gradient of the value
+ * that was added to the stream. */
 static status addition_backward(struct backward *b, struct dropout dropout, struct tensor *delta)
 {
     struct model *m = b->m;
@@ -393,9 +393,9 @@ static status addition_backward(struct backward *b, struct dropout dropout, stru
     return dropout_apply(m->kernels, *delta, stream, dropout);
 }
 
-/* Backward pass of a norm and of the addition before it. `exchange` holds the gradient of the
- * norm's output. *delta becomes the gradient of the value that was added to the stream. index -1:
- * there is no norm. */
+/* Runs the backward pass of a norm and of the addition before it. `exchange` holds the gradient of
+ * the norm's output. *delta becomes the gradient of the value that was added to the stream. index
+ * -1: there is no norm. */
 static status norm_backward(struct backward *b, struct param_index index, struct tensor z,
                             struct tensor statistics, enum norm_residual stream_source,
                             struct dropout dropout, struct tensor *delta)
@@ -411,7 +411,8 @@ static status norm_backward(struct backward *b, struct param_index index, struct
                              model_reduced_rows(m, b->n), z, statistics, stream_source, dropout);
 }
 
-/* Backward pass of finish_branch. *delta becomes the gradient of the output of the sub-layer. */
+/* Runs the backward pass of finish_branch. *delta becomes the gradient of the output of the
+ * sub-layer. */
 static status branch_backward(struct backward *b, struct param_index index, struct tensor output,
                               struct tensor statistics, struct tensor *delta)
 {
@@ -451,9 +452,9 @@ static status norm1_backward(struct backward *b, int64_t layer, enum norm_residu
                          stream_source, dropout, delta);
 }
 
-/* Backward pass of one layer. On entry, *delta is the gradient of the feed-forward network's
- * output. On return, unless with PLACEMENT_POST, it is the gradient of the output of the layer
- * below. The gradients of this layer are final then. */
+/* Runs the backward pass of one layer, after which its gradients are final. On entry, *delta is the
+ * gradient of the feed-forward network's output. On return, it is the gradient of the output of the
+ * layer below, except with PLACEMENT_POST. */
 static status layer_backward(struct backward *b, int64_t layer, struct tensor *delta)
 {
     struct model *m = b->m;
@@ -472,8 +473,8 @@ static status layer_backward(struct backward *b, int64_t layer, struct tensor *d
     return last ? STATUS_OK : norm1_backward(b, layer, NORM_RESIDUAL_PRE, delta);
 }
 
-/* Backward pass of the embedding's norm with PLACEMENT_POST, where dropout follows the norm.
- * Dropout applies to both summands of the gradient. */
+/* Runs the backward pass of the embedding's norm with PLACEMENT_POST, where dropout follows the
+ * norm. Dropout applies to both summands of the gradient. */
 static status embedding_norm_backward(struct backward *b, struct tensor *delta)
 {
     struct model *m = b->m;
@@ -507,7 +508,7 @@ static status tables_backward(struct backward *b)
         input->positions, get_embedding_dropout(m, input));
 }
 
-/* Returns whether the final norm or any parameter before it is trained; else only the head is. */
+/* Returns whether the final norm or any parameter before it is trained. */
 static bool reaches_final_norm(const struct model *m, int64_t lowest)
 {
     int last = model_param_index(m, m->config.layers, MODEL_NORM1).weight;

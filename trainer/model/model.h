@@ -1,24 +1,9 @@
 /* The transformer model: configuration, parameter layout, forward and backward passes, generation.
  *
- * An architecture is a description of the parts of a model (architecture.h).
- *   gpt2           causal attention, a norm before each half of a block, a final norm
- *   bert, roberta  bidirectional attention and a norm after each half of a block. Before the
- *                  vocabulary matrix, a dense layer and a norm run on the masked rows only. With
- *                  next_sentence a pooler and a two-label head read the first row of each example.
- *   llama          as gpt2, with RMS norms, rotary positions, grouped-query attention, SwiGLU and
- *                  no biases
- *   qwen2          as llama, with biases of queries, keys and values
- *   mistral        as llama, with a window of attention
- *   qwen3          as llama, with a norm of each head of the queries and keys (qk_norm.c)
- *   granite        as llama, with factors of the embeddings, the attention scores, the outputs of
- *                  the sub-layers and the logits
- *   smollm3        as llama, without positions in some layers
- *   olmo2          as llama, with norms of the sub-layers' outputs instead of their inputs, and of
- *                  all queries and keys of a row
- *   gemma3_text    as qwen3, with norms before and after each sub-layer, GEGLU, scaled embeddings,
- *                  and a window in most layers
- * Each architecture can carry a fine-tuning head instead of the vocabulary matrix
- * (enum model_head_kind). Such a head reads selected rows of the hidden states.
+ * An architecture is a description of the parts of a model (architecture.h). architecture.c has the
+ * description of each family, such as gpt2, bert and llama.
+ * A fine-tuning head can take the place of the vocabulary matrix (enum model_head_kind). It reads
+ * selected rows of the hidden states.
  *
  * All parameters lie in one flat f32 buffer in forward order. Trained parameters come before frozen
  * ones. In bf16 precision the GEMMs read a bf16 copy of this buffer. The caller owns the gradients
@@ -55,12 +40,12 @@ struct model_freezing {
 enum model_head_kind {
     MODEL_HEAD_LM,       /* next-token or masked-token prediction */
     MODEL_HEAD_SEQUENCE, /* ...ForSequenceClassification: labels of a sequence. Encoders read the
-                           * first row through a dense layer, decoders the last row directly */
-    /* ...ForMultipleChoice: one score per candidate; rows as MODEL_HEAD_SEQUENCE */
-    MODEL_HEAD_MULTIPLE_CHOICE,
-    MODEL_HEAD_TOKEN, /* ...ForTokenClassification: labels of tokens */
-    MODEL_HEAD_QA,    /* ...ForQuestionAnswering: a start and an end logit per token */
-    MODEL_HEAD_NONE   /* no head: the hidden states themselves */
+                          * first row through a dense layer, decoders the last row directly */
+    MODEL_HEAD_MULTIPLE_CHOICE, /* ...ForMultipleChoice: one score per candidate; reads the same
+                                 * rows as MODEL_HEAD_SEQUENCE */
+    MODEL_HEAD_TOKEN,           /* ...ForTokenClassification: labels of tokens */
+    MODEL_HEAD_QA,              /* ...ForQuestionAnswering: a start and an end logit per token */
+    MODEL_HEAD_NONE             /* no head: the hidden states themselves */
 };
 
 /* Low-rank adapters (adapter.c). With adapters, only they and the fine-tuning head are trained. */
@@ -87,17 +72,16 @@ struct model_config {
     bool tied;                     /* the vocabulary matrix is the token table */
     int64_t kv_heads;              /* key-value heads; 0: equal to heads */
     int64_t head_width;            /* D; 0: width / heads */
-    bool attention_bias, mlp_bias; /* biases that the architecture does not have by itself */
+    bool attention_bias, mlp_bias; /* biases in addition to those of the architecture */
     int64_t window;                /* a row attends to this many last rows; 0: to all */
-    int64_t window_pattern;        /* one of this many layers, the last, has no window; 0: all
-                                         * layers have it */
+    int64_t window_pattern;        /* n: every n-th layer has no window; 0: all layers have it */
     double rope_theta;             /* base of the rotary frequencies */
-    double rope_local_theta;       /* base in local layers, without scaling; 0: rope_theta */
-    int64_t no_rope_interval;      /* one of this many layers, the last, is not rotary; 0: none */
+    double rope_local_theta;       /* base in layers with a window, never scaled; 0: rope_theta */
+    int64_t no_rope_interval;      /* n: every n-th layer has no rotary positions; 0: none */
     double attention_scale;        /* factor of the scores; 0: 1 / sqrt(D) */
     double embedding_multiplier;   /* factor of the token embeddings; 0: 1 */
     double residual_multiplier;    /* factor of the outputs of the sub-layers; 0: 1 */
-    double logits_divisor;         /* the logits are divided by it; 0: 1 */
+    double logits_divisor;         /* divisor of the logits; 0: 1 */
     struct rotary_scaling rope_scaling; /* frequency scaling for long contexts */
     enum model_recompute recompute;
     int64_t token_types; /* rows of BERT's token type table; 0: no table */
@@ -258,8 +242,8 @@ int64_t model_head_width(const struct model_config *config);
 /* model_attention_width - return the width H D of the output of attention over all ranks. */
 int64_t model_attention_width(const struct model_config *config);
 
-/* model_layer_is_local - return whether window_pattern gives a layer the window and
- * rope_local_theta. */
+/* model_layer_is_local - return whether window_pattern makes a layer local: it then has the window
+ * and rope_local_theta. Without window_pattern no layer is local. */
 bool model_layer_is_local(const struct model_config *config, int64_t layer);
 
 /* model_layer_has_rope - return whether a layer rotates its queries and keys. */

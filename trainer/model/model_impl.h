@@ -28,28 +28,29 @@ struct layer_dims {
     int64_t inner;    /* F/t */
 };
 
-/* Activations of one layer that forward keeps for backward. */
+/* Activations of one layer that forward keeps for backward. `statistics` of a norm are f32 [n, 2]:
+ * mean and reciprocal deviation of each row. */
 struct layer_activations {
-    struct tensor input;            /* [n, C] residual stream at the input */
-    struct tensor norm1;            /* [n, C]; with PLACEMENT_POST this is the stream, with
-                                       * PLACEMENT_BRANCH the same memory as `input` */
-    struct tensor statistics1;      /* f32 [n, 2] of norm1 */
-    struct tensor qkv;              /* [N, (H + 2 G) D / t] */
-    struct tensor query_keys;       /* [N, (H + G) D / t] after QK norms and rotation; absent
-                                       * without QK norms, where they are part of qkv */
-    struct tensor qk_statistics;    /* f32 [N, 2 (H + G) / t] of the QK norms */
-    struct tensor lse;              /* f32 [H/t, N] */
-    struct tensor attended;         /* [N, H D / t] output of attention */
+    struct tensor input; /* [n, C] residual stream at the input */
+    struct tensor norm1; /* [n, C]; PLACEMENT_POST: the stream; PLACEMENT_BRANCH: same memory as
+                          * `input` */
+    struct tensor statistics1;   /* of norm1 */
+    struct tensor qkv;           /* [N, (H + 2 G) D / t] */
+    struct tensor query_keys;    /* [N, (H + G) D / t] after QK norms and rotation; absent without
+                                  * QK norms, because qkv then contains them */
+    struct tensor qk_statistics; /* f32 [N, 2 (H + G) / t] of the QK norms */
+    struct tensor lse;           /* f32 [H/t, N] */
+    struct tensor attended;      /* [N, H D / t] output of attention */
     struct tensor attention_output; /* [n, C] input of the branch norm of attention, if any */
-    struct tensor attention_output_statistics; /* f32 [n, 2] */
-    struct tensor middle;                      /* [n, C] residual stream after attention */
-    struct tensor norm2;               /* [n, C]; with PLACEMENT_BRANCH the same as `middle` */
-    struct tensor statistics2;         /* f32 [n, 2] of norm2 */
+    struct tensor attention_output_statistics;
+    struct tensor middle;              /* [n, C] residual stream after attention */
+    struct tensor norm2;               /* [n, C]; PLACEMENT_BRANCH: same memory as `middle` */
+    struct tensor statistics2;         /* of norm2 */
     struct tensor saved_for_backward;  /* [N, F/t] value that the backward pass of the activation
-                                       * reads; SwiGLU: [N, 2F/t] input of the activation */
+                                       * reads; with a gate [N, 2F/t], the output of the GEMM */
     struct tensor inner;               /* [N, F/t] output of the activation */
-    struct tensor feed_forward_output; /* [n, C] input of the branch norm, if any */
-    struct tensor feed_forward_output_statistics; /* f32 [n, 2] */
+    struct tensor feed_forward_output; /* [n, C] input of the branch norm of the network, if any */
+    struct tensor feed_forward_output_statistics;
     struct tensor adapter_hidden; /* [N, rank x adapters] outputs of the adapters' A matrices */
 };
 
@@ -84,13 +85,14 @@ struct activations {
     struct tensor exchange;
     /* gradients, with training only */
     struct tensor d_stream;         /* [n, C] gradient along the residual stream */
-    struct tensor d_delta;          /* [n, C] the same after dropout, before a branch norm or
-                                     * multiplied; absent without all three */
+    struct tensor d_delta;          /* [n, C] gradient of the output of a sub-layer, if it differs
+                                     * from d_stream: by dropout, a branch norm or
+                                     * residual_multiplier. Otherwise absent */
     struct tensor d_qkv;            /* [N, (H + 2 G) D / t] */
     struct tensor d_inner;          /* [N, F/t]; its memory also has space for d_attended */
     struct tensor d_adapter_hidden; /* [N, 3 rank] of the adapters of one GEMM, three at most */
-    struct tensor
-        adapter_input; /* [N, max(C, F/t, H D / t)] input of an adapter, or its gradient */
+    struct tensor adapter_input;    /* [N, max(C, F/t, H D / t)] input of an adapter, or its
+                                     * gradient */
     struct tensor frozen_norm_gradients; /* f32 [2, max(C, D)] discarded output */
 };
 
@@ -130,8 +132,8 @@ struct model {
  * are -1 for a missing norm of layer 0. */
 struct param_index model_param_index(const struct model *m, int64_t layer, enum model_role role);
 
-/* model_matrix - return a matrix as GEMMs read it: the bf16 copy if it exists. Absent for parameter
- * -1; fused parameters are one matrix. */
+/* model_matrix - return a matrix as GEMMs read it: the bf16 copy if it exists.
+ * Fused parameters are one matrix. Parameter -1 gives an absent tensor. */
 struct tensor model_matrix(const struct model *m, int parameter);
 
 /* model_vector - return a bias or a norm's weight in f32; absent for parameter -1. */

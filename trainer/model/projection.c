@@ -1,9 +1,7 @@
-/* Matrices that read or write the residual stream, with their adapters. Each sub-layer begins with
- * one that reads it and ends with one that writes it. */
+/* GEMMs of a sub-layer and their adapters. Each sub-layer begins with a matrix that reads the
+ * residual stream, and ends with an output projection that writes to it. */
 #include "trainer/model/sublayers.h"
 
-/* Computes y = x w^T + b into `exchange`, reduced over the ranks' columns of x and w. Rank 0 adds
- * the bias. */
 status model_project_output(struct model *m, const struct model_input *input, int64_t layer,
                             struct param_index index, struct tensor x)
 {
@@ -24,8 +22,6 @@ static status weight_backward(struct backward *b, struct param_index index, stru
                                   b->input->first_micro_batch);
 }
 
-/* Computes the gradients of an output projection: those of its weights from dy and x, and dx for
- * this rank's columns of x, before the activation that made x. */
 status model_project_backward(struct backward *b, int64_t layer, enum model_role role,
                               struct tensor dx, struct tensor dy, struct tensor x,
                               enum activation act, struct tensor saved)
@@ -43,9 +39,6 @@ status model_project_backward(struct backward *b, int64_t layer, enum model_role
     return act == ACTIVATION_NONE ? STATUS_OK : activation_backward(m->kernels, dx, dx, saved, act);
 }
 
-/* Computes the gradients of a matrix that reads the stream. needs_dx: also compute the gradient of
- * the norm's output x into `exchange`. Its reduction over the ranks overlaps with the GEMM for the
- * weight gradient. */
 status model_input_matrix_backward(struct backward *b, int64_t layer, enum model_role role,
                                    bool needs_dx, struct tensor dy, struct tensor x)
 {

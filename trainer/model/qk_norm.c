@@ -1,13 +1,15 @@
-/* The query-key norm: an RMS norm of each head of the queries and keys, before the rotation, or one
- * of all queries and one of all keys of a row.
+/* The query-key norm: an RMS norm of the queries and keys, before the rotation.
  *
- * All heads of the queries share one weight, and so do those of the keys. A part is a head, a view
- * of D columns, or the columns of all queries or keys. One call of residual_norm_forward normalizes
- * one part. The input stays in `qkv` for backward; the output is `query_keys`. Tensor parallelism:
- * each rank has some of the heads, so the gradients of the two weights are summed over the ranks
- * (sharing.c). A norm of all heads requires one rank.
+ * With QK_NORM_HEADS, each head is normalized; all heads of the queries share one weight, and all
+ * heads of the keys another. With QK_NORM_ROWS, all queries of a row are normalized together, and
+ * so are all keys. A *part* is what one call of residual_norm_forward normalizes: a head, all
+ * queries or all keys. It is a range of columns of `qkv`, which backward reads again; the output is
+ * in `query_keys`.
  *
- * Source    Henry et al. 2020, arXiv:2010.04245; per head with weights: Yang et al. 2025,
+ * Tensor parallelism: each rank has some of the heads, so the gradients of the two weights are
+ * summed over the ranks (sharing.c). QK_NORM_ROWS requires one rank.
+ *
+ * Source    Henry et al. 2020, arXiv:2010.04245; with weights: Yang et al. 2025,
  *           arXiv:2505.09388 */
 #include "trainer/model/model_impl.h"
 

@@ -10,6 +10,8 @@
  *   BATCH_TASK              texts of the examples                  N <= B T texts
  *   BATCH_PREFERENCE_PAIRS  one per response, or one per pair      N <= 2 B T
  *                           with a shared prompt
+ *   BATCH_SEQ2SEQ           targets of the examples. Segment i of  N <= B T of targets; the sources
+ *                           `source` is the source of target i     have rows of their own
  *
  * Letters in shapes: N rows, B sequences, T tokens of a sequence, M outputs. */
 #pragma once
@@ -17,10 +19,11 @@
 #include <stdint.h>
 
 enum batch_kind {
-    BATCH_TEXT,            /* windows of text, or packs of SFT examples */
-    BATCH_SENTENCE_PAIRS,  /* masked language modelling */
-    BATCH_TASK,            /* examples for a fine-tuning head */
-    BATCH_PREFERENCE_PAIRS /* objectives dpo and reward */
+    BATCH_TEXT,             /* windows of text, or packs of SFT examples */
+    BATCH_SENTENCE_PAIRS,   /* masked language modelling */
+    BATCH_TASK,             /* examples for a fine-tuning head */
+    BATCH_PREFERENCE_PAIRS, /* objectives dpo and reward */
+    BATCH_SEQ2SEQ           /* sources and targets */
 };
 
 /* The counts of all micro-batches of one rank in a step. */
@@ -65,6 +68,16 @@ struct batch_preference_pairs {
     const double *reference_logps;
 };
 
+/* The sources of the targets: the inputs of the encoder. */
+struct batch_source {
+    int64_t rows;             /* S */
+    const int32_t *inputs;    /* [S] token ids */
+    const int32_t *positions; /* [S] position of each row in its source */
+    const int32_t *cu_rows;   /* [segments + 1] first row of each source */
+    int64_t longest;          /* rows of the longest source */
+    int64_t first_row;        /* global index of row 0, for dropout; numbered as those of packs */
+};
+
 struct batch {
     int64_t sequences;     /* B of this micro-batch; the last one of a step may be smaller */
     int64_t tokens;        /* T */
@@ -79,13 +92,14 @@ struct batch {
     const int32_t *cu_rows; /* [segments + 1] first row of each segment (cu_q of attention) */
     int64_t longest;        /* rows of the longest segment */
     /* Global index of row 0, for dropout. Windows: (first sample of the step + offset) T.
-     * Preference pairs: 2 samples[0] T. Packs: the rows of a step are numbered consecutively over
-     * all ranks, from (first sample of the step) T.
+     * Preference pairs: 2 samples[0] T. Packs and targets: the rows of a step are numbered
+     * consecutively over all ranks, from (first sample of the step) T.
      * Sentence pairs and tasks: the number of rows of this rank's shard of the step before row 0.
      * The caller adds the rows of the lower ranks, which gives the index of row 0 in the packed
      * global batch. With interleave_micro_batches, first_row is this index already. */
     int64_t first_row;
-    /* Tokens of the samples: N, or more if last tokens are only predicted or prompts are shared. */
+    /* Tokens of the samples: N, or more if last tokens are only predicted, prompts are shared, or
+     * the samples have sources. */
     int64_t tokens_seen;
     const int64_t *samples;          /* [B] global sample numbers, for messages */
     struct batch_outputs outputs;    /* zeros: text, and preference pairs without a task head */
@@ -96,6 +110,7 @@ struct batch {
         struct batch_sentence_pairs sentence_pairs;
         struct batch_task task;
         struct batch_preference_pairs preference_pairs;
+        struct batch_source source;
     };
 };
 

@@ -9,7 +9,7 @@
 #include "base/mirror.h"
 
 /* One slot is read while the other one is filled. */
-enum { SLOTS = 2, ARRAYS = 9 };
+enum { SLOTS = 2, ARRAYS = 12 };
 
 struct slot {
     struct mirror memory;
@@ -36,7 +36,7 @@ struct array {
 static void list_arrays(const struct batch *b, struct array out[ARRAYS])
 {
     bool has_sentences = b->kind == BATCH_SENTENCE_PAIRS;
-    bool has_pairs = b->kind == BATCH_PREFERENCE_PAIRS;
+    bool has_pairs = b->kind == BATCH_PREFERENCE_PAIRS, has_sources = b->kind == BATCH_SEQ2SEQ;
     const struct array all[ARRAYS] = {
         {offsetof(struct batch, inputs), b->rows},
         {offsetof(struct batch, targets), b->rows},
@@ -48,6 +48,9 @@ static void list_arrays(const struct batch *b, struct array out[ARRAYS])
         {offsetof(struct batch, sentence_pairs.next_sentence), has_sentences ? b->sequences : 0},
         {offsetof(struct batch, preference_pairs.shared_prefix_offsets),
          has_pairs ? 2 * b->sequences : 0},
+        {offsetof(struct batch, source.inputs), has_sources ? b->source.rows : 0},
+        {offsetof(struct batch, source.positions), has_sources ? b->source.rows : 0},
+        {offsetof(struct batch, source.cu_rows), has_sources ? b->segments + 1 : 0},
     };
     memcpy(out, all, sizeof all);
 }

@@ -31,15 +31,22 @@ enum {
 /* Returns whether an example is read completely before it is added to the batch. */
 static bool has_example(const struct loader_options *o)
 {
-    return loader_is_masked(o) || loader_is_preference(o) || loader_is_task(o);
+    return loader_is_masked(o) || loader_is_preference(o) || loader_is_task(o) ||
+           loader_is_seq2seq(o);
 }
 
-/* Returns the int32 values of an example. Preference pairs: ids of prompt and responses. Tasks:
- * ids, token types, text starts, positions, labels. Sentence pairs: ids, token types, two arrays
- * for masking, positions, labels. */
+/* Returns whether an example consists of two texts of up to T tokens without further values. */
+static bool has_two_texts(const struct loader_options *o)
+{
+    return loader_is_preference(o) || loader_is_seq2seq(o);
+}
+
+/* Returns the int32 values of an example. Pairs: ids of both texts. Tasks: ids, token types, text
+ * starts, positions, labels. Sentence pairs: ids, token types, two arrays for masking, positions,
+ * labels. */
 static int64_t count_example_values(const struct loader_options *o)
 {
-    if (loader_is_preference(o)) {
+    if (has_two_texts(o)) {
         return 2 * o->sequence_tokens;
     }
     if (loader_is_task(o)) {
@@ -61,7 +68,7 @@ struct slot_array {
     size_t element_bytes;
 };
 
-enum { SLOT_ARRAYS = 15 };
+enum { SLOT_ARRAYS = 18 };
 
 #define SLOT_ARRAY(name, elements)                                                                 \
     {                                                                                              \
@@ -74,7 +81,7 @@ static void list_slot_arrays(const struct loader_options *o, struct slot_array o
 {
     int64_t batch = o->micro_sequences, rows = compute_slot_rows(o);
     bool pairs = loader_is_preference(o), task = loader_is_task(o);
-    bool answer = o->kind == EXAMPLE_ANSWER;
+    bool answer = o->kind == EXAMPLE_ANSWER, seq2seq = loader_is_seq2seq(o);
     bool masked = loader_is_masked(o), examples = task || masked;
     int64_t outputs = examples ? loader_max_predictions(o) : pairs ? 2 : 0; /* per sample */
     const struct slot_array arrays[SLOT_ARRAYS] = {
@@ -93,6 +100,9 @@ static void list_slot_arrays(const struct loader_options *o, struct slot_array o
         SLOT_ARRAY(token_flags, answer ? rows : 0),
         SLOT_ARRAY(dataset_rows, answer ? batch : 0),
         SLOT_ARRAY(float_labels, task ? batch : 0),
+        SLOT_ARRAY(source_inputs, seq2seq ? rows : 0),
+        SLOT_ARRAY(source_positions, seq2seq ? rows : 0),
+        SLOT_ARRAY(source_cu_rows, seq2seq ? batch + 1 : 0),
     };
     memcpy(out, arrays, sizeof arrays);
 }
@@ -253,6 +263,13 @@ static status hash_task(const struct loader_options *o, struct hash *hash)
     return hash_update(hash, text, (size_t)used);
 }
 
+static status hash_seq2seq(const struct loader_options *o, struct hash *hash)
+{
+    char text[64];
+    int used = snprintf(text, sizeof text, "sources and targets, start %d\n", o->decoder_start);
+    return hash_update(hash, text, (size_t)used);
+}
+
 static status hash_packing(const struct packing_rules *rules, struct hash *hash)
 {
     char text[128];
@@ -280,6 +297,8 @@ static status compute_fingerprint(struct loader *l)
              loader_is_task(&l->options) ? hash_task(&l->options, hash) : STATUS_OK);
     TRY_GOTO(result, failed,
              loader_is_packed(&l->options) ? hash_packing(&l->rules, hash) : STATUS_OK);
+    TRY_GOTO(result, failed,
+             loader_is_seq2seq(&l->options) ? hash_seq2seq(&l->options, hash) : STATUS_OK);
     for (int i = 0; i < l->order.sources; i++) {
         used = snprintf(text, sizeof text, "source %" PRIu64 " of %" PRIu64 "\n",
                         l->order.weight_offsets[i + 1] - l->order.weight_offsets[i],
@@ -313,9 +332,9 @@ static status allocate_example(struct loader *l)
     int64_t tokens = l->options.sequence_tokens, limit = loader_max_predictions(&l->options);
     TRY(ALLOCATE(l->example_memory, count_example_values(&l->options), "an example"));
     l->example =
-        (struct example){.token_capacity = loader_is_preference(&l->options) ? 2 * tokens : tokens,
+        (struct example){.token_capacity = has_two_texts(&l->options) ? 2 * tokens : tokens,
                          .ids = l->example_memory};
-    if (loader_is_preference(&l->options)) {
+    if (has_two_texts(&l->options)) {
         return STATUS_OK;
     }
     if (loader_is_task(&l->options)) {

@@ -11,7 +11,9 @@
  *
  * With other example kinds a sample is one example (example.h), in the same order. The masking of a
  * sentence pair is a pure function of (seed, epoch, source, example), see masking.h. A sample of
- * EXAMPLE_SFT is a pack of examples (packing.h). Attention and positions stay inside of each
+ * EXAMPLE_SFT is a pack of examples (packing.h). The batch of EXAMPLE_SEQ2SEQ has the sources and
+ * the targets in separate rows; the input of a target's row is the token before it, and that of its
+ * first row is decoder_start. Attention and positions stay inside of each
  * example, and the rows have no padding. Examples of task kinds are packed in the same way as
  * sentence pairs. */
 #pragma once
@@ -51,12 +53,13 @@ struct loader_options {
     int64_t vocab_size;           /* vocabulary size that every shard must have */
     const char *tokenizer_sha256; /* tokenizer hash that every shard must have; NULL: not checked */
     /* EXAMPLE_TEXT: windows. Otherwise examples of at most T tokens; for preference pairs, prompt
-     * and either response together have at most T tokens. */
+     * and either response together have at most T tokens; source and target have at most T each. */
     enum example_kind kind;
     /* Preference pairs: for each source the log-probabilities [examples, 2] by the reference model;
      * NULL: none. Not copied; must outlive the loader. */
     const double *const *reference_logps;
-    bool shared_prompt; /* preference pairs: both responses in one segment after one prompt */
+    int32_t decoder_start; /* seq2seq: the id before the first token of each target */
+    bool shared_prompt;    /* preference pairs: both responses in one segment after one prompt */
     bool head_reads_responses; /* preference pairs: a head reads the last row of each response */
     /* Sentence pairs that are not masked in their files. token_kinds is not copied and must outlive
      * the loader. max_predictions applies to all sentence pairs. */

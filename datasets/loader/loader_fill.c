@@ -1,5 +1,5 @@
 /* Filling a slot with the next micro-batch of this rank: windows, sentence pairs, task examples,
- * preference pairs or packs. */
+ * preference pairs, packs, or sources with targets. */
 #include <string.h>
 
 #include "datasets/loader/loader_impl.h"
@@ -15,7 +15,7 @@ void loader_begin_step(struct loader *l, int64_t first)
     l->counts_known = false;
     l->rank_counts = (struct batch_counts){0};
     l->rows_before = l->outputs_before = 0;
-    l->next_row = first * l->options.sequence_tokens;
+    l->next_row = l->next_source_row = first * l->options.sequence_tokens;
     if (l->options.interleave_micro_batches) {
         l->end_sample = first + count;
         l->next_sample = first + rank * l->options.micro_sequences;
@@ -23,7 +23,8 @@ void loader_begin_step(struct loader *l, int64_t first)
     }
     l->next_sample = first + rank * each + (rank < larger ? rank : larger);
     l->end_sample = l->next_sample + each + (rank < larger ? 1 : 0);
-    l->counted = loader_is_packed(&l->options) ? first : l->next_sample;
+    bool counts_rows = loader_is_packed(&l->options) || loader_is_seq2seq(&l->options);
+    l->counted = counts_rows ? first : l->next_sample;
 }
 
 /* Adds a window at row `row`: inputs, targets, positions, and one segment for each document that
@@ -347,6 +348,68 @@ static status fill_preferences(struct loader *l, struct loader_slot *s)
     return STATUS_OK;
 }
 
+/* Adds the rows of sources and targets of other ranks to the next rows. */
+static status count_pairs_of_other_ranks(struct loader *l)
+{
+    for (; l->counted < l->next_sample; l->counted++) {
+        struct sample_position position = sample_order_find(&l->order, l->counted);
+        int64_t source, target;
+        TRY(shard_set_read_lengths(l->sets[position.source], position.sample, &source, &target));
+        l->next_source_row += source;
+        l->next_row += target;
+    }
+    return STATUS_OK;
+}
+
+/* Appends l->example, a source and its target, to the batch. */
+static void add_source_and_target(const struct loader *l, struct loader_slot *s)
+{
+    struct batch *b = &s->batch;
+    const struct example *e = &l->example;
+    const int32_t *target = e->ids + e->source;
+    int64_t row = b->source.rows, target_rows = e->tokens - e->source;
+    memcpy(s->source_inputs + row, e->ids, (size_t)e->source * sizeof *s->source_inputs);
+    for (int64_t i = 0; i < e->source; i++) {
+        s->source_positions[row + i] = (int32_t)i;
+    }
+    for (int64_t i = 0; i < target_rows; i++) {
+        s->inputs[b->rows + i] = i > 0 ? target[i - 1] : l->options.decoder_start;
+        s->targets[b->rows + i] = target[i];
+        s->positions[b->rows + i] = (int32_t)i;
+    }
+    b->source.rows += e->source;
+    b->source.longest = e->source > b->source.longest ? e->source : b->source.longest;
+    b->rows += target_rows;
+    b->longest = target_rows > b->longest ? target_rows : b->longest;
+    b->segments++;
+    s->source_cu_rows[b->segments] = (int32_t)b->source.rows;
+    s->cu_rows[b->segments] = (int32_t)b->rows;
+}
+
+static status fill_sources_and_targets(struct loader *l, struct loader_slot *s)
+{
+    TRY(count_pairs_of_other_ranks(l));
+    s->source_cu_rows[0] = 0;
+    s->batch.kind = BATCH_SEQ2SEQ;
+    s->batch.rows = 0;
+    s->batch.first_row = l->next_row;
+    s->batch.source = (struct batch_source){.inputs = s->source_inputs,
+                                            .positions = s->source_positions,
+                                            .cu_rows = s->source_cu_rows,
+                                            .first_row = l->next_source_row};
+    for (int64_t i = 0; i < s->batch.sequences; i++) {
+        struct sample_position position = sample_order_find(&l->order, l->next_sample + i);
+        s->samples[i] = l->next_sample + i;
+        TRY(shard_set_read_example(l->sets[position.source], position.sample, &l->example));
+        add_source_and_target(l, s);
+    }
+    s->batch.tokens_seen = s->batch.source.rows + s->batch.rows;
+    l->next_source_row += s->batch.source.rows;
+    l->next_row += s->batch.rows;
+    l->counted = l->next_sample + s->batch.sequences;
+    return STATUS_OK;
+}
+
 static status fill_windows(struct loader *l, struct loader_slot *s)
 {
     int64_t tokens = l->options.sequence_tokens;
@@ -386,8 +449,9 @@ status loader_fill(struct loader *l, struct loader_slot *s)
     s->cu_rows[0] = 0;
     TRY(loader_is_masked(&l->options) || loader_is_task(&l->options) ? fill_examples(l, s)
         : loader_is_preference(&l->options)                          ? fill_preferences(l, s)
-        : loader_is_packed(&l->options)                              ? fill_packs(l, s)
-                                                                     : fill_windows(l, s));
+        : loader_is_seq2seq(&l->options) ? fill_sources_and_targets(l, s)
+        : loader_is_packed(&l->options)  ? fill_packs(l, s)
+                                         : fill_windows(l, s));
     s->batch.tokens_seen =
         s->batch.tokens_seen > s->batch.rows ? s->batch.tokens_seen : s->batch.rows;
     l->next_sample += stride;

@@ -23,8 +23,9 @@ struct loader_slot {
     int32_t *dataset_rows;   /* answer */
     float *float_labels;     /* tasks */
     int64_t *samples;
-    double *reference_logps;        /* preference pairs */
-    int32_t *shared_prefix_offsets; /* preference pairs */
+    double *reference_logps;                                    /* preference pairs */
+    int32_t *shared_prefix_offsets;                             /* preference pairs */
+    int32_t *source_inputs, *source_positions, *source_cu_rows; /* seq2seq */
 };
 
 struct loader {
@@ -41,8 +42,10 @@ struct loader {
     int64_t step_first_sample;
     int64_t next_sample; /* first sample of the next micro-batch */
     int64_t end_sample;  /* end of this rank's samples of the step; interleaved: end of the step */
-    int64_t next_row;    /* packs: global index of the first row after the `counted` samples */
-    bool counts_known;   /* rank_counts is set, because the step was read in advance */
+    int64_t next_row;    /* packs, targets: global index of the first row after the `counted`
+                          * samples */
+    int64_t next_source_row; /* sources: the same */
+    bool counts_known;       /* rank_counts is set, because the step was read in advance */
     struct batch_counts rank_counts;
     int64_t counted;          /* samples before this one are in next_row and in the next counts */
     int64_t rows_before;      /* rows of this rank's shard; when interleaved, rows of the step */
@@ -122,6 +125,12 @@ static inline bool loader_is_preference(const struct loader_options *o)
 static inline bool loader_is_packed(const struct loader_options *o)
 {
     return o->kind == EXAMPLE_SFT;
+}
+
+/* loader_is_seq2seq - return whether samples are sources with targets. */
+static inline bool loader_is_seq2seq(const struct loader_options *o)
+{
+    return o->kind == EXAMPLE_SEQ2SEQ;
 }
 
 /* loader_begin_step - set the state of the thread to the step that begins with sample `first`. */

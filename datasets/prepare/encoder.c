@@ -33,7 +33,7 @@ struct slot {
 
 struct encoder {
     const struct tokenizer *tokenizer;
-    struct token_sink sink;
+    struct encoder_sink sink;
     int32_t bos, eos;     /* ids around a document; -1: none */
     bool inside_document; /* the first chunk of the current document was written */
     bool adding;          /* the first chunk of the current document was added */
@@ -48,7 +48,7 @@ static status encode_sentences(struct encoder *e, struct slot *s, const char *te
         size_t end = splitter_find_sentence_end(text, bytes, begin, at_punctuation);
         TRY(tokenizer_encode(e->tokenizer, text + begin, end - begin, false, &s->tokens));
         TRY(token_list_reserve(&s->tokens, 1));
-        s->tokens.ids[s->tokens.count++] = TOKEN_SINK_SENTENCE_END;
+        s->tokens.ids[s->tokens.count++] = ENCODER_SENTENCE_END;
         begin = end;
     }
     return STATUS_OK;
@@ -131,7 +131,7 @@ static void close_slot(void *slot)
     token_list_free(&s->tokens);
 }
 
-status encoder_open(const struct tokenizer *tokenizer, int workers, struct token_sink sink,
+status encoder_open(const struct tokenizer *tokenizer, int workers, struct encoder_sink sink,
                     struct encoder **out)
 {
     static const struct ordered_pool_callbacks encoding = {sizeof(struct slot), open_slot,

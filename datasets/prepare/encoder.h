@@ -6,10 +6,20 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "datasets/prepare/token_sink.h"
 #include "datasets/tokenizer/tokenizer.h"
 
 enum { ENCODER_CHUNK_BYTES = 256 << 10 }; /* maximum size of a chunk */
+
+enum { ENCODER_SENTENCE_END = -1 }; /* among the ids: end of a sentence */
+
+/* Destination of encoded documents: the shards (output.h) or a token spool (token_spool.h). */
+struct encoder_sink {
+    void *user; /* argument of both functions */
+    status (*write_tokens)(void *user, const int32_t *ids, int64_t count);
+    status (*end_document)(void *user);
+    /* Ids contain ENCODER_SENTENCE_END after each sentence, and no begin or end tokens. */
+    bool marks_sentences;
+};
 
 struct encoder;
 
@@ -26,7 +36,7 @@ struct encoder_origin {
  *
  * Units     workers: number of threads; 0: one per core
  * Errors    STATUS_INTERNAL (out of memory, threads) */
-status encoder_open(const struct tokenizer *tokenizer, int workers, struct token_sink sink,
+status encoder_open(const struct tokenizer *tokenizer, int workers, struct encoder_sink sink,
                     struct encoder **out);
 
 /* encoder_add_chunk - queue a chunk of the current document.

@@ -50,13 +50,13 @@ int64_t prepare_output_draw_from_stratum(const struct prepare_options *options, 
                                          int64_t *end);
 
 /* prepare_output_write_tokens - append ids to the current document. `output` is a struct
- * prepare_output; the signature is that of struct token_sink.
+ * prepare_output; the signature is that of struct encoder_sink.
  *
  * Errors    as shard_writer; STATUS_DATA if there are too many shards */
 status prepare_output_write_tokens(void *output, const int32_t *ids, int64_t count);
 
 /* prepare_output_end_document - end the current document; does nothing if it has no tokens. The
- * signature is that of struct token_sink. */
+ * signature is that of struct encoder_sink. */
 status prepare_output_end_document(void *output);
 
 /* prepare_output_finish - separate the validation set, replace earlier shards with the new ones,

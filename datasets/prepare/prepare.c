@@ -16,7 +16,6 @@
 #include "datasets/prepare/splitter.h"
 #include "datasets/prepare/text_files.h"
 #include "datasets/prepare/token_files.h"
-#include "datasets/prepare/token_sink.h"
 #include "datasets/prepare/token_spool.h"
 
 /* Returns whether the path is a prefix of Megatron-LM: PATH.bin and PATH.idx exist, PATH does not.
@@ -70,7 +69,12 @@ status prepare_options_check(const struct prepare_options *o)
             "the number of workers is %d; give 0 for all cores, or a positive number", o->workers);
     int standard_inputs = 0;
     TRY(check_readable(o->inputs, o->input_count, &standard_inputs)); /* before hours of work */
-    return check_readable(o->validation_inputs, o->validation_input_count, &standard_inputs);
+    TRY(check_readable(o->validation_inputs, o->validation_input_count, &standard_inputs));
+    TRY(o->targets != NULL ? check_readable(o->targets, o->input_count, &standard_inputs)
+                           : STATUS_OK);
+    return o->validation_targets != NULL
+               ? check_readable(o->validation_targets, o->validation_input_count, &standard_inputs)
+               : STATUS_OK;
 }
 
 /* Replaces the suffix of a path by another one of the same length. */
@@ -150,7 +154,7 @@ static status read_inputs(struct prepare_input *in, const struct prepare_options
 }
 
 /* Encodes all inputs into the sink. */
-static status encode_inputs(const struct prepare_options *o, struct token_sink sink,
+static status encode_inputs(const struct prepare_options *o, struct encoder_sink sink,
                             struct prepare_output *output, struct prepare_report *report)
 {
     struct splitter splitter = {.tokenizer = o->tokenizer,
@@ -184,8 +188,8 @@ status prepare_clm(const struct prepare_options *options, struct prepare_report 
     struct prepare_output *output = NULL;
     status result = STATUS_OK;
     TRY_GOTO(result, done, prepare_output_open(options, EXAMPLE_TEXT, &output));
-    struct token_sink sink = {output, prepare_output_write_tokens, prepare_output_end_document,
-                              false};
+    struct encoder_sink sink = {output, prepare_output_write_tokens, prepare_output_end_document,
+                                false};
     TRY_GOTO(result, done, encode_inputs(options, sink, output, out));
     TRY_GOTO(result, done, prepare_output_finish(output, out));
     out->seconds = clock_seconds() - start;
@@ -220,7 +224,7 @@ status prepare_mlm(const struct prepare_options *options, struct prepare_report 
     status result = STATUS_OK;
     TRY_GOTO(result, done, prepare_output_open(options, EXAMPLE_SENTENCE_PAIRS, &output));
     TRY_GOTO(result, done, token_spool_open(prepare_output_temporary_folder(output), &spool));
-    struct token_sink sink = {spool, token_spool_write_tokens, token_spool_end_document, true};
+    struct encoder_sink sink = {spool, token_spool_write_tokens, token_spool_end_document, true};
     TRY_GOTO(result, done, encode_inputs(options, sink, output, out));
     TRY_GOTO(result, done, token_spool_finish(spool));
     int64_t documents = token_spool_document_count(spool);

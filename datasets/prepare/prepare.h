@@ -61,7 +61,11 @@ struct prepare_options {
      * inputs, only the validation set is written, and earlier training shards stay. */
     char *const *validation_inputs;
     int validation_input_count;
-    const char *output; /* folder for train-00000-of-00004.h5 and validation-... */
+    /* prepare_seq2seq: files of lines that are aligned with those of the inputs (aligned_lines.h);
+     * NULL: the inputs have rows with both texts. */
+    char *const *targets;            /* [input_count] */
+    char *const *validation_targets; /* [validation_input_count] */
+    const char *output;              /* folder for train-00000-of-00004.h5 and validation-... */
     enum prepare_document_unit document_unit;
     /* Fraction of the documents or rows in the validation set, in [0, 1). Without shuffle_split,
      * these are the last ones, or the end of a single document. */
@@ -86,6 +90,8 @@ struct prepare_options {
     bool skip_bad_rows; /* count rows that cannot be used instead of stopping at the first one */
     const struct chat_template *chat_template; /* NULL: rows with messages are bad rows */
     bool join_encoding; /* prepare_sft: encode a plain prompt and its completion as one text */
+    /* prepare_seq2seq: languages in "translation", text before each source; NULL: not given */
+    const char *source_language, *target_language, *source_prefix;
     /* Label names in the order of their indices, as labels_parse reads them. NULL: the names of all
      * rows, sorted. */
     const char *labels;
@@ -107,7 +113,7 @@ struct prepare_report {
     int64_t truncated_tokens; /* fine-tuning tasks: tokens removed at sequence_tokens */
     int64_t most_truncated;   /* fine-tuning tasks: tokens removed from one example, at most */
     int label_count;          /* fine-tuning tasks: number of label names */
-    /* sft: tokens in the default loss mask; dpo: tokens of the responses */
+    /* sft: tokens in the default loss mask; dpo: of the responses; seq2seq: of the targets */
     int64_t learned_tokens;
     int64_t forced_splits;    /* chunks that end inside of a word */
     int64_t shared_examples;  /* rows: validation examples with the tokens of a training example */
@@ -166,6 +172,19 @@ status prepare_sft(const struct prepare_options *options, struct prepare_report 
  * Errors    as prepare_sft. A row is bad if a field is missing or empty, if the responses are
  *           equal, or if the prompt leaves no room for a response. */
 status prepare_preferences(const struct prepare_options *options, struct prepare_report *out);
+
+/* prepare_seq2seq - write sources and targets, such as texts and their translations (example.h).
+ *
+ * Rows of JSON Lines or CSV have "source" and "target", or "translation", an object of languages
+ * and texts. With `targets`, the inputs are files of lines instead, each aligned with a file of
+ * targets. Each text is encoded with its special tokens: between those of an encoder, or with the
+ * end token at its end. Texts are not truncated.
+ *
+ * Memory    as prepare_sft
+ * Errors    as prepare_sft. A row is bad if a text is missing or empty, or has more than
+ *           sequence_tokens tokens, or if a line has no counterpart. STATUS_DATA if the tokenizer
+ *           has no end token; STATUS_USAGE if translations have no languages */
+status prepare_seq2seq(const struct prepare_options *options, struct prepare_report *out);
 
 /* prepare_classify - write texts or pairs of texts with a label (example.h).
  *

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "datasets/prepare/row_workers.h"
+#include "datasets/rows/aligned_lines.h"
 #include "datasets/rows/row_file.h"
 #include "datasets/shard/shard.h"
 #include "datasets/shard/shared_examples.h"
@@ -37,6 +38,16 @@ static status keep_streams(const struct prepare_options *o, char *const *paths, 
     return STATUS_OK;
 }
 
+/* Calls `use` for the rows of file i of the paths: the inputs or the validation inputs. */
+static status read_file(const struct prepare_options *o, char *const *paths, int i,
+                        struct jsonl_bad_rows *bad_rows, int64_t *bytes,
+                        status (*use)(void *user, struct jsonl_row *row), void *user)
+{
+    char *const *targets = paths == o->inputs ? o->targets : o->validation_targets;
+    return targets != NULL ? aligned_lines_read(paths[i], targets[i], bad_rows, bytes, use, user)
+                           : row_file_read(&o->format, paths[i], bad_rows, bytes, use, user);
+}
+
 status rows_prescan(const struct prepare_options *o,
                     status (*use)(void *user, struct jsonl_row *row), void *user)
 {
@@ -45,11 +56,15 @@ status rows_prescan(const struct prepare_options *o,
     int64_t bytes = 0;
     TRY(keep_streams(o, o->inputs, o->input_count));
     TRY(keep_streams(o, o->validation_inputs, o->validation_input_count));
+    TRY(o->targets != NULL ? keep_streams(o, o->targets, o->input_count) : STATUS_OK);
+    TRY(o->validation_targets != NULL
+            ? keep_streams(o, o->validation_targets, o->validation_input_count)
+            : STATUS_OK);
     for (int i = 0; i < o->input_count; i++) {
-        TRY(row_file_read(&o->format, o->inputs[i], &bad_rows, &bytes, use, user));
+        TRY(read_file(o, o->inputs, i, &bad_rows, &bytes, use, user));
     }
     for (int i = 0; i < o->validation_input_count; i++) {
-        TRY(row_file_read(&o->format, o->validation_inputs[i], &bad_rows, &bytes, use, user));
+        TRY(read_file(o, o->validation_inputs, i, &bad_rows, &bytes, use, user));
     }
     return STATUS_OK;
 }
@@ -61,8 +76,8 @@ static status read_sequential(const struct rows_preparation *p, char *const *pat
 {
     status result = STATUS_OK;
     for (int i = 0; i < count && result == STATUS_OK; i++) {
-        result = row_file_read(&p->options->format, paths[i], bad_rows, &p->report->bytes,
-                               p->process_row, p->user);
+        result =
+            read_file(p->options, paths, i, bad_rows, &p->report->bytes, p->process_row, p->user);
         log_progress("%" PRId64 " %s", p->report->examples, p->unit_name);
     }
     return result;
@@ -78,8 +93,8 @@ static status read_parallel(const struct rows_preparation *p, char *const *paths
         .skip = bad_rows->skip, .defer = row_workers_defer, .user = workers};
     status result = STATUS_OK;
     for (int i = 0; i < count && result == STATUS_OK; i++) {
-        result = row_file_read(&p->options->format, paths[i], &deferred, &p->report->bytes,
-                               row_workers_add, workers);
+        result =
+            read_file(p->options, paths, i, &deferred, &p->report->bytes, row_workers_add, workers);
         result = result == STATUS_OK ? row_workers_drain(workers) : result;
         log_progress("%" PRId64 " %s", p->report->examples, p->unit_name);
     }

@@ -22,6 +22,7 @@ struct rows_example {
     struct chat_text text; /* tokens of the example, and values that refer to them */
     struct chat_text prompt, chosen, rejected;   /* preference pairs: scratch memory */
     uint32_t prompt_tokens, chosen_tokens;       /* preference pairs */
+    uint32_t source_tokens;                      /* seq2seq */
     const uint32_t *values[EXAMPLE_COLUMNS_MAX]; /* for prepare_output_write_example */
     int64_t longest_tokens, learned_tokens;      /* for the report */
     bool overlong;                               /* more than sequence_tokens tokens */

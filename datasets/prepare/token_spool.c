@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "datasets/prepare/token_sink.h"
+#include "datasets/prepare/encoder.h"
 
 enum { BUFFER_BYTES = 256 << 10 };
 /* Documents are read whole. A longer one is divided. */
@@ -121,7 +121,7 @@ status token_spool_write_tokens(void *spool, const int32_t *ids, int64_t count)
 {
     struct token_spool *s = spool;
     for (int64_t from = 0, i = 0; i <= count; i++) {
-        if (i < count && ids[i] != TOKEN_SINK_SENTENCE_END) {
+        if (i < count && ids[i] != ENCODER_SENTENCE_END) {
             continue;
         }
         TRY(write_file(&s->tokens, ids + from, (size_t)(i - from) * sizeof *ids));

@@ -17,14 +17,14 @@ status token_spool_open(const char *folder, struct token_spool **out);
  * the folder. */
 void token_spool_close(struct token_spool **spool);
 
-/* token_spool_write_tokens - append ids to the current document. TOKEN_SINK_SENTENCE_END ends a
- * sentence. `spool` is a struct token_spool; the signature is that of struct token_sink.
+/* token_spool_write_tokens - append ids to the current document. ENCODER_SENTENCE_END ends a
+ * sentence. `spool` is a struct token_spool; the signature is that of struct encoder_sink.
  *
  * Errors    STATUS_WRITE */
 status token_spool_write_tokens(void *spool, const int32_t *ids, int64_t count);
 
 /* token_spool_end_document - end the current document; does nothing if it has no sentences. The
- * signature is that of struct token_sink.
+ * signature is that of struct encoder_sink.
  *
  * Errors    STATUS_WRITE */
 status token_spool_end_document(void *spool);

@@ -11,9 +11,10 @@ enum { NAMES_PRINTED = 12, LIST_BYTES = 1024 };
 
 /* The fields that the objectives read. */
 static const char *const fields[] = {
-    "text",   "text_pair", "label",    "labels",        "tokens",      "tags",   "question",
-    "answer", "context",   "answers",  "answer_start",  "choices",     "prompt", "completion",
-    "chosen", "rejected",  "messages", "conversations", "instruction", "input",  "output"};
+    "text",        "text_pair",  "label",   "labels",   "tokens",       "tags",
+    "question",    "answer",     "context", "answers",  "answer_start", "choices",
+    "prompt",      "completion", "chosen",  "rejected", "messages",     "conversations",
+    "instruction", "input",      "output",  "source",   "target",       "translation"};
 
 static status check_field(const struct columns *c, const char *name)
 {

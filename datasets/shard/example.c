@@ -15,6 +15,7 @@ static const struct example_format formats[EXAMPLE_KINDS] = {
                                   {[EXAMPLE_PROMPT] = {"prompt", 4, false, false},
                                    [EXAMPLE_CHOSEN] = {"chosen", 4, false, false}}},
     [EXAMPLE_SFT] = {"sft", 1, 1, {[EXAMPLE_LOSS_MASK] = {"loss_mask", 1, true, false}}},
+    [EXAMPLE_SEQ2SEQ] = {"seq2seq", 1, 1, {[EXAMPLE_SOURCE] = {"source", 4, false, false}}},
     [EXAMPLE_CLASSIFY] = {"classify",
                           1,
                           2,

@@ -19,6 +19,8 @@
  *                            chosen        uint32  example tokens of the chosen response; the rest
  *                                                          is the rejected one
  *   sft              1       loss_mask     uint8   token   bits: roles of the token (see below)
+ *   seq2seq          1       source        uint32  example tokens of the source, with its special
+ *                                                          tokens; the rest is the target
  *   classify         1       first_segment uint32  example as in sentence_pairs; for decoders:
  *                                                          tokens of the first text and the
  *                                                          delimiter (text_pair.h)
@@ -58,6 +60,7 @@ enum example_kind {
     EXAMPLE_SENTENCE_PAIRS,
     EXAMPLE_PREFERENCE_PAIRS,
     EXAMPLE_SFT,
+    EXAMPLE_SEQ2SEQ,
     EXAMPLE_CLASSIFY, /* this and all later kinds are for task heads */
     EXAMPLE_REGRESS,
     EXAMPLE_CLASSIFY_TOKENS,
@@ -91,6 +94,7 @@ enum { EXAMPLE_TASK_FIRST_SEGMENT, EXAMPLE_TASK_LABEL }; /* columns of classify,
 const struct example_format *example_get_format(enum example_kind kind);
 
 enum { EXAMPLE_LOSS_MASK };     /* the column of sft */
+enum { EXAMPLE_SOURCE };        /* the column of seq2seq */
 enum { EXAMPLE_TOKEN_LABEL };   /* the column of classify_tokens */
 enum { EXAMPLE_NO_LABEL = -1 }; /* value of this column, as int32, for tokens without a label */
 enum {                          /* columns of answer */
@@ -120,7 +124,7 @@ enum example_kind example_find_kind(const char *name);
 
 /* An example. The caller owns its arrays. */
 struct example {
-    int64_t token_capacity;  /* of ids, and of token_type_ids except for preference pairs */
+    int64_t token_capacity;  /* of ids, and of token_type_ids except for pairs */
     int64_t tokens;          /* number of tokens */
     int32_t *ids;            /* [token_capacity] */
     int32_t *token_type_ids; /* [token_capacity] 0 or 1 */
@@ -136,4 +140,5 @@ struct example {
     int64_t texts, text_capacity; /* tasks: number of texts */
     int32_t *text_starts;         /* [text_capacity + 1] first token of each text, and the end */
     int64_t prompt, chosen;       /* preference pairs: tokens of prompt and chosen response */
+    int64_t source;               /* seq2seq: tokens of the source */
 };

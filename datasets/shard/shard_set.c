@@ -280,13 +280,50 @@ static status check_pairs(const struct shard_set *set, const struct member *m)
     return STATUS_OK;
 }
 
+/* Checks that source and target are not empty and have at most T tokens each. */
+static status check_source_and_target(const struct shard_set *set, const struct member *m,
+                                      int64_t index, int64_t tokens, int64_t source)
+{
+    REQUIRE(source > 0 && source < tokens, STATUS_DATA,
+            "%s: example %" PRId64 " has %" PRId64 " tokens and a source of %" PRId64, m->path,
+            index, tokens, source);
+    int64_t target = tokens - source, longest = source > target ? source : target;
+    REQUIRE(longest <= set->sequence_tokens, STATUS_DATA,
+            "%s: example %" PRId64 " has a %s of %" PRId64
+            " tokens, but the sequence length is %" PRId64
+            "; run `bireme prepare` with --sequence-length %" PRId64
+            ", or raise data.sequence_length",
+            m->path, index, source >= target ? "source" : "target", longest, set->sequence_tokens,
+            set->sequence_tokens);
+    return STATUS_OK;
+}
+
+/* Checks the lengths of all examples of a shard of the kind seq2seq. */
+static status check_sources(const struct shard_set *set, const struct member *m)
+{
+    enum { BLOCK = 256 };
+    int64_t starts[BLOCK + 1];
+    uint32_t source[BLOCK];
+    for (int64_t first = 0; first < m->header.documents; first += BLOCK) {
+        int64_t left = m->header.documents - first, count = left < BLOCK ? left : BLOCK;
+        TRY(shard_read_documents(m->shard, first, count + 1, starts));
+        TRY(shard_read_column(m->shard, EXAMPLE_SOURCE, first, count, source));
+        for (int64_t i = 0; i < count; i++) {
+            TRY(check_source_and_target(set, m, first + i, starts[i + 1] - starts[i], source[i]));
+        }
+    }
+    return STATUS_OK;
+}
+
 static status check_members(struct shard_set *set, const struct shard_set_options *options)
 {
     for (int i = 0; i < set->count; i++) {
         struct member *m = &set->members[i];
         TRY(open_member(set, m));
         TRY(check_member(set, m, options));
-        TRY(set->kind == EXAMPLE_PREFERENCE_PAIRS ? check_pairs(set, m) : STATUS_OK);
+        TRY(set->kind == EXAMPLE_PREFERENCE_PAIRS ? check_pairs(set, m)
+            : set->kind == EXAMPLE_SEQ2SEQ        ? check_sources(set, m)
+                                                  : STATUS_OK);
         m->first_sample = set->samples;
         m->first_token = set->tokens;
         int64_t samples = set->kind != EXAMPLE_TEXT ? m->header.documents
@@ -539,6 +576,32 @@ static status read_pair(const struct shard_set *set, const struct member *m, int
     return shard_read(m->shard, range[0], out->tokens, out->ids);
 }
 
+/* Reads the tokens of an example of the kind seq2seq; ids NULL: only its lengths. */
+static status read_source_and_target(const struct shard_set *set, const struct member *m,
+                                     int64_t index, struct example *out, int32_t *ids)
+{
+    int64_t range[2];
+    uint32_t source = 0;
+    TRY(shard_read_documents(m->shard, index, 2, range));
+    TRY(shard_read_column(m->shard, EXAMPLE_SOURCE, index, 1, &source));
+    TRY(check_source_and_target(set, m, index, range[1] - range[0], source));
+    out->tokens = range[1] - range[0];
+    out->source = source;
+    return ids != NULL ? shard_read(m->shard, range[0], out->tokens, ids) : STATUS_OK;
+}
+
+status shard_set_read_lengths(struct shard_set *set, int64_t sample, int64_t *source,
+                              int64_t *target)
+{
+    struct member *m = find_member(set, sample);
+    struct example e = {0};
+    TRY(open_member(set, m));
+    TRY(read_source_and_target(set, m, sample - m->first_sample, &e, NULL));
+    *source = e.source;
+    *target = e.tokens - e.source;
+    return STATUS_OK;
+}
+
 status shard_set_read_example(struct shard_set *set, int64_t sample, struct example *out)
 {
     struct member *m = find_member(set, sample);
@@ -546,6 +609,9 @@ status shard_set_read_example(struct shard_set *set, int64_t sample, struct exam
     int64_t index = sample - m->first_sample;
     if (set->kind == EXAMPLE_PREFERENCE_PAIRS) {
         return read_pair(set, m, index, out);
+    }
+    if (set->kind == EXAMPLE_SEQ2SEQ) {
+        return read_source_and_target(set, m, index, out, out->ids);
     }
     if (set->kind >= EXAMPLE_CLASSIFY) {
         return shard_task_read(m->shard, index, set->sequence_tokens, out);

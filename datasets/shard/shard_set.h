@@ -28,7 +28,7 @@ struct shard_set_options {
     int open_limit; /* shards that may be open at the same time, >= 1 */
     /* EXAMPLE_TEXT: samples are windows. Otherwise a sample is an example: up to T tokens (sentence
      * pairs, of Bireme or NVIDIA; texts of a task), or a preference pair in which the prompt with
-     * either response has up to T tokens. */
+     * either response has up to T tokens, or a source and a target of up to T tokens each. */
     enum example_kind kind;
 };
 
@@ -92,8 +92,12 @@ status shard_set_read_starts(struct shard_set *set, int64_t sample, int64_t shif
                              int64_t *count);
 
 /* shard_set_read_example - read an example. out must have capacity for T tokens, or 2 T for a
- * preference pair. */
+ * preference pair or an example of the kind seq2seq. */
 status shard_set_read_example(struct shard_set *set, int64_t sample, struct example *out);
+
+/* shard_set_read_lengths - read the numbers of tokens of an example of the kind seq2seq. */
+status shard_set_read_lengths(struct shard_set *set, int64_t sample, int64_t *source,
+                              int64_t *target);
 
 /* The range of tokens [first, end) of an example in the set, and the index of its shard. */
 struct shard_set_range {

@@ -79,7 +79,7 @@ static void test_long_document(void)
     struct token_list whole = {0}, tokens = {0};
     struct prepare_report report = {0};
     struct encoder *encoder = NULL;
-    const struct token_sink sink = {
+    const struct encoder_sink sink = {
         .user = &tokens, .write_tokens = collect_tokens, .end_document = end_document};
     struct splitter splitter = {.tokenizer = tokenizer, .report = &report, .buffer = buffer};
     size_t bytes = 0;

@@ -11,7 +11,7 @@ typedef status prepare_function(const struct prepare_options *options, struct pr
 
 static prepare_function *const functions[] = {
     prepare_sft,    prepare_preferences, prepare_classify, prepare_regress, prepare_classify_tokens,
-    prepare_answer, prepare_choose,      prepare_embed};
+    prepare_answer, prepare_choose,      prepare_embed,    prepare_seq2seq};
 
 enum { FUNCTIONS = sizeof functions / sizeof functions[0], DECODERS = 2, CSV = 0x80 };
 
@@ -32,7 +32,7 @@ status fuzz_read(const uint8_t *data, size_t bytes)
     char output[FILE_PATH_BYTES];
     struct prepare_report report = {0};
     uint8_t choice = bytes > 0 ? *data : 0;
-    int function = choice % FUNCTIONS;
+    int function = (choice & 0x3f) % FUNCTIONS;
     const struct tokenizer *bpe = small_tokenizer(TOKENIZER_BPE); /* both at the first input */
     const struct tokenizer *wordpiece = small_tokenizer(TOKENIZER_WORDPIECE);
     const struct tokenizer *t = function < DECODERS ? bpe : wordpiece;

@@ -87,6 +87,20 @@ static status read_pair(struct sample *s)
     return STATUS_OK;
 }
 
+static status read_source_and_target(struct sample *s)
+{
+    uint32_t source = 0;
+    int64_t tokens = s->example.tokens;
+    TRY(shard_read_column(s->shard, EXAMPLE_SOURCE, s->index, 1, &source));
+    REQUIRE(source <= tokens, STATUS_DATA,
+            "%s: example %" PRId64 " has %" PRId64 " tokens and a source of %u",
+            shard_path(s->shard), s->index, tokens, source);
+    add_part(s, "source", 0, source, false);
+    add_part(s, "target", source, tokens, true);
+    s->loss = "the tokens of the target";
+    return STATUS_OK;
+}
+
 static status read_segments(struct sample *s)
 {
     uint32_t first = 0, next = 0;
@@ -198,6 +212,8 @@ static status read_sample(struct sample *s)
         return read_pair(s);
     case EXAMPLE_SFT:
         return read_conversation(s, range[0]);
+    case EXAMPLE_SEQ2SEQ:
+        return read_source_and_target(s);
     default:
         return read_task(s);
     }

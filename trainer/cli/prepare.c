@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "comm/comm.h"
 #include "datasets/prepare/prepare.h"
 #include "datasets/shard/labels.h"
@@ -14,12 +15,13 @@
 #include "trainer/recipe/foreign.h"
 
 #define USAGE "bireme prepare --tokenizer DIR --input FILE... --output DIR [options]"
-#define OBJECTIVES "clm|mlm|sft|dpo|classify|regress|classify_tokens|answer|choose|embed"
+#define OBJECTIVES "clm|mlm|sft|dpo|seq2seq|classify|regress|classify_tokens|answer|choose|embed"
 
 /* Default values of --sequence-length. */
 #define SEQUENCE_LENGTH 128 /* sentence pairs of mlm and texts of the fine-tuning tasks */
 #define WINDOW_LENGTH 384   /* question with a window of the context */
 #define PAIR_LENGTH 1024    /* prompt with a response, as max_length of TRL */
+#define SOURCE_LENGTH 512   /* source and target each */
 
 #define SPLIT_SEED 1337 /* default of --shuffle-split */
 
@@ -27,7 +29,9 @@ struct request {
     const char *objective, *tokenizer, *output, *documents, *sentences, *chat_template, *labels;
     const char *split; /* NULL: not given */
     const char *columns, *delimiter;
+    const char *source_language, *target_language, *source_prefix;
     struct option_list inputs, validation_inputs;
+    struct option_list sources, targets, validation_sources, validation_targets;
     double validation_fraction, short_fraction;
     int64_t seed;
     int64_t shuffle_split; /* seed; -1: not given */
@@ -41,7 +45,8 @@ static status parse_options(struct request *q, int argc, char **argv, bool *help
     const struct option table[] = {
         {"objective", OPTION_TEXT, &q->objective, "NAME", "clm",
          "training objective: clm, mlm (sentence pairs; no pairs with a RoBERTa tokenizer), sft "
-         "(conversations or prompt and response), dpo (preference pairs), classify and regress "
+         "(conversations or prompt and response), dpo (preference pairs), seq2seq (fields source, "
+         "target, or translation), classify and regress "
          "(fields text, text_pair, label), classify_tokens (tokens, labels), answer (question, "
          "context, answer, answer_start), choose (text, choices, label), embed (text, text_pair)"},
         {"tokenizer", OPTION_TEXT, &q->tokenizer, "DIR", OPTION_REQUIRED,
@@ -52,6 +57,22 @@ static status parse_options(struct request *q, int argc, char **argv, bool *help
          "clm, mlm: text, *.jsonl (field \"text\"), .bin with .idx of Megatron or .bin of llm.c; "
          "other objectives: JSON Lines, *.csv or *.tsv; answer: also the JSON of SQuAD. All but "
          "token files can be compressed (.gz, .zst, .xz, .bz2); - is standard input"},
+        {"source", OPTION_LIST, &q->sources, "FILE...", NULL,
+         "seq2seq, instead of --input: text files, each line one source, for example a sentence to "
+         "translate"},
+        {"target", OPTION_LIST, &q->targets, "FILE...", NULL,
+         "seq2seq: for each file of --source a text file, line by line the targets of its sources"},
+        {"validation-source", OPTION_LIST, &q->validation_sources, "FILE...", NULL,
+         "seq2seq: sources of the validation set, instead of --validation-fraction"},
+        {"validation-target", OPTION_LIST, &q->validation_targets, "FILE...", NULL,
+         "seq2seq: targets of the validation set"},
+        {"source-lang", OPTION_TEXT, &q->source_language, "CODE", NULL,
+         "seq2seq: language of the sources in the field \"translation\", for example en"},
+        {"target-lang", OPTION_TEXT, &q->target_language, "CODE", NULL,
+         "seq2seq: language of the targets in the field \"translation\", for example es"},
+        {"source-prefix", OPTION_TEXT, &q->source_prefix, "TEXT", NULL,
+         "seq2seq: text before each source that names the task, for example \"translate English to "
+         "Spanish: \""},
         {"columns", OPTION_TEXT, &q->columns, "FIELD=COLUMN,...", NULL,
          "columns of the input that hold the fields of the objective, for example "
          "text=review,label=sentiment (default: columns with the names of the fields)"},
@@ -105,7 +126,9 @@ static status parse_options(struct request *q, int argc, char **argv, bool *help
         {"sequence-length", OPTION_INTEGER, &q->sequence_length, "N", NULL,
          "maximum number of tokens of an example. mlm: default 128. sft: a row without trainable "
          "tokens in this length is a bad row. dpo: prompt and response are truncated to it, "
-         "default 1024. answer: length of a window, default 384. classify, regress, "
+         "default 1024. seq2seq: a row with a longer source or "
+         "target is a bad row, default 512. answer: length of a window, default 384. classify, "
+         "regress, "
          "classify_tokens, choose, embed: texts are truncated to it, default 128. clm: not used, "
          "because shards fit any length",
          .min = 1, .max = 1e9},
@@ -211,6 +234,7 @@ static status find_preparation(const struct request *q, const struct preparation
         {"mlm", prepare_mlm, false, false, false},
         {"sft", prepare_sft, true, true, false},
         {"dpo", prepare_preferences, true, true, false},
+        {"seq2seq", prepare_seq2seq, true, false, false},
         {"classify", prepare_classify, true, false, true},
         {"regress", prepare_regress, true, false, false},
         {"classify_tokens", prepare_classify_tokens, true, false, true},
@@ -247,11 +271,57 @@ static status find_preparation(const struct request *q, const struct preparation
 static int64_t get_sequence_length(const struct request *q)
 {
     bool is_unlimited = strcmp(q->objective, "clm") == 0 || strcmp(q->objective, "sft") == 0;
-    int64_t default_length = is_unlimited                          ? 0
-                             : strcmp(q->objective, "dpo") == 0    ? PAIR_LENGTH
-                             : strcmp(q->objective, "answer") == 0 ? WINDOW_LENGTH
-                                                                   : SEQUENCE_LENGTH;
+    int64_t default_length = is_unlimited                           ? 0
+                             : strcmp(q->objective, "dpo") == 0     ? PAIR_LENGTH
+                             : strcmp(q->objective, "answer") == 0  ? WINDOW_LENGTH
+                             : strcmp(q->objective, "seq2seq") == 0 ? SOURCE_LENGTH
+                                                                    : SEQUENCE_LENGTH;
     return q->sequence_length > 0 ? q->sequence_length : default_length;
+}
+
+/* Checks that files of sources and targets belong together and replace other inputs. */
+static status check_aligned_files(const char *source_option, const char *target_option,
+                                  const struct option_list *sources,
+                                  const struct option_list *targets, const char *input_option,
+                                  const struct option_list *inputs)
+{
+    REQUIRE(sources->count == targets->count, STATUS_USAGE,
+            "%s has %d file%s and %s has %d; give one file of targets for each file of sources",
+            source_option, sources->count, text_plural(sources->count), target_option,
+            targets->count);
+    REQUIRE(sources->count == 0 || inputs->count == 0, STATUS_USAGE,
+            "give either %s or %s: the first has rows with both texts", input_option,
+            source_option);
+    return STATUS_OK;
+}
+
+/* Checks the options of sources and targets. */
+static status check_seq2seq(const struct request *q)
+{
+    bool has_option = q->sources.count > 0 || q->targets.count > 0 ||
+                      q->validation_sources.count > 0 || q->validation_targets.count > 0 ||
+                      q->source_language != NULL || q->target_language != NULL ||
+                      q->source_prefix != NULL;
+    REQUIRE(!has_option || strcmp(q->objective, "seq2seq") == 0, STATUS_USAGE,
+            "--source, --target, --validation-source, --validation-target, --source-lang, "
+            "--target-lang and --source-prefix can only be used with --objective seq2seq, not %s",
+            q->objective);
+    REQUIRE((q->source_language != NULL) == (q->target_language != NULL), STATUS_USAGE,
+            "give both --source-lang and --target-lang, or neither");
+    TRY(check_aligned_files("--source", "--target", &q->sources, &q->targets, "--input",
+                            &q->inputs));
+    return check_aligned_files("--validation-source", "--validation-target", &q->validation_sources,
+                               &q->validation_targets, "--validation-input", &q->validation_inputs);
+}
+
+static const struct option_list *get_inputs(const struct request *q)
+{
+    return q->sources.count > 0 ? &q->sources : &q->inputs;
+}
+
+static const struct option_list *get_validation_inputs(const struct request *q)
+{
+    return q->validation_sources.count > 0 ? &q->validation_sources : &q->validation_inputs;
 }
 
 /* Returns whether the validation set is drawn at random. */
@@ -265,16 +335,22 @@ static status run_preparation(const struct request *q, const struct preparation 
                               const struct tokenizer *tokenizer, const struct chat_template *chat)
 {
     bool is_mlm = strcmp(q->objective, "mlm") == 0;
+    const struct option_list *inputs = get_inputs(q), *validation_inputs = get_validation_inputs(q);
     struct prepare_label_counts labels = {0};
     struct row_format format = {.delimiter = parse_delimiter(q->delimiter)};
     TRY(q->columns != NULL ? columns_parse(q->columns, &format.columns) : STATUS_OK);
     const struct prepare_options options = {
         .tokenizer = tokenizer,
-        .inputs = q->inputs.items,
-        .input_count = q->inputs.count,
+        .inputs = inputs->items,
+        .input_count = inputs->count,
         .format = format,
-        .validation_inputs = q->validation_inputs.items,
-        .validation_input_count = q->validation_inputs.count,
+        .validation_inputs = validation_inputs->items,
+        .validation_input_count = validation_inputs->count,
+        .targets = q->sources.count > 0 ? q->targets.items : NULL,
+        .validation_targets = q->validation_sources.count > 0 ? q->validation_targets.items : NULL,
+        .source_language = q->source_language,
+        .target_language = q->target_language,
+        .source_prefix = q->source_prefix,
         .chat_template = chat,
         .output = q->output,
         .document_unit = parse_documents(q->documents != NULL ? q->documents
@@ -337,8 +413,9 @@ static status run_prepare(struct request *q)
     struct tokenizer *tokenizer;
     struct chat_template *chat = NULL;
     const struct preparation *preparation = NULL;
-    TRY(find_preparation(q, &preparation)); /* before any file is read or written */
-    REQUIRE(q->inputs.count > 0 || q->validation_inputs.count > 0, STATUS_USAGE,
+    TRY(check_seq2seq(q)); /* before any file is read or written */
+    TRY(find_preparation(q, &preparation));
+    REQUIRE(get_inputs(q)->count > 0 || get_validation_inputs(q)->count > 0, STATUS_USAGE,
             "--input FILE... is missing; usage: " USAGE);
     TRY(find_labels(q));
     REQUIRE(q->split == NULL || q->shuffle_split < 0 || strcmp(q->split, "random") == 0,
@@ -359,6 +436,10 @@ status command_prepare(int argc, char **argv)
     bool help;
     TRY(parse_options(&q, argc, argv, &help));
     status result = help ? STATUS_OK : run_prepare(&q);
+    free(q.sources.items);
+    free(q.validation_sources.items);
+    free(q.targets.items);
+    free(q.validation_targets.items);
     free(q.inputs.items);
     free(q.validation_inputs.items);
     return result;

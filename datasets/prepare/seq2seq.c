@@ -1,0 +1,131 @@
+/* Sources and targets, such as a text and its translation or summary: {"source", "target"}, or
+ * {"translation": {"en": ..., "es": ...}} with the codes of the two languages.
+ *
+ * Both texts are encoded separately, as the input of an encoder is: between the special tokens of
+ * the post-processor ([CLS] or <s>, [SEP] or </s>), or with the end token at the end. A prefix can
+ * name the task ("translate English to Spanish: "). Texts are not truncated. A row is bad if a
+ * field is missing or empty, or if a text has more than sequence_tokens tokens. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "datasets/prepare/output.h"
+#include "datasets/prepare/prepare.h"
+#include "datasets/prepare/row_field.h"
+#include "datasets/prepare/rows.h"
+#include "datasets/rows/columns.h"
+
+/* ---- fields of a row ---- */
+
+static status read_translation(const json_t *translation, const char *language, struct text *out)
+{
+    REQUIRE(json_is_object(translation), STATUS_DATA,
+            "the field \"translation\" is not an object of languages and texts");
+    REQUIRE(language != NULL, STATUS_USAGE,
+            "rows with the field \"translation\" need --source-lang and --target-lang, for example "
+            "--source-lang en --target-lang es");
+    return row_field_text(translation, language, out);
+}
+
+static status read_fields(const struct prepare_options *o, const json_t *row, struct text *source,
+                          struct text *target)
+{
+    const json_t *translation = json_object_get(row, "translation");
+    if (translation != NULL) {
+        TRY(read_translation(translation, o->source_language, source));
+        return read_translation(translation, o->target_language, target);
+    }
+    TRY(json_object_get(row, "source") != NULL || json_object_get(row, "target") != NULL
+            ? STATUS_OK
+            : columns_raise_missing(row, "source\" with \"target\", or \"translation"));
+    TRY(row_field_text(row, "source", source));
+    return row_field_text(row, "target", target);
+}
+
+/* ---- texts to tokens ---- */
+
+static bool has_segment_tokens(const struct tokenizer *t)
+{
+    struct tokenizer_specials s = tokenizer_get_specials(t);
+    return s.cls >= 0 && s.sep >= 0;
+}
+
+/* Appends a text with its special tokens. */
+static status append_text(const struct tokenizer *t, const char *text, size_t bytes,
+                          struct token_list *out)
+{
+    int64_t first_segment;
+    if (has_segment_tokens(t)) {
+        return tokenizer_encode_pair(t, text, bytes, NULL, 0, false, 0, out, &first_segment);
+    }
+    TRY(tokenizer_encode(t, text, bytes, false, out));
+    TRY(token_list_reserve(out, 1));
+    out->ids[out->count++] = tokenizer_eos(t);
+    return STATUS_OK;
+}
+
+/* Appends the source after the prefix of the task. */
+static status append_source(const struct prepare_options *o, const struct text *source,
+                            struct token_list *out)
+{
+    size_t prefix_bytes = o->source_prefix != NULL ? strlen(o->source_prefix) : 0,
+           bytes = source->count;
+    if (prefix_bytes == 0) {
+        return append_text(o->tokenizer, source->bytes, bytes, out);
+    }
+    char *text = malloc(prefix_bytes + bytes);
+    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for a source");
+    memcpy(text, o->source_prefix, prefix_bytes);
+    memcpy(text + prefix_bytes, source->bytes, bytes);
+    status result = append_text(o->tokenizer, text, prefix_bytes + bytes, out);
+    free(text);
+    return result;
+}
+
+static status check_length(const struct prepare_options *o, const char *name, int64_t tokens)
+{
+    REQUIRE(tokens <= o->sequence_tokens, STATUS_DATA,
+            "the %s has %" PRId64 " tokens, more than %" PRId64 " (--sequence-length)", name,
+            tokens, o->sequence_tokens);
+    return STATUS_OK;
+}
+
+static status encode_row(const struct prepare_options *options, const json_t *row,
+                         struct rows_example *out)
+{
+    struct text source = {0}, target = {0};
+    struct token_list *ids = &out->text.ids;
+    TRY(read_fields(options, row, &source, &target));
+    TRY(append_source(options, &source, ids));
+    int64_t source_tokens = ids->count;
+    TRY(append_text(options->tokenizer, target.bytes, target.count, ids));
+    int64_t target_tokens = ids->count - source_tokens;
+    TRY(check_length(options, "source", source_tokens));
+    TRY(check_length(options, "target", target_tokens));
+    out->source_tokens = (uint32_t)source_tokens;
+    out->values[EXAMPLE_SOURCE] = &out->source_tokens;
+    out->longest_tokens = source_tokens > target_tokens ? source_tokens : target_tokens;
+    out->learned_tokens = target_tokens;
+    return STATUS_OK;
+}
+
+status prepare_seq2seq(const struct prepare_options *options, struct prepare_report *out)
+{
+    *out = (struct prepare_report){0};
+    REQUIRE(has_segment_tokens(options->tokenizer) || tokenizer_eos(options->tokenizer) >= 0,
+            STATUS_DATA,
+            "the tokenizer has no end token, so generation could not end; train one with "
+            "--special-tokens \"<|endoftext|>\"");
+    REQUIRE(options->sequence_tokens >= 2, STATUS_USAGE,
+            "the sequence length is %" PRId64 " tokens; a text and its end token need at least 2",
+            options->sequence_tokens);
+    struct prepare_output *output = NULL;
+    struct row_split split = {0};
+    return rows_prepare(&(struct rows_preparation){.options = options,
+                                                   .report = out,
+                                                   .kind = EXAMPLE_SEQ2SEQ,
+                                                   .unit_name = "pairs",
+                                                   .output = &output,
+                                                   .split = &split,
+                                                   .encode_row = encode_row});
+}

@@ -1,0 +1,297 @@
+/* Tests of sources and targets: rows, translations and aligned files as examples, bad rows, batches
+ * that do not depend on the number of ranks, and refused shards. */
+#include "base/random.h"
+#include "datasets/loader/loader.h"
+#include "datasets/prepare/prepare.h"
+#include "datasets/shard/shard.h"
+#include "datasets/shard/shard_set.h"
+#include "tests/datasets/folder.h"
+
+#define END "<|endoftext|>"
+
+static struct tokenizer *tokenizer, *wordpiece;
+
+static void make_tokenizers(void)
+{
+    char *text = folder_file("text");
+    const char words[] = "the list of files and the user of the system said the answer";
+    folder_write(text, words, sizeof words - 1);
+    CHECK_OK(tokenizer_train(TOKENIZER_BPE, 300, &text, 1, 1, &tokenizer));
+    CHECK_OK(tokenizer_train(TOKENIZER_WORDPIECE, 80, &text, 1, 1, &wordpiece));
+}
+
+static char *write_text(const char *name, const char *text)
+{
+    char *path = folder_file(name);
+    folder_write(path, text, strlen(text));
+    return path;
+}
+
+/* Prepares the file "name" of rows, or aligned with the file `target`. */
+static status prepare_file(const char *path, const char *target, const char *output,
+                           struct prepare_options o, struct prepare_report *report)
+{
+    char *paths[] = {(char *)(uintptr_t)path}, *targets[] = {(char *)(uintptr_t)target};
+    o.tokenizer = o.tokenizer != NULL ? o.tokenizer : tokenizer;
+    o.inputs = paths;
+    o.input_count = 1;
+    o.targets = target != NULL ? targets : NULL;
+    o.output = folder_file(output);
+    o.shard_tokens = o.shard_tokens > 0 ? o.shard_tokens : 1 << 20;
+    o.sequence_tokens = o.sequence_tokens > 0 ? o.sequence_tokens : 64;
+    return prepare_seq2seq(&o, report);
+}
+
+/* ---- rows ---- */
+
+static void check_text(const struct tokenizer *t, const int32_t *ids, int64_t count,
+                       const char *expected)
+{
+    char *text = NULL;
+    CHECK_OK(tokenizer_decode(t, ids, count, false, &text, NULL));
+    CHECK_TEXT(text, expected);
+    free(text);
+}
+
+static void check_example(const struct tokenizer *t, struct shard *s, int64_t i, const char *source,
+                          const char *target)
+{
+    int64_t range[2];
+    int32_t ids[256];
+    uint32_t first;
+    CHECK_OK(shard_read_documents(s, i, 2, range));
+    int64_t count = range[1] - range[0];
+    CHECK(count <= 256);
+    CHECK_OK(shard_read(s, range[0], count, ids));
+    CHECK_OK(shard_read_column(s, EXAMPLE_SOURCE, i, 1, &first));
+    check_text(t, ids, first, source);
+    check_text(t, ids + first, count - first, target);
+}
+
+static void test_rows(void)
+{
+    struct prepare_report report;
+    struct shard *s;
+    char *rows = write_text("rows.jsonl", "{\"source\": \"the list\", \"target\": \"la lista\"}\n"
+                                          "{\"translation\": {\"en\": \"a\", \"es\": \"b\", "
+                                          "\"fr\": \"c\"}}\n");
+    CHECK_FAILS(prepare_file(rows, NULL, "rows", (struct prepare_options){0}, &report),
+                STATUS_USAGE, "need --source-lang and --target-lang");
+    struct prepare_options o = {
+        .source_language = "es", .target_language = "en", .source_prefix = "to English: "};
+    CHECK_OK(prepare_file(rows, NULL, "rows", o, &report));
+    CHECK(report.examples == 2 && report.bad_rows == 0);
+    CHECK_OK(shard_open(folder_file("rows/train-00000-of-00001.h5"), &s));
+    CHECK_OK(shard_verify(s));
+    CHECK(shard_get_header(s)->kind == EXAMPLE_SEQ2SEQ);
+    check_example(tokenizer, s, 0, "to English: the list" END, "la lista" END);
+    check_example(tokenizer, s, 1, "to English: b" END, "a" END);
+    CHECK_OK(shard_close(&s));
+    /* The special tokens of an encoder's tokenizer, on both sides. */
+    rows = write_text("rows.tsv", "source\ttarget\nthe list\tof files\n");
+    o = (struct prepare_options){.tokenizer = wordpiece};
+    CHECK_OK(prepare_file(rows, NULL, "wordpiece", o, &report));
+    CHECK_OK(shard_open(folder_file("wordpiece/train-00000-of-00001.h5"), &s));
+    check_example(wordpiece, s, 0, "[CLS] the list [SEP]", "[CLS] of files [SEP]");
+    CHECK_OK(shard_close(&s));
+}
+
+static void test_bad_rows(void)
+{
+    static const char good[] = "{\"source\": \"a\", \"target\": \"b\"}\n";
+    static const char *const bad_rows[][2] = {
+        {"{\"source\": \"a\"}", "no field \"target\""},
+        {"{\"text\": \"a\"}", "no field \"source\" with \"target\", or \"translation\""},
+        {"{\"source\": \" \", \"target\": \"b\"}", "\"source\" is empty"},
+        {"{\"source\": \"a\", \"target\": \"\"}", "\"target\" is empty"},
+        {"{\"source\": \"a\", \"target\": 1}", "\"target\" is not a string"},
+        {"{\"translation\": {\"en\": \"a\"}}", "no field \"es\""},
+        {"{\"translation\": \"a\"}", "\"translation\" is not an object"},
+        {"{\"source\": \"0123456789\", \"target\": \"b\"}",
+         "the source has 11 tokens, more than 8 (--sequence-length)"},
+        {"{\"source\": \"a\", \"target\": \"0123456789\"}", "the target has 11 tokens"},
+    };
+    struct prepare_report report;
+    char rows[1024];
+    for (size_t i = 0; i < sizeof bad_rows / sizeof *bad_rows; i++) {
+        struct prepare_options o = {
+            .sequence_tokens = 8, .source_language = "en", .target_language = "es"};
+        snprintf(rows, sizeof rows, "%s%s\n%s", good, bad_rows[i][0], good);
+        char *path = write_text("bad.jsonl", rows);
+        CHECK_FAILS(prepare_file(path, NULL, "bad", o, &report), STATUS_DATA, "bad.jsonl:2: ");
+        CHECK_FAILS(prepare_file(path, NULL, "bad", o, &report), STATUS_DATA, bad_rows[i][1]);
+        CHECK(!file_exists(folder_file("bad/train-00000-of-00001.h5")));
+        o.skip_bad_rows = true;
+        CHECK_OK(prepare_file(path, NULL, "skipped", o, &report));
+        CHECK(report.bad_rows == 1 && report.examples == 2);
+    }
+}
+
+/* ---- aligned files ---- */
+
+static void test_aligned(void)
+{
+    struct prepare_report report;
+    struct prepare_options o = {0};
+    struct shard *s;
+    char *source = write_text("a.en", "\xEF\xBB\xBFthe list\r\n{\"a\": 1}\nof files");
+    char *target = write_text("a.es", "la lista\nun objeto\nde archivos\n");
+    CHECK_OK(prepare_file(source, target, "aligned", o, &report));
+    CHECK(report.examples == 3 && report.bytes == 30 + 31);
+    CHECK_OK(shard_open(folder_file("aligned/train-00000-of-00001.h5"), &s));
+    check_example(tokenizer, s, 0, "the list" END, "la lista" END);
+    check_example(tokenizer, s, 1, "{\"a\": 1}" END, "un objeto" END);
+    check_example(tokenizer, s, 2, "of files" END, "de archivos" END);
+    CHECK_OK(shard_close(&s));
+
+    target = write_text("b.es", "la lista\n");
+    CHECK_FAILS(prepare_file(source, target, "aligned", o, &report), STATUS_DATA, "a.en:2: ");
+    CHECK_FAILS(prepare_file(source, target, "aligned", o, &report), STATUS_DATA,
+                "b.es has no line 2, but");
+    o.skip_bad_rows = true;
+    CHECK_OK(prepare_file(source, target, "aligned", o, &report));
+    CHECK(report.examples == 1 && report.bad_rows == 2);
+    target = write_text("c.es", "la\n\nde\nmas\n");
+    CHECK_OK(prepare_file(source, target, "aligned", o, &report));
+    CHECK(report.examples == 2 && report.bad_rows == 2); /* an empty line, and one too many */
+    target = write_text("d.es", "la\n\xff\nde\n");
+    o.skip_bad_rows = false;
+    CHECK_FAILS(prepare_file(source, target, "aligned", o, &report), STATUS_DATA,
+                "d.es is not valid UTF-8");
+}
+
+/* ---- batches ---- */
+
+enum { PAIRS = 23, LENGTH = 40, GLOBAL = 6, SAMPLES = 36, START = 7 };
+
+static void make_pairs(void)
+{
+    static char rows[64 << 10];
+    size_t used = 0;
+    uint64_t key = random_key(5, RANDOM_TEST, 0, 0);
+    for (int i = 0; i < PAIRS; i++) {
+        used += (size_t)snprintf(rows + used, sizeof rows - used,
+                                 "{\"source\": \"s%d%.*s\", \"target\": \"t%d%.*s\"}\n", i,
+                                 (int)random_below(key, (uint64_t)i, 12), "zyxwvutsrqpo", i,
+                                 (int)random_below(key, (uint64_t)(100 + i), 12), "zyxwvutsrqpo");
+    }
+    struct prepare_report report;
+    struct prepare_options o = {
+        .sequence_tokens = LENGTH, .validation_fraction = 0.2, .shard_tokens = 300};
+    CHECK_OK(prepare_file(write_text("pairs.jsonl", rows), NULL, "pairs", o, &report));
+    CHECK(report.train_shards > 1 && report.validation_tokens > 0);
+}
+
+static struct loader_options make_options(const struct loader_source *source, int rank, int ranks,
+                                          int64_t micro)
+{
+    return (struct loader_options){.sources = source,
+                                   .source_count = 1,
+                                   .sequence_tokens = LENGTH,
+                                   .global_sequences = GLOBAL,
+                                   .micro_sequences = micro,
+                                   .rank = rank,
+                                   .ranks = ranks,
+                                   .seed = 3,
+                                   .shuffle = true,
+                                   .kind = EXAMPLE_SEQ2SEQ,
+                                   .decoder_start = START,
+                                   .vocab_size = tokenizer_vocab_size(tokenizer)};
+}
+
+/* Writes example i of a batch as text, with the global numbers of its rows. */
+static void describe_example(const struct batch *b, int64_t i, char *out, size_t bytes)
+{
+    const struct batch_source *s = &b->source;
+    size_t used = (size_t)snprintf(out, bytes, "from %d:", (int)s->first_row + s->cu_rows[i]);
+    for (int32_t row = s->cu_rows[i]; row < s->cu_rows[i + 1]; row++) {
+        CHECK_EQUAL(s->positions[row], row - s->cu_rows[i]);
+        used += (size_t)snprintf(out + used, bytes - used, " %d", s->inputs[row]);
+    }
+    used += (size_t)snprintf(out + used, bytes - used,
+                             " | from %d:", (int)b->first_row + b->cu_rows[i]);
+    for (int32_t row = b->cu_rows[i]; row < b->cu_rows[i + 1]; row++) {
+        int32_t before = row > b->cu_rows[i] ? b->targets[row - 1] : START;
+        CHECK_EQUAL(b->positions[row], row - b->cu_rows[i]);
+        CHECK_EQUAL(b->inputs[row], before);
+        used += (size_t)snprintf(out + used, bytes - used, " %d", b->targets[row]);
+    }
+    CHECK_EQUAL(b->targets[b->cu_rows[i + 1] - 1], tokenizer_eos(tokenizer));
+}
+
+/* Reads the examples of all ranks, from number `first` on, as texts by number. */
+static void read_all(int ranks, int64_t micro, bool interleave, int64_t first, char (*out)[1024])
+{
+    const struct loader_source source = {folder_file("pairs/train-*.h5"), 1};
+    for (int rank = 0; rank < ranks; rank++) {
+        struct loader *l;
+        struct loader_options o = make_options(&source, rank, ranks, micro);
+        o.first_sample = first;
+        o.limit_samples = SAMPLES;
+        o.interleave_micro_batches = interleave;
+        CHECK_OK(loader_open(&o, &l));
+        for (bool end = false; !end;) {
+            struct batch b;
+            bool last;
+            CHECK_OK(loader_next(l, &b, &last, &end));
+            CHECK(end || (b.kind == BATCH_SEQ2SEQ && b.segments == b.sequences));
+            CHECK(b.tokens_seen == b.rows + (end ? 0 : b.source.rows));
+            for (int64_t i = 0; i < b.sequences && !end; i++) {
+                describe_example(&b, i, out[b.samples[i]], sizeof *out);
+            }
+        }
+        CHECK_OK(loader_close(&l));
+    }
+}
+
+static void test_batches(void)
+{
+    static char one_rank[SAMPLES][1024], other[SAMPLES][1024];
+    read_all(1, 3, false, 0, one_rank);
+    CHECK(one_rank[SAMPLES - 1][0] != '\0');
+    for (int ranks = 1; ranks <= 4; ranks++) {
+        for (int64_t micro = 1; micro <= 4; micro += 3) {
+            memset(other, 0, sizeof other);
+            read_all(ranks, micro, ranks % 2 == 0, 0, other);
+            CHECK(memcmp(one_rank, other, sizeof one_rank) == 0);
+        }
+    }
+    memset(other + 2 * GLOBAL, 0, sizeof other - 2 * GLOBAL * sizeof *other);
+    read_all(2, 2, false, 2 * GLOBAL, other); /* resume */
+    CHECK(memcmp(one_rank, other, sizeof one_rank) == 0);
+}
+
+static void test_refused(void)
+{
+    const struct loader_source source = {folder_file("pairs/train-*.h5"), 1};
+    struct loader *l;
+    struct loader_options o = make_options(&source, 0, 1, 2);
+    o.sequence_tokens = 12;
+    CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "--sequence-length 12");
+    o = make_options(&source, 0, 1, 2);
+    o.kind = EXAMPLE_TEXT;
+    CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "'seq2seq', not 'text'");
+    struct prepare_report report;
+    struct tokenizer *characters;
+    char *text = folder_file("text");
+    CHECK_OK(tokenizer_train(TOKENIZER_CHAR, 0, &text, 1, 1, &characters));
+    struct prepare_options without_end = {.tokenizer = characters};
+    CHECK_FAILS(prepare_file(text, text, "none", without_end, &report), STATUS_DATA,
+                "the tokenizer has no end token");
+    CHECK_OK(tokenizer_destroy(&characters));
+}
+
+int main(void)
+{
+    folder_make();
+    make_tokenizers();
+    test_rows();
+    test_bad_rows();
+    test_aligned();
+    make_pairs();
+    test_batches();
+    test_refused();
+    CHECK_OK(tokenizer_destroy(&wordpiece));
+    CHECK_OK(tokenizer_destroy(&tokenizer));
+    return 0;
+}

@@ -89,15 +89,25 @@ static void write_between(FILE *out, const char *text, size_t bytes, const char 
     fwrite(text + first, 1, end - first, out);
 }
 
+/* Finds a tag at or after text. *found is the result of the last call for this tag, so that a
+ * template is searched once. */
+static void find_tag(const char *text, const char *tag, const char **found)
+{
+    if (*found != NULL && *found < text) {
+        *found = strstr(text, tag);
+    }
+}
+
 /* Returns the normal form; NULL: not a template, or out of memory. */
 static char *normalize_jinja(const char *text)
 {
     char *normal = NULL;
     size_t bytes = 0;
-    const char *before_end = NULL;
+    const char *before_end = NULL, *expression = strstr(text, "{{"), *block = strstr(text, "{%");
     FILE *out = open_memstream(&normal, &bytes);
     while (out != NULL) {
-        const char *expression = strstr(text, "{{"), *block = strstr(text, "{%");
+        find_tag(text, "{{", &expression);
+        find_tag(text, "{%", &block);
         const char *tag =
             expression == NULL || (block != NULL && block < expression) ? block : expression;
         const char *end = tag == NULL ? NULL : strstr(tag + 2, tag[1] == '%' ? "%}" : "}}");

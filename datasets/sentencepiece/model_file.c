@@ -18,6 +18,8 @@
 #define MAX_PIECES ((size_t)1 << 20)
 #define MAX_PIECE_BYTES ((size_t)7999) /* the limit of SentencePiece */
 #define MAX_UNKNOWN_BYTES ((size_t)64)
+#define MAX_FIELDS (MAX_PIECES + 1024)    /* of the model: one field per piece, and options */
+#define MAX_INNER_FIELDS (4 * MAX_PIECES) /* of all pieces and options: three fields per piece */
 #define DEFAULT_UNKNOWN_TEXT " \xe2\x81\x87 "
 
 typedef PieceFile__ModelProto model_proto;
@@ -233,6 +235,58 @@ static status read_model(const struct model_reader *r, const model_proto *m)
     return s->is_bpe ? STATUS_OK : build_unigram(s);
 }
 
+/* Reads an integer of the wire format. Returns false at the end of the message. */
+static bool read_varint(const uint8_t *data, size_t bytes, size_t *pos, uint64_t *out)
+{
+    *out = 0;
+    for (int shift = 0; shift < 64 && *pos < bytes; shift += 7) {
+        uint8_t byte = data[(*pos)++];
+        *out |= (uint64_t)(byte & 0x7f) << shift;
+        if (byte < 0x80) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Counts the fields of a message, and into *inner those of its messages; NULL: not these. The count
+ * ends where the message is damaged. */
+static size_t count_fields(const uint8_t *data, size_t bytes, size_t *inner)
+{
+    enum { VARINT = 0, FIXED_64 = 1, LENGTH = 2, FIXED_32 = 5, LAST_MESSAGE = 5 };
+    size_t count = 0;
+    uint64_t tag, value;
+    for (size_t pos = 0; read_varint(data, bytes, &pos, &tag); count++) {
+        int type = (int)(tag & 7);
+        bool has_value = type == VARINT || type == LENGTH;
+        if (has_value && !read_varint(data, bytes, &pos, &value)) {
+            break;
+        }
+        size_t length = type == FIXED_64   ? 8
+                        : type == FIXED_32 ? 4
+                        : type == LENGTH   ? (size_t)value
+                                           : 0;
+        if ((!has_value && length == 0) || length > bytes - pos) {
+            break;
+        }
+        if (type == LENGTH && inner != NULL && tag >> 3 <= LAST_MESSAGE) {
+            *inner += count_fields(data + pos, length, NULL);
+        }
+        pos += length;
+    }
+    return count;
+}
+
+/* Refuses a file with so many fields that protobuf-c would allocate many times its size. */
+static status check_fields(const struct model_reader *r, const char *data, size_t bytes)
+{
+    size_t inner = 0, count = count_fields((const uint8_t *)data, bytes, &inner);
+    NEED(r, count <= MAX_FIELDS && inner <= MAX_INNER_FIELDS,
+         "it has %zu fields, and %zu in its messages; at most %zu and %zu are supported", count,
+         inner, MAX_FIELDS, MAX_INNER_FIELDS);
+    return STATUS_OK;
+}
+
 static status create_model(const char *data, size_t bytes, struct sentencepiece **out)
 {
     struct sentencepiece *s = calloc(1, sizeof *s);
@@ -254,6 +308,7 @@ status sentencepiece_open(const char *data, size_t bytes, const char *path,
     *out = NULL;
     NEED(&r, bytes <= SENTENCEPIECE_FILE_LIMIT_BYTES, "it has %zu bytes; at most %zu are supported",
          bytes, SENTENCEPIECE_FILE_LIMIT_BYTES);
+    TRY(check_fields(&r, data, bytes));
     model_proto *m = piece_file__model_proto__unpack(NULL, bytes, (const uint8_t *)data);
     NEED(&r, m != NULL, "it is not a SentencePiece model: the protobuf message is damaged");
     status result = create_model(data, bytes, &r.s);

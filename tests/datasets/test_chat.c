@@ -1,5 +1,7 @@
 /* Tests of chat templates: text and loss mask of each shipped template, prompts with and without
  * their answer, special tokens in messages, invalid templates, and bad rows of JSON Lines. */
+#include <time.h>
+
 #include "base/log.h"
 #include "datasets/chat/chat.h"
 #include "datasets/rows/jsonl.h"
@@ -520,6 +522,31 @@ static void test_known_jinja(void)
     CHECK_OK(file_remove_tree(folder_file("tokenizer/" CHAT_FILE)));
 }
 
+/* Returns the processor time of the comparison of a template that has no block. */
+static double time_jinja(size_t tags)
+{
+    char *text = malloc(4 * tags + 1);
+    CHECK(text != NULL);
+    for (size_t i = 0; i < tags; i++) {
+        memcpy(text + 4 * i, "{{}}", 4);
+    }
+    text[4 * tags] = '\0';
+    clock_t begin = clock();
+    CHECK(chat_recognize_jinja(text, tokenizer) == NULL);
+    free(text);
+    return (double)(clock() - begin) / CLOCKS_PER_SEC;
+}
+
+/* The time is linear in the size: with quadratic time, eight times as many tags take 64 times as
+ * long. */
+static void test_large_jinja(void)
+{
+    enum { TAGS = 1 << 15 }; /* the larger template has 1 MiB */
+    double small = time_jinja(TAGS), large = time_jinja(8 * TAGS);
+    fprintf(stderr, "%d tags: %.3f s; %d tags: %.3f s\n", TAGS, small, 8 * TAGS, large);
+    CHECK(large < 24 * small + 0.1);
+}
+
 int main(int argc, char **argv)
 {
     folder_make();
@@ -536,6 +563,7 @@ int main(int argc, char **argv)
     test_jinja(argc > 1 && strcmp(argv[1], "--write") == 0);
     test_end_token();
     test_known_jinja();
+    test_large_jinja();
     CHECK_OK(tokenizer_destroy(&tokenizer));
     return 0;
 }

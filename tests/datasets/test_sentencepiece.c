@@ -447,6 +447,36 @@ static void test_refused_options(void)
     check_refused(&m, "the protobuf message is damaged");
 }
 
+/* Fields that protobuf-c would allocate, in the model or in one of its messages. */
+static void test_many_fields(void)
+{
+    static const char field[3] = {(char)(127 << 3 | 0x80), 127 >> 4, 0}; /* number 127, value 0 */
+    enum { MODEL_FIELDS = (1 << 20) + 1024, INNER_FIELDS = 4 << 20 };
+    for (int inner = 0; inner < 2; inner++) {
+        struct message m = begin_model();
+        size_t count = inner == 1 ? INNER_FIELDS + 1 : MODEL_FIELDS - 1, header = 0;
+        char *text = malloc(m.bytes + 8 + count * sizeof field);
+        CHECK(text != NULL);
+        memcpy(text, m.data, m.bytes);
+        if (inner == 1) { /* the options of the training, with their length */
+            text[m.bytes + header++] = 2 << 3 | 2;
+            for (size_t length = count * sizeof field; length > 0; length >>= 7) {
+                text[m.bytes + header++] = (char)(length % 128 | (length >= 128 ? 128 : 0));
+            }
+        }
+        char *fields = text + m.bytes + header;
+        for (size_t i = 0; i < count; i++) {
+            memcpy(fields + i * sizeof field, field, sizeof field);
+        }
+        CHECK_OK(file_write(join_path(folder_file("damaged"), "tokenizer.model"), text,
+                            m.bytes + header + count * sizeof field));
+        free(text);
+        struct tokenizer *t = NULL;
+        CHECK_FAILS(tokenizer_open(folder_file("damaged"), &t), STATUS_DATA,
+                    inner == 1 ? "4194311 in its messages" : "it has 1049601 fields");
+    }
+}
+
 /* The smallest model; T5's name of the file. */
 static void test_small_model(void)
 {
@@ -488,6 +518,7 @@ int main(void)
     test_files();
     test_refused_pieces();
     test_refused_options();
+    test_many_fields();
     test_small_model();
     test_damaged_map();
     return 0;

@@ -40,6 +40,24 @@ static inline void save_and_compare(const struct tokenizer *t)
     tokenizer_destroy(&again);
 }
 
+/* A tokenizer with further special tokens finds them, and keeps the other ids. */
+static inline void add_tokens(const struct tokenizer *t)
+{
+    static char added[] = "<|fuzz|>", unknown[] = "<unk>", letter[] = "a";
+    static char *const texts[] = {added, unknown, letter};
+    struct tokenizer *extended = NULL;
+    status result = tokenizer_add_special(t, texts, 3, &extended);
+    if (result == STATUS_OK) {
+        int32_t first = tokenizer_find(t, texts[0]), id = tokenizer_find(extended, texts[0]);
+        fuzz_require(id >= 0 && (first < 0 || first == id) && tokenizer_is_special(extended, id) &&
+                         tokenizer_find_difference(t, extended) < 0,
+                     "an added token is special, and no other id changes");
+    }
+    fuzz_require(result != STATUS_INTERNAL, status_pending()->text);
+    status_clear();
+    (void)tokenizer_destroy(&extended);
+}
+
 static inline status use_tokenizer(void)
 {
     struct tokenizer *t = NULL;
@@ -47,6 +65,7 @@ static inline status use_tokenizer(void)
     int64_t first;
     TRY(tokenizer_open(fuzz_folder(), &t));
     save_and_compare(t);
+    add_tokens(t);
     status result = encode_and_decode(t);
     if (result == STATUS_OK) {
         result = tokenizer_encode_pair(t, "one text", 8, "another", 7, true, 12, &pair, &first);

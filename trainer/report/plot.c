@@ -14,20 +14,28 @@ static bool is_internal_field(const char *name)
     return strcmp(name, "num_tokens") == 0; /* equal to tokens */
 }
 
-/* Adds a name to a list "a, b, c" unless the list contains it. */
+/* Returns whether a list "a, b, c" contains a name. */
+static bool is_listed(const char *names, const char *name)
+{
+    size_t length = strlen(name), item_bytes;
+    for (const char *item = names; item[0] != '\0'; item += strspn(item, ", ")) {
+        item_bytes = strcspn(item, ",");
+        if (item_bytes == length && memcmp(item, name, length) == 0) {
+            return true;
+        }
+        item += item_bytes;
+    }
+    return false;
+}
+
+/* Adds the names of the curves to a list "a, b, c". A foreign file can contain an empty name. */
 static void list_fields(const struct history_table *table, char *names, size_t bytes)
 {
     for (int i = 0; i < table->count; i++) {
         const struct history_series *s = &table->series[i];
         size_t length = strlen(s->name), used = strlen(names);
-        char *found = names;
-        while ((found = strstr(found, s->name)) != NULL &&
-               !((found == names || found[-1] == ' ') &&
-                 (found[length] == '\0' || found[length] == ','))) {
-            found++;
-        }
-        if (found == NULL && s->count > 1 && !is_internal_field(s->name) &&
-            used + length + 3 < bytes) {
+        if (length > 0 && s->count > 1 && !is_internal_field(s->name) &&
+            used + length + 3 < bytes && !is_listed(names, s->name)) {
             snprintf(names + used, bytes - used, "%s%s", used > 0 ? ", " : "", s->name);
         }
     }

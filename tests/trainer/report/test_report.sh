@@ -103,6 +103,13 @@ grep -q '^validation loss: first ' out || fail 'no validation curve in the termi
 run_bireme 64 report run --plot no_such_field --output x.svg
 expect_error "no run has two values of 'no_such_field'; choose one of: loss, learning_rate"
 [ ! -e x.svg ] || fail 'a failed report writes a file'
+# The address sanitizer finds a search for the empty name that does not end.
+mkdir names
+for step in 1 2; do
+    echo '{"event":"train","step":'$step',"abc":1,"":2,"bc":3,", ":4,"d,":5}'
+done >names/metrics.jsonl
+run_bireme 64 report names --plot loss --output x.svg
+expect_error "no run has two values of 'loss'; choose one of: abc, bc, , , d, "
 run_bireme 66 report missing --output x.html
 expect_error 'missing contains no metrics.jsonl'
 run_bireme 64 report run

@@ -560,7 +560,7 @@ test_bench() {
     expect_error nothing.yaml
 }
 
-# test_kills RANKS: kill the run BIREME_KILLS times at random moments (8 by default, 100 in CI).
+# test_kills RANKS: kill the run BIREME_KILLS times at random moments (8 by default, 40 in CI).
 # Each start resumes, at least from the newest checkpoint that was reported as saved, and the end
 # equals that of a run without kills.
 test_kills() {

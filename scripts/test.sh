@@ -19,12 +19,13 @@ cd "$(dirname "$0")/.."
 # jobs, because each job needs memory.
 jobs=$(($(nproc) + 1))
 [ "$jobs" -le 8 ] || jobs=8
-# These tests take a third of the total time; other tests check the same on smaller runs.
-readonly longest='^(simt_.*_(random_[12]|warp)|simt_attention_(tiles_)?lifo'\
-'|simt_train_(fp32|graphs|memory|objectives|plans|ranks)|gpu_bundle|comm_launch|memory_adapters'\
-'|tensor_parallel_2_hosts|train_(kills_[12]|zero|tensor|reproducible|masked_layouts|lamb)'\
-'|comm_launch_restarts|train_(dpo_whole_batch|change_layout|start|faults_power_cut_.*)'\
-'|train_spikes_(layouts|resume|not_finite|warn)|replica_check_replicas|fault_.*)$'
+# These tests take more than half of the total time; other tests check the same on smaller runs.
+readonly longest='^(simt_.*_(random_[12]|warp)|simt_attention_(tiles_)?lifo|simt_attention_99_kib'\
+'|simt_on_gpu_(norm|flat|linear|cross_entropy|attention.*)|memory_adapters(_bf16)?|gpu_bundle'\
+'|simt_train_(fp32|graphs|memory|objectives|plans|ranks)|tensor_parallel_(2_hosts|4_ranks)'\
+'|train_(kills_[12]|zero|tensor|reproducible|masked_layouts|lamb|samples)|comm_launch(_restarts)?'\
+'|train_(dpo_whole_batch|change_layout|start|faults_power_cut_.*)'\
+'|train_spikes_(layouts|resume|not_finite|stop|warn)|replica_check_replicas|fault_.*)$'
 # One test of each operation, objective and layout, and all tests with a name of one word, which
 # test one module each.
 readonly fast='^([a-z0-9]+|attention_features|cross_entropy|post_processor|row_workers'\

@@ -400,6 +400,8 @@ static status check_attention(const char *where, const struct attention *a, int6
     REQUIRE(a->first_head >= 0 && (a->all_heads == 0 || a->first_head + a->heads <= a->all_heads),
             STATUS_INTERNAL, "%s: heads [%d, %d) of %d", where, a->first_head,
             a->first_head + a->heads, a->all_heads);
+    REQUIRE(a->softcap >= 0, STATUS_INTERNAL, "%s: softcap %g (at least 0)", where,
+            (double)a->softcap);
     TRY(check_present(where, "cu_q", a->cu_q));
     TRY(check_present(where, "cu_k", a->cu_k));
     for (int64_t i = 0; host && i < a->sequences; i++) {

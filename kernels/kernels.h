@@ -369,6 +369,7 @@ struct attention {
     bool causal;        /* query i of n attends to key j of m if j <= i + m - n */
     int64_t window;     /* > 0: only the last `window` visible keys */
     float scale;        /* of the scores, usually 1 / sqrt(D) */
+    float softcap;      /* > 0: a score s becomes softcap * tanh(s / softcap); 0: none */
     int64_t sequences;
     const int32_t *cu_q; /* int32 [sequences + 1] */
     const int32_t *cu_k; /* int32 [sequences + 1]; equal to cu_q for self-attention */
@@ -388,12 +389,15 @@ struct attention {
 
 /* attention_forward - compute o = softmax(scale q k^T) v for each head, with an online softmax.
  *
+ * In cross-attention, queries and keys have separate numbers of rows, cu_q and cu_k.
+ *
  * Shapes    q, o [Nq, H D];  keys, values [Nk, G D];  strided views into one QKV matrix are
  *           allowed; lse f32 [H, Nq], the log-sum-exp of each row's scores for the backward pass,
  *           or absent; a row without visible keys has o = 0 and lse = -infinity
  * Memory    no T x T matrix is stored
  * Errors    STATUS_INTERNAL if D > 256 or scale <= 0
- * Source    Milakov, Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135 */
+ * Source    Milakov, Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135;
+ *           softcap: Gemma Team 2024, arXiv:2408.00118 */
 status attention_forward(struct kernels *k, struct tensor o, struct tensor lse, struct tensor q,
                          struct tensor keys, struct tensor values, const struct attention *a);
 

@@ -1,5 +1,7 @@
 /* Attention, forward: o = softmax(scale q k^T) v, one tile of keys after the other.
  *
+ * A soft-cap replaces the scores of a tile before the softmax.
+ *
  * Each row keeps the running maximum m of its scores, the running sum l of exp(s - m), and the
  * output row in the same scale. If a tile raises m to m', l and the output row are multiplied by
  * exp(m - m'). Exponentials are powers of two, so that one fused multiply-add scales by scale
@@ -74,6 +76,9 @@ static void compute_softmax_row(const struct workspace *w, const struct attentio
     int32_t high = (int32_t)(visible.last < first_key + KEYS ? visible.last - first_key : KEYS);
     int count = (int)((columns + VECTOR_LANES - 1) / VECTOR_LANES);
     struct attention_gap gap = attention_get_gap(h, query, first_key);
+    if (h->a->softcap > 0) {
+        attention_cap_scores(h, scores, NULL, columns);
+    }
     vector s[VECTORS], row_max = vector_set(-INFINITY);
     bool whole = low == 0 && high >= count * VECTOR_LANES && gap.low >= gap.high;
     for (int i = 0; i < count; i++) {
@@ -85,7 +90,7 @@ static void compute_softmax_row(const struct workspace *w, const struct attentio
         }
         row_max = vector_max(row_max, s[i]);
     }
-    float factor = h->a->scale * attention_log2_e;
+    float factor = h->score_scale * attention_log2_e;
     float before = w->row_max[block_row], now = vector_maximum(row_max) * factor;
     float *sums = w->sums + block_row * SUMS;
     if (now > before) {

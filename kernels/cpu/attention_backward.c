@@ -3,6 +3,8 @@
  * For each row, with d = d_o . o and the dropout factors m:
  *   p_j = exp(scale q . k_j - lse),  dv_j += m_j p_j d_o,  ds_j = p_j (m_j d_o . v_j - d)
  *   dq += scale ds_j k_j,  dk_j += scale ds_j q
+ * With a soft-cap c, the score s_j = c tanh(scale q . k_j / c) replaces scale q . k_j, and ds_j is
+ * multiplied by 1 - (s_j / c)^2.
  *
  * Blocking  Five GEMMs for each query head, tile of keys and tile of queries. dk and dv of a tile
  *           of keys stay in the cache; dq of the head is a separate f32 matrix. Causal tiles above
@@ -30,6 +32,8 @@ struct workspace {
     float *q_operand, *d_o_operand;                    /* the same, as operands of a score GEMM */
     float *p, *ds;                                     /* [ROWS][KEYS] */
     float *ds_operand;      /* left operand of the GEMM for dk: ds itself, or pairs of its rows */
+    float *derivatives;     /* [ROWS][KEYS] derivatives of the soft-cap; pack_row_pairs overwrites
+                             * rows that are not needed any more */
     float *dot;             /* [longest_q] d_o . o */
     float *lse;             /* [longest_q], in base 2 */
     float *dq;              /* [longest_q][padded] */
@@ -74,6 +78,7 @@ static struct workspace make_workspace(float *memory, int64_t padded, int64_t qu
         *parts[i].part = memory;
         memory += parts[i].floats;
     }
+    w.derivatives = w.ds_operand;
     return w;
 }
 
@@ -138,7 +143,10 @@ static void compute_probabilities_row(const struct workspace *w, const struct at
     int32_t low = (int32_t)(visible.first > t->key ? visible.first - t->key : 0);
     int32_t high = (int32_t)(visible.last < t->key + t->keys ? visible.last - t->key : t->keys);
     float *p = w->p + row * KEYS;
-    vector factor = vector_set(h->a->scale * attention_log2_e);
+    if (h->a->softcap > 0) {
+        attention_cap_scores(h, p, w->derivatives + row * KEYS, columns);
+    }
+    vector factor = vector_set(h->score_scale * attention_log2_e);
     vector base = vector_set(-w->lse[t->query + row]);
     struct attention_gap gap = attention_get_gap(h, t->query + row, t->key);
     bool whole = low == 0 && high >= columns && gap.low >= gap.high;
@@ -158,7 +166,7 @@ static void compute_probabilities_row(const struct workspace *w, const struct at
     }
 }
 
-/* Computes ds = p (m dp - d) and replaces p by m p. */
+/* Computes ds = p (m dp - d), times the derivative of the soft-cap, and replaces p by m p. */
 static void compute_ds_row(const struct workspace *w, const struct attention_head *h,
                            const struct tile *t, int64_t row, int64_t columns)
 {
@@ -172,7 +180,11 @@ static void compute_ds_row(const struct workspace *w, const struct attention_hea
             dp *= keep;
             vector_store(p + c, value * keep);
         }
-        vector_store(ds + c, value * (dp - dot));
+        vector gradient = value * (dp - dot);
+        if (h->a->softcap > 0) {
+            gradient *= vector_load(w->derivatives + row * KEYS + c);
+        }
+        vector_store(ds + c, gradient);
     }
 }
 

@@ -49,6 +49,7 @@ struct attention_head {
     int64_t first_q, queries;
     int64_t first_k, keys;
     struct cpu_range hidden; /* keys of the first response, hidden from queries after them */
+    float score_scale;       /* factor of the scores in a tile; 1 after attention_cap_scores */
 };
 
 /* attention_make_head - describe head `head` of a sequence. */
@@ -66,6 +67,7 @@ static inline struct attention_head attention_make_head(const struct attention *
         .queries = a->cu_q[sequence + 1] - a->cu_q[sequence],
         .first_k = a->cu_k[sequence],
         .keys = a->cu_k[sequence + 1] - a->cu_k[sequence],
+        .score_scale = a->softcap > 0 ? 1 : a->scale,
     };
 }
 
@@ -108,6 +110,22 @@ static inline struct attention_gap attention_get_gap(const struct attention_head
     int64_t low = h->hidden.first - key, high = h->hidden.last - key;
     return (struct attention_gap){(int32_t)(low < 0 ? 0 : low),
                                   (int32_t)(high < ATTENTION_KEYS ? high : ATTENTION_KEYS)};
+}
+
+/* attention_cap_scores - replace the products q k^T of a row by scores: scale, then soft-cap.
+ *
+ * derivatives, if not NULL, receives the derivatives of the soft-cap. Whole vectors are written. */
+static inline void attention_cap_scores(const struct attention_head *h, float *scores,
+                                        float *derivatives, int64_t columns)
+{
+    vector inside = vector_set(h->a->scale / h->a->softcap), cap = vector_set(h->a->softcap);
+    for (int64_t c = 0; c < columns; c += VECTOR_LANES) {
+        vector t = math_tanh_relative(inside * vector_load(scores + c));
+        vector_store(scores + c, cap * t);
+        if (derivatives != NULL) {
+            vector_store(derivatives + c, 1.0f - t * t);
+        }
+    }
 }
 
 /* attention_padded_width - return the floats of a packed row.

@@ -6,6 +6,7 @@
  *
  *   math_exp2, math_exp   relative 1.5e-7; below 2^-126 the result is 0
  *   math_tanh             absolute 2e-7
+ *   math_tanh_relative    relative 3e-7
  *   math_erf              absolute 4e-7
  *   math_normal           Phi, the normal distribution: absolute 2e-7, relative 1e-5 down to 1e-26
  *   math_gelu_*           absolute 4e-7 max(1, |x|), and its derivative; -infinity gives NaN */
@@ -60,6 +61,18 @@ static inline vector math_sigmoid(vector x)
 static inline vector math_tanh(vector x)
 {
     return 2.0f * math_sigmoid(2.0f * x) - 1.0f;
+}
+
+/* math_tanh_relative - compute tanh(x) with a small relative error near 0, by a polynomial. */
+static inline vector math_tanh_relative(vector x)
+{
+    vector z = x * x;
+    vector y = vector_set(-0.0057049887f);
+    y = vector_fma(y, z, vector_set(0.0206390888f));
+    y = vector_fma(y, z, vector_set(-0.0537397155f));
+    y = vector_fma(y, z, vector_set(0.133314422f));
+    y = vector_fma(y, z, vector_set(-0.333332820f));
+    return vector_select(z < 0.390625f, vector_fma(y * z, x, x), math_tanh(x));
 }
 
 /* math_erfc_tail - compute erfc(z) = exp(-z^2) t P(t) with t = 1 / (1 + 0.4 z), for z >= 0. */

@@ -1,6 +1,6 @@
 /* Attention forward on tensor cores (sm_80), with an online softmax.
  *
- *   s = scale q k^T,  o = softmax(s) v,  lse = log(sum exp(s))
+ *   s = cap(scale q k^T),  o = softmax(s) v,  lse = log(sum exp(s))   (cap: optional soft-cap)
  *
  * Launch    grid (sequences ceil(longest_q / 128), heads); block 128. Shared memory: 128 queries,
  *           64 keys and 64 values, (128 + 2 * 64) * D * 2 bytes; 64 KiB for D = 128
@@ -37,7 +37,7 @@ GPU_INLINE void apply_dropout(float (&p)[M_TILES][KEYS / 8][4], const attention_
     }
 }
 
-template <int D, int KEYS>
+template <int D, int KEYS, bool CAPPED>
 __global__ void __launch_bounds__(FORWARD_THREADS) tiles_forward(const attention_task<bf16> a)
 {
     GPU_SHARED_DYNAMIC(bf16, tile_q);
@@ -81,6 +81,9 @@ __global__ void __launch_bounds__(FORWARD_THREADS) tiles_forward(const attention
             clear_sums(p[m]);
         }
         mma_abt<D>(p, tile_q, warp * 32, tile_k);
+        if (CAPPED) {
+            cap_scores(p, a);
+        }
         __syncthreads();
         if (next < end) {
             load_tile<D, KEYS, FORWARD_THREADS>(tile_k, a.keys, s.first_k + next, s.keys - next,
@@ -94,7 +97,7 @@ __global__ void __launch_bounds__(FORWARD_THREADS) tiles_forward(const attention
         if (a.shared_prefix_offsets != nullptr) {
             mask_hidden(p, a, query, key, -INFINITY);
         }
-        update_softmax(p, run, rescale, a.scale * log2_e);
+        update_softmax(p, run, rescale, a.score_scale * log2_e);
 #pragma unroll
         for (int m = 0; m < M_TILES; m++) {
             rescale_sums(o[m], rescale[m]);
@@ -122,7 +125,11 @@ static status launch_width(struct kernels *k, attention_task<bf16> t, const stru
     t.tiles = (a->longest_q + BLOCK_QUERIES - 1) / BLOCK_QUERIES;
     dim3 grid(static_cast<unsigned>(a->sequences * t.tiles), static_cast<unsigned>(a->heads));
     if (grid.x > 0) {
-        LAUNCH(k, (tiles_forward<D, KEYS>), grid, FORWARD_THREADS, bytes, t);
+        if (a->softcap > 0) {
+            LAUNCH(k, (tiles_forward<D, KEYS, true>), grid, FORWARD_THREADS, bytes, t);
+        } else {
+            LAUNCH(k, (tiles_forward<D, KEYS, false>), grid, FORWARD_THREADS, bytes, t);
+        }
     }
     return STATUS_OK;
 }

@@ -31,8 +31,10 @@ template <typename T> struct attention_task {
     int64_t width, window, longest_k;
     int64_t tiles; /* blocks of each sequence in the grid */
     bool causal;
-    bool fuses_dq; /* backward: a block that has all keys of a sequence also computes dq */
-    float scale;
+    bool fuses_dq;     /* backward: a block that has all keys of a sequence also computes dq */
+    float scale;       /* of the products q k^T */
+    float score_scale; /* of the scores in a tile; 1 if the call caps them */
+    float softcap, softcap_inverse;
     struct dropout dropout;
 };
 
@@ -80,6 +82,16 @@ GPU_INLINE bool is_hidden(const struct hidden_keys &h, int64_t query, int64_t ke
     return query >= h.end && key >= h.begin && key < h.end;
 }
 
+/* The kernels have a template argument CAPPED: scores have a soft-cap. A call without one so needs
+ * no instructions and registers for it. */
+
+/* Returns the derivative of the soft-cap at a score. */
+template <typename T> GPU_INLINE float softcap_derivative(const attention_task<T> &a, float score)
+{
+    float t = score * a.softcap_inverse;
+    return 1.0f - t * t;
+}
+
 /* Returns whether dropout keeps an element. `row` is the row of the query, `key` the index within
  * the sequence. */
 template <typename T>
@@ -121,6 +133,9 @@ static inline attention_task<T> make_attention_task(struct tensor q, struct tens
     t.longest_k = a->longest_k;
     t.causal = a->causal;
     t.scale = a->scale;
+    t.score_scale = a->softcap > 0 ? 1.0f : a->scale;
+    t.softcap = a->softcap;
+    t.softcap_inverse = a->softcap > 0 ? 1.0f / a->softcap : 0.0f;
     t.dropout = a->dropout;
     return t;
 }

@@ -3,6 +3,7 @@
  *
  *   p = exp(scale q k^T - lse),  ds = p (m (d_o v^T) - delta),  delta = d_o . o
  *   dv = (m p)^T d_o,  dk = scale ds^T q,  dq = scale ds k          (m: dropout factors)
+ *   with a soft-cap c: p = exp(s - lse), s = c tanh(scale q k^T / c), ds *= 1 - (s / c)^2
  *
  * Delta     A first kernel computes delta, one warp for each row and head: grid (ceil(rows / 8),
  *           heads), block 256.
@@ -45,32 +46,6 @@ __global__ void __launch_bounds__(DELTA_THREADS) attention_delta(const attention
     }
 }
 
-/* Replaces the scores of 16 keys (rows) and STEP queries (columns) by p; 0 where a query does not
- * attend to a key. */
-template <int STEP>
-GPU_INLINE void compute_probabilities_transposed(float (&p)[1][STEP / 8][4],
-                                                 const attention_task<bf16> &a,
-                                                 const struct attention_sequence &s, int64_t key,
-                                                 int64_t query, const float *lse)
-{
-    int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int n = 0; n < STEP / 8; n++) {
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            int i = 8 * n + lane % 4 * 2 + e;
-            int64_t end = query + i < s.queries ? visible_end(a, s, query + i) : 0;
-            int left = static_cast<int>(end - key - lane / 4);
-            int from = static_cast<int>(visible_begin(a, end) - key - lane / 4);
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                float power = gpu_exp2(p[0][n][2 * r + e] * (a.scale * log2_e) - lse[i]);
-                p[0][n][2 * r + e] = 8 * r < left && 8 * r >= from ? power : 0.0f;
-            }
-        }
-    }
-}
-
 /* Sets the hidden elements of p to 0. */
 template <int STEP>
 GPU_INLINE void mask_hidden_transposed(float (&p)[1][STEP / 8][4], const attention_task<bf16> &a,
@@ -90,6 +65,35 @@ GPU_INLINE void mask_hidden_transposed(float (&p)[1][STEP / 8][4], const attenti
     }
 }
 
+/* Replaces the scores of 16 keys (rows) and STEP queries (columns) by p; 0 where a query does not
+ * attend to a key. */
+template <int STEP>
+GPU_INLINE void compute_probabilities_transposed(float (&p)[1][STEP / 8][4],
+                                                 const attention_task<bf16> &a,
+                                                 const struct attention_sequence &s, int64_t key,
+                                                 int64_t query, const float *lse)
+{
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int n = 0; n < STEP / 8; n++) {
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            int i = 8 * n + lane % 4 * 2 + e;
+            int64_t end = query + i < s.queries ? visible_end(a, s, query + i) : 0;
+            int left = static_cast<int>(end - key - lane / 4);
+            int from = static_cast<int>(visible_begin(a, end) - key - lane / 4);
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                float power = gpu_exp2(p[0][n][2 * r + e] * (a.score_scale * log2_e) - lse[i]);
+                p[0][n][2 * r + e] = 8 * r < left && 8 * r >= from ? power : 0.0f;
+            }
+        }
+    }
+    if (a.shared_prefix_offsets != nullptr) {
+        mask_hidden_transposed<STEP>(p, a, key, query);
+    }
+}
+
 /* Computes one bit for each of 16 x STEP accumulators: whether dropout keeps the element. */
 template <int STEP, bool TRANSPOSED>
 GPU_INLINE void get_kept_words(uint32_t (&words)[STEP / 64], const attention_task<bf16> &a,
@@ -101,6 +105,21 @@ GPU_INLINE void get_kept_words(uint32_t (&words)[STEP / 64], const attention_tas
                        ? get_kept_bits<TRANSPOSED>(a, row + (TRANSPOSED ? 64 * i : 0),
                                                    key + (TRANSPOSED ? 0 : 64 * i), head)
                        : ~0u;
+    }
+}
+
+/* Multiplies ds by p, then sets p to 0 where dropout does not keep the element. */
+template <int STEP>
+GPU_INLINE void multiply_probabilities(float (&ds)[1][STEP / 8][4], float (&p)[1][STEP / 8][4],
+                                       const uint32_t (&kept)[STEP / 64])
+{
+#pragma unroll
+    for (int n = 0; n < STEP / 8; n++) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            ds[0][n][e] *= p[0][n][e];
+            p[0][n][e] = (kept[n / 8] >> (n % 8 * 4 + e) & 1) != 0 ? p[0][n][e] : 0.0f;
+        }
     }
 }
 
@@ -124,7 +143,7 @@ GPU_INLINE void compute_short_dq(const attention_task<bf16> &a, const struct att
                       head * D + half * (D / 2), a.scale, a.scale);
 }
 
-template <int D, int STEP>
+template <int D, int STEP, bool CAPPED>
 __global__ void __launch_bounds__(BACKWARD_THREADS)
     tiles_backward_keys(const attention_task<bf16> a)
 {
@@ -185,9 +204,10 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
             clear_sums(p[0]);
             clear_sums(ds[0]);
             mma_abt<D>(p, tile_k, warp * 16, tile_q);
-            compute_probabilities_transposed<STEP>(p, a, s, key, query, lse);
-            if (a.shared_prefix_offsets != nullptr) {
-                mask_hidden_transposed<STEP>(p, a, key, query);
+            if (CAPPED) { /* p are scores until their derivatives have been used */
+                cap_scores(p, a);
+            } else {
+                compute_probabilities_transposed<STEP>(p, a, s, key, query, lse);
             }
             gpu_copy_wait<0>();
             __syncthreads();
@@ -201,9 +221,17 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
                     bool is_kept = (bits[n / 8] >> (n % 8 * 4 + e) & 1) != 0;
                     float d = (is_kept ? ds[0][n][e] * keep_scale : 0.0f) -
                               delta[8 * n + lane % 4 * 2 + e % 2];
-                    ds[0][n][e] = p[0][n][e] * d;
-                    p[0][n][e] = is_kept ? p[0][n][e] : 0.0f;
+                    if (CAPPED) {
+                        ds[0][n][e] = softcap_derivative(a, p[0][n][e]) * d;
+                    } else {
+                        ds[0][n][e] = p[0][n][e] * d;
+                        p[0][n][e] = is_kept ? p[0][n][e] : 0.0f;
+                    }
                 }
+            }
+            if (CAPPED) {
+                compute_probabilities_transposed<STEP>(p, a, s, key, query, lse);
+                multiply_probabilities<STEP>(ds, p, bits);
             }
             mma_pb<D>(dv, p, tile_o);
             mma_pb<D>(dk, ds, tile_q);
@@ -220,7 +248,7 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
     store_sums<D>(a.dkeys, dk[0], s.first_k + key, s.keys - key, column, a.scale, a.scale);
 }
 
-template <int D, int STEP>
+template <int D, int STEP, bool CAPPED>
 __global__ void __launch_bounds__(BACKWARD_THREADS)
     tiles_backward_queries(const attention_task<bf16> a)
 {
@@ -263,6 +291,9 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
         clear_sums(p[0]);
         clear_sums(ds[0]);
         mma_abt<D>(p, tile_q, warp * 16, tile_k);
+        if (CAPPED) {
+            cap_scores(p, a);
+        }
         gpu_copy_wait<0>();
         __syncthreads();
         mma_abt<D>(ds, tile_o, warp * 16, tile_v);
@@ -279,8 +310,9 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
                 for (int e = 2 * r; e < 2 * r + 2; e++) {
                     int j = 8 * n + e % 2;
                     bool is_kept = (bits[n / 8] >> (n % 8 * 4 + e) & 1) != 0;
-                    float power = gpu_exp2(p[0][n][e] * (a.scale * log2_e) - lse[r]);
+                    float power = gpu_exp2(p[0][n][e] * (a.score_scale * log2_e) - lse[r]);
                     float d = (is_kept ? ds[0][n][e] * keep_scale : 0.0f) - delta[r];
+                    d *= CAPPED ? softcap_derivative(a, p[0][n][e]) : 1.0f;
                     ds[0][n][e] = j < left && j >= from ? power * d : 0.0f;
                 }
             }
@@ -298,8 +330,8 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
 
 /* ---- host ---- */
 
-template <int D>
-static status launch_width(struct kernels *k, attention_task<bf16> t, const struct attention *a)
+template <int D, bool CAPPED>
+static status launch_kernels(struct kernels *k, attention_task<bf16> t, const struct attention *a)
 {
     constexpr int STEP = 64;
     const size_t bytes = (2 * BLOCK_ROWS + 2 * STEP) * D * sizeof(bf16);
@@ -310,14 +342,21 @@ static status launch_width(struct kernels *k, attention_task<bf16> t, const stru
     t.tiles = (a->longest_k + BLOCK_ROWS - 1) / BLOCK_ROWS;
     dim3 keys(static_cast<unsigned>(a->sequences * t.tiles), static_cast<unsigned>(a->kv_heads));
     if (keys.x > 0) {
-        LAUNCH(k, (tiles_backward_keys<D, STEP>), keys, BACKWARD_THREADS, keys_bytes, t);
+        LAUNCH(k, (tiles_backward_keys<D, STEP, CAPPED>), keys, BACKWARD_THREADS, keys_bytes, t);
     }
     t.tiles = (a->longest_q + BLOCK_ROWS - 1) / BLOCK_ROWS;
     dim3 queries(static_cast<unsigned>(a->sequences * t.tiles), static_cast<unsigned>(a->heads));
     if (queries.x > 0) {
-        LAUNCH(k, (tiles_backward_queries<D, STEP>), queries, BACKWARD_THREADS, bytes, t);
+        LAUNCH(k, (tiles_backward_queries<D, STEP, CAPPED>), queries, BACKWARD_THREADS, bytes, t);
     }
     return STATUS_OK;
+}
+
+template <int D>
+static status launch_width(struct kernels *k, const attention_task<bf16> &t,
+                           const struct attention *a)
+{
+    return a->softcap > 0 ? launch_kernels<D, true>(k, t, a) : launch_kernels<D, false>(k, t, a);
 }
 
 status attention_tiles_backward(struct kernels *k, struct tensor dq, struct tensor dkeys,

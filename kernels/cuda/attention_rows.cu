@@ -4,6 +4,7 @@
  *   s_j = scale q . k_j,  p = softmax(s),  o = sum_j m_j p_j v_j     (m: dropout factors)
  *   ds_j = p_j (m_j (d_o . v_j) - d_o . o),  dq = scale sum_j ds_j k_j,
  *   dk_j = scale sum_i ds_ij q_i,  dv_j = sum_i m_ij p_ij d_o_i
+ *   with a soft-cap c: s_j = c tanh(scale q . k_j / c), and ds_j *= 1 - (s_j / c)^2
  *
  * Launch    block 256, eight rows. Forward and dq: grid (sequences ceil(longest_q / 8), heads). dk
  *           and dv: grid (sequences ceil(longest_k / 8), kv_heads). 1 KiB of shared memory
@@ -21,6 +22,14 @@ template <typename T> GPU_INLINE float compute_dot(const T *a, const T *b, int64
         sum += gpu_float(a[d]) * gpu_float(b[d]);
     }
     return sum;
+}
+
+/* Returns the score of a query and a key. */
+template <bool CAPPED, typename T>
+GPU_INLINE float compute_score(const attention_task<T> &a, const T *q, const T *k)
+{
+    float score = a.scale * compute_dot(q, k, a.width);
+    return CAPPED ? a.softcap * tanhf(score / a.softcap) : score;
 }
 
 /* sums += sum over the lanes of factor times the lane's row. The rows are `stride` elements apart,
@@ -74,7 +83,7 @@ GPU_INLINE float warp_max(float x)
     return x;
 }
 
-template <typename T>
+template <typename T, bool CAPPED>
 __global__ void __launch_bounds__(ROWS_THREADS) rows_forward(const attention_task<T> a)
 {
     GPU_SHARED(float, scratch, ROWS_THREADS);
@@ -94,8 +103,8 @@ __global__ void __launch_bounds__(ROWS_THREADS) rows_forward(const attention_tas
         int64_t key = s.first_k + j;
         float score = -INFINITY;
         if (lane < count && !is_hidden(h, i, j + lane)) {
-            score = a.scale *
-                    compute_dot(q, a.keys.data + (key + lane) * a.keys.stride + kv_column, a.width);
+            score =
+                compute_score<CAPPED>(a, q, a.keys.data + (key + lane) * a.keys.stride + kv_column);
         }
         float largest_new = fmaxf(largest, warp_max(score));
         float rescale = largest == largest_new ? 1.0f : expf(largest - largest_new);
@@ -118,7 +127,7 @@ __global__ void __launch_bounds__(ROWS_THREADS) rows_forward(const attention_tas
     }
 }
 
-template <typename T>
+template <typename T, bool CAPPED>
 __global__ void __launch_bounds__(ROWS_THREADS) rows_backward_queries(const attention_task<T> a)
 {
     GPU_SHARED(float, scratch, ROWS_THREADS);
@@ -143,8 +152,9 @@ __global__ void __launch_bounds__(ROWS_THREADS) rows_backward_queries(const atte
             const T *k = a.keys.data + (key + lane) * a.keys.stride + kv_column;
             const T *v = a.values.data + (key + lane) * a.values.stride + kv_column;
             float m = attention_is_kept(a, row, head, j + lane) ? keep_scale : 0.0f;
-            ds = expf(a.scale * compute_dot(q, k, a.width) - lse) *
-                 (m * compute_dot(d_o, v, a.width) - delta);
+            float score = compute_score<CAPPED>(a, q, k);
+            ds = expf(score - lse) * (m * compute_dot(d_o, v, a.width) - delta);
+            ds *= CAPPED ? softcap_derivative(a, score) : 1.0f;
         }
         accumulate_rows(sums, scratch, ds, a.keys.data + key * a.keys.stride + kv_column,
                         a.keys.stride, count, a.width);
@@ -152,7 +162,7 @@ __global__ void __launch_bounds__(ROWS_THREADS) rows_backward_queries(const atte
     store_row(a.out.data + row * a.out.stride + head * a.width, sums, a.scale, a.width);
 }
 
-template <typename T>
+template <typename T, bool CAPPED>
 __global__ void __launch_bounds__(ROWS_THREADS) rows_backward_keys(const attention_task<T> a)
 {
     GPU_SHARED(float, scratch, ROWS_THREADS);
@@ -178,8 +188,10 @@ __global__ void __launch_bounds__(ROWS_THREADS) rows_backward_keys(const attenti
                 const T *q = a.q.data + row * a.q.stride + head * a.width;
                 const T *d_o = a.d_o.data + row * a.d_o.stride + head * a.width;
                 float m = attention_is_kept(a, row, head, j) ? keep_scale : 0.0f;
-                p = expf(a.scale * compute_dot(q, k, a.width) - a.lse[head * a.lse_stride + row]);
+                float score = compute_score<CAPPED>(a, q, k);
+                p = expf(score - a.lse[head * a.lse_stride + row]);
                 ds = p * (m * compute_dot(d_o, v, a.width) - a.delta[head * a.rows_q + row]);
+                ds *= CAPPED ? softcap_derivative(a, score) : 1.0f;
                 p *= m;
             }
             int64_t first = s.first_q + i;
@@ -201,14 +213,14 @@ static dim3 make_grid(int64_t *tiles, int64_t sequences, int64_t longest, int he
     return dim3(static_cast<unsigned>(sequences * *tiles), static_cast<unsigned>(heads));
 }
 
-template <typename T>
+template <typename T, bool CAPPED>
 static status launch_forward(struct kernels *k, attention_task<T> t, struct tensor o,
                              const struct attention *a)
 {
     t.out = make_matrix<T>(o);
     dim3 grid = make_grid(&t.tiles, a->sequences, a->longest_q, a->heads);
     if (grid.x > 0) {
-        LAUNCH(k, rows_forward<T>, grid, ROWS_THREADS, 0, t);
+        LAUNCH(k, (rows_forward<T, CAPPED>), grid, ROWS_THREADS, 0, t);
     }
     return STATUS_OK;
 }
@@ -217,12 +229,17 @@ status attention_rows_forward(struct kernels *k, struct tensor o, struct tensor 
                               struct tensor q, struct tensor keys, struct tensor values,
                               const struct attention *a)
 {
-    return k->dtype == DTYPE_F32
-               ? launch_forward(k, make_attention_task<float>(q, keys, values, lse, a), o, a)
-               : launch_forward(k, make_attention_task<bf16>(q, keys, values, lse, a), o, a);
+    if (k->dtype == DTYPE_F32) {
+        attention_task<float> t = make_attention_task<float>(q, keys, values, lse, a);
+        return a->softcap > 0 ? launch_forward<float, true>(k, t, o, a)
+                              : launch_forward<float, false>(k, t, o, a);
+    }
+    attention_task<bf16> t = make_attention_task<bf16>(q, keys, values, lse, a);
+    return a->softcap > 0 ? launch_forward<bf16, true>(k, t, o, a)
+                          : launch_forward<bf16, false>(k, t, o, a);
 }
 
-template <typename T>
+template <typename T, bool CAPPED>
 static status launch_backward(struct kernels *k, attention_task<T> t, struct tensor dq,
                               struct tensor dkeys, struct tensor dvalues, struct tensor d_o,
                               const float *delta, const struct attention *a)
@@ -234,11 +251,11 @@ static status launch_backward(struct kernels *k, attention_task<T> t, struct ten
     t.delta = const_cast<float *>(delta);
     dim3 grid = make_grid(&t.tiles, a->sequences, a->longest_q, a->heads);
     if (grid.x > 0) {
-        LAUNCH(k, rows_backward_queries<T>, grid, ROWS_THREADS, 0, t);
+        LAUNCH(k, (rows_backward_queries<T, CAPPED>), grid, ROWS_THREADS, 0, t);
     }
     grid = make_grid(&t.tiles, a->sequences, a->longest_k, a->kv_heads);
     if (grid.x > 0) {
-        LAUNCH(k, rows_backward_keys<T>, grid, ROWS_THREADS, 0, t);
+        LAUNCH(k, (rows_backward_keys<T, CAPPED>), grid, ROWS_THREADS, 0, t);
     }
     return STATUS_OK;
 }
@@ -248,9 +265,13 @@ status attention_rows_backward(struct kernels *k, struct tensor dq, struct tenso
                                struct tensor keys, struct tensor values, struct tensor lse,
                                const float *delta, const struct attention *a)
 {
-    return k->dtype == DTYPE_F32
-               ? launch_backward(k, make_attention_task<float>(q, keys, values, lse, a), dq, dkeys,
-                                 dvalues, d_o, delta, a)
-               : launch_backward(k, make_attention_task<bf16>(q, keys, values, lse, a), dq, dkeys,
-                                 dvalues, d_o, delta, a);
+    if (k->dtype == DTYPE_F32) {
+        attention_task<float> t = make_attention_task<float>(q, keys, values, lse, a);
+        return a->softcap > 0
+                   ? launch_backward<float, true>(k, t, dq, dkeys, dvalues, d_o, delta, a)
+                   : launch_backward<float, false>(k, t, dq, dkeys, dvalues, d_o, delta, a);
+    }
+    attention_task<bf16> t = make_attention_task<bf16>(q, keys, values, lse, a);
+    return a->softcap > 0 ? launch_backward<bf16, true>(k, t, dq, dkeys, dvalues, d_o, delta, a)
+                          : launch_backward<bf16, false>(k, t, dq, dkeys, dvalues, d_o, delta, a);
 }

@@ -116,7 +116,7 @@ GPU_INLINE void store_rows(const attention_task<bf16> &a, const float (&o)[M][D 
             factor[r] = sum == 0 ? 0.0f : attention_dropout_scale(a) / sum;
             if (a.lse != nullptr && threadIdx.x % 4 == 0 && i < s.queries) {
                 a.lse[head * a.lse_stride + s.first_q + i] =
-                    sum == 0 ? -INFINITY : run.largest[m][r] * a.scale + logf(sum);
+                    sum == 0 ? -INFINITY : run.largest[m][r] * a.score_scale + logf(sum);
             }
         }
         int first = query - static_cast<int>(threadIdx.x % 32 / 4) + 16 * m;

@@ -140,6 +140,26 @@ GPU_INLINE void mma_atb(float (&sums)[N][4], const bf16 *a, int column, const bf
     }
 }
 
+static const float log2_e = 1.4426950408889634f;
+
+/* Replaces the products q k^T by the scores softcap tanh(scale q k^T / softcap). */
+template <int M, int N>
+GPU_INLINE void cap_scores(float (&s)[M][N][4], const attention_task<bf16> &a)
+{
+    float inside = 2 * log2_e * a.scale * a.softcap_inverse, twice = 2 * a.softcap;
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                float power = gpu_exp2(s[m][n][e] * inside);
+                s[m][n][e] = a.softcap - __fdividef(twice, 1.0f + power);
+            }
+        }
+    }
+}
+
 /* Returns which of the lane's 32 elements in eight adjacent accumulators dropout keeps: bit 4 n +
  * e. `row` and `key` are those of the lane's first element. With TRANSPOSED, rows of the
  * accumulators are keys and columns queries. */
@@ -213,8 +233,6 @@ GPU_INLINE void mask_hidden(float (&s)[M][N][4], const attention_task<bf16> &a, 
         }
     }
 }
-
-static const float log2_e = 1.4426950408889634f;
 
 /* attention_tiles_forward - implement attention_forward on tensor cores, for calls that
  * attention_fits_tiles accepts. */

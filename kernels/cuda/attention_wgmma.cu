@@ -1,6 +1,6 @@
 /* Attention forward on the tensor cores of Hopper (sm_90a): TMA, wgmma and warp specialization.
  *
- *   s = scale q k^T,  o = softmax(s) v,  lse = log(sum exp(s))
+ *   s = cap(scale q k^T),  o = softmax(s) v,  lse = log(sum exp(s))   (cap: optional soft-cap)
  *
  * Launch    grid (sequences ceil(longest_q / (64 consumers)), heads); block (consumers + 1) * 128,
  *           with two or three consumers. Shared memory: struct shared_layout, 160 KiB for D = 128
@@ -190,19 +190,23 @@ GPU_INLINE struct consumer make_consumer(const struct block_task &t)
     return c;
 }
 
-/* Masks the scores of a tile and replaces them by their exponentials. */
+/* Caps and masks the scores of a tile and replaces them by their exponentials. */
+template <bool CAPPED>
 GPU_INLINE void softmax_tile(float (&s)[1][KEYS / 8][4], struct running_softmax<1> &run,
                              float (&rescale)[1][2], const attention_task<bf16> &a,
                              const struct block_task &t, const struct consumer &c, int key)
 {
+    if (CAPPED) {
+        cap_scores(s, a);
+    }
     if (key + KEYS > visible_end(a, t.s, c.first) ||
         key < visible_begin(a, visible_end(a, t.s, c.last))) {
         mask_scores(s, a, t.s, c.query, key);
     }
-    update_softmax(s, run, rescale, a.scale * log2_e);
+    update_softmax(s, run, rescale, a.score_scale * log2_e);
 }
 
-template <int D, int CONSUMERS>
+template <int D, int CONSUMERS, bool CAPPED>
 GPU_INLINE void compute_tiles(const attention_task<bf16> &a, const struct block_task &t,
                               const struct consumer &c, const unsigned char *queries,
                               const struct tile_ring &keys, const struct tile_ring &values,
@@ -221,7 +225,7 @@ GPU_INLINE void compute_tiles(const attention_task<bf16> &a, const struct block_
     gpu_wgmma_wait<0>();
     gpu_wgmma_order(s[0]);
     release_stage(&keys.empty[0]);
-    softmax_tile(s, run, rescale, a, t, c, t.begin);
+    softmax_tile<CAPPED>(s, run, rescale, a, t, c, t.begin);
     pack_scores(p, s[0]);
     for (int i = 1; i < t.tiles; i++) {
         int stage = i % STAGES, before = (i - 1) % STAGES;
@@ -238,7 +242,7 @@ GPU_INLINE void compute_tiles(const attention_task<bf16> &a, const struct block_
         gpu_wgmma_wait<1>();
         gpu_wgmma_order(s[0]);
         release_stage(&keys.empty[stage]);
-        softmax_tile(s, run, rescale, a, t, c, t.begin + i * KEYS);
+        softmax_tile<CAPPED>(s, run, rescale, a, t, c, t.begin + i * KEYS);
         gpu_wgmma_wait<0>();
         gpu_wgmma_order(o);
         release_stage(&values.empty[before]);
@@ -259,7 +263,7 @@ GPU_INLINE void compute_tiles(const attention_task<bf16> &a, const struct block_
     gpu_wgmma_order(o);
 }
 
-template <int D, int CONSUMERS>
+template <int D, int CONSUMERS, bool CAPPED>
 GPU_INLINE void run_consumer(const attention_task<bf16> &a, const struct block_task &t,
                              const unsigned char *queries, gpu_mbarrier *queries_full,
                              const struct tile_ring &keys, const struct tile_ring &values)
@@ -271,15 +275,15 @@ GPU_INLINE void run_consumer(const attention_task<bf16> &a, const struct block_t
     clear_sums(o[0]);
     if (t.tiles > 0) {
         gpu_mbarrier_wait(queries_full, 0);
-        compute_tiles<D, CONSUMERS>(a, t, c, queries + c.number * CONSUMER_QUERIES * D * 2, keys,
-                                    values, o[0], run);
+        compute_tiles<D, CONSUMERS, CAPPED>(a, t, c, queries + c.number * CONSUMER_QUERIES * D * 2,
+                                            keys, values, o[0], run);
     }
     store_rows<D>(a, o, run, t.s, c.query, t.head);
 }
 
 #endif
 
-template <int D, int CONSUMERS, int FETCH_REGISTERS, int COMPUTE_REGISTERS>
+template <int D, int CONSUMERS, int FETCH_REGISTERS, int COMPUTE_REGISTERS, bool CAPPED>
 __global__ void __launch_bounds__((CONSUMERS + 1) * WARPGROUP, 1)
     wgmma_forward(const attention_task<bf16> a, const __grid_constant__ gpu_map map_q,
                   const __grid_constant__ gpu_map map_k, const __grid_constant__ gpu_map map_v)
@@ -315,7 +319,7 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * WARPGROUP, 1)
         }
     } else {
         gpu_registers_raise<COMPUTE_REGISTERS>();
-        run_consumer<D, CONSUMERS>(a, t, memory, barriers, keys, values);
+        run_consumer<D, CONSUMERS, CAPPED>(a, t, memory, barriers, keys, values);
     }
 #endif
 }
@@ -332,8 +336,13 @@ static status launch_wgmma(struct kernels *k, attention_task<bf16> t, const stru
     t.tiles = (a->longest_q + queries - 1) / queries;
     dim3 grid(static_cast<unsigned>(a->sequences * t.tiles), static_cast<unsigned>(a->heads));
     if (grid.x > 0) {
-        LAUNCH(k, (wgmma_forward<D, CONSUMERS, FETCH_REGISTERS, COMPUTE_REGISTERS>), grid,
-               (CONSUMERS + 1) * WARPGROUP, space::bytes, t, maps[0], maps[1], maps[2]);
+        if (a->softcap > 0) {
+            LAUNCH(k, (wgmma_forward<D, CONSUMERS, FETCH_REGISTERS, COMPUTE_REGISTERS, true>), grid,
+                   (CONSUMERS + 1) * WARPGROUP, space::bytes, t, maps[0], maps[1], maps[2]);
+        } else {
+            LAUNCH(k, (wgmma_forward<D, CONSUMERS, FETCH_REGISTERS, COMPUTE_REGISTERS, false>),
+                   grid, (CONSUMERS + 1) * WARPGROUP, space::bytes, t, maps[0], maps[1], maps[2]);
+        }
     }
     return STATUS_OK;
 }

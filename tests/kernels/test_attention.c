@@ -15,6 +15,7 @@ struct shape {
     double size; /* standard deviation of the elements of q and keys */
     float dropout;
     int32_t prefix[2 * SEQUENCES_MAX]; /* shared_prefix_offsets; all 0: none */
+    float softcap;
 };
 
 static const struct shape shapes[] = {
@@ -50,6 +51,15 @@ static const struct shape shapes[] = {
     {"shared prefix of whole tiles", 1, 1, 16, true, 0, 1, {260}, {260}, 1, 0, {64, 192}},
     {"shared prefix, empty", 2, 2, 24, true, 0, 2, {150, 70}, {150, 70}, 1, 0, {0, 75, 30, 70}},
     {"shared prefix, dropout", 2, 2, 64, true, 0, 2, {70, 33}, {70, 33}, 1, 0.3f, {20, 44, 33, 33}},
+    {"cross-attention, grouped, dropout", 4, 2, 32, false, 0, 3, {17, 1, 5}, {23, 67, 0}, 1, 0.2f},
+    {"softcap", 2, 1, 64, true, 0, 2, {67, 1}, {67, 1}, 2, 0, {0}, 3},
+    {"softcap, width 72", 1, 1, 72, false, 0, 1, {37}, {37}, 2, 0, {0}, 2},
+    {"softcap, width 80, one query", 2, 1, 80, true, 0, 2, {1, 1}, {67, 33}, 2, 0, {0}, 5},
+    {"softcap, width 96, window", 1, 1, 96, true, 30, 1, {71}, {71}, 2, 0, {0}, 50},
+    {"softcap, width 128, dropout", 2, 1, 128, true, 0, 1, {17}, {41}, 2, 0.2f, {0}, 4},
+    {"softcap, width 256", 1, 1, 256, true, 20, 1, {31}, {31}, 2, 0, {0}, 2},
+    {"softcap, shared prefix", 1, 1, 32, true, 0, 1, {75}, {75}, 2, 0, {20, 44}, 3},
+    {"softcap, large scores", 1, 1, 64, true, 0, 1, {67}, {67}, 35, 0, {0}, 50},
 };
 
 enum { SHAPES = sizeof shapes / sizeof *shapes };
@@ -75,6 +85,7 @@ static void make_problem(struct problem *p, const struct shape *s)
         .causal = s->causal,
         .window = s->window,
         .scale = (float)(1.0 / sqrt((double)s->width)),
+        .softcap = s->softcap,
         .sequences = s->sequences,
         .cu_q = p->cu_q,
         .cu_k = p->cu_k,

@@ -51,6 +51,8 @@ static const struct function functions[] = {
     {"exp2", math_exp2, exp2, -125.9, 127.9, RELATIVE, 1.5e-7},
     {"exp", math_exp, exp, -87, 88.7, RELATIVE, 1.5e-7},
     {"tanh", math_tanh, tanh, -10, 10, ABSOLUTE, 2e-7},
+    {"tanh_relative", math_tanh_relative, tanh, -10, 10, RELATIVE, 3e-7},
+    {"tanh_relative", math_tanh_relative, tanh, 1e-30, 0.1, RELATIVE, 3e-7},
     {"erf", math_erf, erf, -5, 5, ABSOLUTE, 4e-7},
     {"normal", math_normal, compute_normal, -10.5, 10.5, ABSOLUTE, 2e-7},
     {"normal", math_normal, compute_normal, -10.5, 5, RELATIVE, 1e-5},
@@ -89,6 +91,7 @@ static void test_limits(void)
     CHECK(math_exp2(vector_set(0))[0] == 1 && math_exp(vector_set(0))[0] == 1);
     CHECK(math_exp2(vector_set(-127))[0] == 0 && math_exp2(vector_set(-126))[0] > 0);
     CHECK(math_tanh(infinity)[0] == 1 && math_tanh(-infinity)[0] == -1);
+    CHECK(math_tanh_relative(infinity)[0] == 1 && math_tanh_relative(-infinity)[0] == -1);
     CHECK(math_erf(infinity)[0] == 1 && math_erf(-infinity)[0] == -1);
     CHECK(math_gelu_tanh(vector_set(-1e30f))[0] == 0);
     CHECK(math_gelu_tanh_derivative(vector_set(1e30f))[0] == 1);

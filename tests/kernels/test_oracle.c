@@ -292,7 +292,7 @@ static void test_norm(void)
 
 static const int32_t cu_q[] = {0, 3, 7}, cu_k[] = {0, 5, 8};
 
-/* Bits of choice: causal, window, dropout. */
+/* Bits of choice: causal, window, dropout, soft-cap. */
 static struct attention make_attention(int choice)
 {
     return (struct attention){
@@ -302,6 +302,7 @@ static struct attention make_attention(int choice)
         .causal = (choice & 1) != 0,
         .window = (choice & 2) != 0 ? 2 : 0,
         .scale = 0.7f,
+        .softcap = (choice & 8) != 0 ? 1.5f : 0,
         .sequences = 2,
         .cu_q = cu_q,
         .cu_k = cu_k,
@@ -334,7 +335,7 @@ static void compute_attention_gradients(const struct problem *p)
 
 static void test_attention(void)
 {
-    for (int choice = 0; choice < 8; choice++) {
+    for (int choice = 0; choice < 16; choice++) {
         struct problem p = {.name = "attention", .choice = choice};
         add_input(&p, 7, 6);
         add_input(&p, 8, 3);

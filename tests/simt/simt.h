@@ -330,6 +330,10 @@ inline const char *gpu_allow_shared(const void *kernel, size_t bytes)
     return simt::allow_shared(kernel, bytes) ? nullptr : "invalid argument";
 }
 
+inline float __fdividef(float x, float y)
+{
+    return x / y;
+}
 inline float gpu_exp2(float x)
 {
     return exp2f(x);

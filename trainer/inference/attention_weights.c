@@ -20,7 +20,8 @@ static double compute_score(const struct attention *a, struct tensor queries, st
         sum += read_element(queries, query, head * a->head_width + d) *
                read_element(keys, key, kv_head * a->head_width + d);
     }
-    return a->scale * sum;
+    double cap = (double)a->softcap;
+    return cap > 0 ? cap * tanh(a->scale * sum / cap) : a->scale * sum;
 }
 
 /* Computes the softmax of the scores of one query over the keys that it sees. */

@@ -639,6 +639,7 @@ struct attention model_attention(const struct model *m, const struct model_input
         .causal = m->architecture->attention.causal,
         .window = model_layer_window(&m->config, layer),
         .scale = scale > 0 ? scale : 1.0f / sqrtf((float)head_width),
+        .softcap = (float)m->config.attention_softcap,
         .sequences = input->segments,
         .cu_q = input->cu_rows,
         .cu_k = input->cu_rows,

@@ -79,6 +79,7 @@ struct model_config {
     double rope_local_theta;       /* base in layers with a window, never scaled; 0: rope_theta */
     int64_t no_rope_interval;      /* n: every n-th layer has no rotary positions; 0: none */
     double attention_scale;        /* factor of the scores; 0: 1 / sqrt(D) */
+    double attention_softcap;      /* soft-cap of the scores, as in Gemma 2; 0: none */
     double embedding_multiplier;   /* factor of the token embeddings; 0: 1 */
     double residual_multiplier;    /* factor of the outputs of the sub-layers; 0: 1 */
     double logits_divisor;         /* divisor of the logits; 0: 1 */

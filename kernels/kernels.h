@@ -137,6 +137,10 @@ status kernels_graph_end_segment(struct kernels *k);
 enum activation { ACTIVATION_NONE = 0, ACTIVATION_GELU_TANH, ACTIVATION_GELU_ERF, ACTIVATION_TANH };
 enum { ACTIVATIONS = ACTIVATION_TANH + 1 }; /* the number of values */
 
+/* On CPUs, a GEMM x w^T with at most this many rows gives each row bits that do not depend on the
+ * other rows (linear_forward, linear_add without `backward`, classifier_logits). */
+enum { KERNELS_FEW_ROWS = 16 };
+
 /* linear_forward - compute y = act(x w^T + bias).
  *
  * Shapes    y [N, M];  x [N, K];  w [M, K];  bias f32 [1, M] or absent;  saved [N, M] or absent

@@ -457,8 +457,8 @@ status CPU(classifier_logits)(struct kernels *k, struct tensor logits, struct te
     if (bias.data != NULL) {
         bias = tensor_columns(bias, 0, logits.columns);
     }
-    if (x.rows <= FEW_ROWS) {
-        CPU(few_rows_gemm)(k, logits, x, existing, bias);
+    if (x.rows <= KERNELS_FEW_ROWS) {
+        CPU(few_rows_gemm)(k, logits, x, existing, bias, false);
         return STATUS_OK;
     }
     return matmul_run(k, &(struct matmul_call){

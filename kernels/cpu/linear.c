@@ -117,8 +117,8 @@ status CPU(linear_forward)(struct kernels *k, struct tensor y, struct tensor sav
                            struct tensor w, struct tensor bias, enum activation act)
 {
     struct epilogue epilogue = {y, saved, act};
-    if (x.rows <= FEW_ROWS) {
-        CPU(few_rows_gemm)(k, y, x, w, bias);
+    if (x.rows <= KERNELS_FEW_ROWS) {
+        CPU(few_rows_gemm)(k, y, x, w, bias, false);
         if (act != ACTIVATION_NONE) {
             activate_block(&epilogue, (struct matmul_block){0, y.rows, 0, y.columns, 0});
         }
@@ -138,6 +138,10 @@ status CPU(linear_forward)(struct kernels *k, struct tensor y, struct tensor sav
 status CPU(linear_add)(struct kernels *k, struct tensor y, struct tensor x, struct tensor w,
                        bool backward)
 {
+    if (!backward && x.rows <= KERNELS_FEW_ROWS) {
+        CPU(few_rows_gemm)(k, y, x, w, tensor_absent(), true);
+        return STATUS_OK;
+    }
     return matmul_run(k, &(struct matmul_call){
                              .c = y, .a = x, .b = w, .transpose_b = !backward, .accumulate = true});
 }

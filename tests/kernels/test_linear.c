@@ -8,9 +8,9 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    {1, 1, 1, 0},      {1, 7, 5, 0},      {3, 1, 2, 3},     {2, 16, 1, 0},
-    {17, 31, 13, 0},   {67, 97, 33, 5},   {128, 64, 48, 0}, {130, 128, 96, 8},
-    {257, 96, 384, 0}, {64, 515, 129, 0}, {70, 1, 449, 3},
+    {1, 1, 1, 0},    {1, 7, 5, 0},     {3, 1, 2, 3},      {2, 16, 1, 0},     {17, 31, 13, 0},
+    {67, 97, 33, 5}, {128, 64, 48, 0}, {130, 128, 96, 8}, {257, 96, 384, 0}, {64, 515, 129, 0},
+    {70, 1, 449, 3}, {5, 131, 29, 1},  {16, 67, 43, 0},
 };
 
 enum { SHAPES = sizeof shapes / sizeof *shapes };
@@ -259,6 +259,32 @@ static void test_tuned(struct kernels *k, const struct shape *s)
     release_results(&exact);
 }
 
+/* With a few rows, the bits of a row are those of the row alone. */
+static void test_independent_rows(struct kernels *k, int64_t rows)
+{
+    enum dtype dtype = kernels_dtype(k);
+    const struct shape s = {rows, 131, 37, 3};
+    struct operands o = make_operands(dtype, &s);
+    struct tensor none = tensor_absent();
+    struct tensor y = operation_tensor(dtype, rows, s.outputs, s.outputs);
+    struct tensor alone = operation_tensor(dtype, rows, s.outputs, s.outputs);
+    size_t bytes = (size_t)(rows * s.outputs) * dtype_bytes(dtype);
+    CHECK_OK(linear_forward(k, y, none, o.x, o.w, o.bias, ACTIVATION_GELU_TANH));
+    for (int64_t i = 0; i < rows; i++) {
+        CHECK_OK(linear_forward(k, tensor_rows(alone, i, 1), none, tensor_rows(o.x, i, 1), o.w,
+                                o.bias, ACTIVATION_GELU_TANH));
+    }
+    CHECK(memcmp(y.data, alone.data, bytes) == 0);
+    CHECK_OK(linear_add(k, y, o.x, o.w, false));
+    for (int64_t i = 0; i < rows; i++) {
+        CHECK_OK(linear_add(k, tensor_rows(alone, i, 1), tensor_rows(o.x, i, 1), o.w, false));
+    }
+    CHECK(memcmp(y.data, alone.data, bytes) == 0);
+    operation_release(&y);
+    operation_release(&alone);
+    release_operands(&o);
+}
+
 /* Tests the operations of an adapter with matrices a [r, K] and b [M, r]: op_scale and linear_add,
  * forward and backward. */
 static void test_adapter(struct kernels *k, int64_t rows, int64_t inner, int64_t outputs, int64_t r)
@@ -447,6 +473,10 @@ static void test_all(struct kernels *k, struct kernels *other)
     test_adapter(k, 67, 33, 45, 8);
     test_adapter(k, 1, 64, 96, 1);
     test_adapter(k, 130, 96, 64, 3);
+    test_adapter(k, 16, 65, 31, 4);
+    for (int64_t rows = 2; !OPERATION_ON_GPU && rows <= KERNELS_FEW_ROWS; rows++) {
+        test_independent_rows(k, rows);
+    }
     test_without_bias(k);
     test_nan(k);
     test_errors(k);

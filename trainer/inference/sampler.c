@@ -13,22 +13,21 @@ struct candidate {
 };
 
 struct sampler {
-    struct sampler_settings settings;
     int64_t vocabulary;
-    struct candidate *candidates; /* [V] */
-    unsigned char *seen;          /* [V] */
+    struct candidate *candidates, *spare; /* [V] each */
+    unsigned char *seen;                  /* [V] */
 };
 
-status sampler_create(const struct sampler_settings *settings, int64_t vocabulary,
-                      struct sampler **out)
+status sampler_create(int64_t vocabulary, struct sampler **out)
 {
     *out = NULL;
     struct sampler *s = calloc(1, sizeof *s);
     REQUIRE(s != NULL, STATUS_INTERNAL, "out of memory for a sampler");
-    *s = (struct sampler){.settings = *settings, .vocabulary = vocabulary};
+    s->vocabulary = vocabulary;
     s->candidates = malloc((size_t)vocabulary * sizeof *s->candidates);
+    s->spare = malloc((size_t)vocabulary * sizeof *s->spare);
     s->seen = calloc((size_t)vocabulary, 1);
-    if (s->candidates == NULL || s->seen == NULL) {
+    if (s->candidates == NULL || s->spare == NULL || s->seen == NULL) {
         sampler_destroy(&s);
         RAISE(STATUS_INTERNAL, "out of memory for a sampler");
     }
@@ -40,16 +39,17 @@ void sampler_destroy(struct sampler **s)
 {
     if (*s != NULL) {
         free((*s)->candidates);
+        free((*s)->spare);
         free((*s)->seen);
         free(*s);
         *s = NULL;
     }
 }
 
-void sampler_apply_penalty(const struct sampler *s, float *logits, const int32_t *ids,
-                           int64_t count)
+void sampler_apply_penalty(const struct sampler *s, double repetition_penalty, float *logits,
+                           const int32_t *ids, int64_t count)
 {
-    float penalty = (float)s->settings.repetition_penalty;
+    float penalty = (float)repetition_penalty;
     if (penalty == 1) {
         return;
     }
@@ -65,13 +65,38 @@ void sampler_apply_penalty(const struct sampler *s, float *logits, const int32_t
     }
 }
 
-static int compare_logits(const void *a, const void *b)
+/* Returns a key that descends with the logit. +0 and -0 have the same key. */
+static uint32_t get_sort_key(float logit)
 {
-    const struct candidate *x = a, *y = b;
-    if (x->logit != y->logit) {
-        return x->logit > y->logit ? -1 : 1;
+    union {
+        float value;
+        uint32_t bits;
+    } u = {logit + 0.0f};
+    return u.bits & 0x80000000u ? u.bits : ~(u.bits | 0x80000000u);
+}
+
+/* Sorts the candidates by descending logit; equal logits by ascending id, their order before. This
+ * is a radix sort with three digits: it takes a tenth of the time of qsort. */
+static void sort_candidates(struct sampler *s)
+{
+    enum { DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS, PASSES = 3 };
+    for (int pass = 0; pass < PASSES; pass++) {
+        int64_t begins[DIGITS + 1] = {0};
+        int shift = pass * DIGIT_BITS;
+        for (int64_t i = 0; i < s->vocabulary; i++) {
+            begins[(get_sort_key(s->candidates[i].logit) >> shift) % DIGITS + 1]++;
+        }
+        for (int digit = 1; digit < DIGITS; digit++) {
+            begins[digit] += begins[digit - 1];
+        }
+        for (int64_t i = 0; i < s->vocabulary; i++) {
+            uint32_t digit = (get_sort_key(s->candidates[i].logit) >> shift) % DIGITS;
+            s->spare[begins[digit]++] = s->candidates[i];
+        }
+        struct candidate *sorted = s->spare;
+        s->spare = s->candidates;
+        s->candidates = sorted;
     }
-    return x->id < y->id ? -1 : 1;
 }
 
 static status find_most_probable(const float *logits, int64_t count, int32_t *out)
@@ -89,11 +114,12 @@ static status find_most_probable(const float *logits, int64_t count, int32_t *ou
 
 /* Returns how many of the sorted candidates top-k and top-p keep. Replaces their logits by
  * unnormalized probabilities and sets *total to the sum of the kept ones. */
-static int64_t apply_top_k_top_p(const struct sampler *s, double *total)
+static int64_t apply_top_k_top_p(const struct sampler *s, const struct sampler_settings *settings,
+                                 double *total)
 {
     int64_t count = s->vocabulary;
-    if (s->settings.top_k > 0 && s->settings.top_k < count) {
-        count = s->settings.top_k;
+    if (settings->top_k > 0 && settings->top_k < count) {
+        count = settings->top_k;
     }
     double sum = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -101,13 +127,13 @@ static int64_t apply_top_k_top_p(const struct sampler *s, double *total)
         sum += s->candidates[i].logit;
     }
     *total = sum;
-    if (s->settings.top_p >= 1) {
+    if (settings->top_p >= 1) {
         return count;
     }
     double cumulative = 0;
     for (int64_t i = 0; i < count; i++) {
         cumulative += s->candidates[i].logit;
-        if (cumulative >= s->settings.top_p * sum) {
+        if (cumulative >= settings->top_p * sum) {
             *total = cumulative;
             return i + 1;
         }
@@ -115,26 +141,26 @@ static int64_t apply_top_k_top_p(const struct sampler *s, double *total)
     return count;
 }
 
-status sampler_choose(struct sampler *s, float *logits, uint64_t sample, uint64_t position,
-                      int32_t *out)
+status sampler_choose(struct sampler *s, const struct sampler_settings *settings,
+                      const float *logits, uint64_t sample, uint64_t position, int32_t *out)
 {
     int32_t best = 0;
     TRY(find_most_probable(logits, s->vocabulary, &best));
     *out = best;
-    if (!(s->settings.temperature > 0)) {
+    if (!(settings->temperature > 0)) {
         return STATUS_OK;
     }
     static const double lowest = -1e30; /* keeps logits within f32 at a tiny temperature */
-    double temperature = s->settings.temperature;
+    double temperature = settings->temperature;
     float top = logits[best];
     for (int64_t i = 0; i < s->vocabulary; i++) {
         double logit = fmax(((double)logits[i] - top) / temperature, lowest);
         s->candidates[i] = (struct candidate){(float)logit, (int32_t)i};
     }
-    qsort(s->candidates, (size_t)s->vocabulary, sizeof *s->candidates, compare_logits);
+    sort_candidates(s);
     double total = 0, cumulative = 0;
-    int64_t count = apply_top_k_top_p(s, &total);
-    uint64_t key = random_key(s->settings.seed, RANDOM_SAMPLING, sample, 0);
+    int64_t count = apply_top_k_top_p(s, settings, &total);
+    uint64_t key = random_key(settings->seed, RANDOM_SAMPLING, sample, 0);
     double drawn = random_uniform(key, position) * total;
     for (int64_t i = 0; i < count; i++) {
         cumulative += s->candidates[i].logit;
@@ -146,18 +172,24 @@ status sampler_choose(struct sampler *s, float *logits, uint64_t sample, uint64_
     return STATUS_OK;
 }
 
-status sampler_log_softmax(float *logits, int64_t vocabulary)
+status sampler_log_sum(const float *logits, int64_t vocabulary, double *out)
 {
     int32_t best = 0;
     TRY(find_most_probable(logits, vocabulary, &best));
-    float top = logits[best];
     double sum = 0;
     for (int64_t i = 0; i < vocabulary; i++) {
-        sum += exp((double)(logits[i] - top));
+        sum += exp((double)(logits[i] - logits[best]));
     }
-    float shift = top + (float)log(sum);
+    *out = logits[best] + log(sum);
+    return STATUS_OK;
+}
+
+status sampler_log_softmax(float *logits, int64_t vocabulary)
+{
+    double sum = 0;
+    TRY(sampler_log_sum(logits, vocabulary, &sum));
     for (int64_t i = 0; i < vocabulary; i++) {
-        logits[i] -= shift;
+        logits[i] = (float)(logits[i] - sum);
     }
     return STATUS_OK;
 }

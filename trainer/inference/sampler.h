@@ -19,9 +19,10 @@ struct sampler_settings {
 
 struct sampler;
 
-/* sampler_create - allocate the working memory for a vocabulary. */
-status sampler_create(const struct sampler_settings *settings, int64_t vocabulary,
-                      struct sampler **out);
+/* sampler_create - allocate the working memory for a vocabulary. Any settings may be used with it.
+ *
+ * Errors    STATUS_INTERNAL if memory is exhausted */
+status sampler_create(int64_t vocabulary, struct sampler **out);
 
 /* sampler_destroy - free the sampler and set *s to NULL. */
 void sampler_destroy(struct sampler **s);
@@ -33,8 +34,8 @@ void sampler_destroy(struct sampler **s);
  *
  * Shapes    logits [V], or log-probabilities in beam search; ids [count]
  * Source    Keskar et al. 2019 (CTRL), arXiv:1909.05858 */
-void sampler_apply_penalty(const struct sampler *s, float *logits, const int32_t *ids,
-                           int64_t count);
+void sampler_apply_penalty(const struct sampler *s, double penalty, float *logits,
+                           const int32_t *ids, int64_t count);
 
 /* sampler_choose - select the next token id. Equal logits are resolved to the smaller id.
  *
@@ -42,8 +43,16 @@ void sampler_apply_penalty(const struct sampler *s, float *logits, const int32_t
  * Units     sample: index of the sequence in this run; position: index of the token in it
  * Errors    STATUS_NOT_FINITE if a logit is not finite
  * Source    Fan et al. 2018 (top-k), Holtzman et al. 2020, arXiv:1904.09751 (top-p) */
-status sampler_choose(struct sampler *s, float *logits, uint64_t sample, uint64_t position,
-                      int32_t *out);
+status sampler_choose(struct sampler *s, const struct sampler_settings *settings,
+                      const float *logits, uint64_t sample, uint64_t position, int32_t *out);
+
+/* sampler_log_sum - compute the logarithm of the sum of the exponentials of all logits. The
+ * log-probability of a token is its logit minus this number.
+ *
+ * Shapes    logits [V], not changed
+ * Numerics  the sum is accumulated in double precision
+ * Errors    STATUS_NOT_FINITE if a logit is not finite */
+status sampler_log_sum(const float *logits, int64_t vocabulary, double *out);
 
 /* sampler_log_softmax - replace logits by log-probabilities.
  *

@@ -1,0 +1,247 @@
+/* Beam search: one prompt, one slot for each beam.
+ *
+ * The algorithm is Hugging Face's beam search with early_stopping = false. The repetition penalty
+ * changes the log-probabilities, which are not normalized again. The search keeps as many finished
+ * hypotheses as there are beams, ranked by log-probability / length^penalty. The length counts the
+ * end token but not the prompt. A hypothesis that ends is kept only if it is among the best
+ * `beams` of all continuations. The search ends when the list of hypotheses is full and the
+ * best running beam, at its current length, does not outrank the worst of them. At the length limit
+ * the running beams are ranked too. */
+#include "trainer/inference/beam_search_impl.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "trainer/inference/slots_impl.h"
+
+struct beam_candidate {
+    double score; /* log-probability of the whole continuation, with the repetition penalty */
+    int32_t beam, id;
+};
+
+static int compare_candidates(const void *a, const void *b)
+{
+    const struct beam_candidate *x = a, *y = b;
+    if (x->score != y->score) {
+        return x->score > y->score ? -1 : 1;
+    }
+    return x->beam != y->beam ? x->beam - y->beam : x->id - y->id;
+}
+
+struct beams {
+    struct slots slots; /* slot i: beam i */
+    struct sampler *sampler;
+    const struct tokenizer *tokenizer;
+    const struct generate_options *options;
+    int64_t beams;
+    double *scores;                    /* [beams] log-probability of each running beam */
+    struct generate_output *finished;  /* [beams] the best hypotheses so far */
+    double *ranks;                     /* [beams] score / length^penalty, descending */
+    int64_t count;                     /* number of finished hypotheses */
+    struct beam_candidate *candidates; /* [beams * 2 beams + beams] */
+};
+
+static double compute_rank(const struct beams *b, double score, int64_t tokens)
+{
+    return score / pow((double)(tokens > 0 ? tokens : 1), b->options->length_penalty);
+}
+
+/* Keeps a hypothesis if it is among the best `beams`. */
+static status finish_beam(struct beams *b, int64_t beam, double score, bool ended)
+{
+    const struct slots_sequence *s = &b->slots.sequences[beam];
+    int64_t tokens = s->tokens.count - s->prompt_tokens;
+    double rank = compute_rank(b, score, tokens + ended);
+    if (b->count == b->beams && !(rank > b->ranks[b->count - 1])) {
+        return STATUS_OK;
+    }
+    if (b->count == b->beams) {
+        token_list_free(&b->finished[--b->count].tokens);
+    }
+    int64_t at = b->count++;
+    for (; at > 0 && rank > b->ranks[at - 1]; at--) {
+        b->ranks[at] = b->ranks[at - 1];
+        b->finished[at] = b->finished[at - 1];
+    }
+    b->ranks[at] = rank;
+    b->finished[at] = (struct generate_output){.log_probability = score, .ended = ended};
+    return slots_append(&b->finished[at].tokens, s->tokens.ids + s->prompt_tokens, tokens);
+}
+
+/* Lists the best 2 * beams continuations of each beam, sorted by score. They include the best
+ * `beams` continuations of all beams. */
+static status list_candidates(struct beams *b, int64_t live_beams, int64_t *out)
+{
+    struct slots *d = &b->slots;
+    int64_t per_beam = 2 * b->beams < d->vocabulary ? 2 * b->beams : d->vocabulary, count = 0;
+    for (int64_t beam = 0; beam < live_beams; beam++) {
+        float *logits = d->sequences[beam].logits;
+        TRY(sampler_log_softmax(logits, d->vocabulary));
+        sampler_apply_penalty(b->sampler, b->options->sampler.repetition_penalty, logits,
+                              d->sequences[beam].tokens.ids, d->sequences[beam].tokens.count);
+        struct beam_candidate *best = b->candidates + count;
+        int64_t filled = 0;
+        for (int64_t id = 0; id < d->vocabulary; id++) {
+            struct beam_candidate c = {b->scores[beam] + logits[id], (int32_t)beam, (int32_t)id};
+            int64_t at = filled;
+            for (; at > 0 && c.score > best[at - 1].score; at--) {
+                if (at < per_beam) {
+                    best[at] = best[at - 1];
+                }
+            }
+            if (at < per_beam) {
+                best[at] = c;
+                filled += filled < per_beam;
+            }
+        }
+        count += filled;
+    }
+    qsort(b->candidates, (size_t)count, sizeof *b->candidates, compare_candidates);
+    *out = count;
+    return STATUS_OK;
+}
+
+/* Replaces the beams by the chosen continuations. */
+static status continue_beams(struct beams *b, const struct beam_candidate *chosen)
+{
+    struct slots *d = &b->slots;
+    struct token_list *next = calloc((size_t)b->beams, sizeof *next);
+    int32_t *sources = calloc((size_t)b->beams, sizeof *sources);
+    status result = STATUS_OK;
+    REQUIRE_GOTO(result, done, next != NULL && sources != NULL, STATUS_INTERNAL,
+                 "out of memory for beams");
+    for (int64_t i = 0; i < b->beams; i++) {
+        sources[i] = chosen[i].beam;
+        const struct token_list *source = &d->sequences[sources[i]].tokens;
+        TRY_GOTO(result, done, slots_append(&next[i], source->ids, source->count));
+        TRY_GOTO(result, done, slots_append(&next[i], &chosen[i].id, 1));
+    }
+    for (int64_t i = 0; i < b->beams; i++) {
+        token_list_free(&d->sequences[i].tokens);
+        d->sequences[i].tokens = next[i];
+        d->sequences[i].is_prompt_read = true;
+        b->scores[i] = chosen[i].score;
+    }
+    free(next);
+    next = NULL;
+    TRY_GOTO(result, done, model_cache_reorder(d->model, d->cache, sources));
+done:
+    for (int64_t i = 0; next != NULL && i < b->beams; i++) {
+        token_list_free(&next[i]);
+    }
+    free(next);
+    free(sources);
+    return result;
+}
+
+static status advance_beams(struct beams *b, int64_t live_beams, bool *done)
+{
+    struct slots *d = &b->slots;
+    int32_t end_token =
+        b->options->end_token != NULL ? *b->options->end_token : tokenizer_eos(b->tokenizer);
+    int64_t count = 0, chosen = 0;
+    TRY(list_candidates(b, live_beams, &count));
+    struct beam_candidate *next = b->candidates + 2 * b->beams * b->beams;
+    for (int64_t i = 0; i < count && chosen < b->beams; i++) {
+        const struct beam_candidate *c = &b->candidates[i];
+        if (c->id != end_token) {
+            next[chosen++] = *c;
+        } else if (i < b->beams) { /* an ended hypothesis must itself be among the best */
+            TRY(finish_beam(b, c->beam, c->score, true));
+        }
+    }
+    REQUIRE(chosen == b->beams, STATUS_USAGE,
+            "%" PRId64 " beams are too many for a vocabulary of %" PRId64 " tokens", b->beams,
+            d->vocabulary);
+    TRY(continue_beams(b, next));
+    int64_t tokens = d->sequences[0].tokens.count - d->sequences[0].prompt_tokens;
+    *done =
+        b->count == b->beams && b->ranks[b->count - 1] >= compute_rank(b, next[0].score, tokens);
+    return STATUS_OK;
+}
+
+static status search_beams(struct beams *b)
+{
+    struct slots *d = &b->slots;
+    bool done = false;
+    int64_t live_beams = 1; /* all beams start from the same prompt */
+    TRY(slots_read_all(d, 0));
+    while (!done && slots_is_running(d, 0)) {
+        if (d->sequences[0].tokens.count > d->sequences[0].prompt_tokens) {
+            TRY(slots_advance(d));
+        }
+        TRY(advance_beams(b, live_beams, &done));
+        live_beams = b->beams;
+    }
+    for (int64_t i = 0; !done && i < b->beams; i++) {
+        TRY(finish_beam(b, i, b->scores[i], false));
+    }
+    return STATUS_OK;
+}
+
+static status create_beams(struct beams *b, struct kernels *k, struct model *m, int64_t prompt)
+{
+    const struct generate_options *o = b->options;
+    size_t beams = (size_t)b->beams;
+    int64_t positions = model_get_config(m)->positions, wanted = prompt + o->max_new_tokens;
+    const struct slots_limits limits = {
+        .slots = b->beams,
+        .max_tokens = wanted < positions ? wanted : positions,
+        .chunk_tokens = generate_chunk_tokens(o),
+        .logits_rows = b->beams,
+        .use_cache = o->use_cache,
+    };
+    b->scores = calloc(beams, sizeof *b->scores);
+    b->ranks = calloc(beams, sizeof *b->ranks);
+    b->finished = calloc(beams, sizeof *b->finished);
+    b->candidates = calloc(2 * beams * beams + beams, sizeof *b->candidates);
+    REQUIRE(b->scores != NULL && b->ranks != NULL && b->finished != NULL && b->candidates != NULL,
+            STATUS_INTERNAL, "out of memory for beams");
+    TRY(slots_create(&b->slots, k, m, &limits));
+    return sampler_create(b->slots.vocabulary, &b->sampler);
+}
+
+static void destroy_beams(struct beams *b)
+{
+    for (int64_t i = 0; i < b->count; i++) {
+        token_list_free(&b->finished[i].tokens);
+    }
+    free(b->scores);
+    free(b->ranks);
+    free(b->finished);
+    free(b->candidates);
+    slots_destroy(&b->slots);
+    sampler_destroy(&b->sampler);
+}
+
+/* Begins all beams with the prompt and extends them. It contains collectives of the group. */
+static status run_beams(struct beams *b, const struct token_list *prompt,
+                        struct generate_output *out)
+{
+    size_t wanted = (size_t)b->options->num_samples;
+    for (int64_t i = 0; i < b->beams; i++) {
+        TRY(slots_begin(&b->slots, i, prompt, b->slots.limits.max_tokens));
+    }
+    TRY(search_beams(b));
+    memcpy(out, b->finished, wanted * sizeof *out);
+    memset(b->finished, 0, wanted * sizeof *out);
+    return STATUS_OK;
+}
+
+status beam_search_run(struct kernels *k, struct model *m, const struct tokenizer *t,
+                       const struct token_list *prompt, const struct generate_options *options,
+                       struct generate_output *out)
+{
+    struct beams b = {.tokenizer = t, .options = options, .beams = options->num_beams};
+    struct comm *group = options->tensor_group;
+    status result = create_beams(&b, k, m, prompt->count);
+    result = group != NULL ? comm_agree(group, result) : result;
+    if (result == STATUS_OK) {
+        result = run_beams(&b, prompt, out);
+        result = group != NULL ? comm_abort_on_error(group, result) : result;
+    }
+    destroy_beams(&b);
+    return result;
+}

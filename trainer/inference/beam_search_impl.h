@@ -1,0 +1,16 @@
+/* Beam search. Private to trainer/inference: generate_run calls it. */
+#pragma once
+
+#include "trainer/inference/generate.h"
+
+/* generate_chunk_tokens - return the maximum rows of a forward pass. */
+int64_t generate_chunk_tokens(const struct generate_options *options);
+
+/* beam_search_run - generate the best num_samples hypotheses of one prompt.
+ *
+ * Shapes    out [num_samples]
+ * Memory    the caller frees the tokens of each output with token_list_free()
+ * Order     collective over the tensor group */
+status beam_search_run(struct kernels *k, struct model *m, const struct tokenizer *t,
+                       const struct token_list *prompt, const struct generate_options *options,
+                       struct generate_output *out);

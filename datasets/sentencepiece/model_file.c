@@ -249,8 +249,8 @@ static bool read_varint(const uint8_t *data, size_t bytes, size_t *pos, uint64_t
     return false;
 }
 
-/* Counts the fields of a message, and into *inner those of its messages; NULL: not these. The count
- * ends where the message is damaged. */
+/* Counts the fields of a message up to the first damaged one. If inner is not NULL, adds the fields
+ * of the messages in this message to *inner. These have field numbers up to LAST_MESSAGE. */
 static size_t count_fields(const uint8_t *data, size_t bytes, size_t *inner)
 {
     enum { VARINT = 0, FIXED_64 = 1, LENGTH = 2, FIXED_32 = 5, LAST_MESSAGE = 5 };

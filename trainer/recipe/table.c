@@ -63,9 +63,7 @@ const struct setting recipe_table[] = {
      .null = "the value of num_heads", WITHIN(1, 1024), .initial = INITIAL_SHAPE, .used = ROTARY,
      .description = "Rotary architectures (llama, qwen2, mistral, qwen3, gemma3_text, smollm3, "
                     "granite, olmo2): number of key-value heads of each layer (grouped-query "
-                    "attention). Each is shared by "
-                    "num_heads / "
-                    "num_kv_heads query heads"},
+                    "attention). Each is shared by num_heads / num_kv_heads query heads"},
     {"model.head_dim", SETTING_INTEGER, FIELD(model.head_dim), "null",
      .null = "hidden_size / num_heads", WITHIN(1, HEAD_DIM_MAX), .initial = INITIAL_SHAPE,
      .used = ROTARY, .description = "Rotary architectures: width of an attention head"},
@@ -77,9 +75,8 @@ const struct setting recipe_table[] = {
     {"model.sliding_window_pattern", SETTING_INTEGER, FIELD(model.sliding_window_pattern), "null",
      .null = "6", WITHIN(1, 1001), .initial = INITIAL_NUMERICS,
      .used = "model.architecture=gemma3_text",
-     .description = "gemma3_text: of this many layers, the last has attention to all earlier "
-                    "tokens, and the others have sliding_window (layer_types in Hugging Face "
-                    "configurations)"},
+     .description = "gemma3_text: every n-th layer attends to all earlier tokens, the other layers "
+                    "have sliding_window (layer_types in Hugging Face configurations)"},
     {"model.query_pre_attn_scalar", SETTING_INTEGER, FIELD(model.query_pre_attn_scalar), "null",
      .null = "head_dim", WITHIN(1, 1000000), .initial = INITIAL_NUMERICS,
      .used = "model.architecture=gemma3_text",
@@ -87,7 +84,7 @@ const struct setting recipe_table[] = {
     {"model.no_rope_layer_interval", SETTING_INTEGER, FIELD(model.no_rope_layer_interval), "null",
      .null = "4", WITHIN(1, 1001), .initial = INITIAL_NUMERICS,
      .used = "model.architecture=smollm3",
-     .description = "smollm3: of this many layers, the last has no rotary position embeddings"},
+     .description = "smollm3: every n-th layer has no rotary position embeddings"},
     {"model.embedding_multiplier", SETTING_NUMBER, FIELD(model.embedding_multiplier), "null",
      .null = "1", ABOVE(0, 1e6), .initial = INITIAL_NUMERICS, .used = "model.architecture=granite",
      .description = "granite: factor of the token embeddings"},
@@ -105,8 +102,7 @@ const struct setting recipe_table[] = {
      .used = "model.architecture=llama|qwen3|gemma3_text|smollm3|granite|olmo2",
      .description =
          "llama, qwen3, gemma3_text, smollm3, granite, olmo2: whether queries, keys, values "
-         "and the attention's output "
-         "projection have biases"},
+         "and the attention's output projection have biases"},
     {"model.mlp_bias", SETTING_BOOLEAN, FIELD(model.mlp_bias), "false", .initial = INITIAL_SHAPE,
      .used = "model.architecture=llama|smollm3|granite",
      .description =

@@ -1,4 +1,5 @@
-/* bireme evaluate: the loss on token shards, or the accuracy on a multiple-choice task. */
+/* bireme evaluate: the loss on token shards, the accuracy on a multiple-choice task, or metrics of
+ * texts against references. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -7,6 +8,7 @@
 
 #include "base/file.h"
 #include "trainer/cli/command.h"
+#include "trainer/cli/evaluate_texts.h"
 #include "trainer/cli/json_output.h"
 #include "trainer/cli/options.h"
 #include "trainer/evaluation/multiple_choice.h"
@@ -24,6 +26,7 @@ struct request {
     struct option_list overrides;
     int64_t batches, limit;
     bool json;
+    struct evaluate_texts texts;
 };
 
 /* Prints the confusion matrix with the label names of the metrics "support.LABEL". */
@@ -286,9 +289,27 @@ static status evaluate_task(const struct request *q, struct session *s, struct c
 
 /* ---- the command ---- */
 
+/* Checks which of the three evaluations the options select. */
+static status check_request(const struct request *q)
+{
+    const struct evaluate_texts *t = &q->texts;
+    int kinds = (q->data != NULL) + (q->task != NULL) + (t->predictions != NULL);
+    REQUIRE(kinds == 1, STATUS_USAGE,
+            "give exactly one of --data GLOB, --task FILE.jsonl and --predictions FILE");
+    REQUIRE((t->predictions != NULL) == (t->references != NULL), STATUS_USAGE,
+            "give both --predictions FILE and --references FILE");
+    REQUIRE((t->predictions != NULL) == (q->checkpoint == NULL), STATUS_USAGE,
+            t->predictions != NULL ? "--checkpoint: --predictions uses no model; leave it out"
+                                   : "--checkpoint DIR is missing");
+    return STATUS_OK;
+}
+
 static status run_evaluate(const struct request *q, struct comm *world)
 {
     struct session s = {0};
+    if (q->texts.predictions != NULL) {
+        return comm_agree(world, comm_rank(world) == 0 ? evaluate_texts_run(&q->texts) : STATUS_OK);
+    }
     TRY(weights_open_checkpoint(&s, world, q->checkpoint, q->overrides.items, q->overrides.count,
                                 0));
     status result = q->task != NULL ? evaluate_task(q, &s, world) : evaluate_shards(q, &s, world);
@@ -304,12 +325,21 @@ status command_evaluate(int argc, char **argv)
     struct request q = {0};
     bool help = false;
     const struct option table[] = {
-        {"checkpoint", OPTION_TEXT, &q.checkpoint, "DIR", OPTION_REQUIRED,
-         "run folder, checkpoints/ folder, one checkpoint or final/"},
+        {"checkpoint", OPTION_TEXT, &q.checkpoint, "DIR", NULL,
+         "with --data or --task: run folder, checkpoints/ folder, one checkpoint or final/"},
         {"data", OPTION_TEXT, &q.data, "GLOB", NULL, "token shards to evaluate"},
         {"task", OPTION_TEXT, &q.task, "FILE.jsonl", NULL,
          "multiple-choice task: JSON Lines with context, choices and label, or as in HellaSwag "
          "with ctx, endings and label"},
+        {"predictions", OPTION_TEXT, &q.texts.predictions, "FILE", NULL,
+         "texts to compare with --references, one per line; *.jsonl: the field text of each row"},
+        {"references", OPTION_TEXT, &q.texts.references, "FILE", NULL,
+         "with --predictions: the correct texts, in the same order"},
+        {"metrics", OPTION_TEXT, &q.texts.metrics, "A,B,...", "bleu,chrf",
+         "with --predictions: bleu, chrf (as in sacreBLEU), rouge1, rouge2, rougeL, rougeLsum (as "
+         "in rouge-score) and exact_match"},
+        {"bleu-tokenizer", OPTION_CHOICE, &q.texts.tokenizer, "NAME", "13a",
+         "with --predictions: tokenizer of BLEU", .choices = "13a|intl|char|none"},
         {"batches", OPTION_INTEGER, &q.batches, "N", "0",
          "with --data: number of micro-batches of each rank; 0: all", .min = 0, .max = 1e12},
         {"limit", OPTION_INTEGER, &q.limit, "N", "0", "with --task: number of rows; 0: all",
@@ -319,10 +349,12 @@ status command_evaluate(int argc, char **argv)
         {"json", OPTION_FLAG, &q.json, NULL, NULL, "print one JSON object"},
     };
     struct options options = {
-        .usage =
-            "[mpirun -np N] bireme evaluate --checkpoint DIR (--data GLOB | --task FILE) [options]",
+        .usage = "[mpirun -np N] bireme evaluate (--checkpoint DIR (--data GLOB | --task FILE) | "
+                 "--predictions FILE --references FILE) [options]",
         .description = "Prints loss and perplexity on shards, or the accuracy on a multiple-choice "
-                       "task. The metrics depend on the objective of the model.",
+                       "task. The metrics depend on the objective of the model. With "
+                       "--predictions, prints metrics of texts against references; no model is "
+                       "used.",
         .table = table,
         .count = sizeof table / sizeof table[0],
     };
@@ -330,12 +362,10 @@ status command_evaluate(int argc, char **argv)
     if (help) {
         return STATUS_OK;
     }
+    q.texts.json = q.json;
     struct comm *world = NULL;
     status result = STATUS_OK;
-    if ((q.data == NULL) == (q.task == NULL)) {
-        result =
-            RAISE_STATUS(STATUS_USAGE, "give exactly one of --data GLOB and --task FILE.jsonl");
-    }
+    result = check_request(&q);
     if (result == STATUS_OK) {
         result = comm_world_create(&argc, &argv, &world);
     }

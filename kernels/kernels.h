@@ -134,8 +134,16 @@ status kernels_graph_end_segment(struct kernels *k);
 
 /* ---- matrix multiplication (GEMM) ---- */
 
-enum activation { ACTIVATION_NONE = 0, ACTIVATION_GELU_TANH, ACTIVATION_GELU_ERF, ACTIVATION_TANH };
-enum { ACTIVATIONS = ACTIVATION_TANH + 1 }; /* the number of values */
+enum activation {
+    ACTIVATION_NONE = 0,
+    ACTIVATION_GELU_TANH,
+    ACTIVATION_GELU_ERF,
+    ACTIVATION_TANH,
+    ACTIVATION_RELU,  /* max(x, 0) */
+    ACTIVATION_RELU2, /* max(x, 0)^2 */
+    ACTIVATION_SILU   /* x / (1 + exp(-x)) */
+};
+enum { ACTIVATIONS = ACTIVATION_SILU + 1 }; /* the number of values */
 
 /* On CPUs, a GEMM x w^T with at most this many rows gives each row bits that do not depend on the
  * other rows (linear_forward, linear_add without `backward`, classifier_logits). */
@@ -148,7 +156,8 @@ enum { KERNELS_FEW_ROWS = 16 };
  *           chooses the pre-activation or the derivative there; absent if act is ACTIVATION_NONE
  *           or if there is no backward pass
  * Numerics  f32 sums
- * Source    GELU: Hendrycks, Gimpel 2016, arXiv:1606.08415 */
+ * Source    GELU: Hendrycks, Gimpel 2016, arXiv:1606.08415; RELU2: So et al. 2021,
+ *           arXiv:2109.08668 */
 status linear_forward(struct kernels *k, struct tensor y, struct tensor saved, struct tensor x,
                       struct tensor w, struct tensor bias, enum activation act);
 

@@ -15,11 +15,26 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* Returns max(x, 0). vector_max returns x if it is NaN. */
+INLINE vector rectify(vector x)
+{
+    return vector_max(vector_set(0.0f), x);
+}
+
+INLINE vector compute_silu_derivative(vector x)
+{
+    vector s = math_sigmoid(x);
+    return s * (1.0f + x * (1.0f - s));
+}
+
 INLINE vector apply_activation(vector x, enum activation act)
 {
     return act == ACTIVATION_GELU_TANH  ? math_gelu_tanh(x)
            : act == ACTIVATION_GELU_ERF ? math_gelu_erf(x)
            : act == ACTIVATION_TANH     ? math_tanh(x)
+           : act == ACTIVATION_RELU     ? rectify(x)
+           : act == ACTIVATION_RELU2    ? rectify(x) * rectify(x)
+           : act == ACTIVATION_SILU     ? x * math_sigmoid(x)
                                         : x;
 }
 
@@ -28,7 +43,10 @@ INLINE vector compute_derivative(vector x, enum activation act)
     return act == ACTIVATION_GELU_TANH  ? math_gelu_tanh_derivative(x)
            : act == ACTIVATION_GELU_ERF ? math_gelu_erf_derivative(x)
            : act == ACTIVATION_TANH     ? 1.0f - math_tanh(x) * math_tanh(x)
-                                        : vector_set(1.0f);
+           : act == ACTIVATION_RELU  ? vector_select(x <= 0.0f, vector_set(0.0f), vector_set(1.0f))
+           : act == ACTIVATION_RELU2 ? 2.0f * rectify(x)
+           : act == ACTIVATION_SILU  ? compute_silu_derivative(x)
+                                     : vector_set(1.0f);
 }
 
 /* The epilogue of a GEMM, for one block: y = act(y) and saved = act'(y), or y = y * saved. The
@@ -82,6 +100,15 @@ static void activate_block(void *context, struct matmul_block block)
         break;
     case ACTIVATION_TANH:
         activate_rows_as(e, block, ACTIVATION_TANH);
+        break;
+    case ACTIVATION_RELU:
+        activate_rows_as(e, block, ACTIVATION_RELU);
+        break;
+    case ACTIVATION_RELU2:
+        activate_rows_as(e, block, ACTIVATION_RELU2);
+        break;
+    case ACTIVATION_SILU:
+        activate_rows_as(e, block, ACTIVATION_SILU);
         break;
     default:
         break;

@@ -26,6 +26,12 @@ GPU_INLINE float compute_activation(float x, enum activation act)
         return 0.5f * x * erfcf(-0.7071067812f * x);
     case ACTIVATION_TANH:
         return tanhf(x);
+    case ACTIVATION_RELU:
+        return x < 0.0f ? 0.0f : x;
+    case ACTIVATION_RELU2:
+        return x < 0.0f ? 0.0f : x * x;
+    case ACTIVATION_SILU:
+        return x / (1.0f + expf(-x));
     }
     return gpu_from_bits(0x7fc00000u); /* NaN: kernels.c refuses other values */
 }
@@ -44,6 +50,14 @@ GPU_INLINE float compute_derivative(float x, enum activation act)
         return 0.5f * erfcf(-0.7071067812f * x) + x * expf(-0.5f * x * x) * 0.3989422804f;
     case ACTIVATION_TANH:
         return 1.0f - tanhf(x) * tanhf(x);
+    case ACTIVATION_RELU:
+        return x <= 0.0f ? 0.0f : 1.0f;
+    case ACTIVATION_RELU2:
+        return x < 0.0f ? 0.0f : 2.0f * x;
+    case ACTIVATION_SILU: {
+        float s = 1.0f / (1.0f + expf(-x));
+        return s * (1.0f + x * (1.0f - s));
+    }
     }
     return gpu_from_bits(0x7fc00000u);
 }

@@ -51,6 +51,12 @@ double oracle_activation(double x, enum activation act)
         return 0.5 * x * erfc(-x / sqrt(2.0));
     case ACTIVATION_TANH:
         return tanh(x);
+    case ACTIVATION_RELU:
+        return x < 0 ? 0 : x;
+    case ACTIVATION_RELU2:
+        return x < 0 ? 0 : x * x;
+    case ACTIVATION_SILU:
+        return x / (1.0 + exp(-x));
     case ACTIVATION_NONE:
         break;
     }
@@ -69,6 +75,14 @@ double oracle_activation_derivative(double x, enum activation act)
         return 0.5 * erfc(-x / sqrt(2.0)) + x * exp(-0.5 * x * x) / sqrt(2.0 * pi);
     case ACTIVATION_TANH:
         return 1.0 - tanh(x) * tanh(x);
+    case ACTIVATION_RELU:
+        return x > 0 ? 1 : 0;
+    case ACTIVATION_RELU2:
+        return x > 0 ? 2 * x : 0;
+    case ACTIVATION_SILU: {
+        double s = 1.0 / (1.0 + exp(-x));
+        return s * (1.0 + x * (1.0 - s));
+    }
     case ACTIVATION_NONE:
         break;
     }

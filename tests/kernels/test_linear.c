@@ -441,11 +441,11 @@ static void test_errors(struct kernels *k)
                 "saved without an activation");
     enum activation bad = (enum activation)ACTIVATIONS;
     CHECK_FAILS(linear_forward(k, y, none, x, w, none, bad), STATUS_INTERNAL,
-                "activation 4 does not exist; the values are 0 to 3");
-    CHECK_FAILS(linear_backward_input(k, x, y, w, bad, x), STATUS_INTERNAL, "activation 4");
+                "activation 7 does not exist; the values are 0 to 6");
+    CHECK_FAILS(linear_backward_input(k, x, y, w, bad, x), STATUS_INTERNAL, "activation 7");
     CHECK_FAILS(activation_forward(k, y, none, (enum activation) - 1), STATUS_INTERNAL,
                 "activation -1");
-    CHECK_FAILS(activation_backward(k, y, y, y, bad), STATUS_INTERNAL, "activation 4");
+    CHECK_FAILS(activation_backward(k, y, y, y, bad), STATUS_INTERNAL, "activation 7");
     CHECK_FAILS(linear_backward_input(k, x, y, w, ACTIVATION_GELU_TANH, none), STATUS_INTERNAL,
                 "saved");
     CHECK_FAILS(linear_backward_weight(k, w, none, x, x, false), STATUS_INTERNAL,

@@ -13,6 +13,7 @@ gpt2        gpt2_*.h5                             a tiny GPT-2 in plain torch (R
 lamb        gpt2_lamb.h5                          the same with LAMB
 bert        bert*.h5,         transformers        the same of BertForPreTraining and
             roberta.h5                            RobertaForMaskedLM on padded batches
+encoders    *.h5, pretrained/ transformers        families like BERT (reference_encoders.py)
 llama       llama.h5          transformers        the same of LlamaForCausalLM
 families    *.h5, pretrained/ transformers        families like Llama (reference_families.py)
 published   published.json    transformers        parameter counts of published models
@@ -179,27 +180,9 @@ def write_gpt2(path, approximate, documents, lamb=False):
     )
 
 
-def bert_batch(generator, config, pad):
-    """A padded batch: ids, attention mask, segments, labels and next-sentence labels.
-
-    The label of a token that is not masked is -100."""
-    lengths = torch.tensor([TOKENS - 1, 5, 9])
-    ids = torch.randint(3, VOCABULARY, (BATCH, TOKENS - 1), generator=generator)
-    there = torch.arange(TOKENS - 1) < lengths[:, None]
-    segments = (torch.arange(TOKENS - 1) >= (lengths // 2)[:, None]).long() * there
-    labels = torch.randint(3, VOCABULARY, ids.shape, generator=generator)
-    masked = (torch.rand(ids.shape, generator=generator) < 0.3) & there
-    masked[:, 1] = True
-    return dict(
-        input_ids=ids.masked_fill(~there, pad), attention_mask=there.long(),
-        token_type_ids=segments * (config.type_vocab_size > 1),
-        labels=labels.masked_fill(~masked, -100),
-        next_sentence_label=torch.randint(0, 2, (BATCH,), generator=generator)
-    )
-
-
 def write_bert(path, roberta, activation, lamb):
     import transformers
+    from reference_encoders import write_encoder_steps
     sizes = dict(
         num_hidden_layers=LAYERS, hidden_size=WIDTH, num_attention_heads=HEADS,
         intermediate_size=INNER, max_position_embeddings=POSITIONS, vocab_size=VOCABULARY,
@@ -213,50 +196,15 @@ def write_bert(path, roberta, activation, lamb):
     else:
         config = transformers.BertConfig(**sizes, type_vocab_size=2, pad_token_id=0)
         model = transformers.BertForPreTraining(config)
-    model = model.double().train()
-    with torch.no_grad():  # larger than usual, as in make_weights, and rounded to float32
-        for p in model.parameters():
-            p.copy_((p + torch.randn_like(p) * (0.2 if p.dim() == 2 else 0.1)).float().double())
-    w = dict(model.named_parameters())
-    optimizer = optimizer_of(w, lamb)
-    generator = torch.Generator().manual_seed(31)
-    with h5py.File(path, "w") as f:
-        f.attrs.update(
-            layers=LAYERS, width=WIDTH, heads=HEADS, inner=INNER, positions=POSITIONS, batch=BATCH,
-            vocabulary=VOCABULARY, tokens=TOKENS - 1, steps=STEPS, learning_rate=ADAMW["lr"],
-            beta1=ADAMW["betas"][0], beta2=ADAMW["betas"][1], epsilon=ADAMW["eps"],
-            weight_decay=DECAY, max_grad_norm=CLIP, roberta=float(roberta),
-            segments=float(config.type_vocab_size), gelu_tanh=float(activation == "gelu_new"),
-            lamb=float(lamb)
-        )
-        for name, t in w.items():
-            f["weights/" + name] = t.detach().numpy().astype(np.float32)
-        batches = [bert_batch(generator, config, config.pad_token_id) for _ in range(STEPS)]
-        for name in batches[0]:
-            f["batch/" + name] = np.stack([b[name].numpy() for b in batches]).astype(np.int32)
-        losses, norms = [], []
-        for step, batch in enumerate(batches):
-            if roberta:
-                batch = {name: t for name, t in batch.items() if name != "next_sentence_label"}
-            out = model(**batch)
-            optimizer.zero_grad()
-            out.loss.backward()
-            if step == 0:
-                there = batch["attention_mask"].bool()
-                logits = out.logits if roberta else out.prediction_logits
-                f["logits"] = logits[there].detach().numpy().astype(np.float32)
-                if not roberta:
-                    labels = out.seq_relationship_logits.detach().numpy()
-                    f["label_logits"] = labels.astype(np.float32)
-                for name, t in w.items():
-                    f["gradients/" + name] = t.grad.numpy().astype(np.float32)
-            norms.append(torch.nn.utils.clip_grad_norm_(w.values(), CLIP).item())
-            losses.append(out.loss.item())
-            optimizer.step()
-        f["losses"], f["norms"] = np.array(losses), np.array(norms)
-        for name, t in w.items():
-            f["trained/" + name] = t.detach().numpy().astype(np.float32)
-    print(path, "losses", " ".join(f"{x:.6f}" for x in losses))
+    inputs = ["input_ids", "attention_mask", "token_type_ids", "labels"]
+    settings = dict(
+        roberta=float(roberta), gelu_tanh=float(activation == "gelu_new"), lamb=float(lamb)
+    )
+    write_encoder_steps(
+        path, model, config.type_vocab_size, config.pad_token_id,
+        lambda w: optimizer_of(w, lamb), settings,
+        inputs if roberta else inputs + ["next_sentence_label"]
+    )
 
 
 def write_beams(path):
@@ -673,6 +621,7 @@ MAKERS = {
     "gpt2": write_gpt2_files,
     "lamb": lambda folder: write_gpt2(folder / "gpt2_lamb.h5", "tanh", False, lamb=True),
     "bert": write_encoders,
+    "encoders": import_maker("reference_encoders", "write_families"),
     "llama": lambda folder: write_llama(folder / "llama.h5"),
     "families": import_maker("reference_families", "write_families"),
     "published": import_maker("reference_published", "write_published"),

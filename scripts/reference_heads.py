@@ -39,6 +39,12 @@ def config_of(architecture, labels):
         return (
             transformers.RobertaConfig if architecture == "roberta" else transformers.BertConfig
         )(**sizes)
+    if architecture == "distilbert":
+        return transformers.DistilBertConfig(
+            dim=WIDTH, n_layers=1, n_heads=HEADS, hidden_dim=INNER, dropout=0, attention_dropout=0,
+            max_position_embeddings=POSITIONS, vocab_size=VOCABULARY, num_labels=labels,
+            seq_classif_dropout=0, qa_dropout=0
+        )
     if architecture == "llama":
         return transformers.LlamaConfig(
             **sizes, num_key_value_heads=1, rms_norm_eps=1e-5, pad_token_id=0
@@ -51,7 +57,9 @@ def config_of(architecture, labels):
 
 
 def model_of(architecture, kind, labels, seed):
-    prefix = dict(bert="Bert", roberta="Roberta", gpt2="GPT2", llama="Llama")[architecture]
+    prefix = dict(
+        bert="Bert", roberta="Roberta", gpt2="GPT2", llama="Llama", distilbert="DistilBert"
+    )[architecture]
     name = dict(
         texts="ForSequenceClassification", numbers="ForSequenceClassification",
         tokens="ForTokenClassification", spans="ForQuestionAnswering", vectors="Model",
@@ -139,9 +147,8 @@ def run_choices(model, architecture, texts, label):
     for i, t in enumerate(texts):
         ids[0, i, :len(t[0])], there[0, i, :len(t[0])] = t[0], 1
         kinds[0, i, :len(t[0])] = segments_of(t) * (architecture == "bert")
-    out = model(
-        input_ids=ids, attention_mask=there, token_type_ids=kinds, labels=torch.tensor([label])
-    )
+    extra = dict(token_type_ids=kinds) if architecture != "distilbert" else {}
+    out = model(input_ids=ids, attention_mask=there, labels=torch.tensor([label]), **extra)
     return out.logits[0], out.loss
 
 
@@ -203,7 +210,10 @@ def write_case(group, architecture, kind, seed, adapters=False):
     loss = sum(losses) / sum(counts)
     model.zero_grad()
     loss.backward()
-    prefixes = dict(bert="bert.", roberta="roberta.", gpt2="transformer.", llama="model.")
+    prefixes = dict(
+        bert="bert.", roberta="roberta.", gpt2="transformer.", llama="model.",
+        distilbert="distilbert."
+    )
     prefix = prefixes[architecture] if kind == "vectors" else ""
     named = {get_bireme_name(n, prefix): p for n, p in model.named_parameters()}
     named.pop(None, None)
@@ -267,6 +277,7 @@ def write_heads(path):
         for a in ("bert", "gpt2")
     ]
     cases += [("roberta", "texts"), ("roberta", "choices"), ("llama", "texts")]
+    cases += [("distilbert", kind) for kind in ("texts", "tokens", "spans", "choices", "vectors")]
     write_configs(path.with_name("heads_config.json"), cases)
     with h5py.File(path, "w", libver="latest", meta_block_size=256) as f:
         for i, (architecture, kind) in enumerate(cases):

@@ -38,6 +38,15 @@ def encoder(kind, name, layers, width, heads, inner, vocabulary, positions, type
     )
 
 
+def distilbert():
+    return dict(
+        architectures=["DistilBertForMaskedLM"], model_type="distilbert", activation="gelu",
+        attention_dropout=0.1, dim=768, dropout=0.1, hidden_dim=3072, initializer_range=0.02,
+        max_position_embeddings=512, n_heads=12, n_layers=6, pad_token_id=0, qa_dropout=0.1,
+        seq_classif_dropout=0.2, sinusoidal_pos_embds=False, tie_weights_=True, vocab_size=30522
+    )
+
+
 def decoder(kind, name, sizes, vocabulary, positions, theta, epsilon, tied, **more):
     width, inner, layers, heads, kv_heads = sizes
     return dict(
@@ -136,6 +145,10 @@ MODELS = {
     ),
     "RoBERTa large": encoder(
         "roberta", "RobertaForMaskedLM", 24, 1024, 16, 4096, 50265, 514, 1, 1e-5
+    ),
+    "DistilBERT": distilbert(),
+    "Megatron-BERT 345M": encoder(
+        "megatron-bert", "MegatronBertForPreTraining", 24, 1024, 16, 4096, 29056, 512, 2, 1e-12
     ),
     "Llama 3.2 1B": llama(
         (2048, 8192, 16, 32, 8), 128256, 131072, 5e5, True, head_dim=64, rope_scaling=LLAMA3

@@ -16,7 +16,7 @@
 #define INLINE static inline __attribute__((always_inline))
 
 /* Returns max(x, 0). vector_max returns x if it is NaN. */
-INLINE vector rectify(vector x)
+INLINE vector rectify_values(vector x)
 {
     return vector_max(vector_set(0.0f), x);
 }
@@ -32,8 +32,8 @@ INLINE vector apply_activation(vector x, enum activation act)
     return act == ACTIVATION_GELU_TANH  ? math_gelu_tanh(x)
            : act == ACTIVATION_GELU_ERF ? math_gelu_erf(x)
            : act == ACTIVATION_TANH     ? math_tanh(x)
-           : act == ACTIVATION_RELU     ? rectify(x)
-           : act == ACTIVATION_RELU2    ? rectify(x) * rectify(x)
+           : act == ACTIVATION_RELU     ? rectify_values(x)
+           : act == ACTIVATION_RELU2    ? rectify_values(x) * rectify_values(x)
            : act == ACTIVATION_SILU     ? x * math_sigmoid(x)
                                         : x;
 }
@@ -44,7 +44,7 @@ INLINE vector compute_derivative(vector x, enum activation act)
            : act == ACTIVATION_GELU_ERF ? math_gelu_erf_derivative(x)
            : act == ACTIVATION_TANH     ? 1.0f - math_tanh(x) * math_tanh(x)
            : act == ACTIVATION_RELU  ? vector_select(x <= 0.0f, vector_set(0.0f), vector_set(1.0f))
-           : act == ACTIVATION_RELU2 ? 2.0f * rectify(x)
+           : act == ACTIVATION_RELU2 ? 2.0f * rectify_values(x)
            : act == ACTIVATION_SILU  ? compute_silu_derivative(x)
                                      : vector_set(1.0f);
 }

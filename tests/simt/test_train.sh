@@ -438,6 +438,9 @@ test_bench_objectives() {
             fail "$objective: the losses differ: $(print_first_losses cpu | tr '\n' ' ')"
     done <<'END'
 mlm bert
+mlm distilbert
+mlm megatron-bert
+classify distilbert
 sft llama
 dpo gpt2
 reward gpt2

@@ -135,7 +135,7 @@ static status process_texts(struct batch_query *b, const struct request *q)
     int count = q->shared.operand_count;
     TRY(batch_query_open(b, &q->shared));
     REQUIRE(count == 1 || batch_query_is_encoder(b), STATUS_USAGE,
-            "two texts need an encoder (bert, roberta); %s is a decoder and takes one TEXT",
+            "two texts need an encoder, for example bert; %s is a decoder and takes one TEXT",
             q->shared.checkpoint);
     b->parse_special_tokens = batch_query_is_encoder(b); /* [MASK] */
     for (int i = 0; i < count; i++) {

@@ -20,12 +20,12 @@
         name, false, false, SETTING(f), default_value                                              \
     }
 
-#define ENCODER_KEYS(vocabulary)                                                                   \
+#define ENCODER_KEYS(vocabulary, width, layers, heads, inner)                                      \
     {                                                                                              \
-        INTEGER("vocab_size", vocab_size, vocabulary), INTEGER("hidden_size", hidden_size, 768),   \
-            INTEGER("num_hidden_layers", num_layers, 12),                                          \
-            INTEGER("num_attention_heads", num_heads, 12),                                         \
-            INTEGER("intermediate_size", intermediate_size, 3072),                                 \
+        INTEGER("vocab_size", vocab_size, vocabulary), INTEGER("hidden_size", hidden_size, width), \
+            INTEGER("num_hidden_layers", num_layers, layers),                                      \
+            INTEGER("num_attention_heads", num_heads, heads),                                      \
+            INTEGER("intermediate_size", intermediate_size, inner),                                \
             INTEGER("max_position_embeddings", max_position_embeddings, 512),                      \
             INTEGER("type_vocab_size", type_vocab_size, 2),                                        \
             NUMBER("hidden_dropout_prob", dropout, 0.1),                                           \
@@ -89,7 +89,7 @@ static const struct huggingface_architecture architectures[] = {
         .classes = {{"BertForPreTraining", true, true},
                     {"BertForMaskedLM", true, false},
                     {"BertModel", false, false}},
-        .keys = ENCODER_KEYS(30522),
+        .keys = ENCODER_KEYS(30522, 768, 12, 12, 3072),
         .switches = {{"is_decoder", false}, {"add_cross_attention", false}},
         .activation_key = "hidden_act",
         .default_activation = "gelu",
@@ -101,13 +101,55 @@ static const struct huggingface_architecture architectures[] = {
                             "pooler.dense.bias"}, /* for heads that read tokens */
     },
     {
+        .model_type = "megatron-bert",
+        .architecture = ARCHITECTURE_MEGATRON_BERT,
+        .class_stem = "MegatronBert",
+        .objective = OBJECTIVE_MLM,
+        .prefix = "bert.",
+        .classes = {{"MegatronBertForPreTraining", true, true},
+                    {"MegatronBertForMaskedLM", true, false},
+                    {"MegatronBertModel", false, false}},
+        .keys = ENCODER_KEYS(29056, 1024, 24, 16, 4096),
+        .switches = {{"is_decoder", false}, {"add_cross_attention", false}},
+        .activation_key = "hidden_act",
+        .default_activation = "gelu",
+        .tied_by_default = true,
+        .aliases = {{"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"},
+                    {"cls.predictions.decoder.bias", "cls.predictions.bias"}},
+        .buffer_suffixes = {"embeddings.position_ids", "embeddings.token_type_ids"},
+        .unused_suffixes = {"pooler.dense.weight", "pooler.dense.bias"},
+    },
+    {
+        .model_type = "distilbert",
+        .architecture = ARCHITECTURE_DISTILBERT,
+        .class_stem = "DistilBert",
+        .objective = OBJECTIVE_MLM,
+        .prefix = "distilbert.",
+        .classes = {{"DistilBertForMaskedLM", true, false}, {"DistilBertModel", false, false}},
+        .keys = {INTEGER("vocab_size", vocab_size, 30522), INTEGER("dim", hidden_size, 768),
+                 INTEGER("n_layers", num_layers, 6), INTEGER("n_heads", num_heads, 12),
+                 INTEGER("hidden_dim", intermediate_size, 3072),
+                 INTEGER("max_position_embeddings", max_position_embeddings, 512),
+                 NUMBER("dropout", dropout, 0.1),
+                 NUMBER("attention_dropout", attention_dropout, 0.1),
+                 NUMBER("initializer_range", initializer_range, 0.02)},
+        .switches = {{"sinusoidal_pos_embds", false}},
+        .activation_key = "activation",
+        .default_activation = "gelu",
+        .fixed_epsilon = 1e-12,
+        .head_dropout_keys = {"seq_classif_dropout", "qa_dropout"},
+        .tied_by_default = true,
+        .aliases = {{"vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"}},
+        .buffer_suffixes = {"embeddings.position_ids"},
+    },
+    {
         .model_type = "roberta",
         .architecture = ARCHITECTURE_ROBERTA,
         .class_stem = "Roberta",
         .objective = OBJECTIVE_MLM,
         .prefix = "roberta.",
         .classes = {{"RobertaForMaskedLM", true, false}, {"RobertaModel", false, false}},
-        .keys = ENCODER_KEYS(50265),
+        .keys = ENCODER_KEYS(50265, 768, 12, 12, 3072),
         .switches = {{"is_decoder", false}, {"add_cross_attention", false}},
         .activation_key = "hidden_act",
         .default_activation = "gelu",

@@ -54,6 +54,9 @@ struct huggingface_architecture {
     struct huggingface_switch switches[HUGGINGFACE_SWITCHES_MAX];
     bool has_attention_bias, has_mlp_bias; /* the keys attention_bias and mlp_bias exist */
     const char *activation_key, *default_activation;
+    double fixed_epsilon; /* epsilon of the norms, if there is no key for it */
+    /* Dropout of the heads of texts and of answers; NULL: classifier_dropout and none. */
+    const char *head_dropout_keys[2];
     bool gelu_is_tanh;       /* the activation "gelu" is the tanh form, which is the only one */
     bool has_fixed_inner;    /* the inner width is 4 times the width; there is no key for it */
     bool has_only_text_task; /* no ...ForTokenClassification and ...ForQuestionAnswering */

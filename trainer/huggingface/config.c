@@ -84,7 +84,9 @@ static const struct {
 } activations[] = {
     {"gelu_new", RECIPE_GELU_TANH},   {"gelu_pytorch_tanh", RECIPE_GELU_TANH},
     {"gelu_fast", RECIPE_GELU_TANH},  {"gelu", RECIPE_GELU_ERF},
-    {"gelu_python", RECIPE_GELU_ERF},
+    {"gelu_python", RECIPE_GELU_ERF}, {"relu", RECIPE_RELU},
+    {"relu2", RECIPE_RELU2},          {"silu", RECIPE_SILU},
+    {"swish", RECIPE_SILU},
 };
 
 static status read_activation(const struct config_document *c,
@@ -107,16 +109,18 @@ static status read_activation(const struct config_document *c,
         *out = RECIPE_GELU_TANH;
         return STATUS_OK;
     }
+    bool gelu_only = recipe_architecture_is_rotary(architecture->architecture);
     for (size_t i = 0; i < sizeof activations / sizeof activations[0]; i++) {
-        if (strcmp(activations[i].theirs, name) == 0) {
+        bool allowed = !gelu_only || activations[i].ours <= RECIPE_GELU_ERF;
+        if (allowed && strcmp(activations[i].theirs, name) == 0) {
             *out = activations[i].ours;
             return STATUS_OK;
         }
     }
     RAISE(STATUS_UNAVAILABLE,
-          "%s: %s %.60s is not supported; gelu_new, gelu_pytorch_tanh, gelu_fast, gelu and "
-          "gelu_python are",
-          c->path, architecture->activation_key, name);
+          "%s: %s %.60s is not supported; gelu_new, gelu_pytorch_tanh, gelu_fast, gelu%s are",
+          c->path, architecture->activation_key, name,
+          gelu_only ? " and gelu_python" : ", gelu_python, relu, relu2 and silu");
 }
 
 /* ---- settings of the recipe ---- */
@@ -283,8 +287,10 @@ static status read_task(const struct config_document *c, struct huggingface_conf
     } else {
         labels_free(&config->labels);
     }
-    TRY(config_read_number(c, "classifier_dropout", r->model.dropout, &dropout));
-    warn_dropout(c, "classifier_dropout", dropout, r);
+    const char *key = config->architecture->head_dropout_keys[r->objective == OBJECTIVE_ANSWER];
+    key = key != NULL ? key : "classifier_dropout";
+    TRY(config_read_number(c, key, r->model.dropout, &dropout));
+    warn_dropout(c, key, dropout, r);
     return STATUS_OK;
 }
 
@@ -311,6 +317,9 @@ static status read_settings(const struct config_document *c, const char *request
     TRY(check_switches(c, architecture));
     for (int i = 0; i < HUGGINGFACE_KEYS_MAX && architecture->keys[i].name != NULL; i++) {
         TRY(read_key(c, &architecture->keys[i], r));
+    }
+    if (architecture->fixed_epsilon > 0) {
+        r->model.layer_norm_epsilon = architecture->fixed_epsilon;
     }
     TRY(read_activation(c, architecture, &r->model.activation));
     TRY(config_read_boolean(c, "tie_word_embeddings", architecture->tied_by_default,
@@ -466,11 +475,20 @@ static void write_key(FILE *file, const struct huggingface_key *key, const struc
     }
 }
 
+static const char *get_activation_name(const struct huggingface_architecture *architecture,
+                                       const struct recipe *r)
+{
+    static const char *const names[] = {"gelu_new", "gelu", "relu", "relu2", "silu"};
+    const char *usual = architecture->default_activation;
+    bool gated = strcmp(usual, "silu") == 0;
+    bool pytorch =
+        r->model.activation == RECIPE_GELU_TANH && strcmp(usual, "gelu_pytorch_tanh") == 0;
+    return gated || pytorch || architecture->gelu_is_tanh ? usual : names[r->model.activation];
+}
+
 static void write_settings(FILE *file, const struct huggingface_architecture *architecture,
                            const struct recipe *r)
 {
-    bool erf = r->model.activation == RECIPE_GELU_ERF;
-    bool silu = strcmp(architecture->default_activation, "silu") == 0;
     for (int i = 0; i < HUGGINGFACE_KEYS_MAX && architecture->keys[i].name != NULL; i++) {
         write_key(file, &architecture->keys[i], r);
     }
@@ -483,12 +501,11 @@ static void write_settings(FILE *file, const struct huggingface_architecture *ar
     if (architecture->has_mlp_bias) {
         write_boolean(file, "mlp_bias", r->model.mlp_bias);
     }
-    bool pytorch = strcmp(architecture->default_activation, "gelu_pytorch_tanh") == 0;
+    for (int i = 0; i < 2 && architecture->head_dropout_keys[i] != NULL; i++) {
+        config_write_number(file, architecture->head_dropout_keys[i], r->model.dropout);
+    }
     fprintf(file, "  \"%s\": \"%s\",\n", architecture->activation_key,
-            silu                                ? "silu"
-            : erf || architecture->gelu_is_tanh ? "gelu"
-            : pytorch                           ? "gelu_pytorch_tanh"
-                                                : "gelu_new");
+            get_activation_name(architecture, r));
     write_boolean(file, "tie_word_embeddings", r->model.tie_word_embeddings);
     if (architecture->architecture == ARCHITECTURE_GPT2 ||
         architecture->architecture == ARCHITECTURE_OPENAI_GPT) {
@@ -502,9 +519,13 @@ static void write_settings(FILE *file, const struct huggingface_architecture *ar
 static status check_export(const struct huggingface_architecture *a, const struct recipe *r)
 {
     REQUIRE(!a->gelu_is_tanh || r->model.activation == RECIPE_GELU_TANH, STATUS_UNAVAILABLE,
-            "a %s with model.activation gelu_erf cannot be exported: transformers has gelu_tanh "
-            "only",
+            "a %s with another model.activation than gelu_tanh cannot be exported: transformers "
+            "has this one only",
             a->model_type);
+    REQUIRE(!(a->fixed_epsilon > 0) || r->model.layer_norm_epsilon == a->fixed_epsilon,
+            STATUS_UNAVAILABLE,
+            "a %s with model.layer_norm_epsilon %g cannot be exported: transformers has %g only",
+            a->model_type, r->model.layer_norm_epsilon, a->fixed_epsilon);
     REQUIRE(!a->has_fixed_inner || r->model.intermediate_size == 4 * r->model.hidden_size,
             STATUS_UNAVAILABLE,
             "a %s with model.intermediate_size %" PRId64 " cannot be exported: transformers has "

@@ -247,7 +247,7 @@ static status write_tokenizer_config(const struct export_job *ex)
         json_object_set_new(config, "add_eos_token", json_false());
     }
     /* Without model_input_names no token type ids mark the second text of a pair. */
-    if (ex->source.architecture->architecture == ARCHITECTURE_BERT) {
+    if (recipe_architecture_token_types(ex->source.architecture->architecture) > 1) {
         json_object_set_new(
             config, "model_input_names",
             json_pack("[s, s, s]", "input_ids", "token_type_ids", "attention_mask"));

@@ -495,7 +495,7 @@ static status find_pooler(struct huggingface_import_job *job)
 {
     struct huggingface_tensor_source source = {0};
     if (job->recipe->objective == OBJECTIVE_MLM &&
-        job->config.architecture->architecture == ARCHITECTURE_BERT) {
+        recipe_architecture_has_next_sentence(job->config.architecture->architecture)) {
         TRY(find_any_spelling(job, "bert.pooler.dense.weight", &source));
         job->recipe->model.next_sentence |= source.tensor != NULL;
     }

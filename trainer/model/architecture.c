@@ -6,6 +6,10 @@
  * bert     BertForPreTraining, or BertForMaskedLM without next_sentence. Query, key and value are
  *          separate tensors in the file. They are contiguous in memory, so that a GEMM reads them
  *          as one matrix. Devlin et al. 2018, arXiv:1810.04805
+ * distilbert  DistilBertForMaskedLM; as bert, without token types, pooler and next-sentence head;
+ *          the dense layer of its task heads has ReLU. Sanh et al. 2019, arXiv:1910.01108
+ * megatron-bert  MegatronBertForPreTraining; as bert, with norms before each sub-layer and a final
+ *          norm instead of that of the embedding. Shoeybi et al. 2019, arXiv:1909.08053
  * roberta  RobertaForMaskedLM; as bert, but positions begin with row 2 of the table.
  *          Liu et al. 2019, arXiv:1907.11692
  * llama    LlamaForCausalLM: RMS norms, rotary positions, grouped-query attention, SwiGLU, no
@@ -67,29 +71,65 @@ static const struct architecture_names openai_gpt_names = {
     .token_labels = "classifier",
 };
 
-/* Names that BERT and RoBERTa share. */
+/* Names that BERT, RoBERTa and Megatron-LM's BERT share. */
 #define ENCODER_NAMES(model)                                                                       \
     .token_table = model ".embeddings.word_embeddings",                                            \
     .position_table = model ".embeddings.position_embeddings",                                     \
     .token_type_table = model ".embeddings.token_type_embeddings",                                 \
-    .embedding_norm = model ".embeddings.LayerNorm", .block = model ".encoder.layer",              \
-    .query = "attention.self.query", .key = "attention.self.key", .value = "attention.self.value", \
-    .projection = "attention.output.dense", .norm2 = "attention.output.LayerNorm",                 \
-    .fc = "intermediate.dense", .fc_projection = "output.dense", .norm1 = "output.LayerNorm",      \
-    .pooler = model ".pooler.dense", .choice_labels = "classifier", .token_labels = "classifier"
+    .block = model ".encoder.layer", .query = "attention.self.query", .key = "attention.self.key", \
+    .value = "attention.self.value", .projection = "attention.output.dense",                       \
+    .fc = "intermediate.dense", .fc_projection = "output.dense", .pooler = model ".pooler.dense",  \
+    .choice_labels = "classifier", .token_labels = "classifier"
+
+/* Norms of BERT and RoBERTa. */
+#define ENCODER_NORM_NAMES(model)                                                                  \
+    .embedding_norm = model ".embeddings.LayerNorm", .norm2 = "attention.output.LayerNorm",        \
+    .norm1 = "output.LayerNorm"
+
+/* The heads of BERT. */
+#define BERT_HEAD_NAMES                                                                            \
+    .transform = "cls.predictions.transform.dense",                                                \
+    .transform_norm = "cls.predictions.transform.LayerNorm", .decoder = "cls.predictions.decoder", \
+    .decoder_bias = "cls.predictions", .next_sentence = "cls.seq_relationship",                    \
+    .sequence_labels = "classifier"
 
 static const struct architecture_names bert_names = {
     ENCODER_NAMES("bert"),
-    .transform = "cls.predictions.transform.dense",
-    .transform_norm = "cls.predictions.transform.LayerNorm",
-    .decoder = "cls.predictions.decoder",
-    .decoder_bias = "cls.predictions",
-    .next_sentence = "cls.seq_relationship",
+    ENCODER_NORM_NAMES("bert"),
+    BERT_HEAD_NAMES,
+};
+
+static const struct architecture_names megatron_bert_names = {
+    ENCODER_NAMES("bert"),           BERT_HEAD_NAMES, .norm1 = "attention.ln", .norm2 = "ln",
+    .final_norm = "bert.encoder.ln",
+};
+
+static const struct architecture_names distilbert_names = {
+    .token_table = "distilbert.embeddings.word_embeddings",
+    .position_table = "distilbert.embeddings.position_embeddings",
+    .embedding_norm = "distilbert.embeddings.LayerNorm",
+    .block = "distilbert.transformer.layer",
+    .query = "attention.q_lin",
+    .key = "attention.k_lin",
+    .value = "attention.v_lin",
+    .projection = "attention.out_lin",
+    .norm2 = "sa_layer_norm",
+    .fc = "ffn.lin1",
+    .fc_projection = "ffn.lin2",
+    .norm1 = "output_layer_norm",
+    .pooler = "pre_classifier",
+    .transform = "vocab_transform",
+    .transform_norm = "vocab_layer_norm",
+    .decoder = "vocab_projector",
+    .decoder_bias = "vocab_projector",
     .sequence_labels = "classifier",
+    .choice_labels = "classifier",
+    .token_labels = "classifier",
 };
 
 static const struct architecture_names roberta_names = {
     ENCODER_NAMES("roberta"),
+    ENCODER_NORM_NAMES("roberta"),
     .transform = "lm_head.dense",
     .transform_norm = "lm_head.layer_norm",
     .decoder = "lm_head.decoder",
@@ -154,6 +194,21 @@ static const struct architecture architectures[] = {
         .feed_forward = {.bias = true},
         .head = {.transform = true},
         .names = &bert_names,
+    },
+    {
+        .name = "distilbert",
+        .norm = {.placement = PLACEMENT_POST},
+        .attention = {.qkv_bias = true, .projection_bias = true},
+        .feed_forward = {.bias = true},
+        .head = {.transform = true, .relu_dense = true, .answer_dropout = true},
+        .names = &distilbert_names,
+    },
+    {
+        .name = "megatron-bert",
+        .attention = {.qkv_bias = true, .projection_bias = true},
+        .feed_forward = {.bias = true},
+        .head = {.transform = true},
+        .names = &megatron_bert_names,
     },
     {
         .name = "roberta",

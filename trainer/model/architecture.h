@@ -87,6 +87,8 @@ struct architecture {
     struct {
         bool transform;      /* names.transform and its norm precede the vocabulary matrix */
         bool separate_dense; /* sequence labels have names.sequence_dense instead of the pooler */
+        bool relu_dense;     /* the dense layer of a fine-tuning head has ReLU instead of tanh */
+        bool answer_dropout; /* dropout precedes the matrix of answers */
     } head;
     bool scaled_residuals; /* initial projections into the stream are divided by sqrt(2 L) */
     bool transposed;       /* files store the matrices of blocks as [in, out] */
@@ -125,6 +127,13 @@ static inline bool architecture_has_branch_norms(const struct architecture *a)
 static inline bool architecture_has_first_norm(const struct architecture *a)
 {
     return architecture_has_input_norms(a) || a->names->embedding_norm != NULL;
+}
+
+/* architecture_drops_sum - return whether dropout of the embedding follows the sum with the token
+ * types, without a norm between them. */
+static inline bool architecture_drops_sum(const struct architecture *a)
+{
+    return !architecture_is_post_norm(a) && a->names->token_type_table != NULL;
 }
 
 /* architecture_is_rotary - return whether queries and keys are rotated by their positions. */

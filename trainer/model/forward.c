@@ -95,7 +95,7 @@ static struct tensor skip_unused_positions(const struct model *m, struct tensor 
 
 static struct dropout get_embedding_dropout(const struct model *m, const struct model_input *input)
 {
-    return architecture_is_post_norm(m->architecture)
+    return architecture_is_post_norm(m->architecture) || architecture_drops_sum(m->architecture)
                ? (struct dropout){0}
                : model_dropout(m, input, -1, DROPOUT_PROJECTION);
 }
@@ -222,6 +222,24 @@ static status embed_token_types(struct model *m, const struct model_input *input
                              0, tensor_absent(), (struct dropout){0});
 }
 
+/* Adds the token types to the stream and drops the sum, if the architecture does so. *delta is then
+ * absent. */
+static status drop_sum(struct model *m, const struct model_input *input, struct tensor stream,
+                       struct tensor *delta)
+{
+    struct dropout dropout = compute_local_dropout(m, input, -1, DROPOUT_PROJECTION);
+    struct tensor none = tensor_absent(), sum = *delta;
+    if (!architecture_drops_sum(m->architecture) || !(dropout.probability > 0)) {
+        return STATUS_OK;
+    }
+    *delta = none;
+    if (sum.data != NULL) {
+        TRY(add_and_norm(m, stream, none, none, stream, sum, (struct param_index){-1, -1},
+                         (struct dropout){0}));
+    }
+    return dropout_apply(m->kernels, stream, stream, dropout);
+}
+
 status model_first_norm(struct model *m, const struct model_input *input)
 {
     int64_t n = input->rows;
@@ -232,6 +250,7 @@ status model_first_norm(struct model *m, const struct model_input *input)
         return drop_first_norm(m, input);
     }
     TRY(embed_token_types(m, input, &delta));
+    TRY(drop_sum(m, input, stream, &delta));
     TRY(add_and_norm(m, stream, norm, model_view_local_rows(m, a->statistics1, n), stream, delta,
                      model_param_index(m, 0, MODEL_NORM1), (struct dropout){0}));
     return drop_first_norm(m, input);
@@ -493,8 +512,12 @@ static status tables_backward(struct backward *b)
     const struct model_input *input = b->input;
     struct tensor positions =
         model_gradient(m, m->param_index[MODEL_POSITION_TABLE].weight, b->gradients);
-    struct tensor delta;
-    TRY(model_all_gather(m, model_view_local_rows(m, m->activations.d_stream, b->n), b->n, &delta));
+    struct tensor delta, stream = model_view_local_rows(m, m->activations.d_stream, b->n);
+    struct dropout dropout = compute_local_dropout(m, input, -1, DROPOUT_PROJECTION);
+    if (architecture_drops_sum(m->architecture) && dropout.probability > 0) {
+        TRY(dropout_apply(m->kernels, stream, stream, dropout));
+    }
+    TRY(model_all_gather(m, stream, b->n, &delta));
     TRY(scale_embedding(m, delta));
     if (m->config.token_types > 0) {
         struct tensor table_gradient =

@@ -7,9 +7,10 @@
  *   MODEL_HEAD_...
  *   SEQUENCE,         BERT      h = drop(tanh(P x + q)),                    logits W h + b
  *   MULTIPLE_CHOICE   RoBERTa   SEQUENCE: h = drop(tanh(D drop(x) + d)); else as BERT
+ *                     DistilBERT  as BERT, with ReLU instead of tanh
  *                     decoders  h = x, the sequence's last row,             logits W h
  *   TOKEN             h = drop(x),                                          logits W h + b
- *   QA, NONE          h = x
+ *   QA, NONE          h = x; DistilBERT, QA: h = drop(x)
  *
  * Each tensor-parallel rank holds the whole head and computes the same values.
  *
@@ -39,7 +40,13 @@ static bool has_input_dropout(const struct model *m)
 /* Returns whether there is dropout on the output. */
 static bool has_output_dropout(const struct model *m)
 {
-    return has_dense(m) || m->config.head == MODEL_HEAD_TOKEN;
+    return has_dense(m) || m->config.head == MODEL_HEAD_TOKEN ||
+           (m->config.head == MODEL_HEAD_QA && m->architecture->head.answer_dropout);
+}
+
+static enum activation get_dense_activation(const struct model *m)
+{
+    return m->architecture->head.relu_dense ? ACTIVATION_RELU : ACTIVATION_TANH;
 }
 
 /* Applies dropout at a site numbered after those of the last layer. Rows are counted among the rows
@@ -68,7 +75,7 @@ status model_task_head_forward(struct model *m, const struct model_input *input,
         *out = select_outputs(input, a->dense);
         TRY(linear_forward(m->kernels, *out, select_outputs(input, a->saved_for_backward), rows,
                            model_matrix(m, dense.weight), model_vector(m, dense.bias),
-                           ACTIVATION_TANH));
+                           get_dense_activation(m)));
     }
     return has_output_dropout(m) ? apply_dropout(m, input, DROPOUT_FC, *out) : STATUS_OK;
 }
@@ -83,7 +90,7 @@ status model_task_head_backward(struct model *m, const struct model_input *input
     if (has_dense(m)) {
         dx = select_outputs(input, a->dense);
         TRY(activation_backward(m->kernels, dy, dy, select_outputs(input, a->saved_for_backward),
-                                ACTIVATION_TANH));
+                                get_dense_activation(m)));
         TRY(model_dense_backward(m, input, gradients, m->param_index[MODEL_POOLER], dx, dy,
                                  select_outputs(input, a->rows)));
     }

@@ -51,9 +51,7 @@ static void resolve_nulls(struct recipe *c)
         c->data.sequence_length = c->model.max_position_embeddings - count_reserved_positions(c);
     }
     if (c->model.type_vocab_size < 0) {
-        c->model.type_vocab_size = c->model.architecture == ARCHITECTURE_BERT      ? 2
-                                   : c->model.architecture == ARCHITECTURE_ROBERTA ? 1
-                                                                                   : 0;
+        c->model.type_vocab_size = recipe_architecture_token_types(c->model.architecture);
     }
     if (c->model.rope_original_positions == 0) {
         c->model.rope_original_positions = c->model.max_position_embeddings;
@@ -191,6 +189,8 @@ static status check_model(const struct recipe_reader *r)
          "it requires llama, qwen3, gemma3_text, smollm3, granite or olmo2"},
         {c->model.mlp_bias && !has_mlp_bias, "model.mlp_bias", "conflicts with",
          "model.architecture", "it requires llama, smollm3 or granite"},
+        {gemma && c->model.activation > RECIPE_GELU_ERF, "model.activation", "conflicts with",
+         "model.architecture", "use gelu_tanh or gelu_erf"},
         {c->model.sliding_window > 0 && c->dpo.shared_prefix == PREFIX_TRUE, "dpo.shared_prefix",
          "conflicts with", "model.sliding_window",
          "a window of attention cannot skip the other response; use auto or false"},
@@ -243,7 +243,8 @@ static status check_objective(const struct recipe_reader *r)
     const struct relation relations[] = {
         {mlm != encoder && !is_task(c->objective), "objective", "conflicts with",
          "model.architecture",
-         "mlm requires bert or roberta; clm, sft, dpo and reward require another architecture"},
+         "mlm requires an encoder: bert, roberta, distilbert or megatron-bert; clm, sft, dpo and "
+         "reward require another architecture"},
         {mlm && c->mlm.max_predictions > c->data.sequence_length, "mlm.max_predictions",
          "is greater than", "data.sequence_length", NULL},
     };

@@ -134,15 +134,16 @@ static const struct foreign_name hints[] = {
     {"backend", "mpirun or srun starts the ranks; train.device selects the device"},
     {"positions|position|position_embedding|position_embeddings|positional_embedding|"
      "positional_encoding|pos_emb|rope|rotary|alibi",
-     "model.architecture determines the positions: learned for gpt2, openai-gpt, bert and roberta, "
+     "model.architecture determines the positions: learned for gpt2, openai-gpt and encoders, "
      "rotary for the others"},
     {"norm|norm_type|layer_norm|rms_norm|rmsnorm|layernorm|pre_norm|post_norm|norm_first",
-     "model.architecture determines the normalization: LayerNorm before each block for gpt2, after "
-     "it for openai-gpt, bert and roberta, RMSNorm before and after it for "
+     "model.architecture determines the normalization: LayerNorm before each block for gpt2 and "
+     "megatron-bert, after it for openai-gpt, bert, roberta and distilbert, RMSNorm before and "
+     "after it for "
      "gemma3_text, RMSNorm before it for the others"},
     {"swiglu|gated_mlp|glu|mlp_type|ffn_type",
-     "model.architecture determines the feed-forward layers: GELU for gpt2, openai-gpt, bert and "
-     "roberta, GEGLU for gemma3_text, SwiGLU for the others"},
+     "model.architecture determines the feed-forward layers: model.activation for gpt2, "
+     "openai-gpt and encoders, GEGLU for gemma3_text, SwiGLU for the others"},
     {"overlap_grad_reduce|overlap_param_gather|ddp_bucket_size",
      "gradients are always reduced during the backward pass; parallel.bucket_mib sets the size"},
     {"use_flash_attn|attention_backend|attn_implementation",

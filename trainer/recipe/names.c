@@ -11,10 +11,12 @@ static const char *const objective_names[] = {
 static const struct {
     const char *name, *targets;
     bool encoder, rotary;
+    int64_t token_types;
+    bool next_sentence;
 } architectures[] = {
     [ARCHITECTURE_GPT2] = {"gpt2", "c_attn", false, false},
-    [ARCHITECTURE_BERT] = {"bert", "query, value", true, false},
-    [ARCHITECTURE_ROBERTA] = {"roberta", "query, value", true, false},
+    [ARCHITECTURE_BERT] = {"bert", "query, value", true, false, 2, true},
+    [ARCHITECTURE_ROBERTA] = {"roberta", "query, value", true, false, 1},
     [ARCHITECTURE_LLAMA] = {"llama", "q_proj, v_proj", false, true},
     [ARCHITECTURE_QWEN2] = {"qwen2", "q_proj, v_proj", false, true},
     [ARCHITECTURE_MISTRAL] = {"mistral", "q_proj, v_proj", false, true},
@@ -24,6 +26,8 @@ static const struct {
     [ARCHITECTURE_SMOLLM3] = {"smollm3", "q_proj, v_proj", false, true},
     [ARCHITECTURE_GRANITE] = {"granite", "q_proj, v_proj", false, true},
     [ARCHITECTURE_OLMO2] = {"olmo2", "q_proj, v_proj", false, true},
+    [ARCHITECTURE_DISTILBERT] = {"distilbert", "q_lin, v_lin", true, false},
+    [ARCHITECTURE_MEGATRON_BERT] = {"megatron-bert", "query, value", true, false, 2, true},
 };
 
 static const char *const rope_type_names[] = {"default", "linear", "llama3", "yarn"};
@@ -59,6 +63,16 @@ bool recipe_architecture_is_encoder(enum recipe_architecture architecture)
 bool recipe_architecture_is_rotary(enum recipe_architecture architecture)
 {
     return architectures[architecture].rotary;
+}
+
+int64_t recipe_architecture_token_types(enum recipe_architecture architecture)
+{
+    return architectures[architecture].token_types;
+}
+
+bool recipe_architecture_has_next_sentence(enum recipe_architecture architecture)
+{
+    return architectures[architecture].next_sentence;
 }
 
 const char *recipe_architecture_targets(enum recipe_architecture architecture)

@@ -46,10 +46,18 @@ enum recipe_architecture {
     ARCHITECTURE_GEMMA3_TEXT,
     ARCHITECTURE_SMOLLM3,
     ARCHITECTURE_GRANITE,
-    ARCHITECTURE_OLMO2
+    ARCHITECTURE_OLMO2,
+    ARCHITECTURE_DISTILBERT,
+    ARCHITECTURE_MEGATRON_BERT
 };
 enum recipe_rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
-enum recipe_activation { RECIPE_GELU_TANH, RECIPE_GELU_ERF };
+enum recipe_activation {
+    RECIPE_GELU_TANH,
+    RECIPE_GELU_ERF,
+    RECIPE_RELU,
+    RECIPE_RELU2,
+    RECIPE_SILU
+};
 enum recipe_adapter { ADAPTER_NONE, ADAPTER_LORA };
 enum recipe_optimizer { RECIPE_ADAMW, RECIPE_LAMB };
 enum recipe_recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL };
@@ -115,7 +123,7 @@ struct recipe {
         enum recipe_activation activation;
         double initializer_range; /* standard deviation */
         bool tie_word_embeddings;
-        int64_t type_vocab_size; /* null: 2 for bert, 1 for roberta, else 0; resolved */
+        int64_t type_vocab_size; /* null: as the architecture; resolved */
         bool next_sentence;      /* bert: pooler and next-sentence head */
         int64_t num_labels;      /* labels, or choices of objective choose; null: from the shards */
         char init_from[RECIPE_PATH_BYTES];
@@ -308,8 +316,14 @@ bool recipe_objective_find(const char *name, enum recipe_objective *out);
 /* recipe_architecture_name - return the name of an architecture in recipes: "gpt2", ... */
 const char *recipe_architecture_name(enum recipe_architecture architecture);
 
-/* recipe_architecture_is_encoder - return true for bert and roberta. */
+/* recipe_architecture_is_encoder - return true for bert, roberta, distilbert and megatron-bert. */
 bool recipe_architecture_is_encoder(enum recipe_architecture architecture);
+
+/* recipe_architecture_token_types - return the default of model.type_vocab_size. */
+int64_t recipe_architecture_token_types(enum recipe_architecture architecture);
+
+/* recipe_architecture_has_next_sentence - return whether model.next_sentence has an effect. */
+bool recipe_architecture_has_next_sentence(enum recipe_architecture architecture);
 
 /* recipe_architecture_is_rotary - return true for llama and the architectures like it.
  * They are decoders with rotary positions and the keys model.rope_* and model.num_kv_heads. */

@@ -49,7 +49,7 @@ struct setting {
     const char *description; /* for recipes/README.md, without the last full stop */
 };
 
-enum { SETTINGS_MAX = RECIPE_SETTINGS_MAX, SECTIONS_MAX = 32, CHOICES_MAX = 24 };
+enum { SETTINGS_MAX = RECIPE_SETTINGS_MAX, SECTIONS_MAX = 32, CHOICES_MAX = 64 };
 
 extern const struct setting recipe_table[];
 extern const int recipe_table_count;

@@ -37,11 +37,13 @@ const struct setting recipe_table[] = {
 
     {"model.architecture", SETTING_ENUM, FIELD(model.architecture), "gpt2",
      .choices =
-         "gpt2|bert|roberta|llama|qwen2|mistral|qwen3|openai-gpt|gemma3_text|smollm3|granite|olmo2",
+         "gpt2|bert|roberta|llama|qwen2|mistral|qwen3|openai-gpt|gemma3_text|smollm3|granite|olmo2|"
+         "distilbert|megatron-bert",
      .initial = INITIAL_SHAPE,
      .description =
-         "Model architecture (model_type in Hugging Face configurations). bert and roberta are "
-         "encoders for mlm; the others are decoders for clm, sft, dpo and reward. llama has "
+         "Model architecture (model_type in Hugging Face configurations). bert, roberta, "
+         "distilbert and megatron-bert are encoders for mlm; the others are decoders for clm, sft, "
+         "dpo and reward. llama has "
          "RMSNorm, rotary position embeddings, SwiGLU and no biases. qwen2 (Qwen2, Qwen2.5) is "
          "llama with biases of queries, keys and values; mistral is llama with sliding_window; "
          "qwen3 is llama with an RMSNorm of each head of the queries and keys; gemma3_text (Gemma "
@@ -49,7 +51,9 @@ const struct setting recipe_table[] = {
          "layers; smollm3 is llama without positions in some layers; granite is llama with four "
          "factors; olmo2 (OLMo 2) is llama with RMSNorms after each sub-layer and of the queries "
          "and keys, and requires parallel.tensor: 1. "
-         "roberta has no next-sentence head, and its position ids begin at 2. Every architecture "
+         "roberta has no next-sentence head, and its position ids begin at 2. distilbert is bert "
+         "without token types and next-sentence head; megatron-bert is bert with LayerNorms before "
+         "each sub-layer. Every architecture "
          "supports classify, regress, classify_tokens, answer, choose and embed"},
     {"model.num_layers", SETTING_INTEGER, FIELD(model.num_layers), "12", WITHIN(1, 1000),
      .initial = INITIAL_SHAPE, .description = "Number of transformer layers"},
@@ -170,12 +174,13 @@ const struct setting recipe_table[] = {
      ABOVE(0, 1), .initial = INITIAL_NUMERICS,
      .description = "Epsilon that the normalization layers add to the variance"},
     {"model.activation", SETTING_ENUM, FIELD(model.activation), "gelu_tanh",
-     .choices = "gelu_tanh|gelu_erf", .initial = INITIAL_NUMERICS,
-     .used = "model.architecture=gpt2|bert|roberta|openai-gpt|gemma3_text",
+     .choices = "gelu_tanh|gelu_erf|relu|relu2|silu", .initial = INITIAL_NUMERICS,
+     .used = "model.architecture=gpt2|bert|roberta|openai-gpt|gemma3_text|distilbert|megatron-bert",
      .description =
          "Activation function of the feed-forward layers. gelu_tanh is gelu_new in Hugging Face "
-         "configurations (GPT-2) and gelu_pytorch_tanh (Gemma), gelu_erf is gelu. The other "
-         "rotary architectures always use SwiGLU"},
+         "configurations (GPT-2) and gelu_pytorch_tanh (Gemma), gelu_erf is gelu, relu2 is the "
+         "square of relu. gemma3_text accepts the two GELUs. The other rotary architectures always "
+         "use SwiGLU"},
     {"model.initializer_range", SETTING_NUMBER, FIELD(model.initializer_range), "0.02",
      WITHIN(0, 10),
      .description = "Standard deviation of the initial weights. gpt2 divides it by sqrt(2 "
@@ -184,12 +189,14 @@ const struct setting recipe_table[] = {
      .initial = INITIAL_DEFAULT,
      .description = "Whether the output projection shares the weights of the token embedding"},
     {"model.type_vocab_size", SETTING_INTEGER, FIELD(model.type_vocab_size), "null",
-     .null = "2 for bert, 1 for roberta, 0 for the others", .null_value = -1, WITHIN(0, 2),
-     .initial = INITIAL_SHAPE, .used = "model.architecture=bert|roberta",
+     .null = "2 for bert and megatron-bert, 1 for roberta, 0 for the others", .null_value = -1,
+     WITHIN(0, 2), .initial = INITIAL_SHAPE,
+     .used = "model.architecture=bert|roberta|megatron-bert",
      .description = "Number of token type (segment) ids"},
     {"model.next_sentence", SETTING_BOOLEAN, FIELD(model.next_sentence), "true",
-     .initial = INITIAL_DEFAULT, .used = "model.architecture=bert",
-     .description = "bert: whether the model has a pooler and, with objective mlm, a next-sentence "
+     .initial = INITIAL_DEFAULT, .used = "model.architecture=bert|megatron-bert",
+     .description = "bert, megatron-bert: whether the model has a pooler and, with objective mlm, "
+                    "a next-sentence "
                     "prediction loss"},
     {"model.num_labels", SETTING_INTEGER, FIELD(model.num_labels), "null",
      .null = "the number in data.train", WITHIN(1, 10000),
@@ -227,13 +234,11 @@ const struct setting recipe_table[] = {
      .used = "adapter.type=lora",
      .description = "Dropout probability of the adapter inputs (lora_dropout in peft)"},
     {"adapter.targets", SETTING_LIST, FIELD(adapter.targets), "null", .unordered = true,
-     .null = "as in peft: c_attn for gpt2 and openai-gpt, q_proj and v_proj for rotary ones, query "
-             "and value "
-             "for bert "
-             "and roberta",
+     .null = "as in peft: c_attn for gpt2 and openai-gpt, q_proj and v_proj for rotary ones, q_lin "
+             "and v_lin for distilbert, query and value for the other encoders",
      .choices = "all-linear|c_attn|c_proj|attn.c_proj|c_fc|mlp.c_proj|q_proj|k_proj|v_proj|o_proj|"
                 "gate_proj|up_proj|down_proj|query|key|value|attention.output.dense|intermediate."
-                "dense|output.dense",
+                "dense|output.dense|q_lin|k_lin|v_lin|out_lin|lin1|lin2",
      .used = "adapter.type=lora",
      .description = "Weight matrices that get an adapter, given by the ends of their names "
                     "(target_modules in peft). all-linear: every matrix of every layer"},

@@ -94,6 +94,16 @@ static struct rotary_scaling get_rotary_scaling(const struct recipe *recipe)
     };
 }
 
+static enum activation get_activation(enum recipe_activation activation)
+{
+    static const enum activation activations[] = {
+        [RECIPE_GELU_TANH] = ACTIVATION_GELU_TANH, [RECIPE_GELU_ERF] = ACTIVATION_GELU_ERF,
+        [RECIPE_RELU] = ACTIVATION_RELU,           [RECIPE_RELU2] = ACTIVATION_RELU2,
+        [RECIPE_SILU] = ACTIVATION_SILU,
+    };
+    return activations[activation];
+}
+
 static double get_attention_scale(const struct recipe *recipe)
 {
     int64_t scalar = recipe->model.query_pre_attn_scalar;
@@ -110,8 +120,7 @@ struct model_config derive_model_config(const struct recipe *recipe, int64_t voc
         .inner = recipe->model.intermediate_size,
         .positions = recipe->model.max_position_embeddings,
         .vocabulary = vocabulary,
-        .activation = recipe->model.activation == RECIPE_GELU_ERF ? ACTIVATION_GELU_ERF
-                                                                  : ACTIVATION_GELU_TANH,
+        .activation = get_activation(recipe->model.activation),
         .dropout = (float)recipe->model.dropout,
         .attention_dropout = (float)recipe->model.attention_dropout,
         .norm_epsilon = (float)recipe->model.layer_norm_epsilon,
@@ -120,7 +129,7 @@ struct model_config derive_model_config(const struct recipe *recipe, int64_t voc
         .token_types = recipe->model.type_vocab_size,
         .next_sentence = recipe->model.next_sentence &&
                          objective_spec_head(recipe) == MODEL_HEAD_LM &&
-                         recipe->model.architecture == ARCHITECTURE_BERT,
+                         recipe_architecture_has_next_sentence(recipe->model.architecture),
         .output_rows = count_output_rows(recipe),
         .examples = objective_spec_is_masked(recipe) ? recipe->batch.micro_size : 0,
         .head = objective_spec_head(recipe),

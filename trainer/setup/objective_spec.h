@@ -21,7 +21,7 @@ bool objective_spec_has_reference(const struct recipe *recipe);
 bool objective_spec_is_masked(const struct recipe *recipe);
 
 /* objective_spec_reads_last_row - return whether a head for sequences reads the last row of a
- * sequence. Encoders (bert, roberta) read the first row. */
+ * sequence. Encoders read the first row. */
 bool objective_spec_reads_last_row(const struct recipe *recipe);
 
 /* objective_spec_window - return the window of attention in rows; 0: none, or one that covers all

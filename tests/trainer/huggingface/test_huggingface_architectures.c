@@ -169,7 +169,14 @@ static void test_config(void)
         {"bert", "architectures", "[\"BertForMaskedLM\"]", STATUS_OK, NULL},
         {"bert", "architectures", NULL, STATUS_OK, NULL},
         {"bert", "is_decoder", "true", STATUS_UNAVAILABLE, "is_decoder: true"},
-        {"bert", "hidden_act", "\"relu\"", STATUS_UNAVAILABLE, "hidden_act relu"},
+        {"bert", "hidden_act", "\"mish\"", STATUS_UNAVAILABLE, "hidden_act mish"},
+        {"bert", "hidden_act", "\"relu\"", STATUS_OK, NULL},
+        {"distilbert", "sinusoidal_pos_embds", "true", STATUS_UNAVAILABLE,
+         "sinusoidal_pos_embds: true"},
+        {"distilbert", "activation", "\"gelu\"", STATUS_OK, NULL},
+        {"distilbert", "dim", "6", STATUS_DATA, "2 dim"},
+        {"megatron_bert", "architectures", "[\"MegatronBertForCausalLM\"]", STATUS_UNAVAILABLE,
+         "MegatronBertForCausalLM is not supported"},
         {"bert", "position_embedding_type", "\"relative_key\"", STATUS_UNAVAILABLE, "relative_key"},
         {"bert", "type_vocab_size", "4", STATUS_DATA, "type_vocab_size"},
         {"bert", "type_vocab_size", "1", STATUS_DATA, "token_type_embeddings.weight has 2 dim"},
@@ -381,6 +388,8 @@ int main(void)
     test_numbers("bert_untied", true);
     test_numbers("bert_bare", false);
     test_numbers("roberta", true);
+    test_numbers("distilbert", true);
+    test_numbers("megatron_bert", true);
     test_numbers("llama", true);
     test_numbers("llama_tied", true);
     test_numbers("llama3", true);

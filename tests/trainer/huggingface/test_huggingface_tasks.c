@@ -325,6 +325,11 @@ int main(void)
         {.name = "roberta_texts", .expected = "classify"},
         {.name = "roberta_choices", .expected = "choose"},
         {.name = "llama_texts", .expected = "classify"},
+        {.name = "distilbert_texts", .expected = "classify"},
+        {.name = "distilbert_tokens", .expected = "classify_tokens"},
+        {.name = "distilbert_spans", .expected = "answer"},
+        {.name = "distilbert_choices", .expected = "choose"},
+        {.name = "distilbert_vectors", .objective = "embed", .expected = "embed"},
     };
     char path[FILE_PATH_BYTES];
     h5file_init();

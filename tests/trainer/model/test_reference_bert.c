@@ -1,7 +1,7 @@
-/* Compares tiny BERT and RoBERTa models with transformers in double precision
- * (scripts/make_reference.py bert): logits, both losses, the gradient of every parameter, and ten
- * steps of AdamW and of LAMB with gradient clipping. The batches of transformers are padded; here
- * they have no padding. Errors and key biases are treated as in test_reference.c. */
+/* Compares tiny encoders with transformers in double precision (scripts/make_reference.py bert and
+ * encoders): logits, both losses, the gradient of every parameter, and ten steps of AdamW and of
+ * LAMB with gradient clipping. The batches of transformers are padded; here they have no padding.
+ * Errors and key biases are treated as in test_reference.c. */
 #include "tests/trainer/model/reference_run.h"
 #include "trainer/train/objective_input.h"
 
@@ -18,17 +18,17 @@ static int32_t *read_batches(hid_t file, const char *name)
     return reference_dataset(file, path, H5T_NATIVE_INT32, 4, &count);
 }
 
-static void read_reference(const char *name, struct reference *r)
+static void read_reference(const char *name, const char *architecture, struct reference *r)
 {
     run_open(&r->run, name);
     hid_t f = r->run.file;
     struct model_config *c = &r->run.config;
-    bool roberta = reference_attribute(f, "roberta") > 0;
-    c->architecture = roberta ? "roberta" : "bert";
+    c->architecture = architecture;
+    c->activation = run_attribute_or(f, "relu", 0) > 0 ? ACTIVATION_RELU : c->activation;
     c->norm_epsilon = 1e-12f;
     c->tied = true;
     c->token_types = (int64_t)reference_attribute(f, "segments");
-    c->next_sentence = !roberta;
+    c->next_sentence = H5Lexists(f, "label_logits", H5P_DEFAULT) > 0;
     c->output_rows = r->run.batch * r->run.tokens;
     c->examples = r->run.batch;
     r->ids = read_batches(f, "input_ids");
@@ -69,7 +69,7 @@ static double compare_tensors(const struct run *r, const char *group, const floa
         float *expected = reference_tensor(r->file, group, p);
         const float *actual = flat + p->first;
         int64_t elements = p->whole_rows * p->whole_columns;
-        if (strstr(p->name, "self.key.bias") != NULL) {
+        if (strstr(p->name, "self.key.bias") != NULL || strstr(p->name, "k_lin.bias") != NULL) {
             for (int64_t j = 0; key_biases && j < elements; j++) {
                 CHECK_NEAR(actual[j], expected[j], tolerance);
             }
@@ -222,11 +222,11 @@ static void make_arrays(struct training *t)
     }
 }
 
-static void test_reference(const char *name)
+static void test_reference(const char *name, const char *architecture)
 {
     struct training t = {0};
     struct run *run = &t.r.run;
-    read_reference(name, &t.r);
+    read_reference(name, architecture, &t.r);
     run_make(run);
     make_arrays(&t);
     printf("%s\n", name);
@@ -242,8 +242,10 @@ static void test_reference(const char *name)
 
 int main(void)
 {
-    test_reference("bert.h5");
-    test_reference("bert_lamb.h5");
-    test_reference("roberta.h5");
+    test_reference("bert.h5", "bert");
+    test_reference("bert_lamb.h5", "bert");
+    test_reference("roberta.h5", "roberta");
+    test_reference("distilbert.h5", "distilbert");
+    test_reference("megatron_bert.h5", "megatron-bert");
     return 0;
 }

@@ -97,11 +97,11 @@ static void test_warning(void)
                   "polynomial_nvidia); schedule.decay_ratio (used if schedule.name is wsd)");
     check_warning(HEAD "model: {architecture: llama, activation: gelu_erf}\n",
                   "some.yaml: settings without effect: model.activation (used if "
-                  "model.architecture is gpt2, bert, roberta, openai-gpt "
-                  "or gemma3_text)");
+                  "model.architecture is gpt2, bert, roberta, openai-gpt, "
+                  "gemma3_text, distilbert or megatron-bert)");
     check_warning(HEAD "model: {type_vocab_size: 2}\n",
                   "some.yaml: settings without effect: model.type_vocab_size (used if "
-                  "model.architecture is bert or roberta)");
+                  "model.architecture is bert, roberta or megatron-bert)");
     check_warning(HEAD "generate: {temperature: 0.8}\n",
                   "some.yaml: settings without effect: generate.temperature (used if "
                   "generate.prompt is set)");

@@ -45,6 +45,28 @@ cp -r two again && rm -r again/final again/checkpoints/step-00000012
 run_bireme 0 train bert.yaml run_dir=again
 compare_losses one again 1e-5
 
+# Other encoders: equal losses at another layout, after a resume there, and with recompute.
+for settings in 'distilbert model.activation=relu' 'megatron-bert model.activation=gelu_erf'; do
+    name=${settings%% *}
+    settings="model.architecture=$settings"
+    # shellcheck disable=SC2086
+    run_bireme 0 train bert.yaml run_dir="$name" $settings
+    # shellcheck disable=SC2086
+    run_ranks 2 0 train bert.yaml run_dir="$name-2" $settings parallel.tensor=2 \
+        parallel.sequence=true
+    compare_losses "$name" "$name-2" 1e-5
+    rm -r "$name-2/final" "$name-2/checkpoints/step-00000012"
+    # shellcheck disable=SC2086
+    run_bireme 0 train bert.yaml run_dir="$name-2" $settings
+    compare_losses "$name" "$name-2" 1e-5
+    # shellcheck disable=SC2086
+    run_bireme 0 train bert.yaml run_dir="$name-full" $settings train.activation_checkpointing=full
+    compare_losses "$name" "$name-full" 0
+    run_bireme 0 fill-mask --checkpoint "$name" 'this [MASK] is'
+done
+grep -q '"nsp_accuracy"' megatron-bert/metrics.jsonl || fail 'megatron-bert has no next sentences'
+! grep -q '"nsp_accuracy"' distilbert/metrics.jsonl || fail 'distilbert has next sentences'
+
 run_bireme 0 evaluate --checkpoint one --data 'pairs/validation-*.h5' --json
 grep -q '"mlm_accuracy"' out || fail "evaluate prints no mlm_accuracy"
 run_bireme 0 fill-mask --checkpoint one 'this [MASK] is [MASK]' --top-k 3 --json

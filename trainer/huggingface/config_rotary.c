@@ -235,6 +235,10 @@ static status read_no_rope_layers(const struct config_document *c, struct recipe
     REQUIRE((int64_t)json_array_size(list) >= layers, STATUS_DATA,
             "%s: no_rope_layers has %zu entries for %" PRId64 " layers", c->path,
             json_array_size(list), layers);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        REQUIRE(json_is_integer(json_array_get(list, i)), STATUS_DATA,
+                "%s: no_rope_layers is not a list of integers", c->path);
+    }
     return find_interval(c, "no_rope_layers", layers, has_no_rope, "0", interval);
 }
 

@@ -255,6 +255,7 @@ static void test_config(void)
          STATUS_DATA, "sliding_attention is 0"},
         {"smollm3", "no_rope_layers", "[0, 1]", STATUS_UNAVAILABLE,
          "no_rope_layers of layer 1 is not supported"},
+        {"smollm3", "no_rope_layers", "[true, false]", STATUS_DATA, "is not a list of integers"},
         {"smollm3", "no_rope_layers", "[0]", STATUS_DATA, "1 entries for 2 layers"},
         {"smollm3", "no_rope_layers", "[1, 1]", STATUS_OK, NULL},
         {"smollm3", "no_rope_layers", "null", STATUS_OK, NULL},

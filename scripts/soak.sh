@@ -28,6 +28,9 @@ script does it, in the place of a person. At the end of each run:
   - no process, temporary file or shared memory of the run is left;
   - later sessions of the run do not use more memory than earlier ones.
 
+BIREME_SOAK_TIMEOUT is parallel.timeout_seconds on one host (default: 5); on two hosts it is four
+times as much. A start may take four times parallel.timeout_seconds. A busy machine needs more.
+
 The program is BIREME_PROGRAM (default: build/trainer/bireme). The report is written to
 REPORT.md (default: soak_SEED.md). The same SEED (default: the time) repeats the order of the
 faults, but not their exact moments. Full disks need a mount namespace, cuts need root; without them
@@ -156,8 +159,8 @@ list_processes() {
 # start_job RUN: start or continue a run of the current layout.
 start_job() {
     local command=("$launch" -n "$ranks" --no-bind --threads 1 --restarts 1000 --grace 20)
-    timeout=5
-    [ "$hosts" = 1 ] || timeout=20
+    timeout=${BIREME_SOAK_TIMEOUT:-5}
+    [ "$hosts" = 1 ] || timeout=$((4 * timeout))
     command+=(--mpirun --oversubscribe)
     if [ "$hosts" = 2 ]; then
         command=(hosts_run "${command[@]}" --host "near:1,$hosts_address:1" "${hosts_options[@]}")

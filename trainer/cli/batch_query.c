@@ -1,6 +1,7 @@
 #include "trainer/cli/batch_query.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -218,6 +219,15 @@ int64_t batch_query_label_count(const struct batch_query *b)
     return model_get_config(b->session.model)->labels;
 }
 
+status batch_query_check_finite(const float *outputs, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        REQUIRE(isfinite(outputs[i]), STATUS_NOT_FINITE,
+                "an output of the model is %g: the weights are damaged", (double)outputs[i]);
+    }
+    return STATUS_OK;
+}
+
 status batch_query_head_outputs(struct batch_query *b, const int32_t *rows, int64_t count,
                                 float *outputs)
 {
@@ -228,9 +238,10 @@ status batch_query_head_outputs(struct batch_query *b, const int32_t *rows, int6
     input.outputs = count;
     TRY(model_forward(s->model, &input, &hidden));
     struct model_label_head head = model_get_label_head(s->model, &input, NULL);
-    return classifier_logits(s->kernels,
-                             tensor_view(outputs, DTYPE_F32, count, batch_query_label_count(b)),
-                             hidden, head.weight, head.bias);
+    int64_t labels = batch_query_label_count(b);
+    TRY(classifier_logits(s->kernels, tensor_view(outputs, DTYPE_F32, count, labels), hidden,
+                          head.weight, head.bias));
+    return batch_query_check_finite(outputs, count * labels);
 }
 
 status batch_query_finish(struct batch_query *b)

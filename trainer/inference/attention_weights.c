@@ -25,8 +25,8 @@ static double compute_score(const struct attention *a, struct tensor queries, st
 }
 
 /* Computes the softmax of the scores of one query over the keys that it sees. */
-static void compute_row(const struct attention *a, struct tensor queries, struct tensor keys,
-                        int64_t head, int64_t query, int64_t tokens, double *scores, float *row)
+static status compute_row(const struct attention *a, struct tensor queries, struct tensor keys,
+                          int64_t head, int64_t query, int64_t tokens, double *scores, float *row)
 {
     int64_t end = a->causal ? query + 1 : tokens;
     int64_t first = a->window > 0 && end > a->window ? end - a->window : 0;
@@ -39,9 +39,13 @@ static void compute_row(const struct attention *a, struct tensor queries, struct
         scores[key] = exp(scores[key] - largest);
         sum += scores[key];
     }
+    REQUIRE(isfinite(sum), STATUS_NOT_FINITE,
+            "the attention scores of token %" PRId64 " are not finite: the weights are damaged",
+            query);
     for (int64_t key = first; key < end; key++) {
         row[key] = (float)(scores[key] / sum);
     }
+    return STATUS_OK;
 }
 
 static float *get_row(const struct attention_weights *w, int64_t layer, int64_t head, int64_t query)
@@ -62,14 +66,15 @@ static status compute_layer(void *user, int64_t layer, const struct attention *a
     double *scores = calloc((size_t)w->tokens, sizeof *scores);
     REQUIRE(scores != NULL, STATUS_INTERNAL,
             "out of memory for the attention of %" PRId64 " tokens", w->tokens);
+    status result = STATUS_OK;
     for (int64_t head = 0; head < w->heads; head++) {
-        for (int64_t query = 0; query < w->tokens; query++) {
-            compute_row(a, queries, keys, head, query, w->tokens, scores,
-                        get_row(w, layer, head, query));
+        for (int64_t query = 0; query < w->tokens && result == STATUS_OK; query++) {
+            result = compute_row(a, queries, keys, head, query, w->tokens, scores,
+                                 get_row(w, layer, head, query));
         }
     }
     free(scores);
-    return STATUS_OK;
+    return result;
 }
 
 status attention_weights_compute(struct model *m, const struct model_input *input,

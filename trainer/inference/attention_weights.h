@@ -16,7 +16,8 @@ struct attention_weights {
  * Memory    the caller calls attention_weights_free, also after an error; all data is in host
  *           memory, so the model must be on the CPU and on one rank
  * Numerics  the weights are computed from the model's queries and keys in double precision
- * Errors    those of model_forward; STATUS_INTERNAL if memory is exhausted
+ * Errors    those of model_forward; STATUS_INTERNAL if memory is exhausted;
+ *           STATUS_NOT_FINITE
  * Source    Vaswani et al. 2017, arXiv:1706.03762, section 3.2.1 */
 status attention_weights_compute(struct model *m, const struct model_input *input,
                                  struct attention_weights *out);

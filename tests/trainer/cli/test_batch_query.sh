@@ -28,6 +28,24 @@ checkpoint: {every: 0}
 evaluate: {every: 0}
 YAML
 
+# check_damaged RUN COMMAND [ARGUMENT...]: with weights of about 1e30 no output is finite. The
+# command ends with 79 and prints no result.
+check_damaged() {
+    local run=$1 header bytes
+    shift
+    rm -rf folder damaged
+    run_bireme 0 export --checkpoint "$run" --output folder
+    bytes=$(stat -c %s folder/model.safetensors)
+    header=$(($(od -An -tu8 -N8 folder/model.safetensors) + 8))
+    head -c "$header" folder/model.safetensors >weights
+    while :; do printf 'Iq'; done | head -c $((bytes - header)) >>weights # a float of 1e30
+    mv weights folder/model.safetensors
+    run_bireme 0 import folder --output damaged
+    run_bireme 79 "$@" --checkpoint damaged
+    expect_error 'the weights are damaged'
+    [ ! -s out ] || fail "a result of damaged weights: $(head -n 1 out)"
+}
+
 # expect_unit_vectors LINES: the output has LINES vectors of 16 numbers, each with length 1.
 expect_unit_vectors() {
     awk -v n="$1" '
@@ -67,6 +85,7 @@ test_embed() {
     run_bireme 0 embed --checkpoint bert --json three
     [ "$(grep -c '^{"text": *"[^"]*", *"embedding": *\[.*\]}$' out)" = 3 ] ||
         fail 'not three JSON objects'
+    check_damaged bert embed three
     run_bireme 0 embed --checkpoint bert --query the --json three
     [ "$(grep -c '"similarity"' out)" = 3 ] || fail 'not three JSON objects'
 
@@ -183,6 +202,8 @@ test_attention() {
     expect_error 'bert.yaml exists and is not a report'
     run_bireme 64 attention --checkpoint bert 'a'
     expect_error 'attention has no output; add --output FILE.html or --json'
+    check_damaged bert attention --json 'a [MASK]'
+    check_damaged bert fill-mask 'a [MASK]'
     run_bireme 65 attention --checkpoint bert --json "$(head -c 600 "$source/LICENSE")"
     expect_error 'but the model has 32 positions'
 
@@ -280,6 +301,8 @@ test_classify() {
     expect_warning 0 # pairs of texts are separated by tabs
     run_bireme 65 classify --checkpoint classify-run --columns text=a classify.tsv
     expect_error 'classify.tsv:2: the row has no second text'
+    check_damaged classify-run classify classify.lines
+    check_damaged classify-run classify --json classify.lines
     train_task regress
     paste out regress.right | awk '{ d = $1 - $2; s += d < 0 ? -d : d } END { print s / NR }' >share
     awk '$1 == "mean_absolute_error" { print $2 }' evaluated | paste share - |
@@ -343,6 +366,7 @@ test_answer() {
         fail 'there are answers in spite of the threshold' # "the" normalizes to ""
     run_bireme 0 evaluate --checkpoint reads --data 'answers/validation-*.h5'
     mv out evaluated
+    check_damaged reads answer answer.lines
     run_bireme 0 answer --checkpoint reads answer.lines
     [ "$(wc -l <out)" = 80 ] || fail 'not one answer per line'
     normalize_answers() { tr -d ',' | sed -E 's/(^| )the( |$)/\1\2/g; s/ +/ /g; s/^ | $//g'; }

@@ -1,3 +1,4 @@
+/* Pauses of a rank that waits: it spins, then yields its core, then sleeps longer each time. */
 #include <sched.h>
 
 #include "base/clock.h"

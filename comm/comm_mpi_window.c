@@ -1,3 +1,4 @@
+/* Memory that the MPI ranks of a host share: its allocation, and the check of free space before. */
 #ifdef BIREME_MPI
 
 #include "comm/comm_mpi_impl.h"

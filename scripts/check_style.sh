@@ -68,6 +68,22 @@ check_length() {
         }'
 }
 
+# check_heads: a source file without a header of the same name begins with a comment.
+check_heads() {
+    local file start
+    grep -E '^(base|comm|datasets|kernels|trainer)/.*\.(c|cu)$' "$work/all" |
+        while IFS= read -r file; do
+            if [ -e "${file%.*}.h" ] || [ -e "${file%.*}.cuh" ] || [ -e "${file%.*}_impl.h" ]; then
+                continue
+            fi
+            IFS= read -r start <"$file" || true
+            case $start in
+            '/*'* | '') ;;
+            *) printf 'heads\t%s:1: begin with a comment that describes the file\n' "$file" ;;
+            esac
+        done || true
+}
+
 check_run_bits() {
     local file start
     grep -E '^scripts/.*\.(sh|py|sbatch)$|(^|/)test_[^/]*\.sh$|^\.ci/run$' "$work/all" |
@@ -99,6 +115,7 @@ check_rules() {
     check_lines blanks "a blank at the end of the line" ' $' "$text|\.txt\$"
     check_lines paths "a path of one machine" '(^|[^a-zA-Z0-9_./])/(work|home|root)/' \
         "$text"'|\.(md|txt|json)$'
+    check_heads
     check_run_bits
 }
 

@@ -1,4 +1,4 @@
-/* Filling a slot with the next micro-batch of this rank: windows, sentence pairs, task examples,
+/* Fills a slot with the next micro-batch of this rank: windows, sentence pairs, task examples,
  * preference pairs, packs, or sources with targets. */
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* Reading packs from a shard set into the rows of a batch. */
+/* Reads packs from a shard set into the rows of a batch. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Finding the examples of a shard set, and whether the loss includes any of their tokens. */
+/* Finds the examples of a shard set, and whether the loss includes any of their tokens. */
 #include "datasets/loader/packing.h"
 
 #include <inttypes.h>

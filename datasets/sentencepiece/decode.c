@@ -1,3 +1,4 @@
+/* Decodes the ids of a SentencePiece model to text. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

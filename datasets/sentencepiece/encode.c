@@ -1,3 +1,4 @@
+/* Encodes text with a SentencePiece model: normalization, then Unigram or BPE. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

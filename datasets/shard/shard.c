@@ -1,4 +1,4 @@
-/* Reading shards. A window is copied from the chunks that it overlaps. One loop converts the ids to
+/* Reads shards. A window is copied from the chunks that it overlaps. One loop converts the ids to
  * int32 and finds the largest id, which is compared with vocab_size. All ids that this file returns
  * are therefore valid, and later code does not check them. */
 #include "datasets/shard/shard.h"

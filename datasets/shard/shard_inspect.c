@@ -1,3 +1,4 @@
+/* Prints the header and the labels of a shard, after its verification, for `bireme inspect`. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>

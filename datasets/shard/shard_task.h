@@ -1,4 +1,4 @@
-/* Reading examples of the task kinds (example.h) from a shard. */
+/* Reads examples of the task kinds (example.h) from a shard. */
 #pragma once
 
 #include "datasets/shard/shard.h"

@@ -1,4 +1,4 @@
-/* Writing shards. Each dataset has a buffer of one chunk. A full buffer is appended to its dataset
+/* Writes shards. Each dataset has a buffer of one chunk. A full buffer is appended to its dataset
  * and to its running SHA-256. The file is written under a temporary name, and renamed when it is
  * complete and synced. After an error it is removed, because HDF5 may leave a file that opens and
  * reads as zeros. */

@@ -1,3 +1,4 @@
+/* Reads and writes the values of config.json (config_impl.h). */
 #include <inttypes.h>
 
 #include "base/text.h"

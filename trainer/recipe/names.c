@@ -9,7 +9,8 @@ static const char *const objective_names[] = {
 };
 
 static const struct {
-    const char *name, *targets;
+    const char *name;
+    const char *targets; /* default of adapter.targets */
     bool encoder, rotary;
     int64_t token_types;
     bool next_sentence;

@@ -1,3 +1,4 @@
+/* Creates the sharded optimizer of a session, and lists its tensors for checkpoints. */
 #include "trainer/train/sharded_optimizer.h"
 
 #include "trainer/setup/derive.h"

@@ -86,6 +86,46 @@ static inline bf16 f32_to_bf16(float x)
     return (bf16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+/* f16_to_f32 - convert IEEE half precision to f32, without rounding. */
+static inline float f16_to_f32(uint16_t x)
+{
+    uint32_t sign = (uint32_t)(x & 0x8000u) << 16, exponent = (x >> 10) & 0x1fu;
+    uint32_t fraction = x & 0x3ffu, bits;
+    float value;
+    if (exponent == 0) { /* a subnormal number, which is normal in f32 */
+        value = (float)fraction * 0x1p-24f;
+        return sign != 0 ? -value : value;
+    }
+    bits = exponent == 0x1f ? 0x7f800000u : (exponent + 112) << 23;
+    bits |= sign | fraction << 13;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* f32_to_f16 - round to nearest, ties to even. Values above 65504 become infinite; NaN stays
+ * NaN. */
+static inline uint16_t f32_to_f16(float x)
+{
+    uint32_t bits, sign;
+    memcpy(&bits, &x, sizeof bits);
+    sign = bits >> 16 & 0x8000u;
+    bits &= 0x7fffffffu;
+    if (bits > 0x7f800000u) {
+        return (uint16_t)(sign | 0x7e00u);
+    }
+    if (bits >= 0x477ff000u) { /* 65520 and above */
+        return (uint16_t)(sign | 0x7c00u);
+    }
+    if (bits < 0x38800000u) { /* below 2^-14; the addition rounds to a multiple of 2^-24 */
+        float magnitude;
+        memcpy(&magnitude, &bits, sizeof magnitude);
+        magnitude += 0.5f;
+        memcpy(&bits, &magnitude, sizeof bits);
+        return (uint16_t)(sign | (bits - 0x3f000000u));
+    }
+    return (uint16_t)(sign | (bits - 0x38000000u + 0xfffu + (bits >> 13 & 1u)) >> 13);
+}
+
 /* f32_to_bf16_stochastic - round up or down, as decided by 16 random bits.
  *
  * Numerics  the mean over all values of random_bits is x, also for subnormal numbers. Values that

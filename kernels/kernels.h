@@ -250,6 +250,13 @@ struct rotary_scaling {
     double attention_factor; /* ROTARY_YARN: factor of the table; 0: 0.1 ln(factor) + 1 */
 };
 
+/* rotary_frequency - compute the scaled frequency f_i of the pair i = 0 .. D/2 - 1 of a head.
+ *
+ * Numerics  in double precision
+ * Source    as rotary_fill_table */
+double rotary_frequency(int64_t i, int64_t head_width, double theta,
+                        const struct rotary_scaling *scaling);
+
 /* rotary_fill_table - compute the table of cosines and sines for rotary_apply.
  *
  * Shapes    table f32 [P, D] in host memory; row p holds cos(p f_i) for i = 0 .. D/2 - 1, then

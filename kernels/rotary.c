@@ -37,9 +37,7 @@ static double compute_yarn_ramp(int64_t i, int64_t head_width, double theta,
     return fmax(0, fmin(1, ((double)i - first) / (last - first)));
 }
 
-/* Computes the frequency of index i. */
-static double compute_frequency(int64_t i, int64_t head_width, double theta,
-                                const struct rotary_scaling *s)
+double rotary_frequency(int64_t i, int64_t head_width, double theta, const struct rotary_scaling *s)
 {
     double frequency = pow(theta, -2.0 * (double)i / (double)head_width);
     double turns = s->original_positions * frequency / (2 * acos(-1));
@@ -71,7 +69,7 @@ void rotary_fill_table(float *table, int64_t positions, int64_t head_width, doub
                   : scaling->attention_factor != 0 ? scaling->attention_factor
                                                    : 0.1 * log(scaling->factor) + 1;
     for (int64_t i = 0; i < half; i++) {
-        double frequency = compute_frequency(i, head_width, theta, scaling);
+        double frequency = rotary_frequency(i, head_width, theta, scaling);
         for (int64_t p = 0; p < positions; p++) {
             table[p * head_width + i] = (float)(size * cos((double)p * frequency));
             table[p * head_width + half + i] = (float)(size * sin((double)p * frequency));

@@ -46,6 +46,8 @@ trainer/weights: base trainer/recipe trainer/model trainer/optimizer trainer/che
   trainer/setup
 trainer/huggingface: base datasets/shard datasets/tokenizer datasets/chat trainer/recipe
   trainer/model trainer/checkpoint trainer/setup trainer/weights
+trainer/gguf: base kernels/kernels.h datasets/chat datasets/sentencepiece datasets/tokenizer
+  trainer/recipe trainer/model trainer/checkpoint trainer/setup trainer/huggingface
 trainer/report: base base/input trainer/recipe
 trainer/train: base base/thread kernels/kernels.h comm datasets/chat datasets/loader
   datasets/shard trainer/recipe trainer/logging trainer/model trainer/objective
@@ -60,8 +62,8 @@ trainer/library: base datasets/tokenizer trainer/inference trainer/setup trainer
 trainer/cli: base base/input base/thread kernels/kernels.h comm datasets/loader datasets/shard
   datasets/rows datasets/tokenizer datasets/chat datasets/prepare trainer/recipe trainer/logging
   trainer/model trainer/objective trainer/optimizer trainer/checkpoint trainer/evaluation
-  trainer/inference trainer/setup trainer/weights trainer/huggingface trainer/report trainer/train
-  trainer/bench trainer/planner
+  trainer/inference trainer/setup trainer/weights trainer/huggingface trainer/gguf trainer/report
+  trainer/train trainer/bench trainer/planner
 trainer: base base/thread kernels/kernels.h comm trainer/cli
 '
 declare -A may_include=()

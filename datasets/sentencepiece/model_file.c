@@ -339,7 +339,7 @@ void sentencepiece_close(struct sentencepiece **model)
     *model = NULL;
 }
 
-/* ---- further control pieces ---- */
+/* ---- new models ---- */
 
 /* Changes the existing piece, or fills *added. Returns whether *added is used. */
 static bool set_control(const struct sentencepiece *s, model_proto *m, char *text,
@@ -361,14 +361,13 @@ static bool set_control(const struct sentencepiece *s, model_proto *m, char *tex
     return slot == NULL;
 }
 
-static status pack_and_open(const model_proto *m, struct sentencepiece **out)
+static status pack_and_open(const model_proto *m, const char *path, struct sentencepiece **out)
 {
     size_t bytes = piece_file__model_proto__get_packed_size(m);
     uint8_t *data = malloc(bytes + 1);
     REQUIRE(data != NULL, STATUS_INTERNAL, "out of memory for %zu bytes of a model", bytes);
     piece_file__model_proto__pack(m, data);
-    status result =
-        sentencepiece_open((const char *)data, bytes, "the tokenizer with added tokens", out);
+    status result = sentencepiece_open((const char *)data, bytes, path, out);
     free(data);
     return result;
 }
@@ -394,7 +393,7 @@ status sentencepiece_add_control(const struct sentencepiece *s, char *const *tex
     }
     m->pieces = all;
     m->n_pieces = total;
-    result = pack_and_open(m, out);
+    result = pack_and_open(m, "the tokenizer with added tokens", out);
     m->pieces = read;
     m->n_pieces = first;
 done:
@@ -424,6 +423,16 @@ struct sentencepiece_piece sentencepiece_get_piece(const struct sentencepiece *s
     return s->pieces[id];
 }
 
+bool sentencepiece_is_bpe(const struct sentencepiece *s)
+{
+    return s->is_bpe;
+}
+
+bool sentencepiece_adds_space(const struct sentencepiece *s)
+{
+    return s->add_dummy_prefix;
+}
+
 int32_t sentencepiece_bos(const struct sentencepiece *s)
 {
     return s->bos;
@@ -432,4 +441,58 @@ int32_t sentencepiece_bos(const struct sentencepiece *s)
 int32_t sentencepiece_eos(const struct sentencepiece *s)
 {
     return s->eos;
+}
+
+static ProtobufCBinaryData make_data(const char *text)
+{
+    return (ProtobufCBinaryData){.data = (uint8_t *)text, .len = strlen(text)};
+}
+
+static void fill_piece(const struct sentencepiece_piece *piece, piece_proto *out)
+{
+    piece_file__model_proto__sentence_piece__init(out);
+    out->has_piece = out->has_score = out->has_type = true;
+    out->piece = make_data(piece->text);
+    out->score = piece->score;
+    out->type = (PieceFile__ModelProto__SentencePiece__Type)piece->type;
+}
+
+status sentencepiece_create_bpe(const struct sentencepiece_piece *pieces, int64_t count,
+                                const char *bos, const char *eos, bool adds_space, const char *path,
+                                struct sentencepiece **out)
+{
+    model_proto m = PIECE_FILE__MODEL_PROTO__INIT;
+    PieceFile__TrainerSpec trainer = PIECE_FILE__TRAINER_SPEC__INIT;
+    PieceFile__NormalizerSpec normalizer = PIECE_FILE__NORMALIZER_SPEC__INIT;
+    piece_proto *all = calloc((size_t)count + 1, sizeof *all);
+    piece_proto **list = calloc((size_t)count + 1, sizeof *list);
+    status result = STATUS_OK;
+    *out = NULL;
+    REQUIRE_GOTO(result, done, all != NULL && list != NULL, STATUS_INTERNAL,
+                 "out of memory for the pieces of %s", path);
+    trainer.has_model_type = trainer.has_byte_fallback = true;
+    trainer.model_type = PIECE_FILE__TRAINER_SPEC__MODEL_TYPE__BPE;
+    for (int64_t i = 0; i < count; i++) {
+        fill_piece(&pieces[i], &all[i]);
+        list[i] = &all[i];
+        trainer.byte_fallback |= pieces[i].type == SENTENCEPIECE_BYTE;
+    }
+    trainer.has_bos_piece = bos != NULL;
+    trainer.has_eos_piece = eos != NULL;
+    trainer.bos_piece = bos != NULL ? make_data(bos) : trainer.bos_piece;
+    trainer.eos_piece = eos != NULL ? make_data(eos) : trainer.eos_piece;
+    normalizer.has_name = normalizer.has_add_dummy_prefix = true;
+    normalizer.has_remove_extra_whitespaces = true;
+    normalizer.name = make_data("identity");
+    normalizer.add_dummy_prefix = adds_space;
+    normalizer.remove_extra_whitespaces = false;
+    m.pieces = list;
+    m.n_pieces = (size_t)count;
+    m.trainer_spec = &trainer;
+    m.normalizer_spec = &normalizer;
+    result = pack_and_open(&m, path, out);
+done:
+    free(all);
+    free(list);
+    return result;
 }

@@ -45,6 +45,17 @@ struct sentencepiece_piece {
 status sentencepiece_open(const char *data, size_t bytes, const char *path,
                           struct sentencepiece **out);
 
+/* sentencepiece_create_bpe - create a BPE model from its pieces. It does not normalize texts.
+ *
+ * bos and eos are the texts of the control pieces around a text; NULL: the defaults <s> and </s>.
+ * With adds_space, a space is added before a text.
+ *
+ * Memory    the texts are copied
+ * Errors    STATUS_DATA: the model is not valid, with path; STATUS_INTERNAL (out of memory) */
+status sentencepiece_create_bpe(const struct sentencepiece_piece *pieces, int64_t count,
+                                const char *bos, const char *eos, bool adds_space, const char *path,
+                                struct sentencepiece **out);
+
 /* sentencepiece_add_control - create a model with further control pieces after the last id. A piece
  * that exists becomes a control piece and keeps its id.
  *
@@ -63,6 +74,12 @@ int64_t sentencepiece_count(const struct sentencepiece *s);
 
 /* sentencepiece_get_piece - return the piece of an id. */
 struct sentencepiece_piece sentencepiece_get_piece(const struct sentencepiece *s, int32_t id);
+
+/* sentencepiece_is_bpe - return whether the model merges pairs; false: Unigram. */
+bool sentencepiece_is_bpe(const struct sentencepiece *s);
+
+/* sentencepiece_adds_space - return whether a space is added before a text. */
+bool sentencepiece_adds_space(const struct sentencepiece *s);
 
 /* sentencepiece_bos - return the control piece at the beginning of a text, such as <s>; -1: none.
  * sentencepiece_encode does not add it. */

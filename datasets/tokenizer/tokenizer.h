@@ -81,6 +81,12 @@ status tokenizer_open(const char *folder, struct tokenizer **out);
  * Errors    STATUS_WRITE; STATUS_INTERNAL (out of memory) */
 status tokenizer_save(const struct tokenizer *t, const char *folder);
 
+/* tokenizer_to_text - write the canonical tokenizer.json to memory; not for the kind sentencepiece.
+ *
+ * Memory    the caller frees *out with free()
+ * Errors    STATUS_INTERNAL (out of memory) */
+status tokenizer_to_text(const struct tokenizer *t, char **out, size_t *out_bytes);
+
 /* tokenizer_destroy - free a tokenizer and set *t to NULL; does nothing if *t is NULL. */
 status tokenizer_destroy(struct tokenizer **t);
 

@@ -188,12 +188,6 @@ status tokenizer_register_added(struct tokenizer *t, struct added_token token);
  *           the pattern does not compile */
 status tokenizer_finish(struct tokenizer *t);
 
-/* tokenizer_to_text - write the canonical tokenizer.json to memory.
- *
- * Memory    the caller frees *out with free()
- * Errors    STATUS_INTERNAL (out of memory) */
-status tokenizer_to_text(const struct tokenizer *t, char **out, size_t *out_bytes);
-
 /* tokenizer_from_text - create a tokenizer from the text of a tokenizer.json.
  *
  * Errors    STATUS_DATA with `path`, location and reason */

@@ -60,7 +60,7 @@ status command_checkpoint(int argc, char **argv);
 /* command_import - convert a Hugging Face model folder to a checkpoint. */
 status command_import(int argc, char **argv);
 
-/* command_export - convert a checkpoint to a Hugging Face model folder. */
+/* command_export - convert a checkpoint to a Hugging Face model folder or a GGUF file. */
 status command_export(int argc, char **argv);
 
 /* command_bench - measure steps, kernels, communication or data loading. Runs on all ranks. */

@@ -11,6 +11,7 @@
 #include "datasets/chat/chat.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
+#include "trainer/gguf/import.h"
 #include "trainer/huggingface/architectures.h"
 #include "trainer/huggingface/huggingface.h"
 
@@ -80,16 +81,19 @@ static status run_import(const char *folder, const char *base, const char *objec
 {
     struct recipe recipe;
     struct huggingface_summary summary;
-    bool adapter = huggingface_is_adapter_folder(folder);
+    bool is_gguf = gguf_is_file(folder);
+    bool adapter = !is_gguf && huggingface_is_adapter_folder(folder);
     REQUIRE(adapter || base == NULL, STATUS_USAGE, "%s contains no peft adapters; remove --base",
             folder);
     REQUIRE(!adapter || objective == NULL, STATUS_USAGE,
             "%s contains adapters, which determine the objective; remove --objective", folder);
     REQUIRE(!adapter || tokens->count == 0, STATUS_USAGE,
             "%s contains adapters; add the tokens when its base model is imported", folder);
-    TRY(adapter ? huggingface_import_adapter(folder, base, output, &recipe, &summary)
-                : huggingface_import_with_tokens(folder, objective, output, tokens->items,
-                                                 tokens->count, &recipe, &summary));
+    TRY(is_gguf   ? gguf_import(folder, objective, output, tokens->items, tokens->count, &recipe,
+                                &summary)
+        : adapter ? huggingface_import_adapter(folder, base, output, &recipe, &summary)
+                  : huggingface_import_with_tokens(folder, objective, output, tokens->items,
+                                                   tokens->count, &recipe, &summary));
     log_summary(folder, output, &summary);
     TRY(install_template(folder, output));
     const struct huggingface_architecture *architecture =
@@ -114,6 +118,8 @@ static const char description_format[] =
     "BF16) and tokenizer.json, tokenizer.model or vocab.txt. Supported values of model_type: %s. "
     "Their classes with fine-tuning heads are supported too. generate, score, fill-mask, classify, "
     "answer, embed, evaluate, inspect, export and model.init_from accept the checkpoint.\n\n"
+    "A GGUF file of llama.cpp can take the place of the folder (f32, f16, bf16, q8_0 and "
+    "q4_0; no adapters).\n\n"
     "Prints the section `model` of a recipe that fine-tunes this model.\n\n"
     "A folder of peft (adapter_config.json, adapter_model.safetensors) becomes a checkpoint of "
     "adapters. Import its base model first.";
@@ -140,7 +146,7 @@ status command_import(int argc, char **argv)
     snprintf(description, sizeof description, description_format,
              huggingface_architecture_names(names));
     struct options options = {
-        .usage = "bireme import HF_DIR --output DIR [options]",
+        .usage = "bireme import HF_DIR|FILE.gguf --output DIR [options]",
         .description = description,
         .table = table,
         .count = sizeof table / sizeof table[0],

@@ -340,22 +340,6 @@ const struct safetensors_tensor *safetensors_find(const struct safetensors *file
 
 /* ---- elements ---- */
 
-/* Converts f16 to f32. Subnormal numbers of f16 are normal in f32. */
-static float f16_to_f32(uint16_t x)
-{
-    uint32_t sign = (uint32_t)(x & 0x8000u) << 16, exponent = (x >> 10) & 0x1fu;
-    uint32_t fraction = x & 0x3ffu, bits;
-    float value;
-    if (exponent == 0) {
-        value = (float)fraction * 0x1p-24f;
-        return sign != 0 ? -value : value;
-    }
-    bits = exponent == 0x1f ? 0x7f800000u : (exponent + 112) << 23;
-    bits |= sign | fraction << 13;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
 static status read_halves(const struct safetensors *f, const struct safetensors_tensor *t,
                           int64_t first, int64_t count, float *out)
 {

@@ -1,7 +1,6 @@
 #include "trainer/cli/batch_query.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +10,7 @@
 #include "base/text.h"
 #include "base/utf8.h"
 #include "datasets/tokenizer/text_pair.h"
+#include "trainer/inference/finite_outputs.h"
 #include "trainer/setup/derive.h"
 #include "trainer/weights/open.h"
 
@@ -219,15 +219,6 @@ int64_t batch_query_label_count(const struct batch_query *b)
     return model_get_config(b->session.model)->labels;
 }
 
-status batch_query_check_finite(const float *outputs, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++) {
-        REQUIRE(isfinite(outputs[i]), STATUS_NOT_FINITE,
-                "an output of the model is %g: the weights are damaged", (double)outputs[i]);
-    }
-    return STATUS_OK;
-}
-
 status batch_query_head_outputs(struct batch_query *b, const int32_t *rows, int64_t count,
                                 float *outputs)
 {
@@ -241,7 +232,7 @@ status batch_query_head_outputs(struct batch_query *b, const int32_t *rows, int6
     int64_t labels = batch_query_label_count(b);
     TRY(classifier_logits(s->kernels, tensor_view(outputs, DTYPE_F32, count, labels), hidden,
                           head.weight, head.bias));
-    return batch_query_check_finite(outputs, count * labels);
+    return finite_outputs_check(outputs, count * labels);
 }
 
 status batch_query_finish(struct batch_query *b)

@@ -103,11 +103,6 @@ status batch_query_add_tokens(struct batch_query *b, const char *text, const str
 /* batch_query_label_count - return the number of outputs per row of the fine-tuning head. */
 int64_t batch_query_label_count(const struct batch_query *b);
 
-/* batch_query_check_finite - check outputs of the model.
- *
- * Errors    STATUS_NOT_FINITE if one of them is not finite */
-status batch_query_check_finite(const float *outputs, int64_t count);
-
 /* batch_query_head_outputs - compute the outputs of the fine-tuning head for rows of the batch.
  * For use in process_batch.
  *

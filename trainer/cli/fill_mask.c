@@ -9,6 +9,7 @@
 #include "trainer/cli/batch_query.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"
+#include "trainer/inference/finite_outputs.h"
 #include "trainer/setup/session.h"
 
 enum { TOP_MAX = 1000 };
@@ -75,7 +76,7 @@ static status predict_mask(const struct fill_state *state, const struct session 
     int64_t vocabulary = model_get_config(m)->vocabulary, top_k = state->q->top_k;
     TRY(classifier_logits(s->kernels, tensor_view(state->logits, DTYPE_F32, 1, vocabulary),
                           tensor_rows(hidden, mask, 1), model_lm_head(m), model_lm_head_bias(m)));
-    TRY(batch_query_check_finite(state->logits, vocabulary));
+    TRY(finite_outputs_check(state->logits, vocabulary));
     double log_sum = select_top_k(state, vocabulary, top_k);
     *out = json_array();
     for (int64_t i = 0; i < top_k && i < vocabulary; i++) {

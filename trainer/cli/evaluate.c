@@ -349,8 +349,9 @@ status command_evaluate(int argc, char **argv)
         {"json", OPTION_FLAG, &q.json, NULL, NULL, "print one JSON object"},
     };
     struct options options = {
-        .usage = "[mpirun -np N] bireme evaluate (--checkpoint DIR (--data GLOB | --task FILE) | "
-                 "--predictions FILE --references FILE) [options]",
+        .usage = "[mpirun -np N] bireme evaluate --checkpoint DIR (--data GLOB | --task FILE) "
+                 "[options]\n"
+                 "       bireme evaluate --predictions FILE --references FILE [options]",
         .description = "Prints loss and perplexity on shards, or the accuracy on a multiple-choice "
                        "task. The metrics depend on the objective of the model. With "
                        "--predictions, prints metrics of texts against references; no model is "

@@ -171,6 +171,7 @@ struct checkpoint_info {
     struct checkpoint_state state;
     char *recipe_text; /* owned by the caller, who frees it with free() */
     char data_fingerprint[65];
+    char version[64];  /* version of the program that wrote it */
     int saved_ranks;   /* number of ranks that wrote it */
     bool weights_only; /* no optimizer state: training cannot resume from it */
 };

@@ -220,6 +220,7 @@ void checkpoint_fill_info(struct checkpoint_info *out, const char *folder, struc
         out->weights_only = out->weights_only && strcmp(m->tensors[i].set, "model") == 0;
     }
     snprintf(out->data_fingerprint, sizeof out->data_fingerprint, "%s", m->data_fingerprint);
+    snprintf(out->version, sizeof out->version, "%.63s", m->version);
     out->recipe_text = m->recipe;
     m->recipe = NULL;
 }

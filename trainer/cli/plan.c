@@ -13,6 +13,7 @@
 #include "trainer/cli/recipe_json.h"
 #include "trainer/evaluation/report.h"
 #include "trainer/optimizer/schedule.h"
+#include "trainer/planner/memory_check.h"
 #include "trainer/planner/plan.h"
 #include "trainer/planner/predict.h"
 #include "trainer/setup/data.h"
@@ -215,18 +216,17 @@ done:
 static status check_memory(const struct recipe *r, const struct plan *plan,
                            const struct plan_forecast *forecast)
 {
-    bool on_cpu = plan->device == DEVICE_CPU;
-    double needed = (double)(on_cpu ? plan->total_bytes : plan->device_bytes);
     if (forecast != NULL) {
-        return plan_compare_memory(needed, forecast->step.memory_bytes,
-                                   on_cpu ? "its share of a node" : "a GPU of the cluster", true);
+        return memory_check_device(
+            r, plan, forecast->step.memory_bytes,
+            plan->device == DEVICE_CPU ? "its share of a node" : "a GPU of the cluster", true);
     }
-    if (!on_cpu) {
-        return plan_compare_memory(needed, (double)plan->device_memory, "the GPU of this machine",
+    if (plan->device == DEVICE_CUDA) {
+        return memory_check_device(r, plan, (double)plan->device_memory, "the GPU of this machine",
                                    true);
     }
-    return plan_compare_memory((double)plan_own_bytes(plan), (double)cores_memory_bytes(""),
-                               "this machine", r->train.device == RECIPE_DEVICE_CPU);
+    return memory_check_device(r, plan, (double)cores_memory_bytes(""), "this machine",
+                               r->train.device == RECIPE_DEVICE_CPU);
 }
 
 /* Logs settings of a new BERT that have another default than BertConfig of transformers. */
@@ -256,7 +256,7 @@ static status run_plan(const struct request *q)
     planned = recipe;
     if (has_cluster) {
         TRY(cluster_read(q->cluster, &forecast.cluster));
-        predict_choose_device(&forecast.cluster, &planned);
+        TRY(predict_choose_device(&forecast.cluster, &planned));
     }
     TRY(explain_missing_data(plan_make(&planned, (int)q->ranks, &plan)));
     TRY(explain_missing_data(plan_check(&planned, has_cluster, &plan)));
@@ -270,7 +270,7 @@ static status run_plan(const struct request *q)
     const struct plan_forecast *known = has_cluster ? &forecast : NULL;
     TRY(q->json ? print_json(&recipe, &plan, known)
                 : plan_text_print(&recipe, &plan, known, q->settings));
-    return check_memory(&recipe, &plan, known);
+    return check_memory(&planned, &plan, known);
 }
 
 status command_plan(int argc, char **argv)

@@ -129,10 +129,26 @@ static void print_seconds(const char *name, double seconds, double hidden)
     print_row(name, text_scale_seconds(seconds, text), note);
 }
 
-static void print_layouts(const struct plan_forecast *forecast)
+/* Lists the settings of the command line that the search of layouts does not change. */
+static void print_fixed_settings(const struct recipe *r)
+{
+    static const char *const searched[] = {"parallel.tensor", "parallel.zero_stage",
+                                           "batch.micro_size"};
+    const char *lead = "  fixed on the command line: ";
+    for (size_t i = 0; i < sizeof searched / sizeof searched[0]; i++) {
+        if (recipe_is_on_command_line(r, searched[i])) {
+            printf("%s%s", lead, searched[i]);
+            lead = ", ";
+        }
+    }
+    printf("%s", lead[0] == ',' ? "\n" : "");
+}
+
+static void print_layouts(const struct recipe *r, const struct plan_forecast *forecast)
 {
     char seconds[TEXT_NUMBER_BYTES], rate[TEXT_NUMBER_BYTES], bytes[TEXT_NUMBER_BYTES];
     printf("layouts that fit into memory, the fastest first\n");
+    print_fixed_settings(r);
     printf("  %6s %6s %5s %10s %10s %10s %12s\n", "tensor", "data", "zero", "micro_size", "step",
            "tokens/s", "rank memory");
     for (int i = 0; i < forecast->layout_count; i++) {
@@ -147,16 +163,17 @@ static void print_layouts(const struct plan_forecast *forecast)
     }
 }
 
-static void print_device_memory(const struct plan_forecast *forecast)
+static void print_needed_memory(const struct plan_forecast *forecast)
 {
     const struct prediction *p = &forecast->step;
     char text[TEXT_NUMBER_BYTES], all[TEXT_NUMBER_BYTES], note[64];
     snprintf(note, sizeof note, "of %s", text_scale_bytes(p->memory_bytes, all));
-    print_row(p->fits ? "device memory" : "DOES NOT FIT: needed",
+    const char *name = cluster_is_gpu(&forecast->cluster) ? "device memory" : "memory of a rank";
+    print_row(p->fits ? name : "DOES NOT FIT: needed",
               text_scale_bytes((double)p->device_bytes, text), note);
 }
 
-static void print_forecast(const struct plan_forecast *forecast)
+static void print_forecast(const struct recipe *r, const struct plan_forecast *forecast)
 {
     const struct prediction *p = &forecast->step;
     const struct cluster *cluster = &forecast->cluster;
@@ -180,9 +197,9 @@ static void print_forecast(const struct plan_forecast *forecast)
         snprintf(text, sizeof text, "%.1f %%", 100 * p->mfu);
         print_row("MFU", text, "");
     }
-    print_device_memory(forecast);
+    print_needed_memory(forecast);
     print_count("largest micro_size", forecast->micro_size);
-    print_layouts(forecast);
+    print_layouts(r, forecast);
 }
 
 /* ---- the run ---- */
@@ -257,7 +274,7 @@ status plan_text_print(const struct recipe *recipe, const struct plan *plan,
     print_memory(plan, forecast);
     print_step(recipe, plan);
     if (forecast != NULL) {
-        print_forecast(forecast);
+        print_forecast(recipe, forecast);
     }
     print_data(plan);
     print_run(recipe, plan, forecast);

@@ -3,7 +3,7 @@
 
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
-#include "trainer/planner/plan.h"
+#include "trainer/planner/memory_check.h"
 #include "trainer/planner/start_line.h"
 #include "trainer/setup/stop_signal.h"
 #include "trainer/train/loop.h"
@@ -63,7 +63,7 @@ status command_train(int argc, char **argv)
                   : strcmp(resume, "never") == 0 ? JOB_RESUME_NEVER
                                                  : JOB_RESUME_PATH,
         .resume_path = resume,
-        .check = plan_check_run,
+        .check = memory_check_run,
     };
     struct comm *world = NULL;
     comm_identify_process();

@@ -16,6 +16,7 @@
 #include "trainer/setup/session.h"
 #include "trainer/weights/adapter_base.h"
 #include "trainer/weights/fingerprint.h"
+#include "trainer/weights/saved_recipe.h"
 
 static const char weights_name[] = "adapter_model.safetensors";
 
@@ -49,8 +50,7 @@ static status find_base(struct adapter_job *import, const char *base, struct rec
         checkpoint_resolve(self, base != NULL ? base : named_path, true, &import->found);
     KEEP_FIRST(result, comm_destroy(&self));
     TRY(result);
-    TRY(recipe_parse(import->found.folder, import->found.recipe_text,
-                     strlen(import->found.recipe_text), NULL, 0, out));
+    TRY(saved_recipe_parse(&import->found, NULL, 0, out));
     REQUIRE(out->adapter.type == ADAPTER_NONE, STATUS_DATA,
             "%s contains only adapters; --base requires the checkpoint of a whole model",
             import->found.folder);

@@ -9,12 +9,12 @@
 #include "trainer/setup/derive.h"
 #include "trainer/setup/objective_spec.h"
 #include "trainer/weights/adapter_base.h"
+#include "trainer/weights/saved_recipe.h"
 
 static status read_recipe(struct export_source *source)
 {
-    const char *text = source->found.recipe_text;
     char alone[] = "parallel.tensor=1", *overrides[] = {alone};
-    return recipe_parse(source->found.folder, text, strlen(text), overrides, 1, &source->recipe);
+    return saved_recipe_parse(&source->found, overrides, 1, &source->recipe);
 }
 
 static status resolve_checkpoint(const char *checkpoint, struct checkpoint_info *out)

@@ -26,6 +26,7 @@
 #include "trainer/train/sample.h"
 #include "trainer/train/sharded_optimizer.h"
 #include "trainer/weights/initial_model.h"
+#include "trainer/weights/saved_recipe.h"
 #include "trainer/weights/state_dict.h"
 
 const char *plan_kind_name(enum plan_kind kind)
@@ -378,7 +379,7 @@ static status plan_memory(const struct recipe *r, const struct model_config *con
         plan->total_bytes += plan->bytes[i];
     }
     plan->device_bytes =
-        host ? plan->total_bytes
+        host ? plan->total_bytes - buffers->communication
              : plan->total_bytes - plan->bytes[PLAN_BUFFERS] + buffers->kernels + buffers->samples;
     return STATUS_OK;
 }
@@ -610,8 +611,7 @@ static status warn_run_folder(const struct recipe *r)
     TRY(comm_self_create(&self));
     if (r->adapter.type == ADAPTER_NONE &&
         checkpoint_find_recipe(self, r->run_dir, false, &found) == STATUS_OK &&
-        recipe_parse(found.folder, found.recipe_text, strlen(found.recipe_text), NULL, 0, &saved) ==
-            STATUS_OK &&
+        saved_recipe_parse(&found, NULL, 0, &saved) == STATUS_OK &&
         recipe_differences(&saved, r, text, sizeof text) > 0) {
         log_warning("RUN-DIR",
                     "train would refuse to resume %s, which another recipe wrote: %s; set another "
@@ -636,37 +636,4 @@ status plan_check(const struct recipe *r, bool elsewhere, struct plan *plan)
     }
     KEEP_FIRST(result, tokenizer_destroy(&tokenizer));
     return result;
-}
-
-status plan_compare_memory(double needed, double available, const char *device, bool refuse)
-{
-    static const char advice[] =
-        "lower batch.micro_size, or set train.activation_checkpointing: full, train.precision: "
-        "bf16, or parallel.zero_stage or parallel.tensor with more ranks";
-    char needed_text[TEXT_NUMBER_BYTES], text[TEXT_NUMBER_BYTES];
-    if (available <= 0 || needed <= available) {
-        return STATUS_OK;
-    }
-    text_scale_bytes(needed, needed_text);
-    text_scale_bytes(available, text);
-    if (!refuse) {
-        log_warning("MEMORY", "a rank needs %s, but %s has %s; %s", needed_text, device, text,
-                    advice);
-        return STATUS_OK;
-    }
-    RAISE(STATUS_RECIPE, "the plan does not fit: a rank needs %s, but %s has %s; %s", needed_text,
-          device, text, advice);
-}
-
-status plan_check_run(const struct recipe *recipe, struct comm *world)
-{
-    struct plan plan;
-    TRY(plan_make(recipe, comm_size(world), &plan));
-    double available = (double)cores_memory_bytes(""), own = (double)plan_own_bytes(&plan);
-    int ranks = comm_local_ranks(world);
-    if (plan.device != DEVICE_CPU) {
-        return STATUS_OK;
-    }
-    TRY(plan_compare_memory(own, available, "this machine", true));
-    return plan_compare_memory(own, available / ranks, "its share of this machine", false);
 }

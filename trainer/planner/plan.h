@@ -70,7 +70,9 @@ struct plan {
     int64_t total_bytes;
     int64_t shared_memory_bytes; /* of /dev/shm, if all ranks are on one host */
     enum device_kind device;
-    int64_t device_bytes;  /* on a GPU without the memory of driver and NCCL; on a CPU: the total */
+    /* On a GPU: without the memory of driver and NCCL. On a CPU: without the communication buffers,
+     * which are memory of the other ranks of the host; ranks of other hosts have none here. */
+    int64_t device_bytes;
     int64_t device_memory; /* memory of the GPU, from plan_check; 0: no GPU */
     int64_t micro_steps;   /* maximum number of micro-batches of a rank per step */
     int64_t tokens;        /* per step, over all ranks */
@@ -107,25 +109,6 @@ status plan_make(const struct recipe *recipe, int ranks, struct plan *out);
  *
  * Errors    as train at its start, with the location in the recipe */
 status plan_check(const struct recipe *recipe, bool elsewhere, struct plan *plan);
-
-/* plan_compare_memory - compare the bytes that a rank needs with those of a device. Without
- * `refuse`, too little memory is the warning W-MEMORY. 0 bytes available: unknown.
- *
- * Errors    STATUS_RECIPE with both numbers and the settings that need less memory */
-status plan_compare_memory(double needed, double available, const char *device, bool refuse);
-
-/* plan_own_bytes - return the bytes of a rank without its communication buffers. Those of CPU ranks
- * are memory of the other ranks of the host, and ranks of other hosts have none here. */
-static inline int64_t plan_own_bytes(const struct plan *plan)
-{
-    return plan->total_bytes - plan->buffers.communication;
-}
-
-/* plan_check_run - check that a run on CPUs fits into the memory of this machine, before the ranks
- * allocate it. All ranks of the machine together are only compared with a warning.
- *
- * Errors    those of plan_make and plan_compare_memory */
-status plan_check_run(const struct recipe *recipe, struct comm *world);
 
 /* plan_kind_name - return "weights", "gradients", ... */
 const char *plan_kind_name(enum plan_kind kind);

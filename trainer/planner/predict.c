@@ -179,11 +179,20 @@ static status predict_communication(const struct recipe *r, const struct plan *p
     return STATUS_OK;
 }
 
-void predict_choose_device(const struct cluster *cluster, struct recipe *r)
+status predict_choose_device(const struct cluster *cluster, struct recipe *r)
 {
+    enum recipe_device device = cluster_is_gpu(cluster) ? RECIPE_DEVICE_CUDA : RECIPE_DEVICE_CPU;
     if (r->train.device == RECIPE_DEVICE_AUTO) {
-        r->train.device = cluster_is_gpu(cluster) ? RECIPE_DEVICE_CUDA : RECIPE_DEVICE_CPU;
+        r->train.device = device;
     }
+    if (r->train.device != device) {
+        bool on_cpu = r->train.device == RECIPE_DEVICE_CPU;
+        return recipe_raise(r, STATUS_RECIPE, "train.device",
+                            "%s, but %s describes %s; plan with train.device=%s",
+                            on_cpu ? "cpu" : "cuda", cluster->path, on_cpu ? "GPUs" : "CPUs",
+                            on_cpu ? "cuda" : "cpu");
+    }
+    return STATUS_OK;
 }
 
 status predict_step(const struct recipe *r, const struct plan *plan, const struct cluster *cluster,
@@ -258,8 +267,10 @@ static status try_micro_sizes(struct search *s, const struct recipe *recipe, int
     struct recipe r = *recipe;
     struct prediction best = {0};
     int64_t data = ranks / r.parallel.tensor;
-    int64_t max_size = (r.batch.global_size + data - 1) / data;
-    for (r.batch.micro_size = 1; r.batch.micro_size <= max_size; r.batch.micro_size *= 2) {
+    bool fixed = recipe_is_on_command_line(recipe, "batch.micro_size");
+    int64_t first = fixed ? recipe->batch.micro_size : 1;
+    int64_t last = fixed ? first : (r.batch.global_size + data - 1) / data;
+    for (r.batch.micro_size = first; r.batch.micro_size <= last; r.batch.micro_size *= 2) {
         struct plan plan;
         struct prediction p;
         TRY(plan_make(&r, ranks, &plan));
@@ -276,7 +287,8 @@ static status try_micro_sizes(struct search *s, const struct recipe *recipe, int
 
 static bool is_valid_tensor_size(const struct recipe *r, int ranks, int64_t tensor)
 {
-    return ranks % tensor == 0 && recipe_tensor_divisor(r) % tensor == 0;
+    return ranks % tensor == 0 && recipe_tensor_divisor(r) % tensor == 0 &&
+           (!recipe_is_on_command_line(r, "parallel.tensor") || tensor == r->parallel.tensor);
 }
 
 static status try_layouts(struct search *s, const struct recipe *recipe, int ranks,
@@ -284,12 +296,15 @@ static status try_layouts(struct search *s, const struct recipe *recipe, int ran
 {
     struct recipe r = *recipe;
     r.model.vocab_size = vocabulary;
+    bool fixed = recipe_is_on_command_line(recipe, "parallel.zero_stage");
     for (int64_t tensor = 1; tensor <= ranks && tensor <= r.model.num_kv_heads; tensor++) {
-        if (!is_valid_tensor_size(&r, ranks, tensor)) {
+        if (!is_valid_tensor_size(recipe, ranks, tensor)) {
             continue;
         }
         r.parallel.tensor = tensor;
-        for (r.parallel.zero_stage = 0; r.parallel.zero_stage <= (tensor < ranks ? 2 : 0);
+        int64_t first = fixed ? recipe->parallel.zero_stage : 0;
+        int64_t last = fixed ? first : tensor < ranks ? 2 : 0;
+        for (r.parallel.zero_stage = first; r.parallel.zero_stage <= last;
              r.parallel.zero_stage++) {
             TRY(try_micro_sizes(s, &r, ranks));
         }

@@ -46,7 +46,7 @@ struct prediction {
     double step_seconds;
     double tokens_per_second; /* of all ranks */
     double mfu;               /* model FLOPs utilization; 0: the cluster has no peak_tflops */
-    int64_t device_bytes;     /* device memory of a rank */
+    int64_t device_bytes;     /* needed by a rank, as in struct plan */
     double memory_bytes;      /* share of a rank in the memory of a device */
     int devices;              /* used by all ranks */
     int node_ranks;           /* ranks of a full node */
@@ -54,8 +54,10 @@ struct prediction {
 };
 
 /* predict_choose_device - set train.device: auto to the devices of the cluster, so that a plan does
- * not depend on those of this machine. */
-void predict_choose_device(const struct cluster *cluster, struct recipe *recipe);
+ * not depend on those of this machine.
+ *
+ * Errors    STATUS_RECIPE if the recipe requires the other kind of device */
+status predict_choose_device(const struct cluster *cluster, struct recipe *recipe);
 
 /* predict_step - predict the time of a step for a planned layout.
  *
@@ -73,7 +75,9 @@ status predict_micro_size(const struct recipe *recipe, int ranks, const struct c
 /* predict_layouts - list the layouts that fit into memory, the fastest first.
  *
  * A layout is a tensor-parallel size that the model allows, a ZeRO stage from 0 to 2, and the
- * fastest micro-batch size among the powers of two. Equally fast layouts are ordered by memory.
+ * fastest micro-batch size among the powers of two. A setting of the command line (parallel.tensor,
+ * parallel.zero_stage, batch.micro_size) is fixed: all layouts have its value. Equally fast layouts
+ * are ordered by memory.
  *
  * Memory    out[max_count]
  * Errors    as predict_step and plan_make; *count is 0 if no layout fits */

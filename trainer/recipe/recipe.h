@@ -287,6 +287,9 @@ void recipe_warn(const struct recipe *recipe);
 /* recipe_is_given - return whether the file or the command line gives a setting. */
 bool recipe_is_given(const struct recipe *recipe, const char *key);
 
+/* recipe_is_on_command_line - return whether the command line gives a setting. */
+bool recipe_is_on_command_line(const struct recipe *recipe, const char *key);
+
 /* recipe_raise - raise an error about a setting of a parsed recipe.
  *
  * The message is "file:line:column: key: reason".

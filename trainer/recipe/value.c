@@ -74,6 +74,11 @@ bool recipe_is_given(const struct recipe *recipe, const char *key)
     return recipe->origin.locations[recipe_table_find(key)].line != 0;
 }
 
+bool recipe_is_on_command_line(const struct recipe *recipe, const char *key)
+{
+    return recipe_find_location(recipe, recipe_table_find(key)).kind == LOCATION_COMMAND_LINE;
+}
+
 status recipe_raise(const struct recipe *recipe, status code, const char *key, const char *format,
                     ...)
 {

@@ -27,6 +27,7 @@
 #include "trainer/weights/adapter_base.h"
 #include "trainer/weights/initial_model.h"
 #include "trainer/weights/open.h"
+#include "trainer/weights/saved_recipe.h"
 #include "trainer/weights/state_dict.h"
 
 /* ---- the recipe and the run folder ---- */
@@ -437,9 +438,8 @@ static status reserve_snapshot(struct job *job)
 static status require_same_job(const struct job *job, const struct checkpoint_info *found,
                                struct recipe *saved)
 {
-    char name[FILE_PATH_BYTES + 32], text[STATUS_TEXT_BYTES / 2];
-    snprintf(name, sizeof name, "%s/manifest.json", found->folder);
-    TRY(recipe_parse(name, found->recipe_text, strlen(found->recipe_text), NULL, 0, saved));
+    char text[STATUS_TEXT_BYTES / 2];
+    TRY(saved_recipe_parse(found, NULL, 0, saved));
     int count = recipe_differences(saved, &job->session.recipe, text, sizeof text);
     REQUIRE(count == 0, STATUS_CHECKPOINT,
             "%s was written by another recipe: %s. Use that recipe, another run_dir (with "

@@ -10,6 +10,7 @@
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/weights/fingerprint.h"
 #include "trainer/weights/initial_model.h"
+#include "trainer/weights/saved_recipe.h"
 #include "trainer/weights/state_dict.h"
 
 /* ---- path ---- */
@@ -19,17 +20,11 @@ static bool has_adapters(const struct recipe *r)
     return r->adapter.type != ADAPTER_NONE;
 }
 
-static status parse_recipe(const struct checkpoint_info *found, struct recipe *out)
-{
-    return recipe_parse(found->folder, found->recipe_text, strlen(found->recipe_text), NULL, 0,
-                        out);
-}
-
 status adapter_base_require_full_model(const struct recipe *recipe,
                                        const struct checkpoint_info *found)
 {
     struct recipe saved;
-    TRY(parse_recipe(found, &saved));
+    TRY(saved_recipe_parse(found, NULL, 0, &saved));
     if (has_adapters(&saved)) {
         return recipe_raise(recipe, STATUS_RECIPE, "model.init_from",
                             "%s contains adapters only; set adapter.type to lora to continue with "
@@ -76,7 +71,7 @@ static status get_absolute_path(const char *path, char out[RECIPE_PATH_BYTES])
 static status set_base(struct recipe *r, const struct checkpoint_info *found, char *init_adapters)
 {
     struct recipe saved;
-    TRY(parse_recipe(found, &saved));
+    TRY(saved_recipe_parse(found, NULL, 0, &saved));
     if (has_adapters(&saved)) {
         TRY(require_same_adapters(r, &saved, found->folder));
         snprintf(init_adapters, FILE_PATH_BYTES, "%s", found->folder);

@@ -9,6 +9,7 @@
 #include "trainer/setup/derive.h"
 #include "trainer/weights/adapter_base.h"
 #include "trainer/weights/open.h"
+#include "trainer/weights/saved_recipe.h"
 #include "trainer/weights/state_dict.h"
 
 /* ---- the recipe ---- */
@@ -56,8 +57,7 @@ static status complete_from(struct recipe *recipe, const struct checkpoint_info 
                             bool resumed)
 {
     struct recipe initial;
-    TRY(recipe_parse(found->folder, found->recipe_text, strlen(found->recipe_text), NULL, 0,
-                     &initial));
+    TRY(saved_recipe_parse(found, NULL, 0, &initial));
     TRY(resumed ? STATUS_OK : recipe_compare_initial(recipe, &initial));
     return recipe_complete(recipe, &initial);
 }

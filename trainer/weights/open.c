@@ -11,6 +11,7 @@
 #include "trainer/setup/hardware.h"
 #include "trainer/setup/objective_spec.h"
 #include "trainer/weights/adapter_base.h"
+#include "trainer/weights/saved_recipe.h"
 #include "trainer/weights/state_dict.h"
 
 /* Parses the recipe of a checkpoint. The parallel layout is reset to one tensor-parallel rank and
@@ -28,8 +29,7 @@ static status parse_recipe(const struct checkpoint_info *found, char *const *ove
     for (int i = 0; i < override_count; i++) {
         list[i + PRESETS] = overrides[i];
     }
-    status result = recipe_parse(found->folder, found->recipe_text, strlen(found->recipe_text),
-                                 list, override_count + PRESETS, out);
+    status result = saved_recipe_parse(found, list, override_count + PRESETS, out);
     free(list);
     return result;
 }

@@ -390,28 +390,66 @@ static void test_errors(void)
     }
 }
 
-/* A plan that does not fit is printed, and the exit code is 78. */
+/* A plan that does not fit is printed, and the exit code is 78. The message lists the settings that
+ * need less memory, and none that is in force. */
 static void test_memory_limit(void)
 {
     static const char large[] =
         "plan recipes/gpt2_124m.yaml model.vocab_size=50257 model.hidden_size=32768 "
-        "model.num_heads=256 model.num_layers=100 batch.micro_size=1 train.precision=fp32 2>&1 ";
+        "model.num_heads=256 model.num_layers=100 2>&1 ";
     static const struct {
-        const char *arguments, *expected;
+        const char *arguments, *expected, *absent;
         int code;
     } cases[] = {
-        {"train.device=cpu", "does not fit: a rank needs", 78},
-        {"train.device=auto", "warning: a rank needs", 0},
-        {"--cluster recipes/clusters/h100_sxm.yaml", "but a GPU of the cluster has 80.0 GiB; lower",
-         78},
+        {"train.device=cpu batch.micro_size=1", "does not fit: a rank needs",
+         "batch.micro_size=1 (", 78},
+        {"train.device=auto", "warning: a rank needs", "zero_stage=1 (", 0},
+        {"--cluster recipes/clusters/h100_sxm.yaml --ranks 8",
+         "but a GPU of the cluster has 80.0 GiB; settings that need less: batch.micro_size=1 (",
+         "tensor=4 (", 78},
+        {"--cluster recipes/clusters/h100_sxm.yaml --ranks 8 batch.micro_size=1 "
+         "train.activation_checkpointing=full parallel.zero_stage=2",
+         "settings that need less: train.precision=bf16 (", "zero_stage=2 (", 78},
+        {"--cluster recipes/clusters/h100_sxm.yaml --ranks 8 batch.micro_size=1 "
+         "train.activation_checkpointing=full parallel.tensor=8",
+         "80.0 GiB; no other setting needs clearly less with 8 ranks; use more ranks",
+         "micro_size=1 (", 78},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char arguments[512];
         snprintf(arguments, sizeof arguments, "%s%s", large, cases[i].arguments);
         CHECK_EQUAL(run_program(arguments), cases[i].code);
         CHECK(strstr(output, cases[i].expected) != NULL);
+        CHECK(strstr(output, cases[i].absent) == NULL);
         CHECK(strstr(output, "memory per rank") != NULL);
     }
+}
+
+/* The search keeps the settings of the command line, and a plan for a cluster needs its devices. */
+static void test_fixed_settings(void)
+{
+    static const char gpt[] = "plan recipes/gpt2_124m.yaml model.vocab_size=50257 --ranks 8 "
+                              "--cluster recipes/clusters/h100_sxm.yaml";
+    char arguments[512];
+    snprintf(arguments, sizeof arguments, "%s parallel.tensor=2 batch.micro_size=3 --json", gpt);
+    CHECK_EQUAL(run_program(arguments), 0);
+    json_t *plan = json_loads(output, 0, NULL), *layout;
+    const json_t *layouts = json_object_get(plan, "layouts");
+    size_t i;
+    CHECK_EQUAL(json_array_size(layouts), 3); /* ZeRO 0, 1 and 2 */
+    json_array_foreach(layouts, i, layout)
+    {
+        CHECK_EQUAL(json_integer_value(json_object_get(layout, "tensor")), 2);
+        CHECK_EQUAL(json_integer_value(json_object_get(layout, "micro_size")), 3);
+    }
+    json_decref(plan);
+    snprintf(arguments, sizeof arguments, "%s parallel.zero_stage=1", gpt);
+    CHECK_EQUAL(run_program(arguments), 0);
+    CHECK(strstr(output, "  fixed on the command line: parallel.zero_stage\n") != NULL);
+    CHECK(strstr(output, "device memory ") != NULL && strstr(output, "memory of a rank") == NULL);
+    snprintf(arguments, sizeof arguments, "%s train.device=cpu 2>&1", gpt);
+    CHECK_EQUAL(run_program(arguments), 78);
+    CHECK(strstr(output, "describes GPUs; plan with train.device=cuda") != NULL);
 }
 
 int main(void)
@@ -428,5 +466,6 @@ int main(void)
     test_version();
     test_errors();
     test_memory_limit();
+    test_fixed_settings();
     return 0;
 }

@@ -59,11 +59,14 @@ static status write_example(struct multiple_choice *m, uint32_t label, int strat
 
 static status read_choices(const json_t *row, struct text *text, const json_t **out)
 {
-    const char *field = json_object_get(row, "text") != NULL ? "text" : "context";
+    const char *field = json_object_get(row, "context") != NULL ? "context" : "text";
+    field = json_object_get(row, "text") != NULL ? "text" : field;
     TRY(row_field_text(row, field, text));
     *out = json_object_get(row, "choices");
-    REQUIRE(json_is_array(*out) && json_array_size(*out) >= 2, STATUS_DATA,
-            "the field \"choices\" is missing or not a list of at least two texts");
+    REQUIRE(
+        json_is_array(*out) && json_array_size(*out) >= 2, STATUS_DATA,
+        "the field \"choices\" is missing or not a list of at least two texts; for a table with "
+        "a column for each choice, write --columns choices=A,choices=B");
     return STATUS_OK;
 }
 
@@ -88,7 +91,13 @@ static status find_stratum(void *user, const json_t *row, int *out)
     const json_t *value = NULL;
     uint32_t label = 0;
     TRY(row_field_require(row, "label", &value));
-    TRY(row_field_label_index(&m->labels, value, &label));
+    status result = row_field_label_index(&m->labels, value, &label);
+    struct status_note note;
+    if (result == STATUS_DATA) {
+        status_take(&note);
+        RAISE(STATUS_DATA, "%s; the label of a choice is its index, from 0", note.text);
+    }
+    TRY(result);
     *out = (int)label;
     return STATUS_OK;
 }

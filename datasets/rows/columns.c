@@ -16,6 +16,9 @@ static const char *const fields[] = {
     "prompt",      "completion", "chosen",  "rejected", "messages",     "conversations",
     "instruction", "input",      "output",  "source",   "target",       "translation"};
 
+/* The field that several columns can form: each of them is an element of a list. */
+static const char list_field[] = "choices";
+
 static status check_field(const struct columns *c, const char *name)
 {
     bool known = false;
@@ -29,7 +32,7 @@ static status check_field(const struct columns *c, const char *name)
             name, nearest >= 0 ? " (did you mean \"" : "", nearest >= 0 ? fields[nearest] : "",
             nearest >= 0 ? "\"?)" : "");
     for (int i = 0; i < c->count; i++) {
-        REQUIRE(strcmp(c->items[i].field, name) != 0, STATUS_USAGE,
+        REQUIRE(strcmp(c->items[i].field, name) != 0 || strcmp(name, list_field) == 0, STATUS_USAGE,
                 "--columns: the field \"%s\" is given twice", name);
     }
     return STATUS_OK;
@@ -83,6 +86,23 @@ status columns_raise_missing(const json_t *row, const char *field)
           field, count > 0 ? list : "no field", count > NAMES_PRINTED ? ", ..." : "");
 }
 
+/* Returns how many columns form the list of the mapping; 0 or 1: none. */
+static int count_list_columns(const struct columns *c)
+{
+    int count = 0;
+    for (int i = 0; i < c->count; i++) {
+        count += strcmp(c->items[i].field, list_field) == 0;
+    }
+    return count;
+}
+
+/* Sets a field of the row to a value, or appends the value to the list. */
+static int put_value(json_t *row, const char *field, json_t *value, json_t *list)
+{
+    return list != NULL && strcmp(field, list_field) == 0 ? json_array_append_new(list, value)
+                                                          : json_object_set_new(row, field, value);
+}
+
 status columns_rename(const struct columns *c, json_t *row)
 {
     json_t *values[COLUMNS_MAX];
@@ -94,10 +114,12 @@ status columns_rename(const struct columns *c, json_t *row)
     for (int i = 0; i < c->count; i++) {
         json_incref(values[i]);
     }
+    json_t *list = count_list_columns(c) > 1 ? json_array() : NULL;
     int failed = 0;
     for (int i = 0; i < c->count; i++) {
-        failed |= json_object_set_new(row, c->items[i].field, values[i]);
+        failed |= put_value(row, c->items[i].field, values[i], list);
     }
+    failed |= list != NULL ? json_object_set_new(row, list_field, list) : 0;
     REQUIRE(failed == 0, STATUS_INTERNAL, "out of memory for the fields of a row");
     return STATUS_OK;
 }

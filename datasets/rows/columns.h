@@ -16,7 +16,8 @@ struct columns {
     } items[COLUMNS_MAX];
 };
 
-/* columns_parse - parse "FIELD=COLUMN,FIELD=COLUMN".
+/* columns_parse - parse "FIELD=COLUMN,FIELD=COLUMN". The field "choices" can be given several
+ * times: its columns are the elements of a list.
  *
  * Errors    STATUS_USAGE: no "=", an unknown field (with the most similar one), a field given
  *           twice, or too many */

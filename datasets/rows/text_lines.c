@@ -1,6 +1,8 @@
 #include "datasets/rows/text_lines.h"
 
 #include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/input/line_reader.h"
@@ -65,12 +67,61 @@ static status get_text(const json_t *row, const char *field, const char **text, 
     return STATUS_OK;
 }
 
+/* Writes a text, or a tab and a text, to a line of texts. */
+static status write_part(FILE *line, const char *lead, const char *text)
+{
+    REQUIRE(strchr(text, '\t') == NULL, STATUS_DATA,
+            "a text contains a tab, which separates the texts of a row; replace it by a space");
+    fprintf(line, "%s%s", lead, text);
+    return STATUS_OK;
+}
+
+static status write_list(FILE *line, const json_t *row, const char *field, const char *text)
+{
+    const json_t *list = json_object_get(row, field), *element;
+    size_t i;
+    TRY(list != NULL ? STATUS_OK : columns_raise_missing(row, field));
+    REQUIRE(json_is_array(list), STATUS_DATA,
+            "the field \"%s\" is not a list; if each text has a column, write --columns %s=A,%s=B",
+            field, field, field);
+    TRY(write_part(line, "", text));
+    json_array_foreach(list, i, element)
+    {
+        REQUIRE(json_is_string(element) && strlen(json_string_value(element)) > 0, STATUS_DATA,
+                "the field \"%s\": element %zu is not a text, or is empty", field, i);
+        TRY(write_part(line, "\t", json_string_value(element)));
+    }
+    return STATUS_OK;
+}
+
+/* Visits a text and the list of texts of the same row as one line. */
+static status visit_list(const struct text_reader *r, const json_t *row, const char *text)
+{
+    char *line = NULL;
+    size_t bytes = 0;
+    FILE *file = open_memstream(&line, &bytes);
+    REQUIRE(file != NULL, STATUS_INTERNAL, "out of memory for a row");
+    status result = write_list(file, row, r->source->list, text);
+    bool complete = fclose(file) == 0 && line != NULL;
+    if (result == STATUS_OK && !complete) {
+        result = RAISE_STATUS(STATUS_INTERNAL, "out of memory for a row");
+    }
+    if (result == STATUS_OK) {
+        result = r->visit(r->user, line, bytes, NULL);
+    }
+    free(line);
+    return result;
+}
+
 static status visit_row(void *user, struct jsonl_row *row)
 {
     const struct text_reader *r = user;
     const char *text = NULL, *second = NULL, *name = r->source->second;
     size_t bytes = 0, second_bytes = 0;
     TRY(get_text(row->value, r->source->field, &text, &bytes));
+    if (r->source->list != NULL) {
+        return visit_list(r, row->value, text);
+    }
     const json_t *value = name != NULL ? json_object_get(row->value, name) : NULL;
     TRY(value != NULL && !json_is_null(value) ? get_text(row->value, name, &second, &second_bytes)
                                               : STATUS_OK);

@@ -12,6 +12,8 @@ struct text_lines {
     const char *columns; /* "FIELD=COLUMN,...", as columns_parse; NULL: each line is a text */
     const char *field;   /* field of a row with the text */
     const char *second;  /* optional field of a row with a second text; NULL: there is none */
+    const char *list;    /* field of a row with a list of texts, which follow the text, each after a
+                            tab; NULL: there is none */
     bool splits_tabs;    /* a line can contain several texts, so *.tsv gives no warning */
 };
 

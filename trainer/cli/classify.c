@@ -360,10 +360,8 @@ static status process_input(struct batch_query *b, const struct request *q)
         .columns = q->shared.columns,
         .field = "text",
         .second = state->task == MODEL_HEAD_SEQUENCE ? "text_pair" : NULL,
+        .list = state->task == MODEL_HEAD_MULTIPLE_CHOICE ? "choices" : NULL,
         .splits_tabs = state->task == MODEL_HEAD_MULTIPLE_CHOICE || recipe->data.text_pairs};
-    REQUIRE(q->shared.columns == NULL || visit != visit_choices, STATUS_USAGE,
-            "--columns cannot be used with a model of objective choose; write lines of "
-            "TEXT<tab>CHOICE<tab>CHOICE...");
     TRY(batch_query_read_texts(b, &source, visit));
     return batch_query_finish(b);
 }
@@ -387,7 +385,8 @@ status command_classify(int argc, char **argv)
     const struct option table[] = {
         {"top-k", OPTION_INTEGER, &q.top_k, "K", "1", "number of labels to print for each text",
          .min = 1, .max = 1e6},
-        BATCH_QUERY_COLUMNS(&q.shared, "text, text_pair (not for objective choose)"),
+        BATCH_QUERY_COLUMNS(&q.shared, "text, text_pair; choose: text, "
+                                       "choices, for example text=question,choices=A,choices=B"),
     };
     struct options options = {
         .usage = "bireme classify --checkpoint DIR [FILE] [options]",

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "comm/comm.h"
 #include "datasets/prepare/prepare.h"
@@ -75,7 +76,8 @@ static status parse_options(struct request *q, int argc, char **argv, bool *help
          "Spanish: \""},
         {"columns", OPTION_TEXT, &q->columns, "FIELD=COLUMN,...", NULL,
          "columns of the input that hold the fields of the objective, for example "
-         "text=review,label=sentiment (default: columns with the names of the fields)"},
+         "text=review,label=sentiment (default: columns with the names of the fields); choose: "
+         "choices=A,choices=B if each choice has a column"},
         {"delimiter", OPTION_CHOICE, &q->delimiter, "NAME", NULL,
          "delimiter of *.csv and *.tsv (default: tab for *.tsv, otherwise the one of the first "
          "line)",
@@ -262,9 +264,14 @@ static status find_preparation(const struct request *q, const struct preparation
     }
     const char *need = foreign_find_missing(q->objective);
     REQUIRE(need == NULL, STATUS_UNAVAILABLE, "--objective: " FOREIGN_MISSING, q->objective, need);
-    RAISE(STATUS_UNAVAILABLE,
-          "--objective %s: not available in this version; must be one of " OBJECTIVES,
-          q->objective);
+    const char *names[COUNT(table)];
+    for (int i = 0; i < COUNT(table); i++) {
+        names[i] = table[i].name;
+    }
+    int nearest = text_nearest(q->objective, names, COUNT(table));
+    RAISE(STATUS_USAGE, "--objective %s: must be one of " OBJECTIVES "%s%s%s", q->objective,
+          nearest >= 0 ? "; did you mean '" : "", nearest >= 0 ? names[nearest] : "",
+          nearest >= 0 ? "'?" : "");
 }
 
 /* Returns --sequence-length or its default; 0 for objectives that use no length. */

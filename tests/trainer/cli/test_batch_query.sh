@@ -321,8 +321,18 @@ test_classify() {
     run_bireme 0 train recipe.yaml run_dir=words
     run_bireme 65 classify --checkpoint words classify.lines
     expect_error 'words was trained with objective clm'
-    run_bireme 64 classify --checkpoint choose-run --columns text=text choose.jsonl
-    expect_error '--columns cannot be used with a model of objective choose'
+    run_bireme 0 classify --checkpoint choose-run choose.lines
+    cp out plain
+    run_bireme 0 classify --checkpoint choose-run --columns text=text choose.jsonl
+    cmp out plain || fail 'other choices of JSON Lines'
+    { printf 'a\tb\tc\td\n' && cat choose.lines; } >choose.tsv
+    run_bireme 0 classify --checkpoint choose-run --columns text=a,choices=b,choices=c,choices=d \
+        choose.tsv
+    cmp out plain || fail 'other choices of a table'
+    run_bireme 65 classify --checkpoint choose-run --columns text=a choose.tsv
+    expect_error 'choose.tsv:2: no field "choices" (the row has "a"'
+    run_bireme 65 classify --checkpoint choose-run --columns text=a,choices=b choose.tsv
+    expect_error 'if each text has a column, write --columns choices=A,choices=B'
     echo 'no choice' >one
     run_bireme 65 classify --checkpoint choose-run one
     expect_error 'one:1: the line has 0 choices'

@@ -126,6 +126,27 @@ test_columns() {
     expect_error 'rows.jsonl:3: .* use --skip-bad-rows'
     prepare 65 --objective sft --input rows.jsonl
     expect_error 'rows.jsonl:1: no field "prompt" with "completion", .* (the row has "q",'
+    # Each choice can have a column.
+    printf '%s\n' start,end0,end1,answer 'the work,is,of a user,1' \
+        'a license,the,form,0' >choose.csv
+    printf '%s\n' '{"text": "the work", "choices": ["is", "of a user"], "label": 1}' \
+        '{"text": "a license", "choices": ["the", "form"], "label": 0}' >choose.jsonl
+    prepare 0 --objective choose --input choose.jsonl
+    cp rows/train-00000-of-00001.h5 list.h5
+    prepare 0 --objective choose --input choose.csv \
+        --columns text=start,choices=end0,choices=end1,label=answer
+    cmp rows/train-00000-of-00001.h5 list.h5 || fail 'other choices of a table'
+    prepare 65 --objective choose --input choose.csv
+    expect_error 'choose.csv:2: no field "text" (the row has "start"'
+    prepare 65 --objective choose --input choose.csv --columns text=start,choices=end0
+    expect_error 'write --columns choices=A,choices=B'
+    prepare 65 --objective choose --input choose.csv \
+        --columns text=start,choices=end0,choices=end1,label=start
+    expect_error 'the label of a choice is its index, from 0'
+    prepare 64 --objective choose --input choose.csv --columns text=start,text=end0
+    expect_error 'the field "text" is given twice'
+    prepare 64 --objective clasify --input choose.csv
+    expect_error "must be one of clm.*; did you mean 'classify'?"
     prepare 64 --objective classify --input rows.csv --columns txt=question1
     expect_error 'did you mean "text"'
     prepare 64 --objective classify --input rows.csv --columns text

@@ -152,9 +152,20 @@ static status encode_prompts(const struct request *q, const struct tokenizer *t,
     return STATUS_OK;
 }
 
+/* Prints the prompt before the first bytes of its continuation, so that messages about the prompt
+ * come before it. */
+static void print_echo(const char **echo)
+{
+    if (*echo != NULL) {
+        fputs(*echo, stdout);
+    }
+    *echo = NULL;
+}
+
+/* user: the prompt that is not printed yet, or NULL. */
 static void write_bytes(void *user, const char *text, size_t bytes)
 {
-    (void)user;
+    print_echo(user);
     fwrite(text, 1, bytes, stdout);
     fflush(stdout);
 }
@@ -234,11 +245,9 @@ static status generate_batch(const struct request *q, struct session *s, const s
     struct generate_output *texts = calloc((size_t)(count * samples), sizeof *texts);
     REQUIRE(texts != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " texts", count * samples);
     bool stream = p->count == 1 && samples == 1 && !q->json && q->options.num_beams == 1;
-    if (stream && q->echo) {
-        fputs(p->texts[0], stdout);
-    }
+    const char *echo = stream && q->echo ? p->texts[0] : NULL;
     status result = generate_run(s->kernels, s->model, s->tokenizer, p->ids + first, count,
-                                 &options, stream ? write_bytes : NULL, NULL, texts);
+                                 &options, stream ? write_bytes : NULL, &echo, texts);
     for (int64_t i = 0; i < count * samples; i++) {
         if (result == STATUS_OK && !stream) {
             print_heading(q, p, first + i / samples, i % samples);
@@ -248,6 +257,7 @@ static status generate_batch(const struct request *q, struct session *s, const s
         token_list_free(&texts[i].tokens);
     }
     if (stream && result == STATUS_OK) {
+        print_echo(&echo);
         putchar('\n');
     }
     free(texts);

@@ -104,6 +104,20 @@ static status run_sampling(const struct run *r, const struct token_list *prompts
     return result;
 }
 
+/* Logs once per process, and before the first text is streamed, that texts can become longer than
+ * the positions of the model. */
+static void log_slide(int64_t positions)
+{
+    static bool is_logged;
+    if (!is_logged) {
+        log_info("a text that becomes longer than the %" PRId64
+                 " positions of the model continues with only its last %" PRId64 " to %" PRId64
+                 " tokens as context; --no-slide ends it there",
+                 positions, slots_kept_tokens(positions), positions);
+    }
+    is_logged = true;
+}
+
 static status run_batch(const struct run *r, const struct token_list *prompts, int64_t count,
                         struct generate_output *out)
 {
@@ -116,7 +130,12 @@ static status run_batch(const struct run *r, const struct token_list *prompts, i
             "a prompt has %" PRId64
             " tokens and leaves no room for a new token: the model has %" PRId64 " positions",
             longest, positions);
-    if (longest + o->max_new_tokens > positions && !(o->slide && o->num_beams == 1)) {
+    bool slides = o->slide && o->num_beams == 1;
+    bool may_fill = longest + o->max_new_tokens > positions;
+    if (may_fill && slides) {
+        log_slide(positions);
+    }
+    if (may_fill && !slides) {
         log_warning("LENGTH",
                     "at most %" PRId64 " new tokens fit after a prompt of %" PRId64
                     " tokens: the model has %" PRId64 " positions",

@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
-
 status slots_append(struct token_list *list, const int32_t *ids, int64_t count)
 {
     TRY(token_list_reserve(list, count));
@@ -163,29 +161,15 @@ status slots_read_all(struct slots *d, int64_t slot)
 
 /* ---- all running sequences ---- */
 
-/* Logs once per process that texts are longer than the positions of the model. */
-static void log_slide(int64_t positions, int64_t kept)
-{
-    static bool is_logged;
-    if (!is_logged) {
-        log_info("the text is longer than the %" PRId64
-                 " positions of the model and continues; only "
-                 "its last %" PRId64 " to %" PRId64 " tokens are context; --no-slide ends the text",
-                 positions, kept, positions);
-    }
-    is_logged = true;
-}
-
 /* Moves the window of a full sequence to its last tokens, so that the next half of the positions is
  * free, and clears its cache. Returns whether the window has moved. */
 static bool slide_window(struct slots *d, int64_t slot)
 {
     struct slots_sequence *s = &d->sequences[slot];
-    int64_t positions = d->limits.max_tokens, kept = (positions + 1) / 2;
+    int64_t positions = d->limits.max_tokens, kept = slots_kept_tokens(positions);
     if (s->tokens.count - s->window <= positions) {
         return false;
     }
-    log_slide(positions, kept);
     s->window = s->tokens.count - kept;
     model_cache_clear(d->cache, slot);
     return true;

@@ -63,6 +63,12 @@ status slots_begin(struct slots *d, int64_t slot, const struct token_list *promp
 /* slots_release - remove the sequence of a slot. */
 void slots_release(struct slots *d, int64_t slot);
 
+/* slots_kept_tokens - return how many tokens of a full sequence remain as context. */
+static inline int64_t slots_kept_tokens(int64_t positions)
+{
+    return (positions + 1) / 2;
+}
+
 /* slots_append - append ids to a list of tokens. */
 status slots_append(struct token_list *list, const int32_t *ids, int64_t count);
 

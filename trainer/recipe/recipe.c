@@ -211,27 +211,75 @@ struct unknown_keys {
     size_t used;
 };
 
-/* Adds a key to the list if it is unknown and not the first one. */
-static void add_unknown(struct unknown_keys *u, const char *section, const struct node *node)
+/* Adds a key to the list if it is unknown. */
+static void add_unknown(struct unknown_keys *u, const char *section, const char *name, bool in_file,
+                        const char *place)
 {
-    char key[KEY_TEXT_BYTES], first[RECIPE_PATH_BYTES + 64];
-    snprintf(key, sizeof key, "%.60s%s%.100s", section, section[0] != '\0' ? "." : "", node->key);
-    snprintf(first, sizeof first, "%.1000s:%d:%d: ", u->name, node->key_line, node->key_column);
-    if (recipe_table_find(key) >= 0 || strncmp(u->first, first, strlen(first)) == 0 ||
-        u->used >= sizeof u->text) {
+    char key[KEY_TEXT_BYTES];
+    snprintf(key, sizeof key, "%.60s%s%.100s", section, section[0] != '\0' ? "." : "", name);
+    if (recipe_table_find(key) >= 0 || u->used >= sizeof u->text) {
         return;
     }
-    const char *suggestion =
-        find_missing(node->key) == NULL ? suggest_key(section, node->key) : NULL;
-    u->used +=
-        (size_t)snprintf(u->text + u->used, sizeof u->text - u->used, "%s%s on line %d%s%s%s",
-                         u->used > 0 ? ", " : "; also unknown: ", key, node->key_line,
-                         suggestion != NULL ? " (did you mean '" : "",
-                         suggestion != NULL ? suggestion : "", suggestion != NULL ? "'?)" : "");
+    const char *suggestion = find_missing(name) == NULL ? suggest_key(section, name) : NULL;
+    char hint[KEY_TEXT_BYTES] = "";
+    if (suggestion != NULL) {
+        bool path = !in_file && section[0] != '\0' && strchr(suggestion, '.') == NULL;
+        snprintf(hint, sizeof hint, " (did you mean '%s%s%s'?)", path ? section : "",
+                 path ? "." : "", suggestion);
+    }
+    u->used += (size_t)snprintf(u->text + u->used, sizeof u->text - u->used, "%s%s %s%s",
+                                u->used > 0 ? ", " : "; also unknown: ", key, place, hint);
 }
 
-/* Adds the other unknown keys of the file to the pending error, so that one run shows all. */
-static status list_unknown(const struct recipe_reader *r, const struct node *tree, status result)
+/* Adds a key of the file to the list if it is unknown and not the first one. */
+static void add_unknown_of_file(struct unknown_keys *u, const char *section,
+                                const struct node *node)
+{
+    char first[RECIPE_PATH_BYTES + 64], place[32];
+    snprintf(first, sizeof first, "%.1000s:%d:%d: ", u->name, node->key_line, node->key_column);
+    snprintf(place, sizeof place, "on line %d", node->key_line);
+    if (strncmp(u->first, first, strlen(first)) != 0) {
+        add_unknown(u, section, node->key, true, place);
+    }
+}
+
+/* A key of the command line: "section.name" of an existing section, or a name without a section. */
+struct override_key {
+    char key[KEY_TEXT_BYTES]; /* as it was given */
+    char section[KEY_TEXT_BYTES];
+    const char *name; /* in `key` */
+};
+
+static void split_override(const char *text, struct override_key *out)
+{
+    size_t length = strcspn(text, "=");
+    snprintf(out->key, sizeof out->key, "%.*s", (int)(length < 200 ? length : 200), text);
+    size_t section = strcspn(out->key, ".");
+    snprintf(out->section, sizeof out->section, "%.*s", (int)section, out->key);
+    bool has_section = out->key[section] == '.' && is_section(out->section);
+    out->section[has_section ? section : 0] = '\0';
+    out->name = out->key + (has_section ? section + 1 : 0);
+}
+
+/* Adds the unknown keys of the command line to the list, but not the first one. */
+static void add_unknown_overrides(struct unknown_keys *u, char *const *overrides, int count)
+{
+    for (int i = 0; i < count; i++) {
+        struct override_key k;
+        char first[KEY_TEXT_BYTES + 32];
+        split_override(overrides[i], &k);
+        snprintf(first, sizeof first, "command line: %s: ", k.key);
+        if (strchr(overrides[i], '=') != NULL && !is_section(k.key) &&
+            strncmp(u->first, first, strlen(first)) != 0) {
+            add_unknown(u, k.section, k.name, false, "on the command line");
+        }
+    }
+}
+
+/* Adds the other unknown keys of the file and of the command line to the pending error, so that one
+ * run shows all. `tree` is NULL if the keys of the file are known. */
+static status list_unknown(const struct recipe_reader *r, const struct node *tree,
+                           char *const *overrides, int count, status result)
 {
     struct status_note note;
     if (result != STATUS_RECIPE && result != STATUS_UNAVAILABLE) {
@@ -239,16 +287,18 @@ static status list_unknown(const struct recipe_reader *r, const struct node *tre
     }
     status_take(&note);
     struct unknown_keys unknown = {.first = note.text, .name = r->name};
-    for (const struct node *node = tree->first; node != NULL; node = node->next) {
+    for (const struct node *node = tree != NULL ? tree->first : NULL; node != NULL;
+         node = node->next) {
         if (!is_section(node->key)) {
-            add_unknown(&unknown, "", node);
+            add_unknown_of_file(&unknown, "", node);
             continue;
         }
         for (const struct node *n = node->kind == NODE_MAPPING ? node->first : NULL; n != NULL;
              n = n->next) {
-            add_unknown(&unknown, node->key, n);
+            add_unknown_of_file(&unknown, node->key, n);
         }
     }
+    add_unknown_overrides(&unknown, overrides, count);
     text_replace_controls(unknown.text, "");
     RAISE(result, "%s%s", note.text, unknown.text);
 }
@@ -286,29 +336,21 @@ static status parse_override(const char *key, const char *text, struct node **ou
 static status read_override(struct recipe_reader *r, const char *text)
 {
     struct source_location location = {.kind = LOCATION_COMMAND_LINE};
-    char key[KEY_TEXT_BYTES];
+    struct override_key k;
     size_t length = strcspn(text, "=");
-    snprintf(key, sizeof key, "%.*s", (int)(length < 200 ? length : 200), text);
+    split_override(text, &k);
     if (text[length] != '=') {
-        return recipe_fail(r, location, key, "is not of the form section.key=value");
+        return recipe_fail(r, location, k.key, "is not of the form section.key=value");
     }
-    int index = recipe_table_find(key);
+    int index = recipe_table_find(k.key);
+    if (index < 0 && is_section(k.key)) {
+        return recipe_fail(r, location, k.key, "is a section; write %s.KEY=value", k.key);
+    }
     if (index < 0) {
-        char *dot = strchr(key, '.');
-        if (is_section(key)) {
-            return recipe_fail(r, location, key, "is a section; write %s.KEY=value", key);
-        }
-        if (dot != NULL) {
-            *dot = '\0';
-        }
-        bool section_exists = dot != NULL && is_section(key);
-        if (dot != NULL && !section_exists) {
-            *dot = '.';
-        }
-        return fail_unknown(r, location, section_exists ? key : "", section_exists ? dot + 1 : key);
+        return fail_unknown(r, location, k.section, k.name);
     }
     struct node *node = NULL;
-    TRY(parse_override(key, text + length + 1, &node));
+    TRY(parse_override(k.key, text + length + 1, &node));
     r->locations[index] = location;
     status result = recipe_value_set(r, location, &recipe_table[index], node);
     recipe_yaml_free(&node);
@@ -401,11 +443,11 @@ static status parse_draft(const char *name, const char *text, size_t bytes, char
     struct recipe_reader reading = {.name = name, .recipe = out};
     struct node *tree = NULL;
     TRY(recipe_yaml_parse(name, text, bytes, false, &tree));
-    status result = list_unknown(&reading, tree, read_tree(&reading, tree));
+    status result = list_unknown(&reading, tree, overrides, count, read_tree(&reading, tree));
     recipe_yaml_free(&tree);
     TRY(result);
     for (int i = 0; i < count; i++) {
-        TRY(read_override(&reading, overrides[i]));
+        TRY(list_unknown(&reading, NULL, overrides, count, read_override(&reading, overrides[i])));
     }
     TRY(displace_alternatives(&reading));
     if (out->run_dir[0] == '\0') {

@@ -14,7 +14,8 @@ libraries=$(dirname "$library")
 for file in bin/bireme include/bireme.h share/bireme/recipes/quickstart.yaml \
     share/bireme/recipes/clusters/h100_sxm.yaml share/bireme/scripts/launch_mpirun.sh \
     share/bireme/scripts/launch_slurm.sbatch share/bireme/bireme.supp share/doc/bireme/README.md \
-    share/doc/bireme/LICENSE share/doc/bireme/docs/reference/exit_codes.md \
+    share/doc/bireme/LICENSE share/doc/bireme/recipes/README.md \
+    share/doc/bireme/docs/reference/exit_codes.md \
     share/man/man1/bireme.1; do
     [ -f "$prefix/$file" ] || fail "$file is not installed"
 done
@@ -23,6 +24,16 @@ if git -C "$source" ls-files recipes >tracked 2>stderr; then
     (cd "$prefix/share/bireme" && find recipes -type f) | sort >installed
     sort tracked | cmp - installed || fail "installed recipes: $(cat installed)"
 fi
+# No installed page links to a file that is not installed.
+find "$prefix/share/doc/bireme" -name '*.md' | while read -r page; do
+    grep -oE '\]\([^)# ]+|^\[[^]]+\]: [^ #]+' "$page" | sed -E 's/^\]\(//; s/^\[[^]]+\]: //' |
+        grep -v '^[a-z]*:' | sort -u | while read -r link; do
+        [ -e "$(dirname "$page")/$link" ] || echo "${page##*/}: $link"
+    done
+done >links
+[ ! -s links ] || fail "installed pages have broken links: $(cat links)"
+grep -q '(tests/comm/test_fault.c of the sources)' "$prefix/share/doc/bireme/README.md" ||
+    fail 'a link to a source file is not text'
 # Without a built library, everything else is installed.
 sed 's/libbireme\.so/missing.so/g' "$build/trainer/library/cmake_install.cmake" >install.cmake
 "$cmake" -DCMAKE_INSTALL_PREFIX="$folder/part" -P install.cmake >out 2>stderr ||

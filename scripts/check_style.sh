@@ -97,7 +97,8 @@ check_run_bits() {
 # check_rules: print `rule TAB file:line: reason` for each violation of a rule other than `format`.
 check_rules() {
     local text='\.(c|h|cc|cu|cuh|inc|sh|sbatch|py|awk|yaml|cmake)$|(^|/)CMakeLists\.txt$'
-    check_with width '\.(c|h|cc|cu|cuh|sh|sbatch|awk|md|cmake)$|(^|/)CMakeLists\.txt$|^\.ci/run$'
+    check_with width \
+        '\.(c|h|cc|cu|cuh|sh|sbatch|awk|md|cmake|yaml)$|(^|/)CMakeLists\.txt$|^\.ci/run$'
     check_with names "$c_files"
     check_with docstrings '\.h$' '^tests/|_impl\.h$'
     check_with words "$text"'|\.(proto|md|in|1)$|^\.ci/run$' '^scripts/style/'

@@ -104,7 +104,7 @@ enum bleu_tokenizer bleu_tokenizer_find(const char *name)
 
 /* ---- rules ---- */
 
-/* Appends `count` characters of text, of the given lengths, with the spaces of the rule. */
+/* Appends one or two characters of these lengths, with the spaces of the rule. */
 static status append_spaced(struct text_buffer *out, enum spacing spacing, const char *text,
                             size_t first_bytes, size_t second_bytes)
 {

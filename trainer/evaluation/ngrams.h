@@ -39,8 +39,8 @@ status ngrams_append_characters(const char *text, size_t bytes, struct token_lis
 /* ngrams_total - return the number of n-grams of a text with this many tokens. */
 int64_t ngrams_total(int64_t tokens, int order);
 
-/* ngrams_count_matches - count the n-grams that both texts have, each as often as the text that has
- * it less often.
+/* ngrams_count_matches - count the n-grams that occur in both texts. An n-gram that occurs several
+ * times counts as often as in the text with fewer of them.
  *
  * Units     order is 1 to NGRAMS_MAX_ORDER
  * Errors    STATUS_INTERNAL (out of memory) */

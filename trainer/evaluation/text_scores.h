@@ -1,7 +1,7 @@
 /* Metrics of generated texts against references: BLEU and chrF as in sacreBLEU, ROUGE as in
  * rouge-score (rouge.h), and exact match. There is one reference for each text.
  *
- * The state is an array of sums, so that ranks can add theirs up:
+ * The state is an array of sums, so that the states of several ranks can be added:
  *   bleu         of all texts: the geometric mean of the precisions of 1- to 4-grams, times the
  *                brevity penalty min(1, exp(1 - reference length / length)); smoothing "exp"
  *   chrf         of all texts: F2 of the mean precision and recall of 1- to 6-grams of characters,
@@ -49,7 +49,7 @@ status text_scores_create(unsigned metrics, enum bleu_tokenizer tokenizer,
 status text_scores_add(struct text_scores *s, const char *text, size_t bytes, const char *reference,
                        size_t reference_bytes);
 
-/* text_scores_sums - return the sums, which may be added up over the ranks.
+/* text_scores_sums - return the sums, which may be added over the ranks.
  *
  * Shapes    [*count]
  * Memory    owned by s */

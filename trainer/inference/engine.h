@@ -37,7 +37,7 @@ struct engine_token {
     double top_log_probabilities[ENGINE_TOP_MAX]; /* [top_count] */
 };
 
-/* Receives each token: the end token too. */
+/* Receives each new token, including the end token. */
 typedef status (*engine_receive_token)(void *user, const struct engine_token *token);
 
 struct engine_request {
@@ -80,7 +80,7 @@ void engine_destroy(struct engine **e);
  * Errors    STATUS_USAGE if the prompt leaves no position for a new token */
 status engine_add(struct engine *e, const struct engine_request *request, int64_t *slot);
 
-/* engine_remove - remove a sequence, also one that has not ended. Its slot is free again. */
+/* engine_remove - remove a sequence, even if it has not ended. Its slot is free again. */
 void engine_remove(struct engine *e, int64_t slot);
 
 /* engine_stop - end a sequence at its present length and stream the rest of its text. */

@@ -85,7 +85,7 @@ status slots_read_chunk(struct slots *d, int64_t slot, struct tensor *hidden, in
 /* slots_is_read - return whether the cache of a sequence holds all its tokens. */
 bool slots_is_read(const struct slots *d, int64_t slot);
 
-/* slots_begin_pass - declare the logits of the pass before as read. */
+/* slots_begin_pass - release the logits of the previous pass. */
 void slots_begin_pass(struct slots *d);
 
 /* slots_read_logits - compute the logits of rows [first, first + count) of hidden.

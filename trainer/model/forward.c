@@ -222,8 +222,8 @@ static status embed_token_types(struct model *m, const struct model_input *input
                              0, tensor_absent(), (struct dropout){0});
 }
 
-/* Adds the token types to the stream and drops the sum, if the architecture does so. *delta is then
- * absent. */
+/* If dropout follows the sum of embedding and token types (architecture_drops_sum), computes this
+ * sum in the stream and applies dropout. *delta is then absent. */
 static status drop_sum(struct model *m, const struct model_input *input, struct tensor stream,
                        struct tensor *delta)
 {

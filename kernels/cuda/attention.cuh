@@ -82,8 +82,8 @@ GPU_INLINE bool is_hidden(const struct hidden_keys &h, int64_t query, int64_t ke
     return query >= h.end && key >= h.begin && key < h.end;
 }
 
-/* The kernels have a template argument CAPPED: scores have a soft-cap. A call without one so needs
- * no instructions and registers for it. */
+/* The template argument CAPPED of the kernels states whether the scores have a soft-cap. A call
+ * without one needs no instructions and registers for it. */
 
 /* Returns the derivative of the soft-cap at a score. */
 template <typename T> GPU_INLINE float softcap_derivative(const attention_task<T> &a, float score)

@@ -282,18 +282,25 @@ static void put_special(struct gguf_writer *w, const char *key, int32_t id)
     }
 }
 
+/* Returns the token at the beginning of a text, whether it is added or not; else the end token. */
+static int32_t find_bos(const struct tokenizer *t)
+{
+    int32_t bos = tokenizer_bos(t), piece = tokenizer_find(t, "<s>");
+    bool has_pieces = tokenizer_get_kind(t) == TOKENIZER_SENTENCEPIECE;
+    return bos >= 0 ? bos : has_pieces && piece >= 0 ? piece : tokenizer_eos(t);
+}
+
 static void put_specials(struct gguf_writer *w, const struct export_source *source)
 {
     const struct tokenizer *t = source->tokenizer;
     struct tokenizer_specials specials = tokenizer_get_specials(t);
     bool causal = model_architecture(source->config.architecture)->attention.causal;
-    int32_t eos = tokenizer_eos(t), bos = tokenizer_bos(t);
-    put_special(w, "tokenizer.ggml.eos_token_id", causal ? eos : specials.sep);
-    put_special(w, "tokenizer.ggml.bos_token_id", causal ? (bos >= 0 ? bos : eos) : specials.cls);
+    put_special(w, "tokenizer.ggml.eos_token_id", causal ? tokenizer_eos(t) : specials.sep);
+    put_special(w, "tokenizer.ggml.bos_token_id", causal ? find_bos(t) : specials.cls);
     put_special(w, "tokenizer.ggml.padding_token_id", specials.pad);
     put_special(w, "tokenizer.ggml.unknown_token_id", specials.unknown);
     if (causal) {
-        gguf_put_bool(w, "tokenizer.ggml.add_bos_token", bos >= 0);
+        gguf_put_bool(w, "tokenizer.ggml.add_bos_token", tokenizer_bos(t) >= 0);
         gguf_put_bool(w, "tokenizer.ggml.add_eos_token", false);
         return;
     }

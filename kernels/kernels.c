@@ -226,15 +226,17 @@ status geglu_backward(struct kernels *k, struct tensor d_gate_up, struct tensor 
 }
 
 status rotary_apply(struct kernels *k, struct tensor x, struct tensor table,
-                    const int32_t *positions, bool inverse)
+                    const int32_t *positions, int64_t head_width, bool inverse)
 {
     SHAPE(x, k->dtype, x.rows, x.columns);
     SHAPE(table, DTYPE_F32, table.rows, table.columns);
-    REQUIRE(table.columns % 2 == 0 && x.columns % table.columns == 0, STATUS_INTERNAL,
-            "rotary_apply: %" PRId64 " columns in heads of %" PRId64, x.columns, table.columns);
+    REQUIRE(table.columns % 2 == 0 && table.columns <= head_width && x.columns % head_width == 0,
+            STATUS_INTERNAL,
+            "rotary_apply: %" PRId64 " columns in heads of %" PRId64 ", %" PRId64 " rotated",
+            x.columns, head_width, table.columns);
     PRESENT(positions);
     DISPATCH(k, rotary_apply, 3 * (double)x.rows * (double)x.columns, 2 * compute_tensor_bytes(x),
-             k, x, table, positions, inverse);
+             k, x, table, positions, head_width, inverse);
 }
 
 /* ---- embedding ---- */

@@ -250,33 +250,34 @@ struct rotary_scaling {
     double attention_factor; /* ROTARY_YARN: factor of the table; 0: 0.1 ln(factor) + 1 */
 };
 
-/* rotary_frequency - compute the scaled frequency f_i of the pair i = 0 .. D/2 - 1 of a head.
+/* rotary_frequency - compute the scaled frequency f_i of the pair i = 0 .. R/2 - 1 of a head.
  *
  * Numerics  in double precision
- * Source    as rotary_fill_table */
-double rotary_frequency(int64_t i, int64_t head_width, double theta,
+ * Source    as rotary_fill_table; width is R */
+double rotary_frequency(int64_t i, int64_t width, double theta,
                         const struct rotary_scaling *scaling);
 
 /* rotary_fill_table - compute the table of cosines and sines for rotary_apply.
  *
- * Shapes    table f32 [P, D] in host memory; row p holds cos(p f_i) for i = 0 .. D/2 - 1, then
- *           sin(p f_i), with f_i = theta^(-2 i / D), scaled
+ * Shapes    table f32 [P, R] in host memory; row p holds cos(p f_i) for i = 0 .. R/2 - 1, then
+ *           sin(p f_i), with f_i = theta^(-2 i / R), scaled
  * Numerics  angles in double precision
  * Source    Su et al. 2021, arXiv:2104.09864; scaling: Chen et al. 2023, arXiv:2306.15595;
  *           YaRN: Peng et al. 2023, arXiv:2309.00071 */
-void rotary_fill_table(float *table, int64_t positions, int64_t head_width, double theta,
+void rotary_fill_table(float *table, int64_t positions, int64_t width, double theta,
                        const struct rotary_scaling *scaling);
 
-/* rotary_apply - rotate the pairs (i, i + D/2) of each head in place by the angles of the row.
+/* rotary_apply - rotate the pairs (i, i + R/2) of each head in place by the angles of the row.
  *
- * inverse rotates back, which is also the backward pass.
+ * The last D - R columns of a head are unchanged (partial rotary positions). inverse rotates back,
+ * which is also the backward pass.
  *
  * Shapes    x [N, h D] for any number of heads h, so that adjacent queries and keys are rotated in
- *           one call;  table f32 [P, D], D even;  positions int32 [N]
+ *           one call;  table f32 [P, R], R even and at most D = head_width;  positions int32 [N]
  * Errors    positions are not checked; the caller guarantees values in [0, P)
  * Source    Su et al. 2021, arXiv:2104.09864; pairs of halves as in Hugging Face's Llama */
 status rotary_apply(struct kernels *k, struct tensor x, struct tensor table,
-                    const int32_t *positions, bool inverse);
+                    const int32_t *positions, int64_t head_width, bool inverse);
 
 /* ---- embedding ---- */
 

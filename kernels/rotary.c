@@ -1,4 +1,5 @@
-/* The table of rotary position embedding: cosines and sines of p f_i, f_i = theta^(-2 i / D).
+/* The table of rotary position embedding: cosines and sines of p f_i, f_i = theta^(-2 i / R).
+ * R is the number of rotated columns of a head.
  *
  * For sequences longer than those of pre-training, a frequency f is scaled:
  *
@@ -19,27 +20,24 @@
 #include "kernels/kernels.h"
 
 /* Computes the index, which is not an integer, of the frequency with this number of rotations. */
-static double find_index(double turns, int64_t head_width, double theta,
-                         const struct rotary_scaling *s)
+static double find_index(double turns, int64_t width, double theta, const struct rotary_scaling *s)
 {
-    return (double)head_width * log(s->original_positions / (turns * 2 * acos(-1))) /
-           (2 * log(theta));
+    return (double)width * log(s->original_positions / (turns * 2 * acos(-1))) / (2 * log(theta));
 }
 
 /* Computes YaRN's share of f / s at index i. */
-static double compute_yarn_ramp(int64_t i, int64_t head_width, double theta,
+static double compute_yarn_ramp(int64_t i, int64_t width, double theta,
                                 const struct rotary_scaling *s)
 {
-    double first = fmax(floor(find_index(s->beta_fast, head_width, theta, s)), 0);
-    double last =
-        fmin(ceil(find_index(s->beta_slow, head_width, theta, s)), (double)head_width - 1);
+    double first = fmax(floor(find_index(s->beta_fast, width, theta, s)), 0);
+    double last = fmin(ceil(find_index(s->beta_slow, width, theta, s)), (double)width - 1);
     last += first == last ? 0.001 : 0; /* as transformers does */
     return fmax(0, fmin(1, ((double)i - first) / (last - first)));
 }
 
-double rotary_frequency(int64_t i, int64_t head_width, double theta, const struct rotary_scaling *s)
+double rotary_frequency(int64_t i, int64_t width, double theta, const struct rotary_scaling *s)
 {
-    double frequency = pow(theta, -2.0 * (double)i / (double)head_width);
+    double frequency = pow(theta, -2.0 * (double)i / (double)width);
     double turns = s->original_positions * frequency / (2 * acos(-1));
     switch (s->kind) {
     case ROTARY_LINEAR:
@@ -51,7 +49,7 @@ double rotary_frequency(int64_t i, int64_t head_width, double theta, const struc
         return (unscaled + (1 - unscaled) / s->factor) * frequency;
     }
     case ROTARY_YARN: {
-        double scaled = compute_yarn_ramp(i, head_width, theta, s);
+        double scaled = compute_yarn_ramp(i, width, theta, s);
         return (1 - scaled + scaled / s->factor) * frequency;
     }
     case ROTARY_PLAIN:
@@ -60,19 +58,19 @@ double rotary_frequency(int64_t i, int64_t head_width, double theta, const struc
     return frequency;
 }
 
-void rotary_fill_table(float *table, int64_t positions, int64_t head_width, double theta,
+void rotary_fill_table(float *table, int64_t positions, int64_t width, double theta,
                        const struct rotary_scaling *scaling)
 {
-    int64_t half = head_width / 2;
+    int64_t half = width / 2;
     bool is_yarn = scaling->kind == ROTARY_YARN;
     double size = !is_yarn                         ? 1
                   : scaling->attention_factor != 0 ? scaling->attention_factor
                                                    : 0.1 * log(scaling->factor) + 1;
     for (int64_t i = 0; i < half; i++) {
-        double frequency = rotary_frequency(i, head_width, theta, scaling);
+        double frequency = rotary_frequency(i, width, theta, scaling);
         for (int64_t p = 0; p < positions; p++) {
-            table[p * head_width + i] = (float)(size * cos((double)p * frequency));
-            table[p * head_width + half + i] = (float)(size * sin((double)p * frequency));
+            table[p * width + i] = (float)(size * cos((double)p * frequency));
+            table[p * width + half + i] = (float)(size * sin((double)p * frequency));
         }
     }
 }

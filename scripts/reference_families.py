@@ -29,6 +29,9 @@ FAMILIES = {
         logits_scaling=2.0
     )),
     "olmo2": ("Olmo2", dict(pad_token_id=None)),
+    "phi3": ("Phi3", dict(
+        head_dim=10, partial_rotary_factor=0.6, sliding_window=5, pad_token_id=None
+    )),
 }
 
 # Folders only: other rotary positions.
@@ -70,7 +73,10 @@ def make_model(family, more, **sizes):
     stem, keys = FAMILIES.get(family, ("Llama", dict(head_dim=16)))
     if family == "openai_gpt":
         return transformers.OpenAIGPTLMHeadModel(make_gpt_config(sizes, more))
-    rope = ROTARY.get(family, {"rope_type": "default", "rope_theta": THETA})
+    rope = dict(ROTARY.get(family, {"rope_type": "default", "rope_theta": THETA}))
+    share = keys.get("partial_rotary_factor", 1.0)
+    if share < 1:
+        rope["partial_rotary_factor"] = share
     local = dict(rope_type="default", rope_theta=LOCAL_THETA)
     is_gemma = family == "gemma3_text"
     config = getattr(transformers, stem + ("TextConfig" if is_gemma else "Config"))(
@@ -79,7 +85,7 @@ def make_model(family, more, **sizes):
     )
     model = getattr(transformers, stem + "ForCausalLM")(config)
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    inverse, factor = compute_frequencies(rope, config, width)
+    inverse, factor = compute_frequencies(rope, config, int(width * share))
 
     def angles(x, position_ids, layer_type=None):
         is_local = layer_type == "sliding_attention"
@@ -113,7 +119,8 @@ def write_family_steps(path, family, seed):
     keys = FAMILIES[family][1]
     settings = dict(
         heads=4, kv_heads=2, inner=40, gelu_tanh=0, tied=0, rope_theta=THETA,
-        head_dim=keys.get("head_dim", 0), sliding_window=keys.get("sliding_window", 0)
+        head_dim=keys.get("head_dim", 0), sliding_window=keys.get("sliding_window", 0),
+        rotary_width=int(keys.get("head_dim", WIDTH // 4) * keys.get("partial_rotary_factor", 1.0))
     )
     if "mlp_bias" in keys:
         settings["biases"] = 1

@@ -126,6 +126,14 @@ def olmo2(sizes):
     )
 
 
+def phi3(sizes, vocabulary, positions, theta, window, **more):
+    return decoder(
+        "phi3", "Phi3ForCausalLM", sizes, vocabulary, positions, theta, 1e-5, False,
+        attention_bias=False, embd_pdrop=0.0, resid_pdrop=0.0, sliding_window=window,
+        original_max_position_embeddings=positions, rope_scaling=None, **more
+    )
+
+
 LINEAR8 = dict(factor=8.0, rope_type="linear")
 
 MODELS = {
@@ -202,6 +210,11 @@ MODELS = {
     "OLMo 2 7B": olmo2((4096, 11008, 32, 32, 32)),
     "OLMo 2 13B": olmo2((5120, 13824, 40, 40, 40)),
     "OLMo 2 32B": olmo2((5120, 27648, 64, 40, 8)),
+    "Phi-3 mini 4k": phi3((3072, 8192, 32, 32, 32), 32064, 4096, 1e4, 2047, pad_token_id=32000),
+    "Phi-3 medium 4k": phi3(
+        (5120, 17920, 40, 40, 10), 32064, 4096, 1e4, 2047, pad_token_id=None
+    ),
+    "Phi-4": phi3((5120, 17920, 40, 40, 10), 100352, 16384, 250000, None, pad_token_id=None),
     "Granite 3.1 2B": granite((2048, 8192, 40, 32, 8), 131072, 0.015625, 8.0),
     "Granite 3.1 8B": granite((4096, 12800, 40, 32, 8), 131072, 0.0078125, 16.0),
 }

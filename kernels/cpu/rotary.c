@@ -1,5 +1,5 @@
-/* Rotary position embedding, in place. The halves (a, b) of a head become (a cos - b sin, b cos + a
- * sin). The inverse negates the sine. Threads process rows.
+/* Rotary position embedding, in place. The halves (a, b) of the rotated columns of a head become
+ * (a cos - b sin, b cos + a sin). The inverse negates the sine. Threads process rows.
  *
  * Source    Su et al. 2021, arXiv:2104.09864 */
 #include "kernels/cpu/cpu.h"
@@ -22,18 +22,18 @@ static inline __attribute__((always_inline)) void rotate_head(struct tensor x, e
 }
 
 status CPU(rotary_apply)(struct kernels *k, struct tensor x, struct tensor table,
-                         const int32_t *positions, bool inverse)
+                         const int32_t *positions, int64_t head_width, bool inverse)
 {
-    int64_t width = table.columns;
+    int64_t half = table.columns / 2;
     float sign = inverse ? -1.0f : 1.0f;
 #pragma omp parallel for num_threads(k->threads) schedule(static)
     for (int64_t n = 0; n < x.rows; n++) {
         const float *angles = (const float *)table.data + positions[n] * table.stride;
-        for (int64_t c = 0; c < x.columns; c += width) {
+        for (int64_t c = 0; c < x.columns; c += head_width) {
             if (x.dtype == DTYPE_F32) {
-                rotate_head(x, DTYPE_F32, n * x.stride + c, angles, width / 2, sign);
+                rotate_head(x, DTYPE_F32, n * x.stride + c, angles, half, sign);
             } else {
-                rotate_head(x, DTYPE_BF16, n * x.stride + c, angles, width / 2, sign);
+                rotate_head(x, DTYPE_BF16, n * x.stride + c, angles, half, sign);
             }
         }
     }

@@ -1,10 +1,11 @@
 /* Rotary position embedding (RoPE), in place.
  *
- *   (a, b) = (x[i], x[i + D/2]) of a head:  a' = a cos - b sin,  b' = b cos + a sin
+ *   (a, b) = (x[i], x[i + R/2]) of a head:  a' = a cos - b sin,  b' = b cos + a sin
  *
- * The backward pass is the same rotation with the sign of the sine inverted.
+ * The other D - R columns are unchanged. The backward pass is the same rotation with the sign of
+ * the sine inverted.
  *
- * Launch    grid ceil(rows heads ceil(D / 16) / 256); block 256; no shared memory. A thread rotates
+ * Launch    grid ceil(rows heads ceil(R / 16) / 256); block 256; no shared memory. A thread rotates
  *           eight pairs */
 #include "kernels/cuda/operation.cuh"
 
@@ -14,7 +15,7 @@ template <typename T> struct rotary_task {
     matrix<T> x;
     matrix<const float> table;
     const int32_t *positions;
-    int64_t rows, heads, half;
+    int64_t rows, heads, head_width, half;
     float sign;
 };
 
@@ -29,7 +30,7 @@ __global__ void __launch_bounds__(ROTARY_THREADS) apply_rope(const rotary_task<T
     int64_t c = i % eights * EIGHT, head = i / eights % r.heads, n = i / eights / r.heads;
     int64_t left = r.half - c;
     float a[EIGHT], b[EIGHT], cosine[EIGHT], sine[EIGHT], rotated[EIGHT];
-    T *low = r.x.data + n * r.x.stride + head * 2 * r.half + c, *high = low + r.half;
+    T *low = r.x.data + n * r.x.stride + head * r.head_width + c, *high = low + r.half;
     const float *angles = r.table.data + r.positions[n] * r.table.stride + c;
     load_eight<ALIGNED>(a, low, left);
     load_eight<ALIGNED>(b, high, left);
@@ -46,20 +47,23 @@ __global__ void __launch_bounds__(ROTARY_THREADS) apply_rope(const rotary_task<T
 }
 
 extern "C" status cuda_rotary_apply(struct kernels *k, struct tensor x, struct tensor table,
-                                    const int32_t *positions, bool inverse)
+                                    const int32_t *positions, int64_t head_width, bool inverse)
 {
-    int64_t half = table.columns / 2, heads = x.columns / table.columns;
+    int64_t half = table.columns / 2, heads = x.columns / head_width;
     unsigned blocks = count_blocks(x.rows * heads * ((half + EIGHT - 1) / EIGHT), ROTARY_THREADS);
     if (blocks == 0) {
         return STATUS_OK;
     }
-    FOR_TYPE(k->dtype, operation_is_aligned(x) && operation_is_aligned(table) && half % EIGHT == 0,
+    FOR_TYPE(k->dtype,
+             operation_is_aligned(x) && operation_is_aligned(table) && half % EIGHT == 0 &&
+                 head_width % EIGHT == 0,
              {
                  rotary_task<T> r = {make_matrix<T>(x),
                                      make_matrix<const float>(table),
                                      positions,
                                      x.rows,
                                      heads,
+                                     head_width,
                                      half,
                                      inverse ? -1.0f : 1.0f};
                  LAUNCH(k, (apply_rope<T, ALIGNED>), blocks, ROTARY_THREADS, 0, r);

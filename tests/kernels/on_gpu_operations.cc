@@ -35,13 +35,14 @@ struct with_copies<OPERATION> {
 
 template <> struct with_copies<cuda_rotary_apply> {
     static status call(struct kernels *k, struct tensor x, struct tensor table,
-                       const int32_t *positions, bool inverse)
+                       const int32_t *positions, int64_t head_width, bool inverse)
     {
         operand_copies copies(k->device, k->stream);
         copies.add(x);
         copies.add(table);
         copies.add(positions, x.rows);
-        return copies.run([&] { return cuda_rotary_apply(k, x, table, positions, inverse); });
+        return copies.run(
+            [&] { return cuda_rotary_apply(k, x, table, positions, head_width, inverse); });
     }
 };
 

@@ -106,20 +106,20 @@ void oracle_linear_backward_weight(struct tensor dw, struct tensor dbias, struct
 
 /* ---- rotary position embedding ---- */
 
-void oracle_rotary_apply(struct tensor x, int64_t width, double theta, const int32_t *positions,
-                         bool inverse)
+void oracle_rotary_apply(struct tensor x, int64_t head_width, int64_t rotated, double theta,
+                         const int32_t *positions, bool inverse)
 {
     for (int64_t n = 0; n < x.rows; n++) {
         for (int64_t c = 0; c < x.columns; c++) {
-            int64_t i = c % width;
-            if (i >= width / 2) {
+            int64_t i = c % head_width;
+            if (i >= rotated / 2) {
                 continue;
             }
-            double angle = positions[n] * pow(theta, -2.0 * (double)i / (double)width);
+            double angle = positions[n] * pow(theta, -2.0 * (double)i / (double)rotated);
             double cosine = cos(angle), sine = inverse ? -sin(angle) : sin(angle);
-            double a = oracle_get(x, n, c), b = oracle_get(x, n, c + width / 2);
+            double a = oracle_get(x, n, c), b = oracle_get(x, n, c + rotated / 2);
             oracle_set(x, n, c, a * cosine - b * sine);
-            oracle_set(x, n, c + width / 2, b * cosine + a * sine);
+            oracle_set(x, n, c + rotated / 2, b * cosine + a * sine);
         }
     }
 }

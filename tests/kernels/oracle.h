@@ -51,9 +51,9 @@ void oracle_gated_backward(struct tensor d_gate_up, struct tensor dy, struct ten
 
 /* oracle_rotary_apply - rotary_apply, with angles that are computed here, not read from a table.
  *
- * Shapes    width is D */
-void oracle_rotary_apply(struct tensor x, int64_t width, double theta, const int32_t *positions,
-                         bool inverse);
+ * Shapes    the first `rotated` columns of each head rotate */
+void oracle_rotary_apply(struct tensor x, int64_t head_width, int64_t rotated, double theta,
+                         const int32_t *positions, bool inverse);
 
 /* oracle_embedding_forward - embedding_forward with the whole vocabulary. */
 void oracle_embedding_forward(struct tensor y, const int32_t *tokens, const int32_t *positions,

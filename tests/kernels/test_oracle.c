@@ -169,7 +169,7 @@ static void compute_gated_gradients(const struct problem *p)
 static double compute_rotary_value(const struct problem *p)
 {
     struct tensor y = operation_copy(p->input[0], ORACLE_F64);
-    oracle_rotary_apply(y, 4, 50, positions, false);
+    oracle_rotary_apply(y, 4, p->choice, 50, positions, false);
     double sum = compute_weighted_sum(y, p->weights);
     operation_release(&y);
     return sum;
@@ -178,7 +178,7 @@ static double compute_rotary_value(const struct problem *p)
 static void compute_rotary_gradients(const struct problem *p)
 {
     oracle_cast(p->gradient[0], p->weights);
-    oracle_rotary_apply(p->gradient[0], 4, 50, positions, true);
+    oracle_rotary_apply(p->gradient[0], 4, p->choice, 50, positions, true);
 }
 
 static void test_llama(void)
@@ -193,11 +193,15 @@ static void test_llama(void)
         p.weights = make_matrix(5, 3, 2);
         check_gradients(&p);
     }
-    p = (struct problem){
-        .name = "rotary", .value = compute_rotary_value, .gradients = compute_rotary_gradients};
-    add_input(&p, 5, 8);
-    p.weights = make_matrix(5, 8, 2);
-    check_gradients(&p);
+    for (int rotated = 2; rotated <= 4; rotated += 2) {
+        p = (struct problem){.name = "rotary",
+                             .choice = rotated,
+                             .value = compute_rotary_value,
+                             .gradients = compute_rotary_gradients};
+        add_input(&p, 5, 8);
+        p.weights = make_matrix(5, 8, 2);
+        check_gradients(&p);
+    }
     float table[2 * 4]; /* position 1: angles 1 and 50^(-1/2) */
     rotary_fill_table(table, 2, 4, 50, &(struct rotary_scaling){0});
     CHECK(table[0] == 1 && table[1] == 1 && table[2] == 0 && table[3] == 0);

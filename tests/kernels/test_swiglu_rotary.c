@@ -96,10 +96,13 @@ static void test_gated_extremes(struct kernels *k, enum activation act)
 
 struct rotary_shape {
     int64_t rows, heads, width, pad; /* N, H, D, elements between rows */
+    int64_t rotated;                 /* R */
 };
 
 static const struct rotary_shape rotary_shapes[] = {
-    {1, 1, 2, 0}, {5, 3, 6, 7}, {17, 2, 64, 0}, {40, 5, 32, 16}, {9, 1, 128, 3}, {6, 4, 34, 0},
+    {1, 1, 2, 0, 2},     {5, 3, 6, 7, 6},   {17, 2, 64, 0, 64}, {40, 5, 32, 16, 32},
+    {9, 1, 128, 3, 128}, {6, 4, 34, 0, 34}, {7, 3, 80, 16, 32}, {5, 2, 64, 8, 16},
+    {4, 3, 10, 1, 2},    {3, 2, 20, 4, 16},
 };
 
 static const struct rotary_scaling unscaled = {0};
@@ -109,9 +112,9 @@ static void test_rotary(struct kernels *k, struct kernels *other, const struct r
     const double theta = 500;
     const int64_t positions = 61;
     enum dtype dtype = kernels_dtype(k), types[] = {dtype, dtype, dtype, ORACLE_F64};
-    struct tensor table = operation_tensor(DTYPE_F32, positions, s->width, s->width), x[4];
+    struct tensor table = operation_tensor(DTYPE_F32, positions, s->rotated, s->rotated), x[4];
     int32_t row_positions[64];
-    rotary_fill_table(table.data, positions, s->width, theta, &unscaled);
+    rotary_fill_table(table.data, positions, s->rotated, theta, &unscaled);
     for (int64_t n = 0; n < s->rows; n++) {
         row_positions[n] = (int32_t)random_below(1, (uint64_t)n, (uint64_t)positions);
     }
@@ -119,15 +122,15 @@ static void test_rotary(struct kernels *k, struct kernels *other, const struct r
         x[i] = make_padded(types[i], s->rows, s->heads * s->width, s->pad, 1, 1);
     }
     oracle_cast(x[3], x[0]);
-    CHECK_OK(rotary_apply(k, x[0], table, row_positions, false));
-    CHECK_OK(rotary_apply(other, x[1], table, row_positions, false));
+    CHECK_OK(rotary_apply(k, x[0], table, row_positions, s->width, false));
+    CHECK_OK(rotary_apply(other, x[1], table, row_positions, s->width, false));
     CHECK(operation_equal(x[0], x[1]));
-    oracle_rotary_apply(x[2], s->width, theta, row_positions, false);
-    oracle_rotary_apply(x[3], s->width, theta, row_positions, false);
+    oracle_rotary_apply(x[2], s->width, s->rotated, theta, row_positions, false);
+    oracle_rotary_apply(x[3], s->width, s->rotated, theta, row_positions, false);
     check_naive_error(k, "rotary", x[0], x[2], x[3]);
-    CHECK_OK(rotary_apply(k, x[0], table, row_positions, true));
-    oracle_rotary_apply(x[2], s->width, theta, row_positions, true);
-    oracle_rotary_apply(x[3], s->width, theta, row_positions, true);
+    CHECK_OK(rotary_apply(k, x[0], table, row_positions, s->width, true));
+    oracle_rotary_apply(x[2], s->width, s->rotated, theta, row_positions, true);
+    oracle_rotary_apply(x[3], s->width, s->rotated, theta, row_positions, true);
     check_naive_error(k, "rotary, inverse", x[0], x[2], x[3]);
     for (int i = 0; i < 4; i++) {
         operation_release(&x[i]);

@@ -233,7 +233,7 @@ static status run_geglu_backward(struct kernels_bench *b)
 
 static status run_rotary(struct kernels_bench *b)
 {
-    return rotary_apply(b->k, b->x, b->angles, b->positions, false);
+    return rotary_apply(b->k, b->x, b->angles, b->positions, b->angles.columns, false);
 }
 
 static status run_embedding_forward(struct kernels_bench *b)

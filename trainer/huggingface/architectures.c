@@ -265,6 +265,20 @@ static const struct huggingface_architecture architectures[] = {
         ROTARY_DECODER(false),
     },
     {
+        .model_type = "phi3",
+        .architecture = ARCHITECTURE_PHI3,
+        .class_stem = "Phi3",
+        .classes = {{"Phi3ForCausalLM", true, false}, {"Phi3Model", false, false}},
+        .keys = {SIZE_KEYS(32064, 3072, 32, 32, 0, 8192, 4096, 1e-5),
+                 OPTIONAL_INTEGER("head_dim", head_dim, 0),
+                 OPTIONAL_INTEGER("sliding_window", sliding_window, 0),
+                 NUMBER("resid_pdrop", dropout, 0)},
+        .has_no_answer_task = true,
+        .has_default_rope = true,
+        .rotary_factor = 1,
+        ROTARY_DECODER(false),
+    },
+    {
         .model_type = "gemma3_text",
         .architecture = ARCHITECTURE_GEMMA3_TEXT,
         .class_stem = "Gemma3Text",
@@ -344,9 +358,10 @@ enum { TASK_CLASSES = sizeof task_classes / sizeof task_classes[0] };
 static const char *get_class_suffix(const struct huggingface_architecture *architecture, int task)
 {
     enum recipe_objective objective = task_classes[task].objective;
+    bool only_text = architecture->has_only_text_task;
     if (architecture->has_no_task ||
-        (architecture->has_only_text_task &&
-         (objective == OBJECTIVE_CLASSIFY_TOKENS || objective == OBJECTIVE_ANSWER))) {
+        (objective == OBJECTIVE_ANSWER && (only_text || architecture->has_no_answer_task)) ||
+        (objective == OBJECTIVE_CLASSIFY_TOKENS && only_text)) {
         return NULL;
     }
     return recipe_architecture_is_encoder(architecture->architecture) ? task_classes[task].encoder

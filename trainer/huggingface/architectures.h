@@ -59,11 +59,14 @@ struct huggingface_architecture {
     const char *head_dropout_keys[2];
     bool gelu_is_tanh;       /* the activation "gelu" is the tanh form, which is the only one */
     bool has_fixed_inner;    /* the inner width is 4 times the width; there is no key for it */
+    bool has_no_answer_task; /* no ...ForQuestionAnswering */
     bool has_only_text_task; /* no ...ForTokenClassification and ...ForQuestionAnswering */
     bool has_no_task;        /* no ...ForSequenceClassification either */
     bool has_norm_offset;    /* files store the weights of norms minus 1 */
     bool has_local_layers;   /* layer_types, sliding_window_pattern and rope_local_base_freq */
     bool has_no_rope_layers; /* no_rope_layers and no_rope_layer_interval */
+    bool has_default_rope;   /* rope_type must be default */
+    double rotary_factor;    /* default of partial_rotary_factor; 0: the key does not exist */
     bool tied_by_default;    /* default of tie_word_embeddings */
     /* First the second name of a tied embedding, then that of the output bias. */
     struct {

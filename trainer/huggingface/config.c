@@ -154,11 +154,12 @@ static void warn_dropout(const struct config_document *c, const char *key, doubl
     }
 }
 
-/* gpt2 and openai-gpt */
-static status read_gpt(const struct config_document *c, struct recipe *r)
+/* gpt2, openai-gpt and phi3 */
+static status read_embedding_dropout(const struct config_document *c, double default_value,
+                                     const struct recipe *r)
 {
     double dropout;
-    TRY(config_read_number(c, "embd_pdrop", 0.1, &dropout));
+    TRY(config_read_number(c, "embd_pdrop", default_value, &dropout));
     warn_dropout(c, "embd_pdrop", dropout, r);
     return STATUS_OK;
 }
@@ -330,10 +331,13 @@ static status read_settings(const struct config_document *c, const char *request
     }
     if (recipe_architecture_is_rotary(architecture->architecture)) {
         TRY(read_biases(c, architecture, r));
+        TRY(architecture->architecture == ARCHITECTURE_PHI3 ? read_embedding_dropout(c, 0, r)
+                                                            : STATUS_OK);
         return config_read_rotary(c, architecture, r);
     }
-    return recipe_architecture_is_encoder(architecture->architecture) ? read_encoder(c, config, r)
-                                                                      : read_gpt(c, r);
+    return recipe_architecture_is_encoder(architecture->architecture)
+               ? read_encoder(c, config, r)
+               : read_embedding_dropout(c, 0.1, r);
 }
 
 status huggingface_config_check(const char *path, const struct recipe *r, struct recipe *out)

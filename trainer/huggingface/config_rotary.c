@@ -29,6 +29,7 @@ static const struct {
 
 enum { ROPE_NUMBERS = sizeof rope_numbers / sizeof rope_numbers[0] };
 static const char rope_positions_key[] = "original_max_position_embeddings";
+static const char rotary_factor_key[] = "partial_rotary_factor";
 static const char full_attention[] = "full_attention", sliding_attention[] = "sliding_attention";
 
 /* Returns whether the type has original_max_position_embeddings. */
@@ -177,7 +178,24 @@ static status read_rope_object(const struct config_document *c, const json_t *ob
     REQUIRE(json_is_object(object), STATUS_DATA, "%s: %s is not an object", c->path, name);
     nested.document = (json_t *)object;
     TRY(config_read_number(&nested, "rope_theta", r->model.rope_theta, &r->model.rope_theta));
+    TRY(config_read_number(&nested, rotary_factor_key, r->model.partial_rotary_factor,
+                           &r->model.partial_rotary_factor));
     return read_rope_type(&nested, r);
+}
+
+/* Refuses settings of the rotary positions that this architecture does not have. */
+static status check_rope(const struct config_document *c,
+                         const struct huggingface_architecture *architecture,
+                         const struct recipe *r)
+{
+    double factor = r->model.partial_rotary_factor;
+    REQUIRE(!architecture->has_default_rope || r->model.rope_type == ROPE_DEFAULT,
+            STATUS_UNAVAILABLE, "%s: the rope_type %s of %s is not supported; default is", c->path,
+            recipe_rope_type_name(r->model.rope_type), architecture->model_type);
+    REQUIRE(architecture->rotary_factor > 0 || !(factor > 0) || factor == 1, STATUS_UNAVAILABLE,
+            "%s: %s %g of %s is not supported; 1 is", c->path, rotary_factor_key, factor,
+            architecture->model_type);
+    return STATUS_OK;
 }
 
 /* Reads the rotary positions of the layers with a window. They must not be scaled. */
@@ -254,10 +272,17 @@ status config_read_rotary(const struct config_document *c,
     TRY(check_layer_types(c));
     TRY(architecture->has_no_rope_layers ? read_no_rope_layers(c, r) : STATUS_OK);
     TRY(config_read_number(c, "rope_theta", 10000, &r->model.rope_theta));
+    TRY(config_read_number(c, rotary_factor_key, architecture->rotary_factor,
+                           &r->model.partial_rotary_factor));
     if (parameters != NULL) {
-        return read_rope_object(c, parameters, "rope_parameters", r);
+        TRY(read_rope_object(c, parameters, "rope_parameters", r));
+    } else if (scaling != NULL) {
+        TRY(read_rope_object(c, scaling, "rope_scaling", r));
     }
-    return scaling != NULL ? read_rope_object(c, scaling, "rope_scaling", r) : STATUS_OK;
+    TRY(check_rope(c, architecture, r));
+    r->model.partial_rotary_factor =
+        architecture->rotary_factor > 0 ? r->model.partial_rotary_factor : 0;
+    return STATUS_OK;
 }
 
 static void write_local_layers(FILE *file, const struct recipe *r)
@@ -290,6 +315,10 @@ void config_write_rotary(FILE *file, const struct huggingface_architecture *arch
     enum recipe_rope_type type = r->model.rope_type;
     char text[TEXT_NUMBER_BYTES];
     config_write_number(file, "rope_theta", r->model.rope_theta);
+    if (architecture->rotary_factor > 0) {
+        double factor = r->model.partial_rotary_factor;
+        config_write_number(file, rotary_factor_key, factor > 0 ? factor : 1);
+    }
     if (architecture->has_local_layers) {
         write_local_layers(file, r);
     }

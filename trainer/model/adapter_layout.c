@@ -45,19 +45,13 @@ static void append_adapter(struct layout *layout, struct model_parameter *p, str
     char name[MODEL_NAME_BYTES];
     int length = (int)(strlen(p->name) - strlen(".weight"));
     bool by_rows = matrix.split == SPLIT_ROWS;
-    struct shape in = {.rows = rank,
-                       .columns = matrix.columns,
-                       .dimensions = 2,
-                       .init_bound = 1.0f / sqrtf((float)matrix.columns),
-                       .split = by_rows ? SPLIT_NONE : SPLIT_COLUMNS,
-                       .blocks = 1,
-                       .extent = matrix.extent};
-    struct shape out = {.rows = matrix.rows,
-                        .columns = rank,
-                        .dimensions = 2,
-                        .split = by_rows ? SPLIT_ROWS : SPLIT_NONE,
-                        .blocks = matrix.blocks,
-                        .extent = matrix.extent};
+    struct shape in = matrix, out = matrix; /* with their sections */
+    in.rows = out.columns = rank;
+    in.transposed = out.transposed = false;
+    in.fused_count = out.fused_count = 0;
+    in.init_std = out.init_std = 0;
+    in.init_bound = 1.0f / sqrtf((float)matrix.columns);
+    *(by_rows ? &in.split : &out.split) = SPLIT_NONE;
     p->adapter = layout->count;
     snprintf(name, sizeof name, "base_model.model.%.*s.lora_A.weight", length, p->name);
     layout_append(layout, MODEL_ADAPTER_IN, in, name);

@@ -27,6 +27,9 @@
  * olmo2    Olmo2ForCausalLM: as llama, with norms of the sub-layers' outputs instead of their
  *          inputs, and norms of the queries and keys over all heads.
  *          OLMo Team 2025, arXiv:2501.00656
+ * phi3     Phi3ForCausalLM: as mistral. Query, key and value are one tensor of the file, and so are
+ *          gate and up. The first config.rotary_width columns of a head rotate.
+ *          Microsoft 2024, arXiv:2404.14219
  * gemma3_text  Gemma3ForCausalLM: as qwen3, with norms before and after each sub-layer, GEGLU,
  *          scaled embeddings, and a window in all layers but every config.window_pattern-th.
  *          Gemma Team 2025, arXiv:2503.19786 */
@@ -139,17 +142,25 @@ static const struct architecture_names roberta_names = {
 };
 
 /* Names that Llama and the families like it share. */
-#define ROTARY_NAMES                                                                               \
-    .token_table = "model.embed_tokens", .block = "model.layers", .query = "self_attn.q_proj",     \
-    .key = "self_attn.k_proj", .value = "self_attn.v_proj", .projection = "self_attn.o_proj",      \
-    .gate = "mlp.gate_proj", .fc = "mlp.up_proj", .fc_projection = "mlp.down_proj",                \
+#define COMMON_ROTARY_NAMES                                                                        \
+    .token_table = "model.embed_tokens", .block = "model.layers",                                  \
+    .projection = "self_attn.o_proj", .fc_projection = "mlp.down_proj",                            \
     .final_norm = "model.norm", .decoder = "lm_head", .sequence_labels = "score",                  \
     .choice_labels = "score", .token_labels = "score"
+#define ROTARY_NAMES                                                                               \
+    COMMON_ROTARY_NAMES, .query = "self_attn.q_proj", .key = "self_attn.k_proj",                   \
+                         .value = "self_attn.v_proj", .gate = "mlp.gate_proj", .fc = "mlp.up_proj"
 
 static const struct architecture_names llama_names = {
     ROTARY_NAMES,
     .norm1 = "input_layernorm",
     .norm2 = "post_attention_layernorm",
+};
+
+static const struct architecture_names phi3_names = {
+    COMMON_ROTARY_NAMES,           .norm1 = "input_layernorm",
+    .qkv = "self_attn.qkv_proj",   .norm2 = "post_attention_layernorm",
+    .gate_fc = "mlp.gate_up_proj",
 };
 
 static const struct architecture_names qwen3_names = {
@@ -284,6 +295,14 @@ static const struct architecture architectures[] = {
         .names = &olmo2_names,
     },
     {
+        .name = "phi3",
+        .embedding = {.positions = POSITIONS_ROTARY},
+        .norm = {.kind = NORM_RMS},
+        .attention = {.causal = true},
+        .feed_forward = {.gated = true},
+        .names = &phi3_names,
+    },
+    {
         .name = "gemma3_text",
         .embedding = {.positions = POSITIONS_ROTARY, .scaled = true},
         .norm = {.kind = NORM_RMS, .placement = PLACEMENT_BOTH},
@@ -323,6 +342,11 @@ int64_t model_kv_heads(const struct model_config *config)
 int64_t model_head_width(const struct model_config *config)
 {
     return config->head_width > 0 ? config->head_width : config->width / config->heads;
+}
+
+int64_t model_rotary_width(const struct model_config *config)
+{
+    return config->rotary_width > 0 ? config->rotary_width : model_head_width(config);
 }
 
 int64_t model_attention_width(const struct model_config *config)

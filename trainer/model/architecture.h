@@ -48,6 +48,7 @@ struct architecture_names {
     const char *projection;
     const char *attention_norm; /* PLACEMENT_BRANCH and _BOTH: of the output of attention */
     const char *norm2;          /* between attention and the feed-forward network */
+    const char *gate_fc;        /* one matrix for gate and fc; NULL: two matrices */
     const char *gate;           /* of a gated feed-forward network */
     const char *fc; /* the matrix before the activation; if gated, the one without activation */
     const char *fc_projection;

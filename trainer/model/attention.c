@@ -15,7 +15,7 @@ static status apply_rope(struct model *m, const struct model_input *input, int64
     bool local = a->rope_local_table.data != NULL && model_layer_is_local(&m->config, layer);
     return model_layer_has_rope(&m->config, layer)
                ? rotary_apply(m->kernels, queries_keys, local ? a->rope_local_table : a->rope_table,
-                              input->positions, inverse)
+                              input->positions, model_head_width(&m->config), inverse)
                : STATUS_OK;
 }
 

@@ -80,15 +80,17 @@ static void append_shard(struct model_parameter *p, struct model_shard shard)
 static void split_parameter(struct model_parameter *p, const struct shape *shape, int rank)
 {
     bool along_rows = shape->split == SPLIT_ROWS;
-    int64_t block = (along_rows ? shape->rows : shape->columns) / shape->blocks;
-    int64_t first = shape->extent * rank, left = block - first;
-    int64_t count = left < shape->extent ? left : shape->extent;
-    for (int b = 0; b < shape->blocks; b++) {
-        int64_t position = b * block + first;
+    int64_t begin = 0, total = 0;
+    for (int i = 0; i < shape->section_count; i++) {
+        struct section s = shape->sections[i];
+        int64_t first = s.local * rank, left = s.whole - first, position = begin + first;
+        int64_t count = left < s.local ? left : s.local;
         append_shard(p, along_rows ? (struct model_shard){0, position, 0, count, shape->columns}
                                    : (struct model_shard){0, 0, position, shape->rows, count});
+        begin += s.whole;
+        total += s.local;
     }
-    *(along_rows ? &p->rows : &p->columns) = shape->extent * shape->blocks;
+    *(along_rows ? &p->rows : &p->columns) = total;
 }
 
 static bool is_frozen(const char *patterns, const char *name)
@@ -196,22 +198,26 @@ static struct shape make_block_matrix(const struct layout *layout, int64_t rows,
     return shape;
 }
 
-/* Splits a matrix by rows, or its bias by columns, in `blocks` sections that are each split. */
-static struct shape split_outputs(struct shape shape, int blocks, int ranks)
+static struct shape split_whole(struct shape shape, enum split split, int64_t whole, int64_t local)
 {
-    shape.split = shape.dimensions == 2 ? SPLIT_ROWS : SPLIT_COLUMNS;
-    shape.blocks = ranks > 1 ? blocks : 1;
-    shape.extent = (shape.dimensions == 2 ? shape.rows : shape.columns) / shape.blocks / ranks;
+    shape.split = split;
+    shape.section_count = 1;
+    shape.sections[0] = (struct section){whole, local};
     return shape;
+}
+
+/* Splits a matrix by rows, or its bias by columns. */
+static struct shape split_outputs(struct shape shape, int ranks)
+{
+    int64_t outputs = shape.dimensions == 2 ? shape.rows : shape.columns;
+    return split_whole(shape, shape.dimensions == 2 ? SPLIT_ROWS : SPLIT_COLUMNS, outputs,
+                       outputs / ranks);
 }
 
 /* Splits a matrix by columns. Its bias is replicated, and one rank adds it. */
 static struct shape split_inputs(struct shape shape, int ranks)
 {
-    shape.split = SPLIT_COLUMNS;
-    shape.blocks = 1;
-    shape.extent = shape.columns / ranks;
-    return shape;
+    return split_whole(shape, SPLIT_COLUMNS, shape.columns, shape.columns / ranks);
 }
 
 static struct shape make_fused(struct shape shape, int count)
@@ -224,19 +230,14 @@ static struct shape make_vocabulary(const struct layout *layout)
 {
     const struct model_config *c = layout->config;
     struct shape shape = make_table(c->vocabulary, c->width, c->initializer_range);
-    shape.split = SPLIT_ROWS;
-    shape.blocks = 1;
-    shape.extent = model_vocabulary_rows(c, layout->ranks);
-    return shape;
+    return split_whole(shape, SPLIT_ROWS, c->vocabulary, model_vocabulary_rows(c, layout->ranks));
 }
 
 static struct shape make_decoder_bias(const struct layout *layout)
 {
-    struct shape shape = make_vector(layout->config->vocabulary, 0);
-    shape.split = SPLIT_COLUMNS;
-    shape.blocks = 1;
-    shape.extent = model_vocabulary_rows(layout->config, layout->ranks);
-    return shape;
+    int64_t vocabulary = layout->config->vocabulary;
+    return split_whole(make_vector(vocabulary, 0), SPLIT_COLUMNS, vocabulary,
+                       model_vocabulary_rows(layout->config, layout->ranks));
 }
 
 /* ---- parts ---- */
@@ -279,24 +280,63 @@ static void append_dense(struct layout *layout, enum model_role role, int64_t ou
 }
 
 /* One of several matrices that read the same input and are one matrix for a GEMM. */
-struct section {
+struct input_matrix {
     const char *name;
     int64_t rows;
 };
 
-/* Appends the weights of all sections, then their biases. */
-static void append_sections(struct layout *layout, enum model_role role,
-                            const struct section *sections, int count, bool bias)
+/* Appends the weights of all matrices, then their biases. */
+static void append_separate(struct layout *layout, enum model_role role,
+                            const struct input_matrix *matrices, int count, bool bias)
 {
     for (int i = 0; i < count; i++) {
-        struct shape shape = make_block_matrix(layout, sections[i].rows, layout->config->width);
-        append_part(layout, role, make_fused(split_outputs(shape, 1, layout->ranks), count - i),
-                    sections[i].name, "weight");
+        struct shape shape = make_block_matrix(layout, matrices[i].rows, layout->config->width);
+        append_part(layout, role, make_fused(split_outputs(shape, layout->ranks), count - i),
+                    matrices[i].name, "weight");
     }
     for (int i = 0; i < count && bias; i++) {
-        struct shape shape = make_vector(sections[i].rows, 0);
-        append_part(layout, role, make_fused(split_outputs(shape, 1, layout->ranks), count - i),
-                    sections[i].name, "bias");
+        struct shape shape = make_vector(matrices[i].rows, 0);
+        append_part(layout, role, make_fused(split_outputs(shape, layout->ranks), count - i),
+                    matrices[i].name, "bias");
+    }
+}
+
+/* Splits each section of a joint matrix, or of its bias. One rank has one shard. */
+static struct shape split_joint(struct shape shape, const struct input_matrix *matrices, int count,
+                                int ranks)
+{
+    shape = split_outputs(shape, ranks);
+    for (int i = 0; i < count && ranks > 1; i++) {
+        shape.sections[i] = (struct section){matrices[i].rows, matrices[i].rows / ranks};
+        shape.section_count = i + 1;
+    }
+    return shape;
+}
+
+/* Appends matrices that are one matrix of the file with this name. */
+static void append_joint(struct layout *layout, enum model_role role, const char *name,
+                         const struct input_matrix *matrices, int count, bool bias)
+{
+    int64_t rows = 0;
+    for (int i = 0; i < count; i++) {
+        rows += matrices[i].rows;
+    }
+    struct shape weight = make_block_matrix(layout, rows, layout->config->width);
+    append_part(layout, role, split_joint(weight, matrices, count, layout->ranks), name, "weight");
+    if (bias) {
+        append_part(layout, role, split_joint(make_vector(rows, 0), matrices, count, layout->ranks),
+                    name, "bias");
+    }
+}
+
+/* joint: the name of the joint matrix of the file, or NULL for separate ones. */
+static void append_inputs(struct layout *layout, enum model_role role, const char *joint,
+                          const struct input_matrix *matrices, int count, bool bias)
+{
+    if (joint != NULL) {
+        append_joint(layout, role, joint, matrices, count, bias);
+    } else {
+        append_separate(layout, role, matrices, count, bias);
     }
 }
 
@@ -315,31 +355,15 @@ static void append_projection(struct layout *layout, enum model_role role, int64
     }
 }
 
-/* Appends queries, keys and values as one matrix of the file. */
-static void append_joint_qkv(struct layout *layout, int64_t rows)
-{
-    const struct architecture *a = layout->architecture;
-    struct shape weight = make_block_matrix(layout, rows, layout->config->width);
-    append_part(layout, MODEL_QKV, split_outputs(weight, 3, layout->ranks), a->names->qkv,
-                "weight");
-    if (a->attention.qkv_bias || layout->config->attention_bias) {
-        append_part(layout, MODEL_QKV, split_outputs(make_vector(rows, 0), 3, layout->ranks),
-                    a->names->qkv, "bias");
-    }
-}
-
 static void append_attention(struct layout *layout)
 {
     const struct architecture *a = layout->architecture;
     const struct model_config *c = layout->config;
     int64_t width = model_attention_width(c), kv_width = model_head_width(c) * model_kv_heads(c);
-    const struct section sections[] = {
+    const struct input_matrix matrices[] = {
         {a->names->query, width}, {a->names->key, kv_width}, {a->names->value, kv_width}};
-    if (a->names->qkv != NULL) {
-        append_joint_qkv(layout, width + 2 * kv_width);
-    } else {
-        append_sections(layout, MODEL_QKV, sections, 3, a->attention.qkv_bias || c->attention_bias);
-    }
+    append_inputs(layout, MODEL_QKV, a->names->qkv, matrices, 3,
+                  a->attention.qkv_bias || c->attention_bias);
     append_qk_norm(layout);
     append_projection(layout, MODEL_PROJECTION, width,
                       a->attention.projection_bias || c->attention_bias, a->names->projection);
@@ -349,10 +373,10 @@ static void append_feed_forward(struct layout *layout)
 {
     const struct architecture *a = layout->architecture;
     const struct model_config *c = layout->config;
-    const struct section sections[] = {{a->names->gate, c->inner}, {a->names->fc, c->inner}};
+    const struct input_matrix matrices[] = {{a->names->gate, c->inner}, {a->names->fc, c->inner}};
     int skipped = a->feed_forward.gated ? 0 : 1;
     bool bias = a->feed_forward.bias || c->mlp_bias;
-    append_sections(layout, MODEL_FC, sections + skipped, 2 - skipped, bias);
+    append_inputs(layout, MODEL_FC, a->names->gate_fc, matrices + skipped, 2 - skipped, bias);
     append_projection(layout, MODEL_FC_PROJECTION, c->inner, bias, a->names->fc_projection);
 }
 

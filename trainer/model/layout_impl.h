@@ -5,6 +5,12 @@
 
 enum split { SPLIT_NONE, SPLIT_ROWS, SPLIT_COLUMNS };
 
+/* Rows or columns of a parameter that are split over the ranks. */
+struct section {
+    int64_t whole; /* of all ranks */
+    int64_t local; /* of one rank, with padding */
+};
+
 /* The shape of a whole parameter and how it is split over the tensor-parallel ranks. */
 struct shape {
     int64_t rows, columns;
@@ -12,8 +18,8 @@ struct shape {
     bool transposed;
     float init_value, init_std, init_bound;
     enum split split;
-    int blocks;      /* sections that are each split; 3 for GPT-2's query-key-value matrix */
-    int64_t extent;  /* rows or columns of one rank's shard of a section, with padding */
+    int section_count; /* 3 for a joint matrix of queries, keys and values */
+    struct section sections[MODEL_SHARDS_MAX];
     int fused_count; /* as in struct model_parameter; 0: not fused */
 };
 

@@ -203,11 +203,10 @@ static status arrange_activations(const struct model_config *config,
     }
     const struct architecture *a = model_architecture(config->architecture);
     if (a != NULL && architecture_is_rotary(a)) {
-        int64_t head_width = model_head_width(config);
-        TRY(take_tensor(arena, DTYPE_F32, config->positions, head_width, &out->rope_table));
+        int64_t width = model_rotary_width(config);
+        TRY(take_tensor(arena, DTYPE_F32, config->positions, width, &out->rope_table));
         if (config->rope_local_theta > 0) {
-            TRY(take_tensor(arena, DTYPE_F32, config->positions, head_width,
-                            &out->rope_local_table));
+            TRY(take_tensor(arena, DTYPE_F32, config->positions, width, &out->rope_local_table));
         }
     }
     TRY(arrange_head(config, dtype, training, arena, &out->head));

@@ -76,6 +76,7 @@ struct model_config {
     int64_t window;                /* a row attends to this many last rows; 0: to all */
     int64_t window_pattern;        /* n: every n-th layer has no window; 0: all layers have it */
     double rope_theta;             /* base of the rotary frequencies */
+    int64_t rotary_width;          /* first columns of a head that rotate; 0: all */
     double rope_local_theta;       /* base in layers with a window, never scaled; 0: rope_theta */
     int64_t no_rope_interval;      /* n: every n-th layer has no rotary positions; 0: none */
     double attention_scale;        /* factor of the scores; 0: 1 / sqrt(D) */
@@ -239,6 +240,9 @@ int64_t model_kv_heads(const struct model_config *config);
 
 /* model_head_width - return the width D of a head. */
 int64_t model_head_width(const struct model_config *config);
+
+/* model_rotary_width - return the number of columns of a head that rotate. */
+int64_t model_rotary_width(const struct model_config *config);
 
 /* model_attention_width - return the width H D of the output of attention over all ranks. */
 int64_t model_attention_width(const struct model_config *config);

@@ -76,7 +76,7 @@ struct activations {
     struct tensor final_norm;         /* [n, C] */
     struct tensor final_statistics;   /* f32 [n, 2] */
     struct head_activations head;
-    struct tensor rope_table;          /* f32 [P, D] cosines and sines of the rotary positions */
+    struct tensor rope_table;          /* f32 [P, R] cosines and sines of the rotary positions */
     struct tensor rope_local_table;    /* the same for local layers; absent: rope_table */
     struct tensor zero_token_type_ids; /* int32 [1, N] zeros, if the token type table has one row */
     /* [N, C] input and output of reductions over the ranks. It holds one value at a time: what a

@@ -154,9 +154,11 @@ static status check_model(const struct recipe_reader *r)
     bool qwen3 = c->model.architecture == ARCHITECTURE_QWEN3;
     bool gemma = c->model.architecture == ARCHITECTURE_GEMMA3_TEXT;
     bool smollm3 = c->model.architecture == ARCHITECTURE_SMOLLM3;
+    bool phi3 = c->model.architecture == ARCHITECTURE_PHI3;
     bool olmo2 = c->model.architecture == ARCHITECTURE_OLMO2;
     bool granite = c->model.architecture == ARCHITECTURE_GRANITE;
     bool has_mlp_bias = c->model.architecture == ARCHITECTURE_LLAMA || smollm3 || granite;
+    int64_t rotated = recipe_rotary_width(c);
     const struct relation relations[] = {
         {c->model.head_dim == 0, "model.hidden_size", "is not a multiple of", "model.num_heads",
          NULL},
@@ -166,8 +168,13 @@ static status check_model(const struct recipe_reader *r)
          "it requires rotary positions, for example llama"},
         {rotary && !derived && c->model.head_dim % 2 != 0, "model.head_dim", "is odd for",
          "model.architecture", "rotary position embeddings require an even head size"},
-        {c->model.sliding_window > 0 && !mistral && !gemma, "model.sliding_window",
-         "conflicts with", "model.architecture", "it requires mistral or gemma3_text"},
+        {c->model.sliding_window > 0 && !mistral && !gemma && !phi3, "model.sliding_window",
+         "conflicts with", "model.architecture", "it requires mistral, gemma3_text or phi3"},
+        {c->model.partial_rotary_factor > 0 && !phi3, "model.partial_rotary_factor",
+         "conflicts with", "model.architecture", "it requires phi3"},
+        {c->model.partial_rotary_factor > 0 && (rotated < 2 || rotated % 2 != 0),
+         "model.partial_rotary_factor", "does not give an even number of columns with",
+         "model.head_dim", NULL},
         {c->model.sliding_window_pattern > 0 && !gemma, "model.sliding_window_pattern",
          "conflicts with", "model.architecture", "it requires gemma3_text"},
         {c->model.query_pre_attn_scalar > 0 && !gemma, "model.query_pre_attn_scalar",
@@ -203,6 +210,8 @@ static status check_model(const struct recipe_reader *r)
          "model.hidden_size", "rotary position embeddings require an even head size"},
         {!rotary && c->model.rope_type != ROPE_DEFAULT, "model.rope_type", "conflicts with",
          "model.architecture", "it requires rotary positions, for example llama"},
+        {phi3 && c->model.rope_type != ROPE_DEFAULT, "model.rope_type", "conflicts with",
+         "model.architecture", "phi3 requires default"},
         {c->model.rope_type == ROPE_LLAMA3 &&
              !(c->model.rope_low_freq_factor < c->model.rope_high_freq_factor),
          "model.rope_low_freq_factor", "is not less than", "model.rope_high_freq_factor", NULL},
@@ -249,6 +258,12 @@ static status check_objective(const struct recipe_reader *r)
          "is greater than", "data.sequence_length", NULL},
     };
     return CHECK_RELATIONS(r, relations);
+}
+
+int64_t recipe_rotary_width(const struct recipe *recipe)
+{
+    double factor = recipe->model.partial_rotary_factor;
+    return factor > 0 ? (int64_t)((double)recipe->model.head_dim * factor) : recipe->model.head_dim;
 }
 
 int64_t recipe_tensor_divisor(const struct recipe *recipe)

@@ -48,7 +48,8 @@ enum recipe_architecture {
     ARCHITECTURE_GRANITE,
     ARCHITECTURE_OLMO2,
     ARCHITECTURE_DISTILBERT,
-    ARCHITECTURE_MEGATRON_BERT
+    ARCHITECTURE_MEGATRON_BERT,
+    ARCHITECTURE_PHI3
 };
 enum recipe_rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
 enum recipe_activation {
@@ -107,6 +108,7 @@ struct recipe {
         int64_t sliding_window_pattern; /* null: 6 for gemma3_text, else 0; resolved */
         int64_t query_pre_attn_scalar;  /* null: head_dim for gemma3_text, else 0; resolved */
         double rope_local_base_freq;    /* null: 10000 for gemma3_text, else 0; resolved */
+        double partial_rotary_factor;   /* null: 0, all columns of a head */
         int64_t no_rope_layer_interval; /* null: 4 for smollm3, else 0; resolved */
         double embedding_multiplier, attention_multiplier, residual_multiplier; /* null: 0 */
         double logits_scaling;                                                  /* null: 0 */
@@ -334,6 +336,9 @@ bool recipe_architecture_is_rotary(enum recipe_architecture architecture);
 
 /* recipe_architecture_targets - return the default of adapter.targets, as in peft. */
 const char *recipe_architecture_targets(enum recipe_architecture architecture);
+
+/* recipe_rotary_width - return the number of columns of a head that rotate. */
+int64_t recipe_rotary_width(const struct recipe *recipe);
 
 /* recipe_tensor_divisor - return the number that parallel.tensor must divide: the greatest common
  * divisor of the key-value heads (which divide the heads) and the inner width. */

@@ -12,7 +12,7 @@
 #define BELOW(a, b) .range = {.min = (a), .max = (b), .exclusive_max = true}
 
 /* Value of .used: architectures with rotary position embeddings. */
-#define ROTARY "model.architecture=llama|qwen2|mistral|qwen3|gemma3_text|smollm3|granite|olmo2"
+#define ROTARY "model.architecture=llama|qwen2|mistral|qwen3|gemma3_text|smollm3|granite|olmo2|phi3"
 
 #define STEPS_MAX 1e12
 #define MINUTES_MAX 1e6
@@ -38,7 +38,7 @@ const struct setting recipe_table[] = {
     {"model.architecture", SETTING_ENUM, FIELD(model.architecture), "gpt2",
      .choices =
          "gpt2|bert|roberta|llama|qwen2|mistral|qwen3|openai-gpt|gemma3_text|smollm3|granite|olmo2|"
-         "distilbert|megatron-bert",
+         "distilbert|megatron-bert|phi3",
      .initial = INITIAL_SHAPE,
      .description =
          "Model architecture (model_type in Hugging Face configurations). bert, roberta, "
@@ -50,7 +50,8 @@ const struct setting recipe_table[] = {
          "3) is qwen3 with RMSNorms before and after each sub-layer, GEGLU and a window in most "
          "layers; smollm3 is llama without positions in some layers; granite is llama with four "
          "factors; olmo2 (OLMo 2) is llama with RMSNorms after each sub-layer and of the queries "
-         "and keys, and requires parallel.tensor: 1. "
+         "and keys, and requires parallel.tensor: 1; phi3 (Phi-3, Phi-4) is mistral with joint "
+         "matrices and partial_rotary_factor. "
          "roberta has no next-sentence head, and its position ids begin at 2. distilbert is bert "
          "without token types and next-sentence head; megatron-bert is bert with LayerNorms before "
          "each sub-layer. Every architecture "
@@ -66,16 +67,16 @@ const struct setting recipe_table[] = {
     {"model.num_kv_heads", SETTING_INTEGER, FIELD(model.num_kv_heads), "null",
      .null = "the value of num_heads", WITHIN(1, 1024), .initial = INITIAL_SHAPE, .used = ROTARY,
      .description = "Rotary architectures (llama, qwen2, mistral, qwen3, gemma3_text, smollm3, "
-                    "granite, olmo2): number of key-value heads of each layer (grouped-query "
+                    "granite, olmo2, phi3): number of key-value heads of each layer (grouped-query "
                     "attention). Each is shared by num_heads / num_kv_heads query heads"},
     {"model.head_dim", SETTING_INTEGER, FIELD(model.head_dim), "null",
      .null = "hidden_size / num_heads", WITHIN(1, HEAD_DIM_MAX), .initial = INITIAL_SHAPE,
      .used = ROTARY, .description = "Rotary architectures: width of an attention head"},
     {"model.sliding_window", SETTING_INTEGER, FIELD(model.sliding_window), "null",
      .null = "all earlier tokens", WITHIN(1, 1048576), .initial = INITIAL_NUMERICS,
-     .used = "model.architecture=mistral|gemma3_text",
-     .description = "mistral, gemma3_text: number of last tokens, including itself, that a token "
-                    "attends to"},
+     .used = "model.architecture=mistral|gemma3_text|phi3",
+     .description = "mistral, gemma3_text, phi3: number of last tokens, including itself, that a "
+                    "token attends to"},
     {"model.sliding_window_pattern", SETTING_INTEGER, FIELD(model.sliding_window_pattern), "null",
      .null = "6", WITHIN(1, 1001), .initial = INITIAL_NUMERICS,
      .used = "model.architecture=gemma3_text",
@@ -114,6 +115,11 @@ const struct setting recipe_table[] = {
     {"model.rope_theta", SETTING_NUMBER, FIELD(model.rope_theta), "10000.0", ABOVE(1, 1e12),
      .initial = INITIAL_NUMERICS, .used = ROTARY,
      .description = "Rotary architectures: base of the rotary position embeddings"},
+    {"model.partial_rotary_factor", SETTING_NUMBER, FIELD(model.partial_rotary_factor), "null",
+     .null = "1", .range = {.min = 0, .max = 1, .exclusive_min = true}, .initial = INITIAL_NUMERICS,
+     .used = "model.architecture=phi3",
+     .description = "phi3: share of the columns of a head that have rotary position embeddings. "
+                    "The product with head_dim is rounded down and must be even"},
     {"model.rope_local_base_freq", SETTING_NUMBER, FIELD(model.rope_local_base_freq), "null",
      .null = "10000", ABOVE(1, 1e12), .initial = INITIAL_NUMERICS,
      .used = "model.architecture=gemma3_text",

@@ -154,6 +154,7 @@ struct model_config derive_model_config(const struct recipe *recipe, int64_t voc
                 .targets = recipe->adapter.targets,
             },
         .rope_theta = recipe->model.rope_theta,
+        .rotary_width = recipe_rotary_width(recipe),
         .rope_local_theta = recipe->model.rope_local_base_freq,
         .rope_scaling = get_rotary_scaling(recipe),
         .freezing = {is_frozen(recipe, "embeddings"), is_frozen(recipe, "backbone"),

@@ -265,6 +265,16 @@ static void test_config(void)
         {"granite", "logits_scaling", "-1.0", STATUS_DATA, "logits_scaling"},
         {"olmo2", "attention_bias", "true", STATUS_DATA, "self_attn.q_proj.bias is missing"},
         {"olmo2", "num_key_value_heads", "1", STATUS_DATA, "self_attn.k_proj.weight has 2 dim"},
+        {"phi3", "rope_parameters", "{\"type\": \"su\"}", STATUS_UNAVAILABLE,
+         "rope_type su is not supported"},
+        {"phi3", "rope_parameters", "{\"rope_type\": \"longrope\"}", STATUS_UNAVAILABLE,
+         "rope_type longrope is not supported"},
+        {"phi3", "rope_parameters", "{\"rope_type\": \"linear\", \"factor\": 2.0}",
+         STATUS_UNAVAILABLE, "rope_type linear of phi3 is not supported"},
+        {"phi3", "rope_parameters", "{\"partial_rotary_factor\": 0.3}", STATUS_DATA,
+         "partial_rotary_factor: 0.3 does not give an even number of columns"},
+        {"llama", "partial_rotary_factor", "0.5", STATUS_UNAVAILABLE,
+         "partial_rotary_factor 0.5 of llama is not supported"},
         {"qwen2", "model_type", "\"llama\"", STATUS_UNAVAILABLE,
          "Qwen2ForCausalLM is not supported"},
     };
@@ -405,6 +415,7 @@ int main(void)
     test_numbers("smollm3", true);
     test_numbers("granite", true);
     test_numbers("olmo2", true);
+    test_numbers("phi3", true);
     test_config();
     test_names();
     test_tokenizer();

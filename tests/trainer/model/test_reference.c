@@ -34,6 +34,7 @@ static void read_reference(const char *name, const char *architecture, const cha
     c->embedding_multiplier = run_attribute_or(f, "embedding_multiplier", 0);
     c->residual_multiplier = run_attribute_or(f, "residual_multiplier", 0);
     c->logits_divisor = run_attribute_or(f, "logits_scaling", 0);
+    c->rotary_width = (int64_t)run_attribute_or(f, "rotary_width", 0);
     c->rope_theta = run_attribute_or(f, "rope_theta", 0);
     c->rope_local_theta = run_attribute_or(f, "rope_local_theta", 0);
     c->norm_epsilon = 1e-5f;
@@ -237,6 +238,7 @@ int main(void)
     test_reference("smollm3.h5", "smollm3", NULL);
     test_reference("granite.h5", "granite", NULL);
     test_reference("olmo2.h5", "olmo2", NULL);
+    test_reference("phi3.h5", "phi3", NULL);
     test_reference("gpt2_lora.h5", "gpt2", "c_attn, c_proj, c_fc");
     test_reference("llama_lora.h5", "llama", "q_proj, v_proj");
     return 0;

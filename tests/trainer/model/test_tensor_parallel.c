@@ -266,6 +266,7 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
     bool is_mistral = strcmp(architecture, "mistral") == 0;
     bool has_biases = tied && strcmp(architecture, "llama") == 0;
     bool is_qwen3 = strcmp(architecture, "qwen3") == 0;
+    bool is_phi3 = strcmp(architecture, "phi3") == 0;
     bool is_granite = strcmp(architecture, "granite") == 0;
     bool is_gemma = strcmp(architecture, "gemma3_text") == 0;
     struct model_config config = {
@@ -285,8 +286,9 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
         .attention_bias = has_biases,
         .mlp_bias = has_biases,
         /* wider together than the stream */
-        .head_width = is_mistral || is_qwen3 || is_gemma ? 6 : 0,
-        .window = is_mistral || is_gemma ? 5 : 0,
+        .head_width = is_mistral || is_qwen3 || is_gemma || is_phi3 ? 6 : 0,
+        .window = is_mistral || is_gemma || is_phi3 ? 5 : 0,
+        .rotary_width = is_phi3 ? 4 : 0,
         .window_pattern = is_gemma ? 2 : 0,
         .rope_local_theta = is_gemma ? 50 : 0,
         .attention_scale = is_gemma || is_granite ? 0.3 : 0,
@@ -373,6 +375,8 @@ int main(int argc, char **argv)
         test_model(dev, DTYPE_F32, "granite", true, rows, NULL, none, no_adapter, 1e-5);
         test_model(dev, DTYPE_F32, "granite", false, rows, NULL, low, llama, 1e-5);
         test_model(dev, DTYPE_F32, "smollm3", true, rows, NULL, none, no_adapter, 1e-5);
+        test_model(dev, DTYPE_F32, "phi3", true, rows, NULL, none, no_adapter, 1e-5);
+        test_model(dev, DTYPE_F32, "phi3", false, rows, NULL, none, all_linear, 1e-5);
         test_model(dev, DTYPE_F32, "gemma3_text", true, rows, NULL, none, no_adapter, 1e-5);
         test_model(dev, DTYPE_F32, "gemma3_text", false, rows, "*_feedforward_layernorm.weight",
                    low, no_adapter, 1e-5);

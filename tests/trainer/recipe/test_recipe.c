@@ -393,7 +393,7 @@ static void test_shipped_recipes(void)
         "manual_sections",   "manual_words",     "manual_questions",  "manual_choices",
         "manual_sentences",  "qwen3_0.6b_sft",   "openai_gpt_117m",   "gemma3_270m_sft",
         "smollm3_3b_sft",    "granite_2b_sft",   "olmo2_1b_sft",      "distilbert_classify",
-        "megatron_bert_345m"};
+        "megatron_bert_345m", "phi3_mini_sft"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char path[FILE_PATH_BYTES];
         struct recipe recipe;

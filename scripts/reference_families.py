@@ -32,6 +32,7 @@ FAMILIES = {
     "phi3": ("Phi3", dict(
         head_dim=10, partial_rotary_factor=0.6, sliding_window=5, pad_token_id=None
     )),
+    "stablelm": ("StableLm", dict(partial_rotary_factor=0.7, use_qkv_bias=True)),
 }
 
 # Folders only: other rotary positions.
@@ -122,6 +123,7 @@ def write_family_steps(path, family, seed):
         head_dim=keys.get("head_dim", 0), sliding_window=keys.get("sliding_window", 0),
         rotary_width=int(keys.get("head_dim", WIDTH // 4) * keys.get("partial_rotary_factor", 1.0))
     )
+    settings["qkv_bias"] = keys.get("use_qkv_bias", 0)
     if "mlp_bias" in keys:
         settings["biases"] = 1
     if family == "openai_gpt":
@@ -144,8 +146,9 @@ def write_family_steps(path, family, seed):
 
 def write_family_folder(folder, family, seed):
     torch.manual_seed(seed)
+    width = 16 if family == "stablelm" else 8 # its heads have the width 4, of which 2 rotate
     model = make_model(
-        family, dict(initializer_range=0.5), num_hidden_layers=2, hidden_size=8,
+        family, dict(initializer_range=0.5), num_hidden_layers=2, hidden_size=width,
         num_attention_heads=4, num_key_value_heads=2, intermediate_size=12, vocab_size=19,
         max_position_embeddings=12, tie_word_embeddings=True
     )

@@ -134,6 +134,15 @@ def phi3(sizes, vocabulary, positions, theta, window, **more):
     )
 
 
+def stablelm(sizes, vocabulary, bias):
+    config = decoder(
+        "stablelm", "StableLmForCausalLM", sizes, vocabulary, 4096, 10000, 1e-5, False,
+        partial_rotary_factor=0.25, use_qkv_bias=bias
+    )
+    config["layer_norm_eps"] = config.pop("rms_norm_eps")
+    return config
+
+
 LINEAR8 = dict(factor=8.0, rope_type="linear")
 
 MODELS = {
@@ -215,6 +224,8 @@ MODELS = {
         (5120, 17920, 40, 40, 10), 32064, 4096, 1e4, 2047, pad_token_id=None
     ),
     "Phi-4": phi3((5120, 17920, 40, 40, 10), 100352, 16384, 250000, None, pad_token_id=None),
+    "StableLM 3B 4E1T": stablelm((2560, 6912, 32, 32, 32), 50304, False),
+    "StableLM 2 1.6B": stablelm((2048, 5632, 24, 32, 32), 100352, True),
     "Granite 3.1 2B": granite((2048, 8192, 40, 32, 8), 131072, 0.015625, 8.0),
     "Granite 3.1 8B": granite((4096, 12800, 40, 32, 8), 131072, 0.0078125, 16.0),
 }

@@ -254,6 +254,9 @@ compare_llama() {
     compare_devices phi3 recipe.yaml model.architecture=phi3 model.num_kv_heads=1 \
         model.head_dim=24 model.partial_rotary_factor=0.7 model.sliding_window=8 \
         model.intermediate_size=48 model.dropout=0.1
+    compare_devices stablelm recipe.yaml model.architecture=stablelm model.num_kv_heads=1 \
+        model.partial_rotary_factor=0.5 model.use_qkv_bias=true model.intermediate_size=48 \
+        model.dropout=0.1
     compare_devices gpt1 recipe.yaml model.architecture=openai-gpt
     compare_devices qwen2 recipe.yaml model.architecture=qwen2 model.num_kv_heads=1 \
         model.intermediate_size=48 model.dropout=0

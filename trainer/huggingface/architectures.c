@@ -39,6 +39,8 @@
     SIZE_KEYS(vocabulary, 4096, 32, 32, kv_heads, inner, positions, 1e-6),                         \
         OPTIONAL_INTEGER("head_dim", head_dim, head_width)
 #define SIZE_KEYS(vocabulary, width, layers, heads, kv_heads, inner, positions, epsilon)           \
+    NORM_KEYS(vocabulary, width, layers, heads, kv_heads, inner, positions, "rms_norm_eps", epsilon)
+#define NORM_KEYS(vocabulary, width, layers, heads, kv_heads, inner, positions, norm, epsilon)     \
     INTEGER("vocab_size", vocab_size, vocabulary), INTEGER("hidden_size", hidden_size, width),     \
         INTEGER("num_hidden_layers", num_layers, layers),                                          \
         INTEGER("num_attention_heads", num_heads, heads),                                          \
@@ -46,7 +48,7 @@
         INTEGER("intermediate_size", intermediate_size, inner),                                    \
         INTEGER("max_position_embeddings", max_position_embeddings, positions),                    \
         NUMBER("attention_dropout", attention_dropout, 0),                                         \
-        NUMBER("rms_norm_eps", layer_norm_epsilon, epsilon),                                       \
+        NUMBER(norm, layer_norm_epsilon, epsilon),                                                 \
         NUMBER("initializer_range", initializer_range, 0.02)
 
 #define ROTARY_DECODER(tied)                                                                       \
@@ -74,6 +76,8 @@ static const struct huggingface_architecture architectures[] = {
         .switches = {{"scale_attn_weights", true},
                      {"scale_attn_by_inverse_layer_idx", false},
                      {"add_cross_attention", false}},
+        .dropout_key = "embd_pdrop",
+        .default_dropout = 0.1,
         .activation_key = "activation_function",
         .default_activation = "gelu_new",
         .tied_by_default = true,
@@ -214,6 +218,8 @@ static const struct huggingface_architecture architectures[] = {
                  NUMBER("attn_pdrop", attention_dropout, 0.1),
                  NUMBER("layer_norm_epsilon", layer_norm_epsilon, 1e-5),
                  NUMBER("initializer_range", initializer_range, 0.02)},
+        .dropout_key = "embd_pdrop",
+        .default_dropout = 0.1,
         .activation_key = "afn",
         .default_activation = "gelu",
         .gelu_is_tanh = true,
@@ -276,6 +282,20 @@ static const struct huggingface_architecture architectures[] = {
         .has_no_answer_task = true,
         .has_default_rope = true,
         .rotary_factor = 1,
+        .dropout_key = "embd_pdrop",
+        ROTARY_DECODER(false),
+    },
+    {
+        .model_type = "stablelm",
+        .architecture = ARCHITECTURE_STABLELM,
+        .class_stem = "StableLm",
+        .classes = {{"StableLmForCausalLM", true, false}, {"StableLmModel", false, false}},
+        .keys = {NORM_KEYS(50304, 2560, 32, 32, 32, 6912, 4096, "layer_norm_eps", 1e-5)},
+        .switches = {{"qk_layernorm", false}, {"use_parallel_residual", false}},
+        .has_qkv_bias = true,
+        .has_no_answer_task = true,
+        .rotary_factor = 0.25,
+        .dropout_key = "hidden_dropout",
         ROTARY_DECODER(false),
     },
     {

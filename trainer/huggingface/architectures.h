@@ -52,7 +52,9 @@ struct huggingface_architecture {
     struct huggingface_class classes[HUGGINGFACE_CLASSES_MAX]; /* terminated by an empty one */
     struct huggingface_key keys[HUGGINGFACE_KEYS_MAX];
     struct huggingface_switch switches[HUGGINGFACE_SWITCHES_MAX];
-    bool has_attention_bias, has_mlp_bias; /* the keys attention_bias and mlp_bias exist */
+    bool has_qkv_bias, has_attention_bias, has_mlp_bias; /* the keys use_qkv_bias, ... exist */
+    const char *dropout_key; /* dropout that Bireme does not have apart from model.dropout */
+    double default_dropout;
     const char *activation_key, *default_activation;
     double fixed_epsilon; /* epsilon of the norms, if there is no key for it */
     /* Dropout of the heads of texts and of answers; NULL: classifier_dropout and none. */

@@ -154,13 +154,16 @@ static void warn_dropout(const struct config_document *c, const char *key, doubl
     }
 }
 
-/* gpt2, openai-gpt and phi3 */
-static status read_embedding_dropout(const struct config_document *c, double default_value,
-                                     const struct recipe *r)
+static status check_dropout(const struct config_document *c,
+                            const struct huggingface_architecture *architecture,
+                            const struct recipe *r)
 {
     double dropout;
-    TRY(config_read_number(c, "embd_pdrop", default_value, &dropout));
-    warn_dropout(c, "embd_pdrop", dropout, r);
+    if (architecture->dropout_key == NULL) {
+        return STATUS_OK;
+    }
+    TRY(config_read_number(c, architecture->dropout_key, architecture->default_dropout, &dropout));
+    warn_dropout(c, architecture->dropout_key, dropout, r);
     return STATUS_OK;
 }
 
@@ -298,6 +301,9 @@ static status read_task(const struct config_document *c, struct huggingface_conf
 static status read_biases(const struct config_document *c,
                           const struct huggingface_architecture *architecture, struct recipe *r)
 {
+    if (architecture->has_qkv_bias) {
+        TRY(config_read_boolean(c, "use_qkv_bias", false, &r->model.use_qkv_bias));
+    }
     if (architecture->has_attention_bias) {
         TRY(config_read_boolean(c, "attention_bias", false, &r->model.attention_bias));
     }
@@ -329,15 +335,13 @@ static status read_settings(const struct config_document *c, const char *request
         TRY(read_task(c, config, requested != NULL, r));
         warn_pad_token(c, r);
     }
+    TRY(check_dropout(c, architecture, r));
     if (recipe_architecture_is_rotary(architecture->architecture)) {
         TRY(read_biases(c, architecture, r));
-        TRY(architecture->architecture == ARCHITECTURE_PHI3 ? read_embedding_dropout(c, 0, r)
-                                                            : STATUS_OK);
         return config_read_rotary(c, architecture, r);
     }
-    return recipe_architecture_is_encoder(architecture->architecture)
-               ? read_encoder(c, config, r)
-               : read_embedding_dropout(c, 0.1, r);
+    return recipe_architecture_is_encoder(architecture->architecture) ? read_encoder(c, config, r)
+                                                                      : STATUS_OK;
 }
 
 status huggingface_config_check(const char *path, const struct recipe *r, struct recipe *out)
@@ -498,6 +502,9 @@ static void write_settings(FILE *file, const struct huggingface_architecture *ar
     }
     for (int i = 0; i < HUGGINGFACE_SWITCHES_MAX && architecture->switches[i].name != NULL; i++) {
         write_boolean(file, architecture->switches[i].name, architecture->switches[i].required);
+    }
+    if (architecture->has_qkv_bias) {
+        write_boolean(file, "use_qkv_bias", r->model.use_qkv_bias);
     }
     if (architecture->has_attention_bias) {
         write_boolean(file, "attention_bias", r->model.attention_bias);

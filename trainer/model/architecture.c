@@ -27,6 +27,9 @@
  * olmo2    Olmo2ForCausalLM: as llama, with norms of the sub-layers' outputs instead of their
  *          inputs, and norms of the queries and keys over all heads.
  *          OLMo Team 2025, arXiv:2501.00656
+ * stablelm  StableLmForCausalLM: as llama, with layer norms, and biases of queries, keys and values
+ *          with config.qkv_bias. The first config.rotary_width columns of a head rotate.
+ *          Bellagente et al. 2024, arXiv:2402.17834
  * phi3     Phi3ForCausalLM: as mistral. Query, key and value are one tensor of the file, and so are
  *          gate and up. The first config.rotary_width columns of a head rotate.
  *          Microsoft 2024, arXiv:2404.14219
@@ -301,6 +304,13 @@ static const struct architecture architectures[] = {
         .attention = {.causal = true},
         .feed_forward = {.gated = true},
         .names = &phi3_names,
+    },
+    {
+        .name = "stablelm",
+        .embedding = {.positions = POSITIONS_ROTARY},
+        .attention = {.causal = true},
+        .feed_forward = {.gated = true},
+        .names = &llama_names,
     },
     {
         .name = "gemma3_text",

@@ -363,7 +363,7 @@ static void append_attention(struct layout *layout)
     const struct input_matrix matrices[] = {
         {a->names->query, width}, {a->names->key, kv_width}, {a->names->value, kv_width}};
     append_inputs(layout, MODEL_QKV, a->names->qkv, matrices, 3,
-                  a->attention.qkv_bias || c->attention_bias);
+                  a->attention.qkv_bias || c->qkv_bias || c->attention_bias);
     append_qk_norm(layout);
     append_projection(layout, MODEL_PROJECTION, width,
                       a->attention.projection_bias || c->attention_bias, a->names->projection);

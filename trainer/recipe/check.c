@@ -44,6 +44,9 @@ static void resolve_nulls(struct recipe *c)
     if (c->model.architecture == ARCHITECTURE_SMOLLM3 && c->model.no_rope_layer_interval == 0) {
         c->model.no_rope_layer_interval = 4;
     }
+    if (c->model.architecture == ARCHITECTURE_STABLELM && !(c->model.partial_rotary_factor > 0)) {
+        c->model.partial_rotary_factor = 0.25;
+    }
     if (c->model.attention_dropout < 0) {
         c->model.attention_dropout = c->model.dropout;
     }
@@ -154,6 +157,7 @@ static status check_model(const struct recipe_reader *r)
     bool qwen3 = c->model.architecture == ARCHITECTURE_QWEN3;
     bool gemma = c->model.architecture == ARCHITECTURE_GEMMA3_TEXT;
     bool smollm3 = c->model.architecture == ARCHITECTURE_SMOLLM3;
+    bool stablelm = c->model.architecture == ARCHITECTURE_STABLELM;
     bool phi3 = c->model.architecture == ARCHITECTURE_PHI3;
     bool olmo2 = c->model.architecture == ARCHITECTURE_OLMO2;
     bool granite = c->model.architecture == ARCHITECTURE_GRANITE;
@@ -170,8 +174,12 @@ static status check_model(const struct recipe_reader *r)
          "model.architecture", "rotary position embeddings require an even head size"},
         {c->model.sliding_window > 0 && !mistral && !gemma && !phi3, "model.sliding_window",
          "conflicts with", "model.architecture", "it requires mistral, gemma3_text or phi3"},
-        {c->model.partial_rotary_factor > 0 && !phi3, "model.partial_rotary_factor",
-         "conflicts with", "model.architecture", "it requires phi3"},
+        {c->model.partial_rotary_factor > 0 && !phi3 && !stablelm, "model.partial_rotary_factor",
+         "conflicts with", "model.architecture", "it requires phi3 or stablelm"},
+        {c->model.use_qkv_bias && !stablelm, "model.use_qkv_bias", "conflicts with",
+         "model.architecture", "it requires stablelm"},
+        {stablelm && !derived, "model.head_dim", "conflicts with", "model.architecture",
+         "stablelm requires hidden_size / num_heads"},
         {c->model.partial_rotary_factor > 0 && (rotated < 2 || rotated % 2 != 0),
          "model.partial_rotary_factor", "does not give an even number of columns with",
          "model.head_dim", NULL},

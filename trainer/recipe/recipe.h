@@ -49,7 +49,8 @@ enum recipe_architecture {
     ARCHITECTURE_OLMO2,
     ARCHITECTURE_DISTILBERT,
     ARCHITECTURE_MEGATRON_BERT,
-    ARCHITECTURE_PHI3
+    ARCHITECTURE_PHI3,
+    ARCHITECTURE_STABLELM
 };
 enum recipe_rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
 enum recipe_activation {
@@ -108,11 +109,11 @@ struct recipe {
         int64_t sliding_window_pattern; /* null: 6 for gemma3_text, else 0; resolved */
         int64_t query_pre_attn_scalar;  /* null: head_dim for gemma3_text, else 0; resolved */
         double rope_local_base_freq;    /* null: 10000 for gemma3_text, else 0; resolved */
-        double partial_rotary_factor;   /* null: 0, all columns of a head */
+        double partial_rotary_factor; /* null: 0.25 for stablelm, else 0 (all columns); resolved */
         int64_t no_rope_layer_interval; /* null: 4 for smollm3, else 0; resolved */
         double embedding_multiplier, attention_multiplier, residual_multiplier; /* null: 0 */
         double logits_scaling;                                                  /* null: 0 */
-        bool attention_bias, mlp_bias;
+        bool use_qkv_bias, attention_bias, mlp_bias;
         double rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
         double rope_beta_fast, rope_beta_slow;
         double rope_attention_factor; /* null: 0, computed from rope_factor */

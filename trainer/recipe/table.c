@@ -12,7 +12,9 @@
 #define BELOW(a, b) .range = {.min = (a), .max = (b), .exclusive_max = true}
 
 /* Value of .used: architectures with rotary position embeddings. */
-#define ROTARY "model.architecture=llama|qwen2|mistral|qwen3|gemma3_text|smollm3|granite|olmo2|phi3"
+#define ROTARY                                                                                     \
+    "model.architecture=llama|qwen2|mistral|qwen3|gemma3_text|smollm3|granite|olmo2|phi3|"         \
+    "stablelm"
 
 #define STEPS_MAX 1e12
 #define MINUTES_MAX 1e6
@@ -38,7 +40,7 @@ const struct setting recipe_table[] = {
     {"model.architecture", SETTING_ENUM, FIELD(model.architecture), "gpt2",
      .choices =
          "gpt2|bert|roberta|llama|qwen2|mistral|qwen3|openai-gpt|gemma3_text|smollm3|granite|olmo2|"
-         "distilbert|megatron-bert|phi3",
+         "distilbert|megatron-bert|phi3|stablelm",
      .initial = INITIAL_SHAPE,
      .description =
          "Model architecture (model_type in Hugging Face configurations). bert, roberta, "
@@ -51,7 +53,8 @@ const struct setting recipe_table[] = {
          "layers; smollm3 is llama without positions in some layers; granite is llama with four "
          "factors; olmo2 (OLMo 2) is llama with RMSNorms after each sub-layer and of the queries "
          "and keys, and requires parallel.tensor: 1; phi3 (Phi-3, Phi-4) is mistral with joint "
-         "matrices and partial_rotary_factor. "
+         "matrices and partial_rotary_factor; stablelm (StableLM) is llama with LayerNorm, "
+         "partial_rotary_factor and use_qkv_bias. "
          "roberta has no next-sentence head, and its position ids begin at 2. distilbert is bert "
          "without token types and next-sentence head; megatron-bert is bert with LayerNorms before "
          "each sub-layer. Every architecture "
@@ -66,9 +69,10 @@ const struct setting recipe_table[] = {
      .initial = INITIAL_SHAPE, .description = "Number of attention heads of each layer"},
     {"model.num_kv_heads", SETTING_INTEGER, FIELD(model.num_kv_heads), "null",
      .null = "the value of num_heads", WITHIN(1, 1024), .initial = INITIAL_SHAPE, .used = ROTARY,
-     .description = "Rotary architectures (llama, qwen2, mistral, qwen3, gemma3_text, smollm3, "
-                    "granite, olmo2, phi3): number of key-value heads of each layer (grouped-query "
-                    "attention). Each is shared by num_heads / num_kv_heads query heads"},
+     .description =
+         "Rotary architectures (llama, qwen2, mistral, qwen3, gemma3_text, smollm3, "
+         "granite, olmo2, phi3, stablelm): number of key-value heads of each layer (grouped-query "
+         "attention). Each is shared by num_heads / num_kv_heads query heads"},
     {"model.head_dim", SETTING_INTEGER, FIELD(model.head_dim), "null",
      .null = "hidden_size / num_heads", WITHIN(1, HEAD_DIM_MAX), .initial = INITIAL_SHAPE,
      .used = ROTARY, .description = "Rotary architectures: width of an attention head"},
@@ -102,6 +106,9 @@ const struct setting recipe_table[] = {
     {"model.logits_scaling", SETTING_NUMBER, FIELD(model.logits_scaling), "null", .null = "1",
      ABOVE(0, 1e6), .initial = INITIAL_NUMERICS, .used = "model.architecture=granite",
      .description = "granite: the logits are divided by this number"},
+    {"model.use_qkv_bias", SETTING_BOOLEAN, FIELD(model.use_qkv_bias), "false",
+     .initial = INITIAL_SHAPE, .used = "model.architecture=stablelm",
+     .description = "stablelm: whether queries, keys and values have biases"},
     {"model.attention_bias", SETTING_BOOLEAN, FIELD(model.attention_bias), "false",
      .initial = INITIAL_SHAPE,
      .used = "model.architecture=llama|qwen3|gemma3_text|smollm3|granite|olmo2",
@@ -116,10 +123,11 @@ const struct setting recipe_table[] = {
      .initial = INITIAL_NUMERICS, .used = ROTARY,
      .description = "Rotary architectures: base of the rotary position embeddings"},
     {"model.partial_rotary_factor", SETTING_NUMBER, FIELD(model.partial_rotary_factor), "null",
-     .null = "1", .range = {.min = 0, .max = 1, .exclusive_min = true}, .initial = INITIAL_NUMERICS,
-     .used = "model.architecture=phi3",
-     .description = "phi3: share of the columns of a head that have rotary position embeddings. "
-                    "The product with head_dim is rounded down and must be even"},
+     .null = "0.25 for stablelm, else 1", .range = {.min = 0, .max = 1, .exclusive_min = true},
+     .initial = INITIAL_NUMERICS, .used = "model.architecture=phi3|stablelm",
+     .description =
+         "phi3, stablelm: share of the columns of a head that have rotary position embeddings. "
+         "The product with head_dim is rounded down and must be even"},
     {"model.rope_local_base_freq", SETTING_NUMBER, FIELD(model.rope_local_base_freq), "null",
      .null = "10000", ABOVE(1, 1e12), .initial = INITIAL_NUMERICS,
      .used = "model.architecture=gemma3_text",

@@ -143,6 +143,7 @@ struct model_config derive_model_config(const struct recipe *recipe, int64_t voc
         .embedding_multiplier = recipe->model.embedding_multiplier,
         .residual_multiplier = recipe->model.residual_multiplier,
         .logits_divisor = recipe->model.logits_scaling,
+        .qkv_bias = recipe->model.use_qkv_bias,
         .attention_bias = recipe->model.attention_bias,
         .mlp_bias = recipe->model.mlp_bias,
         .adapter =

@@ -273,6 +273,10 @@ static void test_config(void)
          STATUS_UNAVAILABLE, "rope_type linear of phi3 is not supported"},
         {"phi3", "rope_parameters", "{\"partial_rotary_factor\": 0.3}", STATUS_DATA,
          "partial_rotary_factor: 0.3 does not give an even number of columns"},
+        {"stablelm", "qk_layernorm", "true", STATUS_UNAVAILABLE, "qk_layernorm: true is not"},
+        {"stablelm", "use_parallel_residual", "true", STATUS_UNAVAILABLE,
+         "use_parallel_residual: true is not"},
+        {"stablelm", "use_qkv_bias", "false", STATUS_DATA, "_proj.bias, which the stablelm"},
         {"llama", "partial_rotary_factor", "0.5", STATUS_UNAVAILABLE,
          "partial_rotary_factor 0.5 of llama is not supported"},
         {"qwen2", "model_type", "\"llama\"", STATUS_UNAVAILABLE,
@@ -416,6 +420,7 @@ int main(void)
     test_numbers("granite", true);
     test_numbers("olmo2", true);
     test_numbers("phi3", true);
+    test_numbers("stablelm", true);
     test_config();
     test_names();
     test_tokenizer();

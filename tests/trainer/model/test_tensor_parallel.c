@@ -267,6 +267,7 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
     bool has_biases = tied && strcmp(architecture, "llama") == 0;
     bool is_qwen3 = strcmp(architecture, "qwen3") == 0;
     bool is_phi3 = strcmp(architecture, "phi3") == 0;
+    bool is_stablelm = strcmp(architecture, "stablelm") == 0;
     bool is_granite = strcmp(architecture, "granite") == 0;
     bool is_gemma = strcmp(architecture, "gemma3_text") == 0;
     struct model_config config = {
@@ -288,7 +289,10 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
         /* wider together than the stream */
         .head_width = is_mistral || is_qwen3 || is_gemma || is_phi3 ? 6 : 0,
         .window = is_mistral || is_gemma || is_phi3 ? 5 : 0,
-        .rotary_width = is_phi3 ? 4 : 0,
+        .rotary_width = is_phi3       ? 4
+                        : is_stablelm ? 2
+                                      : 0,
+        .qkv_bias = is_stablelm,
         .window_pattern = is_gemma ? 2 : 0,
         .rope_local_theta = is_gemma ? 50 : 0,
         .attention_scale = is_gemma || is_granite ? 0.3 : 0,
@@ -375,6 +379,7 @@ int main(int argc, char **argv)
         test_model(dev, DTYPE_F32, "granite", true, rows, NULL, none, no_adapter, 1e-5);
         test_model(dev, DTYPE_F32, "granite", false, rows, NULL, low, llama, 1e-5);
         test_model(dev, DTYPE_F32, "smollm3", true, rows, NULL, none, no_adapter, 1e-5);
+        test_model(dev, DTYPE_F32, "stablelm", true, rows, NULL, none, no_adapter, 1e-5);
         test_model(dev, DTYPE_F32, "phi3", true, rows, NULL, none, no_adapter, 1e-5);
         test_model(dev, DTYPE_F32, "phi3", false, rows, NULL, none, all_linear, 1e-5);
         test_model(dev, DTYPE_F32, "gemma3_text", true, rows, NULL, none, no_adapter, 1e-5);

@@ -90,7 +90,7 @@ static void test_warning(void)
     check_warning(HEAD "model: {rope_theta: 5.0e5}\n",
                   "some.yaml: settings without effect: model.rope_theta (used if "
                   "model.architecture is llama, qwen2, mistral, qwen3, gemma3_text, smollm3, "
-                  "granite, olmo2 or phi3)");
+                  "granite, olmo2, phi3 or stablelm)");
     check_warning(HEAD "schedule: {power: 2.0, decay_ratio: 0.2}\nmlm: {mask_probability: 0.2}\n",
                   "some.yaml: settings without effect: mlm.mask_probability (used if objective is "
                   "mlm); schedule.power (used if schedule.name is polynomial or "

@@ -387,6 +387,7 @@ mistral) test_rotary mistral model.sliding_window=8 model.head_dim=12 ;;
 qwen3) test_rotary qwen3 model.head_dim=12 ;;
 smollm3) test_rotary smollm3 model.no_rope_layer_interval=2 ;;
 olmo2) test_olmo2 ;;
+stablelm) test_rotary stablelm model.partial_rotary_factor=0.5 model.use_qkv_bias=true ;;
 phi3) test_rotary phi3 model.head_dim=12 model.partial_rotary_factor=0.5 model.sliding_window=8 ;;
 granite)
     test_rotary granite model.embedding_multiplier=3 model.attention_multiplier=0.3 \

@@ -58,12 +58,14 @@ trainer/bench: base kernels/kernels.h datasets/loader trainer/recipe trainer/mod
 trainer/planner: base base/thread comm datasets/loader trainer/recipe trainer/objective
   trainer/optimizer trainer/checkpoint trainer/evaluation trainer/setup trainer/weights
   trainer/train
+trainer/server: base comm datasets/chat datasets/shard datasets/tokenizer trainer/recipe
+  trainer/logging trainer/model trainer/inference trainer/setup trainer/weights
 trainer/library: base datasets/tokenizer trainer/inference trainer/setup trainer/weights
 trainer/cli: base base/input base/thread kernels/kernels.h comm datasets/loader datasets/shard
   datasets/rows datasets/tokenizer datasets/chat datasets/prepare trainer/recipe trainer/logging
   trainer/model trainer/objective trainer/optimizer trainer/checkpoint trainer/evaluation
   trainer/inference trainer/setup trainer/weights trainer/huggingface trainer/gguf trainer/report
-  trainer/train trainer/bench trainer/planner
+  trainer/train trainer/bench trainer/planner trainer/server
 trainer: base base/thread kernels/kernels.h comm trainer/cli
 '
 declare -A may_include=()
@@ -148,6 +150,9 @@ is_vendor_allowed() {
     pcre2* | utf8proc*)
         case $file in datasets/tokenizer/*.c | datasets/text/*.c) return 0 ;; esac
         ;;
+    microhttpd*)
+        case $file in trainer/server/http.c) return 0 ;; esac
+        ;;
     openssl/*)
         case $file in base/hash.c) return 0 ;; esac
         ;;
@@ -187,7 +192,7 @@ check_line() {
                     "$header here"
             fi
             ;;
-        build_info.h) ;; # CMake generates it in the build folder
+        build_info.h | chat_page.h) ;; # CMake generates them in the build folder
         tensorboard.pb-c.h)
             case $file in
             trainer/logging/tensorboard.c | tests/*) ;;
@@ -263,6 +268,7 @@ comm/b.c|#include \"bucket.h\"
 datasets/loader/b.c|#include <openssl/evp.h>
 datasets/rows/csv.c|#include <archive.h>
 trainer/cli/a.c|#include <cuda_runtime.h>
+trainer/server/server.c|#include <microhttpd.h>
 trainer/library/a.c|#include \"comm/bucket.h\""
 
 self_test() {

@@ -77,7 +77,9 @@ find_missing() {
     add_if_missing protobuf-c-compiler has_command protoc-c
     add_if_missing libisal-dev has_library libisal
     add_if_missing libarchive-dev has_library libarchive
+    add_if_missing libmicrohttpd-dev has_library libmicrohttpd
     add_if_missing groff-base has_command groff
+    add_if_missing curl has_command curl # tests of the server
     add_if_missing procps has_command pgrep # some tests search for processes that did not end
     add_if_missing xfsprogs has_system_command mkfs.xfs # a test cuts the power of a file system
 }

@@ -50,6 +50,7 @@ static const struct command commands[] = {
      true},
     {"generate", command_generate, "generate text with a causal language model", false, true},
     {"chat", command_chat, "chat with a fine-tuned model in the terminal", false, true},
+    {"serve", command_serve, "serve a model over HTTP: OpenAI API and chat page"},
     {"inspect", command_inspect, "show and verify a shard, checkpoint, tokenizer or run folder",
      false, true},
     {"report", command_report, "write a page or a picture of the curves of runs"},

@@ -24,6 +24,9 @@ status command_generate(int argc, char **argv);
 /* command_chat - hold a conversation on standard input and output. */
 status command_chat(int argc, char **argv);
 
+/* command_serve - serve a model over HTTP. */
+status command_serve(int argc, char **argv);
+
 /* command_score - print the log-probability or the reward of each line. */
 status command_score(int argc, char **argv);
 

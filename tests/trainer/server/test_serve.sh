@@ -1,0 +1,371 @@
+#!/bin/bash
+# The HTTP server: answers equal those of the commands, bad requests get their status, and clients
+# that are slow, vanish or are many do not disturb others.
+#
+#   test_serve.sh text | tasks | errors | clients | stop | openai
+part=${1:-}
+# shellcheck source=tests/trainer/tiny_training.sh
+source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+command -v curl >/dev/null || {
+    echo 'skipped: no curl'
+    exit 77
+}
+server='' url=''
+trap '[ -z "$server" ] || kill -9 "$server" 2>/dev/null; rm -rf "$folder"' EXIT
+
+# start_server CHECKPOINT OPTION...: start a server at a free port; set $server and $url.
+start_server() {
+    local checkpoint=$1
+    shift
+    : >address
+    "${one_core[@]}" "$program" serve --checkpoint "$checkpoint" --port 0 "$@" >address 2>stderr &
+    server=$!
+    for _ in $(seq 400); do
+        url=$(sed -n 's/^listening on //p' address)
+        [ -z "$url" ] || return 0
+        kill -0 $server 2>/dev/null || break
+        sleep 0.1
+    done
+    fail 'the server does not start'
+}
+
+# stop_server: end the server with SIGTERM; its exit code must be 0.
+stop_server() {
+    local pid=$server
+    kill -TERM "$pid"
+    wait "$pid" || fail "the server ended with $?"
+    server=''
+}
+
+# ask PATH BODY OPTION...: send a request; its answer is in `out`, the HTTP status in $code.
+ask() {
+    local path=$1 body=$2
+    shift 2
+    code=$(curl -s -m 50 -o out -w '%{http_code}' -H 'Content-Type: application/json' "$@" \
+        --data-binary "$body" "$url$path")
+}
+
+# expect CODE TEXT: the last answer has this status and contains this text.
+expect() {
+    [ "$code" = "$1" ] || fail "status $code instead of $1: $(cat out)"
+    grep -qF -- "$2" out || fail "no $2 in: $(cat out)"
+}
+
+# print_texts: print the field "text" of each choice of `out`, as JSON text, one per line.
+print_texts() {
+    grep -o '"index":[0-9]*,"text":"\([^"\\]\|\\.\)*"' out | sed 's/.*"text":"\(.*\)"$/\1/'
+}
+
+# print_metric NAME: print the value of a metric.
+print_metric() {
+    curl -s -m 20 "$url/metrics" | sed -n "s/^$1 //p"
+}
+
+# generate OPTION...: print the texts of `bireme generate --json` as print_texts does.
+generate() {
+    run_bireme 0 generate --checkpoint run --json --no-slide "$@"
+    sed -E 's/.*"text": ?"(.*)", ?"ids".*/\1/' out
+}
+
+test_text() {
+    run_bireme 0 train recipe.yaml train.max_steps=100 checkpoint.every=0 evaluate.every=0
+    start_server run
+    [ "$(curl -s "$url/health")" = '{"status":"ok"}' ] || fail health
+    ask /v1/models '' -X GET && expect 200 '"id":"run"'
+    # Greedy and sampled texts are those of `bireme generate`.
+    generate --prompt License --temperature 0 --max-new-tokens 20 >expected
+    ask /v1/completions '{"model":"any","prompt":"License","temperature":0,"max_tokens":20}'
+    expect 200 '"model":"any"'
+    print_texts | cmp - expected || fail "another greedy text: $(cat out)"
+    grep -q '"usage":{"prompt_tokens":7,"completion_tokens":20,"total_tokens":27}' out || fail usage
+    generate --prompt the --seed 5 --max-new-tokens 25 --num-samples 3 --top-k 9 >expected
+    ask /v1/completions '{"prompt":"the","seed":5,"max_tokens":25,"n":3,"top_k":9}'
+    print_texts | cmp - expected || fail "other samples: $(cat out)"
+    # A stream has the same texts.
+    for n in 1 3; do
+        body='{"prompt":"the","seed":5,"max_tokens":25,"n":'$n',"top_k":9'
+        ask /v1/completions "$body}"
+        print_texts >whole
+        ask /v1/completions "$body,\"stream\":true,\"stream_options\":{\"include_usage\":true}}"
+        expect 200 'data: [DONE]'
+        usage='"prompt_tokens":3,"completion_tokens":'$((25 * n))','
+        grep -qF "\"choices\":[],\"usage\":{$usage" out ||
+            fail "no usage in the stream: $(tail -n 4 out)"
+        cp out stream
+        for ((i = 0; i < n; i++)); do
+            grep "\"index\":$i," stream >out
+            print_texts | tr -d '\n'
+            echo
+        done | cmp - whole || fail 'the stream has another text'
+    done
+    # Clients at the same time get the texts that they get alone. There are 3 slots for 8 clients.
+    stop_server
+    start_server run --max-num-seqs 3
+    for i in 1 2 3 4 5 6 7 8; do
+        body='{"prompt":"the License","seed":'$i',"max_tokens":20,"logprobs":2}'
+        ask /v1/completions "$body"
+        sed 's/"id":"[^"]*","object":"[^"]*","created":[0-9]*//' out >"alone-$i"
+        echo "$body" >"body-$i"
+    done
+    pids=()
+    for i in 1 2 3 4 5 6 7 8; do
+        curl -s -m 50 -o "together-$i" -H 'Content-Type: application/json' \
+            --data-binary "@body-$i" "$url/v1/completions" &
+        pids+=($!)
+    done
+    wait "${pids[@]}"
+    for i in 1 2 3 4 5 6 7 8; do
+        sed 's/"id":"[^"]*","object":"[^"]*","created":[0-9]*//' "together-$i" |
+            cmp - "alone-$i" || fail "client $i gets another text"
+    done
+    # Stop strings, ids, lists and echo.
+    ask /v1/completions '{"prompt":"the","seed":2,"max_tokens":25,"stop":["e","n"," "]}'
+    expect 200 '"finish_reason":"stop"'
+    print_texts | grep -q '[en ]' && fail "a stop string remains: $(cat out)"
+    "$program" tokenizer encode --tokenizer tokenizer --text License >ids 2>stderr ||
+        "$program" tokenizer encode --tokenizer tokenizer <<<License >ids 2>stderr || fail encode
+    ids=$(tr -s ' \n' ',' <ids | sed 's/,*$//')
+    ids=$(cut -d, -f1-7 <<<"$ids")
+    ask /v1/completions '{"prompt":"License","temperature":0,"max_tokens":8}'
+    print_texts >expected
+    ask /v1/completions "{\"prompt\":[$ids],\"temperature\":0,\"max_tokens\":8}"
+    print_texts | cmp - expected || fail "ids give another text: $(cat out)"
+    ask /v1/completions "{\"prompt\":[[$ids],[$ids]],\"temperature\":0,\"max_tokens\":8}"
+    print_texts | cmp - <(cat expected expected) || fail "lists of ids: $(cat out)"
+    ask /v1/completions \
+        '{"prompt":["License","the"],"temperature":0,"max_tokens":0,"echo":true,"logprobs":1}'
+    expect 200 '"index":1,"text":"the"'
+    grep -q '"tokens":\["t","h","e"\],"token_logprobs":\[null,-[0-9.e-]*,-[0-9.e-]*\]' out ||
+        fail "log-probabilities of the prompt: $(cat out)"
+    grep -q '"text_offset":\[0,1,2\]' out || fail "offsets: $(cat out)"
+    run_bireme 0 score --checkpoint run --tokens <(echo License)
+    cp out scores
+    ask /v1/completions '{"prompt":"License","max_tokens":0,"echo":true,"logprobs":0}'
+    sed 's/.*"token_logprobs":\[null,\([^]]*\)\].*/\1/' out | tr ',' '\n' >values
+    [ "$(grep -c . values)" = 6 ] || fail "$(cat values)"
+    awk '{ sum += $1 } END { printf "%.3f\n", sum }' values >sum
+    awk 'NR == 1 { printf "%.3f\n", $1 }' scores | cmp - sum || fail "score: $(cat scores sum)"
+    [ "$(print_metric bireme_sequences_running)" = 0 ] || fail 'sequences remain'
+    stop_server
+}
+
+test_tasks() {
+    readonly reference=$source/tests/reference/sft
+    mkdir tokenizer_messages
+    cp "$reference/tokenizer.json" tokenizer_messages/
+    run_bireme 0 prepare --objective sft --tokenizer tokenizer_messages --chat-template chatml \
+        --input "$reference/messages.jsonl" --output messages
+    cat >messages.yaml <<END
+objective: sft
+run_dir: run_messages
+model: {architecture: gpt2, num_layers: 2, hidden_size: 32, num_heads: 2,
+  max_position_embeddings: 128}
+data: {tokenizer: tokenizer_messages, train: messages/train-*.h5, sequence_length: 128}
+batch: {global_size: 4, micro_size: 4}
+train: {max_steps: 3}
+END
+    run_bireme 0 train messages.yaml
+    start_server run_messages
+    curl -s "$url/v1/models" | grep -q '"tasks":\["completions","chat","embeddings"\]' || fail tasks
+    run_bireme 0 generate --checkpoint run_messages --chat --system 'Be brief.' \
+        --prompt 'list files' --temperature 0 --max-new-tokens 12 --json
+    sed -E 's/.*"text": ?"[ ]*(.*)", ?"ids".*/\1/' out >expected
+    body='{"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":[{"type":
+        "text","text":"list files"}]}],"temperature":0,"max_completion_tokens":12'
+    ask /v1/chat/completions "$body}"
+    expect 200 '"object":"chat.completion"'
+    [ "$(sed 's/.*"content":"\(.*\)"},"logprobs".*/\1/' out)" = "$(cat expected)" ] ||
+        fail "chat: $(cat out)"
+    ask /v1/chat/completions "$body,\"stream\":true,\"logprobs\":true,\"top_logprobs\":2}"
+    expect 200 '"delta":{"role":"assistant","content":""}'
+    grep -o '"delta":{[^}]*}' out | sed -n 's/.*"content":"\(.*\)"}/\1/p' | tr -d '\n' >streamed
+    echo >>streamed
+    cmp streamed expected || fail "chat stream: $(cat out)"
+    grep -q '"top_logprobs":\[{"token":' out || fail 'no log-probabilities'
+    # Embeddings are those of `bireme embed`, also in base64.
+    ask /v1/embeddings '{"input":["list files","ls"]}'
+    expect 200 '"object":"embedding"'
+    grep -o '"embedding":\[[^]]*\]' out | sed 's/.*\[\(.*\)\]/\1/' | tr ',' ' ' >vectors
+    printf 'list files\nls\n' >lines
+    run_bireme 0 embed --checkpoint run_messages lines
+    paste -d' ' vectors out | awk '{ n = NF / 2; if (n != 32) bad = 1
+        for (i = 1; i <= n; i++) { d = $i - $(n + i); if (!(d * d < 1e-12)) bad = 1 } }
+        END { exit bad || NR != 2 }' || fail "embeddings: $(cat vectors out)"
+    ask /v1/embeddings '{"input":"list files","encoding_format":"base64"}'
+    sed 's/.*"embedding":"\([^"]*\)".*/\1/' out | base64 -d | od -An -v -t f4 |
+        tr -s ' \n' ' ' >decoded
+    head -n 1 vectors | paste -d' ' decoded - | awk '{ n = NF / 2; if (n != 32) exit 1
+        for (i = 1; i <= n; i++) { d = $i - $(n + i); if (!(d * d < 1e-12)) exit 1 } }' ||
+        fail "base64: $(cat decoded)"
+    ask /v1/fill-mask '{"input":"a"}' && expect 400 '"code":"unsupported_model"'
+    stop_server
+}
+
+test_errors() {
+    run_bireme 0 train recipe.yaml
+    echo 'sk-secret' >key
+    start_server run --max-body-bytes 20000 --api-key-file key
+    ask /v1/completions '{"prompt":"a"}' && expect 401 '"type":"authentication_error"'
+    ask /v1/completions '{"prompt":"a"}' -H 'Authorization: Bearer sk-secre' && expect 401 key
+    ask /v1/completions '{"prompt":"a"}' -H 'Authorization: Bearer sk-secret' && expect 200 text
+    curl -s "$url/health" | grep -q ok || fail 'health needs a key'
+    curl -s "$url/" | grep -q '<!DOCTYPE html>' || fail 'no page'
+    stop_server
+    start_server run --max-body-bytes 20000
+    while IFS='|' read -r status path body text; do
+        ask "$path" "$body"
+        expect "$status" "$text"
+        grep -q '^{"error":{"message":".*","type":".*","param":.*,"code":.*}}$' out ||
+            fail "not an error object: $(cat out)"
+    done <<'END'
+400|/v1/completions|{"prompt":|not valid JSON
+400|/v1/completions||not valid JSON
+400|/v1/completions|[]|not a JSON object
+400|/v1/completions|{}|"param":"prompt"
+400|/v1/completions|{"prompt":3}|"param":"prompt"
+400|/v1/completions|{"prompt":[]}|"param":"prompt"
+400|/v1/completions|{"prompt":[[]]}|empty list
+400|/v1/completions|{"prompt":[1,"a"]}|not a token id
+400|/v1/completions|{"prompt":[99999]}|outside the vocabulary
+400|/v1/completions|{"prompt":[-1]}|not a token id
+400|/v1/completions|{"prompt":"a","n":0}|"param":"n"
+400|/v1/completions|{"prompt":"a","n":1.5}|"param":"n"
+400|/v1/completions|{"prompt":"a","temperature":-1}|"param":"temperature"
+400|/v1/completions|{"prompt":"a","temperature":"hot"}|must be a number
+400|/v1/completions|{"prompt":"a","top_p":2}|"param":"top_p"
+400|/v1/completions|{"prompt":"a","max_tokens":0}|needs echo
+400|/v1/completions|{"prompt":"a","max_tokens":1e3}|must be an integer
+400|/v1/completions|{"prompt":"a","stream":"yes"}|true or false
+400|/v1/completions|{"prompt":"a","stop":[""]}|"param":"stop"
+400|/v1/completions|{"prompt":"a","logprobs":99}|"param":"logprobs"
+400|/v1/completions|{"prompt":"a","model":7}|"param":"model"
+400|/v1/completions|{"prompt":"a","suffix":"b"}|not supported
+400|/v1/completions|{"prompt":"a","logit_bias":{"1":5}}|not supported
+400|/v1/completions|{"prompt":"a\u0000b"}|NUL
+400|/v1/completions|{"prompt":"the License is granted to You by us"}|context_length_exceeded
+400|/v1/completions|{"prompt":"\u4e2d"}|vocabulary
+400|/v1/chat/completions|{"messages":[{"role":"user","content":"a"}]}|no chat template
+400|/v1/embeddings|{"input":"a","encoding_format":"x"}|"param":"encoding_format"
+404|/v1/nothing|{}|no such path
+405|/health|{}|accepts GET only
+END
+    ask /v1/completions '' -X GET && expect 405 'POST only'
+    ask /v1/completions "$(printf '{"prompt":"\xff\xfe"}')" && expect 400 'not valid JSON'
+    head -c 30000 /dev/zero | tr '\0' ' ' >huge
+    ask /v1/completions @huge && expect 413 'max-body-bytes'
+    ask /v1/completions @huge -H 'Transfer-Encoding: chunked' && expect 413 'max-body-bytes'
+    printf '%*s' 15000 '' | tr ' ' '[' >deep
+    ask /v1/completions @deep && expect 400 'not valid JSON'
+    # Pages of other sites cannot use the server.
+    ask /v1/completions '{"prompt":"a"}' -H 'Origin: http://example.org' && expect 403 Origin
+    ask /v1/completions '{"prompt":"a"}' -H 'Host: example.org' && expect 403 Host
+    ask /v1/completions '{"prompt":"a"}' -H "Origin: $url" && expect 200 text
+    stop_server
+    run_bireme 69 serve --checkpoint run --host 192.0.2.1 && expect_error 'cannot listen on'
+    run_bireme 66 serve --checkpoint none && expect_error none
+    run_bireme 66 serve --checkpoint run --api-key-file none && expect_error none
+    run_bireme 64 serve --checkpoint run --max-model-len 33 && expect_error '32 positions'
+    printf '\n' >key
+    run_bireme 65 serve --checkpoint run --api-key-file key && expect_error 'first line'
+}
+
+test_clients() {
+    run_bireme 0 train recipe.yaml
+    start_server run --max-connections 60 --max-num-seqs 2
+    address=${url#http://}
+    port=${address##*:}
+    # Half requests and clients that send nothing do not disturb others.
+    exec {half}<>"/dev/tcp/127.0.0.1/$port"
+    head='POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s'
+    # shellcheck disable=SC2059 # the format is constant
+    printf "$head" 100 '{"pro' >&$half
+    exec {silent}<>"/dev/tcp/127.0.0.1/$port"
+    # A client that never reads its stream.
+    body='{"prompt":"the","n":100,"max_tokens":29,"stream":true,"logprobs":5,"seed":1}'
+    exec {deaf}<>"/dev/tcp/127.0.0.1/$port"
+    # shellcheck disable=SC2059
+    printf "$head" ${#body} "$body" >&$deaf
+    ask /v1/completions '{"prompt":"the","max_tokens":5}' && expect 200 text
+    # Clients that vanish: their sequences are cancelled, with and without a stream.
+    long='"prompt":["the","a","of","to","in","or"],"n":128,"max_tokens":29,"temperature":3'
+    for stream in true false; do
+        before=$(print_metric bireme_requests_cancelled_total)
+        curl -s -m 0.5 -o /dev/null -H 'Content-Type: application/json' \
+            --data-binary "{$long,\"stream\":$stream}" "$url/v1/completions"
+        [ $? = 28 ] || fail 'the request ended too early'
+        ask /v1/completions '{"prompt":"the","max_tokens":5}' && expect 200 text
+        for _ in $(seq 100); do
+            [ "$(print_metric bireme_requests_cancelled_total)" = "$before" ] || continue 2
+            sleep 0.1
+        done
+        fail "no request was cancelled (stream $stream)"
+    done
+    # Garbage is not HTTP.
+    exec {garbage}<>"/dev/tcp/127.0.0.1/$port"
+    head -c 2000 "$program" >&$garbage
+    head -n 1 <&$garbage | tr -d '\0' | grep -q '400\|^$' || fail 'garbage was accepted'
+    exec {half}>&- {silent}>&- {deaf}>&- {garbage}>&-
+    # More connections than allowed: the server survives and serves the next client.
+    connections=()
+    for _ in $(seq 200); do
+        exec {connection}<>"/dev/tcp/127.0.0.1/$port" && connections+=("$connection")
+    done 2>/dev/null
+    for connection in "${connections[@]}"; do
+        exec {connection}>&-
+    done
+    for _ in $(seq 50); do
+        ask /v1/completions '{"prompt":"the","max_tokens":5}'
+        [ "$code" != 200 ] || break
+        sleep 0.1
+    done
+    expect 200 text
+    stop_server
+}
+
+test_stop() {
+    run_bireme 0 train recipe.yaml
+    for signal in TERM INT; do
+        start_server run --max-num-seqs 2 --max-queue 1
+        body='{"prompt":["the","a"],"n":100,"max_tokens":29,"temperature":3,"stream":true}'
+        curl -s -m 50 -o streamed -H 'Content-Type: application/json' --data-binary "$body" \
+            "$url/v1/completions" &
+        client=$!
+        for _ in $(seq 100); do
+            [ ! -s streamed ] || break
+            sleep 0.1
+        done
+        ask /v1/completions '{"prompt":"a"}' && expect 503 '"code":"server_busy"'
+        kill -$signal $server
+        wait $server || fail "after SIG$signal the server ended with $?"
+        server=''
+        wait $client || fail "the client ended with $?"
+        tail -n 2 streamed | grep -q '^data: \[DONE\]$' || fail "SIG$signal cut the answer"
+        [ "$(grep -c '"finish_reason":"length"' streamed)" = 200 ] || fail 'texts are missing'
+        grep -q 'stop requested' stderr || fail 'the stop is not logged'
+    done
+    # The time limit ends an answer.
+    start_server run --max-num-seqs 1 --timeout 1
+    ask /v1/completions '{"prompt":["the","a"],"n":128,"max_tokens":29,"temperature":3}'
+    [ "$code" = 503 ] || [ "$code" = 200 ] || fail "status $code"
+    stop_server
+}
+
+test_openai() {
+    python=${BIREME_PYTHON:-python3}
+    "$python" -c 'import openai' 2>/dev/null || {
+        echo 'skipped: no Python with the package openai'
+        exit 77
+    }
+    run_bireme 0 train recipe.yaml
+    start_server run
+    "$python" "$source/scripts/check_openai.py" "$url/v1" || fail 'the openai client'
+    stop_server
+}
+
+case $part in
+text | tasks | errors | clients | stop | openai) "test_$part" ;;
+*)
+    echo "unknown part: $part" >&2
+    exit 2
+    ;;
+esac

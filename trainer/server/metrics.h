@@ -1,0 +1,27 @@
+/* Counters of the server, in the text format of Prometheus. */
+#pragma once
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+enum { METRICS_CODES = 600 };
+
+struct metrics {
+    atomic_llong responses[METRICS_CODES]; /* by HTTP status */
+    atomic_llong prompt_tokens, generation_tokens;
+    atomic_llong cancelled;                /* requests without a client */
+    atomic_llong running, waiting;         /* sequences that are generated; that wait */
+    atomic_llong passes;                   /* forward passes of running sequences */
+    atomic_llong first_tokens;             /* requests with a first token */
+    atomic_llong first_token_microseconds; /* their sum */
+    atomic_llong finished;                 /* finished requests */
+    atomic_llong request_microseconds;     /* their sum */
+};
+
+/* metrics_format - write all counters.
+ *
+ * Memory    the caller frees *out with free() */
+status metrics_format(struct metrics *m, char **out, size_t *bytes);

@@ -8,75 +8,97 @@
 
 #include "kernels/cpu/vector.h"
 
-/* Rows of x that share one pass over a row of w. Their sums stay in registers. */
-enum { GROUP_ROWS = 4 };
+/* A block of the output: its sums stay in registers. AVX-512 has 32 of them, the others 16. */
+enum { BLOCK_ROWS = 4, BLOCK_COLUMNS = VECTOR_LANES >= 16 ? 4 : 2 };
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Computes the dot products of one row of w with `rows` rows of x, a constant for the compiler. Two
- * sums per row hide the latency of the multiply-add. */
-INLINE void compute_group(float *out, struct tensor x, struct tensor w, int64_t row, int rows)
+/* Computes the dot products of `columns` rows of w with `rows` rows of x, constants for the
+ * compiler. Each output has one sum, in the order of its terms, for any size of the block. The
+ * hardware prefetches one row of w at a time, but not several, so these are prefetched here. */
+INLINE void compute_block(float out[BLOCK_COLUMNS][KERNELS_FEW_ROWS], struct tensor x,
+                          struct tensor w, int64_t column, int columns, int rows)
 {
-    vector sums[GROUP_ROWS][2];
-    for (int i = 0; i < rows; i++) {
-        sums[i][0] = sums[i][1] = (vector){0};
+    vector sums[BLOCK_COLUMNS][BLOCK_ROWS];
+    for (int j = 0; j < columns; j++) {
+        for (int i = 0; i < rows; i++) {
+            sums[j][i] = (vector){0};
+        }
     }
-    int64_t j = 0;
-    for (; j + 2 * VECTOR_LANES <= x.columns; j += 2 * VECTOR_LANES) {
-        for (int half = 0; half < 2; half++) {
-            int64_t at = j + half * VECTOR_LANES;
-            vector weight = vector_get(w.data, w.dtype, row * w.stride + at, VECTOR_LANES);
-            for (int i = 0; i < rows; i++) {
-                vector value = vector_get(x.data, x.dtype, i * x.stride + at, VECTOR_LANES);
-                sums[i][half] = vector_fma(value, weight, sums[i][half]);
+    for (int64_t k = 0; k < x.columns; k += VECTOR_LANES) {
+        int64_t left = x.columns - k;
+        vector weights[BLOCK_COLUMNS];
+        for (int j = 0; j < columns; j++) {
+            weights[j] = vector_get(w.data, w.dtype, (column + j) * w.stride + k, left);
+            if (columns > 1) {
+                cpu_prefetch(w, column + j + columns, k, VECTOR_LANES);
+            }
+        }
+        for (int i = 0; i < rows; i++) {
+            vector value = vector_get(x.data, x.dtype, i * x.stride + k, left);
+            for (int j = 0; j < columns; j++) {
+                sums[j][i] = vector_fma(value, weights[j], sums[j][i]);
             }
         }
     }
-    for (int half = 0; j < x.columns; j += VECTOR_LANES, half++) {
-        int64_t left = x.columns - j;
-        vector weight = vector_get(w.data, w.dtype, row * w.stride + j, left);
+    for (int j = 0; j < columns; j++) {
         for (int i = 0; i < rows; i++) {
-            vector value = vector_get(x.data, x.dtype, i * x.stride + j, left);
-            sums[i][half] = vector_fma(value, weight, sums[i][half]);
+            out[j][i] = vector_sum(sums[j][i]);
         }
-    }
-    for (int i = 0; i < rows; i++) {
-        out[i] = vector_sum(sums[i][0] + sums[i][1]);
     }
 }
 
-INLINE void compute_rows(float *out, struct tensor x, struct tensor w, int64_t row)
+INLINE void compute_rows(float out[BLOCK_COLUMNS][KERNELS_FEW_ROWS], struct tensor x,
+                         struct tensor w, int64_t column, int columns)
 {
     switch (x.rows) {
     case 1:
-        compute_group(out, x, w, row, 1);
+        compute_block(out, x, w, column, columns, 1);
         break;
     case 2:
-        compute_group(out, x, w, row, 2);
+        compute_block(out, x, w, column, columns, 2);
         break;
     case 3:
-        compute_group(out, x, w, row, 3);
+        compute_block(out, x, w, column, columns, 3);
         break;
     default:
-        compute_group(out, x, w, row, GROUP_ROWS);
+        compute_block(out, x, w, column, columns, BLOCK_ROWS);
     }
 }
 
-/* Specialized for each pair of dtypes, so that the inner loop has no branches. */
-static void compute_dot_products(float *out, struct tensor x, struct tensor w, int64_t row)
+INLINE void compute_columns(float out[BLOCK_COLUMNS][KERNELS_FEW_ROWS], struct tensor x,
+                            struct tensor w, int64_t column, int columns)
 {
-    for (int64_t first = 0; first < x.rows; first += GROUP_ROWS) {
+    for (int64_t first = 0; first < x.rows; first += BLOCK_ROWS) {
         int64_t left = x.rows - first;
-        struct tensor group = tensor_rows(x, first, left < GROUP_ROWS ? left : GROUP_ROWS);
-        if (x.dtype == DTYPE_F32 && w.dtype == DTYPE_F32) {
-            group.dtype = w.dtype = DTYPE_F32;
-            compute_rows(out + first, group, w, row);
-        } else if (x.dtype == DTYPE_BF16 && w.dtype == DTYPE_BF16) {
-            group.dtype = w.dtype = DTYPE_BF16;
-            compute_rows(out + first, group, w, row);
+        struct tensor rows = tensor_rows(x, first, left < BLOCK_ROWS ? left : BLOCK_ROWS);
+        float part[BLOCK_COLUMNS][KERNELS_FEW_ROWS];
+        if (columns == BLOCK_COLUMNS) {
+            compute_rows(part, rows, w, column, BLOCK_COLUMNS);
         } else {
-            compute_rows(out + first, group, w, row);
+            compute_rows(part, rows, w, column, 1);
         }
+        for (int j = 0; j < columns; j++) {
+            for (int64_t i = 0; i < rows.rows; i++) {
+                out[j][first + i] = part[j][i];
+            }
+        }
+    }
+}
+
+/* Computes `columns` columns of the output: BLOCK_COLUMNS or 1. Specialized for each pair of
+ * dtypes, so that the inner loop has no branches. */
+static void compute_dot_products(float out[BLOCK_COLUMNS][KERNELS_FEW_ROWS], struct tensor x,
+                                 struct tensor w, int64_t column, int columns)
+{
+    if (x.dtype == DTYPE_F32 && w.dtype == DTYPE_F32) {
+        x.dtype = w.dtype = DTYPE_F32;
+        compute_columns(out, x, w, column, columns);
+    } else if (x.dtype == DTYPE_BF16 && w.dtype == DTYPE_BF16) {
+        x.dtype = w.dtype = DTYPE_BF16;
+        compute_columns(out, x, w, column, columns);
+    } else {
+        compute_columns(out, x, w, column, columns);
     }
 }
 
@@ -96,16 +118,31 @@ static void store_element(struct tensor y, int64_t row, int64_t column, float va
     }
 }
 
+/* Writes `columns` columns of y: the sums, with the bias or what y contains. */
+static void store_columns(struct tensor y, float out[BLOCK_COLUMNS][KERNELS_FEW_ROWS],
+                          struct tensor bias, int64_t first, int columns, bool accumulate)
+{
+    for (int j = 0; j < columns; j++) {
+        int64_t column = first + j;
+        float add = bias.data == NULL ? 0 : ((const float *)bias.data)[column];
+        for (int64_t i = 0; i < y.rows; i++) {
+            float sum = out[j][i] + (accumulate ? load_element(y, i, column) : add);
+            store_element(y, i, column, sum);
+        }
+    }
+}
+
 void CPU(few_rows_gemm)(struct kernels *k, struct tensor y, struct tensor x, struct tensor w,
                         struct tensor bias, bool accumulate)
 {
 #pragma omp parallel for num_threads(k->threads) schedule(static)
-    for (int64_t j = 0; j < y.columns; j++) {
-        float out[KERNELS_FEW_ROWS];
-        float add = bias.data == NULL ? 0 : ((const float *)bias.data)[j];
-        compute_dot_products(out, x, w, j);
-        for (int64_t i = 0; i < y.rows; i++) {
-            store_element(y, i, j, out[i] + (accumulate ? load_element(y, i, j) : add));
+    for (int64_t first = 0; first < y.columns; first += BLOCK_COLUMNS) {
+        float out[BLOCK_COLUMNS][KERNELS_FEW_ROWS];
+        int64_t left = y.columns - first;
+        int step = left >= BLOCK_COLUMNS && y.rows > 1 ? BLOCK_COLUMNS : 1;
+        for (int64_t j = first; j < first + BLOCK_COLUMNS && j < y.columns; j += step) {
+            compute_dot_products(out, x, w, j, step);
+            store_columns(y, out, bias, j, step, accumulate);
         }
     }
 }

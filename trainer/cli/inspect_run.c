@@ -13,8 +13,8 @@
 #include "trainer/checkpoint/directory.h"
 #include "trainer/cli/inspect.h"
 #include "trainer/cli/json_output.h"
-#include "trainer/cli/recipe_json.h"
 #include "trainer/recipe/recipe.h"
+#include "trainer/recipe/recipe_json.h"
 
 /* ---- metrics.jsonl ---- */
 

@@ -10,12 +10,12 @@
 #include "trainer/cli/json_output.h"
 #include "trainer/cli/options.h"
 #include "trainer/cli/plan_text.h"
-#include "trainer/cli/recipe_json.h"
 #include "trainer/evaluation/report.h"
 #include "trainer/optimizer/schedule.h"
 #include "trainer/planner/memory_check.h"
 #include "trainer/planner/plan.h"
 #include "trainer/planner/predict.h"
+#include "trainer/recipe/recipe_json.h"
 #include "trainer/setup/data.h"
 #include "trainer/weights/initial_model.h"
 

@@ -1,4 +1,4 @@
-#include "trainer/cli/recipe_json.h"
+#include "trainer/recipe/recipe_json.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -322,7 +322,7 @@ test_clients() {
     stop_server
 }
 
-# start_stream N: request N texts of each of two prompts as a stream; wait until `streamed` has text.
+# start_stream N: request N texts of two prompts as a stream; wait until `streamed` has text.
 start_stream() {
     local body='{"prompt":["the","a"],"n":'$1',"max_tokens":29,"temperature":3,"stream":true}'
     : >streamed

@@ -323,8 +323,9 @@ report_end() {
         code=$end_code
         return
     fi
-    # Code 138: SIGUSR1 ended mpirun or a rank outside the time in which it handles the signal.
-    if [ $stop_requested = yes ] && [ "$code" = 138 ]; then
+    # Code 138: SIGUSR1 ended mpirun or a rank outside the time in which it handles the signal. Code
+    # -1: bash lost the code, because the signal arrived while mpirun ended.
+    if [ $stop_requested = yes ] && { [ "$code" = 138 ] || [ "$code" = -1 ]; }; then
         echo 'launch_mpirun.sh: stopped while mpirun started or ended; checkpoints are complete' >&2
         code=75
         return

@@ -246,14 +246,15 @@ kill_launcher() {
     kill -"$1" "$(pgrep -of "launch_mpirun\.sh .*run_dir=$disk/")" 2>/dev/null
 }
 
-# flip_bit: change one bit of the newest checkpoint, if the one before it is not damaged.
+# flip_bit: change one bit of the newest checkpoint, if the one before it is not damaged. After the
+# last step no run reads the checkpoints again, so the bit would stay changed.
 damaged=0
 flip_bit() {
     local folders files file offset byte
     mapfile -t folders < <(ls -d "$run"/checkpoints/step-????????/manifest.json 2>/dev/null)
     [ ${#folders[@]} -ge 2 ] || return 1
     local newest=${folders[-1]%/*} previous=${folders[-2]%/*}
-    [ $((10#${previous##*-})) -gt "$damaged" ] || return 1
+    [ $((10#${previous##*-})) -gt "$damaged" ] && [ $((10#${newest##*-})) -lt "$steps" ] || return 1
     damaged=$((10#${newest##*-}))
     files=("$newest"/*.h5 "$newest"/manifest.json)
     draw ${#files[@]}
@@ -437,6 +438,7 @@ check_left() {
     [ -z "$left" ] || fail "$layout: processes are left: $(echo "$left" | tr '\n' ' ')"
     left=$(find "$TMPDIR" -mindepth 1 | head -n 5)
     [ -z "$left" ] || fail "$layout: temporary files are left: $left"
+    find "$TMPDIR" -mindepth 1 -delete # the next run is not blamed for them
     if [ "$SOAK_NAMESPACE" != none ]; then
         left=$(find /dev/shm -mindepth 1 | head -n 5)
         [ -z "$left" ] || fail "$layout: shared memory is left: $left"

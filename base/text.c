@@ -125,6 +125,17 @@ bool text_to_number(const char *text, double *out, char *reason)
     return true;
 }
 
+void text_append_item(char *text, size_t bytes, const char *item, int index, int count,
+                      const char *last_word)
+{
+    size_t used = strlen(text);
+    if (index > 0 && index + 1 == count) {
+        snprintf(text + used, bytes - used, " %s %s", last_word, item);
+    } else {
+        snprintf(text + used, bytes - used, "%s%s", index > 0 ? ", " : "", item);
+    }
+}
+
 bool text_has_suffix(const char *text, const char *suffix)
 {
     size_t length = strlen(text), tail = strlen(suffix);

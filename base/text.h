@@ -32,6 +32,15 @@ static inline const char *text_plural(int64_t count)
     return count == 1 ? "" : "s";
 }
 
+/* text_append_item - append an item to a list in words, such as "a, b or c".
+ *
+ * last_word stands before the last item, here "or". A list that is too long is cut.
+ *
+ * Shapes    text [bytes], "" before the first item
+ * Units     index is 0 to count - 1 */
+void text_append_item(char *text, size_t bytes, const char *item, int index, int count,
+                      const char *last_word);
+
 /* text_has_suffix - return whether a text ends with another one. */
 bool text_has_suffix(const char *text, const char *suffix);
 

@@ -212,8 +212,23 @@ static void test_suffixes(void)
     CHECK(!text_has_suffix("", ".bin") && !text_has_suffix("data.BIN", ".bin"));
 }
 
+static void test_lists(void)
+{
+    static const char *const items[] = {"a", "bc", "d"};
+    for (int count = 1; count <= 3; count++) {
+        char text[16] = "", small[5] = "";
+        for (int i = 0; i < count; i++) {
+            text_append_item(text, sizeof text, items[i], i, count, "or");
+            text_append_item(small, sizeof small, items[i], i, count, "or");
+        }
+        CHECK_TEXT(text, count == 1 ? "a" : count == 2 ? "a or bc" : "a, bc or d");
+        CHECK_TEXT(small, count == 1 ? "a" : count == 2 ? "a or" : "a, b");
+    }
+}
+
 int main(void)
 {
+    test_lists();
     test_suffixes();
     test_controls();
     test_names();

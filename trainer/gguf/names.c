@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "trainer/gguf/gguf_impl.h"
 
 static const struct gguf_family families[] = {
@@ -50,12 +51,9 @@ const struct gguf_family *gguf_find_named_family(const char *name)
 
 const char *gguf_family_names(char *text, size_t bytes)
 {
-    size_t used = 0;
     text[0] = '\0';
-    for (int i = 0; i < COUNT(families) && used < bytes; i++) {
-        const char *separator = i == 0 ? "" : i + 1 < COUNT(families) ? ", " : " and ";
-        used += (size_t)snprintf(text + used, bytes - used, "%s%s", separator,
-                                 families[i].architecture);
+    for (int i = 0; i < COUNT(families); i++) {
+        text_append_item(text, bytes, families[i].architecture, i, COUNT(families), "and");
     }
     return text;
 }

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/memory.h"
+#include "base/text.h"
 #include "trainer/recipe/recipe.h"
 
 #define SETTING(f) offsetof(struct recipe, model.f)
@@ -334,12 +336,10 @@ const struct huggingface_architecture *huggingface_find_architecture(const char 
 
 const char *huggingface_architecture_names(char text[HUGGINGFACE_NAMES_BYTES])
 {
-    const size_t count = sizeof architectures / sizeof *architectures;
-    size_t used = 0;
-    for (size_t i = 0; i < count && used < HUGGINGFACE_NAMES_BYTES; i++) {
-        const char *separator = i == 0 ? "" : i + 1 < count ? ", " : " and ";
-        used += (size_t)snprintf(text + used, HUGGINGFACE_NAMES_BYTES - used, "%s%s", separator,
-                                 architectures[i].model_type);
+    text[0] = '\0';
+    for (int i = 0; i < COUNT(architectures); i++) {
+        text_append_item(text, HUGGINGFACE_NAMES_BYTES, architectures[i].model_type, i,
+                         COUNT(architectures), "and");
     }
     return text;
 }

@@ -38,10 +38,10 @@
  *          Gemma Team 2025, arXiv:2503.19786 */
 #include "trainer/model/architecture.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "trainer/model/model.h"
 
 static const struct architecture_names gpt2_names = {
@@ -334,12 +334,9 @@ const struct architecture *model_architecture(const char *name)
 
 const char *model_architecture_names(char *text, size_t bytes)
 {
-    size_t used = 0;
     text[0] = '\0';
-    for (int i = 0; i < COUNT(architectures) && used < bytes; i++) {
-        const char *separator = i == 0 ? "" : i + 1 < COUNT(architectures) ? ", " : " or ";
-        used +=
-            (size_t)snprintf(text + used, bytes - used, "%s%s", separator, architectures[i].name);
+    for (int i = 0; i < COUNT(architectures); i++) {
+        text_append_item(text, bytes, architectures[i].name, i, COUNT(architectures), "or");
     }
     return text;
 }

@@ -154,7 +154,170 @@ def write_family_folder(folder, family, seed):
             f[family + "/labels"] = labels.numpy()
 
 
+PLACEMENTS = ("pre", "post", "branch", "both")
+
+# file: placement, norm, positions, gated, activation, biases, head width
+FREE = {
+    "transformer_post": ("post", "layernorm", "sinusoidal", False, "relu", True, 10),
+    "transformer_pre": ("pre", "rmsnorm", "rotary", True, "silu", False, 8),
+    "transformer_branch": ("branch", "layernorm", "learned", False, "relu2", True, 6),
+    "transformer_both": ("both", "rmsnorm", "none", True, "gelu_erf", True, 8),
+}
+FREE_THETA = 300.0
+
+
+class FreeNorm(torch.nn.Module):
+    """LayerNorm or RMSNorm."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(WIDTH))
+        self.bias = torch.nn.Parameter(torch.zeros(WIDTH)) if kind == "layernorm" else None
+
+    def forward(self, x):
+        if self.bias is not None:
+            return torch.nn.functional.layer_norm(x, (WIDTH,), self.weight, self.bias, 1e-12)
+        return torch.nn.functional.rms_norm(x, (WIDTH,), self.weight, 1e-12)
+
+
+def activate(x, name):
+    f = torch.nn.functional
+    return dict(
+        relu=f.relu, relu2=lambda y: f.relu(y) ** 2, silu=f.silu, gelu_erf=f.gelu
+    )[name](x)
+
+
+def rotate(x, theta):
+    """Rotary positions of x [B, H, T, D], in halves as in Llama."""
+    half = x.shape[-1] // 2
+    frequencies = theta ** (-torch.arange(half, dtype=torch.float64) / half)
+    angle = torch.arange(x.shape[2])[:, None] * frequencies
+    a, b = x[..., :half], x[..., half:]
+    return torch.cat((a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()), -1)
+
+
+class FreeLayer(torch.nn.Module):
+    """A block of an encoder with free parts, of torch.nn layers. The order of the parameters is
+    that of Bireme."""
+
+    def __init__(self, placement, norm, positions, gated, activation, biases, head_width):
+        super().__init__()
+        linear, inner = torch.nn.Linear, HEADS * head_width
+        self.placement, self.positions, self.activation = placement, positions, activation
+        before, after = placement in ("pre", "both"), placement in ("branch", "both")
+        if before:
+            self.attention_input_norm = FreeNorm(norm)
+        self.attention = torch.nn.ModuleDict(
+            {n: linear(WIDTH, inner, bias=biases) for n in ("query", "key", "value")}
+        )
+        self.attention["output"] = linear(inner, WIDTH, bias=biases)
+        if after:
+            self.attention_output_norm = FreeNorm(norm)
+        if before or placement == "post":
+            self.feed_forward_input_norm = FreeNorm(norm)
+        names = ("gate", "up") if gated else ("up",)
+        self.feed_forward = torch.nn.ModuleDict(
+            {n: linear(WIDTH, INNER, bias=biases) for n in names}
+        )
+        self.feed_forward["down"] = linear(INNER, WIDTH, bias=biases)
+        if after:
+            self.feed_forward_output_norm = FreeNorm(norm)
+        if placement == "post":
+            self.attention_input_norm = FreeNorm(norm)
+
+    def attend(self, x, mask):
+        batch, tokens, _ = x.shape
+        q, k, v = (
+            self.attention[n](x).view(batch, tokens, HEADS, -1).transpose(1, 2)
+            for n in ("query", "key", "value")
+        )
+        if self.positions == "rotary":
+            q, k = rotate(q, FREE_THETA), rotate(k, FREE_THETA)
+        y = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return self.attention["output"](y.transpose(1, 2).reshape(batch, tokens, -1))
+
+    def feed(self, x):
+        up = self.feed_forward["up"](x)
+        if "gate" in self.feed_forward:
+            return self.feed_forward["down"](
+                activate(self.feed_forward["gate"](x), self.activation) * up
+            )
+        return self.feed_forward["down"](activate(up, self.activation))
+
+    def forward(self, x, mask):
+        if self.placement == "post": # the names are those of the norm's reader
+            x = self.feed_forward_input_norm(x + self.attend(x, mask))
+            return self.attention_input_norm(x + self.feed(x))
+        if self.placement == "pre":
+            x = x + self.attend(self.attention_input_norm(x), mask)
+            return x + self.feed(self.feed_forward_input_norm(x))
+        if self.placement == "branch":
+            x = x + self.attention_output_norm(self.attend(x, mask))
+            return x + self.feed_forward_output_norm(self.feed(x))
+        x = x + self.attention_output_norm(self.attend(self.attention_input_norm(x), mask))
+        return x + self.feed_forward_output_norm(self.feed(self.feed_forward_input_norm(x)))
+
+
+class FreeEncoder(torch.nn.Module):
+    """transformer_encoder with the head of masked tokens."""
+
+    def __init__(self, placement, norm, positions, gated, activation, biases, head_width):
+        super().__init__()
+        self.positions, self.activation = positions, activation
+        self.embeddings = torch.nn.ModuleDict({"tokens": torch.nn.Embedding(VOCABULARY, WIDTH)})
+        if positions == "learned":
+            self.embeddings["positions"] = torch.nn.Embedding(POSITIONS, WIDTH)
+        parts = placement, norm, positions, gated, activation, biases, head_width
+        self.layers = torch.nn.ModuleList([FreeLayer(*parts) for _ in range(LAYERS)])
+        if placement != "post":
+            self.final_norm = FreeNorm(norm)
+        self.head = torch.nn.ModuleDict(
+            dict(dense=torch.nn.Linear(WIDTH, WIDTH), norm=FreeNorm(norm))
+        )
+        self.head.register_parameter("bias", torch.nn.Parameter(torch.zeros(VOCABULARY)))
+
+    def embed(self, ids):
+        x = self.embeddings["tokens"](ids)
+        row = torch.arange(ids.shape[1], dtype=torch.float64)
+        if self.positions == "learned":
+            return x + self.embeddings["positions"](row.long())
+        if self.positions == "sinusoidal":
+            angle = row[:, None] * 1e4 ** (-torch.arange(0, WIDTH, 2, dtype=torch.float64) / WIDTH)
+            return x + torch.stack((angle.sin(), angle.cos()), -1).flatten(1)
+        return x
+
+    def forward(self, input_ids, attention_mask, labels):
+        import types
+        x, mask = self.embed(input_ids), attention_mask.bool()[:, None, None, :]
+        for layer in self.layers:
+            x = layer(x, mask)
+        x = self.final_norm(x) if hasattr(self, "final_norm") else x
+        x = self.head["norm"](activate(self.head["dense"](x), self.activation))
+        logits = x @ self.embeddings["tokens"].weight.T + self.head.bias
+        loss = torch.nn.functional.cross_entropy(logits.view(-1, VOCABULARY), labels.view(-1))
+        return types.SimpleNamespace(logits=logits, loss=loss)
+
+
+def write_free(folder):
+    """The encoders with free parts."""
+    activations = ("gelu_tanh", "gelu_erf", "tanh", "relu", "relu2", "silu")
+    for seed, (name, parts) in enumerate(FREE.items()):
+        placement, norm, positions, gated, activation, biases, head_width = parts
+        torch.manual_seed(160 + seed)
+        settings = dict(
+            gelu_tanh=0.0, activation=1.0 + activations.index(activation),
+            norm_placement=1.0 + PLACEMENTS.index(placement), rms_norm=float(norm == "rmsnorm"),
+            positions_kind=1.0 + ["learned", "sinusoidal", "rotary", "none"].index(positions),
+            gated=float(gated), biases=float(biases), head_dim=float(head_width),
+            rope_theta=FREE_THETA
+        )
+        write_encoder_steps(
+            folder / f"{name}.h5", FreeEncoder(*parts), 0, 0, make_adamw, settings, INPUTS
+        )
+
+
 def write_families(folder):
+    write_free(folder)
     for seed, (family, (_, types, inputs, keys)) in enumerate(FAMILIES.items()):
         torch.manual_seed(100 + seed)
         model = make_model(family, LAYERS, WIDTH, HEADS, INNER, POSITIONS, VOCABULARY)

@@ -446,6 +446,7 @@ test_bench_objectives() {
 mlm bert
 mlm distilbert
 mlm megatron-bert
+mlm transformer_encoder
 classify distilbert
 sft llama
 dpo gpt2

@@ -36,6 +36,23 @@
             NUMBER("initializer_range", initializer_range, 0.02),                                  \
     }
 
+/* Keys and properties of the families with free parts. */
+#define FREE_KEYS                                                                                  \
+    INTEGER("vocab_size", vocab_size, 0), INTEGER("hidden_size", hidden_size, 0),                  \
+        INTEGER("num_hidden_layers", num_layers, 0), INTEGER("num_attention_heads", num_heads, 0), \
+        OPTIONAL_INTEGER("num_key_value_heads", num_kv_heads, 0),                                  \
+        OPTIONAL_INTEGER("head_dim", head_dim, 0),                                                 \
+        INTEGER("intermediate_size", intermediate_size, 0),                                        \
+        INTEGER("max_position_embeddings", max_position_embeddings, 0),                            \
+        NUMBER("hidden_dropout_prob", dropout, 0),                                                 \
+        NUMBER("attention_probs_dropout_prob", attention_dropout, 0),                              \
+        NUMBER("layer_norm_eps", layer_norm_epsilon, 1e-5),                                        \
+        NUMBER("initializer_range", initializer_range, 0.02)
+#define FREE_PARTS                                                                                 \
+    .has_attention_bias = true, .has_mlp_bias = true, .has_free_parts = true,                      \
+    .activation_key = "hidden_act", .default_activation = "gelu", .tied_by_default = true,         \
+    .aliases = {{"head.decoder.weight", "embeddings.tokens.weight"}}
+
 /* Keys and properties of Llama and the families like it. */
 #define ROTARY_KEYS(vocabulary, kv_heads, head_width, inner, positions)                            \
     SIZE_KEYS(vocabulary, 4096, 32, 32, kv_heads, inner, positions, 1e-6),                         \
@@ -147,6 +164,28 @@ static const struct huggingface_architecture architectures[] = {
         .tied_by_default = true,
         .aliases = {{"vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"}},
         .buffer_suffixes = {"embeddings.position_ids"},
+    },
+    {
+        .model_type = "transformer_encoder",
+        .architecture = ARCHITECTURE_TRANSFORMER_ENCODER,
+        .class_stem = "TransformerEncoder",
+        .objective = OBJECTIVE_MLM,
+        .prefix = "",
+        .classes = {{"TransformerEncoderForMaskedLM", true, false},
+                    {"TransformerEncoderModel", false, false}},
+        .keys = {FREE_KEYS},
+        FREE_PARTS,
+    },
+    {
+        .model_type = "transformer_decoder",
+        .architecture = ARCHITECTURE_TRANSFORMER_DECODER,
+        .class_stem = "TransformerDecoder",
+        .objective = OBJECTIVE_CLM,
+        .prefix = "",
+        .classes = {{"TransformerDecoderForCausalLM", true, false},
+                    {"TransformerDecoderModel", false, false}},
+        .keys = {FREE_KEYS},
+        FREE_PARTS,
     },
     {
         .model_type = "roberta",

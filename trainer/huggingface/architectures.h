@@ -62,6 +62,7 @@ struct huggingface_architecture {
     bool gelu_is_tanh;       /* the activation "gelu" is the tanh form, which is the only one */
     bool has_fixed_inner;    /* the inner width is 4 times the width; there is no key for it */
     bool has_no_answer_task; /* no ...ForQuestionAnswering */
+    bool has_free_parts;     /* model.norm_placement and the other keys; a class of Bireme */
     bool has_only_text_task; /* no ...ForTokenClassification and ...ForQuestionAnswering */
     bool has_no_task;        /* no ...ForSequenceClassification either */
     bool has_norm_offset;    /* files store the weights of norms minus 1 */

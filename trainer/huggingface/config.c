@@ -336,8 +336,12 @@ static status read_settings(const struct config_document *c, const char *request
         warn_pad_token(c, r);
     }
     TRY(check_dropout(c, architecture, r));
+    TRY(read_biases(c, architecture, r));
+    if (architecture->has_free_parts) {
+        TRY(config_read_parts(c, r));
+        return recipe_is_rotary(r) ? config_read_rotary(c, architecture, r) : STATUS_OK;
+    }
     if (recipe_architecture_is_rotary(architecture->architecture)) {
-        TRY(read_biases(c, architecture, r));
         return config_read_rotary(c, architecture, r);
     }
     return recipe_architecture_is_encoder(architecture->architecture) ? read_encoder(c, config, r)
@@ -521,7 +525,11 @@ static void write_settings(FILE *file, const struct huggingface_architecture *ar
     if (architecture->architecture == ARCHITECTURE_GPT2 ||
         architecture->architecture == ARCHITECTURE_OPENAI_GPT) {
         config_write_number(file, "embd_pdrop", r->model.dropout);
-    } else if (recipe_architecture_is_rotary(architecture->architecture)) {
+    }
+    if (architecture->has_free_parts) {
+        config_write_parts(file, r);
+    }
+    if (recipe_is_rotary(r)) {
         config_write_rotary(file, architecture, r);
     }
 }

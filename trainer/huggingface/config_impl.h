@@ -55,3 +55,11 @@ status config_read_rotary(const struct config_document *c,
  * read, and the lists of layers. */
 void config_write_rotary(FILE *file, const struct huggingface_architecture *architecture,
                          const struct recipe *r);
+
+/* config_read_parts - read the keys of the parts of a model with has_free_parts into r->model.
+ *
+ * Errors    STATUS_DATA for a missing key; STATUS_UNAVAILABLE for another value */
+status config_read_parts(const struct config_document *c, struct recipe *r);
+
+/* config_write_parts - write the keys of the parts. */
+void config_write_parts(FILE *file, const struct recipe *r);

@@ -10,6 +10,9 @@
  *          the dense layer of its task heads has ReLU. Sanh et al. 2019, arXiv:1910.01108
  * megatron-bert  MegatronBertForPreTraining; as bert, with norms before each sub-layer and a final
  *          norm instead of that of the embedding. Shoeybi et al. 2019, arXiv:1909.08053
+ * transformer_encoder, transformer_decoder  families of Bireme: config.parts sets the placement and
+ *          the kind of the norms, the positions and the feed-forward network. By default those of
+ *          Vaswani et al. 2017, arXiv:1706.03762
  * roberta  RobertaForMaskedLM; as bert, but positions begin with row 2 of the table.
  *          Liu et al. 2019, arXiv:1907.11692
  * llama    LlamaForCausalLM: RMS norms, rotary positions, grouped-query attention, SwiGLU, no
@@ -133,6 +136,26 @@ static const struct architecture_names distilbert_names = {
     .token_labels = "classifier",
 };
 
+/* Names of the families with free parts. Each placement of the norms uses some of them. */
+#define TRANSFORMER_NAMES                                                                          \
+    .token_table = "embeddings.tokens", .position_table = "embeddings.positions",                  \
+    .block = "layers", .norm1 = "attention_input_norm", .query = "attention.query",                \
+    .key = "attention.key", .value = "attention.value", .projection = "attention.output",          \
+    .attention_norm = "attention_output_norm", .norm2 = "feed_forward_input_norm",                 \
+    .gate = "feed_forward.gate", .fc = "feed_forward.up", .fc_projection = "feed_forward.down",    \
+    .feed_forward_norm = "feed_forward_output_norm", .final_norm = "final_norm",                   \
+    .pooler = "pooler", .decoder = "head.decoder", .sequence_labels = "classifier",                \
+    .choice_labels = "classifier", .token_labels = "classifier"
+
+static const struct architecture_names transformer_encoder_names = {
+    TRANSFORMER_NAMES,
+    .transform = "head.dense",
+    .transform_norm = "head.norm",
+    .decoder_bias = "head",
+};
+
+static const struct architecture_names transformer_decoder_names = {TRANSFORMER_NAMES};
+
 static const struct architecture_names roberta_names = {
     ENCODER_NAMES("roberta"),
     ENCODER_NORM_NAMES("roberta"),
@@ -223,6 +246,22 @@ static const struct architecture architectures[] = {
         .feed_forward = {.bias = true},
         .head = {.transform = true},
         .names = &megatron_bert_names,
+    },
+    {
+        .name = "transformer_encoder",
+        .embedding = {.positions = POSITIONS_SINUSOIDAL},
+        .norm = {.placement = PLACEMENT_POST},
+        .head = {.transform = true},
+        .free_parts = true,
+        .names = &transformer_encoder_names,
+    },
+    {
+        .name = "transformer_decoder",
+        .embedding = {.positions = POSITIONS_SINUSOIDAL},
+        .norm = {.placement = PLACEMENT_POST},
+        .attention = {.causal = true},
+        .free_parts = true,
+        .names = &transformer_decoder_names,
     },
     {
         .name = "roberta",
@@ -332,6 +371,38 @@ const struct architecture *model_architecture(const char *name)
     return NULL;
 }
 
+struct architecture architecture_compose(const struct model_config *config)
+{
+    const struct architecture *row = model_architecture(config->architecture);
+    struct architecture a = row != NULL ? *row : (struct architecture){0};
+    const struct model_parts *parts = &config->parts;
+    if (!a.free_parts) {
+        return a;
+    }
+    static const enum norm_placement placements[] = {
+        [MODEL_PLACEMENT_PRE] = PLACEMENT_PRE,
+        [MODEL_PLACEMENT_POST] = PLACEMENT_POST,
+        [MODEL_PLACEMENT_BRANCH] = PLACEMENT_BRANCH,
+        [MODEL_PLACEMENT_BOTH] = PLACEMENT_BOTH,
+    };
+    static const enum position_kind positions[] = {
+        [MODEL_POSITIONS_LEARNED] = POSITIONS_LEARNED,
+        [MODEL_POSITIONS_SINUSOIDAL] = POSITIONS_SINUSOIDAL,
+        [MODEL_POSITIONS_ROTARY] = POSITIONS_ROTARY,
+        [MODEL_POSITIONS_NONE] = POSITIONS_NONE,
+    };
+    if (parts->norm_placement != MODEL_PLACEMENT_DEFAULT) {
+        a.norm.placement = placements[parts->norm_placement];
+    }
+    if (parts->positions != MODEL_POSITIONS_DEFAULT) {
+        a.embedding.positions = positions[parts->positions];
+    }
+    a.norm.kind = parts->rms_norm ? NORM_RMS : NORM_LAYER;
+    a.feed_forward.gated = parts->gated;
+    a.feed_forward.gelu = config->activation != ACTIVATION_SILU;
+    return a;
+}
+
 const char *model_architecture_names(char *text, size_t bytes)
 {
     text[0] = '\0';
@@ -363,20 +434,20 @@ int64_t model_attention_width(const struct model_config *config)
 
 int model_block_norms(const struct model_config *config)
 {
-    const struct architecture *a = model_architecture(config->architecture);
-    return a != NULL && a->norm.placement == PLACEMENT_BOTH ? 4 : 2;
+    const struct architecture a = architecture_compose(config);
+    return a.norm.placement == PLACEMENT_BOTH ? 4 : 2;
 }
 
 bool model_has_qk_norm(const struct model_config *config)
 {
-    const struct architecture *a = model_architecture(config->architecture);
-    return a != NULL && a->attention.qk_norm != QK_NORM_NONE;
+    const struct architecture a = architecture_compose(config);
+    return a.attention.qk_norm != QK_NORM_NONE;
 }
 
 int64_t model_qk_norm_width(const struct model_config *config, bool keys)
 {
-    const struct architecture *a = model_architecture(config->architecture);
-    bool rows = a != NULL && a->attention.qk_norm == QK_NORM_ROWS;
+    const struct architecture a = architecture_compose(config);
+    bool rows = a.attention.qk_norm == QK_NORM_ROWS;
     int64_t heads = keys ? model_kv_heads(config) : config->heads;
     return model_head_width(config) * (rows ? heads : 1);
 }
@@ -388,8 +459,8 @@ bool model_layer_is_local(const struct model_config *config, int64_t layer)
 
 bool model_layer_has_rope(const struct model_config *config, int64_t layer)
 {
-    const struct architecture *a = model_architecture(config->architecture);
-    return a != NULL && architecture_is_rotary(a) &&
+    const struct architecture a = architecture_compose(config);
+    return a.names != NULL && architecture_is_rotary(&a) &&
            (config->no_rope_interval == 0 || (layer + 1) % config->no_rope_interval != 0);
 }
 
@@ -407,12 +478,12 @@ int64_t model_norm_width(const struct model_config *config)
 
 int64_t model_inner_outputs(const struct model_config *config)
 {
-    const struct architecture *a = model_architecture(config->architecture);
-    return a != NULL && a->feed_forward.gated ? 2 * config->inner : config->inner;
+    const struct architecture a = architecture_compose(config);
+    return a.feed_forward.gated ? 2 * config->inner : config->inner;
 }
 
 int64_t model_positions(const struct model_config *config)
 {
-    const struct architecture *a = model_architecture(config->architecture);
-    return config->positions - (a != NULL ? a->embedding.first_position : 0);
+    const struct architecture a = architecture_compose(config);
+    return config->positions - a.embedding.first_position;
 }

@@ -32,7 +32,9 @@ enum qk_norm {
 
 enum position_kind {
     POSITIONS_LEARNED = 0, /* a table of embeddings, added to those of the tokens */
-    POSITIONS_ROTARY       /* a rotation of queries and keys; no parameters */
+    POSITIONS_ROTARY,      /* a rotation of queries and keys; no parameters */
+    POSITIONS_SINUSOIDAL,  /* fixed sines and cosines, added to the embeddings of the tokens */
+    POSITIONS_NONE
 };
 
 /* Names of parameters in the Hugging Face state_dict, without the suffixes ".weight" and ".bias".
@@ -91,6 +93,7 @@ struct architecture {
         bool relu_dense;     /* the dense layer of a fine-tuning head has ReLU instead of tanh */
         bool answer_dropout; /* dropout precedes the matrix of answers */
     } head;
+    bool free_parts;       /* config.parts sets the parts of the model */
     bool scaled_residuals; /* initial projections into the stream are divided by sqrt(2 L) */
     bool transposed;       /* files store the matrices of blocks as [in, out] */
     const struct architecture_names *names;
@@ -98,6 +101,14 @@ struct architecture {
 
 /* model_architecture - find an architecture by name; NULL if it does not exist. */
 const struct architecture *model_architecture(const char *name);
+
+struct model_config;
+
+/* architecture_compose - return the description of a model: the row of its architecture, with the
+ * parts of config->parts if the row has free_parts.
+ *
+ * Returns   a description without names if the architecture does not exist */
+struct architecture architecture_compose(const struct model_config *config);
 
 /* model_architecture_names - write all names to text[bytes] for messages: "gpt2, bert or llama".
  * Returns text. */

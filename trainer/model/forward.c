@@ -89,7 +89,7 @@ static int64_t find_first_token(const struct model *m)
 /* Returns the rows of the position table from a sequence's first position on. */
 static struct tensor skip_unused_positions(const struct model *m, struct tensor table)
 {
-    int64_t begin = m->architecture->embedding.first_position;
+    int64_t begin = table.data != NULL ? m->architecture->embedding.first_position : 0;
     return tensor_rows(table, begin, table.rows - begin);
 }
 
@@ -124,8 +124,11 @@ status model_embed(struct model *m, const struct model_input *input)
     bool single_rank = m->ranks == 1;
     struct tensor stream = model_view_local_rows(m, m->activations.layers[0].input, n),
                   sum = model_reduced_rows(m, n);
+    bool fixed = m->architecture->embedding.positions == POSITIONS_SINUSOIDAL;
     struct tensor positions =
-        skip_unused_positions(m, model_matrix(m, m->param_index[MODEL_POSITION_TABLE].weight));
+        fixed ? m->activations.position_table
+              : skip_unused_positions(m,
+                                      model_matrix(m, m->param_index[MODEL_POSITION_TABLE].weight));
     TRY(embedding_forward(
         m->kernels, single_rank ? stream : model_view_rows(m->activations.exchange, n),
         input->tokens, input->positions, model_matrix(m, m->param_index[MODEL_TOKEN_TABLE].weight),

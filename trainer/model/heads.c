@@ -56,10 +56,10 @@ status model_bert_heads_forward(struct model *m, const struct model_input *input
                        model_matrix(m, dense.weight), model_vector(m, dense.bias),
                        m->config.activation));
     *out = select_outputs(input, a->norm);
-    return residual_norm_forward(m->kernels, tensor_absent(), *out,
-                                 select_outputs(input, a->statistics), y, tensor_absent(),
-                                 model_vector(m, norm.weight), model_vector(m, norm.bias),
-                                 NORM_LAYER, m->config.norm_epsilon, (struct dropout){0});
+    return residual_norm_forward(
+        m->kernels, tensor_absent(), *out, select_outputs(input, a->statistics), y, tensor_absent(),
+        model_vector(m, norm.weight), model_vector(m, norm.bias), m->architecture->norm.kind,
+        m->config.norm_epsilon, (struct dropout){0});
 }
 
 struct model_label_head model_get_label_head(const struct model *m, const struct model_input *input,
@@ -108,7 +108,8 @@ static status transform_backward(struct model *m, const struct model_input *inpu
     TRY(residual_norm_backward(m->kernels, dy, tensor_absent(), dgamma, dbeta,
                                select_outputs(input, m->activations.exchange), y,
                                select_outputs(input, a->statistics), model_vector(m, norm.weight),
-                               NORM_LAYER, NORM_RESIDUAL_NONE, (struct dropout){0}));
+                               m->architecture->norm.kind, NORM_RESIDUAL_NONE,
+                               (struct dropout){0}));
     TRY(activation_backward(m->kernels, dy, dy, select_outputs(input, a->saved_for_backward),
                             m->config.activation));
     return model_dense_backward(m, input, gradients, m->param_index[MODEL_TRANSFORM], y, dy,

@@ -512,9 +512,9 @@ status model_layout(const struct model_config *config, int ranks, int rank,
                     struct model_parameter **out, int *count, int64_t *elements)
 {
     *out = NULL;
-    const struct architecture *a = model_architecture(config->architecture);
+    const struct architecture composed = architecture_compose(config), *a = &composed;
     char names[256];
-    REQUIRE(a != NULL, STATUS_UNAVAILABLE, "model.architecture %s is not available; use %s",
+    REQUIRE(a->names != NULL, STATUS_UNAVAILABLE, "model.architecture %s is not available; use %s",
             config->architecture, model_architecture_names(names, sizeof names));
     REQUIRE(ranks > 0 && config->heads % ranks == 0 && model_kv_heads(config) % ranks == 0 &&
                 config->inner % ranks == 0,

@@ -39,8 +39,7 @@ static int64_t count_local_rows(struct model_parallelism parallelism, int64_t n)
 
 static bool has_placement(const struct model_config *c, enum norm_placement placement)
 {
-    const struct architecture *a = model_architecture(c->architecture);
-    return a != NULL && a->norm.placement == placement;
+    return architecture_compose(c).norm.placement == placement;
 }
 
 static bool has_branch_norms(const struct model_config *c)
@@ -106,9 +105,8 @@ static status arrange_interior(const struct model_config *c, struct model_parall
 static status arrange_task_head(const struct model_config *c, enum dtype dtype, bool training,
                                 struct arena *arena, struct head_activations *out)
 {
-    const struct architecture *a = model_architecture(c->architecture);
     bool texts = c->head == MODEL_HEAD_SEQUENCE || c->head == MODEL_HEAD_MULTIPLE_CHOICE;
-    int64_t m = c->output_rows, dense = texts && a != NULL && !a->attention.causal ? m : 0;
+    int64_t m = c->output_rows, dense = texts && !architecture_compose(c).attention.causal ? m : 0;
     TRY(take_tensor(arena, dtype, m, c->width, &out->rows));
     TRY(take_tensor(arena, dtype, dense, c->width, &out->dense));
     out->saved_for_backward = tensor_absent();
@@ -201,8 +199,11 @@ static status arrange_activations(const struct model_config *config,
     if (parallelism.ranks == 1 || dtype != DTYPE_F32) {
         TRY(take_tensor(arena, dtype, rows, config->width, &out->exchange));
     }
-    const struct architecture *a = model_architecture(config->architecture);
-    if (a != NULL && architecture_is_rotary(a)) {
+    const struct architecture a = architecture_compose(config);
+    if (a.embedding.positions == POSITIONS_SINUSOIDAL) {
+        TRY(take_tensor(arena, dtype, config->positions, config->width, &out->position_table));
+    }
+    if (architecture_is_rotary(&a)) {
         int64_t width = model_rotary_width(config);
         TRY(take_tensor(arena, DTYPE_F32, config->positions, width, &out->rope_table));
         if (config->rope_local_theta > 0) {
@@ -266,10 +267,43 @@ static status fill_rope_table(struct model *m, struct tensor table_view, double 
     return result;
 }
 
-static status fill_rope_tables(struct model *m)
+/* Fills the table of sinusoidal positions: sines in even columns and cosines in odd ones.
+ *
+ * Source    Vaswani et al. 2017, arXiv:1706.03762, section 3.5 */
+static status fill_position_table(struct model *m)
+{
+    struct tensor table = m->activations.position_table;
+    size_t elements = (size_t)(table.rows * table.columns);
+    struct device *dev = kernels_device(m->kernels);
+    char *values = malloc(elements * dtype_bytes(table.dtype) + 1);
+    REQUIRE(values != NULL, STATUS_INTERNAL, "out of memory for the table of %" PRId64 " positions",
+            table.rows);
+    for (int64_t row = 0; row < table.rows; row++) {
+        for (int64_t c = 0; c < table.columns; c++) {
+            double angle = (double)row * pow(1e4, -(double)(c / 2 * 2) / (double)table.columns);
+            float value = (float)(c % 2 == 0 ? sin(angle) : cos(angle));
+            int64_t at = row * table.columns + c;
+            if (table.dtype == DTYPE_F32) {
+                ((float *)(void *)values)[at] = value;
+            } else {
+                ((bf16 *)(void *)values)[at] = f32_to_bf16(value);
+            }
+        }
+    }
+    status result = device_copy(dev, kernels_stream(m->kernels), table.data, values,
+                                elements * dtype_bytes(table.dtype));
+    KEEP_FIRST(result, device_wait(dev, kernels_stream(m->kernels), DEADLINE_DEVICE_STEP_SECONDS));
+    free(values);
+    return result;
+}
+
+static status fill_tables(struct model *m)
 {
     const struct activations *a = &m->activations;
     const struct model_config *c = &m->config;
+    if (a->position_table.data != NULL) {
+        TRY(fill_position_table(m));
+    }
     if (a->rope_table.data != NULL) {
         TRY(fill_rope_table(m, a->rope_table, c->rope_theta, &c->rope_scaling));
     }
@@ -325,7 +359,7 @@ static status allocate_model(struct model *m)
     TRY(arena_create(dev, bytes, "the activations", &m->arena));
     TRY(arrange_activations(&m->config, m->parallelism, dtype, m->rows, m->training,
                             m->activations.layers, &m->arena, &m->activations));
-    return fill_rope_tables(m);
+    return fill_tables(m);
 }
 
 static bool is_norm(enum model_role role)
@@ -377,7 +411,8 @@ status model_create(struct kernels *k, const struct model_config *config, struct
     TRY_GOTO(
         result, fail,
         model_layout(config, m->ranks, m->rank, &m->parameters, &m->parameter_count, &m->elements));
-    m->architecture = model_architecture(config->architecture);
+    m->composed = architecture_compose(config);
+    m->architecture = &m->composed;
     find_param_indices(m);
     TRY_GOTO(result, fail, allocate_model(m));
     *out = m;

@@ -64,10 +64,31 @@ enum model_recompute {
     MODEL_RECOMPUTE_FULL       /* the whole layer from its input */
 };
 
+/* Parts of an architecture with free_parts. 0: the default of the architecture. */
+struct model_parts {
+    enum {
+        MODEL_PLACEMENT_DEFAULT = 0,
+        MODEL_PLACEMENT_PRE,
+        MODEL_PLACEMENT_POST,
+        MODEL_PLACEMENT_BRANCH,
+        MODEL_PLACEMENT_BOTH
+    } norm_placement;
+    enum {
+        MODEL_POSITIONS_DEFAULT = 0,
+        MODEL_POSITIONS_LEARNED,
+        MODEL_POSITIONS_SINUSOIDAL,
+        MODEL_POSITIONS_ROTARY,
+        MODEL_POSITIONS_NONE
+    } positions;
+    bool rms_norm; /* RMS norms instead of layer norms */
+    bool gated;    /* gated feed-forward network with config.activation: SiLU or a GELU */
+};
+
 struct model_config {
     const char *architecture; /* "gpt2", "bert", ...: a name in architecture.c */
     int64_t layers, width, heads, inner, positions, vocabulary;
     enum activation activation;
+    struct model_parts parts;
     float dropout, attention_dropout, norm_epsilon, initializer_range;
     bool tied;                     /* the vocabulary matrix is the token table */
     int64_t kv_heads;              /* key-value heads; 0: equal to heads */

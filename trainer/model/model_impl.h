@@ -76,6 +76,7 @@ struct activations {
     struct tensor final_norm;         /* [n, C] */
     struct tensor final_statistics;   /* f32 [n, 2] */
     struct head_activations head;
+    struct tensor position_table;      /* [P, C] sinusoidal positions; absent: others */
     struct tensor rope_table;          /* f32 [P, R] cosines and sines of the rotary positions */
     struct tensor rope_local_table;    /* the same for local layers; absent: rope_table */
     struct tensor zero_token_type_ids; /* int32 [1, N] zeros, if the token type table has one row */
@@ -99,7 +100,8 @@ struct activations {
 struct model {
     struct kernels *kernels;
     struct model_config config;
-    const struct architecture *architecture;
+    struct architecture composed;
+    const struct architecture *architecture;     /* &composed */
     struct param_index param_index[MODEL_ROLES]; /* of a block's role: those of the first block */
     int layer_parameters;                        /* parameters of one block */
     struct comm *tensor_group;                   /* NULL: one rank holds the whole model */

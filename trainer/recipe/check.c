@@ -27,6 +27,20 @@ static void resolve_gemma(struct recipe *c)
     }
 }
 
+/* The parts of the original transformer. */
+static void resolve_parts(struct recipe *c)
+{
+    if (c->model.norm_placement == PLACE_NULL) {
+        c->model.norm_placement = PLACE_POST;
+    }
+    if (c->model.norm_type == NORM_TYPE_NULL) {
+        c->model.norm_type = NORM_TYPE_LAYERNORM;
+    }
+    if (c->model.position_embedding_type == POSITION_NULL) {
+        c->model.position_embedding_type = POSITION_SINUSOIDAL;
+    }
+}
+
 static void resolve_nulls(struct recipe *c)
 {
     if (c->model.intermediate_size == 0) {
@@ -46,6 +60,9 @@ static void resolve_nulls(struct recipe *c)
     }
     if (c->model.architecture == ARCHITECTURE_STABLELM && !(c->model.partial_rotary_factor > 0)) {
         c->model.partial_rotary_factor = 0.25;
+    }
+    if (recipe_architecture_is_free(c->model.architecture)) {
+        resolve_parts(c);
     }
     if (c->model.attention_dropout < 0) {
         c->model.attention_dropout = c->model.dropout;
@@ -149,7 +166,9 @@ static status check_relations(const struct recipe_reader *r, const struct relati
 static status check_model(const struct recipe_reader *r)
 {
     const struct recipe *c = r->recipe;
-    bool rotary = recipe_architecture_is_rotary(c->model.architecture);
+    bool rotary = recipe_is_rotary(c);
+    bool is_free = recipe_architecture_is_free(c->model.architecture);
+    bool relu = c->model.activation == RECIPE_RELU || c->model.activation == RECIPE_RELU2;
     int64_t heads = c->model.num_heads;
     int64_t positions = c->model.max_position_embeddings;
     bool derived = c->model.head_dim * heads == c->model.hidden_size;
@@ -161,14 +180,16 @@ static status check_model(const struct recipe_reader *r)
     bool phi3 = c->model.architecture == ARCHITECTURE_PHI3;
     bool olmo2 = c->model.architecture == ARCHITECTURE_OLMO2;
     bool granite = c->model.architecture == ARCHITECTURE_GRANITE;
-    bool has_mlp_bias = c->model.architecture == ARCHITECTURE_LLAMA || smollm3 || granite;
+    bool llama = c->model.architecture == ARCHITECTURE_LLAMA;
+    bool has_mlp_bias = llama || smollm3 || granite || is_free;
+    const char *free_families = "it requires transformer_encoder or transformer_decoder";
     int64_t rotated = recipe_rotary_width(c);
     const struct relation relations[] = {
         {c->model.head_dim == 0, "model.hidden_size", "is not a multiple of", "model.num_heads",
          NULL},
         {c->model.head_dim > HEAD_DIM_MAX, "model.num_heads", "gives too large heads with",
          "model.hidden_size", "a head has at most 256 columns; use more heads"},
-        {!rotary && !derived, "model.head_dim", "conflicts with", "model.architecture",
+        {!rotary && !is_free && !derived, "model.head_dim", "conflicts with", "model.architecture",
          "it requires rotary positions, for example llama"},
         {rotary && !derived && c->model.head_dim % 2 != 0, "model.head_dim", "is odd for",
          "model.architecture", "rotary position embeddings require an even head size"},
@@ -201,16 +222,28 @@ static status check_model(const struct recipe_reader *r)
          "model.architecture", "it requires granite"},
         {c->model.attention_bias && !has_mlp_bias && !qwen3 && !gemma && !olmo2,
          "model.attention_bias", "conflicts with", "model.architecture",
-         "it requires llama, qwen3, gemma3_text, smollm3, granite or olmo2"},
+         "it requires llama, qwen3, gemma3_text, smollm3, granite, olmo2, transformer_encoder or "
+         "transformer_decoder"},
         {c->model.mlp_bias && !has_mlp_bias, "model.mlp_bias", "conflicts with",
-         "model.architecture", "it requires llama, smollm3 or granite"},
+         "model.architecture",
+         "it requires llama, smollm3, granite, transformer_encoder or transformer_decoder"},
+        {!is_free && c->model.norm_placement != PLACE_NULL, "model.norm_placement",
+         "conflicts with", "model.architecture", free_families},
+        {!is_free && c->model.norm_type != NORM_TYPE_NULL, "model.norm_type", "conflicts with",
+         "model.architecture", free_families},
+        {!is_free && c->model.position_embedding_type != POSITION_NULL,
+         "model.position_embedding_type", "conflicts with", "model.architecture", free_families},
+        {!is_free && c->model.gated_linear_unit, "model.gated_linear_unit", "conflicts with",
+         "model.architecture", free_families},
+        {c->model.gated_linear_unit && relu, "model.activation", "conflicts with",
+         "model.gated_linear_unit", "a gate has silu, gelu_tanh or gelu_erf"},
         {gemma && c->model.activation > RECIPE_GELU_ERF, "model.activation", "conflicts with",
          "model.architecture", "use gelu_tanh or gelu_erf"},
         {c->model.sliding_window > 0 && c->dpo.shared_prefix == PREFIX_TRUE, "dpo.shared_prefix",
          "conflicts with", "model.sliding_window",
          "a window of attention cannot skip the other response; use auto or false"},
-        {!rotary && c->model.num_kv_heads != heads, "model.num_kv_heads", "differs from",
-         "model.num_heads",
+        {!rotary && !is_free && c->model.num_kv_heads != heads, "model.num_kv_heads",
+         "differs from", "model.num_heads",
          "only architectures with rotary positions support fewer key-value heads"},
         {heads % c->model.num_kv_heads != 0, "model.num_kv_heads", "does not divide",
          "model.num_heads", NULL},
@@ -260,8 +293,8 @@ static status check_objective(const struct recipe_reader *r)
     const struct relation relations[] = {
         {mlm != encoder && !is_task(c->objective), "objective", "conflicts with",
          "model.architecture",
-         "mlm requires an encoder: bert, roberta, distilbert or megatron-bert; clm, sft, dpo and "
-         "reward require another architecture"},
+         "mlm requires an encoder: bert, roberta, distilbert, megatron-bert or "
+         "transformer_encoder; clm, sft, dpo and reward require another architecture"},
         {mlm && c->mlm.max_predictions > c->data.sequence_length, "mlm.max_predictions",
          "is greater than", "data.sequence_length", NULL},
     };

@@ -12,12 +12,14 @@ static bool is_given(const struct recipe *recipe, int index)
            strcmp(recipe_value_format(&recipe_table[index], recipe, false, value), "null") != 0;
 }
 
-/* Rotary position embeddings have no weights, so a checkpoint with them accepts another number. */
+/* Rotary and sinusoidal position embeddings have no weights, so a checkpoint with them accepts
+ * another number. */
 static enum initial_rule get_rule(const struct recipe *recipe, const struct setting *setting)
 {
-    bool rotary = recipe_architecture_is_rotary(recipe->model.architecture);
+    bool fixed =
+        recipe_is_rotary(recipe) || recipe->model.position_embedding_type == POSITION_SINUSOIDAL;
     bool positions = setting->offset == offsetof(struct recipe, model.max_position_embeddings);
-    return rotary && positions ? INITIAL_DEFAULT : setting->initial;
+    return fixed && positions ? INITIAL_DEFAULT : setting->initial;
 }
 
 /* Lists the given settings of a rule that differ from the checkpoint, as "KEY: its value (line N:

@@ -13,7 +13,7 @@ static const struct {
     const char *targets; /* default of adapter.targets */
     bool encoder, rotary;
     int64_t token_types;
-    bool next_sentence;
+    bool next_sentence, free_parts;
 } architectures[] = {
     [ARCHITECTURE_GPT2] = {"gpt2", "c_attn", false, false},
     [ARCHITECTURE_BERT] = {"bert", "query, value", true, false, 2, true},
@@ -31,6 +31,10 @@ static const struct {
     [ARCHITECTURE_MEGATRON_BERT] = {"megatron-bert", "query, value", true, false, 2, true},
     [ARCHITECTURE_STABLELM] = {"stablelm", "q_proj, v_proj", false, true},
     [ARCHITECTURE_PHI3] = {"phi3", "qkv_proj", false, true},
+    [ARCHITECTURE_TRANSFORMER_ENCODER] = {"transformer_encoder", "query, value", true,
+                                          .free_parts = true},
+    [ARCHITECTURE_TRANSFORMER_DECODER] = {"transformer_decoder", "query, value",
+                                          .free_parts = true},
 };
 
 static const char *const rope_type_names[] = {"default", "linear", "llama3", "yarn"};
@@ -66,6 +70,17 @@ bool recipe_architecture_is_encoder(enum recipe_architecture architecture)
 bool recipe_architecture_is_rotary(enum recipe_architecture architecture)
 {
     return architectures[architecture].rotary;
+}
+
+bool recipe_architecture_is_free(enum recipe_architecture architecture)
+{
+    return architectures[architecture].free_parts;
+}
+
+bool recipe_is_rotary(const struct recipe *recipe)
+{
+    return recipe_architecture_is_rotary(recipe->model.architecture) ||
+           recipe->model.position_embedding_type == POSITION_ROTARY;
 }
 
 int64_t recipe_architecture_token_types(enum recipe_architecture architecture)

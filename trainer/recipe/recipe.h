@@ -50,7 +50,9 @@ enum recipe_architecture {
     ARCHITECTURE_DISTILBERT,
     ARCHITECTURE_MEGATRON_BERT,
     ARCHITECTURE_PHI3,
-    ARCHITECTURE_STABLELM
+    ARCHITECTURE_STABLELM,
+    ARCHITECTURE_TRANSFORMER_ENCODER,
+    ARCHITECTURE_TRANSFORMER_DECODER
 };
 enum recipe_rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
 enum recipe_activation {
@@ -59,6 +61,15 @@ enum recipe_activation {
     RECIPE_RELU,
     RECIPE_RELU2,
     RECIPE_SILU
+};
+enum recipe_norm_placement { PLACE_NULL, PLACE_PRE, PLACE_POST, PLACE_BRANCH, PLACE_BOTH };
+enum recipe_norm_type { NORM_TYPE_NULL, NORM_TYPE_LAYERNORM, NORM_TYPE_RMSNORM };
+enum recipe_positions {
+    POSITION_NULL,
+    POSITION_LEARNED,
+    POSITION_SINUSOIDAL,
+    POSITION_ROTARY,
+    POSITION_NONE
 };
 enum recipe_adapter { ADAPTER_NONE, ADAPTER_LORA };
 enum recipe_optimizer { RECIPE_ADAMW, RECIPE_LAMB };
@@ -124,6 +135,10 @@ struct recipe {
         double attention_dropout;        /* null: dropout; resolved */
         double layer_norm_epsilon;
         enum recipe_activation activation;
+        enum recipe_norm_placement norm_placement; /* null: post for free parts; resolved */
+        enum recipe_norm_type norm_type;           /* null: layernorm for free parts; resolved */
+        enum recipe_positions position_embedding_type; /* null: sinusoidal for free parts */
+        bool gated_linear_unit;
         double initializer_range; /* standard deviation */
         bool tie_word_embeddings;
         int64_t type_vocab_size; /* null: as the architecture; resolved */
@@ -324,6 +339,13 @@ const char *recipe_architecture_name(enum recipe_architecture architecture);
 
 /* recipe_architecture_is_encoder - return true for bert, roberta, distilbert and megatron-bert. */
 bool recipe_architecture_is_encoder(enum recipe_architecture architecture);
+
+/* recipe_architecture_is_free - return true for transformer_encoder and transformer_decoder, which
+ * accept model.norm_placement and the other keys of parts. */
+bool recipe_architecture_is_free(enum recipe_architecture architecture);
+
+/* recipe_is_rotary - return whether the model of a recipe has rotary positions. */
+bool recipe_is_rotary(const struct recipe *recipe);
 
 /* recipe_architecture_token_types - return the default of model.type_vocab_size. */
 int64_t recipe_architecture_token_types(enum recipe_architecture architecture);

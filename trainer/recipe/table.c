@@ -12,9 +12,10 @@
 #define BELOW(a, b) .range = {.min = (a), .max = (b), .exclusive_max = true}
 
 /* Value of .used: architectures with rotary position embeddings. */
+#define FREE "model.architecture=transformer_encoder|transformer_decoder"
 #define ROTARY                                                                                     \
     "model.architecture=llama|qwen2|mistral|qwen3|gemma3_text|smollm3|granite|olmo2|phi3|"         \
-    "stablelm"
+    "stablelm|transformer_encoder|transformer_decoder"
 
 #define STEPS_MAX 1e12
 #define MINUTES_MAX 1e6
@@ -40,7 +41,7 @@ const struct setting recipe_table[] = {
     {"model.architecture", SETTING_ENUM, FIELD(model.architecture), "gpt2",
      .choices =
          "gpt2|bert|roberta|llama|qwen2|mistral|qwen3|openai-gpt|gemma3_text|smollm3|granite|olmo2|"
-         "distilbert|megatron-bert|phi3|stablelm",
+         "distilbert|megatron-bert|phi3|stablelm|transformer_encoder|transformer_decoder",
      .initial = INITIAL_SHAPE,
      .description =
          "Model architecture (model_type in Hugging Face configurations). bert, roberta, "
@@ -57,7 +58,9 @@ const struct setting recipe_table[] = {
          "partial_rotary_factor and use_qkv_bias. "
          "roberta has no next-sentence head, and its position ids begin at 2. distilbert is bert "
          "without token types and next-sentence head; megatron-bert is bert with LayerNorms before "
-         "each sub-layer. Every architecture "
+         "each sub-layer. transformer_encoder and transformer_decoder are families of Bireme: "
+         "norm_placement, norm_type, position_embedding_type, gated_linear_unit, attention_bias, "
+         "mlp_bias and activation set their parts. Every architecture "
          "supports classify, regress, classify_tokens, answer, choose and embed"},
     {"model.num_layers", SETTING_INTEGER, FIELD(model.num_layers), "12", WITHIN(1, 1000),
      .initial = INITIAL_SHAPE, .description = "Number of transformer layers"},
@@ -111,14 +114,15 @@ const struct setting recipe_table[] = {
      .description = "stablelm: whether queries, keys and values have biases"},
     {"model.attention_bias", SETTING_BOOLEAN, FIELD(model.attention_bias), "false",
      .initial = INITIAL_SHAPE,
-     .used = "model.architecture=llama|qwen3|gemma3_text|smollm3|granite|olmo2",
-     .description =
-         "llama, qwen3, gemma3_text, smollm3, granite, olmo2: whether queries, keys, values "
-         "and the attention's output projection have biases"},
+     .used = "model.architecture=llama|qwen3|gemma3_text|smollm3|granite|olmo2|"
+             "transformer_encoder|transformer_decoder",
+     .description = "llama, qwen3, gemma3_text, smollm3, granite, olmo2, transformer_encoder, "
+                    "transformer_decoder: whether queries, keys, values "
+                    "and the attention's output projection have biases"},
     {"model.mlp_bias", SETTING_BOOLEAN, FIELD(model.mlp_bias), "false", .initial = INITIAL_SHAPE,
-     .used = "model.architecture=llama|smollm3|granite",
-     .description =
-         "llama, smollm3, granite: whether the matrices of the feed-forward layers have biases"},
+     .used = "model.architecture=llama|smollm3|granite|transformer_encoder|transformer_decoder",
+     .description = "llama, smollm3, granite, transformer_encoder, transformer_decoder: whether "
+                    "the matrices of the feed-forward layers have biases"},
     {"model.rope_theta", SETTING_NUMBER, FIELD(model.rope_theta), "10000.0", ABOVE(1, 1e12),
      .initial = INITIAL_NUMERICS, .used = ROTARY,
      .description = "Rotary architectures: base of the rotary position embeddings"},
@@ -189,12 +193,38 @@ const struct setting recipe_table[] = {
      .description = "Epsilon that the normalization layers add to the variance"},
     {"model.activation", SETTING_ENUM, FIELD(model.activation), "gelu_tanh",
      .choices = "gelu_tanh|gelu_erf|relu|relu2|silu", .initial = INITIAL_NUMERICS,
-     .used = "model.architecture=gpt2|bert|roberta|openai-gpt|gemma3_text|distilbert|megatron-bert",
+     .used = "model.architecture=gpt2|bert|roberta|openai-gpt|gemma3_text|distilbert|"
+             "megatron-bert|transformer_encoder|transformer_decoder",
      .description =
          "Activation function of the feed-forward layers. gelu_tanh is gelu_new in Hugging Face "
          "configurations (GPT-2) and gelu_pytorch_tanh (Gemma), gelu_erf is gelu, relu2 is the "
          "square of relu. gemma3_text accepts the two GELUs. The other rotary architectures always "
          "use SwiGLU"},
+    {"model.norm_placement", SETTING_ENUM, FIELD(model.norm_placement), "null",
+     .null = "post for the families that accept this key, else that of the architecture",
+     .choices = "pre|post|branch|both", .initial = INITIAL_SHAPE, .used = FREE,
+     .description =
+         "transformer_encoder, transformer_decoder: place of the norms. pre: before each "
+         "sub-layer, "
+         "and a final one (GPT-2). post: after each residual sum (the original transformer, BERT). "
+         "branch: on the output of each sub-layer before the sum (OLMo 2). both: pre and branch "
+         "(Gemma)"},
+    {"model.norm_type", SETTING_ENUM, FIELD(model.norm_type), "null",
+     .null = "layernorm for the families that accept this key, else that of the architecture",
+     .choices = "layernorm|rmsnorm", .initial = INITIAL_SHAPE, .used = FREE,
+     .description = "transformer_encoder, transformer_decoder: kind of the norms"},
+    {"model.position_embedding_type", SETTING_ENUM, FIELD(model.position_embedding_type), "null",
+     .null = "sinusoidal for the families that accept this key, else that of the architecture",
+     .choices = "learned|sinusoidal|rotary|none", .initial = INITIAL_SHAPE, .used = FREE,
+     .description =
+         "transformer_encoder, transformer_decoder: positions. learned: a table of embeddings; "
+         "sinusoidal: fixed sines and cosines, added to the token embeddings without a factor; "
+         "rotary: rotated queries and keys, with the keys rope_*; none: no positions"},
+    {"model.gated_linear_unit", SETTING_BOOLEAN, FIELD(model.gated_linear_unit), "false",
+     .initial = INITIAL_SHAPE, .used = FREE,
+     .description =
+         "transformer_encoder, transformer_decoder: whether the feed-forward network has a gate: "
+         "SwiGLU with activation silu, GEGLU with a GELU"},
     {"model.initializer_range", SETTING_NUMBER, FIELD(model.initializer_range), "0.02",
      WITHIN(0, 10),
      .description = "Standard deviation of the initial weights. gpt2 divides it by sqrt(2 "

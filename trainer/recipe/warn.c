@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "trainer/recipe/settings.h"
 
-enum { CONDITION_BYTES = 160 };
+enum { CONDITION_BYTES = 256 };
 
 /* The parts of setting.used. */
 struct condition {
@@ -109,8 +109,10 @@ static void warn_untrained_positions(const struct recipe *recipe)
     int64_t positions = recipe->model.max_position_embeddings;
     int64_t trained = recipe->data.sequence_length;
     enum recipe_architecture architecture = recipe->model.architecture;
-    if (trained < positions && recipe->model.init_from[0] == '\0' &&
-        !recipe_architecture_is_rotary(architecture) &&
+    bool learned = recipe_architecture_is_free(architecture)
+                       ? recipe->model.position_embedding_type == POSITION_LEARNED
+                       : !recipe_architecture_is_rotary(architecture);
+    if (trained < positions && recipe->model.init_from[0] == '\0' && learned &&
         !recipe_architecture_is_encoder(architecture)) {
         log_warning("POSITIONS",
                     "model.max_position_embeddings is %" PRId64 ", but data.sequence_length is "

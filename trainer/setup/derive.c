@@ -104,6 +104,28 @@ static enum activation get_activation(enum recipe_activation activation)
     return activations[activation];
 }
 
+static struct model_parts get_parts(const struct recipe *recipe)
+{
+    static const int placements[] = {
+        [PLACE_NULL] = MODEL_PLACEMENT_DEFAULT, [PLACE_PRE] = MODEL_PLACEMENT_PRE,
+        [PLACE_POST] = MODEL_PLACEMENT_POST,    [PLACE_BRANCH] = MODEL_PLACEMENT_BRANCH,
+        [PLACE_BOTH] = MODEL_PLACEMENT_BOTH,
+    };
+    static const int positions[] = {
+        [POSITION_NULL] = MODEL_POSITIONS_DEFAULT,
+        [POSITION_LEARNED] = MODEL_POSITIONS_LEARNED,
+        [POSITION_SINUSOIDAL] = MODEL_POSITIONS_SINUSOIDAL,
+        [POSITION_ROTARY] = MODEL_POSITIONS_ROTARY,
+        [POSITION_NONE] = MODEL_POSITIONS_NONE,
+    };
+    return (struct model_parts){
+        .norm_placement = placements[recipe->model.norm_placement],
+        .positions = positions[recipe->model.position_embedding_type],
+        .rms_norm = recipe->model.norm_type == NORM_TYPE_RMSNORM,
+        .gated = recipe->model.gated_linear_unit,
+    };
+}
+
 static double get_attention_scale(const struct recipe *recipe)
 {
     int64_t scalar = recipe->model.query_pre_attn_scalar;
@@ -121,6 +143,7 @@ struct model_config derive_model_config(const struct recipe *recipe, int64_t voc
         .positions = recipe->model.max_position_embeddings,
         .vocabulary = vocabulary,
         .activation = get_activation(recipe->model.activation),
+        .parts = get_parts(recipe),
         .dropout = (float)recipe->model.dropout,
         .attention_dropout = (float)recipe->model.attention_dropout,
         .norm_epsilon = (float)recipe->model.layer_norm_epsilon,

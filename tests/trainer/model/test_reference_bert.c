@@ -18,6 +18,17 @@ static int32_t *read_batches(hid_t file, const char *name)
     return reference_dataset(file, path, H5T_NATIVE_INT32, 4, &count);
 }
 
+static void read_parts(hid_t f, struct model_config *c)
+{
+    c->parts = (struct model_parts){.rms_norm = run_attribute_or(f, "rms_norm", 0) > 0,
+                                    .gated = run_attribute_or(f, "gated", 0) > 0};
+    c->parts.norm_placement = (int)run_attribute_or(f, "norm_placement", 0);
+    c->parts.positions = (int)run_attribute_or(f, "positions_kind", 0);
+    c->attention_bias = c->mlp_bias = run_attribute_or(f, "biases", 0) > 0;
+    c->head_width = (int64_t)run_attribute_or(f, "head_dim", 0);
+    c->rope_theta = run_attribute_or(f, "rope_theta", 0);
+}
+
 static void read_reference(const char *name, const char *architecture, struct reference *r)
 {
     run_open(&r->run, name);
@@ -25,6 +36,8 @@ static void read_reference(const char *name, const char *architecture, struct re
     struct model_config *c = &r->run.config;
     c->architecture = architecture;
     c->activation = run_attribute_or(f, "relu", 0) > 0 ? ACTIVATION_RELU : c->activation;
+    c->activation = (enum activation)run_attribute_or(f, "activation", c->activation);
+    read_parts(f, c);
     c->norm_epsilon = 1e-12f;
     c->tied = true;
     c->token_types = (int64_t)reference_attribute(f, "segments");
@@ -69,7 +82,8 @@ static double compare_tensors(const struct run *r, const char *group, const floa
         float *expected = reference_tensor(r->file, group, p);
         const float *actual = flat + p->first;
         int64_t elements = p->whole_rows * p->whole_columns;
-        if (strstr(p->name, "self.key.bias") != NULL || strstr(p->name, "k_lin.bias") != NULL) {
+        if (strstr(p->name, "self.key.bias") != NULL || strstr(p->name, "k_lin.bias") != NULL ||
+            strstr(p->name, "attention.key.bias") != NULL) {
             for (int64_t j = 0; key_biases && j < elements; j++) {
                 CHECK_NEAR(actual[j], expected[j], tolerance);
             }
@@ -247,5 +261,9 @@ int main(void)
     test_reference("roberta.h5", "roberta");
     test_reference("distilbert.h5", "distilbert");
     test_reference("megatron_bert.h5", "megatron-bert");
+    test_reference("transformer_post.h5", "transformer_encoder");
+    test_reference("transformer_pre.h5", "transformer_encoder");
+    test_reference("transformer_branch.h5", "transformer_encoder");
+    test_reference("transformer_both.h5", "transformer_encoder");
     return 0;
 }

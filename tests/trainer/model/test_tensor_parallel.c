@@ -262,6 +262,7 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
 {
     bool is_encoder = !model_architecture(architecture)->attention.causal;
     bool has_pooler = model_architecture(architecture)->names->next_sentence != NULL;
+    bool is_free = model_architecture(architecture)->free_parts;
     bool is_distilbert = strcmp(architecture, "distilbert") == 0;
     bool is_mistral = strcmp(architecture, "mistral") == 0;
     bool has_biases = tied && strcmp(architecture, "llama") == 0;
@@ -279,6 +280,10 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
         .positions = TOKENS + 2,
         .vocabulary = 101,
         .activation = is_distilbert ? ACTIVATION_RELU : ACTIVATION_GELU_TANH,
+        .parts = {.norm_placement = tied ? MODEL_PLACEMENT_BRANCH : MODEL_PLACEMENT_PRE,
+                  .positions = tied ? MODEL_POSITIONS_DEFAULT : MODEL_POSITIONS_ROTARY,
+                  .rms_norm = tied,
+                  .gated = !tied},
         .dropout = 0.1f,
         .attention_dropout = 0.2f,
         .norm_epsilon = 1e-5f,
@@ -287,7 +292,7 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
         .attention_bias = has_biases,
         .mlp_bias = has_biases,
         /* wider together than the stream */
-        .head_width = is_mistral || is_qwen3 || is_gemma || is_phi3 ? 6 : 0,
+        .head_width = is_mistral || is_qwen3 || is_gemma || is_phi3 || is_free ? 6 : 0,
         .window = is_mistral || is_gemma || is_phi3 ? 5 : 0,
         .rotary_width = is_phi3       ? 4
                         : is_stablelm ? 2
@@ -302,7 +307,7 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
         .no_rope_interval = strcmp(architecture, "smollm3") == 0 ? 2 : 0,
         .adapter = adapter,
         .tied = tied,
-        .token_types = is_encoder && !is_distilbert ? 2 : 0,
+        .token_types = is_encoder && !is_distilbert && !is_free ? 2 : 0,
         .next_sentence = has_pooler,
         .output_rows = is_encoder ? ROWS : 0,
         .examples = is_encoder ? SEQUENCES : 0,
@@ -395,6 +400,9 @@ int main(int argc, char **argv)
         test_model(dev, DTYPE_F32, "bert", true, rows, NULL, none, bert, 1e-5);
         test_model(dev, DTYPE_F32, "distilbert", true, rows, NULL, none, no_adapter, 1e-5);
         test_model(dev, DTYPE_F32, "distilbert", false, rows, NULL, low, all_linear, 1e-5);
+        test_model(dev, DTYPE_F32, "transformer_encoder", true, rows, NULL, none, no_adapter, 1e-5);
+        test_model(dev, DTYPE_F32, "transformer_encoder", false, rows, NULL, low, all_linear, 1e-5);
+        test_model(dev, DTYPE_F32, "transformer_decoder", true, rows, NULL, low, no_adapter, 1e-5);
         test_model(dev, DTYPE_F32, "megatron-bert", true, rows, NULL, none, no_adapter, 1e-5);
         test_model(dev, DTYPE_F32, "megatron-bert", false, rows, NULL, low, bert, 1e-5);
         if (kernels_supports(dev, DTYPE_BF16)) {

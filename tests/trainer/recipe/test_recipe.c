@@ -388,12 +388,12 @@ static const char *source_folder(void)
 static void test_shipped_recipes(void)
 {
     static const char *const names[] = {
-        "quickstart",         "shakespeare_char", "gpt2_124m",         "llama_1b",
-        "bert_manual",        "bert_base_mlm",    "bert_large_phase1", "bert_large_phase2",
-        "manual_sections",    "manual_words",     "manual_questions",  "manual_choices",
-        "manual_sentences",   "qwen3_0.6b_sft",   "openai_gpt_117m",   "gemma3_270m_sft",
-        "smollm3_3b_sft",     "granite_2b_sft",   "olmo2_1b_sft",      "distilbert_classify",
-        "megatron_bert_345m", "phi3_mini_sft",    "stablelm2_1.6b_sft"};
+        "quickstart",         "shakespeare_char", "gpt2_124m",          "llama_1b",
+        "bert_manual",        "bert_base_mlm",    "bert_large_phase1",  "bert_large_phase2",
+        "manual_sections",    "manual_words",     "manual_questions",   "manual_choices",
+        "manual_sentences",   "qwen3_0.6b_sft",   "openai_gpt_117m",    "gemma3_270m_sft",
+        "smollm3_3b_sft",     "granite_2b_sft",   "olmo2_1b_sft",       "distilbert_classify",
+        "megatron_bert_345m", "phi3_mini_sft",    "stablelm2_1.6b_sft", "transformer_encoder"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char path[FILE_PATH_BYTES];
         struct recipe recipe;

@@ -46,8 +46,12 @@ run_bireme 0 train bert.yaml run_dir=again
 compare_losses one again 1e-5
 
 # Other encoders: equal losses at another layout, after a resume there, and with recompute.
-for settings in 'distilbert model.activation=relu' 'megatron-bert model.activation=gelu_erf'; do
-    name=${settings%% *}
+both='transformer_encoder model.norm_placement=both model.norm_type=rmsnorm
+    model.position_embedding_type=none model.gated_linear_unit=true model.activation=silu'
+for settings in 'distilbert model.activation=relu' 'megatron-bert model.activation=gelu_erf' \
+    'transformer_encoder model.activation=relu model.head_dim=12 model.attention_bias=true' \
+    "$both"; do
+    name=$(tr -dc 'a-z_-' <<<"$settings")
     settings="model.architecture=$settings"
     # shellcheck disable=SC2086
     run_bireme 0 train bert.yaml run_dir="$name" $settings
@@ -64,8 +68,20 @@ for settings in 'distilbert model.activation=relu' 'megatron-bert model.activati
     compare_losses "$name" "$name-full" 0
     run_bireme 0 fill-mask --checkpoint "$name" 'this [MASK] is'
 done
-grep -q '"nsp_accuracy"' megatron-bert/metrics.jsonl || fail 'megatron-bert has no next sentences'
-! grep -q '"nsp_accuracy"' distilbert/metrics.jsonl || fail 'distilbert has next sentences'
+grep -q '"nsp_accuracy"' megatron-bert*/metrics.jsonl || fail 'megatron-bert has no next sentences'
+! grep -q '"nsp_accuracy"' distilbert*/metrics.jsonl || fail 'distilbert has next sentences'
+
+# A model with free parts is exported with Bireme's own config.json and imported again.
+name=$(tr -dc 'a-z_-' <<<"$both")
+run_bireme 0 export --checkpoint "$name" --output exported
+grep -q '"norm_placement": "both"' exported/config.json || fail 'config.json has no placement'
+run_bireme 0 import exported --output imported
+run_bireme 0 fill-mask --checkpoint "$name" 'this [MASK] is'
+mv out first
+run_bireme 0 fill-mask --checkpoint imported 'this [MASK] is'
+cmp first out || fail 'the imported model has other predictions'
+run_bireme 78 plan bert.yaml model.norm_placement=pre
+expect_error 'norm_placement: pre conflicts with model.architecture (bert); it requires transf'
 
 run_bireme 0 evaluate --checkpoint one --data 'pairs/validation-*.h5' --json
 grep -q '"mlm_accuracy"' out || fail "evaluate prints no mlm_accuracy"

@@ -398,6 +398,11 @@ gemma3_text)
         model.sliding_window_pattern=2 optimizer.learning_rate=1e-3
     ;;
 openai_gpt) test_architecture model.architecture=openai-gpt model.num_heads=4 ;;
+transformer_decoder)
+    test_architecture model.architecture=transformer_decoder model.num_heads=4 \
+        model.num_kv_heads=2 model.head_dim=10 model.norm_placement=branch \
+        model.position_embedding_type=sinusoidal model.activation=relu2 model.mlp_bias=true
+    ;;
 *)
     echo "no such part: ${1:-}" >&2
     exit 64

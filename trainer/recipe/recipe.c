@@ -402,10 +402,14 @@ static status displace_setting(struct recipe_reader *r, const char *given, const
         return STATUS_OK;
     }
     char value[RECIPE_VALUE_BYTES], replaced[RECIPE_VALUE_BYTES], null[] = "null";
-    log_info("%s=%s of the command line replaces %s: %s (%s:%d)", given,
-             recipe_value_format(&recipe_table[index], r->recipe, false, value), other,
-             recipe_value_format(&recipe_table[displaced], r->recipe, false, replaced), r->name,
-             location->line);
+    static bool is_logged[SETTINGS_MAX]; /* train reads the recipe twice */
+    if (!is_logged[displaced]) {
+        log_info("%s=%s of the command line replaces %s: %s (%s:%d)", given,
+                 recipe_value_format(&recipe_table[index], r->recipe, false, value), other,
+                 recipe_value_format(&recipe_table[displaced], r->recipe, false, replaced), r->name,
+                 location->line);
+    }
+    is_logged[displaced] = true;
     const struct node node = {.kind = NODE_PLAIN, .text = null};
     TRY(recipe_value_set(r, *location, &recipe_table[displaced], &node));
     *location = (struct source_location){0};

@@ -55,6 +55,16 @@ static void log_row(const struct history_series *s, const double steps[3])
     log_info("  %-26s %12s %12s %12s", s->name, values[0], values[1], values[2]);
 }
 
+/* Returns the step of the best evaluation: the one of the final weights if the run keeps the best,
+ * which does not have to be the first one with this value. */
+static double find_best_step(const struct job *job, const struct history_series *s)
+{
+    const struct early_stopping_rule *rule = &job->early_stopping_rule;
+    return job->session.recipe.checkpoint.keep_best && job->early_stopping.has_value
+               ? (double)job->early_stopping.step
+               : s->steps[find_best(s, rule->greater_is_better)];
+}
+
 /* Logs the first, best and last evaluation. The best one is that of evaluate.metric. */
 static void log_evaluations(const struct job *job, const struct history *h)
 {
@@ -64,8 +74,7 @@ static void log_evaluations(const struct job *job, const struct history *h)
     if (s == NULL || s->count == 0) {
         return;
     }
-    double best = s->steps[find_best(s, rule->greater_is_better)];
-    const double steps[] = {s->steps[0], best, s->steps[s->count - 1]};
+    const double steps[] = {s->steps[0], find_best_step(job, s), s->steps[s->count - 1]};
     log_info("  %-26s %12s %12s %12s", "validation", "first", "best", "last");
     log_info("  %-26s %12.0f %12.0f %12.0f", "step", steps[0], steps[1], steps[2]);
     for (int i = 0; i < h->evaluate.count; i++) {

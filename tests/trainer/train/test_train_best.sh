@@ -40,7 +40,7 @@ check_final() {
 
 test_checkpoint() {
     run_bireme 0 train recipe.yaml checkpoint.keep_best=true
-    local best
+    local best same
     best=$(print_best run)
     [ "$best" -lt 12 ] || fail 'the last evaluation is the best one: nothing is tested'
     [ "$(print_checkpoints run)" = "$best 12 " ] ||
@@ -50,6 +50,16 @@ test_checkpoint() {
         fail 'the end event has no best step'
     run_bireme 0 train recipe.yaml checkpoint.keep_best=true
     grep -q 'run is finished' stderr || fail 'the run is not reported as finished'
+
+    # Equal values: the summary has the step of the final weights. A note of the recipe is printed
+    # once, although train reads the recipe twice.
+    run_bireme 0 train recipe.yaml run_dir=same checkpoint.keep_best=true \
+        optimizer.learning_rate=1e-30 schedule.warmup_ratio=0
+    same=$(sed -nE 's/^final weights: step ([0-9]+),.*/\1/p' stderr)
+    grep -qE "^  step +0 +$same +12$" stderr ||
+        fail "the best step is not $same: $(grep '^  step ' stderr)"
+    [ "$(grep -c '^schedule.warmup_ratio=.*replaces schedule.warmup_steps' stderr)" = 1 ] ||
+        fail 'the replaced setting is not reported once'
 
     # Resume, at another layout, after the best evaluation: the run still ends with its weights.
     run_bireme 0 train recipe.yaml run_dir=cut checkpoint.keep=12

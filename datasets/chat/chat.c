@@ -68,7 +68,9 @@ static status resolve_token(const struct template_reader *r, const char *text, i
     NEED(r, *id >= 0 && tokenizer_is_special(r->tokenizer, *id),
          "the tokenizer has no special token %.60s, which this chat template needs%s",
          end ? "for the end of a text" : text,
-         end ? "" : "; the template `alpaca` needs only an end-of-text token");
+         end ? ""
+             : "; `bireme import --add-tokens` adds such tokens to a model, and the template "
+               "`alpaca` needs only an end-of-text token");
     return STATUS_OK;
 }
 

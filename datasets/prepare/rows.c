@@ -69,6 +69,13 @@ status rows_prescan(const struct prepare_options *o,
     return STATUS_OK;
 }
 
+/* Logs the number of examples so far: "1 row", "2 rows". */
+static void log_rows(const struct rows_preparation *p)
+{
+    int letters = (int)strlen(p->unit_name) - (p->report->examples == 1);
+    log_progress("%" PRId64 " %.*s", p->report->examples, letters, p->unit_name);
+}
+
 /* Calls process_row for the rows of the files. Rows that the reader rejects are counted in
  * bad_rows. */
 static status read_sequential(const struct rows_preparation *p, char *const *paths, int count,
@@ -78,7 +85,7 @@ static status read_sequential(const struct rows_preparation *p, char *const *pat
     for (int i = 0; i < count && result == STATUS_OK; i++) {
         result =
             read_file(p->options, paths, i, bad_rows, &p->report->bytes, p->process_row, p->user);
-        log_progress("%" PRId64 " %s", p->report->examples, p->unit_name);
+        log_rows(p);
     }
     return result;
 }
@@ -96,7 +103,7 @@ static status read_parallel(const struct rows_preparation *p, char *const *paths
         result =
             read_file(p->options, paths, i, &deferred, &p->report->bytes, row_workers_add, workers);
         result = result == STATUS_OK ? row_workers_drain(workers) : result;
-        log_progress("%" PRId64 " %s", p->report->examples, p->unit_name);
+        log_rows(p);
     }
     row_workers_close(&workers);
     return result;

@@ -142,10 +142,12 @@ static status copy_llmc(struct prepare_input *in, struct token_file *t)
             path, t->file_bytes);
     TRY(read_bytes_at(&t->reader, 0, head, sizeof head));
     t->item_bytes = get_llmc_item_bytes(head[0], head[1]);
-    REQUIRE(t->item_bytes > 0, STATUS_DATA,
-            "%s is not an llm.c token file (magic %d version %d instead of 20240520 version 1 or "
-            "20240801 version 7); a Megatron-LM .bin file needs its .idx file in the same folder",
-            path, head[0], head[1]);
+    REQUIRE(
+        t->item_bytes > 0, STATUS_DATA,
+        "%s is not an llm.c token file (magic %d version %d instead of 20240520 version 1 or "
+        "20240801 version 7); a Megatron-LM .bin file needs its .idx file in the same folder; ids "
+        "without a header, as in nanoGPT, are not read: give the text",
+        path, head[0], head[1]);
     int64_t tokens = head[2], expected = LLMC_HEADER_BYTES + t->item_bytes * tokens;
     REQUIRE(tokens >= 0 && t->file_bytes == expected, STATUS_DATA,
             "the header of %s claims %" PRId64 " tokens, but the file has %" PRId64

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "base/utf8.h"
 #include "datasets/rows/file_reader.h"
 
@@ -123,8 +124,8 @@ static status make_row(struct csv *c, json_t **out)
 {
     size_t fields = json_array_size(c->fields), expected = json_array_size(c->names);
     REQUIRE(c->error == NULL, STATUS_DATA, "%s", c->error);
-    REQUIRE(fields == expected, STATUS_DATA, "%zu fields, but the first row names %zu", fields,
-            expected);
+    REQUIRE(fields == expected, STATUS_DATA, "%zu field%s, but the first row names %zu", fields,
+            text_plural((int64_t)fields), expected);
     *out = json_object();
     int failed = *out == NULL;
     for (size_t i = 0; i < fields && failed == 0; i++) {

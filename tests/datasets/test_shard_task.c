@@ -82,7 +82,7 @@ static void test_csv(void)
         STATUS_DATA, "two fields have the name");
     CHECK_FAILS(
         csv_read(write_rows("rows.csv", "a,b\n1\n"), 0, &bad, &bytes, record_row, &recorded_rows),
-        STATUS_DATA, "rows.csv:2: 1 fields, but the first row names 2");
+        STATUS_DATA, "rows.csv:2: 1 field, but the first row names 2");
 }
 
 /* ---- label names ---- */

@@ -15,11 +15,13 @@
 #include "trainer/huggingface/architectures.h"
 #include "trainer/huggingface/huggingface.h"
 
-/* Prints a line of the section `model` of a recipe that starts from these weights. */
+/* Prints a line of the section `model` of a recipe that starts from these weights, unless the model
+ * does not have this setting. */
 static void print_model_setting(void *user, const char *key, const char *json)
 {
     (void)user;
-    if (strncmp(key, "model.", 6) == 0 && strcmp(key, "model.init_from") != 0) {
+    if (strncmp(key, "model.", 6) == 0 && strcmp(key, "model.init_from") != 0 &&
+        strcmp(json, "null") != 0) {
         printf("  %s: %s\n", key + 6, json);
     }
 }
@@ -76,11 +78,26 @@ static void log_summary(const char *folder, const char *output, const struct hug
     }
 }
 
+/* Refuses a list in one argument, which would become one token. */
+static status check_tokens(const struct option_list *tokens)
+{
+    for (int i = 0; i < tokens->count; i++) {
+        const char *token = tokens->items[i], *comma = strchr(token, ',');
+        bool is_list = comma != NULL && comma != token && comma[1] != '\0';
+        REQUIRE(!is_list, STATUS_USAGE,
+                "--add-tokens: '%s' is one token with a comma; write a space between tokens: "
+                "--add-tokens '%.*s' '%s'",
+                token, (int)(comma - token), token, comma + 1);
+    }
+    return STATUS_OK;
+}
+
 static status run_import(const char *folder, const char *base, const char *objective,
                          const char *output, const struct option_list *tokens)
 {
     struct recipe recipe;
     struct huggingface_summary summary;
+    TRY(check_tokens(tokens));
     bool is_gguf = gguf_is_file(folder);
     bool adapter = !is_gguf && huggingface_is_adapter_folder(folder);
     REQUIRE(adapter || base == NULL, STATUS_USAGE, "%s contains no peft adapters; remove --base",

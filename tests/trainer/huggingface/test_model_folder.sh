@@ -35,6 +35,7 @@ test_commands() {
     [ "$(ls models)" = theirs ] || fail "models/ contains $(ls models)"
     run_bireme 0 import models/theirs --output models/ours
     cp out section
+    ! grep -q ': null' section || fail 'import prints settings that the model does not have'
     run_bireme 0 checkpoint diff run/final models/ours --tolerance 0 &&
         grep -q '^equal: 16 tensors' out || fail 'the weights differ'
     cmp tokenizer/tokenizer.json models/ours/tokenizer/tokenizer.json ||
@@ -71,6 +72,8 @@ test_commands() {
     run_bireme 73 export --checkpoint run --output models/theirs && expect_error 'already exists'
     run_bireme 66 import nowhere --output models/new && expect_error 'there is no folder nowhere'
     run_bireme 66 export --checkpoint nowhere --output models/new && expect_error nowhere
+    run_bireme 64 import models/theirs --output models/new --add-tokens '<|a|>,<|b|>'
+    expect_error "write a space between tokens: --add-tokens '<|a|>' '<|b|>'"
     run_bireme 64 import --output models/new
     run_bireme 64 export --checkpoint run --output models/new --dtype fp8
     printf x >>run/final/model-00000-of-0000$ranks.h5

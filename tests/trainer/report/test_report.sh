@@ -28,7 +28,8 @@ last_value() { # RUN EVENT KEY: print the last value with six significant digits
 run_bireme 0 train recipe.yaml parallel.threads=1
 expect_page run/report.html 'completed (max_steps)' 'gpt2, clm' 'Learning rate' \
     'data-name="validation"' "$(last_value run train loss)\"" \
-    "$(last_value run evaluate loss)\"" 'optimizer.learning_rate' 'measured peak'
+    "$(last_value run evaluate loss)\"" 'optimizer.learning_rate' 'measured peak' \
+    'overflow-wrap:break-word' # words in the first column are not broken on a phone
 # The curve of the validation has one value for each evaluation.
 points=$(sed -n 's/.*data-name="validation" data-x="\([^"]*\)".*/\1/p' run/report.html | head -1)
 [ "$points" = 0,10,20 ] || fail "the validation curve has the steps $points"

@@ -155,3 +155,16 @@ evaluate: {every: 10, batches: 1}
 checkpoint: {every: 10, keep: 3}
 log: {every: 1}
 END
+
+# damage_weights RUN: write `damaged`, the model of the run with all weights about 1e30.
+damage_weights() {
+    local header bytes
+    rm -rf exported damaged
+    run_bireme 0 export --checkpoint "$1" --output exported
+    bytes=$(stat -c %s exported/model.safetensors)
+    header=$(($(od -An -tu8 -N8 exported/model.safetensors) + 8))
+    head -c "$header" exported/model.safetensors >weights
+    while :; do printf 'Iq'; done | head -c $((bytes - header)) >>weights # a float of 1e30
+    mv weights exported/model.safetensors
+    run_bireme 0 import exported --output damaged
+}

@@ -7,6 +7,7 @@
 
 #include "datasets/tokenizer/qa_windows.h"
 #include "trainer/inference/answer_span.h"
+#include "trainer/inference/finite_outputs.h"
 #include "trainer/inference/sentence_embedding.h"
 #include "trainer/logging/json_text.h"
 #include "trainer/server/base64.h"
@@ -176,6 +177,8 @@ static status run_head(struct server *s, const struct token_list *ids, int64_t f
                                    tensor_view(*outputs, DTYPE_F32, row_count, labels), p.hidden,
                                    head.weight, head.bias);
     }
+    KEEP_FIRST(result,
+               result == STATUS_OK ? finite_outputs_check(*outputs, row_count * labels) : result);
     free(p.memory);
     return result;
 }
@@ -283,6 +286,7 @@ static status fill_masks(struct server *s, const struct job *job, int64_t index,
                  classifier_logits(
                      s->session.kernels, tensor_view(logits, DTYPE_F32, 1, vocabulary),
                      tensor_rows(p.hidden, i, 1), model_lm_head(m), model_lm_head_bias(m)));
+        TRY_GOTO(result, done, finite_outputs_check(logits, vocabulary));
         TRY_GOTO(result, done, list_tokens(s, logits, vocabulary, job->request.top_k, list));
     }
 done:

@@ -28,19 +28,11 @@ checkpoint: {every: 0}
 evaluate: {every: 0}
 YAML
 
-# check_damaged RUN COMMAND [ARGUMENT...]: with weights of about 1e30 no output is finite. The
-# command ends with 79 and prints no result.
+# check_damaged RUN COMMAND [ARGUMENT...]: with damaged weights no output is finite. The command
+# ends with 79 and prints no result.
 check_damaged() {
-    local run=$1 header bytes
+    damage_weights "$1"
     shift
-    rm -rf folder damaged
-    run_bireme 0 export --checkpoint "$run" --output folder
-    bytes=$(stat -c %s folder/model.safetensors)
-    header=$(($(od -An -tu8 -N8 folder/model.safetensors) + 8))
-    head -c "$header" folder/model.safetensors >weights
-    while :; do printf 'Iq'; done | head -c $((bytes - header)) >>weights # a float of 1e30
-    mv weights folder/model.safetensors
-    run_bireme 0 import folder --output damaged
     run_bireme 79 "$@" --checkpoint damaged
     expect_error 'the weights are damaged'
     [ ! -s out ] || fail "a result of damaged weights: $(head -n 1 out)"

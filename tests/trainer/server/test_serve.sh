@@ -199,6 +199,25 @@ END
         fail "base64: $(cat decoded)"
     ask /v1/fill-mask '{"input":"a"}' && expect 400 '"code":"unsupported_model"'
     stop_server
+    # Damaged weights give no answer.
+    run_bireme 0 tokenizer train --type wordpiece --vocab-size 300 --input "$source/LICENSE" \
+        --output words
+    run_bireme 0 prepare --objective mlm --tokenizer words --input "$source/LICENSE" \
+        --sequence-length 32 --output pairs
+    cat >bert.yaml <<END
+objective: mlm
+run_dir: run_bert
+model: {architecture: bert, num_layers: 1, hidden_size: 16, num_heads: 2,
+  max_position_embeddings: 32}
+data: {tokenizer: words, train: pairs/train-*.h5}
+batch: {global_size: 4, micro_size: 2}
+train: {max_steps: 2}
+END
+    run_bireme 0 train bert.yaml
+    damage_weights run_bert
+    start_server damaged
+    ask /v1/fill-mask '{"input":"a [MASK]"}' && expect 500 'the weights are damaged'
+    stop_server
 }
 
 test_errors() {

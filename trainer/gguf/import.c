@@ -74,6 +74,18 @@ static double read_number(const struct gguf_import_job *job, const char *name, d
     return strtod(text, NULL);
 }
 
+/* Reads a whole number of the family, from 0 to 1e9. */
+static status read_count(const struct gguf_import_job *job, const char *name, int64_t default_value,
+                         int64_t *out)
+{
+    double value = read_number(job, name, (double)default_value);
+    REQUIRE(value >= 0 && value <= 1e9 && value == floor(value), STATUS_DATA,
+            "%s: %s.%s is not a whole number from 0 to 1000000000", gguf_path(job->file),
+            job->family->name, name);
+    *out = (int64_t)value;
+    return STATUS_OK;
+}
+
 /* Reads a count of the family that must be present and above 0. */
 static status read_size(const struct gguf_import_job *job, const char *name, int64_t *out)
 {
@@ -97,7 +109,7 @@ static status read_sizes(struct gguf_import_job *job)
     REQUIRE(table != NULL && table->dimensions == 2, STATUS_DATA,
             "%s: the tensor token_embd.weight is missing or not a matrix", gguf_path(job->file));
     r->model.vocab_size = table->shape[1];
-    r->model.num_kv_heads = (int64_t)read_number(job, "attention.head_count_kv", 0);
+    TRY(read_count(job, "attention.head_count_kv", 0, &r->model.num_kv_heads));
     r->model.tie_word_embeddings = gguf_find_tensor(job->file, "output.weight") == NULL;
     return STATUS_OK;
 }
@@ -113,8 +125,11 @@ static status read_rotary_factors(struct gguf_import_job *job, const struct gguf
     const struct rotary_scaling plain = {.kind = ROTARY_PLAIN};
     int64_t width = 2 * tensor->elements;
     double theta = job->recipe.model.rope_theta;
-    bool equal = width == job->recipe.model.head_dim;
+    bool equal = true;
     float *factors;
+    REQUIRE(width == job->recipe.model.head_dim, STATUS_DATA,
+            "%s: rope_freqs.weight has %" PRId64 " elements; the heads need %" PRId64,
+            gguf_path(job->file), tensor->elements, job->recipe.model.head_dim / 2);
     TRY(ALLOCATE(factors, tensor->elements, "the rotary factors"));
     status result = gguf_read_tensor(job->file, tensor, factors);
     scaling.factor = result == STATUS_OK ? (double)factors[tensor->elements - 1] : 1;
@@ -173,10 +188,10 @@ static status read_windows(struct gguf_import_job *job)
     int64_t layers = r->model.num_layers, pattern = 6;
     snprintf(key, sizeof key, "%s.attention.sliding_window_pattern", job->family->name);
     const struct gguf_key *found = gguf_find_key(job->file, key);
-    r->model.sliding_window = (int64_t)read_number(job, "attention.sliding_window", 0);
+    TRY(read_count(job, "attention.sliding_window", 0, &r->model.sliding_window));
     r->model.rope_local_base_freq = read_number(job, "rope.freq_base_swa", 10000);
     if (found != NULL && found->numbers != NULL && !found->is_list) {
-        pattern = (int64_t)found->numbers[0];
+        TRY(read_count(job, "attention.sliding_window_pattern", 6, &pattern));
     } else if (found != NULL && found->numbers != NULL && found->count >= layers) {
         pattern = layers + 1;
         for (int64_t i = layers - 1; i >= 0; i--) {
@@ -197,7 +212,7 @@ static status read_rotary(struct gguf_import_job *job)
 {
     struct recipe *r = &job->recipe;
     int64_t head_dim = r->model.hidden_size / r->model.num_heads;
-    r->model.head_dim = (int64_t)read_number(job, "attention.key_length", (double)head_dim);
+    TRY(read_count(job, "attention.key_length", head_dim, &r->model.head_dim));
     r->model.rope_theta = read_number(job, "rope.freq_base", 10000);
     double rotated = read_number(job, "rope.dimension_count", (double)r->model.head_dim);
     REQUIRE(rotated == (double)r->model.head_dim, STATUS_UNAVAILABLE,

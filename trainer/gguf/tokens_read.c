@@ -39,6 +39,12 @@ static status read_lists(const struct gguf_file *file, struct token_lists *l)
     REQUIRE(valid, STATUS_DATA,
             "%s: tokenizer.ggml.tokens is missing, or token_type or scores have another length",
             gguf_path(file));
+    for (int64_t id = 0; l->types != NULL && id < l->types->count; id++) {
+        double type = l->types->numbers[id];
+        REQUIRE(type >= 0 && type <= SENTENCEPIECE_BYTE, STATUS_DATA,
+                "%s: the token %" PRId64 " has the type %g; 0 to %d are known", gguf_path(file), id,
+                type, SENTENCEPIECE_BYTE);
+    }
     return STATUS_OK;
 }
 
@@ -103,7 +109,8 @@ static json_t *build_post_processor(const struct token_lists *l, bool roberta)
 {
     const char *bos = get_special(l, "tokenizer.ggml.bos_token_id");
     const char *eos = get_special(l, "tokenizer.ggml.eos_token_id");
-    int64_t id = (int64_t)gguf_get_number(l->file, "tokenizer.ggml.bos_token_id", -1);
+    int64_t id =
+        bos != NULL ? (int64_t)gguf_get_number(l->file, "tokenizer.ggml.bos_token_id", -1) : -1;
     if (roberta && bos != NULL && eos != NULL) {
         return json_pack("{s:s, s:[s, i], s:[s, i], s:b, s:b}", "type", "RobertaProcessing", "sep",
                          eos, (int)gguf_get_number(l->file, "tokenizer.ggml.eos_token_id", 0),
@@ -229,6 +236,11 @@ static status write_wordpiece(const struct token_lists *l, const char *folder)
     char path[FILE_PATH_BYTES], *text = NULL;
     size_t bytes = 0, mark = strlen(SENTENCEPIECE_SPACE);
     TRY(file_join(path, folder, "vocab.txt"));
+    for (int64_t id = 0; id < l->texts->count; id++) {
+        REQUIRE(strpbrk(l->texts->texts[id], "\r\n") == NULL, STATUS_DATA,
+                "%s: the token %" PRId64 " contains a newline, which vocab.txt cannot store",
+                gguf_path(l->file), id);
+    }
     FILE *file = open_memstream(&text, &bytes);
     REQUIRE(file != NULL, STATUS_INTERNAL, "out of memory for vocab.txt");
     for (int64_t id = 0; id < l->texts->count; id++) {

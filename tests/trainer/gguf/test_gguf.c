@@ -4,7 +4,8 @@
 #include "base/file.h"
 #include "base/tensor.h"
 #include "tests/check.h"
-#include "trainer/gguf/gguf.h"
+#include "trainer/gguf/gguf_impl.h"
+#include "trainer/gguf/import.h"
 
 enum { VALUES = 64 };
 
@@ -172,6 +173,73 @@ static void test_writer_errors(const char *path)
     CHECK(!file_exists("unfinished.gguf"));
 }
 
+/* Writes a file with a tokenizer; `type` is the type of the second token. */
+static void write_tokens(const char *path, const char *second, int type)
+{
+    struct gguf_writer *w;
+    float value = 0;
+    unlink(path);
+    CHECK_OK(gguf_writer_create(path, &w));
+    gguf_put_text(w, "tokenizer.ggml.model", "bert");
+    gguf_begin_array(w, "tokenizer.ggml.tokens", GGUF_VALUE_TEXT, 2);
+    gguf_add_text(w, "a", "");
+    gguf_add_text(w, second, "");
+    gguf_begin_array(w, "tokenizer.ggml.token_type", GGUF_VALUE_I32, 2);
+    gguf_add_i32(w, 1);
+    gguf_add_i32(w, type);
+    CHECK_OK(gguf_add_tensor(w, "a", GGUF_F32, 0, 1));
+    CHECK_OK(gguf_write_tensor(w, &value));
+    CHECK_OK(gguf_writer_finish(&w, STATUS_OK));
+}
+
+static status read_tokens(const char *second, int type)
+{
+    struct gguf_file *f;
+    bool exists = false;
+    write_tokens("tokens.gguf", second, type);
+    CHECK_OK(gguf_open("tokens.gguf", &f));
+    status result = gguf_read_tokenizer(f, ".", &exists);
+    gguf_close(&f);
+    CHECK(exists);
+    return result;
+}
+
+static void test_refused_tokens(void)
+{
+    CHECK_OK(read_tokens("b", 1));
+    CHECK_FAILS(read_tokens("b\nc", 1), STATUS_DATA, "the token 1 contains a newline");
+    CHECK_FAILS(read_tokens("b", 7), STATUS_DATA, "the token 1 has the type 7");
+    CHECK_FAILS(read_tokens("b", -1), STATUS_DATA, "the token 1 has the type -1");
+}
+
+/* Counts that no integer can store are refused. */
+static void test_refused_counts(void)
+{
+    static const double values[] = {NAN, 1e30, -1, 0.5};
+    for (int i = 0; i < 4; i++) {
+        struct gguf_writer *w;
+        struct recipe *recipe = calloc(1, sizeof *recipe);
+        struct huggingface_summary summary;
+        float matrix[32] = {0};
+        unlink("counts.gguf");
+        CHECK_OK(gguf_writer_create("counts.gguf", &w));
+        gguf_put_text(w, "general.architecture", "llama");
+        gguf_put_u32(w, "llama.block_count", 1);
+        gguf_put_u32(w, "llama.context_length", 8);
+        gguf_put_u32(w, "llama.embedding_length", 8);
+        gguf_put_u32(w, "llama.feed_forward_length", 8);
+        gguf_put_u32(w, "llama.attention.head_count", 2);
+        gguf_put_f32(w, "llama.attention.head_count_kv", values[i]);
+        CHECK_OK(gguf_add_tensor(w, "token_embd.weight", GGUF_F32, 4, 8));
+        CHECK_OK(gguf_write_tensor(w, matrix));
+        CHECK_OK(gguf_writer_finish(&w, STATUS_OK));
+        CHECK(recipe != NULL);
+        CHECK_FAILS(gguf_import("counts.gguf", NULL, "imported", NULL, 0, recipe, &summary),
+                    STATUS_DATA, "llama.attention.head_count_kv is not a whole number");
+        free(recipe);
+    }
+}
+
 int main(void)
 {
     char folder[] = "/tmp/test_gguf_XXXXXX";
@@ -182,6 +250,8 @@ int main(void)
     test_round_trip("file.gguf");
     test_damage("file.gguf");
     test_writer_errors("file.gguf");
+    test_refused_tokens();
+    test_refused_counts();
     CHECK_OK(file_remove_tree(folder));
     return 0;
 }

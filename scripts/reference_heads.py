@@ -30,15 +30,15 @@ def config_of(architecture, labels):
         max_position_embeddings=POSITIONS + 2 * (architecture == "roberta"), vocab_size=VOCABULARY,
         num_labels=labels
     )
-    if architecture in ("bert", "roberta"):
+    if architecture in ("bert", "roberta", "megatron-bert"):
         sizes.update(
             hidden_dropout_prob=0, attention_probs_dropout_prob=0, classifier_dropout=0,
             layer_norm_eps=1e-12, pad_token_id=1 if architecture == "roberta" else 0,
             type_vocab_size=1 if architecture == "roberta" else 2
         )
-        return (
-            transformers.RobertaConfig if architecture == "roberta" else transformers.BertConfig
-        )(**sizes)
+        return dict(
+            bert=transformers.BertConfig, roberta=transformers.RobertaConfig
+        ).get(architecture, transformers.MegatronBertConfig)(**sizes)
     if architecture == "distilbert":
         return transformers.DistilBertConfig(
             dim=WIDTH, n_layers=1, n_heads=HEADS, hidden_dim=INNER, dropout=0, attention_dropout=0,
@@ -59,7 +59,7 @@ def config_of(architecture, labels):
 def model_of(architecture, kind, labels, seed):
     prefix = dict(
         bert="Bert", roberta="Roberta", gpt2="GPT2", llama="Llama", distilbert="DistilBert"
-    )[architecture]
+    ).get(architecture, "MegatronBert")
     name = dict(
         texts="ForSequenceClassification", numbers="ForSequenceClassification",
         tokens="ForTokenClassification", spans="ForQuestionAnswering", vectors="Model",
@@ -70,7 +70,7 @@ def model_of(architecture, kind, labels, seed):
         config.problem_type = "regression"
     torch.manual_seed(seed)
     bare = dict(add_pooling_layer=False) if kind == "vectors" and architecture in (
-        "bert", "roberta"
+        "bert", "roberta", "megatron-bert"
     ) else {}
     model = getattr(transformers, prefix + name)(config, **bare).double().train()
     with torch.no_grad():  # larger than usual, and rounded to float32
@@ -132,7 +132,8 @@ def segments_of(text):
 
 
 def run_model(model, architecture, text, **more):
-    extra = dict(token_type_ids=segments_of(text)[None]) if architecture == "bert" else {}
+    has_types = architecture in ("bert", "megatron-bert")
+    extra = dict(token_type_ids=segments_of(text)[None]) if has_types else {}
     return model(input_ids=text[0][None], **extra, **more)
 
 
@@ -146,7 +147,7 @@ def run_choices(model, architecture, texts, label):
     there, kinds = torch.zeros_like(ids), torch.zeros_like(ids)
     for i, t in enumerate(texts):
         ids[0, i, :len(t[0])], there[0, i, :len(t[0])] = t[0], 1
-        kinds[0, i, :len(t[0])] = segments_of(t) * (architecture == "bert")
+        kinds[0, i, :len(t[0])] = segments_of(t) * (architecture in ("bert", "megatron-bert"))
     extra = dict(token_type_ids=kinds) if architecture != "distilbert" else {}
     out = model(input_ids=ids, attention_mask=there, labels=torch.tensor([label]), **extra)
     return out.logits[0], out.loss
@@ -212,7 +213,7 @@ def write_case(group, architecture, kind, seed, adapters=False):
     loss.backward()
     prefixes = dict(
         bert="bert.", roberta="roberta.", gpt2="transformer.", llama="model.",
-        distilbert="distilbert."
+        distilbert="distilbert.", **{"megatron-bert": "bert."}
     )
     prefix = prefixes[architecture] if kind == "vectors" else ""
     named = {get_bireme_name(n, prefix): p for n, p in model.named_parameters()}
@@ -277,7 +278,8 @@ def write_heads(path):
         for a in ("bert", "gpt2")
     ]
     cases += [("roberta", "texts"), ("roberta", "choices"), ("llama", "texts")]
-    cases += [("distilbert", kind) for kind in ("texts", "tokens", "spans", "choices", "vectors")]
+    kinds = ("texts", "tokens", "spans", "choices", "vectors")
+    cases += [(a, kind) for a in ("distilbert", "megatron-bert") for kind in kinds]
     write_configs(path.with_name("heads_config.json"), cases)
     with h5py.File(path, "w", libver="latest", meta_block_size=256) as f:
         for i, (architecture, kind) in enumerate(cases):

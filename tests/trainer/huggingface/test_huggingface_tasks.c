@@ -330,6 +330,11 @@ int main(void)
         {.name = "distilbert_spans", .expected = "answer"},
         {.name = "distilbert_choices", .expected = "choose"},
         {.name = "distilbert_vectors", .objective = "embed", .expected = "embed"},
+        {.name = "megatron-bert_texts", .expected = "classify"},
+        {.name = "megatron-bert_tokens", .expected = "classify_tokens"},
+        {.name = "megatron-bert_spans", .expected = "answer"},
+        {.name = "megatron-bert_choices", .expected = "choose"},
+        {.name = "megatron-bert_vectors", .objective = "embed", .expected = "embed"},
     };
     char path[FILE_PATH_BYTES];
     h5file_init();

@@ -72,9 +72,10 @@ static void read_config(struct head_case *t, const char *architecture)
         .initializer_range = 0.02f,
         .tied = true,
         .rope_theta = 10000,
-        .token_types = strcmp(architecture, "bert") == 0      ? 2
-                       : strcmp(architecture, "roberta") == 0 ? 1
-                                                              : 0,
+        .token_types = strstr(architecture, "bert") == NULL      ? 0
+                       : strcmp(architecture, "distilbert") == 0 ? 0
+                       : strcmp(architecture, "roberta") == 0    ? 1
+                                                                 : 2,
         .head = t->kind->task,
         .labels = (int64_t)sizes[LABELS],
     };
@@ -344,7 +345,7 @@ int main(void)
     static const char *const lora[][2] = {
         {"bert", "texts"}, {"roberta", "texts"}, {"gpt2", "texts"},   {"llama", "texts"},
         {"bert", "spans"}, {"gpt2", "tokens"},   {"bert", "choices"}, {"bert", "vectors"}};
-    static const char *const distilbert[] = {"texts", "tokens", "spans", "choices", "vectors"};
+    static const char *const others[] = {"texts", "tokens", "spans", "choices", "vectors"};
     hid_t file = reference_open("heads.h5");
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         test_case(file, "bert", kinds[k].name, false);
@@ -353,8 +354,9 @@ int main(void)
     test_case(file, "roberta", "texts", false);
     test_case(file, "roberta", "choices", false);
     test_case(file, "llama", "texts", false);
-    for (size_t k = 0; k < sizeof distilbert / sizeof *distilbert; k++) {
-        test_case(file, "distilbert", distilbert[k], false);
+    for (size_t k = 0; k < sizeof others / sizeof *others; k++) {
+        test_case(file, "distilbert", others[k], false);
+        test_case(file, "megatron-bert", others[k], false);
     }
     H5Fclose(file);
     file = reference_open("heads_lora.h5");

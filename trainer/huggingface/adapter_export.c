@@ -170,11 +170,18 @@ static json_t *build_saved_modules(const struct model_config *config,
 static json_t *build_class(const struct recipe *r)
 {
     char name[HUGGINGFACE_CLASS_BYTES], library[96];
-    const char *type = recipe_architecture_name(r->model.architecture);
+    char type[RECIPE_NAME_BYTES]; /* as in names of Python modules */
     if (get_task_type(r) != NULL) {
         return json_null();
     }
     huggingface_class_name(r, name);
+    snprintf(type, sizeof type, "%s",
+             r->model.architecture == ARCHITECTURE_OPENAI_GPT
+                 ? "openai"
+                 : recipe_architecture_name(r->model.architecture));
+    for (char *c = type; *c != '\0'; c++) {
+        *c = *c == '-' ? '_' : *c;
+    }
     snprintf(library, sizeof library, "transformers.models.%.32s.modeling_%.32s", type, type);
     return json_pack("{s:s, s:s}", "base_model_class", name, "parent_library", library);
 }

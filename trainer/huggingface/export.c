@@ -370,6 +370,11 @@ static status export_folder(struct export_job *ex, const char *checkpoint, const
                             bool adapter, struct huggingface_summary *summary)
 {
     TRY(export_source_open(&ex->source, checkpoint, adapter));
+    enum recipe_architecture family = ex->source.recipe.model.architecture;
+    REQUIRE(!adapter || !recipe_architecture_is_free(family), STATUS_UNAVAILABLE,
+            "peft has no class for the adapters of a %s; export the merged model, without "
+            "--adapter",
+            recipe_architecture_name(family));
     TRY(choose_pad_token(ex));
     *summary = (struct huggingface_summary){count_elements(ex), ex->source.count, 1,
                                             ex->source.tokenizer != NULL};

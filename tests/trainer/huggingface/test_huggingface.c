@@ -100,7 +100,7 @@ static void test_config(void)
          "score.weight is missing"},
         {"architectures", "[\"GPT2ForSequenceClassification\", \"GPT2LMHeadModel\"]",
          STATUS_UNAVAILABLE, "alone the classes of tasks"},
-        {"activation_function", "\"relu\"", STATUS_UNAVAILABLE, "activation_function relu"},
+        {"activation_function", "\"mish\"", STATUS_UNAVAILABLE, "activation_function mish"},
         {"activation_function", "null", STATUS_OK, NULL},
         {"scale_attn_weights", "false", STATUS_UNAVAILABLE, "scale_attn_weights: false"},
         {"scale_attn_by_inverse_layer_idx", "true", STATUS_UNAVAILABLE, "inverse_layer_idx: true"},

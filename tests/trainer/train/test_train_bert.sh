@@ -80,6 +80,11 @@ run_bireme 0 fill-mask --checkpoint "$name" 'this [MASK] is'
 mv out first
 run_bireme 0 fill-mask --checkpoint imported 'this [MASK] is'
 cmp first out || fail 'the imported model has other predictions'
+# shellcheck disable=SC2086
+run_bireme 0 train bert.yaml run_dir=adapters model.architecture=$both model.init_from="$name" \
+    adapter.type=lora train.max_steps=1
+run_bireme 69 export --checkpoint adapters --adapter --output refused
+expect_error 'peft has no class for the adapters of a transformer_encoder'
 run_bireme 78 plan bert.yaml model.norm_placement=pre
 expect_error 'norm_placement: pre conflicts with model.architecture (bert); it requires transf'
 

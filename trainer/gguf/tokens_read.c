@@ -1,7 +1,9 @@
 /* Writes the tokenizer of a GGUF file as the files of a model folder: tokenizer.json for BPE over
  * bytes, tokenizer.model for SentencePiece, vocab.txt for WordPiece. */
+#include <float.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +26,19 @@ static enum sentencepiece_type get_type(const struct token_lists *l, int64_t id)
     return l->types != NULL ? (enum sentencepiece_type)l->types->numbers[id] : SENTENCEPIECE_NORMAL;
 }
 
+/* Checks that the types are those of SentencePiece and that the scores are finite. */
+static status check_lists(const struct token_lists *l)
+{
+    for (int64_t id = 0; id < l->texts->count; id++) {
+        double type = l->types != NULL ? l->types->numbers[id] : SENTENCEPIECE_NORMAL;
+        bool valid = type >= SENTENCEPIECE_NORMAL && type <= SENTENCEPIECE_BYTE &&
+                     (l->scores == NULL || fabs(l->scores->numbers[id]) <= FLT_MAX);
+        REQUIRE(valid, STATUS_DATA, "%s: the type or the score of token %" PRId64 " is not valid",
+                gguf_path(l->file), id);
+    }
+    return STATUS_OK;
+}
+
 static status read_lists(const struct gguf_file *file, struct token_lists *l)
 {
     l->file = file;
@@ -39,20 +54,21 @@ static status read_lists(const struct gguf_file *file, struct token_lists *l)
     REQUIRE(valid, STATUS_DATA,
             "%s: tokenizer.ggml.tokens is missing, or token_type or scores have another length",
             gguf_path(file));
-    for (int64_t id = 0; l->types != NULL && id < l->types->count; id++) {
-        double type = l->types->numbers[id];
-        REQUIRE(type >= 0 && type <= SENTENCEPIECE_BYTE, STATUS_DATA,
-                "%s: the token %" PRId64 " has the type %g; 0 to %d are known", gguf_path(file), id,
-                type, SENTENCEPIECE_BYTE);
-    }
-    return STATUS_OK;
+    return check_lists(l);
+}
+
+/* Returns the id of a special token; -1: the file has none. */
+static int64_t get_special_id(const struct token_lists *l, const char *key)
+{
+    double id = gguf_get_number(l->file, key, -1);
+    return id >= 0 && id < (double)l->texts->count ? (int64_t)id : -1;
 }
 
 /* Returns the text of a special token; NULL: the file has none. */
 static const char *get_special(const struct token_lists *l, const char *key)
 {
-    double id = gguf_get_number(l->file, key, -1);
-    return id >= 0 && id < (double)l->texts->count ? l->texts->texts[(int64_t)id] : NULL;
+    int64_t id = get_special_id(l, key);
+    return id >= 0 ? l->texts->texts[id] : NULL;
 }
 
 static status write_json(const char *folder, const char *name, json_t *document)
@@ -109,12 +125,11 @@ static json_t *build_post_processor(const struct token_lists *l, bool roberta)
 {
     const char *bos = get_special(l, "tokenizer.ggml.bos_token_id");
     const char *eos = get_special(l, "tokenizer.ggml.eos_token_id");
-    int64_t id =
-        bos != NULL ? (int64_t)gguf_get_number(l->file, "tokenizer.ggml.bos_token_id", -1) : -1;
+    int bos_id = (int)get_special_id(l, "tokenizer.ggml.bos_token_id");
+    int eos_id = (int)get_special_id(l, "tokenizer.ggml.eos_token_id");
     if (roberta && bos != NULL && eos != NULL) {
         return json_pack("{s:s, s:[s, i], s:[s, i], s:b, s:b}", "type", "RobertaProcessing", "sep",
-                         eos, (int)gguf_get_number(l->file, "tokenizer.ggml.eos_token_id", 0),
-                         "cls", bos, (int)id, "trim_offsets", 1, "add_prefix_space", 0);
+                         eos, eos_id, "cls", bos, bos_id, "trim_offsets", 1, "add_prefix_space", 0);
     }
     if (bos == NULL || gguf_get_number(l->file, "tokenizer.ggml.add_bos_token", 0) == 0) {
         return json_null();
@@ -125,7 +140,7 @@ static json_t *build_post_processor(const struct token_lists *l, bool roberta)
                      0, "Sequence", "id", "A", "type_id", 0, "pair", "SpecialToken", "id", bos,
                      "type_id", 0, "Sequence", "id", "A", "type_id", 0, "SpecialToken", "id", bos,
                      "type_id", 1, "Sequence", "id", "B", "type_id", 1, "special_tokens", bos, "id",
-                     bos, "ids", (int)id, "tokens", bos);
+                     bos, "ids", bos_id, "tokens", bos);
 }
 
 /* Adds the tokens of the lists to the vocabulary and to the added tokens. */

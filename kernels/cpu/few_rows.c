@@ -13,9 +13,18 @@ enum { BLOCK_ROWS = 4, BLOCK_COLUMNS = VECTOR_LANES >= 16 ? 4 : 2 };
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* Prefetches elements to the second cache, `offset` elements after the start of a row of w. A
+ * prefetch beyond the end of the memory is harmless. */
+INLINE void prefetch_weights(struct tensor w, int64_t row, int64_t offset)
+{
+    uintptr_t elements = (uintptr_t)(row * w.stride + offset);
+    __builtin_prefetch((const void *)((uintptr_t)w.data + elements * dtype_bytes(w.dtype)), 0, 2);
+}
+
 /* Computes the dot products of `columns` rows of w with `rows` rows of x, constants for the
  * compiler. Each output has one sum, in the order of its terms, for any size of the block. The
- * hardware prefetches one row of w at a time, but not several, so these are prefetched here. */
+ * memory is slow if it is read in several rows of w at a time. So the next block is prefetched here,
+ * in the order of its addresses. */
 INLINE void compute_block(float out[BLOCK_COLUMNS][KERNELS_FEW_ROWS], struct tensor x,
                           struct tensor w, int64_t column, int columns, int rows)
 {
@@ -31,7 +40,7 @@ INLINE void compute_block(float out[BLOCK_COLUMNS][KERNELS_FEW_ROWS], struct ten
         for (int j = 0; j < columns; j++) {
             weights[j] = vector_get(w.data, w.dtype, (column + j) * w.stride + k, left);
             if (columns > 1) {
-                cpu_prefetch(w, column + j + columns, k, VECTOR_LANES);
+                prefetch_weights(w, column + columns, columns * k + j * VECTOR_LANES);
             }
         }
         for (int i = 0; i < rows; i++) {

@@ -23,7 +23,7 @@ INLINE void prefetch_weights(struct tensor w, int64_t row, int64_t offset)
 
 /* Computes the dot products of `columns` rows of w with `rows` rows of x, constants for the
  * compiler. Each output has one sum, in the order of its terms, for any size of the block. The
- * memory is slow if it is read in several rows of w at a time. So the next block is prefetched here,
+ * memory is slow if several rows of w are read side by side. So the next block is prefetched here,
  * in the order of its addresses. */
 INLINE void compute_block(float out[BLOCK_COLUMNS][KERNELS_FEW_ROWS], struct tensor x,
                           struct tensor w, int64_t column, int columns, int rows)

@@ -389,6 +389,24 @@ static bool is_shared_prefix_valid(const struct attention *a, int64_t i)
                          b[2 * i] >= 0 && b[2 * i + 1] >= b[2 * i] && b[2 * i + 1] <= q[1] - q[0]);
 }
 
+static status check_attention_bias(const char *where, const struct attention *a)
+{
+    struct tensor table = a->bias.table, gradient = a->bias.gradient;
+    if (table.data == NULL) {
+        return STATUS_OK;
+    }
+    SHAPE(table, DTYPE_F32, table.rows, a->heads);
+    SHAPE_OPTIONAL(gradient, DTYPE_F32, table.rows, a->heads);
+    int64_t exact = (a->causal ? table.rows : table.rows / 2) / 2;
+    REQUIRE(exact > 0 && table.rows <= ATTENTION_BUCKETS_MAX && a->bias.max_distance > exact &&
+                a->shared_prefix_offsets == NULL && a->softcap == 0,
+            STATUS_INTERNAL,
+            "%s: bias of %" PRId64 " buckets (at most %d) up to the distance %" PRId64
+            ", without shared prefixes and soft-cap",
+            where, table.rows, ATTENTION_BUCKETS_MAX, a->bias.max_distance);
+    return STATUS_OK;
+}
+
 static status check_attention(const char *where, const struct attention *a, int64_t rows_q,
                               int64_t rows_k, bool host)
 {
@@ -402,6 +420,7 @@ static status check_attention(const char *where, const struct attention *a, int6
     REQUIRE(a->first_head >= 0 && (a->all_heads == 0 || a->first_head + a->heads <= a->all_heads),
             STATUS_INTERNAL, "%s: heads [%d, %d) of %d", where, a->first_head,
             a->first_head + a->heads, a->all_heads);
+    TRY(check_attention_bias(where, a));
     REQUIRE(a->softcap >= 0, STATUS_INTERNAL, "%s: softcap %g (at least 0)", where,
             (double)a->softcap);
     TRY(check_present(where, "cu_q", a->cu_q));

@@ -52,6 +52,7 @@ struct kernels_limits {
     int64_t vocabulary;    /* V with padding; of this rank's shard */
     bool training;         /* backward operations will be called */
     int vocabulary_shards; /* ranks that share the vocabulary; 0 and 1: not sharded */
+    int bias_buckets;      /* of a relative position bias in attention; 0: none */
 };
 
 /* kernels_create - create a context on dev.
@@ -379,18 +380,27 @@ status residual_norm_backward(struct kernels *k, struct tensor dz, struct tensor
 
 /* ---- attention ---- */
 
+/* A relative position bias in buckets (T5). Query i of n and key j of m have the distance
+ * j - (i + m - n). It selects a row of the table, which is added to the scaled scores. */
+struct attention_bias {
+    struct tensor table;    /* f32 [buckets, H]; absent: no bias */
+    struct tensor gradient; /* f32 [buckets, H], added to by attention_backward; absent: none */
+    int64_t max_distance;   /* larger distances have the last bucket */
+};
+
 /* The settings of one attention call. Sequences are packed: sequence i has the query rows [cu_q[i],
  * cu_q[i + 1]) and the key rows [cu_k[i], cu_k[i + 1]). A query attends only to keys of its
  * sequence. A document mask is therefore a list of sequences. Padding rows belong to no sequence,
  * and their output is not written. */
 struct attention {
-    int heads;          /* H */
-    int kv_heads;       /* G, divides H */
-    int64_t head_width; /* D */
-    bool causal;        /* query i of n attends to key j of m if j <= i + m - n */
-    int64_t window;     /* > 0: only the last `window` visible keys */
-    float scale;        /* of the scores, usually 1 / sqrt(D) */
-    float softcap;      /* > 0: a score s becomes softcap * tanh(s / softcap); 0: none */
+    int heads;                  /* H */
+    int kv_heads;               /* G, divides H */
+    int64_t head_width;         /* D */
+    bool causal;                /* query i of n attends to key j of m if j <= i + m - n */
+    int64_t window;             /* > 0: only the last `window` visible keys */
+    float scale;                /* of the scores, usually 1 / sqrt(D) */
+    float softcap;              /* > 0: a score s becomes softcap * tanh(s / softcap); 0: none */
+    struct attention_bias bias; /* not with softcap or shared_prefix_offsets */
     int64_t sequences;
     const int32_t *cu_q; /* int32 [sequences + 1] */
     const int32_t *cu_k; /* int32 [sequences + 1]; equal to cu_q for self-attention */
@@ -407,6 +417,17 @@ struct attention {
     int first_head;         /* index of the first of these H heads in the model */
     int all_heads;          /* heads of the model, over all tensor-parallel ranks; 0: H */
 };
+
+enum { ATTENTION_BUCKETS_MAX = 128 };
+
+/* attention_bucket - return the bucket of a distance (struct attention_bias).
+ *
+ * If causal, all buckets are for keys before the query. If not, the second half is for keys after
+ * it. Half of the buckets of a side have one distance each, the others grow exponentially.
+ *
+ * Numerics  f32 logarithm, with the results of transformers
+ * Source    Raffel et al. 2020, arXiv:1910.10683 */
+int attention_bucket(const struct attention *a, int64_t distance);
 
 /* attention_forward - compute o = softmax(scale q k^T) v for each head, with an online softmax.
  *
@@ -426,7 +447,7 @@ status attention_forward(struct kernels *k, struct tensor o, struct tensor lse, 
  * keys and lse.
  *
  * Shapes    as attention_forward; dq, dkeys, dvalues may be views into one dQKV matrix
- * Numerics  deterministic; no atomic additions
+ * Numerics  deterministic; no atomic additions; the gradient of a bias is added in a fixed order
  * Errors    as attention_forward
  * Source    Dao et al. 2022, arXiv:2205.14135 */
 status attention_backward(struct kernels *k, struct tensor dq, struct tensor dkeys,

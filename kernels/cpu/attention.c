@@ -1,6 +1,6 @@
 /* Attention, forward: o = softmax(scale q k^T) v, one tile of keys after the other.
  *
- * A soft-cap replaces the scores of a tile before the softmax.
+ * A soft-cap and a bias modify the scores of a tile before the softmax.
  *
  * Each row keeps the running maximum m of its scores, the running sum l of exp(s - m), and the
  * output row in the same scale. If a tile raises m to m', l and the output row are multiplied by
@@ -18,7 +18,7 @@
 #include <inttypes.h>
 #include <omp.h>
 
-#include "kernels/cpu/attention_tile.h"
+#include "kernels/cpu/attention_bias.h"
 
 enum { QUERIES = ATTENTION_QUERIES, KEYS = ATTENTION_KEYS, GROUP = ATTENTION_GROUP, SUMS = 16 };
 
@@ -76,8 +76,8 @@ static void compute_softmax_row(const struct workspace *w, const struct attentio
     int32_t high = (int32_t)(visible.last < first_key + KEYS ? visible.last - first_key : KEYS);
     int count = (int)((columns + VECTOR_LANES - 1) / VECTOR_LANES);
     struct attention_gap gap = attention_get_gap(h, query, first_key);
-    if (h->a->softcap > 0) {
-        attention_cap_scores(h, scores, NULL, columns);
+    if (h->is_modified) {
+        attention_modify_scores(h, query, first_key, scores, NULL, columns);
     }
     vector s[VECTORS], row_max = vector_set(-INFINITY);
     bool whole = low == 0 && high >= count * VECTOR_LANES && gap.low >= gap.high;
@@ -255,7 +255,8 @@ static void process_single_row(const struct workspace *thread, const struct atte
 /* ---- work items ---- */
 
 static void process_thread_items(const struct workspace *w, const struct attention *a,
-                                 struct tensors t, int thread, int threads)
+                                 const struct attention_distances *d, struct tensors t, int thread,
+                                 int threads)
 {
     int64_t item = 0;
     for (int64_t i = 0; i < a->sequences; i++) {
@@ -265,7 +266,7 @@ static void process_thread_items(const struct workspace *w, const struct attenti
                 if (item++ % threads != thread) {
                     continue;
                 }
-                struct attention_head h = attention_make_head(a, i, head);
+                struct attention_head h = attention_make_head(a, d, i, head);
                 if (queries == 1) {
                     process_single_row(w, &h, t);
                 } else {
@@ -288,6 +289,8 @@ status CPU(attention_forward)(struct kernels *k, struct tensor o, struct tensor 
     int64_t padded = attention_padded_width(a->head_width);
     size_t bytes = cpu_scratch_align(attention_forward_floats(padded) * sizeof(float));
     void *memory;
+    struct attention_distances distances;
+    TRY(attention_bias_make(&distances, scratch, a, false, k->threads));
     TRY(arena_take(scratch, (size_t)k->threads * bytes, &memory));
     struct tensors t = {o, lse, q, keys, values};
 #pragma omp parallel num_threads(k->threads)
@@ -295,7 +298,7 @@ status CPU(attention_forward)(struct kernels *k, struct tensor o, struct tensor 
         int thread = omp_get_thread_num();
         float *thread_memory = (float *)(void *)((char *)memory + (size_t)thread * bytes);
         struct workspace w = make_workspace(thread_memory, q.dtype, a->head_width);
-        process_thread_items(&w, a, t, thread, omp_get_num_threads());
+        process_thread_items(&w, a, &distances, t, thread, omp_get_num_threads());
     }
     arena_release(scratch, mark);
     return STATUS_OK;

@@ -4,12 +4,13 @@
  *   p_j = exp(scale q . k_j - lse),  dv_j += m_j p_j d_o,  ds_j = p_j (m_j d_o . v_j - d)
  *   dq += scale ds_j k_j,  dk_j += scale ds_j q
  * With a soft-cap c, the score s_j = c tanh(scale q . k_j / c) replaces scale q . k_j, and ds_j is
- * multiplied by 1 - (s_j / c)^2.
+ * multiplied by 1 - (s_j / c)^2. The gradient of a bias is ds_j, before this factor.
  *
  * Blocking  Five GEMMs for each query head, tile of keys and tile of queries. dk and dv of a tile
  *           of keys stay in the cache; dq of the head is a separate f32 matrix. Causal tiles above
  *           the diagonal are skipped, tiles on it are reduced to the visible keys.
- * Threads   Work items are (sequence, key-value head). So each sum belongs to one thread and has
+ * Threads   Work items are (sequence, key-value head); all sequences of a part of the bias gradient
+ *           (attention_bias.h) have the same thread. So each sum belongs to one thread and has
  *           one order, and no score is computed twice. A split by queries and by keys would need
  *           seven GEMMs instead of five.
  *
@@ -17,7 +18,7 @@
 #include <inttypes.h>
 #include <omp.h>
 
-#include "kernels/cpu/attention_tile.h"
+#include "kernels/cpu/attention_bias.h"
 
 enum { KEYS = ATTENTION_KEYS, ROWS = 64, GROUP = ATTENTION_GROUP };
 
@@ -38,6 +39,7 @@ struct workspace {
     float *lse;             /* [longest_q], in base 2 */
     float *dq;              /* [longest_q][padded] */
     float *dkeys, *dvalues; /* [longest_k][padded], or one tile of it */
+    float *bias_sums;       /* gradients of the bias of a head by distance; NULL: none */
     int64_t padded;
     struct attention_operand_layout layout;
     bool is_kv_shared; /* several query heads share a key-value head: dkeys, dvalues are whole */
@@ -97,7 +99,8 @@ size_t CPU(attention_scratch)(enum dtype dtype, int threads, const struct kernel
     size_t forward = attention_forward_floats(padded);
     size_t backward = limits->training ? count_workspace_floats(padded, limits->sequence, keys) : 0;
     size_t floats = forward > backward ? forward : backward;
-    return (size_t)threads * cpu_scratch_align(floats * sizeof(float));
+    return (size_t)threads * cpu_scratch_align(floats * sizeof(float)) +
+           attention_bias_scratch(threads, limits);
 }
 
 /* Packs q and d_o of the head once for all tiles of keys, and computes d_o . o and lse (as a power
@@ -143,8 +146,8 @@ static void compute_probabilities_row(const struct workspace *w, const struct at
     int32_t low = (int32_t)(visible.first > t->key ? visible.first - t->key : 0);
     int32_t high = (int32_t)(visible.last < t->key + t->keys ? visible.last - t->key : t->keys);
     float *p = w->p + row * KEYS;
-    if (h->a->softcap > 0) {
-        attention_cap_scores(h, p, w->derivatives + row * KEYS, columns);
+    if (h->is_modified) {
+        attention_modify_scores(h, t->query + row, t->key, p, w->derivatives + row * KEYS, columns);
     }
     vector factor = vector_set(h->score_scale * attention_log2_e);
     vector base = vector_set(-w->lse[t->query + row]);
@@ -173,6 +176,10 @@ static void compute_ds_row(const struct workspace *w, const struct attention_hea
     float *p = w->p + row * KEYS, *ds = w->ds + row * KEYS;
     vector dot = vector_set(w->dot[t->query + row]);
     int64_t element = attention_dropout_element(h, t->query + row) + t->key;
+    float *sums = w->bias_sums != NULL
+                      ? w->bias_sums + attention_distance_zero(h->a, h->queries, h->keys) + t->key -
+                            (t->query + row)
+                      : NULL;
     for (int64_t c = 0; c < columns; c += VECTOR_LANES) {
         vector value = vector_load(p + c), dp = vector_load(ds + c);
         if (dropout_active(h->a->dropout)) {
@@ -181,6 +188,9 @@ static void compute_ds_row(const struct workspace *w, const struct attention_hea
             vector_store(p + c, value * keep);
         }
         vector gradient = value * (dp - dot);
+        if (sums != NULL) {
+            vector_store(sums + c, vector_load(sums + c) + gradient);
+        }
         if (h->a->softcap > 0) {
             gradient *= vector_load(w->derivatives + row * KEYS + c);
         }
@@ -322,28 +332,36 @@ static void process_key_tile(const struct workspace *w, const struct attention_h
     }
 }
 
-static void process_kv_head(const struct workspace *w, const struct attention *a, struct tensors v,
-                            int64_t sequence, int64_t kv_head)
+static void process_kv_head(const struct workspace *w, const struct attention *a,
+                            const struct attention_distances *d, struct tensors v, int64_t sequence,
+                            int64_t kv_head)
 {
     int64_t group = a->heads / a->kv_heads, width = a->head_width;
     for (int64_t i = 0; i < group; i++) {
-        struct attention_head h = attention_make_head(a, sequence, kv_head * group + i);
+        struct attention_head h = attention_make_head(a, d, sequence, kv_head * group + i);
+        if (w->bias_sums != NULL) {
+            memset(w->bias_sums, 0, (size_t)d->span * sizeof(float));
+        }
         prepare_head(w, &h, v);
         for (int64_t key = 0; key < h.keys; key += KEYS) {
             process_key_tile(w, &h, v, key, i == 0, i == group - 1);
         }
         attention_unpack(v.dq, h.first_q, h.queries, h.head * width, width, w->dq, a->scale);
+        if (w->bias_sums != NULL) {
+            attention_bias_finish_head(d, &h, sequence, w->bias_sums);
+        }
     }
 }
 
 static void process_thread_items(const struct workspace *w, const struct attention *a,
-                                 struct tensors v, int thread, int threads)
+                                 const struct attention_distances *d, struct tensors v, int thread,
+                                 int threads)
 {
-    int64_t item = 0;
     for (int64_t i = 0; i < a->sequences; i++) {
+        int64_t item = i % ATTENTION_BIAS_PARTS * a->kv_heads;
         for (int64_t kv_head = 0; kv_head < a->kv_heads; kv_head++) {
             if (item++ % threads == thread) {
-                process_kv_head(w, a, v, i, kv_head);
+                process_kv_head(w, a, d, v, i, kv_head);
             }
         }
     }
@@ -364,6 +382,8 @@ status CPU(attention_backward)(struct kernels *k, struct tensor dq, struct tenso
     size_t bytes =
         cpu_scratch_align(count_workspace_floats(padded, a->longest_q, summed) * sizeof(float));
     void *memory;
+    struct attention_distances distances;
+    TRY(attention_bias_make(&distances, scratch, a, true, k->threads));
     TRY(arena_take(scratch, (size_t)k->threads * bytes, &memory));
     struct tensors v = {dq, dkeys, dvalues, d_o, q, keys, values, o, lse};
 #pragma omp parallel num_threads(k->threads)
@@ -378,8 +398,13 @@ status CPU(attention_backward)(struct kernels *k, struct tensor dq, struct tenso
             w.ds_operand = w.ds;
         }
         w.is_kv_shared = a->heads != a->kv_heads;
-        process_thread_items(&w, a, v, thread, omp_get_num_threads());
+        if (distances.parts != NULL) {
+            char *sums = (char *)distances.sums + (size_t)thread * distances.thread_bytes;
+            w.bias_sums = (float *)(void *)sums;
+        }
+        process_thread_items(&w, a, &distances, v, thread, omp_get_num_threads());
     }
+    attention_bias_finish(&distances, a);
     arena_release(scratch, mark);
     return STATUS_OK;
 }

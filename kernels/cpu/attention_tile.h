@@ -41,6 +41,17 @@ enum { ATTENTION_PAIRS = 0 };
 static const float attention_log2_e = 1.44269504088896340736f;
 static const float attention_ln_2 = 0.69314718055994530942f;
 
+/* The bias of a call by distance, and the memory for its gradient (attention_bias.h). Element i
+ * belongs to the distance i - (longest_k - 1). */
+struct attention_distances {
+    int64_t span;     /* number of distances */
+    float *values;    /* [H][span] */
+    int32_t *buckets; /* [span] */
+    float *parts;     /* [PARTS][H][buckets] gradients; NULL: no gradient */
+    void *sums;       /* [threads][span] gradients of one head, thread_bytes apart */
+    size_t thread_bytes;
+};
+
 /* One head of one sequence. Rows of q, o and lse start at first_q, rows of keys and values at
  * first_k. */
 struct attention_head {
@@ -49,13 +60,26 @@ struct attention_head {
     int64_t first_q, queries;
     int64_t first_k, keys;
     struct cpu_range hidden; /* keys of the first response, hidden from queries after them */
-    float score_scale;       /* factor of the scores in a tile; 1 after attention_cap_scores */
+    const float *bias;       /* bias[j - i] of query i and key j; NULL: none */
+    bool is_modified;        /* the scores have a soft-cap or a bias */
+    float score_scale;       /* factor of the scores in a tile; 1 if they are modified */
 };
 
-/* attention_make_head - describe head `head` of a sequence. */
-static inline struct attention_head attention_make_head(const struct attention *a, int64_t sequence,
-                                                        int64_t head)
+/* attention_distance_zero - return the element of the distances for j - i = 0 in a sequence. */
+static inline int64_t attention_distance_zero(const struct attention *a, int64_t queries,
+                                              int64_t keys)
 {
+    return a->longest_k - 1 - (keys - queries);
+}
+
+/* attention_make_head - describe head `head` of a sequence. */
+static inline struct attention_head attention_make_head(const struct attention *a,
+                                                        const struct attention_distances *d,
+                                                        int64_t sequence, int64_t head)
+{
+    int64_t queries = a->cu_q[sequence + 1] - a->cu_q[sequence];
+    int64_t keys = a->cu_k[sequence + 1] - a->cu_k[sequence];
+    bool is_modified = a->softcap > 0 || d->span > 0;
     const int32_t *offsets =
         a->shared_prefix_offsets != NULL ? a->shared_prefix_offsets + 2 * sequence : NULL;
     return (struct attention_head){
@@ -64,10 +88,13 @@ static inline struct attention_head attention_make_head(const struct attention *
         .head = head,
         .kv_head = head / (a->heads / a->kv_heads),
         .first_q = a->cu_q[sequence],
-        .queries = a->cu_q[sequence + 1] - a->cu_q[sequence],
+        .queries = queries,
         .first_k = a->cu_k[sequence],
-        .keys = a->cu_k[sequence + 1] - a->cu_k[sequence],
-        .score_scale = a->softcap > 0 ? 1 : a->scale,
+        .keys = keys,
+        .bias = d->span > 0 ? d->values + head * d->span + attention_distance_zero(a, queries, keys)
+                            : NULL,
+        .is_modified = is_modified,
+        .score_scale = is_modified ? 1 : a->scale,
     };
 }
 
@@ -112,19 +139,29 @@ static inline struct attention_gap attention_get_gap(const struct attention_head
                                   (int32_t)(high < ATTENTION_KEYS ? high : ATTENTION_KEYS)};
 }
 
-/* attention_cap_scores - replace the products q k^T of a row by scores: scale, then soft-cap.
+/* attention_modify_scores - replace the products q k^T of a row by scores: scale, soft-cap, bias.
  *
- * derivatives, if not NULL, receives the derivatives of the soft-cap. Whole vectors are written. */
-static inline void attention_cap_scores(const struct attention_head *h, float *scores,
-                                        float *derivatives, int64_t columns)
+ * `key` is the first key of the tile. derivatives, if not NULL, receives those of the soft-cap.
+ * Whole vectors are read and written. */
+static inline void attention_modify_scores(const struct attention_head *h, int64_t query,
+                                           int64_t key, float *scores, float *derivatives,
+                                           int64_t columns)
 {
-    vector inside = vector_set(h->a->scale / h->a->softcap), cap = vector_set(h->a->softcap);
+    vector scale = vector_set(h->a->scale), cap = vector_set(h->a->softcap);
+    vector inverse = 1.0f / cap;
     for (int64_t c = 0; c < columns; c += VECTOR_LANES) {
-        vector t = math_tanh_relative(inside * vector_load(scores + c));
-        vector_store(scores + c, cap * t);
-        if (derivatives != NULL) {
-            vector_store(derivatives + c, 1.0f - t * t);
+        vector s = scale * vector_load(scores + c);
+        if (h->a->softcap > 0) {
+            vector t = math_tanh_relative(s * inverse);
+            s = cap * t;
+            if (derivatives != NULL) {
+                vector_store(derivatives + c, 1.0f - t * t);
+            }
         }
+        if (h->bias != NULL) {
+            s += vector_load(h->bias + key - query + c);
+        }
+        vector_store(scores + c, s);
     }
 }
 

@@ -1,6 +1,8 @@
 /* Attention forward on tensor cores (sm_80), with an online softmax.
  *
- *   s = cap(scale q k^T),  o = softmax(s) v,  lse = log(sum exp(s))   (cap: optional soft-cap)
+ *   s = scale q k^T,  o = softmax(s) v,  lse = log(sum exp(s))
+ *
+ * A soft-cap and a bias modify the scores of a tile before the softmax.
  *
  * Launch    grid (sequences ceil(longest_q / 128), heads); block 128. Shared memory: 128 queries,
  *           64 keys and 64 values, (128 + 2 * 64) * D * 2 bytes; 64 KiB for D = 128
@@ -37,7 +39,7 @@ GPU_INLINE void apply_dropout(float (&p)[M_TILES][KEYS / 8][4], const attention_
     }
 }
 
-template <int D, int KEYS, bool CAPPED>
+template <int D, int KEYS, bool MODIFIED>
 __global__ void __launch_bounds__(FORWARD_THREADS) tiles_forward(const attention_task<bf16> a)
 {
     GPU_SHARED_DYNAMIC(bf16, tile_q);
@@ -81,8 +83,8 @@ __global__ void __launch_bounds__(FORWARD_THREADS) tiles_forward(const attention
             clear_sums(p[m]);
         }
         mma_abt<D>(p, tile_q, warp * 32, tile_k);
-        if (CAPPED) {
-            cap_scores(p, a);
+        if (MODIFIED) {
+            modify_scores<false>(p, a, s, head, query, key + threadIdx.x % 4 * 2);
         }
         __syncthreads();
         if (next < end) {
@@ -119,13 +121,15 @@ __global__ void __launch_bounds__(FORWARD_THREADS) tiles_forward(const attention
 /* ---- host ---- */
 
 template <int D, int KEYS>
-static status launch_width(struct kernels *k, attention_task<bf16> t, const struct attention *a)
+static status launch_width(struct kernels *k, attention_task<bf16> t,
+                           const struct attention_call *call)
 {
+    const struct attention *a = call->a;
     const size_t bytes = (BLOCK_QUERIES + 2 * KEYS) * D * sizeof(bf16);
     t.tiles = (a->longest_q + BLOCK_QUERIES - 1) / BLOCK_QUERIES;
     dim3 grid(static_cast<unsigned>(a->sequences * t.tiles), static_cast<unsigned>(a->heads));
     if (grid.x > 0) {
-        if (a->softcap > 0) {
+        if (attention_is_modified(call)) {
             LAUNCH(k, (tiles_forward<D, KEYS, true>), grid, FORWARD_THREADS, bytes, t);
         } else {
             LAUNCH(k, (tiles_forward<D, KEYS, false>), grid, FORWARD_THREADS, bytes, t);
@@ -136,20 +140,33 @@ static status launch_width(struct kernels *k, attention_task<bf16> t, const stru
 
 status attention_tiles_forward(struct kernels *k, struct tensor o, struct tensor lse,
                                struct tensor q, struct tensor keys, struct tensor values,
-                               const struct attention *a)
+                               const struct attention_call *call)
 {
-    attention_task<bf16> t = make_attention_task<bf16>(q, keys, values, lse, a);
+    attention_task<bf16> t = make_attention_task<bf16>(q, keys, values, lse, call);
     t.out = make_matrix<bf16>(o);
-    switch (a->head_width) {
+    switch (t.width) {
     case 32:
-        return launch_width<32, 64>(k, t, a);
+        return launch_width<32, 64>(k, t, call);
     case 64:
-        return launch_width<64, 64>(k, t, a);
+        return launch_width<64, 64>(k, t, call);
     case 96:
-        return launch_width<96, 64>(k, t, a);
+        return launch_width<96, 64>(k, t, call);
     default:
-        return launch_width<128, 64>(k, t, a);
+        return launch_width<128, 64>(k, t, call);
     }
+}
+
+static status run_forward(struct kernels *k, struct tensor o, struct tensor lse, struct tensor q,
+                          struct tensor keys, struct tensor values,
+                          const struct attention_call *call)
+{
+    const struct tensor tensors[] = {o, q, keys, values};
+    if (!attention_fits_tiles(call->a, tensors, 4)) {
+        return attention_rows_forward(k, o, lse, q, keys, values, call);
+    }
+    bool done = false;
+    TRY(attention_wgmma_forward(k, o, lse, q, keys, values, call, &done));
+    return done ? STATUS_OK : attention_tiles_forward(k, o, lse, q, keys, values, call);
 }
 
 extern "C" status cuda_attention_forward(struct kernels *k, struct tensor o, struct tensor lse,
@@ -160,11 +177,10 @@ extern "C" status cuda_attention_forward(struct kernels *k, struct tensor o, str
             "attention: the head width is %" PRId64
             " and the scale is %g; the width must be at most %d and the scale above 0",
             a->head_width, (double)a->scale, (int)ATTENTION_WIDTH_MAX);
-    const struct tensor tensors[] = {o, q, keys, values};
-    if (!attention_fits_tiles(a, tensors, 4)) {
-        return attention_rows_forward(k, o, lse, q, keys, values, a);
-    }
-    bool done = false;
-    TRY(attention_wgmma_forward(k, o, lse, q, keys, values, a, &done));
-    return done ? STATUS_OK : attention_tiles_forward(k, o, lse, q, keys, values, a);
+    struct arena *scratch = &cuda_get_state(k)->scratch;
+    size_t mark = arena_mark(scratch);
+    struct attention_call call = {a, {}};
+    TRY(attention_bias_expand(k, &call.distances, a, false));
+    arena_release(scratch, mark);
+    return run_forward(k, o, lse, q, keys, values, &call);
 }

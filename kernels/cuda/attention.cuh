@@ -33,8 +33,14 @@ template <typename T> struct attention_task {
     bool causal;
     bool fuses_dq;     /* backward: a block that has all keys of a sequence also computes dq */
     float scale;       /* of the products q k^T */
-    float score_scale; /* of the scores in a tile; 1 if the call caps them */
-    float softcap, softcap_inverse;
+    float score_scale; /* of the scores in a tile; 1 if the call modifies them */
+    float softcap, softcap_inverse; /* 0: none */
+    const float *bias;              /* [heads, span] by distance; may be absent */
+    const int32_t *buckets;         /* [span] */
+    float *bias_parts;              /* [BIAS_PARTS, heads, bucket_count]; may be absent */
+    int64_t span;
+    int64_t sequences;
+    int bucket_count;
     struct dropout dropout;
 };
 
@@ -82,14 +88,31 @@ GPU_INLINE bool is_hidden(const struct hidden_keys &h, int64_t query, int64_t ke
     return query >= h.end && key >= h.begin && key < h.end;
 }
 
-/* The template argument CAPPED of the kernels states whether the scores have a soft-cap. A call
- * without one needs no instructions and registers for it. */
+/* The template argument MODIFIED of the kernels states whether the scores have a soft-cap or a
+ * bias. Other calls need no instructions and registers for them. */
 
 /* Returns the derivative of the soft-cap at a score. */
 template <typename T> GPU_INLINE float softcap_derivative(const attention_task<T> &a, float score)
 {
     float t = score * a.softcap_inverse;
     return 1.0f - t * t;
+}
+
+/* Returns the element of the distances for j - i = 0 in a sequence. */
+template <typename T>
+GPU_INLINE int64_t attention_distance_zero(const attention_task<T> &a,
+                                           const struct attention_sequence &s)
+{
+    return a.longest_k - 1 + CUDA_BIAS_PADDING - (s.keys - s.queries);
+}
+
+/* Returns the bias of key 0 for query 0 of a sequence; that of query i and key j is j - i elements
+ * later. */
+template <typename T>
+GPU_INLINE const float *attention_bias_origin(const attention_task<T> &a,
+                                              const struct attention_sequence &s, int head)
+{
+    return a.bias + head * a.span + attention_distance_zero(a, s);
 }
 
 /* Returns whether dropout keeps an element. `row` is the row of the query, `key` the index within
@@ -109,11 +132,32 @@ template <typename T> GPU_INLINE float attention_dropout_scale(const attention_t
 
 /* ---- host ---- */
 
+/* The bias of a call by distance, in scratch memory. Element i belongs to the distance
+ * i - (longest_k - 1) - PADDING. */
+struct attention_distances {
+    int64_t span;
+    float *values;    /* [heads, span]; NULL: no bias */
+    int32_t *buckets; /* [span] */
+    float *parts;     /* [BIAS_PARTS, heads, buckets] partial gradients; NULL: no gradient */
+};
+
+/* A call: its settings and its bias. */
+struct attention_call {
+    const struct attention *a;
+    struct attention_distances distances;
+};
+
+static inline bool attention_is_modified(const struct attention_call *call)
+{
+    return call->a->softcap > 0 || call->distances.values != NULL;
+}
+
 template <typename T>
 static inline attention_task<T> make_attention_task(struct tensor q, struct tensor keys,
                                                     struct tensor values, struct tensor lse,
-                                                    const struct attention *a)
+                                                    const struct attention_call *call)
 {
+    const struct attention *a = call->a;
     attention_task<T> t = {};
     t.q = make_matrix<const T>(q);
     t.keys = make_matrix<const T>(keys);
@@ -133,10 +177,16 @@ static inline attention_task<T> make_attention_task(struct tensor q, struct tens
     t.longest_k = a->longest_k;
     t.causal = a->causal;
     t.scale = a->scale;
-    t.score_scale = a->softcap > 0 ? 1.0f : a->scale;
+    t.score_scale = attention_is_modified(call) ? 1.0f : a->scale;
     t.softcap = a->softcap;
     t.softcap_inverse = a->softcap > 0 ? 1.0f / a->softcap : 0.0f;
     t.dropout = a->dropout;
+    t.bias = call->distances.values;
+    t.buckets = call->distances.buckets;
+    t.bias_parts = call->distances.parts;
+    t.span = call->distances.span;
+    t.bucket_count = static_cast<int>(a->bias.table.rows);
+    t.sequences = a->sequences;
     return t;
 }
 
@@ -159,12 +209,12 @@ static inline bool attention_fits_tiles(const struct attention *a, const struct 
  * shared prefixes. */
 status attention_wgmma_forward(struct kernels *k, struct tensor o, struct tensor lse,
                                struct tensor q, struct tensor keys, struct tensor values,
-                               const struct attention *a, bool *done);
+                               const struct attention_call *call, bool *done);
 
 /* attention_rows_forward - implement attention_forward with one warp for each row. */
 status attention_rows_forward(struct kernels *k, struct tensor o, struct tensor lse,
                               struct tensor q, struct tensor keys, struct tensor values,
-                              const struct attention *a);
+                              const struct attention_call *call);
 
 /* attention_rows_backward - implement attention_backward with one warp for each row.
  *
@@ -172,4 +222,20 @@ status attention_rows_forward(struct kernels *k, struct tensor o, struct tensor 
 status attention_rows_backward(struct kernels *k, struct tensor dq, struct tensor dkeys,
                                struct tensor dvalues, struct tensor d_o, struct tensor q,
                                struct tensor keys, struct tensor values, struct tensor lse,
-                               const float *delta, const struct attention *a);
+                               const float *delta, const struct attention_call *call);
+
+/* attention_bias_expand - compute the bias of each distance, if the call has one.
+ *
+ * Memory    *d is in scratch memory that the caller releases; parts only if `gradient` is set */
+status attention_bias_expand(struct kernels *k, struct attention_distances *d,
+                             const struct attention *a, bool gradient);
+
+/* attention_tiles_bias_gradient - compute the partial gradients of the bias, for calls that
+ * attention_fits_tiles accepts.
+ *
+ * Shapes    t has the operands of the backward pass */
+status attention_tiles_bias_gradient(struct kernels *k, const attention_task<bf16> &t);
+
+/* attention_bias_finish - add the partial gradients to the gradient of the table, if it has one. */
+status attention_bias_finish(struct kernels *k, const struct attention_distances *d,
+                             const struct attention *a);

@@ -4,6 +4,7 @@
  *   p = exp(scale q k^T - lse),  ds = p (m (d_o v^T) - delta),  delta = d_o . o
  *   dv = (m p)^T d_o,  dk = scale ds^T q,  dq = scale ds k          (m: dropout factors)
  *   with a soft-cap c: p = exp(s - lse), s = c tanh(scale q k^T / c), ds *= 1 - (s / c)^2
+ *   with a bias: p = exp(scale q k^T + bias - lse); attention_bias.cu computes its gradient
  *
  * Delta     A first kernel computes delta, one warp for each row and head: grid (ceil(rows / 8),
  *           heads), block 256.
@@ -94,20 +95,6 @@ GPU_INLINE void compute_probabilities_transposed(float (&p)[1][STEP / 8][4],
     }
 }
 
-/* Computes one bit for each of 16 x STEP accumulators: whether dropout keeps the element. */
-template <int STEP, bool TRANSPOSED>
-GPU_INLINE void get_kept_words(uint32_t (&words)[STEP / 64], const attention_task<bf16> &a,
-                               int64_t row, int64_t key, int head)
-{
-#pragma unroll
-    for (int i = 0; i < STEP / 64; i++) {
-        words[i] = a.dropout.probability > 0
-                       ? get_kept_bits<TRANSPOSED>(a, row + (TRANSPOSED ? 64 * i : 0),
-                                                   key + (TRANSPOSED ? 0 : 64 * i), head)
-                       : ~0u;
-    }
-}
-
 /* Multiplies ds by p, then sets p to 0 where dropout does not keep the element. */
 template <int STEP>
 GPU_INLINE void multiply_probabilities(float (&ds)[1][STEP / 8][4], float (&p)[1][STEP / 8][4],
@@ -143,7 +130,7 @@ GPU_INLINE void compute_short_dq(const attention_task<bf16> &a, const struct att
                       head * D + half * (D / 2), a.scale, a.scale);
 }
 
-template <int D, int STEP, bool CAPPED>
+template <int D, int STEP, bool MODIFIED>
 __global__ void __launch_bounds__(BACKWARD_THREADS)
     tiles_backward_keys(const attention_task<bf16> a)
 {
@@ -204,8 +191,8 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
             clear_sums(p[0]);
             clear_sums(ds[0]);
             mma_abt<D>(p, tile_k, warp * 16, tile_q);
-            if (CAPPED) { /* p are scores until their derivatives have been used */
-                cap_scores(p, a);
+            if (MODIFIED) { /* p are scores until their derivatives have been used */
+                modify_scores<true>(p, a, s, head, query + lane % 4 * 2, key + lane / 4);
             } else {
                 compute_probabilities_transposed<STEP>(p, a, s, key, query, lse);
             }
@@ -221,7 +208,7 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
                     bool is_kept = (bits[n / 8] >> (n % 8 * 4 + e) & 1) != 0;
                     float d = (is_kept ? ds[0][n][e] * keep_scale : 0.0f) -
                               delta[8 * n + lane % 4 * 2 + e % 2];
-                    if (CAPPED) {
+                    if (MODIFIED) {
                         ds[0][n][e] = softcap_derivative(a, p[0][n][e]) * d;
                     } else {
                         ds[0][n][e] = p[0][n][e] * d;
@@ -229,7 +216,7 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
                     }
                 }
             }
-            if (CAPPED) {
+            if (MODIFIED) {
                 compute_probabilities_transposed<STEP>(p, a, s, key, query, lse);
                 multiply_probabilities<STEP>(ds, p, bits);
             }
@@ -248,7 +235,7 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
     store_sums<D>(a.dkeys, dk[0], s.first_k + key, s.keys - key, column, a.scale, a.scale);
 }
 
-template <int D, int STEP, bool CAPPED>
+template <int D, int STEP, bool MODIFIED>
 __global__ void __launch_bounds__(BACKWARD_THREADS)
     tiles_backward_queries(const attention_task<bf16> a)
 {
@@ -291,8 +278,8 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
         clear_sums(p[0]);
         clear_sums(ds[0]);
         mma_abt<D>(p, tile_q, warp * 16, tile_k);
-        if (CAPPED) {
-            cap_scores(p, a);
+        if (MODIFIED) {
+            modify_scores<false>(p, a, s, head, query, key + lane % 4 * 2);
         }
         gpu_copy_wait<0>();
         __syncthreads();
@@ -312,7 +299,7 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
                     bool is_kept = (bits[n / 8] >> (n % 8 * 4 + e) & 1) != 0;
                     float power = gpu_exp2(p[0][n][e] * (a.score_scale * log2_e) - lse[r]);
                     float d = (is_kept ? ds[0][n][e] * keep_scale : 0.0f) - delta[r];
-                    d *= CAPPED ? softcap_derivative(a, p[0][n][e]) : 1.0f;
+                    d *= MODIFIED ? softcap_derivative(a, p[0][n][e]) : 1.0f;
                     ds[0][n][e] = j < left && j >= from ? power * d : 0.0f;
                 }
             }
@@ -330,7 +317,7 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
 
 /* ---- host ---- */
 
-template <int D, bool CAPPED>
+template <int D, bool MODIFIED>
 static status launch_kernels(struct kernels *k, attention_task<bf16> t, const struct attention *a)
 {
     constexpr int STEP = 64;
@@ -342,43 +329,47 @@ static status launch_kernels(struct kernels *k, attention_task<bf16> t, const st
     t.tiles = (a->longest_k + BLOCK_ROWS - 1) / BLOCK_ROWS;
     dim3 keys(static_cast<unsigned>(a->sequences * t.tiles), static_cast<unsigned>(a->kv_heads));
     if (keys.x > 0) {
-        LAUNCH(k, (tiles_backward_keys<D, STEP, CAPPED>), keys, BACKWARD_THREADS, keys_bytes, t);
+        LAUNCH(k, (tiles_backward_keys<D, STEP, MODIFIED>), keys, BACKWARD_THREADS, keys_bytes, t);
     }
     t.tiles = (a->longest_q + BLOCK_ROWS - 1) / BLOCK_ROWS;
     dim3 queries(static_cast<unsigned>(a->sequences * t.tiles), static_cast<unsigned>(a->heads));
     if (queries.x > 0) {
-        LAUNCH(k, (tiles_backward_queries<D, STEP, CAPPED>), queries, BACKWARD_THREADS, bytes, t);
+        LAUNCH(k, (tiles_backward_queries<D, STEP, MODIFIED>), queries, BACKWARD_THREADS, bytes, t);
     }
     return STATUS_OK;
 }
 
 template <int D>
 static status launch_width(struct kernels *k, const attention_task<bf16> &t,
-                           const struct attention *a)
+                           const struct attention_call *call)
 {
-    return a->softcap > 0 ? launch_kernels<D, true>(k, t, a) : launch_kernels<D, false>(k, t, a);
+    return attention_is_modified(call) ? launch_kernels<D, true>(k, t, call->a)
+                                       : launch_kernels<D, false>(k, t, call->a);
 }
 
 status attention_tiles_backward(struct kernels *k, struct tensor dq, struct tensor dkeys,
                                 struct tensor dvalues, struct tensor d_o, struct tensor q,
                                 struct tensor keys, struct tensor values, struct tensor lse,
-                                const float *delta, const struct attention *a)
+                                const float *delta, const struct attention_call *call)
 {
-    attention_task<bf16> t = make_attention_task<bf16>(q, keys, values, lse, a);
+    attention_task<bf16> t = make_attention_task<bf16>(q, keys, values, lse, call);
     t.out = make_matrix<bf16>(dq);
     t.dkeys = make_matrix<bf16>(dkeys);
     t.dvalues = make_matrix<bf16>(dvalues);
     t.d_o = make_matrix<const bf16>(d_o);
     t.delta = const_cast<float *>(delta);
-    switch (a->head_width) {
+    if (t.bias_parts != NULL) {
+        TRY(attention_tiles_bias_gradient(k, t));
+    }
+    switch (t.width) {
     case 32:
-        return launch_width<32>(k, t, a);
+        return launch_width<32>(k, t, call);
     case 64:
-        return launch_width<64>(k, t, a);
+        return launch_width<64>(k, t, call);
     case 96:
-        return launch_width<96>(k, t, a);
+        return launch_width<96>(k, t, call);
     default:
-        return launch_width<128>(k, t, a);
+        return launch_width<128>(k, t, call);
     }
 }
 
@@ -407,15 +398,19 @@ extern "C" status cuda_attention_backward(struct kernels *k, struct tensor dq, s
     struct arena *scratch = &cuda_get_state(k)->scratch;
     size_t mark = arena_mark(scratch);
     void *memory;
-    TRY(arena_take(scratch, static_cast<size_t>(o.rows * a->heads) * sizeof(float), &memory));
+    size_t bytes = static_cast<size_t>(o.rows * a->heads) * sizeof(float);
+    struct attention_call call = {a, {}};
+    TRY(arena_take(scratch, cuda_align_bytes(bytes), &memory));
+    TRY(attention_bias_expand(k, &call.distances, a, true));
     arena_release(scratch, mark);
     float *delta = static_cast<float *>(memory);
     TRY(k->dtype == DTYPE_F32 ? launch_delta<float>(k, delta, o, d_o, a)
                               : launch_delta<bf16>(k, delta, o, d_o, a));
     const struct tensor tensors[] = {dq, dkeys, dvalues, d_o, q, keys, values};
-    return attention_fits_tiles(a, tensors, 7)
-               ? attention_tiles_backward(k, dq, dkeys, dvalues, d_o, q, keys, values, lse, delta,
-                                          a)
-               : attention_rows_backward(k, dq, dkeys, dvalues, d_o, q, keys, values, lse, delta,
-                                         a);
+    TRY(attention_fits_tiles(a, tensors, 7)
+            ? attention_tiles_backward(k, dq, dkeys, dvalues, d_o, q, keys, values, lse, delta,
+                                       &call)
+            : attention_rows_backward(k, dq, dkeys, dvalues, d_o, q, keys, values, lse, delta,
+                                      &call));
+    return attention_bias_finish(k, &call.distances, a);
 }

@@ -142,19 +142,35 @@ GPU_INLINE void mma_atb(float (&sums)[N][4], const bf16 *a, int column, const bf
 
 static const float log2_e = 1.4426950408889634f;
 
-/* Replaces the products q k^T by the scores softcap tanh(scale q k^T / softcap). */
-template <int M, int N>
-GPU_INLINE void cap_scores(float (&s)[M][N][4], const attention_task<bf16> &a)
+/* Replaces the products q k^T by the scores: scale, soft-cap, bias. `query` and `key` are those of
+ * the lane's first element. With TRANSPOSED, rows are keys and columns queries. */
+template <bool TRANSPOSED, int M, int N>
+GPU_INLINE void modify_scores(float (&s)[M][N][4], const attention_task<bf16> &a,
+                              const struct attention_sequence &sequence, int head, int64_t query,
+                              int64_t key)
 {
     float inside = 2 * log2_e * a.scale * a.softcap_inverse, twice = 2 * a.softcap;
+    const float *bias = nullptr;
+    if (a.bias != nullptr) {
+        bias = attention_bias_origin(a, sequence, head) + (key - query);
+    }
 #pragma unroll
     for (int m = 0; m < M; m++) {
 #pragma unroll
         for (int n = 0; n < N; n++) {
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                float power = gpu_exp2(s[m][n][e] * inside);
-                s[m][n][e] = a.softcap - __fdividef(twice, 1.0f + power);
+                float x = s[m][n][e];
+                if (a.softcap > 0) {
+                    x = a.softcap - __fdividef(twice, 1.0f + gpu_exp2(x * inside));
+                } else {
+                    x *= a.scale;
+                }
+                if (bias != nullptr) {
+                    int distance = 8 * n + e % 2 - (16 * m + e / 2 * 8); /* column - row */
+                    x += bias[TRANSPOSED ? -distance : distance];
+                }
+                s[m][n][e] = x;
             }
         }
     }
@@ -175,6 +191,20 @@ GPU_INLINE uint32_t get_kept_bits(const attention_task<bf16> &a, int64_t row, in
         bits |= static_cast<uint32_t>(is_kept) << bit;
     }
     return bits;
+}
+
+/* Computes one bit for each of 16 x STEP accumulators: whether dropout keeps the element. */
+template <int STEP, bool TRANSPOSED>
+GPU_INLINE void get_kept_words(uint32_t (&words)[STEP / 64], const attention_task<bf16> &a,
+                               int64_t row, int64_t key, int head)
+{
+#pragma unroll
+    for (int i = 0; i < STEP / 64; i++) {
+        words[i] = a.dropout.probability > 0
+                       ? get_kept_bits<TRANSPOSED>(a, row + (TRANSPOSED ? 64 * i : 0),
+                                                   key + (TRANSPOSED ? 0 : 64 * i), head)
+                       : ~0u;
+    }
 }
 
 /* Stores the lane's two rows of 16 (lane / 4 and lane / 4 + 8), each multiplied by its factor, to
@@ -238,7 +268,7 @@ GPU_INLINE void mask_hidden(float (&s)[M][N][4], const attention_task<bf16> &a, 
  * attention_fits_tiles accepts. */
 status attention_tiles_forward(struct kernels *k, struct tensor o, struct tensor lse,
                                struct tensor q, struct tensor keys, struct tensor values,
-                               const struct attention *a);
+                               const struct attention_call *call);
 
 /* attention_tiles_backward - implement attention_backward on tensor cores, for calls that
  * attention_fits_tiles accepts.
@@ -247,4 +277,4 @@ status attention_tiles_forward(struct kernels *k, struct tensor o, struct tensor
 status attention_tiles_backward(struct kernels *k, struct tensor dq, struct tensor dkeys,
                                 struct tensor dvalues, struct tensor d_o, struct tensor q,
                                 struct tensor keys, struct tensor values, struct tensor lse,
-                                const float *delta, const struct attention *a);
+                                const float *delta, const struct attention_call *call);

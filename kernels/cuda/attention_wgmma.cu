@@ -1,6 +1,8 @@
 /* Attention forward on the tensor cores of Hopper (sm_90a): TMA, wgmma and warp specialization.
  *
- *   s = cap(scale q k^T),  o = softmax(s) v,  lse = log(sum exp(s))   (cap: optional soft-cap)
+ *   s = scale q k^T,  o = softmax(s) v,  lse = log(sum exp(s))
+ *
+ * A soft-cap and a bias modify the scores of a tile before the softmax.
  *
  * Launch    grid (sequences ceil(longest_q / (64 consumers)), heads); block (consumers + 1) * 128,
  *           with two or three consumers. Shared memory: struct shared_layout, 160 KiB for D = 128
@@ -190,14 +192,14 @@ GPU_INLINE struct consumer make_consumer(const struct block_task &t)
     return c;
 }
 
-/* Caps and masks the scores of a tile and replaces them by their exponentials. */
-template <bool CAPPED>
+/* Modifies and masks the scores of a tile and replaces them by their exponentials. */
+template <bool MODIFIED>
 GPU_INLINE void softmax_tile(float (&s)[1][KEYS / 8][4], struct running_softmax<1> &run,
                              float (&rescale)[1][2], const attention_task<bf16> &a,
                              const struct block_task &t, const struct consumer &c, int key)
 {
-    if (CAPPED) {
-        cap_scores(s, a);
+    if (MODIFIED) {
+        modify_scores<false>(s, a, t.s, t.head, c.query, key + threadIdx.x % 4 * 2);
     }
     if (key + KEYS > visible_end(a, t.s, c.first) ||
         key < visible_begin(a, visible_end(a, t.s, c.last))) {
@@ -206,7 +208,7 @@ GPU_INLINE void softmax_tile(float (&s)[1][KEYS / 8][4], struct running_softmax<
     update_softmax(s, run, rescale, a.score_scale * log2_e);
 }
 
-template <int D, int CONSUMERS, bool CAPPED>
+template <int D, int CONSUMERS, bool MODIFIED>
 GPU_INLINE void compute_tiles(const attention_task<bf16> &a, const struct block_task &t,
                               const struct consumer &c, const unsigned char *queries,
                               const struct tile_ring &keys, const struct tile_ring &values,
@@ -225,7 +227,7 @@ GPU_INLINE void compute_tiles(const attention_task<bf16> &a, const struct block_
     gpu_wgmma_wait<0>();
     gpu_wgmma_order(s[0]);
     release_stage(&keys.empty[0]);
-    softmax_tile<CAPPED>(s, run, rescale, a, t, c, t.begin);
+    softmax_tile<MODIFIED>(s, run, rescale, a, t, c, t.begin);
     pack_scores(p, s[0]);
     for (int i = 1; i < t.tiles; i++) {
         int stage = i % STAGES, before = (i - 1) % STAGES;
@@ -242,7 +244,7 @@ GPU_INLINE void compute_tiles(const attention_task<bf16> &a, const struct block_
         gpu_wgmma_wait<1>();
         gpu_wgmma_order(s[0]);
         release_stage(&keys.empty[stage]);
-        softmax_tile<CAPPED>(s, run, rescale, a, t, c, t.begin + i * KEYS);
+        softmax_tile<MODIFIED>(s, run, rescale, a, t, c, t.begin + i * KEYS);
         gpu_wgmma_wait<0>();
         gpu_wgmma_order(o);
         release_stage(&values.empty[before]);
@@ -263,7 +265,7 @@ GPU_INLINE void compute_tiles(const attention_task<bf16> &a, const struct block_
     gpu_wgmma_order(o);
 }
 
-template <int D, int CONSUMERS, bool CAPPED>
+template <int D, int CONSUMERS, bool MODIFIED>
 GPU_INLINE void run_consumer(const attention_task<bf16> &a, const struct block_task &t,
                              const unsigned char *queries, gpu_mbarrier *queries_full,
                              const struct tile_ring &keys, const struct tile_ring &values)
@@ -275,15 +277,15 @@ GPU_INLINE void run_consumer(const attention_task<bf16> &a, const struct block_t
     clear_sums(o[0]);
     if (t.tiles > 0) {
         gpu_mbarrier_wait(queries_full, 0);
-        compute_tiles<D, CONSUMERS, CAPPED>(a, t, c, queries + c.number * CONSUMER_QUERIES * D * 2,
-                                            keys, values, o[0], run);
+        compute_tiles<D, CONSUMERS, MODIFIED>(
+            a, t, c, queries + c.number * CONSUMER_QUERIES * D * 2, keys, values, o[0], run);
     }
     store_rows<D>(a, o, run, t.s, c.query, t.head);
 }
 
 #endif
 
-template <int D, int CONSUMERS, int FETCH_REGISTERS, int COMPUTE_REGISTERS, bool CAPPED>
+template <int D, int CONSUMERS, int FETCH_REGISTERS, int COMPUTE_REGISTERS, bool MODIFIED>
 __global__ void __launch_bounds__((CONSUMERS + 1) * WARPGROUP, 1)
     wgmma_forward(const attention_task<bf16> a, const __grid_constant__ gpu_map map_q,
                   const __grid_constant__ gpu_map map_k, const __grid_constant__ gpu_map map_v)
@@ -319,7 +321,7 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * WARPGROUP, 1)
         }
     } else {
         gpu_registers_raise<COMPUTE_REGISTERS>();
-        run_consumer<D, CONSUMERS, CAPPED>(a, t, memory, barriers, keys, values);
+        run_consumer<D, CONSUMERS, MODIFIED>(a, t, memory, barriers, keys, values);
     }
 #endif
 }
@@ -328,15 +330,16 @@ __global__ void __launch_bounds__((CONSUMERS + 1) * WARPGROUP, 1)
 
 /* FETCH_REGISTERS and COMPUTE_REGISTERS divide the 64 Ki registers of an SM with setmaxnreg. */
 template <int D, int CONSUMERS, int FETCH_REGISTERS, int COMPUTE_REGISTERS>
-static status launch_wgmma(struct kernels *k, attention_task<bf16> t, const struct attention *a,
-                           const gpu_map (&maps)[3])
+static status launch_wgmma(struct kernels *k, attention_task<bf16> t,
+                           const struct attention_call *call, const gpu_map (&maps)[3])
 {
     using space = shared_layout<D, CONSUMERS>;
+    const struct attention *a = call->a;
     const int queries = CONSUMERS * CONSUMER_QUERIES;
     t.tiles = (a->longest_q + queries - 1) / queries;
     dim3 grid(static_cast<unsigned>(a->sequences * t.tiles), static_cast<unsigned>(a->heads));
     if (grid.x > 0) {
-        if (a->softcap > 0) {
+        if (attention_is_modified(call)) {
             LAUNCH(k, (wgmma_forward<D, CONSUMERS, FETCH_REGISTERS, COMPUTE_REGISTERS, true>), grid,
                    (CONSUMERS + 1) * WARPGROUP, space::bytes, t, maps[0], maps[1], maps[2]);
         } else {
@@ -361,8 +364,9 @@ static bool make_map(gpu_map *map, struct tensor t, int rows)
 
 status attention_wgmma_forward(struct kernels *k, struct tensor o, struct tensor lse,
                                struct tensor q, struct tensor keys, struct tensor values,
-                               const struct attention *a, bool *done)
+                               const struct attention_call *call, bool *done)
 {
+    const struct attention *a = call->a;
     gpu_map maps[3];
     *done = (a->head_width == 64 || a->head_width == 128) && !(a->dropout.probability > 0) &&
             a->shared_prefix_offsets == NULL && is_enabled() &&
@@ -371,11 +375,11 @@ status attention_wgmma_forward(struct kernels *k, struct tensor o, struct tensor
     if (!*done) {
         return STATUS_OK;
     }
-    attention_task<bf16> t = make_attention_task<bf16>(q, keys, values, lse, a);
+    attention_task<bf16> t = make_attention_task<bf16>(q, keys, values, lse, call);
     t.out = make_matrix<bf16>(o);
     if (a->head_width == 128) {
-        return launch_wgmma<128, 2, 24, 240>(k, t, a, maps);
+        return launch_wgmma<128, 2, 24, 240>(k, t, call, maps);
     }
-    return a->longest_q > 2 * CONSUMER_QUERIES ? launch_wgmma<64, 3, 32, 160>(k, t, a, maps)
-                                               : launch_wgmma<64, 2, 24, 240>(k, t, a, maps);
+    return a->longest_q > 2 * CONSUMER_QUERIES ? launch_wgmma<64, 3, 32, 160>(k, t, call, maps)
+                                               : launch_wgmma<64, 2, 24, 240>(k, t, call, maps);
 }

@@ -47,8 +47,16 @@ enum {
     CUDA_NORM_BLOCKS = 256,
     CUDA_COLUMN_SLICES = 64,
     CUDA_REDUCE_BLOCKS_MAX = 1 << 18,
-    CUDA_ROW_STATS_BYTES = 24 /* statistics of a row that vocabulary shards exchange */
+    CUDA_ROW_STATS_BYTES = 24, /* statistics of a row that vocabulary shards exchange */
+    CUDA_BIAS_PARTS = 64,      /* partial gradients of a relative position bias */
+    CUDA_BIAS_PADDING = 256    /* distances of rows in tiles after the end of a sequence */
 };
+
+/* cuda_bias_span - return the number of distances for which attention expands its bias. */
+int64_t cuda_bias_span(int64_t longest_q, int64_t longest_k);
+
+/* cuda_bias_part_bytes - return the bytes of the partial gradients of a bias. */
+size_t cuda_bias_part_bytes(int64_t heads, int64_t buckets);
 
 /* cuda_scratch_bytes - return the maximum number of scratch bytes that one operation takes from the
  * arena. */

@@ -38,6 +38,16 @@ size_t cuda_sort_scratch(int64_t count)
     return cuda_align_bytes((size_t)count * 5 * sizeof(int32_t)) + counters;
 }
 
+int64_t cuda_bias_span(int64_t longest_q, int64_t longest_k)
+{
+    return longest_q + longest_k + 2 * CUDA_BIAS_PADDING;
+}
+
+size_t cuda_bias_part_bytes(int64_t heads, int64_t buckets)
+{
+    return (size_t)(CUDA_BIAS_PARTS * heads * buckets) * sizeof(float);
+}
+
 /* ---- upper bounds from the limits of a context ---- */
 
 static size_t get_norm_scratch(const struct kernels_limits *limits)
@@ -82,7 +92,15 @@ static size_t get_classifier_scratch(enum dtype dtype, int64_t rows,
 
 static size_t get_attention_scratch(const struct kernels_limits *limits)
 {
-    return cuda_align_bytes((size_t)(limits->rows * limits->heads) * sizeof(float));
+    size_t bytes = cuda_align_bytes((size_t)(limits->rows * limits->heads) * sizeof(float));
+    if (limits->bias_buckets > 0) {
+        size_t row = (size_t)cuda_bias_span(limits->sequence, limits->sequence) * sizeof(float);
+        bytes += cuda_align_bytes((size_t)limits->heads * row) + cuda_align_bytes(row);
+        bytes += limits->training
+                     ? cuda_align_bytes(cuda_bias_part_bytes(limits->heads, limits->bias_buckets))
+                     : 0;
+    }
+    return bytes;
 }
 
 /* Operations run one at a time and each releases its scratch, so this is the maximum over the

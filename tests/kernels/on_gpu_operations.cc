@@ -110,6 +110,8 @@ static void add_offsets(operand_copies &copies, struct attention &a)
     copies.add(a.cu_q, a.sequences + 1);
     copies.add(a.cu_k, a.sequences + 1);
     copies.add(a.shared_prefix_offsets, 2 * a.sequences);
+    copies.add(a.bias.table);
+    copies.add(a.bias.gradient);
 }
 
 template <> struct with_copies<cuda_attention_forward> {

@@ -4,7 +4,8 @@
  * m_j is the dropout factor. Backward, with d = sum_j m_j p_j (d_o . v_j) = d_o . o:
  *   dv_j += m_j p_j d_o,   ds_j = p_j (m_j (d_o . v_j) - d),
  *   dq = scale sum_j ds_j k_j,   dk_j += scale ds_j q
- * With a soft-cap c, s_j = c tanh(scale q . k_j / c), and ds_j has the factor 1 - (s_j / c)^2. */
+ * With a soft-cap c, s_j = c tanh(scale q . k_j / c), and ds_j has the factor 1 - (s_j / c)^2. A
+ * bias is added to s_j after it; its gradient is ds_j without this factor. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -15,6 +16,7 @@ struct query_row {
     const struct attention *a;
     int head, kv_head;
     int64_t row;                      /* in q and o */
+    int64_t position;                 /* among the keys of the sequence */
     int64_t first_key;                /* row of key 0 of the sequence */
     int64_t begin, end;               /* range of visible keys of the sequence */
     int64_t hidden_begin, hidden_end; /* keys that are not visible in this range */
@@ -48,6 +50,7 @@ static struct query_row make_query_row(const struct attention *a, int64_t sequen
                           head,
                           head / (a->heads / a->kv_heads),
                           a->cu_q[sequence] + i,
+                          i + keys - queries,
                           a->cu_k[sequence],
                           begin,
                           end < 0 ? 0 : end,
@@ -60,14 +63,44 @@ static struct query_row make_query_row(const struct attention *a, int64_t sequen
     return r;
 }
 
-/* Returns the score of a key. */
-static double compute_score(const struct query_row *r, struct tensor q, struct tensor keys,
-                            int64_t key)
+/* Returns the bucket of a key: the distance to it, or for long distances its logarithm. Keys after
+ * the query have the second half of the buckets. */
+static int64_t compute_bucket(const struct query_row *r, int64_t key)
+{
+    int64_t distance = key - r->position, buckets = r->a->bias.table.rows;
+    if (!r->a->causal) {
+        buckets /= 2;
+    }
+    int64_t after = !r->a->causal && distance > 0 ? buckets : 0, exact = buckets / 2;
+    double size = fabs((double)distance);
+    if (size < (double)exact) {
+        return after + (int64_t)size;
+    }
+    /* Exact results of the logarithms are integers or far from one: 1e-9 covers their rounding. */
+    double octaves =
+        log(size / (double)exact) / log((double)r->a->bias.max_distance / (double)exact);
+    int64_t bucket = exact + (int64_t)(octaves * (double)(buckets - exact) + 1e-9);
+    return after + (bucket < buckets ? bucket : buckets - 1);
+}
+
+static bool has_bias(const struct attention *a)
+{
+    return a->bias.table.data != NULL;
+}
+
+/* Returns the score of a key before the bias. */
+static double compute_capped_score(const struct query_row *r, struct tensor q, struct tensor keys,
+                                   int64_t key)
 {
     double cap = (double)r->a->softcap;
     double score = (double)r->a->scale * compute_dot(q, r->row, r->head, keys, r->first_key + key,
                                                      r->kv_head, r->a->head_width);
     return cap > 0 ? cap * tanh(score / cap) : score;
+}
+
+static double compute_bias(const struct query_row *r, int64_t key)
+{
+    return has_bias(r->a) ? oracle_get(r->a->bias.table, compute_bucket(r, key), r->head) : 0;
 }
 
 /* Computes the scores of a row; returns their log-sum-exp. */
@@ -77,7 +110,7 @@ static double compute_scores(double *s, const struct query_row *r, struct tensor
     double max = -INFINITY, sum = 0;
     for (int64_t j = r->begin; j < r->end; j++) {
         bool hidden = j >= r->hidden_begin && j < r->hidden_end;
-        s[j] = hidden ? -INFINITY : compute_score(r, q, keys, j);
+        s[j] = hidden ? -INFINITY : compute_capped_score(r, q, keys, j) + compute_bias(r, j);
         max = s[j] > max ? s[j] : max;
     }
     for (int64_t j = r->begin; j < r->end; j++) {
@@ -121,9 +154,15 @@ static void compute_backward_row(struct tensor dq, double *dkeys, double *dvalue
     for (int64_t j = r->begin; sums != NULL && j < r->end; j++) {
         double p = exp(s[j] - logsum);
         double dp = compute_dot(d_o, r->row, r->head, values, r->first_key + j, r->kv_head, width);
-        double ds = r->a->scale * p * (get_dropout_factor(r, j) * dp - do_dot_o);
+        double ds = p * (get_dropout_factor(r, j) * dp - do_dot_o);
+        if (has_bias(r->a) && r->a->bias.gradient.data != NULL) {
+            int64_t bucket = compute_bucket(r, j);
+            oracle_set(r->a->bias.gradient, bucket, r->head,
+                       oracle_get(r->a->bias.gradient, bucket, r->head) + ds);
+        }
+        ds *= r->a->scale;
         if (r->a->softcap > 0 && p > 0) { /* a hidden key has p = 0 and no finite score */
-            double t = s[j] / (double)r->a->softcap;
+            double t = (s[j] - compute_bias(r, j)) / (double)r->a->softcap;
             ds *= 1 - t * t;
         }
         for (int64_t d = 0; d < width; d++) {

@@ -16,6 +16,7 @@ struct shape {
     float dropout;
     int32_t prefix[2 * SEQUENCES_MAX]; /* shared_prefix_offsets; all 0: none */
     float softcap;
+    int buckets; /* of a relative position bias; 0: none */
 };
 
 static const struct shape shapes[] = {
@@ -60,12 +61,34 @@ static const struct shape shapes[] = {
     {"softcap, width 256", 1, 1, 256, true, 20, 1, {31}, {31}, 2, 0, {0}, 2},
     {"softcap, shared prefix", 1, 1, 32, true, 0, 1, {75}, {75}, 2, 0, {20, 44}, 3},
     {"softcap, large scores", 1, 1, 64, true, 0, 1, {67}, {67}, 35, 0, {0}, 50},
+    {"bias", 2, 2, 64, false, 0, 3, {70, 1, 5}, {70, 1, 5}, 0.5, 0, {0}, 0, 32},
+    {"bias, causal, grouped, dropout", 4, 2, 32, true, 0, 2, {67, 9}, {67, 9}, 1, 0.2f, {0}, 0, 32},
+    {"bias, one query after a cache",
+     2,
+     2,
+     64,
+     true,
+     0,
+     3,
+     {1, 1, 1},
+     {90, 1, 65},
+     1,
+     0,
+     {0},
+     0,
+     16},
+    {"bias, more keys, window", 2, 1, 72, true, 30, 1, {40}, {83}, 1, 0, {0}, 0, 12},
+    {"bias, width 80, not causal", 1, 1, 80, false, 0, 1, {37}, {41}, 1, 0, {0}, 0, 8},
+    {"bias, width 96", 1, 1, 96, false, 0, 1, {71}, {71}, 1, 0, {0}, 0, 6},
+    {"bias, width 128", 1, 1, 128, true, 0, 1, {67}, {67}, 1, 0, {0}, 0, 32},
+    {"bias, width 256", 1, 1, 256, false, 0, 1, {29}, {29}, 1, 0, {0}, 0, 128},
+    {"bias, many tiles", 1, 1, 32, false, 0, 1, {200}, {270}, 1, 0, {0}, 0, 32},
 };
 
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
 struct tensors {
-    struct tensor q, keys, values, d_o, o, lse, dq, dkeys, dvalues;
+    struct tensor q, keys, values, d_o, o, lse, dq, dkeys, dvalues, bias, d_bias;
 };
 
 struct problem {
@@ -121,11 +144,19 @@ static struct tensors make_tensors(const struct problem *p, enum dtype dtype)
         .dkeys = operation_tensor(dtype, p->rows_k, kv_columns, kv_columns),
         .dvalues = operation_tensor(dtype, p->rows_k, kv_columns, kv_columns + 9 * stride_unit),
     };
+    if (p->shape->buckets > 0) {
+        int64_t heads = p->shape->heads;
+        m.bias = operation_tensor(sums, p->shape->buckets, heads, heads + 1);
+        m.d_bias = operation_tensor(sums, p->shape->buckets, heads, heads + 3);
+    }
     return m;
 }
 
 static void fill_tensors(struct tensors m, double size)
 {
+    if (m.bias.data != NULL) {
+        operation_fill(m.bias, 5, 1);
+    }
     operation_fill(m.q, 1, size);
     operation_fill(m.keys, 2, size);
     operation_fill(m.values, 3, 1);
@@ -138,29 +169,45 @@ static void copy_tensors(struct tensors to, struct tensors from)
     oracle_cast(to.keys, from.keys);
     oracle_cast(to.values, from.values);
     oracle_cast(to.d_o, from.d_o);
+    if (to.bias.data != NULL) {
+        oracle_cast(to.bias, from.bias);
+    }
 }
 
 static void release_tensors(struct tensors *m)
 {
-    struct tensor *all[] = {&m->q,   &m->keys, &m->values, &m->d_o,    &m->o,
-                            &m->lse, &m->dq,   &m->dkeys,  &m->dvalues};
+    struct tensor *all[] = {&m->q,  &m->keys,  &m->values,  &m->d_o,  &m->o,     &m->lse,
+                            &m->dq, &m->dkeys, &m->dvalues, &m->bias, &m->d_bias};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         operation_release(all[i]);
     }
 }
 
+/* Returns the settings with the bias of m; its gradient, which is added to, is set to 1. */
+static struct attention add_bias(const struct problem *p, struct tensors m)
+{
+    struct attention a = p->a;
+    if (m.bias.data != NULL) {
+        operation_set(m.d_bias, 1);
+        a.bias = (struct attention_bias){m.bias, m.d_bias, 20 + p->shape->buckets};
+    }
+    return a;
+}
+
 static void run_attention(struct kernels *k, const struct problem *p, struct tensors m)
 {
-    CHECK_OK(attention_forward(k, m.o, m.lse, m.q, m.keys, m.values, &p->a));
+    struct attention a = add_bias(p, m);
+    CHECK_OK(attention_forward(k, m.o, m.lse, m.q, m.keys, m.values, &a));
     CHECK_OK(attention_backward(k, m.dq, m.dkeys, m.dvalues, m.d_o, m.q, m.keys, m.values, m.o,
-                                m.lse, &p->a));
+                                m.lse, &a));
 }
 
 static void run_oracle(const struct problem *p, struct tensors m)
 {
-    oracle_attention_forward(m.o, m.lse, m.q, m.keys, m.values, &p->a);
+    struct attention a = add_bias(p, m);
+    oracle_attention_forward(m.o, m.lse, m.q, m.keys, m.values, &a);
     oracle_attention_backward(m.dq, m.dkeys, m.dvalues, m.d_o, m.q, m.keys, m.values, m.o, m.lse,
-                              &p->a);
+                              &a);
 }
 
 /* Compares the rows in sequences. The other rows must be untouched. */
@@ -197,11 +244,14 @@ static bool is_equal(struct tensors a, struct tensors b)
 {
     return operation_equal(a.o, b.o) && operation_equal(a.lse, b.lse) &&
            operation_equal(a.dq, b.dq) && operation_equal(a.dkeys, b.dkeys) &&
-           operation_equal(a.dvalues, b.dvalues);
+           operation_equal(a.dvalues, b.dvalues) &&
+           (a.bias.data == NULL || operation_equal(a.d_bias, b.d_bias));
 }
 
-/* Computes the errors of o, lse, dq, dkeys and dvalues. */
-static void compute_errors(double errors[5], const struct problem *p, struct tensors got,
+enum { ERRORS = 6 };
+
+/* Computes the errors of o, lse, dq, dkeys, dvalues and the gradient of the bias. */
+static void compute_errors(double errors[ERRORS], const struct problem *p, struct tensors got,
                            struct tensors exact)
 {
     int64_t sequences = p->shape->sequences;
@@ -210,6 +260,7 @@ static void compute_errors(double errors[5], const struct problem *p, struct ten
     errors[2] = compute_rows_difference(got.dq, exact.dq, p->cu_q, sequences);
     errors[3] = compute_rows_difference(got.dkeys, exact.dkeys, p->cu_k, sequences);
     errors[4] = compute_rows_difference(got.dvalues, exact.dvalues, p->cu_k, sequences);
+    errors[5] = got.bias.data != NULL ? operation_difference(got.d_bias, exact.d_bias) : 0;
 }
 
 /* The oracle's results, computed once for each shape and dtype. `exact` is in double precision.
@@ -246,11 +297,11 @@ static void release_references(void)
 static void test_errors(struct kernels *k, const struct problem *p, struct tensors m,
                         const struct reference *reference)
 {
-    static const char *const names[] = {"o", "lse", "dq", "dkeys", "dvalues"};
-    double errors[5], naive_errors[5];
+    static const char *const names[] = {"o", "lse", "dq", "dkeys", "dvalues", "bias"};
+    double errors[ERRORS], naive_errors[ERRORS];
     compute_errors(errors, p, m, reference->exact);
     compute_errors(naive_errors, p, reference->naive, reference->exact);
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < ERRORS; i++) {
         char name[128];
         snprintf(name, sizeof name, "attention, %s: %s", p->shape->name, names[i]);
         /* Scores of several thousand have an f32 rounding error of up to 2.4e-4, which p inherits.
@@ -512,6 +563,7 @@ int main(int count, char **arguments)
         .sequence = 420,
         .vocabulary = 16,
         .training = true,
+        .bias_buckets = ATTENTION_BUCKETS_MAX,
     };
     operation_run_all(&limits, test_all);
     release_references();

@@ -142,6 +142,75 @@ static void test_library_memory(struct device *dev, enum dtype dtype)
     CHECK_OK(kernels_destroy(&k));
 }
 
+/* Buckets of T5Attention._relative_position_bucket in transformers 5.24: causal and not with 32
+ * buckets up to 128, and not causal with 16 buckets up to 50. */
+static void test_buckets(void)
+{
+    static const int expected[][4] = {
+        {-2000, 31, 15, 7}, {-127, 31, 15, 7}, {-91, 29, 15, 7}, {-90, 29, 14, 7}, {-64, 26, 14, 7},
+        {-46, 24, 13, 7},   {-33, 21, 12, 7},  {-32, 21, 12, 7}, {-23, 18, 11, 6}, {-16, 16, 10, 6},
+        {-15, 15, 9, 6},    {-9, 9, 8, 5},     {-8, 8, 8, 5},    {-7, 7, 7, 4},    {-1, 1, 1, 1},
+        {0, 0, 0, 0},       {1, 0, 17, 9},     {7, 0, 23, 12},   {11, 0, 24, 13},  {12, 0, 25, 13},
+        {16, 0, 26, 14},    {22, 0, 26, 14},   {23, 0, 27, 14},  {32, 0, 28, 15},  {45, 0, 28, 15},
+        {46, 0, 29, 15},    {64, 0, 30, 15},   {91, 0, 31, 15},  {500, 0, 31, 15},
+    };
+    struct attention a[3] = {{.causal = true, .bias = {.max_distance = 128}},
+                             {.bias = {.max_distance = 128}},
+                             {.bias = {.max_distance = 50}}};
+    a[0].bias.table.rows = a[1].bias.table.rows = 32;
+    a[2].bias.table.rows = 16;
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        for (int j = 0; j < 3; j++) {
+            CHECK_EQUAL(attention_bucket(&a[j], expected[i][0]), expected[i][j + 1]);
+        }
+    }
+}
+
+/* A call of the largest size of a context needs no more than its workspace. */
+static void test_bias_memory(struct device *dev)
+{
+    enum { ROWS = 70, HEADS = 2, WIDTH = 32, BUCKETS = 32 };
+    const struct kernels_limits exact = {.rows = ROWS,
+                                         .width = 1,
+                                         .inner = 1,
+                                         .heads = HEADS,
+                                         .head_width = WIDTH,
+                                         .sequence = ROWS,
+                                         .vocabulary = 1,
+                                         .training = true,
+                                         .bias_buckets = BUCKETS};
+    struct kernels *k = NULL;
+    CHECK_OK(kernels_create(dev, DTYPE_F32, 2, &exact, &k));
+    const int32_t rows[] = {0, ROWS};
+    struct tensor x = operation_random(DTYPE_F32, ROWS, HEADS * WIDTH, 1, 1);
+    struct tensor d = operation_tensor(DTYPE_F32, ROWS, HEADS * WIDTH, HEADS * WIDTH);
+    struct tensor lse = operation_tensor(DTYPE_F32, HEADS, ROWS, ROWS);
+    struct tensor table = operation_random(DTYPE_F32, BUCKETS, HEADS, 2, 1);
+    struct tensor gradient = operation_random(DTYPE_F32, BUCKETS, HEADS, 3, 1);
+    struct attention a = {.heads = HEADS,
+                          .kv_heads = HEADS,
+                          .head_width = WIDTH,
+                          .scale = 1,
+                          .bias = {table, gradient, 128},
+                          .sequences = 1,
+                          .cu_q = rows,
+                          .cu_k = rows,
+                          .longest_q = ROWS,
+                          .longest_k = ROWS};
+    CHECK_OK(attention_forward(k, d, lse, x, x, x, &a));
+    CHECK_OK(attention_backward(k, d, d, d, x, x, x, x, x, lse, &a));
+    a.softcap = 1;
+    CHECK(attention_forward(k, d, lse, x, x, x, &a) == STATUS_INTERNAL);
+    a.softcap = 0;
+    a.bias.max_distance = 4;
+    CHECK(attention_forward(k, d, lse, x, x, x, &a) == STATUS_INTERNAL);
+    struct tensor *all[] = {&x, &d, &lse, &table, &gradient};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        operation_release(all[i]);
+    }
+    CHECK_OK(kernels_destroy(&k));
+}
+
 int main(void)
 {
     struct device *dev = NULL;
@@ -151,6 +220,8 @@ int main(void)
     test_profile(dev);
     test_roofline(dev);
     test_allocations(dev);
+    test_buckets();
+    test_bias_memory(dev);
     test_library_memory(dev, DTYPE_F32);
     if (kernels_supports(dev, DTYPE_BF16)) {
         test_library_memory(dev, DTYPE_BF16);

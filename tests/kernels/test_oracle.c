@@ -296,10 +296,11 @@ static void test_norm(void)
 
 static const int32_t cu_q[] = {0, 3, 7}, cu_k[] = {0, 5, 8};
 
-/* Bits of choice: causal, window, dropout, soft-cap. */
-static struct attention make_attention(int choice)
+/* Bits of choice: causal, window, dropout, soft-cap, bias. The bias is input 3. */
+static struct attention make_attention(const struct problem *p)
 {
-    return (struct attention){
+    int choice = p->choice;
+    struct attention a = {
         .heads = 2,
         .kv_heads = 1,
         .head_width = 3,
@@ -314,11 +315,15 @@ static struct attention make_attention(int choice)
         .longest_k = 5,
         .dropout = (choice & 4) != 0 ? dropout : (struct dropout){0},
     };
+    if ((choice & 16) != 0) {
+        a.bias = (struct attention_bias){p->input[3], p->gradient[3], 5};
+    }
+    return a;
 }
 
 static double compute_attention_value(const struct problem *p)
 {
-    struct attention a = make_attention(p->choice);
+    struct attention a = make_attention(p);
     struct tensor o = make_matrix(7, 6, 1);
     oracle_attention_forward(o, tensor_absent(), p->input[0], p->input[1], p->input[2], &a);
     double sum = compute_weighted_sum(o, p->weights);
@@ -328,7 +333,7 @@ static double compute_attention_value(const struct problem *p)
 
 static void compute_attention_gradients(const struct problem *p)
 {
-    struct attention a = make_attention(p->choice);
+    struct attention a = make_attention(p);
     struct tensor o = make_matrix(7, 6, 1), lse = make_matrix(2, 7, 1);
     oracle_attention_forward(o, lse, p->input[0], p->input[1], p->input[2], &a);
     oracle_attention_backward(p->gradient[0], p->gradient[1], p->gradient[2], p->weights,
@@ -339,11 +344,14 @@ static void compute_attention_gradients(const struct problem *p)
 
 static void test_attention(void)
 {
-    for (int choice = 0; choice < 16; choice++) {
+    for (int choice = 0; choice < 32; choice++) {
         struct problem p = {.name = "attention", .choice = choice};
         add_input(&p, 7, 6);
         add_input(&p, 8, 3);
         add_input(&p, 8, 3);
+        if ((choice & 16) != 0) {
+            add_input(&p, 6, 2);
+        }
         p.weights = make_matrix(7, 6, 2);
         p.value = compute_attention_value;
         p.gradients = compute_attention_gradients;

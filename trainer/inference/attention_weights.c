@@ -20,8 +20,12 @@ static double compute_score(const struct attention *a, struct tensor queries, st
         sum += read_element(queries, query, head * a->head_width + d) *
                read_element(keys, key, kv_head * a->head_width + d);
     }
-    double cap = (double)a->softcap;
-    return cap > 0 ? cap * tanh(a->scale * sum / cap) : a->scale * sum;
+    double cap = (double)a->softcap, score = (double)a->scale * sum;
+    double bias = 0;
+    if (a->bias.table.data != NULL) {
+        bias = read_element(a->bias.table, attention_bucket(a, key - query), head);
+    }
+    return (cap > 0 ? cap * tanh(score / cap) : score) + bias;
 }
 
 /* Computes the softmax of the scores of one query over the keys that it sees. */

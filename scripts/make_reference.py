@@ -595,9 +595,10 @@ def write_encoders(folder):
 
 
 def write_task_heads(folder):
-    from reference_heads import write_heads, write_lora_heads
+    from reference_heads import write_decoder_heads, write_heads, write_lora_heads
     write_heads(folder / "heads.h5")
     write_lora_heads(folder / "heads_lora.h5")
+    write_decoder_heads(folder / "heads_decoders.h5")
 
 
 def write_folders(folder):

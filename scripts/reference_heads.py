@@ -1,5 +1,6 @@
 """References of fine-tuning heads, made with the task classes of transformers; make_reference.py
-calls this module. tests/trainer/objective/test_reference_heads.c reads heads.h5 and heads_lora.h5.
+calls this module. tests/trainer/objective/test_reference_heads.c reads heads.h5, heads_lora.h5
+and heads_decoders.h5.
 
 Each case is a group: the batch as Bireme packs it (without padding), the outputs of the head, the
 loss, and in `values` all weights and all gradients, in the order of the attribute `names`. Each
@@ -23,8 +24,42 @@ WIDTH, HEADS, INNER, POSITIONS, VOCABULARY, LABELS = 8, 2, 8, 10, 12, 3
 LENGTHS = (7, 5, 10)
 WORDS = 3  # labelled words of a text
 
+# Families like Llama, and GPT-1: class stem in transformers, more keys of the configuration. The
+# test has the same settings.
+ALL_KINDS = ("texts", "numbers", "tokens", "spans", "choices", "vectors")
+NO_SPANS = ("texts", "numbers", "tokens", "choices", "vectors")
+ONLY_TEXTS = ("texts", "numbers", "choices", "vectors")
+ROPE = dict(rope_type="default", rope_theta=10000.0)
+DECODERS = {
+    "llama": ("Llama", {}, ALL_KINDS),
+    "qwen2": ("Qwen2", {}, ALL_KINDS),
+    "mistral": ("Mistral", dict(sliding_window=4), ALL_KINDS),
+    "qwen3": ("Qwen3", dict(head_dim=6), ALL_KINDS),
+    "smollm3": ("SmolLM3", dict(no_rope_layer_interval=2, rope_parameters=ROPE), ALL_KINDS),
+    "phi3": (
+        "Phi3", dict(head_dim=6, partial_rotary_factor=0.7, sliding_window=4), NO_SPANS
+    ),
+    "stablelm": (
+        "StableLm", dict(partial_rotary_factor=0.5),
+        NO_SPANS
+    ),
+    "olmo2": ("Olmo2", {}, ONLY_TEXTS),
+    "gemma3_text": (
+        "Gemma3Text", dict(
+            head_dim=6, sliding_window=4, query_pre_attn_scalar=5,
+            layer_types=["sliding_attention", "full_attention"],
+            rope_parameters=dict(
+                full_attention=ROPE,
+                sliding_attention=dict(rope_type="default", rope_theta=50.0)
+            )
+        ), ONLY_TEXTS
+    ),
+    "openai-gpt": ("OpenAIGPT", {}, ONLY_TEXTS),
+}
+DECODER_LAYERS = 2
 
-def config_of(architecture, labels):
+
+def config_of(architecture, labels, layers=1):
     sizes = dict(
         hidden_size=WIDTH, num_hidden_layers=1, num_attention_heads=HEADS, intermediate_size=INNER,
         max_position_embeddings=POSITIONS + 2 * (architecture == "roberta"), vocab_size=VOCABULARY,
@@ -45,9 +80,18 @@ def config_of(architecture, labels):
             max_position_embeddings=POSITIONS, vocab_size=VOCABULARY, num_labels=labels,
             seq_classif_dropout=0, qa_dropout=0
         )
-    if architecture == "llama":
-        return transformers.LlamaConfig(
-            **sizes, num_key_value_heads=1, rms_norm_eps=1e-5, pad_token_id=0
+    if architecture == "openai-gpt":
+        return transformers.OpenAIGPTConfig(
+            n_embd=WIDTH, n_layer=DECODER_LAYERS, n_head=HEADS, n_positions=POSITIONS,
+            vocab_size=VOCABULARY, num_labels=labels, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
+            summary_first_dropout=0, pad_token_id=0
+        )
+    if architecture in DECODERS:
+        stem, keys, _ = DECODERS[architecture]
+        sizes["num_hidden_layers"] = layers
+        return getattr(transformers, stem + "Config")(
+            **{**sizes, **keys}, num_key_value_heads=1, rms_norm_eps=1e-5, pad_token_id=0,
+            classifier_dropout=0
         )
     return transformers.GPT2Config(
         n_embd=WIDTH, n_layer=1, n_head=HEADS, n_inner=INNER, n_positions=POSITIONS,
@@ -56,16 +100,22 @@ def config_of(architecture, labels):
     )
 
 
-def model_of(architecture, kind, labels, seed):
+def is_decoder(architecture):
+    return architecture == "gpt2" or architecture in DECODERS
+
+
+def model_of(architecture, kind, labels, seed, layers=1):
     prefix = dict(
-        bert="Bert", roberta="Roberta", gpt2="GPT2", llama="Llama", distilbert="DistilBert"
-    ).get(architecture, "MegatronBert")
+        bert="Bert", roberta="Roberta", gpt2="GPT2", distilbert="DistilBert",
+        **{"megatron-bert": "MegatronBert"},
+        **{name: row[0] for name, row in DECODERS.items()}
+    )[architecture]
     name = dict(
         texts="ForSequenceClassification", numbers="ForSequenceClassification",
         tokens="ForTokenClassification", spans="ForQuestionAnswering", vectors="Model",
-        choices="ForSequenceClassification" if architecture == "gpt2" else "ForMultipleChoice"
+        choices="ForSequenceClassification" if is_decoder(architecture) else "ForMultipleChoice"
     )[kind]
-    config = config_of(architecture, labels)
+    config = config_of(architecture, labels, layers)
     if kind == "numbers":
         config.problem_type = "regression"
     torch.manual_seed(seed)
@@ -139,7 +189,7 @@ def run_model(model, architecture, text, **more):
 
 def run_choices(model, architecture, texts, label):
     """Logits [choices] and loss of one question."""
-    if architecture == "gpt2":
+    if is_decoder(architecture):
         logits = torch.cat([run_model(model, architecture, t).logits[0] for t in texts])
         return logits, torch.nn.functional.cross_entropy(logits[None], torch.tensor([label]))
     longest, pad = max(len(t[0]) for t in texts), model.config.pad_token_id
@@ -162,14 +212,14 @@ def run_vectors(model, architecture, texts):
     return list(unit), torch.nn.functional.cross_entropy(scores, torch.arange(len(texts) // 2))
 
 
-def write_case(group, architecture, kind, seed, adapters=False):
+def write_case(group, architecture, kind, seed, adapters=False, layers=1):
     labels = dict(texts=LABELS, tokens=LABELS, spans=2).get(kind, 1)
-    model = model_of(architecture, kind, labels, seed)
+    model = model_of(architecture, kind, labels, seed, layers)
     if adapters:
         model = with_adapters(model, architecture, seed)
     generator = torch.Generator().manual_seed(seed)
     texts = texts_of(kind, generator)
-    last = architecture in ("gpt2", "llama")
+    last = is_decoder(architecture)
     starts = np.cumsum([0] + [len(t[0]) for t in texts])
     rows, answers, outputs, losses, counts, per = [], [], [], [], [], [0]
     if kind == "vectors":
@@ -212,25 +262,32 @@ def write_case(group, architecture, kind, seed, adapters=False):
     model.zero_grad()
     loss.backward()
     prefixes = dict(
-        bert="bert.", roberta="roberta.", gpt2="transformer.", llama="model.",
-        distilbert="distilbert.", **{"megatron-bert": "bert."}
+        {name: "model." for name in DECODERS}, bert="bert.", roberta="roberta.",
+        gpt2="transformer.", distilbert="distilbert.",
+        **{"openai-gpt": "transformer.", "megatron-bert": "bert."}
     )
     prefix = prefixes[architecture] if kind == "vectors" else ""
     named = {get_bireme_name(n, prefix): p for n, p in model.named_parameters()}
     named.pop(None, None)
+    if architecture in DECODERS and kind == "spans":  # some of these classes have another prefix
+        named = {n.replace("transformer.", "model.", 1): p for n, p in named.items()}
     # few attributes, because many would make the file large
     group.attrs.update(loss=loss.item(), count=float(sum(counts)))
     group.attrs["sizes"] = np.array(
         [
-            1, WIDTH, HEADS, 1 if architecture == "llama" else HEADS, INNER,
-            POSITIONS + 2 * (architecture == "roberta"), VOCABULARY, labels, max(LENGTHS)
+            layers, WIDTH, HEADS, 1 if "model." == prefixes[architecture] else HEADS,
+            4 * WIDTH if architecture == "openai-gpt" else INNER, POSITIONS + 2 * (architecture == "roberta"), VOCABULARY, labels, max(LENGTHS)
         ], float
     )
     group.attrs["names"] = np.bytes_("\n".join(named) + "\n")
     group["values"] = np.stack(
         [
-            np.concatenate([f(p).detach().numpy().ravel() for p in named.values()])
-            for f in (lambda p: p, lambda p: p.grad if p.requires_grad else torch.zeros_like(p))
+            np.concatenate([f(n, p).detach().numpy().ravel() for n, p in named.items()])
+            for f in (
+                # Gemma's norms multiply by 1 + weight
+                lambda n, p: p + (architecture == "gemma3_text" and "norm" in n),
+                lambda n, p: p.grad if p.requires_grad else torch.zeros_like(p)
+            )
         ]
     ).astype(np.float32)
     group["outputs"] = torch.cat(
@@ -284,3 +341,13 @@ def write_heads(path):
     with h5py.File(path, "w", libver="latest", meta_block_size=256) as f:
         for i, (architecture, kind) in enumerate(cases):
             write_case(f.create_group(f"{architecture}_{kind}"), architecture, kind, 40 + i)
+
+
+def write_decoder_heads(path):
+    with h5py.File(path, "w", libver="latest", meta_block_size=256) as f:
+        for i, (architecture, (_, _, kinds)) in enumerate(DECODERS.items()):
+            for j, kind in enumerate(kinds):
+                write_case(
+                    f.create_group(f"{architecture}_{kind}"), architecture, kind, 100 + 10 * i + j,
+                    layers=DECODER_LAYERS
+                )

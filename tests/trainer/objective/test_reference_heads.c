@@ -4,7 +4,9 @@
  * are relative, in the Frobenius norm. Gradients that are zero except for rounding noise are
  * compared by absolute error: those of the key biases, and of parameters that change all scores of
  * a softmax equally. */
+#include "base/memory.h"
 #include "tests/trainer/reference_file.h"
+#include "trainer/model/architecture.h"
 #include "trainer/objective/contrastive_loss.h"
 #include "trainer/objective/task_head.h"
 #include "trainer/train/objective_input.h"
@@ -40,13 +42,43 @@ struct head_case {
     float *numbers;
     struct batch batch;
     int64_t samples[16];
-    int consumed;         /* examples that the sink has received */
-    const float *outputs; /* expected outputs of the next example */
+    int consumed;                       /* examples that the sink has received */
+    const float *outputs;               /* expected outputs of the next example */
+    double squared_error, squared_size; /* of the outputs so far */
 };
 
 static int32_t *read_integers(const struct head_case *t, const char *name, int64_t *count)
 {
     return reference_dataset(t->group, name, H5T_NATIVE_INT32, sizeof(int32_t), count);
+}
+
+/* Settings of the families in scripts/reference_heads.py. */
+static const struct model_config decoders[] = {
+    {.architecture = "llama"},
+    {.architecture = "qwen2"},
+    {.architecture = "mistral", .window = 4},
+    {.architecture = "qwen3", .head_width = 6},
+    {.architecture = "smollm3", .no_rope_interval = 2},
+    {.architecture = "phi3", .head_width = 6, .rotary_width = 4, .window = 4},
+    {.architecture = "stablelm", .rotary_width = 2},
+    {.architecture = "olmo2"},
+    {.architecture = "gemma3_text",
+     .head_width = 6,
+     .window = 4,
+     .window_pattern = 2,
+     .rope_local_theta = 50,
+     .attention_scale = 0.44721359549995793}, /* 1 / sqrt(5) */
+    {.architecture = "openai-gpt"},
+};
+
+static struct model_config find_settings(const char *architecture)
+{
+    for (int i = 0; i < COUNT(decoders); i++) {
+        if (strcmp(decoders[i].architecture, architecture) == 0) {
+            return decoders[i];
+        }
+    }
+    return (struct model_config){.architecture = architecture};
 }
 
 enum { LAYERS, WIDTH, HEADS, KV_HEADS, INNER, POSITIONS, VOCABULARY, LABELS, LONGEST, SIZES };
@@ -57,28 +89,26 @@ static void read_config(struct head_case *t, const char *architecture)
     hid_t a = H5Aopen(t->group, "sizes", H5P_DEFAULT);
     CHECK(a >= 0 && H5Aread(a, H5T_NATIVE_DOUBLE, sizes) >= 0);
     H5Aclose(a);
-    bool encoder = strcmp(architecture, "gpt2") != 0 && strcmp(architecture, "llama") != 0;
-    t->config = (struct model_config){
-        .architecture = architecture,
-        .layers = (int64_t)sizes[LAYERS],
-        .width = (int64_t)sizes[WIDTH],
-        .heads = (int64_t)sizes[HEADS],
-        .kv_heads = (int64_t)sizes[KV_HEADS],
-        .inner = (int64_t)sizes[INNER],
-        .positions = (int64_t)sizes[POSITIONS],
-        .vocabulary = (int64_t)sizes[VOCABULARY],
-        .activation = encoder ? ACTIVATION_GELU_ERF : ACTIVATION_GELU_TANH,
-        .norm_epsilon = encoder ? 1e-12f : 1e-5f,
-        .initializer_range = 0.02f,
-        .tied = true,
-        .rope_theta = 10000,
-        .token_types = strstr(architecture, "bert") == NULL      ? 0
-                       : strcmp(architecture, "distilbert") == 0 ? 0
-                       : strcmp(architecture, "roberta") == 0    ? 1
-                                                                 : 2,
-        .head = t->kind->task,
-        .labels = (int64_t)sizes[LABELS],
-    };
+    bool encoder = !model_architecture(architecture)->attention.causal;
+    struct model_config *c = &t->config;
+    *c = find_settings(architecture);
+    c->layers = (int64_t)sizes[LAYERS];
+    c->width = (int64_t)sizes[WIDTH];
+    c->heads = (int64_t)sizes[HEADS];
+    c->kv_heads = (int64_t)sizes[KV_HEADS];
+    c->inner = (int64_t)sizes[INNER];
+    c->positions = (int64_t)sizes[POSITIONS];
+    c->vocabulary = (int64_t)sizes[VOCABULARY];
+    c->activation = encoder ? ACTIVATION_GELU_ERF : ACTIVATION_GELU_TANH;
+    c->norm_epsilon = encoder ? 1e-12f : 1e-5f;
+    c->initializer_range = 0.02f;
+    c->tied = true;
+    c->rope_theta = 10000;
+    bool has_two_types =
+        strcmp(architecture, "bert") == 0 || strcmp(architecture, "megatron-bert") == 0;
+    c->token_types = has_two_types ? 2 : strcmp(architecture, "roberta") == 0 ? 1 : 0;
+    c->head = t->kind->task;
+    c->labels = (int64_t)sizes[LABELS];
     t->batch.longest = t->batch.tokens = (int64_t)sizes[LONGEST];
 }
 
@@ -208,8 +238,10 @@ static status check_outputs(void *user, const struct objective_example *e)
 {
     struct head_case *t = user;
     CHECK_EQUAL(e->sample, 100 + t->consumed++);
-    double error = reference_error(e->outputs, t->outputs, e->rows * e->columns);
-    CHECK(error <= tolerance);
+    for (int64_t i = 0; i < e->rows * e->columns; i++) {
+        t->squared_error += pow((double)e->outputs[i] - (double)t->outputs[i], 2);
+        t->squared_size += pow((double)t->outputs[i], 2);
+    }
     t->outputs += e->rows * e->columns;
     return STATUS_OK;
 }
@@ -217,10 +249,10 @@ static status check_outputs(void *user, const struct objective_example *e)
 static void make_model(struct head_case *t)
 {
     struct kernels_limits limits = {.rows = t->batch.rows,
-                                    .width = t->config.width,
+                                    .width = model_norm_width(&t->config),
                                     .inner = model_inner_outputs(&t->config),
                                     .heads = (int)t->config.heads,
-                                    .head_width = t->config.width / t->config.heads,
+                                    .head_width = model_head_width(&t->config),
                                     .sequence = t->batch.tokens,
                                     .vocabulary = model_vocabulary_rows(&t->config, 1),
                                     .training = true};
@@ -262,6 +294,7 @@ static void run_step(struct head_case *t)
     double loss = objective_loss(t->kind->objective, sums);
     CHECK_NEAR(loss / reference_attribute(t->group, "loss"), 1, tolerance);
     CHECK_EQUAL(t->consumed, b->sequences);
+    CHECK(sqrt(t->squared_error / t->squared_size) <= tolerance);
     visit_values(t, true, sums[OBJECTIVE_COUNT]);
     printf("loss %.6f\n", loss);
 }
@@ -340,6 +373,25 @@ static void test_contrastive_loss(void)
     CHECK_OK(comm_destroy(&self));
 }
 
+/* Each family of decoders with each task that transformers has a class for. */
+static void test_decoders(void)
+{
+    char name[64];
+    int cases = 0;
+    hid_t file = reference_open("heads_decoders.h5");
+    for (int i = 0; i < COUNT(decoders); i++) {
+        for (int k = 0; k < COUNT(kinds); k++) {
+            snprintf(name, sizeof name, "%s_%s", decoders[i].architecture, kinds[k].name);
+            if (H5Lexists(file, name, H5P_DEFAULT) > 0) {
+                test_case(file, decoders[i].architecture, kinds[k].name, false);
+                cases++;
+            }
+        }
+    }
+    CHECK_EQUAL(cases, 52);
+    H5Fclose(file);
+}
+
 int main(void)
 {
     static const char *const lora[][2] = {
@@ -364,6 +416,7 @@ int main(void)
         test_case(file, lora[i][0], lora[i][1], true);
     }
     H5Fclose(file);
+    test_decoders();
     test_contrastive_loss();
     return 0;
 }

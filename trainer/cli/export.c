@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
 #include "trainer/gguf/export.h"
@@ -22,8 +23,13 @@ static enum gguf_type find_type(const char *name)
 }
 
 /* Checks that only options of the format were given. */
-static status check_format(bool is_gguf, const char *dtype, const char *type, bool adapter)
+static status check_format(bool is_gguf, const char *output, const char *dtype, const char *type,
+                           bool adapter)
 {
+    REQUIRE(is_gguf || !text_has_suffix(output, ".gguf"), STATUS_USAGE,
+            "%s has the suffix of a GGUF file, but a model folder would be written; add "
+            "--format gguf or choose another name",
+            output);
     REQUIRE(!is_gguf || dtype == NULL, STATUS_USAGE,
             "--dtype is for model folders; a GGUF file has --type f32, f16, bf16, q8_0 or q4_0");
     REQUIRE(!is_gguf || !adapter, STATUS_USAGE,
@@ -73,7 +79,7 @@ status command_export(int argc, char **argv)
     }
     struct huggingface_summary summary;
     bool is_gguf = strcmp(format, "gguf") == 0;
-    TRY(check_format(is_gguf, dtype, type, adapter));
+    TRY(check_format(is_gguf, output, dtype, type, adapter));
     bool is_bf16 = dtype != NULL && strcmp(dtype, "bf16") == 0;
     TRY(is_gguf
             ? gguf_export(checkpoint, output, find_type(type != NULL ? type : "f16"), &summary)

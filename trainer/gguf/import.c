@@ -1,6 +1,7 @@
 /* Converts a GGUF file to a model folder of transformers, which trainer/huggingface imports. */
 #include "trainer/gguf/import.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -423,14 +424,30 @@ static status write_config(const struct gguf_import_job *job, const char *folder
     return result;
 }
 
-static status write_folder(struct gguf_import_job *job, const char *folder)
+/* Creates the folder with a name that nobody can foresee, and its missing parents. `folder` ends
+ * with XXXXXX, which the name replaces. */
+static status make_temporary_folder(char *folder)
+{
+    char parent[FILE_PATH_BYTES];
+    snprintf(parent, sizeof parent, "%s", folder);
+    char *slash = strrchr(parent, '/');
+    if (slash != NULL && slash != parent) {
+        *slash = '\0';
+        TRY(file_make_folders(parent));
+    }
+    REQUIRE(mkdtemp(folder) != NULL, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
+            "cannot create the folder %s: %s", folder, strerror(errno));
+    return STATUS_OK;
+}
+
+static status write_folder(struct gguf_import_job *job, char *folder)
 {
     int64_t elements;
     bool has_tokenizer;
     TRY(find_family(job));
     TRY(read_model(job));
     TRY(model_layout(&job->config, 1, 0, &job->parameters, &job->count, &elements));
-    TRY(file_make_folders(folder));
+    TRY(make_temporary_folder(folder));
     TRY(staged_folder_check_space(folder, 8.0 * (double)elements)); /* and the checkpoint */
     TRY(write_config(job, folder));
     TRY(write_weights(job, folder));
@@ -443,7 +460,7 @@ status gguf_import(const char *path, const char *objective, const char *output, 
     char folder[FILE_PATH_BYTES];
     REQUIRE(!file_exists(output), STATUS_CREATE,
             "%s already exists; name a folder that does not exist", output);
-    int used = snprintf(folder, sizeof folder, "%s.gguf-%ld", output, (long)getpid());
+    int used = snprintf(folder, sizeof folder, "%s.gguf-XXXXXX", output);
     REQUIRE(used < (int)sizeof folder, STATUS_USAGE, "path too long: %s", output);
     struct gguf_import_job *job = calloc(1, sizeof *job);
     REQUIRE(job != NULL, STATUS_INTERNAL, "out of memory while importing %s", path);

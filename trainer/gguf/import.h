@@ -9,7 +9,7 @@ bool gguf_is_file(const char *path);
 /* gguf_import - convert a GGUF file to a checkpoint of weights only, as huggingface_import does for
  * model folders. q8_0 and q4_0 are converted to f32.
  *
- * Writes a model folder OUTPUT.gguf-PID, imports it and removes it.
+ * Writes a model folder with a temporary name next to output, imports it and removes it.
  *
  * Memory    the largest tensor in f32, twice
  * Errors    those of gguf_open; STATUS_UNAVAILABLE for a model, tokenizer or tensor type that is

@@ -31,10 +31,11 @@ static status check_lists(const struct token_lists *l)
 {
     for (int64_t id = 0; id < l->texts->count; id++) {
         double type = l->types != NULL ? l->types->numbers[id] : SENTENCEPIECE_NORMAL;
-        bool valid = type >= SENTENCEPIECE_NORMAL && type <= SENTENCEPIECE_BYTE &&
-                     (l->scores == NULL || fabs(l->scores->numbers[id]) <= FLT_MAX);
-        REQUIRE(valid, STATUS_DATA, "%s: the type or the score of token %" PRId64 " is not valid",
-                gguf_path(l->file), id);
+        REQUIRE(type >= SENTENCEPIECE_NORMAL && type <= SENTENCEPIECE_BYTE, STATUS_DATA,
+                "%s: the token %" PRId64 " has the type %g; %d to %d are known", gguf_path(l->file),
+                id, type, SENTENCEPIECE_NORMAL, SENTENCEPIECE_BYTE);
+        REQUIRE(l->scores == NULL || fabs(l->scores->numbers[id]) <= FLT_MAX, STATUS_DATA,
+                "%s: the score of token %" PRId64 " is not finite", gguf_path(l->file), id);
     }
     return STATUS_OK;
 }

@@ -45,6 +45,8 @@ sizes=$(stat -c %s f16.gguf q8_0.gguf q4_0.gguf | tr '\n' ' ')
 read -r f16 q8_0 q4_0 <<<"$sizes"
 [ "$f16" -gt "$q8_0" ] && [ "$q8_0" -gt "$q4_0" ] || fail "the sizes are $sizes"
 
+run_bireme 64 export --checkpoint gpt2 --output model.gguf
+expect_error '--format gguf'
 run_bireme 64 export --checkpoint gpt2 --output folder --type q8_0
 expect_error '--format gguf'
 run_bireme 64 export --format gguf --checkpoint gpt2 --output new.gguf --dtype bf16

@@ -16,6 +16,7 @@ bert        bert*.h5,         transformers        the same of BertForPreTraining
 encoders    *.h5, pretrained/ transformers        families like BERT (reference_encoders.py)
 llama       llama.h5          transformers        the same of LlamaForCausalLM
 families    *.h5, pretrained/ transformers        families like Llama (reference_families.py)
+seq2seq     marian.h5         transformers        encoder-decoders (reference_seq2seq.py)
 published   published.json    transformers        parameter counts of published models
 heads       heads*.h5         transformers, peft  fine-tuning heads (reference_heads.py)
 lora        *_lora.h5         transformers, peft  LoRA adapters (reference_adapters.py)
@@ -625,6 +626,7 @@ MAKERS = {
     "encoders": import_maker("reference_encoders", "write_families"),
     "llama": lambda folder: write_llama(folder / "llama.h5"),
     "families": import_maker("reference_families", "write_families"),
+    "seq2seq": import_maker("reference_seq2seq", "write_seq2seq"),
     "published": import_maker("reference_published", "write_published"),
     "heads": write_task_heads,
     "lora": import_maker("reference_adapters", "write_adapters"),

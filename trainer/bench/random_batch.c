@@ -144,6 +144,9 @@ static void add_example(struct builder *b, int64_t index)
     case EXAMPLE_SENTENCE_PAIRS:
         add_sentence_pair(b);
         break;
+    case EXAMPLE_SEQ2SEQ:
+        add_text(b, 0);
+        break;
     case EXAMPLE_PREFERENCE_PAIRS:
         add_preference_pair(b, index);
         break;
@@ -163,6 +166,15 @@ static void set_fields(struct builder *b)
     struct batch *batch = &o->batch;
     bool has_responses = b->kind == EXAMPLE_PREFERENCE_PAIRS;
     if (b->kind == EXAMPLE_TEXT || b->kind == EXAMPLE_SFT) {
+        return;
+    }
+    if (b->kind == EXAMPLE_SEQ2SEQ) { /* the sources equal the inputs of the decoder */
+        batch->kind = BATCH_SEQ2SEQ;
+        batch->source = (struct batch_source){.rows = batch->rows,
+                                              .inputs = batch->inputs,
+                                              .positions = batch->positions,
+                                              .cu_rows = batch->cu_rows,
+                                              .longest = batch->longest};
         return;
     }
     batch->outputs.rows = o->output_rows;

@@ -62,6 +62,7 @@ bool batch_query_is_encoder(const struct batch_query *b)
 static status require_usable(const struct batch_query *b, const char *checkpoint)
 {
     const struct session *s = &b->session;
+    TRY(weights_require_single_stack(s, checkpoint));
     REQUIRE(s->tokenizer != NULL, STATUS_DATA,
             "%s contains no tokenizer, but %s needs one; import or train with a tokenizer",
             checkpoint, b->command);

@@ -122,6 +122,7 @@ static status open_data(const struct request *q, const struct session *s,
         .ranks = comm_size(s->mesh.data),
         .document_mask = r->data.document_mask,
         .kind = objective_spec_example(r),
+        .decoder_start = derive_decoder_start(r, s->tokenizer),
         .packing = &rules,
         .reference_logps = reference != NULL && reference->sources > 0
                                ? (const double *const *)reference->values
@@ -270,6 +271,7 @@ static status require_tokenizer(const struct request *q, const struct session *s
 static status evaluate_task(const struct request *q, struct session *s, struct comm *world)
 {
     struct multiple_choice_report local = {0};
+    TRY(comm_agree(world, weights_require_single_stack(s, q->checkpoint)));
     TRY(comm_agree(world, require_tokenizer(q, s)));
     TRY(multiple_choice_run(s->kernels, s->model, s->tokenizer, q->task,
                             s->recipe.model.max_position_embeddings, q->limit,

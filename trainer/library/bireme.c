@@ -149,8 +149,9 @@ static status open_model(bm_model *m, const char *checkpoint, const char *const 
         count++;
     }
     TRY(comm_self_create(&m->world));
-    return weights_open_checkpoint(&m->session, m->world, m->path, (char *const *)settings, count,
-                                   MIN_ROWS);
+    TRY(weights_open_checkpoint(&m->session, m->world, m->path, (char *const *)settings, count,
+                                MIN_ROWS));
+    return weights_require_single_stack(&m->session, m->path);
 }
 
 static status close_model(bm_model *m)

@@ -38,7 +38,9 @@
  *          Microsoft 2024, arXiv:2404.14219
  * gemma3_text  Gemma3ForCausalLM: as qwen3, with norms before and after each sub-layer, GEGLU,
  *          scaled embeddings, and a window in all layers but every config.window_pattern-th.
- *          Gemma Team 2025, arXiv:2503.19786 */
+ *          Gemma Team 2025, arXiv:2503.19786
+ * marian   MarianMTModel: the original Transformer, an encoder and a decoder with norms after the
+ *          residual sums and sinusoidal positions. Vaswani et al. 2017, arXiv:1706.03762 */
 #include "trainer/model/architecture.h"
 
 #include <string.h>
@@ -215,6 +217,27 @@ static const struct architecture_names gemma3_names = {
     .feed_forward_norm = "post_feedforward_layernorm",
 };
 
+static const struct architecture_names marian_names = {
+    .token_table = "model.shared",
+    .block = "model.encoder.layers",
+    .query = "self_attn.q_proj",
+    .key = "self_attn.k_proj",
+    .value = "self_attn.v_proj",
+    .projection = "self_attn.out_proj",
+    .norm2 = "self_attn_layer_norm",
+    .fc = "fc1",
+    .fc_projection = "fc2",
+    .norm1 = "final_layer_norm",
+    .decoder_block = "model.decoder.layers",
+    .cross_query = "encoder_attn.q_proj",
+    .cross_key = "encoder_attn.k_proj",
+    .cross_value = "encoder_attn.v_proj",
+    .cross_projection = "encoder_attn.out_proj",
+    .cross_norm = "self_attn_layer_norm",
+    .decoder_norm2 = "encoder_attn_layer_norm",
+    .decoder = "lm_head",
+};
+
 static const struct architecture architectures[] = {
     {
         .name = "gpt2",
@@ -359,6 +382,14 @@ static const struct architecture architectures[] = {
         .feed_forward = {.gated = true, .gelu = true},
         .names = &gemma3_names,
     },
+    {
+        .name = "marian",
+        .embedding = {.positions = POSITIONS_SINUSOIDAL, .sines_first = true},
+        .norm = {.placement = PLACEMENT_POST},
+        .attention = {.causal = true, .qkv_bias = true, .projection_bias = true},
+        .feed_forward = {.bias = true},
+        .names = &marian_names,
+    },
 };
 
 const struct architecture *model_architecture(const char *name)
@@ -410,6 +441,12 @@ const char *model_architecture_names(char *text, size_t bytes)
         text_append_item(text, bytes, architectures[i].name, i, COUNT(architectures), "or");
     }
     return text;
+}
+
+bool model_layer_has_cross(const struct model_config *config, int64_t layer)
+{
+    const struct architecture *a = model_architecture(config->architecture);
+    return a != NULL && architecture_has_decoder(a) && layer >= config->encoder_layers;
 }
 
 int64_t model_kv_heads(const struct model_config *config)

@@ -7,7 +7,11 @@
  * A model has the parts
  *   embedding -> norm (if any) and dropout -> blocks -> final norm (not PLACEMENT_POST) -> head
  * and a block has two sub-layers, attention and a feed-forward network, each with one or two
- * norms. */
+ * norms.
+ *
+ * An encoder-decoder model has two stacks of blocks. The first stack, the encoder, reads the
+ * sources and is bidirectional. The second one, the decoder, is causal. Its blocks have a third
+ * sub-layer between the others: cross-attention to the output of the encoder. */
 #pragma once
 
 #include <stdbool.h>
@@ -33,7 +37,7 @@ enum qk_norm {
 enum position_kind {
     POSITIONS_LEARNED = 0, /* a table of embeddings, added to those of the tokens */
     POSITIONS_ROTARY,      /* a rotation of queries and keys; no parameters */
-    POSITIONS_SINUSOIDAL,  /* fixed sines and cosines, added to the embeddings of the tokens */
+    POSITIONS_SINUSOIDAL,  /* fixed sines and cosines, added to those of the tokens */
     POSITIONS_NONE
 };
 
@@ -56,8 +60,12 @@ struct architecture_names {
     const char *fc_projection;
     const char *feed_forward_norm; /* PLACEMENT_BRANCH and _BOTH: of the network's output */
     const char *final_norm;        /* not with PLACEMENT_POST */
-    const char *pooler;            /* dense layer on the first row of a sequence */
-    const char *transform;         /* dense layer before the vocabulary matrix */
+    const char *decoder_block;     /* blocks of the second stack; NULL: there is one stack */
+    const char *cross_query, *cross_key, *cross_value, *cross_projection;
+    const char *cross_norm;    /* between attention and cross-attention */
+    const char *decoder_norm2; /* norm2 in the blocks of the second stack */
+    const char *pooler;        /* dense layer on the first row of a sequence */
+    const char *transform;     /* dense layer before the vocabulary matrix */
     const char *transform_norm;
     const char *decoder;        /* an untied vocabulary matrix */
     const char *decoder_bias;   /* bias of the vocabulary logits */
@@ -71,6 +79,7 @@ struct architecture {
     struct {
         enum position_kind positions;
         int64_t first_position; /* row of the position table for the first token of a sequence */
+        bool sines_first;       /* sinusoidal: all sines before all cosines; else they alternate */
         bool scaled;            /* the token embeddings are multiplied by sqrt(width) */
     } embedding;
     struct {
@@ -146,6 +155,12 @@ static inline bool architecture_has_first_norm(const struct architecture *a)
 static inline bool architecture_drops_sum(const struct architecture *a)
 {
     return !architecture_is_post_norm(a) && a->names->token_type_table != NULL;
+}
+
+/* architecture_has_decoder - return whether the model has an encoder and a decoder. */
+static inline bool architecture_has_decoder(const struct architecture *a)
+{
+    return a->names->decoder_block != NULL;
 }
 
 /* architecture_is_rotary - return whether queries and keys are rotated by their positions. */

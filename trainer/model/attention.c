@@ -59,8 +59,7 @@ status model_attention_forward(struct model *m, const struct model_input *input,
     return model_project_attended(m, input, layer);
 }
 
-/* Returns memory for the gradient of the attention's output [N, H D / t]. */
-static struct tensor view_d_attended(const struct model *m, int64_t n)
+struct tensor model_view_d_attended(const struct model *m, int64_t n)
 {
     struct tensor exchange = m->activations.exchange;
     bool fits = m->local.width <= m->config.width;
@@ -75,7 +74,7 @@ status model_attention_backward(struct backward *b, int64_t layer, struct tensor
     struct tensor qk = model_view_rows(model_query_keys(m, a), b->n);
     struct tensor qkv = model_view_rows(a->qkv, b->n),
                   d_qkv = model_view_rows(m->activations.d_qkv, b->n);
-    struct tensor d_attended = view_d_attended(m, b->n);
+    struct tensor d_attended = model_view_d_attended(m, b->n);
     struct attention attention = model_attention(m, b->input, layer);
     struct tensor dy;
     TRY(model_all_gather(m, delta, b->n, &dy));

@@ -86,6 +86,19 @@ static int64_t find_first_token(const struct model *m)
     return m->rank * m->parameters[m->param_index[MODEL_TOKEN_TABLE].weight].rows;
 }
 
+/* Returns the layer number of the dropout of a stack's embedding: -1, and for a decoder a number
+ * after those of all layers. */
+static int64_t get_embedding_site(const struct model *m, const struct model_input *input)
+{
+    return model_get_stack(m, input)->first > 0 ? model_cross_site(m, m->config.layers) : -1;
+}
+
+/* Returns the activations of the first layer of the stack that reads the input. */
+static struct layer_activations *get_first_layer(struct model *m, const struct model_input *input)
+{
+    return &m->activations.layers[model_get_stack(m, input)->first];
+}
+
 /* Returns the rows of the position table from a sequence's first position on. */
 static struct tensor skip_unused_positions(const struct model *m, struct tensor table)
 {
@@ -97,7 +110,7 @@ static struct dropout get_embedding_dropout(const struct model *m, const struct 
 {
     return architecture_is_post_norm(m->architecture) || architecture_drops_sum(m->architecture)
                ? (struct dropout){0}
-               : model_dropout(m, input, -1, DROPOUT_PROJECTION);
+               : model_dropout(m, input, get_embedding_site(m, input), DROPOUT_PROJECTION);
 }
 
 /* Multiplies the token embeddings, or their gradient, by the factor of the architecture. */
@@ -122,7 +135,7 @@ status model_embed(struct model *m, const struct model_input *input)
 {
     int64_t n = input->rows;
     bool single_rank = m->ranks == 1;
-    struct tensor stream = model_view_local_rows(m, m->activations.layers[0].input, n),
+    struct tensor stream = model_view_local_rows(m, get_first_layer(m, input)->input, n),
                   sum = model_reduced_rows(m, n);
     bool fixed = m->architecture->embedding.positions == POSITIONS_SINUSOIDAL;
     struct tensor positions =
@@ -139,17 +152,36 @@ status model_embed(struct model *m, const struct model_input *input)
     return scale_embedding(m, stream);
 }
 
-/* Returns the stream and the norm after a layer: those of the next layer, or the final ones. */
-static void find_next_norm(struct model *m, int64_t layer, int64_t n, struct tensor *stream,
-                           struct tensor *norm, struct tensor *statistics)
+/* Returns the stream and the norm after a layer: those of the next layer, or the final ones of the
+ * stack. */
+static struct param_index find_next_norm(struct model *m, const struct model_input *input,
+                                         int64_t layer, struct tensor *stream, struct tensor *norm,
+                                         struct tensor *statistics)
 {
-    struct activations *activations = &m->activations;
-    bool last = layer + 1 == m->config.layers;
-    struct layer_activations *next = last ? NULL : &activations->layers[layer + 1];
-    *stream = model_view_local_rows(m, last ? activations->last : next->input, n);
-    *norm = model_view_local_rows(m, last ? activations->final_norm : next->norm1, n);
-    *statistics =
-        model_view_local_rows(m, last ? activations->final_statistics : next->statistics1, n);
+    const struct stack *stack = model_get_stack(m, input);
+    bool last = layer + 1 == stack->end;
+    int64_t n = input->rows;
+    struct layer_activations *next = last ? NULL : &m->activations.layers[layer + 1];
+    *stream = model_view_local_rows(m, last ? *stack->last : next->input, n);
+    *norm = model_view_local_rows(m, last ? *stack->norm : next->norm1, n);
+    *statistics = model_view_local_rows(m, last ? *stack->statistics : next->statistics1, n);
+    return last ? model_end_norm(m, stack) : model_param_index(m, layer + 1, MODEL_NORM1);
+}
+
+/* Runs cross-attention from the output of self-attention in `exchange` to its own output there.
+ * *read becomes the value that the stream continues with. */
+static status run_cross_attention(struct model *m, const struct model_input *input, int64_t layer,
+                                  struct tensor *read)
+{
+    struct layer_activations *a = &m->activations.layers[layer];
+    int64_t n = input->rows;
+    struct tensor between = model_view_local_rows(m, a->between, n),
+                  norm = model_view_local_rows(m, a->between_norm, n);
+    TRY(add_and_norm(m, between, norm, model_view_local_rows(m, a->between_statistics, n), *read,
+                     model_reduced_rows(m, n), model_param_index(m, layer, MODEL_CROSS_NORM),
+                     compute_local_dropout(m, input, layer, DROPOUT_PROJECTION)));
+    *read = architecture_is_post_norm(m->architecture) ? norm : between;
+    return model_cross_attention_forward(m, input, layer);
 }
 
 /* Runs a layer from the attention's output in `exchange` to the inner features. */
@@ -161,11 +193,14 @@ static status run_layer_middle(struct model *m, const struct model_input *input,
         m, architecture_is_post_norm(m->architecture) ? a->norm1 : a->input, n);
     TRY(finish_branch(m, n, a->attention_output, a->attention_output_statistics,
                       model_param_index(m, layer, MODEL_ATTENTION_NORM)));
+    bool has_cross = model_layer_has_cross(&m->config, layer);
+    TRY(has_cross ? run_cross_attention(m, input, layer, &read) : STATUS_OK);
     TRY(add_and_norm(m, model_view_local_rows(m, a->middle, n),
                      model_view_local_rows(m, a->norm2, n),
                      model_view_local_rows(m, a->statistics2, n), read, model_reduced_rows(m, n),
                      model_param_index(m, layer, MODEL_NORM2),
-                     compute_local_dropout(m, input, layer, DROPOUT_PROJECTION)));
+                     compute_local_dropout(m, input, has_cross ? model_cross_site(m, layer) : layer,
+                                           DROPOUT_PROJECTION)));
     return model_feed_forward_inner(m, input, layer);
 }
 
@@ -180,10 +215,9 @@ status model_finish_layer(struct model *m, const struct model_input *input, int6
                              model_view_rows(a->inner, n)));
     TRY(finish_branch(m, n, a->feed_forward_output, a->feed_forward_output_statistics,
                       model_param_index(m, layer, MODEL_FEED_FORWARD_NORM)));
-    find_next_norm(m, layer, n, &stream, &norm, &statistics);
+    struct param_index index = find_next_norm(m, input, layer, &stream, &norm, &statistics);
     return add_and_norm(m, stream, norm, statistics,
-                        model_view_local_rows(m, post_norm ? a->norm2 : a->middle, n), delta,
-                        model_param_index(m, layer + 1, MODEL_NORM1),
+                        model_view_local_rows(m, post_norm ? a->norm2 : a->middle, n), delta, index,
                         compute_local_dropout(m, input, layer, DROPOUT_FC));
 }
 
@@ -197,9 +231,10 @@ static const int32_t *get_token_type_ids(const struct model *m, const struct mod
  * is copied. */
 static status drop_first_norm(struct model *m, const struct model_input *input)
 {
-    struct layer_activations *a = &m->activations.layers[0];
+    struct layer_activations *a = get_first_layer(m, input);
     struct tensor norm = model_view_local_rows(m, a->norm1, input->rows);
-    struct dropout dropout = compute_local_dropout(m, input, -1, DROPOUT_PROJECTION);
+    struct dropout dropout =
+        compute_local_dropout(m, input, get_embedding_site(m, input), DROPOUT_PROJECTION);
     if (!architecture_is_post_norm(m->architecture)) {
         return STATUS_OK;
     }
@@ -246,7 +281,7 @@ static status drop_sum(struct model *m, const struct model_input *input, struct 
 status model_first_norm(struct model *m, const struct model_input *input)
 {
     int64_t n = input->rows;
-    struct layer_activations *a = &m->activations.layers[0];
+    struct layer_activations *a = get_first_layer(m, input);
     struct tensor stream = model_view_local_rows(m, a->input, n),
                   norm = model_view_local_rows(m, a->norm1, n), delta;
     if (!architecture_has_first_norm(m->architecture)) {
@@ -275,18 +310,46 @@ static status require_weights(const struct model *m, const struct model_input *i
     return input->weights_hook == NULL ? STATUS_OK : input->weights_hook(input->user, end);
 }
 
+/* Runs the embedding and all layers of the stack that reads the input. */
+static status run_stack(struct model *m, const struct model_input *input)
+{
+    const struct stack *stack = model_get_stack(m, input);
+    TRY(model_embed(m, input));
+    TRY(model_first_norm(m, input));
+    for (int64_t layer = stack->first; layer < stack->end; layer++) {
+        TRY(require_weights(m, input, layer + 1)); /* its norm1 is fused with this layer's end */
+        TRY(model_attention_forward(m, input, layer));
+        TRY(model_finish_layer(m, input, layer));
+    }
+    return STATUS_OK;
+}
+
+struct model_input model_source_input(const struct model_input *input)
+{
+    struct model_input source = *input;
+    source.is_source = true;
+    source.rows = input->source.rows;
+    source.tokens = input->source.tokens;
+    source.positions = input->source.positions;
+    source.cu_rows = input->source.cu_rows;
+    source.longest = input->source.longest;
+    source.first_row = input->source.first_row;
+    return source;
+}
+
 status model_forward(struct model *m, const struct model_input *input, struct tensor *hidden)
 {
     REQUIRE(input->rows <= m->rows, STATUS_INTERNAL,
             "a micro-batch has %" PRId64 " rows; %" PRId64 " are planned", input->rows, m->rows);
     TRY(require_weights(m, input, 0));
-    TRY(model_embed(m, input));
-    TRY(model_first_norm(m, input));
-    for (int64_t layer = 0; layer < m->config.layers; layer++) {
-        TRY(require_weights(m, input, layer + 1)); /* its norm1 is fused with this layer's end */
-        TRY(model_attention_forward(m, input, layer));
-        TRY(model_finish_layer(m, input, layer));
+    if (m->stack_count > 1) {
+        struct model_input source = model_source_input(input);
+        REQUIRE(source.rows <= m->rows, STATUS_INTERNAL,
+                "a micro-batch has %" PRId64 " rows of sources; %" PRId64 " are planned",
+                source.rows, m->rows);
+        TRY(run_stack(m, &source));
     }
+    TRY(run_stack(m, input));
     TRY(model_gather_hidden(m, input->rows, hidden));
     if (input->output_rows == NULL) {
         return STATUS_OK;
@@ -316,6 +379,7 @@ static bool gradient_is_set(const struct model *m, const struct model_input *inp
     case MODEL_TOKEN_TYPE_TABLE:
     case MODEL_NORM1:
     case MODEL_NORM2:
+    case MODEL_CROSS_NORM:
     case MODEL_ATTENTION_NORM:
     case MODEL_FEED_FORWARD_NORM:
     case MODEL_QUERY_NORM:
@@ -370,7 +434,8 @@ static status recompute_layer(struct backward *b, int64_t layer)
     }
     TRY(recompute_norm(m, b->n, a->input, a->norm1, a->statistics1,
                        model_param_index(m, layer, MODEL_NORM1)));
-    TRY(layer == 0 ? drop_first_norm(m, b->input) : STATUS_OK);
+    bool first = layer == model_get_stack(m, b->input)->first;
+    TRY(first ? drop_first_norm(m, b->input) : STATUS_OK);
     if (mode == MODEL_RECOMPUTE_FULL) {
         TRY(model_attention_forward(m, b->input, layer));
         return run_layer_middle(m, b->input, layer);
@@ -464,13 +529,15 @@ static status norm1_backward(struct backward *b, int64_t layer, enum norm_residu
 {
     struct model *m = b->m;
     struct activations *activations = &m->activations;
-    bool last = layer == m->config.layers;
-    struct dropout dropout =
-        layer > 0 ? compute_local_dropout(m, b->input, layer - 1, DROPOUT_FC) : (struct dropout){0};
-    return norm_backward(b, model_param_index(m, layer, MODEL_NORM1),
-                         last ? activations->last : activations->layers[layer].input,
-                         last ? activations->final_statistics
-                              : activations->layers[layer].statistics1,
+    const struct stack *stack = model_get_stack(m, b->input);
+    bool last = layer == stack->end;
+    struct dropout dropout = layer > stack->first
+                                 ? compute_local_dropout(m, b->input, layer - 1, DROPOUT_FC)
+                                 : (struct dropout){0};
+    return norm_backward(b,
+                         last ? model_end_norm(m, stack) : model_param_index(m, layer, MODEL_NORM1),
+                         last ? *stack->last : activations->layers[layer].input,
+                         last ? *stack->statistics : activations->layers[layer].statistics1,
                          stream_source, dropout, delta);
 }
 
@@ -485,9 +552,19 @@ static status layer_backward(struct backward *b, int64_t layer, struct tensor *d
     TRY(branch_backward(b, model_param_index(m, layer, MODEL_FEED_FORWARD_NORM),
                         a->feed_forward_output, a->feed_forward_output_statistics, delta));
     TRY(model_feed_forward_backward(b, layer, *delta));
+    bool has_cross = model_layer_has_cross(&m->config, layer);
     TRY(norm_backward(b, model_param_index(m, layer, MODEL_NORM2), a->middle, a->statistics2,
                       get_stream_source(m),
-                      compute_local_dropout(m, b->input, layer, DROPOUT_PROJECTION), delta));
+                      compute_local_dropout(m, b->input,
+                                            has_cross ? model_cross_site(m, layer) : layer,
+                                            DROPOUT_PROJECTION),
+                      delta));
+    if (has_cross) {
+        TRY(model_cross_attention_backward(b, layer, *delta));
+        TRY(norm_backward(b, model_param_index(m, layer, MODEL_CROSS_NORM), a->between,
+                          a->between_statistics, get_stream_source(m),
+                          compute_local_dropout(m, b->input, layer, DROPOUT_PROJECTION), delta));
+    }
     TRY(branch_backward(b, model_param_index(m, layer, MODEL_ATTENTION_NORM), a->attention_output,
                         a->attention_output_statistics, delta));
     TRY(model_attention_backward(b, layer, *delta));
@@ -500,13 +577,14 @@ static status layer_backward(struct backward *b, int64_t layer, struct tensor *d
 static status embedding_norm_backward(struct backward *b, struct tensor *delta)
 {
     struct model *m = b->m;
-    struct dropout dropout = compute_local_dropout(m, b->input, -1, DROPOUT_PROJECTION);
+    struct dropout dropout =
+        compute_local_dropout(m, b->input, get_embedding_site(m, b->input), DROPOUT_PROJECTION);
     struct tensor parts[] = {model_view_local_rows(m, m->activations.d_stream, b->n),
                              model_reduced_rows(m, b->n)};
     for (int i = 0; i < 2 && dropout.probability > 0; i++) {
         TRY(dropout_apply(m->kernels, parts[i], parts[i], dropout));
     }
-    return norm1_backward(b, 0, NORM_RESIDUAL_POST, delta);
+    return norm1_backward(b, model_get_stack(m, b->input)->first, NORM_RESIDUAL_POST, delta);
 }
 
 static status tables_backward(struct backward *b)
@@ -534,11 +612,10 @@ static status tables_backward(struct backward *b)
         input->positions, get_embedding_dropout(m, input));
 }
 
-/* Returns whether the final norm or any parameter before it is trained. */
-static bool reaches_final_norm(const struct model *m, int64_t lowest)
+/* Returns whether the norm at the end of a stack or any parameter before it is trained. */
+static bool reaches_end_norm(const struct model *m, const struct stack *stack, int64_t lowest)
 {
-    int last = model_param_index(m, m->config.layers, MODEL_NORM1).weight;
-    return lowest < m->config.layers || m->parameters[last].trained;
+    return lowest < stack->end || m->parameters[model_end_norm(m, stack).weight].trained;
 }
 
 /* Computes the gradient of all rows from the gradient that the objective has written. */
@@ -553,33 +630,62 @@ static status output_backward(struct backward *b)
                : model_bert_heads_backward(b->m, b->input, b->gradients);
 }
 
-status model_backward(struct model *m, const struct model_input *input, float *const *gradients,
-                      model_gradient_hook hook, void *user)
+/* Runs the backward pass of a stack from the gradient of its output in `exchange` to its embedding,
+ * but not below the layer `lowest`. */
+static status stack_backward(struct backward *b, int64_t lowest, model_gradient_hook hook,
+                             void *user)
 {
-    struct backward b = {m, input, gradients, input->rows};
+    struct model *m = b->m;
+    const struct stack *stack = model_get_stack(m, b->input);
     bool post_norm = architecture_is_post_norm(m->architecture);
-    int64_t lowest = model_first_trained_layer(m->parameters, m->parameter_count);
     struct tensor delta;
-    if (input->first_micro_batch) {
-        TRY(clear_gradients(m, input, gradients));
+    if (reaches_end_norm(m, stack, lowest)) {
+        TRY(norm1_backward(b, stack->end, NORM_RESIDUAL_NONE, &delta));
     }
-    TRY(output_backward(&b));
-    TRY(kernels_graph_end_segment(m->kernels));
-    if (reaches_final_norm(m, lowest)) {
-        TRY(norm1_backward(&b, m->config.layers, NORM_RESIDUAL_NONE, &delta));
-    }
-    for (int64_t layer = m->config.layers - 1; layer >= 0 && layer >= lowest; layer--) {
-        if (post_norm && layer + 1 < m->config.layers) {
-            TRY(norm1_backward(&b, layer + 1, NORM_RESIDUAL_POST, &delta));
+    for (int64_t layer = stack->end - 1; layer >= stack->first && layer >= lowest; layer--) {
+        if (post_norm && layer + 1 < stack->end) {
+            TRY(norm1_backward(b, layer + 1, NORM_RESIDUAL_POST, &delta));
         }
-        TRY(layer_backward(&b, layer, &delta));
+        TRY(layer_backward(b, layer, &delta));
         if (hook != NULL) {
             TRY(hook(user, model_layer_first(m->parameters, m->parameter_count, layer)));
         }
     }
     if (lowest < 0) {
-        TRY(post_norm ? embedding_norm_backward(&b, &delta) : STATUS_OK);
-        TRY(tables_backward(&b));
+        TRY(post_norm ? embedding_norm_backward(b, &delta) : STATUS_OK);
+        TRY(tables_backward(b));
+    }
+    return STATUS_OK;
+}
+
+/* Clears the sum of the gradients of the encoder's output. */
+static status clear_encoder_gradient(const struct model *m, const struct model_input *input)
+{
+    struct tensor d = m->activations.d_encoder;
+    size_t elements = (size_t)(input->source.rows * d.columns);
+    return device_zero(kernels_device(m->kernels), kernels_stream(m->kernels), d.data,
+                       elements * dtype_bytes(d.dtype));
+}
+
+status model_backward(struct model *m, const struct model_input *input, float *const *gradients,
+                      model_gradient_hook hook, void *user)
+{
+    struct backward b = {m, input, gradients, input->rows};
+    int64_t lowest = model_first_trained_layer(m->parameters, m->parameter_count);
+    bool has_encoder = m->stack_count > 1;
+    if (input->first_micro_batch) {
+        TRY(clear_gradients(m, input, gradients));
+    }
+    TRY(output_backward(&b));
+    TRY(kernels_graph_end_segment(m->kernels));
+    TRY(has_encoder ? clear_encoder_gradient(m, input) : STATUS_OK);
+    TRY(stack_backward(&b, lowest, hook, user));
+    if (has_encoder && lowest < m->stacks[0].end) {
+        struct model_input source = model_source_input(input);
+        struct backward encoder = {m, &source, gradients, source.rows};
+        TRY(copy_rows(m, model_view_rows(m->activations.exchange, source.rows),
+                      model_view_rows(m->activations.d_encoder, source.rows)));
+        TRY(stack_backward(&encoder, lowest, hook, user));
     }
     return hook != NULL ? hook(user, 0) : STATUS_OK;
 }

@@ -369,6 +369,21 @@ static void append_attention(struct layout *layout)
                       a->attention.projection_bias || c->attention_bias, a->names->projection);
 }
 
+/* Appends the norm before cross-attention and its matrices. */
+static void append_cross_attention(struct layout *layout)
+{
+    const struct architecture *a = layout->architecture;
+    int64_t width = model_attention_width(layout->config);
+    const struct input_matrix query[] = {{a->names->cross_query, width}};
+    const struct input_matrix key_value[] = {{a->names->cross_key, width},
+                                             {a->names->cross_value, width}};
+    append_norm(layout, MODEL_CROSS_NORM, a->names->cross_norm);
+    append_separate(layout, MODEL_CROSS_QUERY, query, 1, a->attention.qkv_bias);
+    append_separate(layout, MODEL_CROSS_KEY_VALUE, key_value, 2, a->attention.qkv_bias);
+    append_projection(layout, MODEL_CROSS_PROJECTION, width, a->attention.projection_bias,
+                      a->names->cross_projection);
+}
+
 static void append_feed_forward(struct layout *layout)
 {
     const struct architecture *a = layout->architecture;
@@ -389,8 +404,11 @@ static void append_block(struct layout *layout)
     bool post_norm = architecture_is_post_norm(layout->architecture);
     bool input_norms = architecture_has_input_norms(layout->architecture);
     bool branch_norms = architecture_has_branch_norms(layout->architecture);
+    bool has_cross = model_layer_has_cross(layout->config, layout->layer);
+    int64_t number = layout->layer - (has_cross ? layout->config->encoder_layers : 0);
     layout->block = layout->count;
-    snprintf(layout->prefix, sizeof layout->prefix, "%s.%d.", names->block, (int)layout->layer);
+    snprintf(layout->prefix, sizeof layout->prefix, "%s.%d.",
+             has_cross ? names->decoder_block : names->block, (int)number);
     if (input_norms) {
         append_norm(layout, MODEL_NORM1, names->norm1);
     }
@@ -398,8 +416,11 @@ static void append_block(struct layout *layout)
     if (branch_norms) {
         append_norm(layout, MODEL_ATTENTION_NORM, names->attention_norm);
     }
+    if (has_cross) {
+        append_cross_attention(layout);
+    }
     if (input_norms || post_norm) {
-        append_norm(layout, MODEL_NORM2, names->norm2);
+        append_norm(layout, MODEL_NORM2, has_cross ? names->decoder_norm2 : names->norm2);
     }
     append_feed_forward(layout);
     if (branch_norms) {

@@ -102,6 +102,21 @@ static status arrange_interior(const struct model_config *c, struct model_parall
     return STATUS_OK;
 }
 
+/* Activations of cross-attention. Sequence parallelism does not apply to these models. */
+static status arrange_cross(const struct model_config *c, int ranks, enum dtype dtype, int64_t n,
+                            bool training, struct arena *arena, struct layer_activations *out)
+{
+    struct layer_dims local = compute_local_dims(c, ranks);
+    TRY(take_tensor(arena, dtype, n, c->width, &out->between));
+    TRY(take_tensor(arena, dtype, n, c->width, &out->between_norm));
+    TRY(take_tensor(arena, DTYPE_F32, n, 2, &out->between_statistics));
+    TRY(take_tensor(arena, dtype, n, local.width, &out->cross_query));
+    TRY(take_tensor(arena, dtype, n, 2 * local.width, &out->cross_key_value));
+    TRY(take_tensor(arena, dtype, n, local.width, &out->cross_attended));
+    out->cross_lse = tensor_absent();
+    return training ? take_tensor(arena, DTYPE_F32, local.heads, n, &out->cross_lse) : STATUS_OK;
+}
+
 static status arrange_task_head(const struct model_config *c, enum dtype dtype, bool training,
                                 struct arena *arena, struct head_activations *out)
 {
@@ -139,14 +154,17 @@ static status arrange_head(const struct model_config *c, enum dtype dtype, bool 
     return STATUS_OK;
 }
 
-/* A layer shares the memory of layer 0 for all tensors that need not be kept for backward. */
+/* A layer shares the memory of the first layer of its stack for all tensors that need not be kept
+ * for backward. */
 static status arrange_layer(const struct model_config *c, struct model_parallelism parallelism,
                             enum dtype dtype, int64_t n, bool training, struct arena *arena,
                             struct layer_activations *layers, int64_t layer)
 {
     struct layer_activations *out = &layers[layer];
-    *out = layers[0];
-    bool first = layer == 0;
+    bool has_cross = model_layer_has_cross(c, layer);
+    int64_t base = has_cross ? c->encoder_layers : 0;
+    bool first = layer == base;
+    *out = layers[base];
     if (first || training) {
         int64_t own = count_local_rows(parallelism, n);
         TRY(take_tensor(arena, dtype, own, c->width, &out->input));
@@ -158,6 +176,8 @@ static status arrange_layer(const struct model_config *c, struct model_paralleli
     }
     if (first || (training && c->recompute < MODEL_RECOMPUTE_FULL)) {
         TRY(arrange_interior(c, parallelism, dtype, n, training, arena, out));
+        TRY(has_cross ? arrange_cross(c, parallelism.ranks, dtype, n, training, arena, out)
+                      : STATUS_OK);
     }
     if (first || (training && c->recompute < MODEL_RECOMPUTE_SELECTIVE)) {
         TRY(arrange_recomputed(c, parallelism, dtype, n, arena, out));
@@ -181,6 +201,20 @@ static status arrange_d_inner(const struct model_config *config, struct layer_di
     return STATUS_OK;
 }
 
+/* Takes the output of the encoder and its gradient. */
+static status arrange_encoder(const struct model_config *c, enum dtype dtype, int64_t rows,
+                              bool training, struct arena *arena, struct activations *out)
+{
+    const struct architecture *a = model_architecture(c->architecture);
+    if (a == NULL || !architecture_has_decoder(a)) {
+        return STATUS_OK;
+    }
+    TRY(take_tensor(arena, dtype, rows, c->width, &out->encoder_last));
+    TRY(take_tensor(arena, dtype, rows, c->width, &out->encoder_norm));
+    TRY(take_tensor(arena, DTYPE_F32, rows, 2, &out->encoder_statistics));
+    return training ? take_tensor(arena, dtype, rows, c->width, &out->d_encoder) : STATUS_OK;
+}
+
 /* Takes all tensors of the working memory from the arena, or measure their size. */
 static status arrange_activations(const struct model_config *config,
                                   struct model_parallelism parallelism, enum dtype dtype,
@@ -200,6 +234,7 @@ static status arrange_activations(const struct model_config *config,
         TRY(take_tensor(arena, dtype, rows, config->width, &out->exchange));
     }
     const struct architecture a = architecture_compose(config);
+    TRY(arrange_encoder(config, dtype, rows, training, arena, out));
     if (a.embedding.positions == POSITIONS_SINUSOIDAL) {
         TRY(take_tensor(arena, dtype, config->positions, config->width, &out->position_table));
     }
@@ -251,68 +286,6 @@ status model_activation_bytes(const struct model_config *config,
     return STATUS_OK;
 }
 
-static status fill_rope_table(struct model *m, struct tensor table_view, double theta,
-                              const struct rotary_scaling *scaling)
-{
-    size_t bytes = (size_t)(table_view.rows * table_view.columns) * sizeof(float);
-    struct device *dev = kernels_device(m->kernels);
-    struct stream *stream = kernels_stream(m->kernels);
-    float *table = malloc(bytes);
-    REQUIRE(table != NULL, STATUS_INTERNAL,
-            "out of memory for the rotary table of %" PRId64 " positions", table_view.rows);
-    rotary_fill_table(table, table_view.rows, table_view.columns, theta, scaling);
-    status result = device_copy(dev, stream, table_view.data, table, bytes);
-    KEEP_FIRST(result, device_wait(dev, stream, DEADLINE_DEVICE_STEP_SECONDS));
-    free(table);
-    return result;
-}
-
-/* Fills the table of sinusoidal positions: sines in even columns and cosines in odd ones.
- *
- * Source    Vaswani et al. 2017, arXiv:1706.03762, section 3.5 */
-static status fill_position_table(struct model *m)
-{
-    struct tensor table = m->activations.position_table;
-    size_t elements = (size_t)(table.rows * table.columns);
-    struct device *dev = kernels_device(m->kernels);
-    char *values = malloc(elements * dtype_bytes(table.dtype) + 1);
-    REQUIRE(values != NULL, STATUS_INTERNAL, "out of memory for the table of %" PRId64 " positions",
-            table.rows);
-    for (int64_t row = 0; row < table.rows; row++) {
-        for (int64_t c = 0; c < table.columns; c++) {
-            double angle = (double)row * pow(1e4, -(double)(c / 2 * 2) / (double)table.columns);
-            float value = (float)(c % 2 == 0 ? sin(angle) : cos(angle));
-            int64_t at = row * table.columns + c;
-            if (table.dtype == DTYPE_F32) {
-                ((float *)(void *)values)[at] = value;
-            } else {
-                ((bf16 *)(void *)values)[at] = f32_to_bf16(value);
-            }
-        }
-    }
-    status result = device_copy(dev, kernels_stream(m->kernels), table.data, values,
-                                elements * dtype_bytes(table.dtype));
-    KEEP_FIRST(result, device_wait(dev, kernels_stream(m->kernels), DEADLINE_DEVICE_STEP_SECONDS));
-    free(values);
-    return result;
-}
-
-static status fill_tables(struct model *m)
-{
-    const struct activations *a = &m->activations;
-    const struct model_config *c = &m->config;
-    if (a->position_table.data != NULL) {
-        TRY(fill_position_table(m));
-    }
-    if (a->rope_table.data != NULL) {
-        TRY(fill_rope_table(m, a->rope_table, c->rope_theta, &c->rope_scaling));
-    }
-    return a->rope_local_table.data != NULL
-               ? fill_rope_table(m, a->rope_local_table, c->rope_local_theta,
-                                 &(struct rotary_scaling){0})
-               : STATUS_OK;
-}
-
 static int64_t vector_elements(const struct model *m)
 {
     int64_t count = 0;
@@ -359,37 +332,7 @@ static status allocate_model(struct model *m)
     TRY(arena_create(dev, bytes, "the activations", &m->arena));
     TRY(arrange_activations(&m->config, m->parallelism, dtype, m->rows, m->training,
                             m->activations.layers, &m->arena, &m->activations));
-    return fill_tables(m);
-}
-
-static bool is_norm(enum model_role role)
-{
-    switch (role) {
-    case MODEL_NORM1:
-    case MODEL_NORM2:
-    case MODEL_ATTENTION_NORM:
-    case MODEL_FEED_FORWARD_NORM:
-    case MODEL_QUERY_NORM:
-    case MODEL_KEY_NORM:
-    case MODEL_TRANSFORM_NORM:
-        return true;
-    default:
-        return false;
-    }
-}
-
-/* Finds the first parameter of each role, weight and bias. */
-static void find_param_indices(struct model *m)
-{
-    for (int i = 0; i < MODEL_ROLES; i++) {
-        m->param_index[i] = (struct param_index){-1, -1};
-    }
-    for (int i = m->parameter_count - 1; i >= 0; i--) {
-        const struct model_parameter *p = &m->parameters[i];
-        bool weight = p->dimensions == 2 || (is_norm(p->role) && p->init_value > 0);
-        *(weight ? &m->param_index[p->role].weight : &m->param_index[p->role].bias) = i;
-        m->layer_parameters += p->layer == 0;
-    }
+    return model_fill_positions(m);
 }
 
 status model_create(struct kernels *k, const struct model_config *config, struct comm *tensor_group,
@@ -413,7 +356,7 @@ status model_create(struct kernels *k, const struct model_config *config, struct
         model_layout(config, m->ranks, m->rank, &m->parameters, &m->parameter_count, &m->elements));
     m->composed = architecture_compose(config);
     m->architecture = &m->composed;
-    find_param_indices(m);
+    model_describe_stacks(m);
     TRY_GOTO(result, fail, allocate_model(m));
     *out = m;
     return STATUS_OK;
@@ -540,24 +483,6 @@ status model_sync_bf16(struct model *m)
                    tensor_view(m->weights, DTYPE_F32, 1, m->f32_elements));
 }
 
-struct param_index model_param_index(const struct model *m, int64_t layer, enum model_role role)
-{
-    if (m->param_index[role].weight < 0) {
-        return (struct param_index){-1, -1};
-    }
-    if (role == MODEL_NORM1 && !architecture_has_first_norm(m->architecture)) {
-        bool branch = m->architecture->norm.placement == PLACEMENT_BRANCH;
-        int64_t first = branch ? m->config.layers : 1; /* the first layer with such a norm */
-        if (layer < first) {
-            return (struct param_index){-1, -1};
-        }
-        layer -= first;
-    }
-    int more = (int)layer * m->layer_parameters;
-    int bias = m->param_index[role].bias;
-    return (struct param_index){m->param_index[role].weight + more, bias < 0 ? -1 : bias + more};
-}
-
 /* Returns a view of a parameter together with the ones that are fused with it. */
 static struct tensor view_fused(void *data, enum dtype dtype, const struct model_parameter *p)
 {
@@ -670,7 +595,7 @@ struct attention model_attention(const struct model *m, const struct model_input
         .heads = (int)m->local.heads,
         .kv_heads = (int)m->local.kv_heads,
         .head_width = head_width,
-        .causal = m->architecture->attention.causal,
+        .causal = m->architecture->attention.causal && !input->is_source,
         .window = model_layer_window(&m->config, layer),
         .scale = scale > 0 ? scale : 1.0f / sqrtf((float)head_width),
         .softcap = (float)m->config.attention_softcap,

@@ -87,6 +87,7 @@ struct model_parts {
 struct model_config {
     const char *architecture; /* "gpt2", "bert", ...: a name in architecture.c */
     int64_t layers, width, heads, inner, positions, vocabulary;
+    int64_t encoder_layers; /* of an encoder-decoder model: the first ones of `layers` */
     enum activation activation;
     struct model_parts parts;
     float dropout, attention_dropout, norm_epsilon, initializer_range;
@@ -141,6 +142,10 @@ enum model_role {
     MODEL_QUERY_NORM, /* the norms of each head, or of all heads */
     MODEL_KEY_NORM,
     MODEL_PROJECTION,
+    MODEL_CROSS_NORM, /* cross-attention: the norm before it, and its matrices */
+    MODEL_CROSS_QUERY,
+    MODEL_CROSS_KEY_VALUE,
+    MODEL_CROSS_PROJECTION,
     MODEL_ATTENTION_NORM, /* PLACEMENT_BRANCH and _BOTH: the norm of the output of attention */
     MODEL_NORM2,          /* the norm between attention and the feed-forward network */
     MODEL_FC,
@@ -214,6 +219,16 @@ typedef status (*model_weights_hook)(void *user, int64_t end);
 typedef status (*model_attention_hook)(void *user, int64_t layer, const struct attention *a,
                                        struct tensor queries, struct tensor keys);
 
+/* The sources of an encoder-decoder model: the rows that the encoder reads. Segment i of the
+ * sources belongs to segment i of the targets. */
+struct model_source {
+    int64_t rows; /* S */
+    const int32_t *tokens, *positions;
+    const int32_t *cu_rows; /* [segments + 1] */
+    int64_t longest;
+    int64_t first_row;
+};
+
 /* Inputs of one forward pass. The training step fills it from a batch. All pointers are on the
  * model's device. */
 struct model_input {
@@ -229,6 +244,8 @@ struct model_input {
     int64_t outputs;            /* M, at least 1 */
     int64_t first_row;          /* global index of row 0, for dropout */
     int64_t first_output;       /* global index of the first output row, for dropout */
+    struct model_source source; /* encoder-decoder models only */
+    bool is_source;             /* set by the model while it runs the encoder */
     uint64_t seed;              /* the dropout key is (seed, step) */
     int64_t step;
     bool training;                       /* apply dropout and keep activations for backward */
@@ -268,6 +285,10 @@ int64_t model_rotary_width(const struct model_config *config);
 
 /* model_attention_width - return the width H D of the output of attention over all ranks. */
 int64_t model_attention_width(const struct model_config *config);
+
+/* model_layer_has_cross - return whether a layer belongs to the decoder of an encoder-decoder
+ * model. */
+bool model_layer_has_cross(const struct model_config *config, int64_t layer);
 
 /* model_layer_is_local - return whether window_pattern makes a layer local: it then has the window
  * and rope_local_theta. Without window_pattern no layer is local. */

@@ -43,6 +43,10 @@ struct layer_activations {
     struct tensor attended;      /* [N, H D / t] output of attention */
     struct tensor attention_output; /* [n, C] input of the branch norm of attention, if any */
     struct tensor attention_output_statistics;
+    /* cross-attention, in decoders only: [n, C] residual stream after self-attention, its norm, and
+     * as the members above [N, W/t], [S, 2 W/t], f32 [H/t, N] and [N, W/t] with W = H D */
+    struct tensor between, between_norm, between_statistics;
+    struct tensor cross_query, cross_key_value, cross_lse, cross_attended;
     struct tensor middle;              /* [n, C] residual stream after attention */
     struct tensor norm2;               /* [n, C]; PLACEMENT_BRANCH: same memory as `middle` */
     struct tensor statistics2;         /* of norm2 */
@@ -75,8 +79,11 @@ struct activations {
     struct tensor last;               /* [n, C] residual stream after the last layer */
     struct tensor final_norm;         /* [n, C] */
     struct tensor final_statistics;   /* f32 [n, 2] */
+    /* the same of the encoder: its output is encoder_norm [S, C] */
+    struct tensor encoder_last, encoder_norm, encoder_statistics;
     struct head_activations head;
-    struct tensor position_table;      /* [P, C] sinusoidal positions; absent: others */
+    struct tensor position_table;      /* [P, C] sinusoidal positions, divided by the factor of the
+                                        * token embeddings; absent: others */
     struct tensor rope_table;          /* f32 [P, R] cosines and sines of the rotary positions */
     struct tensor rope_local_table;    /* the same for local layers; absent: rope_table */
     struct tensor zero_token_type_ids; /* int32 [1, N] zeros, if the token type table has one row */
@@ -94,8 +101,19 @@ struct activations {
     struct tensor d_adapter_hidden; /* [N, 3 rank] of the adapters of one GEMM, three at most */
     struct tensor adapter_input;    /* [N, max(C, F/t, H D / t)] input of an adapter, or its
                                      * gradient */
+    struct tensor d_encoder;        /* [S, C] gradient of encoder_norm, summed over the decoder */
     struct tensor frozen_norm_gradients; /* f32 [2, max(C, D)] discarded output */
 };
+
+/* A stack of blocks. A model has one stack, or an encoder and a decoder. */
+struct stack {
+    int64_t first, end;                          /* its layers */
+    struct param_index param_index[MODEL_ROLES]; /* those of the first block; -1: none */
+    int layer_parameters;                        /* parameters of one block */
+    struct tensor *last, *norm, *statistics;     /* its outputs, in struct activations */
+};
+
+enum { STACKS_MAX = 2 };
 
 struct model {
     struct kernels *kernels;
@@ -103,9 +121,10 @@ struct model {
     struct architecture composed;
     const struct architecture *architecture;     /* &composed */
     struct param_index param_index[MODEL_ROLES]; /* of a block's role: those of the first block */
-    int layer_parameters;                        /* parameters of one block */
-    struct comm *tensor_group;                   /* NULL: one rank holds the whole model */
-    int ranks, rank;                             /* of the tensor-parallel group */
+    struct stack stacks[STACKS_MAX];
+    int stack_count;
+    struct comm *tensor_group; /* NULL: one rank holds the whole model */
+    int ranks, rank;           /* of the tensor-parallel group */
     struct model_parallelism parallelism;
     struct layer_dims local;
     struct model_parameter *parameters;
@@ -133,6 +152,20 @@ struct model {
  * For a role outside the blocks, layer is 0. MODEL_NORM1 also exists for layer L; both indices
  * are -1 for a missing norm of layer 0. */
 struct param_index model_param_index(const struct model *m, int64_t layer, enum model_role role);
+
+/* model_get_stack - return the stack that reads this input. */
+static inline const struct stack *model_get_stack(const struct model *m,
+                                                  const struct model_input *input)
+{
+    return &m->stacks[input->is_source ? 0 : m->stack_count - 1];
+}
+
+/* model_describe_stacks - find the stacks of a model, an encoder and a decoder or a single one, and
+ * the first parameters of each role. */
+void model_describe_stacks(struct model *m);
+
+/* model_end_norm - return the norm after the last layer of a stack. */
+struct param_index model_end_norm(const struct model *m, const struct stack *stack);
 
 /* model_matrix - return a matrix as GEMMs read it: the bf16 copy if it exists.
  * Fused parameters are one matrix. Parameter -1 gives an absent tensor. */
@@ -234,6 +267,17 @@ status model_adapters_backward_weight(struct model *m, const struct model_input 
 struct dropout model_dropout(const struct model *m, const struct model_input *input, int64_t layer,
                              enum dropout_site site);
 
+/* model_cross_site - return the layer number of the dropout after the cross-attention of a layer.
+ * It is greater than the numbers of all layers, so that these have the same dropout in all
+ * models. */
+static inline int64_t model_cross_site(const struct model *m, int64_t layer)
+{
+    return m->config.layers + 1 + layer;
+}
+
+/* model_source_input - return the input of the encoder: the sources as rows. */
+struct model_input model_source_input(const struct model_input *input);
+
 /* model_query_keys - return the matrix that begins with the queries and keys of attention. */
 static inline struct tensor model_query_keys(const struct model *m,
                                              const struct layer_activations *a)
@@ -262,6 +306,11 @@ static inline struct tensor model_values(const struct model *m, struct tensor qk
 /* model_attention - describe the self-attention over the segments of a micro-batch. */
 struct attention model_attention(const struct model *m, const struct model_input *input,
                                  int64_t layer);
+
+/* ---- positions.c ---- */
+
+/* model_fill_positions - fill the constant tables of positions that the model has. */
+status model_fill_positions(struct model *m);
 
 /* ---- qk_norm.c ---- */
 

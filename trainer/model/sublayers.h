@@ -61,6 +61,24 @@ status model_attention_forward(struct model *m, const struct model_input *input,
  * Shapes    delta [N, C], this rank's rows */
 status model_attention_backward(struct backward *b, int64_t layer, struct tensor delta);
 
+/* model_view_d_attended - return memory for the gradient of the attention's output [N, H D / t]:
+ * `exchange`, or d_inner if that is too narrow. */
+struct tensor model_view_d_attended(const struct model *m, int64_t n);
+
+/* ---- cross_attention.c ---- */
+
+/* model_cross_attention_forward - run cross-attention from between_norm and the output of the
+ * encoder to its output in `exchange`. */
+status model_cross_attention_forward(struct model *m, const struct model_input *input,
+                                     int64_t layer);
+
+/* model_cross_attention_backward - compute the gradients of cross-attention from that of its
+ * output. That of the encoder's output is added to d_encoder; that of between_norm is then in
+ * `exchange`.
+ *
+ * Shapes    delta [N, C] */
+status model_cross_attention_backward(struct backward *b, int64_t layer, struct tensor delta);
+
 /* ---- feed_forward.c ---- */
 
 /* model_feed_forward_inner - run the first half of the feed-forward network, up to the activation.

@@ -75,9 +75,13 @@ static enum plan_part get_part(enum model_role role)
     case MODEL_QUERY_NORM:
     case MODEL_KEY_NORM:
     case MODEL_TRANSFORM_NORM:
+    case MODEL_CROSS_NORM:
         return PLAN_NORMS;
     case MODEL_QKV:
     case MODEL_PROJECTION:
+    case MODEL_CROSS_QUERY:
+    case MODEL_CROSS_KEY_VALUE:
+    case MODEL_CROSS_PROJECTION:
         return PLAN_ATTENTION;
     case MODEL_FC:
     case MODEL_FC_PROJECTION:
@@ -528,6 +532,7 @@ static status check_data(const struct recipe *r, const struct tokenizer *t, stru
         .ranks = plan->data,
         .vocabulary = plan->vocabulary,
         .tokenizer_sha256 = t != NULL ? tokenizer_sha256(t) : NULL,
+        .decoder_start = derive_decoder_start(r, t),
     };
     struct masking masking;
     struct data_summary summary;

@@ -64,6 +64,10 @@ static void resolve_nulls(struct recipe *c)
     if (recipe_architecture_is_free(c->model.architecture)) {
         resolve_parts(c);
     }
+    if (recipe_architecture_has_decoder(c->model.architecture) &&
+        c->model.num_decoder_layers == 0) {
+        c->model.num_decoder_layers = c->model.num_layers;
+    }
     if (c->model.attention_dropout < 0) {
         c->model.attention_dropout = c->model.dropout;
     }
@@ -290,7 +294,19 @@ static status check_objective(const struct recipe_reader *r)
     const struct recipe *c = r->recipe;
     bool mlm = c->objective == OBJECTIVE_MLM;
     bool encoder = recipe_architecture_is_encoder(c->model.architecture);
+    bool seq2seq = c->objective == OBJECTIVE_SEQ2SEQ;
+    bool has_decoder = recipe_architecture_has_decoder(c->model.architecture);
     const struct relation relations[] = {
+        {seq2seq != has_decoder, "objective", "conflicts with", "model.architecture",
+         "seq2seq requires marian, and marian requires seq2seq"},
+        {has_decoder && c->parallel.sequence, "parallel.sequence", "conflicts with",
+         "model.architecture", "encoder-decoders have no sequence parallelism"},
+        {has_decoder && c->adapter.type != ADAPTER_NONE, "adapter.type", "conflicts with",
+         "model.architecture", "encoder-decoders have no adapters"},
+        {!has_decoder && c->model.num_decoder_layers > 0, "model.num_decoder_layers",
+         "conflicts with", "model.architecture", "it requires marian"},
+        {has_decoder && c->model.hidden_size % 2 != 0, "model.hidden_size", "is odd for",
+         "model.architecture", "sinusoidal positions require an even width"},
         {mlm != encoder && !is_task(c->objective), "objective", "conflicts with",
          "model.architecture",
          "mlm requires an encoder: bert, roberta, distilbert, megatron-bert or "

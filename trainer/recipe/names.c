@@ -4,8 +4,8 @@
 #include "trainer/recipe/recipe.h"
 
 static const char *const objective_names[] = {
-    "clm",    "mlm",    "sft",   "dpo", "reward", "classify", "regress", "classify_tokens",
-    "answer", "choose", "embed",
+    "clm",    "mlm",    "sft",   "dpo",     "reward", "classify", "regress", "classify_tokens",
+    "answer", "choose", "embed", "seq2seq",
 };
 
 static const struct {
@@ -35,6 +35,7 @@ static const struct {
                                           .free_parts = true},
     [ARCHITECTURE_TRANSFORMER_DECODER] = {"transformer_decoder", "query, value",
                                           .free_parts = true},
+    [ARCHITECTURE_MARIAN] = {"marian", "q_proj, v_proj", false, false},
 };
 
 static const char *const rope_type_names[] = {"default", "linear", "llama3", "yarn"};
@@ -65,6 +66,11 @@ const char *recipe_architecture_name(enum recipe_architecture architecture)
 bool recipe_architecture_is_encoder(enum recipe_architecture architecture)
 {
     return architectures[architecture].encoder;
+}
+
+bool recipe_architecture_has_decoder(enum recipe_architecture architecture)
+{
+    return architecture == ARCHITECTURE_MARIAN;
 }
 
 bool recipe_architecture_is_rotary(enum recipe_architecture architecture)

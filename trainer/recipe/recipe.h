@@ -32,7 +32,8 @@ enum recipe_objective {
     OBJECTIVE_CLASSIFY_TOKENS,
     OBJECTIVE_ANSWER,
     OBJECTIVE_CHOOSE,
-    OBJECTIVE_EMBED
+    OBJECTIVE_EMBED,
+    OBJECTIVE_SEQ2SEQ
 };
 enum recipe_architecture {
     ARCHITECTURE_GPT2,
@@ -52,7 +53,8 @@ enum recipe_architecture {
     ARCHITECTURE_PHI3,
     ARCHITECTURE_STABLELM,
     ARCHITECTURE_TRANSFORMER_ENCODER,
-    ARCHITECTURE_TRANSFORMER_DECODER
+    ARCHITECTURE_TRANSFORMER_DECODER,
+    ARCHITECTURE_MARIAN
 };
 enum recipe_rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
 enum recipe_activation {
@@ -114,6 +116,9 @@ struct recipe {
     struct {
         enum recipe_architecture architecture;
         int64_t num_layers, hidden_size, num_heads, intermediate_size, max_position_embeddings;
+        int64_t num_decoder_layers; /* null: num_layers for encoder-decoders, else 0; resolved */
+        int64_t decoder_start_token_id; /* null: the end token of the tokenizer */
+        bool scale_embedding;
         int64_t num_kv_heads;           /* null: num_heads; resolved */
         int64_t head_dim;               /* null: hidden_size / num_heads; resolved */
         int64_t sliding_window;         /* null: 0, attention to all earlier tokens */
@@ -352,6 +357,9 @@ int64_t recipe_architecture_token_types(enum recipe_architecture architecture);
 
 /* recipe_architecture_has_next_sentence - return whether model.next_sentence has an effect. */
 bool recipe_architecture_has_next_sentence(enum recipe_architecture architecture);
+
+/* recipe_architecture_has_decoder - return true for encoder-decoder models: marian. */
+bool recipe_architecture_has_decoder(enum recipe_architecture architecture);
 
 /* recipe_architecture_is_rotary - return true for llama and the architectures like it.
  * They are decoders with rotary positions and the keys model.rope_* and model.num_kv_heads. */

@@ -22,7 +22,8 @@
 
 const struct setting recipe_table[] = {
     {"objective", SETTING_ENUM, FIELD(objective), "clm",
-     .choices = "clm|mlm|sft|dpo|reward|classify|regress|classify_tokens|answer|choose|embed",
+     .choices = "clm|mlm|sft|dpo|reward|classify|regress|classify_tokens|answer|choose|embed|"
+                "seq2seq",
      .description =
          "Training objective. clm: causal language modeling; mlm: masked language modeling, with "
          "next-sentence prediction if model.next_sentence is true; sft: supervised fine-tuning on "
@@ -30,7 +31,8 @@ const struct setting recipe_table[] = {
          "responses; reward: reward modeling on the same pairs; classify: sequence classification "
          "of a text or a text pair; regress: sequence regression; classify_tokens: token "
          "classification; answer: extractive question answering; choose: multiple choice; embed: "
-         "sentence embeddings with a contrastive loss"},
+         "sentence embeddings with a contrastive loss; seq2seq: targets from sources, such as "
+         "translations, with an encoder-decoder model"},
     {"run_dir", SETTING_PATH, FIELD(run_dir), "null",
      .null = "runs/NAME, where NAME is the file name of the recipe without its suffix",
      .resume = true,
@@ -41,12 +43,13 @@ const struct setting recipe_table[] = {
     {"model.architecture", SETTING_ENUM, FIELD(model.architecture), "gpt2",
      .choices =
          "gpt2|bert|roberta|llama|qwen2|mistral|qwen3|openai-gpt|gemma3_text|smollm3|granite|olmo2|"
-         "distilbert|megatron-bert|phi3|stablelm|transformer_encoder|transformer_decoder",
+         "distilbert|megatron-bert|phi3|stablelm|transformer_encoder|transformer_decoder|marian",
      .initial = INITIAL_SHAPE,
      .description =
          "Model architecture (model_type in Hugging Face configurations). bert, roberta, "
          "distilbert and megatron-bert are encoders for mlm; the others are decoders for clm, sft, "
-         "dpo and reward. llama has "
+         "dpo and reward, except marian: the original Transformer, an encoder and a decoder for "
+         "seq2seq, with norms after the residual sums and sinusoidal positions. llama has "
          "RMSNorm, rotary position embeddings, SwiGLU and no biases. qwen2 (Qwen2, Qwen2.5) is "
          "llama with biases of queries, keys and values; mistral is llama with sliding_window; "
          "qwen3 is llama with an RMSNorm of each head of the queries and keys; gemma3_text (Gemma "
@@ -60,10 +63,23 @@ const struct setting recipe_table[] = {
          "without token types and next-sentence head; megatron-bert is bert with LayerNorms before "
          "each sub-layer. transformer_encoder and transformer_decoder are families of Bireme: "
          "norm_placement, norm_type, position_embedding_type, gated_linear_unit, attention_bias, "
-         "mlp_bias and activation set their parts. Every architecture "
-         "supports classify, regress, classify_tokens, answer, choose and embed"},
+         "mlp_bias and activation set their parts. "
+         "Every architecture except marian supports classify, regress, classify_tokens, answer, "
+         "choose and embed"},
     {"model.num_layers", SETTING_INTEGER, FIELD(model.num_layers), "12", WITHIN(1, 1000),
-     .initial = INITIAL_SHAPE, .description = "Number of transformer layers"},
+     .initial = INITIAL_SHAPE,
+     .description = "Number of transformer layers; of an encoder-decoder, those of the encoder"},
+    {"model.num_decoder_layers", SETTING_INTEGER, FIELD(model.num_decoder_layers), "null",
+     .null = "model.num_layers", WITHIN(1, 1000), .initial = INITIAL_SHAPE,
+     .used = "model.architecture=marian",
+     .description = "Number of layers of the decoder of an encoder-decoder"},
+    {"model.decoder_start_token_id", SETTING_INTEGER, FIELD(model.decoder_start_token_id), "null",
+     .null = "the end token of the tokenizer", .null_value = -1, WITHIN(0, 1e9),
+     .initial = INITIAL_NUMERICS, .used = "model.architecture=marian",
+     .description = "Token before each target: the first input of the decoder"},
+    {"model.scale_embedding", SETTING_BOOLEAN, FIELD(model.scale_embedding), "true",
+     .initial = INITIAL_NUMERICS, .used = "model.architecture=marian",
+     .description = "Whether the token embeddings are multiplied by sqrt(hidden_size)"},
     {"model.hidden_size", SETTING_INTEGER, FIELD(model.hidden_size), "768", WITHIN(1, 131072),
      .initial = INITIAL_SHAPE,
      .description =
@@ -194,7 +210,7 @@ const struct setting recipe_table[] = {
     {"model.activation", SETTING_ENUM, FIELD(model.activation), "gelu_tanh",
      .choices = "gelu_tanh|gelu_erf|relu|relu2|silu", .initial = INITIAL_NUMERICS,
      .used = "model.architecture=gpt2|bert|roberta|openai-gpt|gemma3_text|distilbert|"
-             "megatron-bert|transformer_encoder|transformer_decoder",
+             "megatron-bert|transformer_encoder|transformer_decoder|marian",
      .description =
          "Activation function of the feed-forward layers. gelu_tanh is gelu_new in Hugging Face "
          "configurations (GPT-2) and gelu_pytorch_tanh (Gemma), gelu_erf is gelu, relu2 is the "

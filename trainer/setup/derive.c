@@ -132,11 +132,19 @@ static double get_attention_scale(const struct recipe *recipe)
     return scalar > 0 ? 1 / sqrt((double)scalar) : recipe->model.attention_multiplier;
 }
 
+static double get_embedding_multiplier(const struct recipe *recipe)
+{
+    bool scales = recipe_architecture_has_decoder(recipe->model.architecture) &&
+                  recipe->model.scale_embedding;
+    return scales ? sqrt((double)recipe->model.hidden_size) : recipe->model.embedding_multiplier;
+}
+
 struct model_config derive_model_config(const struct recipe *recipe, int64_t vocabulary)
 {
     return (struct model_config){
         .architecture = recipe_architecture_name(recipe->model.architecture),
-        .layers = recipe->model.num_layers,
+        .layers = recipe->model.num_layers + recipe->model.num_decoder_layers,
+        .encoder_layers = recipe->model.num_decoder_layers > 0 ? recipe->model.num_layers : 0,
         .width = recipe->model.hidden_size,
         .heads = recipe->model.num_heads,
         .inner = recipe->model.intermediate_size,
@@ -163,7 +171,7 @@ struct model_config derive_model_config(const struct recipe *recipe, int64_t voc
         .window_pattern = recipe->model.sliding_window_pattern,
         .no_rope_interval = recipe->model.no_rope_layer_interval,
         .attention_scale = get_attention_scale(recipe),
-        .embedding_multiplier = recipe->model.embedding_multiplier,
+        .embedding_multiplier = get_embedding_multiplier(recipe),
         .residual_multiplier = recipe->model.residual_multiplier,
         .logits_divisor = recipe->model.logits_scaling,
         .qkv_bias = recipe->model.use_qkv_bias,
@@ -185,6 +193,12 @@ struct model_config derive_model_config(const struct recipe *recipe, int64_t voc
                      recipe->train.freeze_layers},
         .recompute = get_recompute(recipe),
     };
+}
+
+int32_t derive_decoder_start(const struct recipe *recipe, const struct tokenizer *tokenizer)
+{
+    int64_t id = recipe->model.decoder_start_token_id;
+    return id >= 0 ? (int32_t)id : tokenizer != NULL ? tokenizer_eos(tokenizer) : -1;
 }
 
 status derive_masking(const struct recipe *recipe, const struct tokenizer *tokenizer,

@@ -14,6 +14,10 @@
  * Units     vocabulary: number of token ids */
 struct model_config derive_model_config(const struct recipe *recipe, int64_t vocabulary);
 
+/* derive_decoder_start - return the first input of a decoder: model.decoder_start_token_id, or the
+ * end token of the tokenizer; -1: there is none. */
+int32_t derive_decoder_start(const struct recipe *recipe, const struct tokenizer *tokenizer);
+
 /* derive_masking - compute the masking settings of objective mlm.
  *
  * Without a tokenizer that has a mask token, only shards with stored masks can be read.

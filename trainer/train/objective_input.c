@@ -6,7 +6,16 @@ struct model_input objective_input_model(const struct batch *device_batch)
         device_batch->kind == BATCH_PREFERENCE_PAIRS
             ? device_batch->preference_pairs.shared_prefix_offsets
             : NULL;
+    const struct batch_source *source = &device_batch->source;
+    bool has_source = device_batch->kind == BATCH_SEQ2SEQ;
     return (struct model_input){
+        .source = has_source ? (struct model_source){.rows = source->rows,
+                                                     .tokens = source->inputs,
+                                                     .positions = source->positions,
+                                                     .cu_rows = source->cu_rows,
+                                                     .longest = device_batch->tokens,
+                                                     .first_row = source->first_row}
+                             : (struct model_source){0},
         .rows = device_batch->rows,
         .tokens = device_batch->inputs,
         .positions = device_batch->positions,

@@ -150,6 +150,9 @@ static const char *get_query(const struct recipe *r, const char **arguments)
     case OBJECTIVE_ANSWER:
         *arguments = " --question 'TEXT' FILE";
         return "answer";
+    case OBJECTIVE_SEQ2SEQ:
+        *arguments = " --data 'FILE.h5'";
+        return "evaluate";
     case OBJECTIVE_EMBED:
         *arguments = " --similarity FILE";
         return "embed";

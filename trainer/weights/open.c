@@ -196,8 +196,19 @@ status weights_check_tokenizer(const struct recipe *recipe, const struct tokeniz
     return result;
 }
 
+status weights_require_single_stack(const struct session *s, const char *checkpoint)
+{
+    enum recipe_architecture architecture = s->recipe.model.architecture;
+    REQUIRE(!recipe_architecture_has_decoder(architecture), STATUS_UNAVAILABLE,
+            "%s is an encoder-decoder (%s); this version can train and evaluate such models, but "
+            "not use them",
+            checkpoint, recipe_architecture_name(architecture));
+    return STATUS_OK;
+}
+
 status weights_require_causal(const struct session *s, const char *checkpoint)
 {
+    TRY(weights_require_single_stack(s, checkpoint));
     REQUIRE(!objective_spec_is_masked(&s->recipe), STATUS_DATA,
             "%s predicts masked tokens, not next tokens; use `bireme fill-mask`", checkpoint);
     REQUIRE(objective_spec_head(&s->recipe) == MODEL_HEAD_LM, STATUS_DATA,

@@ -27,6 +27,12 @@ status weights_open_checkpoint(struct session *s, struct comm *world, const char
 status weights_check_tokenizer(const struct recipe *recipe, const struct tokenizer *tokenizer,
                                const char *data_sha256, const char *checkpoint);
 
+/* weights_require_single_stack - check that the model of a session is no encoder-decoder, which
+ * this version can only train and evaluate.
+ *
+ * Errors    STATUS_UNAVAILABLE with the checkpoint */
+status weights_require_single_stack(const struct session *s, const char *checkpoint);
+
 /* weights_require_causal - check that the model predicts next tokens.
  *
  * Errors    STATUS_DATA with the checkpoint and the command to use instead */

@@ -5,7 +5,7 @@
 #include "tests/trainer/reference_file.h"
 #include "trainer/optimizer/optimizer.h"
 
-enum { RUN_PARAMETERS = 64 };
+enum { RUN_PARAMETERS = 96 };
 
 static const double tolerance = 1e-5;
 

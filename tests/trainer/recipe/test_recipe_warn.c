@@ -98,8 +98,8 @@ static void test_warning(void)
     check_warning(HEAD "model: {architecture: llama, activation: gelu_erf}\n",
                   "some.yaml: settings without effect: model.activation (used if "
                   "model.architecture is gpt2, bert, roberta, openai-gpt, "
-                  "gemma3_text, distilbert, megatron-bert, transformer_encoder or "
-                  "transformer_decoder)");
+                  "gemma3_text, distilbert, megatron-bert, transformer_encoder, "
+                  "transformer_decoder or marian)");
     check_warning(HEAD "model: {type_vocab_size: 2}\n",
                   "some.yaml: settings without effect: model.type_vocab_size (used if "
                   "model.architecture is bert, roberta or megatron-bert)");

@@ -376,7 +376,7 @@ test_errors() {
     [ -e refused/log.txt ] || fail 'a folder that existed was removed'
     run_bireme 66 train nowhere.yaml
     run_bireme 69 prepare --objective translate --tokenizer tokenizer --input recipe.yaml --output t
-    expect_error "'translate' needs an encoder-decoder model"
+    expect_error "'translate' needs generation with an encoder-decoder"
     run_bireme 64 train recipe.yaml --epochs 3
     expect_error 'write train.epochs=VALUE after the recipe'
     run_bireme 64 train

@@ -1,0 +1,108 @@
+"""References of encoder-decoder models: for each family a file of training steps on padded batches of
+transformers, which the test packs. make_reference.py calls this module.
+"""
+import h5py
+import numpy as np
+import torch
+
+from reference_steps import ADAMW, CLIP, DECAY, LAYERS, POSITIONS, STEPS, VOCABULARY, WIDTH
+
+SOURCES, TARGETS = [13, 5, 9], [7, 11, 1]  # lengths of the pairs of a batch
+START = VOCABULARY - 1                     # the token before each target, also used as padding
+INNER = 40
+
+
+def make_marian():
+    """A MarianMTModel with sinusoidal positions in float64."""
+    import transformers
+    sizes = dict(encoder_layers=LAYERS, decoder_layers=LAYERS, encoder_attention_heads=4,
+                 decoder_attention_heads=4, encoder_ffn_dim=INNER, decoder_ffn_dim=INNER)
+    config = transformers.MarianConfig(
+        d_model=WIDTH, vocab_size=VOCABULARY, max_position_embeddings=POSITIONS, dropout=0.0,
+        activation_function="relu", scale_embedding=True, pad_token_id=START,
+        decoder_start_token_id=START, eos_token_id=0, attn_implementation="eager", **sizes
+    )
+    model = transformers.MarianMTModel(config).double().eval()
+    i = torch.arange(WIDTH // 2, dtype=torch.float64)
+    angle = torch.arange(POSITIONS, dtype=torch.float64)[:, None] / 10000 ** (2 * i / WIDTH)
+    table = torch.cat((angle.sin(), angle.cos()), dim=1)
+    for part in model.model.encoder, model.model.decoder:
+        part.embed_tokens.padding_idx = None # the start token, which Bireme trains like any other
+        part.embed_positions.weight = torch.nn.Parameter(table, requires_grad=False)
+    return model
+
+
+def pad(rows, value):
+    out = torch.full((len(rows), max(len(row) for row in rows)), value)
+    for i, row in enumerate(rows):
+        out[i, :len(row)] = row
+    return out
+
+
+def draw_rows(lengths):
+    return [torch.randint(0, VOCABULARY - 1, (length,)) for length in lengths]
+
+
+def run_model(model, sources, targets):
+    """The logits of all rows of the targets, and their targets."""
+    source, labels = pad(sources, START), pad(targets, -100)
+    start = torch.full((len(targets), 1), START)
+    inputs = torch.cat((start, labels[:, :-1].masked_fill(labels[:, :-1] == -100, START)), dim=1)
+    mask = pad([torch.ones_like(row) for row in sources], 0)
+    logits = model(
+        input_ids=source, attention_mask=mask, decoder_input_ids=inputs, use_cache=False
+    ).logits
+    kept = labels != -100
+    return logits[kept], labels[kept]
+
+
+def write_steps(path, model, settings):
+    w = {n: t for n, t in model.named_parameters() if t.requires_grad}
+    with torch.no_grad():
+        for name, t in w.items():
+            is_norm = "norm.weight" in name
+            scale = 0.1 if t.dim() == 1 else 0.1 if "shared" in name else 0.7 / t.shape[1] ** 0.5
+            t.copy_((float(is_norm) + torch.randn_like(t) * scale).float().double())
+    optimizer = torch.optim.AdamW(
+        [dict(params=[t for t in w.values() if t.dim() == 2], weight_decay=DECAY),
+         dict(params=[t for t in w.values() if t.dim() != 2], weight_decay=0.0)], **ADAMW
+    )
+    with h5py.File(path, "w") as f:
+        f.attrs.update(
+            settings, layers=2 * LAYERS, encoder_layers=LAYERS, width=WIDTH, heads=4, inner=INNER,
+            gelu_tanh=0, positions=POSITIONS, vocabulary=VOCABULARY, batch=len(SOURCES),
+            tokens=max(SOURCES + TARGETS), steps=STEPS, start=START, learning_rate=ADAMW["lr"],
+            beta1=ADAMW["betas"][0], beta2=ADAMW["betas"][1], epsilon=ADAMW["eps"],
+            weight_decay=DECAY, max_grad_norm=CLIP
+        )
+        f["source_lengths"] = np.array(SOURCES, np.int32)
+        f["target_lengths"] = np.array(TARGETS, np.int32)
+        for name, t in w.items():
+            f["weights/" + name] = t.detach().numpy().astype(np.float32)
+        losses, norms, all_sources, all_targets = [], [], [], []
+        for step in range(STEPS):
+            sources, targets = draw_rows(SOURCES), draw_rows(TARGETS)
+            all_sources.append(torch.cat(sources).numpy())
+            all_targets.append(torch.cat(targets).numpy())
+            logits, labels = run_model(model, sources, targets)
+            loss = torch.nn.functional.cross_entropy(logits, labels)
+            optimizer.zero_grad()
+            loss.backward()
+            if step == 0:
+                f["logits"] = logits.detach().numpy().astype(np.float32)
+                for name, t in w.items():
+                    f["gradients/" + name] = t.grad.numpy().astype(np.float32)
+            norms.append(torch.nn.utils.clip_grad_norm_(w.values(), CLIP).item())
+            losses.append(loss.item())
+            optimizer.step()
+        f["sources"] = np.array(all_sources, np.int32)
+        f["targets"] = np.array(all_targets, np.int32)
+        f["losses"], f["norms"] = np.array(losses), np.array(norms)
+        for name, t in w.items():
+            f["trained/" + name] = t.detach().numpy().astype(np.float32)
+    print(path, "losses", " ".join(f"{x:.6f}" for x in losses))
+
+
+def write_seq2seq(folder):
+    torch.manual_seed(120)
+    write_steps(folder / "marian.h5", make_marian(), dict(scale_embedding=1))

@@ -1,0 +1,199 @@
+/* Compares a tiny encoder-decoder model with transformers in double precision
+ * (scripts/reference_seq2seq.py): logits, the gradient of every parameter, and ten AdamW steps with
+ * gradient clipping. The batches are padded there and packed here.
+ *
+ * In exact arithmetic, the gradient of the key biases is zero, because softmax does not change if a
+ * constant is added to a row of scores. They are compared by absolute error, and excluded from the
+ * comparison of weights, because AdamW amplifies their rounding noise. */
+#include "tests/trainer/model/reference_run.h"
+#include "trainer/train/objective_input.h"
+
+enum { PAIRS_MAX = 8 };
+
+struct training {
+    struct run run;
+    int64_t pairs, source_rows, target_rows;
+    int32_t *sources, *targets; /* [steps, rows] */
+    int32_t *inputs, *positions, *source_positions;
+    int32_t cu_rows[PAIRS_MAX + 1], source_cu_rows[PAIRS_MAX + 1];
+    int32_t start;
+    float *losses;
+};
+
+/* Reads the lengths of a side, and returns its positions. */
+static int32_t *read_lengths(struct training *t, const char *name, int32_t cu_rows[], int64_t *rows)
+{
+    int32_t *lengths =
+        reference_dataset(t->run.file, name, H5T_NATIVE_INT32, sizeof *lengths, &t->pairs);
+    CHECK(t->pairs <= PAIRS_MAX);
+    cu_rows[0] = 0;
+    for (int64_t i = 0; i < t->pairs; i++) {
+        cu_rows[i + 1] = cu_rows[i] + lengths[i];
+    }
+    *rows = cu_rows[t->pairs];
+    int32_t *positions = calloc((size_t)*rows, sizeof *positions);
+    CHECK(positions != NULL);
+    for (int64_t i = 0, row = 0; i < t->pairs; i++) {
+        for (int32_t position = 0; position < lengths[i]; position++) {
+            positions[row++] = position;
+        }
+    }
+    free(lengths);
+    return positions;
+}
+
+static void open_training(struct training *t, const char *name, const char *architecture)
+{
+    int64_t count;
+    run_open(&t->run, name);
+    hid_t f = t->run.file;
+    struct model_config *c = &t->run.config;
+    c->architecture = architecture;
+    c->encoder_layers = (int64_t)reference_attribute(f, "encoder_layers");
+    c->embedding_multiplier =
+        run_attribute_or(f, "scale_embedding", 0) > 0 ? sqrt((double)c->width) : 0;
+    c->activation = ACTIVATION_RELU;
+    c->norm_epsilon = 1e-5f;
+    c->initializer_range = 0.02f;
+    c->tied = true;
+    t->start = (int32_t)reference_attribute(f, "start");
+    t->sources = reference_dataset(f, "sources", H5T_NATIVE_INT32, 4, &count);
+    t->targets = reference_dataset(f, "targets", H5T_NATIVE_INT32, 4, &count);
+    t->source_positions = read_lengths(t, "source_lengths", t->source_cu_rows, &t->source_rows);
+    t->positions = read_lengths(t, "target_lengths", t->cu_rows, &t->target_rows);
+    t->inputs = calloc((size_t)t->target_rows, sizeof *t->inputs);
+    t->losses = calloc((size_t)t->target_rows, sizeof *t->losses);
+    CHECK(t->inputs != NULL && t->losses != NULL);
+}
+
+static void fill_batch(struct training *t, int64_t step, struct batch *batch)
+{
+    const int32_t *targets = t->targets + step * t->target_rows;
+    for (int64_t row = 0; row < t->target_rows; row++) {
+        t->inputs[row] = t->positions[row] > 0 ? targets[row - 1] : t->start;
+    }
+    *batch = (struct batch){
+        .kind = BATCH_SEQ2SEQ,
+        .sequences = t->pairs,
+        .tokens = t->run.tokens,
+        .rows = t->target_rows,
+        .inputs = t->inputs,
+        .targets = targets,
+        .positions = t->positions,
+        .segments = t->pairs,
+        .cu_rows = t->cu_rows,
+        .longest = t->run.tokens,
+        .source = {.rows = t->source_rows,
+                   .inputs = t->sources + step * t->source_rows,
+                   .positions = t->source_positions,
+                   .cu_rows = t->source_cu_rows,
+                   .longest = t->run.tokens},
+    };
+}
+
+static bool is_key_bias(const struct model_parameter *p)
+{
+    return strstr(p->name, "k_proj.bias") != NULL;
+}
+
+/* Compares a flat buffer with a group of the file. Returns the largest relative error. */
+static double compare_tensors(const struct run *r, const char *group, const float *flat,
+                              bool key_biases, double limit)
+{
+    int count;
+    double largest = 0;
+    const struct model_parameter *parameters = model_parameters(r->model, &count);
+    for (int i = 0; i < count; i++) {
+        const struct model_parameter *p = &parameters[i];
+        float *expected = reference_tensor(r->file, group, p);
+        const float *actual = flat + p->first;
+        int64_t size = p->whole_rows * p->columns;
+        for (int64_t j = 0; is_key_bias(p) && key_biases && j < size; j++) {
+            CHECK_NEAR(actual[j], expected[j], limit);
+        }
+        double error = is_key_bias(p) ? 0 : reference_error(actual, expected, size);
+        if (!(error <= limit)) {
+            fprintf(stderr, "%s/%s: relative error %.3g\n", group, p->name, error);
+            exit(1);
+        }
+        largest = fmax(largest, error);
+        free(expected);
+    }
+    return largest;
+}
+
+static void check_logits(const struct training *t, struct tensor hidden)
+{
+    int64_t count, n = hidden.rows, v = t->run.config.vocabulary;
+    float *expected = reference_dataset(t->run.file, "logits", H5T_NATIVE_FLOAT, 4, &count);
+    float *logits = malloc((size_t)count * sizeof *logits);
+    CHECK(logits != NULL);
+    CHECK_EQUAL(count, n * v);
+    CHECK_OK(classifier_logits(t->run.kernels, tensor_view(logits, DTYPE_F32, n, v), hidden,
+                               tensor_rows(model_lm_head(t->run.model), 0, v), tensor_absent()));
+    double error = reference_error(logits, expected, count);
+    CHECK_NEAR(error, 0, tolerance);
+    printf("logits: relative error %.2g\n", error);
+    free(logits);
+    free(expected);
+}
+
+static void train_step(struct training *t, int64_t step)
+{
+    struct run *run = &t->run;
+    struct batch batch;
+    struct tensor hidden;
+    double sums[OBJECTIVE_SUMS] = {0};
+    fill_batch(t, step, &batch);
+    struct model_input input = objective_input_model(&batch);
+    input.training = input.first_micro_batch = true;
+    run_invalidate_gradients(run);
+    CHECK_OK(model_forward(run->model, &input, &hidden));
+    if (step == 0) {
+        check_logits(t, hidden);
+    }
+    struct objective_input views = {.scratch = {.losses = t->losses}, .device_sums = sums};
+    objective_input_fill(&views, run->model, &batch, &input, hidden, run->parameter_gradients);
+    CHECK_OK(objective_clm.loss(run->kernels, &batch, &views, true, sums));
+    CHECK_OK(model_backward(run->model, &input, run->parameter_gradients, NULL, NULL));
+    double count = sums[OBJECTIVE_COUNT], loss = sums[OBJECTIVE_LOSS] / count;
+    CHECK_NEAR(loss / run->losses[step], 1, tolerance);
+    if (step == 0) {
+        for (int64_t i = 0; i < model_elements(run->model); i++) {
+            run->gradients[i] /= (float)count;
+        }
+        printf("gradients: relative error %.2g\n",
+               compare_tensors(run, "gradients", run->gradients, true, tolerance));
+        count = 1;
+    }
+    run_update(run, step, count);
+}
+
+static void test_reference(const char *name, const char *architecture,
+                           enum model_recompute recompute)
+{
+    struct training t = {0};
+    open_training(&t, name, architecture);
+    t.run.config.recompute = recompute;
+    run_make(&t.run);
+    for (int64_t step = 0; step < t.run.steps; step++) {
+        train_step(&t, step);
+    }
+    printf("weights after %lld steps: relative error %.2g\n", (long long)t.run.steps,
+           compare_tensors(&t.run, "trained", model_weights(t.run.model), false, tolerance));
+    free(t.sources);
+    free(t.targets);
+    free(t.inputs);
+    free(t.positions);
+    free(t.source_positions);
+    free(t.losses);
+    run_close(&t.run);
+}
+
+int main(void)
+{
+    test_reference("marian.h5", "marian", MODEL_RECOMPUTE_NONE);
+    test_reference("marian.h5", "marian", MODEL_RECOMPUTE_SELECTIVE);
+    test_reference("marian.h5", "marian", MODEL_RECOMPUTE_FULL);
+    return 0;
+}

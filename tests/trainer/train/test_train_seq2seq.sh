@@ -1,0 +1,78 @@
+#!/bin/bash
+# Encoder-decoder models: training from two aligned files, equal losses at any layout with dropout,
+# with recomputation and after a resume, evaluation, and combinations that are refused.
+source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+need_mpirun
+
+# The target has the words of the source in reverse order.
+awk 'BEGIN {
+    split("the list of files and user system answer license work source object form", w, " ")
+    x = 7
+    for (i = 0; i < 120; i++) {
+        source = target = ""
+        for (j = 0; j < 1 + i % 5; j++) {
+            x = (x * 1103 + 12345) % 65536
+            source = source (j > 0 ? " " : "") w[x % 13 + 1]
+            target = w[x % 13 + 1] (j > 0 ? " " : "") target
+        }
+        print source > "pairs.a"
+        print target > "pairs.b"
+    } }'
+run_bireme 0 tokenizer train --type bpe --vocab-size 300 --input pairs.a --output words
+run_bireme 0 prepare --objective seq2seq --tokenizer words --source pairs.a --target pairs.b \
+    --output pairs --validation-fraction 0.2
+common=(train recipe.yaml objective=seq2seq data.tokenizer=words 'data.train=pairs/train-*.h5'
+    'data.validation=pairs/validation-*.h5' model.architecture=marian model.num_heads=4
+    model.activation=relu optimizer.learning_rate=3e-3 train.max_steps=8 evaluate.batches=null
+    checkpoint.every=4)
+run_bireme 0 "${common[@]}" run_dir=one
+print_losses one evaluate | awk 'NR == 1 { first = $2 } END { exit !($2 < 0.9 * first) }' ||
+    fail "nothing is learned: $(print_losses one evaluate)"
+run_bireme 0 "${common[@]}" run_dir=no_dropout model.dropout=0
+! (compare_losses one no_dropout 1e-5 2>/dev/null) || fail 'dropout changes nothing'
+
+# The evaluation of the command is that of the training.
+run_bireme 0 evaluate --checkpoint one --data 'pairs/validation-*.h5' --json
+print_losses one evaluate | tail -1 |
+    awk -v got="$(sed -nE 's/.*"loss": *([0-9.e-]+).*/\1/p' out)" \
+        '{ d = $2 - got; exit !(d < 1e-5 && d > -1e-5) }' || fail "evaluate: $(cat out)"
+
+while read -r ranks more; do
+    # shellcheck disable=SC2086
+    run_ranks "$ranks" 0 "${common[@]}" run_dir=more $more
+    compare_losses one more 1e-5
+    rm -rf more
+done <<END
+1 batch.micro_size=5
+1 train.activation_checkpointing=full
+1 train.activation_checkpointing=selective batch.micro_size=12
+3 parallel.zero_stage=2
+2 parallel.tensor=2
+4 parallel.tensor=2 parallel.zero_stage=1 train.activation_checkpointing=full
+2 parallel.reproducible=true
+END
+check_reproducible recipe.yaml bits "${common[@]:2}" train.max_steps=6 checkpoint.every=6
+
+# A resumed run continues bit for bit.
+run_bireme 0 "${common[@]}" run_dir=half
+rm -rf half/checkpoints/step-00000008 half/final
+run_bireme 0 "${common[@]}" run_dir=half
+compare_losses one half 0
+compare_weights one half 00000008
+
+# Other numbers of layers, and bf16 where the processor has it.
+run_bireme 0 "${common[@]}" run_dir=uneven model.num_decoder_layers=1 model.scale_embedding=false \
+    model.decoder_start_token_id=0
+if has_bf16 recipe.yaml; then
+    run_bireme 0 "${common[@]}" run_dir=bf16 train.precision=bf16
+    compare_losses one bf16 0.05
+fi
+
+run_bireme 78 "${common[@]}" run_dir=bad parallel.sequence=true
+expect_error 'encoder-decoders have no sequence parallelism'
+run_bireme 78 "${common[@]}" run_dir=bad adapter.type=lora model.init_from=one
+expect_error 'encoder-decoders have no adapters'
+run_bireme 78 "${common[@]}" run_dir=bad objective=clm
+expect_error 'seq2seq requires marian, and marian requires seq2seq'
+run_bireme 78 "${common[@]}" run_dir=bad model.decoder_start_token_id=300
+expect_error 'set model.decoder_start_token_id'

@@ -1,0 +1,102 @@
+/* Cross-attention: the rows of a target attend to all rows of its source.
+ *
+ * The queries are a matrix of the stream, the keys and values one of the encoder's output. A
+ * tensor-parallel rank has some heads of each. */
+#include "trainer/model/sublayers.h"
+
+/* Describes the attention of the targets to the sources. */
+static struct attention describe_attention(const struct model *m, const struct model_input *input,
+                                           int64_t layer)
+{
+    struct attention a = model_attention(m, input, layer);
+    a.causal = false;
+    a.window = 0;
+    a.cu_k = input->source.cu_rows;
+    a.longest_k = input->source.longest;
+    a.dropout = model_dropout(m, input, model_cross_site(m, layer), DROPOUT_ATTENTION);
+    return a;
+}
+
+static struct tensor view_keys(const struct model *m, struct tensor key_value)
+{
+    return tensor_columns(key_value, 0, m->local.width);
+}
+
+static struct tensor view_values(const struct model *m, struct tensor key_value)
+{
+    return tensor_columns(key_value, m->local.width, m->local.width);
+}
+
+static status project_rows(struct model *m, int64_t layer, enum model_role role, struct tensor y,
+                           struct tensor x)
+{
+    struct param_index index = model_param_index(m, layer, role);
+    return linear_forward(m->kernels, y, tensor_absent(), x, model_matrix(m, index.weight),
+                          model_vector(m, index.bias), ACTIVATION_NONE);
+}
+
+status model_cross_attention_forward(struct model *m, const struct model_input *input,
+                                     int64_t layer)
+{
+    struct layer_activations *a = &m->activations.layers[layer];
+    int64_t n = input->rows, sources = input->source.rows;
+    struct tensor query = model_view_rows(a->cross_query, n),
+                  key_value = model_view_rows(a->cross_key_value, sources),
+                  attended = model_view_rows(a->cross_attended, n);
+    struct attention attention = describe_attention(m, input, layer);
+    TRY(project_rows(m, layer, MODEL_CROSS_QUERY, query, model_view_rows(a->between_norm, n)));
+    TRY(project_rows(m, layer, MODEL_CROSS_KEY_VALUE, key_value,
+                     model_view_rows(m->activations.encoder_norm, sources)));
+    TRY(attention_forward(m->kernels, attended, model_view_columns(a->cross_lse, n), query,
+                          view_keys(m, key_value), view_values(m, key_value), &attention));
+    return model_project_output(m, input, layer,
+                                model_param_index(m, layer, MODEL_CROSS_PROJECTION), attended);
+}
+
+/* Returns the memory of the gradients of queries [N, W] and of keys and values [S, 2 W]: the two
+ * parts of d_qkv. */
+static void view_gradients(const struct model *m, int64_t n, int64_t sources, struct tensor *query,
+                           struct tensor *key_value)
+{
+    struct tensor d_qkv = m->activations.d_qkv;
+    size_t offset = (size_t)(m->rows * m->local.width) * dtype_bytes(d_qkv.dtype);
+    *query = tensor_view(d_qkv.data, d_qkv.dtype, n, m->local.width);
+    *key_value = tensor_view((char *)d_qkv.data + offset, d_qkv.dtype, sources, 2 * m->local.width);
+}
+
+/* Computes the gradients of the matrix of keys and values, and adds that of the encoder's
+ * output. */
+static status key_value_backward(struct backward *b, int64_t layer, struct tensor d_key_value)
+{
+    struct model *m = b->m;
+    struct model_input source = model_source_input(b->input);
+    struct backward of_sources = {m, &source, b->gradients, source.rows};
+    struct tensor sum = model_view_rows(m->activations.d_encoder, source.rows);
+    struct tensor none = tensor_absent();
+    TRY(model_input_matrix_backward(&of_sources, layer, MODEL_CROSS_KEY_VALUE, true, d_key_value,
+                                    model_view_rows(m->activations.encoder_norm, source.rows)));
+    return residual_norm_forward(
+        m->kernels, sum, none, none, sum, model_reduced_rows(m, source.rows), none, none,
+        m->architecture->norm.kind, m->config.norm_epsilon, (struct dropout){0});
+}
+
+status model_cross_attention_backward(struct backward *b, int64_t layer, struct tensor delta)
+{
+    struct model *m = b->m;
+    struct layer_activations *a = &m->activations.layers[layer];
+    int64_t n = b->n, sources = b->input->source.rows;
+    struct tensor key_value = model_view_rows(a->cross_key_value, sources),
+                  attended = model_view_rows(a->cross_attended, n), d_query, d_key_value;
+    struct tensor d_attended = model_view_d_attended(m, n);
+    struct attention attention = describe_attention(m, b->input, layer);
+    view_gradients(m, n, sources, &d_query, &d_key_value);
+    TRY(model_project_backward(b, layer, MODEL_CROSS_PROJECTION, d_attended, delta, attended,
+                               ACTIVATION_NONE, tensor_absent()));
+    TRY(attention_backward(
+        m->kernels, d_query, view_keys(m, d_key_value), view_values(m, d_key_value), d_attended,
+        model_view_rows(a->cross_query, n), view_keys(m, key_value), view_values(m, key_value),
+        attended, model_view_columns(a->cross_lse, n), &attention));
+    TRY(key_value_backward(b, layer, d_key_value));
+    return model_input_matrix_backward(b, layer, MODEL_CROSS_QUERY, true, d_query,
+                                       model_view_rows(a->between_norm, n));
+}

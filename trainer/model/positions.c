@@ -1,0 +1,74 @@
+/* The constant tables of positions: rotary angles and sinusoidal positions. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/deadlines.h"
+#include "trainer/model/model_impl.h"
+
+static status fill_rope_table(struct model *m, struct tensor table_view, double theta,
+                              const struct rotary_scaling *scaling)
+{
+    size_t bytes = (size_t)(table_view.rows * table_view.columns) * sizeof(float);
+    struct device *dev = kernels_device(m->kernels);
+    struct stream *stream = kernels_stream(m->kernels);
+    float *table = malloc(bytes);
+    REQUIRE(table != NULL, STATUS_INTERNAL,
+            "out of memory for the rotary table of %" PRId64 " positions", table_view.rows);
+    rotary_fill_table(table, table_view.rows, table_view.columns, theta, scaling);
+    status result = device_copy(dev, stream, table_view.data, table, bytes);
+    KEEP_FIRST(result, device_wait(dev, stream, DEADLINE_DEVICE_STEP_SECONDS));
+    free(table);
+    return result;
+}
+
+/* Fills the table of sinusoidal positions: all sines before all cosines, or sines in even columns
+ * and cosines in odd ones. It is divided by the factor of the token embeddings, because embedding
+ * and position are multiplied together.
+ *
+ * Source    Vaswani et al. 2017, arXiv:1706.03762, section 3.5 */
+static status fill_sinusoids(struct model *m)
+{
+    bool sines_first = m->architecture->embedding.sines_first;
+    struct tensor table = m->activations.position_table;
+    struct device *dev = kernels_device(m->kernels);
+    struct stream *stream = kernels_stream(m->kernels);
+    double factor = m->config.embedding_multiplier > 0 ? m->config.embedding_multiplier : 1;
+    int64_t half = table.columns / 2, count = table.rows * table.columns;
+    float *values = malloc((size_t)count * sizeof *values);
+    bf16 *rounded = malloc((size_t)count * sizeof *rounded);
+    status result = STATUS_OK;
+    REQUIRE_GOTO(result, done, values != NULL && rounded != NULL, STATUS_INTERNAL,
+                 "out of memory for the positions");
+    for (int64_t i = 0; i < count; i++) {
+        int64_t position = i / table.columns, column = i % table.columns;
+        int64_t pair = sines_first ? column % half : column / 2;
+        bool is_sine = sines_first ? column < half : column % 2 == 0;
+        double angle = (double)position * pow(1e4, -(double)(2 * pair) / (double)table.columns);
+        values[i] = (float)((is_sine ? sin(angle) : cos(angle)) / factor);
+        rounded[i] = f32_to_bf16(values[i]);
+    }
+    bool is_f32 = table.dtype == DTYPE_F32;
+    TRY_GOTO(result, done,
+             device_copy(dev, stream, table.data, is_f32 ? (void *)values : (void *)rounded,
+                         (size_t)count * dtype_bytes(table.dtype)));
+    result = device_wait(dev, stream, DEADLINE_DEVICE_STEP_SECONDS);
+done:
+    free(values);
+    free(rounded);
+    return result;
+}
+
+status model_fill_positions(struct model *m)
+{
+    const struct activations *a = &m->activations;
+    const struct model_config *c = &m->config;
+    TRY(a->position_table.data != NULL ? fill_sinusoids(m) : STATUS_OK);
+    if (a->rope_table.data != NULL) {
+        TRY(fill_rope_table(m, a->rope_table, c->rope_theta, &c->rope_scaling));
+    }
+    return a->rope_local_table.data != NULL
+               ? fill_rope_table(m, a->rope_local_table, c->rope_local_theta,
+                                 &(struct rotary_scaling){0})
+               : STATUS_OK;
+}

@@ -52,12 +52,12 @@ if awk 'FNR == 1 { before = "" }
     report "gpu_wgmma_order does not precede this gpu_wgmma_fence"
 fi
 
-# An operation calls only the back-end and mathematical functions: no allocation, wait, print or
-# exit. The queue of the emulator calls new and delete.
+# An operation calls only the back-end, attention_bucket and mathematical functions: no allocation,
+# wait, print or exit. The queue of the emulator calls new and delete.
 readonly project='_ZN4simt|_ZNK4simt|_Z[0-9]+(gpu|attention)_|cuda_|arena_|status_'
 readonly compiler='_GLOBAL_OFFSET_TABLE_|_Unwind_Resume|_Znwm|_ZdlPvm?|__gxx_personality_v0'
 readonly support='_ZTVN10__cxxabi.*|__stack_chk_fail|__gcov.*|__cxa_.*'
-readonly functions='erfcf|exp2f|expf|fmaxf|fminf|logf|sqrtf|tanhf|getenv|strcmp'
+readonly functions='attention_bucket|erfcf|exp2f|expf|fmaxf|fminf|logf|sqrtf|tanhf|getenv|strcmp'
 for object in "$@"; do
     forbidden=$(nm -u "$object" | awk '{ print $2 }' |
         grep -vE "^($project|__asan_|__tsan_|__ubsan_)" |

@@ -255,7 +255,7 @@ static size_t count_fields(const uint8_t *data, size_t bytes, size_t *inner)
 {
     enum { VARINT = 0, FIXED_64 = 1, LENGTH = 2, FIXED_32 = 5, LAST_MESSAGE = 5 };
     size_t count = 0;
-    uint64_t tag, value;
+    uint64_t tag, value = 0;
     for (size_t pos = 0; read_varint(data, bytes, &pos, &tag); count++) {
         int type = (int)(tag & 7);
         bool has_value = type == VARINT || type == LENGTH;

@@ -55,8 +55,8 @@ const char *gguf_get_text(const struct gguf_file *file, const char *name)
     return key != NULL && key->texts != NULL && !key->is_list ? key->texts[0] : NULL;
 }
 
-/* Reads a number of the family; the shortest decimal that an f32 can stand for, so that 1e-5 is not
- * 9.99999975e-6. */
+/* Reads a number of the family: the shortest decimal that rounds to the stored f32, such as 1e-5
+ * and not 9.99999975e-6. */
 static double read_number(const struct gguf_import_job *job, const char *name, double default_value)
 {
     char key[GGUF_NAME_BYTES], text[32];
@@ -290,7 +290,7 @@ static status read_model(struct gguf_import_job *job)
 
 /* ---- weights ---- */
 
-/* Returns the rows of a position table that the file lacks, because no token uses them. */
+/* Returns the number of rows of a position table that the file lacks. No token uses these rows. */
 static int64_t count_unused_rows(const struct gguf_import_job *job, const struct model_parameter *p)
 {
     return p->role == MODEL_POSITION_TABLE ? job->architecture->embedding.first_position : 0;

@@ -68,7 +68,7 @@ static struct param_index find_in_stack(const struct model *m, const struct stac
     }
     if (role == MODEL_NORM1 && !architecture_has_first_norm(m->architecture)) {
         bool branch = m->architecture->norm.placement == PLACEMENT_BRANCH;
-        /* the first layer with such a norm */
+        /* the first layer with NORM1 */
         int64_t first = branch ? stack->end - stack->first : 1;
         if (layer < first) {
             return (struct param_index){-1, -1};

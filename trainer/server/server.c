@@ -291,6 +291,7 @@ static status open_server(struct server *s)
     TRY(comm_self_create(&s->world));
     TRY(weights_open_checkpoint(&s->session, s->world, o->checkpoint, o->overrides,
                                 o->override_count, CHUNK_TOKENS));
+    TRY(weights_require_single_stack(&s->session, o->checkpoint));
     REQUIRE(s->session.tokenizer != NULL, STATUS_DATA,
             "%s contains no tokenizer, but serve needs one", o->checkpoint);
     REQUIRE(device_is_host(s->session.device), STATUS_UNAVAILABLE,

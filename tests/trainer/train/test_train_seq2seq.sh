@@ -68,6 +68,13 @@ if has_bf16 recipe.yaml; then
     compare_losses one bf16 0.05
 fi
 
+# A trained model is refused by the commands that use one.
+for command in 'serve --port 0' 'generate --prompt x' 'embed recipe.yaml'; do
+    # shellcheck disable=SC2086 # two words of the command
+    run_bireme 69 ${command%% *} --checkpoint one ${command#* }
+    expect_error 'one is an encoder-decoder'
+done
+
 run_bireme 78 "${common[@]}" run_dir=bad parallel.sequence=true
 expect_error 'encoder-decoders have no sequence parallelism'
 run_bireme 78 "${common[@]}" run_dir=bad adapter.type=lora model.init_from=one

@@ -1,15 +1,16 @@
 /* Communicators: collectives over a group of ranks, agreement on errors, deadlines and job abort.
  *
  * A communicator is a group of ranks. There are four kinds:
- *   self    one rank, host memory (comm_self.c)
+ *   self    one rank, host memory (host/self.c)
  *   mpi     host memory. Ranks of a node use shared memory; nodes exchange MPI messages
- *           (comm_mpi.c)
- *   nccl    device memory over NCCL, one rank per GPU (comm_device.h, comm_nccl.c)
- *   staged  device memory, copied to the host and reduced there (comm_device.h, comm_staged.c)
- * All kinds share this interface. The code that uses a communicator does not depend on its kind.
+ *           (host/mpi.c)
+ *   nccl    device memory over NCCL, one rank per GPU (device/nccl.c)
+ *   staged  device memory, copied to the host and reduced there (device/staged.c)
+ * device/device.h creates the last two. All kinds share this interface. The code that uses a
+ * communicator does not depend on its kind.
  *
  * Order     Every rank of the communicator calls its collectives in the same order, from the main
- *           thread. Collectives of nccl and staged are stream-ordered (comm_device.h).
+ *           thread. Collectives of nccl and staged are stream-ordered (device/device.h).
  * Waiting   Every wait polls and has the deadline of the communicator. After the deadline the whole
  *           job ends with STATUS_HANG. The error names the late ranks and their last reported
  *           phase.
@@ -285,7 +286,7 @@ status comm_abort_on_error(struct comm *comm, status result);
 /* comm_set_deadline - set the time after which a wait counts as a hang (default 300 s).
  *
  * Communicators that are split from this one later inherit it. If a rank of this host is in a phase
- * with a longer limit (comm/watchdog.h), waits use that limit.
+ * with a longer limit (comm/watchdog/watchdog.h), waits use that limit.
  *
  * Units     seconds > 0; over TCP 15 s or more, because the launcher detects a lost host after 11 s
  *           and mpirun hangs if the job ends before that */

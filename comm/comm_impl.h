@@ -1,5 +1,4 @@
-/* Internals that the communicators share: the table of operations that each kind provides, and the
- * backoff of waits. */
+/* Internals that the communicators share: the table of operations that each kind provides. */
 #pragma once
 
 #include <stdatomic.h>
@@ -116,25 +115,5 @@ void comm_set_end_hook(void (*hook)(void));
 #define COMM_CHECK_BYTES 128 /* compared by comm_check_equal */
 
 /* comm_mpi_world_create - implement comm_world_create for a process that a launcher started
- * (comm_mpi.c). */
+ * (host/mpi.c). */
 status comm_mpi_world_create(int *argc, char ***argv, struct comm **out);
-
-/* sum_accumulate - add parts[0], then parts[1], ... to sums; with overwrite, parts[0] replaces sums
- * (sum.c). */
-void sum_accumulate(float *sums, bool overwrite, char *const *parts, int part_count, int64_t count);
-
-/* ---- waiting (backoff.c): spin, then yield, then sleep ---- */
-
-/* State of a wait. Each call of backoff_wait adds at most one second to waited_seconds. The time
- * during which the machine is suspended or its virtual machine is paused thus does not count. */
-struct backoff {
-    double last_seconds;
-    double waited_seconds;
-    double sleep_seconds;
-};
-
-/* backoff_begin - start a wait. */
-struct backoff backoff_begin(void);
-
-/* backoff_wait - wait for at most max_sleep_seconds. */
-void backoff_wait(struct backoff *backoff, double max_sleep_seconds);

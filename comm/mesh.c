@@ -5,9 +5,6 @@
 
 #include "base/log.h"
 #include "base/text.h"
-#include "comm/heartbeat.h"
-#include "comm/shared_impl.h"
-#include "comm/shared_space.h"
 
 /* Lists the common divisors of two numbers; every number divides 0. */
 static void list_divisors(int ranks, int64_t other, char *list, size_t bytes)
@@ -77,20 +74,6 @@ status mesh_create(struct comm *world, int tensor, struct mesh *out)
         KEEP_FIRST(result, mesh_destroy(out));
     }
     return result;
-}
-
-int64_t mesh_shared_bytes(int ranks, int tensor)
-{
-    const int sizes[] = {ranks, tensor, ranks / tensor};
-    int64_t bytes = 0;
-    if (ranks > 1) {
-        bytes = shared_space_window_bytes(ranks, (int64_t)heartbeat_bytes(ranks));
-    }
-    for (int i = 0; i < 3; i++) {
-        int64_t control = (int64_t)shared_control_bytes(sizes[i]);
-        bytes += sizes[i] > 1 ? shared_space_window_bytes(ranks, control) : 0;
-    }
-    return bytes;
 }
 
 status mesh_regroup(struct mesh *mesh, struct comm *all)

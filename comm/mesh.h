@@ -25,10 +25,6 @@ status mesh_check(int ranks, int tensor, int64_t model_divisor);
  * Errors    as mesh_check */
 status mesh_create(struct comm *world, int tensor, struct mesh *out);
 
-/* mesh_shared_bytes - return the bytes of shared memory that the world and its groups need on a
- * host with all ranks. */
-int64_t mesh_shared_bytes(int ranks, int tensor);
-
 /* mesh_regroup - replace the groups by groups split from `all`, a communicator of the same ranks.
  *
  * The old groups are destroyed; mesh->world stays. The caller may destroy `all` afterwards.

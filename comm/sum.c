@@ -1,13 +1,8 @@
-/* Sums over the memory of several ranks in one pass: each input is read once and each output is
- * written once. The parts are added in order, element by element. Therefore the result does not
- * depend on the rank that adds or on the division into ranges.
- *
- * Two parts, the common case, are added in registers. More parts use a block that stays in the
- * first-level cache, because many concurrent streams defeat the hardware prefetcher. */
+#include "comm/sum.h"
+
 #include <string.h>
 
 #include "base/tensor.h"
-#include "comm/shared_impl.h"
 
 #define BLOCK 1024 /* elements */
 

@@ -19,7 +19,12 @@ base/thread: base
 kernels: base
 kernels/cpu: base base/thread kernels
 kernels/cuda: base kernels
-comm: base base/thread
+comm: base
+comm/watchdog: base base/thread comm
+comm/shared: base comm comm/watchdog
+comm/host: base comm comm/shared comm/watchdog
+comm/device: base base/thread comm comm/watchdog
+comm/bucket: base comm
 base/input: base
 datasets/rows: base base/input
 datasets/shard: base
@@ -40,8 +45,8 @@ trainer/inference: base kernels/kernels.h comm/comm.h datasets/loader datasets/t
   trainer/model trainer/objective
 trainer/evaluation: base base/input comm datasets/shard datasets/text datasets/tokenizer
   trainer/recipe trainer/logging trainer/objective trainer/inference
-trainer/setup: base base/thread kernels/kernels.h comm datasets/loader datasets/shard
-  datasets/tokenizer trainer/recipe trainer/model trainer/objective
+trainer/setup: base base/thread kernels/kernels.h comm comm/device/device.h datasets/loader
+  datasets/shard datasets/tokenizer trainer/recipe trainer/model trainer/objective
 trainer/weights: base trainer/recipe trainer/model trainer/optimizer trainer/checkpoint
   trainer/setup
 trainer/huggingface: base datasets/shard datasets/tokenizer datasets/chat trainer/recipe
@@ -49,15 +54,15 @@ trainer/huggingface: base datasets/shard datasets/tokenizer datasets/chat traine
 trainer/gguf: base kernels/kernels.h datasets/chat datasets/sentencepiece datasets/tokenizer
   trainer/recipe trainer/model trainer/checkpoint trainer/setup trainer/huggingface
 trainer/report: base base/input trainer/recipe
-trainer/train: base base/thread kernels/kernels.h comm datasets/chat datasets/loader
-  datasets/shard trainer/recipe trainer/logging trainer/model trainer/objective
+trainer/train: base base/thread kernels/kernels.h comm comm/bucket comm/watchdog datasets/chat
+  datasets/loader datasets/shard trainer/recipe trainer/logging trainer/model trainer/objective
   trainer/optimizer trainer/checkpoint trainer/evaluation trainer/inference trainer/setup
   trainer/weights trainer/report
 trainer/bench: base kernels/kernels.h datasets/loader trainer/recipe trainer/model
   trainer/objective trainer/setup trainer/train
-trainer/planner: base base/thread comm datasets/loader trainer/recipe trainer/objective
-  trainer/optimizer trainer/checkpoint trainer/evaluation trainer/setup trainer/weights
-  trainer/train
+trainer/planner: base base/thread comm comm/shared/space.h datasets/loader trainer/recipe
+  trainer/objective trainer/optimizer trainer/checkpoint trainer/evaluation trainer/setup
+  trainer/weights trainer/train
 trainer/server: base comm datasets/chat datasets/shard datasets/tokenizer trainer/recipe
   trainer/logging trainer/model trainer/inference trainer/setup trainer/weights
 trainer/library: base datasets/tokenizer trainer/inference trainer/setup trainer/weights
@@ -121,13 +126,13 @@ is_vendor_allowed() {
     local file=$1
     case $2 in
     mpi.h | mpi-ext.h)
-        case $file in comm/comm_mpi*.c | comm/comm_mpi*_impl.h) return 0 ;; esac
+        case $file in comm/host/mpi*.c | comm/host/mpi_impl.h) return 0 ;; esac
         ;;
     nccl.h)
-        case $file in comm/comm_nccl*.c) return 0 ;; esac
+        case $file in comm/device/nccl*.c) return 0 ;; esac
         ;;
     cuda* | cublas* | nvtx* | cub/* | cutlass/*)
-        case $file in kernels/cuda/* | comm/comm_nccl*.c) return 0 ;; esac
+        case $file in kernels/cuda/* | comm/device/nccl*.c) return 0 ;; esac
         ;;
     hdf5* | H5*)
         case $file in
@@ -249,7 +254,7 @@ datasets/loader/a.c|#include \"kernels/kernels.h\"
 kernels/a.c|#include \"datasets/loader/batch.h\"
 kernels/cpu/norm.c|#include <dnnl.h>
 comm/a.c|#include \"kernels/kernels.h\"
-comm/mesh.c|#include <mpi.h>
+comm/host/self.c|#include <mpi.h>
 trainer/train/loop.c|#  include <mpi.h>
 trainer/model/a.c|#include \"datasets/loader/batch.h\"
 trainer/objective/a.c|#include \"trainer/model/model.h\"
@@ -269,7 +274,7 @@ datasets/loader/b.c|#include <openssl/evp.h>
 datasets/rows/csv.c|#include <archive.h>
 trainer/cli/a.c|#include <cuda_runtime.h>
 trainer/server/server.c|#include <microhttpd.h>
-trainer/library/a.c|#include \"comm/bucket.h\""
+trainer/library/a.c|#include \"comm/bucket/bucket.h\""
 
 self_test() {
     local root file text found missed=0

@@ -79,8 +79,8 @@ export TMPDIR=$work/temporary OMP_NUM_THREADS=1 BIREME_PLANS=off
 if [ "$SOAK_NAMESPACE" != none ]; then
     mount -t tmpfs -o size=48m none "$disk" && mount -t tmpfs -o size=96m,mode=1777 none /dev/shm
 fi
-# shellcheck source=tests/comm/two_hosts.sh
-source "$source/tests/comm/two_hosts.sh"
+# shellcheck source=tests/comm/host/two_hosts.sh
+source "$source/tests/comm/host/two_hosts.sh"
 # shellcheck disable=SC2317 # called by the trap
 clean_up() {
     hosts_remove

@@ -57,10 +57,6 @@ function fits(name, file, part, count, i, folder, stem, path)
     }
     stem = part[count]
     folder = substr(file, 1, length(file) - length(stem))
-    if (count > 1 && begins(stem, part[count - 1]) &&
-        begins(name, substr(stem, length(part[count - 1]) + 2))) {
-        return 1 # nccl_ in comm/comm_nccl.c
-    }
     while (match(stem, /_[^_]*$/)) {
         stem = substr(stem, 1, RSTART - 1)
         if ((folder stem) in is_module && begins(name, stem)) {

@@ -3,7 +3,7 @@
  * BIREME_TEST_RANKS_PER_ID sets the ranks per unique id of NCCL. */
 #pragma once
 
-#include "comm/comm_device.h"
+#include "comm/device/device.h"
 #include "tests/check.h"
 
 /* test_comm - return the value of BIREME_TEST_COMM, or "". */

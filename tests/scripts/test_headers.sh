@@ -25,7 +25,7 @@ check_headers() {
     local root=$1 header count=0 broken=0
     shift
     while IFS= read -r header; do
-        if [ "$header" = comm/comm_mpi_impl.h ] && [[ " $* " != *" -DBIREME_MPI "* ]]; then
+        if [ "$header" = comm/host/mpi_impl.h ] && [[ " $* " != *" -DBIREME_MPI "* ]]; then
             continue
         fi
         if [[ $header = kernels/cuda/* ]] && ! $has_cuda; then

@@ -10,7 +10,7 @@
 #include "base/thread/cores.h"
 #include "comm/mesh.h"
 #include "comm/partition.h"
-#include "comm/shared_space.h"
+#include "comm/shared/space.h"
 #include "datasets/loader/batch_upload.h"
 #include "datasets/loader/loader.h"
 #include "trainer/checkpoint/checkpoint.h"
@@ -324,7 +324,7 @@ static int64_t compute_shared_memory(const struct plan *plan,
                                      int64_t model_window)
 {
     bool host = plan->device == DEVICE_CPU;
-    int64_t bytes = mesh_shared_bytes(plan->ranks, plan->tensor);
+    int64_t bytes = shared_space_groups_bytes(plan->ranks, plan->tensor);
     for (int i = 0; i < BUCKET_WINDOWS && host && plan->data > 1; i++) {
         bytes +=
             bucket_windows[i] >= 0 ? shared_space_window_bytes(plan->ranks, bucket_windows[i]) : 0;

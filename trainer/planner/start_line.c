@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "build_info.h"
-#include "comm/shared_space.h"
+#include "comm/shared/space.h"
 #include "trainer/planner/plan.h"
 
 enum { OTHER_FIELDS = 14 }; /* fields of a start line, without the kinds of memory */

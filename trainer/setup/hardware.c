@@ -8,7 +8,7 @@
 
 #include "base/memory.h"
 #include "base/thread/cores.h"
-#include "comm/comm_device.h"
+#include "comm/device/device.h"
 
 /* The cores that a rank may use, and the CPU quota of its control group in cores (0: no quota). */
 struct cores {

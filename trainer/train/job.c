@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "build_info.h"
-#include "comm/watchdog.h"
+#include "comm/watchdog/watchdog.h"
 #include "datasets/shard/labels.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/evaluation/report.h"

@@ -1,6 +1,6 @@
 #include "trainer/train/micro_batch.h"
 
-#include "comm/watchdog.h"
+#include "comm/watchdog/watchdog.h"
 #include "trainer/train/objective_input.h"
 
 struct workspace_shape micro_batch_workspace_shape(const struct model *m, int64_t rows,

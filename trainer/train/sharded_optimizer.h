@@ -12,7 +12,7 @@
  * (bucket.h) all stages and any number of data-parallel ranks produce the same bits. */
 #pragma once
 
-#include "comm/bucket.h"
+#include "comm/bucket/bucket.h"
 #include "comm/mesh.h"
 #include "trainer/model/model.h"
 #include "trainer/optimizer/optimizer.h"

@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
-#include "comm/watchdog.h"
+#include "comm/watchdog/watchdog.h"
 #include "datasets/loader/batch_upload.h"
 #include "trainer/train/loss_readback.h"
 #include "trainer/train/micro_batch.h"

@@ -32,7 +32,7 @@ find "$prefix/share/doc/bireme" -name '*.md' | while read -r page; do
     done
 done >links
 [ ! -s links ] || fail "installed pages have broken links: $(cat links)"
-grep -q '(tests/comm/test_fault.c of the sources)' "$prefix/share/doc/bireme/README.md" ||
+grep -q '(tests/comm/watchdog/test_fault.c of the sources)' "$prefix/share/doc/bireme/README.md" ||
     fail 'a link to a source file is not text'
 # Without a built library, everything else is installed.
 sed 's/libbireme\.so/missing.so/g' "$build/trainer/library/cmake_install.cmake" >install.cmake

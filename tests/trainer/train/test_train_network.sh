@@ -1,9 +1,9 @@
 #!/bin/bash
-# A run on two hosts (tests/comm/two_hosts.sh) loses its network. The job ends soon with code 71 and
-# an error that names the lost host and the operation. The next start, on both hosts after the link
-# is back or on one host, resumes from the last checkpoint and equals a run without a cut.
+# A run on two hosts (tests/comm/host/two_hosts.sh) loses its network. The job ends soon with code
+# 71 and an error that names the lost host and the operation. The next start, on both hosts after
+# the link is back or on one host, resumes from the last checkpoint and equals a run without a cut.
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
-source "$source/tests/comm/two_hosts.sh"
+source "$source/tests/comm/host/two_hosts.sh"
 need_mpirun
 trap 'hosts_remove; rm -rf "$folder"' EXIT
 hosts_make "$folder"

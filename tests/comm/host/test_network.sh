@@ -1,0 +1,87 @@
+#!/bin/bash
+# Tests a job on two hosts, simulated by network namespaces with a router between them. The job
+# continues after a short outage. It ends soon on both hosts if the network is cut or the daemon of
+# the other host dies.
+#
+#   test_network.sh PROGRAM
+#
+# PROGRAM is the program of test_fault.c. Needs root; skipped (77) elsewhere.
+set -u
+program=$1
+source=${BIREME_SOURCE_DIR:-.}
+source "$source/tests/comm/host/two_hosts.sh"
+launch=$(realpath "$source/scripts/launch_mpirun.sh")
+folder=$(mktemp -d)
+token=network-$$
+trap 'hosts_remove; rm -rf "$folder"' EXIT
+hosts_make "$folder"
+
+# start_job MODE: start four ranks on the two hosts and wait until they run.
+start_job() {
+    hosts_run "$launch" -n 4 --host "near:2,$hosts_address:2" --no-bind "${hosts_options[@]}" \
+        "$program" child "$1" $token >"$folder/output" 2>&1 &
+    job=$!
+    for ((i = 0; i < 100; i++)); do
+        grep -q 'running, 2 of 4' "$folder/output" && return
+        sleep 0.1
+    done
+    echo 'the job did not start on two hosts:' && cat "$folder/output"
+    kill -KILL "$job"
+    exit 1
+}
+
+# count_ranks: print the number of ranks that still run.
+count_ranks() {
+    pgrep -f "child .* $token\$" | wc -l
+}
+
+# check_end CASE CODE SECONDS TEXT: the job ends within SECONDS with this exit code, prints this
+# text and leaves no rank.
+check_end() {
+    local begin=$SECONDS code
+    for ((i = 0; i < $3 * 10; i++)); do
+        kill -0 "$job" 2>/dev/null || break
+        sleep 0.1
+    done
+    if kill -0 "$job" 2>/dev/null; then
+        echo "$1: still running after $3 s"
+        cat "$folder/output"
+        exit 1
+    fi
+    wait "$job"
+    code=$?
+    echo "$1: exit code $code after $((SECONDS - begin)) s"
+    if [ "$code" != "$2" ] || ! grep -q "$4" "$folder/output"; then
+        cat "$folder/output"
+        exit 1
+    fi
+    for ((i = 0; i < 50; i++)); do
+        [ "$(count_ranks)" = 0 ] && return
+        sleep 0.1
+    done
+    echo "$1: $(count_ranks) ranks still run"
+    exit 1
+}
+
+start_job steps
+hosts_forward 0
+sleep 3
+hosts_forward 1
+check_end 'an outage of 3 s' 0 20 finished
+
+start_job steps
+hosts_forward 0
+check_end 'a silent cut' 71 40 E-RANK-LOST
+hosts_forward 1
+
+start_job steps
+daemon=
+for ((i = 0; i < 50; i++)); do
+    for process in $(ip netns pids "$hosts_far"); do
+        [ "$(cat "/proc/$process/comm" 2>/dev/null)" != orted ] || daemon=$process
+    done
+    [ -z "$daemon" ] || break
+    sleep 0.1
+done
+kill -KILL "$daemon"
+check_end 'a dead daemon' 71 20 E-RANK-LOST

@@ -49,6 +49,8 @@ trainer/setup: base base/thread kernels/kernels.h comm comm/device/device.h data
   datasets/shard datasets/tokenizer trainer/recipe trainer/model trainer/objective
 trainer/weights: base trainer/recipe trainer/model trainer/optimizer trainer/checkpoint
   trainer/setup
+trainer/prediction: base kernels/kernels.h datasets/tokenizer trainer/recipe trainer/model
+  trainer/inference trainer/setup
 trainer/huggingface: base datasets/shard datasets/tokenizer datasets/chat trainer/recipe
   trainer/model trainer/checkpoint trainer/setup trainer/weights
 trainer/gguf: base kernels/kernels.h datasets/chat datasets/sentencepiece datasets/tokenizer
@@ -64,13 +66,14 @@ trainer/planner: base base/thread comm comm/shared/space.h datasets/loader train
   trainer/objective trainer/optimizer trainer/checkpoint trainer/evaluation trainer/setup
   trainer/weights trainer/train
 trainer/server: base comm datasets/chat datasets/shard datasets/tokenizer trainer/recipe
-  trainer/logging trainer/model trainer/inference trainer/setup trainer/weights
-trainer/library: base datasets/tokenizer trainer/inference trainer/setup trainer/weights
+  trainer/logging trainer/model trainer/inference trainer/setup trainer/weights trainer/prediction
+trainer/library: base datasets/chat datasets/tokenizer trainer/inference trainer/setup
+  trainer/weights trainer/prediction
 trainer/cli: base base/input base/thread kernels/kernels.h comm datasets/loader datasets/shard
   datasets/rows datasets/tokenizer datasets/chat datasets/prepare trainer/recipe trainer/logging
   trainer/model trainer/objective trainer/optimizer trainer/checkpoint trainer/evaluation
-  trainer/inference trainer/setup trainer/weights trainer/huggingface trainer/gguf trainer/report
-  trainer/train trainer/bench trainer/planner trainer/server
+  trainer/inference trainer/setup trainer/weights trainer/prediction trainer/huggingface
+  trainer/gguf trainer/report trainer/train trainer/bench trainer/planner trainer/server
 trainer: base base/thread kernels/kernels.h comm trainer/cli
 '
 declare -A may_include=()

@@ -30,6 +30,9 @@ struct chat_template;
 
 enum chat_role { CHAT_SYSTEM, CHAT_USER, CHAT_ASSISTANT, CHAT_ROLES };
 
+/* chat_role_name - return "system", "user" or "assistant". */
+const char *chat_role_name(enum chat_role role);
+
 /* The strings belong to the caller. */
 struct chat_message {
     enum chat_role role;

@@ -35,6 +35,3 @@ const char *chat_shipped(const char *name);
  * Errors    STATUS_DATA if the tokenizer lacks one of its special tokens */
 status chat_open_shipped(const char *name, const struct tokenizer *tokenizer,
                          struct chat_template **out);
-
-/* chat_role_name - return "system", "user" or "assistant". */
-const char *chat_role_name(enum chat_role role);

@@ -1,19 +1,16 @@
 /* bireme answer: extractive question answering with a model that was trained with objective answer.
  *
- * A long text is split into windows (qa_windows.h). The command prints the best span of all
- * windows. It prints no answer if the no-answer score of every window is better, as in run_qa.py
- * of Hugging Face transformers. */
+ * A long text is split into windows, and answer_search.h selects the best span of all of them. */
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "datasets/tokenizer/qa_windows.h"
 #include "trainer/cli/batch_query.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"
-#include "trainer/inference/answer_span.h"
+#include "trainer/prediction/prediction.h"
+#include "trainer/prediction/text_input.h"
 
 struct request {
     struct batch_query_request shared;
@@ -25,29 +22,25 @@ struct request {
 struct line {
     char *text; /* "question\0context", or the context only */
     const char *question, *context;
-    struct qa_windows qa_windows;
+    struct answer_search search;
     int64_t windows_left; /* not processed yet */
-    struct answer_span best;
-    int64_t begin, end;      /* of the best span, in code points of the context */
-    struct answer_span none; /* the no-answer span with the lowest score of all windows */
     struct line *next;
 };
 
 struct answer_state {
     const struct request *q;
     struct line *lines; /* lines that are not printed yet, the oldest first */
-    struct line *batch_lines[BATCH_QUERY_TEXTS]; /* the line of each text in the batch */
-    struct qa_windows_window batch_windows[BATCH_QUERY_TEXTS]; /* the window of each text */
-    double no_answer_threshold;
-    int32_t *rows;  /* 0, 1, ... */
-    float *outputs; /* [rows of a batch, 2] */
+    struct line *batch_lines[TEXT_BATCH_TEXTS]; /* the line of each text in the batch */
+    struct qa_windows_window batch_windows[TEXT_BATCH_TEXTS]; /* the window of each text */
+    int32_t *rows;                                            /* 0, 1, ... */
+    float *outputs;                                           /* [rows of a batch, 2] */
 };
 
 static void remove_first_line(struct answer_state *state)
 {
     struct line *l = state->lines;
     state->lines = l->next;
-    qa_windows_free(&l->qa_windows);
+    answer_search_close(&l->search);
     free(l->text);
     free(l);
 }
@@ -56,46 +49,27 @@ static void remove_first_line(struct answer_state *state)
 
 static status print_answer(const struct answer_state *state, const struct line *l)
 {
-    struct text context = {l->context, strlen(l->context)};
-    bool found = !(l->none.score - l->best.score > state->no_answer_threshold);
-    double probability = found ? l->best.probability : l->none.probability;
-    size_t begin = found ? qa_windows_byte_offset(&context, l->begin) : 0;
-    size_t end = found ? qa_windows_byte_offset(&context, l->end) : 0;
+    struct answer a = answer_search_end(&l->search);
+    const char *text = l->context + a.begin_bytes;
+    int bytes = (int)(a.end_bytes - a.begin_bytes);
     if (!state->q->shared.json) {
-        printf("%.*s\t%.4f\n", (int)(end - begin), l->context + begin, probability);
+        printf("%.*s\t%.4f\n", bytes, text, a.probability);
         return STATUS_OK;
     }
-    return json_output_print(json_pack(
-        "{s:s, s:s#, s:I, s:I, s:f}", "question", l->question, "answer", l->context + begin,
-        (int)(end - begin), "begin", (json_int_t)(found ? l->begin : 0), "end",
-        (json_int_t)(found ? l->end : 0), "probability", probability));
-}
-
-/* Updates the best span and the no-answer span of the line with the outputs of one window. */
-static void add_window_result(const struct answer_state *state, struct line *l,
-                              const struct qa_windows_window *w, const float *outputs,
-                              int64_t tokens)
-{
-    struct answer_span s = answer_span_best(outputs, tokens, w->context_start, w->context_tokens,
-                                            state->q->max_answer_tokens);
-    if (s.score > l->best.score) {
-        l->best = s;
-        l->begin =
-            l->qa_windows.char_begin.ids[w->first_context_token + s.first - w->context_start];
-        l->end = l->qa_windows.char_end.ids[w->first_context_token + s.last - w->context_start];
-    }
-    struct answer_span none = answer_span_none(outputs, tokens);
-    l->none = none.score < l->none.score ? none : l->none;
+    return json_output_print(json_pack("{s:s, s:s#, s:I, s:I, s:f}", "question", l->question,
+                                       "answer", text, bytes, "begin", (json_int_t)a.begin, "end",
+                                       (json_int_t)a.end, "probability", a.probability));
 }
 
 static status process_batch(struct batch_query *b)
 {
     struct answer_state *state = b->user;
-    TRY(batch_query_head_outputs(b, state->rows, b->cu_rows[b->count], state->outputs));
-    for (int i = 0; i < b->count; i++) {
-        int32_t row = b->cu_rows[i];
-        add_window_result(state, state->batch_lines[i], &state->batch_windows[i],
-                          state->outputs + 2 * row, b->cu_rows[i + 1] - row);
+    const int32_t *cu_rows = b->batch.cu_rows;
+    TRY(text_batch_head_outputs(&b->batch, state->rows, cu_rows[b->batch.count], state->outputs));
+    for (int i = 0; i < b->batch.count; i++) {
+        answer_search_add(&state->batch_lines[i]->search, &state->batch_windows[i],
+                          state->outputs + 2 * cu_rows[i], cu_rows[i + 1] - cu_rows[i],
+                          state->q->max_answer_tokens);
         if (--state->batch_lines[i]->windows_left == 0) { /* Lines are completed in input order. */
             TRY(print_answer(state, state->batch_lines[i]));
             remove_first_line(state);
@@ -111,13 +85,13 @@ static status add_window(struct batch_query *b, struct line *l, int64_t window)
     struct answer_state *state = b->user;
     struct token_list ids = {0};
     struct qa_windows_window w;
-    status result = qa_windows_window(&l->qa_windows, window, &ids, &w);
+    status result = qa_windows_window(&l->search.windows, window, &ids, &w);
     if (result == STATUS_OK) {
         result = batch_query_add_tokens(b, l->question, &ids, w.first_segment_tokens);
     }
     if (result == STATUS_OK) {
-        state->batch_lines[b->count - 1] = l;
-        state->batch_windows[b->count - 1] = w;
+        state->batch_lines[b->batch.count - 1] = l;
+        state->batch_windows[b->batch.count - 1] = w;
     }
     token_list_free(&ids);
     return result;
@@ -135,8 +109,6 @@ static status make_line(struct answer_state *state, const char *text, const char
         end = &(*end)->next;
     }
     *out = *end = l;
-    l->best.score = -INFINITY;
-    l->none.score = INFINITY;
     bool is_row = state->q->shared.columns != NULL;
     size_t row_bytes = row_question != NULL ? strlen(row_question) : 0;
     size_t bytes = row_bytes + strlen(text) + 2;
@@ -165,15 +137,12 @@ static status visit_text(void *user, const char *text, size_t bytes, const char 
     struct batch_query *b = user;
     const struct request *q = ((struct answer_state *)b->user)->q;
     struct line *l;
-    int64_t positions = model_positions(model_get_config(b->session.model));
-    int64_t length = b->session.recipe.data.sequence_length;
     (void)bytes;
     TRY(make_line(b->user, text, q->question == NULL ? second : NULL, &l));
     struct text question = {l->question, strlen(l->question)};
     struct text context = {l->context, strlen(l->context)};
-    TRY(qa_windows_encode(b->session.tokenizer, &question, &context,
-                          length < positions ? length : positions, &l->qa_windows));
-    l->windows_left = l->qa_windows.window_count;
+    TRY(answer_search_open(&b->session, &question, &context, &l->search));
+    l->windows_left = l->search.windows.window_count;
     for (int64_t w = 0, windows = l->windows_left; w < windows; w++) {
         TRY(add_window(b, l, w));
     }
@@ -185,18 +154,14 @@ static status visit_text(void *user, const char *text, size_t bytes, const char 
 static status prepare_state(struct batch_query *b, const char *checkpoint)
 {
     struct answer_state *state = b->user;
-    REQUIRE(b->session.recipe.objective == OBJECTIVE_ANSWER, STATUS_DATA,
-            "%s was trained with objective %s; answer needs a model that was trained with "
-            "objective answer",
-            checkpoint, recipe_objective_name(b->session.recipe.objective));
+    TRY(prediction_require_answers(&b->session, checkpoint));
     const char *question = state->q->question != NULL ? state->q->question : "";
-    TRY(batch_query_check_text(question, strlen(question)));
-    state->no_answer_threshold = b->session.recipe.answer.no_answer_threshold;
-    state->rows = calloc((size_t)b->max_rows, sizeof *state->rows);
-    state->outputs = calloc((size_t)(2 * b->max_rows), sizeof *state->outputs);
+    TRY(text_input_check(&(struct text){question, strlen(question)}));
+    state->rows = calloc((size_t)b->batch.max_rows, sizeof *state->rows);
+    state->outputs = calloc((size_t)(2 * b->batch.max_rows), sizeof *state->outputs);
     REQUIRE(state->rows != NULL && state->outputs != NULL, STATUS_INTERNAL,
-            "out of memory for the outputs of %" PRId64 " rows", b->max_rows);
-    for (int64_t i = 0; i < b->max_rows; i++) {
+            "out of memory for the outputs of %" PRId64 " rows", b->batch.max_rows);
+    for (int64_t i = 0; i < b->batch.max_rows; i++) {
         state->rows[i] = (int32_t)i;
     }
     return STATUS_OK;

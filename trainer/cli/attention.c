@@ -15,6 +15,7 @@
 #include "trainer/cli/json_output.h"
 #include "trainer/inference/attention_weights.h"
 #include "trainer/inference/token_text.h"
+#include "trainer/prediction/text_input.h"
 #include "trainer/report/report.h"
 
 /* A larger page is slow in a browser. */
@@ -96,11 +97,11 @@ static status check_page_size(const struct model_config *c, int64_t tokens)
 
 static status write_attention(struct batch_query *b, const struct request *q, char **tokens)
 {
-    struct model_input input = batch_query_model_input(b);
+    struct model_input input = text_batch_input(&b->batch);
     struct attention_weights weights = {0};
     status result = STATUS_OK;
     for (int64_t i = 0; i < input.rows; i++) {
-        TRY(token_text_describe(b->session.tokenizer, b->ids[i], &tokens[i]));
+        TRY(token_text_describe(b->session.tokenizer, b->batch.ids[i], &tokens[i]));
     }
     if (q->output != NULL) {
         TRY(check_page_size(model_get_config(b->session.model), input.rows));
@@ -118,7 +119,7 @@ static status write_attention(struct batch_query *b, const struct request *q, ch
 
 static status process_batch(struct batch_query *b)
 {
-    int64_t count = b->cu_rows[b->count];
+    int64_t count = b->batch.cu_rows[b->batch.count];
     char **tokens = calloc((size_t)count, sizeof *tokens);
     REQUIRE(tokens != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " tokens", count);
     status result = write_attention(b, b->user, tokens);
@@ -139,7 +140,7 @@ static status process_texts(struct batch_query *b, const struct request *q)
             q->shared.checkpoint);
     b->parse_special_tokens = batch_query_is_encoder(b); /* [MASK] */
     for (int i = 0; i < count; i++) {
-        TRY(batch_query_check_text(texts[i], strlen(texts[i])));
+        TRY(text_input_check(&(struct text){texts[i], strlen(texts[i])}));
     }
     TRY(batch_query_add(b, texts[0], count == 2 ? texts[1] : NULL));
     return batch_query_finish(b);

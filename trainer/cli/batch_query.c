@@ -4,14 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <jansson.h>
-
 #include "base/log.h"
 #include "base/text.h"
-#include "base/utf8.h"
 #include "datasets/tokenizer/text_pair.h"
-#include "trainer/inference/finite_outputs.h"
-#include "trainer/setup/derive.h"
+#include "trainer/prediction/text_input.h"
 #include "trainer/weights/open.h"
 
 enum { OPTIONS_MAX = 16, SHARED_OPTIONS = 4 };
@@ -82,45 +78,27 @@ status batch_query_open(struct batch_query *b, const struct batch_query_request 
     TRY(weights_open_checkpoint(&b->session, b->world, q->checkpoint, q->overrides.items,
                                 q->overrides.count, 0));
     TRY(require_usable(b, q->checkpoint));
-    int64_t micro = derive_rows(&b->session.recipe);
-    int64_t positions = model_get_config(b->session.model)->positions;
-    b->max_rows = micro > positions ? micro : positions;
-    b->ids = calloc(3 * (size_t)b->max_rows, sizeof *b->ids);
-    REQUIRE(b->ids != NULL, STATUS_INTERNAL, "out of memory for a batch of %" PRId64 " tokens",
-            b->max_rows);
-    b->positions = b->ids + b->max_rows;
-    b->token_type_ids = b->positions + b->max_rows;
-    return STATUS_OK;
+    return text_batch_create(&b->session, &b->batch);
 }
 
 static void clear_batch(struct batch_query *b)
 {
-    while (b->count > 0) {
-        free(b->texts[--b->count]);
+    for (int i = 0; i < b->batch.count; i++) {
+        free(b->texts[i]);
     }
+    text_batch_clear(&b->batch);
 }
 
 status batch_query_close(struct batch_query *b)
 {
     clear_batch(b);
-    free(b->ids);
+    text_batch_destroy(&b->batch);
     status result = session_stop(&b->session);
     KEEP_FIRST(result, comm_destroy(&b->world));
     return result;
 }
 
 /* ---- texts ---- */
-
-status batch_query_check_text(const char *text, size_t bytes)
-{
-    REQUIRE(strlen(text) == bytes, STATUS_DATA, "byte %zu is NUL, so this is not text",
-            strlen(text) + 1);
-    json_t *valid = json_stringn(text, bytes);
-    bool is_valid = valid != NULL;
-    json_decref(valid);
-    REQUIRE(is_valid, STATUS_DATA, "the text is not valid UTF-8; " UTF8_REMEDY);
-    return STATUS_OK;
-}
 
 struct text_visit {
     struct batch_query *b;
@@ -131,7 +109,7 @@ struct text_visit {
 static status visit_text(void *user, const char *line, size_t bytes, const char *second)
 {
     const struct text_visit *v = user;
-    TRY(batch_query_check_text(line, bytes));
+    TRY(text_input_check(&(struct text){line, bytes}));
     bool has_return = !v->has_columns && bytes > 0 && line[bytes - 1] == '\r';
     char *text = strndup(line, bytes - has_return);
     REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for a line of %zu bytes", bytes);
@@ -151,7 +129,7 @@ status batch_query_read_texts(struct batch_query *b, const struct text_lines *so
 
 status batch_query_flush(struct batch_query *b)
 {
-    status result = b->count > 0 ? b->process_batch(b) : STATUS_OK;
+    status result = b->batch.count > 0 ? b->process_batch(b) : STATUS_OK;
     clear_batch(b);
     return result;
 }
@@ -165,7 +143,7 @@ static status encode_text(struct batch_query *b, const char *text, const char *p
     int64_t positions = model_positions(model_get_config(b->session.model)), removed = 0;
     struct text one = {text, strlen(text)}, two = {pair, pair != NULL ? strlen(pair) : 0};
     if (b->parse_special_tokens) {
-        TRY(tokenizer_encode_pair(t, text, one.count, pair, two.count, true, 0, ids, first));
+        TRY(text_input_encode_masked(&b->session, &one, &two, ids, first));
     } else {
         TRY(text_pair_encode(t, &one, &two, b->truncate ? positions : 0, ids, first, &removed));
     }
@@ -173,34 +151,18 @@ static status encode_text(struct batch_query *b, const char *text, const char *p
     return STATUS_OK;
 }
 
-static status append_to_batch(struct batch_query *b, const char *text, const struct token_list *ids,
-                              int64_t first)
-{
-    int32_t row = b->cu_rows[b->count];
-    b->texts[b->count] = strdup(text);
-    REQUIRE(b->texts[b->count] != NULL, STATUS_INTERNAL, "out of memory for a line of %zu bytes",
-            strlen(text));
-    for (int64_t i = 0; i < ids->count; i++) {
-        b->ids[row + i] = ids->ids[i];
-        b->positions[row + i] = (int32_t)i;
-        b->token_type_ids[row + i] = batch_query_is_encoder(b) && i >= first;
-    }
-    b->cu_rows[++b->count] = (int32_t)(row + ids->count);
-    return STATUS_OK;
-}
-
 status batch_query_add_tokens(struct batch_query *b, const char *text, const struct token_list *ids,
                               int64_t first)
 {
-    int64_t positions = model_positions(model_get_config(b->session.model));
-    REQUIRE(ids->count > 0, STATUS_DATA, "the text has no tokens");
-    REQUIRE(ids->count <= positions, STATUS_DATA,
-            "the text has %" PRId64 " tokens%s, but the model has %" PRId64 " positions",
-            ids->count, batch_query_is_encoder(b) ? " including [CLS] and [SEP]" : "", positions);
-    if (b->count == BATCH_QUERY_TEXTS || b->cu_rows[b->count] + ids->count > b->max_rows) {
+    TRY(text_batch_check(&b->batch, ids));
+    if (!text_batch_fits(&b->batch, ids->count)) {
         TRY(batch_query_flush(b));
     }
-    return append_to_batch(b, text, ids, first);
+    char *copy = strdup(text);
+    REQUIRE(copy != NULL, STATUS_INTERNAL, "out of memory for a line of %zu bytes", strlen(text));
+    b->texts[b->batch.count] = copy;
+    text_batch_add(&b->batch, ids, first);
+    return STATUS_OK;
 }
 
 status batch_query_add(struct batch_query *b, const char *text, const char *pair)
@@ -215,27 +177,6 @@ status batch_query_add(struct batch_query *b, const char *text, const char *pair
     return result;
 }
 
-int64_t batch_query_label_count(const struct batch_query *b)
-{
-    return model_get_config(b->session.model)->labels;
-}
-
-status batch_query_head_outputs(struct batch_query *b, const int32_t *rows, int64_t count,
-                                float *outputs)
-{
-    const struct session *s = &b->session;
-    struct model_input input = batch_query_model_input(b);
-    struct tensor hidden;
-    input.output_rows = rows;
-    input.outputs = count;
-    TRY(model_forward(s->model, &input, &hidden));
-    struct model_label_head head = model_get_label_head(s->model, &input, NULL);
-    int64_t labels = batch_query_label_count(b);
-    TRY(classifier_logits(s->kernels, tensor_view(outputs, DTYPE_F32, count, labels), hidden,
-                          head.weight, head.bias));
-    return finite_outputs_check(outputs, count * labels);
-}
-
 status batch_query_finish(struct batch_query *b)
 {
     TRY(batch_query_flush(b));
@@ -245,17 +186,4 @@ status batch_query_finish(struct batch_query *b)
                  model_positions(model_get_config(b->session.model)));
     }
     return STATUS_OK;
-}
-
-struct model_input batch_query_model_input(const struct batch_query *b)
-{
-    return (struct model_input){
-        .rows = b->cu_rows[b->count],
-        .tokens = b->ids,
-        .positions = b->positions,
-        .segments = b->count,
-        .cu_rows = b->cu_rows,
-        .longest = model_get_config(b->session.model)->positions,
-        .token_type_ids = b->token_type_ids,
-    };
 }

@@ -13,9 +13,7 @@
 
 #include "datasets/rows/text_lines.h"
 #include "trainer/cli/options.h"
-#include "trainer/setup/session.h"
-
-enum { BATCH_QUERY_TEXTS = 32 }; /* maximum number of texts in a batch */
+#include "trainer/prediction/text_batch.h"
 
 /* Arguments that these commands share. The request struct of each command begins with it. */
 struct batch_query_request {
@@ -56,12 +54,8 @@ struct batch_query {
     struct session session;
     int64_t truncated_count; /* number of truncated texts */
 
-    /* the current batch */
-    int count;
-    char *texts[BATCH_QUERY_TEXTS];         /* the input text, without its pair */
-    int32_t cu_rows[BATCH_QUERY_TEXTS + 1]; /* first row of each text, then the number of rows */
-    int64_t max_rows;
-    int32_t *ids, *positions, *token_type_ids; /* [max_rows] */
+    struct text_batch batch;
+    char *texts[TEXT_BATCH_TEXTS]; /* the input texts of the batch, without their pairs */
 };
 
 /* batch_query_open - load the model and the tokenizer of the checkpoint on the CPU.
@@ -70,14 +64,9 @@ struct batch_query {
  *           tokenizer of an encoder has no [CLS] or [SEP]; STATUS_UNAVAILABLE on another device */
 status batch_query_open(struct batch_query *b, const struct batch_query_request *q);
 
-/* batch_query_check_text - check that a text can be encoded.
- *
- * Errors    STATUS_DATA if it is not valid UTF-8 or contains a NUL byte */
-status batch_query_check_text(const char *text, size_t bytes);
-
 /* batch_query_read_texts - call `visit` with b as user for each line or row of the source.
  *
- * Like text_lines_read, but checks each text (batch_query_check_text) and removes a carriage return
+ * Like text_lines_read, but checks each text (text_input_check) and removes a carriage return
  * at the end of a line. */
 status batch_query_read_texts(struct batch_query *b, const struct text_lines *source,
                               text_lines_visit visit);
@@ -100,26 +89,11 @@ status batch_query_add(struct batch_query *b, const char *text, const char *pair
 status batch_query_add_tokens(struct batch_query *b, const char *text, const struct token_list *ids,
                               int64_t first);
 
-/* batch_query_label_count - return the number of outputs per row of the fine-tuning head. */
-int64_t batch_query_label_count(const struct batch_query *b);
-
-/* batch_query_head_outputs - compute the outputs of the fine-tuning head for rows of the batch.
- * For use in process_batch.
- *
- * Shapes    rows [count], ascending;  outputs [count, batch_query_label_count]
- * Errors    those of model_forward; STATUS_NOT_FINITE */
-status batch_query_head_outputs(struct batch_query *b, const int32_t *rows, int64_t count,
-                                float *outputs);
-
 /* batch_query_flush - process the texts of an incomplete batch. */
 status batch_query_flush(struct batch_query *b);
 
 /* batch_query_finish - process the last batch and log the number of truncated texts. */
 status batch_query_finish(struct batch_query *b);
-
-/* batch_query_model_input - return the input of model_forward for the batch. It requests the hidden
- * states of all rows and no head. */
-struct model_input batch_query_model_input(const struct batch_query *b);
 
 /* batch_query_close - release everything. May be called after a failed batch_query_open. */
 status batch_query_close(struct batch_query *b);

@@ -262,13 +262,12 @@ static status append_row(const char *path, const char *line, size_t bytes)
 
 static status save_conversation(const struct chat *c, const char *path)
 {
-    static const char *const roles[] = {"system", "user", "assistant"};
     REQUIRE(path[0] != '\0', STATUS_USAGE, "/save needs a file name: /save FILE");
     json_t *messages = json_array();
     for (int64_t i = 0; i < c->count; i++) {
         const struct chat_message *m = &c->messages[i];
-        json_array_append_new(messages, json_pack("{s:s, s:o}", "role", roles[m->role], "content",
-                                                  json_text_create(m->text, m->bytes)));
+        json_array_append_new(messages, json_pack("{s:s, s:o}", "role", chat_role_name(m->role),
+                                                  "content", json_text_create(m->text, m->bytes)));
     }
     json_t *row = json_pack("{s:o}", "messages", messages);
     char *text = row != NULL ? json_dumps(row, JSON_COMPACT) : NULL;

@@ -2,18 +2,17 @@
  * kind: a label for each text (classify), a number (regress), a label for each word
  * (classify_tokens) or the index of the best choice (choose). */
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "datasets/tokenizer/text_pair.h"
 #include "trainer/cli/batch_query.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"
-#include "trainer/setup/objective_spec.h"
+#include "trainer/prediction/prediction.h"
+#include "trainer/prediction/text_input.h"
 
-enum { LABEL_BYTES = 32, CHOICES_MAX = 4096 };
+enum { CHOICES_MAX = 4096 };
 
 struct request {
     struct batch_query_request shared;
@@ -22,41 +21,15 @@ struct request {
 
 struct classify_state {
     const struct request *q;
-    enum model_head_kind task;
     bool is_regression;
     int64_t labels;
-    int32_t *rows;         /* rows that the head reads, [rows of a batch] */
-    float *outputs;        /* [rows of a batch, labels] */
-    double *probabilities; /* [labels]; for choose: the logits of the choices, then their softmax */
-    int64_t choices;       /* number of choices of the current line in probabilities */
-    int32_t first_word[BATCH_QUERY_TEXTS + 1]; /* index in rows of the first word of each text */
+    int32_t *rows;          /* rows that the head reads, [rows of a batch] */
+    float *outputs;         /* [rows of a batch, labels] */
+    struct top_score *best; /* [labels, or CHOICES_MAX] */
+    float *choices;         /* [CHOICES_MAX] logits of the choices of the current line */
+    int64_t choice_count;
+    int32_t first_word[TEXT_BATCH_TEXTS + 1]; /* index in rows of the first word of each text */
 };
-
-static const char *get_label_name(const struct batch_query *b, int64_t label,
-                                  char text[LABEL_BYTES])
-{
-    const struct labels *names = &b->session.labels;
-    snprintf(text, LABEL_BYTES, "%" PRId64, label);
-    return label < names->count ? names->names[label] : text;
-}
-
-/* Computes the softmax of outputs and returns the index of the largest value. */
-static int64_t compute_softmax(const float *outputs, int64_t count, double *probabilities)
-{
-    int64_t best = 0;
-    double sum = 0;
-    for (int64_t i = 1; i < count; i++) {
-        best = outputs[i] > outputs[best] ? i : best;
-    }
-    for (int64_t i = 0; i < count; i++) {
-        probabilities[i] = exp((double)outputs[i] - (double)outputs[best]);
-        sum += probabilities[i];
-    }
-    for (int64_t i = 0; i < count; i++) {
-        probabilities[i] /= sum;
-    }
-    return best;
-}
 
 /* Prints a label of a foreign file without its control characters. */
 static void print_label(const char *label)
@@ -68,28 +41,23 @@ static void print_label(const char *label)
 
 /* ---- classify, regress: a label or a number for each text ---- */
 
-/* Prints the top_k labels, the most probable first. Overwrites the probability of a printed label
- * with -1. */
+/* Prints the top_k labels, the most probable first. */
 static status print_labels(const struct batch_query *b, const char *text, const float *outputs)
 {
-    struct classify_state *state = b->user;
-    char name[LABEL_BYTES];
+    const struct classify_state *state = b->user;
+    char name[PREDICTION_NAME_BYTES];
     json_t *list = json_array();
-    int64_t best = compute_softmax(outputs, state->labels, state->probabilities);
-    for (int64_t printed = 0; printed < state->q->top_k && printed < state->labels; printed++) {
-        for (int64_t l = 0; l < state->labels; l++) {
-            best = state->probabilities[l] > state->probabilities[best] ? l : best;
-        }
-        const char *label = get_label_name(b, best, name);
+    int64_t count = top_scores_select(outputs, state->labels, state->q->top_k, state->best);
+    for (int64_t i = 0; i < count; i++) {
+        const char *label = prediction_label_name(&b->session, state->best[i].index, name);
         if (state->q->shared.json) {
             json_array_append_new(list, json_pack("{s:s, s:f}", "label", label, "probability",
-                                                  state->probabilities[best]));
+                                                  state->best[i].probability));
         } else {
-            fputs(printed > 0 ? "\t" : "", stdout);
+            fputs(i > 0 ? "\t" : "", stdout);
             print_label(label);
-            printf("\t%.4f", state->probabilities[best]);
+            printf("\t%.4f", state->best[i].probability);
         }
-        state->probabilities[best] = -1;
     }
     if (state->q->shared.json) {
         return json_output_print(json_pack("{s:s, s:o}", "text", text, "labels", list));
@@ -108,23 +76,21 @@ static status print_number(const struct classify_state *state, const char *text,
     return STATUS_OK;
 }
 
-/* Computes one output row per text. The head of an encoder reads the first row of the text; the
- * head of a causal model reads the last row. */
+/* Computes one output row per text. */
 static status compute_text_outputs(struct batch_query *b)
 {
     struct classify_state *state = b->user;
-    bool last = objective_spec_reads_last_row(&b->session.recipe);
-    for (int i = 0; i < b->count; i++) {
-        state->rows[i] = last ? b->cu_rows[i + 1] - 1 : b->cu_rows[i];
+    for (int i = 0; i < b->batch.count; i++) {
+        state->rows[i] = text_batch_head_row(&b->batch, i);
     }
-    return batch_query_head_outputs(b, state->rows, b->count, state->outputs);
+    return text_batch_head_outputs(&b->batch, state->rows, b->batch.count, state->outputs);
 }
 
 static status process_texts(struct batch_query *b)
 {
     struct classify_state *state = b->user;
     TRY(compute_text_outputs(b));
-    for (int i = 0; i < b->count; i++) {
+    for (int i = 0; i < b->batch.count; i++) {
         const float *outputs = state->outputs + i * state->labels;
         TRY(state->is_regression ? print_number(state, b->texts[i], (double)outputs[0])
                                  : print_labels(b, b->texts[i], outputs));
@@ -160,33 +126,22 @@ done:
 
 /* ---- classify_tokens: a label for each word ---- */
 
-/* Returns the next word of *text, sets *bytes to its length and moves *text to its end. */
-static const char *read_word(const char **text, int *bytes)
-{
-    const char *word = *text + strspn(*text, " \t");
-    *bytes = (int)strcspn(word, " \t");
-    *text = word + *bytes;
-    return word;
-}
-
 static status print_words(const struct batch_query *b, int index)
 {
-    struct classify_state *state = b->user;
-    const char *rest = b->texts[index];
-    char name[LABEL_BYTES];
+    const struct classify_state *state = b->user;
+    struct text rest = {b->texts[index], strlen(b->texts[index])};
+    char name[PREDICTION_NAME_BYTES];
     json_t *list = json_array();
     for (int32_t w = state->first_word[index]; w < state->first_word[index + 1]; w++) {
-        int bytes = 0;
-        const char *word = read_word(&rest, &bytes);
-        int64_t best = compute_softmax(state->outputs + w * state->labels, state->labels,
-                                       state->probabilities);
-        const char *label = get_label_name(b, best, name);
+        struct text word = text_input_next_word(&rest);
+        top_scores_select(state->outputs + w * state->labels, state->labels, 1, state->best);
+        const char *label = prediction_label_name(&b->session, state->best[0].index, name);
         if (state->q->shared.json) {
-            json_array_append_new(list,
-                                  json_pack("{s:s#, s:s, s:f}", "token", word, bytes, "label",
-                                            label, "probability", state->probabilities[best]));
+            json_array_append_new(list, json_pack("{s:s#, s:s, s:f}", "token", word.bytes,
+                                                  (int)word.count, "label", label, "probability",
+                                                  state->best[0].probability));
         } else {
-            printf("%.*s\t", bytes, word);
+            printf("%.*s\t", (int)word.count, word.bytes);
             print_label(label);
             putchar('\n');
         }
@@ -202,38 +157,12 @@ static status print_words(const struct batch_query *b, int index)
 static status process_words(struct batch_query *b)
 {
     struct classify_state *state = b->user;
-    TRY(batch_query_head_outputs(b, state->rows, state->first_word[b->count], state->outputs));
-    for (int i = 0; i < b->count; i++) {
+    int count = b->batch.count;
+    TRY(text_batch_head_outputs(&b->batch, state->rows, state->first_word[count], state->outputs));
+    for (int i = 0; i < count; i++) {
         TRY(print_words(b, i));
     }
     return STATUS_OK;
-}
-
-static status add_special_token(const struct batch_query *b, int32_t id, struct token_list *ids)
-{
-    TRY(token_list_reserve(ids, batch_query_is_encoder(b)));
-    if (batch_query_is_encoder(b)) {
-        ids->ids[ids->count++] = id;
-    }
-    return STATUS_OK;
-}
-
-/* Encodes the words of a line. Appends the index of the first token of each word to begins. */
-static status encode_words(const struct batch_query *b, const char *line, struct token_list *ids,
-                           struct token_list *begins)
-{
-    struct tokenizer_specials special = tokenizer_get_specials(b->session.tokenizer);
-    int bytes = 0;
-    TRY(add_special_token(b, special.cls, ids));
-    for (const char *rest = line, *word; word = read_word(&rest, &bytes), bytes > 0;) {
-        struct text text = {word, (size_t)bytes};
-        int64_t begin = 0;
-        TRY(text_pair_encode_word(b->session.tokenizer, &text, begins->count == 0, ids, &begin));
-        TRY(token_list_reserve(begins, 1));
-        begins->ids[begins->count++] = (int32_t)begin;
-    }
-    REQUIRE(begins->count > 0, STATUS_DATA, "the line contains no word");
-    return add_special_token(b, special.sep, ids);
 }
 
 static status visit_words(void *user, const char *line, size_t bytes, const char *second)
@@ -241,18 +170,19 @@ static status visit_words(void *user, const char *line, size_t bytes, const char
     struct batch_query *b = user;
     struct classify_state *state = b->user;
     struct token_list ids = {0}, begins = {0};
-    (void)bytes;
     (void)second;
-    status result = encode_words(b, line, &ids, &begins);
+    status result =
+        text_input_encode_words(&b->session, &(struct text){line, bytes}, &ids, &begins);
     if (result == STATUS_OK) {
         result = batch_query_add_tokens(b, line, &ids, ids.count);
     }
     if (result == STATUS_OK) {
-        int32_t row = b->cu_rows[b->count - 1], word = state->first_word[b->count - 1];
+        int count = b->batch.count;
+        int32_t row = b->batch.cu_rows[count - 1], word = state->first_word[count - 1];
         for (int64_t i = 0; i < begins.count; i++) {
             state->rows[word + i] = row + begins.ids[i];
         }
-        state->first_word[b->count] = word + (int32_t)begins.count;
+        state->first_word[count] = word + (int32_t)begins.count;
     }
     token_list_free(&ids);
     token_list_free(&begins);
@@ -265,29 +195,31 @@ static status process_choices(struct batch_query *b)
 {
     struct classify_state *state = b->user;
     TRY(compute_text_outputs(b));
-    for (int i = 0; i < b->count && state->choices < CHOICES_MAX; i++) {
-        state->probabilities[state->choices++] = (double)state->outputs[i];
+    for (int i = 0; i < b->batch.count && state->choice_count < CHOICES_MAX; i++) {
+        state->choices[state->choice_count++] = state->outputs[i];
     }
     return STATUS_OK;
 }
 
-static status print_choice(struct classify_state *state, const char *text)
+static status print_choice(const struct classify_state *state, const char *text)
 {
-    float outputs[CHOICES_MAX];
-    for (int64_t i = 0; i < state->choices; i++) {
-        outputs[i] = (float)state->probabilities[i];
-    }
-    int64_t best = compute_softmax(outputs, state->choices, state->probabilities);
+    struct top_score *best = state->best;
+    int64_t count = state->choice_count;
+    top_scores_select(state->choices, count, count, best);
     if (!state->q->shared.json) {
-        printf("%" PRId64 "\t%.4f\n", best, state->probabilities[best]);
+        printf("%" PRId64 "\t%.4f\n", best[0].index, best[0].probability);
         return STATUS_OK;
     }
-    json_t *list = json_array();
-    for (int64_t i = 0; i < state->choices; i++) {
-        json_array_append_new(list, json_real(state->probabilities[i]));
+    double probabilities[CHOICES_MAX];
+    for (int64_t i = 0; i < count; i++) {
+        probabilities[best[i].index] = best[i].probability;
     }
-    return json_output_print(json_pack("{s:s, s:I, s:o}", "text", text, "choice", (json_int_t)best,
-                                       "probabilities", list));
+    json_t *list = json_array();
+    for (int64_t i = 0; i < count; i++) {
+        json_array_append_new(list, json_real(probabilities[i]));
+    }
+    return json_output_print(json_pack("{s:s, s:I, s:o}", "text", text, "choice",
+                                       (json_int_t)best[0].index, "probabilities", list));
 }
 
 /* A line is a text and two or more choices, separated by tabs. */
@@ -301,7 +233,7 @@ static status visit_choices(void *user, const char *line, size_t bytes, const ch
     status result = STATUS_OK;
     char *choice = strtok_r(text, "\t", &rest);
     int count = 0;
-    state->choices = 0;
+    state->choice_count = 0;
     while (result == STATUS_OK && (choice = strtok_r(NULL, "\t", &rest)) != NULL) {
         result = batch_query_add(b, text, choice);
         count++;
@@ -323,45 +255,39 @@ done:
 static status prepare_state(struct batch_query *b, const char *checkpoint)
 {
     struct classify_state *state = b->user;
-    const char *objective = recipe_objective_name(b->session.recipe.objective);
-    state->task = objective_spec_head(&b->session.recipe);
-    state->is_regression = b->session.recipe.objective == OBJECTIVE_REGRESS;
-    REQUIRE(state->task == MODEL_HEAD_SEQUENCE || state->task == MODEL_HEAD_TOKEN ||
-                state->task == MODEL_HEAD_MULTIPLE_CHOICE,
-            STATUS_DATA,
-            "%s was trained with objective %s; classify needs a model that was trained with "
-            "objective classify, regress, classify_tokens or choose",
-            checkpoint, objective);
-    state->labels = batch_query_label_count(b);
-    state->rows = calloc((size_t)b->max_rows, sizeof *state->rows);
-    state->outputs = calloc((size_t)(b->max_rows * state->labels), sizeof *state->outputs);
-    state->probabilities =
-        calloc((size_t)(state->labels > CHOICES_MAX ? state->labels : CHOICES_MAX),
-               sizeof *state->probabilities);
-    REQUIRE(state->rows != NULL && state->outputs != NULL && state->probabilities != NULL,
-            STATUS_INTERNAL, "out of memory for the outputs of %" PRId64 " rows", b->max_rows);
-    b->process_batch = state->task == MODEL_HEAD_SEQUENCE ? process_texts
-                       : state->task == MODEL_HEAD_TOKEN  ? process_words
-                                                          : process_choices;
+    const struct session *s = &b->session;
+    bool has_words = prediction_supports(s, PREDICTION_WORDS);
+    bool has_choices = prediction_supports(s, PREDICTION_CHOICES);
+    TRY(prediction_require_labels(s, checkpoint));
+    state->is_regression = s->recipe.objective == OBJECTIVE_REGRESS;
+    state->labels = model_get_config(s->model)->labels;
+    int64_t scores = state->labels > CHOICES_MAX ? state->labels : CHOICES_MAX;
+    state->rows = calloc((size_t)b->batch.max_rows, sizeof *state->rows);
+    state->outputs = calloc((size_t)(b->batch.max_rows * state->labels), sizeof *state->outputs);
+    state->best = calloc((size_t)scores, sizeof *state->best);
+    state->choices = calloc(CHOICES_MAX, sizeof *state->choices);
+    REQUIRE(state->rows != NULL && state->outputs != NULL && state->best != NULL &&
+                state->choices != NULL,
+            STATUS_INTERNAL, "out of memory for the outputs of %" PRId64 " rows",
+            b->batch.max_rows);
+    b->process_batch = has_words ? process_words : has_choices ? process_choices : process_texts;
     return STATUS_OK;
 }
 
 static status process_input(struct batch_query *b, const struct request *q)
 {
-    const struct classify_state *state = b->user;
-    const struct recipe *recipe = &b->session.recipe;
+    const struct session *s = &b->session;
     TRY(batch_query_open(b, &q->shared));
     TRY(prepare_state(b, q->shared.checkpoint));
-    text_lines_visit visit = state->task == MODEL_HEAD_SEQUENCE ? visit_text
-                             : state->task == MODEL_HEAD_TOKEN  ? visit_words
-                                                                : visit_choices;
-    const struct text_lines source = {
-        .path = q->shared.path,
-        .columns = q->shared.columns,
-        .field = "text",
-        .second = state->task == MODEL_HEAD_SEQUENCE ? "text_pair" : NULL,
-        .list = state->task == MODEL_HEAD_MULTIPLE_CHOICE ? "choices" : NULL,
-        .splits_tabs = state->task == MODEL_HEAD_MULTIPLE_CHOICE || recipe->data.text_pairs};
+    bool has_words = prediction_supports(s, PREDICTION_WORDS);
+    bool has_choices = prediction_supports(s, PREDICTION_CHOICES);
+    text_lines_visit visit = has_words ? visit_words : has_choices ? visit_choices : visit_text;
+    const struct text_lines source = {.path = q->shared.path,
+                                      .columns = q->shared.columns,
+                                      .field = "text",
+                                      .second = visit == visit_text ? "text_pair" : NULL,
+                                      .list = has_choices ? "choices" : NULL,
+                                      .splits_tabs = has_choices || s->recipe.data.text_pairs};
     TRY(batch_query_read_texts(b, &source, visit));
     return batch_query_finish(b);
 }
@@ -374,7 +300,8 @@ static status run_classify(const struct batch_query_request *shared)
     status result = process_input(&b, q);
     free(state.rows);
     free(state.outputs);
-    free(state.probabilities);
+    free(state.best);
+    free(state.choices);
     KEEP_FIRST(result, batch_query_close(&b));
     return result;
 }

@@ -9,6 +9,7 @@
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"
 #include "trainer/inference/sentence_embedding.h"
+#include "trainer/prediction/text_input.h"
 
 struct request {
     struct batch_query_request shared;
@@ -78,15 +79,16 @@ static status print_vector(const struct embed_state *state, const char *text, co
 static status process_batch(struct batch_query *b)
 {
     struct embed_state *state = b->user;
-    struct model_input input = batch_query_model_input(b);
+    struct model_input input = text_batch_input(&b->batch);
     struct tensor hidden;
     TRY(model_forward(b->session.model, &input, &hidden));
     state->width = hidden.columns;
-    for (int i = 0; i < b->count; i++) {
+    for (int i = 0; i < b->batch.count; i++) {
         float *vector = calloc((size_t)hidden.columns, sizeof *vector);
         REQUIRE(vector != NULL, STATUS_INTERNAL, "out of memory for an embedding");
         status result = sentence_embedding_pool(
-            tensor_rows(hidden, b->cu_rows[i], b->cu_rows[i + 1] - b->cu_rows[i]), vector);
+            tensor_rows(hidden, b->batch.cu_rows[i], b->batch.cu_rows[i + 1] - b->batch.cu_rows[i]),
+            vector);
         if (result == STATUS_OK) {
             result = state->stores_entries ? store_entry(state, b->texts[i], vector)
                                            : print_vector(state, b->texts[i], vector);
@@ -165,7 +167,7 @@ static status process_input(struct batch_query *b, const struct request *q)
     struct embed_state *state = b->user;
     TRY(batch_query_open(b, &q->shared));
     if (q->query != NULL) {
-        TRY(batch_query_check_text(q->query, strlen(q->query)));
+        TRY(text_input_check(&(struct text){q->query, strlen(q->query)}));
         TRY(batch_query_add(b, q->query, NULL));
     }
     const struct text_lines source = {

@@ -1,7 +1,6 @@
 /* bireme fill-mask: the most probable tokens of a masked language model at each [MASK] of a
  * text. */
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +8,8 @@
 #include "trainer/cli/batch_query.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"
-#include "trainer/inference/finite_outputs.h"
-#include "trainer/setup/session.h"
+#include "trainer/prediction/prediction.h"
+#include "trainer/prediction/text_input.h"
 
 enum { TOP_MAX = 1000 };
 
@@ -21,20 +20,20 @@ struct request {
 
 struct fill_state {
     const struct request *q;
-    int32_t masks[BATCH_QUERY_TEXTS + 1]; /* first mask of each text in masked_rows */
-    int32_t *masked_rows;                 /* [rows of a batch] */
-    float *logits;                        /* [V] */
-    int32_t *best;                        /* [top_k] ids, the most probable first */
+    int32_t masks[TEXT_BATCH_TEXTS + 1]; /* first mask of each text in masked_rows */
+    int32_t *masked_rows;                /* [rows of a batch] */
+    float *logits;                       /* [V] */
+    struct top_score *best;              /* [top_k] */
 };
 
 static status create_state(struct fill_state *state, const struct batch_query *b)
 {
-    state->masked_rows = calloc((size_t)b->max_rows, sizeof *state->masked_rows);
+    state->masked_rows = calloc((size_t)b->batch.max_rows, sizeof *state->masked_rows);
     state->logits =
         calloc((size_t)model_get_config(b->session.model)->vocabulary, sizeof *state->logits);
     state->best = calloc((size_t)state->q->top_k, sizeof *state->best);
     REQUIRE(state->masked_rows != NULL && state->logits != NULL && state->best != NULL,
-            STATUS_INTERNAL, "out of memory for a batch of %" PRId64 " tokens", b->max_rows);
+            STATUS_INTERNAL, "out of memory for a batch of %" PRId64 " tokens", b->batch.max_rows);
     return STATUS_OK;
 }
 
@@ -45,50 +44,24 @@ static void destroy_state(struct fill_state *state)
     free(state->best);
 }
 
-/* Writes the ids of the top_k largest logits to best, the largest first. Returns the logarithm
- * of the sum of the exponentials of all logits. */
-static double select_top_k(const struct fill_state *state, int64_t vocabulary, int64_t top_k)
-{
-    int64_t count = 0;
-    double sum = 0;
-    for (int64_t v = 0; v < vocabulary; v++) {
-        int64_t slot = count < top_k ? count++ : top_k;
-        for (; slot > 0 && state->logits[v] > state->logits[state->best[slot - 1]]; slot--) {
-            if (slot < top_k) {
-                state->best[slot] = state->best[slot - 1];
-            }
-        }
-        if (slot < top_k) {
-            state->best[slot] = (int32_t)v;
-        }
-    }
-    for (int64_t v = 0; v < vocabulary; v++) {
-        sum += exp((double)state->logits[v] - (double)state->logits[state->best[0]]);
-    }
-    return state->logits[state->best[0]] + log(sum);
-}
-
 /* Builds the JSON list of the most probable tokens at row `mask`. */
-static status predict_mask(const struct fill_state *state, const struct session *s,
+static status predict_mask(const struct fill_state *state, const struct batch_query *b,
                            struct tensor hidden, int32_t mask, json_t **out)
 {
-    struct model *m = s->model;
-    int64_t vocabulary = model_get_config(m)->vocabulary, top_k = state->q->top_k;
-    TRY(classifier_logits(s->kernels, tensor_view(state->logits, DTYPE_F32, 1, vocabulary),
-                          tensor_rows(hidden, mask, 1), model_lm_head(m), model_lm_head_bias(m)));
-    TRY(finite_outputs_check(state->logits, vocabulary));
-    double log_sum = select_top_k(state, vocabulary, top_k);
+    int64_t vocabulary = model_get_config(b->session.model)->vocabulary;
+    TRY(text_batch_logits(&b->batch, tensor_rows(hidden, mask, 1), state->logits));
+    int64_t count = top_scores_select(state->logits, vocabulary, state->q->top_k, state->best);
     *out = json_array();
-    for (int64_t i = 0; i < top_k && i < vocabulary; i++) {
+    for (int64_t i = 0; i < count; i++) {
+        int32_t id = (int32_t)state->best[i].index;
         char *text = NULL;
         size_t bytes = 0;
-        TRY(tokenizer_decode(s->tokenizer, &state->best[i], 1, false, &text, &bytes));
+        TRY(tokenizer_decode(b->session.tokenizer, &id, 1, false, &text, &bytes));
         json_t *token = json_stringn(text, bytes);
         free(text);
-        json_array_append_new(
-            *out, json_pack("{s:o, s:i, s:f}", "text", token != NULL ? token : json_null(), "token",
-                            (int)state->best[i], "probability",
-                            exp((double)state->logits[state->best[i]] - log_sum)));
+        json_array_append_new(*out, json_pack("{s:o, s:i, s:f}", "text",
+                                              token != NULL ? token : json_null(), "token", (int)id,
+                                              "probability", state->best[i].probability));
     }
     return STATUS_OK;
 }
@@ -116,7 +89,7 @@ static status process_text(const struct fill_state *state, const struct batch_qu
     status result = STATUS_OK;
     for (int32_t m = state->masks[index]; m < state->masks[index + 1] && result == STATUS_OK; m++) {
         json_t *list = NULL;
-        result = predict_mask(state, &b->session, hidden, m, &list);
+        result = predict_mask(state, b, hidden, m, &list);
         json_array_append_new(masks, list);
     }
     if (result == STATUS_OK && state->q->shared.json) {
@@ -130,29 +103,22 @@ static status process_text(const struct fill_state *state, const struct batch_qu
 }
 
 /* Collects the rows of the mask tokens of the batch. */
-static void find_masks(struct fill_state *state, const struct batch_query *b)
+static void find_masks(struct fill_state *state, const struct text_batch *batch)
 {
-    int32_t mask = tokenizer_get_specials(b->session.tokenizer).mask, found = 0;
-    for (int i = 0; i < b->count; i++) {
-        for (int32_t row = b->cu_rows[i]; row < b->cu_rows[i + 1]; row++) {
-            if (b->ids[row] == mask) {
-                state->masked_rows[found++] = row;
-            }
-        }
-        state->masks[i + 1] = found;
+    for (int i = 0; i < batch->count; i++) {
+        state->masks[i + 1] = state->masks[i] + (int32_t)text_batch_mask_rows(
+                                                    batch, i, state->masked_rows + state->masks[i]);
     }
 }
 
 static status process_batch(struct batch_query *b)
 {
     struct fill_state *state = b->user;
+    int count = b->batch.count;
     struct tensor hidden;
-    find_masks(state, b);
-    struct model_input input = batch_query_model_input(b);
-    input.output_rows = state->masked_rows;
-    input.outputs = state->masks[b->count];
-    TRY(model_forward(b->session.model, &input, &hidden));
-    for (int i = 0; i < b->count; i++) {
+    find_masks(state, &b->batch);
+    TRY(text_batch_vocabulary_rows(&b->batch, state->masked_rows, state->masks[count], &hidden));
+    for (int i = 0; i < count; i++) {
         TRY(process_text(state, b, hidden, i));
     }
     return STATUS_OK;
@@ -161,33 +127,19 @@ static status process_batch(struct batch_query *b)
 static status visit_text(void *user, const char *text, size_t bytes, const char *second)
 {
     struct batch_query *b = user;
-    (void)bytes;
+    const struct text whole = {text, bytes}, none = {NULL, 0};
+    struct token_list ids = {0};
+    int64_t first = 0;
     (void)second;
-    TRY(batch_query_add(b, text, NULL));
-    int32_t mask = tokenizer_get_specials(b->session.tokenizer).mask;
-    for (int32_t row = b->cu_rows[b->count - 1]; row < b->cu_rows[b->count]; row++) {
-        if (b->ids[row] == mask) {
-            return STATUS_OK;
-        }
+    status result = text_input_encode_masked(&b->session, &whole, &none, &ids, &first);
+    if (result == STATUS_OK) {
+        result = text_input_require_mask(&b->session, &ids, &whole);
     }
-    char *mask_text = NULL, shown[64];
-    TRY(tokenizer_decode(b->session.tokenizer, &mask, 1, false, &mask_text, NULL));
-    snprintf(shown, sizeof shown, "%s", mask_text);
-    free(mask_text);
-    RAISE(STATUS_DATA,
-          "the text has no mask token; write %s in place of the word to predict: \"%.100s\"", shown,
-          text);
-}
-
-static status require_masks(const struct session *s, const char *checkpoint)
-{
-    REQUIRE(s->recipe.objective == OBJECTIVE_MLM, STATUS_DATA,
-            "%s was trained with objective %s; fill-mask needs a model that was trained with "
-            "objective mlm",
-            checkpoint, recipe_objective_name(s->recipe.objective));
-    REQUIRE(tokenizer_get_specials(s->tokenizer).mask >= 0, STATUS_DATA,
-            "the tokenizer of %s has no mask token, which fill-mask needs", checkpoint);
-    return STATUS_OK;
+    if (result == STATUS_OK) {
+        result = batch_query_add_tokens(b, text, &ids, first);
+    }
+    token_list_free(&ids);
+    return result;
 }
 
 static status process_input(struct batch_query *b, const struct request *q)
@@ -196,10 +148,10 @@ static status process_input(struct batch_query *b, const struct request *q)
     char *const *operands = q->shared.operands;
     int count = q->shared.operand_count;
     TRY(batch_query_open(b, &q->shared));
-    TRY(require_masks(&b->session, q->shared.checkpoint));
+    TRY(prediction_require_masks(&b->session, q->shared.checkpoint));
     TRY(create_state(state, b));
     for (int i = 0; i < count; i++) {
-        TRY(batch_query_check_text(operands[i], strlen(operands[i])));
+        TRY(text_input_check(&(struct text){operands[i], strlen(operands[i])}));
         TRY(visit_text(b, operands[i], strlen(operands[i]), NULL));
     }
     const struct text_lines source = {.field = "text"};
@@ -211,10 +163,7 @@ static status run_fill_mask(const struct batch_query_request *shared)
 {
     const struct request *q = (const struct request *)shared;
     struct fill_state state = {.q = q};
-    struct batch_query b = {.command = "fill-mask",
-                            .process_batch = process_batch,
-                            .user = &state,
-                            .parse_special_tokens = true};
+    struct batch_query b = {.command = "fill-mask", .process_batch = process_batch, .user = &state};
     status result = process_input(&b, q);
     destroy_state(&state);
     KEEP_FIRST(result, batch_query_close(&b));

@@ -1,5 +1,5 @@
 /* bireme.h - C interface to a model trained by Bireme: tokenization, streaming text generation,
- * log-probabilities and sentence embeddings.
+ * chat, logits, log-probabilities, sentence embeddings, labels, masked words and answers.
  *
  *     bm_model *model = NULL;
  *     char *text = NULL;
@@ -170,6 +170,25 @@ BM_API bm_status bm_generate_text(bm_model *model, const char *prompt, size_t pr
                                   const bm_generate_options *options, bm_stream *stream, void *user,
                                   char **text, size_t *bytes);
 
+/* A message of a conversation. */
+typedef struct bm_message {
+    const char *role; /* "system", "user" or "assistant" */
+    const char *text;
+    size_t bytes;
+} bm_message;
+
+/* bm_chat - generate the assistant's next message of a conversation.
+ *
+ * The chat template of the checkpoint's tokenizer makes the prompt. The text ends at the template's
+ * end of turn. The other arguments are those of bm_generate. Unlike `bireme chat`, the function
+ * never leaves out old messages.
+ *
+ * Errors    those of bm_generate; BM_NO_INPUT: the tokenizer has no chat template; BM_USAGE: no
+ *           message, or an unknown role; BM_DATA: the template cannot represent the messages */
+BM_API bm_status bm_chat(bm_model *model, const bm_message *messages, int64_t count,
+                         const bm_generate_options *options, bm_stream *stream, void *user,
+                         char **text, size_t *bytes);
+
 /* The reason why a generated text ended. */
 typedef enum bm_end {
     BM_END_NONE = 0,  /* nothing was generated, or the last call failed */
@@ -180,8 +199,8 @@ typedef enum bm_end {
     BM_END_STREAM     /* bm_stream returned a value other than 0 */
 } bm_end;
 
-/* bm_generate_end - return why the last text of bm_generate or bm_generate_text with this model
- * ended. */
+/* bm_generate_end - return why the last text of bm_generate, bm_generate_text or bm_chat with this
+ * model ended. */
 BM_API bm_end bm_generate_end(const bm_model *model);
 
 /* bm_log_probabilities - compute out[i] = ln p(ids[i + 1] | ids[0], ..., ids[i]).
@@ -192,7 +211,23 @@ BM_API bm_end bm_generate_end(const bm_model *model);
 BM_API bm_status bm_log_probabilities(bm_model *model, const int32_t *ids, int64_t count,
                                       double *out);
 
-/* ---- sentence embeddings ---- */
+/* bm_logits - compute the logits of a causal or a masked language model, before the softmax.
+ *
+ * Row i of a causal model predicts ids[i + 1]. Row i of a masked model predicts ids[i].
+ *
+ * Shapes    ids [count], out [count, vocabulary]; 1 <= count <= positions
+ * Errors    BM_DATA: count is out of range, an id is outside the vocabulary, or the model has a
+ *           fine-tuning head; BM_UNAVAILABLE: the model is on a GPU; BM_NOT_FINITE */
+BM_API bm_status bm_logits(bm_model *model, const int32_t *ids, int64_t count, float *out);
+
+/* ---- predictions for a text ----
+ *
+ * Texts must be valid UTF-8 without NUL bytes, except those of bm_embed. The functions share these
+ * errors:
+ *
+ * Errors    BM_DATA: the objective of the model is another one, no tokenizer, an invalid text, or
+ *           one without tokens or with more than the model's positions; BM_UNAVAILABLE: the model
+ *           is on a GPU; BM_NOT_FINITE */
 
 /* bm_embed - compute the sentence embedding of a text, as `bireme embed` does.
  *
@@ -200,10 +235,54 @@ BM_API bm_status bm_log_probabilities(bm_model *model, const int32_t *ids, int64
  * of two embeddings is their cosine similarity. Every model is accepted; models trained on pairs
  * (objective embed) separate meanings best.
  *
- * Shapes    out [width]
- * Errors    BM_DATA: no tokenizer, or the text has no tokens or more than the model's positions;
- *           BM_UNAVAILABLE: the model is on a GPU; BM_NOT_FINITE */
+ * Shapes    out [width] */
 BM_API bm_status bm_embed(bm_model *model, const char *text, size_t bytes, float *out);
+
+typedef struct bm_label {
+    const char *name; /* "3" for label 3 without a name; "" for a number */
+    int64_t id;
+    double score;      /* probability; with objective regress: the number */
+    size_t begin, end; /* bytes [begin, end) of the text: a word, or the whole text */
+} bm_label;
+
+/* bm_classify - predict labels, as `bireme classify` does.
+ *
+ * The objective of the model selects the result. classify: labels of the text, or of the text and
+ * `pair` if the model was trained on pairs. regress: one number. classify_tokens: labels of each
+ * word. `pair` is NULL without a second text.
+ *
+ * Shapes    *labels [*count]: the top_k labels, the most probable first; of words: those of the
+ *           first word, then those of the next one
+ * Memory    the caller frees *labels with bm_free(); the names are part of the same block
+ * Errors    those above; BM_USAGE: top_k < 1; BM_DATA: no second text, or objective choose */
+BM_API bm_status bm_classify(bm_model *model, const char *text, size_t bytes, const char *pair,
+                             size_t pair_bytes, int64_t top_k, bm_label **labels, int64_t *count);
+
+typedef struct bm_token {
+    int32_t id;
+    double probability;
+    const char *text; /* a NUL byte follows the `bytes` bytes */
+    size_t bytes;
+} bm_token;
+
+/* bm_fill_mask - predict the masked words of a text, as `bireme fill-mask` does.
+ *
+ * Names of special tokens in the text, such as [MASK], become these tokens.
+ *
+ * Shapes    *tokens [*masks, the smaller of top_k and vocabulary], the most probable token first
+ * Memory    the caller frees *tokens with bm_free(); the texts are part of the same block
+ * Errors    those above; BM_USAGE: top_k < 1; BM_DATA: no mask token in the text */
+BM_API bm_status bm_fill_mask(bm_model *model, const char *text, size_t bytes, int64_t top_k,
+                              bm_token **tokens, int64_t *masks);
+
+typedef struct bm_answer_span {
+    size_t begin, end; /* bytes [begin, end) of the context; equal: it contains no answer */
+    double probability;
+} bm_answer_span;
+
+/* bm_answer - find the answer to a question in a context, as `bireme answer` does. */
+BM_API bm_status bm_answer(bm_model *model, const char *question, size_t question_bytes,
+                           const char *context, size_t context_bytes, bm_answer_span *out);
 
 #ifdef __cplusplus
 }

@@ -348,7 +348,7 @@ static enum MHD_Result submit_body(struct exchange *x, struct MHD_Connection *c)
     if (result == STATUS_OK) {
         result = x->kind == REQUEST_COMPLETION || x->kind == REQUEST_CHAT
                      ? completion_prepare(s, job, &code)
-                     : prediction_prepare(s, job, &code);
+                     : server_prepare_prediction(s, job, &code);
     }
     if (result != STATUS_OK) {
         if (job != NULL) {

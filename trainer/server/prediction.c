@@ -1,44 +1,36 @@
 /* Embeddings, masked words, labels and answers: one pass of the model for each text. */
 #include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "datasets/tokenizer/qa_windows.h"
-#include "trainer/inference/answer_span.h"
-#include "trainer/inference/finite_outputs.h"
-#include "trainer/inference/sentence_embedding.h"
 #include "trainer/logging/json_text.h"
+#include "trainer/prediction/prediction.h"
+#include "trainer/prediction/text_input.h"
 #include "trainer/server/base64.h"
 #include "trainer/server/server_impl.h"
-#include "trainer/setup/objective_spec.h"
 
-static bool is_encoder(const struct server *s)
+static bool labels_words(const struct server *s)
 {
-    return recipe_architecture_is_encoder(s->session.recipe.model.architecture);
+    return prediction_supports(&s->session, PREDICTION_WORDS);
 }
 
 bool server_can(const struct server *s, enum request_kind kind)
 {
-    const struct recipe *recipe = &s->session.recipe;
-    enum model_head_kind head = objective_spec_head(recipe);
+    const struct session *session = &s->session;
     switch (kind) {
     case REQUEST_COMPLETION:
         return s->engine != NULL;
     case REQUEST_CHAT:
         return s->engine != NULL && s->template != NULL;
     case REQUEST_EMBEDDING:
-        return true;
+        return prediction_supports(session, PREDICTION_EMBEDDING);
     case REQUEST_FILL_MASK:
-        return recipe->objective == OBJECTIVE_MLM &&
-               tokenizer_get_specials(s->session.tokenizer).mask >= 0;
+        return prediction_supports(session, PREDICTION_MASKS);
     case REQUEST_CLASSIFY:
-        return (head == MODEL_HEAD_SEQUENCE && recipe->objective != OBJECTIVE_REWARD &&
-                !recipe->data.text_pairs) ||
-               head == MODEL_HEAD_TOKEN;
+        return labels_words(s) || (prediction_supports(session, PREDICTION_LABELS) &&
+                                   !session->recipe.data.text_pairs);
     default:
-        return recipe->objective == OBJECTIVE_ANSWER;
+        return prediction_supports(session, PREDICTION_ANSWER);
     }
 }
 
@@ -47,7 +39,6 @@ bool server_can(const struct server *s, enum request_kind kind)
 static status encode_text(struct server *s, const struct request *q,
                           const struct request_prompt *prompt, struct token_list *out)
 {
-    const struct tokenizer *t = s->session.tokenizer;
     const struct text text = {prompt->text, prompt->bytes}, none = {NULL, 0};
     int64_t first = 0, removed = 0;
     if (prompt->text == NULL) {
@@ -56,42 +47,13 @@ static status encode_text(struct server *s, const struct request *q,
     REQUIRE(strlen(prompt->text) == prompt->bytes, STATUS_DATA,
             "the text contains a NUL character");
     if (q->kind == REQUEST_FILL_MASK) {
-        return tokenizer_encode_pair(t, prompt->text, prompt->bytes, NULL, 0, true, 0, out, &first);
+        TRY(text_input_encode_masked(&s->session, &text, &none, out, &first));
+        return text_input_require_mask(&s->session, out, &text);
     }
-    return text_pair_encode(t, &text, &none, 0, out, &first, &removed);
+    return text_pair_encode(s->session.tokenizer, &text, &none, 0, out, &first, &removed);
 }
 
-static status add_special(const struct server *s, int32_t id, struct token_list *ids)
-{
-    TRY(token_list_reserve(ids, 1));
-    if (is_encoder(s)) {
-        ids->ids[ids->count++] = id;
-    }
-    return STATUS_OK;
-}
-
-/* Encodes words that are separated by white space. Appends the index of the first token of each
- * word to begins. */
-static status encode_words(struct server *s, const char *line, struct token_list *ids,
-                           struct token_list *begins)
-{
-    struct tokenizer_specials special = tokenizer_get_specials(s->session.tokenizer);
-    static const char spaces[] = " \t\r\n";
-    TRY(add_special(s, special.cls, ids));
-    for (const char *word = line + strspn(line, spaces); *word != '\0';) {
-        struct text text = {word, strcspn(word, spaces)};
-        int64_t begin = 0;
-        TRY(text_pair_encode_word(s->session.tokenizer, &text, begins->count == 0, ids, &begin));
-        TRY(token_list_reserve(begins, 1));
-        begins->ids[begins->count++] = (int32_t)begin;
-        word += text.count;
-        word += strspn(word, spaces);
-    }
-    REQUIRE(begins->count > 0, STATUS_DATA, "the text contains no word");
-    return add_special(s, special.sep, ids);
-}
-
-status prediction_prepare(struct server *s, struct job *job, const char **code)
+status server_prepare_prediction(struct server *s, struct job *job, const char **code)
 {
     const struct request *q = &job->request;
     int64_t positions = model_positions(model_get_config(s->session.model));
@@ -99,8 +61,7 @@ status prediction_prepare(struct server *s, struct job *job, const char **code)
     REQUIRE(server_can(s, q->kind), STATUS_DATA,
             "this model cannot answer such a request; /v1/models lists what it can answer");
     *code = NULL;
-    bool is_split =
-        q->kind == REQUEST_ANSWER || objective_spec_head(&s->session.recipe) == MODEL_HEAD_TOKEN;
+    bool is_split = q->kind == REQUEST_ANSWER || (q->kind == REQUEST_CLASSIFY && labels_words(s));
     job->prompts = calloc((size_t)q->prompt_count, sizeof *job->prompts);
     REQUIRE(job->prompts != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " texts",
             q->prompt_count);
@@ -108,8 +69,8 @@ status prediction_prepare(struct server *s, struct job *job, const char **code)
     for (int64_t i = 0; i < q->prompt_count; i++) {
         REQUIRE(q->prompts[i].text != NULL || q->kind == REQUEST_EMBEDDING, STATUS_DATA,
                 "the input must be text, not token ids");
-        if (is_split && q->kind != REQUEST_EMBEDDING) {
-            continue; /* prediction_run encodes these texts */
+        if (is_split) {
+            continue; /* server_run_prediction encodes these texts */
         }
         TRY(encode_text(s, q, &q->prompts[i], &job->prompts[i]));
         job->prompt_tokens += job->prompts[i].count;
@@ -122,283 +83,115 @@ status prediction_prepare(struct server *s, struct job *job, const char **code)
     return STATUS_OK;
 }
 
-/* ---- one pass ---- */
-
-struct pass {
-    struct model_input input;
-    struct tensor hidden;
-    int32_t *memory; /* positions and token types; output rows */
-    int32_t cu_rows[2];
-};
-
-/* Runs the model on one text. rows NULL: *hidden of all rows, without the layers of the head. */
-static status run_pass(struct server *s, const struct token_list *ids, int64_t first_segment,
-                       const int32_t *rows, int64_t row_count, struct pass *p)
-{
-    int64_t count = ids->count, positions = model_positions(model_get_config(s->session.model));
-    *p = (struct pass){.cu_rows = {0, (int32_t)count}};
-    REQUIRE(count <= positions, STATUS_DATA,
-            "the text has %" PRId64 " tokens, but the model has %" PRId64 " positions", count,
-            positions);
-    p->memory = calloc(2 * (size_t)count, sizeof *p->memory);
-    REQUIRE(p->memory != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " tokens", count);
-    for (int64_t i = 0; i < count; i++) {
-        p->memory[i] = (int32_t)i;
-        p->memory[count + i] = is_encoder(s) && i >= first_segment;
-    }
-    p->input = (struct model_input){
-        .rows = count,
-        .tokens = ids->ids,
-        .positions = p->memory,
-        .segments = 1,
-        .cu_rows = p->cu_rows,
-        .longest = model_get_config(s->session.model)->positions,
-        .token_type_ids = p->memory + count,
-        .output_rows = rows,
-        .outputs = row_count,
-    };
-    return model_forward(s->session.model, &p->input, &p->hidden);
-}
-
-/* Computes the outputs of the fine-tuning head at some rows of a text.
- *
- * Memory    *outputs is allocated; the caller frees it */
-static status run_head(struct server *s, const struct token_list *ids, int64_t first_segment,
-                       const int32_t *rows, int64_t row_count, float **outputs)
-{
-    int64_t labels = model_get_config(s->session.model)->labels;
-    struct pass p;
-    *outputs = malloc((size_t)(row_count * labels) * sizeof **outputs);
-    REQUIRE(*outputs != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " outputs", row_count);
-    status result = run_pass(s, ids, first_segment, rows, row_count, &p);
-    if (result == STATUS_OK) {
-        struct model_label_head head = model_get_label_head(s->session.model, &p.input, NULL);
-        result = classifier_logits(s->session.kernels,
-                                   tensor_view(*outputs, DTYPE_F32, row_count, labels), p.hidden,
-                                   head.weight, head.bias);
-    }
-    KEEP_FIRST(result,
-               result == STATUS_OK ? finite_outputs_check(*outputs, row_count * labels) : result);
-    free(p.memory);
-    return result;
-}
-
-/* ---- embeddings ---- */
+/* ---- predictions ---- */
 
 static status embed_text(struct server *s, const struct job *job, int64_t index, json_t *out)
 {
-    struct pass p;
-    float *vector = NULL;
-    status result = run_pass(s, &job->prompts[index], job->prompts[index].count, NULL, 0, &p);
+    int64_t width = model_get_config(s->session.model)->width;
+    float *vector = calloc((size_t)width, sizeof *vector);
+    REQUIRE(vector != NULL, STATUS_INTERNAL, "out of memory for an embedding");
+    status result = prediction_embed(&s->batch, &job->prompts[index], vector);
     TRY_GOTO(result, done, result);
-    vector = calloc((size_t)p.hidden.columns, sizeof *vector);
-    REQUIRE_GOTO(result, done, vector != NULL, STATUS_INTERNAL, "out of memory for an embedding");
-    TRY_GOTO(result, done, sentence_embedding_pool(p.hidden, vector));
     json_object_set_new(out, "object", json_string("embedding"));
     if (job->request.is_base64) {
         char *text = NULL;
-        TRY_GOTO(result, done,
-                 base64_encode(vector, (size_t)p.hidden.columns * sizeof *vector, &text));
+        TRY_GOTO(result, done, base64_encode(vector, (size_t)width * sizeof *vector, &text));
         json_object_set_new(out, "embedding", json_string(text));
         free(text);
     } else {
         json_t *list = json_array();
-        for (int64_t i = 0; i < p.hidden.columns; i++) {
+        for (int64_t i = 0; i < width; i++) {
             json_array_append_new(list, json_real((double)vector[i]));
         }
         json_object_set_new(out, "embedding", list);
     }
 done:
     free(vector);
-    free(p.memory);
     return result;
 }
 
-/* ---- masked words ---- */
-
-static double compute_log_sum(const float *values, int64_t count)
-{
-    double top = (double)values[0], sum = 0;
-    for (int64_t i = 1; i < count; i++) {
-        top = fmax(top, (double)values[i]);
-    }
-    for (int64_t i = 0; i < count; i++) {
-        sum += exp((double)values[i] - top);
-    }
-    return top + log(sum);
-}
-
-/* Returns the index of the largest value that is not -INFINITY. */
-static int64_t find_largest(const float *values, int64_t count)
-{
-    int64_t best = 0;
-    for (int64_t i = 1; i < count; i++) {
-        best = values[i] > values[best] ? i : best;
-    }
-    return best;
-}
-
-/* Lists the most probable tokens. Overwrites the logits of the listed ones. */
-static status list_tokens(struct server *s, float *logits, int64_t vocabulary, int64_t top_k,
+static status list_tokens(const struct server *s, const struct top_score *scores, int64_t count,
                           json_t *out)
 {
-    double log_sum = compute_log_sum(logits, vocabulary);
-    for (int64_t i = 0; i < top_k && i < vocabulary; i++) {
-        int32_t id = (int32_t)find_largest(logits, vocabulary);
+    for (int64_t i = 0; i < count; i++) {
+        int32_t id = (int32_t)scores[i].index;
         char *text = NULL;
         size_t bytes = 0;
         TRY(tokenizer_decode(s->session.tokenizer, &id, 1, false, &text, &bytes));
-        json_array_append_new(out, json_pack("{s:o, s:i, s:f}", "text",
-                                             json_text_create(text, bytes), "token", (int)id,
-                                             "probability", exp((double)logits[id] - log_sum)));
+        json_array_append_new(out,
+                              json_pack("{s:o, s:i, s:f}", "text", json_text_create(text, bytes),
+                                        "token", (int)id, "probability", scores[i].probability));
         free(text);
-        logits[id] = -INFINITY;
     }
     return STATUS_OK;
 }
 
 static status fill_masks(struct server *s, const struct job *job, int64_t index, json_t *out)
 {
-    const struct token_list *ids = &job->prompts[index];
-    int32_t mask = tokenizer_get_specials(s->session.tokenizer).mask;
-    int64_t vocabulary = model_get_config(s->session.model)->vocabulary, count = 0;
-    struct model *m = s->session.model;
-    struct pass p = {0};
-    float *logits = malloc((size_t)vocabulary * sizeof *logits);
-    int32_t *rows = malloc((size_t)ids->count * sizeof *rows);
+    struct prediction p;
     json_t *masks = json_array();
-    status result = STATUS_OK;
     json_object_set_new(out, "masks", masks);
-    REQUIRE_GOTO(result, done, logits != NULL && rows != NULL, STATUS_INTERNAL,
-                 "out of memory for the logits");
-    for (int64_t i = 0; i < ids->count; i++) {
-        if (ids->ids[i] == mask) {
-            rows[count++] = (int32_t)i;
-        }
-    }
-    REQUIRE_GOTO(result, done, count > 0, STATUS_DATA, "input: text %" PRId64 " has no mask token",
-                 index);
-    TRY_GOTO(result, done, run_pass(s, ids, ids->count, rows, count, &p));
-    for (int64_t i = 0; i < count; i++) {
+    TRY(prediction_masks(&s->batch, &job->prompts[index], job->request.top_k, &p));
+    status result = STATUS_OK;
+    for (int64_t i = 0; i < p.rows && result == STATUS_OK; i++) {
         json_t *list = json_array();
         json_array_append_new(masks, list);
-        TRY_GOTO(result, done,
-                 classifier_logits(
-                     s->session.kernels, tensor_view(logits, DTYPE_F32, 1, vocabulary),
-                     tensor_rows(p.hidden, i, 1), model_lm_head(m), model_lm_head_bias(m)));
-        TRY_GOTO(result, done, finite_outputs_check(logits, vocabulary));
-        TRY_GOTO(result, done, list_tokens(s, logits, vocabulary, job->request.top_k, list));
+        result = list_tokens(s, p.scores + i * p.columns, p.columns, list);
     }
-done:
-    free(logits);
-    free(rows);
-    free(p.memory);
+    prediction_free(&p);
     return result;
 }
 
-/* ---- labels ---- */
-
-static json_t *make_label(const struct server *s, int64_t label, double probability)
+static json_t *make_label(const struct server *s, const struct top_score *score)
 {
-    const struct labels *names = &s->session.labels;
-    char number[32];
-    snprintf(number, sizeof number, "%" PRId64, label);
-    const char *name = label < names->count ? names->names[label] : number;
+    char buffer[PREDICTION_NAME_BYTES];
+    const char *name = prediction_label_name(&s->session, score->index, buffer);
     return json_pack("{s:o, s:f}", "label", json_text_create(name, strlen(name)), "probability",
-                     probability);
+                     score->probability);
 }
 
 static status classify_text(struct server *s, const struct job *job, int64_t index, json_t *out)
 {
     const struct token_list *ids = &job->prompts[index];
-    bool last = objective_spec_reads_last_row(&s->session.recipe);
-    int64_t count = model_get_config(s->session.model)->labels;
-    const int32_t row = last ? (int32_t)ids->count - 1 : 0;
-    float *outputs = NULL;
-    status result = run_head(s, ids, ids->count, &row, 1, &outputs);
-    if (result == STATUS_OK && s->session.recipe.objective == OBJECTIVE_REGRESS) {
-        json_object_set_new(out, "value", json_real((double)outputs[0]));
-    } else if (result == STATUS_OK) {
-        double log_sum = compute_log_sum(outputs, count);
-        json_t *list = json_array();
-        for (int64_t i = 0; i < job->request.top_k && i < count; i++) {
-            int64_t best = find_largest(outputs, count);
-            json_array_append_new(list, make_label(s, best, exp((double)outputs[best] - log_sum)));
-            outputs[best] = -INFINITY;
-        }
-        json_object_set_new(out, "labels", list);
+    if (s->session.recipe.objective == OBJECTIVE_REGRESS) {
+        double value = 0;
+        TRY(prediction_number(&s->batch, ids, ids->count, &value));
+        json_object_set_new(out, "value", json_real(value));
+        return STATUS_OK;
     }
-    free(outputs);
-    return result;
+    struct prediction p;
+    json_t *list = json_array();
+    json_object_set_new(out, "labels", list);
+    TRY(prediction_labels(&s->batch, ids, ids->count, job->request.top_k, &p));
+    for (int64_t i = 0; i < p.columns; i++) {
+        json_array_append_new(list, make_label(s, &p.scores[i]));
+    }
+    prediction_free(&p);
+    return STATUS_OK;
 }
 
 static status classify_words(struct server *s, struct job *job, int64_t index, json_t *out)
 {
     const struct request_prompt *prompt = &job->request.prompts[index];
+    struct text rest = {prompt->text, prompt->bytes};
     struct token_list ids = {0}, begins = {0};
-    float *outputs = NULL;
-    int64_t count = model_get_config(s->session.model)->labels;
-    const char *word = prompt->text;
-    status result = encode_words(s, prompt->text, &ids, &begins);
-    if (result == STATUS_OK) {
-        job->prompt_tokens += ids.count;
-        result = run_head(s, &ids, ids.count, begins.ids, begins.count, &outputs);
-    }
+    struct prediction p = {0};
     json_t *list = json_array();
     json_object_set_new(out, "tokens", list);
-    for (int64_t i = 0; result == STATUS_OK && i < begins.count; i++) {
-        const float *row = outputs + i * count;
-        int64_t best = find_largest(row, count);
-        word += strspn(word, " \t\r\n");
-        size_t bytes = strcspn(word, " \t\r\n");
-        json_t *label = make_label(s, best, exp((double)row[best] - compute_log_sum(row, count)));
-        json_object_set_new(label, "token", json_text_create(word, bytes));
-        json_array_append_new(list, label);
-        word += bytes;
+    status result = text_input_encode_words(&s->session, &rest, &ids, &begins);
+    if (result == STATUS_OK) {
+        job->prompt_tokens += ids.count;
+        result = prediction_words(&s->batch, &ids, &begins, 1, &p);
     }
-    free(outputs);
+    for (int64_t i = 0; i < p.rows; i++) {
+        struct text word = text_input_next_word(&rest);
+        json_t *label = make_label(s, &p.scores[i]);
+        json_object_set_new(label, "token", json_text_create(word.bytes, word.count));
+        json_array_append_new(list, label);
+    }
+    prediction_free(&p);
     token_list_free(&ids);
     token_list_free(&begins);
-    return result;
-}
-
-/* ---- answers ---- */
-
-/* The best span and the best "no answer" of all windows; as in `bireme answer`. */
-struct best_answer {
-    struct answer_span span, none;
-    int64_t begin, end; /* code points of the context */
-};
-
-static status answer_window(struct server *s, struct job *job, const struct qa_windows *windows,
-                            int64_t window, struct best_answer *best)
-{
-    struct token_list ids = {0};
-    struct qa_windows_window w;
-    float *outputs = NULL;
-    int32_t *rows = NULL;
-    status result = qa_windows_window(windows, window, &ids, &w);
-    TRY_GOTO(result, done, result);
-    rows = malloc((size_t)ids.count * sizeof *rows);
-    REQUIRE_GOTO(result, done, rows != NULL, STATUS_INTERNAL, "out of memory for a window");
-    for (int64_t i = 0; i < ids.count; i++) {
-        rows[i] = (int32_t)i;
-    }
-    job->prompt_tokens += ids.count;
-    TRY_GOTO(result, done, run_head(s, &ids, w.first_segment_tokens, rows, ids.count, &outputs));
-    struct answer_span span = answer_span_best(outputs, ids.count, w.context_start,
-                                               w.context_tokens, ANSWER_SPAN_TOKENS_MAX);
-    struct answer_span none = answer_span_none(outputs, ids.count);
-    if (span.score > best->span.score) {
-        best->span = span;
-        best->begin = windows->char_begin.ids[w.first_context_token + span.first - w.context_start];
-        best->end = windows->char_end.ids[w.first_context_token + span.last - w.context_start];
-    }
-    best->none = none.score < best->none.score ? none : best->none;
-done:
-    free(rows);
-    free(outputs);
-    token_list_free(&ids);
     return result;
 }
 
@@ -407,28 +200,17 @@ static status answer_text(struct server *s, struct job *job, int64_t index, json
     const struct request *q = &job->request;
     const struct text question = {q->question, strlen(q->question)};
     const struct text context = {q->prompts[index].text, q->prompts[index].bytes};
-    int64_t positions = model_positions(model_get_config(s->session.model));
-    int64_t length = s->session.recipe.data.sequence_length;
-    struct qa_windows windows = {0};
-    struct best_answer best = {.span.score = -INFINITY, .none.score = INFINITY};
-    status result = qa_windows_encode(s->session.tokenizer, &question, &context,
-                                      length < positions ? length : positions, &windows);
-    for (int64_t i = 0; result == STATUS_OK && i < windows.window_count; i++) {
-        result = answer_window(s, job, &windows, i, &best);
-    }
-    if (result == STATUS_OK) {
-        double threshold = s->session.recipe.answer.no_answer_threshold;
-        bool found = !(best.none.score - best.span.score > threshold);
-        size_t begin = found ? qa_windows_byte_offset(&context, best.begin) : 0;
-        size_t end = found ? qa_windows_byte_offset(&context, best.end) : 0;
-        json_object_set_new(out, "answer", json_text_create(context.bytes + begin, end - begin));
-        json_object_set_new(out, "begin", json_integer(found ? best.begin : 0));
-        json_object_set_new(out, "end", json_integer(found ? best.end : 0));
-        json_object_set_new(out, "probability",
-                            json_real(found ? best.span.probability : best.none.probability));
-    }
-    qa_windows_free(&windows);
-    return result;
+    struct answer a;
+    int64_t tokens = 0;
+    TRY(prediction_answer(&s->batch, &question, &context, ANSWER_SPAN_TOKENS_MAX, &a, &tokens));
+    job->prompt_tokens += tokens;
+    json_object_set_new(
+        out, "answer",
+        json_text_create(context.bytes + a.begin_bytes, a.end_bytes - a.begin_bytes));
+    json_object_set_new(out, "begin", json_integer(a.begin));
+    json_object_set_new(out, "end", json_integer(a.end));
+    json_object_set_new(out, "probability", json_real(a.probability));
+    return STATUS_OK;
 }
 
 /* ---- a job ---- */
@@ -441,15 +223,14 @@ static status predict_text(struct server *s, struct job *job, int64_t index, jso
     case REQUEST_FILL_MASK:
         return fill_masks(s, job, index, out);
     case REQUEST_CLASSIFY:
-        return objective_spec_head(&s->session.recipe) == MODEL_HEAD_TOKEN
-                   ? classify_words(s, job, index, out)
-                   : classify_text(s, job, index, out);
+        return labels_words(s) ? classify_words(s, job, index, out)
+                               : classify_text(s, job, index, out);
     default:
         return answer_text(s, job, index, out);
     }
 }
 
-status prediction_run(struct server *s, struct job *job)
+status server_run_prediction(struct server *s, struct job *job)
 {
     json_t *data = json_array();
     for (int64_t i = 0; i < job->prompt_count; i++) {

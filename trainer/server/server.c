@@ -97,7 +97,7 @@ static bool update_job(struct server *s, struct job *job, bool *is_full)
         return true;
     }
     if (job->completion_count == 0) {
-        result = prediction_run(s, job);
+        result = server_run_prediction(s, job);
     } else {
         result = completion_update(s, job, is_late);
         if (result == STATUS_OK) {
@@ -296,6 +296,7 @@ static status open_server(struct server *s)
             "%s contains no tokenizer, but serve needs one", o->checkpoint);
     REQUIRE(device_is_host(s->session.device), STATUS_UNAVAILABLE,
             "serve runs on the CPU only in this version; add --set train.device=cpu");
+    TRY(text_batch_create(&s->session, &s->batch));
     return create_engine(s);
 }
 
@@ -325,6 +326,7 @@ status server_run(const struct server_options *options)
     http_stop(&s.http);
     engine_destroy(&s.engine);
     chat_close(&s.template);
+    text_batch_destroy(&s.batch);
     KEEP_FIRST(result, session_stop(&s.session));
     KEEP_FIRST(result, comm_destroy(&s.world));
     pthread_mutex_destroy(&s.lock);

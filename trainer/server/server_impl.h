@@ -6,6 +6,7 @@
 
 #include "datasets/chat/chat.h"
 #include "trainer/inference/engine.h"
+#include "trainer/prediction/text_batch.h"
 #include "trainer/server/job.h"
 #include "trainer/server/metrics.h"
 #include "trainer/server/server.h"
@@ -20,6 +21,7 @@ struct server {
     struct comm *world;
     struct session session;
     struct chat_template *template; /* NULL: the tokenizer has none */
+    struct text_batch batch;        /* used by the model's thread */
     struct engine *engine;          /* NULL: the model is not causal */
     int64_t max_tokens;             /* of a sequence with its prompt */
     char api_key[SERVER_KEY_BYTES]; /* "": none */
@@ -73,16 +75,17 @@ status completion_update(struct server *s, struct job *job, bool stop);
 /* completion_cancel - remove all sequences of a job from the engine. */
 void completion_cancel(struct server *s, struct job *job);
 
-/* prediction_prepare - encode the texts of a request for embeddings, masks, labels or answers.
+/* server_prepare_prediction - encode the texts of a request for embeddings, masks, labels or
+ * answers.
  *
  * Order     called on the HTTP thread
  * Errors    as completion_prepare */
-status prediction_prepare(struct server *s, struct job *job, const char **code);
+status server_prepare_prediction(struct server *s, struct job *job, const char **code);
 
-/* prediction_run - answer such a request with passes of the model.
+/* server_run_prediction - answer such a request with passes of the model.
  *
  * Order     called on the model's thread */
-status prediction_run(struct server *s, struct job *job);
+status server_run_prediction(struct server *s, struct job *job);
 
 /* server_encode_prompt - encode one text or check one list of ids.
  *

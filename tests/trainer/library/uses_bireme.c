@@ -86,6 +86,31 @@ static void check_null(bm_model *model)
     CHECK(bm_generate_text(model, "A", 1, NULL, NULL, NULL, NULL, NULL) == BM_OK);
 }
 
+/* The same for the functions of conversations and predictions. A causal model without a chat
+ * template supports none of them. */
+static void check_unsupported(bm_model *model)
+{
+    bm_message message = {"user", "A", 1};
+    bm_label *labels = NULL;
+    bm_token *tokens = NULL;
+    bm_answer_span span;
+    char *text = NULL;
+    int64_t count = 1;
+    CHECK_FAILS(bm_chat(NULL, &message, 1, NULL, NULL, NULL, &text, NULL), BM_USAGE, "NULL");
+    CHECK_FAILS(bm_chat(model, &message, 1, NULL, NULL, NULL, &text, NULL), BM_NO_INPUT,
+                "chat_template.json");
+    CHECK_FAILS(bm_classify(NULL, "A", 1, NULL, 0, 1, &labels, &count), BM_USAGE, "NULL");
+    CHECK_FAILS(bm_classify(model, "A", 1, NULL, 0, 1, NULL, &count), BM_USAGE, "NULL");
+    CHECK_FAILS(bm_classify(model, "A", 1, NULL, 0, 1, &labels, &count), BM_DATA, "objective clm");
+    CHECK(labels == NULL && count == 0);
+    CHECK_FAILS(bm_fill_mask(NULL, "A", 1, 1, &tokens, &count), BM_USAGE, "NULL");
+    CHECK_FAILS(bm_fill_mask(model, "A", 1, 1, &tokens, NULL), BM_USAGE, "NULL");
+    CHECK_FAILS(bm_fill_mask(model, "A", 1, 1, &tokens, &count), BM_DATA, "objective clm");
+    CHECK_FAILS(bm_answer(NULL, "A", 1, "A", 1, &span), BM_USAGE, "NULL");
+    CHECK_FAILS(bm_answer(model, "A", 1, "A", 1, NULL), BM_USAGE, "NULL");
+    CHECK_FAILS(bm_answer(model, "A", 1, "A", 1, &span), BM_DATA, "objective clm");
+}
+
 static void check_tokens(const bm_model *model, const char *text)
 {
     int32_t *ids = NULL, invalid;
@@ -230,6 +255,33 @@ static void check_log_probabilities(bm_model *model, const char *text)
     bm_free(ids);
 }
 
+/* The logarithm of the softmax of the logits is the log-probability. */
+static void check_logits(bm_model *model, const char *text)
+{
+    int32_t *ids = NULL;
+    int64_t count = 0, vocabulary = bm_model_facts_of(model).vocabulary;
+    double log_probabilities[64];
+    CHECK(bm_encode(model, text, strlen(text), 0, &ids, &count) == BM_OK && count < 32);
+    float *logits = malloc((size_t)(count * vocabulary) * sizeof *logits);
+    CHECK(logits != NULL && bm_logits(model, ids, count, logits) == BM_OK);
+    CHECK(bm_log_probabilities(model, ids, count, log_probabilities) == BM_OK);
+    for (int64_t i = 0; i < count - 1; i++) {
+        const float *row = logits + i * vocabulary;
+        double sum = 0;
+        for (int64_t v = 0; v < vocabulary; v++) {
+            sum += exp((double)row[v]);
+        }
+        CHECK(fabs((double)row[ids[i + 1]] - log(sum) - log_probabilities[i]) < 1e-5);
+    }
+    CHECK_FAILS(bm_logits(NULL, ids, count, logits), BM_USAGE, "NULL");
+    CHECK_FAILS(bm_logits(model, ids, count, NULL), BM_USAGE, "NULL");
+    CHECK_FAILS(bm_logits(model, NULL, 0, logits), BM_DATA, "no tokens");
+    ids[0] = -1;
+    CHECK_FAILS(bm_logits(model, ids, count, logits), BM_DATA, "id -1");
+    free(logits);
+    bm_free(ids);
+}
+
 static void check_embeddings(bm_model *model, const char *text)
 {
     float vector[32], other[32];
@@ -289,6 +341,71 @@ static void check_threads(bm_model *model)
     bm_free(expected);
 }
 
+/* The results of a model, computed by one thread. */
+struct results {
+    bm_model *model;
+    const char *text;
+    char *generated;
+    double log_probabilities[64];
+    float vector[32];
+    float logits[64];
+};
+
+static void *compute_results(void *user)
+{
+    enum { REPEATS = 5 };
+    struct results *r = user;
+    bm_generate_options options = bm_generate_defaults();
+    float *logits = malloc(64 * (size_t)bm_model_facts_of(r->model).vocabulary * sizeof *logits);
+    options.max_new_tokens = 9;
+    CHECK(logits != NULL);
+    for (int i = 0; i < REPEATS; i++) {
+        int32_t *ids = NULL;
+        int64_t count = 0;
+        bm_free(r->generated);
+        CHECK(bm_encode(r->model, r->text, strlen(r->text), 0, &ids, &count) == BM_OK);
+        CHECK(bm_generate(r->model, ids, count, &options, NULL, NULL, &r->generated, NULL) ==
+              BM_OK);
+        CHECK(bm_log_probabilities(r->model, ids, count, r->log_probabilities) == BM_OK);
+        CHECK(bm_embed(r->model, r->text, strlen(r->text), r->vector) == BM_OK);
+        CHECK(bm_logits(r->model, ids, count, logits) == BM_OK);
+        memcpy(r->logits, logits, sizeof r->logits);
+        CHECK_FAILS(bm_embed(r->model, "", 0, r->logits), BM_DATA, "token");
+        bm_free(ids);
+    }
+    free(logits);
+    return NULL;
+}
+
+/* Four models in four threads at the same time give the bits that they give one after another. */
+static void check_models_in_threads(void)
+{
+    enum { MODELS = 4 };
+    static const char *const texts[MODELS] = {"The licence", "of work", "a copy", "source"};
+    static struct results together[MODELS], alone[MODELS];
+    pthread_t threads[MODELS];
+    for (int i = 0; i < MODELS; i++) {
+        together[i].text = alone[i].text = texts[i];
+        CHECK(bm_model_open("run", settings, &together[i].model) == BM_OK);
+        alone[i].model = together[i].model;
+        compute_results(&alone[i]);
+    }
+    for (int i = 0; i < MODELS; i++) {
+        CHECK(pthread_create(&threads[i], NULL, compute_results, &together[i]) == 0);
+    }
+    for (int i = 0; i < MODELS; i++) {
+        CHECK(pthread_join(threads[i], NULL) == 0);
+        CHECK(strcmp(together[i].generated, alone[i].generated) == 0);
+        CHECK(memcmp(together[i].log_probabilities, alone[i].log_probabilities,
+                     sizeof alone[i].log_probabilities) == 0);
+        CHECK(memcmp(together[i].vector, alone[i].vector, sizeof alone[i].vector) == 0);
+        CHECK(memcmp(together[i].logits, alone[i].logits, sizeof alone[i].logits) == 0);
+        bm_free(together[i].generated);
+        bm_free(alone[i].generated);
+        bm_model_close(&together[i].model);
+    }
+}
+
 /* A child process can use a model with one thread. With two threads the call would never return. */
 static void check_fork(bm_model *model)
 {
@@ -318,13 +435,16 @@ int main(int argc, char **argv)
     CHECK(bm_model_open(argv[2], settings, &model) == BM_OK);
     CHECK(strcmp(bm_model_checkpoint(model), "run/final") == 0 && bm_warning()[0] == '\0');
     check_null(model);
+    check_unsupported(model);
     check_tokens(model, argv[3]);
     check_generation(model, argv[3]);
     check_long_text(model, argv[3]);
     check_generation_errors(model);
     check_log_probabilities(model, argv[3]);
+    check_logits(model, argv[3]);
     check_embeddings(model, argv[3]);
     check_threads(model);
+    check_models_in_threads();
     check_fork(model);
     CHECK_FAILS(bm_embed(model, "of", (size_t)-1, (float[32]){0}), BM_USAGE, "use strlen");
     bm_model_close(&model);

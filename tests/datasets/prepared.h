@@ -1,4 +1,4 @@
-/* The output of prepare_clm, for tests. */
+/* Shards of prepare_*, for tests. */
 #pragma once
 
 #include "datasets/prepare/prepare.h"
@@ -56,4 +56,21 @@ static inline struct prepare_options prepared_options(const struct tokenizer *t,
                                     .output = folder_file("out"),
                                     .shard_tokens = 1 << 20,
                                     .workers = 2};
+}
+
+/* prepared_run - prepare rows, the text of a file `name`, into the folder `output` with one of the
+ * functions prepare_*. */
+static inline status prepared_run(status (*prepare)(const struct prepare_options *options,
+                                                    struct prepare_report *report),
+                                  const char *name, const char *rows, const char *output,
+                                  struct prepare_options o, struct prepare_report *report)
+{
+    static char *path;
+    path = folder_file(name);
+    folder_write(path, rows, strlen(rows));
+    o.inputs = &path;
+    o.input_count = 1;
+    o.output = folder_file(output);
+    o.shard_tokens = o.shard_tokens > 0 ? o.shard_tokens : 1 << 20;
+    return prepare(&o, report);
 }

@@ -4,40 +4,21 @@
 
 #include "base/random.h"
 #include "datasets/loader/loader.h"
-#include "datasets/prepare/prepare.h"
-#include "datasets/shard/shard.h"
 #include "datasets/shard/shard_logps.h"
-#include "tests/datasets/folder.h"
+#include "tests/datasets/chat_tokenizer.h"
+#include "tests/datasets/prepared.h"
 
 #define END "<|endoftext|>"
 
 static struct tokenizer *tokenizer;
 static struct chat_template *chat;
 
-static void make_tokenizer(void)
-{
-    char *text = folder_file("text"), *folder = folder_file("tokenizer");
-    const char words[] = "the list of files and the user of the system said the answer";
-    folder_write(text, words, sizeof words - 1);
-    CHECK_OK(tokenizer_train(TOKENIZER_BPE, 300, &text, 1, 1, &tokenizer));
-    CHECK_OK(tokenizer_save(tokenizer, folder));
-    CHECK_OK(chat_install("alpaca", folder, tokenizer));
-    CHECK_OK(chat_open(folder, tokenizer, &chat));
-}
-
 static status prepare_shards(const char *rows, const char *output, struct prepare_options overrides,
                              struct prepare_report *report)
 {
-    static char *path;
-    path = folder_file("rows.jsonl");
-    folder_write(path, rows, strlen(rows));
     overrides.tokenizer = tokenizer;
-    overrides.inputs = &path;
-    overrides.input_count = 1;
-    overrides.output = folder_file(output);
-    overrides.shard_tokens = overrides.shard_tokens > 0 ? overrides.shard_tokens : 1 << 20;
     overrides.sequence_tokens = overrides.sequence_tokens > 0 ? overrides.sequence_tokens : 256;
-    return prepare_preferences(&overrides, report);
+    return prepared_run(prepare_preferences, "rows.jsonl", rows, output, overrides, report);
 }
 
 /* ---- rows ---- */
@@ -347,7 +328,7 @@ static void test_reference_logps(void)
 int main(void)
 {
     folder_make();
-    make_tokenizer();
+    chat_tokenizer_make(&tokenizer, &chat);
     test_rows();
     test_truncation();
     test_bad_rows();

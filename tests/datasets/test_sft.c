@@ -5,38 +5,19 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "datasets/loader/loader.h"
-#include "datasets/prepare/prepare.h"
-#include "datasets/shard/shard.h"
-#include "tests/datasets/folder.h"
+#include "tests/datasets/chat_tokenizer.h"
+#include "tests/datasets/prepared.h"
 
 static struct tokenizer *tokenizer;
 static struct chat_template *chat;
-
-static void make_tokenizer(void)
-{
-    char *text = folder_file("text"), *folder = folder_file("tokenizer");
-    const char words[] = "the list of files and the user of the system said the answer";
-    folder_write(text, words, sizeof words - 1);
-    CHECK_OK(tokenizer_train(TOKENIZER_BPE, 300, &text, 1, 1, &tokenizer));
-    CHECK_OK(tokenizer_save(tokenizer, folder));
-    CHECK_OK(chat_install("alpaca", folder, tokenizer));
-    CHECK_OK(chat_open(folder, tokenizer, &chat));
-}
 
 /* ---- rows ---- */
 
 static status prepare_shards(const char *rows, const char *output, struct prepare_options overrides,
                              struct prepare_report *report)
 {
-    static char *path;
-    path = folder_file("rows.jsonl");
-    folder_write(path, rows, strlen(rows));
     overrides.tokenizer = tokenizer;
-    overrides.inputs = &path;
-    overrides.input_count = 1;
-    overrides.output = folder_file(output);
-    overrides.shard_tokens = overrides.shard_tokens > 0 ? overrides.shard_tokens : 1 << 20;
-    return prepare_sft(&overrides, report);
+    return prepared_run(prepare_sft, "rows.jsonl", rows, output, overrides, report);
 }
 
 /* Checks the text of example i, and the text of its tokens that have all of these mask bits. */
@@ -540,7 +521,7 @@ int main(void)
 {
     folder_make();
     log_quiet(true);
-    make_tokenizer();
+    chat_tokenizer_make(&tokenizer, &chat);
     test_rows();
     test_join_encoding();
     test_bad_rows();

@@ -9,6 +9,7 @@
 #include "datasets/tokenizer/qa_windows.h"
 #include "datasets/tokenizer/text_pair.h"
 #include "tests/datasets/added_tokens.h"
+#include "tests/datasets/prepared.h"
 
 static struct tokenizer *wordpiece, *bpe, *char_tokenizer;
 
@@ -163,14 +164,8 @@ static status prepare_shards(prepare_function prepare_rows, const struct tokeniz
                              const char *name, const char *rows, const char *output,
                              struct prepare_options overrides, struct prepare_report *report)
 {
-    static char *path;
-    path = write_rows(name, rows);
     overrides.tokenizer = t;
-    overrides.inputs = &path;
-    overrides.input_count = 1;
-    overrides.output = folder_file(output);
-    overrides.shard_tokens = overrides.shard_tokens > 0 ? overrides.shard_tokens : 1 << 20;
-    return prepare_rows(&overrides, report);
+    return prepared_run(prepare_rows, name, rows, output, overrides, report);
 }
 
 static struct loader *open_batches(const struct tokenizer *t, const char *glob,

@@ -14,6 +14,7 @@
 #include "datasets/sentencepiece/sentencepiece.h"
 #include "datasets/tokenizer/pretokenizer.h"
 #include "trainer/gguf/gguf_impl.h"
+#include "trainer/huggingface/json_file.h"
 
 /* The lists of the metadata; scores and types may be missing. */
 struct token_lists {
@@ -70,20 +71,6 @@ static const char *get_special(const struct token_lists *l, const char *key)
 {
     int64_t id = get_special_id(l, key);
     return id >= 0 ? l->texts->texts[id] : NULL;
-}
-
-static status write_json(const char *folder, const char *name, json_t *document)
-{
-    char path[FILE_PATH_BYTES];
-    char *text = document != NULL ? json_dumps(document, JSON_INDENT(2)) : NULL;
-    json_decref(document);
-    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for %s, or a text is not UTF-8", name);
-    status result = file_join(path, folder, name);
-    if (result == STATUS_OK) {
-        result = file_write(path, text, strlen(text));
-    }
-    free(text);
-    return result;
 }
 
 /* ---- BPE over bytes ---- */
@@ -214,7 +201,7 @@ static status write_byte_bpe(const struct token_lists *l, const char *folder)
         json_decref(document);
         return result;
     }
-    return write_json(folder, "tokenizer.json", document);
+    return json_file_write(folder, "tokenizer.json", document);
 }
 
 /* ---- SentencePiece and WordPiece ---- */
@@ -289,7 +276,7 @@ static status write_tokenizer_config(const struct token_lists *l, const char *fo
         bool add_bos = gguf_get_number(l->file, "tokenizer.ggml.add_bos_token", 1) != 0;
         json_object_set_new(config, "add_bos_token", json_boolean(add_bos));
     }
-    return write_json(folder, "tokenizer_config.json", config);
+    return json_file_write(folder, "tokenizer_config.json", config);
 }
 
 static status write_template(const struct gguf_file *file, const char *folder)

@@ -15,6 +15,7 @@
 #include "trainer/huggingface/config.h"
 #include "trainer/huggingface/export_source.h"
 #include "trainer/huggingface/huggingface.h"
+#include "trainer/huggingface/json_file.h"
 #include "trainer/huggingface/pad_token.h"
 #include "trainer/setup/derive.h"
 #include "trainer/setup/session.h"
@@ -193,16 +194,6 @@ static status write_config(const struct export_job *ex)
     return result;
 }
 
-static status write_json(const struct export_job *ex, const char *name, json_t *document)
-{
-    char *text = json_dumps(document, JSON_INDENT(2));
-    json_decref(document);
-    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for %s", name);
-    status result = write_text(ex, name, text, strlen(text));
-    free(text);
-    return result;
-}
-
 static status add_token(const struct export_job *ex, json_t *config, const char *key, int32_t id)
 {
     char *text = NULL;
@@ -260,7 +251,7 @@ static status write_tokenizer_config(const struct export_job *ex)
         json_decref(config);
         return result;
     }
-    return write_json(ex, "tokenizer_config.json", config);
+    return json_file_write(ex->folder.path, "tokenizer_config.json", config);
 }
 
 static status copy_file(const struct export_job *ex, const char *name)
@@ -286,7 +277,8 @@ static status write_generation_config(const struct export_job *ex, int32_t end_o
     json_t *eos = tokenizer_end == end_of_turn || tokenizer_end < 0
                       ? json_pack("i", end_of_turn)
                       : json_pack("[i, i]", tokenizer_end, end_of_turn);
-    return write_json(ex, "generation_config.json", json_pack("{s:o}", "eos_token_id", eos));
+    return json_file_write(ex->folder.path, "generation_config.json",
+                           json_pack("{s:o}", "eos_token_id", eos));
 }
 
 /* Writes the chat template as a Jinja template of transformers. It replaces the template of an

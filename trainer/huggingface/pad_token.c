@@ -1,50 +1,12 @@
 #include "trainer/huggingface/pad_token.h"
 
-#include <jansson.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
-
-static const size_t file_limit_bytes = (size_t)256 << 20;
+#include "trainer/huggingface/json_file.h"
 
 /* Names of pad tokens. The first one that is free becomes the name of a new pad token. */
 static const char *const names[] = {"<|pad|>", "<pad>", "[PAD]", "<|finetune_right_pad_id|>"};
 enum { NAMES = sizeof names / sizeof names[0] };
-
-/* Reads a JSON object. Some files contain an integer that exceeds 64 bits (model_max_length); only
- * then integers are read as reals. *out is NULL if the file does not exist. */
-static status load_object(const char *folder, const char *name, json_t **out)
-{
-    char path[FILE_PATH_BYTES], *text = NULL;
-    size_t bytes = 0;
-    json_error_t error;
-    *out = NULL;
-    TRY(file_join(path, folder, name));
-    if (!file_exists(path)) {
-        return STATUS_OK;
-    }
-    TRY(file_read(path, file_limit_bytes, &text, &bytes));
-    *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
-    if (*out == NULL && json_error_code(&error) == json_error_numeric_overflow) {
-        *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &error);
-    }
-    free(text);
-    REQUIRE(*out != NULL, STATUS_DATA, "%s:%d:%d: %s", path, error.line, error.column, error.text);
-    return STATUS_OK;
-}
-
-static status write_object(const char *folder, const char *name, const json_t *root)
-{
-    char path[FILE_PATH_BYTES], *text = json_dumps(root, JSON_INDENT(2));
-    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for %s", name);
-    status result = file_join(path, folder, name);
-    if (result == STATUS_OK) {
-        result = file_write(path, text, strlen(text));
-    }
-    free(text);
-    return result;
-}
 
 /* Takes the token as the pad token if it is a special token other than the end token. */
 static bool take_token(const struct tokenizer *t, const char *text, struct pad_token *out)
@@ -62,7 +24,7 @@ status pad_token_choose(const struct tokenizer *t, const char *tokenizer_folder,
                         struct pad_token *out)
 {
     json_t *config = NULL;
-    TRY(load_object(tokenizer_folder, "tokenizer_config.json", &config));
+    TRY(json_file_read(tokenizer_folder, "tokenizer_config.json", &config));
     const json_t *value = json_object_get(config, "pad_token");
     value = json_is_object(value) ? json_object_get(value, "content") : value; /* an AddedToken */
     bool found = take_token(t, json_string_value(value), out);
@@ -90,30 +52,31 @@ status pad_token_choose(const struct tokenizer *t, const char *tokenizer_folder,
 static status add_token(const struct pad_token *pad, const char *folder)
 {
     json_t *root = NULL;
-    TRY(load_object(folder, "tokenizer.json", &root));
+    TRY(json_file_read(folder, "tokenizer.json", &root));
     json_t *token =
         json_pack("{s:i, s:s, s:b, s:b, s:b, s:b, s:b}", "id", pad->id, "content", pad->text,
                   "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 1);
     bool added = json_array_append_new(json_object_get(root, "added_tokens"), token) == 0;
-    status result =
-        added ? write_object(folder, "tokenizer.json", root)
-              : RAISE_STATUS(STATUS_DATA, "%s: tokenizer.json has no added_tokens", folder);
-    json_decref(root);
-    return result;
+    if (!added) {
+        json_decref(root);
+        RAISE(STATUS_DATA, "%s: tokenizer.json has no added_tokens", folder);
+    }
+    return json_file_write(folder, "tokenizer.json", root);
 }
 
 static status name_token(const struct pad_token *pad, const char *folder, const char *name)
 {
     json_t *root = NULL;
-    TRY(load_object(folder, name, &root));
+    TRY(json_file_read(folder, name, &root));
     if (root == NULL) {
         return STATUS_OK;
     }
     bool is_set = json_object_set_new(root, "pad_token", json_string(pad->text)) == 0;
-    status result = is_set ? write_object(folder, name, root)
-                           : RAISE_STATUS(STATUS_DATA, "%s/%s: not a JSON object", folder, name);
-    json_decref(root);
-    return result;
+    if (!is_set) {
+        json_decref(root);
+        RAISE(STATUS_DATA, "%s/%s: not a JSON object", folder, name);
+    }
+    return json_file_write(folder, name, root);
 }
 
 status pad_token_write(const struct pad_token *pad, const char *folder)

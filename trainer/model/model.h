@@ -193,6 +193,9 @@ static inline bool model_is_adapter(const struct model_parameter *p)
     return p->role == MODEL_ADAPTER_IN || p->role == MODEL_ADAPTER_OUT;
 }
 
+/* model_is_norm - return whether a parameter is gamma or beta of a norm. */
+bool model_is_norm(const struct model_parameter *p);
+
 /* model_is_task_head - return whether a parameter belongs to a fine-tuning head. Such a head is
  * trained in full, even with adapters. */
 static inline bool model_is_task_head(const struct model_config *config,

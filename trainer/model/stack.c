@@ -1,9 +1,9 @@
 /* The stacks of blocks, and where the parameters of a role are in the list of parameters. */
 #include "trainer/model/model_impl.h"
 
-static bool is_norm(enum model_role role)
+bool model_is_norm(const struct model_parameter *p)
 {
-    switch (role) {
+    switch (p->role) {
     case MODEL_NORM1:
     case MODEL_NORM2:
     case MODEL_ATTENTION_NORM:
@@ -27,7 +27,7 @@ static void find_param_indices(const struct model *m, int64_t first,
     }
     for (int i = m->parameter_count - 1; i >= 0 && m->parameters[i].layer >= first; i--) {
         const struct model_parameter *p = &m->parameters[i];
-        bool weight = p->dimensions == 2 || (is_norm(p->role) && p->init_value > 0);
+        bool weight = p->dimensions == 2 || (model_is_norm(p) && p->init_value > 0);
         *(weight ? &out[p->role].weight : &out[p->role].bias) = i;
     }
 }

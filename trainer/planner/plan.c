@@ -60,23 +60,17 @@ static const int64_t chunk_bytes = INT64_C(4) << 20;
 
 /* ---- parameters ---- */
 
-static enum plan_part get_part(enum model_role role)
+static enum plan_part get_part(const struct model_parameter *p)
 {
-    switch (role) {
+    if (model_is_norm(p)) {
+        return PLAN_NORMS;
+    }
+    switch (p->role) {
     case MODEL_TOKEN_TABLE:
         return PLAN_TOKEN_EMBEDDING;
     case MODEL_POSITION_TABLE:
     case MODEL_TOKEN_TYPE_TABLE:
         return PLAN_POSITION_EMBEDDING;
-    case MODEL_NORM1:
-    case MODEL_NORM2:
-    case MODEL_ATTENTION_NORM:
-    case MODEL_FEED_FORWARD_NORM:
-    case MODEL_QUERY_NORM:
-    case MODEL_KEY_NORM:
-    case MODEL_TRANSFORM_NORM:
-    case MODEL_CROSS_NORM:
-        return PLAN_NORMS;
     case MODEL_QKV:
     case MODEL_PROJECTION:
     case MODEL_CROSS_QUERY:
@@ -148,7 +142,7 @@ static double count_parameters(const struct recipe *r, const struct model_parame
     for (int i = 0; i < count; i++) {
         const struct model_parameter *p = &parameters[i];
         int64_t size = p->whole_rows * p->whole_columns;
-        plan->part[get_part(p->role)] += size;
+        plan->part[get_part(p)] += size;
         plan->parameters += size;
         plan->trained_parameters += p->trained ? size : 0;
         plan->rank_parameters += model_parameter_elements(p);

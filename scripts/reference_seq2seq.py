@@ -10,6 +10,7 @@ from reference_steps import ADAMW, CLIP, DECAY, LAYERS, POSITIONS, STEPS, VOCABU
 SOURCES, TARGETS = [13, 5, 9], [7, 11, 1]  # lengths of the pairs of a batch
 START = VOCABULARY - 1                     # the token before each target, also used as padding
 INNER = 40
+BUCKETS, MAX_DISTANCE = 8, 9                # of T5's relative position bias
 
 
 def make_marian():
@@ -29,6 +30,39 @@ def make_marian():
     for part in model.model.encoder, model.model.decoder:
         part.embed_tokens.padding_idx = None # the start token, which Bireme trains like any other
         part.embed_positions.weight = torch.nn.Parameter(table, requires_grad=False)
+    return model
+
+
+def make_bart():
+    """A BartForConditionalGeneration in float64. Its table of positions begins with row 2."""
+    import transformers
+    sizes = dict(encoder_layers=LAYERS, decoder_layers=LAYERS, encoder_attention_heads=4,
+                 decoder_attention_heads=4, encoder_ffn_dim=INNER, decoder_ffn_dim=INNER)
+    config = transformers.BartConfig(
+        d_model=WIDTH, vocab_size=VOCABULARY, max_position_embeddings=POSITIONS, dropout=0.0,
+        activation_function="gelu", scale_embedding=False, pad_token_id=START,
+        decoder_start_token_id=START, bos_token_id=1, eos_token_id=0, forced_eos_token_id=None,
+        attn_implementation="eager", **sizes
+    )
+    model = transformers.BartForConditionalGeneration(config).double().eval()
+    for part in model.model.encoder, model.model.decoder:
+        part.embed_tokens.padding_idx = None # the start token, which Bireme trains like any other
+    return model
+
+
+def make_t5(**settings):
+    """A T5ForConditionalGeneration in float64. Its distances reach the last bucket."""
+    import transformers
+    config = transformers.T5Config(
+        d_model=WIDTH, d_kv=12, d_ff=INNER, num_layers=LAYERS, num_decoder_layers=LAYERS,
+        num_heads=4, relative_attention_num_buckets=BUCKETS,
+        relative_attention_max_distance=MAX_DISTANCE, dropout_rate=0.0, vocab_size=VOCABULARY,
+        pad_token_id=START, decoder_start_token_id=START, eos_token_id=0,
+        attn_implementation="eager", **settings
+    )
+    model = transformers.T5ForConditionalGeneration(config).double().eval()
+    if not config.scale_decoder_outputs: # T5 1.1
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
     return model
 
 
@@ -60,8 +94,9 @@ def write_steps(path, model, settings):
     w = {n: t for n, t in model.named_parameters() if t.requires_grad}
     with torch.no_grad():
         for name, t in w.items():
-            is_norm = "norm.weight" in name
-            scale = 0.1 if t.dim() == 1 else 0.1 if "shared" in name else 0.7 / t.shape[1] ** 0.5
+            is_norm = "norm" in name and name.endswith(".weight")
+            is_table = "shared" in name or "positions" in name
+            scale = 0.1 if t.dim() == 1 or is_table else 0.7 / t.shape[1] ** 0.5
             t.copy_((float(is_norm) + torch.randn_like(t) * scale).float().double())
     optimizer = torch.optim.AdamW(
         [dict(params=[t for t in w.values() if t.dim() == 2], weight_decay=DECAY),
@@ -106,3 +141,12 @@ def write_steps(path, model, settings):
 def write_seq2seq(folder):
     torch.manual_seed(120)
     write_steps(folder / "marian.h5", make_marian(), dict(scale_embedding=1))
+    torch.manual_seed(123)
+    write_steps(folder / "bart.h5", make_bart(), dict(gelu=1))
+    t5 = dict(head_width=12, buckets=BUCKETS, max_distance=MAX_DISTANCE, norm_epsilon=1e-6)
+    torch.manual_seed(121)
+    model = make_t5(feed_forward_proj="relu")
+    write_steps(folder / "t5.h5", model, dict(t5, scale_outputs=1))
+    torch.manual_seed(122)
+    model = make_t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False)
+    write_steps(folder / "t5_gated.h5", model, dict(t5, gated=1, tied=0))

@@ -40,7 +40,13 @@
  *          scaled embeddings, and a window in all layers but every config.window_pattern-th.
  *          Gemma Team 2025, arXiv:2503.19786
  * marian   MarianMTModel: the original Transformer, an encoder and a decoder with norms after the
- *          residual sums and sinusoidal positions. Vaswani et al. 2017, arXiv:1706.03762 */
+ *          residual sums and sinusoidal positions. Vaswani et al. 2017, arXiv:1706.03762
+ * bart     BartForConditionalGeneration: as marian, with a table of positions and a norm of the
+ *          embedding in each stack. Lewis et al. 2020, arXiv:1910.13461
+ * t5       T5ForConditionalGeneration (T5, T5 1.1, mT5, ByT5): an encoder and a decoder with RMS
+ *          norms before each sub-layer, a relative position bias, unscaled attention and no biases.
+ *          The feed-forward network has a gate with config.parts.gated (T5 1.1).
+ *          Raffel et al. 2020, arXiv:1910.10683; Shazeer 2020, arXiv:2002.05202 */
 #include "trainer/model/architecture.h"
 
 #include <string.h>
@@ -217,25 +223,70 @@ static const struct architecture_names gemma3_names = {
     .feed_forward_norm = "post_feedforward_layernorm",
 };
 
+/* Names in the blocks of a stack of Marian. */
+#define MARIAN_BLOCK_NAMES(stack)                                                                  \
+    .block = "model." stack ".layers", .query = "self_attn.q_proj", .key = "self_attn.k_proj",     \
+    .value = "self_attn.v_proj", .projection = "self_attn.out_proj", .fc = "fc1",                  \
+    .fc_projection = "fc2", .norm1 = "final_layer_norm"
+
 static const struct architecture_names marian_names = {
+    MARIAN_BLOCK_NAMES("encoder"),
     .token_table = "model.shared",
-    .block = "model.encoder.layers",
-    .query = "self_attn.q_proj",
-    .key = "self_attn.k_proj",
-    .value = "self_attn.v_proj",
-    .projection = "self_attn.out_proj",
     .norm2 = "self_attn_layer_norm",
-    .fc = "fc1",
-    .fc_projection = "fc2",
-    .norm1 = "final_layer_norm",
-    .decoder_block = "model.decoder.layers",
-    .cross_query = "encoder_attn.q_proj",
-    .cross_key = "encoder_attn.k_proj",
-    .cross_value = "encoder_attn.v_proj",
-    .cross_projection = "encoder_attn.out_proj",
-    .cross_norm = "self_attn_layer_norm",
-    .decoder_norm2 = "encoder_attn_layer_norm",
     .decoder = "lm_head",
+};
+
+/* Names of cross-attention in Marian, and of the norms before and after it. */
+#define MARIAN_CROSS_NAMES                                                                         \
+    .cross_query = "encoder_attn.q_proj", .cross_key = "encoder_attn.k_proj",                      \
+    .cross_value = "encoder_attn.v_proj", .cross_projection = "encoder_attn.out_proj",             \
+    .cross_norm = "self_attn_layer_norm", .norm2 = "encoder_attn_layer_norm"
+
+static const struct architecture_names marian_decoder_names = {
+    MARIAN_BLOCK_NAMES("decoder"),
+    MARIAN_CROSS_NAMES,
+};
+
+/* Names in the embedding of a stack of BART. */
+#define BART_EMBEDDING_NAMES(stack)                                                                \
+    .position_table = "model." stack ".embed_positions",                                           \
+    .embedding_norm = "model." stack ".layernorm_embedding"
+
+static const struct architecture_names bart_names = {
+    MARIAN_BLOCK_NAMES("encoder"), BART_EMBEDDING_NAMES("encoder"),
+    .token_table = "model.shared", .norm2 = "self_attn_layer_norm",
+    .decoder = "lm_head",
+};
+
+static const struct architecture_names bart_decoder_names = {
+    MARIAN_BLOCK_NAMES("decoder"),
+    BART_EMBEDDING_NAMES("decoder"),
+    MARIAN_CROSS_NAMES,
+};
+
+/* Names in a stack of T5. The feed-forward network is the last sub-layer of a block. */
+#define T5_STACK_NAMES(stack, last)                                                                \
+    .block = stack ".block", .norm1 = "layer.0.layer_norm", .query = "layer.0.SelfAttention.q",    \
+    .key = "layer.0.SelfAttention.k", .value = "layer.0.SelfAttention.v",                          \
+    .projection = "layer.0.SelfAttention.o",                                                       \
+    .position_bias = stack ".block.0.layer.0.SelfAttention.relative_attention_bias",               \
+    .norm2 = "layer." last ".layer_norm", .gate = "layer." last ".DenseReluDense.wi_0",            \
+    .fc = "layer." last ".DenseReluDense.wi_1", .ungated_fc = "layer." last ".DenseReluDense.wi",  \
+    .fc_projection = "layer." last ".DenseReluDense.wo", .final_norm = stack ".final_layer_norm"
+
+static const struct architecture_names t5_names = {
+    T5_STACK_NAMES("encoder", "1"),
+    .token_table = "shared",
+    .decoder = "lm_head",
+};
+
+static const struct architecture_names t5_decoder_names = {
+    T5_STACK_NAMES("decoder", "2"),
+    .cross_query = "layer.1.EncDecAttention.q",
+    .cross_key = "layer.1.EncDecAttention.k",
+    .cross_value = "layer.1.EncDecAttention.v",
+    .cross_projection = "layer.1.EncDecAttention.o",
+    .cross_norm = "layer.1.layer_norm",
 };
 
 static const struct architecture architectures[] = {
@@ -389,6 +440,26 @@ static const struct architecture architectures[] = {
         .attention = {.causal = true, .qkv_bias = true, .projection_bias = true},
         .feed_forward = {.bias = true},
         .names = &marian_names,
+        .decoder_names = &marian_decoder_names,
+    },
+    {
+        .name = "bart",
+        .embedding = {.first_position = 2, .adds_positions = true},
+        .norm = {.placement = PLACEMENT_POST},
+        .attention = {.causal = true, .qkv_bias = true, .projection_bias = true},
+        .feed_forward = {.bias = true},
+        .names = &bart_names,
+        .decoder_names = &bart_decoder_names,
+    },
+    {
+        .name = "t5",
+        .embedding = {.positions = POSITIONS_RELATIVE},
+        .norm = {.kind = NORM_RMS},
+        .attention = {.causal = true, .unscaled = true},
+        .free_gate = true,
+        .fan_in_init = true,
+        .names = &t5_names,
+        .decoder_names = &t5_decoder_names,
     },
 };
 
@@ -407,6 +478,10 @@ struct architecture architecture_compose(const struct model_config *config)
     const struct architecture *row = model_architecture(config->architecture);
     struct architecture a = row != NULL ? *row : (struct architecture){0};
     const struct model_parts *parts = &config->parts;
+    if (a.free_parts || a.free_gate) {
+        a.feed_forward.gated = parts->gated;
+        a.feed_forward.gelu = config->activation != ACTIVATION_SILU;
+    }
     if (!a.free_parts) {
         return a;
     }
@@ -429,8 +504,6 @@ struct architecture architecture_compose(const struct model_config *config)
         a.embedding.positions = positions[parts->positions];
     }
     a.norm.kind = parts->rms_norm ? NORM_RMS : NORM_LAYER;
-    a.feed_forward.gated = parts->gated;
-    a.feed_forward.gelu = config->activation != ACTIVATION_SILU;
     return a;
 }
 
@@ -441,6 +514,12 @@ const char *model_architecture_names(char *text, size_t bytes)
         text_append_item(text, bytes, architectures[i].name, i, COUNT(architectures), "or");
     }
     return text;
+}
+
+int64_t model_position_buckets(const struct model_config *config)
+{
+    const struct architecture *a = model_architecture(config->architecture);
+    return a != NULL && a->embedding.positions == POSITIONS_RELATIVE ? config->position_buckets : 0;
 }
 
 bool model_layer_has_cross(const struct model_config *config, int64_t layer)
@@ -522,5 +601,5 @@ int64_t model_inner_outputs(const struct model_config *config)
 int64_t model_positions(const struct model_config *config)
 {
     const struct architecture a = architecture_compose(config);
-    return config->positions - a.embedding.first_position;
+    return config->positions - (a.embedding.adds_positions ? 0 : a.embedding.first_position);
 }

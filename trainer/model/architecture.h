@@ -38,6 +38,8 @@ enum position_kind {
     POSITIONS_LEARNED = 0, /* a table of embeddings, added to those of the tokens */
     POSITIONS_ROTARY,      /* a rotation of queries and keys; no parameters */
     POSITIONS_SINUSOIDAL,  /* fixed sines and cosines, added to those of the tokens */
+    POSITIONS_RELATIVE,    /* a bias of the scores of self-attention for each bucket of distances;
+                            * the layers of a stack share a table (struct attention_bias) */
     POSITIONS_NONE
 };
 
@@ -57,15 +59,15 @@ struct architecture_names {
     const char *gate_fc;        /* one matrix for gate and fc; NULL: two matrices */
     const char *gate;           /* of a gated feed-forward network */
     const char *fc; /* the matrix before the activation; if gated, the one without activation */
+    const char *ungated_fc; /* fc of a network without a gate; NULL: the same name */
     const char *fc_projection;
     const char *feed_forward_norm; /* PLACEMENT_BRANCH and _BOTH: of the network's output */
     const char *final_norm;        /* not with PLACEMENT_POST */
-    const char *decoder_block;     /* blocks of the second stack; NULL: there is one stack */
+    const char *position_bias;     /* POSITIONS_RELATIVE, in the first block of a stack */
     const char *cross_query, *cross_key, *cross_value, *cross_projection;
-    const char *cross_norm;    /* between attention and cross-attention */
-    const char *decoder_norm2; /* norm2 in the blocks of the second stack */
-    const char *pooler;        /* dense layer on the first row of a sequence */
-    const char *transform;     /* dense layer before the vocabulary matrix */
+    const char *cross_norm; /* between attention and cross-attention */
+    const char *pooler;     /* dense layer on the first row of a sequence */
+    const char *transform;  /* dense layer before the vocabulary matrix */
     const char *transform_norm;
     const char *decoder;        /* an untied vocabulary matrix */
     const char *decoder_bias;   /* bias of the vocabulary logits */
@@ -79,6 +81,7 @@ struct architecture {
     struct {
         enum position_kind positions;
         int64_t first_position; /* row of the position table for the first token of a sequence */
+        bool adds_positions;    /* config.positions does not count the rows before that one */
         bool sines_first;       /* sinusoidal: all sines before all cosines; else they alternate */
         bool scaled;            /* the token embeddings are multiplied by sqrt(width) */
     } embedding;
@@ -89,6 +92,7 @@ struct architecture {
     struct {
         bool causal; /* a decoder; else all rows of a segment attend to each other */
         bool qkv_bias, projection_bias;
+        bool unscaled; /* the scores are not divided by sqrt(D) */
         enum qk_norm qk_norm;
     } attention;
     struct {
@@ -103,9 +107,12 @@ struct architecture {
         bool answer_dropout; /* dropout precedes the matrix of answers */
     } head;
     bool free_parts;       /* config.parts sets the parts of the model */
+    bool free_gate;        /* config.parts.gated sets the feed-forward network */
     bool scaled_residuals; /* initial projections into the stream are divided by sqrt(2 L) */
+    bool fan_in_init;      /* initial deviations are initializer_range / sqrt(K) for K inputs */
     bool transposed;       /* files store the matrices of blocks as [in, out] */
     const struct architecture_names *names;
+    const struct architecture_names *decoder_names; /* of the second stack; NULL: one stack */
 };
 
 /* model_architecture - find an architecture by name; NULL if it does not exist. */
@@ -160,7 +167,7 @@ static inline bool architecture_drops_sum(const struct architecture *a)
 /* architecture_has_decoder - return whether the model has an encoder and a decoder. */
 static inline bool architecture_has_decoder(const struct architecture *a)
 {
-    return a->names->decoder_block != NULL;
+    return a->decoder_names != NULL;
 }
 
 /* architecture_is_rotary - return whether queries and keys are rotated by their positions. */

@@ -76,6 +76,8 @@ status model_attention_backward(struct backward *b, int64_t layer, struct tensor
                   d_qkv = model_view_rows(m->activations.d_qkv, b->n);
     struct tensor d_attended = model_view_d_attended(m, b->n);
     struct attention attention = model_attention(m, b->input, layer);
+    attention.bias.gradient =
+        model_gradient(m, model_position_bias_index(m, b->input).weight, b->gradients);
     struct tensor dy;
     TRY(model_all_gather(m, delta, b->n, &dy));
     TRY(model_project_backward(b, layer, MODEL_PROJECTION, d_attended, dy,

@@ -11,6 +11,7 @@ static struct attention describe_attention(const struct model *m, const struct m
     struct attention a = model_attention(m, input, layer);
     a.causal = false;
     a.window = 0;
+    a.bias = (struct attention_bias){0};
     a.cu_k = input->source.cu_rows;
     a.longest_k = input->source.longest;
     a.dropout = model_dropout(m, input, model_cross_site(m, layer), DROPOUT_ATTENTION);

@@ -99,6 +99,12 @@ static struct layer_activations *get_first_layer(struct model *m, const struct m
     return &m->activations.layers[model_get_stack(m, input)->first];
 }
 
+/* Returns the parameter of the position table of the stack that reads the input; -1: none. */
+static int find_position_table(const struct model *m, const struct model_input *input)
+{
+    return model_get_stack(m, input)->param_index[MODEL_POSITION_TABLE].weight;
+}
+
 /* Returns the rows of the position table from a sequence's first position on. */
 static struct tensor skip_unused_positions(const struct model *m, struct tensor table)
 {
@@ -140,8 +146,8 @@ status model_embed(struct model *m, const struct model_input *input)
     bool fixed = m->architecture->embedding.positions == POSITIONS_SINUSOIDAL;
     struct tensor positions =
         fixed ? m->activations.position_table
-              : skip_unused_positions(m,
-                                      model_matrix(m, m->param_index[MODEL_POSITION_TABLE].weight));
+              : skip_unused_positions(m, model_matrix(m, find_position_table(m, input)));
+    TRY(model_update_position_bias(m, input));
     TRY(embedding_forward(
         m->kernels, single_rank ? stream : model_view_rows(m->activations.exchange, n),
         input->tokens, input->positions, model_matrix(m, m->param_index[MODEL_TOKEN_TABLE].weight),
@@ -165,7 +171,7 @@ static struct param_index find_next_norm(struct model *m, const struct model_inp
     *stream = model_view_local_rows(m, last ? *stack->last : next->input, n);
     *norm = model_view_local_rows(m, last ? *stack->norm : next->norm1, n);
     *statistics = model_view_local_rows(m, last ? *stack->statistics : next->statistics1, n);
-    return last ? model_end_norm(m, stack) : model_param_index(m, layer + 1, MODEL_NORM1);
+    return last ? stack->end_norm : model_param_index(m, layer + 1, MODEL_NORM1);
 }
 
 /* Runs cross-attention from the output of self-attention in `exchange` to its own output there.
@@ -290,7 +296,8 @@ status model_first_norm(struct model *m, const struct model_input *input)
     TRY(embed_token_types(m, input, &delta));
     TRY(drop_sum(m, input, stream, &delta));
     TRY(add_and_norm(m, stream, norm, model_view_local_rows(m, a->statistics1, n), stream, delta,
-                     model_param_index(m, 0, MODEL_NORM1), (struct dropout){0}));
+                     model_param_index(m, model_get_stack(m, input)->first, MODEL_NORM1),
+                     (struct dropout){0}));
     return drop_first_norm(m, input);
 }
 
@@ -377,6 +384,8 @@ static bool gradient_is_set(const struct model *m, const struct model_input *inp
         return m->config.tied && m->config.head == MODEL_HEAD_LM && head_is_used(m, input);
     case MODEL_POSITION_TABLE:
     case MODEL_TOKEN_TYPE_TABLE:
+    case MODEL_POSITION_BIAS:
+    case MODEL_EMBEDDING_NORM:
     case MODEL_NORM1:
     case MODEL_NORM2:
     case MODEL_CROSS_NORM:
@@ -534,8 +543,7 @@ static status norm1_backward(struct backward *b, int64_t layer, enum norm_residu
     struct dropout dropout = layer > stack->first
                                  ? compute_local_dropout(m, b->input, layer - 1, DROPOUT_FC)
                                  : (struct dropout){0};
-    return norm_backward(b,
-                         last ? model_end_norm(m, stack) : model_param_index(m, layer, MODEL_NORM1),
+    return norm_backward(b, last ? stack->end_norm : model_param_index(m, layer, MODEL_NORM1),
                          last ? *stack->last : activations->layers[layer].input,
                          last ? *stack->statistics : activations->layers[layer].statistics1,
                          stream_source, dropout, delta);
@@ -591,8 +599,7 @@ static status tables_backward(struct backward *b)
 {
     struct model *m = b->m;
     const struct model_input *input = b->input;
-    struct tensor positions =
-        model_gradient(m, m->param_index[MODEL_POSITION_TABLE].weight, b->gradients);
+    struct tensor positions = model_gradient(m, find_position_table(m, input), b->gradients);
     struct tensor delta, stream = model_view_local_rows(m, m->activations.d_stream, b->n);
     struct dropout dropout = compute_local_dropout(m, input, -1, DROPOUT_PROJECTION);
     if (architecture_drops_sum(m->architecture) && dropout.probability > 0) {
@@ -615,7 +622,7 @@ static status tables_backward(struct backward *b)
 /* Returns whether the norm at the end of a stack or any parameter before it is trained. */
 static bool reaches_end_norm(const struct model *m, const struct stack *stack, int64_t lowest)
 {
-    return lowest < stack->end || m->parameters[model_end_norm(m, stack).weight].trained;
+    return lowest < stack->end || m->parameters[stack->end_norm.weight].trained;
 }
 
 /* Computes the gradient of all rows from the gradient that the objective has written. */

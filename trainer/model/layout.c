@@ -3,8 +3,10 @@
  * One builder makes the list for every architecture from its description (architecture.h).
  * Parameters are in forward order. Matrices and embeddings start with N(0, initializer_range),
  * biases with 0, norms with 1. With scaled_residuals, the standard deviation of the projections
- * into the residual stream is divided by sqrt(2 L) (GPT-2). A fine-tuning head comes last, with the
- * names of ...ForSequenceClassification and similar classes. */
+ * into the residual stream is divided by sqrt(2 L) (GPT-2). With fan_in_init, that of a matrix of K
+ * inputs is initializer_range / sqrt(K), and that of the embeddings is initializer_range (T5). A
+ * fine-tuning head comes last, with the names of ...ForSequenceClassification and similar classes.
+ */
 #include <fnmatch.h>
 #include <inttypes.h>
 #include <math.h>
@@ -120,6 +122,7 @@ void layout_append(struct layout *layout, enum model_role role, struct shape sha
     *p = (struct model_parameter){
         .role = role,
         .layer = layout->layer,
+        .stack = layout->stack,
         .fused_count = shape.fused_count > 0 ? shape.fused_count : 1,
         .rows = shape.rows,
         .columns = shape.columns,
@@ -190,10 +193,17 @@ static struct shape make_vector(int64_t columns, float init_value)
     return (struct shape){.rows = 1, .columns = columns, .dimensions = 1, .init_value = init_value};
 }
 
+/* Returns the initial deviation of a matrix with this number of inputs. */
+static float compute_init_std(const struct layout *layout, int64_t inputs)
+{
+    float range = layout->config->initializer_range;
+    return layout->architecture->fan_in_init ? range / sqrtf((float)inputs) : range;
+}
+
 /* Returns the shape of a matrix within a block. */
 static struct shape make_block_matrix(const struct layout *layout, int64_t rows, int64_t columns)
 {
-    struct shape shape = make_table(rows, columns, layout->config->initializer_range);
+    struct shape shape = make_table(rows, columns, compute_init_std(layout, columns));
     shape.transposed = layout->architecture->transposed;
     return shape;
 }
@@ -226,10 +236,10 @@ static struct shape make_fused(struct shape shape, int count)
     return shape;
 }
 
-static struct shape make_vocabulary(const struct layout *layout)
+static struct shape make_vocabulary(const struct layout *layout, float init_std)
 {
     const struct model_config *c = layout->config;
-    struct shape shape = make_table(c->vocabulary, c->width, c->initializer_range);
+    struct shape shape = make_table(c->vocabulary, c->width, init_std);
     return split_whole(shape, SPLIT_ROWS, c->vocabulary, model_vocabulary_rows(c, layout->ranks));
 }
 
@@ -256,9 +266,9 @@ static void append_qk_norm(struct layout *layout)
     const struct model_config *c = layout->config;
     if (a->attention.qk_norm != QK_NORM_NONE) {
         append_part(layout, MODEL_QUERY_NORM, make_vector(model_qk_norm_width(c, false), 1),
-                    a->names->query_norm, "weight");
+                    layout->names->query_norm, "weight");
         append_part(layout, MODEL_KEY_NORM, make_vector(model_qk_norm_width(c, true), 1),
-                    a->names->key_norm, "weight");
+                    layout->names->key_norm, "weight");
     }
 }
 
@@ -283,6 +293,7 @@ static void append_dense(struct layout *layout, enum model_role role, int64_t ou
 struct input_matrix {
     const char *name;
     int64_t rows;
+    float init_factor; /* of the initial deviation */
 };
 
 /* Appends the weights of all matrices, then their biases. */
@@ -291,6 +302,7 @@ static void append_separate(struct layout *layout, enum model_role role,
 {
     for (int i = 0; i < count; i++) {
         struct shape shape = make_block_matrix(layout, matrices[i].rows, layout->config->width);
+        shape.init_std *= matrices[i].init_factor;
         append_part(layout, role, make_fused(split_outputs(shape, layout->ranks), count - i),
                     matrices[i].name, "weight");
     }
@@ -355,60 +367,71 @@ static void append_projection(struct layout *layout, enum model_role role, int64
     }
 }
 
+/* Returns the factor of the initial deviation of queries: without a factor of the scores, the
+ * queries have it. */
+static float compute_query_factor(const struct layout *layout)
+{
+    return layout->architecture->attention.unscaled
+               ? 1.0f / sqrtf((float)model_head_width(layout->config))
+               : 1;
+}
+
 static void append_attention(struct layout *layout)
 {
     const struct architecture *a = layout->architecture;
     const struct model_config *c = layout->config;
+    const struct architecture_names *names = layout->names;
     int64_t width = model_attention_width(c), kv_width = model_head_width(c) * model_kv_heads(c);
-    const struct input_matrix matrices[] = {
-        {a->names->query, width}, {a->names->key, kv_width}, {a->names->value, kv_width}};
-    append_inputs(layout, MODEL_QKV, a->names->qkv, matrices, 3,
+    const struct input_matrix matrices[] = {{names->query, width, compute_query_factor(layout)},
+                                            {names->key, kv_width, 1},
+                                            {names->value, kv_width, 1}};
+    append_inputs(layout, MODEL_QKV, names->qkv, matrices, 3,
                   a->attention.qkv_bias || c->qkv_bias || c->attention_bias);
     append_qk_norm(layout);
     append_projection(layout, MODEL_PROJECTION, width,
-                      a->attention.projection_bias || c->attention_bias, a->names->projection);
+                      a->attention.projection_bias || c->attention_bias, names->projection);
 }
 
 /* Appends the norm before cross-attention and its matrices. */
 static void append_cross_attention(struct layout *layout)
 {
     const struct architecture *a = layout->architecture;
+    const struct architecture_names *names = layout->names;
     int64_t width = model_attention_width(layout->config);
-    const struct input_matrix query[] = {{a->names->cross_query, width}};
-    const struct input_matrix key_value[] = {{a->names->cross_key, width},
-                                             {a->names->cross_value, width}};
-    append_norm(layout, MODEL_CROSS_NORM, a->names->cross_norm);
+    const struct input_matrix query[] = {{names->cross_query, width, compute_query_factor(layout)}};
+    const struct input_matrix key_value[] = {{names->cross_key, width, 1},
+                                             {names->cross_value, width, 1}};
+    append_norm(layout, MODEL_CROSS_NORM, names->cross_norm);
     append_separate(layout, MODEL_CROSS_QUERY, query, 1, a->attention.qkv_bias);
     append_separate(layout, MODEL_CROSS_KEY_VALUE, key_value, 2, a->attention.qkv_bias);
     append_projection(layout, MODEL_CROSS_PROJECTION, width, a->attention.projection_bias,
-                      a->names->cross_projection);
+                      names->cross_projection);
 }
 
 static void append_feed_forward(struct layout *layout)
 {
     const struct architecture *a = layout->architecture;
     const struct model_config *c = layout->config;
-    const struct input_matrix matrices[] = {{a->names->gate, c->inner}, {a->names->fc, c->inner}};
-    int skipped = a->feed_forward.gated ? 0 : 1;
-    bool bias = a->feed_forward.bias || c->mlp_bias;
-    append_inputs(layout, MODEL_FC, a->names->gate_fc, matrices + skipped, 2 - skipped, bias);
-    append_projection(layout, MODEL_FC_PROJECTION, c->inner, bias, a->names->fc_projection);
+    const struct architecture_names *names = layout->names;
+    bool gated = a->feed_forward.gated, bias = a->feed_forward.bias || c->mlp_bias;
+    const char *fc = gated || names->ungated_fc == NULL ? names->fc : names->ungated_fc;
+    const struct input_matrix matrices[] = {{names->gate, c->inner, 1}, {fc, c->inner, 1}};
+    int skipped = gated ? 0 : 1;
+    append_inputs(layout, MODEL_FC, names->gate_fc, matrices + skipped, 2 - skipped, bias);
+    append_projection(layout, MODEL_FC_PROJECTION, c->inner, bias, names->fc_projection);
 }
 
-/* Appends a block. With PLACEMENT_POST, the norm at its end has the role MODEL_NORM1 of the next
- * layer. It follows the adapters, so that two such norms are exactly one block apart.
- * model_param_index uses this distance. */
+/* Appends a block. With PLACEMENT_POST, the norm at its end has the role MODEL_NORM1. */
 static void append_block(struct layout *layout)
 {
-    const struct architecture_names *names = layout->architecture->names;
+    const struct architecture_names *names = layout->names;
     bool post_norm = architecture_is_post_norm(layout->architecture);
     bool input_norms = architecture_has_input_norms(layout->architecture);
     bool branch_norms = architecture_has_branch_norms(layout->architecture);
     bool has_cross = model_layer_has_cross(layout->config, layout->layer);
     int64_t number = layout->layer - (has_cross ? layout->config->encoder_layers : 0);
     layout->block = layout->count;
-    snprintf(layout->prefix, sizeof layout->prefix, "%s.%d.",
-             has_cross ? names->decoder_block : names->block, (int)number);
+    snprintf(layout->prefix, sizeof layout->prefix, "%s.%d.", names->block, (int)number);
     if (input_norms) {
         append_norm(layout, MODEL_NORM1, names->norm1);
     }
@@ -420,7 +443,7 @@ static void append_block(struct layout *layout)
         append_cross_attention(layout);
     }
     if (input_norms || post_norm) {
-        append_norm(layout, MODEL_NORM2, has_cross ? names->decoder_norm2 : names->norm2);
+        append_norm(layout, MODEL_NORM2, names->norm2);
     }
     append_feed_forward(layout);
     if (branch_norms) {
@@ -433,23 +456,52 @@ static void append_block(struct layout *layout)
     layout->prefix[0] = '\0';
 }
 
+/* Selects the stack of the parameters that are appended next. */
+static void select_stack(struct layout *layout, int stack)
+{
+    const struct architecture *a = layout->architecture;
+    layout->stack = stack;
+    layout->names = stack > 0 ? a->decoder_names : a->names;
+}
+
+/* Appends the parameters of the embedding of a stack, except the table of tokens. */
 static void append_embedding(struct layout *layout)
 {
     const struct architecture *a = layout->architecture;
     const struct model_config *c = layout->config;
-    float init_std = c->initializer_range;
-    append_part(layout, MODEL_TOKEN_TABLE, make_vocabulary(layout), a->names->token_table,
-                "weight");
+    const struct architecture_names *names = layout->names;
     if (a->embedding.positions == POSITIONS_LEARNED) {
-        append_part(layout, MODEL_POSITION_TABLE, make_table(c->positions, c->width, init_std),
-                    a->names->position_table, "weight");
+        int64_t rows = model_positions(c) + a->embedding.first_position;
+        append_part(layout, MODEL_POSITION_TABLE, make_table(rows, c->width, c->initializer_range),
+                    names->position_table, "weight");
     }
-    if (a->names->token_type_table != NULL && c->token_types > 0) {
-        append_part(layout, MODEL_TOKEN_TYPE_TABLE, make_table(c->token_types, c->width, init_std),
-                    a->names->token_type_table, "weight");
+    if (names->token_type_table != NULL && c->token_types > 0) {
+        append_part(layout, MODEL_TOKEN_TYPE_TABLE,
+                    make_table(c->token_types, c->width, c->initializer_range),
+                    names->token_type_table, "weight");
     }
-    if (a->names->embedding_norm != NULL) {
-        append_norm(layout, MODEL_NORM1, a->names->embedding_norm);
+    if (a->embedding.positions == POSITIONS_RELATIVE) {
+        struct shape shape =
+            make_table(c->position_buckets, c->heads, compute_init_std(layout, c->width));
+        append_part(layout, MODEL_POSITION_BIAS, split_inputs(shape, layout->ranks),
+                    names->position_bias, "weight");
+    }
+    if (names->embedding_norm != NULL) {
+        append_norm(layout, MODEL_EMBEDDING_NORM, names->embedding_norm);
+    }
+}
+
+/* Appends the blocks of a stack up to the layer `end`, and its final norm. That of an encoder
+ * belongs to its last block, because its gradient is final before those of that block. */
+static void append_stack(struct layout *layout, int64_t end)
+{
+    for (; layout->layer < end; layout->layer++) {
+        append_block(layout);
+    }
+    if (!architecture_is_post_norm(layout->architecture)) {
+        layout->layer -= end < layout->config->layers ? 1 : 0;
+        append_norm(layout, MODEL_NORM1, layout->names->final_norm);
+        layout->layer = end;
     }
 }
 
@@ -466,7 +518,9 @@ static void append_lm_head(struct layout *layout)
         append_norm(layout, MODEL_TRANSFORM_NORM, a->names->transform_norm);
     }
     if (!c->tied) {
-        append_part(layout, MODEL_DECODER, make_vocabulary(layout), a->names->decoder, "weight");
+        append_part(layout, MODEL_DECODER,
+                    make_vocabulary(layout, compute_init_std(layout, c->width)), a->names->decoder,
+                    "weight");
     }
     if (a->names->decoder_bias != NULL) {
         append_part(layout, MODEL_DECODER, make_decoder_bias(layout), a->names->decoder_bias,
@@ -515,12 +569,17 @@ static void append_task_head(struct layout *layout)
 static void append_all(struct layout *layout)
 {
     const struct model_config *c = layout->config;
-    append_embedding(layout);
-    for (layout->layer = 0; layout->layer < c->layers; layout->layer++) {
-        append_block(layout);
+    int stacks = architecture_has_decoder(layout->architecture) ? 2 : 1;
+    append_part(layout, MODEL_TOKEN_TABLE, make_vocabulary(layout, c->initializer_range),
+                layout->architecture->names->token_table, "weight");
+    for (int i = 0; i < stacks; i++) {
+        select_stack(layout, i);
+        append_embedding(layout);
     }
-    if (!architecture_is_post_norm(layout->architecture)) {
-        append_norm(layout, MODEL_NORM1, layout->architecture->names->final_norm);
+    layout->layer = 0;
+    for (int i = 0; i < stacks; i++) {
+        select_stack(layout, i);
+        append_stack(layout, i + 1 < stacks ? c->encoder_layers : c->layers);
     }
     if (c->head == MODEL_HEAD_LM) {
         append_lm_head(layout);

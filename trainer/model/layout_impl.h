@@ -33,8 +33,10 @@ struct layout {
     int64_t elements; /* length of the flat buffer */
     int64_t vectors;  /* total elements of vectors */
     int ranks, rank;
-    int64_t layer;                     /* layer of the parameters that are appended next */
-    char prefix[MODEL_NAME_BYTES / 2]; /* of their names: "" or "BLOCK.LAYER." */
+    int64_t layer;                          /* layer of the parameters that are appended next */
+    int stack;                              /* and their stack */
+    const struct architecture_names *names; /* of that stack */
+    char prefix[MODEL_NAME_BYTES / 2];      /* of their names: "" or "BLOCK.LAYER." */
 };
 
 /* layout_append - append one parameter with its complete name. */

@@ -245,6 +245,11 @@ static status arrange_activations(const struct model_config *config,
             TRY(take_tensor(arena, DTYPE_F32, config->positions, width, &out->rope_local_table));
         }
     }
+    int stacks = architecture_has_decoder(&a) ? STACKS_MAX : 1;
+    for (int i = 0; i < stacks && dtype != DTYPE_F32; i++) {
+        TRY(take_tensor(arena, DTYPE_F32, model_position_buckets(config), local.heads,
+                        &out->position_bias[i]));
+    }
     TRY(arrange_head(config, dtype, training, arena, &out->head));
     if (config->token_types == 1) {
         TRY(take_tensor(arena, DTYPE_F32, 1, rows, &out->zero_token_type_ids));
@@ -591,14 +596,16 @@ struct attention model_attention(const struct model *m, const struct model_input
 {
     int64_t head_width = model_head_width(&m->config);
     float scale = (float)m->config.attention_scale;
+    float usual = m->architecture->attention.unscaled ? 1 : 1.0f / sqrtf((float)head_width);
     return (struct attention){
         .heads = (int)m->local.heads,
         .kv_heads = (int)m->local.kv_heads,
         .head_width = head_width,
         .causal = m->architecture->attention.causal && !input->is_source,
         .window = model_layer_window(&m->config, layer),
-        .scale = scale > 0 ? scale : 1.0f / sqrtf((float)head_width),
+        .scale = scale > 0 ? scale : usual,
         .softcap = (float)m->config.attention_softcap,
+        .bias = model_position_bias(m, input),
         .sequences = input->segments,
         .cu_q = input->cu_rows,
         .cu_k = input->cu_rows,

@@ -81,7 +81,8 @@ struct model_parts {
         MODEL_POSITIONS_NONE
     } positions;
     bool rms_norm; /* RMS norms instead of layer norms */
-    bool gated;    /* gated feed-forward network with config.activation: SiLU or a GELU */
+    bool gated;    /* gated feed-forward network with config.activation: SiLU or a GELU; also an
+                    * architecture with free_gate has this part */
 };
 
 struct model_config {
@@ -102,6 +103,8 @@ struct model_config {
     int64_t rotary_width;          /* first columns of a head that rotate; 0: all */
     double rope_local_theta;       /* base in layers with a window, never scaled; 0: rope_theta */
     int64_t no_rope_interval;      /* n: every n-th layer has no rotary positions; 0: none */
+    int64_t position_buckets;      /* POSITIONS_RELATIVE: buckets of distances, and the distance */
+    int64_t max_distance;          /* from which on all are in the last one */
     double attention_scale;        /* factor of the scores; 0: 1 / sqrt(D) */
     double attention_softcap;      /* soft-cap of the scores, as in Gemma 2; 0: none */
     double embedding_multiplier;   /* factor of the token embeddings; 0: 1 */
@@ -135,9 +138,11 @@ enum model_role {
     MODEL_TOKEN_TABLE,
     MODEL_POSITION_TABLE,
     MODEL_TOKEN_TYPE_TABLE,
-    MODEL_NORM1, /* PLACEMENT_PRE and _BOTH: the norm before attention, of layer L: the final norm;
-                  * PLACEMENT_POST: the norm before layer l, that of the embedding for layer 0;
-                  * PLACEMENT_BRANCH: the final norm only */
+    MODEL_POSITION_BIAS, /* POSITIONS_RELATIVE: the table of a stack [buckets, H] */
+    MODEL_EMBEDDING_NORM,
+    MODEL_NORM1, /* PLACEMENT_PRE and _BOTH: the norm before attention, and the final norm of a
+                  * stack; PLACEMENT_POST: the norm at the end of a block; PLACEMENT_BRANCH: the
+                  * final norm only */
     MODEL_QKV,
     MODEL_QUERY_NORM, /* the norms of each head, or of all heads */
     MODEL_KEY_NORM,
@@ -166,7 +171,9 @@ enum model_role {
 struct model_parameter {
     char name[MODEL_NAME_BYTES]; /* in the Hugging Face state_dict */
     enum model_role role;
-    int64_t layer;     /* index of its block; -1 before the blocks, L after them */
+    int64_t layer;     /* index of its block; -1 before the blocks, L after them; the last norm of
+                        * an encoder has that of the last block before it */
+    int stack;         /* 1 in a decoder that follows an encoder, else 0 */
     int fused_count;   /* this parameter and the fused_count - 1 next ones form one matrix (or bias)
                         * for a GEMM; 1: not fused */
     int adapter;       /* index of the parameter A of its adapter, B follows; 0: no adapter */
@@ -288,6 +295,9 @@ int64_t model_rotary_width(const struct model_config *config);
 
 /* model_attention_width - return the width H D of the output of attention over all ranks. */
 int64_t model_attention_width(const struct model_config *config);
+
+/* model_position_buckets - return the buckets of the relative position bias; 0: there is none. */
+int64_t model_position_buckets(const struct model_config *config);
 
 /* model_layer_has_cross - return whether a layer belongs to the decoder of an encoder-decoder
  * model. */

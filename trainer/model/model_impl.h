@@ -73,6 +73,8 @@ struct head_activations {
     struct tensor d_pooled;           /* [E, C] */
 };
 
+enum { STACKS_MAX = 2 }; /* an encoder and a decoder */
+
 /* Working memory of one micro-batch. */
 struct activations {
     struct layer_activations *layers; /* [L]; without training all layers share one set */
@@ -82,10 +84,12 @@ struct activations {
     /* the same of the encoder: its output is encoder_norm [S, C] */
     struct tensor encoder_last, encoder_norm, encoder_statistics;
     struct head_activations head;
-    struct tensor position_table;      /* [P, C] sinusoidal positions, divided by the factor of the
+    struct tensor position_table;   /* [P, C] sinusoidal positions, divided by the factor of the
                                         * token embeddings; absent: others */
-    struct tensor rope_table;          /* f32 [P, R] cosines and sines of the rotary positions */
-    struct tensor rope_local_table;    /* the same for local layers; absent: rope_table */
+    struct tensor rope_table;       /* f32 [P, R] cosines and sines of the rotary positions */
+    struct tensor rope_local_table; /* the same for local layers; absent: rope_table */
+    struct tensor position_bias[STACKS_MAX]; /* f32 [buckets, H/t], in bf16 precision only: copies
+                                              * of the tables of the stacks */
     struct tensor zero_token_type_ids; /* int32 [1, N] zeros, if the token type table has one row */
     /* [N, C] input and output of reductions over the ranks. It holds one value at a time: what a
      * block adds to the stream, the gradient of the hidden states (written by the objective), or
@@ -109,11 +113,10 @@ struct activations {
 struct stack {
     int64_t first, end;                          /* its layers */
     struct param_index param_index[MODEL_ROLES]; /* those of the first block; -1: none */
-    int layer_parameters;                        /* parameters of one block */
+    struct param_index end_norm;                 /* the norm after the last layer */
+    int layer_parameters;                        /* parameters of one block, if it has several */
     struct tensor *last, *norm, *statistics;     /* its outputs, in struct activations */
 };
-
-enum { STACKS_MAX = 2 };
 
 struct model {
     struct kernels *kernels;
@@ -149,8 +152,8 @@ struct model {
 };
 
 /* model_param_index - return the parameter indices of a role in a block.
- * For a role outside the blocks, layer is 0. MODEL_NORM1 also exists for layer L; both indices
- * are -1 for a missing norm of layer 0. */
+ * MODEL_NORM1 is the norm before the layer; both indices are -1 if there is none. With
+ * PLACEMENT_POST it is that at the end of the layer before it, or of the embedding. */
 struct param_index model_param_index(const struct model *m, int64_t layer, enum model_role role);
 
 /* model_get_stack - return the stack that reads this input. */
@@ -163,9 +166,6 @@ static inline const struct stack *model_get_stack(const struct model *m,
 /* model_describe_stacks - find the stacks of a model, an encoder and a decoder or a single one, and
  * the first parameters of each role. */
 void model_describe_stacks(struct model *m);
-
-/* model_end_norm - return the norm after the last layer of a stack. */
-struct param_index model_end_norm(const struct model *m, const struct stack *stack);
 
 /* model_matrix - return a matrix as GEMMs read it: the bf16 copy if it exists.
  * Fused parameters are one matrix. Parameter -1 gives an absent tensor. */
@@ -311,6 +311,18 @@ struct attention model_attention(const struct model *m, const struct model_input
 
 /* model_fill_positions - fill the constant tables of positions that the model has. */
 status model_fill_positions(struct model *m);
+
+/* model_position_bias_index - return the parameter of the relative position bias of the stack that
+ * reads the input; -1: there is none. */
+struct param_index model_position_bias_index(const struct model *m,
+                                             const struct model_input *input);
+
+/* model_update_position_bias - copy the relative position bias of the stack that reads the input to
+ * f32, if the model has one and its precision is bf16. */
+status model_update_position_bias(struct model *m, const struct model_input *input);
+
+/* model_position_bias - return the relative position bias of the stack that reads the input. */
+struct attention_bias model_position_bias(const struct model *m, const struct model_input *input);
 
 /* ---- qk_norm.c ---- */
 

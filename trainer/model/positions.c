@@ -1,4 +1,5 @@
-/* The constant tables of positions: rotary angles and sinusoidal positions. */
+/* Positions: the constant tables of rotary angles and sinusoidal positions, and the relative
+ * position bias. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -71,4 +72,32 @@ status model_fill_positions(struct model *m)
                ? fill_rope_table(m, a->rope_local_table, c->rope_local_theta,
                                  &(struct rotary_scaling){0})
                : STATUS_OK;
+}
+
+struct param_index model_position_bias_index(const struct model *m, const struct model_input *input)
+{
+    return model_get_stack(m, input)->param_index[MODEL_POSITION_BIAS];
+}
+
+static struct tensor get_bias_copy(const struct model *m, const struct model_input *input)
+{
+    return m->activations.position_bias[model_get_stack(m, input) - m->stacks];
+}
+
+status model_update_position_bias(struct model *m, const struct model_input *input)
+{
+    struct tensor copy = get_bias_copy(m, input);
+    return copy.data != NULL ? op_cast(m->kernels, copy,
+                                       model_matrix(m, model_position_bias_index(m, input).weight))
+                             : STATUS_OK;
+}
+
+struct attention_bias model_position_bias(const struct model *m, const struct model_input *input)
+{
+    struct tensor copy = get_bias_copy(m, input);
+    return (struct attention_bias){
+        .table =
+            copy.data != NULL ? copy : model_matrix(m, model_position_bias_index(m, input).weight),
+        .max_distance = m->config.max_distance,
+    };
 }

@@ -4,6 +4,7 @@
 bool model_is_norm(const struct model_parameter *p)
 {
     switch (p->role) {
+    case MODEL_EMBEDDING_NORM:
     case MODEL_NORM1:
     case MODEL_NORM2:
     case MODEL_ATTENTION_NORM:
@@ -18,17 +19,39 @@ bool model_is_norm(const struct model_parameter *p)
     }
 }
 
-/* Finds the first parameter of each role, weight and bias, in the layers from `first` on. */
-static void find_param_indices(const struct model *m, int64_t first,
+/* Adds a parameter to an index. */
+static void set_index(struct param_index *index, const struct model_parameter *p, int i)
+{
+    bool weight = p->dimensions == 2 || (model_is_norm(p) && p->init_value > 0);
+    *(weight ? &index->weight : &index->bias) = i;
+}
+
+/* Finds the first parameter of each role, weight and bias, in a stack; -1: in all stacks. */
+static void find_param_indices(const struct model *m, int stack,
                                struct param_index out[MODEL_ROLES])
 {
     for (int i = 0; i < MODEL_ROLES; i++) {
         out[i] = (struct param_index){-1, -1};
     }
-    for (int i = m->parameter_count - 1; i >= 0 && m->parameters[i].layer >= first; i--) {
+    for (int i = m->parameter_count - 1; i >= 0; i--) {
         const struct model_parameter *p = &m->parameters[i];
-        bool weight = p->dimensions == 2 || (model_is_norm(p) && p->init_value > 0);
-        *(weight ? &out[p->role].weight : &out[p->role].bias) = i;
+        if (stack < 0 || p->stack == stack) {
+            set_index(&out[p->role], p, i);
+        }
+    }
+}
+
+/* Finds the parameters of a stack. */
+static void describe_stack(const struct model *m, int number, struct stack *s)
+{
+    find_param_indices(m, number, s->param_index);
+    s->end_norm = (struct param_index){-1, -1};
+    for (int i = 0; i < m->parameter_count; i++) {
+        const struct model_parameter *p = &m->parameters[i];
+        s->layer_parameters += p->stack == number && p->layer == s->first;
+        if (p->stack == number && p->role == MODEL_NORM1) {
+            set_index(&s->end_norm, p, i);
+        }
     }
 }
 
@@ -50,42 +73,24 @@ void model_describe_stacks(struct model *m)
                           .norm = &a->final_norm,
                           .statistics = &a->final_statistics};
     m->stack_count = (int)(s - m->stacks);
-    for (s = m->stacks; s < m->stacks + m->stack_count; s++) {
-        find_param_indices(m, s->first > 0 ? s->first : -1, s->param_index);
-        for (int i = 0; i < m->parameter_count; i++) {
-            s->layer_parameters += m->parameters[i].layer == s->first;
-        }
+    for (int i = 0; i < m->stack_count; i++) {
+        describe_stack(m, i, &m->stacks[i]);
     }
-}
-
-/* Returns the indices of a role in a block of a stack, which is counted from 0. */
-static struct param_index find_in_stack(const struct model *m, const struct stack *stack,
-                                        int64_t layer, enum model_role role)
-{
-    const struct param_index *base = &stack->param_index[role];
-    if (base->weight < 0) {
-        return (struct param_index){-1, -1};
-    }
-    if (role == MODEL_NORM1 && !architecture_has_first_norm(m->architecture)) {
-        bool branch = m->architecture->norm.placement == PLACEMENT_BRANCH;
-        /* the first layer with NORM1 */
-        int64_t first = branch ? stack->end - stack->first : 1;
-        if (layer < first) {
-            return (struct param_index){-1, -1};
-        }
-        layer -= first;
-    }
-    int more = (int)layer * stack->layer_parameters;
-    return (struct param_index){base->weight + more, base->bias < 0 ? -1 : base->bias + more};
 }
 
 struct param_index model_param_index(const struct model *m, int64_t layer, enum model_role role)
 {
     const struct stack *stack = &m->stacks[layer < m->stacks[0].end ? 0 : m->stack_count - 1];
-    return find_in_stack(m, stack, layer - stack->first, role);
-}
-
-struct param_index model_end_norm(const struct model *m, const struct stack *stack)
-{
-    return find_in_stack(m, stack, stack->end - stack->first, MODEL_NORM1);
+    int64_t block = layer - stack->first;
+    if (role == MODEL_NORM1 && !architecture_has_input_norms(m->architecture)) {
+        if (!architecture_is_post_norm(m->architecture)) {
+            return (struct param_index){-1, -1};
+        }
+        role = block == 0 ? MODEL_EMBEDDING_NORM : MODEL_NORM1;
+        block = block == 0 ? 0 : block - 1;
+    }
+    const struct param_index *base = &stack->param_index[role];
+    int more = (int)block * stack->layer_parameters;
+    return (struct param_index){base->weight < 0 ? -1 : base->weight + more,
+                                base->bias < 0 ? -1 : base->bias + more};
 }

@@ -70,6 +70,7 @@ static enum plan_part get_part(const struct model_parameter *p)
         return PLAN_TOKEN_EMBEDDING;
     case MODEL_POSITION_TABLE:
     case MODEL_TOKEN_TYPE_TABLE:
+    case MODEL_POSITION_BIAS:
         return PLAN_POSITION_EMBEDDING;
     case MODEL_QKV:
     case MODEL_PROJECTION:
@@ -99,6 +100,7 @@ static double get_gemm_rows(const struct recipe *r, enum model_role role)
     switch (role) {
     case MODEL_POSITION_TABLE:
     case MODEL_TOKEN_TYPE_TABLE:
+    case MODEL_POSITION_BIAS:
         return 0;
     case MODEL_TOKEN_TABLE:
         return !r->model.tie_word_embeddings || objective_spec_head(r) != MODEL_HEAD_LM ? 0

@@ -68,6 +68,10 @@ static void resolve_nulls(struct recipe *c)
         c->model.num_decoder_layers == 0) {
         c->model.num_decoder_layers = c->model.num_layers;
     }
+    if (c->model.scale_decoder_outputs == SCALE_OUTPUTS_NULL) {
+        bool scaled = c->model.architecture == ARCHITECTURE_T5 && c->model.tie_word_embeddings;
+        c->model.scale_decoder_outputs = scaled ? SCALE_OUTPUTS_TRUE : SCALE_OUTPUTS_FALSE;
+    }
     if (c->model.attention_dropout < 0) {
         c->model.attention_dropout = c->model.dropout;
     }
@@ -185,6 +189,7 @@ static status check_model(const struct recipe_reader *r)
     bool olmo2 = c->model.architecture == ARCHITECTURE_OLMO2;
     bool granite = c->model.architecture == ARCHITECTURE_GRANITE;
     bool llama = c->model.architecture == ARCHITECTURE_LLAMA;
+    bool t5 = c->model.architecture == ARCHITECTURE_T5;
     bool has_mlp_bias = llama || smollm3 || granite || is_free;
     const char *free_families = "it requires transformer_encoder or transformer_decoder";
     int64_t rotated = recipe_rotary_width(c);
@@ -193,8 +198,8 @@ static status check_model(const struct recipe_reader *r)
          NULL},
         {c->model.head_dim > HEAD_DIM_MAX, "model.num_heads", "gives too large heads with",
          "model.hidden_size", "a head has at most 256 columns; use more heads"},
-        {!rotary && !is_free && !derived, "model.head_dim", "conflicts with", "model.architecture",
-         "it requires rotary positions, for example llama"},
+        {!rotary && !is_free && !t5 && !derived, "model.head_dim", "conflicts with",
+         "model.architecture", "it requires t5 or rotary positions, for example llama"},
         {rotary && !derived && c->model.head_dim % 2 != 0, "model.head_dim", "is odd for",
          "model.architecture", "rotary position embeddings require an even head size"},
         {c->model.sliding_window > 0 && !mistral && !gemma && !phi3, "model.sliding_window",
@@ -237,8 +242,17 @@ static status check_model(const struct recipe_reader *r)
          "model.architecture", free_families},
         {!is_free && c->model.position_embedding_type != POSITION_NULL,
          "model.position_embedding_type", "conflicts with", "model.architecture", free_families},
-        {!is_free && c->model.gated_linear_unit, "model.gated_linear_unit", "conflicts with",
-         "model.architecture", free_families},
+        {!is_free && !t5 && c->model.gated_linear_unit, "model.gated_linear_unit", "conflicts with",
+         "model.architecture", "it requires t5, transformer_encoder or transformer_decoder"},
+        {!t5 && c->model.scale_decoder_outputs == SCALE_OUTPUTS_TRUE, "model.scale_decoder_outputs",
+         "conflicts with", "model.architecture", "it requires t5"},
+        {t5 && c->model.relative_attention_num_buckets % 2 != 0,
+         "model.relative_attention_num_buckets", "is odd for", "model.architecture",
+         "an encoder has one half of the buckets for earlier tokens and one for later ones"},
+        {t5 && c->model.relative_attention_max_distance <=
+                   c->model.relative_attention_num_buckets / 2,
+         "model.relative_attention_max_distance", "is at most half of",
+         "model.relative_attention_num_buckets", "set a greater distance"},
         {c->model.gated_linear_unit && relu, "model.activation", "conflicts with",
          "model.gated_linear_unit", "a gate has silu, gelu_tanh or gelu_erf"},
         {gemma && c->model.activation > RECIPE_GELU_ERF, "model.activation", "conflicts with",
@@ -298,15 +312,16 @@ static status check_objective(const struct recipe_reader *r)
     bool has_decoder = recipe_architecture_has_decoder(c->model.architecture);
     const struct relation relations[] = {
         {seq2seq != has_decoder, "objective", "conflicts with", "model.architecture",
-         "seq2seq requires marian, and marian requires seq2seq"},
+         "seq2seq requires marian, bart or t5, and these require seq2seq"},
         {has_decoder && c->parallel.sequence, "parallel.sequence", "conflicts with",
          "model.architecture", "encoder-decoders have no sequence parallelism"},
         {has_decoder && c->adapter.type != ADAPTER_NONE, "adapter.type", "conflicts with",
          "model.architecture", "encoder-decoders have no adapters"},
         {!has_decoder && c->model.num_decoder_layers > 0, "model.num_decoder_layers",
-         "conflicts with", "model.architecture", "it requires marian"},
-        {has_decoder && c->model.hidden_size % 2 != 0, "model.hidden_size", "is odd for",
-         "model.architecture", "sinusoidal positions require an even width"},
+         "conflicts with", "model.architecture", "it requires marian, bart or t5"},
+        {c->model.architecture == ARCHITECTURE_MARIAN && c->model.hidden_size % 2 != 0,
+         "model.hidden_size", "is odd for", "model.architecture",
+         "sinusoidal positions require an even width"},
         {mlm != encoder && !is_task(c->objective), "objective", "conflicts with",
          "model.architecture",
          "mlm requires an encoder: bert, roberta, distilbert, megatron-bert or "

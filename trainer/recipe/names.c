@@ -13,7 +13,7 @@ static const struct {
     const char *targets; /* default of adapter.targets */
     bool encoder, rotary;
     int64_t token_types;
-    bool next_sentence, free_parts;
+    bool next_sentence, free_parts, has_decoder;
 } architectures[] = {
     [ARCHITECTURE_GPT2] = {"gpt2", "c_attn", false, false},
     [ARCHITECTURE_BERT] = {"bert", "query, value", true, false, 2, true},
@@ -35,7 +35,9 @@ static const struct {
                                           .free_parts = true},
     [ARCHITECTURE_TRANSFORMER_DECODER] = {"transformer_decoder", "query, value",
                                           .free_parts = true},
-    [ARCHITECTURE_MARIAN] = {"marian", "q_proj, v_proj", false, false},
+    [ARCHITECTURE_MARIAN] = {"marian", "q_proj, v_proj", .has_decoder = true},
+    [ARCHITECTURE_T5] = {"t5", "q, v", .has_decoder = true},
+    [ARCHITECTURE_BART] = {"bart", "q_proj, v_proj", .has_decoder = true},
 };
 
 static const char *const rope_type_names[] = {"default", "linear", "llama3", "yarn"};
@@ -70,7 +72,7 @@ bool recipe_architecture_is_encoder(enum recipe_architecture architecture)
 
 bool recipe_architecture_has_decoder(enum recipe_architecture architecture)
 {
-    return architecture == ARCHITECTURE_MARIAN;
+    return architectures[architecture].has_decoder;
 }
 
 bool recipe_architecture_is_rotary(enum recipe_architecture architecture)

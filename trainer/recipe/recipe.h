@@ -54,7 +54,9 @@ enum recipe_architecture {
     ARCHITECTURE_STABLELM,
     ARCHITECTURE_TRANSFORMER_ENCODER,
     ARCHITECTURE_TRANSFORMER_DECODER,
-    ARCHITECTURE_MARIAN
+    ARCHITECTURE_MARIAN,
+    ARCHITECTURE_T5,
+    ARCHITECTURE_BART
 };
 enum recipe_rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
 enum recipe_activation {
@@ -73,6 +75,7 @@ enum recipe_positions {
     POSITION_ROTARY,
     POSITION_NONE
 };
+enum recipe_scale_outputs { SCALE_OUTPUTS_NULL, SCALE_OUTPUTS_TRUE, SCALE_OUTPUTS_FALSE };
 enum recipe_adapter { ADAPTER_NONE, ADAPTER_LORA };
 enum recipe_optimizer { RECIPE_ADAMW, RECIPE_LAMB };
 enum recipe_recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL };
@@ -117,8 +120,11 @@ struct recipe {
         enum recipe_architecture architecture;
         int64_t num_layers, hidden_size, num_heads, intermediate_size, max_position_embeddings;
         int64_t num_decoder_layers; /* null: num_layers for encoder-decoders, else 0; resolved */
-        int64_t decoder_start_token_id; /* null: the end token of the tokenizer */
+        int64_t decoder_start_token_id; /* null: a token of the tokenizer, see derive.h */
         bool scale_embedding;
+        int64_t relative_attention_num_buckets, relative_attention_max_distance;
+        enum recipe_scale_outputs scale_decoder_outputs; /* null: tie_word_embeddings; resolved */
+        double initializer_factor;
         int64_t num_kv_heads;           /* null: num_heads; resolved */
         int64_t head_dim;               /* null: hidden_size / num_heads; resolved */
         int64_t sliding_window;         /* null: 0, attention to all earlier tokens */
@@ -358,7 +364,7 @@ int64_t recipe_architecture_token_types(enum recipe_architecture architecture);
 /* recipe_architecture_has_next_sentence - return whether model.next_sentence has an effect. */
 bool recipe_architecture_has_next_sentence(enum recipe_architecture architecture);
 
-/* recipe_architecture_has_decoder - return true for encoder-decoder models: marian. */
+/* recipe_architecture_has_decoder - return true for encoder-decoder models: marian, t5, bart. */
 bool recipe_architecture_has_decoder(enum recipe_architecture architecture);
 
 /* recipe_architecture_is_rotary - return true for llama and the architectures like it.

@@ -13,6 +13,7 @@
 
 /* Value of .used: architectures with rotary position embeddings. */
 #define FREE "model.architecture=transformer_encoder|transformer_decoder"
+#define ENCODER_DECODER "model.architecture=marian|t5|bart"
 #define ROTARY                                                                                     \
     "model.architecture=llama|qwen2|mistral|qwen3|gemma3_text|smollm3|granite|olmo2|phi3|"         \
     "stablelm|transformer_encoder|transformer_decoder"
@@ -43,13 +44,19 @@ const struct setting recipe_table[] = {
     {"model.architecture", SETTING_ENUM, FIELD(model.architecture), "gpt2",
      .choices =
          "gpt2|bert|roberta|llama|qwen2|mistral|qwen3|openai-gpt|gemma3_text|smollm3|granite|olmo2|"
-         "distilbert|megatron-bert|phi3|stablelm|transformer_encoder|transformer_decoder|marian",
+         "distilbert|megatron-bert|phi3|stablelm|transformer_encoder|transformer_decoder|marian|"
+         "t5|bart",
      .initial = INITIAL_SHAPE,
      .description =
          "Model architecture (model_type in Hugging Face configurations). bert, roberta, "
          "distilbert and megatron-bert are encoders for mlm; the others are decoders for clm, sft, "
-         "dpo and reward, except marian: the original Transformer, an encoder and a decoder for "
-         "seq2seq, with norms after the residual sums and sinusoidal positions. llama has "
+         "dpo and reward, except marian, bart and t5, which are an encoder and a decoder for "
+         "seq2seq. "
+         "marian is the original Transformer, with norms after the residual sums and sinusoidal "
+         "positions; bart is marian with learned positions and a norm of the embeddings; t5 (T5, "
+         "T5 1.1, mT5, ByT5) has RMSNorms before each sub-layer, a relative "
+         "position bias, unscaled attention, no biases, and with gated_linear_unit a gate. llama "
+         "has "
          "RMSNorm, rotary position embeddings, SwiGLU and no biases. qwen2 (Qwen2, Qwen2.5) is "
          "llama with biases of queries, keys and values; mistral is llama with sliding_window; "
          "qwen3 is llama with an RMSNorm of each head of the queries and keys; gemma3_text (Gemma "
@@ -64,22 +71,43 @@ const struct setting recipe_table[] = {
          "each sub-layer. transformer_encoder and transformer_decoder are families of Bireme: "
          "norm_placement, norm_type, position_embedding_type, gated_linear_unit, attention_bias, "
          "mlp_bias and activation set their parts. "
-         "Every architecture except marian supports classify, regress, classify_tokens, answer, "
+         "Every architecture except marian, bart and t5 supports classify, regress, "
+         "classify_tokens, answer, "
          "choose and embed"},
     {"model.num_layers", SETTING_INTEGER, FIELD(model.num_layers), "12", WITHIN(1, 1000),
      .initial = INITIAL_SHAPE,
      .description = "Number of transformer layers; of an encoder-decoder, those of the encoder"},
     {"model.num_decoder_layers", SETTING_INTEGER, FIELD(model.num_decoder_layers), "null",
-     .null = "model.num_layers", WITHIN(1, 1000), .initial = INITIAL_SHAPE,
-     .used = "model.architecture=marian",
+     .null = "model.num_layers", WITHIN(1, 1000), .initial = INITIAL_SHAPE, .used = ENCODER_DECODER,
      .description = "Number of layers of the decoder of an encoder-decoder"},
     {"model.decoder_start_token_id", SETTING_INTEGER, FIELD(model.decoder_start_token_id), "null",
-     .null = "the end token of the tokenizer", .null_value = -1, WITHIN(0, 1e9),
-     .initial = INITIAL_NUMERICS, .used = "model.architecture=marian",
+     .null = "the padding token of the tokenizer for t5, else its end token", .null_value = -1,
+     WITHIN(0, 1e9), .initial = INITIAL_NUMERICS, .used = ENCODER_DECODER,
      .description = "Token before each target: the first input of the decoder"},
     {"model.scale_embedding", SETTING_BOOLEAN, FIELD(model.scale_embedding), "true",
      .initial = INITIAL_NUMERICS, .used = "model.architecture=marian",
      .description = "Whether the token embeddings are multiplied by sqrt(hidden_size)"},
+    {"model.relative_attention_num_buckets", SETTING_INTEGER,
+     FIELD(model.relative_attention_num_buckets), "32", WITHIN(4, 128), .initial = INITIAL_SHAPE,
+     .used = "model.architecture=t5",
+     .description = "t5: number of buckets of distances between two tokens. The layers of a stack "
+                    "share a bias of the attention scores for each head and bucket"},
+    {"model.relative_attention_max_distance", SETTING_INTEGER,
+     FIELD(model.relative_attention_max_distance), "128", WITHIN(2, 1048576),
+     .initial = INITIAL_NUMERICS, .used = "model.architecture=t5",
+     .description = "t5: distance from which on all distances are in the last bucket"},
+    {"model.scale_decoder_outputs", SETTING_ENUM, FIELD(model.scale_decoder_outputs), "null",
+     .null = "the value of tie_word_embeddings", .choices = "true|false",
+     .initial = INITIAL_NUMERICS, .used = "model.architecture=t5",
+     .description = "t5: whether the outputs of the decoder are divided by sqrt(hidden_size) "
+                    "before the output "
+                    "projection (T5 1.0)"},
+    {"model.initializer_factor", SETTING_NUMBER, FIELD(model.initializer_factor), "1.0",
+     ABOVE(0, 1e6), .used = "model.architecture=t5",
+     .description =
+         "t5: factor of the initial weights. It replaces initializer_range: the standard deviation "
+         "of the embeddings is this factor, and that of a matrix is divided by the square root of "
+         "its inputs"},
     {"model.hidden_size", SETTING_INTEGER, FIELD(model.hidden_size), "768", WITHIN(1, 131072),
      .initial = INITIAL_SHAPE,
      .description =
@@ -94,7 +122,8 @@ const struct setting recipe_table[] = {
          "attention). Each is shared by num_heads / num_kv_heads query heads"},
     {"model.head_dim", SETTING_INTEGER, FIELD(model.head_dim), "null",
      .null = "hidden_size / num_heads", WITHIN(1, HEAD_DIM_MAX), .initial = INITIAL_SHAPE,
-     .used = ROTARY, .description = "Rotary architectures: width of an attention head"},
+     .used = ROTARY "|t5",
+     .description = "t5 and rotary architectures: width of an attention head (d_kv for t5)"},
     {"model.sliding_window", SETTING_INTEGER, FIELD(model.sliding_window), "null",
      .null = "all earlier tokens", WITHIN(1, 1048576), .initial = INITIAL_NUMERICS,
      .used = "model.architecture=mistral|gemma3_text|phi3",
@@ -210,7 +239,7 @@ const struct setting recipe_table[] = {
     {"model.activation", SETTING_ENUM, FIELD(model.activation), "gelu_tanh",
      .choices = "gelu_tanh|gelu_erf|relu|relu2|silu", .initial = INITIAL_NUMERICS,
      .used = "model.architecture=gpt2|bert|roberta|openai-gpt|gemma3_text|distilbert|"
-             "megatron-bert|transformer_encoder|transformer_decoder|marian",
+             "megatron-bert|transformer_encoder|transformer_decoder|marian|t5|bart",
      .description =
          "Activation function of the feed-forward layers. gelu_tanh is gelu_new in Hugging Face "
          "configurations (GPT-2) and gelu_pytorch_tanh (Gemma), gelu_erf is gelu, relu2 is the "
@@ -237,10 +266,10 @@ const struct setting recipe_table[] = {
          "sinusoidal: fixed sines and cosines, added to the token embeddings without a factor; "
          "rotary: rotated queries and keys, with the keys rope_*; none: no positions"},
     {"model.gated_linear_unit", SETTING_BOOLEAN, FIELD(model.gated_linear_unit), "false",
-     .initial = INITIAL_SHAPE, .used = FREE,
-     .description =
-         "transformer_encoder, transformer_decoder: whether the feed-forward network has a gate: "
-         "SwiGLU with activation silu, GEGLU with a GELU"},
+     .initial = INITIAL_SHAPE, .used = FREE "|t5",
+     .description = "transformer_encoder, transformer_decoder, t5: whether the feed-forward "
+                    "network has a gate: "
+                    "SwiGLU with activation silu, GEGLU with a GELU"},
     {"model.initializer_range", SETTING_NUMBER, FIELD(model.initializer_range), "0.02",
      WITHIN(0, 10),
      .description = "Standard deviation of the initial weights. gpt2 divides it by sqrt(2 "
@@ -629,41 +658,8 @@ const struct setting recipe_table[] = {
                     "checkpoints and at the end"},
 };
 
-const struct section recipe_sections[] = {
-    {"", "Top level"},
-    {"model", "Model architecture and size. Names are those of Hugging Face's config.json where "
-              "one exists."},
-    {"adapter",
-     "LoRA adapters, for every objective. Names and defaults are those of peft. A checkpoint "
-     "stores only the adapters and the task head (modules_to_save in peft), with the path and the "
-     "fingerprint of the base model. `bireme export` merges the adapters into the weights."},
-    {"data", "Tokenizer and shards. Paths are relative to the working directory."},
-    {"sft", "Supervised fine-tuning. Names and defaults are those of TRL."},
-    {"batch", "Batch sizes."},
-    {"mlm", "Masking for objective mlm. Every epoch draws a new mask. NVIDIA's shards are an "
-            "exception: their masks are stored in the files."},
-    {"parallel", "Parallelism. mpirun or srun sets the numbers of ranks and nodes."},
-    {"optimizer", "Optimizer."},
-    {"schedule", "Learning rate schedule."},
-    {"train", "Length of the training, numerics and device."},
-    {"dpo", "Preference optimization (`objective: dpo`). Names and defaults are those of TRL. The "
-            "reference model is `model.init_from`."},
-    {"reward", "Reward modeling (`objective: reward`) on the same pairs. Names are those of TRL. "
-               "`dpo.shared_prefix` applies, too."},
-    {"answer",
-     "Extractive question answering (`objective: answer`), for evaluations and `bireme answer`."},
-    {"evaluate",
-     "Evaluation on the validation set, early stopping and selection of the best checkpoint."},
-    {"generate", "Samples of the model during training. Names are those of transformers."},
-    {"checkpoint", "Checkpoints."},
-    {"log", "Logging."},
-};
-
 const int recipe_table_count = sizeof recipe_table / sizeof recipe_table[0];
-const int recipe_section_count = sizeof recipe_sections / sizeof recipe_sections[0];
 
-_Static_assert(sizeof recipe_sections / sizeof recipe_sections[0] <= SECTIONS_MAX,
-               "raise SECTIONS_MAX");
 _Static_assert(sizeof recipe_table / sizeof recipe_table[0] <= SETTINGS_MAX, "raise SETTINGS_MAX");
 
 int recipe_table_find(const char *key)

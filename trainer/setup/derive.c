@@ -134,9 +134,21 @@ static double get_attention_scale(const struct recipe *recipe)
 
 static double get_embedding_multiplier(const struct recipe *recipe)
 {
-    bool scales = recipe_architecture_has_decoder(recipe->model.architecture) &&
-                  recipe->model.scale_embedding;
+    bool scales =
+        recipe->model.architecture == ARCHITECTURE_MARIAN && recipe->model.scale_embedding;
     return scales ? sqrt((double)recipe->model.hidden_size) : recipe->model.embedding_multiplier;
+}
+
+static double get_logits_divisor(const struct recipe *recipe)
+{
+    bool scaled = recipe->model.scale_decoder_outputs == SCALE_OUTPUTS_TRUE;
+    return scaled ? sqrt((double)recipe->model.hidden_size) : recipe->model.logits_scaling;
+}
+
+static float get_initializer_range(const struct recipe *recipe)
+{
+    bool is_t5 = recipe->model.architecture == ARCHITECTURE_T5;
+    return (float)(is_t5 ? recipe->model.initializer_factor : recipe->model.initializer_range);
 }
 
 struct model_config derive_model_config(const struct recipe *recipe, int64_t vocabulary)
@@ -155,7 +167,7 @@ struct model_config derive_model_config(const struct recipe *recipe, int64_t voc
         .dropout = (float)recipe->model.dropout,
         .attention_dropout = (float)recipe->model.attention_dropout,
         .norm_epsilon = (float)recipe->model.layer_norm_epsilon,
-        .initializer_range = (float)recipe->model.initializer_range,
+        .initializer_range = get_initializer_range(recipe),
         .tied = recipe->model.tie_word_embeddings,
         .token_types = recipe->model.type_vocab_size,
         .next_sentence = recipe->model.next_sentence &&
@@ -170,10 +182,12 @@ struct model_config derive_model_config(const struct recipe *recipe, int64_t voc
         .window = objective_spec_window(recipe),
         .window_pattern = recipe->model.sliding_window_pattern,
         .no_rope_interval = recipe->model.no_rope_layer_interval,
+        .position_buckets = recipe->model.relative_attention_num_buckets,
+        .max_distance = recipe->model.relative_attention_max_distance,
         .attention_scale = get_attention_scale(recipe),
         .embedding_multiplier = get_embedding_multiplier(recipe),
         .residual_multiplier = recipe->model.residual_multiplier,
-        .logits_divisor = recipe->model.logits_scaling,
+        .logits_divisor = get_logits_divisor(recipe),
         .qkv_bias = recipe->model.use_qkv_bias,
         .attention_bias = recipe->model.attention_bias,
         .mlp_bias = recipe->model.mlp_bias,
@@ -198,7 +212,12 @@ struct model_config derive_model_config(const struct recipe *recipe, int64_t voc
 int32_t derive_decoder_start(const struct recipe *recipe, const struct tokenizer *tokenizer)
 {
     int64_t id = recipe->model.decoder_start_token_id;
-    return id >= 0 ? (int32_t)id : tokenizer != NULL ? tokenizer_eos(tokenizer) : -1;
+    if (id >= 0 || tokenizer == NULL) {
+        return (int32_t)id;
+    }
+    int32_t pad = tokenizer_get_specials(tokenizer).pad;
+    bool pads = recipe->model.architecture == ARCHITECTURE_T5 && pad >= 0;
+    return pads ? pad : tokenizer_eos(tokenizer);
 }
 
 status derive_masking(const struct recipe *recipe, const struct tokenizer *tokenizer,
@@ -236,6 +255,7 @@ struct kernels_limits derive_kernel_limits(const struct model_config *config, in
         .vocabulary = model_vocabulary_rows(config, tensor),
         .training = training,
         .vocabulary_shards = tensor,
+        .bias_buckets = (int)model_position_buckets(config),
     };
 }
 

@@ -15,7 +15,7 @@
 struct model_config derive_model_config(const struct recipe *recipe, int64_t vocabulary);
 
 /* derive_decoder_start - return the first input of a decoder: model.decoder_start_token_id, or the
- * end token of the tokenizer; -1: there is none. */
+ * padding token of the tokenizer for t5, else its end token; -1: there is none. */
 int32_t derive_decoder_start(const struct recipe *recipe, const struct tokenizer *tokenizer);
 
 /* derive_masking - compute the masking settings of objective mlm.

@@ -90,7 +90,8 @@ static inline void run_make(struct run *r)
                                     .head_width = model_head_width(&r->config),
                                     .sequence = r->tokens,
                                     .vocabulary = model_vocabulary_rows(&r->config, 1),
-                                    .training = true};
+                                    .training = true,
+                                    .bias_buckets = (int)model_position_buckets(&r->config)};
     CHECK_OK(device_create(DEVICE_CPU, 0, &r->dev));
     CHECK_OK(kernels_create(r->dev, DTYPE_F32, 2, &limits, &r->kernels));
     CHECK_OK(model_create(r->kernels, &r->config, NULL, false, rows, true, &r->model));

@@ -52,10 +52,17 @@ static void open_training(struct training *t, const char *name, const char *arch
     c->encoder_layers = (int64_t)reference_attribute(f, "encoder_layers");
     c->embedding_multiplier =
         run_attribute_or(f, "scale_embedding", 0) > 0 ? sqrt((double)c->width) : 0;
-    c->activation = ACTIVATION_RELU;
-    c->norm_epsilon = 1e-5f;
+    c->parts.gated = run_attribute_or(f, "gated", 0) > 0;
+    c->activation = c->parts.gated                       ? ACTIVATION_GELU_TANH
+                    : run_attribute_or(f, "gelu", 0) > 0 ? ACTIVATION_GELU_ERF
+                                                         : ACTIVATION_RELU;
+    c->norm_epsilon = (float)run_attribute_or(f, "norm_epsilon", 1e-5);
     c->initializer_range = 0.02f;
-    c->tied = true;
+    c->tied = run_attribute_or(f, "tied", 1) > 0;
+    c->head_width = (int64_t)run_attribute_or(f, "head_width", 0);
+    c->position_buckets = (int64_t)run_attribute_or(f, "buckets", 0);
+    c->max_distance = (int64_t)run_attribute_or(f, "max_distance", 0);
+    c->logits_divisor = run_attribute_or(f, "scale_outputs", 0) > 0 ? sqrt((double)c->width) : 0;
     t->start = (int32_t)reference_attribute(f, "start");
     t->sources = reference_dataset(f, "sources", H5T_NATIVE_INT32, 4, &count);
     t->targets = reference_dataset(f, "targets", H5T_NATIVE_INT32, 4, &count);
@@ -192,8 +199,17 @@ static void test_reference(const char *name, const char *architecture,
 
 int main(void)
 {
-    test_reference("marian.h5", "marian", MODEL_RECOMPUTE_NONE);
-    test_reference("marian.h5", "marian", MODEL_RECOMPUTE_SELECTIVE);
-    test_reference("marian.h5", "marian", MODEL_RECOMPUTE_FULL);
+    static const char *const files[][2] = {
+        {"marian.h5", "marian"},
+        {"bart.h5", "bart"},
+        {"t5.h5", "t5"},
+        {"t5_gated.h5", "t5"},
+    };
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        printf("%s\n", files[i][0]);
+        test_reference(files[i][0], files[i][1], MODEL_RECOMPUTE_NONE);
+        test_reference(files[i][0], files[i][1], MODEL_RECOMPUTE_SELECTIVE);
+        test_reference(files[i][0], files[i][1], MODEL_RECOMPUTE_FULL);
+    }
     return 0;
 }

@@ -44,6 +44,42 @@ static void test_parameters(void)
     CHECK(untied.token_flops == plan.token_flops); /* an embedding lookup has no FLOPs */
 }
 
+/* The parameters of published encoder-decoders, as transformers counts them. */
+static void test_encoder_decoders(void)
+{
+    static const struct {
+        const char *architecture;
+        int64_t vocabulary, width, layers, heads, inner;
+        bool gated, tied;
+        int64_t parameters;
+    } models[] = {
+        {"t5", 32128, 512, 6, 8, 2048, false, true, 60506624},     /* t5-small */
+        {"t5", 32128, 768, 12, 12, 3072, false, true, 222903552},  /* t5-base */
+        {"t5", 32128, 1024, 24, 16, 4096, false, true, 737668096}, /* t5-large */
+        {"t5", 32128, 512, 8, 6, 1024, true, false, 76961152},     /* flan-t5-small */
+        {"t5", 32128, 768, 12, 12, 2048, true, false, 247577856},  /* flan-t5-base */
+        {"t5", 250112, 512, 8, 6, 1024, true, false, 300176768},   /* mt5-small */
+        {"bart", 50265, 768, 6, 12, 3072, false, true, 139420416},
+        {"bart", 50265, 1024, 12, 16, 4096, false, true, 406291456},
+    };
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        char text[512];
+        snprintf(text, sizeof text,
+                 "objective: seq2seq\ntrain: {max_steps: 1}\n"
+                 "model: {architecture: %s, vocab_size: %lld, hidden_size: %lld, num_layers: %lld, "
+                 "num_heads: %lld, intermediate_size: %lld, gated_linear_unit: %s, head_dim: 64, "
+                 "tie_word_embeddings: %s}\n",
+                 models[i].architecture, (long long)models[i].vocabulary,
+                 (long long)models[i].width, (long long)models[i].layers,
+                 (long long)models[i].heads, (long long)models[i].inner,
+                 models[i].gated ? "true" : "false", models[i].tied ? "true" : "false");
+        struct recipe recipe = make_recipe(text);
+        struct plan plan;
+        CHECK_OK(plan_make(&recipe, 1, &plan));
+        CHECK_EQUAL(plan.parameters, models[i].parameters);
+    }
+}
+
 static void test_step(void)
 {
     struct recipe recipe = make_recipe(gpt2);
@@ -455,6 +491,7 @@ static void test_fixed_settings(void)
 int main(void)
 {
     test_parameters();
+    test_encoder_decoders();
     test_step();
     test_memory();
     test_data();

@@ -154,7 +154,8 @@ static const struct {
 } missing_features[] = {
     {"objective=translate", "objective: 'translate' needs generation with an encoder-decoder"},
     {"objective=PPO", "objective: 'PPO' needs online reinforcement learning"},
-    {"model.architecture=t5", "model.architecture: 't5' needs another encoder-decoder model"},
+    {"model.architecture=pegasus",
+     "model.architecture: 'pegasus' needs another encoder-decoder model"},
     {"model.architecture=mixtral", "needs a mixture of experts"},
     {"train.precision=fp16", "train.precision: 'fp16' is a number format"},
     {"parallel.pipeline=2", "parallel.pipeline: 'pipeline' needs pipeline parallelism"},

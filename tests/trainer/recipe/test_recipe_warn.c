@@ -99,7 +99,7 @@ static void test_warning(void)
                   "some.yaml: settings without effect: model.activation (used if "
                   "model.architecture is gpt2, bert, roberta, openai-gpt, "
                   "gemma3_text, distilbert, megatron-bert, transformer_encoder, "
-                  "transformer_decoder or marian)");
+                  "transformer_decoder, marian, t5 or bart)");
     check_warning(HEAD "model: {type_vocab_size: 2}\n",
                   "some.yaml: settings without effect: model.type_vocab_size (used if "
                   "model.architecture is bert, roberta or megatron-bert)");

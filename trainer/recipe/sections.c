@@ -1,0 +1,37 @@
+/* The sections of a recipe, in the order of the settings table (table.c). */
+#include "trainer/recipe/settings.h"
+
+const struct section recipe_sections[] = {
+    {"", "Top level"},
+    {"model", "Model architecture and size. Names are those of Hugging Face's config.json where "
+              "one exists."},
+    {"adapter",
+     "LoRA adapters, for every objective. Names and defaults are those of peft. A checkpoint "
+     "stores only the adapters and the task head (modules_to_save in peft), with the path and the "
+     "fingerprint of the base model. `bireme export` merges the adapters into the weights."},
+    {"data", "Tokenizer and shards. Paths are relative to the working directory."},
+    {"sft", "Supervised fine-tuning. Names and defaults are those of TRL."},
+    {"batch", "Batch sizes."},
+    {"mlm", "Masking for objective mlm. Every epoch draws a new mask. NVIDIA's shards are an "
+            "exception: their masks are stored in the files."},
+    {"parallel", "Parallelism. mpirun or srun sets the numbers of ranks and nodes."},
+    {"optimizer", "Optimizer."},
+    {"schedule", "Learning rate schedule."},
+    {"train", "Length of the training, numerics and device."},
+    {"dpo", "Preference optimization (`objective: dpo`). Names and defaults are those of TRL. The "
+            "reference model is `model.init_from`."},
+    {"reward", "Reward modeling (`objective: reward`) on the same pairs. Names are those of TRL. "
+               "`dpo.shared_prefix` applies, too."},
+    {"answer",
+     "Extractive question answering (`objective: answer`), for evaluations and `bireme answer`."},
+    {"evaluate",
+     "Evaluation on the validation set, early stopping and selection of the best checkpoint."},
+    {"generate", "Samples of the model during training. Names are those of transformers."},
+    {"checkpoint", "Checkpoints."},
+    {"log", "Logging."},
+};
+
+const int recipe_section_count = sizeof recipe_sections / sizeof recipe_sections[0];
+
+_Static_assert(sizeof recipe_sections / sizeof recipe_sections[0] <= SECTIONS_MAX,
+               "raise SECTIONS_MAX");

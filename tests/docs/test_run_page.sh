@@ -51,4 +51,19 @@ check_links() { # CODE LINE...: check the links of a page of these lines
 check_links 0 '# A `name`: it' '[a](#a-name-it), [b](page.md), [c](https://example.org)'
 check_links 1 '[a](missing.md)'
 check_links 1 '# A' '[a](#b)'
-echo "run_page.sh and check_links.sh report each error"
+
+fields=('Main result' Prediction Measured Hardware Software 'Runs and spread' Date Commit Command)
+check_records() { # CODE DATE: check a record with these fields, and an index with this date
+    local expected=$1 code=0
+    rm -rf "$folder/tree" && mkdir "$folder/tree"
+    printf -- '- **%s:** x\n' "${fields[@]}" >"$folder/tree/a_b_2026-01-02.md"
+    echo "| [a](a_b_2026-01-02.md) | $2 |" >"$folder/tree/README.md"
+    "$here/check_records.sh" "$folder/tree" >"$folder/log" 2>&1 || code=$?
+    [ "$code" = "$expected" ] || fail "check_records: code $code instead of $expected: $2"
+}
+
+check_records 0 2026-01-02
+check_records 1 2026-01-03
+unset 'fields[1]'
+check_records 1 2026-01-02
+echo "run_page.sh, check_links.sh and check_records.sh report each error"

@@ -184,10 +184,12 @@ static void compute_ds_row(const struct workspace *w, const struct attention_hea
         vector value = vector_load(p + c), dp = vector_load(ds + c);
         if (dropout_active(h->a->dropout)) {
             vector keep = dropout_vector(h->a->dropout, element + c);
-            dp *= keep;
+            dp = vector_fma(dp, keep, -dot); /* one rounding, however the loop is compiled */
             vector_store(p + c, value * keep);
+        } else {
+            dp -= dot;
         }
-        vector gradient = value * (dp - dot);
+        vector gradient = value * dp;
         if (sums != NULL) {
             vector_store(sums + c, vector_load(sums + c) + gradient);
         }

@@ -163,6 +163,14 @@ status op_scale(struct kernels *k, struct tensor x, float factor)
              factor);
 }
 
+status op_softcap(struct kernels *k, struct tensor x, float cap)
+{
+    SHAPE(x, DTYPE_F32, x.rows, x.columns);
+    REQUIRE(cap > 0, STATUS_INTERNAL, "op_softcap: cap %g (above 0)", (double)cap);
+    DISPATCH(k, op_softcap, (double)x.rows * (double)x.columns, 2 * compute_tensor_bytes(x), k, x,
+             cap);
+}
+
 status activation_backward(struct kernels *k, struct tensor dx, struct tensor dy,
                            struct tensor saved, enum activation act)
 {
@@ -533,6 +541,8 @@ status classifier_run(struct kernels *k, float *losses, int32_t *argmax, struct 
             c->vocabulary, c->vocabulary_shard.index, shards, w.rows);
     REQUIRE((c->entropies == NULL) == (c->mean_logits == NULL), STATUS_INTERNAL,
             "classifier_run: entropies without mean_logits, or mean_logits without entropies");
+    REQUIRE(c->softcap >= 0, STATUS_INTERNAL, "classifier_run: softcap %g (at least 0)",
+            (double)c->softcap);
     SHAPE_OPTIONAL(c->bias, DTYPE_F32, 1, w.rows);
     if (c->gradient) {
         SHAPE(dx, k->dtype, x.rows, x.columns);

@@ -475,6 +475,7 @@ struct classifier {
     const float *row_scale; /* f32 [N], factor of each row's gradient; NULL: 1 */
     bool gradient;          /* compute dx, and dw where given */
     bool overwrite;         /* dw and dbias are set, not added to */
+    float softcap;          /* > 0: a logit z becomes softcap * tanh(z / softcap); 0: none */
     struct tensor bias;     /* f32 [1, Vpadded], added to the logits; absent: none */
     struct tensor dbias;    /* f32 [1, Vpadded], gradient of bias; absent: not computed */
     float *entropies;       /* f32 [N], of each row's distribution, also ignored rows; NULL: none */
@@ -493,7 +494,8 @@ struct classifier {
  *           and mean logits of the whole vocabulary, but a partial dx: the gradient is the sum of
  *           dx over the shards
  * Errors    STATUS_INTERNAL if a target is out of range and in host memory; not checked elsewhere
- * Source    Milakov, Gimelshein 2018, arXiv:1805.02867 */
+ * Source    Milakov, Gimelshein 2018, arXiv:1805.02867; softcap: Gemma Team 2024,
+ *           arXiv:2408.00118 */
 status classifier_run(struct kernels *k, float *losses, int32_t *argmax, struct tensor dx,
                       struct tensor dw, struct tensor x, struct tensor w, const int32_t *targets,
                       const struct classifier *c);
@@ -601,6 +603,12 @@ status op_loss_stats(struct kernels *k, double *out, const struct loss_rows *t, 
  * Shapes    x [N, C] */
 status op_scale(struct kernels *k, struct tensor x, float factor);
 
+/* op_softcap - compute x = cap tanh(x / cap), for logits outside of classifier_run.
+ *
+ * Shapes    x f32 [N, C]
+ * Errors    STATUS_INTERNAL if cap <= 0 */
+status op_softcap(struct kernels *k, struct tensor x, float cap);
+
 /* op_add - compute to += from.
  *
  * Shapes    to, from f32 [count] */
@@ -640,7 +648,7 @@ struct kernels_time {
     double bytes; /* each operand counts once */
 };
 
-enum { KERNELS_OPERATIONS_MAX = 32 };
+enum { KERNELS_OPERATIONS_MAX = 40 };
 
 /* kernels_profile - start (on) or stop profiling; a start resets all counters.
  *

@@ -15,6 +15,7 @@
     X(linear_add)                                                                                  \
     X(activation_forward)                                                                          \
     X(op_scale)                                                                                    \
+    X(op_softcap)                                                                                  \
     X(activation_backward)                                                                         \
     X(swiglu_forward)                                                                              \
     X(swiglu_backward)                                                                             \

@@ -33,6 +33,11 @@ FAMILIES = {
         head_dim=10, partial_rotary_factor=0.6, sliding_window=5, pad_token_id=None
     )),
     "stablelm": ("StableLm", dict(partial_rotary_factor=0.7, use_qkv_bias=True)),
+    "gemma2": ("Gemma2", dict(
+        head_dim=10, sliding_window=5, query_pre_attn_scalar=6, attn_logit_softcapping=2.0,
+        final_logit_softcapping=3.0, layer_types=["sliding_attention", "full_attention"],
+        pad_token_id=None
+    )),
 }
 
 # Folders only: other rotary positions.
@@ -79,10 +84,10 @@ def make_model(family, more, **sizes):
     if share < 1:
         rope["partial_rotary_factor"] = share
     local = dict(rope_type="default", rope_theta=LOCAL_THETA)
-    is_gemma = family == "gemma3_text"
-    config = getattr(transformers, stem + ("TextConfig" if is_gemma else "Config"))(
+    is_gemma3 = family == "gemma3_text"
+    config = getattr(transformers, stem + ("TextConfig" if is_gemma3 else "Config"))(
         **{**sizes, **keys, **more}, rms_norm_eps=1e-5, attn_implementation="eager",
-        rope_parameters=dict(full_attention=rope, sliding_attention=local) if is_gemma else rope
+        rope_parameters=dict(full_attention=rope, sliding_attention=local) if is_gemma3 else rope
     )
     model = getattr(transformers, stem + "ForCausalLM")(config)
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -109,7 +114,7 @@ def write_family_steps(path, family, seed):
         for name, t in model.named_parameters():
             is_bias = name.endswith("bias")
             scale = 0.1 if t.dim() == 1 else 0.3 if "embed" in name else 1.5 / t.shape[1] ** 0.5
-            mean = 1.0 if t.dim() == 1 and not is_bias and family != "gemma3_text" else 0.0
+            mean = 1.0 if t.dim() == 1 and not is_bias and "gemma" not in family else 0.0
             t.copy_((mean + torch.randn_like(t) * scale).float().double())
     w = dict(model.named_parameters())
     tokens = torch.randint(0, VOCABULARY, (STEPS, BATCH, TOKENS + 1))
@@ -133,9 +138,12 @@ def write_family_steps(path, family, seed):
     settings["attention_scale"] = keys.get("attention_multiplier", 0)
     settings["no_rope_interval"] = keys.get("no_rope_layer_interval", 0)
     offsets = []
-    if family == "gemma3_text": # its norms multiply by 1 + weight
+    settings["attention_softcap"] = keys.get("attn_logit_softcapping", 0)
+    settings["logits_softcap"] = keys.get("final_logit_softcapping", 0)
+    if "gemma" in family: # its norms multiply by 1 + weight
         settings.update(
-            gelu_tanh=1, sliding_window_pattern=2, rope_local_theta=LOCAL_THETA,
+            gelu_tanh=1, sliding_window_pattern=2,
+            rope_local_theta=LOCAL_THETA if family == "gemma3_text" else 0,
             attention_scale=keys["query_pre_attn_scalar"] ** -0.5
         )
         offsets = [name for name in w if "norm" in name]

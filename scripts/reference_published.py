@@ -102,6 +102,19 @@ def gemma3(sizes, vocabulary, positions, window, layers_of_pattern=6, **more):
     )
 
 
+def gemma2(sizes, query_scalar):
+    width, inner, layers, heads, kv_heads, head_dim = sizes
+    return dict(
+        architectures=["Gemma2ForCausalLM"], model_type="gemma2", attention_bias=False,
+        attention_dropout=0.0, attn_logit_softcapping=50.0, final_logit_softcapping=30.0,
+        hidden_act="gelu_pytorch_tanh", hidden_activation="gelu_pytorch_tanh",
+        initializer_range=0.02, hidden_size=width, intermediate_size=inner,
+        num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=kv_heads,
+        head_dim=head_dim, vocab_size=256000, max_position_embeddings=8192, rope_theta=10000.0,
+        rms_norm_eps=1e-6, sliding_window=4096, query_pre_attn_scalar=query_scalar, use_cache=True
+    )
+
+
 def smollm3():
     return decoder(
         "smollm3", "SmolLM3ForCausalLM", (2048, 11008, 36, 16, 4), 128256, 65536, 5e6, 1e-6, True,
@@ -202,6 +215,9 @@ MODELS = {
     "GPT-1": openai_gpt(),
     "Mistral 7B v0.1": mistral(32000, 1e4, 4096),
     "Mistral 7B v0.3": mistral(32768, 1e6, None),
+    "Gemma 2 2B": gemma2((2304, 9216, 26, 8, 4, 256), 256),
+    "Gemma 2 9B": gemma2((3584, 14336, 42, 16, 8, 256), 256),
+    "Gemma 2 27B": gemma2((4608, 36864, 46, 32, 16, 128), 144),
     "Gemma 3 270M": gemma3((640, 2048, 18, 4, 1, 256), 262144, 32768, 512),
     "Gemma 3 1B": gemma3((1152, 6912, 26, 4, 1, 256), 262144, 32768, 512),
     "Gemma 3 4B (text)": gemma3(

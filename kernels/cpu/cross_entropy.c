@@ -2,6 +2,8 @@
  *
  *   z = x w^T + bias,  loss = log(sum exp(z - max z)) - (z_target - max z)
  *   dz = (softmax(z) - onehot(target)) * row_scale,  dx = dz w,  dw += dz^T x
+ * With a soft-cap c, c tanh(z / c) replaces z before the loss, and dz is multiplied by the
+ * derivative 1 - (z / c)^2 of the replaced z.
  *
  * Blocking  The logits are computed in tiles of the vocabulary. While a tile is in the cache of a
  *           core it is replaced by e = exp(z - m), where m is the maximum of the row in the tile. m
@@ -9,7 +11,7 @@
  *           Then a tile of dz is e times one factor per row, except for the target's element. dz is
  *           computed right before the GEMM that computes the same rows of dw. So each element needs
  *           one exponential. Only e is stored, in the dtype of the GEMMs, for CHUNK rows; it is not
- *           stored without a gradient.
+ *           stored without a gradient. The derivative of a soft-cap is computed from log(e) + m.
  * Threads   Threads split the tiles, then the rows. Statistics are kept per tile and merged in the
  *           order of the tiles, so the bits do not depend on the number of threads.
  * Shards    Vocabulary shards of other ranks are one more level of tiles. Each shard merges its
@@ -48,7 +50,7 @@ struct chunk {
     struct tensor z; /* f32: the memory of e, or one block per thread */
     struct tensor e; /* [rows, V]; absent if no gradient is requested */
     bool is_z_private;
-    float *max, *sum;                 /* [tiles, rows]; max is replaced by the factor of e */
+    float *max, *sum;                 /* [tiles, rows]; sum is replaced by the factor of e */
     float *weighted_sum, *logit_sum;  /* [tiles, rows]; NULL: not requested */
     int32_t *tile_argmax;             /* [tiles, rows] */
     float *target_logit;              /* [rows]: the logit, then its gradient */
@@ -114,6 +116,15 @@ static float find_row_max(const float *z, int64_t count)
     return max;
 }
 
+/* Replaces the logits z of a row of a tile by cap tanh(z / cap). */
+static void cap_logits(float *z, int64_t count, float cap)
+{
+    for (int64_t j = 0; j < count; j += VECTOR_LANES) {
+        vector x = vector_get(z, DTYPE_F32, j, count - j);
+        vector_put(z, DTYPE_F32, j, cap * math_tanh_relative(x * (1.0f / cap)), count - j);
+    }
+}
+
 /* Returns the first index of the maximum; the last index if all elements are NaN. */
 static int32_t find_max_index(const float *z, int64_t count, float max)
 {
@@ -171,9 +182,12 @@ static void exponentiate_tile(void *context, struct matmul_block block)
     int64_t count = left < 0 ? 0 : left < block.columns ? left : block.columns;
     for (int64_t i = 0; i < block.rows; i++) {
         int64_t row = block.row + i, index = block.column / TILE * s->x.rows + row;
-        const float *z = (const float *)s->z.data;
+        float *z = s->z.data;
         z += s->is_z_private ? (int64_t)block.thread * BLOCK_ROWS * TILE + i * TILE
                              : row * s->z.stride + block.column;
+        if (s->c->softcap > 0) {
+            cap_logits(z, count, s->c->softcap);
+        }
         int64_t target = s->targets[row] - s->first - block.column;
         if (s->targets[row] != s->c->ignored && target >= 0 && target < count) {
             s->target_logit[row] = z[target];
@@ -267,11 +281,15 @@ static void finish_row(const struct chunk *s, int64_t row)
     for (int64_t t = 0; t < s->tiles; t++) {
         int64_t index = t * s->x.rows + row;
         float part = s->sum[index];
-        s->max[index] = part == 0 ? 0 : scale * (expf(s->max[index] - stats.max) / stats.sum);
+        s->sum[index] = part == 0 ? 0 : scale * (expf(s->max[index] - stats.max) / stats.sum);
     }
     float distance = counted ? stats.target_logit - stats.max : 0;
     s->losses[row] = counted ? logf(stats.sum) - distance : 0;
     s->target_logit[row] = scale * (expf(distance) / stats.sum - 1.0f);
+    if (s->c->softcap > 0) {
+        float share = stats.target_logit / s->c->softcap;
+        s->target_logit[row] *= 1.0f - share * share;
+    }
     if (s->argmax != NULL) {
         s->argmax[row] = stats.argmax;
     }
@@ -302,13 +320,19 @@ static status merge_rows(int threads, const struct chunk *s)
 static void compute_tile_gradient(void *context, struct matmul_block block)
 {
     const struct chunk *s = context;
+    const float cap = s->c->softcap;
     for (int64_t row = 0; row < s->x.rows; row++) {
-        float factor = s->max[block.row / TILE * s->x.rows + row];
+        int64_t index = block.row / TILE * s->x.rows + row;
+        float factor = s->sum[index], max = s->max[index];
         int64_t at = row * s->e.stride + block.row;
         cpu_prefetch(s->e, row + 2, block.row, block.rows);
         for (int64_t j = 0; j < block.rows; j += VECTOR_LANES) {
             int64_t left = block.rows - j;
-            vector y = vector_get(s->e.data, s->e.dtype, at + j, left) * factor;
+            vector e = vector_get(s->e.data, s->e.dtype, at + j, left), y = e * factor;
+            if (cap > 0) {
+                vector share = (math_log(e) + max) * (1.0f / cap);
+                y = vector_select(e > 0.0f, y * (1.0f - share * share), y);
+            }
             vector_put(s->e.data, s->e.dtype, at + j, y, left);
         }
         int64_t target = s->targets[row] - s->first - block.row;
@@ -468,4 +492,13 @@ status CPU(classifier_logits)(struct kernels *k, struct tensor logits, struct te
                              .transpose_b = true,
                              .bias = bias,
                          });
+}
+
+status CPU(op_softcap)(struct kernels *k, struct tensor x, float cap)
+{
+#pragma omp parallel for num_threads(k->threads) schedule(static)
+    for (int64_t i = 0; i < x.rows; i++) {
+        cap_logits((float *)x.data + i * x.stride, x.columns, cap);
+    }
+    return STATUS_OK;
 }

@@ -5,6 +5,7 @@
  * The polynomials are Chebyshev interpolants that were computed in rational arithmetic.
  *
  *   math_exp2, math_exp   relative 1.5e-7; below 2^-126 the result is 0
+ *   math_log              absolute 1e-7 max(1, |log x|), from 2^-126 on
  *   math_tanh             absolute 2e-7
  *   math_tanh_relative    relative 3e-7
  *   math_erf              absolute 4e-7
@@ -49,6 +50,30 @@ static inline vector math_exp(vector x)
     y = vector_fma(y, r, vector_set(1.0f));
     y = vector_fma(y, r, vector_set(1.0f));
     return (vector)((vector_bits)vector_scale(y, n) & ~underflows);
+}
+
+/* math_log - compute the natural logarithm of x > 0. For 0, the result is finite.
+ *
+ * Source    the polynomial of logf in Cephes (Moshier 1989) */
+static inline vector math_log(vector x)
+{
+    const vector_bits root = (vector_bits)vector_set(0.707106781f);
+    vector_bits exponent = ((vector_bits)x - root) >> 23;
+    vector r = (vector)((vector_bits)x - (exponent << 23)) - 1.0f;
+    vector n = __builtin_convertvector(exponent, vector);
+    vector y = vector_set(7.0376836292e-2f);
+    y = vector_fma(y, r, vector_set(-1.1514610310e-1f));
+    y = vector_fma(y, r, vector_set(1.1676998740e-1f));
+    y = vector_fma(y, r, vector_set(-1.2420140846e-1f));
+    y = vector_fma(y, r, vector_set(1.4249322787e-1f));
+    y = vector_fma(y, r, vector_set(-1.6668057665e-1f));
+    y = vector_fma(y, r, vector_set(2.0000714765e-1f));
+    y = vector_fma(y, r, vector_set(-2.4999993993e-1f));
+    y = vector_fma(y, r, vector_set(3.3333331174e-1f));
+    y = vector_fma(y, r, vector_set(-0.5f)) * r * r;
+    y = vector_fma(n, vector_set(-2.12194440e-4f), y) + r;
+    y = vector_fma(n, vector_set(0.693359375f), y);
+    return vector_select(x == x, y, x);
 }
 
 /* math_sigmoid - compute 1 / (1 + exp(-x)), without cancellation on either side. */

@@ -32,6 +32,7 @@ const struct cpu_variant CPU(variant) = {
             .linear_add = CPU(linear_add),
             .activation_forward = CPU(activation_forward),
             .op_scale = CPU(op_scale),
+            .op_softcap = CPU(op_softcap),
             .activation_backward = CPU(activation_backward),
             .swiglu_forward = CPU(swiglu_forward),
             .swiglu_backward = CPU(swiglu_backward),

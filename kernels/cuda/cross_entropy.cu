@@ -2,6 +2,8 @@
  *
  *   z = x w^T + bias,  loss = log(sum exp(z - max z)) - (z_target - max z),
  *   dz = (softmax(z) - onehot(target)) * row_scale,  dx = dz w,  dw += dz^T x
+ * With a soft-cap c, c tanh(z / c) replaces each logit that is read, and dz is multiplied by the
+ * derivative 1 - (z / c)^2 of the replaced z.
  *
  * Logits are f32; a chunk has `classifier_rows` rows. A block reads its row twice: once for the
  * maximum and the sum of exponentials (online softmax), and once to write dz. The second read comes
@@ -39,12 +41,28 @@ template <typename T> struct rows_task {
     int parts;
     int64_t rows, part_ids; /* rows of this launch, ids of each shard */
     int64_t all_ids;        /* V over all shards */
+    float softcap;          /* 0: none */
     const int32_t *targets;
     const float *row_scale; /* nullptr: 1 */
     float *losses;
     int32_t *best;                  /* nullptr: not requested */
     float *entropies, *mean_logits; /* nullptr: not requested */
 };
+
+GPU_INLINE float cap_logit(float z, float cap)
+{
+    return cap * tanhf(z / cap);
+}
+
+/* Reads eight logits of a row. */
+template <bool CAPPED, typename T>
+GPU_INLINE void load_logits(float (&x)[EIGHT], const rows_task<T> &task, const float *z)
+{
+    load_eight<true>(x, z, EIGHT);
+    for (int i = 0; i < EIGHT && CAPPED; i++) {
+        x[i] = cap_logit(x[i], task.softcap);
+    }
+}
 
 /* Partial softmax: the maximum of some logits, its first index, and the sum of exp(z - maximum). */
 struct softmax_part {
@@ -139,7 +157,7 @@ struct row_sums {
     float weighted, total; /* as in struct row_stats */
 };
 
-template <typename T>
+template <bool CAPPED, typename T>
 GPU_INLINE struct row_sums sum_row(const rows_task<T> &task, const float *z, float largest,
                                    struct row_sums *scratch)
 {
@@ -147,7 +165,7 @@ GPU_INLINE struct row_sums sum_row(const rows_task<T> &task, const float *z, flo
     float x[EIGHT];
     int64_t first = static_cast<int64_t>(threadIdx.x) * EIGHT;
     for (int64_t c = first; c < task.vocabulary; c += blockDim.x * EIGHT) {
-        load_eight<true>(x, z + c, EIGHT);
+        load_logits<CAPPED>(x, task, z + c);
         for (int i = 0; i < EIGHT; i++) {
             if (c + i < task.vocabulary) {
                 m.weighted += (x[i] - largest) * expf(x[i] - largest);
@@ -172,7 +190,7 @@ GPU_INLINE struct row_sums sum_row(const rows_task<T> &task, const float *z, flo
 }
 
 /* Computes the statistics of a row of this shard; all threads of the block call it. */
-template <typename T>
+template <bool CAPPED, typename T>
 GPU_INLINE struct row_stats compute_row_stats(const rows_task<T> &task, const float *z,
                                               int64_t target, struct softmax_part *scratch,
                                               struct row_sums *sums)
@@ -181,20 +199,21 @@ GPU_INLINE struct row_stats compute_row_stats(const rows_task<T> &task, const fl
     float x[EIGHT];
     int64_t first = static_cast<int64_t>(threadIdx.x) * EIGHT;
     for (int64_t c = first; c < task.vocabulary; c += blockDim.x * EIGHT) {
-        load_eight<true>(x, z + c, EIGHT);
+        load_logits<CAPPED>(x, task, z + c);
         p = merge_eight(p, x, c, task.vocabulary - c);
     }
     p = merge_over_block(p, scratch);
     struct row_sums m = {0, 0};
     if (task.entropies != nullptr) {
-        m = sum_row(task, z, p.largest, sums);
+        m = sum_row<CAPPED>(task, z, p.largest, sums);
     }
     int32_t best = static_cast<int32_t>(task.first) + (p.index == INT32_MAX ? 0 : p.index);
     float at_target = target >= 0 && target < task.vocabulary ? z[target] : 0.0f;
+    at_target = CAPPED ? cap_logit(at_target, task.softcap) : at_target;
     return {p.largest, p.sum, m.weighted, m.total, at_target, best};
 }
 
-template <typename T>
+template <typename T, bool CAPPED>
 __global__ void __launch_bounds__(ROW_THREADS) cross_entropy_rows(const rows_task<T> task)
 {
     GPU_SHARED(struct softmax_part, scratch, ROW_THREADS / 32);
@@ -205,7 +224,7 @@ __global__ void __launch_bounds__(ROW_THREADS) cross_entropy_rows(const rows_tas
     bool counted = whole_target != task.ignored;
     int64_t target = counted ? whole_target - task.first : -1;
     struct row_stats p = task.all_stats == nullptr
-                             ? compute_row_stats(task, z, target, scratch, sums)
+                             ? compute_row_stats<CAPPED>(task, z, target, scratch, sums)
                              : merge_shards(task, n, whole_target);
     if (task.local_stats != nullptr) {
         if (threadIdx.x == 0) {
@@ -230,12 +249,25 @@ __global__ void __launch_bounds__(ROW_THREADS) cross_entropy_rows(const rows_tas
     __syncthreads(); /* the target's logit has been read: dz may overwrite it */
     float scale = !counted ? 0.0f : task.row_scale == nullptr ? 1.0f : task.row_scale[n];
     for (int64_t c = first; c < task.padded; c += blockDim.x * EIGHT) {
-        load_eight<true>(x, z + c, EIGHT);
+        load_logits<CAPPED>(x, task, z + c);
         for (int i = 0; i < EIGHT; i++) {
             float gradient = expf(x[i] - p.largest) / p.sum - (c + i == target ? 1.0f : 0.0f);
+            float share = CAPPED ? x[i] / task.softcap : 0.0f;
+            gradient *= CAPPED ? 1.0f - share * share : 1.0f;
             x[i] = counted && c + i < task.vocabulary ? scale * gradient : 0.0f;
         }
         store_eight<true>(task.dz + n * task.stride + c, x, EIGHT);
+    }
+}
+
+__global__ void __launch_bounds__(ROW_THREADS)
+    softcap_rows(float *x, int64_t rows, int64_t columns, int64_t stride, float cap)
+{
+    int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+    int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    for (int64_t i = first; i < rows * columns; i += step) {
+        float *at = x + i / columns * stride + i % columns;
+        *at = cap_logit(*at, cap);
     }
 }
 
@@ -271,6 +303,18 @@ static status run_gradient_gemms(struct kernels *k, const struct chunk *c, struc
 }
 
 template <typename T>
+static status launch_statistics(struct kernels *k, const rows_task<T> &task, unsigned threads)
+{
+    unsigned rows = static_cast<unsigned>(task.rows);
+    if (task.softcap > 0) {
+        LAUNCH(k, (cross_entropy_rows<T, true>), rows, threads, 0, task);
+    } else {
+        LAUNCH(k, (cross_entropy_rows<T, false>), rows, threads, 0, task);
+    }
+    return STATUS_OK;
+}
+
+template <typename T>
 static status launch_rows(struct kernels *k, const struct chunk *ch, const struct classifier *c,
                           const int32_t *targets, float *losses, int32_t *best, int64_t first)
 {
@@ -289,6 +333,7 @@ static status launch_rows(struct kernels *k, const struct chunk *ch, const struc
                          ch->x.rows,
                          ch->logits.columns,
                          c->vocabulary,
+                         c->softcap,
                          targets + first,
                          c->row_scale == NULL ? NULL : c->row_scale + first,
                          losses + first,
@@ -298,14 +343,13 @@ static status launch_rows(struct kernels *k, const struct chunk *ch, const struc
     unsigned threads = ch->logits.columns <= SHORT_ROW ? SHORT_ROW_THREADS : ROW_THREADS;
     if (c->vocabulary_shard.count > 1) {
         task.local_stats = ch->local_stats;
-        LAUNCH(k, cross_entropy_rows<T>, static_cast<unsigned>(ch->x.rows), threads, 0, task);
+        TRY(launch_statistics(k, task, threads));
         TRY(c->vocabulary_shard.all_gather(c->vocabulary_shard.context, ch->all_stats,
                                            ch->local_stats, cuda_row_stats_bytes(ch->x.rows, 1)));
         task.local_stats = nullptr;
         task.all_stats = ch->all_stats;
     }
-    LAUNCH(k, cross_entropy_rows<T>, static_cast<unsigned>(ch->x.rows), threads, 0, task);
-    return STATUS_OK;
+    return launch_statistics(k, task, threads);
 }
 
 /* Takes scratch memory for a chunk: logits, dz if there is a gradient, and statistics if there are
@@ -385,4 +429,16 @@ extern "C" status cuda_classifier_logits(struct kernels *k, struct tensor logits
     p.b = tensor_rows(w, 0, logits.columns);
     p.transpose_b = true;
     return cuda_gemm_run(k, &p);
+}
+
+extern "C" status cuda_op_softcap(struct kernels *k, struct tensor x, float cap)
+{
+    const int64_t most = 1024;
+    int64_t blocks = (x.rows * x.columns + ROW_THREADS - 1) / ROW_THREADS;
+    if (blocks == 0) {
+        return STATUS_OK;
+    }
+    LAUNCH(k, softcap_rows, static_cast<unsigned>(min_int64(blocks, most)), ROW_THREADS, 0,
+           static_cast<float *>(x.data), x.rows, x.columns, x.stride, cap);
+    return STATUS_OK;
 }

@@ -307,8 +307,11 @@ static void compute_entropy_and_mean(int64_t n, const struct classifier *c, cons
  * dl = (softmax(l) - onehot(target)) scale. */
 static void compute_classifier_row(double *loss, int32_t *argmax, struct tensor dx,
                                    struct tensor dw, struct tensor x, struct tensor w, int64_t n,
-                                   int32_t target, const struct classifier *c, const double *logits)
+                                   int32_t target, const struct classifier *c, double *logits)
 {
+    for (int64_t v = 0; v < c->vocabulary && c->softcap > 0; v++) {
+        logits[v] = c->softcap * tanh(logits[v] / c->softcap);
+    }
     double max = -INFINITY, sum = 0;
     int32_t best = 0;
     for (int64_t v = 0; v < c->vocabulary; v++) {
@@ -337,6 +340,7 @@ static void compute_classifier_row(double *loss, int32_t *argmax, struct tensor 
         for (int64_t v = 0; is_counted && v < c->vocabulary; v++) {
             double p = exp(logits[v] - max) / sum;
             double d = scale * (p - (v == target ? 1.0 : 0.0));
+            d *= c->softcap > 0 ? 1 - pow(logits[v] / c->softcap, 2) : 1;
             gradient += d * oracle_get(w, v, k);
             add_to_element(dw, v, k, d * oracle_get(x, n, k));
             if (k == 0 && is_present(c->dbias)) {

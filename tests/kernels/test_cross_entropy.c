@@ -7,6 +7,7 @@ struct shape {
     int64_t rows, width, vocabulary, padded; /* N, C, V, V with padding */
     double size;                             /* standard deviation of the logits */
     bool weighted, overwrite, biased;        /* weighted: with row_scale */
+    float softcap;
 };
 
 static const struct shape shapes[] = {
@@ -24,6 +25,9 @@ static const struct shape shapes[] = {
     {5, 8, 3001, 3008, 3, true, false, true},
     {3, 8, 9001, 9008, 3, false, true, true},
     {66, 16, 457, 480, 3, true, false, true},
+    {33, 24, 77, 160, 4, true, true, false, 3},
+    {35, 24, 500, 512, 40, true, false, true, 30},
+    {5, 8, 3001, 3008, 3, false, true, true, 2},
 };
 
 enum { SHAPES = sizeof shapes / sizeof *shapes, ROWS_MAX = 600, IGNORED = -100 };
@@ -58,7 +62,8 @@ static void make_problem(struct problem *p, enum dtype dtype, const struct shape
                                .ignored = IGNORED,
                                .row_scale = s->weighted ? p->row_scale : NULL,
                                .gradient = true,
-                               .overwrite = s->overwrite};
+                               .overwrite = s->overwrite,
+                               .softcap = s->softcap};
 }
 
 static void release_problem(struct problem *p)
@@ -417,6 +422,13 @@ static void test_logits(struct kernels *k, int64_t rows)
     CHECK_OK(classifier_logits(k, logits, x, w, bias));
     oracle_classifier_logits(exact, x, w, bias);
     operation_check_error("logits with a bias", k, operation_difference(logits, exact), 3e-6);
+    CHECK_OK(op_softcap(k, logits, 4));
+    for (int64_t n = 0; n < rows; n++) {
+        for (int64_t v = 0; v < vocabulary; v++) {
+            oracle_set(exact, n, v, 4 * tanh(oracle_get(exact, n, v) / 4));
+        }
+    }
+    operation_check_error("capped logits", k, operation_difference(logits, exact), 3e-6);
     operation_release(&bias);
     operation_release(&x);
     operation_release(&w);
@@ -441,6 +453,10 @@ static void test_errors(struct kernels *k)
     CHECK_FAILS(classifier_run(k, r.losses.data, r.argmax, r.dx, r.dw, p.x, p.w, p.targets, &p.c),
                 STATUS_INTERNAL, "entropies without mean_logits");
     p.c.entropies = NULL;
+    p.c.softcap = -1;
+    CHECK_FAILS(classifier_run(k, r.losses.data, r.argmax, r.dx, r.dw, p.x, p.w, p.targets, &p.c),
+                STATUS_INTERNAL, "softcap -1");
+    p.c.softcap = 0;
     p.c.dbias = r.dw;
     CHECK_FAILS(classifier_run(k, r.losses.data, r.argmax, r.dx, r.dw, p.x, p.w, p.targets, &p.c),
                 STATUS_INTERNAL, "dbias");
@@ -456,9 +472,11 @@ static void test_all(struct kernels *k, struct kernels *other)
     test_shards(k, &shapes[3], 2);
     test_shards(k, &shapes[4], 4);
     test_shards(k, &shapes[5], 2);
-    test_shards(k, &shapes[SHAPES - 1], 2);
-    test_shards(k, &shapes[SHAPES - 2], 2);
-    test_shards(k, &shapes[6], 4); /* the last shard contains only padding */
+    for (int i = SHAPES - 5; i < SHAPES; i++) {
+        test_shards(k, &shapes[i], 2);
+    }
+    test_shards(k, &shapes[6], 4);
+    test_shards(k, &shapes[SHAPES - 3], 4); /* the last two shards contain only padding */
     test_ignored(k);
     test_without_gradient(k);
     test_nan(k);

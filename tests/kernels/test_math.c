@@ -35,8 +35,8 @@ static double compute_gelu_erf_derivative(double x)
     return oracle_activation_derivative(x, ACTIVATION_GELU_ERF);
 }
 
-/* The value by which an error is divided: the exact result, 1, or max(|x|, 1). */
-enum measure { RELATIVE, ABSOLUTE, ARGUMENT };
+/* The value by which an error is divided: the exact result y, 1, max(|x|, 1) or max(|y|, 1). */
+enum measure { RELATIVE, ABSOLUTE, ARGUMENT, RESULT };
 
 struct function {
     const char *name;
@@ -50,6 +50,9 @@ struct function {
 static const struct function functions[] = {
     {"exp2", math_exp2, exp2, -125.9, 127.9, RELATIVE, 1.5e-7},
     {"exp", math_exp, exp, -87, 88.7, RELATIVE, 1.5e-7},
+    {"log", math_log, log, 1.2e-38, 1e-30, RESULT, 1e-7},
+    {"log", math_log, log, 1e-6, 10, RESULT, 1e-7},
+    {"log", math_log, log, 1, 1e38, RESULT, 1e-7},
     {"tanh", math_tanh, tanh, -10, 10, ABSOLUTE, 2e-7},
     {"tanh_relative", math_tanh_relative, tanh, -10, 10, RELATIVE, 3e-7},
     {"tanh_relative", math_tanh_relative, tanh, 1e-30, 0.1, RELATIVE, 3e-7},
@@ -73,7 +76,9 @@ static void test_function(const struct function *f)
         if (f->measure == RELATIVE) {
             size = fabs(exact);
         } else if (f->measure == ARGUMENT) {
-            size = fabs(x) > 1 ? fabs(x) : 1;
+            size = fmax(fabs(x), 1);
+        } else if (f->measure == RESULT) {
+            size = fmax(fabs(exact), 1);
         }
         double error = fabs(f->f(vector_set(x))[VECTOR_LANES - 1] - exact) / size;
         max_error = !(error <= max_error) ? error : max_error;
@@ -90,6 +95,7 @@ static void test_limits(void)
     CHECK(math_exp2(-infinity)[0] == 0 && isinf(math_exp2(infinity)[0]));
     CHECK(math_exp2(vector_set(0))[0] == 1 && math_exp(vector_set(0))[0] == 1);
     CHECK(math_exp2(vector_set(-127))[0] == 0 && math_exp2(vector_set(-126))[0] > 0);
+    CHECK(math_log(vector_set(1))[0] == 0 && isfinite(math_log(vector_set(0))[0]));
     CHECK(math_tanh(infinity)[0] == 1 && math_tanh(-infinity)[0] == -1);
     CHECK(math_tanh_relative(infinity)[0] == 1 && math_tanh_relative(-infinity)[0] == -1);
     CHECK(math_erf(infinity)[0] == 1 && math_erf(-infinity)[0] == -1);

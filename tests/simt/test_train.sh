@@ -244,6 +244,9 @@ compare_llama() {
     compare_devices gemma3 recipe.yaml model.architecture=gemma3_text model.num_kv_heads=1 \
         model.head_dim=24 model.sliding_window=8 model.sliding_window_pattern=2 \
         model.intermediate_size=48 model.dropout=0.1
+    compare_devices gemma2 recipe.yaml model.architecture=gemma2 model.num_kv_heads=1 \
+        model.head_dim=24 model.sliding_window=8 model.attn_logit_softcapping=2 \
+        model.final_logit_softcapping=3 model.intermediate_size=48 model.dropout=0.1
     compare_devices granite recipe.yaml model.architecture=granite model.num_kv_heads=1 \
         model.embedding_multiplier=3 model.attention_multiplier=0.3 model.residual_multiplier=0.4 \
         model.logits_scaling=2 model.intermediate_size=48 model.dropout=0.1

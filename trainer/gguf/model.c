@@ -82,6 +82,10 @@ status gguf_check_model(const struct export_source *source, const struct gguf_fa
             "%s: model.query_pre_attn_scalar is not the width of a head, %" PRId64
             "; llama.cpp supports no other value",
             source->found.folder, model_head_width(c));
+    REQUIRE(!(c->attention_softcap > 0) && !(c->logits_softcap > 0), STATUS_UNAVAILABLE,
+            "%s: model.attn_logit_softcapping and model.final_logit_softcapping are not supported "
+            "by the GGUF export",
+            source->found.folder);
     if (family->ignores_window && c->window > 0 && c->window < model_positions(c)) {
         log_warning("EXPORT",
                     "llama.cpp does not have the window of %s: texts of more than %" PRId64

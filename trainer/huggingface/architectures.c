@@ -76,6 +76,17 @@
     .aliases = {{"lm_head.weight", "model.embed_tokens.weight"}},                                  \
     .buffer_suffixes = {".rotary_emb.inv_freq"}
 
+#define GEMMA_KEYS                                                                                 \
+    OPTIONAL_INTEGER("head_dim", head_dim, 256),                                                   \
+        OPTIONAL_INTEGER("sliding_window", sliding_window, 4096),                                  \
+        INTEGER("query_pre_attn_scalar", query_pre_attn_scalar, 256)
+#define GEMMA_DECODER                                                                              \
+    .objective = OBJECTIVE_CLM, .prefix = "model.", .has_attention_bias = true,                    \
+    .activation_key = "hidden_activation", .default_activation = "gelu_pytorch_tanh",              \
+    .has_norm_offset = true, .has_softcaps = true, .tied_by_default = true,                        \
+    .aliases = {{"lm_head.weight", "model.embed_tokens.weight"}},                                  \
+    .buffer_suffixes = {".rotary_emb.inv_freq"}
+
 static const struct huggingface_architecture architectures[] = {
     {
         .model_type = "gpt2",
@@ -340,26 +351,28 @@ static const struct huggingface_architecture architectures[] = {
         ROTARY_DECODER(false),
     },
     {
+        .model_type = "gemma2",
+        .architecture = ARCHITECTURE_GEMMA2,
+        .class_stem = "Gemma2",
+        .classes = {{"Gemma2ForCausalLM", true, false}, {"Gemma2Model", false, false}},
+        .keys = {SIZE_KEYS(256000, 2304, 26, 8, 4, 9216, 8192, 1e-6), GEMMA_KEYS},
+        .switches = {{"use_bidirectional_attention", false}},
+        .has_no_answer_task = true,
+        .local_pattern = 2,
+        .softcaps = {50, 30},
+        GEMMA_DECODER,
+    },
+    {
         .model_type = "gemma3_text",
         .architecture = ARCHITECTURE_GEMMA3_TEXT,
         .class_stem = "Gemma3Text",
-        .objective = OBJECTIVE_CLM,
-        .prefix = "model.",
         .classes = {{"Gemma3ForCausalLM", true, false}, {"Gemma3TextModel", false, false}},
-        .keys = {SIZE_KEYS(262208, 2304, 26, 8, 4, 9216, 131072, 1e-6),
-                 OPTIONAL_INTEGER("head_dim", head_dim, 256),
-                 OPTIONAL_INTEGER("sliding_window", sliding_window, 4096),
-                 INTEGER("query_pre_attn_scalar", query_pre_attn_scalar, 256)},
+        .keys = {SIZE_KEYS(262208, 2304, 26, 8, 4, 9216, 131072, 1e-6), GEMMA_KEYS},
         .switches = {{"use_bidirectional_attention", false}},
-        .has_attention_bias = true,
-        .activation_key = "hidden_activation",
-        .default_activation = "gelu_pytorch_tanh",
         .has_only_text_task = true,
-        .has_norm_offset = true,
-        .has_local_layers = true,
-        .tied_by_default = true,
-        .aliases = {{"lm_head.weight", "model.embed_tokens.weight"}},
-        .buffer_suffixes = {".rotary_emb.inv_freq"},
+        .local_pattern = 6,
+        .has_local_rope = true,
+        GEMMA_DECODER,
     },
 };
 

@@ -66,7 +66,10 @@ struct huggingface_architecture {
     bool has_only_text_task; /* no ...ForTokenClassification and ...ForQuestionAnswering */
     bool has_no_task;        /* no ...ForSequenceClassification either */
     bool has_norm_offset;    /* files store the weights of norms minus 1 */
-    bool has_local_layers;   /* layer_types, sliding_window_pattern and rope_local_base_freq */
+    int64_t local_pattern;   /* layer_types exists; the default of sliding_window_pattern */
+    bool has_local_rope;     /* rope_local_base_freq exists */
+    bool has_softcaps;       /* attn_logit_softcapping and final_logit_softcapping exist */
+    double softcaps[2];      /* their defaults; 0: none */
     bool has_no_rope_layers; /* no_rope_layers and no_rope_layer_interval */
     bool has_default_rope;   /* rope_type must be default */
     double rotary_factor;    /* default of partial_rotary_factor; 0: the key does not exist */

@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/text.h"
 #include "trainer/huggingface/config_impl.h"
 
@@ -137,11 +138,12 @@ static status read_positive_integer(const struct config_document *c, const char 
 }
 
 /* Reads layer_types, or sliding_window_pattern of earlier versions of transformers. */
-static status read_pattern(const struct config_document *c, struct recipe *r)
+static status read_pattern(const struct config_document *c, int64_t default_pattern,
+                           struct recipe *r)
 {
     const json_t *types = config_get_field(c, "layer_types");
     int64_t layers = r->model.num_layers, *pattern = &r->model.sliding_window_pattern;
-    TRY(read_positive_integer(c, "sliding_window_pattern", 6, pattern));
+    TRY(read_positive_integer(c, "sliding_window_pattern", default_pattern, pattern));
     if (types == NULL) {
         return STATUS_OK;
     }
@@ -159,15 +161,43 @@ static status read_pattern(const struct config_document *c, struct recipe *r)
     return find_interval(c, "layer_types", layers, is_full_attention, full_attention, pattern);
 }
 
-/* Refuses functions of attention scores and logits that Bireme does not have. */
-static status check_softcaps(const struct config_document *c)
+/* The soft-caps of attention scores and logits, in the order of the architecture's defaults. */
+static const struct {
+    const char *name;
+    size_t setting;
+} softcaps[] = {
+    {"attn_logit_softcapping", offsetof(struct recipe, model.attn_logit_softcapping)},
+    {"final_logit_softcapping", offsetof(struct recipe, model.final_logit_softcapping)},
+};
+
+static status read_softcaps(const struct config_document *c,
+                            const struct huggingface_architecture *architecture, struct recipe *r)
 {
-    static const char *const keys[] = {"attn_logit_softcapping", "final_logit_softcapping"};
-    for (int i = 0; i < 2; i++) {
-        REQUIRE(config_get_field(c, keys[i]) == NULL, STATUS_UNAVAILABLE,
-                "%s: %s is not supported; only null is", c->path, keys[i]);
+    for (int i = 0; i < COUNT(softcaps); i++) {
+        const char *key = softcaps[i].name;
+        bool is_null = json_is_null(json_object_get(c->document, key));
+        double value;
+        TRY(config_read_number(c, key, is_null ? 0 : architecture->softcaps[i], &value));
+        REQUIRE(architecture->has_softcaps || config_get_field(c, key) == NULL, STATUS_UNAVAILABLE,
+                "%s: %s is not supported; only null is", c->path, key);
+        REQUIRE(value > 0 || config_get_field(c, key) == NULL, STATUS_DATA,
+                "%s: %s is %g; it must be above 0", c->path, key, value);
+        memcpy((char *)r + softcaps[i].setting, &value, sizeof value);
     }
     return STATUS_OK;
+}
+
+static void write_softcaps(FILE *file, const struct recipe *r)
+{
+    for (int i = 0; i < COUNT(softcaps); i++) {
+        double value;
+        memcpy(&value, (const char *)r + softcaps[i].setting, sizeof value);
+        if (value > 0) {
+            config_write_number(file, softcaps[i].name, value);
+        } else {
+            fprintf(file, "  \"%s\": null,\n", softcaps[i].name);
+        }
+    }
 }
 
 /* Reads one set of rotary positions: rope_parameters, a member of it, or rope_scaling. */
@@ -216,11 +246,10 @@ static status read_local_rope(const struct config_document *c, const json_t *obj
 }
 
 /* Reads rope_parameters with one member for each kind of layer, or the keys of earlier versions. */
-static status read_local_layers(const struct config_document *c, struct recipe *r)
+static status read_local_rope_layers(const struct config_document *c, struct recipe *r)
 {
     const json_t *parameters = config_get_field(c, "rope_parameters"),
                  *scaling = config_get_field(c, "rope_scaling");
-    TRY(read_pattern(c, r));
     TRY(config_read_number(c, "rope_theta", 1e6, &r->model.rope_theta));
     TRY(config_read_number(c, "rope_local_base_freq", 1e4, &r->model.rope_local_base_freq));
     const json_t *full = json_object_get(parameters, full_attention),
@@ -265,11 +294,12 @@ status config_read_rotary(const struct config_document *c,
 {
     const json_t *parameters = config_get_field(c, "rope_parameters");
     const json_t *scaling = config_get_field(c, "rope_scaling");
-    TRY(check_softcaps(c));
-    if (architecture->has_local_layers) {
-        return read_local_layers(c, r);
+    TRY(read_softcaps(c, architecture, r));
+    TRY(architecture->local_pattern > 0 ? read_pattern(c, architecture->local_pattern, r)
+                                        : check_layer_types(c));
+    if (architecture->has_local_rope) {
+        return read_local_rope_layers(c, r);
     }
-    TRY(check_layer_types(c));
     TRY(architecture->has_no_rope_layers ? read_no_rope_layers(c, r) : STATUS_OK);
     TRY(config_read_number(c, "rope_theta", 10000, &r->model.rope_theta));
     TRY(config_read_number(c, rotary_factor_key, architecture->rotary_factor,
@@ -288,7 +318,6 @@ status config_read_rotary(const struct config_document *c,
 static void write_local_layers(FILE *file, const struct recipe *r)
 {
     int64_t pattern = r->model.sliding_window_pattern;
-    config_write_number(file, "rope_local_base_freq", r->model.rope_local_base_freq);
     config_write_integer(file, "sliding_window_pattern", pattern);
     fprintf(file, "  \"layer_types\": [");
     for (int64_t i = 0; i < r->model.num_layers; i++) {
@@ -319,8 +348,14 @@ void config_write_rotary(FILE *file, const struct huggingface_architecture *arch
         double factor = r->model.partial_rotary_factor;
         config_write_number(file, rotary_factor_key, factor > 0 ? factor : 1);
     }
-    if (architecture->has_local_layers) {
+    if (architecture->has_local_rope) {
+        config_write_number(file, "rope_local_base_freq", r->model.rope_local_base_freq);
+    }
+    if (architecture->local_pattern > 0) {
         write_local_layers(file, r);
+    }
+    if (architecture->has_softcaps) {
+        write_softcaps(file, r);
     }
     if (architecture->has_no_rope_layers) {
         write_no_rope_layers(file, r);

@@ -72,6 +72,7 @@ static status pack_score(struct kernels *k, struct model *m, struct pack *p)
     };
     struct classifier c = {.vocabulary = model_get_config(m)->vocabulary,
                            .ignored = BATCH_IGNORED,
+                           .softcap = (float)model_get_config(m)->logits_softcap,
                            .vocabulary_shard = model_lm_head_shard(m)};
     struct tensor hidden;
     TRY(mirror_upload(&p->inputs, 0, p->inputs.bytes));

@@ -85,11 +85,10 @@ void slots_begin_pass(struct slots *d)
 static status gather_logits(struct slots *d, struct tensor hidden_row, float *out)
 {
     struct vocabulary_shard shard = model_lm_head_shard(d->model);
-    struct tensor head = model_lm_head(d->model);
-    TRY(classifier_logits(d->kernels, tensor_view(d->shard_logits, DTYPE_F32, 1, head.rows),
-                          hidden_row, head, tensor_absent()));
+    int64_t rows = model_lm_head(d->model).rows;
+    TRY(model_logits(d->model, tensor_view(d->shard_logits, DTYPE_F32, 1, rows), hidden_row));
     return shard.all_gather(shard.context, out, d->shard_logits,
-                            (size_t)head.rows * sizeof *d->shard_logits);
+                            (size_t)rows * sizeof *d->shard_logits);
 }
 
 status slots_read_logits(struct slots *d, struct tensor hidden, int64_t first, int64_t count,
@@ -105,10 +104,8 @@ status slots_read_logits(struct slots *d, struct tensor hidden, int64_t first, i
             TRY(gather_logits(d, tensor_rows(hidden, first + i, 1), logits + i * d->logits_stride));
         }
     } else {
-        TRY(classifier_logits(d->kernels, tensor_view(logits, DTYPE_F32, count, d->vocabulary),
-                              tensor_rows(hidden, first, count),
-                              tensor_rows(model_lm_head(d->model), 0, d->vocabulary),
-                              tensor_absent()));
+        TRY(model_logits(d->model, tensor_view(logits, DTYPE_F32, count, d->vocabulary),
+                         tensor_rows(hidden, first, count)));
     }
     *out = (float *)d->logits_mirror.host + begin;
     return mirror_download_and_wait(&d->logits_mirror, (size_t)begin * sizeof(float),

@@ -213,14 +213,17 @@ static const struct architecture_names olmo2_names = {
     .feed_forward_norm = "post_feedforward_layernorm",
 };
 
+#define GEMMA_NAMES                                                                                \
+    ROTARY_NAMES, .norm1 = "input_layernorm", .attention_norm = "post_attention_layernorm",        \
+                  .norm2 = "pre_feedforward_layernorm",                                            \
+                  .feed_forward_norm = "post_feedforward_layernorm"
+
+static const struct architecture_names gemma2_names = {GEMMA_NAMES};
+
 static const struct architecture_names gemma3_names = {
-    ROTARY_NAMES,
+    GEMMA_NAMES,
     .query_norm = "self_attn.q_norm",
     .key_norm = "self_attn.k_norm",
-    .norm1 = "input_layernorm",
-    .attention_norm = "post_attention_layernorm",
-    .norm2 = "pre_feedforward_layernorm",
-    .feed_forward_norm = "post_feedforward_layernorm",
 };
 
 /* Names in the blocks of a stack of Marian. */
@@ -424,6 +427,14 @@ static const struct architecture architectures[] = {
         .attention = {.causal = true},
         .feed_forward = {.gated = true},
         .names = &llama_names,
+    },
+    {
+        .name = "gemma2",
+        .embedding = {.positions = POSITIONS_ROTARY, .scaled = true},
+        .norm = {.kind = NORM_RMS, .placement = PLACEMENT_BOTH},
+        .attention = {.causal = true},
+        .feed_forward = {.gated = true, .gelu = true},
+        .names = &gemma2_names,
     },
     {
         .name = "gemma3_text",

@@ -567,6 +567,13 @@ struct tensor model_lm_head_bias_gradient(const struct model *m, float *const *g
     return model_gradient(m, m->param_index[MODEL_DECODER].bias, gradients);
 }
 
+status model_logits(struct model *m, struct tensor logits, struct tensor hidden)
+{
+    float softcap = (float)m->config.logits_softcap;
+    TRY(classifier_logits(m->kernels, logits, hidden, model_lm_head(m), model_lm_head_bias(m)));
+    return softcap > 0 ? op_softcap(m->kernels, logits, softcap) : STATUS_OK;
+}
+
 struct tensor model_hidden_gradient(const struct model *m)
 {
     return m->config.head != MODEL_HEAD_LM ? m->activations.head.d_dense : m->activations.exchange;

@@ -110,6 +110,7 @@ struct model_config {
     double embedding_multiplier;   /* factor of the token embeddings; 0: 1 */
     double residual_multiplier;    /* factor of the outputs of the sub-layers; 0: 1 */
     double logits_divisor;         /* divisor of the logits; 0: 1 */
+    double logits_softcap;         /* soft-cap of the vocabulary logits; 0: none */
     struct rotary_scaling rope_scaling; /* frequency scaling for long contexts */
     enum model_recompute recompute;
     int64_t token_types; /* rows of BERT's token type table; 0: no table */
@@ -450,6 +451,12 @@ status model_forward(struct model *m, const struct model_input *input, struct te
 
 /* model_lm_head - return the vocabulary matrix [V padded, C]; absent for a fine-tuning head. */
 struct tensor model_lm_head(const struct model *m);
+
+/* model_logits - compute the vocabulary logits of a few rows, with the bias and the soft-cap.
+ *
+ * Shapes    logits f32 [R, at most V padded]: those of the first ids of this rank's model_lm_head;
+ *           hidden [R, C], rows of the output of model_forward or model_forward_cached */
+status model_logits(struct model *m, struct tensor logits, struct tensor hidden);
 
 /* model_lm_head_gradient - return the gradient of model_lm_head, f32 [V padded, C]. */
 struct tensor model_lm_head_gradient(const struct model *m, float *const *gradients);

@@ -29,6 +29,7 @@ struct classifier objective_lm_classifier(const struct objective_input *in, bool
         .ignored = BATCH_IGNORED,
         .gradient = gradient,
         .overwrite = in->first_micro_batch,
+        .softcap = in->lm_head.softcap,
         .vocabulary_shard = in->lm_head.shard,
     };
 }

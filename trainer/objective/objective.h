@@ -65,6 +65,7 @@ struct objective_lm_head {
     struct tensor bias;            /* f32 [1, V padded]; absent: no bias */
     struct tensor bias_gradient;   /* f32 [1, V padded] */
     int64_t vocabulary;            /* V */
+    float softcap;                 /* soft-cap of the logits; 0: none */
     struct vocabulary_shard shard; /* the part of the vocabulary that the rank holds */
 };
 

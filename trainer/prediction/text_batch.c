@@ -129,7 +129,6 @@ status text_batch_logits(const struct text_batch *b, struct tensor hidden, float
 {
     const struct session *s = b->session;
     int64_t vocabulary = model_get_config(s->model)->vocabulary;
-    TRY(classifier_logits(s->kernels, tensor_view(logits, DTYPE_F32, hidden.rows, vocabulary),
-                          hidden, model_lm_head(s->model), model_lm_head_bias(s->model)));
+    TRY(model_logits(s->model, tensor_view(logits, DTYPE_F32, hidden.rows, vocabulary), hidden));
     return finite_outputs_check(logits, hidden.rows * vocabulary);
 }

@@ -14,15 +14,22 @@ static int64_t count_reserved_positions(const struct recipe *c)
     return c->model.architecture == ARCHITECTURE_ROBERTA ? 2 : 0;
 }
 
+static bool is_gemma(const struct recipe *c)
+{
+    return c->model.architecture == ARCHITECTURE_GEMMA2 ||
+           c->model.architecture == ARCHITECTURE_GEMMA3_TEXT;
+}
+
 static void resolve_gemma(struct recipe *c)
 {
+    bool gemma3 = c->model.architecture == ARCHITECTURE_GEMMA3_TEXT;
     if (c->model.sliding_window_pattern == 0) {
-        c->model.sliding_window_pattern = 6;
+        c->model.sliding_window_pattern = gemma3 ? 6 : 2;
     }
     if (c->model.query_pre_attn_scalar == 0) {
         c->model.query_pre_attn_scalar = c->model.head_dim;
     }
-    if (!(c->model.rope_local_base_freq > 0)) {
+    if (gemma3 && !(c->model.rope_local_base_freq > 0)) {
         c->model.rope_local_base_freq = 10000;
     }
 }
@@ -52,7 +59,7 @@ static void resolve_nulls(struct recipe *c)
     if (c->model.head_dim == 0 && c->model.hidden_size % c->model.num_heads == 0) {
         c->model.head_dim = c->model.hidden_size / c->model.num_heads;
     }
-    if (c->model.architecture == ARCHITECTURE_GEMMA3_TEXT) {
+    if (is_gemma(c)) {
         resolve_gemma(c);
     }
     if (c->model.architecture == ARCHITECTURE_SMOLLM3 && c->model.no_rope_layer_interval == 0) {
@@ -182,7 +189,7 @@ static status check_model(const struct recipe_reader *r)
     bool derived = c->model.head_dim * heads == c->model.hidden_size;
     bool mistral = c->model.architecture == ARCHITECTURE_MISTRAL;
     bool qwen3 = c->model.architecture == ARCHITECTURE_QWEN3;
-    bool gemma = c->model.architecture == ARCHITECTURE_GEMMA3_TEXT;
+    bool gemma = is_gemma(c), gemma3 = c->model.architecture == ARCHITECTURE_GEMMA3_TEXT;
     bool smollm3 = c->model.architecture == ARCHITECTURE_SMOLLM3;
     bool stablelm = c->model.architecture == ARCHITECTURE_STABLELM;
     bool phi3 = c->model.architecture == ARCHITECTURE_PHI3;
@@ -192,6 +199,7 @@ static status check_model(const struct recipe_reader *r)
     bool t5 = c->model.architecture == ARCHITECTURE_T5;
     bool has_mlp_bias = llama || smollm3 || granite || is_free;
     const char *free_families = "it requires transformer_encoder or transformer_decoder";
+    const char *gemma_families = "it requires gemma2 or gemma3_text";
     int64_t rotated = recipe_rotary_width(c);
     const struct relation relations[] = {
         {c->model.head_dim == 0, "model.hidden_size", "is not a multiple of", "model.num_heads",
@@ -203,7 +211,8 @@ static status check_model(const struct recipe_reader *r)
         {rotary && !derived && c->model.head_dim % 2 != 0, "model.head_dim", "is odd for",
          "model.architecture", "rotary position embeddings require an even head size"},
         {c->model.sliding_window > 0 && !mistral && !gemma && !phi3, "model.sliding_window",
-         "conflicts with", "model.architecture", "it requires mistral, gemma3_text or phi3"},
+         "conflicts with", "model.architecture",
+         "it requires mistral, gemma2, gemma3_text or phi3"},
         {c->model.partial_rotary_factor > 0 && !phi3 && !stablelm, "model.partial_rotary_factor",
          "conflicts with", "model.architecture", "it requires phi3 or stablelm"},
         {c->model.use_qkv_bias && !stablelm, "model.use_qkv_bias", "conflicts with",
@@ -214,10 +223,14 @@ static status check_model(const struct recipe_reader *r)
          "model.partial_rotary_factor", "does not give an even number of columns with",
          "model.head_dim", NULL},
         {c->model.sliding_window_pattern > 0 && !gemma, "model.sliding_window_pattern",
-         "conflicts with", "model.architecture", "it requires gemma3_text"},
+         "conflicts with", "model.architecture", gemma_families},
         {c->model.query_pre_attn_scalar > 0 && !gemma, "model.query_pre_attn_scalar",
-         "conflicts with", "model.architecture", "it requires gemma3_text"},
-        {c->model.rope_local_base_freq > 0 && !gemma, "model.rope_local_base_freq",
+         "conflicts with", "model.architecture", gemma_families},
+        {c->model.attn_logit_softcapping > 0 && !gemma, "model.attn_logit_softcapping",
+         "conflicts with", "model.architecture", gemma_families},
+        {c->model.final_logit_softcapping > 0 && !gemma, "model.final_logit_softcapping",
+         "conflicts with", "model.architecture", gemma_families},
+        {c->model.rope_local_base_freq > 0 && !gemma3, "model.rope_local_base_freq",
          "conflicts with", "model.architecture", "it requires gemma3_text"},
         {c->model.no_rope_layer_interval > 0 && !smollm3, "model.no_rope_layer_interval",
          "conflicts with", "model.architecture", "it requires smollm3"},
@@ -231,8 +244,8 @@ static status check_model(const struct recipe_reader *r)
          "model.architecture", "it requires granite"},
         {c->model.attention_bias && !has_mlp_bias && !qwen3 && !gemma && !olmo2,
          "model.attention_bias", "conflicts with", "model.architecture",
-         "it requires llama, qwen3, gemma3_text, smollm3, granite, olmo2, transformer_encoder or "
-         "transformer_decoder"},
+         "it requires llama, qwen3, gemma2, gemma3_text, smollm3, granite, olmo2, "
+         "transformer_encoder or transformer_decoder"},
         {c->model.mlp_bias && !has_mlp_bias, "model.mlp_bias", "conflicts with",
          "model.architecture",
          "it requires llama, smollm3, granite, transformer_encoder or transformer_decoder"},

@@ -139,12 +139,12 @@ static const struct foreign_name hints[] = {
     {"norm|layer_norm|rms_norm|rmsnorm|layernorm|pre_norm|post_norm|norm_first",
      "model.architecture determines the normalization: LayerNorm before each block for gpt2 and "
      "megatron-bert, after it for openai-gpt, bert, roberta and distilbert, RMSNorm before and "
-     "after it for "
+     "after it for gemma2 and "
      "gemma3_text, RMSNorm before it for the others; transformer_encoder and "
      "transformer_decoder have model.norm_placement and model.norm_type"},
     {"swiglu|gated_mlp|glu|mlp_type|ffn_type",
      "model.architecture determines the feed-forward layers: model.activation for gpt2, "
-     "openai-gpt and encoders, GEGLU for gemma3_text, SwiGLU for the others"},
+     "openai-gpt and encoders, GEGLU for gemma2 and gemma3_text, SwiGLU for the others"},
     {"overlap_grad_reduce|overlap_param_gather|ddp_bucket_size",
      "gradients are always reduced during the backward pass; parallel.bucket_mib sets the size"},
     {"use_flash_attn|attention_backend|attn_implementation",

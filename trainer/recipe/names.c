@@ -24,6 +24,7 @@ static const struct {
     [ARCHITECTURE_QWEN3] = {"qwen3", "q_proj, v_proj", false, true},
     [ARCHITECTURE_OPENAI_GPT] = {"openai-gpt", "c_attn", false, false},
     [ARCHITECTURE_GEMMA3_TEXT] = {"gemma3_text", "q_proj, v_proj", false, true},
+    [ARCHITECTURE_GEMMA2] = {"gemma2", "q_proj, v_proj", false, true},
     [ARCHITECTURE_SMOLLM3] = {"smollm3", "q_proj, v_proj", false, true},
     [ARCHITECTURE_GRANITE] = {"granite", "q_proj, v_proj", false, true},
     [ARCHITECTURE_OLMO2] = {"olmo2", "q_proj, v_proj", false, true},

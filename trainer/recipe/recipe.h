@@ -56,7 +56,8 @@ enum recipe_architecture {
     ARCHITECTURE_TRANSFORMER_DECODER,
     ARCHITECTURE_MARIAN,
     ARCHITECTURE_T5,
-    ARCHITECTURE_BART
+    ARCHITECTURE_BART,
+    ARCHITECTURE_GEMMA2
 };
 enum recipe_rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
 enum recipe_activation {
@@ -128,13 +129,14 @@ struct recipe {
         int64_t num_kv_heads;           /* null: num_heads; resolved */
         int64_t head_dim;               /* null: hidden_size / num_heads; resolved */
         int64_t sliding_window;         /* null: 0, attention to all earlier tokens */
-        int64_t sliding_window_pattern; /* null: 6 for gemma3_text, else 0; resolved */
-        int64_t query_pre_attn_scalar;  /* null: head_dim for gemma3_text, else 0; resolved */
+        int64_t sliding_window_pattern; /* null: 6 for gemma3_text, 2 for gemma2; resolved */
+        int64_t query_pre_attn_scalar;  /* null: head_dim for gemma2 and gemma3_text; resolved */
         double rope_local_base_freq;    /* null: 10000 for gemma3_text, else 0; resolved */
         double partial_rotary_factor; /* null: 0.25 for stablelm, else 0 (all columns); resolved */
         int64_t no_rope_layer_interval; /* null: 4 for smollm3, else 0; resolved */
         double embedding_multiplier, attention_multiplier, residual_multiplier; /* null: 0 */
         double logits_scaling;                                                  /* null: 0 */
+        double attn_logit_softcapping, final_logit_softcapping; /* null: 0, no soft-cap */
         bool use_qkv_bias, attention_bias, mlp_bias;
         double rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
         double rope_beta_fast, rope_beta_slow;

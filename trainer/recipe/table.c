@@ -15,7 +15,7 @@
 #define FREE "model.architecture=transformer_encoder|transformer_decoder"
 #define ENCODER_DECODER "model.architecture=marian|t5|bart"
 #define ROTARY                                                                                     \
-    "model.architecture=llama|qwen2|mistral|qwen3|gemma3_text|smollm3|granite|olmo2|phi3|"         \
+    "model.architecture=llama|qwen2|mistral|qwen3|gemma2|gemma3_text|smollm3|granite|olmo2|phi3|"  \
     "stablelm|transformer_encoder|transformer_decoder"
 
 #define STEPS_MAX 1e12
@@ -45,35 +45,32 @@ const struct setting recipe_table[] = {
      .choices =
          "gpt2|bert|roberta|llama|qwen2|mistral|qwen3|openai-gpt|gemma3_text|smollm3|granite|olmo2|"
          "distilbert|megatron-bert|phi3|stablelm|transformer_encoder|transformer_decoder|marian|"
-         "t5|bart",
+         "t5|bart|gemma2",
      .initial = INITIAL_SHAPE,
      .description =
          "Model architecture (model_type in Hugging Face configurations). bert, roberta, "
          "distilbert and megatron-bert are encoders for mlm; the others are decoders for clm, sft, "
          "dpo and reward, except marian, bart and t5, which are an encoder and a decoder for "
-         "seq2seq. "
-         "marian is the original Transformer, with norms after the residual sums and sinusoidal "
-         "positions; bart is marian with learned positions and a norm of the embeddings; t5 (T5, "
-         "T5 1.1, mT5, ByT5) has RMSNorms before each sub-layer, a relative "
+         "seq2seq. marian is the original Transformer, with norms after the residual sums and "
+         "sinusoidal positions; bart is marian with learned positions and a norm of the "
+         "embeddings; t5 (T5, T5 1.1, mT5, ByT5) has RMSNorms before each sub-layer, a relative "
          "position bias, unscaled attention, no biases, and with gated_linear_unit a gate. llama "
-         "has "
-         "RMSNorm, rotary position embeddings, SwiGLU and no biases. qwen2 (Qwen2, Qwen2.5) is "
+         "has RMSNorm, rotary position embeddings, SwiGLU and no biases. qwen2 (Qwen2, Qwen2.5) is "
          "llama with biases of queries, keys and values; mistral is llama with sliding_window; "
          "qwen3 is llama with an RMSNorm of each head of the queries and keys; gemma3_text (Gemma "
          "3) is qwen3 with RMSNorms before and after each sub-layer, GEGLU and a window in most "
-         "layers; smollm3 is llama without positions in some layers; granite is llama with four "
+         "layers; gemma2 (Gemma 2) is gemma3_text without norms of the queries and keys, with "
+         "soft-caps; smollm3 is llama without positions in some layers; granite is llama with four "
          "factors; olmo2 (OLMo 2) is llama with RMSNorms after each sub-layer and of the queries "
          "and keys, and requires parallel.tensor: 1; phi3 (Phi-3, Phi-4) is mistral with joint "
          "matrices and partial_rotary_factor; stablelm (StableLM) is llama with LayerNorm, "
-         "partial_rotary_factor and use_qkv_bias. "
-         "roberta has no next-sentence head, and its position ids begin at 2. distilbert is bert "
-         "without token types and next-sentence head; megatron-bert is bert with LayerNorms before "
-         "each sub-layer. transformer_encoder and transformer_decoder are families of Bireme: "
-         "norm_placement, norm_type, position_embedding_type, gated_linear_unit, attention_bias, "
-         "mlp_bias and activation set their parts. "
-         "Every architecture except marian, bart and t5 supports classify, regress, "
-         "classify_tokens, answer, "
-         "choose and embed"},
+         "partial_rotary_factor and use_qkv_bias. roberta has no next-sentence head, and its "
+         "position ids begin at 2. distilbert is bert without token types and next-sentence head; "
+         "megatron-bert is bert with LayerNorms before each sub-layer. transformer_encoder and "
+         "transformer_decoder are families of Bireme: norm_placement, norm_type, "
+         "position_embedding_type, gated_linear_unit, attention_bias, mlp_bias and activation set "
+         "their parts. Every architecture except marian, bart and t5 supports classify, regress, "
+         "classify_tokens, answer, choose and embed"},
     {"model.num_layers", SETTING_INTEGER, FIELD(model.num_layers), "12", WITHIN(1, 1000),
      .initial = INITIAL_SHAPE,
      .description = "Number of transformer layers; of an encoder-decoder, those of the encoder"},
@@ -117,7 +114,7 @@ const struct setting recipe_table[] = {
     {"model.num_kv_heads", SETTING_INTEGER, FIELD(model.num_kv_heads), "null",
      .null = "the value of num_heads", WITHIN(1, 1024), .initial = INITIAL_SHAPE, .used = ROTARY,
      .description =
-         "Rotary architectures (llama, qwen2, mistral, qwen3, gemma3_text, smollm3, "
+         "Rotary architectures (llama, qwen2, mistral, qwen3, gemma2, gemma3_text, smollm3, "
          "granite, olmo2, phi3, stablelm): number of key-value heads of each layer (grouped-query "
          "attention). Each is shared by num_heads / num_kv_heads query heads"},
     {"model.head_dim", SETTING_INTEGER, FIELD(model.head_dim), "null",
@@ -126,18 +123,29 @@ const struct setting recipe_table[] = {
      .description = "t5 and rotary architectures: width of an attention head (d_kv for t5)"},
     {"model.sliding_window", SETTING_INTEGER, FIELD(model.sliding_window), "null",
      .null = "all earlier tokens", WITHIN(1, 1048576), .initial = INITIAL_NUMERICS,
-     .used = "model.architecture=mistral|gemma3_text|phi3",
-     .description = "mistral, gemma3_text, phi3: number of last tokens, including itself, that a "
-                    "token attends to"},
+     .used = "model.architecture=mistral|gemma2|gemma3_text|phi3",
+     .description = "mistral, gemma2, gemma3_text, phi3: number of last tokens, including itself, "
+                    "that a token attends to"},
     {"model.sliding_window_pattern", SETTING_INTEGER, FIELD(model.sliding_window_pattern), "null",
-     .null = "6", WITHIN(1, 1001), .initial = INITIAL_NUMERICS,
-     .used = "model.architecture=gemma3_text",
-     .description = "gemma3_text: every n-th layer attends to all earlier tokens, the other layers "
-                    "have sliding_window (layer_types in Hugging Face configurations)"},
+     .null = "6 for gemma3_text, 2 for gemma2", WITHIN(1, 1001), .initial = INITIAL_NUMERICS,
+     .used = "model.architecture=gemma2|gemma3_text",
+     .description =
+         "gemma2, gemma3_text: every n-th layer attends to all earlier tokens, the other layers "
+         "have sliding_window (layer_types in Hugging Face configurations)"},
     {"model.query_pre_attn_scalar", SETTING_INTEGER, FIELD(model.query_pre_attn_scalar), "null",
      .null = "head_dim", WITHIN(1, 1000000), .initial = INITIAL_NUMERICS,
-     .used = "model.architecture=gemma3_text",
-     .description = "gemma3_text: attention scores are divided by the square root of this number"},
+     .used = "model.architecture=gemma2|gemma3_text",
+     .description = "gemma2, gemma3_text: attention scores are divided by the square root of this "
+                    "number"},
+    {"model.attn_logit_softcapping", SETTING_NUMBER, FIELD(model.attn_logit_softcapping), "null",
+     .null = "none", ABOVE(0, 1e6), .initial = INITIAL_NUMERICS,
+     .used = "model.architecture=gemma2|gemma3_text",
+     .description = "gemma2, gemma3_text: soft-cap c of the attention scores; a score s becomes "
+                    "c tanh(s / c). Gemma 2 has 50"},
+    {"model.final_logit_softcapping", SETTING_NUMBER, FIELD(model.final_logit_softcapping), "null",
+     .null = "none", ABOVE(0, 1e6), .initial = INITIAL_NUMERICS,
+     .used = "model.architecture=gemma2|gemma3_text",
+     .description = "gemma2, gemma3_text: the same of the vocabulary logits. Gemma 2 has 30"},
     {"model.no_rope_layer_interval", SETTING_INTEGER, FIELD(model.no_rope_layer_interval), "null",
      .null = "4", WITHIN(1, 1001), .initial = INITIAL_NUMERICS,
      .used = "model.architecture=smollm3",
@@ -159,11 +167,12 @@ const struct setting recipe_table[] = {
      .description = "stablelm: whether queries, keys and values have biases"},
     {"model.attention_bias", SETTING_BOOLEAN, FIELD(model.attention_bias), "false",
      .initial = INITIAL_SHAPE,
-     .used = "model.architecture=llama|qwen3|gemma3_text|smollm3|granite|olmo2|"
+     .used = "model.architecture=llama|qwen3|gemma2|gemma3_text|smollm3|granite|olmo2|"
              "transformer_encoder|transformer_decoder",
-     .description = "llama, qwen3, gemma3_text, smollm3, granite, olmo2, transformer_encoder, "
-                    "transformer_decoder: whether queries, keys, values "
-                    "and the attention's output projection have biases"},
+     .description =
+         "llama, qwen3, gemma2, gemma3_text, smollm3, granite, olmo2, transformer_encoder, "
+         "transformer_decoder: whether queries, keys, values "
+         "and the attention's output projection have biases"},
     {"model.mlp_bias", SETTING_BOOLEAN, FIELD(model.mlp_bias), "false", .initial = INITIAL_SHAPE,
      .used = "model.architecture=llama|smollm3|granite|transformer_encoder|transformer_decoder",
      .description = "llama, smollm3, granite, transformer_encoder, transformer_decoder: whether "
@@ -238,13 +247,13 @@ const struct setting recipe_table[] = {
      .description = "Epsilon that the normalization layers add to the variance"},
     {"model.activation", SETTING_ENUM, FIELD(model.activation), "gelu_tanh",
      .choices = "gelu_tanh|gelu_erf|relu|relu2|silu", .initial = INITIAL_NUMERICS,
-     .used = "model.architecture=gpt2|bert|roberta|openai-gpt|gemma3_text|distilbert|"
+     .used = "model.architecture=gpt2|bert|roberta|openai-gpt|gemma2|gemma3_text|distilbert|"
              "megatron-bert|transformer_encoder|transformer_decoder|marian|t5|bart",
      .description =
          "Activation function of the feed-forward layers. gelu_tanh is gelu_new in Hugging Face "
          "configurations (GPT-2) and gelu_pytorch_tanh (Gemma), gelu_erf is gelu, relu2 is the "
-         "square of relu. gemma3_text accepts the two GELUs. The other rotary architectures always "
-         "use SwiGLU"},
+         "square of relu. gemma2 and gemma3_text accept the two GELUs. The other rotary "
+         "architectures always use SwiGLU"},
     {"model.norm_placement", SETTING_ENUM, FIELD(model.norm_placement), "null",
      .null = "post for the families that accept this key, else that of the architecture",
      .choices = "pre|post|branch|both", .initial = INITIAL_SHAPE, .used = FREE,

@@ -41,6 +41,7 @@ void objective_input_fill(struct objective_input *in, struct model *m,
         .weight = model_lm_head(m),
         .bias = model_lm_head_bias(m),
         .vocabulary = model_get_config(m)->vocabulary,
+        .softcap = (float)model_get_config(m)->logits_softcap,
         .shard = model_lm_head_shard(m),
     };
     in->label_head = (struct objective_label_head){

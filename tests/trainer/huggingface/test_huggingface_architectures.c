@@ -82,8 +82,7 @@ static void check_logits(struct session *s, const struct reference_batch *b,
     }
     CHECK(b->count * vocabulary <= VALUES_MAX);
     CHECK_OK(model_forward(s->model, input, &hidden));
-    CHECK_OK(classifier_logits(s->kernels, to, hidden, model_lm_head(s->model),
-                               model_lm_head_bias(s->model)));
+    CHECK_OK(model_logits(s->model, to, hidden));
     compare_tensor(b, "logits", to);
     if (model_get_config(s->model)->next_sentence) {
         struct model_label_head labels = model_get_label_head(s->model, input, NULL);
@@ -226,10 +225,17 @@ static void test_config(void)
          "OpenAIGPTDoubleHeadsModel is not supported"},
         {"qwen3", "attention_bias", "true", STATUS_DATA, "self_attn.q_proj.bias is missing"},
         {"qwen3", "head_dim", NULL, STATUS_DATA, "self_attn.q_proj.weight has 2 dim"},
-        {"gemma3_text", "final_logit_softcapping", "30.0", STATUS_UNAVAILABLE,
+        {"gemma3_text", "final_logit_softcapping", "30.0", STATUS_OK, NULL},
+        {"gemma3_text", "attn_logit_softcapping", "50.0", STATUS_OK, NULL},
+        {"gemma2", "attn_logit_softcapping", "-1.0", STATUS_DATA, "attn_logit_softcapping is -1"},
+        {"gemma2", "final_logit_softcapping", "null", STATUS_OK, NULL},
+        {"gemma2", "final_logit_softcapping", "true", STATUS_DATA, "softcapping is not a number"},
+        {"gemma2", "use_bidirectional_attention", "true", STATUS_UNAVAILABLE,
+         "use_bidirectional_attention: true"},
+        {"gemma2", "layer_types", "[\"full_attention\", \"sliding_attention\"]", STATUS_UNAVAILABLE,
+         "layer_types of layer 1 is not supported"},
+        {"llama", "final_logit_softcapping", "30.0", STATUS_UNAVAILABLE,
          "final_logit_softcapping is not supported"},
-        {"gemma3_text", "attn_logit_softcapping", "50.0", STATUS_UNAVAILABLE,
-         "attn_logit_softcapping is not supported"},
         {"gemma3_text", "use_bidirectional_attention", "true", STATUS_UNAVAILABLE,
          "use_bidirectional_attention: true"},
         {"gemma3_text", "hidden_activation", "\"silu\"", STATUS_UNAVAILABLE, "silu is not supp"},
@@ -415,6 +421,7 @@ int main(void)
     test_numbers("qwen3", true);
     test_numbers("llama_biases", true);
     test_numbers("openai_gpt", true);
+    test_numbers("gemma2", true);
     test_numbers("gemma3_text", true);
     test_numbers("smollm3", true);
     test_numbers("granite", true);

@@ -36,6 +36,8 @@ static void read_reference(const char *name, const char *architecture, const cha
     c->embedding_multiplier = run_attribute_or(f, "embedding_multiplier", 0);
     c->residual_multiplier = run_attribute_or(f, "residual_multiplier", 0);
     c->logits_divisor = run_attribute_or(f, "logits_scaling", 0);
+    c->attention_softcap = run_attribute_or(f, "attention_softcap", 0);
+    c->logits_softcap = run_attribute_or(f, "logits_softcap", 0);
     c->rotary_width = (int64_t)run_attribute_or(f, "rotary_width", 0);
     c->rope_theta = run_attribute_or(f, "rope_theta", 0);
     c->rope_local_theta = run_attribute_or(f, "rope_local_theta", 0);
@@ -150,8 +152,7 @@ static void check_logits(const struct training *t, struct tensor hidden)
     float *logits = malloc((size_t)count * sizeof *logits);
     CHECK(logits != NULL);
     CHECK_EQUAL(count, n * v);
-    CHECK_OK(classifier_logits(t->r.run.kernels, tensor_view(logits, DTYPE_F32, n, v), hidden,
-                               tensor_rows(model_lm_head(t->r.run.model), 0, v), tensor_absent()));
+    CHECK_OK(model_logits(t->r.run.model, tensor_view(logits, DTYPE_F32, n, v), hidden));
     double error = reference_error(logits, expected, count);
     CHECK_NEAR(error, 0, tolerance);
     printf("logits: relative error %.2g\n", error);
@@ -176,8 +177,7 @@ static void check_cache(const struct training *t)
     CHECK_OK(model_cache_create(t->r.run.model, 1, r->run.tokens, &cache));
     CHECK_OK(model_forward_cached(t->r.run.model, cache, t->inputs, &first_tokens, &hidden));
     CHECK_OK(model_forward_cached(t->r.run.model, cache, t->inputs + first_tokens, &rest, &hidden));
-    CHECK_OK(classifier_logits(t->r.run.kernels, tensor_view(logits, DTYPE_F32, rest, v), hidden,
-                               tensor_rows(model_lm_head(t->r.run.model), 0, v), tensor_absent()));
+    CHECK_OK(model_logits(t->r.run.model, tensor_view(logits, DTYPE_F32, rest, v), hidden));
     CHECK_NEAR(reference_error(logits, expected + first_tokens * v, rest * v), 0, tolerance);
     CHECK_OK(model_cache_destroy(&cache));
     free(logits);
@@ -261,6 +261,7 @@ int main(void)
     test_reference("olmo2.h5", "olmo2", NULL);
     test_reference("phi3.h5", "phi3", NULL);
     test_reference("stablelm.h5", "stablelm", NULL);
+    test_reference("gemma2.h5", "gemma2", NULL);
     test_reference("gpt2_lora.h5", "gpt2", "c_attn, c_proj, c_fc");
     test_reference("llama_lora.h5", "llama", "q_proj, v_proj");
     return 0;

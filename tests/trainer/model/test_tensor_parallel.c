@@ -270,7 +270,8 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
     bool is_phi3 = strcmp(architecture, "phi3") == 0;
     bool is_stablelm = strcmp(architecture, "stablelm") == 0;
     bool is_granite = strcmp(architecture, "granite") == 0;
-    bool is_gemma = strcmp(architecture, "gemma3_text") == 0;
+    bool is_gemma2 = strcmp(architecture, "gemma2") == 0;
+    bool is_gemma = is_gemma2 || strcmp(architecture, "gemma3_text") == 0;
     struct model_config config = {
         .architecture = architecture,
         .layers = dtype == DTYPE_F32 ? 3 : 2, /* bf16 errors grow with each layer */
@@ -299,8 +300,10 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
                                       : 0,
         .qkv_bias = is_stablelm,
         .window_pattern = is_gemma ? 2 : 0,
-        .rope_local_theta = is_gemma ? 50 : 0,
+        .rope_local_theta = is_gemma && !is_gemma2 ? 50 : 0,
         .attention_scale = is_gemma || is_granite ? 0.3 : 0,
+        .attention_softcap = is_gemma2 ? 2 : 0,
+        .logits_softcap = is_gemma2 ? 3 : 0,
         .embedding_multiplier = is_granite ? 3 : 0,
         .residual_multiplier = is_granite ? 0.4 : 0,
         .logits_divisor = is_granite ? 2 : 0,
@@ -385,8 +388,11 @@ int main(int argc, char **argv)
         test_model(dev, DTYPE_F32, "granite", false, rows, NULL, low, llama, 1e-5);
         test_model(dev, DTYPE_F32, "smollm3", true, rows, NULL, none, no_adapter, 1e-5);
         test_model(dev, DTYPE_F32, "stablelm", true, rows, NULL, none, no_adapter, 1e-5);
+        test_model(dev, DTYPE_F32, "stablelm", false, rows, NULL, none, all_linear, 1e-5);
         test_model(dev, DTYPE_F32, "phi3", true, rows, NULL, none, no_adapter, 1e-5);
         test_model(dev, DTYPE_F32, "phi3", false, rows, NULL, none, all_linear, 1e-5);
+        test_model(dev, DTYPE_F32, "gemma2", true, rows, NULL, none, no_adapter, 1e-5);
+        test_model(dev, DTYPE_F32, "gemma2", false, rows, NULL, low, all_linear, 1e-5);
         test_model(dev, DTYPE_F32, "gemma3_text", true, rows, NULL, none, no_adapter, 1e-5);
         test_model(dev, DTYPE_F32, "gemma3_text", false, rows, "*_feedforward_layernorm.weight",
                    low, no_adapter, 1e-5);

@@ -87,10 +87,11 @@ static void test_positions(void)
 static void test_warning(void)
 {
     check_warning(HEAD, NULL);
-    check_warning(HEAD "model: {rope_theta: 5.0e5}\n",
-                  "some.yaml: settings without effect: model.rope_theta (used if "
-                  "model.architecture is llama, qwen2, mistral, qwen3, gemma3_text, smollm3, "
-                  "granite, olmo2, phi3, stablelm, transformer_encoder or transformer_decoder)");
+    check_warning(
+        HEAD "model: {rope_theta: 5.0e5}\n",
+        "some.yaml: settings without effect: model.rope_theta (used if "
+        "model.architecture is llama, qwen2, mistral, qwen3, gemma2, gemma3_text, smollm3, "
+        "granite, olmo2, phi3, stablelm, transformer_encoder or transformer_decoder)");
     check_warning(HEAD "schedule: {power: 2.0, decay_ratio: 0.2}\nmlm: {mask_probability: 0.2}\n",
                   "some.yaml: settings without effect: mlm.mask_probability (used if objective is "
                   "mlm); schedule.power (used if schedule.name is polynomial or "
@@ -98,7 +99,7 @@ static void test_warning(void)
     check_warning(HEAD "model: {architecture: llama, activation: gelu_erf}\n",
                   "some.yaml: settings without effect: model.activation (used if "
                   "model.architecture is gpt2, bert, roberta, openai-gpt, "
-                  "gemma3_text, distilbert, megatron-bert, transformer_encoder, "
+                  "gemma2, gemma3_text, distilbert, megatron-bert, transformer_encoder, "
                   "transformer_decoder, marian, t5 or bart)");
     check_warning(HEAD "model: {type_vocab_size: 2}\n",
                   "some.yaml: settings without effect: model.type_vocab_size (used if "

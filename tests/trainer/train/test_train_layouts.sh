@@ -393,6 +393,10 @@ granite)
     test_rotary granite model.embedding_multiplier=3 model.attention_multiplier=0.3 \
         model.residual_multiplier=0.4 model.logits_scaling=2
     ;;
+gemma2)
+    test_rotary gemma2 model.head_dim=12 model.sliding_window=8 model.attn_logit_softcapping=2 \
+        model.final_logit_softcapping=3 optimizer.learning_rate=1e-3
+    ;;
 gemma3_text)
     test_rotary gemma3_text model.head_dim=12 model.sliding_window=8 \
         model.sliding_window_pattern=2 optimizer.learning_rate=1e-3

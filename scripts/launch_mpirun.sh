@@ -8,6 +8,8 @@
 #     parallel.timeout_seconds (300 by default) must be longer, or mpirun hangs.
 #   - If a signal ends a rank, the last line of the output is an error, and the exit code is 71. All
 #     exit codes of Bireme (docs/reference/exit_codes.md) are passed on.
+#   - The messages in which mpirun repeats an exit code are removed: the error line of Bireme gives
+#     the reason.
 #   - A job on this machine cannot be reached from the network. No process, temporary file or shared
 #     memory of the job remains, also if mpirun is killed.
 #   - --restarts starts a job again after a failure that a restart can cure.
@@ -283,11 +285,47 @@ end_left_ranks() {
         done
 }
 
+# filter_messages: copy the messages of mpirun, without those about an exit code. A message is
+# between two lines of dashes.
+filter_messages() {
+    trap '' INT TERM USR1 USR2
+    unset BIREME_LAUNCH # it is not a process of the job
+    # shellcheck disable=SC2016 # $ is an address of sed
+    LC_ALL=C exec sed -u '/^-\{60,\}$/{
+        $!N
+        /\n\(MPI_ABORT was invoked\|Primary job  *terminated normally\)/b end
+        /\n[a-z]* detected that one or more processes exited with non-zero/b end
+        P; D
+        :end
+        N
+        /\n-\{60,\}$/!b end
+        d
+    }'
+}
+
+# open_messages: set `messages` to a pipe to the filter, and `filter` to its process. The filter is
+# not a child of this shell: if a signal arrives while mpirun ends, `wait` waits for other children.
+open_messages() {
+    exec {messages}<> <(:)
+    filter=$(filter_messages <"/dev/fd/$messages" {messages}>&- >&2 & echo $!)
+}
+
+# close_messages: end the filter after its last line, and wait for it, at most 2 s.
+close_messages() {
+    local i
+    exec {messages}>&-
+    for ((i = 0; i < 40; i++)); do
+        [ -e "/proc/$filter/fd/0" ] || return
+        sleep 0.05
+    done
+}
+
 # run_mpirun: run the job and set `code`.
 run_mpirun() {
-    local watch='' helper
+    local watch='' helper messages filter
     hung=no repeater=''
-    "${limited[@]}" </dev/null &
+    open_messages
+    "${limited[@]}" </dev/null 2>&"$messages" {messages}>&- &
     job=$!
     [ $stop_requested = no ] || save_and_stop
     if [ $here = yes ]; then # ranks on other hosts are not children of this mpirun
@@ -305,6 +343,7 @@ run_mpirun() {
         kill -- "-$helper" 2>/dev/null
     done
     [ "$code" = 0 ] || [ "$code" = 75 ] || [ $here = no ] || end_left_ranks
+    close_messages
 }
 
 # report_lost_rank REASON: print the error of a lost rank and set `code`.

@@ -56,7 +56,7 @@ static status print_lines(const char *path, const struct shard_header *h, const 
     } else {
         printf("end token        %" PRId64 "\n", h->eos_id);
     }
-    printf("tokenizer        sha256 %s\n", h->tokenizer_sha256);
+    printf("tokenizer        SHA-256 %.32s...\n", h->tokenizer_sha256);
     printf("whole            yes: checksums, %s, all ids and documents\n",
            h->tokens_sha256[0] != '\0' ? "SHA-256" : "no SHA-256 stored");
     REQUIRE(fflush(stdout) == 0 && !ferror(stdout), STATUS_WRITE,

@@ -10,10 +10,10 @@ status fuzz_read(const uint8_t *data, size_t bytes)
 {
     const char *path = fuzz_write_file("metrics.jsonl", data, bytes);
     struct metrics *m = NULL;
-    TRY(metrics_open(path, 3, &m));
+    TRY(metrics_open(path, 3, 0, &m));
     TRY(metrics_close(&m));
     int64_t kept = file_size(path);
-    TRY(metrics_open(path, 3, &m));
+    TRY(metrics_open(path, 3, 0, &m));
     fuzz_require(kept == file_size(path), "lines that were kept are kept again");
     return metrics_close(&m);
 }

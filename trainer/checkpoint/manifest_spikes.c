@@ -14,10 +14,10 @@ json_t *manifest_spikes_to_json(const struct checkpoint_spikes *spikes)
         json_array_append_new(skipped,
                               json_pack("[I, I]", (json_int_t)s->first, (json_int_t)s->end));
     }
-    return json_pack("{s:o, s:o, s:I, s:I, s:o}", "loss", trend_to_json(&spikes->loss), "grad_norm",
-                     trend_to_json(&spikes->gradient_norm), "updated_step",
+    return json_pack("{s:o, s:o, s:I, s:I, s:I, s:o}", "loss", trend_to_json(&spikes->loss),
+                     "grad_norm", trend_to_json(&spikes->gradient_norm), "updated_step",
                      (json_int_t)spikes->updated_step, "count", (json_int_t)spikes->count,
-                     "skipped_samples", skipped);
+                     "rollbacks", (json_int_t)spikes->rollbacks, "skipped_samples", skipped);
 }
 
 /* JSON has no infinities and no NaN, so the numbers are finite. */
@@ -48,13 +48,16 @@ static bool parse_skipped(json_t *list, struct checkpoint_spikes *out)
 
 bool manifest_parse_spikes(json_t *field, int64_t step, struct checkpoint_spikes *out)
 {
-    json_int_t updated = 0, count = 0;
+    json_int_t updated = 0, count = 0, rollbacks = 0;
     *out = (struct checkpoint_spikes){.skipped_count = 0};
-    bool good = json_unpack(field, "{s:I, s:I}", "updated_step", &updated, "count", &count) == 0 &&
+    bool good = json_unpack(field, "{s:I, s:I, s?I}", "updated_step", &updated, "count", &count,
+                            "rollbacks", &rollbacks) == 0 &&
                 parse_trend(json_object_get(field, "loss"), &out->loss) &&
                 parse_trend(json_object_get(field, "grad_norm"), &out->gradient_norm) &&
                 parse_skipped(json_object_get(field, "skipped_samples"), out);
     out->updated_step = updated;
     out->count = count;
-    return good && updated >= 0 && updated <= step && count >= 0;
+    out->rollbacks = rollbacks;
+    return good && updated >= 0 && updated <= step && count >= 0 && rollbacks >= 0 &&
+           rollbacks <= count;
 }

@@ -23,6 +23,7 @@ struct checkpoint_spikes {
     struct checkpoint_trend loss, gradient_norm;
     int64_t updated_step; /* the step of the last update of the weights */
     int64_t count;        /* spikes that were skipped or rolled back */
+    int64_t rollbacks;    /* those that were rolled back to this step */
     /* samples that no update of the current weights has used, in increasing order */
     struct checkpoint_samples skipped[CHECKPOINT_SPIKES_MAX];
     int skipped_count;

@@ -320,7 +320,7 @@ static status print_text(const char *folder, const struct manifest *m)
            m->file_count, text_scale_bytes((double)sum_bytes(m), bytes));
     for (int i = 0; i < m->tensor_count; i++) {
         const struct manifest_tensor *t = &m->tensors[i];
-        printf("  %-9s %-48s [%" PRId64, t->set, t->name, t->shape[0]);
+        printf("  %-9s %-44s [%" PRId64, t->set, t->name, t->shape[0]);
         if (t->dimensions == 2) {
             printf(", %" PRId64, t->shape[1]);
         }

@@ -102,6 +102,15 @@ static json_t *make_step_json(const struct session *s, const struct bench_step *
     return report;
 }
 
+static void print_communication(const char *name, const struct comm *group,
+                                const struct bench_traffic *t)
+{
+    if (comm_size(group) > 1) {
+        printf("%s-parallel communication: %.2f ms per step, %.2f ms exposed, %.0f %% hidden\n",
+               name, 1e3 * t->seconds, 1e3 * t->exposed_seconds, 100 * t->hidden_share);
+    }
+}
+
 static void print_step_text(const struct session *s, const struct bench_step *b)
 {
     double tokens = (double)b->tokens, listed = 0;
@@ -111,35 +120,25 @@ static void print_step_text(const struct session *s, const struct bench_step *b)
     printf("step      %8.2f ms  %10.0f tokens/s\n", 1e3 * b->step_seconds,
            tokens / b->step_seconds);
     if (b->roofline_seconds > 0) {
-        printf("roofline  %8.2f ms  %10.0f tokens/s  (GEMMs of the step only; the step reaches "
-               "%.3f of the roofline)\n",
+        printf("roofline  %8.2f ms  %10.0f tokens/s  (GEMMs of the step only)\n"
+               "          the step reaches %.3f of the roofline\n",
                1e3 * b->roofline_seconds, tokens / b->roofline_seconds,
                b->roofline_seconds / b->step_seconds);
     }
-    printf("\n%-24s %6s %10s %7s %12s %9s %8s\n", "operation", "calls", "ms", "of step",
+    printf("\n%-23s %6s %9s %7s %11s %9s %8s\n", "operation", "calls", "ms", "of step",
            "roofline ms", "GFLOP/s", "GB/s");
     for (int i = 0; i < b->operation_count; i++) {
         const struct bench_operation *o = &b->operations[i];
         listed += o->seconds;
-        printf("%-24s %6" PRId64 " %10.3f %6.1f%% %12.3f %9.1f %8.1f\n", o->name, o->calls,
+        printf("%-23s %6" PRId64 " %9.3f %6.1f%% %11.3f %9.1f %8.1f\n", o->name, o->calls,
                1e3 * o->seconds, 100 * o->share, 1e3 * o->roofline_seconds,
                1e-9 * o->flops / o->seconds, 1e-9 * o->bytes / o->seconds);
     }
     double rest = b->profiled_seconds - listed;
-    printf("%-24s %6s %10.3f %6.1f%%\n", "other", "", 1e3 * rest, 100 * rest / b->profiled_seconds);
-    printf("copy: %.1f GB/s (read and written bytes)", 1e-9 * b->copy_bytes_per_second);
-    if (comm_size(s->mesh.data) > 1) {
-        printf("; data-parallel communication: %.2f ms per step, %.2f ms of it exposed, %.0f %% "
-               "hidden",
-               1e3 * b->data.seconds, 1e3 * b->data.exposed_seconds, 100 * b->data.hidden_share);
-    }
-    if (comm_size(s->mesh.tensor) > 1) {
-        printf("; tensor-parallel communication: %.2f ms per step, %.2f ms of it exposed, %.0f %% "
-               "hidden",
-               1e3 * b->tensor.seconds, 1e3 * b->tensor.exposed_seconds,
-               100 * b->tensor.hidden_share);
-    }
-    putchar('\n');
+    printf("%-23s %6s %9.3f %6.1f%%\n", "other", "", 1e3 * rest, 100 * rest / b->profiled_seconds);
+    printf("copy: %.1f GB/s (read and written bytes)\n", 1e-9 * b->copy_bytes_per_second);
+    print_communication("data", s->mesh.data, &b->data);
+    print_communication("tensor", s->mesh.tensor, &b->tensor);
 }
 
 static status open_session(const struct request *q, struct comm *world, struct session *s)

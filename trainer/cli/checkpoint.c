@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/terminal.h"
 #include "base/text.h"
 #include "comm/comm.h"
 #include "trainer/checkpoint/checkpoint.h"
@@ -125,12 +126,15 @@ static void print_entry(const json_t *entry)
         return;
     }
     int64_t ranks = get_integer(entry, "ranks");
-    char tokens[TEXT_NUMBER_BYTES], bytes[TEXT_NUMBER_BYTES];
-    printf("%s: whole, step %" PRId64 ", %s tokens, %" PRId64 " rank%s, %" PRId64 " files, %s\n",
-           path, get_integer(entry, "step"),
-           text_scale_count((double)get_integer(entry, "tokens"), tokens), ranks,
-           text_plural(ranks), get_integer(entry, "files"),
-           text_scale_bytes((double)get_integer(entry, "bytes"), bytes));
+    char tokens[TEXT_NUMBER_BYTES], bytes[TEXT_NUMBER_BYTES], text[256];
+    snprintf(text, sizeof text,
+             "whole, step %" PRId64 ", %s tokens, %" PRId64 " rank%s, %" PRId64 " files, %s",
+             get_integer(entry, "step"),
+             text_scale_count((double)get_integer(entry, "tokens"), tokens), ranks,
+             text_plural(ranks), get_integer(entry, "files"),
+             text_scale_bytes((double)get_integer(entry, "bytes"), bytes));
+    printf("%s: ", path);
+    terminal_print_wrapped(stdout, text, (int)strlen(path) + 2, 2, TEXT_LINE_COLUMNS);
 }
 
 static status print_listing(const struct listing *listing, bool json)
@@ -211,15 +215,15 @@ static void print_differences(const json_t *report)
     json_array_foreach(list, i, entry)
     {
         const char *reason = json_string_value(json_object_get(entry, "reason"));
-        printf("%s %s: ", json_string_value(json_object_get(entry, "family")),
-               json_string_value(json_object_get(entry, "name")));
-        if (reason != NULL) {
-            printf("%s\n", reason);
-        } else {
-            printf("%" PRId64 " elements differ, by at most %.3g (%.3g of the largest element)\n",
-                   get_integer(entry, "elements"), get_number(entry, "largest_difference"),
-                   get_number(entry, "relative"));
-        }
+        char text[256], line[1024];
+        snprintf(text, sizeof text,
+                 "%" PRId64 " elements differ, by at most %.3g (%.3g of the largest element)",
+                 get_integer(entry, "elements"), get_number(entry, "largest_difference"),
+                 get_number(entry, "relative"));
+        snprintf(line, sizeof line, "%s %s: %s",
+                 json_string_value(json_object_get(entry, "family")),
+                 json_string_value(json_object_get(entry, "name")), reason != NULL ? reason : text);
+        terminal_print_wrapped(stdout, line, 0, 2, TEXT_LINE_COLUMNS);
     }
     if (json_array_size(list) == 0) {
         printf("equal: %" PRId64 " tensors\n", get_integer(report, "tensors"));

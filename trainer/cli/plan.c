@@ -232,15 +232,14 @@ static status check_memory(const struct recipe *r, const struct plan *plan,
 /* Logs settings of a new BERT that have another default than BertConfig of transformers. */
 static void log_bert_defaults(const struct recipe *r)
 {
-    bool is_new = r->model.architecture == ARCHITECTURE_BERT && r->model.init_from[0] == '\0';
-    bool activation =
-        r->model.activation == RECIPE_GELU_TANH && !recipe_is_given(r, "model.activation");
-    bool epsilon = !recipe_is_given(r, "model.layer_norm_epsilon");
-    if (is_new && (activation || epsilon)) {
-        log_info("defaults: %s%s%s; a BERT in transformers has %s%s%s",
-                 activation ? "model.activation gelu_tanh" : "", activation && epsilon ? ", " : "",
-                 epsilon ? "model.layer_norm_epsilon 1.0e-05" : "", activation ? "gelu_erf" : "",
-                 activation && epsilon ? ", " : "", epsilon ? "1.0e-12" : "");
+    if (r->model.architecture != ARCHITECTURE_BERT || r->model.init_from[0] != '\0') {
+        return;
+    }
+    if (r->model.activation == RECIPE_GELU_TANH && !recipe_is_given(r, "model.activation")) {
+        log_info("default: model.activation gelu_tanh; a BERT in transformers has gelu_erf");
+    }
+    if (!recipe_is_given(r, "model.layer_norm_epsilon")) {
+        log_info("default: model.layer_norm_epsilon 1.0e-05; a BERT in transformers has 1.0e-12");
     }
 }
 
@@ -298,9 +297,9 @@ status command_plan(int argc, char **argv)
             "--cluster it also predicts the time of the whole run. It checks the device, the "
             "tokenizer and the shards as train does "
             "and reports the same errors. With model.vocab_size=N, a recipe can be planned without "
-            "its data. The parts that could not be checked are listed. If a rank needs more memory "
-            "than "
-            "the device has, the exit code is 78.",
+            "its data. A plan for a GPU needs no GPU. The parts that could not be checked are "
+            "listed. "
+            "If a rank needs more memory than the device has, the exit code is 78.",
         .table = table,
         .count = (int)(sizeof table / sizeof table[0]),
         .operand_name = "RECIPE.yaml",

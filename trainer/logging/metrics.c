@@ -22,6 +22,7 @@ struct metrics {
     int file;
     int64_t end_bytes;  /* end of the last complete line */
     int64_t first_step; /* first step that this session may write */
+    int64_t spikes;     /* that occurred before this session */
     /* an earlier session wrote an "evaluate" or "sample" line for first_step - 1 */
     bool has_evaluation, has_sample;
     char path[FILE_PATH_BYTES];
@@ -46,12 +47,14 @@ static bool is_kept(struct metrics *m, const char *line, size_t bytes, struct dr
     const char *event = json_string_value(json_object_get(object, "event"));
     bool valid = json_is_integer(line_step) && event != NULL;
     int64_t step = json_integer_value(line_step);
+    bool is_later =
+        step >= m->first_step || json_integer_value(json_object_get(object, "spikes")) > m->spikes;
     dropped->damaged += !valid;
-    if (valid && step >= m->first_step) {
+    if (valid && is_later) {
         memcpy(dropped->text + dropped->bytes, line, bytes + 1);
         dropped->bytes += bytes + 1;
     }
-    bool keeps_line = valid && step < m->first_step && strcmp(event, "end") != 0;
+    bool keeps_line = valid && !is_later && strcmp(event, "end") != 0;
     bool is_newest = keeps_line && step == m->first_step - 1;
     m->has_evaluation = m->has_evaluation || (is_newest && strcmp(event, "evaluate") == 0);
     m->has_sample = m->has_sample || (is_newest && strcmp(event, "sample") == 0);
@@ -178,7 +181,8 @@ static status drop_lines_of_file(struct metrics *m)
     return m->first_step == 0 ? archive_file(m->path, archive) : drop_later_lines(m, archive);
 }
 
-status metrics_open(const char *path, int64_t resume_step, struct metrics **out)
+status metrics_open(const char *path, int64_t resume_step, int64_t resume_spikes,
+                    struct metrics **out)
 {
     *out = NULL;
     int file;
@@ -187,6 +191,7 @@ status metrics_open(const char *path, int64_t resume_step, struct metrics **out)
     struct metrics *m = calloc(1, sizeof *m);
     REQUIRE(m != NULL, STATUS_INTERNAL, "out of memory for the log %s", path);
     m->first_step = resume_step + 1;
+    m->spikes = resume_spikes;
     snprintf(m->path, sizeof m->path, "%s", path);
     status result = drop_lines_of_file(m);
     KEEP_FIRST(result, file_open_output(path, O_WRONLY | O_APPEND, &m->file));

@@ -19,11 +19,13 @@ struct metrics;
  *
  * The lines of later steps move to the end of PATH.old; with -1 this is the whole file, of any
  * size. Continuing also drops the lines of "end", and the lines that a power failure has damaged
- * (the warning W-METRICS has their number).
+ * (the warning W-METRICS has their number). It drops a "spike" line if its field "spikes" exceeds
+ * resume_spikes, the number in the resumed state: this rollback to resume_step occurs again.
  *
  * Order     after checkpoint_open, which holds the lock of the run folder
  * Errors    STATUS_CREATE, STATUS_PERMISSION, STATUS_WRITE */
-status metrics_open(const char *path, int64_t resume_step, struct metrics **out);
+status metrics_open(const char *path, int64_t resume_step, int64_t resume_spikes,
+                    struct metrics **out);
 
 /* metrics_has_evaluation - return whether the file had an "evaluate" line for the resume step. */
 bool metrics_has_evaluation(const struct metrics *m);

@@ -499,7 +499,7 @@ status plan_make(const struct recipe *recipe, int ranks, struct plan *out)
 
 /* ---- plan_check ---- */
 
-static status check_device(const struct recipe *r, struct plan *plan)
+static status open_device(const struct recipe *r, struct plan *plan)
 {
     struct device *device = NULL;
     struct kernels *kernels = NULL;
@@ -568,6 +568,29 @@ static status check_initial_moments(const struct recipe *r, const struct plan *p
     return result;
 }
 
+/* Stores the pending error in plan->unchecked. */
+static void note_unchecked(struct plan *plan, const char *consequence)
+{
+    struct status_note note;
+    status_take(&note);
+    snprintf(plan->unchecked[plan->unchecked_count++], STATUS_TEXT_BYTES, "%s%s", note.text,
+             consequence);
+}
+
+/* Checks device and precision. A GPU that does not exist here is noted: the plan may be for another
+ * machine. */
+static status check_device(const struct recipe *r, struct plan *plan)
+{
+    TRY(hardware_check_settings(r, plan->device));
+    status result = open_device(r, plan);
+    bool is_absent = plan->device == DEVICE_CUDA && device_count(DEVICE_CUDA) == 0;
+    if (result == STATUS_UNAVAILABLE && is_absent) {
+        note_unchecked(plan, "; train would end with code 69 on this machine");
+        return STATUS_OK;
+    }
+    return result;
+}
+
 /* Stores the error of a missing input in plan->unchecked, if the recipe sets model.vocab_size.
  *
  * Such a recipe can be planned before its data exist, or on a machine without them. */
@@ -577,9 +600,7 @@ static status note_missing(const struct recipe *r, struct plan *plan, status res
     if (result == STATUS_OK || !missing || r->model.vocab_size == 0 || inherited) {
         return result;
     }
-    struct status_note note;
-    status_take(&note);
-    snprintf(plan->unchecked[plan->unchecked_count++], STATUS_TEXT_BYTES, "%s", note.text);
+    note_unchecked(plan, "");
     return STATUS_OK;
 }
 

@@ -48,7 +48,8 @@ enum plan_part {
     PLAN_PARTS
 };
 
-enum { PLAN_UNCHECKED_MAX = 4 }; /* tokenizer, shards, initial weights, initial moments */
+/* device, tokenizer, shards, initial weights, initial moments */
+enum { PLAN_UNCHECKED_MAX = 5 };
 
 /* Bytes of PLAN_BUFFERS. */
 struct plan_buffers {
@@ -87,7 +88,7 @@ struct plan {
     double epoch_steps;    /* -1: unknown */
     int64_t total_steps;   /* 0: unknown (train.epochs without shards) */
     int64_t warmup_steps;
-    /* errors of inputs that plan_check could not open */
+    /* errors of a device and of inputs that plan_check could not open */
     char unchecked[PLAN_UNCHECKED_MAX][STATUS_TEXT_BYTES];
     int unchecked_count;
 };
@@ -103,9 +104,9 @@ status plan_make(const struct recipe *recipe, int ranks, struct plan *out);
  *
  * Opens device, tokenizer, every shard, model.init_from and optimizer.init_from with the functions
  * that train calls. A recipe with model.vocab_size can be planned without its inputs;
- * plan->unchecked lists the missing ones. A checkpoint of another recipe in run_dir is the warning
- * W-RUN-DIR. If `elsewhere` is true, the plan is for another machine: device, precision and run_dir
- * are not opened.
+ * plan->unchecked lists the missing ones. It also lists a GPU that this build or machine lacks. A
+ * checkpoint of another recipe in run_dir is the warning W-RUN-DIR. If `elsewhere` is true, the
+ * plan is for another machine: device, precision and run_dir are not opened.
  *
  * Errors    as train at its start, with the location in the recipe */
 status plan_check(const struct recipe *recipe, bool elsewhere, struct plan *plan);

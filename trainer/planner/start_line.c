@@ -58,8 +58,9 @@ static status write_start_line(struct job *job)
     }
     format_layout(job, layout, sizeof layout);
     const char *device = kernels_description(job->session.kernels);
-    log_info("%s: %s parameters%s, %s, %s on %.*s; %" PRId64 " of %" PRId64 " steps done",
-             r->run_dir, text_scale_count((double)plan.parameters, parameters), trained, layout,
+    log_info("%s: %s parameters%s", r->run_dir,
+             text_scale_count((double)plan.parameters, parameters), trained);
+    log_info("%s, %s on %.*s; %" PRId64 " of %" PRId64 " steps done", layout,
              dtype_name(kernels_dtype(job->session.kernels)), (int)strcspn(device, ","), device,
              job->state.step, job->total_steps);
     if (job->metrics == NULL) {

@@ -468,9 +468,9 @@ static void log_changed_schedule(const struct job *job, const struct recipe *sav
     double rate_now = schedule_learning_rate(&job->session.recipe, step, now);
     double change = fabs(rate_now - rate_before);
     if (before != now && step < now && change > noticeable * fmax(rate_before, rate_now)) {
-        log_info("the schedule has %" PRId64 " steps instead of %" PRId64 ": at step %" PRId64
-                 " the learning rate is %.3g instead of %.3g",
-                 now, before, step, rate_now, rate_before);
+        log_info("the schedule has %" PRId64 " steps instead of %" PRId64, now, before);
+        log_info("at step %" PRId64 " the learning rate is %.3g instead of %.3g", step, rate_now,
+                 rate_before);
     }
 }
 
@@ -540,7 +540,7 @@ static status open_metrics(struct job *job, int64_t resume_step)
         return STATUS_OK;
     }
     TRY(file_join(path, job->session.recipe.run_dir, "metrics.jsonl"));
-    TRY(metrics_open(path, resume_step, &job->metrics));
+    TRY(metrics_open(path, resume_step, job->state.spikes.count, &job->metrics));
     TRY(file_join(path, job->session.recipe.run_dir, "tensorboard"));
     bool tensorboard = job->session.recipe.log.tensorboard;
     return tensorboard ? metrics_add_tensorboard(job->metrics, path) : STATUS_OK;

@@ -441,6 +441,7 @@ static status respond_to_spike(struct loop *loop, const struct step_result *resu
         loop->evaluated = loop->evaluated < step ? loop->evaluated : step;
         loop->sampled = loop->sampled < step ? loop->sampled : step;
         loop->checked = loop->checked < step ? loop->checked : step;
+        loop->last_saved = -1; /* the checkpoint of this step does not contain the rollback */
     }
     store_local_error(loop, spike_response_write(loop->job, &event));
     return STATUS_OK;
@@ -625,6 +626,7 @@ status loop_run(struct job *job)
         .job = job,
         .last_saved = job->resumed ? job->state.step : -1,
         .checked = -1,
+        .spikes = {.copy = job->state},
         .seconds_before = job->state.train_seconds,
         .finished = job_reached_end(job),
     };

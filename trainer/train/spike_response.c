@@ -23,8 +23,10 @@ status spike_response_copy(struct spike_response *response, struct job *job)
         return STATUS_OK;
     }
     TRY(sharded_optimizer_wait_all(job->optimizer));
+    if (job->state.step > response->copy.step) {
+        job->state.spikes.rollbacks = 0; /* none to this copy */
+    }
     response->copy = job->state;
-    response->rollbacks = 0;
     return comm_agree(job->world, rollback_copy(job->rollback));
 }
 
@@ -80,12 +82,13 @@ static void rewind_counters(const struct spike_response *response, struct job *j
 static status roll_back(struct spike_response *response, struct job *job, struct spike_event *e)
 {
     char text[SPIKE_TEXT_BYTES];
-    int doublings = response->rollbacks < DOUBLINGS_MAX ? response->rollbacks : DOUBLINGS_MAX;
+    int64_t rollbacks = job->state.spikes.rollbacks;
+    int64_t doublings = rollbacks < DOUBLINGS_MAX ? rollbacks : DOUBLINGS_MAX;
     int64_t more = doublings > 0 ? INT64_C(1) << (doublings - 1) : 0;
     int64_t end = e->batch.end + more * job->session.recipe.batch.global_size;
     e->skipped = (struct checkpoint_samples){response->copy.samples, end};
     TRY(comm_agree(job->world, count_spike(job, e)));
-    response->rollbacks++;
+    job->state.spikes.rollbacks++;
     job_long_phase(job, "rollback");
     TRY(sharded_optimizer_wait_all(job->optimizer));
     TRY(comm_agree(job->world, rollback_restore(job->rollback)));
@@ -147,9 +150,10 @@ status spike_response_write(const struct job *job, const struct spike_event *e)
         metric_integer("end_sample", e->batch.end),
         metric_integer("first_skipped_sample", e->skipped.first),
         metric_integer("end_skipped_sample", e->skipped.end),
+        metric_integer("spikes", job->state.spikes.count),
     };
     enum recipe_on_spike action = job->session.recipe.train.on_spike;
-    int count = COUNT(fields) - (action == ON_SPIKE_WARN ? 2 : 0);
+    int count = COUNT(fields) - (action == ON_SPIKE_WARN ? 3 : 0);
     /* A run that resumes before the step drops the line, and writes it again. */
     int64_t step = action == ON_SPIKE_ROLLBACK ? job->state.step : e->step;
     return metrics_write(job->metrics, "spike", step, fields, count);

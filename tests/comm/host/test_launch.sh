@@ -39,6 +39,7 @@ run_job --help
 check_job 0 'usage: ' 'help'
 run_job -n 3 "$program" child agree_one x
 check_job 65 '^error: rank 1 .*\[E-DATA\]$' 'an error of the program'
+! grep -qE 'MPI_ABORT|^---' "$folder/output" || fail 'the message of MPI_Abort is not removed'
 run_job -n 3 "$program" child kill x
 check_job 71 '^error: .*signal 9.*\[E-RANK-LOST\]$' 'a killed rank'
 tail -n 1 "$folder/output" | grep -q '\[E-RANK-LOST\]$' ||
@@ -61,6 +62,23 @@ for limit in '' '--time-limit 60'; do
     check_job 71 '^error: its ranks are gone, and mpirun did not end for 1 s' \
         'an mpirun that does not exit'
 done
+
+# The messages about an exit code are removed, and all others are printed.
+cat >"$folder/bin/mpirun" <<'END'
+#!/bin/bash
+[ "$1" != --version ] || { echo 'mpirun (Open MPI) 4.1.4'; exit; }
+line=--------------------------------------------------------------------------
+printf '%s\n' one $line 'Primary job  terminated normally, but' 'aborted.' $line $line \
+    'There are not enough slots' $line $line 'mpirun detected that one or more processes '\
+'exited with non-zero status, thus causing' $line two $line >&2
+printf three >&2
+exit 78
+END
+PATH=$folder/bin:$PATH run_job -n 2 "$program"
+check_job 78 'enough slots' 'messages of mpirun'
+printf '%s\n' one ---- 'There are not enough slots' ---- two ---- three >"$folder/expected"
+sed 's/^--*$/----/' "$folder/output" | grep -v namespaces | cmp - "$folder/expected" ||
+    fail 'other messages of mpirun'
 
 # an mpirun that does not reach a host
 cat >"$folder/bin/mpirun" <<'END'

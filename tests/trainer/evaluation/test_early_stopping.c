@@ -57,7 +57,7 @@ static void check_restored(void)
     const double losses[] = {9, 4.1, 1.0 / 3, 0.5, NAN, 7};
     int file = mkstemp(path);
     CHECK(file >= 0 && close(file) == 0);
-    CHECK_OK(metrics_open(path, -1, &m));
+    CHECK_OK(metrics_open(path, -1, 0, &m));
     for (int i = 0; i < 6; i++) {
         write_line(m, 10 * i, losses[i]);
         if (i < 5) {

@@ -50,7 +50,7 @@ static void test_values(void)
                                      -0.0, 1e300,     3.0,           0x1.fffffffffffffp-1};
     enum { NUMBERS = sizeof numbers / sizeof numbers[0] };
     struct metrics *m = NULL;
-    CHECK_OK(metrics_open(path, -1, &m));
+    CHECK_OK(metrics_open(path, -1, 0, &m));
     for (int i = 0; i < NUMBERS; i++) {
         struct metric loss = metric_number("loss", numbers[i]);
         CHECK_OK(metrics_write(m, "train", i, &loss, 1));
@@ -113,7 +113,7 @@ static void test_new_start(void)
     for (int start = 0; start < 2; start++) {
         CHECK_OK(file_write(path, two_lines, strlen(two_lines)));
         CHECK(start > 0 || stat(path, &before) == 0);
-        CHECK_OK(metrics_open(path, -1, &m));
+        CHECK_OK(metrics_open(path, -1, 0, &m));
         CHECK_OK(metrics_close(&m));
         CHECK_EQUAL(file_size(path), 0);
         CHECK(stat(old, &after) == 0 && after.st_ino == before.st_ino);
@@ -126,14 +126,14 @@ static void test_existing_lines(void)
 {
     struct metrics *m = NULL;
     CHECK_OK(file_remove_tree(path));
-    CHECK_OK(metrics_open(path, -1, &m));
+    CHECK_OK(metrics_open(path, -1, 0, &m));
     CHECK_OK(metrics_write(m, "evaluate", 0, NULL, 0));
     CHECK_OK(metrics_write(m, "sample", 0, NULL, 0));
     CHECK_OK(metrics_write(m, "evaluate", 4, NULL, 0));
     CHECK_OK(metrics_write(m, "sample", 8, NULL, 0));
     for (int step = 8; step >= 0; step -= 4) {
         CHECK_OK(metrics_close(&m));
-        CHECK_OK(metrics_open(path, step, &m));
+        CHECK_OK(metrics_open(path, step, 0, &m));
         CHECK(metrics_has_evaluation(m) == (step <= 4) && metrics_has_sample(m) == (step != 4));
     }
     CHECK_OK(metrics_close(&m));
@@ -145,7 +145,7 @@ static void test_resume(void)
     struct metrics *m = NULL;
     struct stat before, after;
     CHECK_OK(file_remove_tree(path));
-    CHECK_OK(metrics_open(path, -1, &m));
+    CHECK_OK(metrics_open(path, -1, 0, &m));
     CHECK_OK(metrics_write(m, "start", 0, NULL, 0));
     for (int step = 1; step <= 9; step++) {
         CHECK_OK(metrics_write(m, "train", step, NULL, 0));
@@ -154,7 +154,7 @@ static void test_resume(void)
     CHECK_OK(metrics_close(&m));
     FILE *file = fopen(path, "a");
     CHECK(file != NULL && fputs("{\"event\": \"train\", \"st", file) > 0 && fclose(file) == 0);
-    CHECK_OK(metrics_open(path, 6, &m));
+    CHECK_OK(metrics_open(path, 6, 0, &m));
     CHECK_OK(metrics_write(m, "resume", 6, NULL, 0));
     CHECK_OK(metrics_write(m, "train", 7, NULL, 0));
     CHECK_OK(metrics_close(&m));
@@ -165,18 +165,36 @@ static void test_resume(void)
     }
     CHECK_TEXT(json_string_value(get_field(7, "event")), "resume");
     CHECK(stat(path, &before) == 0);
-    CHECK_OK(metrics_open(path, 7, &m)); /* no line is removed: the file does not change */
+    CHECK_OK(metrics_open(path, 7, 0, &m)); /* no line is removed: the file does not change */
     CHECK_OK(metrics_close(&m));
     CHECK(stat(path, &after) == 0 && before.st_ino == after.st_ino);
     CHECK_EQUAL(count_old_lines(), 3); /* steps 7, 8 and 9 */
-    CHECK_OK(metrics_open(path, -1, &m));
+    CHECK_OK(metrics_open(path, -1, 0, &m));
     CHECK_OK(metrics_close(&m));
     CHECK_EQUAL(file_size(path), 0);
     CHECK_EQUAL(count_old_lines(), 3 + 9);
     test_new_start();
     CHECK_OK(file_remove_tree(path));
-    CHECK_OK(metrics_open(path, 5, &m)); /* a missing file is no error in a resumed run */
+    CHECK_OK(metrics_open(path, 5, 0, &m)); /* a missing file is no error in a resumed run */
     CHECK_OK(metrics_close(&m));
+}
+
+/* A killed run resumes before its third spike, from the step to which this spike returned. */
+static void test_resume_before_spike(void)
+{
+    struct metrics *m = NULL;
+    CHECK_OK(file_remove_tree(path));
+    CHECK_OK(metrics_open(path, -1, 0, &m));
+    for (int spikes = 1; spikes <= 3; spikes++) {
+        const struct metric field = metric_integer("spikes", spikes);
+        CHECK_OK(metrics_write(m, "spike", 6, &field, 1));
+    }
+    CHECK_OK(metrics_close(&m));
+    CHECK_OK(metrics_open(path, 6, 2, &m));
+    CHECK_OK(metrics_close(&m));
+    read_lines();
+    CHECK_EQUAL(line_count, 2);
+    CHECK_EQUAL(json_integer_value(get_field(1, "spikes")), 2);
 }
 
 /* If the disk has no space for a line, metrics_write fails and writes no part of it. */
@@ -184,7 +202,7 @@ static void test_full_disk(void)
 {
     struct metrics *m = NULL;
     struct rlimit old, small;
-    CHECK_OK(metrics_open(path, -1, &m));
+    CHECK_OK(metrics_open(path, -1, 0, &m));
     CHECK_OK(metrics_write(m, "train", 1, NULL, 0));
     CHECK(getrlimit(RLIMIT_FSIZE, &old) == 0 && signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
     small = old;
@@ -198,10 +216,10 @@ static void test_full_disk(void)
     CHECK_OK(metrics_close(&m));
     read_lines();
     CHECK_EQUAL(line_count, 2);
-    CHECK_OK(metrics_open("/dev/full", -1, &m));
+    CHECK_OK(metrics_open("/dev/full", -1, 0, &m));
     CHECK_FAILS(metrics_write(m, "train", 1, NULL, 0), STATUS_WRITE, "No space left");
     CHECK_OK(metrics_close(&m));
-    CHECK_FAILS(metrics_open("/nowhere/metrics.jsonl", -1, &m), STATUS_CREATE, "/nowhere");
+    CHECK_FAILS(metrics_open("/nowhere/metrics.jsonl", -1, 0, &m), STATUS_CREATE, "/nowhere");
 }
 
 static void test_stop(void)
@@ -218,6 +236,7 @@ int main(void)
     test_values();
     test_resume();
     test_existing_lines();
+    test_resume_before_spike();
     test_full_disk();
     test_stop();
     for (int i = 0; i < line_count; i++) {

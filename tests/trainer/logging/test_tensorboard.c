@@ -218,7 +218,7 @@ static void check_start(const struct event *first, int64_t step)
 
 static void open_metrics(int64_t resume_step, struct metrics **m)
 {
-    CHECK_OK(metrics_open(metrics_path, resume_step, m));
+    CHECK_OK(metrics_open(metrics_path, resume_step, 0, m));
     CHECK_OK(metrics_add_tensorboard(*m, folder));
 }
 
@@ -372,7 +372,7 @@ static void test_full_disk(void)
     struct tensorboard *t = NULL;
     struct rlimit old, small;
     struct metric loss = metric_number("loss", 1);
-    CHECK_OK(metrics_open("/dev/null", -1, &m)); /* only the event file fills the disk */
+    CHECK_OK(metrics_open("/dev/null", -1, 0, &m)); /* only the event file fills the disk */
     CHECK_OK(metrics_add_tensorboard(m, folder));
     CHECK_OK(metrics_write(m, "train", 1, &loss, 1));
     list_files();

@@ -238,10 +238,22 @@ static void test_refused(void)
     recipe = make_recipe("data: {tokenizer: /nowhere/tokenizer}\ntrain: {max_steps: 1}\n");
     CHECK_FAILS(plan_make(&recipe, 1, &plan), STATUS_NO_INPUT,
                 "plan.yaml:1:8: data.tokenizer: cannot open /nowhere/tokenizer/tokenizer.json");
-    recipe = make_recipe(gpt2);
-    CHECK_OK(plan_make(&recipe, 1, &plan));
+}
+
+/* A plan for a GPU that does not exist here reports it, and checks the settings as on a GPU. */
+static void test_absent_gpu(void)
+{
+    struct plan plan;
+    struct recipe recipe = make_recipe(gpt2);
     recipe.train.device = RECIPE_DEVICE_CUDA;
-    CHECK_FAILS(plan_check(&recipe, false, &plan), STATUS_UNAVAILABLE, "plan.yaml: train.device: ");
+    CHECK_OK(plan_make(&recipe, 1, &plan));
+    CHECK(plan.device == DEVICE_CUDA);
+    CHECK_OK(plan_check(&recipe, false, &plan));
+    CHECK(strstr(plan.unchecked[0], "plan.yaml: train.device: device cuda: ") != NULL);
+    CHECK(strstr(plan.unchecked[0], "; train would end with code 69") != NULL);
+    recipe.parallel.reproducible = true;
+    CHECK_OK(plan_make(&recipe, 1, &plan));
+    CHECK_FAILS(plan_check(&recipe, false, &plan), STATUS_UNAVAILABLE, "parallel.reproducible");
 }
 
 /* ---- the command ---- */
@@ -439,6 +451,7 @@ static void test_memory_limit(void)
     } cases[] = {
         {"train.device=cpu batch.micro_size=1", "does not fit: a rank needs",
          "batch.micro_size=1 (", 78},
+        {"train.device=cuda", "train would end with code 69", "needs less", 0},
         {"train.device=auto", "warning: a rank needs", "zero_stage=1 (", 0},
         {"--cluster recipes/clusters/h100_sxm.yaml --ranks 8",
          "but a GPU of the cluster has 80.0 GiB; settings that need less: batch.micro_size=1 (",
@@ -497,6 +510,7 @@ int main(void)
     test_data();
     test_tensor_parallel();
     test_refused();
+    test_absent_gpu();
     test_command();
     test_text();
     test_gpu_cluster();

@@ -210,7 +210,7 @@ static void check_summaries(void)
     const char *text = end_capture();
     CHECK_TEXT(text, ""); /* a rank that does not write metrics.jsonl */
     snprintf(path, sizeof path, "%s/open.jsonl", folder);
-    CHECK_OK(metrics_open(path, -1, &job.metrics));
+    CHECK_OK(metrics_open(path, -1, 0, &job.metrics));
     snprintf(commands, sizeof commands, "  bireme report %s --output report.html\n", folder);
     check_summary(folder, &job, commands);
     snprintf(job.session.recipe.data.tokenizer, 8, "words");

@@ -122,7 +122,7 @@ static void test_skipped(void)
 
 static struct checkpoint_spikes make_spikes(void)
 {
-    struct checkpoint_spikes s = {.updated_step = 17, .count = 3};
+    struct checkpoint_spikes s = {.updated_step = 17, .count = 3, .rollbacks = 2};
     (void)observe_noise(&s, 0.7, 1 / 3.0, 77);
     CHECK(spike_add_skipped(&s, (struct checkpoint_samples){0, 12}));
     CHECK(spike_add_skipped(&s, (struct checkpoint_samples){24, 48}));
@@ -192,6 +192,9 @@ static void test_bad_fields(void)
     static const char *const bad[][2] = {
         {"count", "-1"},
         {"count", "1.5"},
+        {"rollbacks", "-1"},
+        {"rollbacks", "4"},
+        {"rollbacks", "1.5"},
         {"updated_step", "18"},
         {"updated_step", "-1"},
         {"loss", "3"},

@@ -185,6 +185,7 @@ test_resume() {
         run_bireme 0 train recipe.yaml train.on_spike=rollback run_dir=run-$steps
         compare_weights whole run-$steps 00000160
         compare_losses whole run-$steps 0
+        same_spikes whole run-$steps
         [ "$(skipped run-$steps 00000160)" = "$rollback_range" ] ||
             fail "skipped: $(skipped run-$steps 00000160)"
         run_ranks 2 0 train recipe.yaml train.on_spike=rollback run_dir=other-$steps \
@@ -255,6 +256,18 @@ has_all_steps() {
     seq "$2" | cmp - steps || fail "steps in metrics.jsonl: $(tr '\n' ' ' <steps)"
 }
 
+# same_spikes RUN RUN: the lines of spikes in metrics.jsonl are equal. After a resume the skipped
+# samples begin at the end of those that were skipped before.
+same_spikes() {
+    local run
+    for run in "$1" "$2"; do
+        grep '"event":"spike"' "$run/metrics.jsonl" |
+            sed -E 's/"(time|first_skipped_sample)":[^,]*,//g' >"spikes-$run"
+    done
+    [ -s "spikes-$1" ] && cmp "spikes-$1" "spikes-$2" ||
+        fail "the spikes of $1: $(cat "spikes-$1"), and of $2: $(cat "spikes-$2")"
+}
+
 test_stop() {
     need_mpirun
     local ranks
@@ -269,7 +282,12 @@ test_stop() {
         grep -q '^warning: step 118: .*; back to step 100.*W-SPIKE' stderr || fail 'no rollback'
         grep -q '^stopped after step 100 ' stderr || fail 'the run stops at another step'
         has_all_steps stopped$ranks 100
+        # The rollback is saved: the next session does not repeat the steps to the spike.
+        [ "$(skipped stopped$ranks 00000100)" = '[[1200,1416]]' ] ||
+            fail "skipped: $(skipped stopped$ranks 00000100)"
         run_ranks $ranks 0 train recipe.yaml "${settings[@]}" run_dir=stopped$ranks
+        ! grep -q '^warning: step 118: ' stderr || fail 'the first spike is repeated'
+        same_spikes whole$ranks stopped$ranks
         [ "$(skipped stopped$ranks 00000160)" = "$rollback_range" ] ||
             fail "skipped: $(skipped stopped$ranks 00000160)"
         compare_weights whole$ranks stopped$ranks 00000160

@@ -22,6 +22,7 @@
 #include "kernels/kernels.h"
 #endif
 #include "trainer/cli/command.h"
+#include "trainer/cli/options.h"
 
 struct command {
     const char *name;
@@ -82,6 +83,14 @@ static void print_help(void)
                               "'bireme --version' for the "
                               "version and the libraries of this build.",
                               columns);
+}
+
+/* Prints a row for each command, for scripts/generate_manual.sh. */
+static void print_command_table(void)
+{
+    for (int i = 0; i < COMMANDS; i++) {
+        printf("command\t%s\t%s\n", commands[i].name, commands[i].help);
+    }
 }
 
 static void print_version(void)
@@ -160,6 +169,8 @@ static status run_program(int argc, char **argv)
             "a command is missing; run 'bireme --help' to list the commands");
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         print_help();
+    } else if (strcmp(argv[1], OPTIONS_HELP_TABLE) == 0) {
+        print_command_table();
     } else if (strcmp(argv[1], "help") == 0) {
         TRY(run_help(argc, argv));
     } else if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-v") == 0) {

@@ -96,6 +96,72 @@ static void print_help(const struct options *options)
     print_option(&help, columns);
 }
 
+/* ---- the help as a table, for scripts/generate_manual.sh ---- */
+
+enum help_form { HELP_NONE, HELP_TEXT, HELP_TABLE };
+
+static enum help_form get_help_form(const char *argument)
+{
+    bool is_text = strcmp(argument, "--help") == 0 || strcmp(argument, "-h") == 0;
+    return is_text ? HELP_TEXT : strcmp(argument, OPTIONS_HELP_TABLE) == 0 ? HELP_TABLE : HELP_NONE;
+}
+
+/* Prints a tab and a text without tabs; a newline becomes \n. */
+static void print_field(const char *text)
+{
+    putchar('\t');
+    for (const char *c = text != NULL ? text : ""; *c != '\0'; c++) {
+        if (*c == '\n') {
+            fputs("\\n", stdout);
+        } else {
+            putchar(*c == '\t' ? ' ' : *c);
+        }
+    }
+}
+
+static void print_row(const char *kind, const char *const *fields, int count)
+{
+    fputs(kind, stdout);
+    for (int i = 0; i < count; i++) {
+        print_field(fields[i]);
+    }
+    putchar('\n');
+}
+
+static void print_table(const struct options *options)
+{
+    print_row("usage", &options->usage, 1);
+    print_row("description", &options->description, 1);
+    for (int i = 0; i < options->count; i++) {
+        const struct option *o = &options->table[i];
+        bool required = o->default_value == OPTION_REQUIRED;
+        const char *fields[] = {o->name,
+                                o->value_name,
+                                o->kind == OPTION_LIST ? "list" : "once",
+                                required ? "required" : "",
+                                required ? "" : o->default_value,
+                                o->choices,
+                                o->help};
+        print_row("option", fields, sizeof fields / sizeof fields[0]);
+    }
+    if (options->operand_name != NULL) {
+        print_row("operand", &options->operand_name, 1);
+    }
+}
+
+/* Prints the names and descriptions of subcommands ("  NAME  HELP" in each line). */
+static void print_subcommand_table(const char *usage, const char *description)
+{
+    char name[CHOICE_BYTES], help[512];
+    print_row("usage", &usage, 1);
+    while (sscanf(description, " %63s %511[^\n]", name, help) == 2) {
+        const char *fields[] = {name, help};
+        print_row("subcommand", fields, 2);
+        description += strcspn(description, "\n");
+        description += description[0] == '\n';
+    }
+}
+
 static bool has_range(const struct option *option)
 {
     return option->min != 0 || option->max != 0;
@@ -311,8 +377,9 @@ status options_parse(struct options *options, int argc, char **argv, bool *help)
     REQUIRE(options->count <= OPTIONS_MAX, STATUS_INTERNAL, "%d options, at most %d",
             options->count, OPTIONS_MAX);
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            print_help(options);
+        enum help_form form = get_help_form(argv[i]);
+        if (form != HELP_NONE) {
+            form == HELP_TABLE ? print_table(options) : print_help(options);
             *help = true;
         }
     }
@@ -336,7 +403,12 @@ status options_select_subcommand(const char *usage, const char *names, const cha
 {
     char last[128];
     *out = -1;
-    if (argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+    enum help_form form = argc >= 2 ? get_help_form(argv[1]) : HELP_NONE;
+    if (form == HELP_TABLE) {
+        print_subcommand_table(usage, description);
+        return STATUS_OK;
+    }
+    if (form == HELP_TEXT) {
         int columns = terminal_columns(STDOUT_FILENO);
         print_usage(usage, columns);
         printf("\nsubcommands:\n");

@@ -41,6 +41,11 @@ struct option_list {
     int count;
 };
 
+/* With this argument a command prints its help as rows for scripts/generate_manual.sh, with tabs
+ * between the fields: usage; description; option with name, value name, list|once, required,
+ * default, choices and help; operand; subcommand with name and help. \n stands for a newline. */
+#define OPTIONS_HELP_TABLE "--help=table"
+
 #define OPTION_REQUIRED ((const char *)-1)
 
 struct option {

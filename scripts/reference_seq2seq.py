@@ -138,6 +138,37 @@ def write_steps(path, model, settings):
     print(path, "losses", " ".join(f"{x:.6f}" for x in losses))
 
 
+def write_folder(folder, file, name, model):
+    """A folder of save_pretrained, and logits of its model."""
+    with torch.no_grad():
+        for t in model.parameters():
+            t.copy_(t.float() + torch.randn(t.shape) * 0.1)
+    model.float().save_pretrained(folder / name)
+    (folder / name / "generation_config.json").unlink(missing_ok=True)
+    sources, targets = draw_rows(SOURCES), draw_rows(TARGETS)
+    with torch.no_grad():
+        logits, _ = run_model(model.double(), sources, targets)
+    start = torch.tensor([START])
+    for key, rows in dict(
+        source=sources, target=[torch.cat((start, row[:-1])) for row in targets]
+    ).items():
+        file[f"{name}/{key}_lengths"] = np.array([len(row) for row in rows], np.int32)
+        file[f"{name}/{key}_ids"] = torch.cat(rows).numpy().astype(np.int32)
+    file[f"{name}/logits"] = logits.numpy()
+
+
+def write_folders(folder):
+    with h5py.File(folder / "seq2seq.h5", "w") as f:
+        for seed, (name, make, settings) in enumerate((
+            ("t5", make_t5, dict(feed_forward_proj="relu")),
+            ("t5_gated", make_t5, dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
+            ("bart", make_bart, {}),
+        )):
+            torch.manual_seed(130 + seed)
+            write_folder(folder, f, name, make(**settings))
+    print(folder / "seq2seq.h5")
+
+
 def write_seq2seq(folder):
     torch.manual_seed(120)
     write_steps(folder / "marian.h5", make_marian(), dict(scale_embedding=1))
@@ -150,3 +181,4 @@ def write_seq2seq(folder):
     torch.manual_seed(122)
     model = make_t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False)
     write_steps(folder / "t5_gated.h5", model, dict(t5, gated=1, tied=0))
+    write_folders(folder / "pretrained")

@@ -87,6 +87,27 @@
     .aliases = {{"lm_head.weight", "model.embed_tokens.weight"}},                                  \
     .buffer_suffixes = {".rotary_emb.inv_freq"}
 
+/* Keys and properties of T5 and mT5. Files may contain the token table once for each stack, and
+ * those of T5 1.0 a bias of cross-attention that no version of transformers reads. */
+#define T5_KEYS(vocabulary, heads, layers, inner)                                                  \
+    INTEGER("vocab_size", vocab_size, vocabulary), INTEGER("d_model", hidden_size, 512),           \
+        INTEGER("d_kv", head_dim, 64), INTEGER("d_ff", intermediate_size, inner),                  \
+        INTEGER("num_layers", num_layers, layers),                                                 \
+        OPTIONAL_INTEGER("num_decoder_layers", num_decoder_layers, 0),                             \
+        INTEGER("num_heads", num_heads, heads),                                                    \
+        INTEGER("n_positions", max_position_embeddings, 512),                                      \
+        INTEGER("relative_attention_num_buckets", relative_attention_num_buckets, 32),             \
+        INTEGER("relative_attention_max_distance", relative_attention_max_distance, 128),          \
+        NUMBER("dropout_rate", dropout, 0.1),                                                      \
+        NUMBER("layer_norm_epsilon", layer_norm_epsilon, 1e-6),                                    \
+        NUMBER("initializer_factor", initializer_factor, 1)
+#define T5_PROPERTIES                                                                              \
+    .architecture = ARCHITECTURE_T5, .objective = OBJECTIVE_SEQ2SEQ, .prefix = "",                 \
+    .has_no_task = true, .activation_key = "feed_forward_proj", .has_gate_prefix = true,           \
+    .tied_by_default = true, .aliases = {{"lm_head.weight", "shared.weight"}},                     \
+    .buffer_suffixes = {"coder.embed_tokens.weight", "EncDecAttention.relative_attention_bias."    \
+                                                     "weight"}
+
 static const struct huggingface_architecture architectures[] = {
     {
         .model_type = "gpt2",
@@ -373,6 +394,48 @@ static const struct huggingface_architecture architectures[] = {
         .local_pattern = 6,
         .has_local_rope = true,
         GEMMA_DECODER,
+    },
+    {
+        .model_type = "bart",
+        .architecture = ARCHITECTURE_BART,
+        .class_stem = "Bart",
+        .objective = OBJECTIVE_SEQ2SEQ,
+        .prefix = "model.",
+        .classes = {{"BartForConditionalGeneration", true, false}, {"BartModel", false, false}},
+        .keys = {INTEGER("vocab_size", vocab_size, 50265), INTEGER("d_model", hidden_size, 1024),
+                 INTEGER("encoder_layers", num_layers, 12),
+                 INTEGER("decoder_layers", num_decoder_layers, 12),
+                 INTEGER("encoder_attention_heads", num_heads, 16),
+                 INTEGER("encoder_ffn_dim", intermediate_size, 4096),
+                 INTEGER("max_position_embeddings", max_position_embeddings, 1024),
+                 NUMBER("dropout", dropout, 0.1), NUMBER("attention_dropout", attention_dropout, 0),
+                 NUMBER("init_std", initializer_range, 0.02)},
+        .switches = {{"scale_embedding", false}},
+        .activation_key = "activation_function",
+        .default_activation = "gelu",
+        .decoder_start = 2,
+        .fixed_epsilon = 1e-5,
+        .has_no_task = true,
+        .tied_by_default = true,
+        .aliases = {{"lm_head.weight", "model.shared.weight"}},
+        .buffer_suffixes = {"coder.embed_tokens.weight"},
+        .zero_tensor = "final_logits_bias",
+    },
+    {
+        .model_type = "t5",
+        .class_stem = "T5",
+        .classes = {{"T5ForConditionalGeneration", true, false}, {"T5Model", false, false}},
+        .keys = {T5_KEYS(32128, 8, 6, 2048)},
+        .default_activation = "relu",
+        T5_PROPERTIES,
+    },
+    {
+        .model_type = "mt5",
+        .class_stem = "MT5",
+        .classes = {{"MT5ForConditionalGeneration", true, false}, {"MT5Model", false, false}},
+        .keys = {T5_KEYS(250112, 6, 8, 1024)},
+        .default_activation = "gated-gelu",
+        T5_PROPERTIES,
     },
 };
 

@@ -46,7 +46,7 @@ struct huggingface_architecture {
     const char *model_type; /* also the name of model.architecture in recipes */
     enum recipe_architecture architecture;
     const char *class_stem;          /* start of all class names */
-    enum recipe_objective objective; /* of pretraining: clm or mlm */
+    enum recipe_objective objective; /* of pretraining: clm or mlm; seq2seq */
     const char *prefix;    /* of all names except the heads'; the class without heads omits it */
     const char *qa_prefix; /* replaces prefix in ...ForQuestionAnswering; NULL: the same */
     struct huggingface_class classes[HUGGINGFACE_CLASSES_MAX]; /* terminated by an empty one */
@@ -56,7 +56,10 @@ struct huggingface_architecture {
     const char *dropout_key; /* dropout that Bireme does not have apart from model.dropout */
     double default_dropout;
     const char *activation_key, *default_activation;
-    double fixed_epsilon; /* epsilon of the norms, if there is no key for it */
+    bool has_gate_prefix;  /* "gated-ACTIVATION" selects a network with a gate; "gated-gelu" is the
+                            * tanh form */
+    int64_t decoder_start; /* default of decoder_start_token_id, of an encoder-decoder */
+    double fixed_epsilon;  /* epsilon of the norms, if there is no key for it */
     /* Dropout of the heads of texts and of answers; NULL: classifier_dropout and none. */
     const char *head_dropout_keys[2];
     bool gelu_is_tanh;       /* the activation "gelu" is the tanh form, which is the only one */
@@ -79,7 +82,8 @@ struct huggingface_architecture {
         const char *theirs, *ours;
     } aliases[HUGGINGFACE_ALIASES_MAX];
     const char *buffer_suffixes[HUGGINGFACE_BUFFERS_MAX]; /* name endings of tensors to ignore */
-    const char *unused_suffixes[HUGGINGFACE_UNUSED_MAX];  /* unused weights, skipped with warning */
+    const char *zero_tensor; /* a constant that Bireme does not have; it must be 0 */
+    const char *unused_suffixes[HUGGINGFACE_UNUSED_MAX]; /* unused weights, skipped with warning */
 };
 
 /* huggingface_find_architecture - find the row of a model_type or of model.architecture; NULL if

@@ -35,12 +35,12 @@ static status read_classes(const struct config_document *c, struct huggingface_c
         bool is_task =
             class_row == NULL && huggingface_class_objective(architecture, name, objective);
         bool supported = class_row != NULL || (is_task && json_array_size(names) == 1);
+        const char *task = huggingface_task_class_suffix(architecture, OBJECTIVE_CLASSIFY);
         REQUIRE(supported, STATUS_UNAVAILABLE,
-                "%s: the architecture %.60s is not supported; %s and %s are, or alone the "
-                "classes of tasks, for example %s%s",
-                c->path, name, architecture->classes[0].name, architecture->classes[1].name,
-                architecture->class_stem,
-                huggingface_task_class_suffix(architecture, OBJECTIVE_CLASSIFY));
+                "%s: the architecture %.60s is not supported; %s and %s are%s%s%s", c->path, name,
+                architecture->classes[0].name, architecture->classes[1].name,
+                task != NULL ? ", or alone the classes of tasks, for example " : "",
+                task != NULL ? architecture->class_stem : "", task != NULL ? task : "");
         config->heads.has_lm_head |= class_row != NULL && class_row->has_lm_head;
         config->heads.has_label_head |= class_row == NULL || class_row->has_label_head;
     }
@@ -89,10 +89,12 @@ static const struct {
     {"swish", RECIPE_SILU},
 };
 
+static const char gate_prefix[] = "gated-";
+
 static status read_activation(const struct config_document *c,
-                              const struct huggingface_architecture *architecture,
-                              enum recipe_activation *out)
+                              const struct huggingface_architecture *architecture, struct recipe *r)
 {
+    enum recipe_activation *out = &r->model.activation;
     const char *name;
     TRY(config_read_string(c, architecture->activation_key, architecture->default_activation,
                            &name));
@@ -108,6 +110,11 @@ static status read_activation(const struct config_document *c,
                 name);
         *out = RECIPE_GELU_TANH;
         return STATUS_OK;
+    }
+    if (architecture->has_gate_prefix && strncmp(name, gate_prefix, sizeof gate_prefix - 1) == 0) {
+        name += sizeof gate_prefix - 1;
+        name = strcmp(name, "gelu") == 0 ? "gelu_new" : name;
+        r->model.gated_linear_unit = true;
     }
     bool gelu_only = recipe_architecture_is_rotary(architecture->architecture);
     for (size_t i = 0; i < sizeof activations / sizeof activations[0]; i++) {
@@ -328,7 +335,7 @@ static status read_settings(const struct config_document *c, const char *request
     if (architecture->fixed_epsilon > 0) {
         r->model.layer_norm_epsilon = architecture->fixed_epsilon;
     }
-    TRY(read_activation(c, architecture, &r->model.activation));
+    TRY(read_activation(c, architecture, r));
     TRY(config_read_boolean(c, "tie_word_embeddings", architecture->tied_by_default,
                             &r->model.tie_word_embeddings));
     if (objective_spec_head(r) != MODEL_HEAD_LM) {
@@ -343,6 +350,9 @@ static status read_settings(const struct config_document *c, const char *request
     }
     if (recipe_architecture_is_rotary(architecture->architecture)) {
         return config_read_rotary(c, architecture, r);
+    }
+    if (recipe_architecture_has_decoder(architecture->architecture)) {
+        return config_read_seq2seq(c, architecture, r);
     }
     return recipe_architecture_is_encoder(architecture->architecture) ? read_encoder(c, config, r)
                                                                       : STATUS_OK;
@@ -498,6 +508,19 @@ static const char *get_activation_name(const struct huggingface_architecture *ar
     return gated || pytorch || architecture->gelu_is_tanh ? usual : names[r->model.activation];
 }
 
+/* Writes the name of the activation, with the prefix of a gate. */
+static void write_activation(FILE *file, const struct huggingface_architecture *architecture,
+                             const struct recipe *r)
+{
+    bool gated = architecture->has_gate_prefix && r->model.gated_linear_unit;
+    const char *name = get_activation_name(architecture, r);
+    if (gated && r->model.activation <= RECIPE_GELU_ERF) {
+        name = r->model.activation == RECIPE_GELU_TANH ? "gelu" : "gelu_python";
+    }
+    fprintf(file, "  \"%s\": \"%s%s\",\n", architecture->activation_key, gated ? gate_prefix : "",
+            name);
+}
+
 static void write_settings(FILE *file, const struct huggingface_architecture *architecture,
                            const struct recipe *r)
 {
@@ -519,8 +542,7 @@ static void write_settings(FILE *file, const struct huggingface_architecture *ar
     for (int i = 0; i < 2 && architecture->head_dropout_keys[i] != NULL; i++) {
         config_write_number(file, architecture->head_dropout_keys[i], r->model.dropout);
     }
-    fprintf(file, "  \"%s\": \"%s\",\n", architecture->activation_key,
-            get_activation_name(architecture, r));
+    write_activation(file, architecture, r);
     write_boolean(file, "tie_word_embeddings", r->model.tie_word_embeddings);
     if (architecture->architecture == ARCHITECTURE_GPT2 ||
         architecture->architecture == ARCHITECTURE_OPENAI_GPT) {
@@ -528,6 +550,9 @@ static void write_settings(FILE *file, const struct huggingface_architecture *ar
     }
     if (architecture->has_free_parts) {
         config_write_parts(file, r);
+    }
+    if (recipe_architecture_has_decoder(architecture->architecture)) {
+        config_write_seq2seq(file, architecture, r);
     }
     if (recipe_is_rotary(r)) {
         config_write_rotary(file, architecture, r);
@@ -589,6 +614,9 @@ status huggingface_config_write(const struct recipe *recipe, int64_t vocabulary,
     write_token(file, "bos_token_id", tokens.bos);
     write_token(file, "eos_token_id", tokens.eos);
     write_token(file, "pad_token_id", tokens.pad);
+    if (recipe_architecture_has_decoder(architecture->architecture)) {
+        write_token(file, "decoder_start_token_id", tokens.decoder_start);
+    }
     fprintf(file, "  \"torch_dtype\": \"%s\"\n}\n",
             dtype == SAFETENSORS_BF16 ? "bfloat16" : "float32");
     free(r);

@@ -38,7 +38,7 @@ void huggingface_class_name(const struct recipe *recipe, char out[HUGGINGFACE_CL
 
 /* Ids of special tokens; -1: none. */
 struct huggingface_special_tokens {
-    int32_t bos, eos, pad;
+    int32_t bos, eos, pad, decoder_start;
 };
 
 /* huggingface_config_write - write a config.json from which from_pretrained builds the same model.

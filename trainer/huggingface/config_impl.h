@@ -56,6 +56,17 @@ status config_read_rotary(const struct config_document *c,
 void config_write_rotary(FILE *file, const struct huggingface_architecture *architecture,
                          const struct recipe *r);
 
+/* config_read_seq2seq - read the keys of an encoder-decoder model into r->model.
+ *
+ * Errors    STATUS_UNAVAILABLE for a decoder with other sizes than the encoder; STATUS_DATA for a
+ *           wrong value */
+status config_read_seq2seq(const struct config_document *c,
+                           const struct huggingface_architecture *architecture, struct recipe *r);
+
+/* config_write_seq2seq - write the keys of an encoder-decoder model. */
+void config_write_seq2seq(FILE *file, const struct huggingface_architecture *architecture,
+                          const struct recipe *r);
+
 /* config_read_parts - read the keys of the parts of a model with has_free_parts into r->model.
  *
  * Errors    STATUS_DATA for a missing key; STATUS_UNAVAILABLE for another value */

@@ -150,13 +150,21 @@ static status write_text(const struct export_job *ex, const char *name, const ch
     return file_write(path, text, bytes);
 }
 
+/* Returns whether texts have the special tokens of an encoder. */
+static bool has_encoder(const struct export_job *ex)
+{
+    enum recipe_architecture family = ex->source.architecture->architecture;
+    return recipe_architecture_is_encoder(family) || recipe_architecture_has_decoder(family);
+}
+
 /* Returns the special tokens. RoBERTa always has pad token 1, even without a tokenizer, because its
  * positions start after the id of the pad token. */
 static struct huggingface_special_tokens get_special_tokens(const struct export_job *ex)
 {
-    struct huggingface_special_tokens tokens = {-1, -1, -1};
+    struct huggingface_special_tokens tokens = {-1, -1, -1, -1};
+    tokens.decoder_start = derive_decoder_start(&ex->source.recipe, ex->source.tokenizer);
     if (ex->source.tokenizer != NULL) {
-        bool encoder = recipe_architecture_is_encoder(ex->source.architecture->architecture);
+        bool encoder = has_encoder(ex);
         struct tokenizer_specials specials = tokenizer_get_specials(ex->source.tokenizer);
         tokens.eos = tokenizer_eos(ex->source.tokenizer);
         int32_t begin = tokenizer_bos(ex->source.tokenizer);
@@ -211,7 +219,7 @@ static status add_tokens(const struct export_job *ex, json_t *config)
     struct huggingface_special_tokens tokens = get_special_tokens(ex);
     TRY(add_token(ex, config, "bos_token", tokens.bos));
     TRY(add_token(ex, config, "eos_token", tokens.eos));
-    if (recipe_architecture_is_encoder(ex->source.architecture->architecture)) {
+    if (has_encoder(ex)) {
         struct tokenizer_specials specials = tokenizer_get_specials(ex->source.tokenizer);
         TRY(add_token(ex, config, "cls_token", specials.cls));
         TRY(add_token(ex, config, "sep_token", specials.sep));
@@ -223,14 +231,16 @@ static status add_tokens(const struct export_job *ex, json_t *config)
 }
 
 /* Writes tokenizer_config.json, which AutoTokenizer requires besides tokenizer.json. transformers
- * reads tokenizer.model with the class of Llama. */
+ * reads tokenizer.model with the class of Llama, and spiece.model with that of T5. */
 static status write_tokenizer_config(const struct export_job *ex)
 {
     struct model_config model = derive_model_config(&ex->source.recipe, ex->source.vocabulary);
     bool has_model_file = tokenizer_get_kind(ex->source.tokenizer) == TOKENIZER_SENTENCEPIECE;
+    const char *model_class =
+        ex->source.architecture->architecture == ARCHITECTURE_T5 ? "T5Tokenizer" : "LlamaTokenizer";
     json_t *config =
         json_pack("{s:s, s:I, s:b}", "tokenizer_class",
-                  has_model_file ? "LlamaTokenizer" : "PreTrainedTokenizerFast", "model_max_length",
+                  has_model_file ? model_class : "PreTrainedTokenizerFast", "model_max_length",
                   (json_int_t)model_positions(&model), "clean_up_tokenization_spaces", 0);
     if (has_model_file) {
         json_object_set_new(config, "add_bos_token",

@@ -296,6 +296,28 @@ static bool ends_with_any(const char *name, const char *const *ends, int count)
     return false;
 }
 
+/* Refuses a tensor that has another value than 0. */
+static status check_zero(const struct safetensors *file, const struct safetensors_tensor *t)
+{
+    float *values = malloc((size_t)COMPARE_ELEMENTS * sizeof *values);
+    REQUIRE(values != NULL, STATUS_INTERNAL, "out of memory for %s", t->name);
+    status result = STATUS_OK;
+    bool zero = true;
+    for (int64_t offset = 0; offset < t->elements && result == STATUS_OK && zero;
+         offset += COMPARE_ELEMENTS) {
+        int64_t left = t->elements - offset, n = left < COMPARE_ELEMENTS ? left : COMPARE_ELEMENTS;
+        result = safetensors_read(file, t, offset, n, values);
+        for (int64_t i = 0; i < n && result == STATUS_OK; i++) {
+            zero = zero && values[i] == 0;
+        }
+    }
+    free(values);
+    TRY(result);
+    REQUIRE(zero, STATUS_UNAVAILABLE, "%s: %s with other values than 0 is not supported",
+            safetensors_path(file), t->name);
+    return STATUS_OK;
+}
+
 static status check_unmatched(const struct huggingface_import_job *job,
                               const struct safetensors *file, const struct safetensors_tensor *t)
 {
@@ -309,6 +331,9 @@ static status check_unmatched(const struct huggingface_import_job *job,
         log_warning("UNUSED-TENSOR", "%s: %s is skipped, because this %s model does not use it",
                     safetensors_path(file), t->name, architecture->model_type);
         return STATUS_OK;
+    }
+    if (architecture->zero_tensor != NULL && strcmp(t->name, architecture->zero_tensor) == 0) {
+        return check_zero(file, t);
     }
     TRY(check_alias(job, file, t, &is_alias));
     REQUIRE(is_alias, STATUS_DATA, "%s holds %s, which the %s model of config.json does not have",
@@ -502,6 +527,19 @@ static status find_pooler(struct huggingface_import_job *job)
     return STATUS_OK;
 }
 
+/* Unties the output matrix of T5 1.1 if the files contain it. The class of transformers 5 always
+ * stores tie_word_embeddings as true. */
+static status find_output_matrix(struct huggingface_import_job *job)
+{
+    struct huggingface_tensor_source source = {0};
+    if (job->recipe->model.architecture == ARCHITECTURE_T5 &&
+        job->recipe->model.scale_decoder_outputs == SCALE_OUTPUTS_FALSE) {
+        TRY(find_tensor(job, "lm_head.weight", &source));
+        job->recipe->model.tie_word_embeddings = source.tensor == NULL;
+    }
+    return STATUS_OK;
+}
+
 /* Sets the parameters to those of the model with the recipe's vocabulary. */
 static status lay_out_model(struct huggingface_import_job *job)
 {
@@ -565,6 +603,7 @@ static status import_folder(struct huggingface_import_job *job, const char *obje
     TRY(huggingface_import_check_tokenizer(job, job->folder, &summary->tokenizer));
     TRY(open_files(job));
     TRY(find_pooler(job));
+    TRY(find_output_matrix(job));
     TRY(lay_out_model(job));
     job->sources = calloc((size_t)job->count, sizeof *job->sources);
     REQUIRE(job->sources != NULL, STATUS_INTERNAL, "out of memory for %d tensors", job->count);

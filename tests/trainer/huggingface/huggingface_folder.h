@@ -104,7 +104,7 @@ struct new_tensor {
     int64_t shape[2];
 };
 
-enum { REWRITTEN_MAX = 64, REWRITTEN_ELEMENTS = 4096 };
+enum { REWRITTEN_MAX = 128, REWRITTEN_ELEMENTS = 4096 };
 
 /* Writes model.safetensors again, with renamed tensors and, if added is not NULL, an additional
  * tensor with these values. values NULL: zeros. */

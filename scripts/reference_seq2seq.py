@@ -1,5 +1,5 @@
 """References of encoder-decoder models: for each family a file of training steps on padded batches of
-transformers, which the test packs. make_reference.py calls this module.
+transformers, which the test packs, and one of generated tokens. make_reference.py calls this module.
 """
 import h5py
 import numpy as np
@@ -167,6 +167,71 @@ def write_folders(folder):
             torch.manual_seed(130 + seed)
             write_folder(folder, f, name, make(**settings))
     print(folder / "seq2seq.h5")
+# Settings of generate(): num_beams, length_penalty, max_new_tokens and others.
+GENERATE_SETTINGS = [
+    "num_beams", "length_penalty", "max_new_tokens", "min_new_tokens", "no_repeat_ngram_size",
+    "repetition_penalty", "forced_bos_token_id", "forced_eos_token_id", "bad_word", "early_stopping"
+]
+GENERATE_CASES = [
+    (1, 1, 12, 0, 0, 1, -1, -1, -1, 0), (1, 1, 15, 4, 2, 1, -1, -1, START, 0),
+    (1, 1, 6, 0, 0, 1.3, 7, 0, -1, 0), (3, 1, 2, 0, 0, 1, -1, -1, -1, 0),
+    (2, 1, 12, 0, 0, 1, -1, -1, START, 0),
+    (4, 0.6, 15, 5, 3, 1, -1, 0, START, 0), (4, 2, 9, 0, 2, 1.2, 9, -1, 11, 0),
+    (5, -1, 8, 0, 0, 1, -1, -1, -1, 1), (6, 1, 15, 0, 1, 1, -1, -1, START, 1)
+]
+
+
+def generate_case(model, sources, case):
+    """The ids of all hypotheses of a batch of sources, without the start token."""
+    values = dict(zip(GENERATE_SETTINGS, case))
+    word, beams = values.pop("bad_word"), values["num_beams"]
+    values["early_stopping"] = bool(values["early_stopping"])
+    values = {k: v for k, v in values.items() if v != -1 or k == "length_penalty"}
+    if beams == 1:
+        del values["length_penalty"], values["early_stopping"]
+    out = model.generate(
+        pad(sources, START), attention_mask=pad([torch.ones_like(row) for row in sources], 0),
+        do_sample=False, num_return_sequences=beams, bad_words_ids=[[word]] if word >= 0 else None,
+        **values
+    )
+    return out[:, 1:].reshape(len(sources), beams, -1)
+
+
+def write_generation(path, model, end):
+    with torch.no_grad():
+        for name, t in model.named_parameters():
+            scale = 0.1 if t.dim() == 1 else 1.5 if "shared" in name else 1.2 / t.shape[1] ** 0.5
+            if t.requires_grad:
+                t.copy_((float("norm.weight" in name) + torch.randn_like(t) * scale).float())
+        model.generation_config.forced_eos_token_id = None # a default of MarianConfig
+        model.final_logits_bias.copy_(torch.randn_like(model.final_logits_bias).float())
+        model.final_logits_bias[0, end] += 6
+    sources = draw_rows([13, 5, 9, 1, 16])
+    width = max(case[0] for case in GENERATE_CASES)
+    longest = max(case[2] for case in GENERATE_CASES)
+    ids = np.full((len(GENERATE_CASES), len(sources), width, longest), -1, np.int32)
+    for i, case in enumerate(GENERATE_CASES):
+        out = generate_case(model, sources, case)
+        for j in range(len(sources)):
+            for k in range(case[0]):
+                row = out[j, k].tolist()
+                row = row[:row.index(end) + 1] if end in row else row
+                ids[i, j, k, :len(row)] = row
+    with h5py.File(path, "w") as f:
+        f.attrs.update(
+            layers=2 * LAYERS, encoder_layers=LAYERS, width=WIDTH, heads=4, inner=INNER,
+            positions=POSITIONS, vocabulary=VOCABULARY, start=START, end=end
+        )
+        f["source_lengths"] = np.array([len(row) for row in sources], np.int32)
+        f["sources"] = torch.cat(sources).numpy().astype(np.int32)
+        f["cases"], f["ids"] = np.array(GENERATE_CASES, np.float64), ids
+        for name, t in model.named_parameters():
+            if t.requires_grad:
+                f["weights/" + name] = t.detach().numpy().astype(np.float32)
+        f["weights/final_logits_bias"] = model.final_logits_bias[0].numpy().astype(np.float32)
+    lengths = (ids >= 0).sum(axis=3)
+    print(path, "ended", int((ids == end).sum()), "of", int((lengths > 0).sum()), "lengths",
+          np.bincount(lengths[lengths > 0]))
 
 
 def write_seq2seq(folder):
@@ -182,3 +247,5 @@ def write_seq2seq(folder):
     model = make_t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False)
     write_steps(folder / "t5_gated.h5", model, dict(t5, gated=1, tied=0))
     write_folders(folder / "pretrained")
+    torch.manual_seed(121)
+    write_generation(folder / "marian_generation.h5", make_marian(), end=0)

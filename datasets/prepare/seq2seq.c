@@ -6,8 +6,6 @@
  * name the task ("translate English to Spanish: "). Texts are not truncated. A row is bad if a
  * field is missing or empty, or if a text has more than sequence_tokens tokens. */
 #include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "datasets/prepare/output.h"
 #include "datasets/prepare/prepare.h"
@@ -44,44 +42,6 @@ static status read_fields(const struct prepare_options *o, const json_t *row, st
 
 /* ---- texts to tokens ---- */
 
-static bool has_segment_tokens(const struct tokenizer *t)
-{
-    struct tokenizer_specials s = tokenizer_get_specials(t);
-    return s.cls >= 0 && s.sep >= 0;
-}
-
-/* Appends a text with its special tokens. */
-static status append_text(const struct tokenizer *t, const char *text, size_t bytes,
-                          struct token_list *out)
-{
-    int64_t first_segment;
-    if (has_segment_tokens(t)) {
-        return tokenizer_encode_pair(t, text, bytes, NULL, 0, false, 0, out, &first_segment);
-    }
-    TRY(tokenizer_encode(t, text, bytes, false, out));
-    TRY(token_list_reserve(out, 1));
-    out->ids[out->count++] = tokenizer_eos(t);
-    return STATUS_OK;
-}
-
-/* Appends the source after the prefix of the task. */
-static status append_source(const struct prepare_options *o, const struct text *source,
-                            struct token_list *out)
-{
-    size_t prefix_bytes = o->source_prefix != NULL ? strlen(o->source_prefix) : 0,
-           bytes = source->count;
-    if (prefix_bytes == 0) {
-        return append_text(o->tokenizer, source->bytes, bytes, out);
-    }
-    char *text = malloc(prefix_bytes + bytes);
-    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for a source");
-    memcpy(text, o->source_prefix, prefix_bytes);
-    memcpy(text + prefix_bytes, source->bytes, bytes);
-    status result = append_text(o->tokenizer, text, prefix_bytes + bytes, out);
-    free(text);
-    return result;
-}
-
 static status check_length(const struct prepare_options *o, const char *name, int64_t tokens)
 {
     REQUIRE(tokens <= o->sequence_tokens, STATUS_DATA,
@@ -96,9 +56,9 @@ static status encode_row(const struct prepare_options *options, const json_t *ro
     struct text source = {0}, target = {0};
     struct token_list *ids = &out->text.ids;
     TRY(read_fields(options, row, &source, &target));
-    TRY(append_source(options, &source, ids));
+    TRY(text_pair_encode_sequence(options->tokenizer, options->source_prefix, &source, ids));
     int64_t source_tokens = ids->count;
-    TRY(append_text(options->tokenizer, target.bytes, target.count, ids));
+    TRY(text_pair_encode_sequence(options->tokenizer, NULL, &target, ids));
     int64_t target_tokens = ids->count - source_tokens;
     TRY(check_length(options, "source", source_tokens));
     TRY(check_length(options, "target", target_tokens));
@@ -112,7 +72,8 @@ static status encode_row(const struct prepare_options *options, const json_t *ro
 status prepare_seq2seq(const struct prepare_options *options, struct prepare_report *out)
 {
     *out = (struct prepare_report){0};
-    REQUIRE(has_segment_tokens(options->tokenizer) || tokenizer_eos(options->tokenizer) >= 0,
+    REQUIRE(text_pair_has_segment_tokens(options->tokenizer) ||
+                tokenizer_eos(options->tokenizer) >= 0,
             STATUS_DATA,
             "the tokenizer has no end token, so generation could not end; train one with "
             "--special-tokens \"<|endoftext|>\"");

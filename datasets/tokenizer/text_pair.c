@@ -1,6 +1,7 @@
 #include "datasets/tokenizer/text_pair.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "datasets/tokenizer/tokenizer_impl.h"
@@ -115,4 +116,40 @@ status text_pair_encode_word(const struct tokenizer *t, const struct text *word,
             "the tokenizer has no tokens for the word \"%.*s\"",
             (int)(word->count < 100 ? word->count : 100), word->bytes);
     return STATUS_OK;
+}
+
+bool text_pair_has_segment_tokens(const struct tokenizer *t)
+{
+    struct tokenizer_specials s = tokenizer_get_specials(t);
+    return s.cls >= 0 && s.sep >= 0;
+}
+
+static status encode_sequence(const struct tokenizer *t, const struct text *text,
+                              struct token_list *out)
+{
+    int64_t first_segment;
+    if (text_pair_has_segment_tokens(t)) {
+        return tokenizer_encode_pair(t, text->bytes, text->count, NULL, 0, false, 0, out,
+                                     &first_segment);
+    }
+    TRY(tokenizer_encode(t, text->bytes, text->count, false, out));
+    TRY(token_list_reserve(out, 1));
+    out->ids[out->count++] = tokenizer_eos(t);
+    return STATUS_OK;
+}
+
+status text_pair_encode_sequence(const struct tokenizer *t, const char *prefix,
+                                 const struct text *text, struct token_list *out)
+{
+    size_t prefix_bytes = prefix != NULL ? strlen(prefix) : 0;
+    if (prefix_bytes == 0) {
+        return encode_sequence(t, text, out);
+    }
+    char *joined = malloc(prefix_bytes + text->count);
+    REQUIRE(joined != NULL, STATUS_INTERNAL, "out of memory for a text of %zu bytes", text->count);
+    memcpy(joined, prefix, prefix_bytes);
+    memcpy(joined + prefix_bytes, text->bytes, text->count);
+    status result = encode_sequence(t, &(struct text){joined, prefix_bytes + text->count}, out);
+    free(joined);
+    return result;
 }

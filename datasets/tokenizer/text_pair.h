@@ -26,6 +26,18 @@ status text_pair_encode(const struct tokenizer *t, const struct text *text, cons
                         int64_t max_tokens, struct token_list *out, int64_t *first_segment_tokens,
                         int64_t *truncated);
 
+/* text_pair_has_segment_tokens - return whether texts are enclosed in special tokens, such as
+ * [CLS] and [SEP]. */
+bool text_pair_has_segment_tokens(const struct tokenizer *t);
+
+/* text_pair_encode_sequence - append the ids of a source or a target of an encoder-decoder: as
+ * text_pair_encode if the tokenizer has segment tokens, else with the end token at the end. A
+ * prefix is put before the text; NULL: none.
+ *
+ * Errors    those of tokenizer_encode; the tokenizer must have segment tokens or an end token */
+status text_pair_encode_sequence(const struct tokenizer *t, const char *prefix,
+                                 const struct text *text, struct token_list *out);
+
 enum { TEXT_PAIR_WORD_BYTES = 4000 };
 
 /* text_pair_encode_word - append the ids of one word of a pre-split sequence.

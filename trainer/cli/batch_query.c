@@ -177,13 +177,17 @@ status batch_query_add(struct batch_query *b, const char *text, const char *pair
     return result;
 }
 
+void batch_query_log_truncated(int64_t count, const struct model *model)
+{
+    if (count > 0) {
+        log_info("truncated %" PRId64 " text%s to the %" PRId64 " positions of the model", count,
+                 text_plural(count), model_positions(model_get_config(model)));
+    }
+}
+
 status batch_query_finish(struct batch_query *b)
 {
     TRY(batch_query_flush(b));
-    if (b->truncated_count > 0) {
-        log_info("truncated %" PRId64 " text%s to the %" PRId64 " positions of the model",
-                 b->truncated_count, text_plural(b->truncated_count),
-                 model_positions(model_get_config(b->session.model)));
-    }
+    batch_query_log_truncated(b->truncated_count, b->session.model);
     return STATUS_OK;
 }

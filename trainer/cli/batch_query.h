@@ -92,6 +92,9 @@ status batch_query_add_tokens(struct batch_query *b, const char *text, const str
 /* batch_query_flush - process the texts of an incomplete batch. */
 status batch_query_flush(struct batch_query *b);
 
+/* batch_query_log_truncated - log the number of truncated texts, unless it is 0. */
+void batch_query_log_truncated(int64_t count, const struct model *model);
+
 /* batch_query_finish - process the last batch and log the number of truncated texts. */
 status batch_query_finish(struct batch_query *b);
 

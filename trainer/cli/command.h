@@ -21,6 +21,12 @@ status command_evaluate(int argc, char **argv);
 /* command_generate - generate text with a causal language model. */
 status command_generate(int argc, char **argv);
 
+/* command_translate - translate the lines of a file with an encoder-decoder. */
+status command_translate(int argc, char **argv);
+
+/* command_summarize - summarize the lines of a file with an encoder-decoder. */
+status command_summarize(int argc, char **argv);
+
 /* command_chat - hold a conversation on standard input and output. */
 status command_chat(int argc, char **argv);
 

@@ -1,4 +1,5 @@
-/* bireme generate: text from a causal model. A single text is streamed to standard output. */
+/* bireme generate: text from a causal model, or the target of a source from an encoder-decoder. A
+ * single text is streamed to standard output. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,12 +9,16 @@
 #include "base/text.h"
 #include "datasets/chat/chat.h"
 #include "datasets/rows/text_lines.h"
+#include "datasets/tokenizer/text_pair.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"
 #include "trainer/cli/options.h"
-#include "trainer/inference/generate.h"
+#include "trainer/inference/generation_config.h"
+#include "trainer/setup/derive.h"
 #include "trainer/setup/session.h"
 #include "trainer/weights/open.h"
+
+enum { BEAMS_MAX = 256 };
 
 struct request {
     const char *checkpoint, *prompt, *prompt_file, *columns;
@@ -21,7 +26,8 @@ struct request {
     struct generate_options options;
     int64_t seed, batch_size;
     bool json, echo;
-    bool chat; /* the prompts are user messages */
+    bool has_source; /* the model is an encoder-decoder, and the prompts are sources */
+    bool chat;       /* the prompts are user messages */
     const char *system;
     struct chat_template *template; /* only if chat */
 };
@@ -142,9 +148,11 @@ static status encode_prompts(const struct request *q, const struct tokenizer *t,
     p->ids = calloc((size_t)p->count, sizeof *p->ids);
     REQUIRE(p->ids != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " prompts", p->count);
     for (int64_t i = 0; i < p->count; i++) {
-        TRY(q->chat ? encode_message(q, t, p->texts[i], &p->ids[i])
-                    : generate_encode_prompt(t, p->texts[i], &p->ids[i]));
-        REQUIRE(p->ids[i].count < positions, STATUS_USAGE,
+        const struct text text = {p->texts[i], strlen(p->texts[i])};
+        TRY(q->chat         ? encode_message(q, t, p->texts[i], &p->ids[i])
+            : q->has_source ? text_pair_encode_sequence(t, NULL, &text, &p->ids[i])
+                            : generate_encode_prompt(t, p->texts[i], &p->ids[i]));
+        REQUIRE(p->ids[i].count < positions + q->has_source, STATUS_USAGE,
                 "prompt %" PRId64 " has %" PRId64 " tokens, but the model has %" PRId64
                 " positions; shorten it",
                 i + 1, p->ids[i].count, positions);
@@ -269,13 +277,33 @@ static status generate_all(const struct request *q, struct session *s, struct pr
     TRY(read_prompts(q, p));
     warn_escape(q->prompt);
     TRY(encode_prompts(q, s->tokenizer, model_get_config(s->model)->positions, p));
-    if (!q->chat) {
+    if (!q->chat && !q->has_source) {
         warn_trailing_space(s->tokenizer, p);
     }
     for (int64_t first = 0; first < p->count; first += q->batch_size) {
         int64_t left = p->count - first;
         TRY(generate_batch(q, s, p, first, left < q->batch_size ? left : q->batch_size));
     }
+    return STATUS_OK;
+}
+
+/* Sets the options that are not given on the command line. */
+static status complete_options(struct request *q, const struct session *s)
+{
+    enum { NEW_TOKENS = 100 };
+    struct generate_options *o = &q->options;
+    q->has_source = recipe_architecture_has_decoder(s->recipe.model.architecture);
+    REQUIRE(!q->chat || !q->has_source, STATUS_USAGE,
+            "--chat: an encoder-decoder (%s) has no chat template",
+            recipe_architecture_name(s->recipe.model.architecture));
+    q->echo = q->echo && !q->has_source;
+    o->decoder_start = derive_decoder_start(&s->recipe, s->tokenizer);
+    TRY(generation_config_complete(q->has_source ? s->tokenizer_dir : NULL, q->has_source ? 0 : 1,
+                                   NEW_TOKENS, o));
+    REQUIRE(o->num_samples <= o->num_beams || o->num_beams == 1, STATUS_USAGE,
+            "--num-samples %" PRId64 " is larger than --num-beams %" PRId64
+            "; give at least as many beams as samples",
+            o->num_samples, o->num_beams);
     return STATUS_OK;
 }
 
@@ -291,17 +319,20 @@ static status run_generate(struct request *q)
         REQUIRE(q->stops.items[i][0] != '\0', STATUS_USAGE, "--stop: the text is empty");
         q->options.stops[q->options.stop_count++] = q->stops.items[i];
     }
-    int64_t texts = q->batch_size * q->options.num_samples * q->options.num_beams;
-    int64_t rows = texts > 256 ? texts : 256;
+    int64_t texts = q->batch_size * q->options.num_samples;
+    int64_t rows = texts > BEAMS_MAX ? texts : BEAMS_MAX; /* beam search has one prompt at a time */
     TRY(comm_self_create(&world));
     status result = weights_open_checkpoint(&s, world, q->checkpoint, q->overrides.items,
                                             q->overrides.count, rows);
     if (result == STATUS_OK) {
-        result = weights_require_causal(&s, q->checkpoint);
+        result = weights_require_generator(&s, q->checkpoint);
     }
     if (result == STATUS_OK && s.tokenizer == NULL) {
         result = RAISE_STATUS(STATUS_DATA, "%s contains no tokenizer, but generate needs one",
                               q->checkpoint);
+    }
+    if (result == STATUS_OK) {
+        result = complete_options(q, &s);
     }
     int32_t end = -1;
     if (result == STATUS_OK && q->chat) {
@@ -323,36 +354,47 @@ static status run_generate(struct request *q)
 
 status command_generate(int argc, char **argv)
 {
-    struct request q = {.options = {.use_cache = true}};
+    struct request q = {.options = generation_config_unset()};
     struct generate_options *o = &q.options;
     bool no_cache = false, no_slide = false, help = false;
     const struct option table[] = {
         {"checkpoint", OPTION_TEXT, &q.checkpoint, "DIR", OPTION_REQUIRED,
          "run folder, checkpoints/ folder, one checkpoint or final/"},
-        {"prompt", OPTION_TEXT, &q.prompt, "TEXT", NULL, "text to continue"},
+        {"prompt", OPTION_TEXT, &q.prompt, "TEXT", NULL,
+         "text to continue; the source of an encoder-decoder"},
         {"prompt-file", OPTION_TEXT, &q.prompt_file, "FILE", NULL,
          "file with one prompt per line; -: standard input"},
         {"columns", OPTION_TEXT, &q.columns, "prompt=COLUMN", NULL,
          "with --prompt-file: read a column of *.csv, *.tsv or JSON Lines instead of lines"},
-        {"max-new-tokens", OPTION_INTEGER, &o->max_new_tokens, "N", "100",
-         "maximum number of new tokens", .min = 1, .max = 1e9},
-        {"temperature", OPTION_NUMBER, &o->sampler.temperature, "T", "1",
-         "sampling temperature; 0: always take the most probable token", .min = 0, .max = 1e3},
+        {"max-new-tokens", OPTION_INTEGER, &o->max_new_tokens, "N", NULL,
+         "maximum number of new tokens (default: 100)", .min = 1, .max = 1e9},
+        {"min-new-tokens", OPTION_INTEGER, &o->constraints.min_new_tokens, "N", NULL,
+         "no end token before this number of new tokens (default: 0)", .min = 0, .max = 1e9},
+        {"temperature", OPTION_NUMBER, &o->sampler.temperature, "T", NULL,
+         "sampling temperature; 0: always take the most probable token (default: 1; 0 for an "
+         "encoder-decoder)",
+         .min = 0, .max = 1e3},
         {"top-k", OPTION_INTEGER, &o->sampler.top_k, "K", "0",
          "sample from the K most probable tokens; 0: all", .min = 0, .max = 1e9},
         {"top-p", OPTION_NUMBER, &o->sampler.top_p, "P", "1",
          "sample from the most probable tokens with a total probability of P", .min = 1e-9,
          .max = 1},
-        {"repetition-penalty", OPTION_NUMBER, &o->sampler.repetition_penalty, "R", "1",
-         "a value above 1 makes tokens that already occurred less probable", .min = 1e-3,
-         .max = 1e3},
-        {"num-beams", OPTION_INTEGER, &o->num_beams, "B", "1",
-         "number of beams; above 1: beam search as in Hugging Face with early_stopping=False, "
-         "prints the best --num-samples beams and does not sample",
-         .min = 1, .max = 256},
-        {"length-penalty", OPTION_NUMBER, &o->length_penalty, "L", "1",
-         "beam search: a beam is ranked by log-probability / tokens^L, including the end token",
+        {"repetition-penalty", OPTION_NUMBER, &o->sampler.repetition_penalty, "R", NULL,
+         "a value above 1 makes tokens that already occurred less probable (default: 1)",
+         .min = 1e-3, .max = 1e3},
+        {"no-repeat-ngram-size", OPTION_INTEGER, &o->constraints.no_repeat_ngram_size, "N", NULL,
+         "no N tokens occur twice in the same order; 0: they may (default: 0)", .min = 0,
+         .max = 1e6},
+        {"num-beams", OPTION_INTEGER, &o->num_beams, "B", NULL,
+         "number of beams; above 1: beam search as in Hugging Face, prints the best --num-samples "
+         "beams and does not sample (default: 1)",
+         .min = 1, .max = BEAMS_MAX},
+        {"length-penalty", OPTION_NUMBER, &o->length_penalty, "L", NULL,
+         "beam search: a beam is ranked by log-probability / tokens^L, including the end token "
+         "(default: 1)",
          .min = -10, .max = 10},
+        {"early-stopping", OPTION_FLAG, &o->early_stopping, NULL, NULL,
+         "beam search ends as soon as --num-beams texts have ended"},
         {"num-samples", OPTION_INTEGER, &o->num_samples, "N", "1",
          "number of texts for each prompt", .min = 1, .max = 4096},
         {"batch-size", OPTION_INTEGER, &q.batch_size, "N", "8", "number of prompts in a batch",
@@ -377,7 +419,9 @@ status command_generate(int argc, char **argv)
     };
     struct options options = {
         "bireme generate --checkpoint DIR (--prompt TEXT | --prompt-file FILE) [options]",
-        "Generates text with a causal language model. If there are several texts, the line\n"
+        "Generates text with a causal language model, or the target of a source with an\n"
+        "encoder-decoder. The settings of generation_config.json of an imported encoder-decoder\n"
+        "replace the defaults. If there are several texts, the line\n"
         "\"----- prompt 1 of 2, sample 1 of 3 -----\" is printed before each.",
         table, sizeof table / sizeof table[0]};
     TRY(options_parse(&options, argc, argv, &help));
@@ -399,12 +443,6 @@ status command_generate(int argc, char **argv)
         result = RAISE_STATUS(STATUS_USAGE, "--system can only be used with --chat");
     }
     q.prompt = q.prompt != NULL ? q.prompt : "";
-    if (o->num_samples > o->num_beams && o->num_beams > 1) {
-        result = RAISE_STATUS(STATUS_USAGE,
-                              "--num-samples %" PRId64 " is larger than --num-beams %" PRId64
-                              "; give at least as many beams as samples",
-                              o->num_samples, o->num_beams);
-    }
     if (result == STATUS_OK) {
         result = run_generate(&q);
     }

@@ -1,12 +1,12 @@
 /* Beam search: one prompt, one slot for each beam.
  *
- * The algorithm is Hugging Face's beam search with early_stopping = false. The repetition penalty
- * changes the log-probabilities, which are not normalized again. The search keeps as many finished
+ * The algorithm is that of transformers. The repetition penalty and the constraints
+ * change the log-probabilities, which are not normalized again. The search keeps as many finished
  * hypotheses as there are beams, ranked by log-probability / length^penalty. The length counts the
  * end token but not the prompt. A hypothesis that ends is kept only if it is among the best
  * `beams` of all continuations. The search ends when the list of hypotheses is full and the
- * best running beam, at its current length, does not outrank the worst of them. At the length limit
- * the running beams are ranked too. */
+ * best running beam, at its current length, does not outrank the worst of them; with
+ * early_stopping, when the list is full. At the length limit the running beams are ranked too. */
 #include "trainer/inference/beam_search_impl.h"
 
 #include <inttypes.h>
@@ -72,15 +72,19 @@ static status finish_beam(struct beams *b, int64_t beam, double score, bool ende
 
 /* Lists the best 2 * beams continuations of each beam, sorted by score. They include the best
  * `beams` continuations of all beams. */
-static status list_candidates(struct beams *b, int64_t live_beams, int64_t *out)
+static status list_candidates(struct beams *b, int32_t end_token, int64_t live_beams, int64_t *out)
 {
     struct slots *d = &b->slots;
     int64_t per_beam = 2 * b->beams < d->vocabulary ? 2 * b->beams : d->vocabulary, count = 0;
     for (int64_t beam = 0; beam < live_beams; beam++) {
-        float *logits = d->sequences[beam].logits;
+        const struct slots_sequence *s = &d->sequences[beam];
+        const struct constraints_sequence sequence = {s->tokens.ids, s->tokens.count,
+                                                      s->prompt_tokens, s->limit, end_token};
+        float *logits = s->logits;
         TRY(sampler_log_softmax(logits, d->vocabulary));
         sampler_apply_penalty(b->sampler, b->options->sampler.repetition_penalty, logits,
-                              d->sequences[beam].tokens.ids, d->sequences[beam].tokens.count);
+                              s->tokens.ids, s->tokens.count);
+        constraints_apply(&b->options->constraints, &sequence, logits, d->vocabulary);
         struct beam_candidate *best = b->candidates + count;
         int64_t filled = 0;
         for (int64_t id = 0; id < d->vocabulary; id++) {
@@ -142,7 +146,7 @@ static status advance_beams(struct beams *b, int64_t live_beams, bool *done)
     int32_t end_token =
         b->options->end_token != NULL ? *b->options->end_token : tokenizer_eos(b->tokenizer);
     int64_t count = 0, chosen = 0;
-    TRY(list_candidates(b, live_beams, &count));
+    TRY(list_candidates(b, end_token, live_beams, &count));
     struct beam_candidate *next = b->candidates + 2 * b->beams * b->beams;
     for (int64_t i = 0; i < count && chosen < b->beams; i++) {
         const struct beam_candidate *c = &b->candidates[i];
@@ -158,7 +162,8 @@ static status advance_beams(struct beams *b, int64_t live_beams, bool *done)
     TRY(continue_beams(b, next));
     int64_t tokens = d->sequences[0].tokens.count - d->sequences[0].prompt_tokens;
     *done =
-        b->count == b->beams && b->ranks[b->count - 1] >= compute_rank(b, next[0].score, tokens);
+        b->count == b->beams && (b->options->early_stopping ||
+                                 b->ranks[b->count - 1] >= compute_rank(b, next[0].score, tokens));
     return STATUS_OK;
 }
 
@@ -185,10 +190,13 @@ static status create_beams(struct beams *b, struct kernels *k, struct model *m, 
 {
     const struct generate_options *o = b->options;
     size_t beams = (size_t)b->beams;
-    int64_t positions = model_get_config(m)->positions, wanted = prompt + o->max_new_tokens;
+    bool has_source = generate_has_source(m);
+    int64_t positions = model_get_config(m)->positions,
+            wanted = (has_source ? 1 : prompt) + o->max_new_tokens;
     const struct slots_limits limits = {
         .slots = b->beams,
         .max_tokens = wanted < positions ? wanted : positions,
+        .source_tokens = has_source ? prompt : 0,
         .chunk_tokens = generate_chunk_tokens(o),
         .logits_rows = b->beams,
         .use_cache = o->use_cache,
@@ -221,8 +229,11 @@ static status run_beams(struct beams *b, const struct token_list *prompt,
                         struct generate_output *out)
 {
     size_t wanted = (size_t)b->options->num_samples;
+    bool has_source = b->slots.limits.source_tokens > 0;
+    struct token_list start = generate_start_list(b->options);
     for (int64_t i = 0; i < b->beams; i++) {
-        TRY(slots_begin(&b->slots, i, prompt, b->slots.limits.max_tokens));
+        TRY(slots_begin(&b->slots, i, has_source && i == 0 ? prompt : NULL,
+                        has_source ? &start : prompt, b->slots.limits.max_tokens));
     }
     TRY(search_beams(b));
     memcpy(out, b->finished, wanted * sizeof *out);

@@ -3,6 +3,9 @@
 
 #include "trainer/inference/generate.h"
 
+/* generate_has_source - return whether the model is an encoder-decoder. */
+bool generate_has_source(const struct model *m);
+
 /* generate_chunk_tokens - return the maximum rows of a forward pass. */
 int64_t generate_chunk_tokens(const struct generate_options *options);
 

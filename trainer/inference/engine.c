@@ -19,7 +19,7 @@ struct engine {
     const struct tokenizer *tokenizer;
     struct sampler *sampler;
     struct state *states; /* [slots] */
-    float *penalized;     /* [V] logits after the repetition penalty */
+    float *changed;       /* [V] logits after the repetition penalty and the constraints */
     uint64_t added;       /* sequences so far */
 };
 
@@ -33,6 +33,7 @@ status engine_create(struct kernels *k, struct model *m, const struct tokenizer 
     const struct slots_limits slots_limits = {
         .slots = limits->slots,
         .max_tokens = limits->max_tokens,
+        .source_tokens = limits->source_tokens,
         .chunk_tokens = limits->chunk_tokens,
         .logits_rows = has_few ? KERNELS_FEW_ROWS : limits->slots,
         .use_cache = limits->use_cache,
@@ -50,10 +51,9 @@ status engine_create(struct kernels *k, struct model *m, const struct tokenizer 
         result = sampler_create(e->slots.vocabulary, &e->sampler);
     }
     if (result == STATUS_OK) {
-        e->penalized = malloc((size_t)e->slots.vocabulary * sizeof *e->penalized);
-        result = e->penalized != NULL
-                     ? STATUS_OK
-                     : RAISE_STATUS(STATUS_INTERNAL, "out of memory for the logits");
+        e->changed = malloc((size_t)e->slots.vocabulary * sizeof *e->changed);
+        result = e->changed != NULL ? STATUS_OK
+                                    : RAISE_STATUS(STATUS_INTERNAL, "out of memory for the logits");
     }
     if (result != STATUS_OK) {
         engine_destroy(&e);
@@ -68,7 +68,7 @@ void engine_destroy(struct engine **e)
         slots_destroy(&(*e)->slots);
         sampler_destroy(&(*e)->sampler);
         free((*e)->states);
-        free((*e)->penalized);
+        free((*e)->changed);
         free(*e);
         *e = NULL;
     }
@@ -87,8 +87,14 @@ static int64_t find_free_slot(const struct engine *e)
 status engine_add(struct engine *e, const struct engine_request *request, int64_t *slot)
 {
     const struct generate_options *o = request->options;
-    int64_t prompt = request->prompt->count, limit = prompt + o->max_new_tokens;
+    bool has_source = e->slots.limits.source_tokens > 0;
+    struct token_list start = generate_start_list(o);
+    const struct token_list *tokens = has_source ? &start : request->prompt;
+    int64_t prompt = tokens->count, limit = prompt + o->max_new_tokens;
     int64_t room = e->slots.limits.max_tokens;
+    REQUIRE(!has_source || request->prompt->count <= e->slots.limits.source_tokens, STATUS_USAGE,
+            "a source has %" PRId64 " tokens; at most %" PRId64 " are possible",
+            request->prompt->count, e->slots.limits.source_tokens);
     REQUIRE(prompt < room || (prompt == room && o->max_new_tokens == 0), STATUS_USAGE,
             "a prompt has %" PRId64
             " tokens and leaves no room for a new token: the model has %" PRId64 " positions",
@@ -97,8 +103,8 @@ status engine_add(struct engine *e, const struct engine_request *request, int64_
     if (*slot < 0) {
         return STATUS_OK;
     }
-    limit = limit < room || o->slide ? limit : room;
-    TRY(slots_begin(&e->slots, *slot, request->prompt, limit));
+    limit = limit < room || (o->slide && !has_source) ? limit : room;
+    TRY(slots_begin(&e->slots, *slot, has_source ? request->prompt : NULL, tokens, limit));
     e->states[*slot] = (struct state){.request = *request, .order = e->added++};
     return STATUS_OK;
 }
@@ -209,11 +215,18 @@ static status choose_token(struct engine *e, int64_t slot, int32_t *out)
     const struct engine_request *q = &e->states[slot].request;
     const struct sampler_settings *settings = &q->options->sampler;
     const float *logits = s->logits;
-    if (settings->repetition_penalty != 1) {
-        memcpy(e->penalized, logits, (size_t)e->slots.vocabulary * sizeof *logits);
-        sampler_apply_penalty(e->sampler, settings->repetition_penalty, e->penalized, s->tokens.ids,
+    const struct constraints *constraints = &q->options->constraints;
+    if (settings->repetition_penalty != 1 || constraints_are_active(constraints)) {
+        memcpy(e->changed, logits, (size_t)e->slots.vocabulary * sizeof *logits);
+        sampler_apply_penalty(e->sampler, settings->repetition_penalty, e->changed, s->tokens.ids,
                               s->tokens.count);
-        logits = e->penalized;
+        const struct constraints_sequence sequence = {.ids = s->tokens.ids,
+                                                      .count = s->tokens.count,
+                                                      .prompt_tokens = s->prompt_tokens,
+                                                      .limit = s->limit,
+                                                      .end_token = get_end_token(e, q->options)};
+        constraints_apply(constraints, &sequence, e->changed, e->slots.vocabulary);
+        logits = e->changed;
     }
     return sampler_choose(e->sampler, settings, logits, q->sample, (uint64_t)s->tokens.count, out);
 }

@@ -41,7 +41,8 @@ struct engine_token {
 typedef status (*engine_receive_token)(void *user, const struct engine_token *token);
 
 struct engine_request {
-    const struct token_list *prompt;        /* at least one token; copied */
+    const struct token_list *prompt;        /* at least one token; copied. An encoder-decoder reads
+                                             * it as the source */
     const struct generate_options *options; /* sampler, max_new_tokens, stops, end_token and slide;
                                              * not copied */
     uint64_t sample;                        /* selects the random numbers together with the seed */
@@ -54,10 +55,11 @@ struct engine_request {
 };
 
 struct engine_limits {
-    int64_t slots;        /* sequences at a time */
-    int64_t max_tokens;   /* of a sequence with its prompt, or of its window if it slides */
-    int64_t chunk_tokens; /* maximum rows of a pass, at least slots on GPUs */
-    bool use_cache;       /* false: recompute each sequence for each token, to test the cache */
+    int64_t slots;         /* sequences at a time */
+    int64_t max_tokens;    /* of a sequence with its prompt, or of its window if it slides */
+    int64_t source_tokens; /* of the longest source; 0: the model has no encoder */
+    int64_t chunk_tokens;  /* maximum rows of a pass, at least slots on GPUs */
+    bool use_cache;        /* false: recompute each sequence for each token, to test the cache */
     bool has_prompt_log_probabilities; /* allocate for them */
 };
 
@@ -77,7 +79,8 @@ void engine_destroy(struct engine **e);
 /* engine_add - put a sequence into a free slot.
  *
  * Returns   *slot -1: all slots are in use
- * Errors    STATUS_USAGE if the prompt leaves no position for a new token */
+ * Errors    STATUS_USAGE if the prompt leaves no position for a new token, or if a source is longer
+ *           than planned */
 status engine_add(struct engine *e, const struct engine_request *request, int64_t *slot);
 
 /* engine_remove - remove a sequence, even if it has not ended. Its slot is free again. */

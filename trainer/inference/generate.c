@@ -28,13 +28,20 @@ int64_t generate_chunk_tokens(const struct generate_options *options)
     return options->chunk_tokens > 0 ? options->chunk_tokens : CHUNK_TOKENS;
 }
 
+bool generate_has_source(const struct model *m)
+{
+    return model_get_config(m)->encoder_layers > 0;
+}
+
 static status create_engine(const struct run *r, int64_t longest, struct engine **out)
 {
+    bool has_source = generate_has_source(r->model);
     int64_t positions = model_get_config(r->model)->positions;
-    int64_t wanted = longest + r->options->max_new_tokens;
+    int64_t wanted = (has_source ? 1 : longest) + r->options->max_new_tokens;
     const struct engine_limits limits = {
         .slots = r->sequences,
         .max_tokens = wanted < positions ? wanted : positions,
+        .source_tokens = has_source ? longest : 0,
         .chunk_tokens = generate_chunk_tokens(r->options),
         .use_cache = r->options->use_cache,
     };
@@ -126,16 +133,21 @@ static status run_batch(const struct run *r, const struct token_list *prompts, i
     for (int64_t i = 0; i < count; i++) {
         longest = prompts[i].count > longest ? prompts[i].count : longest;
     }
-    REQUIRE(longest < positions, STATUS_USAGE,
+    bool has_source = generate_has_source(r->model);
+    int64_t read = has_source ? 1 : longest; /* by the decoder */
+    REQUIRE(!has_source || longest <= positions, STATUS_USAGE,
+            "a source has %" PRId64 " tokens, but the model has %" PRId64 " positions; shorten it",
+            longest, positions);
+    REQUIRE(read < positions, STATUS_USAGE,
             "a prompt has %" PRId64
             " tokens and leaves no room for a new token: the model has %" PRId64 " positions",
             longest, positions);
-    bool slides = o->slide && o->num_beams == 1;
-    bool may_fill = longest + o->max_new_tokens > positions;
+    bool slides = o->slide && o->num_beams == 1 && !has_source;
+    bool may_fill = read + o->max_new_tokens > positions;
     if (may_fill && slides) {
         log_slide(positions);
     }
-    if (may_fill && !slides) {
+    if (may_fill && !slides && !has_source) {
         log_warning("LENGTH",
                     "at most %" PRId64 " new tokens fit after a prompt of %" PRId64
                     " tokens: the model has %" PRId64 " positions",
@@ -187,6 +199,69 @@ status generate_run(struct kernels *k, struct model *m, const struct tokenizer *
         TRY(run_batch(&r, prompts + first, batch, out + first * options->num_samples));
     }
     return STATUS_OK;
+}
+
+struct ranked_prompt {
+    int64_t tokens, index;
+};
+
+/* Long prompts come first; equal ones keep their order. */
+static int compare_prompts(const void *a, const void *b)
+{
+    const struct ranked_prompt *x = a, *y = b;
+    int by_tokens = (y->tokens > x->tokens) - (y->tokens < x->tokens);
+    return by_tokens != 0 ? by_tokens : (x->index > y->index) - (x->index < y->index);
+}
+
+/* Generates from one batch of sorted prompts into the outputs of their places. */
+static status run_sorted_batch(const struct run *r, const struct ranked_prompt *order,
+                               const struct token_list *prompts, int64_t count,
+                               struct generate_output *out)
+{
+    int64_t samples = r->options->num_samples;
+    struct token_list *batch = calloc((size_t)count, sizeof *batch);
+    struct generate_output *texts = calloc((size_t)(count * samples), sizeof *texts);
+    status result = STATUS_OK;
+    REQUIRE_GOTO(result, done, batch != NULL && texts != NULL, STATUS_INTERNAL,
+                 "out of memory for %" PRId64 " prompts", count);
+    for (int64_t i = 0; i < count; i++) {
+        batch[i] = prompts[order[i].index];
+    }
+    TRY_GOTO(result, done,
+             generate_run(r->kernels, r->model, r->tokenizer, batch, count, r->options, NULL, NULL,
+                          texts));
+    for (int64_t i = 0; i < count; i++) {
+        memcpy(out + order[i].index * samples, texts + i * samples,
+               (size_t)samples * sizeof *texts);
+    }
+done:
+    free(batch);
+    free(texts);
+    return result;
+}
+
+status generate_run_sorted(struct kernels *k, struct model *m, const struct tokenizer *t,
+                           const struct token_list *prompts, int64_t prompt_count,
+                           int64_t batch_size, const struct generate_options *options,
+                           struct generate_output *out)
+{
+    struct generate_options o = *options;
+    const struct run r = {.kernels = k, .model = m, .tokenizer = t, .options = &o};
+    struct ranked_prompt *order = calloc((size_t)prompt_count + 1, sizeof *order);
+    REQUIRE(order != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " prompts", prompt_count);
+    for (int64_t i = 0; i < prompt_count; i++) {
+        order[i] = (struct ranked_prompt){prompts[i].count, i};
+    }
+    qsort(order, (size_t)prompt_count, sizeof *order, compare_prompts);
+    status result = STATUS_OK;
+    for (int64_t first = 0; first < prompt_count && result == STATUS_OK; first += batch_size) {
+        int64_t left = prompt_count - first;
+        o.first_sequence = options->first_sequence + first * o.num_samples;
+        result = run_sorted_batch(&r, order + first, prompts, left < batch_size ? left : batch_size,
+                                  out);
+    }
+    free(order);
+    return result;
 }
 
 status generate_decode(const struct tokenizer *t, const struct generate_options *options,

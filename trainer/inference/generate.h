@@ -1,8 +1,12 @@
-/* Text generation with a causal model: batched prompts and a key-value cache; sampling, greedy
- * decoding or beam search. */
+/* Text generation with a decoder, or with an encoder-decoder: batched prompts and a key-value
+ * cache; sampling, greedy decoding or beam search.
+ *
+ * The prompt of an encoder-decoder is its source. The encoder reads it once, and the decoder
+ * continues the start token. */
 #pragma once
 
 #include "datasets/tokenizer/tokenizer.h"
+#include "trainer/inference/constraints.h"
 #include "trainer/inference/sampler.h"
 #include "trainer/model/model.h"
 
@@ -10,11 +14,14 @@ enum { GENERATE_STOPS_MAX = 16 };
 
 struct generate_options {
     struct sampler_settings sampler;
+    struct constraints constraints;
     int64_t max_new_tokens;
     int64_t num_beams;      /* 1: no beam search. Beam search does not sample */
     int64_t num_samples;    /* sequences per prompt; with beams the best ones, at most num_beams */
     int64_t first_sequence; /* index of the first sequence; selects its random numbers */
     double length_penalty;  /* beams are ranked by log-probability / tokens^length_penalty */
+    bool early_stopping;    /* beam search ends with num_beams hypotheses, better ones or not */
+    int32_t decoder_start;  /* start token of an encoder-decoder */
     const char *stops[GENERATE_STOPS_MAX]; /* the output ends before the one that begins first */
     int stop_count;
     const int32_t *end_token;  /* end-of-sequence token; NULL: the tokenizer's */
@@ -40,6 +47,15 @@ struct generate_output {
  * characters that cannot become part of a stop string. */
 typedef void (*generate_stream)(void *user, const char *text, size_t bytes);
 
+/* generate_start_list - return the tokens that a decoder continues after its encoder has read a
+ * source.
+ *
+ * Memory    a view of the options */
+static inline struct token_list generate_start_list(const struct generate_options *options)
+{
+    return (struct token_list){(int32_t *)&options->decoder_start, 1, 1};
+}
+
 /* generate_encode_prompt - encode a text with the tokenizer's beginning token. An empty text starts
  * a new document.
  *
@@ -59,11 +75,21 @@ int64_t generate_bytes(const struct model_config *config, enum dtype dtype, int 
  * Memory    the caller frees the tokens of each output with token_list_free()
  * Order     stream may be set only for one sequence of one prompt; NULL: no streaming. Collective
  *           over the tensor group
- * Errors    STATUS_USAGE if a prompt leaves no position for a new token */
+ * Errors    STATUS_USAGE if a prompt leaves no position for a new token, or if a source has more
+ *           tokens than the model has positions */
 status generate_run(struct kernels *k, struct model *m, const struct tokenizer *t,
                     const struct token_list *prompts, int64_t prompt_count,
                     const struct generate_options *options, generate_stream stream, void *user,
                     struct generate_output *out);
+
+/* generate_run_sorted - call generate_run with batches of prompts of similar lengths. The outputs
+ * have the order of the prompts.
+ *
+ * Shapes, memory, order and errors as generate_run, without streaming */
+status generate_run_sorted(struct kernels *k, struct model *m, const struct tokenizer *t,
+                           const struct token_list *prompts, int64_t prompt_count,
+                           int64_t batch_size, const struct generate_options *options,
+                           struct generate_output *out);
 
 /* generate_decode - decode an output to bytes and cut it before the first stop string.
  *

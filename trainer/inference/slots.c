@@ -42,13 +42,15 @@ status slots_create(struct slots *d, struct kernels *k, struct model *m,
     TRY(mirror_create(kernels_device(k), kernels_stream(k),
                       (size_t)(limits->logits_rows * d->logits_stride) * sizeof(float), "logits",
                       &d->logits_mirror));
-    return model_cache_create(m, limits->slots, limits->max_tokens, &d->cache);
+    return model_cache_create(m, limits->slots, limits->max_tokens, limits->source_tokens,
+                              &d->cache);
 }
 
 void slots_destroy(struct slots *d)
 {
     for (int64_t i = 0; d->sequences != NULL && i < d->limits.slots; i++) {
         token_list_free(&d->sequences[i].tokens);
+        token_list_free(&d->sequences[i].source);
     }
     free(d->sequences);
     free(d->counts);
@@ -60,17 +62,20 @@ void slots_destroy(struct slots *d)
     (void)model_cache_destroy(&d->cache);
 }
 
-status slots_begin(struct slots *d, int64_t slot, const struct token_list *prompt, int64_t limit)
+status slots_begin(struct slots *d, int64_t slot, const struct token_list *source,
+                   const struct token_list *prompt, int64_t limit)
 {
     struct slots_sequence *s = &d->sequences[slot];
     *s = (struct slots_sequence){.is_used = true, .prompt_tokens = prompt->count, .limit = limit};
     model_cache_clear(d->cache, slot);
+    TRY(source != NULL ? slots_append(&s->source, source->ids, source->count) : STATUS_OK);
     return slots_append(&s->tokens, prompt->ids, prompt->count);
 }
 
 void slots_release(struct slots *d, int64_t slot)
 {
     token_list_free(&d->sequences[slot].tokens);
+    token_list_free(&d->sequences[slot].source);
     d->sequences[slot] = (struct slots_sequence){0};
 }
 
@@ -123,10 +128,22 @@ bool slots_is_read(const struct slots *d, int64_t slot)
     return count_read(d, slot) == d->sequences[slot].tokens.count;
 }
 
+/* Runs the encoder on the source of a sequence, if it is not read yet. */
+static status read_source(struct slots *d, int64_t slot)
+{
+    struct token_list *source = &d->sequences[slot].source;
+    if (source->count > 0) {
+        TRY(model_cache_read_source(d->model, d->cache, slot, source->ids, source->count));
+        token_list_free(source);
+    }
+    return STATUS_OK;
+}
+
 static status read_chunk(struct slots *d, int64_t slot, int64_t chunk_tokens, struct tensor *hidden,
                          int64_t *first, int64_t *rows)
 {
     const struct token_list *list = &d->sequences[slot].tokens;
+    TRY(read_source(d, slot));
     *first = count_read(d, slot);
     *rows = list->count - *first < chunk_tokens ? list->count - *first : chunk_tokens;
     memset(d->counts, 0, (size_t)d->limits.slots * sizeof *d->counts);

@@ -12,6 +12,7 @@
 
 struct slots_sequence {
     struct token_list tokens; /* prompt and new tokens */
+    struct token_list source; /* that the encoder reads; empty once it is read, or without one */
     int64_t prompt_tokens;
     int64_t window;      /* first token that the model reads */
     int64_t limit;       /* maximum tokens with prompt */
@@ -23,10 +24,11 @@ struct slots_sequence {
 
 struct slots_limits {
     int64_t slots;
-    int64_t max_tokens;   /* of the window of a sequence, at most the positions of the model */
-    int64_t chunk_tokens; /* maximum rows of a pass */
-    int64_t logits_rows;  /* rows of logits of a pass, at least slots */
-    bool use_cache;       /* false: recompute the whole sequence for each token */
+    int64_t max_tokens;    /* of the window of a sequence, at most the positions of the model */
+    int64_t source_tokens; /* of the longest source; 0: the model has no encoder */
+    int64_t chunk_tokens;  /* maximum rows of a pass */
+    int64_t logits_rows;   /* rows of logits of a pass, at least slots */
+    bool use_cache;        /* false: recompute the whole sequence for each token */
 };
 
 struct slots {
@@ -55,10 +57,12 @@ status slots_create(struct slots *d, struct kernels *k, struct model *m,
 /* slots_destroy - free everything. */
 void slots_destroy(struct slots *d);
 
-/* slots_begin - put a sequence into a free slot.
+/* slots_begin - put a sequence into a free slot. `source` is copied; NULL: none, or the sequence
+ * gets one by model_cache_reorder.
  *
  * Units     limit: maximum tokens with prompt */
-status slots_begin(struct slots *d, int64_t slot, const struct token_list *prompt, int64_t limit);
+status slots_begin(struct slots *d, int64_t slot, const struct token_list *source,
+                   const struct token_list *prompt, int64_t limit);
 
 /* slots_release - remove the sequence of a slot. */
 void slots_release(struct slots *d, int64_t slot);
@@ -75,7 +79,8 @@ status slots_append(struct token_list *list, const int32_t *ids, int64_t count);
 /* slots_is_running - return whether a slot holds a sequence that gets another token. */
 bool slots_is_running(const struct slots *d, int64_t slot);
 
-/* slots_read_chunk - extend the cache of a sequence by the next chunk of its tokens.
+/* slots_read_chunk - extend the cache of a sequence by the next chunk of its tokens. The encoder
+ * reads its source first.
  *
  * Shapes    *hidden [*rows, C]: the rows of the chunk; the first one is token *first
  * Order     collective over the tensor-parallel group, as all passes */

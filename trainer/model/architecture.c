@@ -233,10 +233,9 @@ static const struct architecture_names gemma3_names = {
     .fc_projection = "fc2", .norm1 = "final_layer_norm"
 
 static const struct architecture_names marian_names = {
-    MARIAN_BLOCK_NAMES("encoder"),
-    .token_table = "model.shared",
-    .norm2 = "self_attn_layer_norm",
-    .decoder = "lm_head",
+    MARIAN_BLOCK_NAMES("encoder"),      .token_table = "model.shared",
+    .norm2 = "self_attn_layer_norm",    .decoder = "lm_head",
+    .logits_bias = "final_logits_bias",
 };
 
 /* Names of cross-attention in Marian, and of the norms before and after it. */

@@ -71,6 +71,7 @@ struct architecture_names {
     const char *transform_norm;
     const char *decoder;        /* an untied vocabulary matrix */
     const char *decoder_bias;   /* bias of the vocabulary logits */
+    const char *logits_bias;    /* full name of their constant bias, if config.logits_bias */
     const char *next_sentence;  /* matrix of the two next-sentence labels */
     const char *sequence_dense; /* the dense layer of sequence labels, if it is not the pooler */
     const char *sequence_labels, *choice_labels, *token_labels; /* matrices of fine-tuning heads */

@@ -36,20 +36,37 @@ static status project_rows(struct model *m, int64_t layer, enum model_role role,
                           model_vector(m, index.bias), ACTIVATION_NONE);
 }
 
+status model_project_source(struct model *m, int64_t layer, struct tensor key_value)
+{
+    return project_rows(m, layer, MODEL_CROSS_KEY_VALUE, key_value,
+                        model_view_rows(m->activations.encoder_norm, key_value.rows));
+}
+
+status model_attend_source(struct model *m, const struct model_input *input, int64_t layer,
+                           struct tensor attended, struct tensor lse, struct tensor query,
+                           struct tensor key_value)
+{
+    struct attention attention = describe_attention(m, input, layer);
+    return attention_forward(m->kernels, attended, lse, query, view_keys(m, key_value),
+                             view_values(m, key_value), &attention);
+}
+
 status model_cross_attention_forward(struct model *m, const struct model_input *input,
                                      int64_t layer)
 {
     struct layer_activations *a = &m->activations.layers[layer];
-    int64_t n = input->rows, sources = input->source.rows;
+    int64_t n = input->rows;
     struct tensor query = model_view_rows(a->cross_query, n),
-                  key_value = model_view_rows(a->cross_key_value, sources),
+                  key_value = model_view_rows(a->cross_key_value, input->source.rows),
                   attended = model_view_rows(a->cross_attended, n);
-    struct attention attention = describe_attention(m, input, layer);
     TRY(project_rows(m, layer, MODEL_CROSS_QUERY, query, model_view_rows(a->between_norm, n)));
-    TRY(project_rows(m, layer, MODEL_CROSS_KEY_VALUE, key_value,
-                     model_view_rows(m->activations.encoder_norm, sources)));
-    TRY(attention_forward(m->kernels, attended, model_view_columns(a->cross_lse, n), query,
-                          view_keys(m, key_value), view_values(m, key_value), &attention));
+    if (input->cache != NULL) {
+        TRY(model_cache_attend_source(m, input, layer, attended, query));
+    } else {
+        TRY(model_project_source(m, layer, key_value));
+        TRY(model_attend_source(m, input, layer, attended, model_view_columns(a->cross_lse, n),
+                                query, key_value));
+    }
     return model_project_output(m, input, layer,
                                 model_param_index(m, layer, MODEL_CROSS_PROJECTION), attended);
 }

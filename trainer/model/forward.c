@@ -317,8 +317,7 @@ static status require_weights(const struct model *m, const struct model_input *i
     return input->weights_hook == NULL ? STATUS_OK : input->weights_hook(input->user, end);
 }
 
-/* Runs the embedding and all layers of the stack that reads the input. */
-static status run_stack(struct model *m, const struct model_input *input)
+status model_run_stack(struct model *m, const struct model_input *input)
 {
     const struct stack *stack = model_get_stack(m, input);
     TRY(model_embed(m, input));
@@ -354,9 +353,9 @@ status model_forward(struct model *m, const struct model_input *input, struct te
         REQUIRE(source.rows <= m->rows, STATUS_INTERNAL,
                 "a micro-batch has %" PRId64 " rows of sources; %" PRId64 " are planned",
                 source.rows, m->rows);
-        TRY(run_stack(m, &source));
+        TRY(model_run_stack(m, &source));
     }
-    TRY(run_stack(m, input));
+    TRY(model_run_stack(m, input));
     TRY(model_gather_hidden(m, input->rows, hidden));
     if (input->output_rows == NULL) {
         return STATUS_OK;

@@ -106,6 +106,12 @@ static bool is_frozen(const char *patterns, const char *name)
     return false;
 }
 
+/* Returns whether a parameter is the constant bias of the logits. */
+static bool is_logits_bias(const struct architecture *a, const struct model_parameter *p)
+{
+    return a->names->logits_bias != NULL && strcmp(p->name, a->names->logits_bias) == 0;
+}
+
 static bool is_frozen_by_position(const struct model_config *c, const struct model_parameter *p)
 {
     const struct model_freezing *f = &c->freezing;
@@ -145,7 +151,8 @@ void layout_append(struct layout *layout, enum model_role role, struct shape sha
     p->trained = layout->config->adapter.rank > 0
                      ? model_is_adapter(p) || model_is_task_head(layout->config, p)
                      : !is_frozen(layout->config->frozen, p->name) &&
-                           !is_frozen_by_position(layout->config, p);
+                           !is_frozen_by_position(layout->config, p) &&
+                           !is_logits_bias(layout->architecture, p);
     if (layout->count - layout->block <= BLOCK_PARAMETERS) {
         layout->shapes[layout->count - layout->block - 1] = shape;
     }
@@ -525,6 +532,9 @@ static void append_lm_head(struct layout *layout)
     if (a->names->decoder_bias != NULL) {
         append_part(layout, MODEL_DECODER, make_decoder_bias(layout), a->names->decoder_bias,
                     "bias");
+    }
+    if (c->logits_bias && a->names->logits_bias != NULL) {
+        layout_append(layout, MODEL_DECODER, make_decoder_bias(layout), a->names->logits_bias);
     }
     if (next_sentence) {
         append_dense(layout, MODEL_LABELS, 2, a->names->next_sentence);

@@ -93,6 +93,7 @@ struct model_config {
     struct model_parts parts;
     float dropout, attention_dropout, norm_epsilon, initializer_range;
     bool tied;                     /* the vocabulary matrix is the token table */
+    bool logits_bias;              /* a constant is added to the logits (names.logits_bias) */
     int64_t kv_heads;              /* key-value heads; 0: equal to heads */
     int64_t head_width;            /* D; 0: width / heads */
     bool attention_bias, mlp_bias; /* biases in addition to those of the architecture */
@@ -257,6 +258,7 @@ struct model_input {
     int64_t first_output;       /* global index of the first output row, for dropout */
     struct model_source source; /* encoder-decoder models only */
     bool is_source;             /* set by the model while it runs the encoder */
+    struct model_cache *cache;  /* set by model_forward_cached */
     uint64_t seed;              /* the dropout key is (seed, step) */
     int64_t step;
     bool training;                       /* apply dropout and keep activations for backward */
@@ -462,7 +464,7 @@ status model_logits(struct model *m, struct tensor logits, struct tensor hidden)
 struct tensor model_lm_head_gradient(const struct model *m, float *const *gradients);
 
 /* model_lm_head_bias - return the bias of the vocabulary logits, f32 [1, V padded]; absent if the
- * architecture has none (GPT-2, Llama). */
+ * model has none (GPT-2, Llama). */
 struct tensor model_lm_head_bias(const struct model *m);
 
 /* model_lm_head_bias_gradient - return the gradient of model_lm_head_bias. */
@@ -514,14 +516,26 @@ status model_backward(struct model *m, const struct model_input *input, float *c
 /* ---- generation: new rows of each sequence attend to cached keys and values ---- */
 
 /* model_cache_create - create a key-value cache for `sequences` sequences of up to `tokens` tokens.
+ * The sequences of an encoder-decoder model have sources of up to `source_tokens` tokens.
  *
- * Memory    2 L G D tokens sequences elements (G of this rank) on the model's device
- * Errors    STATUS_USAGE if the model has fewer positions than `tokens` */
-status model_cache_create(struct model *m, int64_t sequences, int64_t tokens,
+ * Memory    2 L G D tokens sequences elements (L layers of the decoder, G of this rank) on the
+ *           model's device; with an encoder also 2 L H D source_tokens sequences
+ * Errors    STATUS_USAGE if the model has fewer positions than `tokens` or `source_tokens` */
+status model_cache_create(struct model *m, int64_t sequences, int64_t tokens, int64_t source_tokens,
                           struct model_cache **out);
 
 /* model_cache_destroy - free a cache and set *cache to NULL. */
 status model_cache_destroy(struct model_cache **cache);
+
+/* model_cache_read_source - run the encoder of an encoder-decoder model on the source of one
+ * sequence, and store the keys and values of cross-attention.
+ *
+ * Shapes    tokens [count] on the host
+ * Order     before the first model_forward_cached with this sequence; collective over the
+ *           tensor-parallel group
+ * Errors    STATUS_INTERNAL if the source is longer than planned */
+status model_cache_read_source(struct model *m, struct model_cache *cache, int64_t sequence,
+                               const int32_t *tokens, int64_t count);
 
 /* model_forward_cached - run counts[i] new tokens of each sequence i against the cache.
  * Their keys and values are appended to the cache.
@@ -534,11 +548,12 @@ status model_forward_cached(struct model *m, struct model_cache *cache, const in
                             const int64_t *counts, struct tensor *hidden);
 
 /* model_cache_reorder - replace sequence i by a copy of sequence from[i], for all i (beam search).
+ * Both then share the memory of a source.
  *
  * Memory    the first call allocates a second cache of the same size */
 status model_cache_reorder(struct model *m, struct model_cache *cache, const int32_t *from);
 
-/* model_cache_clear - remove all tokens of one sequence. */
+/* model_cache_clear - remove all tokens of one sequence. Its source remains. */
 void model_cache_clear(struct model_cache *cache, int64_t sequence);
 
 /* model_cache_length - return the number of cached tokens of one sequence. */

@@ -351,6 +351,9 @@ status model_qk_norm_reduce_end(struct model *m, const struct tensor gradients[2
 /* model_embed - compute the residual stream at the input of the first layer. */
 status model_embed(struct model *m, const struct model_input *input);
 
+/* model_run_stack - run the embedding and all layers of the stack that reads the input. */
+status model_run_stack(struct model *m, const struct model_input *input);
+
 /* model_first_norm - add the token types and compute the first norm. */
 status model_first_norm(struct model *m, const struct model_input *input);
 

@@ -72,6 +72,26 @@ struct tensor model_view_d_attended(const struct model *m, int64_t n);
 status model_cross_attention_forward(struct model *m, const struct model_input *input,
                                      int64_t layer);
 
+/* model_project_source - compute the keys and values of cross-attention from the output of the
+ * encoder.
+ *
+ * Shapes    key_value [S, 2 W / t] */
+status model_project_source(struct model *m, int64_t layer, struct tensor key_value);
+
+/* model_attend_source - compute cross-attention from its queries, keys and values.
+ *
+ * Shapes    attended, query [N, W / t];  lse f32 [H / t, N] or absent;  key_value [S, 2 W / t] */
+status model_attend_source(struct model *m, const struct model_input *input, int64_t layer,
+                           struct tensor attended, struct tensor lse, struct tensor query,
+                           struct tensor key_value);
+
+/* model_cache_attend_source - compute cross-attention of the new tokens of all sequences from the
+ * stored keys and values of their sources (cache.c).
+ *
+ * Shapes    as model_attend_source */
+status model_cache_attend_source(struct model *m, const struct model_input *input, int64_t layer,
+                                 struct tensor attended, struct tensor query);
+
 /* model_cross_attention_backward - compute the gradients of cross-attention from that of its
  * output. That of the encoder's output is added to d_encoder; that of between_norm is then in
  * `exchange`.

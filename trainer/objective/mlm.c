@@ -46,9 +46,7 @@ static status compute_token_loss(struct kernels *k, const struct batch *batch,
 {
     const struct objective_lm_head *head = &in->lm_head;
     const int32_t *targets = in->device_batch->outputs.targets;
-    struct classifier c = objective_lm_classifier(in, gradient);
-    c.bias = head->bias;
-    c.dbias = head->bias_gradient;
+    const struct classifier c = objective_lm_classifier(in, gradient);
     TRY(classifier_run(k, in->scratch.losses, in->scratch.argmax, in->hidden.gradient,
                        head->weight_gradient, in->hidden.value, head->weight, targets, &c));
     return add_stats(k, in, targets, batch->outputs.count, TOKEN_LOSS);

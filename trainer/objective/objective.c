@@ -29,6 +29,8 @@ struct classifier objective_lm_classifier(const struct objective_input *in, bool
         .ignored = BATCH_IGNORED,
         .gradient = gradient,
         .overwrite = in->first_micro_batch,
+        .bias = in->lm_head.bias,
+        .dbias = in->lm_head.bias_gradient,
         .softcap = in->lm_head.softcap,
         .vocabulary_shard = in->lm_head.shard,
     };

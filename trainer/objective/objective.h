@@ -138,7 +138,7 @@ struct objective {
                    bool gradient, double sums[OBJECTIVE_SUMS]);
 };
 
-/* objective_lm_classifier - return the settings of a softmax over the vocabulary without bias. */
+/* objective_lm_classifier - return the settings of a softmax over the vocabulary. */
 struct classifier objective_lm_classifier(const struct objective_input *in, bool gradient);
 
 /* objective_download - copy `bytes` bytes of a row array from the device to the host.

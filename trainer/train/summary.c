@@ -151,8 +151,8 @@ static const char *get_query(const struct recipe *r, const char **arguments)
         *arguments = " --question 'TEXT' FILE";
         return "answer";
     case OBJECTIVE_SEQ2SEQ:
-        *arguments = " --data 'FILE.h5'";
-        return "evaluate";
+        *arguments = " FILE";
+        return "translate";
     case OBJECTIVE_EMBED:
         *arguments = " --similarity FILE";
         return "embed";

@@ -200,8 +200,8 @@ status weights_require_single_stack(const struct session *s, const char *checkpo
 {
     enum recipe_architecture architecture = s->recipe.model.architecture;
     REQUIRE(!recipe_architecture_has_decoder(architecture), STATUS_UNAVAILABLE,
-            "%s is an encoder-decoder (%s); this version can train and evaluate such models, but "
-            "not use them",
+            "%s is an encoder-decoder (%s); use `bireme generate`, `translate`, `summarize` or "
+            "`evaluate`",
             checkpoint, recipe_architecture_name(architecture));
     return STATUS_OK;
 }
@@ -214,5 +214,21 @@ status weights_require_causal(const struct session *s, const char *checkpoint)
     REQUIRE(objective_spec_head(&s->recipe) == MODEL_HEAD_LM, STATUS_DATA,
             "%s was trained with objective %s and does not predict next tokens", checkpoint,
             recipe_objective_name(s->recipe.objective));
+    return STATUS_OK;
+}
+
+status weights_require_generator(const struct session *s, const char *checkpoint)
+{
+    return recipe_architecture_has_decoder(s->recipe.model.architecture)
+               ? STATUS_OK
+               : weights_require_causal(s, checkpoint);
+}
+
+status weights_require_seq2seq(const struct session *s, const char *checkpoint)
+{
+    enum recipe_architecture architecture = s->recipe.model.architecture;
+    REQUIRE(recipe_architecture_has_decoder(architecture), STATUS_DATA,
+            "%s is no encoder-decoder but %s; use `bireme generate`", checkpoint,
+            recipe_architecture_name(architecture));
     return STATUS_OK;
 }

@@ -27,13 +27,21 @@ status weights_open_checkpoint(struct session *s, struct comm *world, const char
 status weights_check_tokenizer(const struct recipe *recipe, const struct tokenizer *tokenizer,
                                const char *data_sha256, const char *checkpoint);
 
-/* weights_require_single_stack - check that the model of a session is no encoder-decoder, which
- * this version can only train and evaluate.
+/* weights_require_single_stack - check that the model of a session is no encoder-decoder.
  *
- * Errors    STATUS_UNAVAILABLE with the checkpoint */
+ * Errors    STATUS_UNAVAILABLE with the checkpoint and the commands to use instead */
 status weights_require_single_stack(const struct session *s, const char *checkpoint);
 
 /* weights_require_causal - check that the model predicts next tokens.
  *
  * Errors    STATUS_DATA with the checkpoint and the command to use instead */
 status weights_require_causal(const struct session *s, const char *checkpoint);
+
+/* weights_require_generator - check that the model generates text: as weights_require_causal, but
+ * encoder-decoders do too. */
+status weights_require_generator(const struct session *s, const char *checkpoint);
+
+/* weights_require_seq2seq - check that the model is an encoder-decoder.
+ *
+ * Errors    STATUS_DATA with the checkpoint and the command to use instead */
+status weights_require_seq2seq(const struct session *s, const char *checkpoint);

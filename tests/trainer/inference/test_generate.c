@@ -105,7 +105,7 @@ static void compute_next_scores(struct fixture *f, const struct token_list *list
     struct model_cache *cache = NULL;
     struct tensor hidden = {0};
     double sum = 0;
-    CHECK_OK(model_cache_create(f->model, 1, list->count, &cache));
+    CHECK_OK(model_cache_create(f->model, 1, list->count, 0, &cache));
     CHECK_OK(model_forward_cached(f->model, cache, list->ids, &list->count, &hidden));
     CHECK_OK(classifier_logits(f->kernels, tensor_view(scores, DTYPE_F32, 1, vocabulary),
                                tensor_rows(hidden, list->count - 1, 1),

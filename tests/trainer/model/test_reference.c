@@ -174,7 +174,7 @@ static void check_cache(const struct training *t)
     float *expected = reference_dataset(r->run.file, "logits", H5T_NATIVE_FLOAT, 4, &count);
     float *logits = malloc((size_t)(rest * v) * sizeof *logits);
     CHECK(logits != NULL);
-    CHECK_OK(model_cache_create(t->r.run.model, 1, r->run.tokens, &cache));
+    CHECK_OK(model_cache_create(t->r.run.model, 1, r->run.tokens, 0, &cache));
     CHECK_OK(model_forward_cached(t->r.run.model, cache, t->inputs, &first_tokens, &hidden));
     CHECK_OK(model_forward_cached(t->r.run.model, cache, t->inputs + first_tokens, &rest, &hidden));
     CHECK_OK(model_logits(t->r.run.model, tensor_view(logits, DTYPE_F32, rest, v), hidden));

@@ -99,8 +99,8 @@ if has_bf16 recipe.yaml; then
     compare_losses t5 t5_bf16 0.05
 fi
 
-# A trained model is refused by the commands that use one.
-for command in 'serve --port 0' 'generate --prompt x' 'embed recipe.yaml'; do
+# A trained model is refused by the commands of other models.
+for command in 'serve --port 0' 'score recipe.yaml' 'embed recipe.yaml'; do
     # shellcheck disable=SC2086 # two words of the command
     run_bireme 69 ${command%% *} --checkpoint one ${command#* }
     expect_error 'one is an encoder-decoder'

@@ -1,0 +1,91 @@
+#!/bin/bash
+# translate, summarize and generate with an encoder-decoder: files and standard input, the order and
+# number of lines, equal targets with every batch, JSON, and errors.
+source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+
+awk 'BEGIN {
+    split("the list of files and user system answer", w, " ")
+    x = 7
+    for (i = 0; i < 200; i++) {
+        source = target = ""
+        for (j = 0; j < 1 + i % 4; j++) {
+            x = (x * 1103 + 12345) % 65536
+            source = source (j > 0 ? " " : "") w[x % 8 + 1]
+            target = target (j > 0 ? " " : "") toupper(w[x % 8 + 1])
+        }
+        print source > "pairs.a"
+        print target > "pairs.b"
+    } }'
+run_bireme 0 tokenizer train --type bpe --vocab-size 300 --input pairs.a pairs.b --output words
+run_bireme 0 prepare --objective seq2seq --tokenizer words --source pairs.a --target pairs.b \
+    --output pairs
+run_bireme 0 train recipe.yaml objective=seq2seq data.tokenizer=words \
+    'data.train=pairs/train-*.h5' data.validation=null evaluate.every=0 \
+    model.architecture=marian model.num_layers=1 model.hidden_size=64 model.dropout=0 \
+    model.activation=relu optimizer.learning_rate=4e-3 train.max_steps=200 \
+    checkpoint.every=200 run_dir=model
+grep -q 'bireme translate --checkpoint model/final' stderr || fail 'next commands'
+
+# The model has learned the capital letters. Sources and targets are aligned.
+run_bireme 0 translate --checkpoint model pairs.a
+mv out expected
+paste -d'|' expected pairs.b | awk -F'|' '$1 == $2 { n++ } END { exit !(NR == 200 && n > 190) }' ||
+    fail "learned: $(paste -d'|' expected pairs.b | head)"
+for more in '--batch-size 1' '--buffer-size 7 --batch-size 3' '--batch-size 200'; do
+    # shellcheck disable=SC2086
+    run_bireme 0 translate --checkpoint model $more pairs.a
+    cmp out expected || fail "$more changes the targets"
+done
+run_bireme 0 summarize --checkpoint model --num-beams 3 pairs.a
+paste -d'|' out pairs.b | awk -F'|' '$1 == $2 { n++ } END { exit !(NR == 200 && n > 190) }' ||
+    fail 'beam search'
+
+# Standard input; an empty line gives an empty line.
+printf 'the list\n\nof files\r\n' | run_bireme 0 translate --checkpoint model
+[ "$(sed -n 2p out)" = '' ] && [ "$(wc -l <out)" = 3 ] || fail "empty line: $(cat out)"
+head -3 pairs.a | run_bireme 0 translate --checkpoint model --json
+[ "$(sed 's/.*"text":"\([^"]*\)".*/\1/' out)" = "$(head -3 expected)" ] || fail "JSON: $(cat out)"
+grep -q '"source":".*"ids":\[[0-9]' out || fail "ids: $(cat out)"
+
+# generate prints the same target, also of each line of a file, without the source.
+run_bireme 0 generate --checkpoint model --prompt "$(sed -n 4p pairs.a)"
+[ "$(cat out)" = "$(sed -n 4p expected)" ] || fail "generate: $(cat out)"
+run_bireme 0 generate --checkpoint model --prompt 'the list' --num-beams 3 --num-samples 2 --json
+[ "$(wc -l <out)" = 2 ] || fail "hypotheses: $(cat out)"
+run_bireme 0 translate --checkpoint model --no-repeat-ngram-size 1 --min-new-tokens 6 \
+    --max-new-tokens 6 --json <<<'the list'
+sed 's/.*"ids":\[\([^]]*\)\].*/\1/' out | tr ',' '\n' | sort | uniq -d | grep -q . &&
+    fail "a token is repeated: $(cat out)"
+[ "$(sed 's/.*"ids":\[\([^]]*\)\].*/\1/' out | tr ',' '\n' | wc -l)" = 6 ] ||
+    fail "length: $(cat out)"
+
+# Defaults of generation_config.json; options on the command line replace them.
+cp -r model/final other
+set_default() {
+    printf '%s' "$1" >other/tokenizer/generation_config.json
+}
+set_default '{"max_length": 3, "bad_words_ids": [[1]], "num_beams": 2, "min_length": 2}'
+run_bireme 0 translate --checkpoint other --json <<<'the list of files'
+[ "$(grep -o '"ids":\[[0-9]*,[0-9]*\]' out)" != '' ] || fail "max_length: $(cat out)"
+run_bireme 0 translate --checkpoint other --max-new-tokens 40 <<<"$(sed -n 4p pairs.a)"
+[ "$(cat out)" = "$(sed -n 4p expected)" ] || fail "replaced default: $(cat out)"
+set_default '{"num_beams": "two"}'
+run_bireme 65 translate --checkpoint other <<<'the'
+expect_error 'generation_config.json: num_beams is not an integer'
+set_default '{"early_stopping": "never"}'
+run_bireme 69 translate --checkpoint other <<<'the'
+expect_error 'early_stopping is neither true nor false'
+
+# A source that is too long is an error with its line, or truncated.
+{ echo the; yes list | head -60 | tr '\n' ' '; echo; } >long
+run_bireme 65 translate --checkpoint model long
+expect_error 'long:2: the source has .* tokens, but the model has 32 positions'
+run_bireme 0 translate --checkpoint model --truncate long
+grep -q 'truncated 1 text' stderr || fail 'truncated'
+run_bireme 64 translate --checkpoint model --target-lang es pairs.a
+expect_error 'the tokenizer has no token >>es<<'
+run_bireme 64 generate --checkpoint model --chat --prompt x
+expect_error 'an encoder-decoder (marian) has no chat template'
+run_bireme 0 train recipe.yaml run_dir=decoder
+run_bireme 65 translate --checkpoint decoder pairs.a
+expect_error 'decoder is no encoder-decoder but gpt2; use `bireme generate`'

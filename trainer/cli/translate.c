@@ -1,0 +1,306 @@
+/* bireme translate and bireme summarize: the target of each line with an encoder-decoder.
+ *
+ * Lines are read into a buffer, and generation runs on batches of similar lengths. The outputs have
+ * the order of the lines. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "base/utf8.h"
+#include "datasets/rows/text_lines.h"
+#include "datasets/tokenizer/text_pair.h"
+#include "trainer/cli/batch_query.h"
+#include "trainer/cli/command.h"
+#include "trainer/cli/json_output.h"
+#include "trainer/inference/generation_config.h"
+#include "trainer/prediction/text_input.h"
+#include "trainer/setup/derive.h"
+#include "trainer/weights/open.h"
+
+struct query {
+    struct batch_query_request request;
+    struct generate_options options;
+    int64_t batch_size, buffer_size;
+    const char *prefix, *target_language;
+    struct session session;
+    int32_t language; /* id of the token before each source; -1: none */
+    int64_t capacity; /* of the buffer, in lines */
+    char **texts;     /* [capacity] */
+    struct token_list *sources;
+    int64_t count; /* lines in the buffer */
+    int64_t truncated_count;
+};
+
+/* ---- one buffer ---- */
+
+static void clear_buffer(struct query *q)
+{
+    while (q->count > 0) {
+        free(q->texts[--q->count]);
+        token_list_free(&q->sources[q->count]);
+    }
+}
+
+static status print_json(const char *source, const struct generate_output *output, const char *text)
+{
+    json_t *ids = json_array();
+    for (int64_t i = 0; i < output->tokens.count; i++) {
+        json_array_append_new(ids, json_integer(output->tokens.ids[i]));
+    }
+    return json_output_print(json_pack("{s:s, s:s, s:o, s:b}", "source", source, "text", text,
+                                       "ids", ids, "ended", output->ended));
+}
+
+/* Returns a text as one line of valid UTF-8. Bytes that are not valid become U+FFFD. */
+static status make_line(const char *text, size_t bytes, char **out)
+{
+    static const char replacement[] = "\xEF\xBF\xBD";
+    size_t used = 0;
+    uint32_t code;
+    TRY(ALLOCATE(*out, bytes * (sizeof replacement - 1) + 1, "a target"));
+    for (size_t i = 0; i < bytes;) {
+        size_t length = utf8_read(text + i, bytes - i, &code);
+        bool is_space = text[i] == '\n' || text[i] == '\0';
+        memcpy(*out + used,
+               is_space     ? " "
+               : length > 0 ? text + i
+                            : replacement,
+               length > 0 ? length : sizeof replacement - 1);
+        used += length > 0 ? length : sizeof replacement - 1;
+        i += length > 0 ? length : 1;
+    }
+    return STATUS_OK;
+}
+
+/* Prints an output as one line. */
+static status print_output(const struct query *q, const char *source,
+                           const struct generate_output *output)
+{
+    char *text = NULL, *line = NULL;
+    size_t bytes = 0;
+    TRY(tokenizer_decode(q->session.tokenizer, output->tokens.ids, output->tokens.count, true,
+                         &text, &bytes));
+    status result = make_line(text, bytes, &line);
+    if (result == STATUS_OK && q->request.json) {
+        result = print_json(source, output, line);
+    } else if (result == STATUS_OK) {
+        puts(line);
+    }
+    free(text);
+    free(line);
+    return result;
+}
+
+/* Generates the targets of all lines in the buffer. Empty lines have empty targets. */
+static status generate_targets(struct query *q, struct token_list *sources, int64_t *lines,
+                               struct generate_output *outputs)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < q->count; i++) {
+        if (q->texts[i][0] != '\0') {
+            lines[count] = i;
+            sources[count++] = q->sources[i];
+        }
+    }
+    TRY(generate_run_sorted(q->session.kernels, q->session.model, q->session.tokenizer, sources,
+                            count, q->batch_size, &q->options, outputs));
+    for (int64_t i = 0, next = 0; i < q->count; i++) {
+        struct generate_output empty = {.ended = true};
+        bool has_target = next < count && lines[next] == i;
+        TRY(print_output(q, q->texts[i], has_target ? &outputs[next] : &empty));
+        next += has_target;
+    }
+    fflush(stdout);
+    return STATUS_OK;
+}
+
+static status flush_buffer(struct query *q)
+{
+    size_t count = (size_t)q->count + 1;
+    struct token_list *sources = calloc(count, sizeof *sources);
+    int64_t *lines = calloc(count, sizeof *lines);
+    struct generate_output *outputs = calloc(count, sizeof *outputs);
+    status result = sources != NULL && lines != NULL && outputs != NULL
+                        ? generate_targets(q, sources, lines, outputs)
+                        : RAISE_STATUS(STATUS_INTERNAL, "out of memory for %zu lines", count);
+    for (size_t i = 0; outputs != NULL && i < count; i++) {
+        token_list_free(&outputs[i].tokens);
+    }
+    free(sources);
+    free(lines);
+    free(outputs);
+    clear_buffer(q);
+    return result;
+}
+
+/* ---- lines ---- */
+
+/* Encodes a line after its prefix and the token of the target language. */
+static status encode_source(const struct query *q, const char *line, struct token_list *out)
+{
+    if (q->language >= 0) {
+        TRY(token_list_reserve(out, 1));
+        out->ids[out->count++] = q->language;
+    }
+    const struct text text = {line, strlen(line)};
+    return text_pair_encode_sequence(q->session.tokenizer, q->prefix, &text, out);
+}
+
+/* Removes the tokens before the last one that do not fit. The last one is the end token. */
+static status limit_source(struct query *q, struct token_list *source)
+{
+    int64_t positions = model_positions(model_get_config(q->session.model));
+    REQUIRE(source->count <= positions || q->request.truncate, STATUS_DATA,
+            "the source has %" PRId64 " tokens, but the model has %" PRId64
+            " positions; shorten it, or use --truncate",
+            source->count, positions);
+    if (source->count > positions) {
+        source->ids[positions - 1] = source->ids[source->count - 1];
+        source->count = positions;
+        q->truncated_count++;
+    }
+    return STATUS_OK;
+}
+
+static status visit_line(void *user, const char *line, size_t bytes, const char *second)
+{
+    struct query *q = user;
+    (void)second;
+    TRY(text_input_check(&(struct text){line, bytes}));
+    bytes -= bytes > 0 && line[bytes - 1] == '\r'; /* line end CR LF */
+    char *text = strndup(line, bytes);
+    REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for a line of %zu bytes", bytes);
+    q->texts[q->count] = text;
+    struct token_list *source = &q->sources[q->count++];
+    TRY(encode_source(q, text, source));
+    TRY(limit_source(q, source));
+    return q->count == q->capacity ? flush_buffer(q) : STATUS_OK;
+}
+
+/* ---- the command ---- */
+
+/* Finds the token of the target language, as models with several target languages have it. */
+static status find_language(struct query *q)
+{
+    char token[64];
+    q->language = -1;
+    if (q->target_language == NULL) {
+        return STATUS_OK;
+    }
+    snprintf(token, sizeof token, ">>%.40s<<", q->target_language);
+    q->language = tokenizer_find(q->session.tokenizer, token);
+    REQUIRE(q->language >= 0, STATUS_USAGE,
+            "--target-lang %s: the tokenizer has no token %s; a model with one target language "
+            "needs no --target-lang",
+            q->target_language, token);
+    return STATUS_OK;
+}
+
+static status open_session(struct query *q, struct comm *world)
+{
+    enum { NEW_TOKENS = 128 };
+    const struct batch_query_request *r = &q->request;
+    struct session *s = &q->session;
+    TRY(weights_open_checkpoint(s, world, r->checkpoint, r->overrides.items, r->overrides.count,
+                                q->batch_size));
+    TRY(weights_require_seq2seq(s, r->checkpoint));
+    REQUIRE(s->tokenizer != NULL, STATUS_DATA,
+            "%s contains no tokenizer, but this command needs one", r->checkpoint);
+    q->options.num_samples = 1;
+    q->options.sampler.top_p = 1;
+    q->options.use_cache = true;
+    q->options.decoder_start = derive_decoder_start(&s->recipe, s->tokenizer);
+    TRY(generation_config_complete(s->tokenizer_dir, 0, NEW_TOKENS, &q->options));
+    return find_language(q);
+}
+
+static status read_lines(struct query *q)
+{
+    const struct text_lines source = {.path = q->request.path};
+    bool is_terminal = q->request.path == NULL && isatty(STDIN_FILENO);
+    q->capacity = is_terminal ? 1 : q->buffer_size;
+    TRY(ALLOCATE(q->texts, q->capacity, "the lines"));
+    TRY(ALLOCATE(q->sources, q->capacity, "the lines"));
+    TRY(text_lines_read(&source, visit_line, q));
+    TRY(flush_buffer(q));
+    batch_query_log_truncated(q->truncated_count, q->session.model);
+    return STATUS_OK;
+}
+
+static status run_query(const struct batch_query_request *request)
+{
+    struct query *q = (struct query *)request; /* its first member */
+    struct comm *world = NULL;
+    TRY(comm_self_create(&world));
+    status result = open_session(q, world);
+    if (result == STATUS_OK) {
+        result = read_lines(q);
+    }
+    clear_buffer(q);
+    free(q->texts);
+    free(q->sources);
+    KEEP_FIRST(result, session_stop(&q->session));
+    KEEP_FIRST(result, comm_destroy(&world));
+    return result;
+}
+
+static status run_command(const char *usage, const char *description, int argc, char **argv)
+{
+    struct query q = {.options = generation_config_unset()};
+    struct generate_options *o = &q.options;
+    const struct option table[] = {
+        {"source-prefix", OPTION_TEXT, &q.prefix, "TEXT", NULL,
+         "text before each source, for example \"translate English to Spanish: \""},
+        {"target-lang", OPTION_TEXT, &q.target_language, "CODE", NULL,
+         "target language of a model with tokens such as >>es<<"},
+        {"max-new-tokens", OPTION_INTEGER, &o->max_new_tokens, "N", NULL,
+         "maximum number of tokens of a target (default: 128)", .min = 1, .max = 1e9},
+        {"min-new-tokens", OPTION_INTEGER, &o->constraints.min_new_tokens, "N", NULL,
+         "minimum number of tokens of a target (default: 0)", .min = 0, .max = 1e9},
+        {"num-beams", OPTION_INTEGER, &o->num_beams, "B", NULL,
+         "number of beams; 1: always the most probable token (default: 1)", .min = 1, .max = 256},
+        {"length-penalty", OPTION_NUMBER, &o->length_penalty, "L", NULL,
+         "beam search: a beam is ranked by log-probability / tokens^L, including the end token "
+         "(default: 1)",
+         .min = -10, .max = 10},
+        {"no-repeat-ngram-size", OPTION_INTEGER, &o->constraints.no_repeat_ngram_size, "N", NULL,
+         "no N tokens occur twice in the same order; 0: they may (default: 0)", .min = 0,
+         .max = 1e6},
+        {"early-stopping", OPTION_FLAG, &o->early_stopping, NULL, NULL,
+         "beam search ends as soon as --num-beams targets have ended"},
+        {"batch-size", OPTION_INTEGER, &q.batch_size, "N", "16", "number of sources in a batch",
+         .min = 1, .max = 4096},
+        {"buffer-size", OPTION_INTEGER, &q.buffer_size, "N", "1024",
+         "number of lines to read before the first target is printed; 1 on a terminal", .min = 1,
+         .max = 1e6},
+    };
+    const struct options options = {.usage = usage,
+                                    .description = description,
+                                    .table = table,
+                                    .count = sizeof table / sizeof table[0],
+                                    .operand_name = "FILE",
+                                    .operands_max = 1};
+    return batch_query_run_command(&options, true, argc, argv, &q.request, run_query);
+}
+
+#define SETTINGS                                                                                   \
+    "The source is a line, the target is printed as a line. Sources of similar lengths form a\n"   \
+    "batch. The settings of generation_config.json of an imported model replace the defaults.\n"   \
+    "Without FILE, standard input is read."
+
+status command_translate(int argc, char **argv)
+{
+    return run_command("bireme translate --checkpoint DIR [FILE]",
+                       "Translates each line of a file with an encoder-decoder.\n" SETTINGS, argc,
+                       argv);
+}
+
+status command_summarize(int argc, char **argv)
+{
+    return run_command("bireme summarize --checkpoint DIR [FILE]",
+                       "Summarizes each line of a file with an encoder-decoder.\n" SETTINGS, argc,
+                       argv);
+}

@@ -1,0 +1,39 @@
+/* Constraints of generated tokens: minimum length, n-grams that must not repeat, excluded token
+ * sequences, and forced first and last tokens.
+ *
+ * The rules and their order are those of the logits processors of transformers. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { CONSTRAINTS_BAD_WORDS_MAX = 64, CONSTRAINTS_BAD_TOKENS_MAX = 256 };
+
+/* All zero: no constraints. */
+struct constraints {
+    int64_t min_new_tokens;       /* the end token is excluded before this number of new tokens */
+    int64_t no_repeat_ngram_size; /* no n-gram of this size occurs twice; 0: all may */
+    bool has_first, has_last;
+    int32_t first_token, last_token; /* forced as first new token, and as last one at the limit */
+    int bad_words;                   /* token sequences that must not occur */
+    int bad_lengths[CONSTRAINTS_BAD_WORDS_MAX];     /* [bad_words] their tokens */
+    int32_t bad_tokens[CONSTRAINTS_BAD_TOKENS_MAX]; /* one after the other */
+};
+
+/* A sequence of tokens to continue. */
+struct constraints_sequence {
+    const int32_t *ids;           /* [count] prompt and new tokens */
+    int64_t count, prompt_tokens; /* of an encoder-decoder, the prompt is the start token */
+    int64_t limit;                /* maximum tokens with prompt */
+    int32_t end_token;            /* -1: none */
+};
+
+/* constraints_are_active - return whether there are any constraints. */
+bool constraints_are_active(const struct constraints *c);
+
+/* constraints_apply - set the logits of excluded tokens to the most negative number, and the logit
+ * of a forced token to 0.
+ *
+ * Shapes    logits [vocabulary], or log-probabilities in beam search */
+void constraints_apply(const struct constraints *c, const struct constraints_sequence *s,
+                       float *logits, int64_t vocabulary);

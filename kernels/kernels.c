@@ -67,9 +67,14 @@ static status check_present(const char *where, const char *what, const void *poi
 
 static status check_dropout(const char *where, const struct dropout *d)
 {
-    REQUIRE(d->probability >= 0 && d->probability < 1 && d->first >= 0, STATUS_INTERNAL,
-            "%s: dropout %g from element %" PRId64 "; the probability must be in [0, 1)", where,
-            (double)d->probability, d->first);
+    bool valid = d->probability >= 0 && d->probability < 1;
+    int threshold = valid ? dropout_threshold(d->probability) : 0;
+    REQUIRE(valid && (d->probability > 0 ? threshold > 0 && threshold < 65536 : true) &&
+                d->first >= 0,
+            STATUS_INTERNAL,
+            "%s: dropout %g from element %" PRId64
+            "; the probability must be in [0, 1) and must not round to 0 or 1 in units of 1/65536",
+            where, (double)d->probability, d->first);
     return STATUS_OK;
 }
 

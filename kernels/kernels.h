@@ -38,6 +38,7 @@
 #include "base/device.h"
 #include "base/status.h"
 #include "base/tensor.h"
+#include "kernels/dropout.h"
 
 struct kernels; /* context: the operations, threads and workspace of one device */
 
@@ -282,15 +283,6 @@ status rotary_apply(struct kernels *k, struct tensor x, struct tensor table,
 
 /* ---- embedding ---- */
 
-/* Counter-based dropout. Element i of a site (one place in the model) is kept if
- * random_uniform(key, first + i) >= probability, and is then scaled by 1 / (1 - probability). */
-struct dropout {
-    float probability; /* 0: no dropout */
-    uint64_t key;      /* random_key(seed, RANDOM_DROPOUT, step, site) */
-    int64_t first;     /* global index of this call's first element; row-major over the site */
-    int64_t pitch;     /* dropout_apply only: elements in a row of the site; 0: columns of x */
-};
-
 /* embedding_forward - compute y = drop(token_table[token - first_token] +
  * position_table[position]).
  *
@@ -412,8 +404,8 @@ struct attention {
     const int32_t *shared_prefix_offsets;
     int64_t longest_q;      /* largest number of queries of a sequence */
     int64_t longest_k;      /* largest number of keys of a sequence */
-    struct dropout dropout; /* element index: (row of q * all_heads + first_head + head) * longest_k
-                             * + key within the sequence */
+    struct dropout dropout; /* element index: (row of q * all_heads + first_head + head) *
+                             * attention_dropout_pitch(longest_k) + key within the sequence */
     int first_head;         /* index of the first of these H heads in the model */
     int all_heads;          /* heads of the model, over all tensor-parallel ranks; 0: H */
 };

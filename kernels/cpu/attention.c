@@ -102,12 +102,13 @@ static void compute_softmax_row(const struct workspace *w, const struct attentio
         now = before;
     }
     vector base = vector_set(now == -INFINITY ? 0.0f : -now), sum = vector_load(sums);
+    struct dropout_row factors;
+    dropout_begin(&factors, h->a->dropout, attention_dropout_element(h, query) + first_key);
     for (int i = 0; i < count; i++) {
         vector p = math_exp2(vector_fma(s[i], vector_set(factor), base));
         sum += p;
         if (dropout_active(h->a->dropout)) {
-            int64_t key = first_key + i * VECTOR_LANES;
-            p *= dropout_vector(h->a->dropout, attention_dropout_element(h, query) + key);
+            p *= dropout_next(&factors);
         }
         if (w->layout.pairs) {
             vector_store_bf16((bf16 *)(void *)scores + i * VECTOR_LANES, p);

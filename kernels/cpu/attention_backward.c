@@ -175,7 +175,8 @@ static void compute_ds_row(const struct workspace *w, const struct attention_hea
 {
     float *p = w->p + row * KEYS, *ds = w->ds + row * KEYS;
     vector dot = vector_set(w->dot[t->query + row]);
-    int64_t element = attention_dropout_element(h, t->query + row) + t->key;
+    struct dropout_row factors;
+    dropout_begin(&factors, h->a->dropout, attention_dropout_element(h, t->query + row) + t->key);
     float *sums = w->bias_sums != NULL
                       ? w->bias_sums + attention_distance_zero(h->a, h->queries, h->keys) + t->key -
                             (t->query + row)
@@ -183,7 +184,7 @@ static void compute_ds_row(const struct workspace *w, const struct attention_hea
     for (int64_t c = 0; c < columns; c += VECTOR_LANES) {
         vector value = vector_load(p + c), dp = vector_load(ds + c);
         if (dropout_active(h->a->dropout)) {
-            vector keep = dropout_vector(h->a->dropout, element + c);
+            vector keep = dropout_next(&factors);
             dp = vector_fma(dp, keep, -dot); /* one rounding, however the loop is compiled */
             vector_store(p + c, value * keep);
         } else {

@@ -102,7 +102,8 @@ static inline struct attention_head attention_make_head(const struct attention *
 static inline int64_t attention_dropout_element(const struct attention_head *h, int64_t query)
 {
     int heads = h->a->all_heads > 0 ? h->a->all_heads : h->a->heads;
-    return ((h->first_q + query) * heads + h->a->first_head + h->head) * h->a->longest_k;
+    int64_t pitch = attention_dropout_pitch(h->a->longest_k);
+    return ((h->first_q + query) * heads + h->a->first_head + h->head) * pitch;
 }
 
 /* attention_visible_keys - return the keys [first, last) of query i; both ends increase with i. */

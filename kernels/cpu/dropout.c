@@ -10,11 +10,13 @@ static inline __attribute__((always_inline)) void apply_dropout_row(struct tenso
                                                                     struct dropout dropout)
 {
     int64_t pitch = dropout.pitch > 0 ? dropout.pitch : x.columns;
+    struct dropout_row factors;
+    dropout_begin(&factors, dropout, n * pitch);
     for (int64_t c = 0; c < x.columns; c += VECTOR_LANES) {
         int64_t count = x.columns - c;
         vector row = vector_get(x.data, dtype, n * x.stride + c, count);
         if (dropout_active(dropout)) {
-            row *= dropout_vector(dropout, n * pitch + c);
+            row *= dropout_next(&factors);
         }
         vector_put(y.data, dtype, n * y.stride + c, row, count);
     }

@@ -21,6 +21,8 @@ INLINE void embed_row(const struct forward *f, enum dtype dtype, int64_t n)
 {
     int64_t columns = f->y.columns, row = f->tokens[n] - f->first_token;
     bool in_table = row >= 0 && row < f->token_table.rows;
+    struct dropout_row factors;
+    dropout_begin(&factors, f->dropout, n * columns);
     for (int64_t c = 0; c < columns; c += VECTOR_LANES) {
         int64_t count = columns - c;
         vector sum = {0};
@@ -32,7 +34,7 @@ INLINE void embed_row(const struct forward *f, enum dtype dtype, int64_t n)
             sum += vector_get(f->position_table.data, dtype, position + c, count);
         }
         if (dropout_active(f->dropout)) {
-            sum *= dropout_vector(f->dropout, n * columns + c);
+            sum *= dropout_next(&factors);
         }
         vector_put(f->y.data, dtype, n * f->y.stride + c, sum, count);
     }
@@ -90,11 +92,13 @@ INLINE void add_gradient_row(struct tensor table, struct tensor dy, struct pair 
                              enum dtype dtype, struct dropout dropout)
 {
     float *sums = (float *)table.data + pair.id * table.stride;
+    struct dropout_row factors;
+    dropout_begin(&factors, dropout, pair.row * dy.columns);
     for (int64_t c = 0; c < dy.columns; c += VECTOR_LANES) {
         int64_t count = dy.columns - c;
         vector part = vector_get(dy.data, dtype, pair.row * dy.stride + c, count);
         if (dropout_active(dropout)) {
-            part *= dropout_vector(dropout, pair.row * dy.columns + c);
+            part *= dropout_next(&factors);
         }
         vector_put(sums, DTYPE_F32, c, part + vector_get(sums, DTYPE_F32, c, count), count);
     }

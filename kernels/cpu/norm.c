@@ -41,11 +41,13 @@ INLINE vector mask_tail(vector x, int64_t count)
 INLINE void add_residual(const struct forward *f, enum dtype dtype, int64_t n)
 {
     int64_t columns = f->x.columns;
+    struct dropout_row factors;
+    dropout_begin(&factors, f->dropout, n * columns);
     for (int64_t c = 0; c < columns; c += VECTOR_LANES) {
         int64_t count = columns - c;
         vector delta = vector_get(f->delta.data, dtype, n * f->delta.stride + c, count);
         if (dropout_active(f->dropout)) {
-            delta *= dropout_vector(f->dropout, n * columns + c);
+            delta *= dropout_next(&factors);
         }
         vector x = vector_get(f->x.data, dtype, n * f->x.stride + c, count);
         vector_put(f->z.data, dtype, n * f->z.stride + c, x + delta, count);
@@ -166,6 +168,8 @@ INLINE void run_backward_row(const struct backward *b, enum dtype dtype, int64_t
     int64_t columns = b->dy.columns;
     const float *statistics = (const float *)b->statistics.data + n * b->statistics.stride;
     vector mean = vector_set(statistics[0]), r = vector_set(statistics[1]);
+    struct dropout_row factors;
+    dropout_begin(&factors, b->dropout, n * columns);
     for (int64_t c = 0; c < columns; c += VECTOR_LANES) {
         int64_t count = columns - c;
         vector dy = load_output_gradient(b, dtype, n, c, count);
@@ -178,7 +182,7 @@ INLINE void run_backward_row(const struct backward *b, enum dtype dtype, int64_t
         vector_put(b->dz.data, dtype, n * b->dz.stride + c, dz, count);
         if (b->ddelta.data != NULL) {
             if (dropout_active(b->dropout)) {
-                dz *= dropout_vector(b->dropout, n * columns + c);
+                dz *= dropout_next(&factors);
             }
             vector_put(b->ddelta.data, dtype, n * b->ddelta.stride + c, dz, count);
         }

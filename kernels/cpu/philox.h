@@ -1,9 +1,10 @@
-/* The counter-based generator Philox4x32-10, for a vector of consecutive counters at a time.
+/* The counter-based generator Philox4x32-10, for a vector of consecutive counters at a time. It
+ * generates 16 random bits for each of eight elements of a counter (random_u16 of base/random.h).
  *
- * The bits equal those of random_philox of base/random.h; the tests of dropout and rounding compare
- * them. The upper two words of the counter are zero. A round multiplies 32-bit words to 64-bit
- * results. Processors have this instruction for every other lane only. So even and odd lanes are
- * multiplied separately, and the halves of the results are interleaved afterwards.
+ * The tests of dropout and rounding compare the bits with those of random_u16. The upper two words
+ * of the counter are zero. A round multiplies 32-bit words to 64-bit results. Processors have this
+ * instruction for every other lane only. So even and odd lanes are multiplied separately, and the
+ * halves of the results are interleaved afterwards.
  *
  * Source    Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3" */
 #pragma once
@@ -12,10 +13,7 @@
 
 typedef uint64_t philox_pairs __attribute__((vector_size(4 * VECTOR_LANES)));
 
-/* A vector of blocks of four 32-bit words. */
-struct philox_blocks {
-    vector_words word[4];
-};
+enum { PHILOX_HALVES = 8 * VECTOR_LANES }; /* random halves of a vector of blocks */
 
 /* philox_multiply - multiply the lower half of each pair by a factor below 2^32. */
 static inline philox_pairs philox_multiply(philox_pairs x, uint64_t factor)
@@ -42,12 +40,40 @@ static inline void philox_multiply_wide(vector_words *high, vector_words *low, v
     *low = (vector_words)((even & ~upper) | (odd << 32));
 }
 
-/* philox_generate - generate the blocks at the counters first, first + 1, ..., one for each
- * lane. */
-static inline struct philox_blocks philox_generate(uint64_t key, uint64_t first)
+/* philox_store_blocks - store the blocks of four words, one block for each lane.
+ *
+ * Transposes groups of four lanes: row j has the blocks of the lanes j, 4 + j, 8 + j, ... */
+static inline void philox_store_blocks(uint16_t halves[PHILOX_HALVES], vector_words a,
+                                       vector_words b, vector_words c, vector_words d)
+{
+    vector_bits low = {0}, high = {0}, low_pair = {0}, high_pair = {0};
+    for (int i = 0; i < VECTOR_LANES; i++) {
+        int group = i / 4 * 4, second = i % 2 * VECTOR_LANES;
+        low[i] = group + i % 4 / 2 + second;
+        high[i] = low[i] + 2;
+        low_pair[i] = group + i % 2 + i % 4 / 2 * VECTOR_LANES;
+        high_pair[i] = low_pair[i] + 2;
+    }
+    vector_words ab = __builtin_shuffle(a, b, low), cd = __builtin_shuffle(c, d, low);
+    vector_words rows[4];
+    rows[0] = __builtin_shuffle(ab, cd, low_pair);
+    rows[1] = __builtin_shuffle(ab, cd, high_pair);
+    ab = __builtin_shuffle(a, b, high);
+    cd = __builtin_shuffle(c, d, high);
+    rows[2] = __builtin_shuffle(ab, cd, low_pair);
+    rows[3] = __builtin_shuffle(ab, cd, high_pair);
+    memcpy(halves, rows, sizeof rows);
+}
+
+/* philox_fill_halves - generate the random halves of the blocks `first`, `first` + 1, ... */
+static inline void philox_fill_halves(uint16_t halves[PHILOX_HALVES], uint64_t key, uint64_t first)
 {
     uint32_t key0 = (uint32_t)key, key1 = (uint32_t)(key >> 32);
-    vector_words a = (vector_words)vector_index() + (uint32_t)first;
+    vector_words a = {0}; /* counters in the order of philox_store_blocks */
+    for (int lane = 0; lane < VECTOR_LANES; lane++) {
+        a[lane] = (uint32_t)(lane % 4 * (VECTOR_LANES / 4) + lane / 4);
+    }
+    a += (uint32_t)first;
     vector_words b = (vector_words){0} + (uint32_t)(first >> 32);
     b -= (vector_words)(a < (uint32_t)first); /* carry from the lower word */
     vector_words c = {0}, d = {0};
@@ -63,5 +89,5 @@ static inline struct philox_blocks philox_generate(uint64_t key, uint64_t first)
         key0 += 0x9E3779B9u;
         key1 += 0xBB67AE85u;
     }
-    return (struct philox_blocks){{a, b, c, d}};
+    philox_store_blocks(halves, a, b, c, d);
 }

@@ -11,27 +11,10 @@
 #include "kernels/cpu/philox.h"
 #include "kernels/kernels.h"
 
-enum { ROUNDING_BLOCK_ELEMS = 8, ROUNDING_BATCH_ELEMS = ROUNDING_BLOCK_ELEMS * VECTOR_LANES };
-
-typedef uint16_t rounding_halves __attribute__((vector_size(2 * VECTOR_LANES)));
-
-/* rounding_fill_bits - generate the random bits of ROUNDING_BATCH_ELEMS elements from a block
- * on. */
-static inline void rounding_fill_bits(uint16_t bits[ROUNDING_BATCH_ELEMS], uint64_t key,
-                                      uint64_t block)
-{
-    const struct philox_blocks drawn = philox_generate(key, block);
-    uint32_t words[ROUNDING_BATCH_ELEMS / 2];
-    for (int lane = 0; lane < VECTOR_LANES; lane++) {
-        for (int w = 0; w < 4; w++) {
-            words[4 * lane + w] = drawn.word[w][lane];
-        }
-    }
-    memcpy(bits, words, sizeof words);
-}
+enum { ROUNDING_BLOCK_ELEMS = 8 };
 
 /* rounding_round_vector - round a vector as f32_to_bf16_stochastic does. */
-static inline rounding_halves rounding_round_vector(vector x, rounding_halves random_bits)
+static inline vector_halves rounding_round_vector(vector x, vector_halves random_bits)
 {
     vector_words bits = (vector_words)x, size = bits & 0x7fffffffu;
     vector_words nan = (vector_words)(size > 0x7f800000u);
@@ -39,7 +22,7 @@ static inline rounding_halves rounding_round_vector(vector x, rounding_halves ra
     vector_words near_max = (vector_words)(size >= 0x7f7f0000u);
     vector_words add = __builtin_convertvector(random_bits, vector_words);
     add = (add & ~near_max) | (near_max & ~nan & 0x8000u);
-    return __builtin_convertvector(((bits + add) | (nan & 0x400000u)) >> 16, rounding_halves);
+    return __builtin_convertvector(((bits + add) | (nan & 0x400000u)) >> 16, vector_halves);
 }
 
 /* rounding_apply_contiguous - round elements that are adjacent in the parameter; `index` is the
@@ -48,19 +31,17 @@ static inline void rounding_apply_contiguous(bf16 *copy, const float *weights, i
                                              uint64_t key, int64_t index)
 {
     /* the last load reads a whole vector */
-    uint16_t bits[ROUNDING_BATCH_ELEMS + VECTOR_LANES] = {0};
+    uint16_t bits[PHILOX_HALVES + VECTOR_LANES] = {0};
     for (int64_t i = 0; i < count;) {
-        int64_t skip = (index + i) % ROUNDING_BLOCK_ELEMS, end = i + ROUNDING_BATCH_ELEMS - skip;
+        int64_t skip = (index + i) % ROUNDING_BLOCK_ELEMS, end = i + PHILOX_HALVES - skip;
         const uint16_t *next = bits + skip;
-        rounding_fill_bits(bits, key, (uint64_t)((index + i) / ROUNDING_BLOCK_ELEMS));
+        philox_fill_halves(bits, key, (uint64_t)((index + i) / ROUNDING_BLOCK_ELEMS));
         end = end < count ? end : count;
         for (; i < end; i += VECTOR_LANES, next += VECTOR_LANES) {
             int64_t in_vector = end - i < VECTOR_LANES ? end - i : VECTOR_LANES;
-            rounding_halves random_bits;
-            memcpy(&random_bits, next, sizeof random_bits);
-            random_bits =
-                rounding_round_vector(vector_get(weights, DTYPE_F32, i, in_vector), random_bits);
-            memcpy(copy + i, &random_bits, (size_t)in_vector * sizeof *copy);
+            vector x = vector_get(weights, DTYPE_F32, i, in_vector);
+            vector_halves rounded = rounding_round_vector(x, vector_load_halves(next));
+            memcpy(copy + i, &rounded, (size_t)in_vector * sizeof *copy);
         }
         i = end;
     }

@@ -31,6 +31,7 @@
 typedef float vector __attribute__((vector_size(4 * VECTOR_LANES)));
 typedef int32_t vector_bits __attribute__((vector_size(4 * VECTOR_LANES)));
 typedef uint32_t vector_words __attribute__((vector_size(4 * VECTOR_LANES)));
+typedef uint16_t vector_halves __attribute__((vector_size(2 * VECTOR_LANES)));
 
 /* vector_set - return a vector with x in every lane. */
 static inline vector vector_set(float x)
@@ -50,6 +51,14 @@ static inline vector vector_load(const float *p)
 static inline void vector_store(float *p, vector x)
 {
     memcpy(p, &x, sizeof x);
+}
+
+/* vector_load_halves - load a vector of 16-bit words. */
+static inline vector_halves vector_load_halves(const uint16_t *p)
+{
+    vector_halves x;
+    memcpy(&x, p, sizeof x);
+    return x;
 }
 
 /* vector_index - return the lane numbers 0, 1, 2, ... */

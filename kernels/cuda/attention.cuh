@@ -42,6 +42,7 @@ template <typename T> struct attention_task {
     int64_t sequences;
     int bucket_count;
     struct dropout dropout;
+    int64_t dropout_pitch; /* dropout elements of a query and head */
 };
 
 /* The first rows and the lengths of a sequence. */
@@ -115,19 +116,26 @@ GPU_INLINE const float *attention_bias_origin(const attention_task<T> &a,
     return a.bias + head * a.span + attention_distance_zero(a, s);
 }
 
-/* Returns whether dropout keeps an element. `row` is the row of the query, `key` the index within
- * the sequence. */
+/* Returns the dropout element of a key. `row` is the row of the query, `key` the index within the
+ * sequence. */
+template <typename T>
+GPU_INLINE int64_t attention_dropout_element(const attention_task<T> &a, int64_t row, int head,
+                                             int64_t key)
+{
+    return (row * a.all_heads + a.first_head + head) * a.dropout_pitch + key;
+}
+
+/* Returns whether dropout keeps an element. */
 template <typename T>
 GPU_INLINE bool attention_is_kept(const attention_task<T> &a, int64_t row, int head, int64_t key)
 {
     return !(a.dropout.probability > 0) ||
-           dropout_is_kept(a.dropout,
-                           (row * a.all_heads + a.first_head + head) * a.longest_k + key);
+           dropout_is_kept(a.dropout, attention_dropout_element(a, row, head, key));
 }
 
 template <typename T> GPU_INLINE float attention_dropout_scale(const attention_task<T> &a)
 {
-    return a.dropout.probability > 0 ? dropout_scale(a.dropout) : 1.0f;
+    return a.dropout.probability > 0 ? get_dropout_scale(a.dropout) : 1.0f;
 }
 
 /* ---- host ---- */
@@ -181,6 +189,7 @@ static inline attention_task<T> make_attention_task(struct tensor q, struct tens
     t.softcap = a->softcap;
     t.softcap_inverse = a->softcap > 0 ? 1.0f / a->softcap : 0.0f;
     t.dropout = a->dropout;
+    t.dropout_pitch = attention_dropout_pitch(a->longest_k);
     t.bias = call->distances.values;
     t.buckets = call->distances.buckets;
     t.bias_parts = call->distances.parts;

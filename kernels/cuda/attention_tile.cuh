@@ -177,18 +177,41 @@ GPU_INLINE void modify_scores(float (&s)[M][N][4], const attention_task<bf16> &a
 }
 
 /* Returns which of the lane's 32 elements in eight adjacent accumulators dropout keeps: bit 4 n +
- * e. `row` and `key` are those of the lane's first element. With TRANSPOSED, rows of the
- * accumulators are keys and columns queries. */
+ * e. `row` and `key` are those of the lane's first element, and the tile's first key is a multiple
+ * of eight. With TRANSPOSED, rows of the accumulators are keys and columns queries.
+ *
+ * The accumulators of a warp have 128 blocks of eight keys of one query. Each lane draws four of
+ * them and reduces each to a byte. Then the lanes that share blocks exchange their four bytes. */
 template <bool TRANSPOSED>
 GPU_INLINE uint32_t get_kept_bits(const attention_task<bf16> &a, int64_t row, int64_t key, int head)
 {
-    uint32_t bits = 0;
+    const int lane = threadIdx.x % 32, column = lane % 4, line = lane / 4;
+    uint32_t bytes = 0, bits = 0;
 #pragma unroll 1
-    for (int bit = 0; bit < 32; bit++) {
-        int across = bit / 4 * 8 + bit % 2, down = bit / 2 % 2 * 8;
-        bool is_kept = attention_is_kept(a, row + (TRANSPOSED ? across : down), head,
-                                         key + (TRANSPOSED ? down : across));
-        bits |= static_cast<uint32_t>(is_kept) << bit;
+    for (int i = 0; i < 4; i++) {
+        int64_t query, first;
+        if (TRANSPOSED) { /* accumulator `line`, column i % 2, the upper or lower eight keys */
+            query = row + 8 * line + i % 2;
+            first = key - line + i / 2 * 8;
+        } else { /* accumulator 4 (i / 2) + column, row i % 2 */
+            query = row + i % 2 * 8;
+            first = key - 2 * column + (i / 2 * 4 + column) * 8;
+        }
+        int64_t element = attention_dropout_element(a, query, head, first);
+        bytes |= get_kept_byte(a.dropout, element) << (8 * i);
+    }
+    if (TRANSPOSED) {
+#pragma unroll
+        for (int n = 0; n < 8; n++) { /* one bit of each byte: elements 0 to 3 of accumulator n */
+            uint32_t kept = __shfl_sync(~0u, bytes, 4 * n + column) >> line & 0x01010101u;
+            bits |= (kept * 0x10204080u) >> 28 << (4 * n);
+        }
+    } else {
+#pragma unroll
+        for (int n = 0; n < 4; n++) { /* two bits of each byte: accumulators n and 4 + n */
+            uint32_t kept = __shfl_sync(~0u, bytes, 4 * line + n) >> (2 * column) & 0x03030303u;
+            bits |= ((kept | kept >> 6) & 0x000f000fu) << (4 * n);
+        }
     }
     return bits;
 }

@@ -43,8 +43,9 @@ double oracle_dropout_factor(struct dropout dropout, int64_t element)
     if (!(dropout.probability > 0)) {
         return 1.0;
     }
-    float u = random_uniform(dropout.key, (uint64_t)(dropout.first + element));
-    return u >= dropout.probability ? 1.0 / (1.0 - (double)dropout.probability) : 0.0;
+    double threshold = floor((double)dropout.probability * 65536 + 0.5);
+    uint32_t drawn = random_u16(dropout.key, (uint64_t)(dropout.first + element));
+    return drawn >= threshold ? 65536 / (65536 - threshold) : 0.0;
 }
 
 /* ---- matrix multiplication ---- */

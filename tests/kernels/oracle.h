@@ -23,7 +23,8 @@ double oracle_activation(double x, enum activation act);
 /* oracle_activation_derivative - compute act'(x). */
 double oracle_activation_derivative(double x, enum activation act);
 
-/* oracle_dropout_factor - return the dropout factor of an element: 0 or 1 / (1 - probability). */
+/* oracle_dropout_factor - return the dropout factor of an element: 0 or 65536 / (65536 - t), with
+ * t = 65536 probability, rounded. */
 double oracle_dropout_factor(struct dropout dropout, int64_t element);
 
 /* oracle_linear_forward - linear_forward.

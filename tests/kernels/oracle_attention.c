@@ -36,7 +36,7 @@ static double get_dropout_factor(const struct query_row *r, int64_t key)
 {
     const struct attention *a = r->a;
     int64_t row = r->row * (a->all_heads > 0 ? a->all_heads : a->heads) + a->first_head + r->head;
-    return oracle_dropout_factor(a->dropout, row * a->longest_k + key);
+    return oracle_dropout_factor(a->dropout, row * ((a->longest_k + 7) / 8 * 8) + key);
 }
 
 static struct query_row make_query_row(const struct attention *a, int64_t sequence, int64_t i,

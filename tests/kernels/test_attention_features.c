@@ -278,8 +278,8 @@ static void compute_plain_row(struct plain_row *r, const struct problem *p, cons
         sum += r->p[j];
     }
     for (int64_t j = r->begin; j < r->end; j++) {
-        double factor =
-            oracle_dropout_factor(a->dropout, (row * a->heads + head) * a->longest_k + j);
+        double factor = oracle_dropout_factor(
+            a->dropout, (row * a->heads + head) * ((a->longest_k + 7) / 8 * 8) + j);
         double dp = round_to_bf16(compute_dot(m->d_o, row, q_at, m->values, key + j, k_at, d));
         r->p[j] = round_to_bf16(r->p[j] / sum);
         r->dropped[j] = round_to_bf16(r->p[j] * factor);

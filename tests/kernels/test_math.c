@@ -124,24 +124,62 @@ static void test_lanes(void)
     }
 }
 
-/* Tests dropout factors, also where the counter exceeds 32 bits. */
+static const float probabilities[] = {0x1p-16f, 0.1f, 0.5f, 0.999f, 1 - 0x1p-16f};
+enum { PROBABILITIES = sizeof probabilities / sizeof *probabilities };
+
+/* Tests dropout factors, also where the counter of the blocks exceeds 32 bits. */
 static void test_dropout(void)
 {
-    const uint64_t firsts[] = {0, 12345, UINT64_C(0xfffffff9), UINT64_C(0x1fffffffc)};
-    const float probabilities[] = {0.1f, 0.5f, 0.999f};
-    for (int p = 0; p < 3; p++) {
+    const uint64_t firsts[] = {0, 12345, UINT64_C(0xfffffff9), UINT64_C(0x7ffffffe4)};
+    for (int p = 0; p < PROBABILITIES; p++) {
+        double threshold = round((double)probabilities[p] * 65536);
         for (int i = 0; i < 4; i++) {
             struct dropout d = {probabilities[p], random_key(9, RANDOM_DROPOUT, 1, 2),
                                 (int64_t)firsts[i], 0};
-            for (int64_t element = 0; element < 1000; element += 7) {
-                vector factors = dropout_vector(d, element);
-                for (int j = 0; j < VECTOR_LANES; j++) {
-                    float u = random_uniform(d.key, firsts[i] + (uint64_t)(element + j));
-                    float expected = u >= d.probability ? 1.0f / (1.0f - d.probability) : 0.0f;
-                    CHECK(factors[j] == expected);
+            for (int64_t element = 0; element < 100; element += 7) {
+                struct dropout_row row;
+                dropout_begin(&row, d, element);
+                for (int j = 0; j < 3 * PHILOX_HALVES; j += VECTOR_LANES) {
+                    vector factors = dropout_next(&row);
+                    for (int lane = 0; lane < VECTOR_LANES; lane++) {
+                        uint64_t at = firsts[i] + (uint64_t)(element + j + lane);
+                        bool kept = random_u16(d.key, at) >= threshold;
+                        CHECK(factors[lane] == (kept ? 65536 / (float)(65536 - threshold) : 0));
+                    }
                 }
             }
         }
+    }
+}
+
+/* Tests the share of kept elements at each position of a block, and that adjacent elements and
+ * blocks are independent: each count is within five standard deviations. */
+static void test_dropout_statistics(void)
+{
+    enum { BLOCKS = 1 << 14 };
+    for (int p = 1; p < PROBABILITIES - 1; p++) {
+        struct dropout d = {probabilities[p], random_key(5, RANDOM_DROPOUT, 1, p), 0, 0};
+        struct dropout_row row;
+        double share = 1 - round((double)d.probability * 65536) / 65536;
+        static float factors[8 * BLOCKS];
+        double kept[8] = {0}, adjacent[8] = {0}, sum = 0;
+        dropout_begin(&row, d, 0);
+        for (int i = 0; i < 8 * BLOCKS; i += VECTOR_LANES) {
+            vector_store(factors + i, dropout_next(&row));
+        }
+        for (int i = 0; i < 8 * BLOCKS; i++) {
+            kept[i % 8] += factors[i] > 0;
+            adjacent[i % 8] += factors[i] > 0 && factors[(i + 1) % (8 * BLOCKS)] > 0;
+            sum += factors[i];
+        }
+        double deviation = sqrt(BLOCKS * share * (1 - share));
+        double deviation2 = sqrt(BLOCKS * share * share * (1 - share * share));
+        for (int i = 0; i < 8; i++) {
+            CHECK(fabs(kept[i] - BLOCKS * share) <= 5 * deviation);
+            CHECK(fabs(adjacent[i] - BLOCKS * share * share) <= 5 * deviation2);
+        }
+        CHECK(fabs(sum / (8 * BLOCKS) - 1) <= 5 * deviation / sqrt(8) / BLOCKS / share * 2);
+        CHECK(fabs(share * (double)dropout_scale(d.probability) - 1) <= 0x1p-24);
     }
 }
 
@@ -162,5 +200,6 @@ int main(void)
     test_limits();
     test_lanes();
     test_dropout();
+    test_dropout_statistics();
     return 0;
 }

@@ -127,12 +127,17 @@ compare_weights() {
     done
 }
 
-# set_samples MANIFEST NUMBER: change the position of the data in a checkpoint.
-set_samples() {
+# edit_manifest MANIFEST SCRIPT: edit a manifest with sed -E and write its new digest.
+edit_manifest() {
     local text body tail=$',\n "sha256": "'
-    text=$(sed -E "s/^( \"samples\": )[0-9]+,/\\1$2,/" "$1")
+    text=$(sed -E "$2" "$1")
     body=${text%"$tail"*}
     printf '%s%s%s"\n}\n' "$body" "$tail" "$(printf %s "$body" | sha256sum | cut -d' ' -f1)" >"$1"
+}
+
+# set_samples MANIFEST NUMBER: change the position of the data in a checkpoint.
+set_samples() {
+    edit_manifest "$1" "s/^( \"samples\": )[0-9]+,/\\1$2,/"
 }
 
 "$program" tokenizer train --type char --input "$source/LICENSE" --output tokenizer 2>stderr ||

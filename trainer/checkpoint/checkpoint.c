@@ -36,6 +36,7 @@ static status copy_options(struct checkpoint *c, const struct checkpoint_options
     c->extra_file_name = o->extra_file_name;
     TRY(o->extra_file_text != NULL ? checkpoint_copy_text(&c->extra_file_text, o->extra_file_text)
                                    : STATUS_OK);
+    c->dropout_law = o->dropout_law;
     c->keep = o->keep > 0 ? o->keep : 1;
     c->pinned_step = -1;
     c->async = o->async;

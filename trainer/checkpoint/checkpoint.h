@@ -57,6 +57,7 @@ struct checkpoint_options {
     const char *recipe_text;   /* resolved recipe, stored in the manifest */
     const char *data_fingerprint; /* fingerprint of the training set, stored in the manifest */
     const char *version;          /* program version, stored in the manifest; NULL: unknown */
+    int dropout_law;              /* number of the dropout law, stored in the manifest; 0: none */
     int64_t keep;                 /* number of newest checkpoints to keep; at least 1 */
     bool async;                   /* write in a thread while training continues */
     const char *extra_file_name;  /* an additional file in tokenizer/ */
@@ -172,6 +173,7 @@ struct checkpoint_info {
     char *recipe_text; /* owned by the caller, who frees it with free() */
     char data_fingerprint[65];
     char version[64];  /* version of the program that wrote it */
+    int dropout_law;   /* number of the dropout law; 1 if the checkpoint does not store it */
     int saved_ranks;   /* number of ranks that wrote it */
     bool weights_only; /* no optimizer state: training cannot resume from it */
 };

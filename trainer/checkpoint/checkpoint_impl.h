@@ -54,6 +54,7 @@ struct checkpoint {
     char folder[FILE_PATH_BYTES]; /* run_dir/checkpoints */
     const char *extra_file_name;
     char *extra_file_text, *recipe_text, *data_fingerprint, *version;
+    int dropout_law;
     struct checkpoint_attachments tokenizer; /* on rank 0 */
     int64_t keep;                            /* number of newest checkpoints to keep */
     int64_t pinned_step;                     /* a step that is not deleted; -1: none */

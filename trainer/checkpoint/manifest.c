@@ -402,14 +402,15 @@ status manifest_rank_to_text(const struct manifest *m, char **out)
 status manifest_to_text(const struct manifest *m, char **out, size_t *out_bytes)
 {
     *out = NULL;
-    json_t *document =
-        json_pack("{s:s, s:i, s:s, s:I, s:I, s:I, s:f, s:o, s:i, s:s, s:s, s:o, s:o}", "format",
-                  FORMAT, "format_version", MANIFEST_FORMAT_VERSION, "version", m->version, "step",
-                  (json_int_t)m->state.step, "samples", (json_int_t)m->state.samples, "tokens",
-                  (json_int_t)m->state.tokens, "train_seconds", m->state.train_seconds, "spikes",
-                  manifest_spikes_to_json(&m->state.spikes), "ranks", m->ranks, "data_fingerprint",
-                  m->data_fingerprint, "recipe", m->recipe, "files", files_to_json(m), "tensors",
-                  tensors_to_json(m));
+    json_t *document = json_pack(
+        "{s:s, s:i, s:s, s:I, s:I, s:I, s:f, s:o, s:i, s:o*, s:s, s:s, s:o, s:o}", "format", FORMAT,
+        "format_version", MANIFEST_FORMAT_VERSION, "version", m->version, "step",
+        (json_int_t)m->state.step, "samples", (json_int_t)m->state.samples, "tokens",
+        (json_int_t)m->state.tokens, "train_seconds", m->state.train_seconds, "spikes",
+        manifest_spikes_to_json(&m->state.spikes), "ranks", m->ranks, "dropout_law",
+        m->dropout_law > 1 ? json_integer(m->dropout_law) : NULL, "data_fingerprint",
+        m->data_fingerprint, "recipe", m->recipe, "files", files_to_json(m), "tensors",
+        tensors_to_json(m));
     char *plain = NULL;
     TRY(dump_and_release(document, JSON_INDENT(1) | JSON_REAL_PRECISION(17), &plain));
     size_t body = strlen(plain) - 2; /* without the closing "\n}" */
@@ -567,9 +568,11 @@ static bool parse_header(struct manifest *m, json_t *document, char *reason)
 {
     json_int_t step, samples, tokens;
     const char *version, *fingerprint, *recipe;
-    if (json_unpack(document, "{s:I, s:I, s:I, s:F, s:i, s:s, s:s, s:s}", "step", &step, "samples",
-                    &samples, "tokens", &tokens, "train_seconds", &m->state.train_seconds, "ranks",
-                    &m->ranks, "version", &version, "data_fingerprint", &fingerprint, "recipe",
+    m->dropout_law = 1;
+    if (json_unpack(document, "{s:I, s:I, s:I, s:F, s:i, s?i, s:s, s:s, s:s}", "step", &step,
+                    "samples", &samples, "tokens", &tokens, "train_seconds",
+                    &m->state.train_seconds, "ranks", &m->ranks, "dropout_law", &m->dropout_law,
+                    "version", &version, "data_fingerprint", &fingerprint, "recipe",
                     &recipe) != 0) {
         return report_fault(reason, "a field is missing or has the wrong type");
     }
@@ -578,7 +581,8 @@ static bool parse_header(struct manifest *m, json_t *document, char *reason)
     m->state.tokens = tokens;
     m->state.spikes.updated_step = step; /* older checkpoints have no field `spikes` */
     json_t *spikes = json_object_get(document, "spikes");
-    if (step < 0 || samples < 0 || tokens < 0 || m->ranks < 1 || !(m->state.train_seconds >= 0) ||
+    if (step < 0 || samples < 0 || tokens < 0 || m->ranks < 1 || m->dropout_law < 1 ||
+        !(m->state.train_seconds >= 0) ||
         (spikes != NULL && !manifest_parse_spikes(spikes, step, &m->state.spikes))) {
         return report_fault(reason, "a number is out of range");
     }

@@ -48,9 +48,10 @@ struct manifest_tensor {
 
 struct manifest {
     struct checkpoint_state state;
-    int ranks;     /* number of ranks that wrote the checkpoint */
-    char *version; /* version of the program that wrote it */
-    char *recipe;  /* resolved recipe as text */
+    int ranks;       /* number of ranks that wrote the checkpoint */
+    int dropout_law; /* number of the dropout law; written if above 1, read as 1 if missing */
+    char *version;   /* version of the program that wrote it */
+    char *recipe;    /* resolved recipe as text */
     char *data_fingerprint;
     struct manifest_file *files;
     int file_count;

@@ -85,6 +85,7 @@ static status write_manifest(struct checkpoint_save_state *save)
     struct manifest *written = &save->written;
     written->state = from->state;
     written->ranks = save->ranks;
+    written->dropout_law = from->dropout_law;
     written->version = from->version;
     written->recipe = from->recipe;
     written->data_fingerprint = from->data_fingerprint;

@@ -297,6 +297,7 @@ static status publish_folder(struct checkpoint *c, struct manifest *whole)
 {
     whole->state = c->save.state;
     whole->ranks = c->save.ranks;
+    whole->dropout_law = c->dropout_law;
     TRY(checkpoint_copy_text(&whole->version, c->version));
     TRY(checkpoint_copy_text(&whole->recipe, c->recipe_text));
     TRY(checkpoint_copy_text(&whole->data_fingerprint, c->data_fingerprint));

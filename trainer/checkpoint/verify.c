@@ -215,6 +215,7 @@ void checkpoint_fill_info(struct checkpoint_info *out, const char *folder, struc
     snprintf(out->folder, sizeof out->folder, "%s", folder);
     out->state = m->state;
     out->saved_ranks = m->ranks;
+    out->dropout_law = m->dropout_law;
     out->weights_only = true;
     for (int i = 0; i < m->tensor_count; i++) {
         out->weights_only = out->weights_only && strcmp(m->tensors[i].set, "model") == 0;

@@ -589,8 +589,9 @@ struct dropout model_dropout(const struct model *m, const struct model_input *in
         return (struct dropout){0};
     }
     uint64_t number = (uint64_t)(layer + 1) * DROPOUT_SITES + (uint64_t)site;
-    int64_t row_elements =
-        site == DROPOUT_ATTENTION ? m->config.heads * input->longest : m->config.width;
+    int64_t row_elements = site == DROPOUT_ATTENTION
+                               ? m->config.heads * attention_dropout_pitch(input->longest)
+                               : m->config.width;
     return (struct dropout){
         .probability = probability,
         .key = random_key(input->seed, RANDOM_DROPOUT, (uint64_t)input->step, number),

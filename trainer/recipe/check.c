@@ -178,6 +178,29 @@ static status check_relations(const struct recipe_reader *r, const struct relati
 #define CHECK_RELATIONS(r, relations)                                                              \
     check_relations((r), (relations), sizeof(relations) / sizeof *(relations))
 
+/* Refuses a dropout above 0 that rounds to 0 or 1 in units of 1 / 65536 (struct dropout). */
+static status check_dropout(const struct recipe_reader *r)
+{
+    const struct recipe *c = r->recipe;
+    const struct {
+        const char *key;
+        double value;
+    } rates[] = {{"model.dropout", c->model.dropout},
+                 {"model.attention_dropout", c->model.attention_dropout},
+                 {"adapter.dropout", c->adapter.dropout}};
+    const float unit = 0x1p-16f;
+    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
+        float rate = (float)rates[i].value;
+        if (rate > 0 && (rate < unit / 2 || rate >= 1 - unit / 2)) {
+            return recipe_fail(r, r->locations[recipe_table_find(rates[i].key)], rates[i].key,
+                               "%g rounds to %d in units of 1/65536; use 0 or a value between "
+                               "1e-5 and 0.9999",
+                               rates[i].value, rate > unit);
+        }
+    }
+    return STATUS_OK;
+}
+
 static status check_model(const struct recipe_reader *r)
 {
     const struct recipe *c = r->recipe;
@@ -540,6 +563,7 @@ status recipe_check_resolve(const struct recipe_reader *r)
 {
     resolve_nulls(r->recipe);
     TRY(check_model(r));
+    TRY(check_dropout(r));
     TRY(check_objective(r));
     TRY(check_tensor(r));
     TRY(check_parallel(r));

@@ -414,6 +414,7 @@ static status open_checkpoints(struct job *job)
         .recipe_text = job->recipe_text,
         .data_fingerprint = job->data_fingerprint,
         .version = BUILD_VERSION " " BUILD_COMMIT,
+        .dropout_law = DROPOUT_LAW,
         .extra_file_name = LABELS_FILE,
         .extra_file_text = job->labels,
         .keep = r->checkpoint.keep,
@@ -474,6 +475,20 @@ static void log_changed_schedule(const struct job *job, const struct recipe *sav
     }
 }
 
+/* Warns if the run continues with other random bits for dropout than its checkpoint. */
+static void warn_dropout_law(const struct job *job, const struct checkpoint_info *found)
+{
+    const struct recipe *r = &job->session.recipe;
+    bool drops = r->model.dropout > 0 || r->model.attention_dropout > 0 ||
+                 (has_adapters(job) && r->adapter.dropout > 0);
+    if (drops && found->dropout_law != DROPOUT_LAW && comm_rank(job->world) == 0) {
+        log_warning("DROPOUT",
+                    "%s was written with dropout law %d, but training continues with law %d: the "
+                    "probabilities are the same, the losses differ from those of version 0.1",
+                    found->folder, found->dropout_law, DROPOUT_LAW);
+    }
+}
+
 static status resume_from(struct job *job, const struct checkpoint_info *found)
 {
     struct recipe saved;
@@ -488,6 +503,7 @@ static status resume_from(struct job *job, const struct checkpoint_info *found)
              found->state.step, found->saved_ranks, text_plural(found->saved_ranks),
              comm_size(job->world));
     log_changed_schedule(job, &saved);
+    warn_dropout_law(job, found);
     return comm_agree(job->world, model_sync_bf16(job->session.model));
 }
 

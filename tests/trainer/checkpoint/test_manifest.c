@@ -127,8 +127,29 @@ static void test_many_tensors(void)
     free(text);
 }
 
+/* The dropout law is stored from 2 on. A manifest without it has law 1. */
+static void test_dropout_law(void)
+{
+    for (int law = 0; law < 4; law++) {
+        struct manifest m = {.ranks = 1, .dropout_law = law}, parsed;
+        char reason[MANIFEST_REASON_BYTES] = "", *text = NULL;
+        size_t bytes = 0;
+        m.version = strdup("test");
+        m.recipe = strdup("");
+        m.data_fingerprint = strdup("");
+        CHECK_OK(manifest_to_text(&m, &text, &bytes));
+        CHECK((strstr(text, "dropout_law") != NULL) == (law > 1));
+        CHECK(manifest_parse(text, bytes, &parsed, reason));
+        CHECK_EQUAL(parsed.dropout_law, law < 1 ? 1 : law);
+        manifest_destroy(&parsed);
+        manifest_destroy(&m);
+        free(text);
+    }
+}
+
 int main(void)
 {
+    test_dropout_law();
     test_names();
     test_tiling();
     test_many_tensors();

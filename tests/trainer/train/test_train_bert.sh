@@ -44,6 +44,13 @@ fi
 cp -r two again && rm -r again/final again/checkpoints/step-00000012
 run_bireme 0 train bert.yaml run_dir=again
 compare_losses one again 1e-5
+! grep -q 'W-DROPOUT' stderr || fail 'a warning about the same dropout law'
+# A manifest of version 0.1 has no number of the dropout law.
+cp -r two older && rm -r older/final older/checkpoints/step-00000012
+edit_manifest older/checkpoints/step-00000006/manifest.json '/^ "dropout_law": 2,$/d'
+run_bireme 0 train bert.yaml run_dir=older
+grep -q 'step-00000006 was written with dropout law 1, .*\[W-DROPOUT\]$' stderr ||
+    fail 'no warning about another dropout law'
 
 # Other encoders: equal losses at another layout, after a resume there, and with recompute.
 both='transformer_encoder model.norm_placement=both model.norm_type=rmsnorm

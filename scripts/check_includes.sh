@@ -45,6 +45,8 @@ trainer/inference: base kernels/kernels.h comm/comm.h datasets/loader datasets/t
   trainer/model trainer/objective
 trainer/evaluation: base base/input comm datasets/shard datasets/text datasets/tokenizer
   trainer/recipe trainer/logging trainer/objective trainer/inference
+trainer/tasks: base kernels/kernels.h comm datasets/rows datasets/text datasets/tokenizer
+  trainer/recipe trainer/model trainer/inference
 trainer/setup: base base/thread kernels/kernels.h comm comm/device/device.h datasets/loader
   datasets/shard datasets/tokenizer trainer/recipe trainer/model trainer/objective
 trainer/weights: base trainer/recipe trainer/model trainer/optimizer trainer/checkpoint
@@ -58,8 +60,8 @@ trainer/gguf: base kernels/kernels.h datasets/chat datasets/sentencepiece datase
 trainer/report: base base/input trainer/recipe
 trainer/train: base base/thread kernels/kernels.h comm comm/bucket comm/watchdog datasets/chat
   datasets/loader datasets/shard trainer/recipe trainer/logging trainer/model trainer/objective
-  trainer/optimizer trainer/checkpoint trainer/evaluation trainer/inference trainer/setup
-  trainer/weights trainer/report
+  trainer/optimizer trainer/checkpoint trainer/evaluation trainer/inference trainer/tasks
+  trainer/setup trainer/weights trainer/report
 trainer/bench: base kernels/kernels.h datasets/loader trainer/recipe trainer/model
   trainer/objective trainer/setup trainer/train
 trainer/planner: base base/thread comm comm/shared/space.h datasets/loader trainer/recipe
@@ -72,8 +74,9 @@ trainer/library: base datasets/chat datasets/tokenizer trainer/inference trainer
 trainer/cli: base base/input base/thread kernels/kernels.h comm datasets/loader datasets/shard
   datasets/rows datasets/tokenizer datasets/chat datasets/prepare trainer/recipe trainer/logging
   trainer/model trainer/objective trainer/optimizer trainer/checkpoint trainer/evaluation
-  trainer/inference trainer/setup trainer/weights trainer/prediction trainer/huggingface
-  trainer/gguf trainer/report trainer/train trainer/bench trainer/planner trainer/server
+  trainer/inference trainer/tasks trainer/setup trainer/weights trainer/prediction
+  trainer/huggingface trainer/gguf trainer/report trainer/train trainer/bench trainer/planner
+  trainer/server
 trainer: base base/thread kernels/kernels.h comm trainer/cli
 '
 declare -A may_include=()

@@ -31,6 +31,16 @@ bool char_class_is_space(uint32_t code)
     return (code >= 0x1c && code <= 0x1f) || unicode_form_is_white_space(code);
 }
 
+uint32_t char_class_to_lower(uint32_t code)
+{
+    return (uint32_t)utf8proc_tolower((utf8proc_int32_t)code);
+}
+
+uint32_t char_class_to_upper(uint32_t code)
+{
+    return (uint32_t)utf8proc_toupper((utf8proc_int32_t)code);
+}
+
 size_t char_class_read(const char *text, size_t bytes, uint32_t *code)
 {
     size_t length = utf8_read(text, bytes, code);

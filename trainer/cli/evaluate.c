@@ -1,5 +1,6 @@
-/* bireme evaluate: the loss on token shards, the accuracy on a multiple-choice task, or metrics of
- * texts against references. */
+/* bireme evaluate: the loss on token shards, the metrics of tasks, or metrics of texts against
+ * references. */
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -17,14 +18,15 @@
 #include "trainer/setup/derive.h"
 #include "trainer/setup/objective_spec.h"
 #include "trainer/setup/session.h"
+#include "trainer/tasks/task_set.h"
 #include "trainer/train/reference_logprobs.h"
 #include "trainer/train/step.h"
 #include "trainer/weights/open.h"
 
 struct request {
-    const char *checkpoint, *data, *task;
-    struct option_list overrides;
-    int64_t batches, limit;
+    const char *checkpoint, *data, *samples;
+    struct option_list overrides, tasks;
+    int64_t batches, limit, shots; /* shots -1: not given */
     bool json;
     struct evaluate_texts texts;
 };
@@ -268,12 +270,13 @@ static status require_tokenizer(const struct request *q, const struct session *s
     return STATUS_OK;
 }
 
-static status evaluate_task(const struct request *q, struct session *s, struct comm *world)
+/* Evaluates the rows of a multiple-choice file. */
+static status evaluate_rows(const struct request *q, struct session *s, struct comm *world)
 {
     struct multiple_choice_report local = {0};
     TRY(comm_agree(world, weights_require_single_stack(s, q->checkpoint)));
     TRY(comm_agree(world, require_tokenizer(q, s)));
-    TRY(multiple_choice_run(s->kernels, s->model, s->tokenizer, q->task,
+    TRY(multiple_choice_run(s->kernels, s->model, s->tokenizer, q->tasks.items[0],
                             s->recipe.model.max_position_embeddings, q->limit,
                             comm_rank(s->mesh.data), comm_size(s->mesh.data), &local));
     double sums[] = {(double)local.rows, local.correct, local.correct_norm,
@@ -289,21 +292,106 @@ static status evaluate_task(const struct request *q, struct session *s, struct c
                                      (json_int_t)sums[4]));
 }
 
+static status print_tasks(const struct request *q, const struct task_field *fields, int count)
+{
+    json_t *report = json_object();
+    for (int i = 0; i < count; i++) {
+        json_t *value = isnan(fields[i].value) ? json_null()
+                        : fields[i].is_count   ? json_integer((json_int_t)fields[i].value)
+                                               : json_real(fields[i].value);
+        json_object_set_new(report, fields[i].name, value);
+    }
+    return print_report(q, report);
+}
+
+static status run_tasks(const struct request *q, struct session *s, struct comm *world,
+                        const struct task_set *set, FILE *samples)
+{
+    struct task_field fields[TASK_SET_FIELDS];
+    int count = 0;
+    int64_t positions = model_get_config(s->model)->positions;
+    const struct task_model model = {
+        .kernels = s->kernels,
+        .model = s->model,
+        .tokenizer = s->tokenizer,
+        .mesh = &s->mesh,
+        .rows = positions,
+        .max_tokens = positions,
+        .seed = (uint64_t)s->recipe.seed,
+    };
+    TRY(task_set_run(set, &model, samples, fields, &count));
+    return comm_rank(world) == 0 ? print_tasks(q, fields, count) : STATUS_OK;
+}
+
+static status open_samples(const struct request *q, const struct comm *world, FILE **out)
+{
+    *out = NULL;
+    if (q->samples == NULL) {
+        return STATUS_OK;
+    }
+    REQUIRE(comm_size(world) == 1, STATUS_USAGE,
+            "--log-samples writes the documents of one rank; run without mpirun");
+    *out = fopen(q->samples, "w");
+    REQUIRE(*out != NULL, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
+            "cannot write %s: %s", q->samples, strerror(errno));
+    return STATUS_OK;
+}
+
+static status close_samples(const struct request *q, FILE *samples)
+{
+    if (samples == NULL) {
+        return STATUS_OK;
+    }
+    bool failed = ferror(samples) != 0;
+    failed = fclose(samples) != 0 || failed;
+    REQUIRE(!failed, STATUS_WRITE, "cannot write %s", q->samples);
+    return STATUS_OK;
+}
+
+static status evaluate_tasks(const struct request *q, struct session *s, struct comm *world)
+{
+    struct task_set set = {0};
+    FILE *samples = NULL;
+    TRY(comm_agree(world, weights_require_causal(s, q->checkpoint)));
+    TRY(comm_agree(world, require_tokenizer(q, s)));
+    TRY(comm_agree(world, task_set_open(q->tasks.items, q->tasks.count, q->shots, q->limit, &set)));
+    TRY(comm_agree(world, open_samples(q, world, &samples)));
+    status result = run_tasks(q, s, world, &set, samples);
+    KEEP_FIRST(result, close_samples(q, samples));
+    task_set_close(&set);
+    return result;
+}
+
 /* ---- the command ---- */
+
+/* Task files are YAML. A single file of another kind has the rows of a multiple-choice task. */
+static status check_tasks(const struct request *q)
+{
+    for (int i = 0; i < q->tasks.count; i++) {
+        bool is_file = task_set_is_file(q->tasks.items[i]);
+        REQUIRE(is_file || q->tasks.count == 1, STATUS_USAGE,
+                "--task %s: several tasks must be task files, *.yaml", q->tasks.items[i]);
+        REQUIRE(is_file || (q->shots < 0 && q->samples == NULL), STATUS_USAGE,
+                "--task %s: --shots and --log-samples need a task file, *.yaml", q->tasks.items[i]);
+    }
+    REQUIRE(q->tasks.count > 0 || (q->shots < 0 && q->samples == NULL), STATUS_USAGE,
+            "--shots and --log-samples can only be used with --task");
+    return STATUS_OK;
+}
 
 /* Checks which of the three evaluations the options select. */
 static status check_request(const struct request *q)
 {
     const struct evaluate_texts *t = &q->texts;
-    int kinds = (q->data != NULL) + (q->task != NULL) + (t->predictions != NULL);
+    int kinds = (q->data != NULL) + (q->tasks.count > 0) + (t->predictions != NULL);
     REQUIRE(kinds == 1, STATUS_USAGE,
-            "give exactly one of --data GLOB, --task FILE.jsonl and --predictions FILE");
+            "give exactly one of --data GLOB, --task FILE and --predictions FILE");
     REQUIRE((t->predictions != NULL) == (t->references != NULL), STATUS_USAGE,
             "give both --predictions FILE and --references FILE");
     REQUIRE((t->predictions != NULL) == (q->checkpoint == NULL), STATUS_USAGE,
             t->predictions != NULL ? "--checkpoint: --predictions uses no model; leave it out"
                                    : "--checkpoint DIR is missing");
-    return STATUS_OK;
+    return check_tasks(q);
 }
 
 static status run_evaluate(const struct request *q, struct comm *world)
@@ -314,7 +402,9 @@ static status run_evaluate(const struct request *q, struct comm *world)
     }
     TRY(weights_open_checkpoint(&s, world, q->checkpoint, q->overrides.items, q->overrides.count,
                                 0));
-    status result = q->task != NULL ? evaluate_task(q, &s, world) : evaluate_shards(q, &s, world);
+    status result = q->tasks.count == 0                   ? evaluate_shards(q, &s, world)
+                    : task_set_is_file(q->tasks.items[0]) ? evaluate_tasks(q, &s, world)
+                                                          : evaluate_rows(q, &s, world);
     /* After an error, comm_abort ends all ranks without releasing the session. */
     if (result == STATUS_OK) {
         result = session_stop(&s);
@@ -324,15 +414,22 @@ static status run_evaluate(const struct request *q, struct comm *world)
 
 status command_evaluate(int argc, char **argv)
 {
-    struct request q = {0};
+    struct request q = {.shots = -1};
     bool help = false;
     const struct option table[] = {
         {"checkpoint", OPTION_TEXT, &q.checkpoint, "DIR", NULL,
          "with --data or --task: run folder, checkpoints/ folder, one checkpoint or final/"},
         {"data", OPTION_TEXT, &q.data, "GLOB", NULL, "token shards to evaluate"},
-        {"task", OPTION_TEXT, &q.task, "FILE.jsonl", NULL,
-         "multiple-choice task: JSON Lines with context, choices and label, or as in HellaSwag "
-         "with ctx, endings and label"},
+        {"task", OPTION_LIST, &q.tasks, "FILE...", NULL,
+         "task files *.yaml in the format of lm-evaluation-harness; or one multiple-choice file: "
+         "JSON Lines with context, choices and label, or as in HellaSwag with ctx, endings and "
+         "label"},
+        {"shots", OPTION_INTEGER, &q.shots, "N", NULL,
+         "with --task FILE.yaml: number of few-shot examples, instead of num_fewshot of the files",
+         .min = 0, .max = 1000},
+        {"log-samples", OPTION_TEXT, &q.samples, "FILE.jsonl", NULL,
+         "with --task FILE.yaml: write a line for each document, with its targets, outputs and "
+         "scores"},
         {"predictions", OPTION_TEXT, &q.texts.predictions, "FILE", NULL,
          "texts to compare with --references, one per line; *.jsonl: the field text of each row"},
         {"references", OPTION_TEXT, &q.texts.references, "FILE", NULL,
@@ -344,8 +441,8 @@ status command_evaluate(int argc, char **argv)
          "with --predictions: tokenizer of BLEU", .choices = "13a|intl|char|none"},
         {"batches", OPTION_INTEGER, &q.batches, "N", "0",
          "with --data: number of micro-batches of each rank; 0: all", .min = 0, .max = 1e12},
-        {"limit", OPTION_INTEGER, &q.limit, "N", "0", "with --task: number of rows; 0: all",
-         .min = 0, .max = 1e12},
+        {"limit", OPTION_INTEGER, &q.limit, "N", "0",
+         "with --task: number of documents of each task; 0: all", .min = 0, .max = 1e12},
         {"set", OPTION_LIST, &q.overrides, "KEY=VALUE...", NULL,
          "override settings of the recipe, e.g. batch.micro_size=4"},
         {"json", OPTION_FLAG, &q.json, NULL, NULL, "print one JSON object"},
@@ -354,8 +451,8 @@ status command_evaluate(int argc, char **argv)
         .usage = "[mpirun -np N] bireme evaluate --checkpoint DIR (--data GLOB | --task FILE) "
                  "[options]\n"
                  "       bireme evaluate --predictions FILE --references FILE [options]",
-        .description = "Prints loss and perplexity on shards, or the accuracy on a multiple-choice "
-                       "task. The metrics depend on the objective of the model. With "
+        .description = "Prints loss and perplexity on shards, or the metrics of tasks with their "
+                       "standard errors. The metrics depend on the objective of the model. With "
                        "--predictions, prints metrics of texts against references; no model is "
                        "used.",
         .table = table,
@@ -379,6 +476,7 @@ status command_evaluate(int argc, char **argv)
         }
     }
     free(q.overrides.items);
+    free(q.tasks.items);
     KEEP_FIRST(result, comm_destroy(&world));
     return result;
 }

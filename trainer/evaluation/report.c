@@ -148,13 +148,13 @@ static status check_label_metric(const struct recipe *r, const char *metric, con
                                 metric, list.text);
 }
 
-/* Returns whether a metric should decrease: perplexity and, as in transformers, a metric with a
- * name that ends in "loss". */
+/* Returns whether a metric should decrease: perplexities, bits per byte and, as in transformers, a
+ * metric with a name that ends in "loss". */
 static bool is_smaller_better(const char *metric)
 {
     size_t length = strlen(metric);
     return (length >= 4 && strcmp(metric + length - 4, "loss") == 0) ||
-           strcmp(metric, "perplexity") == 0;
+           text_has_suffix(metric, "perplexity") || text_has_suffix(metric, "bits_per_byte");
 }
 
 status evaluation_report_stopping_rule(const struct recipe *r, const struct objective *o,
@@ -166,7 +166,8 @@ status evaluation_report_stopping_rule(const struct recipe *r, const struct obje
     if (is_label && labels != NULL) {
         TRY(check_label_metric(r, metric, labels));
     }
-    if (!is_metric_name(r->objective, o, metric, &all) && !is_label) {
+    bool is_task = r->evaluate.tasks[0] != '\0' && strchr(metric, '/') != NULL;
+    if (!is_metric_name(r->objective, o, metric, &all) && !is_label && !is_task) {
         return recipe_raise(r, STATUS_RECIPE, "evaluate.metric",
                             "'%s' is not a metric of objective %s; its metrics are: %s", metric,
                             recipe_objective_name(r->objective), all.text);

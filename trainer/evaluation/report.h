@@ -45,6 +45,8 @@ double evaluation_report_value(const struct metric *fields, int count, const cha
 /* evaluation_report_stopping_rule - create the early-stopping rule of the recipe. labels: the label
  * names as a JSON array, for metrics such as f1.LABEL; NULL: not known, any label is accepted.
  *
+ * A name with a slash is accepted if the recipe has tasks; the caller checks it.
+ *
  * Memory    out->metric points into the recipe
  * Errors    STATUS_RECIPE if evaluations of this objective have no metric with that name */
 status evaluation_report_stopping_rule(const struct recipe *r, const struct objective *o,

@@ -18,7 +18,7 @@ enum {
     SCALARS_MAX = TENSORBOARD_SCALARS_MAX,
     TAG_BYTES = TENSORBOARD_TAG_BYTES,
     HEADER_BYTES = 12,
-    RECORD_BYTES = 24 << 10
+    RECORD_BYTES = 48 << 10
 };
 
 /* A value of a summary: its tag, its float, and at most 10 bytes of protobuf keys and lengths. */

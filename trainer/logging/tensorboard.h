@@ -22,7 +22,7 @@
 
 /* Limits of tensorboard_write: the numbers of a line, and the bytes of "event/name" with its NUL.
  * An evaluation of 32 labels has 160 numbers, with names of up to 95 bytes. */
-enum { TENSORBOARD_SCALARS_MAX = 192, TENSORBOARD_TAG_BYTES = 112 };
+enum { TENSORBOARD_SCALARS_MAX = 256, TENSORBOARD_TAG_BYTES = 112 };
 
 struct tensorboard;
 

@@ -119,7 +119,7 @@ status cluster_read(const char *path, struct cluster *out)
     memset(out, 0, sizeof *out);
     snprintf(out->path, sizeof out->path, "%s", path);
     TRY(file_read(path, FILE_BYTES_MAX, &text, &bytes));
-    status result = recipe_yaml_parse(path, text, bytes, false, &tree);
+    status result = recipe_yaml_parse(path, text, bytes, RECIPE_YAML_MAPPING, &tree);
     free(text);
     TRY(result);
     result = read_tree(&r, tree);

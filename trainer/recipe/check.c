@@ -536,6 +536,8 @@ static status check_evaluation(const struct recipe_reader *r)
     const struct relation relations[] = {
         {!never && c->data.validation[0] == '\0', "evaluate.every", "requires", "data.validation",
          "set it, or set evaluate.every to 0"},
+        {c->evaluate.tasks[0] != '\0' && c->data.validation[0] == '\0', "evaluate.tasks",
+         "requires", "data.validation", "set it; the tasks run at every evaluation"},
         {never && c->evaluate.patience > 0, "evaluate.patience", "conflicts with", "evaluate.every",
          "set data.validation and evaluate.every above 0"},
         {never && c->checkpoint.keep_best, "checkpoint.keep_best", "conflicts with",
@@ -548,9 +550,14 @@ static status check_samples(const struct recipe_reader *r)
 {
     const struct recipe *c = r->recipe;
     bool samples = c->generate.prompt[0] != '\0';
+    bool tasks = c->evaluate.tasks[0] != '\0';
     bool causal = c->objective == OBJECTIVE_CLM || c->objective == OBJECTIVE_SFT ||
                   c->objective == OBJECTIVE_DPO;
     const struct relation relations[] = {
+        {tasks && !causal, "evaluate.tasks", "conflicts with", "objective",
+         "tasks require a model that predicts next tokens: clm, sft or dpo"},
+        {tasks && c->data.tokenizer[0] == '\0', "evaluate.tasks", "requires", "data.tokenizer",
+         "set it"},
         {samples && !causal, "generate.prompt", "conflicts with", "objective",
          "samples require a model that predicts next tokens: clm, sft or dpo"},
         {samples && c->data.tokenizer[0] == '\0', "generate.prompt", "requires", "data.tokenizer",

@@ -313,7 +313,7 @@ static status parse_override(const char *key, const char *text, struct node **ou
     snprintf(name, sizeof name, "command line: %s", key);
     size_t bytes = strlen(text);
     if (bytes > 0 && strchr("[{\"'", text[0]) != NULL) {
-        return recipe_yaml_parse(name, text, bytes, true, out);
+        return recipe_yaml_parse(name, text, bytes, RECIPE_YAML_ANY_KIND, out);
     }
     for (size_t i = 0; i < bytes; i++) {
         if (recipe_yaml_is_control(text + i)) {
@@ -325,7 +325,7 @@ static status parse_override(const char *key, const char *text, struct node **ou
     REQUIRE(quoted != NULL, STATUS_INTERNAL, "out of memory for %s", name);
     recipe_value_quote(text, true, quoted);
     status result = recipe_yaml_parse(name, bytes > 0 ? quoted : "\"\"",
-                                      bytes > 0 ? strlen(quoted) : 2, true, out);
+                                      bytes > 0 ? strlen(quoted) : 2, RECIPE_YAML_ANY_KIND, out);
     free(quoted);
     if (result == STATUS_OK) {
         (*out)->kind = NODE_RAW;
@@ -446,7 +446,7 @@ static status parse_draft(const char *name, const char *text, size_t bytes, char
     recipe_set_defaults(out);
     struct recipe_reader reading = {.name = name, .recipe = out};
     struct node *tree = NULL;
-    TRY(recipe_yaml_parse(name, text, bytes, false, &tree));
+    TRY(recipe_yaml_parse(name, text, bytes, RECIPE_YAML_MAPPING, &tree));
     status result = list_unknown(&reading, tree, overrides, count, read_tree(&reading, tree));
     recipe_yaml_free(&tree);
     TRY(result);

@@ -256,6 +256,8 @@ struct recipe {
         enum recipe_greater greater_is_better;
         int64_t patience; /* evaluations without improvement; 0: no early stopping */
         double min_improvement;
+        char tasks[RECIPE_PATH_BYTES]; /* "": none */
+        int64_t task_limit;            /* documents of each task; 0: all */
     } evaluate;
     struct {
         char prompt[RECIPE_LIST_BYTES]; /* "": no samples */

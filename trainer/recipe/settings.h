@@ -12,7 +12,8 @@ enum setting_kind {
     SETTING_NUMBER,  /* double */
     SETTING_BOOLEAN, /* bool */
     SETTING_SOURCES, /* data.train and data.train_count */
-    SETTING_LIST     /* char [bytes]: entries of choices, or numbers, joined by ", " */
+    SETTING_LIST,    /* char [bytes]: entries of choices, or numbers, joined by ", " */
+    SETTING_PATHS    /* char [bytes]: paths joined by ", "; a resumed run may change them */
 };
 
 /* Meaning of a setting of the model for weights that come from model.init_from. */
@@ -94,14 +95,19 @@ struct node {
     struct node *first, *next; /* first child; next sibling */
 };
 
-/* recipe_yaml_parse - parse the only document in text into a tree.
- *
- * The document must be a mapping, unless any_kind is true. `name` stands for the file in messages.
+enum recipe_yaml_form {
+    RECIPE_YAML_MAPPING,  /* a mapping; a string has one line */
+    RECIPE_YAML_ANY_KIND, /* a value of any kind; a string has one line */
+    RECIPE_YAML_LINES     /* a mapping; a string can have several lines and tabs */
+};
+
+/* recipe_yaml_parse - parse the only document in text into a tree. `name` stands for the file in
+ * messages.
  *
  * Memory    the caller frees *out with recipe_yaml_free
  * Errors    STATUS_RECIPE "name:line:column: reason" */
-status recipe_yaml_parse(const char *name, const char *text, size_t bytes, bool any_kind,
-                         struct node **out);
+status recipe_yaml_parse(const char *name, const char *text, size_t bytes,
+                         enum recipe_yaml_form form, struct node **out);
 
 /* recipe_yaml_is_control - return whether text begins with a character that one line cannot hold.
  *

@@ -628,6 +628,10 @@ const struct setting recipe_table[] = {
     {"evaluate.min_improvement", SETTING_NUMBER, FIELD(evaluate.min_improvement), "0.0",
      WITHIN(0, 1e12), .resume = true, .used = "evaluate.patience",
      .description = "Minimum change of the metric that counts as an improvement for patience"},
+    {"evaluate.tasks", SETTING_PATHS, FIELD(evaluate.tasks), "null", .null = "no tasks",
+     .resume = true, .used = "data.validation", .description = "Task files of every evaluation"},
+    {"evaluate.task_limit", SETTING_INTEGER, FIELD(evaluate.task_limit), "0", WITHIN(0, STEPS_MAX),
+     .resume = true, .used = "evaluate.tasks", .description = "Documents of each task. 0: all"},
 
     {"generate.prompt", SETTING_TEXT, FIELD(generate.prompt), "null", .null = "no samples",
      .resume = true,

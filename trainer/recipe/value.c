@@ -129,6 +129,8 @@ static const char *kind_name(enum setting_kind kind)
         return "a path, a glob or a list of {path, weight}";
     case SETTING_LIST:
         return "one value or a list of them";
+    case SETTING_PATHS:
+        return "a path or a list of paths";
     case SETTING_ENUM:
     case SETTING_PATH:
     case SETTING_TEXT:
@@ -442,14 +444,21 @@ static status check_choice(const struct recipe_reader *r, struct source_location
 /* Checks a list entry and write it as stored: the name, or the formatted number. */
 static status read_entry(const struct recipe_reader *r, struct source_location location,
                          const struct setting *setting, const struct node *node,
-                         char out[RECIPE_NAME_BYTES])
+                         char out[RECIPE_PATH_BYTES])
 {
+    if (setting->kind == SETTING_PATHS) {
+        TRY(check_text(r, location, setting->key, node, RECIPE_PATH_BYTES));
+        snprintf(out, RECIPE_PATH_BYTES, "%s", node->text);
+        return strchr(out, ',') == NULL
+                   ? STATUS_OK
+                   : recipe_fail(r, location, setting->key, "the path contains a comma");
+    }
     if (!is_scalar(node) || strlen(node->text) >= RECIPE_NAME_BYTES || node->text[0] == '\0') {
         return recipe_fail(r, location, setting->key, "each list entry must be %s",
                            setting->choices != NULL ? "a name" : "a number");
     }
     if (setting->choices != NULL) {
-        snprintf(out, RECIPE_NAME_BYTES, "%s", node->text);
+        snprintf(out, RECIPE_PATH_BYTES, "%s", node->text);
         return check_choice(r, location, setting, node->text);
     }
     struct recipe scratch;
@@ -467,7 +476,7 @@ static status read_entry(const struct recipe_reader *r, struct source_location l
 static status set_list(const struct recipe_reader *r, struct source_location location,
                        const struct setting *setting, const struct node *node)
 {
-    char text[RECIPE_LIST_BYTES] = "", entry[RECIPE_NAME_BYTES];
+    char text[2 * RECIPE_PATH_BYTES] = "", entry[RECIPE_PATH_BYTES];
     const struct node *first = is_scalar(node) ? node : node->first;
     if (first == NULL || node->kind == NODE_MAPPING) {
         return recipe_fail(r, location, setting->key, "must be %s", kind_name(setting->kind));
@@ -477,12 +486,12 @@ static status set_list(const struct recipe_reader *r, struct source_location loc
             n == node ? location : locate_node(location, n->line, n->column);
         TRY(read_entry(r, entry_location, setting, n, entry));
         size_t used = strlen(text);
-        if (used + strlen(entry) + 3 > sizeof text) {
+        if (used + strlen(entry) + 3 > setting->bytes) {
             return recipe_fail(r, entry_location, setting->key, "the list is too long");
         }
         snprintf(text + used, sizeof text - used, "%s%s", used > 0 ? ", " : "", entry);
     }
-    memcpy(get_field(setting, r->recipe), text, sizeof text);
+    memcpy(get_field(setting, r->recipe), text, setting->bytes);
     return STATUS_OK;
 }
 
@@ -507,7 +516,8 @@ status recipe_value_set(const struct recipe_reader *r, struct source_location lo
     if (setting->kind == SETTING_SOURCES && !is_scalar(node)) {
         return set_sources(r, location, setting, node);
     }
-    if (setting->kind == SETTING_LIST && !is_scalar(node)) {
+    bool is_list = setting->kind == SETTING_LIST || setting->kind == SETTING_PATHS;
+    if (is_list && !is_scalar(node)) {
         return set_list(r, location, setting, node);
     }
     if (!is_scalar(node)) {
@@ -538,6 +548,7 @@ status recipe_value_set(const struct recipe_reader *r, struct source_location lo
     case SETTING_SOURCES:
         return set_sources(r, location, setting, node);
     case SETTING_LIST:
+    case SETTING_PATHS:
         return set_list(r, location, setting, node);
     case SETTING_TEXT:
     case SETTING_PATH:
@@ -593,12 +604,12 @@ char *recipe_value_quote(const char *text, bool json, char *out)
 /* Writes a single entry, or several entries in brackets. */
 static char *format_list(const struct setting *setting, const char *list, bool json, char *out)
 {
-    char entry[RECIPE_NAME_BYTES], quoted[2 * RECIPE_NAME_BYTES + 3];
+    char entry[RECIPE_PATH_BYTES], quoted[2 * RECIPE_PATH_BYTES + 3];
+    bool is_number = setting->kind == SETTING_LIST && setting->choices == NULL;
     bool several = strchr(list, ',') != NULL;
     size_t used = 0;
     for (const char *cursor = list; recipe_list_next(&cursor, entry, sizeof entry);) {
-        const char *text =
-            setting->choices != NULL ? recipe_value_quote(entry, json, quoted) : entry;
+        const char *text = is_number ? entry : recipe_value_quote(entry, json, quoted);
         used += (size_t)snprintf(out + used, RECIPE_VALUE_BYTES - used, "%s%s",
                                  used > 0  ? ", "
                                  : several ? "["
@@ -646,6 +657,7 @@ char *recipe_value_format(const struct setting *setting, const struct recipe *re
         return format_enum(setting, value, json, out);
     }
     case SETTING_LIST:
+    case SETTING_PATHS:
         return format_list(setting, field, json, out);
     case SETTING_TEXT:
     case SETTING_PATH:

@@ -137,6 +137,7 @@ static void format_type(const struct setting *setting, char *out, size_t bytes)
         return;
     }
     case SETTING_SOURCES:
+    case SETTING_PATHS:
         snprintf(out, bytes, "path or list");
         return;
     case SETTING_TEXT:

@@ -11,11 +11,13 @@
 #include "trainer/recipe/settings.h"
 
 enum { DEPTH_MAX = 8, NODES_MAX = 4096, SCALAR_BYTES = 4096, KEY_BYTES = 256 };
+enum { LINES_SCALAR_BYTES = 64 << 10 }; /* with RECIPE_YAML_LINES */
 
 struct parsing {
     const char *name;
     const char *text;
     size_t bytes;
+    enum recipe_yaml_form form;
     int nodes;
     yaml_parser_t parser;
 };
@@ -77,7 +79,7 @@ static status new_node(struct parsing *p, const yaml_event_t *event, enum node_k
                        const char *path, struct node **out)
 {
     if (++p->nodes > NODES_MAX) {
-        FAIL_AT(p, event->start_mark, path, "the recipe has more than %d values", NODES_MAX);
+        FAIL_AT(p, event->start_mark, path, "the file has more than %d values", NODES_MAX);
     }
     struct node *node = calloc(1, sizeof *node);
     REQUIRE(node != NULL, STATUS_INTERNAL, "out of memory while reading %s", p->name);
@@ -127,12 +129,15 @@ static status copy_scalar(const struct parsing *p, const yaml_event_t *event, co
 {
     size_t length = event->data.scalar.length;
     const char *value = (const char *)event->data.scalar.value;
-    if (length > SCALAR_BYTES) {
-        FAIL_AT(p, event->start_mark, path, "the string has %zu bytes; at most %d are accepted",
-                length, SCALAR_BYTES);
+    bool has_lines = p->form == RECIPE_YAML_LINES;
+    size_t limit = has_lines ? LINES_SCALAR_BYTES : SCALAR_BYTES;
+    if (length > limit) {
+        FAIL_AT(p, event->start_mark, path, "the string has %zu bytes; at most %zu are accepted",
+                length, limit);
     }
     for (size_t i = 0; i < length; i++) {
-        if (recipe_yaml_is_control(value + i)) {
+        bool is_line_end = has_lines && (value[i] == '\n' || value[i] == '\t');
+        if (recipe_yaml_is_control(value + i) && !is_line_end) {
             FAIL_AT(p, event->start_mark, path, "contains a control character (byte value %d)",
                     (unsigned char)value[i]);
         }
@@ -281,7 +286,7 @@ static status parse_start(struct parsing *p)
     return STATUS_OK;
 }
 
-static status parse_document(struct parsing *p, bool any_kind, struct node **out)
+static status parse_document(struct parsing *p, struct node **out)
 {
     TRY(parse_start(p));
     yaml_event_t event;
@@ -289,7 +294,7 @@ static status parse_document(struct parsing *p, bool any_kind, struct node **out
     status result = parse_value(p, &event, NULL, 0, out);
     yaml_event_delete(&event);
     TRY(result);
-    if (!any_kind && (*out)->kind != NODE_MAPPING) {
+    if (p->form != RECIPE_YAML_ANY_KIND && (*out)->kind != NODE_MAPPING) {
         bool empty = (*out)->kind == NODE_PLAIN && (*out)->text[0] == '\0';
         yaml_mark_t mark = {0, (size_t)(*out)->line - 1, (size_t)(*out)->column - 1};
         FAIL_AT(p, mark, NULL, "%s",
@@ -300,8 +305,8 @@ static status parse_document(struct parsing *p, bool any_kind, struct node **out
                         "a second document begins here; only one is accepted");
 }
 
-status recipe_yaml_parse(const char *name, const char *text, size_t bytes, bool any_kind,
-                         struct node **out)
+status recipe_yaml_parse(const char *name, const char *text, size_t bytes,
+                         enum recipe_yaml_form form, struct node **out)
 {
     static const char mark[] =
         "\xef\xbb\xbf"; /* UTF-8 byte order mark, written by editors on Windows */
@@ -310,11 +315,11 @@ status recipe_yaml_parse(const char *name, const char *text, size_t bytes, bool 
     *out = NULL;
     text += skipped;
     bytes -= skipped;
-    struct parsing p = {.name = name, .text = text, .bytes = bytes};
+    struct parsing p = {.name = name, .text = text, .bytes = bytes, .form = form};
     REQUIRE(yaml_parser_initialize(&p.parser), STATUS_INTERNAL, "out of memory for a YAML parser");
     yaml_parser_set_encoding(&p.parser, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&p.parser, (const unsigned char *)text, bytes);
-    status result = parse_document(&p, any_kind, out);
+    status result = parse_document(&p, out);
     yaml_parser_delete(&p.parser);
     if (result != STATUS_OK) {
         recipe_yaml_free(out);

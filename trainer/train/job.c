@@ -92,6 +92,7 @@ static status prepare_recipe(struct job *job)
     TRY(derive_preference(r, &job->preference));
     TRY(data_read_labels(r, &job->labels));
     TRY(evaluation_report_stopping_rule(r, job->objective, job->labels, &job->early_stopping_rule));
+    TRY(sample_open_tasks(job));
     if (job->labels != NULL) {
         TRY(labels_hash(job->labels, job->labels_sha256));
     }
@@ -656,6 +657,7 @@ status job_stop(struct job *job)
     status result = STATUS_OK;
     KEEP_FIRST(result, step_destroy(&job->step));
     evaluator_destroy(&job->evaluator);
+    task_set_close(&job->tasks);
     replica_check_destroy(&job->replica_check);
     rollback_destroy(&job->rollback);
     KEEP_FIRST(result, loader_close(&job->loader));

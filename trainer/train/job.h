@@ -11,6 +11,7 @@
 #include "trainer/logging/utilization.h"
 #include "trainer/objective/objective.h"
 #include "trainer/setup/session.h"
+#include "trainer/tasks/task_set.h"
 #include "trainer/train/reference_logprobs.h"
 #include "trainer/train/replica_check.h"
 #include "trainer/train/rollback.h"
@@ -39,6 +40,7 @@ struct job {
     struct loader *loader;
     struct loader *collect_loader; /* the same data, for the collect pass (step.h); NULL: unused */
     struct evaluator *evaluator;   /* NULL: the objective has no task metrics */
+    struct task_set tasks;         /* of evaluate.tasks */
     struct replica_check *replica_check; /* NULL: parallel.check_every is 0, or one replica */
     struct rollback *rollback;           /* NULL: train.on_spike is not rollback */
     struct step *step;

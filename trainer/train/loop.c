@@ -33,7 +33,7 @@ static const double minutes_fraction = 0.9;
 
 static const char wall_reason[] = "train.wall_minutes is nearly over";
 
-_Static_assert(EVALUATION_REPORT_FIELDS + 1 <= TENSORBOARD_SCALARS_MAX,
+_Static_assert(EVALUATION_REPORT_FIELDS + TASK_SET_FIELDS + 1 <= TENSORBOARD_SCALARS_MAX,
                "an evaluation can be written to TensorBoard");
 
 struct loop {
@@ -151,9 +151,17 @@ static status evaluate_validation(struct loop *loop)
     double sums[OBJECTIVE_SUMS] = {0};
     struct step_ballot ballot = {.cast = cast_votes, .user = loop};
     double start = clock_seconds();
+    struct metric fields[EVALUATION_REPORT_FIELDS + TASK_SET_FIELDS + 1];
+    struct task_field names[TASK_SET_FIELDS];
     loop->evaluating = true;
     TRY(job_evaluate(job, &ballot, sums));
     loop->evaluating = false;
+    int count = evaluation_report_fields(job->objective, sums, job->evaluator, fields);
+    if (ballot.votes[STEP_VOTE_STOP] == 0 && ballot.votes[STEP_VOTE_WALL] == 0) {
+        job_long_phase(job, "running the tasks");
+        TRY(sample_run_tasks(job, names, fields, &count));
+        job_long_phase(job, NULL);
+    }
     double seconds = clock_seconds() - start;
     loop->interval.started_seconds += seconds; /* exclude it from the training speed */
     apply_stop_votes(loop, ballot.votes);
@@ -161,8 +169,6 @@ static status evaluate_validation(struct loop *loop)
         return STATUS_OK;
     }
     loop->evaluate_seconds = fmax(loop->evaluate_seconds, seconds);
-    struct metric fields[EVALUATION_REPORT_FIELDS + 1];
-    int count = evaluation_report_fields(job->objective, sums, job->evaluator, fields);
     evaluation_report_log(job->objective, job->early_stopping_rule.metric, job->state.step, fields,
                           count);
     double value = evaluation_report_value(fields, count, job->early_stopping_rule.metric);

@@ -1,9 +1,14 @@
 #include "trainer/train/sample.h"
 
 #include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
+#include "base/text.h"
 #include "trainer/inference/generate.h"
 #include "trainer/setup/derive.h"
 
@@ -86,5 +91,86 @@ status sample_run(struct job *job, status *written)
                                     : metrics_write(job->metrics, "sample", job->state.step, fields,
                                                     sizeof fields / sizeof fields[0]);
     free(text);
+    return STATUS_OK;
+}
+
+/* ---- tasks ---- */
+
+static status open_tasks(struct job *job)
+{
+    const struct recipe *r = &job->session.recipe;
+    char paths[TASK_SET_MAX][RECIPE_PATH_BYTES];
+    char *list[TASK_SET_MAX];
+    int count = 0;
+    for (const char *cursor = r->evaluate.tasks; *cursor != '\0'; count++) {
+        if (count == TASK_SET_MAX) {
+            return recipe_raise(r, STATUS_RECIPE, "evaluate.tasks", "has more than %d tasks",
+                                TASK_SET_MAX);
+        }
+        (void)recipe_list_next(&cursor, paths[count], sizeof paths[count]);
+        list[count] = paths[count];
+    }
+    status result = task_set_open(list, count, -1, r->evaluate.task_limit, &job->tasks);
+    return recipe_annotate_error(r, "evaluate.tasks", result, "");
+}
+
+status sample_open_tasks(struct job *job)
+{
+    const struct recipe *r = &job->session.recipe;
+    const char *metric = job->early_stopping_rule.metric;
+    TRY(open_tasks(job));
+    if (strchr(metric, '/') != NULL && !task_set_has_metric(&job->tasks, metric)) {
+        return recipe_raise(r, STATUS_RECIPE, "evaluate.metric",
+                            "'%s' is not a metric of evaluate.tasks; the metrics are TASK/METRIC",
+                            metric);
+    }
+    return STATUS_OK;
+}
+
+/* Logs "step 20: arc/acc 0.2500 +- 0.0612, arc/acc_norm ...", as far as the line has room. */
+static void log_tasks(const struct job *job, const struct task_field *fields, int count)
+{
+    char line[TEXT_LINE_COLUMNS + 1], part[2 * TASK_FIELD_BYTES];
+    char value[TEXT_NUMBER_BYTES], error[TEXT_NUMBER_BYTES];
+    snprintf(line, sizeof line, "step %" PRId64 ":", job->state.step);
+    bool is_first = true;
+    for (int i = 0; i + 1 < count; i++) {
+        if (fields[i].is_count || strstr(fields[i].name, "_stderr") != NULL) {
+            continue;
+        }
+        snprintf(part, sizeof part, "%s %s %s +- %s", is_first ? "" : ",", fields[i].name,
+                 text_from_metric(fields[i].value, value),
+                 text_from_metric(fields[i + 1].value, error));
+        is_first = false;
+        (void)text_append_fitting(line, part);
+    }
+    log_info("%s", line);
+}
+
+status sample_run_tasks(struct job *job, struct task_field names[TASK_SET_FIELDS],
+                        struct metric *fields, int *count)
+{
+    const struct session *s = &job->session;
+    const struct task_model model = {
+        .kernels = s->kernels,
+        .model = s->model,
+        .tokenizer = s->tokenizer,
+        .mesh = &s->mesh,
+        .rows = derive_rows(&s->recipe),
+        .max_tokens = s->recipe.data.sequence_length,
+        .seed = (uint64_t)s->recipe.seed,
+    };
+    int found = 0;
+    if (job->tasks.count == 0) {
+        return STATUS_OK;
+    }
+    TRY(sharded_optimizer_wait_all(job->optimizer));
+    TRY(task_set_run(&job->tasks, &model, NULL, names, &found));
+    log_tasks(job, names, found);
+    for (int i = 0; i < found; i++) {
+        fields[(*count)++] = names[i].is_count
+                                 ? metric_integer(names[i].name, (int64_t)names[i].value)
+                                 : metric_number(names[i].name, names[i].value);
+    }
     return STATUS_OK;
 }

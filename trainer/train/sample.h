@@ -1,4 +1,4 @@
-/* Samples of the model during training (generate.prompt). */
+/* Outputs of the model during training: samples (generate.prompt) and tasks (evaluate.tasks). */
 #pragma once
 
 #include "trainer/train/job.h"
@@ -21,3 +21,17 @@ int64_t sample_bytes(const struct recipe *recipe, const struct model_config *con
  * Errors    STATUS_NOT_FINITE, STATUS_INTERNAL: the same on all ranks. *written is the status of
  *           the write to metrics.jsonl, on this rank only */
 status sample_run(struct job *job, status *written);
+
+/* sample_open_tasks - read the tasks of evaluate.tasks and check evaluate.metric.
+ *
+ * Errors    those of task_set_open, and STATUS_RECIPE, at the key */
+status sample_open_tasks(struct job *job);
+
+/* sample_run_tasks - run evaluate.tasks with the current weights, and append the metrics to fields.
+ *
+ * Shapes    fields has room for TASK_SET_FIELDS further ones after *count
+ * Memory    names receives the names of the metrics
+ * Order     collective, between two steps
+ * Errors    those of task_run; the same on all ranks */
+status sample_run_tasks(struct job *job, struct task_field names[TASK_SET_FIELDS],
+                        struct metric *fields, int *count);

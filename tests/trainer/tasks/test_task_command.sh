@@ -1,0 +1,66 @@
+#!/bin/bash
+# `bireme evaluate --task` and evaluate.tasks: results in the output, in metrics.jsonl and in the
+# report; damaged task files end with one message. test_tasks.c compares the values with
+# lm-evaluation-harness.
+source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+
+printf '{"q": "the Lic", "c": ["ense", "zzzz"], "a": 0}\n{"q": "a", "c": ["b", "c"], "a": 1}\n' \
+    >rows.jsonl
+cat >choice.yaml <<'EOF'
+task: choice
+dataset_path: json
+dataset_kwargs: {data_files: {test: rows.jsonl}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: q
+doc_to_choice: c
+doc_to_target: a
+target_delimiter: ""
+EOF
+sed -e 's/^task: .*/task: copy/' -e 's/multiple_choice/generate_until/' -e '/doc_to_choice/d' \
+    -e 's/target: a/target: "{{ a }}"/' \
+    choice.yaml >copy.yaml
+printf 'generation_kwargs: {until: ["\\n"], max_gen_toks: 4}\n' >>copy.yaml
+
+run_bireme 0 train recipe.yaml run_dir=run "evaluate.tasks=[choice.yaml, copy.yaml]" \
+    evaluate.task_limit=1 evaluate.metric=choice/acc checkpoint.keep_best=true \
+    evaluate.every=5 data.validation='data/train-*.h5'
+grep -q '"choice/acc":[01].0,' run/metrics.jsonl || fail "no metric: $(cat run/metrics.jsonl)"
+grep -q '"copy/documents":1,' run/metrics.jsonl || fail 'the limit has no effect'
+grep -q 'choice/acc' run/report.html || fail 'the report does not contain the task'
+grep -q 'choice/acc [01]' stderr || fail 'no line about the task'
+
+run_bireme 0 evaluate --checkpoint run --task choice.yaml copy.yaml --shots 1 \
+    --log-samples samples --json
+grep -q '"choice/acc_norm_stderr":' out && grep -q '"copy/exact_match":' out ||
+    fail "results: $(cat out)"
+[ "$(grep -c '"task":"choice"' samples)" = 2 ] || fail "samples: $(cat samples)"
+
+# expect_refused CODE TEXT SED: a task file that this change damages.
+expect_refused() {
+    sed -e "$3" choice.yaml >bad.yaml
+    run_bireme "$1" evaluate --checkpoint run --task bad.yaml
+    expect_error "$2"
+}
+expect_refused 78 'bad.yaml:2:15: dataset_path: must be json' 's/: json$/: allenai\/arc/'
+expect_refused 78 'bad.yaml:5:14: output_type: must be multiple_choice, ' 's/multiple_/multi_/'
+expect_refused 78 "doc_to_txt: unknown key of a task; did you mean 'doc_to_text'" 's/_text/_txt/'
+expect_refused 78 'bad.yaml:6:14: doc_to_text: character 5 of the template: expected }}' \
+    's/doc_to_text: q/doc_to_text: "{{ q"/'
+expect_refused 65 'rows.jsonl:1: the document has no value "x"' 's/: q$/: "{{ x }}"/'
+expect_refused 66 'missing.jsonl' 's/rows.jsonl/missing.jsonl/'
+expect_refused 65 'rows.jsonl:1: doc_to_target is none of the choices' 's/target: a/target: 7/'
+expect_refused 69 'process_docs: is not supported' '$aprocess_docs: f'
+expect_refused 78 'num_fewshot: 3 examples need at least 3 documents' '$anum_fewshot: 3'
+expect_refused 78 'metric: the metrics of output_type multiple_choice are acc, ' \
+    '$ametric_list: [{metric: bleu}]'
+run_bireme 64 evaluate --checkpoint run --task choice.yaml rows.jsonl
+expect_error 'several tasks must be task files'
+run_bireme 64 evaluate --checkpoint run --data 'data/train-*.h5' --shots 1
+expect_error 'can only be used with --task'
+run_bireme 78 train recipe.yaml run_dir=other evaluate.tasks=choice.yaml \
+    data.validation='data/train-*.h5' evaluate.metric=choice/f1
+expect_error "evaluate.metric: 'choice/f1' is not a metric of evaluate.tasks"
+run_bireme 78 train recipe.yaml run_dir=other evaluate.tasks=choice.yaml data.validation=null \
+    evaluate.every=0
+expect_error 'choice.yaml requires data.validation'

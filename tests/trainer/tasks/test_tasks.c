@@ -1,0 +1,144 @@
+/* Tasks of every output type on a small model: outputs, scores and metrics are those of
+ * lm-evaluation-harness with transformers (scripts/check_lm_eval.py), question by question, on any
+ * number of ranks. */
+#include <unistd.h>
+
+#include "comm/comm.h"
+#include "tests/check.h"
+#include "trainer/huggingface/huggingface.h"
+#include "trainer/tasks/task_set.h"
+#include "trainer/weights/open.h"
+
+static char reference[FILE_PATH_BYTES]; /* tests/reference/tasks */
+static const double tolerance = 2e-4;
+
+static void check_number(const char *where, const json_t *expected, double value)
+{
+    double e = json_number_value(expected);
+    if (!(fabs(value - e) <= tolerance * fmax(1, fabs(e)))) {
+        fprintf(stderr, "%s: %.9g instead of %.9g\n", where, value, e);
+        exit(1);
+    }
+}
+
+/* Compares the outputs or scores of a document. */
+static void check_sample(const char *where, json_t *expected, const json_t *sample)
+{
+    const char *name;
+    json_t *value;
+    json_object_foreach(expected, name, value)
+    {
+        const json_t *actual = json_object_get(sample, name);
+        CHECK(actual != NULL);
+        for (size_t i = 0; i < json_array_size(value); i++) {
+            check_number(where, json_array_get(value, i),
+                         json_number_value(json_array_get(actual, i)));
+        }
+        if (json_is_number(value)) {
+            check_number(where, value, json_number_value(actual));
+        } else if (json_is_string(value)) {
+            CHECK_TEXT(json_string_value(actual), json_string_value(value));
+        }
+    }
+}
+
+static void check_samples(const json_t *test_case, FILE *samples)
+{
+    char line[1 << 16], where[256];
+    const json_t *documents = json_object_get(test_case, "documents");
+    rewind(samples);
+    for (size_t i = 0; i < json_array_size(documents); i++) {
+        CHECK(fgets(line, sizeof line, samples) != NULL);
+        json_t *sample = json_loads(line, 0, NULL);
+        snprintf(where, sizeof where, "%s, document %zu",
+                 json_string_value(json_object_get(test_case, "file")), i);
+        check_sample(where, json_array_get(documents, i), sample);
+        json_decref(sample);
+    }
+    CHECK(fgets(line, sizeof line, samples) == NULL);
+}
+
+static void check_results(const json_t *test_case, const struct task_field *fields, int count)
+{
+    const char *metric;
+    json_t *value;
+    json_object_foreach(json_object_get(test_case, "results"), metric, value)
+    {
+        char name[TASK_FIELD_BYTES];
+        int at = 0;
+        snprintf(name, sizeof name, "%s/%s", json_string_value(json_object_get(test_case, "task")),
+                 metric);
+        while (at < count && strcmp(fields[at].name, name) != 0) {
+            at++;
+        }
+        CHECK(at < count);
+        if (strcmp(metric, "perplexity_stderr") != 0) { /* there a bootstrap */
+            check_number(name, value, fields[at].value);
+        }
+    }
+}
+
+static void run_case(const struct session *s, const json_t *test_case)
+{
+    char path[FILE_PATH_BYTES];
+    char *paths[] = {path};
+    struct task_set set;
+    struct task_field fields[TASK_SET_FIELDS];
+    int count;
+    int64_t positions = model_get_config(s->model)->positions;
+    const struct task_model model = {.kernels = s->kernels,
+                                     .model = s->model,
+                                     .tokenizer = s->tokenizer,
+                                     .mesh = &s->mesh,
+                                     .rows = positions,
+                                     .max_tokens = positions};
+    int64_t shots = json_integer_value(json_object_get(test_case, "shots"));
+    bool is_alone = comm_size(s->mesh.world) == 1;
+    FILE *samples = is_alone ? tmpfile() : NULL;
+    CHECK_OK(file_join(path, reference, json_string_value(json_object_get(test_case, "file"))));
+    CHECK_OK(task_set_open(paths, 1, shots, 0, &set));
+    CHECK_OK(task_set_run(&set, &model, samples, fields, &count));
+    check_results(test_case, fields, count);
+    if (is_alone) {
+        check_samples(test_case, samples);
+        fclose(samples);
+    }
+    CHECK_EQUAL(task_set_has_metric(&set, fields[0].name), 1);
+    CHECK_EQUAL(task_set_has_metric(&set, "other/acc"), 0);
+    task_set_close(&set);
+}
+
+int main(int argc, char **argv)
+{
+    static struct recipe recipe;
+    struct comm *world = NULL;
+    struct session s = {0};
+    struct huggingface_summary summary;
+    char folder[] = "/tmp/bireme-tasks-XXXXXX", checkpoint[FILE_PATH_BYTES];
+    char tensor[64];
+    char *overrides[] = {tensor};
+    char path[FILE_PATH_BYTES], model[FILE_PATH_BYTES];
+    CHECK_OK(file_join(reference, getenv("BIREME_SOURCE_DIR"), "tests/reference/tasks"));
+    CHECK_OK(file_join(path, reference, "expected.json"));
+    CHECK_OK(file_join(model, reference, "model"));
+    json_t *expected = json_load_file(path, 0, NULL);
+    json_t *cases = json_object_get(expected, "cases");
+    CHECK(json_array_size(cases) == 9);
+    CHECK_OK(comm_world_create(&argc, &argv, &world));
+    snprintf(tensor, sizeof tensor, "parallel.tensor=%s", argc > 1 ? argv[1] : "1");
+    CHECK(comm_rank(world) != 0 || mkdtemp(folder) != NULL);
+    CHECK_OK(comm_broadcast(world, folder, sizeof folder, 0));
+    snprintf(checkpoint, sizeof checkpoint, "%s/checkpoint", folder);
+    CHECK_OK(comm_agree(world, comm_rank(world) != 0 ? STATUS_OK
+                                                     : huggingface_import(model, NULL, checkpoint,
+                                                                          &recipe, &summary)));
+    CHECK_OK(weights_open_checkpoint(&s, world, checkpoint, overrides, 1, 0));
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        run_case(&s, json_array_get(cases, i));
+    }
+    CHECK_OK(session_stop(&s));
+    CHECK(comm_rank(world) != 0 || file_remove_tree(folder) == STATUS_OK);
+    CHECK_OK(comm_destroy(&world));
+    json_decref(expected);
+    return 0;
+}

@@ -1,0 +1,24 @@
+/* Methods and filters of templates. Private to trainer/tasks. */
+#pragma once
+
+#include <jansson.h>
+
+#include "base/status.h"
+
+/* template_call - apply a method or a filter to operands[0]; the other operands are its arguments.
+ *
+ * Memory    *out is a new reference; NULL: the result is undefined
+ * Errors    STATUS_DATA: an operand has the wrong type */
+status template_call(const char *name, json_t *const *operands, int count, json_t **out);
+
+/* template_make_text - return the text of a value, as Python's str(). */
+status template_make_text(const json_t *value, json_t **out);
+
+/* template_length - return the number of characters of a text, or of elements. */
+int64_t template_length(const json_t *value);
+
+/* template_index - return a new reference to an element; NULL: there is none. */
+json_t *template_index(const json_t *value, const json_t *key);
+
+/* template_equals - compare as Jinja's == does. */
+bool template_equals(const json_t *a, const json_t *b);

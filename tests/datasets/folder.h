@@ -29,8 +29,8 @@ static inline void folder_make(void)
     atexit(folder_remove);
 }
 
-/* folder_file - return the path of a file in the folder; it stays valid until the program exits. */
-static inline char *folder_file(const char *name)
+/* folder_join - return the path of a file in a folder; it stays valid until the program exits. */
+static inline char *folder_join(const char *folder, const char *name)
 {
     static struct path_node {
         struct path_node *next;
@@ -38,10 +38,16 @@ static inline char *folder_file(const char *name)
     } * paths;
     struct path_node *node = malloc(sizeof *node);
     CHECK(node != NULL);
-    CHECK_OK(file_join(node->path, folder_path, name));
+    CHECK_OK(file_join(node->path, folder, name));
     node->next = paths;
     paths = node;
     return node->path;
+}
+
+/* folder_file - return the path of a file in the temporary folder. */
+static inline char *folder_file(const char *name)
+{
+    return folder_join(folder_path, name);
 }
 
 static inline void folder_write(const char *path, const void *data, size_t bytes)

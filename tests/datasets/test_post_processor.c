@@ -8,29 +8,7 @@
 #include "datasets/shard/shard.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
 #include "tests/check.h"
-#include "tests/datasets/folder.h"
-
-static char reference[FILE_PATH_BYTES];
-
-static const char *reference_path(const char *name)
-{
-    static char path[FILE_PATH_BYTES];
-    CHECK_OK(file_join(path, reference, name));
-    return path;
-}
-
-static void check_ids(const char *tokenizer_name, const char *text, const struct token_list *ids,
-                      const json_t *expected_ids)
-{
-    bool equal = (size_t)ids->count == json_array_size(expected_ids);
-    for (int64_t i = 0; i < ids->count && equal; i++) {
-        equal = ids->ids[i] == json_integer_value(json_array_get(expected_ids, (size_t)i));
-    }
-    if (!equal) {
-        fprintf(stderr, "%s: the ids of the text '%.80s' are wrong\n", tokenizer_name, text);
-        exit(1);
-    }
-}
+#include "tests/datasets/tokenizer_reference.h"
 
 static void check_pairs(const char *name, const struct tokenizer *t, const json_t *pairs,
                         const json_t *reference_ids)
@@ -49,7 +27,7 @@ static void check_pairs(const char *name, const struct tokenizer *t, const json_
             const json_t *expected_ids =
                 m == 0 ? json_object_get(reference_ids, "pairs")
                        : json_array_get(json_object_get(reference_ids, "truncated"), m - 1);
-            check_ids(name, json_string_value(a), &ids, json_array_get(expected_ids, i));
+            reference_check_ids(name, json_string_value(a), &ids, json_array_get(expected_ids, i));
             CHECK(ids.ids[first - 1] == 2 && ids.ids[first - 2] == 2);
         }
     }
@@ -82,7 +60,7 @@ static void check_texts(const char *name, const struct tokenizer *t, const json_
     for (size_t i = 0; i < json_array_size(texts); i++) {
         const json_t *text = json_array_get(texts, i);
         encode_with_specials(t, json_string_value(text), json_string_length(text), &ids);
-        check_ids(name, json_string_value(text), &ids, json_array_get(expected_ids, i));
+        reference_check_ids(name, json_string_value(text), &ids, json_array_get(expected_ids, i));
     }
     token_list_free(&ids);
 }
@@ -369,11 +347,8 @@ static void test_refusals(void)
 
 int main(void)
 {
-    const char *source = getenv("BIREME_SOURCE_DIR");
-    CHECK(source != NULL);
     folder_make();
     h5file_init();
-    CHECK_OK(file_join(reference, source, "tests/reference/tokenizer"));
     test_reference("roberta");
     test_reference("roberta_early");
     test_reference("begun");

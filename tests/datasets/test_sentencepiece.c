@@ -7,41 +7,13 @@
 #include "datasets/sentencepiece/sentencepiece.h"
 #include "datasets/tokenizer/tokenizer.h"
 #include "tests/check.h"
-#include "tests/datasets/folder.h"
-
-static char reference_folder[FILE_PATH_BYTES];
-
-static const char *join_path(const char *root, const char *name)
-{
-    static char path[4][FILE_PATH_BYTES];
-    static int next = 0;
-    next = (next + 1) % 4;
-    CHECK_OK(file_join(path[next], root, name));
-    return path[next];
-}
+#include "tests/datasets/tokenizer_reference.h"
 
 static struct tokenizer *open_model(const char *name)
 {
     struct tokenizer *t = NULL;
-    CHECK_OK(tokenizer_open(join_path(reference_folder, name), &t));
+    CHECK_OK(tokenizer_open(folder_join(reference_path("sentencepiece"), name), &t));
     return t;
-}
-
-static void check_ids(const char *name, const char *text, const struct token_list *ids,
-                      const json_t *expected)
-{
-    bool equal = (size_t)ids->count == json_array_size(expected);
-    for (int64_t i = 0; i < ids->count && equal; i++) {
-        equal = ids->ids[i] == json_integer_value(json_array_get(expected, (size_t)i));
-    }
-    if (!equal) {
-        fprintf(stderr, "%s: the ids of the text '%.60s' are wrong:", name, text);
-        for (int64_t i = 0; i < ids->count; i++) {
-            fprintf(stderr, " %d", ids->ids[i]);
-        }
-        fprintf(stderr, "\n");
-        exit(1);
-    }
 }
 
 static void check_decoded(const struct tokenizer *t, const int32_t *ids, int64_t count,
@@ -68,7 +40,7 @@ static void check_texts(const struct tokenizer *t, const char *name, const json_
         out.count = 0;
         CHECK_OK(
             tokenizer_encode(t, json_string_value(text), json_string_length(text), special, &out));
-        check_ids(name, json_string_value(text), &out, json_array_get(ids, i));
+        reference_check_ids(name, json_string_value(text), &out, json_array_get(ids, i));
         check_decoded(t, out.ids, out.count, json_array_get(decoded, i));
     }
     token_list_free(&out);
@@ -93,7 +65,7 @@ static json_t *load_expected(void)
 {
     json_error_t error;
     json_t *expected =
-        json_load_file(join_path(reference_folder, "expected.json"), JSON_ALLOW_NUL, &error);
+        json_load_file(reference_path("sentencepiece/expected.json"), JSON_ALLOW_NUL, &error);
     CHECK(expected != NULL && json_array_size(json_object_get(expected, "texts")) > 50);
     return expected;
 }
@@ -125,7 +97,7 @@ static void check_pair(const struct tokenizer *t, const char *name, const json_t
     int64_t first = 0;
     if (tokenizer_get_specials(t).cls >= 0 && json_is_array(expected)) {
         CHECK_OK(tokenizer_encode_pair(t, "oars", 4, "banks", 5, true, 0, &ids, &first));
-        check_ids(name, "oars, banks", &ids, expected);
+        reference_check_ids(name, "oars, banks", &ids, expected);
     }
     token_list_free(&ids);
 }
@@ -170,15 +142,14 @@ static void check_refused_json(const char *from, const char *to, const char *mes
     char *text = NULL;
     size_t bytes = 0;
     struct tokenizer *t = NULL;
-    CHECK_OK(file_read(join_path(join_path(reference_folder, "t5"), "tokenizer.json"), 1 << 20,
-                       &text, &bytes));
+    CHECK_OK(file_read(reference_path("sentencepiece/t5/tokenizer.json"), 1 << 20, &text, &bytes));
     char *found = strstr(text, from);
     size_t length = bytes - strlen(from) + strlen(to);
     char *changed = malloc(length + 1);
     CHECK(found != NULL && changed != NULL);
     snprintf(changed, length + 1, "%.*s%s%s", (int)(found - text), text, to, found + strlen(from));
     CHECK_OK(file_make_folders(folder));
-    CHECK_OK(file_write(join_path(folder, "tokenizer.json"), changed, length));
+    CHECK_OK(file_write(folder_join(folder, "tokenizer.json"), changed, length));
     CHECK_FAILS(tokenizer_open(folder, &t), STATUS_DATA, message);
     free(changed);
     free(text);
@@ -287,7 +258,7 @@ static void test_added_tokens(void)
 
 static void write_config(const char *folder, const char *text)
 {
-    CHECK_OK(file_write(join_path(folder, "tokenizer_config.json"), text, strlen(text)));
+    CHECK_OK(file_write(folder_join(folder, "tokenizer_config.json"), text, strlen(text)));
 }
 
 static void test_files(void)
@@ -379,7 +350,7 @@ static void put_map(struct message *m, int field, const char *data, size_t bytes
 static void write_model(const struct message *m, const char *name)
 {
     CHECK_OK(file_make_folders(folder_file("damaged")));
-    CHECK_OK(file_write(join_path(folder_file("damaged"), name), m->data, m->bytes));
+    CHECK_OK(file_write(folder_join(folder_file("damaged"), name), m->data, m->bytes));
 }
 
 /* The model must be refused with this message, which names the file. */
@@ -468,7 +439,7 @@ static void test_many_fields(void)
         for (size_t i = 0; i < count; i++) {
             memcpy(fields + i * sizeof field, field, sizeof field);
         }
-        CHECK_OK(file_write(join_path(folder_file("damaged"), "tokenizer.model"), text,
+        CHECK_OK(file_write(folder_join(folder_file("damaged"), "tokenizer.model"), text,
                             m.bytes + header + count * sizeof field));
         free(text);
         struct tokenizer *t = NULL;
@@ -505,9 +476,6 @@ static void test_damaged_map(void)
 
 int main(void)
 {
-    const char *source = getenv("BIREME_SOURCE_DIR");
-    CHECK_OK(file_join(reference_folder, source == NULL ? "." : source,
-                       "tests/reference/tokenizer/sentencepiece"));
     folder_make();
     test_reference();
     test_json();

@@ -9,18 +9,7 @@
 #include "datasets/tokenizer/alphabet.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
 #include "tests/check.h"
-#include "tests/datasets/folder.h"
-
-static char reference_folder[FILE_PATH_BYTES];
-
-static const char *join_path(const char *root, const char *name)
-{
-    static char path[4][FILE_PATH_BYTES];
-    static int next = 0;
-    next = (next + 1) % 4;
-    CHECK_OK(file_join(path[next], root, name));
-    return path[next];
-}
+#include "tests/datasets/tokenizer_reference.h"
 
 static void encode_text(const struct tokenizer *t, const char *text, size_t bytes, bool special,
                         struct token_list *out)
@@ -45,7 +34,7 @@ static void check_round_trip(const struct tokenizer *t, const char *text, size_t
 static json_t *load_expected(void)
 {
     json_error_t error;
-    json_t *expected = json_load_file(join_path(reference_folder, "expected.json"), 0, &error);
+    json_t *expected = json_load_file(reference_path("expected.json"), 0, &error);
     CHECK(expected != NULL && json_array_size(json_object_get(expected, "texts")) > 50);
     return expected;
 }
@@ -80,7 +69,7 @@ static void test_reference_ids(void)
     json_object_foreach(json_object_get(expected, "ids"), name, rows)
     {
         struct tokenizer *t = NULL;
-        CHECK_OK(tokenizer_open(join_path(reference_folder, name), &t));
+        CHECK_OK(tokenizer_open(reference_path(name), &t));
         CHECK_EQUAL(json_array_size(rows), json_array_size(texts));
         for (size_t i = 0; i < json_array_size(rows); i++) {
             if (json_is_array(json_array_get(rows, i))) { /* null: not computed */
@@ -140,7 +129,7 @@ static void test_reference_words(void)
 
 static struct tokenizer *train_bpe(int64_t vocab_size, int workers)
 {
-    char *files[] = {(char *)join_path(reference_folder, "corpus.txt")};
+    char *files[] = {reference_path("corpus.txt")};
     struct tokenizer *t = NULL;
     CHECK_OK(tokenizer_train(TOKENIZER_BPE, vocab_size, files, 1, workers, &t));
     return t;
@@ -151,10 +140,10 @@ static struct tokenizer *train_bpe(int64_t vocab_size, int workers)
 static void test_training_equals_package(void)
 {
     struct tokenizer *reference = NULL;
-    CHECK_OK(tokenizer_open(join_path(reference_folder, "gpt2"), &reference));
+    CHECK_OK(tokenizer_open(reference_path("gpt2"), &reference));
     struct tokenizer *t = NULL;
-    CHECK_FAILS(tokenizer_open(join_path(reference_folder, "gpt2/tokenizer.json"), &t),
-                STATUS_NO_INPUT, "tokenizer.json is a file; use its folder");
+    CHECK_FAILS(tokenizer_open(reference_path("gpt2/tokenizer.json"), &t), STATUS_NO_INPUT,
+                "tokenizer.json is a file; use its folder");
     struct tokenizer *trained = train_bpe(256 + reference->merge_count + 1, 1);
     CHECK_EQUAL(trained->merge_count, reference->merge_count);
     CHECK(trained->merge_count > 100);
@@ -179,7 +168,7 @@ static void write_long_corpus(void)
 {
     char *corpus = NULL;
     size_t bytes = 0;
-    CHECK_OK(file_read(join_path(reference_folder, "corpus.txt"), 1 << 20, &corpus, &bytes));
+    CHECK_OK(file_read(reference_path("corpus.txt"), 1 << 20, &corpus, &bytes));
     size_t capacity = (size_t)9 << 20;
     char *text = malloc(capacity);
     CHECK(text != NULL);
@@ -377,8 +366,8 @@ static void check_saved(struct tokenizer *t, const char *name)
     CHECK_EQUAL(tokenizer_get_kind(t), tokenizer_get_kind(reopened));
     CHECK_OK(tokenizer_save(reopened, second));
     char a[HASH_TEXT_BYTES], b[HASH_TEXT_BYTES];
-    CHECK_OK(hash_file(join_path(first, TOKENIZER_FILE), a, NULL));
-    CHECK_OK(hash_file(join_path(second, TOKENIZER_FILE), b, NULL));
+    CHECK_OK(hash_file(folder_join(first, TOKENIZER_FILE), a, NULL));
+    CHECK_OK(hash_file(folder_join(second, TOKENIZER_FILE), b, NULL));
     CHECK(strcmp(a, b) == 0 && strcmp(a, tokenizer_sha256(t)) == 0);
     CHECK_OK(tokenizer_destroy(&reopened));
 }
@@ -391,7 +380,7 @@ static void test_saving(void)
     static const char *const names[] = {"gpt2",  "prefix", "whole", "ignore_merges", "llama3",
                                         "qwen2", "cl100k", "o200k", "char"};
     for (int i = 0; i < 9; i++) {
-        CHECK_OK(tokenizer_open(join_path(reference_folder, names[i]), &t));
+        CHECK_OK(tokenizer_open(reference_path(names[i]), &t));
         check_saved(t, names[i]);
         CHECK_OK(tokenizer_destroy(&t));
     }
@@ -485,7 +474,7 @@ static void test_threads(void)
 {
     char *corpus = NULL;
     size_t bytes = 0;
-    CHECK_OK(file_read(join_path(reference_folder, "corpus.txt"), 1 << 20, &corpus, &bytes));
+    CHECK_OK(file_read(reference_path("corpus.txt"), 1 << 20, &corpus, &bytes));
     struct tokenizer *t = train_bpe(400, 1);
     struct token_list expected = {0};
     encode_text(t, corpus, bytes, true, &expected);
@@ -506,9 +495,6 @@ static void test_threads(void)
 
 int main(void)
 {
-    const char *source = getenv("BIREME_SOURCE_DIR");
-    CHECK_OK(
-        file_join(reference_folder, source == NULL ? "." : source, "tests/reference/tokenizer"));
     folder_make();
     test_reference_ids();
     test_reference_words();

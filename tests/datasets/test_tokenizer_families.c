@@ -7,31 +7,9 @@
 #include "base/random.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
 #include "tests/check.h"
-#include "tests/datasets/folder.h"
-
-static char reference[FILE_PATH_BYTES];
-
-static const char *reference_path(const char *name)
-{
-    static char path[FILE_PATH_BYTES];
-    CHECK_OK(file_join(path, reference, name));
-    return path;
-}
+#include "tests/datasets/tokenizer_reference.h"
 
 /* ---- ids and texts ---- */
-
-static void check_ids(const char *name, const char *text, const struct token_list *ids,
-                      const json_t *expected)
-{
-    bool equal = (size_t)ids->count == json_array_size(expected);
-    for (int64_t i = 0; i < ids->count && equal; i++) {
-        equal = ids->ids[i] == json_integer_value(json_array_get(expected, (size_t)i));
-    }
-    if (!equal) {
-        fprintf(stderr, "%s: the ids of the text '%.80s' are wrong\n", name, text);
-        exit(1);
-    }
-}
 
 /* Compares with the text of the package, which has U+FFFD for bytes that are not UTF-8. */
 static void check_text(const char *name, const char *text, const char *expected)
@@ -69,7 +47,7 @@ static void check_texts(const char *name, const struct tokenizer *t, const json_
         const char *text = json_string_value(json_array_get(texts, i));
         ids.count = 0;
         CHECK_OK(tokenizer_encode(t, text, strlen(text), true, &ids));
-        check_ids(name, text, &ids, json_array_get(list, i));
+        reference_check_ids(name, text, &ids, json_array_get(list, i));
         check_decoded(name, t, &ids, text, json_array_get(json_object_get(expected, "decoded"), i),
                       json_array_get(json_object_get(expected, "without_special"), i));
     }
@@ -88,7 +66,7 @@ static void check_around(const char *name, const struct tokenizer *t, const json
         struct token_list ids = {0};
         int64_t first;
         CHECK_OK(tokenizer_encode_pair(t, text, strlen(text), NULL, 0, true, 0, &ids, &first));
-        check_ids(name, text, &ids, json_array_get(around, i));
+        reference_check_ids(name, text, &ids, json_array_get(around, i));
         token_list_free(&ids);
     }
 }
@@ -432,11 +410,8 @@ static void test_changed_files(const char *name)
 
 int main(void)
 {
-    const char *source = getenv("BIREME_SOURCE_DIR");
     json_error_t error;
-    CHECK(source != NULL);
     folder_make();
-    CHECK_OK(file_join(reference, source, "tests/reference/tokenizer"));
     json_t *root = json_load_file(reference_path("expected_families.json"), JSON_ALLOW_NUL, &error);
     CHECK(root != NULL);
     test_reference(root);

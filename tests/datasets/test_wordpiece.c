@@ -5,16 +5,7 @@
 #include "base/random.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
 #include "tests/check.h"
-#include "tests/datasets/folder.h"
-
-static char reference_folder[FILE_PATH_BYTES];
-
-static const char *reference_path(const char *name)
-{
-    static char path[FILE_PATH_BYTES];
-    CHECK_OK(file_join(path, reference_folder, name));
-    return path;
-}
+#include "tests/datasets/tokenizer_reference.h"
 
 /* ---- words of texts with every code point ---- */
 
@@ -66,19 +57,6 @@ static void check_code_points(const char *flags, const char *expected)
 
 /* ---- reference ids ---- */
 
-static void check_ids(const char *name, const char *text, const struct token_list *ids,
-                      const json_t *expected)
-{
-    bool equal = (size_t)ids->count == json_array_size(expected);
-    for (int64_t i = 0; i < ids->count && equal; i++) {
-        equal = ids->ids[i] == json_integer_value(json_array_get(expected, (size_t)i));
-    }
-    if (!equal) {
-        fprintf(stderr, "%s: the ids of the text '%.80s' are wrong\n", name, text);
-        exit(1);
-    }
-}
-
 static void check_decoded(const struct tokenizer *t, const struct token_list *ids, bool skip,
                           const json_t *expected)
 {
@@ -113,7 +91,7 @@ static void check_pairs(const struct tokenizer *t, const json_t *pairs,
                     : json_array_get(json_array_get(json_object_get(reference_values, "truncated"),
                                                     (size_t)limit),
                                      i);
-            check_ids("pair", json_string_value(a), &ids, expected);
+            reference_check_ids("pair", json_string_value(a), &ids, expected);
             const json_t *types = json_array_get(json_object_get(reference_values, "types"), i);
             for (int64_t k = 0; k < ids.count && limit < 0; k++) {
                 CHECK_EQUAL(k >= first, json_integer_value(json_array_get(types, (size_t)k)));
@@ -140,8 +118,8 @@ static void check_tokenizer(const char *name, const json_t *expected,
         ids.count = 0;
         CHECK_OK(
             tokenizer_encode(t, json_string_value(text), json_string_length(text), true, &ids));
-        check_ids(name, json_string_value(text), &ids,
-                  json_array_get(json_object_get(reference_values, "ids"), i));
+        reference_check_ids(name, json_string_value(text), &ids,
+                            json_array_get(json_object_get(reference_values, "ids"), i));
         for (size_t skip = 0; skip < 2; skip++) {
             const json_t *decoded =
                 json_array_get(json_object_get(reference_values, "decoded"), skip);
@@ -305,7 +283,7 @@ static void test_changed_bytes(void)
 
 static struct tokenizer *train_wordpiece(int64_t vocab_size, int workers)
 {
-    char *files[] = {(char *)reference_path("corpus.txt")};
+    char *files[] = {reference_path("corpus.txt")};
     struct tokenizer *t = NULL;
     CHECK_OK(tokenizer_train(TOKENIZER_WORDPIECE, vocab_size, files, 1, workers, &t));
     return t;
@@ -328,7 +306,7 @@ static void test_train(void)
     CHECK(!tokenizer_is_continuation(one_worker, tokenizer_find(one_worker, "e")) &&
           !tokenizer_is_continuation(one_worker, 2));
     struct tokenizer *small = NULL;
-    char *files[] = {(char *)reference_path("corpus.txt"), folder_file("blank")};
+    char *files[] = {reference_path("corpus.txt"), folder_file("blank")};
     CHECK_FAILS(tokenizer_train(TOKENIZER_WORDPIECE, 100, files, 1, 1, &small), STATUS_USAGE,
                 "too small");
     folder_write(files[1], " \n ", 3);
@@ -372,9 +350,6 @@ static void test_malicious_texts(void)
 
 int main(void)
 {
-    const char *source = getenv("BIREME_SOURCE_DIR");
-    CHECK(source != NULL);
-    CHECK_OK(file_join(reference_folder, source, "tests/reference/tokenizer"));
     folder_make();
     test_reference();
     test_files();

@@ -3,24 +3,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "base/random.h"
-#include "tests/check.h"
+#include "tests/trainer/inference/small_model.h"
 #include "trainer/inference/engine.h"
 #include "trainer/inference/log_likelihood.h"
 
-enum { VOCABULARY = 257, POSITIONS = 32, SEQUENCES = 40, TOKENS_MAX = 64, CHUNK = 5 };
-
-struct fixture {
-    struct device *device;
-    struct kernels *kernels;
-    struct model *model;
-    struct tokenizer *tokenizer;
-};
+enum { POSITIONS = 32, SEQUENCES = 40, TOKENS_MAX = 64, CHUNK = 5 };
 
 /* The output of a sequence. */
 struct record {
-    struct fixture *f;
+    struct small_model *f;
     struct generate_options options;
     struct token_list prompt;
     int32_t ids[TOKENS_MAX];
@@ -32,15 +24,8 @@ struct record {
     enum engine_end end;
 };
 
-static void open_fixture(struct fixture *f)
+static void open_model(struct small_model *m)
 {
-    char folder[] = "/tmp/bireme-engine-XXXXXX", path[FILE_PATH_BYTES];
-    CHECK(mkdtemp(folder) != NULL);
-    CHECK_OK(file_join(path, folder, "text"));
-    CHECK_OK(file_write(path, "abc", 3));
-    char *files[] = {path};
-    CHECK_OK(tokenizer_train(TOKENIZER_BPE, VOCABULARY, files, 1, 1, &f->tokenizer));
-    CHECK_OK(file_remove_tree(folder));
     struct model_config config = {
         .architecture = "gpt2",
         .layers = 2,
@@ -48,34 +33,15 @@ static void open_fixture(struct fixture *f)
         .heads = 3,
         .inner = 80,
         .positions = POSITIONS,
-        .vocabulary = VOCABULARY,
+        .vocabulary = SMALL_MODEL_VOCABULARY,
         .activation = ACTIVATION_GELU_TANH,
         .norm_epsilon = 1e-5f,
         .initializer_range = 0.2f,
         .tied = true,
     };
-    struct kernels_limits limits = {
-        .rows = 64,
-        .width = config.width,
-        .inner = config.inner,
-        .heads = (int)config.heads,
-        .head_width = config.width / config.heads,
-        .sequence = config.positions,
-        .vocabulary = model_vocabulary_rows(&config, 1),
-    };
-    CHECK_OK(device_create(DEVICE_CPU, 0, &f->device));
-    CHECK_OK(kernels_create(f->device, DTYPE_F32, 1, &limits, &f->kernels));
-    CHECK_OK(model_create(f->kernels, &config, NULL, false, limits.rows, false, &f->model));
-    CHECK_OK(model_init_weights(f->model, 3, 1));
-    CHECK_OK(model_sync_bf16(f->model));
-}
-
-static void close_fixture(struct fixture *f)
-{
-    CHECK_OK(tokenizer_destroy(&f->tokenizer));
-    CHECK_OK(model_destroy(&f->model));
-    CHECK_OK(kernels_destroy(&f->kernels));
-    CHECK_OK(device_destroy(&f->device));
+    small_model_create(&config, 64, m);
+    CHECK_OK(model_init_weights(m->model, 3, 1));
+    CHECK_OK(model_sync_bf16(m->model));
 }
 
 static status receive_token(void *user, const struct engine_token *token)
@@ -104,7 +70,7 @@ static void receive_text(void *user, const char *text, size_t bytes)
 }
 
 /* Sequence `index`: a prompt of 1 to 31 tokens and settings of one of several kinds. */
-static void make_record(struct record *r, struct fixture *f, int index)
+static void make_record(struct record *r, struct small_model *f, int index)
 {
     uint64_t key = random_key(11, RANDOM_TEST, (uint64_t)index, 0);
     int64_t length = 1 + (int64_t)random_below(key, 0, POSITIONS - 1);
@@ -147,7 +113,7 @@ static void add_record(struct engine *e, struct record *r, int index, int64_t *s
     CHECK_OK(engine_add(e, &request, slot));
 }
 
-static struct engine *make_engine(struct fixture *f, int64_t slots)
+static struct engine *make_engine(struct small_model *f, int64_t slots)
 {
     const struct engine_limits limits = {.slots = slots,
                                          .max_tokens = POSITIONS,
@@ -159,7 +125,7 @@ static struct engine *make_engine(struct fixture *f, int64_t slots)
     return e;
 }
 
-static void run_alone(struct fixture *f, struct record *r, int index)
+static void run_alone(struct small_model *f, struct record *r, int index)
 {
     struct engine *e = make_engine(f, 1);
     int64_t slot = -1, none = 0;
@@ -176,7 +142,7 @@ static void run_alone(struct fixture *f, struct record *r, int index)
 }
 
 /* The new tokens, end and text are those of generate_run. */
-static void compare_with_generate(struct fixture *f, const struct record *r, int index)
+static void compare_with_generate(struct small_model *f, const struct record *r, int index)
 {
     struct generate_options options = r->options;
     struct generate_output output = {0};
@@ -196,7 +162,7 @@ static void compare_with_generate(struct fixture *f, const struct record *r, int
 }
 
 /* The log-probabilities of the prompt are those of log_likelihood_run, up to rounding. */
-static void compare_prompt(struct fixture *f, const struct record *r)
+static void compare_prompt(struct small_model *f, const struct record *r)
 {
     double expected[TOKENS_MAX];
     const struct log_likelihood_item item = {r->prompt.ids, r->prompt.count, r->prompt.count - 1,
@@ -225,7 +191,7 @@ static void compare_records(const struct record *a, const struct record *b)
 
 /* Runs all sequences in `slots` slots. Every fifth one runs twice: it is cancelled, then added
  * again. */
-static void run_together(struct fixture *f, const struct record *alone, int64_t slots)
+static void run_together(struct small_model *f, const struct record *alone, int64_t slots)
 {
     static struct record together[SEQUENCES];
     struct engine *e = make_engine(f, slots);
@@ -272,7 +238,7 @@ static void run_together(struct fixture *f, const struct record *alone, int64_t 
     }
 }
 
-static void test_errors(struct fixture *f, struct record *r)
+static void test_errors(struct small_model *f, struct record *r)
 {
     struct engine *e = make_engine(f, 1);
     int64_t slot = 0;
@@ -294,10 +260,10 @@ static void test_errors(struct fixture *f, struct record *r)
 
 int main(void)
 {
-    struct fixture f = {0};
+    struct small_model f = {0};
     static struct record alone[SEQUENCES];
     int ends[4] = {0};
-    open_fixture(&f);
+    open_model(&f);
     for (int i = 0; i < SEQUENCES; i++) {
         make_record(&alone[i], &f, i);
         run_alone(&f, &alone[i], i);
@@ -314,6 +280,6 @@ int main(void)
     for (int i = 0; i < SEQUENCES; i++) {
         token_list_free(&alone[i].prompt);
     }
-    close_fixture(&f);
+    small_model_destroy(&f);
     return 0;
 }

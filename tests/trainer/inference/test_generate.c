@@ -1,33 +1,19 @@
 /* Beam search against generate() of transformers (scripts/make_reference.py beams): all returned
  * hypotheses, their order and their scores. Repetition penalty and stop strings. */
-#include "base/file.h"
+#include "tests/trainer/inference/small_model.h"
 #include "tests/trainer/reference_file.h"
 #include "trainer/inference/generate.h"
 
 struct fixture {
     hid_t file;
-    struct device *device;
-    struct kernels *kernels;
-    struct model *model;
-    struct tokenizer *tokenizer;
+    struct small_model small;
     int32_t end;
 };
 
-/* Makes a tokenizer with 256 byte tokens and the end token of the model: the text has no merges. */
-static void make_tokenizer(struct fixture *f)
+static void open_fixture(struct fixture *f)
 {
-    char folder[] = "/tmp/bireme-generate-XXXXXX", path[FILE_PATH_BYTES];
-    CHECK(mkdtemp(folder) != NULL);
-    CHECK_OK(file_join(path, folder, "text"));
-    CHECK_OK(file_write(path, "abc", 3));
-    char *files[] = {path};
-    CHECK_OK(tokenizer_train(TOKENIZER_BPE, 257, files, 1, 1, &f->tokenizer));
-    CHECK_EQUAL(tokenizer_eos(f->tokenizer), f->end);
-    CHECK_OK(file_remove_tree(folder));
-}
-
-static void make_model(struct fixture *f)
-{
+    f->file = reference_open("beams.h5");
+    f->end = (int32_t)reference_attribute(f->file, "end");
     struct model_config config = {
         .architecture = "gpt2",
         .layers = (int64_t)reference_attribute(f->file, "layers"),
@@ -40,44 +26,23 @@ static void make_model(struct fixture *f)
         .norm_epsilon = 1e-5f,
         .tied = true,
     };
-    struct kernels_limits limits = {
-        .rows = 256,
-        .width = config.width,
-        .inner = config.inner,
-        .heads = (int)config.heads,
-        .head_width = config.width / config.heads,
-        .sequence = config.positions,
-        .vocabulary = model_vocabulary_rows(&config, 1),
-    };
-    CHECK_OK(device_create(DEVICE_CPU, 0, &f->device));
-    CHECK_OK(kernels_create(f->device, DTYPE_F32, 1, &limits, &f->kernels));
-    CHECK_OK(model_create(f->kernels, &config, NULL, false, limits.rows, false, &f->model));
+    small_model_create(&config, 256, &f->small);
+    CHECK_EQUAL(tokenizer_eos(f->small.tokenizer), f->end);
     int count = 0;
-    const struct model_parameter *parameters = model_parameters(f->model, &count);
+    const struct model_parameter *parameters = model_parameters(f->small.model, &count);
     for (int i = 0; i < count; i++) {
         const struct model_parameter *p = &parameters[i];
         float *tensor = reference_tensor(f->file, "weights", p);
-        memcpy(model_weights(f->model) + p->first, tensor,
+        memcpy(model_weights(f->small.model) + p->first, tensor,
                (size_t)(p->whole_rows * p->columns) * sizeof *tensor);
         free(tensor);
     }
-    CHECK_OK(model_sync_bf16(f->model));
-}
-
-static void open_fixture(struct fixture *f)
-{
-    f->file = reference_open("beams.h5");
-    f->end = (int32_t)reference_attribute(f->file, "end");
-    make_tokenizer(f);
-    make_model(f);
+    CHECK_OK(model_sync_bf16(f->small.model));
 }
 
 static void close_fixture(struct fixture *f)
 {
-    CHECK_OK(tokenizer_destroy(&f->tokenizer));
-    CHECK_OK(model_destroy(&f->model));
-    CHECK_OK(kernels_destroy(&f->kernels));
-    CHECK_OK(device_destroy(&f->device));
+    small_model_destroy(&f->small);
     H5Fclose(f->file);
 }
 
@@ -105,11 +70,11 @@ static void compute_next_scores(struct fixture *f, const struct token_list *list
     struct model_cache *cache = NULL;
     struct tensor hidden = {0};
     double sum = 0;
-    CHECK_OK(model_cache_create(f->model, 1, list->count, 0, &cache));
-    CHECK_OK(model_forward_cached(f->model, cache, list->ids, &list->count, &hidden));
-    CHECK_OK(classifier_logits(f->kernels, tensor_view(scores, DTYPE_F32, 1, vocabulary),
+    CHECK_OK(model_cache_create(f->small.model, 1, list->count, 0, &cache));
+    CHECK_OK(model_forward_cached(f->small.model, cache, list->ids, &list->count, &hidden));
+    CHECK_OK(classifier_logits(f->small.kernels, tensor_view(scores, DTYPE_F32, 1, vocabulary),
                                tensor_rows(hidden, list->count - 1, 1),
-                               tensor_rows(model_lm_head(f->model), 0, vocabulary),
+                               tensor_rows(model_lm_head(f->small.model), 0, vocabulary),
                                tensor_absent()));
     CHECK_OK(model_cache_destroy(&cache));
     for (int64_t i = 0; i < vocabulary; i++) {
@@ -147,8 +112,8 @@ static void test_repetition_penalty(struct fixture *f, const struct token_list *
     };
     float scores[512];
     int32_t ids[64];
-    CHECK_OK(
-        generate_run(f->kernels, f->model, f->tokenizer, prompt, 1, &options, NULL, NULL, texts));
+    CHECK_OK(generate_run(f->small.kernels, f->small.model, f->small.tokenizer, prompt, 1, &options,
+                          NULL, NULL, texts));
     for (int k = 0; k < BEAMS; k++) {
         struct token_list list = {ids, prompt->count, 64};
         double sum = 0;
@@ -184,9 +149,9 @@ static void test_stop_strings(const struct fixture *f)
         struct generate_output output = {0};
         char *text = NULL;
         size_t bytes = 0;
-        CHECK_OK(tokenizer_encode(f->tokenizer, cases[i].text, strlen(cases[i].text), false,
+        CHECK_OK(tokenizer_encode(f->small.tokenizer, cases[i].text, strlen(cases[i].text), false,
                                   &output.tokens));
-        CHECK_OK(generate_decode(f->tokenizer, &options, &output, &text, &bytes));
+        CHECK_OK(generate_decode(f->small.tokenizer, &options, &output, &text, &bytes));
         CHECK(strcmp(text, cases[i].expected) == 0);
         free(text);
         token_list_free(&output.tokens);
@@ -252,8 +217,8 @@ static void test_streamed_bytes(const struct fixture *f, const struct token_list
         struct streamed s = {0};
         char *text = NULL;
         size_t bytes = 0;
-        CHECK_OK(
-            generate_run(f->kernels, f->model, t, prompt, 1, &options, collect_text, &s, &output));
+        CHECK_OK(generate_run(f->small.kernels, f->small.model, t, prompt, 1, &options,
+                              collect_text, &s, &output));
         CHECK_OK(generate_decode(t, &options, &output, &text, &bytes));
         CHECK(s.bytes == bytes && memcmp(s.text, text, bytes) == 0);
         has_replacement = has_replacement || strstr(text, "\xef\xbf\xbd") != NULL;
@@ -296,8 +261,8 @@ int main(void)
             for (int64_t samples = 1; samples <= options.num_beams; samples++) {
                 struct generate_output texts[16] = {0};
                 options.num_samples = samples;
-                CHECK_OK(generate_run(f.kernels, f.model, f.tokenizer, &prompt, 1, &options, NULL,
-                                      NULL, texts));
+                CHECK_OK(generate_run(f.small.kernels, f.small.model, f.small.tokenizer, &prompt, 1,
+                                      &options, NULL, NULL, texts));
                 for (int64_t k = 0; k < samples; k++) {
                     check_hypothesis(&f, &texts[k], ids + (at + k) * room, room, scores[at + k],
                                      options.length_penalty);

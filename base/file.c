@@ -165,24 +165,44 @@ status file_open_output(const char *path, int flags, int *out)
     RAISE(STATUS_WRITE, "cannot %s %s: %s", known ? "truncate" : "open", path, strerror(error));
 }
 
+/* Creates the folder `prefix`, a beginning of the path. *is_lost: another process has removed it or
+ * its parent since this process found it. */
+static status make_folder(const char *prefix, const char *path, bool may_be_lost, bool *is_lost)
+{
+    struct stat about;
+    bool created = mkdir(prefix, 0777) == 0 || errno == EEXIST;
+    bool is_found = created && stat(prefix, &about) == 0;
+    *is_lost = may_be_lost && !is_found && errno == ENOENT;
+    if (*is_lost) {
+        return STATUS_OK;
+    }
+    REQUIRE(created, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
+            "cannot create the folder %s: %s", prefix, strerror(errno));
+    REQUIRE(is_found && S_ISDIR(about.st_mode), STATUS_CREATE,
+            "cannot create the folder %s: %s is not a folder", path, prefix);
+    return STATUS_OK;
+}
+
+/* Starts again if another process removes an empty folder of the path, as a `bireme prepare` that
+ * fails does. */
 status file_make_folders(const char *path)
 {
     char prefix[FILE_PATH_BYTES];
-    int used = snprintf(prefix, sizeof prefix, "%s", path);
+    int used = snprintf(prefix, sizeof prefix, "%s", path), attempts_left = 100;
     REQUIRE(used > 0 && used < FILE_PATH_BYTES, STATUS_USAGE, "not a usable path: '%s'", path);
     for (char *c = prefix + 1;; c++) {
         if (*c != '/' && *c != '\0') {
             continue;
         }
         char separator = *c;
+        bool is_lost = false;
         *c = '\0';
-        bool created = mkdir(prefix, 0777) == 0 || errno == EEXIST;
-        REQUIRE(created, status_from_errno(errno, STATUS_CREATE, STATUS_CREATE),
-                "cannot create the folder %s: %s", prefix, strerror(errno));
-        REQUIRE(file_is_folder(prefix), STATUS_CREATE,
-                "cannot create the folder %s: %s is not a folder", path, prefix);
+        TRY(make_folder(prefix, path, attempts_left > 0, &is_lost));
         *c = separator;
-        if (separator == '\0') {
+        if (is_lost) {
+            attempts_left--;
+            c = prefix;
+        } else if (separator == '\0') {
             return STATUS_OK;
         }
     }

@@ -124,6 +124,30 @@ void log_info(const char *format, ...)
     write_line(line);
 }
 
+void log_text(const char *format, ...)
+{
+    char text[STATUS_TEXT_BYTES], *lines = NULL;
+    size_t bytes = 0;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    FILE *memory = open_memstream(&lines, &bytes);
+    if (memory != NULL) {
+        terminal_print_wrapped(memory, text, 0, 2, TEXT_LINE_COLUMNS);
+        fclose(memory);
+    }
+    if (lines == NULL) { /* without memory, without line breaks */
+        write_line(text);
+    }
+    for (char *line = lines, *end; line != NULL && (end = strchr(line, '\n')) != NULL;
+         line = end + 1) {
+        *end = '\0';
+        write_line(line);
+    }
+    free(lines);
+}
+
 /* Where the warnings of this thread are appended; text NULL: nowhere. */
 static _Thread_local struct {
     char *text;

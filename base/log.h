@@ -33,6 +33,9 @@ status log_close(void);
 /* log_info - log one line. */
 void log_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* log_text - print a text as log_info does, in lines of at most TEXT_LINE_COLUMNS. */
+void log_text(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 /* log_warning - log one line `warning: ... [W-NAME]`: a problem that does not stop the work. */
 void log_warning(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

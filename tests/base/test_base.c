@@ -1,6 +1,9 @@
 /* Tests of error notes, arrays, arenas, devices, bf16 rounding, files and hashes. */
 #include <math.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/arena.h"
@@ -150,6 +153,29 @@ static void test_bf16(void)
     }
 }
 
+/* Another process removes an empty folder of the path, as a `bireme prepare` that fails does. */
+static void test_removed_folders(void)
+{
+    char folder[] = "/tmp/bireme-test-XXXXXX", parent[FILE_PATH_BYTES], path[FILE_PATH_BYTES];
+    CHECK(mkdtemp(folder) != NULL);
+    CHECK_OK(file_join(parent, folder, "parent"));
+    CHECK_OK(file_join(path, parent, "own"));
+    pid_t other = fork();
+    CHECK(other >= 0);
+    if (other == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (;;) {
+            rmdir(parent);
+        }
+    }
+    for (int i = 0; i < 3000; i++) {
+        CHECK_OK(file_make_folders(path));
+        CHECK(file_is_folder(path) && rmdir(path) == 0);
+    }
+    CHECK(kill(other, SIGKILL) == 0 && waitpid(other, NULL, 0) == other);
+    CHECK_OK(file_remove_tree(folder));
+}
+
 static void test_files(void)
 {
     char folder[] = "/tmp/bireme-test-XXXXXX", path[FILE_PATH_BYTES], text[HASH_TEXT_BYTES];
@@ -190,5 +216,6 @@ int main(void)
     test_arena();
     test_bf16();
     test_files();
+    test_removed_folders();
     return 0;
 }

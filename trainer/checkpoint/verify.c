@@ -299,8 +299,10 @@ static json_t *folder_to_json(const char *folder, const struct manifest *m)
 static status print_json(const char *folder, const struct manifest *m)
 {
     json_t *document = folder_to_json(folder, m);
-    int failed = document == NULL || json_dumpf(document, stdout, JSON_INDENT(1)) != 0 ||
-                 putchar('\n') == EOF || fflush(stdout) != 0;
+    REQUIRE(document != NULL, STATUS_DATA,
+            "the path %s is not valid UTF-8 and cannot be printed as JSON", folder);
+    int failed = json_dumpf(document, stdout, JSON_INDENT(1)) != 0 || putchar('\n') == EOF ||
+                 fflush(stdout) != 0;
     json_decref(document);
     REQUIRE(!failed, STATUS_WRITE, "cannot write to standard output: %s", strerror(errno));
     return STATUS_OK;

@@ -322,7 +322,7 @@ static status process_line(struct chat *c, const char *line, bool *quit)
         return tolerate_error(c, save_conversation(c, rest));
     }
     if (line[0] == '/' && line[1] != '/') {
-        log_info("%s", HELP);
+        log_text("%s", HELP);
         return STATUS_OK;
     }
     line += line[0] == '/';
@@ -388,7 +388,8 @@ static status run_conversation(struct chat *c)
     struct message_input input = {0};
     TRY(line_reader_open(NULL, &input.lines));
     status result = reset_conversation(c);
-    log_info("chat template: %s. " HELP, chat_name(c->template));
+    log_info("chat template: %s", chat_name(c->template));
+    log_text("%s", HELP);
     while (result == STATUS_OK && !quit) {
         bool found = false;
         result = read_message(&input, is_terminal, &found);

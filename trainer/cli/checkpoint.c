@@ -19,6 +19,7 @@
 #include "trainer/checkpoint/verify.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
+#include "trainer/logging/json_text.h"
 
 static status print_document(json_t *document)
 {
@@ -50,7 +51,8 @@ static void add_checkpoint(struct listing *listing, const char *folder)
     char reason[MANIFEST_REASON_BYTES];
     struct manifest m;
     bool whole = checkpoint_verify_local(folder, listing->check_digests, &m, reason);
-    json_t *entry = json_pack("{s:s, s:b}", "path", folder, "whole", whole);
+    json_t *entry =
+        json_pack("{s:o, s:b}", "path", json_text_create(folder, strlen(folder)), "whole", whole);
     if (whole) {
         json_object_update_new(
             entry, json_pack("{s:I, s:I, s:I, s:f, s:i, s:i, s:i, s:I}", "step",
@@ -59,7 +61,7 @@ static void add_checkpoint(struct listing *listing, const char *folder)
                              m.state.train_seconds, "ranks", m.ranks, "tensors", m.tensor_count,
                              "files", m.file_count, "bytes", (json_int_t)sum_file_bytes(&m)));
     } else {
-        json_object_set_new(entry, "reason", json_string(reason));
+        json_object_set_new(entry, "reason", json_text_create(reason, strlen(reason)));
         listing->damaged_count++;
     }
     json_array_append_new(listing->entries, entry);

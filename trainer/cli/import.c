@@ -71,7 +71,7 @@ static void log_summary(const char *folder, const char *output, const struct hug
     log_info("%s: %" PRId64 " parameters in %d tensors, from %d file%s", output, s->parameters,
              s->tensors, s->files, text_plural(s->files));
     if (!s->tokenizer) {
-        log_info("%s has no tokenizer.json: evaluate, inspect, export and model.init_from accept "
+        log_text("%s has no tokenizer.json: evaluate, inspect, export and model.init_from accept "
                  "%s; commands that read text need a tokenizer; to use them, put tokenizer.json "
                  "into the folder and import again",
                  folder, output);

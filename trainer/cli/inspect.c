@@ -33,10 +33,11 @@ bool inspect_has_file(const char *folder, const char *name)
 
 status inspect_print_json(json_t *document)
 {
-    int failed = document == NULL ||
-                 json_dumpf(document, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) != 0;
+    REQUIRE(document != NULL, STATUS_DATA,
+            "the path is not valid UTF-8 and cannot be printed as JSON");
+    int failed = json_dumpf(document, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
     json_decref(document);
-    REQUIRE(!failed && putchar('\n') != EOF && fflush(stdout) == 0, STATUS_WRITE,
+    REQUIRE(failed == 0 && putchar('\n') != EOF && fflush(stdout) == 0, STATUS_WRITE,
             "cannot write to standard output: %s", strerror(errno));
     return STATUS_OK;
 }

@@ -13,6 +13,7 @@
 #include "trainer/checkpoint/directory.h"
 #include "trainer/cli/inspect.h"
 #include "trainer/cli/json_output.h"
+#include "trainer/logging/json_text.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/recipe/recipe_json.h"
 
@@ -69,7 +70,8 @@ static json_t *examine_checkpoint(struct comm *self, const char *parent, const c
         json_object_set_new(entry, "tokens", json_integer((json_int_t)found.state.tokens));
         json_object_set_new(entry, "ranks", json_integer(found.saved_ranks));
     } else {
-        json_object_set_new(entry, "reason", json_string(status_pending()->text));
+        const char *reason = status_pending()->text;
+        json_object_set_new(entry, "reason", json_text_create(reason, strlen(reason)));
         status_clear();
     }
     free(found.recipe_text);

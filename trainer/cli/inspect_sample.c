@@ -257,9 +257,8 @@ static status print_text(const struct sample *s)
     }
     free(label);
     if (s->tokenizer == NULL) {
-        printf("text             unknown: no tokenizer with SHA-256 %.12s... in or next to the "
-               "folder; "
-               "give --tokenizer DIR. The ids are:\n",
+        printf("text             unknown: no tokenizer with SHA-256 %.12s...\n"
+               "                 in or next to the folder; give --tokenizer DIR. The ids are:\n",
                s->tokenizer_sha256);
     }
     for (int64_t i = 0; i < s->part_count; i++) {

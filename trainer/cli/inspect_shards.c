@@ -12,6 +12,7 @@
 #include "datasets/shard/shard_set.h"
 #include "trainer/cli/inspect.h"
 #include "trainer/cli/json_output.h"
+#include "trainer/logging/json_text.h"
 
 struct shard_line {
     const char *name;           /* without the folder */
@@ -173,11 +174,12 @@ static status print_json(const char *folder, const struct listing *listing)
     int64_t tokens = 0, documents = 0;
     for (int i = 0; i < listing->count; i++) {
         const struct shard_line *l = &listing->lines[i];
-        json_t *line = json_pack("{s:s, s:I, s:I, s:b}", "name", l->name, "tokens",
-                                 (json_int_t)l->header.tokens, "documents",
-                                 (json_int_t)l->header.documents, "whole", l->result == STATUS_OK);
+        json_t *line =
+            json_pack("{s:o, s:I, s:I, s:b}", "name", json_text_create(l->name, strlen(l->name)),
+                      "tokens", (json_int_t)l->header.tokens, "documents",
+                      (json_int_t)l->header.documents, "whole", l->result == STATUS_OK);
         if (l->result != STATUS_OK) {
-            json_object_set_new(line, "reason", json_string(l->reason));
+            json_object_set_new(line, "reason", json_text_create(l->reason, strlen(l->reason)));
         }
         json_array_append_new(shards, line);
         tokens += l->header.tokens;

@@ -197,7 +197,7 @@ static status install_known_template(const struct request *q, const struct token
         log_info("the chat template of %s is \"%s\"", q->tokenizer, name);
         result = chat_install(name, q->tokenizer, tokenizer);
     } else if (jinja != NULL) {
-        log_info("the chat template of %s is not one of " CHAT_NAMES ", or the tokenizer lacks its "
+        log_text("the chat template of %s is not one of " CHAT_NAMES ", or the tokenizer lacks its "
                  "special tokens, so it is not used; it begins with \"%.60s\"",
                  q->tokenizer, jinja);
     }

@@ -223,19 +223,19 @@ static void print_warnings(const struct prepare_options *o, const struct prepare
 static void log_truncation(const struct prepare_options *o, const struct prepare_report *r)
 {
     if (r->truncated_tokens > 0) {
-        log_info("%" PRId64 " of %" PRId64 " example%s %s cut at %" PRId64
+        log_text("%" PRId64 " of %" PRId64 " example%s %s cut at %" PRId64
                  " tokens (--sequence-length): %" PRId64 " token%s removed, at most %" PRId64
                  " from one example",
                  r->overlong_rows, r->examples, text_plural(r->examples),
                  r->overlong_rows == 1 ? "was" : "were", o->sequence_tokens, r->truncated_tokens,
                  text_plural(r->truncated_tokens), r->most_truncated);
     } else if (r->longest_tokens > 0 && r->overlong_rows > 0) {
-        log_info("%" PRId64 " of %" PRId64 " example%s %s more than %" PRId64
+        log_text("%" PRId64 " of %" PRId64 " example%s %s more than %" PRId64
                  " tokens (--sequence-length), the longest %" PRId64,
                  r->overlong_rows, r->examples, text_plural(r->examples),
                  r->overlong_rows == 1 ? "has" : "have", o->sequence_tokens, r->longest_tokens);
     } else if (r->longest_tokens > 0) {
-        log_info("the longest example has %" PRId64 " token%s", r->longest_tokens,
+        log_text("the longest example has %" PRId64 " token%s", r->longest_tokens,
                  text_plural(r->longest_tokens));
     }
 }

@@ -40,7 +40,7 @@ static status choose_pad_token(struct export_job *ex)
     ex->extra_rows =
         ex->pad.id < ex->source.vocabulary ? 0 : ex->pad.id + 1 - ex->source.vocabulary;
     if (ex->pad.is_new) {
-        log_info("the export has the new pad token %s, id %d: transformers reads a reward at the "
+        log_text("the export has the new pad token %s, id %d: transformers reads a reward at the "
                  "last token that is not the pad token",
                  ex->pad.text, ex->pad.id);
     }

@@ -568,7 +568,7 @@ static status grow_vocabulary(struct huggingface_import_job *job, int64_t ids)
         bool grows = t != NULL && t->shape[0] == before && shape[0] == ids;
         TRY(grows ? added_tokens_compute_rows(job, i, &job->new_rows[i]) : STATUS_OK);
     }
-    log_info("the vocabulary grows from %" PRId64 " to %" PRId64
+    log_text("the vocabulary grows from %" PRId64 " to %" PRId64
              " ids; the new rows begin near the mean of the others",
              before, ids);
     return STATUS_OK;

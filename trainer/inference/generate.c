@@ -117,9 +117,9 @@ static void log_slide(int64_t positions)
 {
     static bool is_logged;
     if (!is_logged) {
-        log_info("a text that becomes longer than the %" PRId64
+        log_text("a text that becomes longer than the %" PRId64
                  " positions of the model continues with only its last %" PRId64 " to %" PRId64
-                 " tokens as context; --no-slide ends it there",
+                 " tokens as context",
                  positions, slots_kept_tokens(positions), positions);
     }
     is_logged = true;

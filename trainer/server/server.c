@@ -185,7 +185,7 @@ static void check_stop(struct server *s)
         int64_t open = s->open_jobs;
         pthread_mutex_unlock(&s->lock);
         http_close_port(s->http);
-        log_info("stop requested: %" PRId64 " running or waiting requests are answered first; a "
+        log_text("stop requested: %" PRId64 " running or waiting requests are answered first; a "
                  "second Ctrl-C or SIGTERM, more than a second later, ends the server at once",
                  open);
     }

@@ -21,9 +21,9 @@ static _Alignas(64) char handler_stack[64 << 10];
 
 static const char saving[] = "stop requested: the run saves and ends\n";
 static const char saving_or_ending[] =
-    "stop requested: the run saves and ends; a second Ctrl-C or SIGTERM, more than a second later, "
-    "ends it at once without saving\n";
-static bool is_announced;        /* this process prints one line about the first signal */
+    "stop requested: the run saves and ends\n"
+    "  a second Ctrl-C or SIGTERM, more than a second later, ends it without saving\n";
+static bool is_announced;        /* this process reports the first signal */
 static bool has_launcher;        /* mpirun started this process */
 static struct timespec last_end; /* the last SIGTERM or SIGINT; 0: none */
 

@@ -27,7 +27,7 @@ const char *job_end_reason(const struct job *job)
 void job_log_time_limit(const struct job *job)
 {
     if (strcmp(job_end_reason(job), "max_minutes") == 0) {
-        log_info("train.max_minutes=%g ended the run at step %" PRId64 " of %" PRId64
+        log_text("train.max_minutes=%g ended the run at step %" PRId64 " of %" PRId64
                  "; start it with a larger value, or null, to continue",
                  job->session.recipe.train.max_minutes, job->state.step, job->total_steps);
     }
@@ -39,7 +39,7 @@ void job_log_finished(const struct job *job)
     const char *reason = job_end_reason(job);
     bool beyond = job->state.step > job->total_steps;
     if (strcmp(reason, "max_steps") == 0) {
-        log_info("%s is finished: %" PRId64 " steps are done%s%s%s", r->run_dir, job->state.step,
+        log_text("%s is finished: %" PRId64 " steps are done%s%s%s", r->run_dir, job->state.step,
                  beyond ? ", more than the recipe requires; nothing was trained" : "; a larger ",
                  beyond                ? ""
                  : r->train.epochs > 0 ? "train.epochs"
@@ -50,7 +50,7 @@ void job_log_finished(const struct job *job)
     log_info("%s ended in an earlier session; nothing was trained", r->run_dir);
     job_log_time_limit(job);
     if (strcmp(reason, "patience") == 0) {
-        log_info("evaluate.patience=%" PRId64 " ended the run at step %" PRId64 " of %" PRId64
+        log_text("evaluate.patience=%" PRId64 " ended the run at step %" PRId64 " of %" PRId64
                  "; start it with a larger value, or null, to continue",
                  r->evaluate.patience, job->state.step, job->total_steps);
     }

@@ -130,7 +130,7 @@ static status check_stop(const struct set *s)
     bool stop = false;
     TRY(comm_agree_flag(s->session->mesh.world, stop_signal_received(), &stop));
     if (stop) {
-        log_info("stopped after the reference log-probabilities of %" PRId64 " of %" PRId64
+        log_text("stopped after the reference log-probabilities of %" PRId64 " of %" PRId64
                  " pairs; they are in "
                  "%s; run the same command to continue",
                  s->done, s->key.pairs, s->path);

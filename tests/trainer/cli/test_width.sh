@@ -25,6 +25,8 @@ check_width tokenizer encode --tokenizer tokenizer --tokens lines.txt
 check_width prepare --objective clm --tokenizer tokenizer --input "$source/LICENSE" --output clm
 check_width prepare --objective classify --tokenizer tokenizer --input rows.jsonl --output labels \
     --sequence-length 32 --validation-fraction 0.2
+check_width prepare --objective classify --tokenizer tokenizer --input rows.jsonl --output short \
+    --sequence-length 8
 check_width plan recipe.yaml --ranks 4 parallel.tensor=2 parallel.zero_stage=1
 check_width plan recipe.yaml model.architecture=bert objective=mlm model.vocab_size=100 \
     evaluate.every=0 data.validation=null \
@@ -37,7 +39,7 @@ check_width train recipe.yaml objective=classify 'data.train=labels/train-*.h5' 
 check_width evaluate --checkpoint run --data 'data/validation-*.h5'
 check_width evaluate --checkpoint labelled --data 'labels/validation-*.h5'
 check_width score --checkpoint run --tokens lines.txt
-check_width generate --checkpoint run --prompt 'The ' --max-new-tokens 8
+check_width generate --checkpoint run --prompt 'The ' --max-new-tokens 40
 check_width embed --checkpoint run --similarity lines.txt
 check_width classify --checkpoint labelled lines.txt
 for path in run labelled tokenizer data/train-00000-of-00001.h5 run/final; do
@@ -56,4 +58,10 @@ check_width import exported --output imported
 check_width bench step recipe.yaml --repeats 1
 check_width bench comm
 check_width --version
+# The path of a checkpoint is no valid UTF-8.
+mv run/final $'\xff'
+check_width checkpoint list $'\xff'
+grep -q '^?: whole, step 30' out || fail "checkpoint list: $(cat out)"
+run_bireme 65 inspect $'\xff' --json
+LC_ALL=C expect_error 'is not valid UTF-8 and cannot be printed as JSON'
 [ "$(wc -l <all)" -gt 300 ] || fail 'little output'

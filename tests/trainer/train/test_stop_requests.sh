@@ -62,7 +62,7 @@ fi
     wait_for $signal/metrics.jsonl '"event":"train"' $job
     kill -$signal $job
     kill -$signal $job # a launcher repeats a signal at once; this has no effect
-    wait_for stderr '^stop requested: .* a second Ctrl-C or SIGTERM' $job
+    wait_for stderr '^  a second Ctrl-C or SIGTERM' $job
     sleep 1.5
     kill -0 $job 2>/dev/null || fail "two signals SIG$signal within a second end the run"
     begin=$SECONDS

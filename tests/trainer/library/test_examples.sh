@@ -3,6 +3,8 @@
 # responses, labels, numbers, labels of words, masked words and answers as the commands.
 # usage: test_examples.sh CMAKE BUILD_FOLDER C_COMPILER C++_COMPILER
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+# shellcheck source=tests/trainer/library/small_models.sh
+source "$source/tests/trainer/library/small_models.sh"
 cmake=$1 build=$2 cxx=$4
 read -ra cc <<<"$3"
 prefix=$folder/prefix
@@ -32,7 +34,7 @@ expect_output() {
     [ -s out ] && cmp out example || fail "another output: $(cat out example)"
 }
 
-run_bireme 0 train recipe.yaml
+make_models
 run_bireme 0 generate --checkpoint run --prompt License --temperature 0 --max-new-tokens 40 \
     --no-echo
 run_example 0 generate run License
@@ -49,23 +51,6 @@ run_example 66 chat run <<<hello # its tokenizer has no template
 grep -q '^chat: .*chat_template.json' stderr || fail 'another reason'
 
 # A conversation of two messages.
-readonly reference=$source/tests/reference/sft
-mkdir tokenizer_messages
-cp "$reference/tokenizer.json" tokenizer_messages/
-run_bireme 0 prepare --objective sft --tokenizer tokenizer_messages --chat-template chatml \
-    --input "$reference/messages.jsonl" --output messages
-cat >messages.yaml <<'YAML'
-objective: sft
-run_dir: messages-run
-model: {architecture: gpt2, num_layers: 2, hidden_size: 32, num_heads: 2,
-  max_position_embeddings: 128}
-data: {tokenizer: tokenizer_messages, train: messages/train-*.h5, sequence_length: 128}
-batch: {global_size: 4, micro_size: 4}
-optimizer: {learning_rate: 1.0e-2}
-train: {max_steps: 40}
-checkpoint: {every: 0}
-YAML
-run_bireme 0 train messages.yaml
 printf 'list files\nls\n' >lines
 timeout 50 "${one_core[@]}" "$program" chat --checkpoint messages-run --temperature 0 \
     --max-new-tokens 12 <lines >out 2>stderr || fail 'bireme chat failed'
@@ -73,43 +58,6 @@ run_example 0 chat messages-run 12 <lines
 expect_output
 
 # Predictions of encoders.
-run_bireme 0 tokenizer train --type wordpiece --vocab-size 300 --input "$source/LICENSE" \
-    --output words
-cat >bert.yaml <<'YAML'
-objective: mlm
-model: {architecture: bert, num_layers: 1, hidden_size: 16, num_heads: 2,
-  max_position_embeddings: 32}
-data: {tokenizer: words}
-batch: {global_size: 4, micro_size: 2}
-optimizer: {learning_rate: 1.0e-2}
-train: {max_steps: 3}
-checkpoint: {every: 0}
-evaluate: {every: 0}
-YAML
-cat >classify.jsonl <<'END'
-{"text": "a free license", "label": "yes"}
-{"text": "the files of work", "label": "no"}
-END
-cat >regress.jsonl <<'END'
-{"text": "a free license", "text_pair": "of files", "label": 0.5}
-{"text": "the files", "text_pair": "a work", "label": -1}
-END
-cat >classify_tokens.jsonl <<'END'
-{"tokens": ["a", "free", "license"], "tags": ["O", "O", "B"]}
-{"tokens": ["the", "files"], "tags": ["O", "B"]}
-END
-cat >answer.jsonl <<'END'
-{"question": "which files", "context": "the files of work", "answer": "of work", "answer_start": 10}
-{"question": "a license", "context": "a free license", "answer": "free", "answer_start": 2}
-END
-# train_task TASK INPUT: train TASK-run on the rows of this file.
-train_task() {
-    run_bireme 0 prepare --objective "$1" --tokenizer words --input "$2" --sequence-length 32 \
-        --output "$1"
-    run_bireme 0 train bert.yaml objective="$1" run_dir="$1-run" "data.train=$1/train-*.h5"
-}
-
-train_task mlm "$source/LICENSE"
 text='the [MASK] of a [MASK]'
 run_bireme 0 fill-mask --checkpoint mlm-run "$text"
 run_example 0 predict masks mlm-run "$text"
@@ -119,9 +67,6 @@ grep -q 'the text has no mask token; write \[MASK\]' stderr || fail 'another rea
 run_example 65 predict labels mlm-run 'a text'
 grep -q 'mlm-run was trained with objective mlm; classify needs' stderr || fail 'another reason'
 
-for task in classify regress classify_tokens answer; do
-    train_task $task $task.jsonl
-done
 echo 'a license of files' >line
 run_bireme 0 classify --checkpoint classify-run line
 run_example 0 predict labels classify-run 'a license of files'

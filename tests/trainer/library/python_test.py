@@ -1,0 +1,198 @@
+"""Tests of the Python package (scripts/python) against the program, on the models of small_models.sh.
+
+test_python.sh runs them in the folder of the models.
+"""
+
+import json
+import os
+import subprocess
+import threading
+
+import numpy as np
+import pytest
+
+import bireme
+
+ONE_THREAD = {"parallel__threads": 1}
+
+
+def run(*arguments, text=None):
+    """Return the standard output of the program."""
+    return subprocess.run(
+        [os.environ["BIREME_PROGRAM"], *arguments],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+def run_json(command, model, text):
+    return json.loads(run(command, "--checkpoint", model, "--json", text=text + "\n"))
+
+
+@pytest.fixture(scope="module")
+def model():
+    with bireme.Model("run", **ONE_THREAD) as opened:
+        yield opened
+
+
+def test_version_and_facts(model):
+    assert run("--version").startswith(f"bireme {bireme.version()}\n")
+    assert bireme.__version__ == bireme.version()
+    assert model.checkpoint == "run/final"
+    assert (model.positions, model.width, model.end_token) == (32, 32, None)
+    assert model.parameters == json.loads(run("inspect", "run/final", "--json"))["parameters"]
+
+
+def test_generate(model):
+    options = ["--temperature", "0", "--max-new-tokens", "20", "--no-echo"]
+    expected = run("generate", "--checkpoint", "run", "--prompt", "License", *options)[:-1]
+    assert model.generate("License", temperature=0, max_new_tokens=20) == expected
+    assert model.end_reason == "length"
+    assert model.generate(model.encode("License"), temperature=0, max_new_tokens=20) == expected
+    pieces = list(model.generate("License", temperature=0, max_new_tokens=20, stream=True))
+    assert len(pieces) == 20 and "".join(pieces) == expected
+    sampled = [model.generate("the", seed=seed, max_new_tokens=20) for seed in (5, 5, 6)]
+    assert sampled[0] == sampled[1] != sampled[2]
+    assert model.generate("the", seed=5, max_new_tokens=20, stop=sampled[0][4]) == (
+        sampled[0][: sampled[0].index(sampled[0][4])]
+    )
+    assert model.end_reason == "stop"
+
+
+def test_stream_ends_when_closed(model):
+    stream = model.generate("the", max_new_tokens=100000, stream=True)
+    assert next(stream)
+    stream.close()
+    assert model.end_reason == "stream"
+    assert model.generate("the", max_new_tokens=2)  # the model is free again
+
+
+def test_errors(model):
+    with pytest.raises(TypeError, match="max_tokens"):
+        model.generate("the", max_tokens=2)
+    with pytest.raises(bireme.BiremeError, match="temperature") as error:
+        model.generate("the", temperature=-1)
+    assert error.value.code == 64
+    with pytest.raises(bireme.BiremeError, match="temperature"):
+        list(model.generate("the", temperature=-1, stream=True))
+    with pytest.raises(bireme.BiremeError, match="nowhere"):
+        bireme.Model("nowhere")
+    with pytest.raises(bireme.BiremeError, match="objective clm"):
+        model.classify("a")
+    with pytest.raises(bireme.BiremeError, match="train.precision"):
+        bireme.Model("run", train__precison="fp32")
+    with pytest.warns(bireme.BiremeWarning, match="W-LENGTH"):
+        model.generate("License", max_new_tokens=50, slide=False)
+
+
+def test_probabilities(model):
+    logprobs = model.logprobs("License")
+    score = float(run("score", "--checkpoint", "run", text="License\n").split("\t")[0])
+    assert logprobs.shape == (6,) and logprobs.dtype == np.float64
+    assert logprobs.sum() == pytest.approx(score, abs=1e-5)
+    ids, logits = model.encode("License"), model.logits("License")
+    assert logits.shape == (7, model.vocabulary) and logits.dtype == np.float32
+    log_softmax = logits - np.log(np.exp(logits.astype(np.float64)).sum(1, keepdims=True))
+    assert np.allclose(log_softmax[np.arange(6), ids[1:]], logprobs, atol=1e-5)
+    assert model.decode(ids) == "License"
+
+
+def test_embed(model):
+    vectors = model.embed(["list files", "ls"])
+    rows = run("embed", "--checkpoint", "run", text="list files\nls\n").splitlines()
+    assert np.allclose(vectors, [[float(x) for x in row.split()] for row in rows], atol=1e-6)
+    assert np.array_equal(model.embed("ls"), vectors[1])
+
+
+def test_chat():
+    arguments = ["--checkpoint", "messages-run", "--temperature", "0", "--max-new-tokens", "12"]
+    expected = run("chat", *arguments, text="list files\n")[:-1]
+    with bireme.Model("messages-run", **ONE_THREAD) as model:
+        messages = [{"role": "user", "content": "list files"}]
+        assert model.chat(messages, temperature=0, max_new_tokens=12) == expected != ""
+        stream = model.chat(messages, temperature=0, max_new_tokens=12, stream=True)
+        assert "".join(stream) == expected
+        with pytest.raises(bireme.BiremeError, match="robot"):
+            model.chat([{"role": "robot", "content": "x"}])
+
+
+def test_labels():
+    with bireme.Model("classify-run", **ONE_THREAD) as model:
+        labels = model.classify("a license of files", top_k=2)
+    expected = json.loads(
+        run("classify", "--checkpoint", "classify-run", "--json", "--top-k", "2",
+            text="a license of files\n")
+    )["labels"]  # fmt: skip
+    assert [label.name for label in labels] == [label["label"] for label in expected]
+    assert labels[0].score == pytest.approx(expected[0]["probability"])
+    assert sum(label.score for label in labels) == pytest.approx(1)
+    with bireme.Model("regress-run", **ONE_THREAD) as model:
+        value = model.classify("the work", "a license")[0].score
+        assert value == pytest.approx(
+            run_json("classify", "regress-run", "the work\ta license")["value"], rel=1e-5
+        )
+    with bireme.Model("classify_tokens-run", **ONE_THREAD) as model:
+        words = model.classify("the \u00f6ther  files")
+    assert [word.text for word in words] == ["the", "\u00f6ther", "files"]
+    expected = run_json("classify", "classify_tokens-run", "the \u00f6ther  files")["tokens"]
+    assert [word.name for word in words] == [word["label"] for word in expected]
+
+
+def test_fill_mask_and_answer():
+    text = "the [MASK] of a [MASK]"
+    with bireme.Model("mlm-run", **ONE_THREAD) as model:
+        masks = model.fill_mask(text, top_k=3)
+        assert model.logits(text).shape[1] == model.vocabulary
+    expected = json.loads(run("fill-mask", "--checkpoint", "mlm-run", "--json", "--top-k", "3", text))
+    assert [[t.text for t in m] for m in masks] == [[t["text"] for t in m] for m in expected["masks"]]
+    question, context = "which files", "the \u00f6ther license, and the files of a free work"
+    with bireme.Model("answer-run", **ONE_THREAD) as model:
+        answer = model.answer(question, context)
+    expected = run_json("answer", "answer-run", f"{question}\t{context}")
+    assert answer.text == expected["answer"] == context[answer.begin : answer.end]
+    assert (answer.begin, answer.end) == (expected["begin"], expected["end"])
+
+
+def test_models_in_threads():
+    texts = ["The licence", "of work", "a copy", "source"]
+    models = [bireme.Model("run", **ONE_THREAD) for _ in texts]
+    expected = [m.generate(t, max_new_tokens=20, seed=1) for m, t in zip(models, texts)]
+    results = [None] * len(texts)
+
+    def work(i):
+        for _ in range(3):
+            results[i] = models[i].generate(texts[i], max_new_tokens=20, seed=1)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(texts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == expected
+
+
+def test_train_and_metrics():
+    rows = list(bireme.train("recipe.yaml", run_dir="trained", train__max_steps=5))
+    assert rows[0]["event"] == "start" and rows[-1]["event"] == "end"
+    losses = [row["loss"] for row in rows if row["event"] == "train"]
+    metrics = bireme.metrics("trained")
+    assert metrics["loss"].tolist() == losses and len(losses) > 0
+    assert metrics["step"].dtype == np.float64
+    assert bireme.metrics("trained", "start")["version"][0].startswith(bireme.version())
+    # The run is resumed: only its new rows are returned.
+    more = list(bireme.train("recipe.yaml", run_dir="trained", **{"train.max_steps": 8}))
+    assert min(row["step"] for row in more if row["event"] == "train") > 5
+    with pytest.raises(bireme.BiremeError, match="train.max_steps") as error:
+        list(bireme.train("recipe.yaml", run_dir="other", train__max_stps=5))
+    assert error.value.code == 78
+
+
+def test_train_stops_when_closed():
+    run_rows = bireme.train("recipe.yaml", run_dir="stopped", train__max_steps=1000000)
+    for row in run_rows:
+        if row["event"] == "train":
+            break
+    run_rows.close()
+    assert bireme.metrics("stopped", "checkpoint")["saved_step"].size > 0

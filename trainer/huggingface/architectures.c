@@ -36,6 +36,17 @@
             NUMBER("initializer_range", initializer_range, 0.02),                                  \
     }
 
+/* Properties of BERT and the families like it. Heads that read tokens do not use the pooler. */
+#define BERT_ENCODER                                                                               \
+    .objective = OBJECTIVE_MLM,                                                                    \
+    .switches = {{"is_decoder", false}, {"add_cross_attention", false}},                           \
+    .activation_key = "hidden_act", .default_activation = "gelu", .tied_by_default = true,         \
+    .buffer_suffixes = {"embeddings.position_ids", "embeddings.token_type_ids"},                   \
+    .unused_suffixes = {"pooler.dense.weight", "pooler.dense.bias"}
+#define BERT_ALIASES                                                                               \
+    .aliases = {{"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"},      \
+                {"cls.predictions.decoder.bias", "cls.predictions.bias"}}
+
 /* Keys and properties of the families with free parts. */
 #define FREE_KEYS                                                                                  \
     INTEGER("vocab_size", vocab_size, 0), INTEGER("hidden_size", hidden_size, 0),                  \
@@ -139,40 +150,25 @@ static const struct huggingface_architecture architectures[] = {
         .model_type = "bert",
         .architecture = ARCHITECTURE_BERT,
         .class_stem = "Bert",
-        .objective = OBJECTIVE_MLM,
         .prefix = "bert.",
         .classes = {{"BertForPreTraining", true, true},
                     {"BertForMaskedLM", true, false},
                     {"BertModel", false, false}},
         .keys = ENCODER_KEYS(30522, 768, 12, 12, 3072),
-        .switches = {{"is_decoder", false}, {"add_cross_attention", false}},
-        .activation_key = "hidden_act",
-        .default_activation = "gelu",
-        .tied_by_default = true,
-        .aliases = {{"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"},
-                    {"cls.predictions.decoder.bias", "cls.predictions.bias"}},
-        .buffer_suffixes = {"embeddings.position_ids", "embeddings.token_type_ids"},
-        .unused_suffixes = {"pooler.dense.weight",
-                            "pooler.dense.bias"}, /* for heads that read tokens */
+        BERT_ENCODER,
+        BERT_ALIASES,
     },
     {
         .model_type = "megatron-bert",
         .architecture = ARCHITECTURE_MEGATRON_BERT,
         .class_stem = "MegatronBert",
-        .objective = OBJECTIVE_MLM,
         .prefix = "bert.",
         .classes = {{"MegatronBertForPreTraining", true, true},
                     {"MegatronBertForMaskedLM", true, false},
                     {"MegatronBertModel", false, false}},
         .keys = ENCODER_KEYS(29056, 1024, 24, 16, 4096),
-        .switches = {{"is_decoder", false}, {"add_cross_attention", false}},
-        .activation_key = "hidden_act",
-        .default_activation = "gelu",
-        .tied_by_default = true,
-        .aliases = {{"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"},
-                    {"cls.predictions.decoder.bias", "cls.predictions.bias"}},
-        .buffer_suffixes = {"embeddings.position_ids", "embeddings.token_type_ids"},
-        .unused_suffixes = {"pooler.dense.weight", "pooler.dense.bias"},
+        BERT_ENCODER,
+        BERT_ALIASES,
     },
     {
         .model_type = "distilbert",
@@ -223,18 +219,12 @@ static const struct huggingface_architecture architectures[] = {
         .model_type = "roberta",
         .architecture = ARCHITECTURE_ROBERTA,
         .class_stem = "Roberta",
-        .objective = OBJECTIVE_MLM,
         .prefix = "roberta.",
         .classes = {{"RobertaForMaskedLM", true, false}, {"RobertaModel", false, false}},
         .keys = ENCODER_KEYS(50265, 768, 12, 12, 3072),
-        .switches = {{"is_decoder", false}, {"add_cross_attention", false}},
-        .activation_key = "hidden_act",
-        .default_activation = "gelu",
-        .tied_by_default = true,
+        BERT_ENCODER,
         .aliases = {{"lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"},
                     {"lm_head.decoder.bias", "lm_head.bias"}},
-        .buffer_suffixes = {"embeddings.position_ids", "embeddings.token_type_ids"},
-        .unused_suffixes = {"pooler.dense.weight", "pooler.dense.bias"},
     },
     {
         .model_type = "llama",

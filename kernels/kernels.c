@@ -359,8 +359,8 @@ status residual_norm_forward(struct kernels *k, struct tensor z, struct tensor y
         SHAPE_OPTIONAL(statistics, DTYPE_F32, n, 2);
         REQUIRE(epsilon > 0, STATUS_INTERNAL,
                 "residual_norm_forward: epsilon is %g; it must be above 0", (double)epsilon);
-        REQUIRE((beta.data != NULL) == (kind == NORM_LAYER), STATUS_INTERNAL,
-                "residual_norm_forward: a layer norm needs a beta, an RMS norm has none");
+        REQUIRE(beta.data == NULL || kind == NORM_LAYER, STATUS_INTERNAL,
+                "residual_norm_forward: an RMS norm has no beta");
     }
     TRY(check_dropout(__func__, &dropout));
     DISPATCH(k, residual_norm_forward, 8.0 * (double)n * (double)c,
@@ -383,8 +383,8 @@ status residual_norm_backward(struct kernels *k, struct tensor dz, struct tensor
     SHAPE(dgamma, DTYPE_F32, 1, c);
     SHAPE_OPTIONAL(dbeta, DTYPE_F32, 1, c);
     SHAPE(statistics, DTYPE_F32, n, 2);
-    REQUIRE((dbeta.data != NULL) == (kind == NORM_LAYER), STATUS_INTERNAL,
-            "residual_norm_backward: a layer norm needs a beta, an RMS norm has none");
+    REQUIRE(dbeta.data == NULL || kind == NORM_LAYER, STATUS_INTERNAL,
+            "residual_norm_backward: an RMS norm has no beta");
     TRY(check_dropout(__func__, &dropout));
     DISPATCH(k, residual_norm_backward, 12.0 * (double)n * (double)c,
              compute_tensor_bytes(z) + compute_tensor_bytes(dy) +

@@ -335,8 +335,9 @@ enum norm_kind { NORM_LAYER = 0, NORM_RMS };
 
 /* residual_norm_forward - compute z = x + drop(delta), then y = norm(z) * gamma + beta.
  *
- * Shapes    z, y, x, delta [N, C];  gamma, beta f32 [1, C], beta absent for RMS;  statistics f32
- *           [N, 2]: mean (0 for RMS) and reciprocal standard deviation, kept for the backward pass
+ * Shapes    z, y, x, delta [N, C];  gamma, beta f32 [1, C], beta absent: no bias, as always for
+ *           RMS;  statistics f32 [N, 2]: mean (0 for RMS) and reciprocal standard deviation, kept
+ *           for the backward pass
  * Units     epsilon is added to the variance, not to the deviation; > 0
  * Memory    delta absent: z is not written and y = norm(x); y absent: only z is computed; z may
  *           alias x
@@ -389,7 +390,7 @@ struct attention {
     int kv_heads;               /* G, divides H */
     int64_t head_width;         /* D */
     bool causal;                /* query i of n attends to key j of m if j <= i + m - n */
-    int64_t window;             /* > 0: only the last `window` visible keys */
+    int64_t window;             /* > 0: only keys at a distance of less than `window` */
     float scale;                /* of the scores, usually 1 / sqrt(D) */
     float softcap;              /* > 0: a score s becomes softcap * tanh(s / softcap); 0: none */
     struct attention_bias bias; /* not with softcap or shared_prefix_offsets */

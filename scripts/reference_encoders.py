@@ -96,7 +96,40 @@ FAMILIES = {
     "megatron_bert": (
         "MegatronBertForPreTraining", 2, [*INPUTS, "token_type_ids", "next_sentence_label"], {}
     ),
+    "modernbert": (
+        "ModernBertForMaskedLM", 0, INPUTS,
+        dict(local_attention=6, layer_types=["full_attention", "sliding_attention"])
+    ),
 }
+THETA, LOCAL_THETA = 300.0, 40.0
+
+
+def use_exact_attention(model):
+    """Computes the rotary positions of a ModernBERT in float64; transformers does so in float32. Rows
+    of the padding also attend to themselves, because a row without keys is NaN."""
+    from transformers.models.modernbert import modeling_modernbert
+    from transformers import masking_utils
+    width = model.config.hidden_size // model.config.num_attention_heads
+
+    def angles(x, position_ids, layer_type):
+        theta = model.config.rope_parameters[layer_type]["rope_theta"]
+        inverse = theta ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+        angle = position_ids[..., None].double() * inverse
+        angle = torch.cat((angle, angle), dim=-1)
+        return angle.cos(), angle.sin()
+
+    def apply(q, k, cos, sin, unsqueeze_dim=1):
+        cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+        half = modeling_modernbert.rotate_half
+        return q * cos + half(q) * sin, k * cos + half(k) * sin
+    model.model.rotary_emb.forward = angles
+    modeling_modernbert.apply_rotary_pos_emb = apply
+    for name in "create_bidirectional_mask", "create_bidirectional_sliding_window_mask":
+        def make_mask(make=getattr(masking_utils, name), **arguments):
+            mask = make(**arguments)
+            own = torch.eye(mask.shape[-1], dtype=torch.bool)
+            return torch.where(own, torch.zeros_like(mask), mask)
+        setattr(modeling_modernbert, name, make_mask)
 
 
 def make_model(family, layers, width, heads, inner, positions, vocabulary, **more):
@@ -108,6 +141,16 @@ def make_model(family, layers, width, heads, inner, positions, vocabulary, **mor
             n_layers=layers, dim=width, n_heads=heads, hidden_dim=inner, dropout=0,
             attention_dropout=0
         )
+    elif family == "modernbert":
+        bases = dict(full_attention=THETA, sliding_attention=LOCAL_THETA)
+        tokens = ("pad", "bos", "eos", "cls", "sep")
+        sizes = dict(
+            num_hidden_layers=layers, hidden_size=width, num_attention_heads=heads,
+            intermediate_size=inner, norm_eps=1e-12, **{f"{t}_token_id": None for t in tokens},
+            rope_parameters={
+                k: dict(rope_type="default", rope_theta=base) for k, base in bases.items()
+            }
+        )
     else:
         sizes = dict(
             num_hidden_layers=layers, hidden_size=width, num_attention_heads=heads,
@@ -115,12 +158,15 @@ def make_model(family, layers, width, heads, inner, positions, vocabulary, **mor
             type_vocab_size=types, layer_norm_eps=1e-12
         )
     config = getattr(transformers, name[:name.index("For")] + "Config")
-    return getattr(transformers, name)(
+    model = getattr(transformers, name)(
         config(
             vocab_size=vocabulary, max_position_embeddings=positions, attn_implementation="eager",
             **{**sizes, **keys, **more}
         )
     )
+    if family == "modernbert":
+        use_exact_attention(model)
+    return model
 
 
 def write_family_folder(folder, family, seed):
@@ -324,6 +370,11 @@ def write_families(folder):
         settings = dict(
             gelu_tanh=0.0, relu=float(keys.get("activation") == "relu")
         )
+        if family == "modernbert":
+            settings.update(
+                rope_theta=THETA, rope_local_theta=LOCAL_THETA, window_pattern=2.0,
+                window=keys["local_attention"] / 2 + 1
+            )
         write_encoder_steps(
             folder / f"{family}.h5", model, types, 0, make_adamw, settings, inputs
         )

@@ -38,6 +38,24 @@ def encoder(kind, name, layers, width, heads, inner, vocabulary, positions, type
     )
 
 
+def modernbert(sizes):
+    width, inner, layers, heads = sizes
+    return dict(
+        architectures=["ModernBertForMaskedLM"], model_type="modernbert", attention_bias=False,
+        attention_dropout=0.0, bos_token_id=50281, classifier_activation="gelu",
+        classifier_bias=False, classifier_dropout=0.0, classifier_pooling="mean",
+        cls_token_id=50281, decoder_bias=True, deterministic_flash_attn=False,
+        embedding_dropout=0.0, eos_token_id=50282, global_attn_every_n_layers=3,
+        global_rope_theta=160000.0, hidden_activation="gelu", hidden_size=width,
+        initializer_cutoff_factor=2.0, initializer_range=0.02, intermediate_size=inner,
+        layer_norm_eps=1e-5, local_attention=128, local_rope_theta=10000.0,
+        max_position_embeddings=8192, mlp_bias=False, mlp_dropout=0.0, norm_bias=False,
+        norm_eps=1e-5, num_attention_heads=heads, num_hidden_layers=layers, pad_token_id=50283,
+        position_embedding_type="absolute", sep_token_id=50282, tie_word_embeddings=True,
+        vocab_size=50368
+    )
+
+
 def distilbert():
     return dict(
         architectures=["DistilBertForMaskedLM"], model_type="distilbert", activation="gelu",
@@ -177,6 +195,8 @@ MODELS = {
         "roberta", "RobertaForMaskedLM", 24, 1024, 16, 4096, 50265, 514, 1, 1e-5
     ),
     "DistilBERT": distilbert(),
+    "ModernBERT base": modernbert((768, 1152, 22, 12)),
+    "ModernBERT large": modernbert((1024, 2624, 28, 16)),
     "Megatron-BERT 345M": encoder(
         "megatron-bert", "MegatronBertForPreTraining", 24, 1024, 16, 4096, 29056, 512, 2, 1e-12
     ),

@@ -109,10 +109,11 @@ static inline int64_t attention_dropout_element(const struct attention_head *h, 
 /* attention_visible_keys - return the keys [first, last) of query i; both ends increase with i. */
 static inline struct cpu_range attention_visible_keys(const struct attention_head *h, int64_t i)
 {
-    int64_t last = h->a->causal ? i + h->keys - h->queries + 1 : h->keys;
-    last = last < 0 ? 0 : last;
-    int64_t first = h->a->window > 0 && last > h->a->window ? last - h->a->window : 0;
-    return (struct cpu_range){first, last};
+    int64_t position = i + h->keys - h->queries, window = h->a->window; /* of the key that is i */
+    int64_t last = h->a->causal ? position + 1 : window > 0 ? position + window : h->keys;
+    last = last < 0 ? 0 : last < h->keys ? last : h->keys;
+    int64_t first = window > 0 && position >= window ? position + 1 - window : 0;
+    return (struct cpu_range){first < last ? first : last, last};
 }
 
 /* attention_is_tile_hidden - return whether the keys [first, last) are hidden from all rows from

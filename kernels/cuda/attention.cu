@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(FORWARD_THREADS) tiles_forward(const attention
         return;
     }
     int64_t last = s.queries < first + BLOCK_QUERIES ? s.queries - 1 : first + BLOCK_QUERIES - 1;
-    int64_t end = visible_end(a, s, last), begin = visible_begin(a, visible_end(a, s, first));
+    int64_t end = visible_end(a, s, last), begin = visible_begin(a, s, first);
     int head = blockIdx.y, warp = threadIdx.x / 32;
     int64_t column = head / a.group * D;
     int64_t query = first + warp * 32 + threadIdx.x % 32 / 4;
@@ -92,8 +92,7 @@ __global__ void __launch_bounds__(FORWARD_THREADS) tiles_forward(const attention
                                                 column);
         }
         gpu_copy_commit();
-        if (key + KEYS > visible_end(a, s, first) ||
-            key < visible_begin(a, visible_end(a, s, last))) {
+        if (key + KEYS > visible_end(a, s, first) || key < visible_begin(a, s, last)) {
             mask_scores(p, a, s, query, key);
         }
         if (a.shared_prefix_offsets != nullptr) {

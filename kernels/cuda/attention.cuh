@@ -60,13 +60,16 @@ GPU_INLINE struct attention_sequence get_sequence(const attention_task<T> &a, in
 template <typename T>
 GPU_INLINE int visible_end(const attention_task<T> &a, const struct attention_sequence &s, int i)
 {
-    int end = a.causal ? i + s.keys - s.queries + 1 : s.keys;
-    return end < 0 ? 0 : end;
+    int position = i + s.keys - s.queries, window = static_cast<int>(a.window);
+    int end = a.causal ? position + 1 : window > 0 ? position + window : s.keys;
+    return end < 0 ? 0 : end < s.keys ? end : s.keys;
 }
 
-template <typename T> GPU_INLINE int visible_begin(const attention_task<T> &a, int end)
+template <typename T>
+GPU_INLINE int visible_begin(const attention_task<T> &a, const struct attention_sequence &s, int i)
 {
-    return a.window > 0 && end > a.window ? end - static_cast<int>(a.window) : 0;
+    int begin = i + s.keys - s.queries + 1 - static_cast<int>(a.window);
+    return a.window > 0 && begin > 0 ? begin : 0;
 }
 
 /* Keys [begin, end) of the block's sequence to which the queries from `end` on do not attend: the

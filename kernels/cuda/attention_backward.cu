@@ -82,7 +82,7 @@ GPU_INLINE void compute_probabilities_transposed(float (&p)[1][STEP / 8][4],
             int i = 8 * n + lane % 4 * 2 + e;
             int64_t end = query + i < s.queries ? visible_end(a, s, query + i) : 0;
             int left = static_cast<int>(end - key - lane / 4);
-            int from = static_cast<int>(visible_begin(a, end) - key - lane / 4);
+            int from = static_cast<int>(visible_begin(a, s, query + i) - key - lane / 4);
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 float power = gpu_exp2(p[0][n][2 * r + e] * (a.score_scale * log2_e) - lse[i]);
@@ -149,9 +149,10 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
     int64_t column = blockIdx.y * D, key = first + warp * 16;
     /* The queries from the first that attends to the block's first key to the last that attends to
      * its last key. */
-    int64_t offset = s.queries - s.keys, from = a.causal && first + offset > 0 ? first + offset : 0;
-    int64_t to = s.queries;
-    if (a.causal && a.window > 0 && first + BLOCK_ROWS + offset + a.window < to) {
+    int64_t offset = s.queries - s.keys, to = s.queries;
+    int64_t from = a.causal ? first + offset : a.window > 0 ? first + offset + 1 - a.window : 0;
+    from = from < 0 ? 0 : from;
+    if (a.window > 0 && first + BLOCK_ROWS + offset + a.window < to) {
         to = first + BLOCK_ROWS + offset + a.window;
     }
     struct hidden_keys h = get_hidden_keys(a);
@@ -251,7 +252,7 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, head = blockIdx.y;
     int64_t column = head / a.group * D, query = first + warp * 16 + lane / 4;
     int64_t last = s.queries < first + BLOCK_ROWS ? s.queries - 1 : first + BLOCK_ROWS - 1;
-    int64_t end = visible_end(a, s, last), begin = visible_begin(a, visible_end(a, s, first));
+    int64_t end = visible_end(a, s, last), begin = visible_begin(a, s, first);
     float dq[1][D / 8][4], lse[2], delta[2], keep_scale = attention_dropout_scale(a);
     clear_sums(dq[0]);
 #pragma unroll
@@ -290,7 +291,7 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
         for (int r = 0; r < 2; r++) {
             int64_t seen = query + 8 * r < s.queries ? visible_end(a, s, query + 8 * r) : 0;
             int left = static_cast<int>(seen - key - lane % 4 * 2);
-            int from = static_cast<int>(visible_begin(a, seen) - key - lane % 4 * 2);
+            int from = static_cast<int>(visible_begin(a, s, query + 8 * r) - key - lane % 4 * 2);
 #pragma unroll
             for (int n = 0; n < STEP / 8; n++) {
 #pragma unroll

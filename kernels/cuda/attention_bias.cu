@@ -62,7 +62,7 @@ GPU_INLINE void store_score_gradients(float *tile_ds, const float (&p)[1][BIAS_R
         float lse = inside ? a.lse[head * a.lse_stride + at] * log2_e : 0.0f;
         float delta = inside ? a.delta[head * a.rows_q + at] : 0.0f;
         int end = inside ? visible_end(a, s, query + 8 * r) : 0;
-        int left = end - key, from = visible_begin(a, end) - key;
+        int left = end - key, from = visible_begin(a, s, query + 8 * r) - key;
         float *to = tile_ds + (row + 8 * r) * PITCH + threadIdx.x % 4 * 2;
 #pragma unroll
         for (int n = 0; n < BIAS_ROWS / 8; n++) {
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(BIAS_THREADS) tiles_bias_gradient(const attent
         for (int first = 0; first < s.queries; first += BIAS_ROWS, number++) {
             int last = first + BIAS_ROWS < s.queries ? first + BIAS_ROWS - 1 : s.queries - 1;
             int end = visible_end(a, s, last);
-            int begin = visible_begin(a, visible_end(a, s, first)) / BIAS_ROWS * BIAS_ROWS;
+            int begin = visible_begin(a, s, first) / BIAS_ROWS * BIAS_ROWS;
             if (number % CUDA_BIAS_PARTS != blockIdx.x || begin >= end) {
                 continue;
             }

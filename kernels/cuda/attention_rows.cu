@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(ROWS_THREADS) rows_forward(const attention_tas
     int lane = threadIdx.x % 32, head = blockIdx.y;
     int64_t row = s.first_q + i, kv_column = head / a.group * a.width;
     const T *q = a.q.data + row * a.q.stride + head * a.width;
-    int64_t end = visible_end(a, s, i), begin = visible_begin(a, end);
+    int64_t end = visible_end(a, s, i), begin = visible_begin(a, s, i);
     struct hidden_keys h = get_hidden_keys(a);
     float sums[COLUMNS_EACH] = {}, largest = -INFINITY, sum = 0;
     for (int64_t j = begin; j < end; j += 32) {
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(ROWS_THREADS) rows_backward_queries(const atte
     int64_t row = s.first_q + i, kv_column = head / a.group * a.width;
     const T *q = a.q.data + row * a.q.stride + head * a.width;
     const T *d_o = a.d_o.data + row * a.d_o.stride + head * a.width;
-    int64_t end = visible_end(a, s, i), begin = visible_begin(a, end);
+    int64_t end = visible_end(a, s, i), begin = visible_begin(a, s, i);
     float lse = a.lse[head * a.lse_stride + row], delta = a.delta[head * a.rows_q + row];
     struct hidden_keys h = get_hidden_keys(a);
     float sums[COLUMNS_EACH] = {}, keep_scale = attention_dropout_scale(a);
@@ -193,7 +193,8 @@ __global__ void __launch_bounds__(ROWS_THREADS) rows_backward_keys(const attenti
             int count = static_cast<int>(s.queries - i < 32 ? s.queries - i : 32);
             int64_t row = s.first_q + i + lane, end = visible_end(a, s, i + lane);
             float p = 0, ds = 0;
-            bool is_visible = j < end && j >= visible_begin(a, end) && !is_hidden(h, i + lane, j);
+            bool is_visible =
+                j < end && j >= visible_begin(a, s, i + lane) && !is_hidden(h, i + lane, j);
             if (lane < count && is_visible) {
                 const T *q = a.q.data + row * a.q.stride + head * a.width;
                 const T *d_o = a.d_o.data + row * a.d_o.stride + head * a.width;
@@ -243,7 +244,7 @@ GPU_INLINE void accumulate_query(float (&sums)[BUCKETS_EACH], float *scratch, in
     int64_t row = s.first_q + i, kv_column = head / a.group * a.width;
     const T *q = a.q.data + row * a.q.stride + head * a.width;
     const T *d_o = a.d_o.data + row * a.d_o.stride + head * a.width;
-    int64_t end = visible_end(a, s, i), begin = visible_begin(a, end);
+    int64_t end = visible_end(a, s, i), begin = visible_begin(a, s, i);
     float lse = a.lse[head * a.lse_stride + row], delta = a.delta[head * a.rows_q + row];
     for (int64_t first = begin; first < end; first += 32) {
         int64_t j = first + lane;

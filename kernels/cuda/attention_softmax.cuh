@@ -35,8 +35,9 @@ GPU_INLINE void mask_scores(float (&s)[M][N][4], const attention_task<bf16> &a,
     for (int m = 0; m < M; m++) {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            int end = visible_end(a, sequence, query + 16 * m + 8 * r);
-            int left = end - key, from = visible_begin(a, end) - key;
+            int i = query + 16 * m + 8 * r;
+            int left = visible_end(a, sequence, i) - key,
+                from = visible_begin(a, sequence, i) - key;
 #pragma unroll
             for (int n = 0; n < N; n++) {
 #pragma unroll

@@ -57,7 +57,7 @@ template <int CONSUMERS> GPU_INLINE struct block_task make_block_task(const atte
     if (t.first < t.s.queries) {
         int last = t.s.queries < t.first + queries ? t.s.queries - 1 : t.first + queries - 1;
         end = visible_end(a, t.s, last);
-        t.begin = visible_begin(a, visible_end(a, t.s, t.first)) / KEYS * KEYS;
+        t.begin = visible_begin(a, t.s, t.first) / KEYS * KEYS;
     }
     t.tiles = end > t.begin ? (end - t.begin + KEYS - 1) / KEYS : 0;
     t.head = blockIdx.y;
@@ -201,8 +201,7 @@ GPU_INLINE void softmax_tile(float (&s)[1][KEYS / 8][4], struct running_softmax<
     if (MODIFIED) {
         modify_scores<false>(s, a, t.s, t.head, c.query, key + threadIdx.x % 4 * 2);
     }
-    if (key + KEYS > visible_end(a, t.s, c.first) ||
-        key < visible_begin(a, visible_end(a, t.s, c.last))) {
+    if (key + KEYS > visible_end(a, t.s, c.first) || key < visible_begin(a, t.s, c.last)) {
         mask_scores(s, a, t.s, c.query, key);
     }
     update_softmax(s, run, rescale, a.score_scale * log2_e);

@@ -44,8 +44,10 @@ static struct query_row make_query_row(const struct attention *a, int64_t sequen
 {
     int64_t queries = a->cu_q[sequence + 1] - a->cu_q[sequence];
     int64_t keys = a->cu_k[sequence + 1] - a->cu_k[sequence];
-    int64_t end = a->causal ? i + keys - queries + 1 : keys;
-    int64_t begin = a->window > 0 && end > a->window ? end - a->window : 0;
+    int64_t position = i + keys - queries; /* the key that is the query itself */
+    int64_t end = a->causal ? position + 1 : a->window > 0 ? position + a->window : keys;
+    int64_t begin = a->window > 0 && position >= a->window ? position - a->window + 1 : 0;
+    end = end < keys ? end : keys;
     struct query_row r = {a,
                           head,
                           head / (a->heads / a->kv_heads),

@@ -18,6 +18,8 @@ static const struct shape shapes[] = {
     {3, 17, NORM_LAYER, true, false, NORM_RESIDUAL_NONE, 0, 0},
     {67, 64, NORM_LAYER, true, true, NORM_RESIDUAL_PRE, 0, 0},
     {67, 101, NORM_RMS, false, true, NORM_RESIDUAL_PRE, 0, 0},
+    {67, 101, NORM_LAYER, false, true, NORM_RESIDUAL_PRE, 0, 0},
+    {19, 64, NORM_LAYER, false, false, NORM_RESIDUAL_NONE, 0, 3, true},
     {130, 96, NORM_LAYER, true, true, NORM_RESIDUAL_NONE, 0, 0},
     {515, 33, NORM_LAYER, true, true, NORM_RESIDUAL_PRE, 0, 0},
     {9, 200, NORM_LAYER, true, true, NORM_RESIDUAL_PRE, 0, 100},

@@ -449,6 +449,7 @@ test_bench_objectives() {
 mlm bert
 mlm distilbert
 mlm megatron-bert
+mlm modernbert
 mlm transformer_encoder
 classify distilbert
 sft llama

@@ -232,7 +232,7 @@ static status read_rotary(struct gguf_import_job *job)
         r->model.residual_multiplier = read_number(job, "residual_scale", 1);
         r->model.logits_scaling = read_number(job, "logit_scale", 1);
     }
-    TRY(job->huggingface->local_pattern > 0 ? read_windows(job) : STATUS_OK);
+    TRY(job->huggingface->pattern.key != NULL ? read_windows(job) : STATUS_OK);
     return read_scaling(job);
 }
 

@@ -227,6 +227,37 @@ static const struct huggingface_architecture architectures[] = {
                     {"lm_head.decoder.bias", "lm_head.bias"}},
     },
     {
+        .model_type = "modernbert",
+        .architecture = ARCHITECTURE_MODERNBERT,
+        .class_stem = "ModernBert",
+        .objective = OBJECTIVE_MLM,
+        .prefix = "model.",
+        .classes = {{"ModernBertForMaskedLM", true, false}, {"ModernBertModel", false, false}},
+        .keys = {INTEGER("vocab_size", vocab_size, 50368), INTEGER("hidden_size", hidden_size, 768),
+                 INTEGER("num_hidden_layers", num_layers, 22),
+                 INTEGER("num_attention_heads", num_heads, 12),
+                 INTEGER("intermediate_size", intermediate_size, 1152),
+                 INTEGER("max_position_embeddings", max_position_embeddings, 8192),
+                 INTEGER("local_attention", sliding_window, 128),
+                 NUMBER("embedding_dropout", dropout, 0),
+                 NUMBER("attention_dropout", attention_dropout, 0),
+                 NUMBER("norm_eps", layer_norm_epsilon, 1e-5),
+                 NUMBER("initializer_range", initializer_range, 0.02)},
+        .switches = {{"norm_bias", false}, {"classifier_bias", false}, {"decoder_bias", true}},
+        .has_attention_bias = true,
+        .has_mlp_bias = true,
+        .dropout_key = "mlp_dropout",
+        .activation_key = "hidden_activation",
+        .head_activation_key = "classifier_activation",
+        .default_activation = "gelu",
+        .has_no_task = true,
+        .has_default_rope = true,
+        .pattern = {"global_attn_every_n_layers", 3, true},
+        .rope_bases = {{"global_rope_theta", 160000}, {"local_rope_theta", 1e4}},
+        .tied_by_default = true,
+        .aliases = {{"decoder.weight", "model.embeddings.tok_embeddings.weight"}},
+    },
+    {
         .model_type = "llama",
         .architecture = ARCHITECTURE_LLAMA,
         .class_stem = "Llama",
@@ -369,7 +400,7 @@ static const struct huggingface_architecture architectures[] = {
         .keys = {SIZE_KEYS(256000, 2304, 26, 8, 4, 9216, 8192, 1e-6), GEMMA_KEYS},
         .switches = {{"use_bidirectional_attention", false}},
         .has_no_answer_task = true,
-        .local_pattern = 2,
+        .pattern = {"sliding_window_pattern", 2, false},
         .softcaps = {50, 30},
         GEMMA_DECODER,
     },
@@ -381,8 +412,8 @@ static const struct huggingface_architecture architectures[] = {
         .keys = {SIZE_KEYS(262208, 2304, 26, 8, 4, 9216, 131072, 1e-6), GEMMA_KEYS},
         .switches = {{"use_bidirectional_attention", false}},
         .has_only_text_task = true,
-        .local_pattern = 6,
-        .has_local_rope = true,
+        .pattern = {"sliding_window_pattern", 6, false},
+        .rope_bases = {{"rope_theta", 1e6}, {"rope_local_base_freq", 1e4}},
         GEMMA_DECODER,
     },
     {
@@ -484,7 +515,7 @@ static const char *get_class_suffix(const struct huggingface_architecture *archi
 {
     enum recipe_objective objective = task_classes[task].objective;
     bool only_text = architecture->has_only_text_task;
-    if (architecture->has_no_task ||
+    if ((architecture->has_no_task && objective != OBJECTIVE_EMBED) ||
         (objective == OBJECTIVE_ANSWER && (only_text || architecture->has_no_answer_task)) ||
         (objective == OBJECTIVE_CLASSIFY_TOKENS && only_text)) {
         return NULL;

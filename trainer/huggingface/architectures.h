@@ -67,16 +67,28 @@ struct huggingface_architecture {
     bool has_no_answer_task; /* no ...ForQuestionAnswering */
     bool has_free_parts;     /* model.norm_placement and the other keys; a class of Bireme */
     bool has_only_text_task; /* no ...ForTokenClassification and ...ForQuestionAnswering */
-    bool has_no_task;        /* no ...ForSequenceClassification either */
+    bool has_no_task;        /* no ...ForSequenceClassification either; only objective embed */
     bool has_norm_offset;    /* files store the weights of norms minus 1 */
-    int64_t local_pattern;   /* layer_types exists; the default of sliding_window_pattern */
-    bool has_local_rope;     /* rope_local_base_freq exists */
-    bool has_softcaps;       /* attn_logit_softcapping and final_logit_softcapping exist */
-    double softcaps[2];      /* their defaults; 0: none */
-    bool has_no_rope_layers; /* no_rope_layers and no_rope_layer_interval */
-    bool has_default_rope;   /* rope_type must be default */
-    double rotary_factor;    /* default of partial_rotary_factor; 0: the key does not exist */
-    bool tied_by_default;    /* default of tie_word_embeddings */
+    /* The interval of layers without a window: its key in versions without layer_types, its
+     * default, and whether the first of every n layers has no window, not the last. NULL: no such
+     * layers. */
+    struct {
+        const char *key;
+        int64_t default_value;
+        bool global_first;
+    } pattern;
+    /* The bases of rotary positions without and with a window; NULL: rope_theta in all layers. */
+    struct {
+        const char *key;
+        double default_value;
+    } rope_bases[2];
+    const char *head_activation_key; /* the same value as activation_key; NULL: none */
+    bool has_softcaps;               /* attn_logit_softcapping and final_logit_softcapping exist */
+    double softcaps[2];              /* their defaults; 0: none */
+    bool has_no_rope_layers;         /* no_rope_layers and no_rope_layer_interval */
+    bool has_default_rope;           /* rope_type must be default */
+    double rotary_factor; /* default of partial_rotary_factor; 0: the key does not exist */
+    bool tied_by_default; /* default of tie_word_embeddings */
     /* First the second name of a tied embedding, then that of the output bias. */
     struct {
         const char *theirs, *ours;

@@ -98,6 +98,14 @@ static status read_activation(const struct config_document *c,
     const char *name;
     TRY(config_read_string(c, architecture->activation_key, architecture->default_activation,
                            &name));
+    if (architecture->head_activation_key != NULL) {
+        const char *head;
+        TRY(config_read_string(c, architecture->head_activation_key,
+                               architecture->default_activation, &head));
+        REQUIRE(strcmp(head, name) == 0, STATUS_UNAVAILABLE,
+                "%s: %s %.60s is not supported; that of %s is", c->path,
+                architecture->head_activation_key, head, architecture->activation_key);
+    }
     if (strcmp(architecture->default_activation, "silu") == 0) {
         REQUIRE(strcmp(name, "silu") == 0 || strcmp(name, "swish") == 0, STATUS_UNAVAILABLE,
                 "%s: %s %.60s is not supported; silu is", c->path, architecture->activation_key,
@@ -519,6 +527,9 @@ static void write_activation(FILE *file, const struct huggingface_architecture *
     }
     fprintf(file, "  \"%s\": \"%s%s\",\n", architecture->activation_key, gated ? gate_prefix : "",
             name);
+    if (architecture->head_activation_key != NULL) {
+        fprintf(file, "  \"%s\": \"%s\",\n", architecture->head_activation_key, name);
+    }
 }
 
 static void write_settings(FILE *file, const struct huggingface_architecture *architecture,

@@ -110,17 +110,19 @@ static bool has_no_rope(const json_t *entry)
 }
 
 /* Finds the interval n of a list for which is_special is true in every n-th of `layers` entries and
- * in no other. If it is true for no entry, n is layers + 1. */
+ * in no other. If it is true for no entry, n is layers + 1. begins: the first of every n entries is
+ * meant, not the last one. */
 static status find_interval(const struct config_document *c, const char *key, int64_t layers,
-                            bool (*is_special)(const json_t *), const char *special,
+                            bool (*is_special)(const json_t *), const char *special, bool begins,
                             int64_t *interval)
 {
     const json_t *list = config_get_field(c, key);
     int64_t n = layers + 1;
     for (int64_t i = 0; i < layers; i++) {
+        int64_t number = begins ? i : i + 1;
         bool found = is_special(json_array_get(list, (size_t)i));
-        n = found && n > layers ? i + 1 : n;
-        REQUIRE(found == ((i + 1) % n == 0), STATUS_UNAVAILABLE,
+        n = found && n > layers && number > 0 ? number : n;
+        REQUIRE(found == (number % n == 0), STATUS_UNAVAILABLE,
                 "%s: %s of layer %" PRId64 " is not supported; %s must be in every n-th layer and "
                 "in no other, here with n = %" PRId64,
                 c->path, key, i, special, n);
@@ -138,12 +140,13 @@ static status read_positive_integer(const struct config_document *c, const char 
 }
 
 /* Reads layer_types, or sliding_window_pattern of earlier versions of transformers. */
-static status read_pattern(const struct config_document *c, int64_t default_pattern,
-                           struct recipe *r)
+static status read_pattern(const struct config_document *c,
+                           const struct huggingface_architecture *architecture, struct recipe *r)
 {
     const json_t *types = config_get_field(c, "layer_types");
     int64_t layers = r->model.num_layers, *pattern = &r->model.sliding_window_pattern;
-    TRY(read_positive_integer(c, "sliding_window_pattern", default_pattern, pattern));
+    TRY(read_positive_integer(c, architecture->pattern.key, architecture->pattern.default_value,
+                              pattern));
     if (types == NULL) {
         return STATUS_OK;
     }
@@ -158,7 +161,8 @@ static status read_pattern(const struct config_document *c, int64_t default_patt
                 "%s: layer_types: %.60s is not supported; full_attention and sliding_attention are",
                 c->path, type);
     }
-    return find_interval(c, "layer_types", layers, is_full_attention, full_attention, pattern);
+    return find_interval(c, "layer_types", layers, is_full_attention, full_attention,
+                         architecture->pattern.global_first, pattern);
 }
 
 /* The soft-caps of attention scores and logits, in the order of the architecture's defaults. */
@@ -246,12 +250,17 @@ static status read_local_rope(const struct config_document *c, const json_t *obj
 }
 
 /* Reads rope_parameters with one member for each kind of layer, or the keys of earlier versions. */
-static status read_local_rope_layers(const struct config_document *c, struct recipe *r)
+static status read_local_rope_layers(const struct config_document *c,
+                                     const struct huggingface_architecture *architecture,
+                                     struct recipe *r)
 {
     const json_t *parameters = config_get_field(c, "rope_parameters"),
                  *scaling = config_get_field(c, "rope_scaling");
-    TRY(config_read_number(c, "rope_theta", 1e6, &r->model.rope_theta));
-    TRY(config_read_number(c, "rope_local_base_freq", 1e4, &r->model.rope_local_base_freq));
+    double *const bases[] = {&r->model.rope_theta, &r->model.rope_local_base_freq};
+    for (int i = 0; i < 2; i++) {
+        TRY(config_read_number(c, architecture->rope_bases[i].key,
+                               architecture->rope_bases[i].default_value, bases[i]));
+    }
     const json_t *full = json_object_get(parameters, full_attention),
                  *local = json_object_get(parameters, sliding_attention);
     REQUIRE(parameters == NULL || full != NULL || local != NULL, STATUS_DATA,
@@ -266,7 +275,7 @@ static status read_local_rope_layers(const struct config_document *c, struct rec
     REQUIRE(r->model.rope_local_base_freq > 0, STATUS_DATA,
             "%s: the base of the rotary positions of sliding_attention is 0; it must be above 0",
             c->path);
-    return STATUS_OK;
+    return check_rope(c, architecture, r);
 }
 
 /* Reads no_rope_layers, a list with 0 for a layer without positions, or the interval of these
@@ -286,7 +295,7 @@ static status read_no_rope_layers(const struct config_document *c, struct recipe
         REQUIRE(json_is_integer(json_array_get(list, i)), STATUS_DATA,
                 "%s: no_rope_layers is not a list of integers", c->path);
     }
-    return find_interval(c, "no_rope_layers", layers, has_no_rope, "0", interval);
+    return find_interval(c, "no_rope_layers", layers, has_no_rope, "0", false, interval);
 }
 
 status config_read_rotary(const struct config_document *c,
@@ -295,10 +304,10 @@ status config_read_rotary(const struct config_document *c,
     const json_t *parameters = config_get_field(c, "rope_parameters");
     const json_t *scaling = config_get_field(c, "rope_scaling");
     TRY(read_softcaps(c, architecture, r));
-    TRY(architecture->local_pattern > 0 ? read_pattern(c, architecture->local_pattern, r)
-                                        : check_layer_types(c));
-    if (architecture->has_local_rope) {
-        return read_local_rope_layers(c, r);
+    TRY(architecture->pattern.key != NULL ? read_pattern(c, architecture, r)
+                                          : check_layer_types(c));
+    if (architecture->rope_bases[0].key != NULL) {
+        return read_local_rope_layers(c, architecture, r);
     }
     TRY(architecture->has_no_rope_layers ? read_no_rope_layers(c, r) : STATUS_OK);
     TRY(config_read_number(c, "rope_theta", 10000, &r->model.rope_theta));
@@ -315,14 +324,16 @@ status config_read_rotary(const struct config_document *c,
     return STATUS_OK;
 }
 
-static void write_local_layers(FILE *file, const struct recipe *r)
+static void write_local_layers(FILE *file, const struct huggingface_architecture *architecture,
+                               const struct recipe *r)
 {
     int64_t pattern = r->model.sliding_window_pattern;
-    config_write_integer(file, "sliding_window_pattern", pattern);
+    config_write_integer(file, architecture->pattern.key, pattern);
     fprintf(file, "  \"layer_types\": [");
     for (int64_t i = 0; i < r->model.num_layers; i++) {
+        int64_t number = architecture->pattern.global_first ? i : i + 1;
         fprintf(file, "%s\"%s\"", i > 0 ? ", " : "",
-                (i + 1) % pattern == 0 ? full_attention : sliding_attention);
+                number % pattern == 0 ? full_attention : sliding_attention);
     }
     fprintf(file, "],\n");
 }
@@ -343,16 +354,17 @@ void config_write_rotary(FILE *file, const struct huggingface_architecture *arch
 {
     enum recipe_rope_type type = r->model.rope_type;
     char text[TEXT_NUMBER_BYTES];
-    config_write_number(file, "rope_theta", r->model.rope_theta);
+    const char *base = architecture->rope_bases[0].key;
+    config_write_number(file, base != NULL ? base : "rope_theta", r->model.rope_theta);
     if (architecture->rotary_factor > 0) {
         double factor = r->model.partial_rotary_factor;
         config_write_number(file, rotary_factor_key, factor > 0 ? factor : 1);
     }
-    if (architecture->has_local_rope) {
-        config_write_number(file, "rope_local_base_freq", r->model.rope_local_base_freq);
+    if (base != NULL) {
+        config_write_number(file, architecture->rope_bases[1].key, r->model.rope_local_base_freq);
     }
-    if (architecture->local_pattern > 0) {
-        write_local_layers(file, r);
+    if (architecture->pattern.key != NULL) {
+        write_local_layers(file, architecture, r);
     }
     if (architecture->has_softcaps) {
         write_softcaps(file, r);

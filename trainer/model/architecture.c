@@ -185,6 +185,23 @@ static const struct architecture_names roberta_names = {
     COMMON_ROTARY_NAMES, .query = "self_attn.q_proj", .key = "self_attn.k_proj",                   \
                          .value = "self_attn.v_proj", .gate = "mlp.gate_proj", .fc = "mlp.up_proj"
 
+static const struct architecture_names modernbert_names = {
+    .token_table = "model.embeddings.tok_embeddings",
+    .embedding_norm = "model.embeddings.norm",
+    .block = "model.layers",
+    .norm1 = "attn_norm",
+    .qkv = "attn.Wqkv",
+    .projection = "attn.Wo",
+    .norm2 = "mlp_norm",
+    .gate_fc = "mlp.Wi",
+    .fc_projection = "mlp.Wo",
+    .final_norm = "model.final_norm",
+    .transform = "head.dense",
+    .transform_norm = "head.norm",
+    .decoder = "decoder",
+    .decoder_bias = "decoder",
+};
+
 static const struct architecture_names llama_names = {
     ROTARY_NAMES,
     .norm1 = "input_layernorm",
@@ -347,6 +364,15 @@ static const struct architecture architectures[] = {
         .feed_forward = {.bias = true},
         .head = {.transform = true, .separate_dense = true},
         .names = &roberta_names,
+    },
+    {
+        .name = "modernbert",
+        .embedding = {.positions = POSITIONS_ROTARY},
+        .norm = {.no_bias = true},
+        .attention = {.global_first = true},
+        .feed_forward = {.gated = true, .gelu = true},
+        .head = {.transform = true, .no_bias = true},
+        .names = &modernbert_names,
     },
     {
         .name = "llama",
@@ -580,7 +606,9 @@ int64_t model_qk_norm_width(const struct model_config *config, bool keys)
 
 bool model_layer_is_local(const struct model_config *config, int64_t layer)
 {
-    return config->window_pattern > 0 && (layer + 1) % config->window_pattern != 0;
+    const struct architecture a = architecture_compose(config);
+    int64_t position = a.attention.global_first ? layer : layer + 1;
+    return config->window_pattern > 0 && position % config->window_pattern != 0;
 }
 
 bool model_layer_has_rope(const struct model_config *config, int64_t layer)

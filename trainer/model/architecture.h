@@ -47,7 +47,9 @@ enum position_kind {
  * Names within a block follow the prefix "BLOCK.LAYER.". NULL: there is no such parameter. */
 struct architecture_names {
     const char *token_table, *position_table, *token_type_table;
-    const char *embedding_norm; /* NULL: the embedding has no norm; PLACEMENT_POST only */
+    const char
+        *embedding_norm; /* of PLACEMENT_POST, or of PLACEMENT_PRE instead of the norm1 of the
+                                 * first block; NULL: the embedding has no norm */
     const char *block;
     const char *norm1; /* PLACEMENT_PRE and _BOTH: before attention; _POST: at the block's end */
     const char *qkv;   /* one matrix for queries, keys and values; NULL: three matrices */
@@ -88,10 +90,12 @@ struct architecture {
     } embedding;
     struct {
         enum norm_kind kind; /* a layer norm has a bias, an RMS norm has none */
+        bool no_bias;        /* layer norms have no bias either */
         enum norm_placement placement;
     } norm;
     struct {
-        bool causal; /* a decoder; else all rows of a segment attend to each other */
+        bool causal;       /* a decoder; else all rows of a segment attend to each other */
+        bool global_first; /* of each window_pattern layers the first has no window, not the last */
         bool qkv_bias, projection_bias;
         bool unscaled; /* the scores are not divided by sqrt(D) */
         enum qk_norm qk_norm;
@@ -103,6 +107,7 @@ struct architecture {
     } feed_forward;
     struct {
         bool transform;      /* names.transform and its norm precede the vocabulary matrix */
+        bool no_bias;        /* names.transform has no bias */
         bool separate_dense; /* sequence labels have names.sequence_dense instead of the pooler */
         bool relu_dense;     /* the dense layer of a fine-tuning head has ReLU instead of tanh */
         bool answer_dropout; /* dropout precedes the matrix of answers */
@@ -135,6 +140,13 @@ const char *model_architecture_names(char *text, size_t bytes);
 static inline bool architecture_is_post_norm(const struct architecture *a)
 {
     return a->norm.placement == PLACEMENT_POST;
+}
+
+/* architecture_continues_norm1 - return whether the stream of a block continues with the output of
+ * norm1: in each block with PLACEMENT_POST, else in the first one if the embedding has a norm. */
+static inline bool architecture_continues_norm1(const struct architecture *a, bool is_first_block)
+{
+    return architecture_is_post_norm(a) || (is_first_block && a->names->embedding_norm != NULL);
 }
 
 /* architecture_has_input_norms - return whether each sub-layer of a block reads a norm of the

@@ -6,15 +6,15 @@
  *
  * With PLACEMENT_POST (BERT), additions and norms alternate in the same order, but the stream
  * continues with the norm's output: m = norm1(x) + ..., x' = norm2(m) + .... norm1 of layer 0 is
- * the norm of the embedding, or the identity (GPT-1). Dropout of the embedding follows it.
+ * the norm of the embedding, or the identity (GPT-1). Dropout of the embedding follows it. With
+ * PLACEMENT_PRE and a norm of the embedding (ModernBERT), this holds for norm1 of layer 0.
  *
  * With PLACEMENT_BRANCH (OLMo 2), the norms read the outputs of the sub-layers before they are
  * added: m = x + norm(attention(x)). PLACEMENT_BOTH (Gemma) has these and those of PLACEMENT_PRE.
  *
  * Each addition to the residual stream is fused with the norm that follows it. Backward mirrors the
- * forward pass line by line, from the end of the flat gradient buffer to its start.
- *
- * The sub-layers are in attention.c and feed_forward.c (sublayers.h).
+ * forward pass line by line, from the end of the flat gradient buffer to its start. The sub-layers
+ * are in attention.c and feed_forward.c (sublayers.h).
  *
  * Recompute: the recipe (train.activation_checkpointing) selects the activations that a layer keeps
  * for backward. Backward recomputes the others from these, with identical bits. Dropout draws from
@@ -114,7 +114,8 @@ static struct tensor skip_unused_positions(const struct model *m, struct tensor 
 
 static struct dropout get_embedding_dropout(const struct model *m, const struct model_input *input)
 {
-    return architecture_is_post_norm(m->architecture) || architecture_drops_sum(m->architecture)
+    return architecture_continues_norm1(m->architecture, true) ||
+                   architecture_drops_sum(m->architecture)
                ? (struct dropout){0}
                : model_dropout(m, input, get_embedding_site(m, input), DROPOUT_PROJECTION);
 }
@@ -196,7 +197,7 @@ static status run_layer_middle(struct model *m, const struct model_input *input,
     struct layer_activations *a = &m->activations.layers[layer];
     int64_t n = input->rows;
     struct tensor read = model_view_local_rows(
-        m, architecture_is_post_norm(m->architecture) ? a->norm1 : a->input, n);
+        m, architecture_continues_norm1(m->architecture, layer == 0) ? a->norm1 : a->input, n);
     TRY(finish_branch(m, n, a->attention_output, a->attention_output_statistics,
                       model_param_index(m, layer, MODEL_ATTENTION_NORM)));
     bool has_cross = model_layer_has_cross(&m->config, layer);
@@ -233,15 +234,14 @@ static const int32_t *get_token_type_ids(const struct model *m, const struct mod
                                       : input->token_type_ids;
 }
 
-/* Applies the embedding's dropout after its norm (PLACEMENT_POST only). Without a norm, the stream
- * is copied. */
+/* Applies the embedding's dropout after its norm. Without a norm, the stream is copied. */
 static status drop_first_norm(struct model *m, const struct model_input *input)
 {
     struct layer_activations *a = get_first_layer(m, input);
     struct tensor norm = model_view_local_rows(m, a->norm1, input->rows);
     struct dropout dropout =
         compute_local_dropout(m, input, get_embedding_site(m, input), DROPOUT_PROJECTION);
-    if (!architecture_is_post_norm(m->architecture)) {
+    if (!architecture_continues_norm1(m->architecture, true)) {
         return STATUS_OK;
     }
     if (!architecture_has_first_norm(m->architecture)) {
@@ -550,7 +550,7 @@ static status norm1_backward(struct backward *b, int64_t layer, enum norm_residu
 
 /* Runs the backward pass of one layer, after which its gradients are final. On entry, *delta is the
  * gradient of the feed-forward network's output. On return, it is the gradient of the output of the
- * layer below, except with PLACEMENT_POST. */
+ * layer below, unless the stream continues with norm1. */
 static status layer_backward(struct backward *b, int64_t layer, struct tensor *delta)
 {
     struct model *m = b->m;
@@ -575,12 +575,13 @@ static status layer_backward(struct backward *b, int64_t layer, struct tensor *d
     TRY(branch_backward(b, model_param_index(m, layer, MODEL_ATTENTION_NORM), a->attention_output,
                         a->attention_output_statistics, delta));
     TRY(model_attention_backward(b, layer, *delta));
-    bool last = architecture_is_post_norm(m->architecture) || !model_needs_norm1_gradient(m, layer);
+    bool last = architecture_continues_norm1(m->architecture, layer == 0) ||
+                !model_needs_norm1_gradient(m, layer);
     return last ? STATUS_OK : norm1_backward(b, layer, NORM_RESIDUAL_PRE, delta);
 }
 
-/* Runs the backward pass of the embedding's norm with PLACEMENT_POST, where dropout follows the
- * norm. Dropout applies to both summands of the gradient. */
+/* Runs the backward pass of the embedding's norm if the stream continues with norm1. Dropout
+ * follows the norm; it applies to both summands of the gradient. */
 static status embedding_norm_backward(struct backward *b, struct tensor *delta)
 {
     struct model *m = b->m;
@@ -658,7 +659,8 @@ static status stack_backward(struct backward *b, int64_t lowest, model_gradient_
         }
     }
     if (lowest < 0) {
-        TRY(post_norm ? embedding_norm_backward(b, &delta) : STATUS_OK);
+        bool continues = architecture_continues_norm1(m->architecture, true);
+        TRY(continues ? embedding_norm_backward(b, &delta) : STATUS_OK);
         TRY(tables_backward(b));
     }
     return STATUS_OK;

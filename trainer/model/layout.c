@@ -282,7 +282,7 @@ static void append_qk_norm(struct layout *layout)
 static void append_norm(struct layout *layout, enum model_role role, const char *name)
 {
     append_part(layout, role, make_vector(layout->config->width, 1), name, "weight");
-    if (layout->architecture->norm.kind == NORM_LAYER) {
+    if (layout->architecture->norm.kind == NORM_LAYER && !layout->architecture->norm.no_bias) {
         append_part(layout, role, make_vector(layout->config->width, 0), name, "bias");
     }
 }
@@ -439,7 +439,7 @@ static void append_block(struct layout *layout)
     int64_t number = layout->layer - (has_cross ? layout->config->encoder_layers : 0);
     layout->block = layout->count;
     snprintf(layout->prefix, sizeof layout->prefix, "%s.%d.", names->block, (int)number);
-    if (input_norms) {
+    if (input_norms && !architecture_continues_norm1(layout->architecture, layout->layer == 0)) {
         append_norm(layout, MODEL_NORM1, names->norm1);
     }
     append_attention(layout);
@@ -521,7 +521,12 @@ static void append_lm_head(struct layout *layout)
         append_dense(layout, MODEL_POOLER, c->width, a->names->pooler);
     }
     if (a->head.transform) {
-        append_dense(layout, MODEL_TRANSFORM, c->width, a->names->transform);
+        append_part(layout, MODEL_TRANSFORM, make_table(c->width, c->width, c->initializer_range),
+                    a->names->transform, "weight");
+        if (!a->head.no_bias) {
+            append_part(layout, MODEL_TRANSFORM, make_vector(c->width, 0), a->names->transform,
+                        "bias");
+        }
         append_norm(layout, MODEL_TRANSFORM_NORM, a->names->transform_norm);
     }
     if (!c->tied) {

@@ -98,7 +98,7 @@ struct model_config {
     int64_t head_width;            /* D; 0: width / heads */
     bool attention_bias, mlp_bias; /* biases in addition to those of the architecture */
     bool qkv_bias;                 /* the same, of queries, keys and values alone */
-    int64_t window;                /* a row attends to this many last rows; 0: to all */
+    int64_t window;                /* a row attends to rows at a distance below this; 0: to all */
     int64_t window_pattern;        /* n: every n-th layer has no window; 0: all layers have it */
     double rope_theta;             /* base of the rotary frequencies */
     int64_t rotary_width;          /* first columns of a head that rotate; 0: all */

@@ -48,7 +48,10 @@ static void describe_stack(const struct model *m, int number, struct stack *s)
     s->end_norm = (struct param_index){-1, -1};
     for (int i = 0; i < m->parameter_count; i++) {
         const struct model_parameter *p = &m->parameters[i];
-        s->layer_parameters += p->stack == number && p->layer == s->first;
+        /* the norm of the embedding can take the place of the first norm1 */
+        bool is_first_norm1 =
+            p->role == MODEL_EMBEDDING_NORM && architecture_has_input_norms(m->architecture);
+        s->layer_parameters += p->stack == number && (p->layer == s->first || is_first_norm1);
         if (p->stack == number && p->role == MODEL_NORM1) {
             set_index(&s->end_norm, p, i);
         }
@@ -82,10 +85,11 @@ struct param_index model_param_index(const struct model *m, int64_t layer, enum 
 {
     const struct stack *stack = &m->stacks[layer < m->stacks[0].end ? 0 : m->stack_count - 1];
     int64_t block = layer - stack->first;
-    if (role == MODEL_NORM1 && !architecture_has_input_norms(m->architecture)) {
-        if (!architecture_is_post_norm(m->architecture)) {
-            return (struct param_index){-1, -1};
-        }
+    bool continues = architecture_continues_norm1(m->architecture, true);
+    if (role == MODEL_NORM1 && !continues && !architecture_has_input_norms(m->architecture)) {
+        return (struct param_index){-1, -1};
+    }
+    if (role == MODEL_NORM1 && continues) {
         role = block == 0 ? MODEL_EMBEDDING_NORM : MODEL_NORM1;
         block = block == 0 ? 0 : block - 1;
     }

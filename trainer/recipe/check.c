@@ -20,16 +20,23 @@ static bool is_gemma(const struct recipe *c)
            c->model.architecture == ARCHITECTURE_GEMMA3_TEXT;
 }
 
-static void resolve_gemma(struct recipe *c)
+/* Families in which some layers have a window. */
+static bool has_local_layers(const struct recipe *c)
 {
+    return is_gemma(c) || c->model.architecture == ARCHITECTURE_MODERNBERT;
+}
+
+static void resolve_local_layers(struct recipe *c)
+{
+    bool gemma2 = c->model.architecture == ARCHITECTURE_GEMMA2;
     bool gemma3 = c->model.architecture == ARCHITECTURE_GEMMA3_TEXT;
     if (c->model.sliding_window_pattern == 0) {
-        c->model.sliding_window_pattern = gemma3 ? 6 : 2;
+        c->model.sliding_window_pattern = gemma2 ? 2 : gemma3 ? 6 : 3;
     }
-    if (c->model.query_pre_attn_scalar == 0) {
+    if (is_gemma(c) && c->model.query_pre_attn_scalar == 0) {
         c->model.query_pre_attn_scalar = c->model.head_dim;
     }
-    if (gemma3 && !(c->model.rope_local_base_freq > 0)) {
+    if (!gemma2 && !(c->model.rope_local_base_freq > 0)) {
         c->model.rope_local_base_freq = 10000;
     }
 }
@@ -59,8 +66,8 @@ static void resolve_nulls(struct recipe *c)
     if (c->model.head_dim == 0 && c->model.hidden_size % c->model.num_heads == 0) {
         c->model.head_dim = c->model.hidden_size / c->model.num_heads;
     }
-    if (is_gemma(c)) {
-        resolve_gemma(c);
+    if (has_local_layers(c)) {
+        resolve_local_layers(c);
     }
     if (c->model.architecture == ARCHITECTURE_SMOLLM3 && c->model.no_rope_layer_interval == 0) {
         c->model.no_rope_layer_interval = 4;
@@ -213,6 +220,7 @@ static status check_model(const struct recipe_reader *r)
     bool mistral = c->model.architecture == ARCHITECTURE_MISTRAL;
     bool qwen3 = c->model.architecture == ARCHITECTURE_QWEN3;
     bool gemma = is_gemma(c), gemma3 = c->model.architecture == ARCHITECTURE_GEMMA3_TEXT;
+    bool modernbert = c->model.architecture == ARCHITECTURE_MODERNBERT;
     bool smollm3 = c->model.architecture == ARCHITECTURE_SMOLLM3;
     bool stablelm = c->model.architecture == ARCHITECTURE_STABLELM;
     bool phi3 = c->model.architecture == ARCHITECTURE_PHI3;
@@ -220,7 +228,7 @@ static status check_model(const struct recipe_reader *r)
     bool granite = c->model.architecture == ARCHITECTURE_GRANITE;
     bool llama = c->model.architecture == ARCHITECTURE_LLAMA;
     bool t5 = c->model.architecture == ARCHITECTURE_T5;
-    bool has_mlp_bias = llama || smollm3 || granite || is_free;
+    bool has_mlp_bias = llama || smollm3 || granite || modernbert || is_free;
     const char *free_families = "it requires transformer_encoder or transformer_decoder";
     const char *gemma_families = "it requires gemma2 or gemma3_text";
     int64_t rotated = recipe_rotary_width(c);
@@ -233,28 +241,31 @@ static status check_model(const struct recipe_reader *r)
          "model.architecture", "it requires t5 or rotary positions, for example llama"},
         {rotary && !derived && c->model.head_dim % 2 != 0, "model.head_dim", "is odd for",
          "model.architecture", "rotary position embeddings require an even head size"},
-        {c->model.sliding_window > 0 && !mistral && !gemma && !phi3, "model.sliding_window",
-         "conflicts with", "model.architecture",
-         "it requires mistral, gemma2, gemma3_text or phi3"},
+        {c->model.sliding_window > 0 && !mistral && !has_local_layers(c) && !phi3,
+         "model.sliding_window", "conflicts with", "model.architecture",
+         "it requires mistral, gemma2, gemma3_text, modernbert or phi3"},
         {c->model.partial_rotary_factor > 0 && !phi3 && !stablelm, "model.partial_rotary_factor",
          "conflicts with", "model.architecture", "it requires phi3 or stablelm"},
         {c->model.use_qkv_bias && !stablelm, "model.use_qkv_bias", "conflicts with",
          "model.architecture", "it requires stablelm"},
-        {stablelm && !derived, "model.head_dim", "conflicts with", "model.architecture",
-         "stablelm requires hidden_size / num_heads"},
+        {(stablelm || modernbert) && !derived, "model.head_dim", "conflicts with",
+         "model.architecture", "stablelm and modernbert require hidden_size / num_heads"},
+        {modernbert && c->model.num_kv_heads != heads, "model.num_kv_heads", "differs from",
+         "model.num_heads", "modernbert requires equal numbers"},
         {c->model.partial_rotary_factor > 0 && (rotated < 2 || rotated % 2 != 0),
          "model.partial_rotary_factor", "does not give an even number of columns with",
          "model.head_dim", NULL},
-        {c->model.sliding_window_pattern > 0 && !gemma, "model.sliding_window_pattern",
-         "conflicts with", "model.architecture", gemma_families},
+        {c->model.sliding_window_pattern > 0 && !has_local_layers(c),
+         "model.sliding_window_pattern", "conflicts with", "model.architecture",
+         "it requires gemma2, gemma3_text or modernbert"},
         {c->model.query_pre_attn_scalar > 0 && !gemma, "model.query_pre_attn_scalar",
          "conflicts with", "model.architecture", gemma_families},
         {c->model.attn_logit_softcapping > 0 && !gemma, "model.attn_logit_softcapping",
          "conflicts with", "model.architecture", gemma_families},
         {c->model.final_logit_softcapping > 0 && !gemma, "model.final_logit_softcapping",
          "conflicts with", "model.architecture", gemma_families},
-        {c->model.rope_local_base_freq > 0 && !gemma3, "model.rope_local_base_freq",
-         "conflicts with", "model.architecture", "it requires gemma3_text"},
+        {c->model.rope_local_base_freq > 0 && !gemma3 && !modernbert, "model.rope_local_base_freq",
+         "conflicts with", "model.architecture", "it requires gemma3_text or modernbert"},
         {c->model.no_rope_layer_interval > 0 && !smollm3, "model.no_rope_layer_interval",
          "conflicts with", "model.architecture", "it requires smollm3"},
         {c->model.embedding_multiplier > 0 && !granite, "model.embedding_multiplier",
@@ -267,11 +278,12 @@ static status check_model(const struct recipe_reader *r)
          "model.architecture", "it requires granite"},
         {c->model.attention_bias && !has_mlp_bias && !qwen3 && !gemma && !olmo2,
          "model.attention_bias", "conflicts with", "model.architecture",
-         "it requires llama, qwen3, gemma2, gemma3_text, smollm3, granite, olmo2, "
+         "it requires llama, qwen3, gemma2, gemma3_text, smollm3, granite, olmo2, modernbert, "
          "transformer_encoder or transformer_decoder"},
         {c->model.mlp_bias && !has_mlp_bias, "model.mlp_bias", "conflicts with",
          "model.architecture",
-         "it requires llama, smollm3, granite, transformer_encoder or transformer_decoder"},
+         "it requires llama, smollm3, granite, modernbert, transformer_encoder or "
+         "transformer_decoder"},
         {!is_free && c->model.norm_placement != PLACE_NULL, "model.norm_placement",
          "conflicts with", "model.architecture", free_families},
         {!is_free && c->model.norm_type != NORM_TYPE_NULL, "model.norm_type", "conflicts with",
@@ -291,8 +303,8 @@ static status check_model(const struct recipe_reader *r)
          "model.relative_attention_num_buckets", "set a greater distance"},
         {c->model.gated_linear_unit && relu, "model.activation", "conflicts with",
          "model.gated_linear_unit", "a gate has silu, gelu_tanh or gelu_erf"},
-        {gemma && c->model.activation > RECIPE_GELU_ERF, "model.activation", "conflicts with",
-         "model.architecture", "use gelu_tanh or gelu_erf"},
+        {has_local_layers(c) && c->model.activation > RECIPE_GELU_ERF, "model.activation",
+         "conflicts with", "model.architecture", "use gelu_tanh or gelu_erf"},
         {c->model.sliding_window > 0 && c->dpo.shared_prefix == PREFIX_TRUE, "dpo.shared_prefix",
          "conflicts with", "model.sliding_window",
          "a window of attention cannot skip the other response; use auto or false"},
@@ -305,8 +317,8 @@ static status check_model(const struct recipe_reader *r)
          "model.hidden_size", "rotary position embeddings require an even head size"},
         {!rotary && c->model.rope_type != ROPE_DEFAULT, "model.rope_type", "conflicts with",
          "model.architecture", "it requires rotary positions, for example llama"},
-        {phi3 && c->model.rope_type != ROPE_DEFAULT, "model.rope_type", "conflicts with",
-         "model.architecture", "phi3 requires default"},
+        {(phi3 || modernbert) && c->model.rope_type != ROPE_DEFAULT, "model.rope_type",
+         "conflicts with", "model.architecture", "phi3 and modernbert require default"},
         {c->model.rope_type == ROPE_LLAMA3 &&
              !(c->model.rope_low_freq_factor < c->model.rope_high_freq_factor),
          "model.rope_low_freq_factor", "is not less than", "model.rope_high_freq_factor", NULL},
@@ -345,6 +357,7 @@ static status check_objective(const struct recipe_reader *r)
     bool mlm = c->objective == OBJECTIVE_MLM;
     bool encoder = recipe_architecture_is_encoder(c->model.architecture);
     bool seq2seq = c->objective == OBJECTIVE_SEQ2SEQ;
+    bool modernbert = c->model.architecture == ARCHITECTURE_MODERNBERT;
     bool has_decoder = recipe_architecture_has_decoder(c->model.architecture);
     const struct relation relations[] = {
         {seq2seq != has_decoder, "objective", "conflicts with", "model.architecture",
@@ -360,8 +373,10 @@ static status check_objective(const struct recipe_reader *r)
          "sinusoidal positions require an even width"},
         {mlm != encoder && !is_task(c->objective), "objective", "conflicts with",
          "model.architecture",
-         "mlm requires an encoder: bert, roberta, distilbert, megatron-bert or "
+         "mlm requires an encoder: bert, roberta, distilbert, megatron-bert, modernbert or "
          "transformer_encoder; clm, sft, dpo and reward require another architecture"},
+        {modernbert && is_task(c->objective) && c->objective != OBJECTIVE_EMBED, "objective",
+         "conflicts with", "model.architecture", "modernbert supports mlm and embed"},
         {mlm && c->mlm.max_predictions > c->data.sequence_length, "mlm.max_predictions",
          "is greater than", "data.sequence_length", NULL},
     };

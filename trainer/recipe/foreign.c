@@ -134,11 +134,12 @@ static const struct foreign_name hints[] = {
     {"positions|position|position_embedding|position_embeddings|positional_embedding|"
      "positional_encoding|pos_emb|rope|rotary|alibi",
      "model.architecture determines the positions: learned for gpt2, openai-gpt and encoders, "
-     "rotary for the others; transformer_encoder and transformer_decoder have "
+     "rotary for the others and modernbert; transformer_encoder and transformer_decoder have "
      "model.position_embedding_type"},
     {"norm|layer_norm|rms_norm|rmsnorm|layernorm|pre_norm|post_norm|norm_first",
-     "model.architecture determines the normalization: LayerNorm before each block for gpt2 and "
-     "megatron-bert, after it for openai-gpt, bert, roberta and distilbert, RMSNorm before and "
+     "model.architecture determines the normalization: LayerNorm before each block for gpt2, "
+     "modernbert and megatron-bert, after it for openai-gpt, bert, roberta and distilbert, RMSNorm "
+     "before and "
      "after it for gemma2 and "
      "gemma3_text, RMSNorm before it for the others; transformer_encoder and "
      "transformer_decoder have model.norm_placement and model.norm_type"},

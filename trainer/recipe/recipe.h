@@ -57,7 +57,8 @@ enum recipe_architecture {
     ARCHITECTURE_MARIAN,
     ARCHITECTURE_T5,
     ARCHITECTURE_BART,
-    ARCHITECTURE_GEMMA2
+    ARCHITECTURE_GEMMA2,
+    ARCHITECTURE_MODERNBERT
 };
 enum recipe_rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
 enum recipe_activation {
@@ -128,7 +129,7 @@ struct recipe {
         double initializer_factor;
         int64_t num_kv_heads;           /* null: num_heads; resolved */
         int64_t head_dim;               /* null: hidden_size / num_heads; resolved */
-        int64_t sliding_window;         /* null: 0, attention to all earlier tokens */
+        int64_t sliding_window;         /* null: 0, attention to all (earlier) tokens */
         int64_t sliding_window_pattern; /* null: 6 for gemma3_text, 2 for gemma2; resolved */
         int64_t query_pre_attn_scalar;  /* null: head_dim for gemma2 and gemma3_text; resolved */
         double rope_local_base_freq;    /* null: 10000 for gemma3_text, else 0; resolved */

@@ -74,10 +74,10 @@ extern const int recipe_section_count;
 /* recipe_table_find - return the index of the setting with this key, or -1. */
 int recipe_table_find(const char *key);
 
-/* recipe_table_choices - split "a|b|c" and return the number of choices.
+/* recipe_value_choices - split "a|b|c" and return the number of choices.
  *
  * Memory    text[bytes] holds the strings that out[CHOICES_MAX] points to */
-int recipe_table_choices(const char *choices, char *text, size_t bytes, const char **out);
+int recipe_value_choices(const char *choices, char *text, size_t bytes, const char **out);
 
 /* recipe_find_synonym - return the name for an alias of another framework, or NULL. */
 const char *recipe_find_synonym(const char *alias);

@@ -1,7 +1,6 @@
 /* The settings table: the only list of all recipe keys. Parsing, checks, `bireme plan`, the
  * resolved recipe and recipes/README.md use it. Its order is that of the resolved recipe. */
 #include <stddef.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "trainer/recipe/settings.h"
@@ -16,7 +15,7 @@
 #define ENCODER_DECODER "model.architecture=marian|t5|bart"
 #define ROTARY                                                                                     \
     "model.architecture=llama|qwen2|mistral|qwen3|gemma2|gemma3_text|smollm3|granite|olmo2|phi3|"  \
-    "stablelm|transformer_encoder|transformer_decoder"
+    "stablelm|modernbert|transformer_encoder|transformer_decoder"
 
 #define STEPS_MAX 1e12
 #define MINUTES_MAX 1e6
@@ -45,14 +44,14 @@ const struct setting recipe_table[] = {
      .choices =
          "gpt2|bert|roberta|llama|qwen2|mistral|qwen3|openai-gpt|gemma3_text|smollm3|granite|olmo2|"
          "distilbert|megatron-bert|phi3|stablelm|transformer_encoder|transformer_decoder|marian|"
-         "t5|bart|gemma2",
+         "t5|bart|gemma2|modernbert",
      .initial = INITIAL_SHAPE,
      .description =
          "Model architecture (model_type in Hugging Face configurations). bert, roberta, "
-         "distilbert and megatron-bert are encoders for mlm; the others are decoders for clm, sft, "
-         "dpo and reward, except marian, bart and t5, which are an encoder and a decoder for "
-         "seq2seq. marian is the original Transformer, with norms after the residual sums and "
-         "sinusoidal positions; bart is marian with learned positions and a norm of the "
+         "distilbert, megatron-bert and modernbert are encoders for mlm; the others are decoders "
+         "for clm, sft, dpo and reward, except marian, bart and t5, which are an encoder and a "
+         "decoder for seq2seq. marian is the original Transformer, with norms after the residual "
+         "sums and sinusoidal positions; bart is marian with learned positions and a norm of the "
          "embeddings; t5 (T5, T5 1.1, mT5, ByT5) has RMSNorms before each sub-layer, a relative "
          "position bias, unscaled attention, no biases, and with gated_linear_unit a gate. llama "
          "has RMSNorm, rotary position embeddings, SwiGLU and no biases. qwen2 (Qwen2, Qwen2.5) is "
@@ -66,11 +65,13 @@ const struct setting recipe_table[] = {
          "matrices and partial_rotary_factor; stablelm (StableLM) is llama with LayerNorm, "
          "partial_rotary_factor and use_qkv_bias. roberta has no next-sentence head, and its "
          "position ids begin at 2. distilbert is bert without token types and next-sentence head; "
-         "megatron-bert is bert with LayerNorms before each sub-layer. transformer_encoder and "
-         "transformer_decoder are families of Bireme: norm_placement, norm_type, "
-         "position_embedding_type, gated_linear_unit, attention_bias, mlp_bias and activation set "
-         "their parts. Every architecture except marian, bart and t5 supports classify, regress, "
-         "classify_tokens, answer, choose and embed"},
+         "megatron-bert is bert with LayerNorms before each sub-layer. modernbert (ModernBERT) has "
+         "LayerNorms without biases before each sub-layer, rotary position embeddings, GEGLU and a "
+         "window in most layers. transformer_encoder and transformer_decoder are families of "
+         "Bireme: norm_placement, norm_type, position_embedding_type, gated_linear_unit, "
+         "attention_bias, mlp_bias and activation set their parts. Every architecture except "
+         "marian, bart, t5 and modernbert supports classify, regress, classify_tokens, answer, "
+         "choose and embed; modernbert supports embed"},
     {"model.num_layers", SETTING_INTEGER, FIELD(model.num_layers), "12", WITHIN(1, 1000),
      .initial = INITIAL_SHAPE,
      .description = "Number of transformer layers; of an encoder-decoder, those of the encoder"},
@@ -123,15 +124,18 @@ const struct setting recipe_table[] = {
      .description = "t5 and rotary architectures: width of an attention head (d_kv for t5)"},
     {"model.sliding_window", SETTING_INTEGER, FIELD(model.sliding_window), "null",
      .null = "all earlier tokens", WITHIN(1, 1048576), .initial = INITIAL_NUMERICS,
-     .used = "model.architecture=mistral|gemma2|gemma3_text|phi3",
-     .description = "mistral, gemma2, gemma3_text, phi3: number of last tokens, including itself, "
-                    "that a token attends to"},
+     .used = "model.architecture=mistral|gemma2|gemma3_text|phi3|modernbert",
+     .description =
+         "mistral, gemma2, gemma3_text, phi3: number of last tokens, including itself, "
+         "that a token attends to. modernbert: a token attends to tokens at a distance of "
+         "at most half of this number (local_attention)"},
     {"model.sliding_window_pattern", SETTING_INTEGER, FIELD(model.sliding_window_pattern), "null",
-     .null = "6 for gemma3_text, 2 for gemma2", WITHIN(1, 1001), .initial = INITIAL_NUMERICS,
-     .used = "model.architecture=gemma2|gemma3_text",
+     .null = "6 for gemma3_text, 2 for gemma2, 3 for modernbert", WITHIN(1, 1001),
+     .initial = INITIAL_NUMERICS, .used = "model.architecture=gemma2|gemma3_text|modernbert",
      .description =
          "gemma2, gemma3_text: every n-th layer attends to all earlier tokens, the other layers "
-         "have sliding_window (layer_types in Hugging Face configurations)"},
+         "have sliding_window (layer_types in Hugging Face configurations). modernbert: the first "
+         "layer and every n-th one after it attend to all tokens"},
     {"model.query_pre_attn_scalar", SETTING_INTEGER, FIELD(model.query_pre_attn_scalar), "null",
      .null = "head_dim", WITHIN(1, 1000000), .initial = INITIAL_NUMERICS,
      .used = "model.architecture=gemma2|gemma3_text",
@@ -168,15 +172,16 @@ const struct setting recipe_table[] = {
     {"model.attention_bias", SETTING_BOOLEAN, FIELD(model.attention_bias), "false",
      .initial = INITIAL_SHAPE,
      .used = "model.architecture=llama|qwen3|gemma2|gemma3_text|smollm3|granite|olmo2|"
-             "transformer_encoder|transformer_decoder",
-     .description =
-         "llama, qwen3, gemma2, gemma3_text, smollm3, granite, olmo2, transformer_encoder, "
-         "transformer_decoder: whether queries, keys, values "
-         "and the attention's output projection have biases"},
+             "modernbert|transformer_encoder|transformer_decoder",
+     .description = "llama, qwen3, gemma2, gemma3_text, smollm3, granite, olmo2, modernbert, "
+                    "transformer_encoder, transformer_decoder: whether queries, keys, values and "
+                    "the attention's output projection have biases"},
     {"model.mlp_bias", SETTING_BOOLEAN, FIELD(model.mlp_bias), "false", .initial = INITIAL_SHAPE,
-     .used = "model.architecture=llama|smollm3|granite|transformer_encoder|transformer_decoder",
-     .description = "llama, smollm3, granite, transformer_encoder, transformer_decoder: whether "
-                    "the matrices of the feed-forward layers have biases"},
+     .used = "model.architecture=llama|smollm3|granite|modernbert|transformer_encoder|"
+             "transformer_decoder",
+     .description =
+         "llama, smollm3, granite, modernbert, transformer_encoder, transformer_decoder: whether "
+         "the matrices of the feed-forward layers have biases"},
     {"model.rope_theta", SETTING_NUMBER, FIELD(model.rope_theta), "10000.0", ABOVE(1, 1e12),
      .initial = INITIAL_NUMERICS, .used = ROTARY,
      .description = "Rotary architectures: base of the rotary position embeddings"},
@@ -188,9 +193,9 @@ const struct setting recipe_table[] = {
          "The product with head_dim is rounded down and must be even"},
     {"model.rope_local_base_freq", SETTING_NUMBER, FIELD(model.rope_local_base_freq), "null",
      .null = "10000", ABOVE(1, 1e12), .initial = INITIAL_NUMERICS,
-     .used = "model.architecture=gemma3_text",
-     .description = "gemma3_text: base of the rotary position embeddings in the layers with "
-                    "sliding_window. rope_type does not apply to them"},
+     .used = "model.architecture=gemma3_text|modernbert",
+     .description = "gemma3_text, modernbert: base of the rotary position embeddings in the layers "
+                    "with sliding_window. rope_type does not apply to them"},
     {"model.rope_type", SETTING_ENUM, FIELD(model.rope_type), "default",
      .choices = "default|linear|llama3|yarn", .initial = INITIAL_NUMERICS, .used = ROTARY,
      .description =
@@ -248,21 +253,19 @@ const struct setting recipe_table[] = {
     {"model.activation", SETTING_ENUM, FIELD(model.activation), "gelu_tanh",
      .choices = "gelu_tanh|gelu_erf|relu|relu2|silu", .initial = INITIAL_NUMERICS,
      .used = "model.architecture=gpt2|bert|roberta|openai-gpt|gemma2|gemma3_text|distilbert|"
-             "megatron-bert|transformer_encoder|transformer_decoder|marian|t5|bart",
+             "megatron-bert|modernbert|transformer_encoder|transformer_decoder|marian|t5|bart",
      .description =
          "Activation function of the feed-forward layers. gelu_tanh is gelu_new in Hugging Face "
          "configurations (GPT-2) and gelu_pytorch_tanh (Gemma), gelu_erf is gelu, relu2 is the "
-         "square of relu. gemma2 and gemma3_text accept the two GELUs. The other rotary "
-         "architectures always use SwiGLU"},
+         "square of relu. gemma2, gemma3_text and modernbert accept the two GELUs. The other "
+         "rotary architectures always use SwiGLU"},
     {"model.norm_placement", SETTING_ENUM, FIELD(model.norm_placement), "null",
      .null = "post for the families that accept this key, else that of the architecture",
      .choices = "pre|post|branch|both", .initial = INITIAL_SHAPE, .used = FREE,
      .description =
          "transformer_encoder, transformer_decoder: place of the norms. pre: before each "
-         "sub-layer, "
-         "and a final one (GPT-2). post: after each residual sum (the original transformer, BERT). "
-         "branch: on the output of each sub-layer before the sum (OLMo 2). both: pre and branch "
-         "(Gemma)"},
+         "sub-layer, and a final one (GPT-2). post: after each residual sum (BERT). branch: on the "
+         "output of each sub-layer before the sum (OLMo 2). both: pre and branch (Gemma)"},
     {"model.norm_type", SETTING_ENUM, FIELD(model.norm_type), "null",
      .null = "layernorm for the families that accept this key, else that of the architecture",
      .choices = "layernorm|rmsnorm", .initial = INITIAL_SHAPE, .used = FREE,
@@ -564,9 +567,8 @@ const struct setting recipe_table[] = {
     {"train.peak_tflops", SETTING_NUMBER, FIELD(train.peak_tflops), "null",
      .null = "by the name of the GPU, or unknown", ABOVE(0, 1e6), .resume = true,
      .description =
-         "Peak rate of the device of one rank in 1e12 FLOPs per second, the reference of "
-         "the model FLOPs utilization (mfu) in the metrics. It does not affect the "
-         "training"},
+         "Peak rate of the device of one rank in 1e12 FLOPs per second, the reference of the model "
+         "FLOPs utilization (mfu) in the metrics. It does not affect the training"},
     {"train.freeze", SETTING_LIST, FIELD(train.freeze), "null", .null = "nothing is frozen",
      .unordered = true, .choices = "embeddings|backbone",
      .description = "Parts of the model to freeze, one name or a list. embeddings: everything "
@@ -683,18 +685,4 @@ int recipe_table_find(const char *key)
         }
     }
     return -1;
-}
-
-int recipe_table_choices(const char *choices, char *text, size_t bytes, const char **out)
-{
-    snprintf(text, bytes, "%s", choices);
-    int count = 0;
-    for (char *rest = text; rest != NULL && count < CHOICES_MAX; count++) {
-        out[count] = rest;
-        rest = strchr(rest, '|');
-        if (rest != NULL) {
-            *rest++ = '\0';
-        }
-    }
-    return count;
 }

@@ -7,6 +7,20 @@
 #include "trainer/recipe/foreign.h"
 #include "trainer/recipe/settings.h"
 
+int recipe_value_choices(const char *choices, char *text, size_t bytes, const char **out)
+{
+    snprintf(text, bytes, "%s", choices);
+    int count = 0;
+    for (char *rest = text; rest != NULL && count < CHOICES_MAX; count++) {
+        out[count] = rest;
+        rest = strchr(rest, '|');
+        if (rest != NULL) {
+            *rest++ = '\0';
+        }
+    }
+    return count;
+}
+
 static void *get_field(const struct setting *setting, struct recipe *recipe)
 {
     return (char *)recipe + setting->offset;
@@ -272,7 +286,7 @@ static status set_choice(const struct recipe_reader *r, struct source_location l
 {
     char text[256];
     const char *choices[CHOICES_MAX];
-    int count = recipe_table_choices(setting->choices, text, sizeof text, choices);
+    int count = recipe_value_choices(setting->choices, text, sizeof text, choices);
     for (int i = 0; i < count; i++) {
         if (strcmp(choices[i], node->text) == 0) {
             unsigned value = (unsigned)i + (setting->null != NULL ? 1 : 0);
@@ -432,7 +446,7 @@ static status check_choice(const struct recipe_reader *r, struct source_location
 {
     char text[256];
     const char *choices[CHOICES_MAX];
-    int count = recipe_table_choices(setting->choices, text, sizeof text, choices);
+    int count = recipe_value_choices(setting->choices, text, sizeof text, choices);
     for (int i = 0; i < count; i++) {
         if (strcmp(choices[i], entry) == 0) {
             return STATUS_OK;
@@ -624,7 +638,7 @@ static char *format_enum(const struct setting *setting, unsigned value, bool jso
 {
     char text[256];
     const char *choices[CHOICES_MAX];
-    int count = recipe_table_choices(setting->choices, text, sizeof text, choices);
+    int count = recipe_value_choices(setting->choices, text, sizeof text, choices);
     unsigned index = setting->null != NULL ? value - 1 : value; /* null wraps around */
     return recipe_value_quote(index < (unsigned)count ? choices[index] : "", json, out);
 }

@@ -23,7 +23,7 @@ static void parse_condition(const char *used, struct condition *out)
     size_t length = strcspn(used, "=");
     snprintf(key, sizeof key, "%.*s", (int)length, used);
     out->index = recipe_table_find(key);
-    out->count = used[length] == '=' ? recipe_table_choices(used + length + 1, out->text,
+    out->count = used[length] == '=' ? recipe_value_choices(used + length + 1, out->text,
                                                             sizeof out->text, out->values)
                                      : 0;
 }

@@ -128,7 +128,7 @@ static void format_type(const struct setting *setting, char *out, size_t bytes)
     case SETTING_ENUM: {
         char text[256];
         const char *choices[CHOICES_MAX];
-        int count = recipe_table_choices(setting->choices, text, sizeof text, choices);
+        int count = recipe_value_choices(setting->choices, text, sizeof text, choices);
         out[0] = '\0';
         for (int i = 0; i < count; i++) {
             size_t used = strlen(out);

@@ -56,7 +56,9 @@ bool objective_spec_reads_last_row(const struct recipe *recipe)
 
 int64_t objective_spec_window(const struct recipe *recipe)
 {
+    bool is_encoder = recipe_architecture_is_encoder(recipe->model.architecture);
     int64_t window = recipe->model.sliding_window;
+    window = is_encoder && window > 0 ? window / 2 + 1 : window;
     return window < recipe->model.max_position_embeddings ? window : 0;
 }
 

@@ -234,6 +234,19 @@ static void test_config(void)
          "use_bidirectional_attention: true"},
         {"gemma2", "layer_types", "[\"full_attention\", \"sliding_attention\"]", STATUS_UNAVAILABLE,
          "layer_types of layer 1 is not supported"},
+        {"modernbert", "layer_types", "[\"sliding_attention\", \"full_attention\"]",
+         STATUS_UNAVAILABLE, "layer_types of layer 0 is not supported"},
+        {"modernbert", "layer_types", "[\"full_attention\", \"full_attention\"]", STATUS_OK, NULL},
+        {"modernbert", "norm_bias", "true", STATUS_UNAVAILABLE, "norm_bias: true is not"},
+        {"modernbert", "decoder_bias", "false", STATUS_UNAVAILABLE, "decoder_bias: false is not"},
+        {"modernbert", "classifier_activation", "\"relu\"", STATUS_UNAVAILABLE,
+         "classifier_activation relu is not supported"},
+        {"modernbert", "local_attention", "0", STATUS_DATA, "local_attention is 0"},
+        {"modernbert", "architectures", "[\"ModernBertForSequenceClassification\"]",
+         STATUS_UNAVAILABLE, "ModernBertForSequenceClassification is not supported"},
+        {"modernbert", "rope_parameters",
+         "{\"full_attention\": {\"rope_type\": \"linear\", \"factor\": 2.0}}", STATUS_UNAVAILABLE,
+         "rope_type linear of modernbert"},
         {"llama", "final_logit_softcapping", "30.0", STATUS_UNAVAILABLE,
          "final_logit_softcapping is not supported"},
         {"gemma3_text", "use_bidirectional_attention", "true", STATUS_UNAVAILABLE,
@@ -411,6 +424,7 @@ int main(void)
     test_numbers("roberta", true);
     test_numbers("distilbert", true);
     test_numbers("megatron_bert", true);
+    test_numbers("modernbert", true);
     test_numbers("llama", true);
     test_numbers("llama_tied", true);
     test_numbers("llama3", true);

@@ -5,6 +5,10 @@
 #include "tests/trainer/model/reference_run.h"
 #include "trainer/train/objective_input.h"
 
+/* AdamW amplifies the rounding of gradients that are nearly zero. The amount differs between
+ * instruction sets. */
+static const double tolerance_weights = 1e-4;
+
 struct reference {
     struct run run;
     int32_t *ids, *attention_mask, *segments, *labels, *next; /* of all steps, padded */
@@ -27,6 +31,9 @@ static void read_parts(hid_t f, struct model_config *c)
     c->attention_bias = c->mlp_bias = run_attribute_or(f, "biases", 0) > 0;
     c->head_width = (int64_t)run_attribute_or(f, "head_dim", 0);
     c->rope_theta = run_attribute_or(f, "rope_theta", 0);
+    c->rope_local_theta = run_attribute_or(f, "rope_local_theta", 0);
+    c->window = (int64_t)run_attribute_or(f, "window", 0);
+    c->window_pattern = (int64_t)run_attribute_or(f, "window_pattern", 0);
 }
 
 static void read_reference(const char *name, const char *architecture, struct reference *r)
@@ -62,9 +69,9 @@ static void close_reference(struct reference *r)
 
 /* ---- comparisons ---- */
 
-static void check_error(const char *name, double error)
+static void check_error(const char *name, double error, double allowed)
 {
-    if (!(error <= tolerance)) {
+    if (!(error <= allowed)) {
         fprintf(stderr, "%s: relative error %.3g\n", name, error);
         exit(1);
     }
@@ -72,7 +79,7 @@ static void check_error(const char *name, double error)
 
 /* Compares a flat buffer with a group of the file. key_biases: also compare the key biases. */
 static double compare_tensors(const struct run *r, const char *group, const float *flat,
-                              bool key_biases)
+                              double allowed, bool key_biases)
 {
     int count;
     double largest = 0;
@@ -89,7 +96,7 @@ static double compare_tensors(const struct run *r, const char *group, const floa
             }
         } else {
             double error = reference_error(actual, expected, elements);
-            check_error(p->name, error);
+            check_error(p->name, error, allowed);
             largest = fmax(largest, error);
         }
         free(expected);
@@ -104,7 +111,7 @@ static void compare_dataset(const struct run *r, const char *name, const float *
     float *expected = reference_dataset(r->file, name, H5T_NATIVE_FLOAT, 4, &expected_count);
     CHECK_EQUAL(expected_count, count);
     double error = reference_error(actual, expected, count);
-    check_error(name, error);
+    check_error(name, error, tolerance);
     printf("%s: relative error %.2g\n", name, error);
     free(expected);
 }
@@ -216,7 +223,7 @@ static void train_step(struct training *t, int64_t step)
         for (int64_t i = 0; i < model_elements(run->model); i++) {
             run->gradients[i] /= (float)count;
         }
-        double error = compare_tensors(run, "gradients", run->gradients, true);
+        double error = compare_tensors(run, "gradients", run->gradients, tolerance, true);
         printf("gradients: relative error %.2g\n", error);
         count = 1;
     }
@@ -248,7 +255,7 @@ static void test_reference(const char *name, const char *architecture)
         train_step(&t, step);
     }
     printf("weights after %lld steps: relative error %.2g\n", (long long)run->steps,
-           compare_tensors(run, "trained", model_weights(run->model), false));
+           compare_tensors(run, "trained", model_weights(run->model), tolerance_weights, false));
     free(t.floats);
     free(t.integers);
     close_reference(&t.r);
@@ -261,6 +268,7 @@ int main(void)
     test_reference("roberta.h5", "roberta");
     test_reference("distilbert.h5", "distilbert");
     test_reference("megatron_bert.h5", "megatron-bert");
+    test_reference("modernbert.h5", "modernbert");
     test_reference("transformer_post.h5", "transformer_encoder");
     test_reference("transformer_pre.h5", "transformer_encoder");
     test_reference("transformer_branch.h5", "transformer_encoder");

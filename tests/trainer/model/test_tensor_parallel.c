@@ -270,6 +270,7 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
     bool is_phi3 = strcmp(architecture, "phi3") == 0;
     bool is_stablelm = strcmp(architecture, "stablelm") == 0;
     bool is_granite = strcmp(architecture, "granite") == 0;
+    bool is_modernbert = strcmp(architecture, "modernbert") == 0;
     bool is_gemma2 = strcmp(architecture, "gemma2") == 0;
     bool is_gemma = is_gemma2 || strcmp(architecture, "gemma3_text") == 0;
     struct model_config config = {
@@ -294,13 +295,13 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
         .mlp_bias = has_biases,
         /* wider together than the stream */
         .head_width = is_mistral || is_qwen3 || is_gemma || is_phi3 || is_free ? 6 : 0,
-        .window = is_mistral || is_gemma || is_phi3 ? 5 : 0,
+        .window = is_mistral || is_gemma || is_phi3 || is_modernbert ? 5 : 0,
         .rotary_width = is_phi3       ? 4
                         : is_stablelm ? 2
                                       : 0,
         .qkv_bias = is_stablelm,
-        .window_pattern = is_gemma ? 2 : 0,
-        .rope_local_theta = is_gemma && !is_gemma2 ? 50 : 0,
+        .window_pattern = is_gemma || is_modernbert ? 2 : 0,
+        .rope_local_theta = (is_gemma && !is_gemma2) || is_modernbert ? 50 : 0,
         .attention_scale = is_gemma || is_granite ? 0.3 : 0,
         .attention_softcap = is_gemma2 ? 2 : 0,
         .logits_softcap = is_gemma2 ? 3 : 0,
@@ -310,7 +311,7 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
         .no_rope_interval = strcmp(architecture, "smollm3") == 0 ? 2 : 0,
         .adapter = adapter,
         .tied = tied,
-        .token_types = is_encoder && !is_distilbert && !is_free ? 2 : 0,
+        .token_types = is_encoder && !is_distilbert && !is_free && !is_modernbert ? 2 : 0,
         .next_sentence = has_pooler,
         .output_rows = is_encoder ? ROWS : 0,
         .examples = is_encoder ? SEQUENCES : 0,
@@ -411,6 +412,10 @@ int main(int argc, char **argv)
         test_model(dev, DTYPE_F32, "transformer_decoder", true, rows, NULL, low, no_adapter, 1e-5);
         test_model(dev, DTYPE_F32, "megatron-bert", true, rows, NULL, none, no_adapter, 1e-5);
         test_model(dev, DTYPE_F32, "megatron-bert", false, rows, NULL, low, bert, 1e-5);
+        test_model(dev, DTYPE_F32, "modernbert", true, rows, NULL, none, no_adapter, 1e-5);
+        test_model(dev, DTYPE_F32, "modernbert", false, rows, NULL, first, no_adapter, 1e-5);
+        test_model(dev, DTYPE_F32, "modernbert", true, rows, NULL, low, no_adapter, 1e-5);
+        test_model(dev, DTYPE_F32, "modernbert", true, rows, NULL, none, all_linear, 1e-5);
         if (kernels_supports(dev, DTYPE_BF16)) {
             test_model(dev, DTYPE_BF16, "gpt2", true, rows, NULL, none, all_linear, 6e-2);
             test_model(dev, DTYPE_BF16, "gpt2", true, rows, NULL, none, no_adapter, 6e-2);

@@ -302,7 +302,7 @@ static void check_name(const char *key, unsigned value, const char *name)
     char text[256];
     const char *choices[CHOICES_MAX];
     const char *list = recipe_table[recipe_table_find(key)].choices;
-    CHECK(value < (unsigned)recipe_table_choices(list, text, sizeof text, choices));
+    CHECK(value < (unsigned)recipe_value_choices(list, text, sizeof text, choices));
     CHECK_TEXT(choices[value], name);
 }
 

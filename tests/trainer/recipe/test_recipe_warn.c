@@ -31,8 +31,8 @@ static void test_conditions(void)
             CHECK_TEXT(recipe_table[index].default_value, "null");
             continue;
         }
-        int known = recipe_table_choices(recipe_table[index].choices, text, sizeof text, choices);
-        int n = recipe_table_choices(used + length + 1, values, sizeof values, wanted);
+        int known = recipe_value_choices(recipe_table[index].choices, text, sizeof text, choices);
+        int n = recipe_value_choices(used + length + 1, values, sizeof values, wanted);
         CHECK(n > 0);
         for (int v = 0; v < n; v++) {
             int found = 0;
@@ -91,16 +91,17 @@ static void test_warning(void)
         HEAD "model: {rope_theta: 5.0e5}\n",
         "some.yaml: settings without effect: model.rope_theta (used if "
         "model.architecture is llama, qwen2, mistral, qwen3, gemma2, gemma3_text, smollm3, "
-        "granite, olmo2, phi3, stablelm, transformer_encoder or transformer_decoder)");
+        "granite, olmo2, phi3, stablelm, modernbert, transformer_encoder or transformer_decoder)");
     check_warning(HEAD "schedule: {power: 2.0, decay_ratio: 0.2}\nmlm: {mask_probability: 0.2}\n",
                   "some.yaml: settings without effect: mlm.mask_probability (used if objective is "
                   "mlm); schedule.power (used if schedule.name is polynomial or "
                   "polynomial_nvidia); schedule.decay_ratio (used if schedule.name is wsd)");
-    check_warning(HEAD "model: {architecture: llama, activation: gelu_erf}\n",
-                  "some.yaml: settings without effect: model.activation (used if "
-                  "model.architecture is gpt2, bert, roberta, openai-gpt, "
-                  "gemma2, gemma3_text, distilbert, megatron-bert, transformer_encoder, "
-                  "transformer_decoder, marian, t5 or bart)");
+    check_warning(
+        HEAD "model: {architecture: llama, activation: gelu_erf}\n",
+        "some.yaml: settings without effect: model.activation (used if "
+        "model.architecture is gpt2, bert, roberta, openai-gpt, "
+        "gemma2, gemma3_text, distilbert, megatron-bert, modernbert, transformer_encoder, "
+        "transformer_decoder, marian, t5 or bart)");
     check_warning(HEAD "model: {type_vocab_size: 2}\n",
                   "some.yaml: settings without effect: model.type_vocab_size (used if "
                   "model.architecture is bert, roberta or megatron-bert)");

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "base/thread/cores.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"
@@ -88,6 +89,8 @@ static void put_forecast(json_t *all, const struct plan *plan, const struct plan
     json_object_set_new(all, "run_seconds", make_real_or_null(run_seconds, steps));
     json_object_set_new(all, "device_hours",
                         make_real_or_null(run_seconds / 3600 * forecast->step.devices, steps));
+    put_integer(all, "node_ranks", forecast->step.node_ranks);
+    put_integer(all, "host_bytes", forecast->step.host_bytes);
     put_integer(all, "largest_micro_size", forecast->micro_size);
     json_object_set_new(all, "layouts", layouts);
 }
@@ -210,6 +213,21 @@ done:
     return explain_missing_data(result);
 }
 
+/* Fails if the ranks of a node with GPUs need more host memory than the node has. */
+static status check_host_memory(const struct plan_forecast *forecast)
+{
+    const struct prediction *p = &forecast->step;
+    double available = forecast->cluster.node.memory_gib * 1073741824.0;
+    char needed_text[TEXT_NUMBER_BYTES], text[TEXT_NUMBER_BYTES];
+    REQUIRE(
+        available == 0 || (double)p->host_bytes <= available, STATUS_RECIPE,
+        "the plan does not fit: the %d rank%s of a node need%s %s of host memory, but a node of "
+        "the cluster has %s; set checkpoint.async=false, or use fewer ranks per node",
+        p->node_ranks, text_plural(p->node_ranks), p->node_ranks == 1 ? "s" : "",
+        text_scale_bytes((double)p->host_bytes, needed_text), text_scale_bytes(available, text));
+    return STATUS_OK;
+}
+
 /* Fails if a rank needs more memory than the device that the plan is for: the GPU of the cluster,
  * the GPU of this machine, or this machine for train.device cpu. If train.device is auto and this
  * machine has no GPU, the run may be meant for another machine, so this is only a warning. */
@@ -217,9 +235,10 @@ static status check_memory(const struct recipe *r, const struct plan *plan,
                            const struct plan_forecast *forecast)
 {
     if (forecast != NULL) {
-        return memory_check_device(
+        TRY(memory_check_device(
             r, plan, forecast->step.memory_bytes,
-            plan->device == DEVICE_CPU ? "its share of a node" : "a GPU of the cluster", true);
+            plan->device == DEVICE_CPU ? "its share of a node" : "a GPU of the cluster", true));
+        return check_host_memory(forecast);
     }
     if (plan->device == DEVICE_CUDA) {
         return memory_check_device(r, plan, (double)plan->device_memory, "the GPU of this machine",

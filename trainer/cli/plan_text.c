@@ -163,6 +163,26 @@ static void print_layouts(const struct recipe *r, const struct plan_forecast *fo
     }
 }
 
+/* Prints the host memory of a node with GPUs: snapshots, loaders, rollback copies and programs. */
+static void print_host_memory(const struct plan_forecast *forecast)
+{
+    const struct prediction *p = &forecast->step;
+    double available = forecast->cluster.node.memory_gib * 1073741824.0;
+    char text[TEXT_NUMBER_BYTES], all[TEXT_NUMBER_BYTES], note[96];
+    if (p->host_bytes == 0) {
+        return;
+    }
+    bool fits = available == 0 || (double)p->host_bytes <= available;
+    int used = snprintf(note, sizeof note, "with %d rank%s per node", p->node_ranks,
+                        text_plural(p->node_ranks));
+    if (available > 0) {
+        snprintf(note + used, sizeof note - (size_t)used, ", of %s",
+                 text_scale_bytes(available, all));
+    }
+    print_row(fits ? "host memory of a node" : "NODE DOES NOT FIT: needed",
+              text_scale_bytes((double)p->host_bytes, text), note);
+}
+
 static void print_needed_memory(const struct plan_forecast *forecast)
 {
     const struct prediction *p = &forecast->step;
@@ -198,6 +218,7 @@ static void print_forecast(const struct recipe *r, const struct plan_forecast *f
         print_row("MFU", text, "");
     }
     print_needed_memory(forecast);
+    print_host_memory(forecast);
     print_count("largest micro_size", forecast->micro_size);
     print_layouts(r, forecast);
 }

@@ -23,6 +23,7 @@ static const struct setting table[] = {
     {"device.operation_microseconds", SETTING_NUMBER, FIELD(device.operation_microseconds),
      POSITIVE},
     {"node.devices", SETTING_INTEGER, FIELD(node.devices), .range = {.min = 1, .max = 1e6}},
+    {"node.memory_gib", SETTING_NUMBER, FIELD(node.memory_gib), POSITIVE},
     {"node.gb_per_second", SETTING_NUMBER, FIELD(node.link.gb_per_second), POSITIVE},
     {"node.latency_microseconds", SETTING_NUMBER, FIELD(node.link.latency_microseconds), POSITIVE},
     {"network.gb_per_second", SETTING_NUMBER, FIELD(network.gb_per_second), POSITIVE},

@@ -35,6 +35,7 @@ struct cluster {
     } device;
     struct {
         int64_t devices;
+        double memory_gib;        /* host memory of a node with GPUs; 0: not given */
         struct cluster_link link; /* to other devices of the node */
     } node;
     struct cluster_link network; /* to devices of other nodes */

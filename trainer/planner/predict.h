@@ -50,6 +50,7 @@ struct prediction {
     double memory_bytes;      /* share of a rank in the memory of a device */
     int devices;              /* used by all ranks */
     int node_ranks;           /* ranks of a full node */
+    int64_t host_bytes; /* host memory that the ranks of a full node with GPUs need; 0: CPUs */
     bool fits;
 };
 

@@ -375,6 +375,11 @@ static void test_gpu_cluster(void)
     CHECK_NEAR(json_number_value(json_object_get(plan, "device_hours")), seconds * 16 / 3600,
                1e-6 * seconds);
     CHECK_EQUAL(json_integer_value(json_object_get(plan, "devices")), 16);
+    CHECK_EQUAL(json_integer_value(json_object_get(plan, "node_ranks")), 8);
+    json_int_t host_bytes = json_integer_value(json_object_get(plan, "rank_bytes_total")) -
+                            json_integer_value(json_object_get(plan, "device_bytes"));
+    CHECK(host_bytes > 0);
+    CHECK_EQUAL(json_integer_value(json_object_get(plan, "host_bytes")), 8 * host_bytes);
     CHECK(json_is_true(json_object_get(plan, "gpu")));
     const json_t *train = json_object_get(json_object_get(plan, "settings"), "train");
     CHECK_TEXT(json_string_value(json_object_get(train, "device")), "auto");
@@ -383,6 +388,27 @@ static void test_gpu_cluster(void)
     snprintf(command, sizeof command, "%s parallel.reproducible=true 2>&1", gpt);
     CHECK_EQUAL(run_program(command), 69); /* as train on a GPU */
     CHECK(strstr(output, "parallel.reproducible: order-independent sums") != NULL);
+}
+
+/* The host memory of a node with GPUs is compared with node.memory_gib. */
+static void test_host_memory(void)
+{
+    static const char cluster[] =
+        "device: {memory_gib: 80, memory_gb_per_second: 2850, gemm_tflops_fp32: 50, "
+        "attention_tflops_fp32: 20}\nnode: {devices: 8, memory_gib: 1, gb_per_second: 360}\n"
+        "network: {gb_per_second: 45}\noverlap: 0.8\n";
+    char path[] = "/tmp/bireme-plan-XXXXXX", command[256];
+    int file = mkstemp(path);
+    CHECK(file >= 0 && close(file) == 0);
+    CHECK_OK(file_write(path, cluster, strlen(cluster)));
+    snprintf(command, sizeof command,
+             "plan recipes/gpt2_124m.yaml model.vocab_size=50257 --ranks 16 --cluster %s 2>&1",
+             path);
+    CHECK_EQUAL(run_program(command), 78);
+    CHECK(strstr(output, "NODE DOES NOT FIT: needed") != NULL);
+    CHECK(strstr(output, "the 8 ranks of a node need ") != NULL);
+    CHECK(strstr(output, " of host memory, but a node of the cluster has 1.00 GiB; ") != NULL);
+    CHECK(unlink(path) == 0);
 }
 
 static void test_version(void)
@@ -514,6 +540,7 @@ int main(void)
     test_command();
     test_text();
     test_gpu_cluster();
+    test_host_memory();
     test_version();
     test_errors();
     test_memory_limit();

@@ -55,6 +55,7 @@ void job_release(struct job *job)
     }
     free(job->prompts);
     completion_destroy(job);
+    json_decref(job->predictions);
     request_free(&job->request);
     pthread_mutex_destroy(&job->lock);
     free(job->output);

@@ -22,6 +22,7 @@ struct job {
     struct token_list *prompts;     /* [prompt_count] token ids of each prompt */
     struct completion *completions; /* [completion_count]; owned by completion.c */
     int64_t prompt_count, completion_count, completions_started, completions_ended;
+    json_t *predictions; /* answers of server_run_prediction so far; NULL: none */
     int64_t prompt_tokens, completion_tokens;
 
     /* shared between the threads; protected by `lock` */

@@ -44,6 +44,8 @@ status metrics_format(struct metrics *m, char **out, size_t *bytes)
     write_metric(file, "bireme_requests_cancelled_total", "counter",
                  "Requests that ended because the client closed the connection.",
                  (double)atomic_load(&m->cancelled));
+    write_metric(file, "bireme_requests_open", "gauge", "Requests that wait or run.",
+                 (double)atomic_load(&m->open));
     write_metric(file, "bireme_sequences_running", "gauge", "Sequences that are generated.",
                  (double)atomic_load(&m->running));
     write_metric(file, "bireme_sequences_waiting", "gauge", "Sequences that wait for a free slot.",

@@ -13,6 +13,7 @@ struct metrics {
     atomic_llong responses[METRICS_CODES]; /* by HTTP status */
     atomic_llong prompt_tokens, generation_tokens;
     atomic_llong cancelled;                /* requests without a client */
+    atomic_llong open;                     /* requests that wait or run */
     atomic_llong running, waiting;         /* sequences that are generated; that wait */
     atomic_llong passes;                   /* forward passes of running sequences */
     atomic_llong first_tokens;             /* requests with a first token */

@@ -69,8 +69,10 @@ status server_prepare_prediction(struct server *s, struct job *job, const char *
     for (int64_t i = 0; i < q->prompt_count; i++) {
         REQUIRE(q->prompts[i].text != NULL || q->kind == REQUEST_EMBEDDING, STATUS_DATA,
                 "the input must be text, not token ids");
-        if (is_split) {
-            continue; /* server_run_prediction encodes these texts */
+        if (is_split) { /* server_run_prediction encodes these texts */
+            REQUIRE(strlen(q->prompts[i].text) == q->prompts[i].bytes, STATUS_DATA,
+                    "the text contains a NUL character");
+            continue;
         }
         TRY(encode_text(s, q, &q->prompts[i], &job->prompts[i]));
         job->prompt_tokens += job->prompts[i].count;
@@ -232,19 +234,20 @@ static status predict_text(struct server *s, struct job *job, int64_t index, jso
 
 status server_run_prediction(struct server *s, struct job *job)
 {
-    json_t *data = json_array();
-    for (int64_t i = 0; i < job->prompt_count; i++) {
-        json_t *item = json_pack("{s:I}", "index", (json_int_t)i);
-        status result = predict_text(s, job, i, item);
-        json_array_append_new(data, item);
-        if (result != STATUS_OK) {
-            json_decref(data);
-            return result;
-        }
+    if (job->predictions == NULL) {
+        job->predictions = json_array();
     }
-    job_write_json(job, json_pack("{s:s, s:s, s:o, s:{s:I, s:I}}", "object", "list", "model",
-                                  job->request.model, "data", data, "usage", "prompt_tokens",
-                                  (json_int_t)job->prompt_tokens, "total_tokens",
+    int64_t index = (int64_t)json_array_size(job->predictions);
+    json_t *item = json_pack("{s:I}", "index", (json_int_t)index);
+    REQUIRE(json_array_append_new(job->predictions, item) == 0, STATUS_INTERNAL,
+            "out of memory for an answer");
+    TRY(predict_text(s, job, index, item));
+    if (index + 1 < job->prompt_count) {
+        return STATUS_OK;
+    }
+    job_write_json(job, json_pack("{s:s, s:s, s:O, s:{s:I, s:I}}", "object", "list", "model",
+                                  job->request.model, "data", job->predictions, "usage",
+                                  "prompt_tokens", (json_int_t)job->prompt_tokens, "total_tokens",
                                   (json_int_t)job->prompt_tokens));
     job_end(job);
     return STATUS_OK;

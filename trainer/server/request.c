@@ -67,6 +67,8 @@ static status read_text(struct reader *r, const char *name, const char **out)
     }
     REQUIRE(json_is_string(value), STATUS_DATA, "%s must be a string", name);
     *out = json_string_value(value);
+    REQUIRE(strlen(*out) == json_string_length(value), STATUS_DATA, "%s contains a NUL character",
+            name);
     return STATUS_OK;
 }
 

@@ -24,6 +24,7 @@ bool server_submit(struct server *s, struct job *job)
     bool is_accepted = !s->is_stopping && s->open_jobs < s->options->max_queue;
     if (is_accepted) {
         s->open_jobs++;
+        atomic_store(&s->metrics.open, s->open_jobs);
         job->next = NULL;
         if (s->first == NULL) {
             s->first = job;
@@ -57,6 +58,7 @@ static void finish_job(struct server *s, struct job *job)
     atomic_fetch_add(&s->metrics.prompt_tokens, (long long)job->prompt_tokens);
     pthread_mutex_lock(&s->lock);
     s->open_jobs--;
+    atomic_store(&s->metrics.open, s->open_jobs);
     pthread_mutex_unlock(&s->lock);
     job_release(job);
 }
@@ -91,7 +93,9 @@ static bool update_job(struct server *s, struct job *job, bool *is_full)
         job_end(job);
         return true;
     }
-    if (is_late && job->completions_started < job->completion_count) {
+    bool is_waiting = job->completion_count > 0 ? job->completions_started < job->completion_count
+                                                : job->predictions == NULL;
+    if (is_late && is_waiting) {
         completion_cancel(s, job);
         job_fail(job, 503, "timeout", "the server is busy; the request has waited too long");
         return true;
@@ -300,11 +304,26 @@ static status open_server(struct server *s)
     return create_engine(s);
 }
 
+/* Warns about a server that other machines can use without a key. */
+static void warn_without_key(const struct server *s)
+{
+    const char *host = s->options->host;
+    bool is_local =
+        strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0;
+    if (!is_local && s->api_key[0] == '\0') {
+        log_warning("API-KEY",
+                    "--host %s: every machine that reaches this address can use the server; "
+                    "require a key with --api-key-file",
+                    host);
+    }
+}
+
 static status listen_and_serve(struct server *s)
 {
     int port = 0;
     TRY(stop_signal_watch(false));
     TRY(http_start(s, &s->http, &port));
+    warn_without_key(s);
     bool is_ipv6 = strchr(s->options->host, ':') != NULL;
     printf("listening on http://%s%s%s:%d\n", is_ipv6 ? "[" : "", s->options->host,
            is_ipv6 ? "]" : "", port);

@@ -82,7 +82,8 @@ void completion_cancel(struct server *s, struct job *job);
  * Errors    as completion_prepare */
 status server_prepare_prediction(struct server *s, struct job *job, const char **code);
 
-/* server_run_prediction - answer such a request with passes of the model.
+/* server_run_prediction - answer the next text of such a request with passes of the model. The job
+ * ends after its last text. Other jobs advance between two texts.
  *
  * Order     called on the model's thread */
 status server_run_prediction(struct server *s, struct job *job);

@@ -214,9 +214,80 @@ batch: {global_size: 4, micro_size: 2}
 train: {max_steps: 2}
 END
     run_bireme 0 train bert.yaml
+    start_server run_bert
+    run_bireme 0 fill-mask --checkpoint run_bert --top-k 3 'the [MASK] of'
+    cp out expected
+    ask /v1/fill-mask '{"input":["the [MASK] of","a [MASK]"],"top_k":3}'
+    expect 200 '"index":1,"masks":[[{'
+    for token in $(grep -o '"text":"[^"]*"' out | head -n 3 | sed 's/.*:"\(.*\)"/\1/'); do
+        grep -qF -- "$token" expected || fail "masks: $token, $(cat expected out)"
+    done
+    # Another request is answered between the texts of a long one.
+    printf '{"input":["a [MASK]"' >long
+    for _ in $(seq 1023); do
+        printf ',"the work of the license [MASK] is of the [MASK] in it"'
+    done >>long
+    printf '],"top_k":100}' >>long
+    for _ in 1 2 3 4 5; do
+        curl -s -m 50 -o answer -H 'Content-Type: application/json' --data-binary @long \
+            "$url/v1/fill-mask" &
+        client=$!
+        while [ "$(print_metric bireme_requests_open)" = 0 ] && kill -0 $client; do :; done
+        ask /v1/fill-mask '{"input":"a [MASK]"}' && expect 200 '"masks"'
+        open=$(print_metric bireme_requests_open)
+        wait $client
+        [ "$open" = 0 ] || break
+    done 2>/dev/null
+    [ "$open" = 1 ] || fail 'a long request blocks another one'
+    grep -q '"index":1023,' answer || fail 'the long answer is not complete'
+    stop_server
+    test_classify_and_answer
     damage_weights run_bert
     start_server damaged
     ask /v1/fill-mask '{"input":"a [MASK]"}' && expect 500 'the weights are damaged'
+    stop_server
+}
+
+# Labels and answers are those of the commands.
+test_classify_and_answer() {
+    printf '{"text": "the work", "label": "a"}\n{"text": "of it", "label": "b"}\n' >labels.jsonl
+    run_bireme 0 prepare --objective classify --tokenizer words --input labels.jsonl \
+        --sequence-length 32 --output labels
+    cat >classify.yaml <<END
+objective: classify
+run_dir: run_classify
+model: {init_from: run_bert}
+data: {tokenizer: words, train: labels/train-*.h5, sequence_length: 32}
+batch: {global_size: 2, micro_size: 2}
+train: {max_steps: 2}
+END
+    run_bireme 0 train classify.yaml
+    start_server run_classify
+    echo 'the work' >line
+    run_bireme 0 classify --checkpoint run_classify line
+    label=$(cut -f 1 out)
+    ask /v1/classify '{"input":"the work","top_k":1}'
+    expect 200 "\"labels\":[{\"label\":\"$label\",\"probability\":0."
+    stop_server
+    printf '%s\n' '{"id":"1","context":"the work of it","question":"of it?",
+        "answers":{"text":["work"],"answer_start":[4]}}' | tr -d '\n' >squad.jsonl
+    echo >>squad.jsonl
+    run_bireme 0 prepare --objective answer --tokenizer words --input squad.jsonl \
+        --sequence-length 32 --output squad
+    sed -e 's/classify/answer/' -e 's/labels/squad/' classify.yaml >answer.yaml
+    run_bireme 0 train answer.yaml
+    start_server run_answer --set answer.no_answer_threshold=1e9
+    echo 'the work of it' >line
+    run_bireme 0 answer --checkpoint run_answer --question 'of it?' line \
+        --set answer.no_answer_threshold=1e9
+    cp out expected
+    ask /v1/answer '{"question":"of it?","context":"the work of it"}'
+    expect 200 '"probability":0.'
+    answer=$(sed 's/.*"answer":"\([^"]*\)".*/\1/' out)
+    [ -n "$answer" ] && [ "$answer" = "$(cut -f 1 expected)" ] ||
+        fail "answer: $(cat out expected)"
+    ask /v1/answer '{"question":"of\u0000it","context":"the work"}' && expect 400 'NUL'
+    ask /v1/answer '{"question":"of it","context":"the\u0000work"}' && expect 400 'NUL'
     stop_server
 }
 
@@ -258,6 +329,7 @@ test_errors() {
 400|/v1/completions|{"prompt":"a","stop":[""]}|"param":"stop"
 400|/v1/completions|{"prompt":"a","logprobs":99}|"param":"logprobs"
 400|/v1/completions|{"prompt":"a","model":7}|"param":"model"
+400|/v1/completions|{"prompt":"a","model":"a\u0000b"}|NUL
 400|/v1/completions|{"prompt":"a","suffix":"b"}|not supported
 400|/v1/completions|{"prompt":"a","logit_bias":{"1":5}}|not supported
 400|/v1/completions|{"prompt":"a\u0000b"}|NUL
@@ -279,6 +351,10 @@ END
     ask /v1/completions '{"prompt":"a"}' -H 'Origin: http://example.org' && expect 403 Origin
     ask /v1/completions '{"prompt":"a"}' -H 'Host: example.org' && expect 403 Host
     ask /v1/completions '{"prompt":"a"}' -H "Origin: $url" && expect 200 text
+    stop_server
+    grep -q 'W-API-KEY' stderr && fail 'a warning about the local address'
+    start_server run --host 0.0.0.0
+    grep -q 'W-API-KEY' stderr || fail 'no warning about requests without a key'
     stop_server
     run_bireme 69 serve --checkpoint run --host 192.0.2.1 && expect_error 'cannot listen on'
     run_bireme 66 serve --checkpoint none && expect_error none
@@ -338,6 +414,26 @@ test_clients() {
         sleep 0.1
     done
     expect 200 text
+    stop_server
+    # A thousand clients at a time.
+    [ "$(ulimit -n)" -ge 1100 ] || ulimit -n 1100 2>/dev/null || return 0
+    start_server run --max-connections 1010
+    port=${url##*:}
+    connections=()
+    for _ in $(seq 1000); do
+        exec {connection}<>"/dev/tcp/127.0.0.1/$port" || fail 'a connection was refused'
+        connections+=("$connection")
+    done
+    ask /v1/completions '{"prompt":"the","max_tokens":5}' && expect 200 text
+    for connection in "${connections[@]}"; do
+        printf 'GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n' >&"$connection"
+    done
+    for connection in "${connections[@]}"; do
+        IFS= read -r -t 20 line <&"$connection" && [ "$line" = $'HTTP/1.1 200 OK\r' ] ||
+            fail "a client of 1000 got: $line"
+        exec {connection}>&-
+    done
+    ask /v1/completions '{"prompt":"the","max_tokens":5}' && expect 200 text
     stop_server
 }
 

@@ -181,6 +181,11 @@ static status read_scaling(struct gguf_import_job *job)
     return STATUS_OK;
 }
 
+static bool has_full_attention(const void *numbers, int64_t layer)
+{
+    return ((const double *)numbers)[layer] == 0;
+}
+
 /* Reads the window of local layers, which is in all layers but every n-th. */
 static status read_windows(struct gguf_import_job *job)
 {
@@ -194,16 +199,12 @@ static status read_windows(struct gguf_import_job *job)
     if (found != NULL && found->numbers != NULL && !found->is_list) {
         TRY(read_count(job, "attention.sliding_window_pattern", 6, &pattern));
     } else if (found != NULL && found->numbers != NULL && found->count >= layers) {
-        pattern = layers + 1;
-        for (int64_t i = layers - 1; i >= 0; i--) {
-            pattern = found->numbers[i] == 0 ? i + 1 : pattern;
-        }
-        for (int64_t i = 0; i < layers; i++) {
-            REQUIRE((found->numbers[i] == 0) == ((i + 1) % pattern == 0), STATUS_UNAVAILABLE,
-                    "%s: %s has full attention in other layers than every %" PRId64
-                    "-th; such models are not supported",
-                    gguf_path(job->file), key, pattern);
-        }
+        int64_t wrong =
+            huggingface_find_interval(found->numbers, layers, has_full_attention, false, &pattern);
+        REQUIRE(wrong < 0, STATUS_UNAVAILABLE,
+                "%s: %s has full attention in other layers than every %" PRId64
+                "-th; such models are not supported",
+                gguf_path(job->file), key, pattern);
     }
     r->model.sliding_window_pattern = pattern;
     return STATUS_OK;

@@ -33,6 +33,15 @@ status huggingface_config_read(const char *folder, const char *objective, struct
  * Errors    STATUS_DATA naming path and the invalid or contradictory settings */
 status huggingface_config_check(const char *path, const struct recipe *recipe, struct recipe *out);
 
+/* huggingface_find_interval - find the interval n of a list with one entry for each of `layers`
+ * layers: is_special(list, i) is true for every n-th entry and for no other. If it is true for no
+ * entry, n is layers + 1. begins: the first of every n entries is meant, not the last one.
+ *
+ * Returns   -1, or the first entry that does not fit the interval of the entries before it */
+int64_t huggingface_find_interval(const void *list, int64_t layers,
+                                  bool (*is_special)(const void *list, int64_t index), bool begins,
+                                  int64_t *interval);
+
 /* huggingface_class_name - write the name of the transformers class with the recipe's heads. */
 void huggingface_class_name(const struct recipe *recipe, char out[HUGGINGFACE_CLASS_BYTES]);
 

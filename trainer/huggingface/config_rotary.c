@@ -6,6 +6,7 @@
 
 #include "base/memory.h"
 #include "base/text.h"
+#include "trainer/huggingface/config.h"
 #include "trainer/huggingface/config_impl.h"
 
 enum { IS_LINEAR = 1 << ROPE_LINEAR, IS_LLAMA3 = 1 << ROPE_LLAMA3, IS_YARN = 1 << ROPE_YARN };
@@ -99,35 +100,43 @@ static status check_layer_types(const struct config_document *c)
     return STATUS_OK;
 }
 
-static bool is_full_attention(const json_t *entry)
+static bool is_full_attention(const void *list, int64_t index)
 {
-    return strcmp(json_string_value(entry), full_attention) == 0;
+    return strcmp(json_string_value(json_array_get(list, (size_t)index)), full_attention) == 0;
 }
 
-static bool has_no_rope(const json_t *entry)
+static bool has_no_rope(const void *list, int64_t index)
 {
-    return json_integer_value(entry) == 0;
+    return json_integer_value(json_array_get(list, (size_t)index)) == 0;
 }
 
-/* Finds the interval n of a list for which is_special is true in every n-th of `layers` entries and
- * in no other. If it is true for no entry, n is layers + 1. begins: the first of every n entries is
- * meant, not the last one. */
-static status find_interval(const struct config_document *c, const char *key, int64_t layers,
-                            bool (*is_special)(const json_t *), const char *special, bool begins,
-                            int64_t *interval)
+int64_t huggingface_find_interval(const void *list, int64_t layers,
+                                  bool (*is_special)(const void *list, int64_t index), bool begins,
+                                  int64_t *interval)
 {
-    const json_t *list = config_get_field(c, key);
-    int64_t n = layers + 1;
+    *interval = layers + 1;
     for (int64_t i = 0; i < layers; i++) {
         int64_t number = begins ? i : i + 1;
-        bool found = is_special(json_array_get(list, (size_t)i));
-        n = found && n > layers && number > 0 ? number : n;
-        REQUIRE(found == (number % n == 0), STATUS_UNAVAILABLE,
-                "%s: %s of layer %" PRId64 " is not supported; %s must be in every n-th layer and "
-                "in no other, here with n = %" PRId64,
-                c->path, key, i, special, n);
+        bool found = is_special(list, i);
+        *interval = found && *interval > layers && number > 0 ? number : *interval;
+        if (found != (number % *interval == 0)) {
+            return i;
+        }
     }
-    *interval = n;
+    return -1;
+}
+
+/* Finds the interval of a list of config.json. */
+static status find_interval(const struct config_document *c, const char *key, int64_t layers,
+                            bool (*is_special)(const void *, int64_t), const char *special,
+                            bool begins, int64_t *interval)
+{
+    int64_t wrong =
+        huggingface_find_interval(config_get_field(c, key), layers, is_special, begins, interval);
+    REQUIRE(wrong < 0, STATUS_UNAVAILABLE,
+            "%s: %s of layer %" PRId64 " is not supported; %s must be in every n-th layer and "
+            "in no other, here with n = %" PRId64,
+            c->path, key, wrong, special, *interval);
     return STATUS_OK;
 }
 

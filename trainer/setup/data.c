@@ -53,8 +53,12 @@ static status add_location(const struct recipe *r, const char *key, const char *
     char remedy[4 * RECIPE_PATH_BYTES] = "", options[2 * RECIPE_PATH_BYTES + 64];
     const char *slash = strrchr(path, '/');
     if (result == STATUS_NO_INPUT) {
-        snprintf(options, sizeof options, "--input FILE... --output %.*s%s",
-                 slash != NULL ? (int)(slash - path) : 0, path, slash != NULL ? "" : ".");
+        bool is_validation = strcmp(key, "data.validation") == 0;
+        snprintf(options, sizeof options, "%s --output %.*s%s%s",
+                 r->objective == OBJECTIVE_SEQ2SEQ ? "--source FILE... --target FILE..."
+                                                   : "--input FILE...",
+                 slash != NULL ? (int)(slash - path) : 0, path, slash != NULL ? "" : ".",
+                 is_validation ? " --validation-fraction 0.1" : "");
         data_write_command(r, r->data.tokenizer, options, remedy, sizeof remedy);
     } else if (result == STATUS_DATA && data_is_text(path)) {
         snprintf(options, sizeof options, "--input %s --output DIR", path);

@@ -106,6 +106,8 @@ for command in 'serve --port 0' 'score recipe.yaml' 'embed recipe.yaml'; do
     expect_error 'one is an encoder-decoder'
 done
 
+run_bireme 66 "${common[@]}" run_dir=bad 'data.validation=none/validation-*.h5'
+expect_error 'seq2seq .* --source FILE... --target FILE... --output none --validation-fraction 0.1'
 run_bireme 78 "${common[@]}" run_dir=bad parallel.sequence=true
 expect_error 'encoder-decoders have no sequence parallelism'
 run_bireme 78 "${common[@]}" run_dir=bad adapter.type=lora model.init_from=one

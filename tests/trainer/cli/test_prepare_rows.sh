@@ -63,8 +63,8 @@ test_split() {
     expect_log 'warning: the validation set has no example of 1 of the 2 labels: pos'
     expect_log '[W-MISSING-LABEL]'
     prepare 0 --objective classify --input sorted.csv --sequence-length 20
-    expect_log '150 of 300 examples were cut at 20 tokens (--sequence-length): 1690 tokens removed'
-    expect_log 'at most 12 from one example'
+    expect_log '150 of 300 examples were cut at 20 tokens (--sequence-length): 1690 tokens'
+    expect_log 'removed, at most 12 from one example'
     prepare 0 --objective clm --input "$source/LICENSE" --validation-fraction 0.2
     expect_log '1 document from '
 }

@@ -4,6 +4,7 @@
 #   scripts/setup.sh            check, then install the missing packages
 #   scripts/setup.sh --check    check only; print the missing packages and exit with code 1
 #   scripts/setup.sh --fuzz     also install clang and libFuzzer, which only scripts/fuzz.sh needs
+#   scripts/setup.sh --clients  also install Chromium, which only the test serve_page needs
 #
 # A dependency is present if the compiler, pkg-config or the shell finds it, so that libraries
 # installed without a package count too. If nothing is missing, the script needs neither root nor
@@ -52,6 +53,9 @@ has_libfuzzer() {
 
 find_missing() {
     missing=()
+    if [ "$option" = --clients ]; then
+        add_if_missing chromium has_command chromium
+    fi
     if [ "$option" = --fuzz ]; then
         add_if_missing clang has_command clang
         add_if_missing libclang-rt-dev has_libfuzzer

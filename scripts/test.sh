@@ -6,8 +6,9 @@
 #   scripts/test.sh --fast  the same build, and one test of each operation, objective and layout; at
 #                           most a minute after the build
 #   scripts/test.sh --ci    build into build/ with warnings as errors, run all tests, then
-#                           the sanitizers, fuzzing, the check of the style, long tests of kills and
-#                           faults, and the quickstart in a bare Debian root
+#                           the sanitizers, fuzzing, the check of the style, the clients of the
+#                           server, long tests of kills and faults, and the quickstart in a bare
+#                           Debian root
 #
 # Environment: BIREME_WERROR=ON makes warnings errors without --ci too. FRESH_SUITE selects the
 # Debian release of the bare root of --ci (default: trixie).
@@ -176,6 +177,7 @@ run_sanitizer asan 1200
 # the first one. tsan also excludes the tests of layouts, because all layouts have the same threads.
 run_sanitizer tsan 1200
 run_part "style" 300 ./scripts/check_style.sh --ci build || true
+run_part "clients of the server" 900 ./scripts/test_clients.sh || true
 run_part "short soak" 900 env BIREME_LONG=1 ctest --preset release --no-tests=error -R '^soak$' ||
     true
 # On a busy machine the deadlines of TCP may be missed, so there are three attempts.

@@ -2,7 +2,7 @@
 # The HTTP server: answers equal those of the commands, bad requests get their status, and clients
 # that are slow, vanish or are many do not disturb others.
 #
-#   test_serve.sh text | tasks | errors | clients | stop | openai
+#   test_serve.sh text | tasks | errors | clients | stop | openai | page
 part=${1:-}
 # shellcheck source=tests/trainer/tiny_training.sh
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
@@ -482,6 +482,22 @@ test_stop() {
     stop_server
 }
 
+# The page in a browser: its program runs, reads the name of the model and creates the chat.
+test_page() {
+    command -v chromium >/dev/null || {
+        echo 'skipped: no chromium'
+        exit 77
+    }
+    run_bireme 0 train recipe.yaml
+    start_server run
+    timeout 100 chromium --headless --no-sandbox --disable-gpu --user-data-dir="$folder/profile" \
+        --virtual-time-budget=20000 --dump-dom "$url/" >page 2>browser
+    grep -q '<span id="model"[^>]*>run</span>' page ||
+        fail "the page does not show the model: $(head -c 3000 page) $(tail -n 5 browser)"
+    grep -q '<textarea' page || fail 'the page has no input'
+    stop_server
+}
+
 test_openai() {
     python=${BIREME_PYTHON:-python3}
     "$python" -c 'import openai' 2>/dev/null || {
@@ -495,7 +511,7 @@ test_openai() {
 }
 
 case $part in
-text | tasks | errors | clients | stop | openai) "test_$part" ;;
+text | tasks | errors | clients | stop | openai | page) "test_$part" ;;
 *)
     echo "unknown part: $part" >&2
     exit 2

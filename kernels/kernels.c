@@ -546,8 +546,8 @@ status classifier_run(struct kernels *k, float *losses, int32_t *argmax, struct 
             c->vocabulary, c->vocabulary_shard.index, shards, w.rows);
     REQUIRE((c->entropies == NULL) == (c->mean_logits == NULL), STATUS_INTERNAL,
             "classifier_run: entropies without mean_logits, or mean_logits without entropies");
-    REQUIRE(c->softcap >= 0, STATUS_INTERNAL, "classifier_run: softcap %g (at least 0)",
-            (double)c->softcap);
+    REQUIRE(c->softcap >= 0 && c->label_smoothing >= 0 && c->label_smoothing < 1, STATUS_INTERNAL,
+            "classifier_run: softcap %g, smoothing %g", (double)c->softcap, c->label_smoothing);
     SHAPE_OPTIONAL(c->bias, DTYPE_F32, 1, w.rows);
     if (c->gradient) {
         SHAPE(dx, k->dtype, x.rows, x.columns);

@@ -466,13 +466,14 @@ struct classifier {
     int64_t vocabulary;     /* V without padding, over all shards; larger ids do not exist */
     int64_t ignored;        /* target that is not counted; the loss of its row is 0 */
     const float *row_scale; /* f32 [N], factor of each row's gradient; NULL: 1 */
-    bool gradient;          /* compute dx, and dw where given */
-    bool overwrite;         /* dw and dbias are set, not added to */
-    float softcap;          /* > 0: a logit z becomes softcap * tanh(z / softcap); 0: none */
-    struct tensor bias;     /* f32 [1, Vpadded], added to the logits; absent: none */
-    struct tensor dbias;    /* f32 [1, Vpadded], gradient of bias; absent: not computed */
-    float *entropies;       /* f32 [N], of each row's distribution, also ignored rows; NULL: none */
-    float *mean_logits;     /* f32 [N], mean over the V logits; NULL if and only if entropies is */
+    float label_smoothing; /* eps: the target distribution is (1 - eps) onehot + eps / V; 0: none */
+    bool gradient;         /* compute dx, and dw where given */
+    bool overwrite;        /* dw and dbias are set, not added to */
+    float softcap;         /* > 0: a logit z becomes softcap * tanh(z / softcap); 0: none */
+    struct tensor bias;    /* f32 [1, Vpadded], added to the logits; absent: none */
+    struct tensor dbias;   /* f32 [1, Vpadded], gradient of bias; absent: not computed */
+    float *entropies;      /* f32 [N], of each row's distribution, also ignored rows; NULL: none */
+    float *mean_logits;    /* f32 [N], mean over the V logits; NULL if and only if entropies is */
     struct vocabulary_shard vocabulary_shard;
 };
 

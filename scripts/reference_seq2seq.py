@@ -125,6 +125,9 @@ def write_steps(path, model, settings):
             loss.backward()
             if step == 0:
                 f["logits"] = logits.detach().numpy().astype(np.float32)
+                f.attrs["smoothed_loss"] = torch.nn.functional.cross_entropy(
+                    logits, labels, label_smoothing=0.1
+                ).item()
                 for name, t in w.items():
                     f["gradients/" + name] = t.grad.numpy().astype(np.float32)
             norms.append(torch.nn.utils.clip_grad_norm_(w.values(), CLIP).item())
@@ -142,7 +145,8 @@ def write_folder(folder, file, name, model):
     """A folder of save_pretrained, and logits of its model."""
     with torch.no_grad():
         for t in model.parameters():
-            t.copy_(t.float() + torch.randn(t.shape) * 0.1)
+            if t.requires_grad:
+                t.copy_(t.float() + torch.randn(t.shape) * 0.1)
     model.float().save_pretrained(folder / name)
     (folder / name / "generation_config.json").unlink(missing_ok=True)
     sources, targets = draw_rows(SOURCES), draw_rows(TARGETS)
@@ -157,16 +161,25 @@ def write_folder(folder, file, name, model):
     file[f"{name}/logits"] = logits.numpy()
 
 
+def make_biased_marian():
+    model = make_marian()
+    model.final_logits_bias = torch.randn_like(model.final_logits_bias)
+    return model
+
+
 def write_folders(folder):
     with h5py.File(folder / "seq2seq.h5", "w") as f:
         for seed, (name, make, settings) in enumerate((
             ("t5", make_t5, dict(feed_forward_proj="relu")),
             ("t5_gated", make_t5, dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
             ("bart", make_bart, {}),
+            ("marian", make_biased_marian, {}),
         )):
             torch.manual_seed(130 + seed)
             write_folder(folder, f, name, make(**settings))
     print(folder / "seq2seq.h5")
+
+
 # Settings of generate(): num_beams, length_penalty, max_new_tokens and others.
 GENERATE_SETTINGS = [
     "num_beams", "length_penalty", "max_new_tokens", "min_new_tokens", "no_repeat_ngram_size",

@@ -3,7 +3,8 @@
  *   z = x w^T + bias,  loss = log(sum exp(z - max z)) - (z_target - max z)
  *   dz = (softmax(z) - onehot(target)) * row_scale,  dx = dz w,  dw += dz^T x
  * With a soft-cap c, c tanh(z / c) replaces z before the loss, and dz is multiplied by the
- * derivative 1 - (z / c)^2 of the replaced z.
+ * derivative 1 - (z / c)^2 of the replaced z. Label smoothing replaces onehot(target) by
+ * q = (1 - eps) onehot(target) + eps / V, and z_target by the mean of z with the weights q.
  *
  * Blocking  The logits are computed in tiles of the vocabulary. While a tile is in the cache of a
  *           core it is replaced by e = exp(z - m), where m is the maximum of the row in the tile. m
@@ -33,7 +34,7 @@ enum { CHUNK = 512, BLOCK_ROWS = 256, TILE = 384 };
 /* The statistics of a row in one vocabulary shard. Shards exchange these bytes. */
 struct row_stats {
     float max, sum;                /* sum of exp(z - max) */
-    float weighted_sum, logit_sum; /* sums of (z - max) exp(z - max) and of z, if requested */
+    float weighted_sum, logit_sum; /* sums of (z - max) exp(z - max) and of z (needs_moments) */
     float target_logit;            /* logit of the target, if it is in this shard */
     int32_t argmax;
 };
@@ -58,6 +59,12 @@ struct chunk {
     struct row_stats *gathered_stats; /* [shards, rows] */
     int shards;
 };
+
+/* Returns whether the sums for entropies, mean logits and label smoothing are computed. */
+static bool needs_moments(const struct chunk *s)
+{
+    return s->entropies != NULL || s->c->label_smoothing > 0;
+}
 
 static int64_t get_chunk_rows(int64_t rows)
 {
@@ -284,8 +291,14 @@ static void finish_row(const struct chunk *s, int64_t row)
         s->sum[index] = part == 0 ? 0 : scale * (expf(s->max[index] - stats.max) / stats.sum);
     }
     float distance = counted ? stats.target_logit - stats.max : 0;
-    s->losses[row] = counted ? logf(stats.sum) - distance : 0;
-    s->target_logit[row] = scale * (expf(distance) / stats.sum - 1.0f);
+    float smoothing = s->c->label_smoothing, ids = (float)s->c->vocabulary;
+    float smoothed = distance;
+    if (smoothing > 0) {
+        smoothed = (1.0f - smoothing) * distance + smoothing * (stats.logit_sum / ids - stats.max);
+    }
+    s->losses[row] = counted ? logf(stats.sum) - smoothed : 0;
+    s->target_logit[row] =
+        scale * (expf(distance) / stats.sum - (1.0f - smoothing) - smoothing / ids);
     if (s->c->softcap > 0) {
         float share = stats.target_logit / s->c->softcap;
         s->target_logit[row] *= 1.0f - share * share;
@@ -316,6 +329,15 @@ static status merge_rows(int threads, const struct chunk *s)
     return STATUS_OK;
 }
 
+/* Returns the probability that label smoothing gives each id, times the factor of the gradient. */
+static float get_smoothed_share(const struct chunk *s, int64_t row)
+{
+    const struct classifier *c = s->c;
+    bool counted = s->targets[row] != c->ignored;
+    float scale = c->row_scale == NULL ? 1.0f : c->row_scale[row];
+    return counted ? scale * c->label_smoothing / (float)c->vocabulary : 0;
+}
+
 /* Replaces e by dz in the tile that the next rows of dw read. */
 static void compute_tile_gradient(void *context, struct matmul_block block)
 {
@@ -323,15 +345,18 @@ static void compute_tile_gradient(void *context, struct matmul_block block)
     const float cap = s->c->softcap;
     for (int64_t row = 0; row < s->x.rows; row++) {
         int64_t index = block.row / TILE * s->x.rows + row;
-        float factor = s->sum[index], max = s->max[index];
+        float factor = s->sum[index], max = s->max[index], share = get_smoothed_share(s, row);
         int64_t at = row * s->e.stride + block.row;
         cpu_prefetch(s->e, row + 2, block.row, block.rows);
         for (int64_t j = 0; j < block.rows; j += VECTOR_LANES) {
             int64_t left = block.rows - j;
             vector e = vector_get(s->e.data, s->e.dtype, at + j, left), y = e * factor;
+            for (int64_t i = 0; share > 0 && i < VECTOR_LANES; i++) {
+                y[i] -= block.row + j + i < s->vocabulary ? share : 0;
+            }
             if (cap > 0) {
-                vector share = (math_log(e) + max) * (1.0f / cap);
-                y = vector_select(e > 0.0f, y * (1.0f - share * share), y);
+                vector capped = (math_log(e) + max) * (1.0f / cap);
+                y = vector_select(e > 0.0f, y * (1.0f - capped * capped), y);
             }
             vector_put(s->e.data, s->e.dtype, at + j, y, left);
         }
@@ -409,7 +434,7 @@ static status allocate_chunk(struct kernels *k, struct chunk *s)
     TRY(arena_take(scratch, tile_floats_bytes, (void **)&s->max));
     TRY(arena_take(scratch, tile_floats_bytes, (void **)&s->sum));
     TRY(arena_take(scratch, tile_floats_bytes, (void **)&s->tile_argmax));
-    if (s->entropies != NULL) {
+    if (needs_moments(s)) {
         TRY(arena_take(scratch, tile_floats_bytes, (void **)&s->weighted_sum));
         TRY(arena_take(scratch, tile_floats_bytes, (void **)&s->logit_sum));
     }

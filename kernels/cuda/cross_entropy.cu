@@ -3,14 +3,15 @@
  *   z = x w^T + bias,  loss = log(sum exp(z - max z)) - (z_target - max z),
  *   dz = (softmax(z) - onehot(target)) * row_scale,  dx = dz w,  dw += dz^T x
  * With a soft-cap c, c tanh(z / c) replaces each logit that is read, and dz is multiplied by the
- * derivative 1 - (z / c)^2 of the replaced z.
+ * derivative 1 - (z / c)^2 of the replaced z. Label smoothing replaces onehot(target) by
+ * q = (1 - eps) onehot(target) + eps / V, and z_target by the mean of z with the weights q.
  *
  * Logits are f32; a chunk has `classifier_rows` rows. A block reads its row twice: once for the
  * maximum and the sum of exponentials (online softmax), and once to write dz. The second read comes
- * from the cache. dz has the type of the GEMMs and overwrites the logits if that type is f32. If
- * entropies and mean logits are requested, the block reads the row a third time in between. If the
- * vocabulary is sharded over ranks, these are two launches, and the statistics of the rows (struct
- * row_stats) are gathered in between.
+ * from the cache. dz has the type of the GEMMs and overwrites the logits if that type is f32. For
+ * entropies, mean logits and label smoothing, the block reads the row a third time in between. If
+ * the vocabulary is sharded over ranks, these are two launches, and the statistics of the rows
+ * (struct row_stats) are gathered in between.
  *
  * Launch    a block for each row of the chunk; 512 threads, or 128 for rows of up to 4096 logits;
  *           shared memory: 12 + 8 bytes for each of 16 warps
@@ -42,6 +43,7 @@ template <typename T> struct rows_task {
     int64_t rows, part_ids; /* rows of this launch, ids of each shard */
     int64_t all_ids;        /* V over all shards */
     float softcap;          /* 0: none */
+    float smoothing;        /* of the labels; 0: none */
     const int32_t *targets;
     const float *row_scale; /* nullptr: 1 */
     float *losses;
@@ -204,7 +206,7 @@ GPU_INLINE struct row_stats compute_row_stats(const rows_task<T> &task, const fl
     }
     p = merge_over_block(p, scratch);
     struct row_sums m = {0, 0};
-    if (task.entropies != nullptr) {
+    if (task.entropies != nullptr || task.smoothing > 0) {
         m = sum_row<CAPPED>(task, z, p.largest, sums);
     }
     int32_t best = static_cast<int32_t>(task.first) + (p.index == INT32_MAX ? 0 : p.index);
@@ -232,14 +234,19 @@ __global__ void __launch_bounds__(ROW_THREADS) cross_entropy_rows(const rows_tas
         }
         return;
     }
+    float distance = p.at_target - p.largest, ids = static_cast<float>(task.all_ids);
+    if (task.smoothing > 0) {
+        distance =
+            (1.0f - task.smoothing) * distance + task.smoothing * (p.total / ids - p.largest);
+    }
     if (threadIdx.x == 0) {
-        task.losses[n] = counted ? logf(p.sum) - (p.at_target - p.largest) : 0.0f;
+        task.losses[n] = counted ? logf(p.sum) - distance : 0.0f;
         if (task.best != nullptr) {
             task.best[n] = p.best;
         }
         if (task.entropies != nullptr) {
             task.entropies[n] = logf(p.sum) - p.weighted / p.sum;
-            task.mean_logits[n] = p.total / static_cast<float>(task.all_ids);
+            task.mean_logits[n] = p.total / ids;
         }
     }
     float x[EIGHT];
@@ -248,10 +255,12 @@ __global__ void __launch_bounds__(ROW_THREADS) cross_entropy_rows(const rows_tas
     }
     __syncthreads(); /* the target's logit has been read: dz may overwrite it */
     float scale = !counted ? 0.0f : task.row_scale == nullptr ? 1.0f : task.row_scale[n];
+    float of_target = 1.0f - task.smoothing, of_each = task.smoothing / ids;
     for (int64_t c = first; c < task.padded; c += blockDim.x * EIGHT) {
         load_logits<CAPPED>(x, task, z + c);
         for (int i = 0; i < EIGHT; i++) {
-            float gradient = expf(x[i] - p.largest) / p.sum - (c + i == target ? 1.0f : 0.0f);
+            float label = (c + i == target ? of_target : 0.0f) + of_each;
+            float gradient = expf(x[i] - p.largest) / p.sum - label;
             float share = CAPPED ? x[i] / task.softcap : 0.0f;
             gradient *= CAPPED ? 1.0f - share * share : 1.0f;
             x[i] = counted && c + i < task.vocabulary ? scale * gradient : 0.0f;
@@ -334,6 +343,7 @@ static status launch_rows(struct kernels *k, const struct chunk *ch, const struc
                          ch->logits.columns,
                          c->vocabulary,
                          c->softcap,
+                         c->label_smoothing,
                          targets + first,
                          c->row_scale == NULL ? NULL : c->row_scale + first,
                          losses + first,

@@ -304,8 +304,15 @@ static void compute_entropy_and_mean(int64_t n, const struct classifier *c, cons
     c->mean_logits[n] = (float)(total / (double)c->vocabulary);
 }
 
-/* Computes one row with logits l: loss = log(sum exp(l)) - l[target] and
- * dl = (softmax(l) - onehot(target)) scale. */
+/* Returns the probability of an id in the labels of a row. */
+static double get_label(const struct classifier *c, int32_t target, int64_t id)
+{
+    double smoothing = c->label_smoothing;
+    return (id == target ? 1 - smoothing : 0) + smoothing / (double)c->vocabulary;
+}
+
+/* Computes one row with logits l and labels q: loss = log(sum exp(l)) - sum q l and
+ * dl = (softmax(l) - q) scale. */
 static void compute_classifier_row(double *loss, int32_t *argmax, struct tensor dx,
                                    struct tensor dw, struct tensor x, struct tensor w, int64_t n,
                                    int32_t target, const struct classifier *c, double *logits)
@@ -325,7 +332,10 @@ static void compute_classifier_row(double *loss, int32_t *argmax, struct tensor 
         sum += exp(logits[v] - max);
     }
     bool is_counted = target != c->ignored;
-    *loss = is_counted ? max + log(sum) - logits[target] : 0.0;
+    *loss = 0;
+    for (int64_t v = 0; is_counted && v < c->vocabulary; v++) {
+        *loss += get_label(c, target, v) * (max + log(sum) - logits[v]);
+    }
     if (argmax != NULL) {
         argmax[n] = best;
     }
@@ -340,7 +350,7 @@ static void compute_classifier_row(double *loss, int32_t *argmax, struct tensor 
         double gradient = 0;
         for (int64_t v = 0; is_counted && v < c->vocabulary; v++) {
             double p = exp(logits[v] - max) / sum;
-            double d = scale * (p - (v == target ? 1.0 : 0.0));
+            double d = scale * (p - get_label(c, target, v));
             d *= c->softcap > 0 ? 1 - pow(logits[v] / c->softcap, 2) : 1;
             gradient += d * oracle_get(w, v, k);
             add_to_element(dw, v, k, d * oracle_get(x, n, k));

@@ -7,7 +7,7 @@ struct shape {
     int64_t rows, width, vocabulary, padded; /* N, C, V, V with padding */
     double size;                             /* standard deviation of the logits */
     bool weighted, overwrite, biased;        /* weighted: with row_scale */
-    float softcap;
+    float softcap, smoothing;
 };
 
 static const struct shape shapes[] = {
@@ -28,6 +28,10 @@ static const struct shape shapes[] = {
     {33, 24, 77, 160, 4, true, true, false, 3},
     {35, 24, 500, 512, 40, true, false, true, 30},
     {5, 8, 3001, 3008, 3, false, true, true, 2},
+    /* label smoothing */
+    {35, 24, 97, 128, 3, true, false, true, 0, 0.1f},
+    {600, 16, 385, 400, 1, false, true, false, 0, 0.3f},
+    {5, 8, 3001, 3008, 3, true, false, true, 2, 0.1f},
 };
 
 enum { SHAPES = sizeof shapes / sizeof *shapes, ROWS_MAX = 600, IGNORED = -100 };
@@ -63,7 +67,8 @@ static void make_problem(struct problem *p, enum dtype dtype, const struct shape
                                .row_scale = s->weighted ? p->row_scale : NULL,
                                .gradient = true,
                                .overwrite = s->overwrite,
-                               .softcap = s->softcap};
+                               .softcap = s->softcap,
+                               .label_smoothing = s->smoothing};
 }
 
 static void release_problem(struct problem *p)

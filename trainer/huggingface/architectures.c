@@ -119,6 +119,16 @@
     .buffer_suffixes = {"coder.embed_tokens.weight", "EncDecAttention.relative_attention_bias."    \
                                                      "weight"}
 
+/* Keys of BART and Marian. */
+#define STACK_KEYS                                                                                 \
+    INTEGER("d_model", hidden_size, 1024), INTEGER("encoder_layers", num_layers, 12),              \
+        INTEGER("decoder_layers", num_decoder_layers, 12),                                         \
+        INTEGER("encoder_attention_heads", num_heads, 16),                                         \
+        INTEGER("encoder_ffn_dim", intermediate_size, 4096),                                       \
+        INTEGER("max_position_embeddings", max_position_embeddings, 1024),                         \
+        NUMBER("dropout", dropout, 0.1), NUMBER("attention_dropout", attention_dropout, 0),        \
+        NUMBER("init_std", initializer_range, 0.02)
+
 static const struct huggingface_architecture architectures[] = {
     {
         .model_type = "gpt2",
@@ -423,14 +433,7 @@ static const struct huggingface_architecture architectures[] = {
         .objective = OBJECTIVE_SEQ2SEQ,
         .prefix = "model.",
         .classes = {{"BartForConditionalGeneration", true, false}, {"BartModel", false, false}},
-        .keys = {INTEGER("vocab_size", vocab_size, 50265), INTEGER("d_model", hidden_size, 1024),
-                 INTEGER("encoder_layers", num_layers, 12),
-                 INTEGER("decoder_layers", num_decoder_layers, 12),
-                 INTEGER("encoder_attention_heads", num_heads, 16),
-                 INTEGER("encoder_ffn_dim", intermediate_size, 4096),
-                 INTEGER("max_position_embeddings", max_position_embeddings, 1024),
-                 NUMBER("dropout", dropout, 0.1), NUMBER("attention_dropout", attention_dropout, 0),
-                 NUMBER("init_std", initializer_range, 0.02)},
+        .keys = {INTEGER("vocab_size", vocab_size, 50265), STACK_KEYS},
         .switches = {{"scale_embedding", false}},
         .activation_key = "activation_function",
         .default_activation = "gelu",
@@ -440,7 +443,26 @@ static const struct huggingface_architecture architectures[] = {
         .tied_by_default = true,
         .aliases = {{"lm_head.weight", "model.shared.weight"}},
         .buffer_suffixes = {"coder.embed_tokens.weight"},
-        .zero_tensor = "final_logits_bias",
+        .has_logits_bias = true,
+    },
+    {
+        .model_type = "marian",
+        .architecture = ARCHITECTURE_MARIAN,
+        .class_stem = "Marian",
+        .objective = OBJECTIVE_SEQ2SEQ,
+        .prefix = "model.",
+        .classes = {{"MarianMTModel", true, false}, {"MarianModel", false, false}},
+        .keys = {INTEGER("vocab_size", vocab_size, 58101), STACK_KEYS},
+        .switches = {{"share_encoder_decoder_embeddings", true}},
+        .activation_key = "activation_function",
+        .default_activation = "gelu",
+        .decoder_start = 58100,
+        .fixed_epsilon = 1e-5,
+        .has_no_task = true,
+        .tied_by_default = true,
+        .aliases = {{"lm_head.weight", "model.shared.weight"}},
+        .buffer_suffixes = {"coder.embed_tokens.weight", "coder.embed_positions.weight"},
+        .has_logits_bias = true,
     },
     {
         .model_type = "t5",
@@ -606,6 +628,11 @@ float huggingface_norm_offset(const struct huggingface_architecture *architectur
 {
     bool is_norm = parameter->dimensions == 1 && parameter->init_value > 0;
     return architecture->has_norm_offset && is_norm ? 1.0f : 0.0f;
+}
+
+bool huggingface_is_row(const struct model_parameter *p)
+{
+    return p->dimensions == 1 && strcmp(p->name, HUGGINGFACE_LOGITS_BIAS) == 0;
 }
 
 void huggingface_tensor_shape(const struct model_parameter *p, int64_t shape[2])

@@ -94,7 +94,7 @@ struct huggingface_architecture {
         const char *theirs, *ours;
     } aliases[HUGGINGFACE_ALIASES_MAX];
     const char *buffer_suffixes[HUGGINGFACE_BUFFERS_MAX]; /* name endings of tensors to ignore */
-    const char *zero_tensor; /* a constant that Bireme does not have; it must be 0 */
+    bool has_logits_bias; /* files contain HUGGINGFACE_LOGITS_BIAS; Bireme has it if it is not 0 */
     const char *unused_suffixes[HUGGINGFACE_UNUSED_MAX]; /* unused weights, skipped with warning */
 };
 
@@ -146,6 +146,11 @@ bool huggingface_may_be_missing(const struct huggingface_class *heads,
  * for the norms of architectures with has_norm_offset, else 0. */
 float huggingface_norm_offset(const struct huggingface_architecture *architecture,
                               const struct model_parameter *parameter);
+
+#define HUGGINGFACE_LOGITS_BIAS "final_logits_bias"
+
+/* huggingface_is_row - return whether files store a vector as a matrix of one row, [1, V]. */
+bool huggingface_is_row(const struct model_parameter *parameter);
 
 /* huggingface_tensor_shape - compute the shape of a parameter in Hugging Face's orientation.
  *

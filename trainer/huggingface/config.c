@@ -577,6 +577,9 @@ static status check_export(const struct huggingface_architecture *a, const struc
             "a %s with another model.activation than gelu_tanh cannot be exported: transformers "
             "has this one only",
             a->model_type);
+    REQUIRE(a->architecture != ARCHITECTURE_MARIAN || r->model.tie_word_embeddings,
+            STATUS_UNAVAILABLE, "a %s with model.tie_word_embeddings: false cannot be exported",
+            a->model_type);
     REQUIRE(!(a->fixed_epsilon > 0) || r->model.layer_norm_epsilon == a->fixed_epsilon,
             STATUS_UNAVAILABLE,
             "a %s with model.layer_norm_epsilon %g cannot be exported: transformers has %g only",

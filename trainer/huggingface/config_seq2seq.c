@@ -50,6 +50,11 @@ status config_read_seq2seq(const struct config_document *c,
     TRY(config_read_integer(c, "decoder_start_token_id", start, &r->model.decoder_start_token_id));
     REQUIRE(r->model.decoder_start_token_id >= 0, STATUS_DATA,
             "%s: decoder_start_token_id is %" PRId64, c->path, r->model.decoder_start_token_id);
+    if (architecture->architecture == ARCHITECTURE_MARIAN) {
+        TRY(config_read_boolean(c, "scale_embedding", false, &r->model.scale_embedding));
+        REQUIRE(r->model.tie_word_embeddings, STATUS_UNAVAILABLE,
+                "%s: tie_word_embeddings: false is not supported", c->path);
+    }
     return has_equal_sizes(architecture) ? check_sizes(c) : read_output_scale(c, architecture, r);
 }
 
@@ -57,6 +62,10 @@ void config_write_seq2seq(FILE *file, const struct huggingface_architecture *arc
                           const struct recipe *r)
 {
     fprintf(file, "  \"is_encoder_decoder\": true,\n");
+    if (architecture->architecture == ARCHITECTURE_MARIAN) {
+        fprintf(file, "  \"scale_embedding\": %s,\n  \"static_position_embeddings\": true,\n",
+                r->model.scale_embedding ? "true" : "false");
+    }
     if (has_equal_sizes(architecture)) {
         config_write_integer(file, equal_sizes[0][1], r->model.num_heads);
         config_write_integer(file, equal_sizes[1][1], r->model.intermediate_size);

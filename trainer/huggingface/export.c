@@ -20,6 +20,7 @@
 #include "trainer/setup/derive.h"
 #include "trainer/setup/session.h"
 
+static const char generation_config_name[] = "generation_config.json";
 static const size_t tokenizer_limit_bytes = (size_t)256 << 20;
 
 struct export_job {
@@ -129,6 +130,10 @@ static status write_weights(struct export_job *ex)
         shapes[i].name = names[i];
         shapes[i].dimensions = ex->source.parameters[i].dimensions;
         huggingface_tensor_shape(&ex->source.parameters[i], shapes[i].shape);
+        if (huggingface_is_row(&ex->source.parameters[i])) {
+            shapes[i] = (struct safetensors_shape){
+                .name = names[i], .dimensions = 2, .shape = {1, shapes[i].shape[0]}};
+        }
         shapes[i].shape[0] += count_extra_rows(ex, i);
     }
     TRY_GOTO(result, done, safetensors_create(path, ex->dtype, shapes, ex->source.count, &writer));
@@ -170,6 +175,9 @@ static struct huggingface_special_tokens get_special_tokens(const struct export_
         int32_t begin = tokenizer_bos(ex->source.tokenizer);
         tokens.bos = encoder && tokens.eos >= 0 ? specials.cls : begin >= 0 ? begin : tokens.eos;
         tokens.pad = ex->pad.text[0] != '\0' ? ex->pad.id : encoder ? specials.pad : -1;
+    }
+    if (ex->source.architecture->architecture == ARCHITECTURE_MARIAN && tokens.pad < 0) {
+        tokens.pad = tokens.decoder_start; /* as in the published models */
     }
     if (ex->source.architecture->architecture == ARCHITECTURE_ROBERTA) {
         if (tokens.pad >= 0 && tokens.pad != 1) {
@@ -287,7 +295,7 @@ static status write_generation_config(const struct export_job *ex, int32_t end_o
     json_t *eos = tokenizer_end == end_of_turn || tokenizer_end < 0
                       ? json_pack("i", end_of_turn)
                       : json_pack("[i, i]", tokenizer_end, end_of_turn);
-    return json_file_write(ex->folder.path, "generation_config.json",
+    return json_file_write(ex->folder.path, generation_config_name,
                            json_pack("{s:o}", "eos_token_id", eos));
 }
 
@@ -316,6 +324,30 @@ static status write_chat_template(const struct export_job *ex)
     return result;
 }
 
+/* Returns a JSON number, or null for a missing token. */
+static json_t *make_token_json(int32_t id)
+{
+    return id >= 0 ? json_integer(id) : json_null();
+}
+
+/* Writes generation_config.json of an encoder-decoder, unless the import has kept one: the special
+ * tokens, and no token that transformers forces by default. */
+static status write_start_token(const struct export_job *ex)
+{
+    char path[FILE_PATH_BYTES];
+    TRY(file_join(path, ex->folder.path, generation_config_name));
+    if (!recipe_architecture_has_decoder(ex->source.architecture->architecture) ||
+        file_exists(path)) {
+        return STATUS_OK;
+    }
+    struct huggingface_special_tokens tokens = get_special_tokens(ex);
+    return json_file_write(ex->folder.path, generation_config_name,
+                           json_pack("{s:o, s:o, s:o, s:n}", "decoder_start_token_id",
+                                     make_token_json(tokens.decoder_start), "eos_token_id",
+                                     make_token_json(tokens.eos), "pad_token_id",
+                                     make_token_json(tokens.pad), "forced_eos_token_id"));
+}
+
 static status write_tokenizer(const struct export_job *ex)
 {
     char path[FILE_PATH_BYTES];
@@ -327,6 +359,7 @@ static status write_tokenizer(const struct export_job *ex)
         TRY(tokenizer_save(ex->source.tokenizer, ex->folder.path));
     }
     TRY(write_chat_template(ex));
+    TRY(write_start_token(ex));
     TRY(file_join(path, ex->folder.path, "tokenizer_config.json"));
     TRY(file_exists(path) ? STATUS_OK : write_tokenizer_config(ex));
     return ex->pad.text[0] != '\0' ? pad_token_write(&ex->pad, ex->folder.path) : STATUS_OK;

@@ -39,6 +39,7 @@ const char *const huggingface_tokenizer_files[] = {
     "merges.txt",
     "vocab.txt",
     "chat_template.jinja",
+    "generation_config.json",
     NULL,
 };
 
@@ -146,8 +147,10 @@ status huggingface_import_check_tensor(const struct huggingface_tensor_source *s
     int64_t shape[2];
     const struct safetensors_tensor *t = source->tensor;
     huggingface_tensor_shape(p, shape);
-    bool equal = t->dimensions == p->dimensions && t->shape[0] == shape[0] &&
-                 (p->dimensions == 1 || t->shape[1] == shape[1]);
+    bool is_row =
+        huggingface_is_row(p) && t->dimensions == 2 && t->shape[0] == 1 && t->shape[1] == shape[0];
+    bool equal = is_row || (t->dimensions == p->dimensions && t->shape[0] == shape[0] &&
+                            (p->dimensions == 1 || t->shape[1] == shape[1]));
     int64_t columns = t->dimensions > 1 ? t->shape[1] : 1;
     REQUIRE(equal, STATUS_DATA,
             "%s: %s has %d dimensions, [%" PRId64 ", %" PRId64
@@ -296,28 +299,6 @@ static bool ends_with_any(const char *name, const char *const *ends, int count)
     return false;
 }
 
-/* Refuses a tensor that has another value than 0. */
-static status check_zero(const struct safetensors *file, const struct safetensors_tensor *t)
-{
-    float *values = malloc((size_t)COMPARE_ELEMENTS * sizeof *values);
-    REQUIRE(values != NULL, STATUS_INTERNAL, "out of memory for %s", t->name);
-    status result = STATUS_OK;
-    bool zero = true;
-    for (int64_t offset = 0; offset < t->elements && result == STATUS_OK && zero;
-         offset += COMPARE_ELEMENTS) {
-        int64_t left = t->elements - offset, n = left < COMPARE_ELEMENTS ? left : COMPARE_ELEMENTS;
-        result = safetensors_read(file, t, offset, n, values);
-        for (int64_t i = 0; i < n && result == STATUS_OK; i++) {
-            zero = zero && values[i] == 0;
-        }
-    }
-    free(values);
-    TRY(result);
-    REQUIRE(zero, STATUS_UNAVAILABLE, "%s: %s with other values than 0 is not supported",
-            safetensors_path(file), t->name);
-    return STATUS_OK;
-}
-
 static status check_unmatched(const struct huggingface_import_job *job,
                               const struct safetensors *file, const struct safetensors_tensor *t)
 {
@@ -332,8 +313,8 @@ static status check_unmatched(const struct huggingface_import_job *job,
                     safetensors_path(file), t->name, architecture->model_type);
         return STATUS_OK;
     }
-    if (architecture->zero_tensor != NULL && strcmp(t->name, architecture->zero_tensor) == 0) {
-        return check_zero(file, t);
+    if (architecture->has_logits_bias && strcmp(t->name, HUGGINGFACE_LOGITS_BIAS) == 0) {
+        return STATUS_OK; /* it is 0 */
     }
     TRY(check_alias(job, file, t, &is_alias));
     REQUIRE(is_alias, STATUS_DATA, "%s holds %s, which the %s model of config.json does not have",
@@ -540,6 +521,26 @@ static status find_output_matrix(struct huggingface_import_job *job)
     return STATUS_OK;
 }
 
+/* Imports the constant bias of the logits if it is not 0. */
+static status find_logits_bias(struct huggingface_import_job *job)
+{
+    struct huggingface_tensor_source source = {0};
+    float values[1024];
+    if (!job->config.architecture->has_logits_bias) {
+        return STATUS_OK;
+    }
+    TRY(find_tensor(job, HUGGINGFACE_LOGITS_BIAS, &source));
+    int64_t elements = source.tensor != NULL ? source.tensor->elements : 0;
+    for (int64_t first = 0; first < elements; first += COUNT(values)) {
+        int64_t left = elements - first, count = left < COUNT(values) ? left : COUNT(values);
+        TRY(safetensors_read(source.file, source.tensor, first, count, values));
+        for (int64_t i = 0; i < count; i++) {
+            job->recipe->model.final_logits_bias |= values[i] != 0;
+        }
+    }
+    return STATUS_OK;
+}
+
 /* Sets the parameters to those of the model with the recipe's vocabulary. */
 static status lay_out_model(struct huggingface_import_job *job)
 {
@@ -558,6 +559,8 @@ static status grow_vocabulary(struct huggingface_import_job *job, int64_t ids)
     if (ids <= before) {
         return STATUS_OK;
     }
+    REQUIRE(!job->recipe->model.final_logits_bias, STATUS_UNAVAILABLE,
+            "%s: a model with %s gets no further tokens", job->folder, HUGGINGFACE_LOGITS_BIAS);
     job->recipe->model.vocab_size = ids;
     TRY(lay_out_model(job));
     TRY(ALLOCATE(job->new_rows, job->count, "new rows of the embedding"));
@@ -596,14 +599,30 @@ static status write_extended(struct huggingface_import_job *job, const char *out
     return result == STATUS_OK ? STATUS_OK : status_restore(&pending);
 }
 
+/* Warns about a tokenizer with a model of sources and a model of targets. */
+static status warn_two_models(const struct huggingface_import_job *job)
+{
+    char path[FILE_PATH_BYTES];
+    TRY(file_join(path, job->folder, "source.spm"));
+    if (file_exists(path)) {
+        log_warning("TOKENIZER",
+                    "%s: source.spm and target.spm are not supported; the checkpoint has no "
+                    "tokenizer",
+                    job->folder);
+    }
+    return STATUS_OK;
+}
+
 static status import_folder(struct huggingface_import_job *job, const char *objective,
                             const char *output, struct huggingface_summary *summary)
 {
     TRY(huggingface_config_read(job->folder, objective, job->recipe, &job->config));
     TRY(huggingface_import_check_tokenizer(job, job->folder, &summary->tokenizer));
+    TRY(summary->tokenizer ? STATUS_OK : warn_two_models(job));
     TRY(open_files(job));
     TRY(find_pooler(job));
     TRY(find_output_matrix(job));
+    TRY(find_logits_bias(job));
     TRY(lay_out_model(job));
     job->sources = calloc((size_t)job->count, sizeof *job->sources);
     REQUIRE(job->sources != NULL, STATUS_INTERNAL, "out of memory for %d tensors", job->count);

@@ -274,7 +274,7 @@ static const struct architecture_names marian_decoder_names = {
 static const struct architecture_names bart_names = {
     MARIAN_BLOCK_NAMES("encoder"), BART_EMBEDDING_NAMES("encoder"),
     .token_table = "model.shared", .norm2 = "self_attn_layer_norm",
-    .decoder = "lm_head",
+    .decoder = "lm_head",          .logits_bias = "final_logits_bias",
 };
 
 static const struct architecture_names bart_decoder_names = {

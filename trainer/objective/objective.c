@@ -29,6 +29,7 @@ struct classifier objective_lm_classifier(const struct objective_input *in, bool
         .ignored = BATCH_IGNORED,
         .gradient = gradient,
         .overwrite = in->first_micro_batch,
+        .label_smoothing = gradient ? (float)in->label_smoothing : 0,
         .bias = in->lm_head.bias,
         .dbias = in->lm_head.bias_gradient,
         .softcap = in->lm_head.softcap,

@@ -113,6 +113,7 @@ struct objective_input {
     const struct preference_settings *preference; /* NULL: the recipe has no preference pairs */
     const struct objective_sink *sink;            /* NULL: examples are not reported */
     bool first_micro_batch; /* parameter gradients are set instead of added to */
+    double label_smoothing; /* of the training loss over the vocabulary; 0: none */
     double example_weight;  /* predictions per example in this step (needs_global_counts) */
     /* f64 [OBJECTIVE_SUMS] on the device, initially zero; output of objective_loss_stats. The sums
      * of a micro-batch are device_sums plus the sums that `loss` returns */
@@ -138,7 +139,8 @@ struct objective {
                    bool gradient, double sums[OBJECTIVE_SUMS]);
 };
 
-/* objective_lm_classifier - return the settings of a softmax over the vocabulary. */
+/* objective_lm_classifier - return the settings of a softmax over the vocabulary. Labels are
+ * smoothed only with a gradient: the loss of an evaluation is the cross-entropy. */
 struct classifier objective_lm_classifier(const struct objective_input *in, bool gradient);
 
 /* objective_download - copy `bytes` bytes of a row array from the device to the host.

@@ -151,7 +151,7 @@ static const struct foreign_name hints[] = {
     {"use_flash_attn|attention_backend|attn_implementation",
      "attention is always computed in tiles, without the matrix of all scores; remove it"},
     {"split", "`bireme prepare --validation-fraction F` divides the data"},
-    {"label_smoothing|label_smoothing_factor", "only dpo has label smoothing: dpo.label_smoothing"},
+    {"label_smoothing", "train.label_smoothing_factor, or dpo.label_smoothing for dpo"},
     {"momentum|nesterov", "adamw and lamb have optimizer.beta1 instead of a momentum"},
 };
 

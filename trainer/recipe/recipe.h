@@ -124,6 +124,7 @@ struct recipe {
         int64_t num_decoder_layers; /* null: num_layers for encoder-decoders, else 0; resolved */
         int64_t decoder_start_token_id; /* null: a token of the tokenizer, see derive.h */
         bool scale_embedding;
+        bool final_logits_bias;
         int64_t relative_attention_num_buckets, relative_attention_max_distance;
         enum recipe_scale_outputs scale_decoder_outputs; /* null: tie_word_embeddings; resolved */
         double initializer_factor;
@@ -228,6 +229,7 @@ struct recipe {
         double epochs;                 /* alternative to max_steps; 0: not given */
         double max_minutes;            /* 0: no limit. Ends normally, exit code 0 */
         double wall_minutes;           /* 0: no limit. Saves and stops before it, exit code 75 */
+        double label_smoothing_factor; /* 0: none */
         enum recipe_on_spike on_spike; /* trainer/train/spike.h */
         int64_t max_spikes;            /* that are skipped or rolled back */
         enum recipe_precision precision;

@@ -85,6 +85,9 @@ const struct setting recipe_table[] = {
     {"model.scale_embedding", SETTING_BOOLEAN, FIELD(model.scale_embedding), "true",
      .initial = INITIAL_NUMERICS, .used = "model.architecture=marian",
      .description = "Whether the token embeddings are multiplied by sqrt(hidden_size)"},
+    {"model.final_logits_bias", SETTING_BOOLEAN, FIELD(model.final_logits_bias), "false",
+     .initial = INITIAL_SHAPE, .used = "model.architecture=marian|bart",
+     .description = "Whether a constant, which is not trained, is added to the logits"},
     {"model.relative_attention_num_buckets", SETTING_INTEGER,
      FIELD(model.relative_attention_num_buckets), "32", WITHIN(4, 128), .initial = INITIAL_SHAPE,
      .used = "model.architecture=t5",
@@ -302,8 +305,7 @@ const struct setting recipe_table[] = {
     {"model.num_labels", SETTING_INTEGER, FIELD(model.num_labels), "null",
      .null = "the number in data.train", WITHIN(1, 10000),
      .used = "objective=classify|classify_tokens|choose",
-     .description =
-         "classify and classify_tokens: number of labels. choose: maximum number of choices"},
+     .description = "classify, classify_tokens: number of labels; choose: maximum of choices"},
     {"model.init_from", SETTING_PATH, FIELD(model.init_from), "null", .null = "random weights",
      .resume = true,
      .description =
@@ -448,8 +450,7 @@ const struct setting recipe_table[] = {
      .resume = true, .description = "Number of CPU threads of a rank"},
     {"parallel.bucket_mib", SETTING_INTEGER, FIELD(parallel.bucket_mib), "25", WITHIN(1, 65536),
      .resume = true,
-     .description =
-         "Size of a gradient bucket in MiB. Buckets are reduced while the backward pass continues"},
+     .description = "Size of a gradient bucket in MiB; it is reduced during the backward pass"},
     {"parallel.timeout_seconds", SETTING_NUMBER, FIELD(parallel.timeout_seconds), "300.0",
      ABOVE(0, 1e6), .resume = true,
      .description = "Time limit of a wait for other ranks and of a phase; the job then ends with "
@@ -536,6 +537,9 @@ const struct setting recipe_table[] = {
      ABOVE(0, MINUTES_MAX), .resume = true,
      .description = "Time limit of one session in minutes, for example of a batch queue. The run "
                     "saves a checkpoint and exits with code 75 before the limit"},
+    {"train.label_smoothing_factor", SETTING_NUMBER, FIELD(train.label_smoothing_factor), "0.0",
+     WITHIN(0, 0.999), .used = "objective=clm|mlm|sft|seq2seq",
+     .description = "Share of a label that all tokens get in equal parts, in the training loss"},
     {"train.on_spike", SETTING_ENUM, FIELD(train.on_spike), "warn", .choices = "warn|skip|rollback",
      .resume = true,
      .description =

@@ -191,6 +191,7 @@ struct model_config derive_model_config(const struct recipe *recipe, int64_t voc
         .logits_divisor = get_logits_divisor(recipe),
         .logits_softcap = recipe->model.final_logit_softcapping,
         .qkv_bias = recipe->model.use_qkv_bias,
+        .logits_bias = recipe->model.final_logits_bias,
         .attention_bias = recipe->model.attention_bias,
         .mlp_bias = recipe->model.mlp_bias,
         .adapter =

@@ -394,6 +394,7 @@ static status create_step(struct job *job)
         .collect_loader = job->collect_loader,
         .batch_size = needs_collect_pass(job) ? r->batch.global_size : 0,
         .seed = (uint64_t)r->seed,
+        .label_smoothing = r->train.label_smoothing_factor,
         .micro_rows = derive_rows(r),
         .reproducible = r->parallel.reproducible,
         .sink = evaluator_sink(job->evaluator),

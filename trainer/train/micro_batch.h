@@ -19,6 +19,7 @@ struct micro_batch_context {
     const struct objective_sink *sink; /* receives the examples of an evaluation; NULL: unused */
     double *reference_logps;           /* output of objective_dpo_reference; else NULL */
     uint64_t seed;                     /* of dropout */
+    double label_smoothing;            /* 0: none */
 };
 
 struct micro_batch {

@@ -72,6 +72,7 @@ static status create_parts(struct step *s)
         .sink = p->sink,
         .reference_logps = p->reference_logps,
         .seed = p->seed,
+        .label_smoothing = p->label_smoothing,
     };
     return STATUS_OK;
 }

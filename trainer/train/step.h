@@ -28,8 +28,9 @@ struct step_parts {
     struct loader *collect_loader;
     int64_t batch_size; /* examples of a global batch; 0: the loss is a sum over its examples */
     uint64_t seed;
-    int64_t micro_rows; /* maximum number of rows of a micro-batch */
-    bool reproducible;  /* sums have the same bits for any number of data-parallel ranks */
+    double label_smoothing; /* of the labels in training; 0: none */
+    int64_t micro_rows;     /* maximum number of rows of a micro-batch */
+    bool reproducible;      /* sums have the same bits for any number of data-parallel ranks */
     struct checkpoint_spikes *spikes; /* the averages of spike detection; NULL: unused */
     bool skips_spikes; /* a spike does not update the weights; values may be not finite */
     /* called between two micro-batches; true abandons the step on all ranks; NULL: unused */

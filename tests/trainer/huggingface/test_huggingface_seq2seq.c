@@ -136,6 +136,12 @@ static void test_config(void)
         {"bart", "scale_embedding", "true", STATUS_UNAVAILABLE, "scale_embedding: true"},
         {"bart", "decoder_ffn_dim", "41", STATUS_UNAVAILABLE,
          "encoder_ffn_dim is 40 and decoder_ffn_dim is 41"},
+        {"marian", "share_encoder_decoder_embeddings", "false", STATUS_UNAVAILABLE,
+         "share_encoder_decoder_embeddings: false"},
+        {"marian", "tie_word_embeddings", "false", STATUS_UNAVAILABLE,
+         "tie_word_embeddings: false is not supported"},
+        {"marian", "decoder_attention_heads", "2", STATUS_UNAVAILABLE,
+         "encoder_attention_heads is 4 and decoder_attention_heads is 2"},
         {"bart", "decoder_layers", "1", STATUS_DATA, "model.decoder.layers.1."},
     };
     static struct recipe recipe;
@@ -180,7 +186,9 @@ static void test_older_folders(void)
     static const struct renaming removed[] = {{"final_logits_bias", NULL}};
     rewrite_tensors(folder, removed, 1, &(struct new_tensor){"final_logits_bias", 2, {1, 61}},
                     bias);
-    check_refused(folder, STATUS_UNAVAILABLE, "final_logits_bias with other values than 0");
+    CHECK(!recipe.model.final_logits_bias);
+    CHECK_OK(import_to(folder, "biased", output, &recipe));
+    CHECK(recipe.model.final_logits_bias);
 }
 
 int main(void)
@@ -190,6 +198,7 @@ int main(void)
     test_folder("t5");
     test_folder("t5_gated");
     test_folder("bart");
+    test_folder("marian");
     test_config();
     test_older_folders();
     CHECK_OK(file_remove_tree(root));

@@ -145,6 +145,19 @@ static void check_logits(const struct training *t, struct tensor hidden)
     free(expected);
 }
 
+/* Compares the loss with label smoothing. Its gradients are overwritten later. */
+static void check_smoothed_loss(const struct training *t, const struct batch *batch,
+                                struct objective_input views)
+{
+    double sums[OBJECTIVE_SUMS] = {0}, expected = run_attribute_or(t->run.file, "smoothed_loss", 0);
+    views.device_sums = sums;
+    views.label_smoothing = 0.1;
+    CHECK_OK(objective_seq2seq.loss(t->run.kernels, batch, &views, true, sums));
+    if (expected > 0) {
+        CHECK_NEAR(sums[OBJECTIVE_LOSS] / sums[OBJECTIVE_COUNT] / expected, 1, tolerance);
+    }
+}
+
 static void train_step(struct training *t, int64_t step)
 {
     struct run *run = &t->run;
@@ -161,6 +174,9 @@ static void train_step(struct training *t, int64_t step)
     }
     struct objective_input views = {.scratch = {.losses = t->losses}, .device_sums = sums};
     objective_input_fill(&views, run->model, &batch, &input, hidden, run->parameter_gradients);
+    if (step == 0) {
+        check_smoothed_loss(t, &batch, views);
+    }
     CHECK_OK(objective_clm.loss(run->kernels, &batch, &views, true, sums));
     CHECK_OK(model_backward(run->model, &input, run->parameter_gradients, NULL, NULL));
     double count = sums[OBJECTIVE_COUNT], loss = sums[OBJECTIVE_LOSS] / count;

@@ -44,13 +44,16 @@ KERNELS_OPERATIONS(CUDA_PROTOTYPE)
 /* ---- workspace.c: linked into every program, with or without CUDA ---- */
 
 enum {
-    CUDA_NORM_BLOCKS = 256,
+    CUDA_NORM_BLOCKS_MAX = 512,
     CUDA_COLUMN_SLICES = 64,
     CUDA_REDUCE_BLOCKS_MAX = 1 << 18,
     CUDA_ROW_STATS_BYTES = 24, /* statistics of a row that vocabulary shards exchange */
     CUDA_BIAS_PARTS = 64,      /* partial gradients of a relative position bias */
     CUDA_BIAS_PADDING = 256    /* distances of rows in tiles after the end of a sequence */
 };
+
+/* cuda_norm_blocks - return the largest number of blocks of the backward pass of a norm. */
+int64_t cuda_norm_blocks(int64_t columns);
 
 /* cuda_bias_span - return the number of distances for which attention expands its bias. */
 int64_t cuda_bias_span(int64_t longest_q, int64_t longest_k);

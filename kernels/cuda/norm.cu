@@ -5,12 +5,15 @@
  *           The norm uses z rounded to its storage type, as the backward pass reads it.
  * Backward  g = dy gamma;  dz += r (g - mean(g) - h mean(g h)), without mean(g) for RMSNorm;
  *           dgamma += sum over rows of dy h;  dbeta += sum over rows of dy.
- * Launch    block 256. A team of threads processes one row at a time and keeps it in registers, in
- *           chunks of eight elements for each thread. A team is a warp for aligned rows of up to
- *           2048 elements (768 in the backward pass), else the block. Forward grid: a team for each
- *           row. Backward grid: min(N, CUDA_NORM_BLOCKS) blocks. Shared memory: one float for each
+ * Launch    block 256, or 128 for aligned rows of 769 to 4096 elements in the backward pass. A team
+ *           of threads processes one row at a time and keeps it in registers, in chunks of eight
+ *           elements for each thread. A team is a warp for aligned rows of up to 2048 elements (768
+ *           in the backward pass), else the block. Forward grid: a team for each row. Backward
+ *           grid: min(N, cuda_norm_blocks(C)) blocks. Shared memory: at most four floats for each
  *           warp
- * Order     In the backward pass, the rows of a block depend on N alone. Each thread sums its
+ * Memory    A thread loads all its elements of a row before it stores any, so that the loads
+ *           overlap: outputs may alias inputs, and the compiler moves no load before a store.
+ * Order     In the backward pass, the rows of a block depend on N and C alone. Each thread sums its
  *           columns, each block writes one partial sum, and cuda_reduce_parts adds the partial sums
  *           in order. */
 #include <cinttypes>
@@ -44,22 +47,32 @@ template <typename T> struct backward_task {
     struct dropout dropout;
 };
 
-/* Loads eight elements of z. If delta is present, adds it, stores the sum and returns it as
- * stored. */
-template <typename T, bool ALIGNED>
-GPU_INLINE void load_residual(float (&z)[EIGHT], const forward_task<T> &f, int64_t n, int64_t c,
-                              int64_t left)
+/* Loads the thread's elements of z, from column `first` on. If delta is present, adds it, stores
+ * the sum and returns it as stored. */
+template <typename T, bool ALIGNED, int TEAM, int CHUNKS>
+GPU_INLINE void load_residual(float (&z)[CHUNKS][EIGHT], const forward_task<T> &f, int64_t n,
+                              int64_t first)
 {
-    load_eight<ALIGNED>(z, f.x.data + n * f.x.stride + c, left);
-    if (f.delta.data != nullptr && left > 0) {
-        float delta[EIGHT];
-        load_eight<ALIGNED>(delta, f.delta.data + n * f.delta.stride + c, left);
-        dropout_apply_eight(delta, f.dropout, n * f.columns + c);
+    float delta[CHUNKS][EIGHT];
 #pragma unroll
-        for (int i = 0; i < EIGHT; i++) {
-            z[i] = round_to_storage(z[i] + delta[i], f.z.data);
+    for (int j = 0; j < CHUNKS; j++) {
+        int64_t c = first + j * TEAM * EIGHT;
+        load_eight<ALIGNED>(z[j], f.x.data + n * f.x.stride + c, f.columns - c);
+        if (f.delta.data != nullptr) {
+            load_eight<ALIGNED>(delta[j], f.delta.data + n * f.delta.stride + c, f.columns - c);
         }
-        store_eight<ALIGNED>(f.z.data + n * f.z.stride + c, z, left);
+    }
+#pragma unroll
+    for (int j = 0; j < CHUNKS; j++) {
+        int64_t c = first + j * TEAM * EIGHT;
+        if (f.delta.data != nullptr && c < f.columns) {
+            dropout_apply_eight(delta[j], f.dropout, n * f.columns + c);
+#pragma unroll
+            for (int i = 0; i < EIGHT; i++) {
+                z[j][i] = round_to_storage(z[j][i] + delta[j][i], f.z.data);
+            }
+            store_eight<ALIGNED>(f.z.data + n * f.z.stride + c, z[j], f.columns - c);
+        }
     }
 }
 
@@ -73,10 +86,9 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_forward(const forward_task<
     }
     float z[CHUNKS][EIGHT], sum = 0, squares = 0;
     int64_t first = static_cast<int64_t>(threadIdx.x % TEAM) * EIGHT;
+    load_residual<T, ALIGNED, TEAM>(z, f, n, first);
 #pragma unroll
     for (int j = 0; j < CHUNKS; j++) {
-        int64_t c = first + j * TEAM * EIGHT;
-        load_residual<T, ALIGNED>(z[j], f, n, c, f.columns - c);
         for (int i = 0; i < EIGHT; i++) {
             sum += z[j][i];
         }
@@ -115,12 +127,12 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_forward(const forward_task<
 }
 
 /* Stores the sums of dgamma and dbeta of the block. The teams add theirs one after the other. */
-template <int TEAM, int CHUNKS>
+template <int THREADS, int TEAM, int CHUNKS>
 GPU_INLINE void store_parts(float *parts, int64_t columns, const float (&dgamma)[CHUNKS][EIGHT],
                             const float (&dbeta)[CHUNKS][EIGHT])
 {
     int64_t first = static_cast<int64_t>(threadIdx.x % TEAM) * EIGHT;
-    for (int team = 0; team < NORM_THREADS / TEAM; team++) {
+    for (int team = 0; team < THREADS / TEAM; team++) {
         if (static_cast<int>(threadIdx.x / TEAM) == team) {
 #pragma unroll
             for (int j = 0; j < CHUNKS; j++) {
@@ -136,18 +148,47 @@ GPU_INLINE void store_parts(float *parts, int64_t columns, const float (&dgamma)
     }
 }
 
-template <typename T, bool ALIGNED, int TEAM, int CHUNKS>
-__global__ void __launch_bounds__(NORM_THREADS) norm_backward(const backward_task<T> b)
+/* Sums a and b over a team. For a block, two calls one after the other use different scratch, so
+ * that one barrier is enough. */
+template <int TEAM> GPU_INLINE void sum_pair(float &a, float &b, float *scratch)
 {
-    GPU_SHARED(float, scratch, NORM_THREADS / 32);
+#pragma unroll
+    for (int with = 16; with > 0; with /= 2) {
+        a += __shfl_xor_sync(~0u, a, with);
+        b += __shfl_xor_sync(~0u, b, with);
+    }
+    if (TEAM > 32) {
+        if (threadIdx.x % 32 == 0) {
+            scratch[threadIdx.x / 32] = a;
+            scratch[TEAM / 32 + threadIdx.x / 32] = b;
+        }
+        __syncthreads();
+        a = b = 0;
+        for (int i = 0; i < TEAM / 32; i++) {
+            a += scratch[i];
+            b += scratch[TEAM / 32 + i];
+        }
+    }
+}
+
+template <typename T, bool ALIGNED, int THREADS, int TEAM, int CHUNKS>
+__global__ void __launch_bounds__(THREADS, TEAM == 32 ? 2 : 1)
+    norm_backward(const backward_task<T> b)
+{
+    /* A warp has three chunks and loads the stream's gradient late: two blocks need 128 registers
+     * for each thread. */
+    constexpr bool LOADS_EARLY = TEAM > 32;
+    enum { PAIR = 2 * (THREADS / 32) };
+    GPU_SHARED(float, scratch, 2 * PAIR);
     int64_t from = b.rows * blockIdx.x / gridDim.x, to = b.rows * (blockIdx.x + 1) / gridDim.x;
     int64_t first = static_cast<int64_t>(threadIdx.x % TEAM) * EIGHT;
     float width = static_cast<float>(b.columns);
     float dgamma[CHUNKS][EIGHT] = {}, dbeta[CHUNKS][EIGHT] = {};
-    for (int64_t n = from + threadIdx.x / TEAM; n < to; n += NORM_THREADS / TEAM) {
+    for (int64_t n = from + threadIdx.x / TEAM; n < to; n += THREADS / TEAM) {
         float mean = b.statistics[n * b.statistics_stride];
         float r = b.statistics[n * b.statistics_stride + 1];
-        float h[CHUNKS][EIGHT], g[CHUNKS][EIGHT], sum_g = 0, sum_gh = 0;
+        float h[CHUNKS][EIGHT], g[CHUNKS][EIGHT], dz[CHUNKS][EIGHT] = {};
+        float mean_g = 0, mean_gh = 0;
 #pragma unroll
         for (int j = 0; j < CHUNKS; j++) {
             int64_t c = first + j * TEAM * EIGHT, left = b.columns - c;
@@ -162,6 +203,8 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_backward(const backward_tas
                 for (int i = 0; i < EIGHT; i++) {
                     g[j][i] += stream[i];
                 }
+            } else if (LOADS_EARLY && b.stream == NORM_RESIDUAL_PRE) {
+                load_eight<ALIGNED>(dz[j], b.dz.data + n * b.dz.stride + c, left);
             }
 #pragma unroll
             for (int i = 0; i < EIGHT; i++) {
@@ -169,32 +212,32 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_backward(const backward_tas
                 dbeta[j][i] += g[j][i];
                 dgamma[j][i] += g[j][i] * h[j][i];
                 g[j][i] *= gamma[i];
-                sum_g += g[j][i];
-                sum_gh += g[j][i] * h[j][i];
+                mean_g += g[j][i];
+                mean_gh += g[j][i] * h[j][i];
             }
         }
-        float mean_g = b.layer ? team_sum<TEAM>(sum_g, scratch) / width : 0.0f;
-        float mean_gh = team_sum<TEAM>(sum_gh, scratch) / width;
+        sum_pair<TEAM>(mean_g, mean_gh, scratch + n % 2 * PAIR);
+        mean_g = b.layer ? mean_g / width : 0.0f;
+        mean_gh /= width;
 #pragma unroll
         for (int j = 0; j < CHUNKS; j++) {
             int64_t c = first + j * TEAM * EIGHT, left = b.columns - c;
-            float before[EIGHT] = {};
-            if (b.stream == NORM_RESIDUAL_PRE) {
-                load_eight<ALIGNED>(before, b.dz.data + n * b.dz.stride + c, left);
+            if (!LOADS_EARLY && b.stream == NORM_RESIDUAL_PRE) {
+                load_eight<ALIGNED>(dz[j], b.dz.data + n * b.dz.stride + c, left);
             }
 #pragma unroll
             for (int i = 0; i < EIGHT; i++) {
-                before[i] += r * (g[j][i] - mean_g - h[j][i] * mean_gh);
+                dz[j][i] += r * (g[j][i] - mean_g - h[j][i] * mean_gh);
             }
-            store_eight<ALIGNED>(b.dz.data + n * b.dz.stride + c, before, left);
+            store_eight<ALIGNED>(b.dz.data + n * b.dz.stride + c, dz[j], left);
             if (b.ddelta.data != nullptr && left > 0) {
-                dropout_apply_eight(before, b.dropout, n * b.columns + c);
-                store_eight<ALIGNED>(b.ddelta.data + n * b.ddelta.stride + c, before, left);
+                dropout_apply_eight(dz[j], b.dropout, n * b.columns + c);
+                store_eight<ALIGNED>(b.ddelta.data + n * b.ddelta.stride + c, dz[j], left);
             }
         }
     }
     float *parts = b.parts + static_cast<int64_t>(blockIdx.x) * 2 * b.columns;
-    store_parts<TEAM, CHUNKS>(parts, b.columns, dgamma, dbeta);
+    store_parts<THREADS, TEAM>(parts, b.columns, dgamma, dbeta);
 }
 
 /* ---- host ---- */
@@ -259,11 +302,15 @@ template <typename T, bool ALIGNED>
 static status launch_backward(struct kernels *k, const backward_task<T> &b, unsigned blocks)
 {
     if (ALIGNED && b.columns <= 768) {
-        LAUNCH(k, (norm_backward<T, ALIGNED, 32, 3>), blocks, NORM_THREADS, 0, b);
+        LAUNCH(k, (norm_backward<T, ALIGNED, 256, 32, 3>), blocks, 256, 0, b);
+    } else if (ALIGNED && b.columns <= 1024) {
+        LAUNCH(k, (norm_backward<T, ALIGNED, 128, 128, 1>), blocks, 128, 0, b);
     } else if (ALIGNED && b.columns <= 2048) {
-        LAUNCH(k, (norm_backward<T, ALIGNED, 256, 1>), blocks, NORM_THREADS, 0, b);
+        LAUNCH(k, (norm_backward<T, ALIGNED, 128, 128, 2>), blocks, 128, 0, b);
+    } else if (ALIGNED && b.columns <= 4096) {
+        LAUNCH(k, (norm_backward<T, ALIGNED, 128, 128, 4>), blocks, 128, 0, b);
     } else {
-        LAUNCH(k, (norm_backward<T, ALIGNED, 256, 4>), blocks, NORM_THREADS, 0, b);
+        LAUNCH(k, (norm_backward<T, ALIGNED, 256, 256, 4>), blocks, 256, 0, b);
     }
     return STATUS_OK;
 }
@@ -279,7 +326,7 @@ extern "C" status cuda_residual_norm_backward(struct kernels *k, struct tensor d
     if (z.rows == 0) {
         return STATUS_OK;
     }
-    int64_t blocks = min_int64(z.rows, CUDA_NORM_BLOCKS);
+    int64_t blocks = min_int64(z.rows, cuda_norm_blocks(z.columns));
     struct arena *scratch = &cuda_get_state(k)->scratch;
     size_t mark = arena_mark(scratch);
     void *memory;

@@ -31,6 +31,7 @@ static const struct shape shapes[] = {
     {19, 64, NORM_LAYER, true, true, NORM_RESIDUAL_PRE, 0.25f, 0, true},
     {11, 768, NORM_LAYER, true, true, NORM_RESIDUAL_POST, 0, 0, true},
     {20, 768, NORM_RMS, false, true, NORM_RESIDUAL_PRE, 0, 0, true},
+    {1027, 776, NORM_LAYER, true, true, NORM_RESIDUAL_PRE, 0.25f, 0, true},
     {10, 1600, NORM_LAYER, true, true, NORM_RESIDUAL_PRE, 0.25f, 0, true},
     {3, 2048, NORM_RMS, false, false, NORM_RESIDUAL_NONE, 0, 0, true},
     {3, 4096, NORM_RMS, false, true, NORM_RESIDUAL_PRE, 0, 0, true},

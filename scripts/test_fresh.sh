@@ -4,10 +4,13 @@
 # commands there.
 #
 #   scripts/test_fresh.sh bookworm|trixie [--quickstart] [--test] [--keep]
+#   scripts/test_fresh.sh bookworm|trixie --package FILE [--keep]
 #
 #   --quickstart   run scripts/quickstart.sh with QUICKSTART_MINUTES minutes of training (default:
 #                  0.5), and a second time, which skips the completed stages
 #   --test         run scripts/test.sh twice
+#   --package FILE install a package of scripts/package.sh (*.deb, *.tar.gz, *.whl) in the root
+#                  instead of the clone, and train and generate with it
 #   --keep         do not remove the root folder at the end, and print its path
 #
 # The default is --quickstart --test. Packages come from the mirror of this machine's apt, with its
@@ -112,21 +115,65 @@ run_timed() {
     fi
 }
 
+# write_package_test: write a script that installs the package in its folder and uses it.
+write_package_test() {
+    cat >"$root/bireme/test_package.sh" <<'END'
+set -eu
+export DEBIAN_FRONTEND=noninteractive PATH=/opt/bireme/bin:$PATH
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+launcher=''
+mkdir -p /opt/bireme
+case $(echo bireme[-_]*) in
+*.deb)
+    apt-get update -q
+    apt-get install -q -y --no-install-recommends ./bireme_*.deb openmpi-bin
+    launcher='mpirun --oversubscribe -np 2'
+    ;;
+*.whl)
+    apt-get update -q
+    apt-get install -q -y --no-install-recommends python3-venv python3-numpy
+    python3 -m venv --system-site-packages /opt/bireme
+    pip install --no-deps ./bireme-*.whl
+    ;;
+*) tar -xzf bireme-*.tar.gz --strip-components 1 -C /opt/bireme ;;
+esac
+for i in $(seq 200); do echo "line $i of a text"; done >text
+bireme tokenizer train --type char --input text --output tokenizer
+bireme prepare --tokenizer tokenizer --input text --output data
+cat >recipe.yaml <<'YAML'
+objective: clm
+run_dir: run
+model: {num_layers: 1, hidden_size: 16, num_heads: 2, max_position_embeddings: 32}
+data: {tokenizer: tokenizer, train: data/train-*.h5, sequence_length: 32}
+batch: {global_size: 4, micro_size: 2}
+train: {max_steps: 3}
+YAML
+$launcher bireme train recipe.yaml
+[ "$(bireme generate --checkpoint run --prompt line --no-echo --max-new-tokens 5 | wc -c)" = 6 ]
+END
+}
+
 suite=${1:-}
 case $suite in
 bookworm | trixie) shift ;;
 *) usage ;;
 esac
-quickstart=false tests=false keep=false
-for argument in "$@"; do
-    case $argument in
+quickstart=false tests=false keep=false package=''
+while [ $# -gt 0 ]; do
+    case $1 in
     --quickstart) quickstart=true ;;
     --test) tests=true ;;
     --keep) keep=true ;;
+    --package)
+        package=${2:-}
+        [ -f "$package" ] || usage
+        shift
+        ;;
     *) usage ;;
     esac
+    shift
 done
-if ! $quickstart && ! $tests; then
+if ! $quickstart && ! $tests && [ -z "$package" ]; then
     quickstart=true tests=true
 fi
 
@@ -163,6 +210,14 @@ done
 start=$SECONDS
 make_root
 copy_network_settings
+if [ -n "$package" ]; then
+    mkdir "$root/bireme"
+    cp "$package" "$root/bireme/"
+    write_package_test
+    run_timed "$(basename "$package")" bash test_package.sh
+    print_message "$suite: passed in $((SECONDS - start)) s"
+    exit
+fi
 if [ -n "$(git status --porcelain --untracked-files=no)" ]; then
     print_message "warning: uncommitted changes are not tested"
 fi

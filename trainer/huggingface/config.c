@@ -164,7 +164,7 @@ static void warn_dropout(const struct config_document *c, const char *key, doubl
                          const struct recipe *r)
 {
     if (theirs != r->model.dropout) {
-        log_warning("DROPOUT", "%s: %s is %g, but training uses model.dropout, %g, for both",
+        log_warning("DROPOUT-RATES", "%s: %s is %g, but training uses model.dropout, %g, for both",
                     c->path, key, theirs, r->model.dropout);
     }
 }

@@ -28,6 +28,7 @@ enum random_purpose {
     RANDOM_PAIRS,
     RANDOM_PACKING,
     RANDOM_ROUNDING,
+    RANDOM_DENOISING,
 };
 
 /* random_key - derive a 64-bit key from (seed, purpose, a, b). Equal inputs give equal keys. */

@@ -161,7 +161,8 @@ static int64_t count_open_shards(const struct loader_options *o)
 
 int64_t loader_memory_bytes(const struct loader_options *options)
 {
-    int64_t window = (3 * options->sequence_tokens + 1) * (int64_t)sizeof(int32_t);
+    int64_t each = loader_is_denoising(options) ? 7 : 3; /* arrays of a window */
+    int64_t window = (each * options->sequence_tokens + 1) * (int64_t)sizeof(int32_t);
     window += has_example(options) ? count_example_values(options) * (int64_t)sizeof(int32_t) : 0;
     int64_t slots = compute_slot_count(options) *
                     (compute_slot_bytes(options) + (int64_t)sizeof(struct loader_slot));
@@ -200,7 +201,7 @@ static status check_options(const struct loader_options *o)
             "the first input of the decoder is token %d of %" PRId64
             "; set model.decoder_start_token_id",
             o->decoder_start, o->vocab_size);
-    return STATUS_OK;
+    return loader_is_denoising(o) ? denoise_check(&o->denoise, o->sequence_tokens) : STATUS_OK;
 }
 
 /* Packs the examples of a source, and adds its report to the total. */
@@ -275,6 +276,21 @@ static status hash_seq2seq(const struct loader_options *o, struct hash *hash)
     return hash_update(hash, text, (size_t)used);
 }
 
+static status hash_denoise(const struct loader_options *o, struct hash *hash)
+{
+    const struct denoise *d = &o->denoise;
+    char text[256];
+    int used = snprintf(text, sizeof text,
+                        "denoise %d %.17g %.17g %d %d %.17g %.17g tokens %d %d %d %d %d %d\n",
+                        (int)d->kind, d->density, d->mean_span, d->single_tokens,
+                        (int)d->replacement, d->permuted_sentences, d->rotation, d->bos, d->eos,
+                        d->mask, d->modes[0], d->modes[1], d->modes[2]);
+    TRY(hash_update(hash, text, (size_t)used));
+    TRY(hash_update(hash, d->sentinels, (size_t)d->sentinel_count * sizeof *d->sentinels));
+    return d->sentence_ends != NULL ? hash_update(hash, d->sentence_ends, (size_t)o->vocab_size)
+                                    : STATUS_OK;
+}
+
 static status hash_packing(const struct packing_rules *rules, struct hash *hash)
 {
     char text[128];
@@ -304,6 +320,8 @@ static status compute_fingerprint(struct loader *l)
              loader_is_packed(&l->options) ? hash_packing(&l->rules, hash) : STATUS_OK);
     TRY_GOTO(result, failed,
              loader_is_seq2seq(&l->options) ? hash_seq2seq(&l->options, hash) : STATUS_OK);
+    TRY_GOTO(result, failed,
+             loader_is_denoising(&l->options) ? hash_denoise(&l->options, hash) : STATUS_OK);
     for (int i = 0; i < l->order.sources; i++) {
         used = snprintf(text, sizeof text, "source %" PRIu64 " of %" PRIu64 "\n",
                         l->order.weight_offsets[i + 1] - l->order.weight_offsets[i],
@@ -367,6 +385,9 @@ static status allocate_ring(struct loader *l)
     TRY(ALLOCATE(l->document_starts, tokens, "the document starts of a window"));
     TRY(ALLOCATE(l->loss_mask, tokens, "the loss mask of an example"));
     TRY(has_example(&l->options) ? allocate_example(l) : STATUS_OK);
+    if (loader_is_denoising(&l->options)) {
+        TRY(ALLOCATE(l->denoise_memory, 4 * tokens, "the corruption of a window"));
+    }
     for (int64_t i = 0; i < l->slots; i++) {
         set_slot_arrays(&l->options, &l->ring[i], (char *)l->memory + i * bytes);
     }
@@ -489,6 +510,7 @@ status loader_close(struct loader **loader)
     free(l->document_starts);
     free(l->loss_mask);
     free(l->example_memory);
+    free(l->denoise_memory);
     free(l);
     return result;
 }

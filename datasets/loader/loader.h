@@ -23,6 +23,7 @@
 
 #include "base/status.h"
 #include "datasets/loader/batch.h"
+#include "datasets/loader/denoise.h"
 #include "datasets/loader/masking.h"
 #include "datasets/loader/packing.h"
 #include "datasets/shard/example.h"
@@ -59,7 +60,10 @@ struct loader_options {
      * NULL: none. Not copied; must outlive the loader. */
     const double *const *reference_logps;
     int32_t decoder_start; /* seq2seq: the id before the first token of each target */
-    bool shared_prompt;    /* preference pairs: both responses in one segment after one prompt */
+    /* EXAMPLE_TEXT: source and target are made from each window. sentence_ends is not copied and
+     * must outlive the loader. */
+    struct denoise denoise;
+    bool shared_prompt; /* preference pairs: both responses in one segment after one prompt */
     bool head_reads_responses; /* preference pairs: a head reads the last row of each response */
     /* Sentence pairs that are not masked in their files. token_kinds is not copied and must outlive
      * the loader. max_predictions applies to all sentence pairs. */

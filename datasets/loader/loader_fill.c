@@ -348,13 +348,51 @@ static status fill_preferences(struct loader *l, struct loader_slot *s)
     return STATUS_OK;
 }
 
+static uint64_t compute_denoise_key(const struct loader *l, struct sample_position position)
+{
+    uint64_t example = (uint64_t)position.source << 48 ^ (uint64_t)position.sample;
+    return denoise_key(l->options.seed, position.epoch, example);
+}
+
+/* Reads the lengths of the source and the target of a sample. */
+static status read_lengths(struct loader *l, struct sample_position position, int64_t *source,
+                           int64_t *target)
+{
+    const struct denoise *d = &l->options.denoise;
+    if (!loader_is_denoising(&l->options)) {
+        return shard_set_read_lengths(l->sets[position.source], position.sample, source, target);
+    }
+    denoise_lengths(d, compute_denoise_key(l, position),
+                    denoise_window_tokens(d, l->options.sequence_tokens), l->denoise_memory, source,
+                    target);
+    return STATUS_OK;
+}
+
+/* Reads the source and the target of a sample into l->example. */
+static status read_source_and_target(struct loader *l, struct sample_position position)
+{
+    struct shard_set *set = l->sets[position.source];
+    const struct denoise *d = &l->options.denoise;
+    struct example *e = &l->example;
+    int64_t target;
+    if (!loader_is_denoising(&l->options)) {
+        return shard_set_read_example(set, position.sample, e);
+    }
+    TRY(shard_set_read(set, position.sample, position.shift, l->window));
+    denoise_apply(d, compute_denoise_key(l, position), l->window,
+                  denoise_window_tokens(d, l->options.sequence_tokens), l->denoise_memory, e->ids,
+                  &e->source, &target);
+    e->tokens = e->source + target;
+    return STATUS_OK;
+}
+
 /* Adds the rows of sources and targets of other ranks to the next rows. */
 static status count_pairs_of_other_ranks(struct loader *l)
 {
     for (; l->counted < l->next_sample; l->counted++) {
         struct sample_position position = sample_order_find(&l->order, l->counted);
         int64_t source, target;
-        TRY(shard_set_read_lengths(l->sets[position.source], position.sample, &source, &target));
+        TRY(read_lengths(l, position, &source, &target));
         l->next_source_row += source;
         l->next_row += target;
     }
@@ -400,7 +438,7 @@ static status fill_sources_and_targets(struct loader *l, struct loader_slot *s)
     for (int64_t i = 0; i < s->batch.sequences; i++) {
         struct sample_position position = sample_order_find(&l->order, l->next_sample + i);
         s->samples[i] = l->next_sample + i;
-        TRY(shard_set_read_example(l->sets[position.source], position.sample, &l->example));
+        TRY(read_source_and_target(l, position));
         add_source_and_target(l, s);
     }
     s->batch.tokens_seen = s->batch.source.rows + s->batch.rows;

@@ -55,6 +55,7 @@ struct loader {
     uint32_t *loss_mask;      /* [T] of a packed example */
     struct example example;
     int32_t *example_memory; /* arrays of `example`, and scratch memory for masking */
+    int32_t *denoise_memory; /* [4 T] */
 
     int64_t slots;
     struct loader_slot *ring;
@@ -127,10 +128,16 @@ static inline bool loader_is_packed(const struct loader_options *o)
     return o->kind == EXAMPLE_SFT;
 }
 
+/* loader_is_denoising - return whether sources and targets are made from windows of texts. */
+static inline bool loader_is_denoising(const struct loader_options *o)
+{
+    return o->denoise.kind != DENOISE_NONE;
+}
+
 /* loader_is_seq2seq - return whether samples are sources with targets. */
 static inline bool loader_is_seq2seq(const struct loader_options *o)
 {
-    return o->kind == EXAMPLE_SEQ2SEQ;
+    return o->kind == EXAMPLE_SEQ2SEQ || loader_is_denoising(o);
 }
 
 /* loader_begin_step - set the state of the thread to the step that begins with sample `first`. */

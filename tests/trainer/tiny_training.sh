@@ -140,6 +140,29 @@ set_samples() {
     edit_manifest "$1" "s/^( \"samples\": )[0-9]+,/\\1$2,/"
 }
 
+# compare_layouts NAME SETTING...: train with "${common[@]}" and these settings. The loss must fall,
+# the losses must be equal at other layouts, and a resume must be bit for bit.
+compare_layouts()
+{
+    local name=$1 layout
+    shift
+    run_bireme 0 "${common[@]}" run_dir="$name" "$@"
+    print_losses "$name" evaluate | awk 'NR == 1 { a = $2 } END { exit !($2 < 0.95 * a) }' ||
+        fail "$name learns nothing: $(print_losses "$name" evaluate)"
+    for layout in 'parallel.tensor=2 train.activation_checkpointing=full' parallel.zero_stage=2; do
+        # shellcheck disable=SC2086 # several settings
+        run_ranks 2 0 "${common[@]}" run_dir=more "$@" $layout
+        compare_losses "$name" more 1e-5
+        rm -rf more
+    done
+    run_bireme 0 "${common[@]}" run_dir=resumed "$@"
+    rm -rf resumed/checkpoints/step-00000008 resumed/final
+    run_bireme 0 "${common[@]}" run_dir=resumed "$@"
+    compare_losses "$name" resumed 0
+    compare_weights "$name" resumed 00000008
+    rm -rf resumed
+}
+
 "$program" tokenizer train --type char --input "$source/LICENSE" --output tokenizer 2>stderr ||
     fail tokenizer
 "$program" prepare --objective clm --tokenizer tokenizer --input "$source/LICENSE" --output data \

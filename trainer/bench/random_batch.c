@@ -226,7 +226,8 @@ status random_batch_create(const struct session *s, struct random_batch *out)
     int64_t rows = derive_rows(r), sequences = r->batch.micro_size;
     struct builder b = {.out = out,
                         .recipe = r,
-                        .kind = objective_spec_example(r),
+                        .kind = r->objective == OBJECTIVE_DENOISE ? EXAMPLE_SEQ2SEQ
+                                                                  : objective_spec_example(r),
                         .vocabulary = c->vocabulary,
                         .labels = c->labels,
                         .tokens = r->data.sequence_length,

@@ -137,6 +137,7 @@ static status open_data(const struct request *q, const struct session *s,
         .max_texts = r->model.num_labels,
         .head_reads_responses = objective_spec_head(r) != MODEL_HEAD_LM,
         .masking = s->masking,
+        .denoise = s->denoise,
         .seed = (uint64_t)r->seed,
     };
     return loader_open(&options, out);

@@ -533,7 +533,7 @@ status inspect_training_sample(const char *recipe, int64_t number, const char *t
     struct recipe r;
     TRY(read_recipe(recipe, &r));
     struct sample s = {.index = number, .kind = objective_spec_example(&r)};
-    REQUIRE(s.kind == EXAMPLE_TEXT || s.kind == EXAMPLE_SFT, STATUS_UNAVAILABLE,
+    REQUIRE(r.objective == OBJECTIVE_CLM || s.kind == EXAMPLE_SFT, STATUS_UNAVAILABLE,
             "--sample of a recipe supports the objectives clm and sft, but %s has %s; give a shard "
             "and the number of an example instead",
             recipe, recipe_objective_name(r.objective));

@@ -14,7 +14,8 @@ static const struct objective *const objectives[] = {&objective_clm,
                                                      &objective_multiple_choice,
                                                      &objective_embed,
                                                      &objective_reward,
-                                                     &objective_seq2seq};
+                                                     &objective_seq2seq,
+                                                     &objective_denoise};
 
 /* Returns the byte offset of a row array in the mirror. */
 static size_t find_offset(const struct objective_input *in, const void *array)

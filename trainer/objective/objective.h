@@ -181,7 +181,7 @@ status objective_find(const char *name, const struct objective **out);
 extern const struct objective objective_clm, objective_mlm, objective_sft, objective_dpo;
 extern const struct objective objective_classify, objective_regress, objective_classify_tokens,
     objective_extractive_qa, objective_multiple_choice, objective_embed, objective_reward,
-    objective_seq2seq;
+    objective_seq2seq, objective_denoise;
 
 /* Computes the log-probabilities of the DPO reference into in->reference_logps. It has no name in a
  * recipe. */

@@ -15,3 +15,7 @@ static status seq2seq_loss(struct kernels *k, const struct batch *batch,
 
 const struct objective objective_seq2seq = {
     .name = "seq2seq", .unit = "tokens", .perplexity = true, .loss = seq2seq_loss};
+
+/* Denoising: seq2seq with sources and targets that the loader makes from texts (denoise.h). */
+const struct objective objective_denoise = {
+    .name = "denoise", .unit = "tokens", .perplexity = true, .loss = seq2seq_loss};

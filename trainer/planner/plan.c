@@ -254,6 +254,7 @@ static int64_t compute_loader_bytes(const struct recipe *r, const struct loader_
         .kind = objective_spec_example(r),
         .max_texts = r->model.num_labels,
         .masking = {.max_predictions = r->mlm.max_predictions},
+        .denoise = {.kind = r->objective == OBJECTIVE_DENOISE ? DENOISE_BART : DENOISE_NONE},
     };
     return loader_memory_bytes(&options);
 }
@@ -531,11 +532,15 @@ static status check_data(const struct recipe *r, const struct tokenizer *t, stru
         .decoder_start = derive_decoder_start(r, t),
     };
     struct masking masking;
+    struct denoise denoise;
     struct data_summary summary;
     TRY(derive_masking(r, t, plan->vocabulary, &masking));
     data.masking = &masking;
-    status result = data_validate(&data, &summary);
+    data.denoise = t != NULL ? &denoise : NULL; /* it needs tokens of the tokenizer */
+    status result = derive_denoise(r, t, plan->vocabulary, &denoise);
+    result = result == STATUS_OK ? data_validate(&data, &summary) : result;
     free((void *)masking.token_kinds);
+    free((void *)denoise.sentence_ends);
     TRY(result);
     plan->train_tokens = summary.train_tokens;
     plan->epoch_samples = summary.train_samples;

@@ -102,6 +102,9 @@ static void resolve_nulls(struct recipe *c)
         double count = ceil(c->mlm.mask_probability * (double)c->data.sequence_length - 1e-9);
         c->mlm.max_predictions = count < 1 ? 1 : (int64_t)count;
     }
+    if (!(c->denoise.noise_density > 0)) {
+        c->denoise.noise_density = c->denoise.noise == NOISE_BART ? 0.3 : 0.15;
+    }
     if (c->sft.max_length == 0) {
         c->sft.max_length = c->data.sequence_length;
     }
@@ -356,12 +359,15 @@ static status check_objective(const struct recipe_reader *r)
     const struct recipe *c = r->recipe;
     bool mlm = c->objective == OBJECTIVE_MLM;
     bool encoder = recipe_architecture_is_encoder(c->model.architecture);
-    bool seq2seq = c->objective == OBJECTIVE_SEQ2SEQ;
     bool modernbert = c->model.architecture == ARCHITECTURE_MODERNBERT;
+    bool denoise = c->objective == OBJECTIVE_DENOISE;
+    bool seq2seq = c->objective == OBJECTIVE_SEQ2SEQ || denoise;
     bool has_decoder = recipe_architecture_has_decoder(c->model.architecture);
     const struct relation relations[] = {
         {seq2seq != has_decoder, "objective", "conflicts with", "model.architecture",
-         "seq2seq requires marian, bart or t5, and these require seq2seq"},
+         "seq2seq and denoise require marian, bart or t5, and these require one of both"},
+        {denoise && c->data.document_mask, "data.document_mask", "conflicts with", "objective",
+         "denoise corrupts windows of texts"},
         {has_decoder && c->parallel.sequence, "parallel.sequence", "conflicts with",
          "model.architecture", "encoder-decoders have no sequence parallelism"},
         {has_decoder && c->adapter.type != ADAPTER_NONE, "adapter.type", "conflicts with",

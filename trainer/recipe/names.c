@@ -4,8 +4,8 @@
 #include "trainer/recipe/recipe.h"
 
 static const char *const objective_names[] = {
-    "clm",    "mlm",    "sft",   "dpo",     "reward", "classify", "regress", "classify_tokens",
-    "answer", "choose", "embed", "seq2seq",
+    "clm",    "mlm",    "sft",   "dpo",     "reward",  "classify", "regress", "classify_tokens",
+    "answer", "choose", "embed", "seq2seq", "denoise",
 };
 
 static const struct {

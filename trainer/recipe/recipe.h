@@ -33,7 +33,8 @@ enum recipe_objective {
     OBJECTIVE_ANSWER,
     OBJECTIVE_CHOOSE,
     OBJECTIVE_EMBED,
-    OBJECTIVE_SEQ2SEQ
+    OBJECTIVE_SEQ2SEQ,
+    OBJECTIVE_DENOISE
 };
 enum recipe_architecture {
     ARCHITECTURE_GPT2,
@@ -78,6 +79,8 @@ enum recipe_positions {
     POSITION_NONE
 };
 enum recipe_scale_outputs { SCALE_OUTPUTS_NULL, SCALE_OUTPUTS_TRUE, SCALE_OUTPUTS_FALSE };
+enum recipe_noise { NOISE_SPAN_CORRUPTION, NOISE_BART, NOISE_UL2, NOISE_PREFIX_LM };
+enum recipe_mask_length { MASK_LENGTH_SPAN_POISSON, MASK_LENGTH_SUBWORD };
 enum recipe_adapter { ADAPTER_NONE, ADAPTER_LORA };
 enum recipe_optimizer { RECIPE_ADAMW, RECIPE_LAMB };
 enum recipe_recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL };
@@ -196,6 +199,14 @@ struct recipe {
         int64_t max_predictions; /* per example; null: from mask_probability; resolved */
         bool whole_words;
     } mlm;
+    struct {
+        enum recipe_noise noise;
+        double noise_density; /* null: 0.3 for bart, else 0.15; resolved */
+        double mean_noise_span_length;
+        enum recipe_mask_length mask_length;
+        int64_t replace_length; /* as in fairseq: -1, 0 or 1 */
+        double permute_sentences, rotate;
+    } denoise;
     struct {
         int64_t tensor, zero_stage;
         bool sequence;      /* split norms and dropout by rows over a tensor-parallel group */

@@ -14,6 +14,9 @@ const struct section recipe_sections[] = {
     {"batch", "Batch sizes."},
     {"mlm", "Masking for objective mlm. Every epoch draws a new mask. NVIDIA's shards are an "
             "exception: their masks are stored in the files."},
+    {"denoise",
+     "Corruption for objective denoise. Every epoch draws a new one. Names are those of T5 "
+     "and, for bart, of fairseq."},
     {"parallel", "Parallelism. mpirun or srun sets the numbers of ranks and nodes."},
     {"optimizer", "Optimizer."},
     {"schedule", "Learning rate schedule."},

@@ -1,29 +1,11 @@
 /* The settings table: the only list of all recipe keys. Parsing, checks, `bireme plan`, the
  * resolved recipe and recipes/README.md use it. Its order is that of the resolved recipe. */
-#include <stddef.h>
-#include <string.h>
-
-#include "trainer/recipe/settings.h"
-
-#define FIELD(f) offsetof(struct recipe, f), sizeof(((struct recipe *)0)->f)
-#define WITHIN(a, b) .range = {.min = (a), .max = (b)}
-#define ABOVE(a, b) .range = {.min = (a), .max = (b), .exclusive_min = true}
-#define BELOW(a, b) .range = {.min = (a), .max = (b), .exclusive_max = true}
-
-/* Value of .used: architectures with rotary position embeddings. */
-#define FREE "model.architecture=transformer_encoder|transformer_decoder"
-#define ENCODER_DECODER "model.architecture=marian|t5|bart"
-#define ROTARY                                                                                     \
-    "model.architecture=llama|qwen2|mistral|qwen3|gemma2|gemma3_text|smollm3|granite|olmo2|phi3|"  \
-    "stablelm|modernbert|transformer_encoder|transformer_decoder"
-
-#define STEPS_MAX 1e12
-#define MINUTES_MAX 1e6
+#include "trainer/recipe/table_macros.h"
 
 const struct setting recipe_table[] = {
     {"objective", SETTING_ENUM, FIELD(objective), "clm",
      .choices = "clm|mlm|sft|dpo|reward|classify|regress|classify_tokens|answer|choose|embed|"
-                "seq2seq",
+                "seq2seq|denoise",
      .description =
          "Training objective. clm: causal language modeling; mlm: masked language modeling, with "
          "next-sentence prediction if model.next_sentence is true; sft: supervised fine-tuning on "
@@ -32,7 +14,8 @@ const struct setting recipe_table[] = {
          "of a text or a text pair; regress: sequence regression; classify_tokens: token "
          "classification; answer: extractive question answering; choose: multiple choice; embed: "
          "sentence embeddings with a contrastive loss; seq2seq: targets from sources, such as "
-         "translations, with an encoder-decoder model"},
+         "translations, with an encoder-decoder model; denoise: pretraining of such a model on "
+         "texts with noise"},
     {"run_dir", SETTING_PATH, FIELD(run_dir), "null",
      .null = "runs/NAME, where NAME is the file name of the recipe without its suffix",
      .resume = true,
@@ -49,26 +32,26 @@ const struct setting recipe_table[] = {
      .description =
          "Model architecture (model_type in Hugging Face configurations). bert, roberta, "
          "distilbert, megatron-bert and modernbert are encoders for mlm; the others are decoders "
-         "for clm, sft, dpo and reward, except marian, bart and t5, which are an encoder and a "
-         "decoder for seq2seq. marian is the original Transformer, with norms after the residual "
+         "for clm, sft, dpo and reward, except marian, bart and t5, an encoder and a decoder for "
+         "seq2seq and denoise. marian is the original Transformer, with norms after the residual "
          "sums and sinusoidal positions; bart is marian with learned positions and a norm of the "
          "embeddings; t5 (T5, T5 1.1, mT5, ByT5) has RMSNorms before each sub-layer, a relative "
          "position bias, unscaled attention, no biases, and with gated_linear_unit a gate. llama "
-         "has RMSNorm, rotary position embeddings, SwiGLU and no biases. qwen2 (Qwen2, Qwen2.5) is "
-         "llama with biases of queries, keys and values; mistral is llama with sliding_window; "
+         "has RMSNorm, rotary position embeddings, SwiGLU and no biases. qwen2 (Qwen2, Qwen2.5) "
+         "is llama with biases of queries, keys and values; mistral is llama with sliding_window; "
          "qwen3 is llama with an RMSNorm of each head of the queries and keys; gemma3_text (Gemma "
          "3) is qwen3 with RMSNorms before and after each sub-layer, GEGLU and a window in most "
          "layers; gemma2 (Gemma 2) is gemma3_text without norms of the queries and keys, with "
-         "soft-caps; smollm3 is llama without positions in some layers; granite is llama with four "
-         "factors; olmo2 (OLMo 2) is llama with RMSNorms after each sub-layer and of the queries "
-         "and keys, and requires parallel.tensor: 1; phi3 (Phi-3, Phi-4) is mistral with joint "
-         "matrices and partial_rotary_factor; stablelm (StableLM) is llama with LayerNorm, "
+         "soft-caps; smollm3 is llama without positions in some layers; granite is llama with "
+         "four factors; olmo2 (OLMo 2) is llama with RMSNorms after each sub-layer and of the "
+         "queries and keys, and requires parallel.tensor: 1; phi3 (Phi-3, Phi-4) is mistral with "
+         "joint matrices and partial_rotary_factor; stablelm (StableLM) is llama with LayerNorm, "
          "partial_rotary_factor and use_qkv_bias. roberta has no next-sentence head, and its "
          "position ids begin at 2. distilbert is bert without token types and next-sentence head; "
-         "megatron-bert is bert with LayerNorms before each sub-layer. modernbert (ModernBERT) has "
-         "LayerNorms without biases before each sub-layer, rotary position embeddings, GEGLU and a "
-         "window in most layers. transformer_encoder and transformer_decoder are families of "
-         "Bireme: norm_placement, norm_type, position_embedding_type, gated_linear_unit, "
+         "megatron-bert is bert with LayerNorms before each sub-layer. modernbert (ModernBERT) "
+         "has LayerNorms without biases before each sub-layer, rotary position embeddings, GEGLU "
+         "and a window in most layers. transformer_encoder and transformer_decoder are families "
+         "of Bireme: norm_placement, norm_type, position_embedding_type, gated_linear_unit, "
          "attention_bias, mlp_bias and activation set their parts. Every architecture except "
          "marian, bart, t5 and modernbert supports classify, regress, classify_tokens, answer, "
          "choose and embed; modernbert supports embed"},
@@ -91,8 +74,7 @@ const struct setting recipe_table[] = {
     {"model.relative_attention_num_buckets", SETTING_INTEGER,
      FIELD(model.relative_attention_num_buckets), "32", WITHIN(4, 128), .initial = INITIAL_SHAPE,
      .used = "model.architecture=t5",
-     .description = "t5: number of buckets of distances between two tokens. The layers of a stack "
-                    "share a bias of the attention scores for each head and bucket"},
+     .description = "t5: number of buckets of distances for the relative position bias"},
     {"model.relative_attention_max_distance", SETTING_INTEGER,
      FIELD(model.relative_attention_max_distance), "128", WITHIN(2, 1048576),
      .initial = INITIAL_NUMERICS, .used = "model.architecture=t5",
@@ -100,15 +82,12 @@ const struct setting recipe_table[] = {
     {"model.scale_decoder_outputs", SETTING_ENUM, FIELD(model.scale_decoder_outputs), "null",
      .null = "the value of tie_word_embeddings", .choices = "true|false",
      .initial = INITIAL_NUMERICS, .used = "model.architecture=t5",
-     .description = "t5: whether the outputs of the decoder are divided by sqrt(hidden_size) "
-                    "before the output "
-                    "projection (T5 1.0)"},
+     .description =
+         "t5: whether the outputs of the decoder are divided by sqrt(hidden_size) (T5 1.0)"},
     {"model.initializer_factor", SETTING_NUMBER, FIELD(model.initializer_factor), "1.0",
      ABOVE(0, 1e6), .used = "model.architecture=t5",
      .description =
-         "t5: factor of the initial weights. It replaces initializer_range: the standard deviation "
-         "of the embeddings is this factor, and that of a matrix is divided by the square root of "
-         "its inputs"},
+         "t5: factor of T5's initial standard deviations. It replaces initializer_range"},
     {"model.hidden_size", SETTING_INTEGER, FIELD(model.hidden_size), "768", WITHIN(1, 131072),
      .initial = INITIAL_SHAPE,
      .description =
@@ -267,8 +246,8 @@ const struct setting recipe_table[] = {
      .choices = "pre|post|branch|both", .initial = INITIAL_SHAPE, .used = FREE,
      .description =
          "transformer_encoder, transformer_decoder: place of the norms. pre: before each "
-         "sub-layer, and a final one (GPT-2). post: after each residual sum (BERT). branch: on the "
-         "output of each sub-layer before the sum (OLMo 2). both: pre and branch (Gemma)"},
+         "sub-layer, and a final one (GPT-2). post: after each residual sum (BERT). branch: on "
+         "the output of each sub-layer before the sum (OLMo 2). both: pre and branch (Gemma)"},
     {"model.norm_type", SETTING_ENUM, FIELD(model.norm_type), "null",
      .null = "layernorm for the families that accept this key, else that of the architecture",
      .choices = "layernorm|rmsnorm", .initial = INITIAL_SHAPE, .used = FREE,
@@ -283,8 +262,7 @@ const struct setting recipe_table[] = {
     {"model.gated_linear_unit", SETTING_BOOLEAN, FIELD(model.gated_linear_unit), "false",
      .initial = INITIAL_SHAPE, .used = FREE "|t5",
      .description = "transformer_encoder, transformer_decoder, t5: whether the feed-forward "
-                    "network has a gate: "
-                    "SwiGLU with activation silu, GEGLU with a GELU"},
+                    "network has a gate: SwiGLU with activation silu, GEGLU with a GELU"},
     {"model.initializer_range", SETTING_NUMBER, FIELD(model.initializer_range), "0.02",
      WITHIN(0, 10),
      .description = "Standard deviation of the initial weights. gpt2 divides it by sqrt(2 "
@@ -311,8 +289,8 @@ const struct setting recipe_table[] = {
      .description =
          "Checkpoint or run folder of the initial weights. Settings of the model that the recipe "
          "does not give come from it, except dropout, attention_dropout, initializer_range and "
-         "num_labels. A head that the checkpoint does not contain is initialized at random; a head "
-         "that the objective does not use is ignored"},
+         "num_labels. A head that the checkpoint does not contain is initialized at random; a "
+         "head that the objective does not use is ignored"},
     {"model.ignore_mismatched_tokenizer", SETTING_BOOLEAN, FIELD(model.ignore_mismatched_tokenizer),
      "false", .resume = true,
      .description =
@@ -417,6 +395,34 @@ const struct setting recipe_table[] = {
      .used = "objective=mlm", .description = "Maximum number of predictions per example"},
     {"mlm.whole_words", SETTING_BOOLEAN, FIELD(mlm.whole_words), "false", .used = "objective=mlm",
      .description = "Whether whole words are masked instead of single tokens"},
+    {"denoise.noise", SETTING_ENUM, FIELD(denoise.noise), "span_corruption",
+     .choices = "span_corruption|bart|ul2|prefix_lm", .used = "objective=denoise",
+     .description =
+         "Corruption of the texts: that of T5, that of BART, the seven denoisers of UL2, or a "
+         "prefix "
+         "of random length as the source. Sentinels are <extra_id_0>, ... of the tokenizer, else "
+         "the last ids of a larger vocabulary"},
+    {"denoise.noise_density", SETTING_NUMBER, FIELD(denoise.noise_density), "null",
+     .null = "0.3 for bart, else 0.15", .used = "denoise.noise=span_corruption|bart",
+     .range = {.min = 0, .max = 1, .exclusive_min = true, .exclusive_max = true},
+     .description = "Share of the tokens that are noise"},
+    {"denoise.mean_noise_span_length", SETTING_NUMBER, FIELD(denoise.mean_noise_span_length), "3.0",
+     WITHIN(1, 1e6), .used = "denoise.noise=span_corruption|bart",
+     .description = "Mean length of a span; with bart, of the Poisson distribution"},
+    {"denoise.mask_length", SETTING_ENUM, FIELD(denoise.mask_length), "span-poisson",
+     .choices = "span-poisson|subword", .used = "denoise.noise=bart",
+     .description = "bart: lengths of the spans. subword: one token"},
+    {"denoise.replace_length", SETTING_INTEGER, FIELD(denoise.replace_length), "1", WITHIN(-1, 1),
+     .used = "denoise.noise=bart",
+     .description =
+         "bart: masks for a span. 1: one (text infilling); -1: one for each token (token "
+         "masking); 0: none (token deletion)"},
+    {"denoise.permute_sentences", SETTING_NUMBER, FIELD(denoise.permute_sentences), "1.0",
+     WITHIN(0, 1), .used = "denoise.noise=bart",
+     .description = "bart: share of the sentences (up to '.', '!' or '?') that change places"},
+    {"denoise.rotate", SETTING_NUMBER, FIELD(denoise.rotate), "0.0", WITHIN(0, 1),
+     .used = "denoise.noise=bart",
+     .description = "bart: probability that the source begins at a random token"},
 
     {"parallel.tensor", SETTING_INTEGER, FIELD(parallel.tensor), "1", WITHIN(1, 1024),
      .resume = true,
@@ -641,10 +647,10 @@ const struct setting recipe_table[] = {
 
     {"generate.prompt", SETTING_TEXT, FIELD(generate.prompt), "null", .null = "no samples",
      .resume = true,
-     .description = "Text to continue at every evaluation, or before the first and after the last "
-                    "step without validation data. The samples are written to metrics.jsonl and "
-                    "report.html. They do not change the training. Models that predict next "
-                    "tokens only"},
+     .description =
+         "Text to continue at every evaluation, or before the first and after the last step "
+         "without validation data. The samples are written to metrics.jsonl and report.html. They "
+         "do not change the training. Models that predict next tokens only"},
     {"generate.max_new_tokens", SETTING_INTEGER, FIELD(generate.max_new_tokens), "64",
      WITHIN(1, 1000000), .resume = true, .used = "generate.prompt",
      .description = "Maximum number of new tokens of a sample; it also ends at "
@@ -680,13 +686,3 @@ const struct setting recipe_table[] = {
 const int recipe_table_count = sizeof recipe_table / sizeof recipe_table[0];
 
 _Static_assert(sizeof recipe_table / sizeof recipe_table[0] <= SETTINGS_MAX, "raise SETTINGS_MAX");
-
-int recipe_table_find(const char *key)
-{
-    for (int i = 0; i < recipe_table_count; i++) {
-        if (strcmp(recipe_table[i].key, key) == 0) {
-            return i;
-        }
-    }
-    return -1;
-}

@@ -40,10 +40,12 @@ bool data_is_text(const char *path)
 void data_write_command(const struct recipe *r, const char *tokenizer, const char *options,
                         char *out, size_t bytes)
 {
-    bool pairs = objective_spec_example(r) == EXAMPLE_PREFERENCE_PAIRS;
+    enum example_kind kind = objective_spec_example(r);
+    enum recipe_objective objective = kind == EXAMPLE_PREFERENCE_PAIRS ? OBJECTIVE_DPO
+                                      : kind == EXAMPLE_TEXT           ? OBJECTIVE_CLM
+                                                                       : r->objective;
     snprintf(out, bytes, "create shards with `bireme prepare --objective %s --tokenizer %s %s`",
-             recipe_objective_name(pairs ? OBJECTIVE_DPO : r->objective),
-             tokenizer[0] != '\0' ? tokenizer : "DIR", options);
+             recipe_objective_name(objective), tokenizer[0] != '\0' ? tokenizer : "DIR", options);
 }
 
 /* Adds the recipe's line and key to an error and, if there are no shards, the command that creates
@@ -178,6 +180,7 @@ static struct loader_options get_loader_options(const struct data_setup *d,
         .shared_prompt = objective_spec_shares_prompt(r),
         .head_reads_responses = objective_spec_head(r) != MODEL_HEAD_LM,
         .masking = d->masking != NULL ? *d->masking : (struct masking){0},
+        .denoise = d->denoise != NULL ? *d->denoise : (struct denoise){0},
     };
 }
 

@@ -18,7 +18,8 @@ struct data_setup {
     const char *tokenizer_sha256;       /* NULL: not checked */
     const char *labels_sha256;          /* of the head's label names; NULL: not checked */
     const struct masking *masking;      /* for objective mlm */
-    int32_t decoder_start;              /* for objective seq2seq */
+    const struct denoise *denoise;      /* for objective denoise */
+    int32_t decoder_start;              /* for objectives seq2seq and denoise */
     const double *const *reference;     /* log-probabilities of each training source; NULL: none */
     const double *validation_reference; /* of the validation set; NULL: none */
 };

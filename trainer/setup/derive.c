@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/text.h"
 #include "comm/partition.h"
 #include "trainer/setup/objective_spec.h"
@@ -243,6 +244,40 @@ status derive_masking(const struct recipe *recipe, const struct tokenizer *token
     masking_classify_tokens(tokenizer, kinds);
     out->token_kinds = kinds;
     return STATUS_OK;
+}
+
+status derive_denoise(const struct recipe *recipe, const struct tokenizer *tokenizer,
+                      int64_t vocabulary, struct denoise *out)
+{
+    static const enum denoise_kind kinds[] = {
+        [NOISE_SPAN_CORRUPTION] = DENOISE_SPAN_CORRUPTION,
+        [NOISE_BART] = DENOISE_BART,
+        [NOISE_UL2] = DENOISE_UL2,
+        [NOISE_PREFIX_LM] = DENOISE_PREFIX_LM,
+    };
+    bool denoise = recipe->objective == OBJECTIVE_DENOISE;
+    int64_t masks = recipe->denoise.replace_length;
+    *out = (struct denoise){
+        .kind = denoise ? kinds[recipe->denoise.noise] : DENOISE_NONE,
+        .density = recipe->denoise.noise_density,
+        .mean_span = recipe->denoise.mean_noise_span_length,
+        .single_tokens = recipe->denoise.mask_length == MASK_LENGTH_SUBWORD,
+        .replacement = masks > 0   ? DENOISE_ONE_MASK
+                       : masks < 0 ? DENOISE_MASKS
+                                   : DENOISE_NOTHING,
+        .permuted_sentences = recipe->denoise.permute_sentences,
+        .rotation = recipe->denoise.rotate,
+        .bos = -1,
+        .eos = -1,
+        .mask = -1,
+    };
+    uint8_t *ends = NULL;
+    if (out->kind == DENOISE_NONE || tokenizer == NULL) {
+        return STATUS_OK;
+    }
+    TRY(out->kind == DENOISE_BART ? ALLOCATE(ends, vocabulary, "the ends of sentences")
+                                  : STATUS_OK);
+    return denoise_find_tokens(out, tokenizer, vocabulary, ends);
 }
 
 struct kernels_limits derive_kernel_limits(const struct model_config *config, int tensor,

@@ -2,6 +2,7 @@
  * micro-batches, and the settings of masking and preference losses. */
 #pragma once
 
+#include "datasets/loader/denoise.h"
 #include "datasets/loader/masking.h"
 #include "datasets/tokenizer/tokenizer.h"
 #include "kernels/kernels.h"
@@ -26,6 +27,13 @@ int32_t derive_decoder_start(const struct recipe *recipe, const struct tokenizer
  * Errors    STATUS_INTERNAL out of memory */
 status derive_masking(const struct recipe *recipe, const struct tokenizer *tokenizer,
                       int64_t vocabulary, struct masking *out);
+
+/* derive_denoise - compute the corruption of objective denoise. Other objectives have none.
+ *
+ * Memory    the caller frees out->sentence_ends with free()
+ * Errors    STATUS_INTERNAL (out of memory) */
+status derive_denoise(const struct recipe *recipe, const struct tokenizer *tokenizer,
+                      int64_t vocabulary, struct denoise *out);
 
 /* derive_kernel_limits - return the largest sizes that the kernels have to support.
  *

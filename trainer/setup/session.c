@@ -65,6 +65,7 @@ static status create_local_objects(struct session *s, struct comm *world, const 
     TRY(hardware_count_threads(r, world, &s->threads));
     TRY(session_tokenizer(r, tokenizer_dir, &s->tokenizer, &vocabulary));
     TRY(derive_masking(r, s->tokenizer, vocabulary, &s->masking));
+    TRY(derive_denoise(r, s->tokenizer, vocabulary, &s->denoise));
     *config = derive_model_config(r, vocabulary);
     /* inference may request any rows */
     if (!training && (objective_spec_is_masked(r) || objective_spec_head(r) != MODEL_HEAD_LM)) {
@@ -131,5 +132,7 @@ status session_stop(struct session *s)
     labels_free(&s->labels);
     free((void *)s->masking.token_kinds);
     s->masking.token_kinds = NULL;
+    free((void *)s->denoise.sentence_ends);
+    s->denoise.sentence_ends = NULL;
     return result;
 }

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "comm/mesh.h"
+#include "datasets/loader/denoise.h"
 #include "datasets/loader/masking.h"
 #include "datasets/shard/labels.h"
 #include "datasets/tokenizer/tokenizer.h"
@@ -20,6 +21,7 @@ struct session {
     char tokenizer_dir[FILE_PATH_BYTES]; /* tokenizer folder of a checkpoint; "": none */
     char checkpoint[FILE_PATH_BYTES];    /* set by weights_open_checkpoint */
     struct masking masking;              /* used by objective mlm */
+    struct denoise denoise;              /* used by objective denoise */
     struct labels labels;                /* label names of a checkpoint; may be empty */
     char labels_sha256[HASH_TEXT_BYTES]; /* digest of the label names; "": none */
     struct model *model;

@@ -167,6 +167,7 @@ static struct data_setup get_data_setup(const struct job *job)
             job->reference.sources > 0 ? (const double *const *)job->reference.values : NULL,
         .validation_reference = job->reference.validation,
         .masking = &s->masking,
+        .denoise = &s->denoise,
         .decoder_start = derive_decoder_start(&s->recipe, s->tokenizer),
     };
 }

@@ -153,6 +153,9 @@ static const char *get_query(const struct recipe *r, const char **arguments)
     case OBJECTIVE_SEQ2SEQ:
         *arguments = " FILE";
         return "translate";
+    case OBJECTIVE_DENOISE:
+        *arguments = " --data 'FILE.h5'";
+        return "evaluate";
     case OBJECTIVE_EMBED:
         *arguments = " --similarity FILE";
         return "embed";

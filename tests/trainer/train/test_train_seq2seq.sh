@@ -69,26 +69,6 @@ if has_bf16 recipe.yaml; then
 fi
 
 # T5 with and without a gate, and BART: equal losses at other layouts, and a bit for bit resume.
-compare_layouts() # NAME SETTING...
-{
-    local name=$1 layout
-    shift
-    run_bireme 0 "${common[@]}" run_dir="$name" "$@"
-    print_losses "$name" evaluate | awk 'NR == 1 { a = $2 } END { exit !($2 < 0.95 * a) }' ||
-        fail "$name learns nothing: $(print_losses "$name" evaluate)"
-    for layout in 'parallel.tensor=2 train.activation_checkpointing=full' parallel.zero_stage=2; do
-        # shellcheck disable=SC2086 # several settings
-        run_ranks 2 0 "${common[@]}" run_dir=more "$@" $layout
-        compare_losses "$name" more 1e-5
-        rm -rf more
-    done
-    run_bireme 0 "${common[@]}" run_dir=resumed "$@"
-    rm -rf resumed/checkpoints/step-00000008 resumed/final
-    run_bireme 0 "${common[@]}" run_dir=resumed "$@"
-    compare_losses "$name" resumed 0
-    compare_weights "$name" resumed 00000008
-    rm -rf resumed
-}
 compare_layouts t5 model.architecture=t5 model.head_dim=6
 compare_layouts t5_gated model.architecture=t5 model.gated_linear_unit=true \
     model.activation=gelu_tanh model.tie_word_embeddings=false model.num_decoder_layers=1
@@ -113,6 +93,6 @@ expect_error 'encoder-decoders have no sequence parallelism'
 run_bireme 78 "${common[@]}" run_dir=bad adapter.type=lora model.init_from=one
 expect_error 'encoder-decoders have no adapters'
 run_bireme 78 "${common[@]}" run_dir=bad objective=clm
-expect_error 'seq2seq requires marian, bart or t5, and these require seq2seq'
+expect_error 'seq2seq and denoise require marian, bart or t5, and these require one of both'
 run_bireme 78 "${common[@]}" run_dir=bad model.decoder_start_token_id=300
 expect_error 'set model.decoder_start_token_id'

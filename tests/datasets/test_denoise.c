@@ -1,0 +1,328 @@
+/* Corruption of texts for denoising: the text is restored from source and target, counts of noise
+ * and spans are exact, and frequencies are those of the definitions. */
+#include "datasets/loader/denoise.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/check.h"
+
+enum {
+    TOKENS_MAX = 700,
+    FIRST = 10,
+    MASK = 1,
+    EOS = 2,
+    BOS = 3,
+    SENTINEL = 5000,
+    VOCABULARY = 6000
+};
+
+static int32_t text[TOKENS_MAX], scratch[4 * TOKENS_MAX], ids[2 * TOKENS_MAX];
+
+static struct denoise make_denoise(enum denoise_kind kind)
+{
+    struct denoise d = {.kind = kind,
+                        .density = kind == DENOISE_BART ? 0.3 : 0.15,
+                        .mean_span = 3,
+                        .bos = BOS,
+                        .eos = EOS,
+                        .mask = MASK,
+                        .modes = {7, 8, 9},
+                        .sentinel_count = DENOISE_SENTINELS_MAX};
+    for (int i = 0; i < DENOISE_SENTINELS_MAX; i++) {
+        d.sentinels[i] = SENTINEL - i;
+    }
+    return d;
+}
+
+/* Makes a text of different tokens. */
+static void make_text(int64_t window)
+{
+    for (int64_t i = 0; i < window; i++) {
+        text[i] = (int32_t)(FIRST + i);
+    }
+}
+
+/* Corrupts a window, and checks that the lengths are known without the text. */
+static void corrupt_text(const struct denoise *d, uint64_t example, int64_t window, int64_t *source,
+                         int64_t *target)
+{
+    int64_t lengths[2];
+    uint64_t key = denoise_key(3, 1, example);
+    memset(ids, -1, sizeof ids);
+    denoise_lengths(d, key, window, scratch, &lengths[0], &lengths[1]);
+    denoise_apply(d, key, text, window, scratch, ids, source, target);
+    CHECK(*source == lengths[0] && *target == lengths[1]);
+    CHECK(ids[*source - 1] == EOS && ids[*source + *target - 1] == EOS);
+    CHECK(ids[*source + *target] == -1);
+}
+
+static bool is_sentinel(int32_t id)
+{
+    return id <= SENTINEL && id > SENTINEL - DENOISE_SENTINELS_MAX;
+}
+
+/* Puts the spans of the target in place of the sentinels of the source. Returns their number. */
+static int64_t restore_text(const int32_t *source, int64_t length, const int32_t *target,
+                            int64_t target_length, int64_t window)
+{
+    int64_t at = 0, read = 0, spans = 0;
+    for (int64_t i = 0; i < length; i++) {
+        if (!is_sentinel(source[i])) {
+            CHECK(at < window && source[i] == text[at++]);
+            continue;
+        }
+        CHECK_EQUAL(source[i], SENTINEL - spans++);
+        CHECK_EQUAL(target[read++], source[i]);
+        while (read < target_length && !is_sentinel(target[read])) {
+            CHECK(at < window && target[read++] == text[at++]);
+        }
+    }
+    CHECK(at == window && read == target_length);
+    return spans;
+}
+
+static void test_span_corruption(void)
+{
+    static const struct {
+        int64_t window, noise, spans;
+        double density, mean;
+    } cases[] = {{2, 1, 1, 0.15, 3},     {3, 1, 1, 0.15, 3},     {17, 3, 1, 0.15, 3},
+                 {512, 77, 26, 0.15, 3}, {512, 77, 1, 0.15, 64}, {512, 256, 85, 0.5, 3},
+                 {101, 91, 10, 0.9, 3}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct denoise d = make_denoise(DENOISE_SPAN_CORRUPTION);
+        d.density = cases[i].density;
+        d.mean_span = cases[i].mean;
+        make_text(cases[i].window);
+        for (uint64_t example = 0; example < 50; example++) {
+            int64_t source, target;
+            corrupt_text(&d, example, cases[i].window, &source, &target);
+            CHECK_EQUAL(source, cases[i].window - cases[i].noise + cases[i].spans + 1);
+            CHECK_EQUAL(target, cases[i].noise + cases[i].spans + 1);
+            CHECK_EQUAL(restore_text(ids, source - 1, ids + source, target - 1, cases[i].window),
+                        cases[i].spans);
+            CHECK(!is_sentinel(ids[0]) && is_sentinel(ids[source - 2]));
+        }
+    }
+}
+
+/* Each composition of 4 noise tokens into 2 spans is equally frequent. */
+static void test_compositions(void)
+{
+    enum { DRAWS = 6000 };
+    int counts[4] = {0};
+    struct denoise d = make_denoise(DENOISE_SPAN_CORRUPTION);
+    d.density = 0.4;
+    d.mean_span = 2;
+    make_text(10);
+    for (uint64_t example = 0; example < DRAWS; example++) {
+        int64_t source, target;
+        corrupt_text(&d, example, 10, &source, &target);
+        int64_t length = 0;
+        while (!is_sentinel(ids[source + 1 + length])) {
+            length++;
+        }
+        CHECK(length >= 1 && length <= 3);
+        counts[length]++;
+    }
+    for (int i = 1; i <= 3; i++) { /* four standard deviations */
+        CHECK_NEAR(counts[i], DRAWS / 3, 4 * sqrt(DRAWS * 2.0 / 9));
+    }
+}
+
+static int64_t count_token(const int32_t *tokens, int64_t count, int32_t id)
+{
+    int64_t found = 0;
+    for (int64_t i = 0; i < count; i++) {
+        found += tokens[i] == id;
+    }
+    return found;
+}
+
+/* Checks that the tokens without masks are a subsequence of the text. */
+static void check_order(const int32_t *tokens, int64_t count)
+{
+    int32_t before = 0;
+    for (int64_t i = 0; i < count; i++) {
+        CHECK(tokens[i] == MASK || tokens[i] > before);
+        before = tokens[i] == MASK ? before : tokens[i];
+    }
+}
+
+static void test_text_infilling(void)
+{
+    enum { WINDOW = 512, NOISE = 154, DRAWS = 2000 }; /* ceil(0.3 * 512) */
+    struct denoise d = make_denoise(DENOISE_BART);
+    double masks = 0, merged = 0;
+    make_text(WINDOW);
+    for (uint64_t example = 0; example < DRAWS; example++) {
+        int64_t source, target;
+        corrupt_text(&d, example, WINDOW, &source, &target);
+        CHECK(ids[0] == BOS && ids[source] == BOS);
+        CHECK_EQUAL(target, WINDOW + 2);
+        CHECK(memcmp(ids + source + 1, text, WINDOW * sizeof *text) == 0);
+        int64_t spans = count_token(ids + 1, source - 2, MASK);
+        CHECK_EQUAL(source - 2 - spans, WINDOW - NOISE);
+        CHECK(source <= WINDOW + 2);
+        check_order(ids + 1, source - 2);
+        masks += (double)spans / DRAWS;
+        for (int64_t i = 1; i + 3 < source; i++) { /* a mask between neighbors: zero length */
+            merged += (ids[i + 1] == MASK && ids[i + 2] == ids[i] + 1) / (double)DRAWS;
+        }
+    }
+    /* Wald: the mean number of Poisson lengths with a sum of at least 154 is (154 + the mean excess
+     * of the last one) / 3. The excess is E[l(l - 1)] / (2 E[l]) = 1.5. */
+    CHECK_NEAR(masks, (NOISE + 1.5) / 3, 0.3);
+    /* exp(-3) of the spans have zero length; most of them have no span as a neighbor */
+    double kept = (double)(WINDOW - NOISE) / (WINDOW - NOISE + masks);
+    CHECK_NEAR(merged, masks * exp(-3.0) * kept * kept, 0.15);
+    d.replacement = DENOISE_MASKS;
+    int64_t source, target;
+    corrupt_text(&d, 1, WINDOW, &source, &target);
+    CHECK_EQUAL(source, WINDOW + 2);
+    CHECK_EQUAL(count_token(ids, source, MASK), NOISE);
+    d.single_tokens = true;
+    d.replacement = DENOISE_NOTHING;
+    corrupt_text(&d, 1, WINDOW, &source, &target);
+    CHECK_EQUAL(source, WINDOW - NOISE + 2);
+    CHECK_EQUAL(count_token(ids, source, MASK), 0);
+    check_order(ids + 1, source - 2);
+    d.density = 0.999; /* many zero-length spans do not fit */
+    d.mean_span = 1;
+    d.single_tokens = false;
+    d.replacement = DENOISE_ONE_MASK;
+    for (uint64_t example = 0; example < 50; example++) {
+        corrupt_text(&d, example, 7, &source, &target);
+        CHECK(source <= 7 + 2);
+    }
+}
+
+static int compare_ids(const void *a, const void *b)
+{
+    return *(const int32_t *)a - *(const int32_t *)b;
+}
+
+static void test_sentences(void)
+{
+    enum { WINDOW = 100, SENTENCE = 7 };
+    static uint8_t ends[VOCABULARY];
+    int64_t source, target, moved = 0;
+    struct denoise d = make_denoise(DENOISE_BART);
+    d.sentence_ends = ends;
+    d.permuted_sentences = 1;
+    d.density = 0.01;
+    d.replacement = DENOISE_MASKS;
+    make_text(WINDOW);
+    for (int i = SENTENCE - 1; i < WINDOW; i += SENTENCE) {
+        ends[text[i]] = 1;
+    }
+    corrupt_text(&d, 4, WINDOW, &source, &target);
+    int32_t *tokens = ids + 1;
+    CHECK_EQUAL(count_token(tokens, WINDOW, MASK), 1);
+    for (int64_t i = 0; i + 1 < WINDOW; i++) { /* only the ends of sentences have new neighbors */
+        bool end = tokens[i] == MASK || tokens[i + 1] == MASK || ends[tokens[i]] != 0 ||
+                   tokens[i] == text[WINDOW - 1];
+        CHECK(end || tokens[i + 1] == tokens[i] + 1);
+        moved +=
+            end && tokens[i] != MASK && tokens[i + 1] != MASK && tokens[i + 1] != tokens[i] + 1;
+    }
+    CHECK(moved > 8); /* of 14 */
+    CHECK(memcmp(ids + source + 1, text, WINDOW * sizeof *text) == 0);
+    qsort(tokens, WINDOW, sizeof *tokens, compare_ids);
+    for (int64_t i = 1, gaps = 0; i + 1 < WINDOW; i++) {
+        gaps += tokens[i + 1] != tokens[i] + 1;
+        CHECK(gaps <= 1); /* the masked token */
+    }
+    d.permuted_sentences = 0;
+    d.rotation = 1;
+    corrupt_text(&d, 4, WINDOW, &source, &target);
+    int64_t breaks = 0;
+    for (int64_t i = 0; i + 1 < WINDOW; i++) {
+        breaks += ids[1 + i] != MASK && ids[2 + i] < ids[1 + i] && ids[2 + i] != MASK;
+    }
+    CHECK_EQUAL(breaks, 1);
+}
+
+static void test_ul2(void)
+{
+    enum { WINDOW = 512, DRAWS = 7000 };
+    int modes[3] = {0}, suffixes = 0;
+    struct denoise d = make_denoise(DENOISE_UL2);
+    make_text(WINDOW);
+    for (uint64_t example = 0; example < DRAWS; example++) {
+        int64_t source, target;
+        corrupt_text(&d, example, WINDOW, &source, &target);
+        CHECK(ids[0] >= 7 && ids[0] <= 9);
+        modes[ids[0] - 7]++;
+        int64_t spans = restore_text(ids + 1, source - 2, ids + source, target - 1, WINDOW);
+        suffixes += spans == 1 && target == 128 + 2;
+        CHECK(spans == 26 || spans == 10 || spans == 1 || spans == 85 || spans == 32 || spans == 4);
+    }
+    static const double expected[3] = {2, 1, 4};
+    for (int i = 0; i < 3; i++) {
+        double p = expected[i] / 7;
+        CHECK_NEAR(modes[i], DRAWS * p, 4 * sqrt(DRAWS * p * (1 - p)));
+    }
+    CHECK_EQUAL(suffixes, modes[1]);
+}
+
+static void test_prefix(void)
+{
+    enum { WINDOW = 20, DRAWS = 3800 };
+    int counts[WINDOW] = {0};
+    struct denoise d = make_denoise(DENOISE_PREFIX_LM);
+    make_text(WINDOW);
+    for (uint64_t example = 0; example < DRAWS; example++) {
+        int64_t source, target;
+        corrupt_text(&d, example, WINDOW, &source, &target);
+        CHECK_EQUAL(source + target, WINDOW + 2);
+        CHECK(memcmp(ids, text, (size_t)(source - 1) * sizeof *text) == 0);
+        CHECK(memcmp(ids + source, text + source - 1, (size_t)(target - 1) * sizeof *text) == 0);
+        counts[source - 1]++;
+    }
+    for (int i = 1; i < WINDOW; i++) {
+        CHECK_NEAR(counts[i], DRAWS / 19, 4.5 * sqrt(DRAWS / 19.0));
+    }
+}
+
+/* Another epoch and another example have another corruption. */
+static void test_keys(void)
+{
+    CHECK(denoise_key(1, 2, 3) == denoise_key(1, 2, 3));
+    CHECK(denoise_key(1, 2, 3) != denoise_key(1, 3, 3));
+    CHECK(denoise_key(1, 2, 3) != denoise_key(1, 2, 4));
+    CHECK(denoise_key(1, 2, 3) != denoise_key(2, 2, 3));
+}
+
+static void test_check(void)
+{
+    struct denoise d = make_denoise(DENOISE_SPAN_CORRUPTION);
+    CHECK_OK(denoise_check(&d, 513));
+    d.sentinel_count = 25;
+    CHECK_FAILS(denoise_check(&d, 513), STATUS_RECIPE, "has 26 spans, but there are 25 sentinels");
+    CHECK_FAILS(denoise_check(&d, 2), STATUS_RECIPE, "2 tokens are too few");
+    d.kind = DENOISE_BART;
+    CHECK_OK(denoise_check(&d, 513));
+    d.mask = -1;
+    CHECK_FAILS(denoise_check(&d, 513), STATUS_RECIPE, "no mask token");
+    d.replacement = DENOISE_NOTHING;
+    CHECK_OK(denoise_check(&d, 513));
+    d.eos = -1;
+    CHECK_FAILS(denoise_check(&d, 513), STATUS_RECIPE, "no end token");
+}
+
+int main(void)
+{
+    test_span_corruption();
+    test_compositions();
+    test_text_infilling();
+    test_sentences();
+    test_ul2();
+    test_prefix();
+    test_keys();
+    test_check();
+    return 0;
+}

@@ -366,7 +366,8 @@ static const float row_scale[] = {1.5f, -0.5f, 3, 1};
 
 static struct classifier make_classifier(bool gradient)
 {
-    return (struct classifier){5, -1, row_scale, gradient};
+    return (struct classifier){
+        .vocabulary = 5, .ignored = -1, .row_scale = row_scale, .gradient = gradient};
 }
 
 static double compute_classifier_value(const struct problem *p)

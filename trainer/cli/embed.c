@@ -209,8 +209,9 @@ status command_embed(int argc, char **argv)
         .usage = "bireme embed --checkpoint DIR [--similarity | --query TEXT] [FILE] [options]",
         .description =
             "Prints an embedding for each line of FILE or of standard input: the mean of the "
-            "hidden states of its tokens, normalized to length 1. Any model can be used; a model "
-            "that was trained with objective embed gives the best similarities.",
+            "hidden states of its tokens, normalized to length 1. Any model but an "
+            "encoder-decoder can be used; a model that was trained with objective embed gives the "
+            "best similarities.",
         .table = table,
         .count = sizeof table / sizeof table[0],
         .operand_name = "FILE",

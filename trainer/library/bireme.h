@@ -19,7 +19,7 @@
  * byte. Byte-level tokenizers accept and return any bytes.
  *
  * Memory    the caller frees every output with bm_free(); after a failure there is nothing to free
- * Order     one thread at a time may use a model; a call from another thread meanwhile returns
+ * Order     one thread at a time may use a model; a concurrent call from another thread returns
  *           BM_USAGE. Any thread may call bm_encode and bm_decode. Threads may use different
  *           models concurrently. A model with several threads cannot be used after fork().
  * Numerics  equal calls return bit-identical results on one machine with one number of threads
@@ -232,8 +232,8 @@ BM_API bm_status bm_logits(bm_model *model, const int32_t *ids, int64_t count, f
 /* bm_embed - compute the sentence embedding of a text, as `bireme embed` does.
  *
  * The embedding is the mean of the tokens' hidden states, scaled to unit length, so the dot product
- * of two embeddings is their cosine similarity. Every model is accepted; models trained on pairs
- * (objective embed) separate meanings best.
+ * of two embeddings is their cosine similarity. Models trained on pairs (objective embed)
+ * separate meanings best.
  *
  * Shapes    out [width] */
 BM_API bm_status bm_embed(bm_model *model, const char *text, size_t bytes, float *out);

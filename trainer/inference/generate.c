@@ -2,6 +2,7 @@
 #include "trainer/inference/generate.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -115,14 +116,13 @@ static status run_sampling(const struct run *r, const struct token_list *prompts
  * the positions of the model. */
 static void log_slide(int64_t positions)
 {
-    static bool is_logged;
-    if (!is_logged) {
+    static atomic_bool is_logged;
+    if (!atomic_exchange(&is_logged, true)) {
         log_text("a text that becomes longer than the %" PRId64
                  " positions of the model continues with only its last %" PRId64 " to %" PRId64
                  " tokens as context",
                  positions, slots_kept_tokens(positions), positions);
     }
-    is_logged = true;
 }
 
 static status run_batch(const struct run *r, const struct token_list *prompts, int64_t count,

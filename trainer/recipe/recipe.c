@@ -1,6 +1,7 @@
 /* Reads a recipe: the YAML tree, then the overrides of the command line, then the checks. */
 #include "trainer/recipe/recipe.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -402,14 +403,13 @@ static status displace_setting(struct recipe_reader *r, const char *given, const
         return STATUS_OK;
     }
     char value[RECIPE_VALUE_BYTES], replaced[RECIPE_VALUE_BYTES], null[] = "null";
-    static bool is_logged[SETTINGS_MAX]; /* train reads the recipe twice */
-    if (!is_logged[displaced]) {
+    static atomic_bool is_logged[SETTINGS_MAX]; /* train reads the recipe twice */
+    if (!atomic_exchange(&is_logged[displaced], true)) {
         log_info("%s=%s of the command line replaces %s: %s (%s:%d)", given,
                  recipe_value_format(&recipe_table[index], r->recipe, false, value), other,
                  recipe_value_format(&recipe_table[displaced], r->recipe, false, replaced), r->name,
                  location->line);
     }
-    is_logged[displaced] = true;
     const struct node node = {.kind = NODE_PLAIN, .text = null};
     TRY(recipe_value_set(r, *location, &recipe_table[displaced], &node));
     *location = (struct source_location){0};

@@ -50,7 +50,12 @@ struct setting {
     const char *description; /* for recipes/README.md, without the last full stop */
 };
 
-enum { SETTINGS_MAX = RECIPE_SETTINGS_MAX, SECTIONS_MAX = 32, CHOICES_MAX = 64 };
+enum {
+    SETTINGS_MAX = RECIPE_SETTINGS_MAX,
+    SECTIONS_MAX = 32,
+    CHOICES_MAX = 64,
+    CHOICES_BYTES = 512
+};
 
 extern const struct setting recipe_table[];
 extern const int recipe_table_count;
@@ -76,8 +81,8 @@ int recipe_table_find(const char *key);
 
 /* recipe_value_choices - split "a|b|c" and return the number of choices.
  *
- * Memory    text[bytes] holds the strings that out[CHOICES_MAX] points to */
-int recipe_value_choices(const char *choices, char *text, size_t bytes, const char **out);
+ * Memory    text[CHOICES_BYTES] holds the strings that out[CHOICES_MAX] points to */
+int recipe_value_choices(const char *choices, char *text, const char **out);
 
 /* recipe_find_synonym - return the name for an alias of another framework, or NULL. */
 const char *recipe_find_synonym(const char *alias);

@@ -315,11 +315,15 @@ const struct setting recipe_table[] = {
      .used = "adapter.type=lora",
      .description = "Dropout probability of the adapter inputs (lora_dropout in peft)"},
     {"adapter.targets", SETTING_LIST, FIELD(adapter.targets), "null", .unordered = true,
-     .null = "as in peft: c_attn for gpt2 and openai-gpt, q_proj and v_proj for rotary ones, q_lin "
-             "and v_lin for distilbert, query and value for the other encoders",
+     .null =
+         "as in peft: c_attn for gpt2 and openai-gpt, qkv_proj for phi3, Wqkv for modernbert, "
+         "q_lin "
+         "and v_lin for distilbert, q_proj and v_proj for the other rotary architectures, query "
+         "and value for the others",
      .choices = "all-linear|c_attn|c_proj|attn.c_proj|c_fc|mlp.c_proj|q_proj|k_proj|v_proj|o_proj|"
                 "gate_proj|up_proj|down_proj|query|key|value|attention.output.dense|intermediate."
-                "dense|output.dense|q_lin|k_lin|v_lin|out_lin|lin1|lin2",
+                "dense|output.dense|q_lin|k_lin|v_lin|out_lin|lin1|lin2|Wqkv|Wo|attn.Wo|Wi|mlp.Wo|"
+                "qkv_proj|gate_up_proj",
      .used = "adapter.type=lora",
      .description = "Weight matrices that get an adapter, given by the ends of their names "
                     "(target_modules in peft). all-linear: every matrix of every layer"},

@@ -7,9 +7,9 @@
 #include "trainer/recipe/foreign.h"
 #include "trainer/recipe/settings.h"
 
-int recipe_value_choices(const char *choices, char *text, size_t bytes, const char **out)
+int recipe_value_choices(const char *choices, char *text, const char **out)
 {
-    snprintf(text, bytes, "%s", choices);
+    snprintf(text, CHOICES_BYTES, "%s", choices);
     int count = 0;
     for (char *rest = text; rest != NULL && count < CHOICES_MAX; count++) {
         out[count] = rest;
@@ -271,7 +271,7 @@ static status fail_choice(const struct recipe_reader *r, struct source_location 
         index = strcmp(choices[i], synonym) == 0 ? i : index;
     }
     index = index >= 0 ? index : text_nearest(value, choices, count);
-    char list[256] = "";
+    char list[CHOICES_BYTES] = "";
     for (int i = 0; i < count; i++) {
         size_t used = strlen(list);
         snprintf(list + used, sizeof list - used, "%s%s", i > 0 ? ", " : "", choices[i]);
@@ -284,9 +284,9 @@ static status fail_choice(const struct recipe_reader *r, struct source_location 
 static status set_choice(const struct recipe_reader *r, struct source_location location,
                          const struct setting *setting, const struct node *node)
 {
-    char text[256];
+    char text[CHOICES_BYTES];
     const char *choices[CHOICES_MAX];
-    int count = recipe_value_choices(setting->choices, text, sizeof text, choices);
+    int count = recipe_value_choices(setting->choices, text, choices);
     for (int i = 0; i < count; i++) {
         if (strcmp(choices[i], node->text) == 0) {
             unsigned value = (unsigned)i + (setting->null != NULL ? 1 : 0);
@@ -444,9 +444,9 @@ bool recipe_list_same_entries(const char *a, const char *b)
 static status check_choice(const struct recipe_reader *r, struct source_location location,
                            const struct setting *setting, const char *entry)
 {
-    char text[256];
+    char text[CHOICES_BYTES];
     const char *choices[CHOICES_MAX];
-    int count = recipe_value_choices(setting->choices, text, sizeof text, choices);
+    int count = recipe_value_choices(setting->choices, text, choices);
     for (int i = 0; i < count; i++) {
         if (strcmp(choices[i], entry) == 0) {
             return STATUS_OK;
@@ -636,9 +636,9 @@ static char *format_list(const struct setting *setting, const char *list, bool j
 
 static char *format_enum(const struct setting *setting, unsigned value, bool json, char *out)
 {
-    char text[256];
+    char text[CHOICES_BYTES];
     const char *choices[CHOICES_MAX];
-    int count = recipe_value_choices(setting->choices, text, sizeof text, choices);
+    int count = recipe_value_choices(setting->choices, text, choices);
     unsigned index = setting->null != NULL ? value - 1 : value; /* null wraps around */
     return recipe_value_quote(index < (unsigned)count ? choices[index] : "", json, out);
 }

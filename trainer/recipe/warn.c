@@ -7,25 +7,22 @@
 #include "base/log.h"
 #include "trainer/recipe/settings.h"
 
-enum { CONDITION_BYTES = 256 };
-
 /* The parts of setting.used. */
 struct condition {
     int index; /* of the setting that it depends on */
     int count; /* 0: any value but null */
     const char *values[CHOICES_MAX];
-    char text[CONDITION_BYTES];
+    char text[CHOICES_BYTES];
 };
 
 static void parse_condition(const char *used, struct condition *out)
 {
-    char key[CONDITION_BYTES];
+    char key[RECIPE_NAME_BYTES];
     size_t length = strcspn(used, "=");
     snprintf(key, sizeof key, "%.*s", (int)length, used);
     out->index = recipe_table_find(key);
-    out->count = used[length] == '=' ? recipe_value_choices(used + length + 1, out->text,
-                                                            sizeof out->text, out->values)
-                                     : 0;
+    out->count =
+        used[length] == '=' ? recipe_value_choices(used + length + 1, out->text, out->values) : 0;
 }
 
 static bool has_value(const struct recipe *recipe, const struct condition *c)
@@ -82,7 +79,7 @@ static void describe_condition(const char *used, char *out, size_t bytes)
 
 static void warn_unused(const struct recipe *recipe)
 {
-    char text[STATUS_TEXT_BYTES / 2], condition[2 * CONDITION_BYTES];
+    char text[STATUS_TEXT_BYTES / 2], condition[2 * CHOICES_BYTES];
     size_t used = 0;
     int count = 0;
     for (int i = 0; i < recipe_table_count; i++) {

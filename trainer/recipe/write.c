@@ -126,9 +126,9 @@ static void format_type(const struct setting *setting, char *out, size_t bytes)
             return;
         } /* fall through */
     case SETTING_ENUM: {
-        char text[256];
+        char text[CHOICES_BYTES];
         const char *choices[CHOICES_MAX];
-        int count = recipe_value_choices(setting->choices, text, sizeof text, choices);
+        int count = recipe_value_choices(setting->choices, text, choices);
         out[0] = '\0';
         for (int i = 0; i < count; i++) {
             size_t used = strlen(out);
@@ -151,7 +151,7 @@ static void format_type(const struct setting *setting, char *out, size_t bytes)
 
 static void write_setting(const struct setting *setting, FILE *file)
 {
-    char type[256];
+    char type[CHOICES_BYTES];
     format_type(setting, type, sizeof type);
     fprintf(file, "| `%s`%s | %s | %s | %s%s%s%s. |\n", get_name(setting->key),
             setting->resume ? " *" : "", type, setting->default_value, setting->description,

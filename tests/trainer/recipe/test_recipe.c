@@ -299,10 +299,10 @@ static void test_table(void)
 
 static void check_name(const char *key, unsigned value, const char *name)
 {
-    char text[256];
+    char text[CHOICES_BYTES];
     const char *choices[CHOICES_MAX];
     const char *list = recipe_table[recipe_table_find(key)].choices;
-    CHECK(value < (unsigned)recipe_value_choices(list, text, sizeof text, choices));
+    CHECK(value < (unsigned)recipe_value_choices(list, text, choices));
     CHECK_TEXT(choices[value], name);
 }
 

@@ -19,7 +19,7 @@ static void test_conditions(void)
         if (used == NULL) {
             continue;
         }
-        char key[64], text[256], values[256];
+        char key[64], text[CHOICES_BYTES], values[CHOICES_BYTES];
         const char *choices[CHOICES_MAX], *wanted[CHOICES_MAX];
         size_t length = strcspn(used, "=");
         snprintf(key, sizeof key, "%.*s", (int)length, used);
@@ -31,8 +31,8 @@ static void test_conditions(void)
             CHECK_TEXT(recipe_table[index].default_value, "null");
             continue;
         }
-        int known = recipe_value_choices(recipe_table[index].choices, text, sizeof text, choices);
-        int n = recipe_value_choices(used + length + 1, values, sizeof values, wanted);
+        int known = recipe_value_choices(recipe_table[index].choices, text, choices);
+        int n = recipe_value_choices(used + length + 1, values, wanted);
         CHECK(n > 0);
         for (int v = 0; v < n; v++) {
             int found = 0;

@@ -1,0 +1,101 @@
+/* Choices of settings: every list fits into the buffers, messages contain all choices, and
+ * the default targets of adapters are choices. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/check.h"
+#include "trainer/recipe/settings.h"
+
+static const char head[] = "data: {tokenizer: t}\ntrain: {max_steps: 10}\n";
+
+/* Returns whether a buffer of CHOICES_BYTES holds the choices, also if ", " separates them. */
+static bool fits_choices(const char *choices)
+{
+    size_t bytes = 1, count = 1;
+    for (const char *at = choices; at != NULL && *at != '\0'; at++) {
+        bool separates = *at == '|';
+        bytes += separates ? 2 : 1;
+        count += separates;
+    }
+    return bytes <= CHOICES_BYTES && count <= CHOICES_MAX;
+}
+
+static void test_lengths(void)
+{
+    for (int i = 0; i < recipe_table_count; i++) {
+        CHECK(fits_choices(recipe_table[i].choices));
+        CHECK(fits_choices(recipe_table[i].used));
+    }
+}
+
+/* A choice at the end of the longest list is accepted, and an error contains every choice. */
+static void test_longest_list(void)
+{
+    const char *longest = "";
+    for (int i = 0; i < recipe_table_count; i++) {
+        const char *choices = recipe_table[i].choices;
+        longest = choices != NULL && strlen(choices) > strlen(longest) ? choices : longest;
+    }
+    CHECK(longest == recipe_table[recipe_table_find("adapter.targets")].choices);
+    const char *last = strrchr(longest, '|') + 1;
+    char text[256], list[CHOICES_BYTES];
+    const char *choices[CHOICES_MAX];
+    struct recipe recipe;
+    snprintf(text, sizeof text, "%sadapter: {targets: %s}\n", head, last);
+    CHECK_OK(recipe_parse("good.yaml", text, strlen(text), NULL, 0, &recipe));
+    CHECK_TEXT(recipe.adapter.targets, last);
+    snprintf(text, sizeof text, "%sadapter: {targets: wrong}\n", head);
+    CHECK_EQUAL(recipe_parse("bad.yaml", text, strlen(text), NULL, 0, &recipe), STATUS_RECIPE);
+    for (int i = recipe_value_choices(longest, list, choices); i-- > 0;) {
+        CHECK(strstr(status_pending()->text, choices[i]) != NULL);
+    }
+    status_clear();
+}
+
+/* A recipe that is written contains the same targets, and can be read. */
+static void check_stored_targets(const struct recipe *recipe)
+{
+    static struct recipe stored;
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *file = open_memstream(&text, &bytes);
+    CHECK(file != NULL);
+    CHECK_OK(recipe_write(recipe, file));
+    CHECK(fclose(file) == 0);
+    CHECK_OK(recipe_parse("stored.yaml", text, bytes, NULL, 0, &stored));
+    CHECK_TEXT(stored.adapter.targets, recipe->adapter.targets);
+    free(text);
+}
+
+/* The default targets of every architecture with adapters are read again. */
+static void test_adapter_targets(void)
+{
+    const char *list = recipe_table[recipe_table_find("model.architecture")].choices;
+    char text[CHOICES_BYTES], architecture[128];
+    const char *choices[CHOICES_MAX];
+    int count = recipe_value_choices(list, text, choices);
+    CHECK_EQUAL(count, ARCHITECTURE_MODERNBERT + 1);
+    for (int i = 0; i < count; i++) {
+        enum recipe_architecture a = (enum recipe_architecture)i;
+        if (recipe_architecture_has_decoder(a)) {
+            continue; /* without adapters */
+        }
+        snprintf(architecture, sizeof architecture, "model.architecture=%s", choices[i]);
+        const char *overrides[] = {architecture, "adapter.type=lora", "model.init_from=x",
+                                   recipe_architecture_is_encoder(a) ? "objective=mlm"
+                                                                     : "objective=clm"};
+        struct recipe recipe;
+        CHECK_OK(
+            recipe_parse("good.yaml", head, strlen(head), (char *const *)overrides, 4, &recipe));
+        CHECK_TEXT(recipe.adapter.targets, recipe_architecture_targets(a));
+        check_stored_targets(&recipe);
+    }
+}
+
+int main(void)
+{
+    test_adapter_targets();
+    test_lengths();
+    test_longest_list();
+    return 0;
+}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -19,6 +20,8 @@ from ._model import _format_setting
 from ._program import find_program
 
 _POLL_SECONDS = 0.1
+_SIGNAL_SECONDS = 5
+_STOP_SECONDS = 600
 
 
 def _find_run_folder(recipe: Path, settings: list[str]) -> Path:
@@ -67,6 +70,32 @@ class _NewRows:
         return rows[starts[0] :]
 
 
+def _require_mpi(program: str) -> None:
+    output = subprocess.run([program, "--version"], capture_output=True, text=True).stdout
+    if not re.search(r"^MPI +MPI", output, re.MULTILINE):
+        raise BiremeError(69, f"{program} is built without MPI, as in the wheel; ranks must be 1")
+    if shutil.which("mpirun") is None:
+        raise BiremeError(69, "ranks > 1 requires mpirun, which is not in PATH")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Make a run save a checkpoint and stop.
+
+    mpirun forwards SIGUSR1 to the ranks, but not while it starts them. After SIGTERM or SIGINT it
+    kills them.
+    """
+    for _ in range(_STOP_SECONDS // _SIGNAL_SECONDS):
+        process.send_signal(signal.SIGUSR1)
+        try:
+            process.wait(_SIGNAL_SECONDS)
+            return
+        except subprocess.TimeoutExpired:
+            pass
+    process.kill()
+    process.wait()
+    raise BiremeError(71, f"the run did not stop within {_STOP_SECONDS} s and was killed")
+
+
 def train(
     recipe: str | os.PathLike[str], *, ranks: int = 1, **overrides: object
 ) -> Iterator[dict[str, object]]:
@@ -75,18 +104,23 @@ def train(
     `overrides` are settings: ``train("mine.yaml", train__max_steps=100)`` or
     ``train("mine.yaml", **{"train.max_steps": 100})``. A run that exists is resumed. With several
     ranks, `mpirun` starts the program. If the iterator is closed, the run saves a checkpoint and
-    stops. docs/reference/metrics.md describes the rows. Raises BiremeError if the program fails.
+    stops. docs/reference/metrics.md describes the rows. Raises BiremeError if the program fails,
+    if a closed run does not stop within 10 minutes, or if there are several ranks and no MPI.
     """
     path = Path(recipe)
     settings = [_format_setting(key, value) for key, value in overrides.items()]
     metrics_path = _find_run_folder(path, settings) / "metrics.jsonl"
+    program = find_program()
     launcher = ["mpirun", "-np", str(ranks)] if ranks > 1 else []
+    if launcher:
+        _require_mpi(program)
     new_rows = _NewRows(metrics_path)
     with tempfile.TemporaryFile() as messages:
         process = subprocess.Popen(
-            [*launcher, find_program(), "train", str(path), *settings],
+            [*launcher, program, "train", str(path), *settings],
             stdout=subprocess.DEVNULL,
             stderr=messages,
+            start_new_session=bool(launcher),  # Ctrl-C would make mpirun kill its ranks
         )
         try:
             running = True
@@ -98,8 +132,7 @@ def train(
                     time.sleep(_POLL_SECONDS)
         finally:
             if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-                process.wait()
+                _stop(process)
         if process.returncode != 0:
             messages.seek(0)
             lines = messages.read().decode(errors="replace").splitlines()

@@ -5,6 +5,8 @@ test_python.sh runs them in the folder of the models.
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import threading
 
@@ -25,6 +27,9 @@ def run(*arguments, text=None):
         text=True,
         check=True,
     ).stdout
+
+
+VERSION = run("--version")
 
 
 def run_json(command, model, text):
@@ -189,10 +194,30 @@ def test_train_and_metrics():
     assert error.value.code == 78
 
 
-def test_train_stops_when_closed():
-    run_rows = bireme.train("recipe.yaml", run_dir="stopped", train__max_steps=1000000)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_train_stops_when_closed(ranks, monkeypatch):
+    if ranks > 1 and (shutil.which("mpirun") is None or not re.search("^MPI +MPI", VERSION, re.M)):
+        pytest.skip("no mpirun, or built without MPI")
+    for name in ("OMPI_MCA_rmaps_base_oversubscribe", "OMPI_MCA_mpi_yield_when_idle"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
+    folder = f"stopped-{ranks}"
+    settings = {"run_dir": folder, "train.max_steps": 1000000, "checkpoint.every": 0}
+    run_rows = bireme.train("recipe.yaml", ranks=ranks, **settings)
     for row in run_rows:
         if row["event"] == "train":
             break
     run_rows.close()
-    assert bireme.metrics("stopped", "checkpoint")["saved_step"].size > 0
+    assert bireme.metrics(folder, "start")["ranks"].tolist() == [ranks]
+    assert bireme.metrics(folder, "checkpoint")["saved_step"].size == 1
+    assert bireme.metrics(folder, "end")["reason"].tolist() == ["stopped"]
+
+
+def test_train_requires_mpi_for_ranks(tmp_path, monkeypatch):
+    program = tmp_path / "bireme"
+    program.write_text("#!/bin/sh\necho 'MPI       none'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("BIREME_PROGRAM", str(program))
+    with pytest.raises(bireme.BiremeError, match="ranks must be 1") as error:
+        next(bireme.train("recipe.yaml", ranks=2))
+    assert error.value.code == 69

@@ -61,11 +61,12 @@ status task_raise(const struct task *t, int64_t index, const char *format, ...)
 static status read_list(const struct task_config *c, const struct node *node, json_t **out)
 {
     *out = json_array();
+    TRY(template_require_memory(*out));
     for (const struct node *n = node->first; n != NULL; n = n->next) {
         if (n->text == NULL) {
             return task_config_fail(c, n, node->key, "must be a list of strings");
         }
-        json_array_append_new(*out, json_string(n->text));
+        TRY(template_append(*out, json_string(n->text)));
     }
     return STATUS_OK;
 }
@@ -173,9 +174,9 @@ static status get_choices(const struct task *t, const struct task_document *d, j
                                      : raise_at(d, "doc_to_choice does not give a list of strings");
 }
 
-/* Converts a target to an index of the choices, or to a string if there are none. */
-static status convert_target(const struct task_document *d, const json_t *choices, json_t *target,
-                             json_t **out)
+/* Converts a target to a string, with multiple_choice to the index of its choice. */
+static status convert_target(const struct task *t, const struct task_document *d,
+                             const json_t *choices, json_t *target, json_t **out)
 {
     json_int_t index = json_is_boolean(target) ? json_is_true(target) : json_integer_value(target);
     if (choices == NULL) {
@@ -191,8 +192,10 @@ static status convert_target(const struct task_document *d, const json_t *choice
     if (!has_index || index < 0 || index >= (json_int_t)json_array_size(choices)) {
         return raise_at(d, "doc_to_target is none of the choices");
     }
-    *out = json_integer(index);
-    return STATUS_OK;
+    *out = t->config.output == TASK_MULTIPLE_CHOICE
+               ? json_integer(index)
+               : json_incref(json_array_get(choices, (size_t)index));
+    return template_require_memory(*out);
 }
 
 static status get_target(const struct task *t, const struct task_document *d, const json_t *choices,
@@ -207,19 +210,20 @@ static status get_target(const struct task *t, const struct task_document *d, co
         json_decref(*out);
         *out = index;
     }
-    return STATUS_OK;
+    return template_require_memory(*out);
 }
 
-static status convert_targets(const struct task_document *d, const json_t *choices, json_t *target,
-                              json_t **out)
+static status convert_targets(const struct task *t, const struct task_document *d,
+                              const json_t *choices, json_t *target, json_t **out)
 {
     size_t count = json_is_array(target) ? json_array_size(target) : 1;
     *out = json_array();
+    TRY(template_require_memory(*out));
     for (size_t i = 0; i < count; i++) {
         json_t *element = json_is_array(target) ? json_array_get(target, i) : target;
         json_t *converted = NULL;
-        TRY(convert_target(d, choices, element, &converted));
-        json_array_append_new(*out, converted);
+        TRY(convert_target(t, d, choices, element, &converted));
+        TRY(template_append(*out, converted));
     }
     return count > 0 ? STATUS_OK : raise_at(d, "doc_to_target gives an empty list");
 }
@@ -270,6 +274,9 @@ static status append_context(const struct task *t, int64_t index, struct text_bu
     json_t *text = NULL;
     status result = compute_value(&t->description, d, &text);
     if (result == STATUS_OK) {
+        result = convert_to_text(&text);
+    }
+    if (result == STATUS_OK) {
         result = append_text(b, text);
     }
     json_decref(text);
@@ -310,7 +317,7 @@ status task_get_request(const struct task *t, int64_t index, struct task_request
     TRY(get_choices(t, d, &out->choices));
     status result = get_target(t, d, out->choices, &target);
     if (result == STATUS_OK) {
-        result = convert_targets(d, out->choices, target, &out->targets);
+        result = convert_targets(t, d, out->choices, target, &out->targets);
     }
     json_decref(target);
     return result;

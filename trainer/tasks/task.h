@@ -21,7 +21,7 @@ struct task;
 struct task_request {
     json_t *context; /* string: description, few-shot examples and the question */
     json_t *choices; /* array of strings, without target_delimiter; NULL: none */
-    json_t *targets; /* array with at least one element: indices of choices, or strings */
+    json_t *targets; /* array with at least one string; with multiple_choice indices of choices */
 };
 
 /* task_open - read a task file and its documents.

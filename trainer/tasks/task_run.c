@@ -10,6 +10,7 @@
 #include "trainer/inference/generate.h"
 #include "trainer/inference/log_likelihood.h"
 #include "trainer/tasks/task_scores_impl.h"
+#include "trainer/tasks/template_functions_impl.h"
 
 enum { CHOICES_MAX = 256, BATCH = 8 };
 
@@ -174,20 +175,29 @@ static status encode_request(const struct run *r, const struct task_request *q,
     return STATUS_OK;
 }
 
+/* JSON has no number for the likelihoods of a model with NaN or infinite logits. */
+static json_t *make_number(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
 /* Scores the continuations of a document. */
 static status score_document(const struct run *r, const struct task_request *q, int64_t index,
                              struct scored_texts *s)
 {
     TRY(encode_request(r, q, s));
     TRY(log_likelihood_run(r->m->kernels, r->m->model, r->m->rows, s->items, s->count, s->results));
-    json_t *outputs = json_array();
-    for (int64_t i = 0; i < s->count; i++) {
-        json_array_append_new(outputs, json_real(s->results[i].log_probability));
-    }
     task_scores_add_likelihoods(&r->scores, q, s->results, s->count, index);
-    task_scores_print(&r->scores, q, outputs, index, r->samples);
+    json_t *outputs = json_array();
+    status result = template_require_memory(outputs);
+    for (int64_t i = 0; i < s->count && result == STATUS_OK; i++) {
+        result = template_append(outputs, make_number(s->results[i].log_probability));
+    }
+    if (result == STATUS_OK) {
+        result = task_scores_print(&r->scores, q, outputs, index, r->samples);
+    }
     json_decref(outputs);
-    return STATUS_OK;
+    return result;
 }
 
 static status run_likelihood(const struct run *r, int64_t index)
@@ -239,10 +249,10 @@ static status score_text(const struct run *r, const struct task_request *q, int6
     ids->ids[0] = prefix;
     TRY(score_windows(r, ids, &log_likelihood));
     task_scores_add_rolling(&r->scores, text, log_likelihood, index);
-    json_t *output = json_real(log_likelihood);
-    task_scores_print(&r->scores, q, output, index, r->samples);
+    json_t *output = make_number(log_likelihood);
+    status result = task_scores_print(&r->scores, q, output, index, r->samples);
     json_decref(output);
-    return STATUS_OK;
+    return result;
 }
 
 static status run_rolling(const struct run *r, int64_t index)
@@ -319,7 +329,7 @@ static status score_outputs(const struct run *r, const struct batch *b)
         status result = annotate_error(
             r, index, task_scores_add_output(&r->scores, &b->requests[i], text, index));
         if (result == STATUS_OK) {
-            task_scores_print(&r->scores, &b->requests[i], text, index, r->samples);
+            result = task_scores_print(&r->scores, &b->requests[i], text, index, r->samples);
         }
         json_decref(text);
         TRY(result);

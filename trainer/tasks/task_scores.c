@@ -132,17 +132,7 @@ status task_scores_make_text(const char *text, size_t bytes, json_t **out)
         at += char_class_read(text + at, bytes - at, &code);
         result = text_buffer_append_char(&b, (int32_t)code);
     }
-    *out = result == STATUS_OK ? json_stringn(b.count > 0 ? b.bytes : "", b.count) : NULL;
-    text_buffer_free(&b);
-    REQUIRE(result != STATUS_OK || *out != NULL, STATUS_INTERNAL, "out of memory for an output");
-    return result;
-}
-
-static status make_string(const char *text, size_t bytes, json_t **out)
-{
-    *out = json_stringn(text, bytes);
-    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory for an output");
-    return STATUS_OK;
+    return template_take_buffer(&b, result, out);
 }
 
 static status select_match(const struct task_step *step, json_t *text, json_t **out)
@@ -154,9 +144,9 @@ static status select_match(const struct task_step *step, json_t *text, json_t **
                        step->group_select, &found, &bytes));
     if (found == NULL) {
         const char *fallback = step->fallback != NULL ? step->fallback : "";
-        return make_string(fallback, strlen(fallback), out);
+        return template_make_string(fallback, strlen(fallback), out);
     }
-    TRY(make_string(found, bytes, &match));
+    TRY(template_make_string(found, bytes, &match));
     status result = template_call("strip", &match, 1, out);
     json_decref(match);
     return result;
@@ -236,7 +226,7 @@ static status normalize_text(const struct task_metric *m, const json_t *text, js
     if (m->ignore_numbers) {
         remove_characters(copy, &bytes, is_digit);
     }
-    status result = make_string(copy, bytes, out);
+    status result = template_make_string(copy, bytes, out);
     free(copy);
     if (result == STATUS_OK && m->ignore_case) {
         result = template_call("lower", out, 1, &lower);
@@ -296,14 +286,6 @@ static status compare_output(const struct task_metric *m, const json_t *output,
     return result;
 }
 
-/* Returns target i as a string: with choices it is an index. */
-static const json_t *get_target(const struct task_request *q, size_t i)
-{
-    const json_t *target = json_array_get(q->targets, i);
-    return q->choices != NULL ? json_array_get(q->choices, (size_t)json_integer_value(target))
-                              : target;
-}
-
 /* A document with several targets is correct if the output equals one of them. */
 static status score_output(const struct task_scores *s, const struct task_request *q,
                            const json_t *output, double *row)
@@ -311,7 +293,8 @@ static status score_output(const struct task_scores *s, const struct task_reques
     for (int m = 0; m < s->config->metric_count; m++) {
         for (size_t i = 0; i < json_array_size(q->targets); i++) {
             bool is_equal = false;
-            TRY(compare_output(&s->config->metrics[m], output, get_target(q, i), &is_equal));
+            TRY(compare_output(&s->config->metrics[m], output, json_array_get(q->targets, i),
+                               &is_equal));
             row[m] = is_equal ? 1 : row[m];
         }
     }
@@ -422,16 +405,17 @@ status task_scores_report(const struct task_scores *s, struct comm *data, struct
 
 /* ---- samples ---- */
 
-void task_scores_print(const struct task_scores *s, const struct task_request *q,
-                       const json_t *output, int64_t index, FILE *file)
+status task_scores_print(const struct task_scores *s, const struct task_request *q,
+                         const json_t *output, int64_t index, FILE *file)
 {
     if (file == NULL) {
-        return;
+        return STATUS_OK;
     }
     const struct task_config *c = s->config;
     const double *row = get_row(s, index);
     json_t *line = json_pack("{s:s, s:I, s:O, s:O}", "task", c->name, "doc_id", (json_int_t)index,
                              "target", q->targets, "resps", output);
+    TRY(template_require_memory(line));
     bool has_scores = c->output == TASK_MULTIPLE_CHOICE || c->output == TASK_GENERATE_UNTIL;
     for (int i = 0; has_scores && i < c->filter_count * c->metric_count; i++) {
         char name[TASK_RESULT_NAME_BYTES];
@@ -444,4 +428,5 @@ void task_scores_print(const struct task_scores *s, const struct task_request *q
     json_dumpf(line, file, JSON_COMPACT);
     fputc('\n', file);
     json_decref(line);
+    return STATUS_OK;
 }

@@ -39,9 +39,11 @@ void task_scores_set_truncated(const struct task_scores *s, int64_t index);
 /* task_scores_make_text - make a string; bytes that are not UTF-8 become U+FFFD. */
 status task_scores_make_text(const char *text, size_t bytes, json_t **out);
 
-/* task_scores_print - print the line of a document; file NULL: do nothing. */
-void task_scores_print(const struct task_scores *s, const struct task_request *q,
-                       const json_t *output, int64_t index, FILE *file);
+/* task_scores_print - print the line of a document; file NULL: do nothing.
+ *
+ * Errors    STATUS_INTERNAL: out of memory */
+status task_scores_print(const struct task_scores *s, const struct task_request *q,
+                         const json_t *output, int64_t index, FILE *file);
 
 /* task_scores_report - compute the metrics of all documents, the same on all ranks.
  *

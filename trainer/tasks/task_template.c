@@ -18,12 +18,6 @@ typedef struct template_node node;
 /* A value that is NULL is undefined: the document does not have the field. */
 static status evaluate_node(const node *n, const json_t *document, json_t **out);
 
-static status require_memory(const json_t *value)
-{
-    REQUIRE(value != NULL, STATUS_INTERNAL, "out of memory for the text of a template");
-    return STATUS_OK;
-}
-
 static bool is_true(const json_t *value)
 {
     switch (value != NULL ? json_typeof(value) : JSON_NULL) {
@@ -107,20 +101,10 @@ static status append_value(struct text_buffer *b, const json_t *value)
     return text_buffer_append(b, text, strlen(text));
 }
 
-static status make_string(struct text_buffer *b, status result, json_t **out)
-{
-    if (result == STATUS_OK) {
-        *out = json_stringn(b->count > 0 ? b->bytes : "", b->count);
-        result = require_memory(*out);
-    }
-    text_buffer_free(b);
-    return result;
-}
-
 status template_make_text(const json_t *value, json_t **out)
 {
     struct text_buffer b = {0};
-    return make_string(&b, append_value(&b, value), out);
+    return template_take_buffer(&b, append_value(&b, value), out);
 }
 
 /* ---- lists and indices ---- */
@@ -128,12 +112,11 @@ status template_make_text(const json_t *value, json_t **out)
 static status evaluate_list(const node *n, const json_t *document, json_t **out)
 {
     *out = json_array();
-    TRY(require_memory(*out));
+    TRY(template_require_memory(*out));
     for (const node *item = n->first; item != NULL; item = item->next) {
         json_t *value = NULL;
         TRY(evaluate_defined(item, document, &value));
-        REQUIRE(json_array_append_new(*out, value) == 0, STATUS_INTERNAL,
-                "out of memory for a list");
+        TRY(template_append(*out, value));
     }
     return STATUS_OK;
 }
@@ -206,7 +189,7 @@ static status slice_value(json_t *const *operands, json_t **out)
     int64_t first = clamp_bound(operands[1], count, 0);
     int64_t end = clamp_bound(operands[2], count, count);
     *out = copy_range(value, first, end > first ? end : first);
-    return require_memory(*out);
+    return template_require_memory(*out);
 }
 
 /* ---- operators ---- */
@@ -256,12 +239,14 @@ static status add_values(const json_t *a, const json_t *b, json_t **out)
     if (json_is_string(a) && json_is_string(b)) {
         struct text_buffer text = {0};
         status result = append_value(&text, a);
-        return make_string(&text, result == STATUS_OK ? append_value(&text, b) : result, out);
+        return template_take_buffer(&text, result == STATUS_OK ? append_value(&text, b) : result,
+                                    out);
     }
     if (json_is_array(a) && json_is_array(b)) {
         *out = json_copy((json_t *)a);
-        TRY(require_memory(*out));
-        return json_array_extend(*out, (json_t *)b) == 0 ? STATUS_OK : require_memory(NULL);
+        TRY(template_require_memory(*out));
+        return json_array_extend(*out, (json_t *)b) == 0 ? STATUS_OK
+                                                         : template_require_memory(NULL);
     }
     REQUIRE(json_is_number(a) && json_is_number(b), STATUS_DATA,
             "+ needs two numbers, two texts or two lists; ~ joins other values");
@@ -269,7 +254,7 @@ static status add_values(const json_t *a, const json_t *b, json_t **out)
                    !__builtin_add_overflow(json_integer_value(a), json_integer_value(b), &sum)
                ? json_integer(sum)
                : json_real(json_number_value(a) + json_number_value(b));
-    return require_memory(*out);
+    return template_require_memory(*out);
 }
 
 static status negate_number(const json_t *value, json_t **out)
@@ -278,7 +263,7 @@ static status negate_number(const json_t *value, json_t **out)
     *out = json_is_integer(value) && json_integer_value(value) > INT64_MIN
                ? json_integer(-json_integer_value(value))
                : json_real(-json_number_value(value));
-    return require_memory(*out);
+    return template_require_memory(*out);
 }
 
 static status subtract_numbers(const json_t *a, const json_t *b, json_t **out)
@@ -295,7 +280,7 @@ static status join_texts(const json_t *a, const json_t *b, json_t **out)
 {
     struct text_buffer text = {0};
     status result = append_value(&text, a);
-    return make_string(&text, result == STATUS_OK ? append_value(&text, b) : result, out);
+    return template_take_buffer(&text, result == STATUS_OK ? append_value(&text, b) : result, out);
 }
 
 static status apply_comparison(const char *name, const json_t *a, const json_t *b, json_t **out)
@@ -355,7 +340,7 @@ static status evaluate_choice(const node *n, const json_t *document, json_t **ou
     json_decref(value);
     if (chosen == NULL && n->name != NULL) { /* {% if %} without {% else %} */
         *out = json_string("");
-        return require_memory(*out);
+        return template_require_memory(*out);
     }
     return chosen != NULL ? evaluate_node(chosen, document, out) : STATUS_OK;
 }
@@ -383,7 +368,7 @@ static status evaluate_block(const node *n, const json_t *document, json_t **out
         }
         json_decref(value);
     }
-    return make_string(&text, result, out);
+    return template_take_buffer(&text, result, out);
 }
 
 /* Applies a node to the values of its operands. */

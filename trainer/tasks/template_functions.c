@@ -26,17 +26,28 @@ static status read_view(const json_t *value, struct view *out)
     return STATUS_OK;
 }
 
-static status make_string(const char *text, size_t bytes, json_t **out)
+status template_require_memory(const json_t *value)
 {
-    *out = json_stringn(text, bytes);
-    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory for a text");
+    REQUIRE(value != NULL, STATUS_INTERNAL, "out of memory for a text of a task");
     return STATUS_OK;
 }
 
-static status take_buffer(struct text_buffer *b, status result, json_t **out)
+status template_append(json_t *array, json_t *value)
+{
+    TRY(template_require_memory(value));
+    return json_array_append_new(array, value) == 0 ? STATUS_OK : template_require_memory(NULL);
+}
+
+status template_make_string(const char *text, size_t bytes, json_t **out)
+{
+    *out = json_stringn(text, bytes);
+    return template_require_memory(*out);
+}
+
+status template_take_buffer(struct text_buffer *b, status result, json_t **out)
 {
     if (result == STATUS_OK) {
-        result = make_string(b->count > 0 ? b->bytes : "", b->count, out);
+        result = template_make_string(b->count > 0 ? b->bytes : "", b->count, out);
     }
     text_buffer_free(b);
     return result;
@@ -91,7 +102,7 @@ static status strip_text(json_t *const *operands, int count, bool left, bool rig
         }
         v.bytes = at;
     }
-    return make_string(v.text, v.bytes, out);
+    return template_make_string(v.text, v.bytes, out);
 }
 
 static status call_strip(json_t *const *operands, int count, json_t **out)
@@ -124,7 +135,7 @@ static status change_case(const json_t *value, int upper, json_t **out)
         code = is_upper ? char_class_to_upper(code) : char_class_to_lower(code);
         result = text_buffer_append_char(&b, (int32_t)code);
     }
-    return take_buffer(&b, result, out);
+    return template_take_buffer(&b, result, out);
 }
 
 static status call_lower(json_t *const *operands, int count, json_t **out)
@@ -155,9 +166,8 @@ static const char *find_text(const struct view *v, size_t from, const struct vie
 static status append_part(json_t *list, const char *text, size_t bytes)
 {
     json_t *part = NULL;
-    TRY(make_string(text, bytes, &part));
-    REQUIRE(json_array_append_new(list, part) == 0, STATUS_INTERNAL, "out of memory for a list");
-    return STATUS_OK;
+    TRY(template_make_string(text, bytes, &part));
+    return template_append(list, part);
 }
 
 /* Splits at white space; there are no empty parts. */
@@ -182,7 +192,7 @@ static status call_split(json_t *const *operands, int count, json_t **out)
     size_t from = 0;
     TRY(read_view(operands[0], &v));
     *out = json_array();
-    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory for a list");
+    TRY(template_require_memory(*out));
     if (count == 1) {
         return split_words(&v, *out);
     }
@@ -216,7 +226,7 @@ static status call_replace(json_t *const *operands, int count, json_t **out)
 {
     (void)count;
     struct text_buffer b = {0};
-    return take_buffer(&b, replace_text(&b, operands), out);
+    return template_take_buffer(&b, replace_text(&b, operands), out);
 }
 
 static status call_startswith(json_t *const *operands, int count, json_t **out)
@@ -290,7 +300,7 @@ static status call_join(json_t *const *operands, int count, json_t **out)
     bool is_method = json_is_string(operands[0]) && count > 1;
     struct text_buffer b = {0};
     const json_t *separator = count > 1 ? operands[is_method ? 0 : 1] : NULL;
-    return take_buffer(&b, join_list(&b, operands[is_method ? 1 : 0], separator), out);
+    return template_take_buffer(&b, join_list(&b, operands[is_method ? 1 : 0], separator), out);
 }
 
 static status call_length(json_t *const *operands, int count, json_t **out)

@@ -4,6 +4,7 @@
 #include <jansson.h>
 
 #include "base/status.h"
+#include "datasets/text/text_buffer.h"
 
 /* template_call - apply a method or a filter to operands[0]; the other operands are its arguments.
  *
@@ -13,6 +14,24 @@ status template_call(const char *name, json_t *const *operands, int count, json_
 
 /* template_make_text - return the text of a value, as Python's str(). */
 status template_make_text(const json_t *value, json_t **out);
+
+/* template_make_string - create a string from UTF-8.
+ *
+ * Memory    *out is a new reference; NULL after an error
+ * Errors    STATUS_INTERNAL: out of memory, or the text is not UTF-8 */
+status template_make_string(const char *text, size_t bytes, json_t **out);
+
+/* template_take_buffer - create a string from a buffer if `result` is STATUS_OK, and free the
+ * buffer. Returns `result`, or the errors of template_make_string. */
+status template_take_buffer(struct text_buffer *b, status result, json_t **out);
+
+/* template_require_memory - return STATUS_INTERNAL, out of memory, if the value is NULL. */
+status template_require_memory(const json_t *value);
+
+/* template_append - append a value to an array and release the value.
+ *
+ * Errors    STATUS_INTERNAL: out of memory, also if the value is NULL */
+status template_append(json_t *array, json_t *value);
 
 /* template_length - return the number of characters of a text, or of elements. */
 int64_t template_length(const json_t *value);

@@ -36,6 +36,19 @@ grep -q '"choice/acc_norm_stderr":' out && grep -q '"copy/exact_match":' out ||
     fail "results: $(cat out)"
 [ "$(grep -c '"task":"choice"' samples)" = 2 ] || fail "samples: $(cat samples)"
 
+# A target that is the index of a choice is the text of this choice. The lines of both files are
+# equal up to the name.
+for type in loglikelihood generate_until; do
+    sed -e "s/multiple_choice/$type/" choice.yaml >index.yaml
+    [ $type != generate_until ] ||
+        printf 'generation_kwargs: {until: ["\\n"], max_gen_toks: 4}\n' >>index.yaml
+    sed -e '/doc_to_choice/d' -e 's/target: a/target: "{{ c[a] }}"/' index.yaml >text.yaml
+    run_bireme 0 evaluate --checkpoint run --task index.yaml --log-samples index-samples
+    run_bireme 0 evaluate --checkpoint run --task text.yaml --log-samples text-samples
+    grep -q '"target":\["ense"\]' index-samples || fail "$type: $(cat index-samples)"
+    cmp index-samples text-samples || fail "$type: the target of a choice differs"
+done
+
 # expect_refused CODE TEXT SED: a task file that this change damages.
 expect_refused() {
     sed -e "$3" choice.yaml >bad.yaml

@@ -459,7 +459,7 @@ static status check_attention(const char *where, const struct attention *a, int6
 }
 
 /* Counts the visible keys of n queries with a causal mask and a window over m keys. The first query
- * sees m - n + 1 keys, the next one more, up to the window. */
+ * attends to m - n + 1 keys, and each later query to one more, up to the window. */
 static double count_window_pairs(double n, double m, double window)
 {
     double first = fmax(0, m - n + 1), narrow = fmin(fmax(0, window - first), n);

@@ -1,5 +1,5 @@
-/* Runs a model on texts in batches. `fill-mask`, `embed`, `attention`,
- * `classify`, `answer` use it.
+/* Runs a model on texts in batches. The commands fill-mask, embed, attention, classify and answer
+ * use it.
  *
  *     struct batch_query b = {.command = "embed", .process_batch = process, .user = &state};
  *     TRY(batch_query_open(&b, request));

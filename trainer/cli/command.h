@@ -15,10 +15,11 @@ status command_train(int argc, char **argv);
 /* command_plan - estimate parameters, memory, FLOPs and communication of a recipe. */
 status command_plan(int argc, char **argv);
 
-/* command_evaluate - compute the loss on shards, or accuracy on a task. Runs on all ranks. */
+/* command_evaluate - compute the loss on shards, scores of tasks, or metrics of texts. Runs on
+ * all ranks. */
 status command_evaluate(int argc, char **argv);
 
-/* command_generate - generate text with a causal language model. */
+/* command_generate - generate text with a causal language model or an encoder-decoder. */
 status command_generate(int argc, char **argv);
 
 /* command_translate - translate the lines of a file with an encoder-decoder. */
@@ -66,10 +67,10 @@ status command_prepare(int argc, char **argv);
 /* command_checkpoint - list, verify, compare or reshard checkpoints. */
 status command_checkpoint(int argc, char **argv);
 
-/* command_import - convert a Hugging Face model folder to a checkpoint. */
+/* command_import - convert a folder of transformers or peft, or a GGUF file, to a checkpoint. */
 status command_import(int argc, char **argv);
 
-/* command_export - convert a checkpoint to a Hugging Face model folder or a GGUF file. */
+/* command_export - convert a checkpoint to a folder of transformers or peft, or a GGUF file. */
 status command_export(int argc, char **argv);
 
 /* command_bench - measure steps, kernels, communication or data loading. Runs on all ranks. */

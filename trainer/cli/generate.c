@@ -390,8 +390,8 @@ status command_generate(int argc, char **argv)
          "beams and does not sample (default: 1)",
          .min = 1, .max = BEAMS_MAX},
         {"length-penalty", OPTION_NUMBER, &o->length_penalty, "L", NULL,
-         "beam search: a beam is ranked by log-probability / tokens^L, including the end token "
-         "(default: 1)",
+         "beam search: beams are ranked by log-probability / tokens^L; tokens includes the end "
+         "token (default: 1)",
          .min = -10, .max = 10},
         {"early-stopping", OPTION_FLAG, &o->early_stopping, NULL, NULL,
          "beam search ends as soon as --num-beams texts have ended"},

@@ -263,8 +263,8 @@ static status run_command(const char *usage, const char *description, int argc, 
         {"num-beams", OPTION_INTEGER, &o->num_beams, "B", NULL,
          "number of beams; 1: always the most probable token (default: 1)", .min = 1, .max = 256},
         {"length-penalty", OPTION_NUMBER, &o->length_penalty, "L", NULL,
-         "beam search: a beam is ranked by log-probability / tokens^L, including the end token "
-         "(default: 1)",
+         "beam search: beams are ranked by log-probability / tokens^L; tokens includes the end "
+         "token (default: 1)",
          .min = -10, .max = 10},
         {"no-repeat-ngram-size", OPTION_INTEGER, &o->constraints.no_repeat_ngram_size, "N", NULL,
          "no N tokens occur twice in the same order; 0: they may (default: 0)", .min = 0,

@@ -202,8 +202,8 @@ static status read_windows(struct gguf_import_job *job)
         int64_t wrong =
             huggingface_find_interval(found->numbers, layers, has_full_attention, false, &pattern);
         REQUIRE(wrong < 0, STATUS_UNAVAILABLE,
-                "%s: %s has full attention in other layers than every %" PRId64
-                "-th; such models are not supported",
+                "%s: %s has full attention in layers that are not multiples of %" PRId64
+                ", or not in all of these; this is not supported",
                 gguf_path(job->file), key, pattern);
     }
     r->model.sliding_window_pattern = pattern;

@@ -134,8 +134,8 @@ static status find_interval(const struct config_document *c, const char *key, in
     int64_t wrong =
         huggingface_find_interval(config_get_field(c, key), layers, is_special, begins, interval);
     REQUIRE(wrong < 0, STATUS_UNAVAILABLE,
-            "%s: %s of layer %" PRId64 " is not supported; %s must be in every n-th layer and "
-            "in no other, here with n = %" PRId64,
+            "%s: %s of layer %" PRId64 " is not supported; %s is required in every n-th layer and "
+            "in no other; here n is %" PRId64,
             c->path, key, wrong, special, *interval);
     return STATUS_OK;
 }

@@ -14,7 +14,7 @@ struct constraints {
     int64_t min_new_tokens;       /* the end token is excluded before this number of new tokens */
     int64_t no_repeat_ngram_size; /* no n-gram of this size occurs twice; 0: all may */
     bool has_first, has_last;
-    int32_t first_token, last_token; /* forced as first new token, and as last one at the limit */
+    int32_t first_token, last_token; /* the first new token, and the token at the length limit */
     int bad_words;                   /* token sequences that must not occur */
     int bad_lengths[CONSTRAINTS_BAD_WORDS_MAX];     /* [bad_words] their tokens */
     int32_t bad_tokens[CONSTRAINTS_BAD_TOKENS_MAX]; /* one after the other */

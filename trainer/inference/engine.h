@@ -47,7 +47,7 @@ struct engine_request {
                                              * not copied */
     uint64_t sample;                        /* selects the random numbers together with the seed */
     bool has_log_probabilities;             /* compute those of the new tokens for receive_token */
-    bool has_prompt_log_probabilities;      /* and those of the prompt, from its second token on */
+    bool has_prompt_log_probabilities;      /* compute those of the prompt tokens after the first */
     int top_count; /* number of most probable tokens to list, at most ENGINE_TOP_MAX */
     engine_receive_token receive_token; /* NULL: none */
     generate_stream stream;             /* new bytes of the text; NULL: none */

@@ -20,7 +20,7 @@ struct generate_options {
     int64_t num_samples;    /* sequences per prompt; with beams the best ones, at most num_beams */
     int64_t first_sequence; /* index of the first sequence; selects its random numbers */
     double length_penalty;  /* beams are ranked by log-probability / tokens^length_penalty */
-    bool early_stopping;    /* beam search ends with num_beams hypotheses, better ones or not */
+    bool early_stopping;    /* beam search ends as soon as num_beams hypotheses have ended */
     int32_t decoder_start;  /* start token of an encoder-decoder */
     const char *stops[GENERATE_STOPS_MAX]; /* the output ends before the one that begins first */
     int stop_count;

@@ -61,7 +61,7 @@ static status complete_number(const struct document *d, const char *key, double 
     return STATUS_OK;
 }
 
-/* Reads a token id, or a list of ids of which the first one counts. */
+/* Reads a token id, or a list of ids; the first id is used. */
 static status read_token(const struct document *d, const char *key, bool *exists, int32_t *out)
 {
     const json_t *value = get_value(d, key);

@@ -12,7 +12,7 @@
 
 struct slots_sequence {
     struct token_list tokens; /* prompt and new tokens */
-    struct token_list source; /* that the encoder reads; empty once it is read, or without one */
+    struct token_list source; /* of the encoder; empty after it has read them, and in decoders */
     int64_t prompt_tokens;
     int64_t window;      /* first token that the model reads */
     int64_t limit;       /* maximum tokens with prompt */
@@ -57,8 +57,8 @@ status slots_create(struct slots *d, struct kernels *k, struct model *m,
 /* slots_destroy - free everything. */
 void slots_destroy(struct slots *d);
 
-/* slots_begin - put a sequence into a free slot. `source` is copied; NULL: none, or the sequence
- * gets one by model_cache_reorder.
+/* slots_begin - put a sequence into a free slot. `source` is copied. NULL: there is no source,
+ * or model_cache_reorder sets it later.
  *
  * Units     limit: maximum tokens with prompt */
 status slots_begin(struct slots *d, int64_t slot, const struct token_list *source,

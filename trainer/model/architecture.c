@@ -15,6 +15,10 @@
  *          Vaswani et al. 2017, arXiv:1706.03762
  * roberta  RobertaForMaskedLM; as bert, but positions begin with row 2 of the table.
  *          Liu et al. 2019, arXiv:1907.11692
+ * modernbert  ModernBertForMaskedLM: an encoder with layer norms without biases before each
+ *          sub-layer, rotary positions, GEGLU, no biases of the matrices, and a window in all
+ *          layers but the first of every config.window_pattern.
+ *          Warner et al. 2024, arXiv:2412.13663
  * llama    LlamaForCausalLM: RMS norms, rotary positions, grouped-query attention, SwiGLU, no
  *          biases. Gate and up are contiguous in memory. Touvron et al. 2023, arXiv:2302.13971
  * qwen2    Qwen2ForCausalLM (Qwen2, Qwen2.5): as llama, with biases of queries, keys and values.
@@ -36,6 +40,8 @@
  * phi3     Phi3ForCausalLM: as mistral. Query, key and value are one tensor of the file, and so are
  *          gate and up. The first config.rotary_width columns of a head rotate.
  *          Microsoft 2024, arXiv:2404.14219
+ * gemma2   Gemma2ForCausalLM: as gemma3_text, without norms of the queries and keys, with soft-caps
+ *          of the attention scores and the logits. Gemma Team 2024, arXiv:2408.00118
  * gemma3_text  Gemma3ForCausalLM: as qwen3, with norms before and after each sub-layer, GEGLU,
  *          scaled embeddings, and a window in all layers but every config.window_pattern-th.
  *          Gemma Team 2025, arXiv:2503.19786

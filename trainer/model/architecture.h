@@ -1,8 +1,9 @@
 /* The description of an architecture: the parts of a model, and the names of its tensors.
  *
- * The description is data. A family of models is one row of the table in architecture.c. The
- * parameter layout (layout.c), the passes (forward.c, attention.c, cache.c, ...) and the heads
- * (heads.c, task.c) read the description and never the name of a family.
+ * The description is data. In trainer/model, a family of models is one row of the table in
+ * architecture.c. The parameter layout (layout.c), the passes (forward.c, attention.c, cache.c,
+ * ...) and the heads (heads.c, task.c) read the description and never the name of a family. The
+ * checks of a recipe (trainer/recipe/check.c) and the import of models do compare names.
  *
  * A model has the parts
  *   embedding -> norm (if any) and dropout -> blocks -> final norm (not PLACEMENT_POST) -> head
@@ -47,9 +48,8 @@ enum position_kind {
  * Names within a block follow the prefix "BLOCK.LAYER.". NULL: there is no such parameter. */
 struct architecture_names {
     const char *token_table, *position_table, *token_type_table;
-    const char
-        *embedding_norm; /* of PLACEMENT_POST, or of PLACEMENT_PRE instead of the norm1 of the
-                                 * first block; NULL: the embedding has no norm */
+    const char *embedding_norm; /* norm of the embedding. With PLACEMENT_PRE it replaces norm1 of
+                                 * the first block. NULL: none */
     const char *block;
     const char *norm1; /* PLACEMENT_PRE and _BOTH: before attention; _POST: at the block's end */
     const char *qkv;   /* one matrix for queries, keys and values; NULL: three matrices */
@@ -84,7 +84,7 @@ struct architecture {
     struct {
         enum position_kind positions;
         int64_t first_position; /* row of the position table for the first token of a sequence */
-        bool adds_positions;    /* config.positions does not count the rows before that one */
+        bool adds_positions;    /* config.positions excludes the rows before first_position */
         bool sines_first;       /* sinusoidal: all sines before all cosines; else they alternate */
         bool scaled;            /* the token embeddings are multiplied by sqrt(width) */
     } embedding;
@@ -95,7 +95,8 @@ struct architecture {
     } norm;
     struct {
         bool causal;       /* a decoder; else all rows of a segment attend to each other */
-        bool global_first; /* of each window_pattern layers the first has no window, not the last */
+        bool global_first; /* the layer without a window is the first of window_pattern layers;
+                            * else the last one */
         bool qkv_bias, projection_bias;
         bool unscaled; /* the scores are not divided by sqrt(D) */
         enum qk_norm qk_norm;

@@ -1,23 +1,20 @@
 /* The transformer model: configuration, parameter layout, forward and backward passes, generation.
  *
  * An architecture is a description of the parts of a model (architecture.h). architecture.c has the
- * description of each family, such as gpt2, bert and llama.
- * A fine-tuning head can take the place of the vocabulary matrix (enum model_head_kind). It reads
- * selected rows of the hidden states.
+ * description of each family, such as gpt2, bert and llama. A fine-tuning head can take the place
+ * of the vocabulary matrix (enum model_head_kind). It reads selected rows of the hidden states. The
+ * model does not depend on the objectives or on the gradient reduction.
  *
- * All parameters lie in one flat f32 buffer in forward order. Trained parameters come before frozen
- * ones. In bf16 precision the GEMMs read a bf16 copy of this buffer. The caller owns the gradients
- * and passes one pointer for each parameter. The pointer is NULL for a frozen parameter, and
- * backward skips the GEMM for its gradient. Backward finishes the gradients layer by layer from the
- * last parameter to the first, and reports progress through a hook. The tied embedding comes first
- * in the buffer, so its gradient is final last. The model does not depend on the objectives or on
- * the gradient reduction.
- *
- * Weights are [out, in] in memory. `transposed` marks weights that the Hugging Face file stores as
- * [in, out].
- *
- * Letters in shapes: B batch, T tokens, N = B T rows, C width, H heads, G key-value heads, D head
- * width, F inner width, V vocabulary, L layers, M selected output rows, E examples. */
+ * Parameters  one flat f32 buffer in forward order, trained parameters before frozen ones. In bf16
+ *             precision the GEMMs read a bf16 copy of this buffer. Weights are [out, in];
+ *             `transposed` marks those that the Hugging Face file stores as [in, out]
+ * Gradients   owned by the caller, who passes one pointer for each parameter. NULL: the parameter
+ *             is frozen, and backward skips the GEMM for its gradient
+ * Order       backward finishes the gradients layer by layer, from the last parameter to the first,
+ *             and calls a hook after each part. A tied embedding is the first parameter, so its
+ *             gradient is final last
+ * Letters     B batch, T tokens, N = B T rows, C width, H heads, G key-value heads, D head width,
+ *             F inner width, V vocabulary, L layers, M selected output rows, E examples */
 #pragma once
 
 #include <stdbool.h>
@@ -104,8 +101,8 @@ struct model_config {
     int64_t rotary_width;          /* first columns of a head that rotate; 0: all */
     double rope_local_theta;       /* base in layers with a window, never scaled; 0: rope_theta */
     int64_t no_rope_interval;      /* n: every n-th layer has no rotary positions; 0: none */
-    int64_t position_buckets;      /* POSITIONS_RELATIVE: buckets of distances, and the distance */
-    int64_t max_distance;          /* from which on all are in the last one */
+    int64_t position_buckets;      /* POSITIONS_RELATIVE: number of buckets of distances */
+    int64_t max_distance;          /* the same: greater distances share the last bucket */
     double attention_scale;        /* factor of the scores; 0: 1 / sqrt(D) */
     double attention_softcap;      /* soft-cap of the scores, as in Gemma 2; 0: none */
     double embedding_multiplier;   /* factor of the token embeddings; 0: 1 */
@@ -116,8 +113,8 @@ struct model_config {
     enum model_recompute recompute;
     int64_t token_types; /* rows of BERT's token type table; 0: no table */
     bool next_sentence;  /* BERT with MODEL_HEAD_LM only: a pooler and a head of two labels */
-    int64_t output_rows; /* most rows of a micro-batch that BERT's or a fine-tuning head reads */
-    int64_t examples;    /* most examples of a micro-batch for next_sentence */
+    int64_t output_rows; /* maximum rows of a micro-batch that BERT's or a fine-tuning head reads */
+    int64_t examples;    /* maximum examples of a micro-batch for next_sentence */
     enum model_head_kind head; /* the head after the final norm */
     int64_t labels;            /* outputs of a fine-tuning head */
     struct model_adapter adapter;

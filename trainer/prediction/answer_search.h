@@ -44,8 +44,8 @@ status answer_search_open(const struct session *s, const struct text *question,
 void answer_search_add(struct answer_search *a, const struct qa_windows_window *window,
                        const float *outputs, int64_t tokens, int64_t max_tokens);
 
-/* answer_search_end - return the answer. If the no-answer score of every window exceeds the best
- * score by more than the recipe's threshold, it is empty. */
+/* answer_search_end - return the answer. It is empty if the lowest no-answer score of all windows
+ * exceeds the best score by more than the recipe's threshold. */
 struct answer answer_search_end(const struct answer_search *a);
 
 /* answer_search_close - free the windows. Accepts a struct of zeros. */

@@ -49,8 +49,8 @@ struct prediction {
 /* prediction_free - free the scores. Accepts a struct of zeros. */
 void prediction_free(struct prediction *p);
 
-/* The functions below encode nothing: ids are the tokens of one text. They replace the texts of the
- * batch, so one thread at a time may call them.
+/* The functions below do not encode text. `ids` are the tokens of one text. They replace the texts
+ * of the batch, so one thread at a time may call the functions.
  *
  * Errors    STATUS_DATA if the ids do not fit the model; STATUS_NOT_FINITE; STATUS_INTERNAL if
  *           memory is exhausted */

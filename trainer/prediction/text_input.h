@@ -9,8 +9,8 @@
  * Errors    STATUS_DATA if it is not valid UTF-8 or contains a NUL byte */
 status text_input_check(const struct text *text);
 
-/* text_input_encode_masked - encode a text, or a pair of texts, with the names of special tokens as
- * these tokens. There is no pair if pair->bytes is NULL.
+/* text_input_encode_masked - encode a text, or a pair of texts, and convert names of special tokens
+ * to their ids. There is no pair if pair->bytes is NULL.
  *
  * Memory    appends to *ids, which the caller frees with token_list_free()
  * Errors    those of tokenizer_encode_pair */

@@ -231,14 +231,14 @@ static status check_model(const struct recipe_reader *r)
     bool granite = c->model.architecture == ARCHITECTURE_GRANITE;
     bool llama = c->model.architecture == ARCHITECTURE_LLAMA;
     bool t5 = c->model.architecture == ARCHITECTURE_T5;
-    bool has_mlp_bias = llama || smollm3 || granite || modernbert || is_free;
+    bool has_optional_biases = llama || smollm3 || granite || modernbert || is_free;
     const char *free_families = "it requires transformer_encoder or transformer_decoder";
     const char *gemma_families = "it requires gemma2 or gemma3_text";
     int64_t rotated = recipe_rotary_width(c);
     const struct relation relations[] = {
         {c->model.head_dim == 0, "model.hidden_size", "is not a multiple of", "model.num_heads",
          NULL},
-        {c->model.head_dim > HEAD_DIM_MAX, "model.num_heads", "gives too large heads with",
+        {c->model.head_dim > HEAD_DIM_MAX, "model.num_heads", "gives heads that are too wide with",
          "model.hidden_size", "a head has at most 256 columns; use more heads"},
         {!rotary && !is_free && !t5 && !derived, "model.head_dim", "conflicts with",
          "model.architecture", "it requires t5 or rotary positions, for example llama"},
@@ -279,11 +279,11 @@ static status check_model(const struct recipe_reader *r)
          "conflicts with", "model.architecture", "it requires granite"},
         {c->model.logits_scaling > 0 && !granite, "model.logits_scaling", "conflicts with",
          "model.architecture", "it requires granite"},
-        {c->model.attention_bias && !has_mlp_bias && !qwen3 && !gemma && !olmo2,
+        {c->model.attention_bias && !has_optional_biases && !qwen3 && !gemma && !olmo2,
          "model.attention_bias", "conflicts with", "model.architecture",
          "it requires llama, qwen3, gemma2, gemma3_text, smollm3, granite, olmo2, modernbert, "
          "transformer_encoder or transformer_decoder"},
-        {c->model.mlp_bias && !has_mlp_bias, "model.mlp_bias", "conflicts with",
+        {c->model.mlp_bias && !has_optional_biases, "model.mlp_bias", "conflicts with",
          "model.architecture",
          "it requires llama, smollm3, granite, modernbert, transformer_encoder or "
          "transformer_decoder"},
@@ -338,8 +338,8 @@ static status check_model(const struct recipe_reader *r)
     return CHECK_RELATIONS(r, relations);
 }
 
-/* Returns true for an objective with a task head, which every architecture supports. */
-static bool is_task(enum recipe_objective objective)
+/* Returns whether the objective trains a fine-tuning head or embeddings. */
+static bool is_task_objective(enum recipe_objective objective)
 {
     switch (objective) {
     case OBJECTIVE_CLASSIFY:
@@ -365,7 +365,7 @@ static status check_objective(const struct recipe_reader *r)
     bool has_decoder = recipe_architecture_has_decoder(c->model.architecture);
     const struct relation relations[] = {
         {seq2seq != has_decoder, "objective", "conflicts with", "model.architecture",
-         "seq2seq and denoise require marian, bart or t5, and these require one of both"},
+         "use seq2seq or denoise with marian, bart and t5, and only with them"},
         {denoise && c->data.document_mask, "data.document_mask", "conflicts with", "objective",
          "denoise corrupts windows of texts"},
         {has_decoder && c->parallel.sequence, "parallel.sequence", "conflicts with",
@@ -377,12 +377,12 @@ static status check_objective(const struct recipe_reader *r)
         {c->model.architecture == ARCHITECTURE_MARIAN && c->model.hidden_size % 2 != 0,
          "model.hidden_size", "is odd for", "model.architecture",
          "sinusoidal positions require an even width"},
-        {mlm != encoder && !is_task(c->objective), "objective", "conflicts with",
+        {mlm != encoder && !is_task_objective(c->objective), "objective", "conflicts with",
          "model.architecture",
          "mlm requires an encoder: bert, roberta, distilbert, megatron-bert, modernbert or "
          "transformer_encoder; clm, sft, dpo and reward require another architecture"},
-        {modernbert && is_task(c->objective) && c->objective != OBJECTIVE_EMBED, "objective",
-         "conflicts with", "model.architecture", "modernbert supports mlm and embed"},
+        {modernbert && is_task_objective(c->objective) && c->objective != OBJECTIVE_EMBED,
+         "objective", "conflicts with", "model.architecture", "modernbert supports mlm and embed"},
         {mlm && c->mlm.max_predictions > c->data.sequence_length, "mlm.max_predictions",
          "is greater than", "data.sequence_length", NULL},
     };

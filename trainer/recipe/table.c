@@ -97,9 +97,9 @@ const struct setting recipe_table[] = {
     {"model.num_kv_heads", SETTING_INTEGER, FIELD(model.num_kv_heads), "null",
      .null = "the value of num_heads", WITHIN(1, 1024), .initial = INITIAL_SHAPE, .used = ROTARY,
      .description =
-         "Rotary architectures (llama, qwen2, mistral, qwen3, gemma2, gemma3_text, smollm3, "
-         "granite, olmo2, phi3, stablelm): number of key-value heads of each layer (grouped-query "
-         "attention). Each is shared by num_heads / num_kv_heads query heads"},
+         "Architectures with rotary positions, such as llama, and transformer_encoder and "
+         "transformer_decoder: number of key-value heads of each layer (grouped-query attention). "
+         "Each is shared by num_heads / num_kv_heads query heads. modernbert requires num_heads"},
     {"model.head_dim", SETTING_INTEGER, FIELD(model.head_dim), "null",
      .null = "hidden_size / num_heads", WITHIN(1, HEAD_DIM_MAX), .initial = INITIAL_SHAPE,
      .used = ROTARY "|t5",

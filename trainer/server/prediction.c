@@ -59,7 +59,7 @@ status server_prepare_prediction(struct server *s, struct job *job, const char *
     int64_t positions = model_positions(model_get_config(s->session.model));
     *code = "unsupported_model";
     REQUIRE(server_can(s, q->kind), STATUS_DATA,
-            "this model cannot answer such a request; /v1/models lists what it can answer");
+            "the model does not support this path; /v1/models lists the tasks that it supports");
     *code = NULL;
     bool is_split = q->kind == REQUEST_ANSWER || (q->kind == REQUEST_CLASSIFY && labels_words(s));
     job->prompts = calloc((size_t)q->prompt_count, sizeof *job->prompts);

@@ -1,5 +1,5 @@
-/* The choice of few-shot examples: Python's random.Random(1234).sample, which is the default
- * sampler of lm-evaluation-harness. Both draw the same examples.
+/* Selects few-shot examples as random.Random(1234).sample in Python does. lm-evaluation-harness
+ * uses this sampler by default.
  *
  * Source    Matsumoto, Nishimura 1998, "Mersenne Twister" (MT19937) */
 #pragma once

@@ -15,7 +15,8 @@
 #include "trainer/tasks/task_template.h"
 #include "trainer/tasks/template_functions_impl.h"
 
-/* How a text, a target or the choices follow from a document. At most one member is set. */
+/* The source of a text, a target or the choices: a field, a template or a constant. At most one
+ * member is set. */
 struct value {
     const char *field;
     struct task_template *computed;
@@ -153,8 +154,8 @@ static status get_text(const struct task *t, const struct task_document *d, json
         t->choice.field != NULL || t->choice.computed != NULL || t->choice.constant != NULL;
     if (json_is_array(*out) || json_is_object(*out) ||
         (has_several && (json_is_integer(*out) || is_index(*out)))) {
-        return raise_at(d, "doc_to_text gives a number or a list; tasks with several contexts "
-                           "are not supported");
+        return raise_at(d, "doc_to_text is a number or a list, not a string; tasks with several "
+                           "contexts are not supported");
     }
     return convert_to_text(out);
 }
@@ -379,6 +380,8 @@ static status choose_shots(struct task *t, int64_t *scratch)
 {
     const struct task_config *c = &t->config;
     struct few_shot_random random;
+    /* As in lm-evaluation-harness: if the splits are equal, or both are unset, a document is not
+     * its own example. */
     bool excludes = is_same_split(c->fewshot_split, c->test_split);
     int64_t sampled = c->shots + excludes;
     few_shot_seed(&random, FEW_SHOT_SEED);

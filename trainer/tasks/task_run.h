@@ -43,9 +43,9 @@ struct task_report {
  * samples: a JSON line for each document of this rank, with its targets, outputs and scores; NULL:
  * none.
  *
- * Numerics  means have the standard error of the mean, as in lm-evaluation-harness. bits_per_byte
- *           and perplexities have that of the ratio estimator and the delta method; that program
- *           reports none for them, or a bootstrap
+ * Numerics  means have the standard error of the mean, as in lm-evaluation-harness. The errors of
+ *           bits_per_byte and perplexities are those of the ratio estimator and the delta method;
+ *           lm-evaluation-harness reports a bootstrap error or none
  * Order     collective
  * Errors    STATUS_DATA with the document; STATUS_NOT_FINITE; the same on all ranks */
 status task_run(const struct task_model *m, const struct task *t, FILE *samples,

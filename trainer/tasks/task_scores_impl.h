@@ -33,7 +33,7 @@ void task_scores_add_rolling(const struct task_scores *s, const json_t *text, do
 status task_scores_add_output(const struct task_scores *s, const struct task_request *q,
                               const json_t *text, int64_t index);
 
-/* task_scores_set_truncated - note that the context of a document lost its beginning. */
+/* task_scores_set_truncated - record that the context of a document was truncated. */
 void task_scores_set_truncated(const struct task_scores *s, int64_t index);
 
 /* task_scores_make_text - make a string; bytes that are not UTF-8 become U+FFFD. */

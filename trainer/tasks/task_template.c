@@ -15,7 +15,7 @@
 
 typedef struct template_node node;
 
-/* A value that is NULL is undefined: the document does not have the field. */
+/* Computes the value of a node. *out is NULL if the document does not have the field. */
 static status evaluate_node(const node *n, const json_t *document, json_t **out);
 
 static bool is_true(const json_t *value)

@@ -122,7 +122,7 @@ static status call_rstrip(json_t *const *operands, int count, json_t **out)
 
 /* ---- case ---- */
 
-/* upper_first: 1 for the first character, 2 for all. */
+/* upper: the characters in upper case. 0: none, 1: the first one, 2: all. */
 static status change_case(const json_t *value, int upper, json_t **out)
 {
     struct view v;

@@ -2,9 +2,9 @@
  *
  * A rollback restores weights, moments and counters of the last copy, which is taken at the start
  * and at each checkpoint, and continues after the samples of the spike. All samples since the copy
- * are skipped, as in PaLM (Chowdhery et al. 2022, arXiv:2204.02311, section 5.1). If the next spike
- * returns to the same copy, one more global batch is skipped, then 2, 4, 8, ... more. A save right
- * after a rollback stores its counters, so that a resumed run does not repeat it. */
+ * are skipped, as in PaLM (Chowdhery et al. 2022, arXiv:2204.02311, section 5.1). Each further
+ * rollback to the same copy skips more global batches: 1, 2, 4, 8, ... A save right after a
+ * rollback stores its counters, so that a resumed run does not repeat it. */
 #pragma once
 
 #include "trainer/train/job.h"

@@ -228,7 +228,7 @@ status weights_require_seq2seq(const struct session *s, const char *checkpoint)
 {
     enum recipe_architecture architecture = s->recipe.model.architecture;
     REQUIRE(recipe_architecture_has_decoder(architecture), STATUS_DATA,
-            "%s is no encoder-decoder but %s; use `bireme generate`", checkpoint,
-            recipe_architecture_name(architecture));
+            "%s has the architecture %s, which is not an encoder-decoder; use `bireme generate`",
+            checkpoint, recipe_architecture_name(architecture));
     return STATUS_OK;
 }

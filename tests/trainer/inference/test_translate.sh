@@ -88,4 +88,4 @@ run_bireme 64 generate --checkpoint model --chat --prompt x
 expect_error 'an encoder-decoder (marian) has no chat template'
 run_bireme 0 train recipe.yaml run_dir=decoder
 run_bireme 65 translate --checkpoint decoder pairs.a
-expect_error 'decoder is no encoder-decoder but gpt2; use `bireme generate`'
+expect_error 'decoder has the architecture gpt2, which is not an encoder-decoder; use .bireme gen'

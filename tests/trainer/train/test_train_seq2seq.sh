@@ -93,6 +93,6 @@ expect_error 'encoder-decoders have no sequence parallelism'
 run_bireme 78 "${common[@]}" run_dir=bad adapter.type=lora model.init_from=one
 expect_error 'encoder-decoders have no adapters'
 run_bireme 78 "${common[@]}" run_dir=bad objective=clm
-expect_error 'seq2seq and denoise require marian, bart or t5, and these require one of both'
+expect_error 'use seq2seq or denoise with marian, bart and t5, and only with them'
 run_bireme 78 "${common[@]}" run_dir=bad model.decoder_start_token_id=300
 expect_error 'set model.decoder_start_token_id'

@@ -161,6 +161,12 @@ struct source_location recipe_find_location(const struct recipe *recipe, int ind
 
 /* ---- value.c: one value ---- */
 
+/* recipe_node_is_scalar - return whether a value is neither a sequence nor a mapping. */
+bool recipe_node_is_scalar(const struct node *node);
+
+/* recipe_node_is_null - return whether a value is null or ~, without quotes. */
+bool recipe_node_is_null(const struct node *node);
+
 /* recipe_value_set - check a value and store it in the field of its setting. */
 status recipe_value_set(const struct recipe_reader *r, struct source_location location,
                         const struct setting *setting, const struct node *node);

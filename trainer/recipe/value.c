@@ -119,12 +119,12 @@ status recipe_annotate_error(const struct recipe *recipe, const char *key, statu
                         remedy);
 }
 
-static bool is_scalar(const struct node *node)
+bool recipe_node_is_scalar(const struct node *node)
 {
     return node->kind == NODE_PLAIN || node->kind == NODE_QUOTED || node->kind == NODE_RAW;
 }
 
-static bool is_null(const struct node *node)
+bool recipe_node_is_null(const struct node *node)
 {
     return (node->kind == NODE_PLAIN || node->kind == NODE_RAW) &&
            (strcmp(node->text, "null") == 0 || strcmp(node->text, "~") == 0);
@@ -229,7 +229,7 @@ static status check_text(const struct recipe_reader *r, struct source_location l
 {
     char reason[TEXT_REASON_BYTES];
     double number;
-    if (!is_scalar(node)) {
+    if (!recipe_node_is_scalar(node)) {
         return recipe_fail(r, location, key, "must be a string");
     }
     if (node->text[0] == '\0') {
@@ -309,7 +309,7 @@ static status set_weight(const struct recipe_reader *r, struct source_location l
                                    .range = {.min = 0, .max = 1e9, .exclusive_min = true}};
     struct recipe scratch = {0};
     struct recipe_reader into = {.name = r->name, .recipe = &scratch};
-    if (!is_scalar(node)) {
+    if (!recipe_node_is_scalar(node)) {
         return recipe_fail(r, location, weight.key, "must be a number");
     }
     TRY(set_number(&into, location, &weight, node));
@@ -467,7 +467,8 @@ static status read_entry(const struct recipe_reader *r, struct source_location l
                    ? STATUS_OK
                    : recipe_fail(r, location, setting->key, "the path contains a comma");
     }
-    if (!is_scalar(node) || strlen(node->text) >= RECIPE_NAME_BYTES || node->text[0] == '\0') {
+    if (!recipe_node_is_scalar(node) || strlen(node->text) >= RECIPE_NAME_BYTES ||
+        node->text[0] == '\0') {
         return recipe_fail(r, location, setting->key, "each list entry must be %s",
                            setting->choices != NULL ? "a name" : "a number");
     }
@@ -491,7 +492,7 @@ static status set_list(const struct recipe_reader *r, struct source_location loc
                        const struct setting *setting, const struct node *node)
 {
     char text[2 * RECIPE_PATH_BYTES] = "", entry[RECIPE_PATH_BYTES];
-    const struct node *first = is_scalar(node) ? node : node->first;
+    const struct node *first = recipe_node_is_scalar(node) ? node : node->first;
     if (first == NULL || node->kind == NODE_MAPPING) {
         return recipe_fail(r, location, setting->key, "must be %s", kind_name(setting->kind));
     }
@@ -527,19 +528,19 @@ static void set_null(const struct setting *setting, struct recipe *recipe)
 status recipe_value_set(const struct recipe_reader *r, struct source_location location,
                         const struct setting *setting, const struct node *node)
 {
-    if (setting->kind == SETTING_SOURCES && !is_scalar(node)) {
+    if (setting->kind == SETTING_SOURCES && !recipe_node_is_scalar(node)) {
         return set_sources(r, location, setting, node);
     }
     bool is_list = setting->kind == SETTING_LIST || setting->kind == SETTING_PATHS;
-    if (is_list && !is_scalar(node)) {
+    if (is_list && !recipe_node_is_scalar(node)) {
         return set_list(r, location, setting, node);
     }
-    if (!is_scalar(node)) {
+    if (!recipe_node_is_scalar(node)) {
         return recipe_fail(r, location, setting->key, "must be %s, not a %s",
                            kind_name(setting->kind),
                            node->kind == NODE_MAPPING ? "mapping" : "list");
     }
-    if (is_null(node)) {
+    if (recipe_node_is_null(node)) {
         if (setting->null == NULL) {
             return recipe_fail(r, location, setting->key, "null is not accepted; %s is required",
                                kind_name(setting->kind));

@@ -1,7 +1,6 @@
 #include "trainer/tasks/task.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,14 +45,20 @@ static status raise_at(const struct task_document *d, const char *text)
     RAISE(STATUS_DATA, "%s:%" PRId64 ": %s", d->path, d->line, text);
 }
 
-status task_raise(const struct task *t, int64_t index, const char *format, ...)
+/* Adds the document to the pending STATUS_DATA error. */
+static status annotate_error(const struct task_document *d, status result)
 {
-    char text[1024];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    return raise_at(&t->documents.rows[index], text);
+    struct status_note note;
+    if (result != STATUS_DATA || status_pending()->code == STATUS_OK) {
+        return result;
+    }
+    status_take(&note);
+    return raise_at(d, note.text);
+}
+
+status task_annotate_error(const struct task *t, int64_t index, status result)
+{
+    return annotate_error(&t->documents.rows[index], result);
 }
 
 /* ---- values ---- */
@@ -75,13 +80,7 @@ static status read_list(const struct task_config *c, const struct node *node, js
 static status read_template(const struct task_config *c, const struct node *node, const char *key,
                             const char *text, struct task_template **out)
 {
-    struct status_note note;
-    status result = task_template_parse(text, out);
-    if (result != STATUS_RECIPE) {
-        return result;
-    }
-    status_take(&note);
-    return task_config_fail(c, node, key, "%.900s", note.text);
+    return task_config_annotate(c, node, key, task_template_parse(text, out));
 }
 
 /* Reads doc_to_text, doc_to_target or doc_to_choice: the name of a field, a template, a number or a
@@ -116,17 +115,11 @@ static void free_value(struct value *v)
 /* Computes a value of a document. */
 static status compute_value(const struct value *v, const struct task_document *d, json_t **out)
 {
-    struct status_note note;
     if (v->computed == NULL) {
         *out = json_incref(v->constant != NULL ? v->constant : json_object_get(d->value, v->field));
         return *out != NULL ? STATUS_OK : raise_at(d, "a field of the task is missing");
     }
-    status result = task_template_render(v->computed, d->value, out);
-    if (result != STATUS_DATA) {
-        return result;
-    }
-    status_take(&note);
-    return raise_at(d, note.text);
+    return annotate_error(d, task_template_render(v->computed, d->value, out));
 }
 
 /* Replaces a value by its text. */
@@ -301,7 +294,8 @@ static status make_context(const struct task *t, int64_t index, json_t **out)
     status result = append_context(t, index, &b);
     if (result == STATUS_OK) {
         *out = json_stringn(b.count > 0 ? b.bytes : "", b.count);
-        result = *out != NULL ? STATUS_OK : task_raise(t, index, "the context is not UTF-8");
+        result = *out != NULL ? STATUS_OK
+                              : raise_at(&t->documents.rows[index], "the context is not UTF-8");
     }
     text_buffer_free(&b);
     return result;

@@ -46,9 +46,10 @@ status task_get_request(const struct task *t, int64_t index, struct task_request
 /* task_request_free - free the texts. */
 void task_request_free(struct task_request *q);
 
-/* task_raise - raise STATUS_DATA "file:line: reason" about a document. */
-status task_raise(const struct task *t, int64_t index, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+/* task_annotate_error - add the file and the line of a document to the pending STATUS_DATA error.
+ *
+ * Returns   result */
+status task_annotate_error(const struct task *t, int64_t index, status result);
 
 /* task_close - free a task and set *t to NULL; NULL is allowed. */
 void task_close(struct task **t);

@@ -9,7 +9,7 @@
 #include "base/text.h"
 #include "trainer/recipe/settings.h"
 
-enum { FILE_LIMIT_BYTES = 1 << 20, MAX_NEW_TOKENS = 256 };
+enum { FILE_LIMIT_BYTES = 1 << 20, MAX_NEW_TOKENS = 256, KEYS_MAX = 40 };
 
 /* The metrics of each output type: the first ones are used if the file has no metric_list. */
 static const struct output_type {
@@ -76,13 +76,12 @@ status task_config_fail(const struct task_config *c, const struct node *node, co
     return raise_at(c, node, STATUS_RECIPE, key, text);
 }
 
-/* Adds the place and the key to the pending error. */
-static status annotate_error(const struct task_config *c, const struct node *node, const char *key,
-                             status result)
+status task_config_annotate(const struct task_config *c, const struct node *node, const char *key,
+                            status result)
 {
     struct status_note note;
-    if (result == STATUS_OK) {
-        return STATUS_OK;
+    if ((result != STATUS_RECIPE && result != STATUS_DATA) || status_pending()->code == STATUS_OK) {
+        return result;
     }
     status_take(&note);
     return task_config_fail(c, node, key, "%.900s", note.text);
@@ -90,20 +89,15 @@ static status annotate_error(const struct task_config *c, const struct node *nod
 
 /* ---- values ---- */
 
-static bool is_scalar(const struct node *node)
-{
-    return node->kind == NODE_PLAIN || node->kind == NODE_QUOTED;
-}
-
+/* An empty value is null, too. */
 static bool is_null(const struct node *node)
 {
-    return node->kind == NODE_PLAIN &&
-           (node->text[0] == '\0' || strcmp(node->text, "null") == 0 || node->text[0] == '~');
+    return recipe_node_is_null(node) || (node->kind == NODE_PLAIN && node->text[0] == '\0');
 }
 
 static status read_text(const struct task_config *c, const struct node *node, const char **out)
 {
-    if (!is_scalar(node)) {
+    if (!recipe_node_is_scalar(node)) {
         return task_config_fail(c, node, node->key, "must be a string");
     }
     *out = is_null(node) ? NULL : node->text;
@@ -154,7 +148,7 @@ static status open_pattern(const struct task_config *c, const struct node *node,
     if (text == NULL) {
         return task_config_fail(c, node, key, "must be a regular expression");
     }
-    return annotate_error(c, node, key, pattern_open(text, out));
+    return task_config_annotate(c, node, key, pattern_open(text, out));
 }
 
 /* ---- keys of a mapping ---- */
@@ -169,11 +163,12 @@ struct key {
 static status read_keys(struct task_config *c, const struct node *mapping, const char *what,
                         const struct key *keys, int count, void *base)
 {
+    REQUIRE(count <= KEYS_MAX, STATUS_INTERNAL, "%s has more than %d keys", what, KEYS_MAX);
     if (mapping->kind != NODE_MAPPING) {
         return task_config_fail(c, mapping, what, "must be a mapping");
     }
     for (const struct node *n = mapping->first; n != NULL; n = n->next) {
-        const char *names[32];
+        const char *names[KEYS_MAX];
         int found = -1;
         for (int i = 0; i < count; i++) {
             names[i] = keys[i].name;
@@ -210,7 +205,7 @@ static status set_node(struct task_config *c, const struct node *node, void *tar
 {
     (void)c;
     const struct node **field = target;
-    *field = is_scalar(node) && is_null(node) ? NULL : node;
+    *field = recipe_node_is_scalar(node) && is_null(node) ? NULL : node;
     return STATUS_OK;
 }
 
@@ -362,8 +357,8 @@ static status read_step(struct task_config *c, const struct node *entry, struct 
         return task_config_fail(c, entry, "filter", "an entry has no key function");
     }
     if (step->kind == TASK_REGEX && step->pattern == NULL) {
-        return annotate_error(c, entry, "regex_pattern",
-                              pattern_open("#### (\\-?[0-9\\.\\,]+)", &step->pattern));
+        return task_config_annotate(c, entry, "regex_pattern",
+                                    pattern_open("#### (\\-?[0-9\\.\\,]+)", &step->pattern));
     }
     return STATUS_OK;
 }
@@ -428,7 +423,7 @@ static status set_until(struct task_config *c, const struct node *node, void *ta
         return add_until(c, node, text);
     }
     for (const struct node *n = node->first; n != NULL; n = n->next) {
-        if (!is_scalar(n)) {
+        if (!recipe_node_is_scalar(n)) {
             return task_config_fail(c, n, "until", "must be a string");
         }
         TRY(add_until(c, n, n->text));
@@ -495,7 +490,7 @@ static status set_fewshot(struct task_config *c, const struct node *node, void *
         {"sampler", set_sampler, offsetof(struct task_config, takes_first_shots)},
         {"split", set_text, offsetof(struct task_config, fewshot_split)},
     };
-    return is_scalar(node) && is_null(node)
+    return recipe_node_is_scalar(node) && is_null(node)
                ? STATUS_OK
                : read_keys(c, node, "fewshot_config", keys, COUNT(keys), c);
 }
@@ -588,8 +583,6 @@ static const struct key file_keys[] = {
     {"use_prompt", refuse_key, 0},
     {"gen_prefix", refuse_key, 0},
 };
-
-_Static_assert(COUNT(file_keys) <= 32, "read_keys has room for the names");
 
 static status require_keys(const struct task_config *c)
 {

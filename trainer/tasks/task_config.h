@@ -104,6 +104,13 @@ status task_config_parse(const char *path, const char *text, size_t bytes, struc
 status task_config_fail(const struct task_config *c, const struct node *node, const char *key,
                         const char *format, ...) __attribute__((format(printf, 4, 5)));
 
+/* task_config_annotate - add the place of a value and its key to the pending STATUS_RECIPE or
+ * STATUS_DATA error.
+ *
+ * Returns   STATUS_RECIPE for these errors, else result */
+status task_config_annotate(const struct task_config *c, const struct node *node, const char *key,
+                            status result);
+
 /* task_config_result_name - write the name of a result: METRIC, or METRIC,FILTER for a filter with
  * a name.
  *

@@ -103,17 +103,6 @@ static status encode_pair(const struct tokenizer *t, const char *context, const 
     return result;
 }
 
-/* Adds the document to the pending STATUS_DATA error. */
-static status annotate_error(const struct run *r, int64_t index, status result)
-{
-    struct status_note note;
-    if (result != STATUS_DATA || status_pending()->code == STATUS_OK) {
-        return result;
-    }
-    status_take(&note);
-    return task_raise(r->task, index, "%.900s", note.text);
-}
-
 static status check_scored(const struct run *r, int64_t scored, int64_t count)
 {
     REQUIRE(scored > 0 && scored < count, STATUS_DATA,
@@ -207,7 +196,7 @@ static status run_likelihood(const struct run *r, int64_t index)
     TRY(ALLOCATE(s, 1, "the choices of a document"));
     status result = task_get_request(r->task, index, &q);
     if (result == STATUS_OK) {
-        result = annotate_error(r, index, score_document(r, &q, index, s));
+        result = task_annotate_error(r->task, index, score_document(r, &q, index, s));
     }
     task_request_free(&q);
     free_scored(s);
@@ -261,7 +250,7 @@ static status run_rolling(const struct run *r, int64_t index)
     struct token_list ids = {0};
     status result = task_get_request(r->task, index, &q);
     if (result == STATUS_OK) {
-        result = annotate_error(r, index, score_text(r, &q, index, &ids));
+        result = task_annotate_error(r->task, index, score_text(r, &q, index, &ids));
     }
     task_request_free(&q);
     token_list_free(&ids);
@@ -301,7 +290,7 @@ static status add_to_batch(const struct run *r, struct batch *b, int64_t index)
     int64_t at = b->count++;
     b->documents[at] = index;
     TRY(task_get_request(r->task, index, &b->requests[at]));
-    return annotate_error(r, index, encode_context(r, b, at));
+    return task_annotate_error(r->task, index, encode_context(r, b, at));
 }
 
 /* Decodes an output and cuts it before the stop string that begins first. */
@@ -326,8 +315,8 @@ static status score_outputs(const struct run *r, const struct batch *b)
         json_t *text = NULL;
         int64_t index = b->documents[i];
         TRY(decode_output(r, &b->outputs[i], &text));
-        status result = annotate_error(
-            r, index, task_scores_add_output(&r->scores, &b->requests[i], text, index));
+        status result = task_annotate_error(
+            r->task, index, task_scores_add_output(&r->scores, &b->requests[i], text, index));
         if (result == STATUS_OK) {
             result = task_scores_print(&r->scores, &b->requests[i], text, index, r->samples);
         }

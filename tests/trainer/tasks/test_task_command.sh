@@ -49,6 +49,12 @@ for type in loglikelihood generate_until; do
     cmp index-samples text-samples || fail "$type: the target of a choice differs"
 done
 
+# Only ~ itself and an empty value are null.
+sed -e 's/^task: .*/task: ~x/' choice.yaml >tilde.yaml
+printf 'description:\nfewshot_split: ~\n' >>tilde.yaml
+run_bireme 0 evaluate --checkpoint run --task tilde.yaml --json
+grep -q '"~x/acc":' out || fail "results: $(cat out)"
+
 # expect_refused CODE TEXT SED: a task file that this change damages.
 expect_refused() {
     sed -e "$3" choice.yaml >bad.yaml
@@ -60,6 +66,8 @@ expect_refused 78 'bad.yaml:5:14: output_type: must be multiple_choice, ' 's/mul
 expect_refused 78 "doc_to_txt: unknown key of a task; did you mean 'doc_to_text'" 's/_text/_txt/'
 expect_refused 78 'bad.yaml:6:14: doc_to_text: character 5 of the template: expected }}' \
     's/doc_to_text: q/doc_to_text: "{{ q"/'
+expect_refused 78 'bad.yaml:10:57: regexes_to_ignore: the pattern ( is not a valid regular' \
+    's/mult/generate_until #/; $ametric_list: [{metric: exact_match, regexes_to_ignore: ["("]}]'
 expect_refused 65 'rows.jsonl:1: the document has no value "x"' 's/: q$/: "{{ x }}"/'
 expect_refused 66 'missing.jsonl' 's/rows.jsonl/missing.jsonl/'
 expect_refused 65 'rows.jsonl:1: doc_to_target is none of the choices' 's/target: a/target: 7/'

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Tests that run_page.sh and check_links.sh report each wrong page and accept correct ones.
+# Tests that the scripts of this folder report each wrong page and accept correct ones.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd -P)
 folder=$(mktemp -d)
@@ -66,4 +66,22 @@ check_records 0 2026-01-02
 check_records 1 2026-01-03
 unset 'fields[1]'
 check_records 1 2026-01-02
-echo "run_page.sh, check_links.sh and check_records.sh report each error"
+
+check_architectures() { # CODE PAGE SED: check the documents after this change to a page
+    local expected=$1 code=0 page
+    rm -rf "$folder/tree"
+    for page in README.md docs/glossary.md recipes/README.md trainer/model/architecture.c; do
+        mkdir -p "$folder/tree/$(dirname "$page")"
+        cp "$here/../../$page" "$folder/tree/$page"
+    done
+    sed -i -e "$3" "$folder/tree/$2"
+    "$here/check_architectures.sh" "$folder/tree" >"$folder/log" 2>&1 || code=$?
+    [ "$code" = "$expected" ] || fail "check_architectures: code $code instead of $expected: $2 $3"
+}
+
+check_architectures 0 README.md ''
+check_architectures 1 README.md 's/ModernBERT//'
+check_architectures 1 docs/glossary.md 's/ bart / /'
+check_architectures 1 trainer/model/architecture.c '/^ \* gemma2 /d'
+check_architectures 1 recipes/README.md 's/^| `architecture` | /&a_new_one, /'
+echo "run_page.sh, check_links.sh, check_records.sh and check_architectures.sh report each error"

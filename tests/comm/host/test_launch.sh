@@ -115,7 +115,7 @@ for signal in TERM INT; do
         >"$folder/output" 2>&1 &
     job=$!
     for ((i = 0; i < 300; i++)); do
-        grep -q 'running' "$folder/output" && break
+        [ "$(grep -c 'running' "$folder/output")" -lt 2 ] || break # both ranks ignore USR1
         sleep 0.1
     done
     kill -"$signal" "$job"

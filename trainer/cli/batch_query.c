@@ -59,9 +59,7 @@ static status require_usable(const struct batch_query *b, const char *checkpoint
 {
     const struct session *s = &b->session;
     TRY(weights_require_single_stack(s, checkpoint));
-    REQUIRE(s->tokenizer != NULL, STATUS_DATA,
-            "%s contains no tokenizer, but %s needs one; import or train with a tokenizer",
-            checkpoint, b->command);
+    TRY(weights_require_tokenizer(s, checkpoint, b->command));
     struct tokenizer_specials special = tokenizer_get_specials(s->tokenizer);
     REQUIRE(!batch_query_is_encoder(b) || (special.cls >= 0 && special.sep >= 0), STATUS_DATA,
             "the tokenizer of %s has no [CLS] or no [SEP] token, which an encoder needs",

@@ -409,8 +409,7 @@ static status run_conversation(struct chat *c)
 
 static status open_template(struct chat *c, const struct request *q)
 {
-    REQUIRE(c->session.tokenizer != NULL, STATUS_DATA,
-            "%s contains no tokenizer, but chat needs one", q->checkpoint);
+    TRY(weights_require_tokenizer(&c->session, q->checkpoint, "chat"));
     return chat_open(c->session.tokenizer_dir, c->session.tokenizer, &c->template);
 }
 

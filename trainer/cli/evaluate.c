@@ -264,19 +264,12 @@ static status evaluate_shards(const struct request *q, struct session *s, struct
 
 /* ---- tasks ---- */
 
-static status require_tokenizer(const struct request *q, const struct session *s)
-{
-    REQUIRE(s->tokenizer != NULL, STATUS_DATA, "%s contains no tokenizer, but a task needs one",
-            q->checkpoint);
-    return STATUS_OK;
-}
-
 /* Evaluates the rows of a multiple-choice file. */
 static status evaluate_rows(const struct request *q, struct session *s, struct comm *world)
 {
     struct multiple_choice_report local = {0};
     TRY(comm_agree(world, weights_require_single_stack(s, q->checkpoint)));
-    TRY(comm_agree(world, require_tokenizer(q, s)));
+    TRY(comm_agree(world, weights_require_tokenizer(s, q->checkpoint, "a task")));
     TRY(multiple_choice_run(s->kernels, s->model, s->tokenizer, q->tasks.items[0],
                             s->recipe.model.max_position_embeddings, q->limit,
                             comm_rank(s->mesh.data), comm_size(s->mesh.data), &local));
@@ -354,7 +347,7 @@ static status evaluate_tasks(const struct request *q, struct session *s, struct 
     struct task_set set = {0};
     FILE *samples = NULL;
     TRY(comm_agree(world, weights_require_causal(s, q->checkpoint)));
-    TRY(comm_agree(world, require_tokenizer(q, s)));
+    TRY(comm_agree(world, weights_require_tokenizer(s, q->checkpoint, "a task")));
     TRY(comm_agree(world, task_set_open(q->tasks.items, q->tasks.count, q->shots, q->limit, &set)));
     TRY(comm_agree(world, open_samples(q, world, &samples)));
     status result = run_tasks(q, s, world, &set, samples);

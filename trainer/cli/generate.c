@@ -327,9 +327,8 @@ static status run_generate(struct request *q)
     if (result == STATUS_OK) {
         result = weights_require_generator(&s, q->checkpoint);
     }
-    if (result == STATUS_OK && s.tokenizer == NULL) {
-        result = RAISE_STATUS(STATUS_DATA, "%s contains no tokenizer, but generate needs one",
-                              q->checkpoint);
+    if (result == STATUS_OK) {
+        result = weights_require_tokenizer(&s, q->checkpoint, "generate");
     }
     if (result == STATUS_OK) {
         result = complete_options(q, &s);

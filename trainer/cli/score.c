@@ -155,8 +155,7 @@ static status open_model(struct score_state *state, struct comm *world,
                                 0));
     state->is_reward_model = s->recipe.objective == OBJECTIVE_REWARD;
     TRY(state->is_reward_model ? STATUS_OK : weights_require_causal(s, q->checkpoint));
-    REQUIRE(s->tokenizer != NULL, STATUS_DATA, "%s contains no tokenizer, but score needs one",
-            q->checkpoint);
+    TRY(weights_require_tokenizer(s, q->checkpoint, "score"));
     REQUIRE(!state->prints_tokens || !state->is_reward_model, STATUS_USAGE,
             "--tokens: a reward model has one reward for the whole line");
     return ALLOCATE(state->log_probabilities, model_get_config(s->model)->positions,

@@ -207,8 +207,7 @@ static status open_session(struct query *q, struct comm *world)
     TRY(weights_open_checkpoint(s, world, r->checkpoint, r->overrides.items, r->overrides.count,
                                 q->batch_size));
     TRY(weights_require_seq2seq(s, r->checkpoint));
-    REQUIRE(s->tokenizer != NULL, STATUS_DATA,
-            "%s contains no tokenizer, but this command needs one", r->checkpoint);
+    TRY(weights_require_tokenizer(s, r->checkpoint, "this command"));
     q->options.num_samples = 1;
     q->options.sampler.top_p = 1;
     q->options.use_cache = true;

@@ -220,8 +220,7 @@ bm_model_facts bm_model_facts_of(const bm_model *m)
 status library_require_tokenizer(const bm_model *m)
 {
     REQUIRE(m != NULL, STATUS_USAGE, "the model is NULL");
-    REQUIRE(m->session.tokenizer != NULL, STATUS_DATA, "%s contains no tokenizer", m->path);
-    return STATUS_OK;
+    return weights_require_tokenizer(&m->session, m->path, "this function");
 }
 
 status library_require_host(const bm_model *m)

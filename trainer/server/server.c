@@ -296,8 +296,7 @@ static status open_server(struct server *s)
     TRY(weights_open_checkpoint(&s->session, s->world, o->checkpoint, o->overrides,
                                 o->override_count, CHUNK_TOKENS));
     TRY(weights_require_single_stack(&s->session, o->checkpoint));
-    REQUIRE(s->session.tokenizer != NULL, STATUS_DATA,
-            "%s contains no tokenizer, but serve needs one", o->checkpoint);
+    TRY(weights_require_tokenizer(&s->session, o->checkpoint, "serve"));
     REQUIRE(device_is_host(s->session.device), STATUS_UNAVAILABLE,
             "serve runs on the CPU only in this version; add --set train.device=cpu");
     TRY(text_batch_create(&s->session, &s->batch));

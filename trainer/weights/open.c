@@ -206,6 +206,14 @@ status weights_require_single_stack(const struct session *s, const char *checkpo
     return STATUS_OK;
 }
 
+status weights_require_tokenizer(const struct session *s, const char *checkpoint, const char *user)
+{
+    REQUIRE(s->tokenizer != NULL, STATUS_DATA,
+            "%s contains no tokenizer, but %s needs one; import or train with a tokenizer",
+            checkpoint, user);
+    return STATUS_OK;
+}
+
 status weights_require_causal(const struct session *s, const char *checkpoint)
 {
     TRY(weights_require_single_stack(s, checkpoint));

@@ -32,6 +32,12 @@ status weights_check_tokenizer(const struct recipe *recipe, const struct tokeniz
  * Errors    STATUS_UNAVAILABLE with the checkpoint and the commands to use instead */
 status weights_require_single_stack(const struct session *s, const char *checkpoint);
 
+/* weights_require_tokenizer - check that a session has a tokenizer. `user` needs it, for example
+ * "chat" or "a task".
+ *
+ * Errors    STATUS_DATA with the checkpoint and the remedy */
+status weights_require_tokenizer(const struct session *s, const char *checkpoint, const char *user);
+
 /* weights_require_causal - check that the model predicts next tokens.
  *
  * Errors    STATUS_DATA with the checkpoint and the command to use instead */

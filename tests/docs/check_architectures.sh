@@ -1,6 +1,6 @@
 #!/bin/bash
-# Each name of model.architecture occurs in the glossary, in the README (the name of the family or
-# of the architecture) and in the comment at the beginning of architecture.c.
+# Each name of model.architecture occurs in docs/reference/architectures.md, in the glossary, in the
+# README (the name of the family or of the architecture) and in the first comment of architecture.c.
 # usage: check_architectures.sh [FOLDER]; the default is BIREME_SOURCE_DIR
 set -euo pipefail
 cd "${1:-${BIREME_SOURCE_DIR:?}}"
@@ -11,6 +11,7 @@ names=$(awk -F'|' '/^\| `architecture`/ { gsub(/[ ]/, "", $3); gsub(/,/, "\n", $
 glossary=$(awk '/^- \*\*architecture\*\*/ { inside = 1; print; next } /^- / { inside = 0 } inside' \
     docs/glossary.md)
 comment=$(sed -nE 's/^ \* ([a-z][^ ]*(, [^ ]+)*)  .*/\1/p' trainer/model/architecture.c)
+reference=$(sed -nE 's/^\| `([^`]*)`.*/\1/p' docs/reference/architectures.md)
 families=$(grep '^|' README.md | tr -d ' -')
 wrong=0
 
@@ -30,6 +31,7 @@ for name in $names; do
     megatron-bert) family="MegatronLM'sBERT" ;;
     *) family=$(tr -d - <<<"${name%_text}") ;;
     esac
+    expect docs/reference/architectures.md "$reference" "$name" "$name"
     expect docs/glossary.md "$glossary" "$name" "$name"
     expect trainer/model/architecture.c "$comment" "$name" "$name"
     expect README.md "$families" "$family" "$name"

@@ -30,31 +30,9 @@ const struct setting recipe_table[] = {
          "t5|bart|gemma2|modernbert",
      .initial = INITIAL_SHAPE,
      .description =
-         "Model architecture (model_type in Hugging Face configurations). bert, roberta, "
-         "distilbert, megatron-bert and modernbert are encoders for mlm; the others are decoders "
-         "for clm, sft, dpo and reward, except marian, bart and t5, an encoder and a decoder for "
-         "seq2seq and denoise. marian is the original Transformer, with norms after the residual "
-         "sums and sinusoidal positions; bart is marian with learned positions and a norm of the "
-         "embeddings; t5 (T5, T5 1.1, mT5, ByT5) has RMSNorms before each sub-layer, a relative "
-         "position bias, unscaled attention, no biases, and with gated_linear_unit a gate. llama "
-         "has RMSNorm, rotary position embeddings, SwiGLU and no biases. qwen2 (Qwen2, Qwen2.5) "
-         "is llama with biases of queries, keys and values; mistral is llama with sliding_window; "
-         "qwen3 is llama with an RMSNorm of each head of the queries and keys; gemma3_text (Gemma "
-         "3) is qwen3 with RMSNorms before and after each sub-layer, GEGLU and a window in most "
-         "layers; gemma2 (Gemma 2) is gemma3_text without norms of the queries and keys, with "
-         "soft-caps; smollm3 is llama without positions in some layers; granite is llama with "
-         "four factors; olmo2 (OLMo 2) is llama with RMSNorms after each sub-layer and of the "
-         "queries and keys, and requires parallel.tensor: 1; phi3 (Phi-3, Phi-4) is mistral with "
-         "joint matrices and partial_rotary_factor; stablelm (StableLM) is llama with LayerNorm, "
-         "partial_rotary_factor and use_qkv_bias. roberta has no next-sentence head, and its "
-         "position ids begin at 2. distilbert is bert without token types and next-sentence head; "
-         "megatron-bert is bert with LayerNorms before each sub-layer. modernbert (ModernBERT) "
-         "has LayerNorms without biases before each sub-layer, rotary position embeddings, GEGLU "
-         "and a window in most layers. transformer_encoder and transformer_decoder are families "
-         "of Bireme: norm_placement, norm_type, position_embedding_type, gated_linear_unit, "
-         "attention_bias, mlp_bias and activation set their parts. Every architecture except "
-         "marian, bart, t5 and modernbert supports classify, regress, classify_tokens, answer, "
-         "choose and embed; modernbert supports embed"},
+         "Model architecture: model_type in Hugging Face configurations, or a family of Bireme "
+         "(transformer_encoder, transformer_decoder). docs/reference/architectures.md lists the "
+         "parts and the objectives of each"},
     {"model.num_layers", SETTING_INTEGER, FIELD(model.num_layers), "12", WITHIN(1, 1000),
      .initial = INITIAL_SHAPE,
      .description = "Number of transformer layers; of an encoder-decoder, those of the encoder"},

@@ -594,7 +594,7 @@ static status require_keys(const struct task_config *c)
         {c->data_files == NULL, "dataset_kwargs",
          "data_files is missing; write dataset_path: json and data_files: {test: FILE.jsonl}"},
         {c->test_split == NULL && c->validation_split == NULL, "test_split",
-         "is missing, and validation_split, too"},
+         "is missing; set test_split or validation_split"},
         {c->text == NULL && c->output != TASK_LOGLIKELIHOOD_ROLLING, "doc_to_text", "is missing"},
         {c->target == NULL, "doc_to_target", "is missing"},
         {c->choice == NULL && c->output == TASK_MULTIPLE_CHOICE, "doc_to_choice",

@@ -348,7 +348,11 @@ test_errors() {
         run_bireme "$code" plan recipe.yaml run_dir=refused "$@"
         expect_error "$text"
     }
-    expect_refusal 69 'command line: train.device' train.device=cuda
+    run_bireme 69 train recipe.yaml run_dir=refused train.device=cuda
+    expect_error 'command line: train.device'
+    run_bireme 0 plan recipe.yaml run_dir=refused train.device=cuda
+    grep -q 'command line: train.device.* with code 69 .*\[W-NOT-CHECKED\]$' stderr ||
+        fail 'plan does not report the missing GPU'
     expect_refusal 78 '1 rank: start 2, 4, ... ranks with mpirun, or set .* to 1' parallel.tensor=2
     expect_refusal 78 'command line: model.vocab_size: 3 is smaller' model.vocab_size=3
     expect_refusal 78 'warmup_steps: 5000: more than the 24 steps of train.epochs; use fewer' \

@@ -152,7 +152,7 @@ test_stop() {
     wait $job
     [ $? = 75 ] || fail 'a stop while the reference was computed did not end with 75'
     local message='stopped after the reference log-probabilities of .* pairs'
-    grep -q "$message; they are in many/reference-" stderr ||
+    tr -s '\n ' ' ' <stderr | grep -q "$message; they are in many/reference-" ||
         fail 'the progress of the reference is not reported'
     run_bireme 0 "$@"
     grep -qE 'computing .* of many.*, [1-9][0-9]* are done' stderr ||

@@ -280,7 +280,9 @@ typedef struct bm_answer_span {
     double probability;
 } bm_answer_span;
 
-/* bm_answer - find the answer to a question in a context, as `bireme answer` does. */
+/* bm_answer - find the answer to a question in a context, as `bireme answer` does.
+ *
+ * Errors    those above */
 BM_API bm_status bm_answer(bm_model *model, const char *question, size_t question_bytes,
                            const char *context, size_t context_bytes, bm_answer_span *out);
 

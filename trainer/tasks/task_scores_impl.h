@@ -15,7 +15,10 @@ struct task_scores {
     double *values; /* [documents, width] */
 };
 
-/* task_scores_create - allocate the values. */
+/* task_scores_create - allocate the values.
+ *
+ * Memory    the caller frees *out with task_scores_free()
+ * Errors    STATUS_INTERNAL: out of memory */
 status task_scores_create(const struct task *t, struct task_scores *out);
 
 /* task_scores_add_likelihoods - add a document of multiple_choice or loglikelihood. */

@@ -12,7 +12,9 @@
  * Errors    STATUS_DATA: an operand has the wrong type */
 status template_call(const char *name, json_t *const *operands, int count, json_t **out);
 
-/* template_make_text - return the text of a value, as Python's str(). */
+/* template_make_text - return the text of a value, as Python's str().
+ *
+ * Memory    *out is a new reference; NULL after an error */
 status template_make_text(const json_t *value, json_t **out);
 
 /* template_make_string - create a string from UTF-8.

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "trainer/recipe/settings.h"
 
 /* ---- defaults that depend on other settings ---- */
@@ -211,6 +212,55 @@ static status check_dropout(const struct recipe_reader *r)
     return STATUS_OK;
 }
 
+/* Settings that only some architectures have: those of `used` in the settings table. Others refuse
+ * them, because they change the model. */
+static const char *const family_settings[] = {
+    "model.sliding_window",
+    "model.partial_rotary_factor",
+    "model.use_qkv_bias",
+    "model.sliding_window_pattern",
+    "model.query_pre_attn_scalar",
+    "model.attn_logit_softcapping",
+    "model.final_logit_softcapping",
+    "model.rope_local_base_freq",
+    "model.no_rope_layer_interval",
+    "model.embedding_multiplier",
+    "model.attention_multiplier",
+    "model.residual_multiplier",
+    "model.logits_scaling",
+    "model.attention_bias",
+    "model.mlp_bias",
+    "model.norm_placement",
+    "model.norm_type",
+    "model.position_embedding_type",
+    "model.gated_linear_unit",
+};
+
+static status fail_family(const struct recipe_reader *r, const char *key, const char *used)
+{
+    char text[CHOICES_BYTES], list[CHOICES_BYTES] = "", remedy[CHOICES_BYTES + 16];
+    const char *families[CHOICES_MAX];
+    int count = recipe_value_choices(strchr(used, '=') + 1, text, families);
+    for (int i = 0; i < count; i++) {
+        text_append_item(list, sizeof list, families[i], i, count, "or");
+    }
+    snprintf(remedy, sizeof remedy, "it requires %s", list);
+    const struct relation relation = {true, key, "conflicts with", "model.architecture", remedy};
+    return fail_relation(r, &relation);
+}
+
+static status check_families(const struct recipe_reader *r)
+{
+    for (size_t i = 0; i < sizeof family_settings / sizeof *family_settings; i++) {
+        int index = recipe_table_find(family_settings[i]);
+        const char *failed = recipe_find_failed_condition(r->recipe, index);
+        if (failed != NULL && !recipe_has_default(r->recipe, index)) {
+            return fail_family(r, family_settings[i], failed);
+        }
+    }
+    return STATUS_OK;
+}
+
 static status check_model(const struct recipe_reader *r)
 {
     const struct recipe *c = r->recipe;
@@ -220,20 +270,10 @@ static status check_model(const struct recipe_reader *r)
     int64_t heads = c->model.num_heads;
     int64_t positions = c->model.max_position_embeddings;
     bool derived = c->model.head_dim * heads == c->model.hidden_size;
-    bool mistral = c->model.architecture == ARCHITECTURE_MISTRAL;
-    bool qwen3 = c->model.architecture == ARCHITECTURE_QWEN3;
-    bool gemma = is_gemma(c), gemma3 = c->model.architecture == ARCHITECTURE_GEMMA3_TEXT;
     bool modernbert = c->model.architecture == ARCHITECTURE_MODERNBERT;
-    bool smollm3 = c->model.architecture == ARCHITECTURE_SMOLLM3;
     bool stablelm = c->model.architecture == ARCHITECTURE_STABLELM;
     bool phi3 = c->model.architecture == ARCHITECTURE_PHI3;
-    bool olmo2 = c->model.architecture == ARCHITECTURE_OLMO2;
-    bool granite = c->model.architecture == ARCHITECTURE_GRANITE;
-    bool llama = c->model.architecture == ARCHITECTURE_LLAMA;
     bool t5 = c->model.architecture == ARCHITECTURE_T5;
-    bool has_optional_biases = llama || smollm3 || granite || modernbert || is_free;
-    const char *free_families = "it requires transformer_encoder or transformer_decoder";
-    const char *gemma_families = "it requires gemma2 or gemma3_text";
     int64_t rotated = recipe_rotary_width(c);
     const struct relation relations[] = {
         {c->model.head_dim == 0, "model.hidden_size", "is not a multiple of", "model.num_heads",
@@ -244,13 +284,6 @@ static status check_model(const struct recipe_reader *r)
          "model.architecture", "it requires t5 or rotary positions, for example llama"},
         {rotary && !derived && c->model.head_dim % 2 != 0, "model.head_dim", "is odd for",
          "model.architecture", "rotary position embeddings require an even head size"},
-        {c->model.sliding_window > 0 && !mistral && !has_local_layers(c) && !phi3,
-         "model.sliding_window", "conflicts with", "model.architecture",
-         "it requires mistral, gemma2, gemma3_text, modernbert or phi3"},
-        {c->model.partial_rotary_factor > 0 && !phi3 && !stablelm, "model.partial_rotary_factor",
-         "conflicts with", "model.architecture", "it requires phi3 or stablelm"},
-        {c->model.use_qkv_bias && !stablelm, "model.use_qkv_bias", "conflicts with",
-         "model.architecture", "it requires stablelm"},
         {(stablelm || modernbert) && !derived, "model.head_dim", "conflicts with",
          "model.architecture", "stablelm and modernbert require hidden_size / num_heads"},
         {modernbert && c->model.num_kv_heads != heads, "model.num_kv_heads", "differs from",
@@ -258,43 +291,6 @@ static status check_model(const struct recipe_reader *r)
         {c->model.partial_rotary_factor > 0 && (rotated < 2 || rotated % 2 != 0),
          "model.partial_rotary_factor", "does not give an even number of columns with",
          "model.head_dim", NULL},
-        {c->model.sliding_window_pattern > 0 && !has_local_layers(c),
-         "model.sliding_window_pattern", "conflicts with", "model.architecture",
-         "it requires gemma2, gemma3_text or modernbert"},
-        {c->model.query_pre_attn_scalar > 0 && !gemma, "model.query_pre_attn_scalar",
-         "conflicts with", "model.architecture", gemma_families},
-        {c->model.attn_logit_softcapping > 0 && !gemma, "model.attn_logit_softcapping",
-         "conflicts with", "model.architecture", gemma_families},
-        {c->model.final_logit_softcapping > 0 && !gemma, "model.final_logit_softcapping",
-         "conflicts with", "model.architecture", gemma_families},
-        {c->model.rope_local_base_freq > 0 && !gemma3 && !modernbert, "model.rope_local_base_freq",
-         "conflicts with", "model.architecture", "it requires gemma3_text or modernbert"},
-        {c->model.no_rope_layer_interval > 0 && !smollm3, "model.no_rope_layer_interval",
-         "conflicts with", "model.architecture", "it requires smollm3"},
-        {c->model.embedding_multiplier > 0 && !granite, "model.embedding_multiplier",
-         "conflicts with", "model.architecture", "it requires granite"},
-        {c->model.attention_multiplier > 0 && !granite, "model.attention_multiplier",
-         "conflicts with", "model.architecture", "it requires granite"},
-        {c->model.residual_multiplier > 0 && !granite, "model.residual_multiplier",
-         "conflicts with", "model.architecture", "it requires granite"},
-        {c->model.logits_scaling > 0 && !granite, "model.logits_scaling", "conflicts with",
-         "model.architecture", "it requires granite"},
-        {c->model.attention_bias && !has_optional_biases && !qwen3 && !gemma && !olmo2,
-         "model.attention_bias", "conflicts with", "model.architecture",
-         "it requires llama, qwen3, gemma2, gemma3_text, smollm3, granite, olmo2, modernbert, "
-         "transformer_encoder or transformer_decoder"},
-        {c->model.mlp_bias && !has_optional_biases, "model.mlp_bias", "conflicts with",
-         "model.architecture",
-         "it requires llama, smollm3, granite, modernbert, transformer_encoder or "
-         "transformer_decoder"},
-        {!is_free && c->model.norm_placement != PLACE_NULL, "model.norm_placement",
-         "conflicts with", "model.architecture", free_families},
-        {!is_free && c->model.norm_type != NORM_TYPE_NULL, "model.norm_type", "conflicts with",
-         "model.architecture", free_families},
-        {!is_free && c->model.position_embedding_type != POSITION_NULL,
-         "model.position_embedding_type", "conflicts with", "model.architecture", free_families},
-        {!is_free && !t5 && c->model.gated_linear_unit, "model.gated_linear_unit", "conflicts with",
-         "model.architecture", "it requires t5, transformer_encoder or transformer_decoder"},
         {!t5 && c->model.scale_decoder_outputs == SCALE_OUTPUTS_TRUE, "model.scale_decoder_outputs",
          "conflicts with", "model.architecture", "it requires t5"},
         {t5 && c->model.relative_attention_num_buckets % 2 != 0,
@@ -590,6 +586,7 @@ static status check_samples(const struct recipe_reader *r)
 status recipe_check_resolve(const struct recipe_reader *r)
 {
     resolve_nulls(r->recipe);
+    TRY(check_families(r));
     TRY(check_model(r));
     TRY(check_dropout(r));
     TRY(check_objective(r));

@@ -191,6 +191,14 @@ char *recipe_value_format(const struct setting *setting, const struct recipe *re
  * Returns   out */
 char *recipe_value_quote(const char *text, bool json, char *out);
 
+/* ---- warn.c: conditions of settings ---- */
+
+/* recipe_find_failed_condition - return the condition in setting.used, "KEY=VALUE|VALUE", that
+ * prevents the use of a setting, or NULL.
+ *
+ * Units     index: in recipe_table */
+const char *recipe_find_failed_condition(const struct recipe *recipe, int index);
+
 /* ---- initial.c: settings of the initial model ---- */
 
 /* recipe_take_initial - copy the settings that the recipe leaves open from the initial model. */

@@ -84,7 +84,7 @@ const struct setting recipe_table[] = {
      .description = "t5 and rotary architectures: width of an attention head (d_kv for t5)"},
     {"model.sliding_window", SETTING_INTEGER, FIELD(model.sliding_window), "null",
      .null = "all earlier tokens", WITHIN(1, 1048576), .initial = INITIAL_NUMERICS,
-     .used = "model.architecture=mistral|gemma2|gemma3_text|phi3|modernbert",
+     .used = "model.architecture=mistral|gemma2|gemma3_text|modernbert|phi3",
      .description =
          "mistral, gemma2, gemma3_text, phi3: number of last tokens, including itself, "
          "that a token attends to. modernbert: a token attends to tokens at a distance of "

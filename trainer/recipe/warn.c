@@ -45,8 +45,7 @@ static bool has_value(const struct recipe *recipe, const struct condition *c)
     return false;
 }
 
-/* Returns the condition that prevents the use of a setting, or NULL. */
-static const char *find_failed_condition(const struct recipe *recipe, int index)
+const char *recipe_find_failed_condition(const struct recipe *recipe, int index)
 {
     struct condition c;
     for (const char *used = recipe_table[index].used; used != NULL;
@@ -84,7 +83,7 @@ static void warn_unused(const struct recipe *recipe)
     int count = 0;
     for (int i = 0; i < recipe_table_count; i++) {
         const char *failed =
-            recipe->origin.locations[i].line != 0 ? find_failed_condition(recipe, i) : NULL;
+            recipe->origin.locations[i].line != 0 ? recipe_find_failed_condition(recipe, i) : NULL;
         if (failed == NULL || recipe_has_default(recipe, i)) {
             continue;
         }

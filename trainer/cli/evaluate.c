@@ -348,9 +348,14 @@ static status evaluate_tasks(const struct request *q, struct session *s, struct 
     FILE *samples = NULL;
     TRY(comm_agree(world, weights_require_causal(s, q->checkpoint)));
     TRY(comm_agree(world, weights_require_tokenizer(s, q->checkpoint, "a task")));
-    TRY(comm_agree(world, task_set_open(q->tasks.items, q->tasks.count, q->shots, q->limit, &set)));
-    TRY(comm_agree(world, open_samples(q, world, &samples)));
-    status result = run_tasks(q, s, world, &set, samples);
+    status result =
+        comm_agree(world, task_set_open(q->tasks.items, q->tasks.count, q->shots, q->limit, &set));
+    if (result == STATUS_OK) {
+        result = comm_agree(world, open_samples(q, world, &samples));
+    }
+    if (result == STATUS_OK) {
+        result = run_tasks(q, s, world, &set, samples);
+    }
     KEEP_FIRST(result, close_samples(q, samples));
     task_set_close(&set);
     return result;

@@ -136,7 +136,7 @@ test_rollback() {
     grep '"event":"spike"' run/metrics.jsonl >lines
     [ "$(wc -l <lines)" = "$(grep -c '\[W-SPIKE\]$' stderr)" ] || fail "metrics: $(cat lines)"
     tail -n 1 lines | grep -q '"step":100,.*"action":"rollback","spike_step":101,.*'\
-'"first_skipped_sample":1200,"end_skipped_sample":1536}' || fail "metrics: $(cat lines)"
+'"first_skipped_sample":1200,"end_skipped_sample":1536,"spikes":4}' || fail "metrics: $(cat lines)"
     # All weights and moments return: a run from the checkpoint of step 100 and sample 1536 has the
     # same bits.
     cp -r run from_disk

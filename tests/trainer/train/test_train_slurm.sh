@@ -74,9 +74,13 @@ if [ "${1:-}" = script ]; then
     expect_call 'scontrol listpids 41.0'
     mv srun.saved srun
     mv bin/srun bin/hidden
-    LAUNCH=srun run_job 69
-    grep -q '^error: srun cannot be started.*\[E-UNAVAILABLE\]$' stderr ||
-        fail 'a missing srun is not reported'
+    if command -v srun >/dev/null; then
+        echo 'not checked: a missing srun, because Slurm is installed'
+    else
+        LAUNCH=srun run_job 69
+        grep -q '^error: srun cannot be started.*\[E-UNAVAILABLE\]$' stderr ||
+            fail 'a missing srun is not reported'
+    fi
     mv bin/hidden bin/srun
 
     # The signal before the time limit, which Slurm sends to the script only.

@@ -170,7 +170,7 @@ fi
 # Without clang only the part "fuzzing" is skipped.
 ./scripts/setup.sh --fuzz || true
 build_folder build 900 --preset release
-run_part "tests, 40 kills" 1500 env BIREME_KILLS=40 \
+run_part "tests, 40 kills" 1800 env BIREME_KILLS=40 \
     ctest --preset release --parallel $jobs --no-tests=error || true
 run_sanitizer asan 1200
 # simt_*_lifo and simt_on_gpu_* run the same kernels: asan excludes most of the second group, tsan

@@ -7,7 +7,9 @@
 status slots_append(struct token_list *list, const int32_t *ids, int64_t count)
 {
     TRY(token_list_reserve(list, count));
-    memcpy(list->ids + list->count, ids, (size_t)count * sizeof *ids);
+    if (count > 0) { /* ids may be NULL without a token */
+        memcpy(list->ids + list->count, ids, (size_t)count * sizeof *ids);
+    }
     list->count += count;
     return STATUS_OK;
 }

@@ -123,7 +123,9 @@ static void check_output(const struct fixture *f, const struct generate_output *
     bool ended = count > 0 && expected[count - 1] == f->end;
     CHECK_EQUAL(output->ended, ended);
     CHECK_EQUAL(output->tokens.count, count - ended);
-    CHECK(memcmp(output->tokens.ids, expected, (size_t)(count - ended) * sizeof *expected) == 0);
+    for (int64_t i = 0; i < count - ended; i++) {
+        CHECK_EQUAL(output->tokens.ids[i], expected[i]);
+    }
 }
 
 /* expected: [sources, width, room] */

@@ -245,8 +245,9 @@ static status arrange_activations(const struct model_config *config,
             TRY(take_tensor(arena, DTYPE_F32, config->positions, width, &out->rope_local_table));
         }
     }
+    bool copies_bias = a.embedding.positions == POSITIONS_RELATIVE && dtype != DTYPE_F32;
     int stacks = architecture_has_decoder(&a) ? STACKS_MAX : 1;
-    for (int i = 0; i < stacks && dtype != DTYPE_F32; i++) {
+    for (int i = 0; i < stacks && copies_bias; i++) {
         TRY(take_tensor(arena, DTYPE_F32, model_position_buckets(config), local.heads,
                         &out->position_bias[i]));
     }

@@ -94,6 +94,40 @@ static inline void set_config(const char *folder, const char *key, const char *v
     set_json(folder, "config.json", key, value);
 }
 
+/* A key of config.json of a reference folder, and the result of its import. */
+struct config_case {
+    const char *model, *key, *value; /* value NULL: the key is removed */
+    status code;
+    const char *text; /* of the error; NULL: accepted */
+};
+
+static inline void check_config_cases(const struct config_case *cases, size_t count)
+{
+    static struct recipe recipe;
+    char folder[FILE_PATH_BYTES], output[FILE_PATH_BYTES];
+    for (size_t i = 0; i < count; i++) {
+        copy_model(cases[i].model, folder);
+        set_config(folder, cases[i].key, cases[i].value);
+        if (cases[i].text == NULL) {
+            CHECK_OK(import_to(folder, "accepted", output, &recipe));
+        } else {
+            check_refused(folder, cases[i].code, cases[i].text);
+        }
+    }
+}
+
+/* Exports the checkpoint `a` and imports the folder as `b`. Both have the same weights. */
+static inline void export_and_import(const char *a, char b[FILE_PATH_BYTES], struct recipe *recipe)
+{
+    struct huggingface_summary summary;
+    char folder[FILE_PATH_BYTES];
+    join_path(folder, root, "out");
+    CHECK_OK(file_remove_tree(folder));
+    CHECK_OK(huggingface_export(a, folder, SAFETENSORS_F32, false, &summary));
+    CHECK_OK(import_to(folder, "b", b, recipe));
+    CHECK(has_same_weights(a, b));
+}
+
 struct renaming {
     const char *from, *to; /* to NULL: the tensor is removed */
 };

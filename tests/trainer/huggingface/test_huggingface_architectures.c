@@ -137,16 +137,11 @@ static void check_numbers(const char *name, const char *checkpoint, bool heads)
 static void test_numbers(const char *name, bool heads)
 {
     static struct recipe recipe, reimported;
-    char folder[FILE_PATH_BYTES], a[FILE_PATH_BYTES], b[FILE_PATH_BYTES], out[FILE_PATH_BYTES];
-    struct huggingface_summary summary;
+    char folder[FILE_PATH_BYTES], a[FILE_PATH_BYTES], b[FILE_PATH_BYTES];
     join_path(folder, reference, name);
-    join_path(out, root, "out");
     CHECK_OK(import_to(folder, "a", a, &recipe));
     check_numbers(name, a, heads);
-    CHECK_OK(file_remove_tree(out));
-    CHECK_OK(huggingface_export(a, out, SAFETENSORS_F32, false, &summary));
-    CHECK_OK(import_to(out, "b", b, &reimported));
-    CHECK(has_same_weights(a, b));
+    export_and_import(a, b, &reimported);
     CHECK_EQUAL(reimported.model.next_sentence, recipe.model.next_sentence);
     check_numbers(name, b, heads); /* the settings are equal too */
 }
@@ -155,11 +150,7 @@ static void test_numbers(const char *name, bool heads)
 
 static void test_config(void)
 {
-    static const struct {
-        const char *model, *key, *value;
-        status code;
-        const char *text; /* NULL: accepted */
-    } cases[] = {
+    static const struct config_case cases[] = {
         {"bert", "architectures", "[\"BertForNextSentencePrediction\"]", STATUS_UNAVAILABLE,
          "BertForNextSentencePrediction is not supported; BertForPreTraining"},
         {"bert", "architectures", "[\"BertForTokenClassification\"]", STATUS_DATA,
@@ -303,15 +294,7 @@ static void test_config(void)
     };
     static struct recipe recipe;
     char folder[FILE_PATH_BYTES], output[FILE_PATH_BYTES];
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        copy_model(cases[i].model, folder);
-        set_config(folder, cases[i].key, cases[i].value);
-        if (cases[i].text == NULL) {
-            CHECK_OK(import_to(folder, "accepted", output, &recipe));
-        } else {
-            check_refused(folder, cases[i].code, cases[i].text);
-        }
-    }
+    check_config_cases(cases, sizeof cases / sizeof cases[0]);
     /* The setting of transformers before version 5. */
     copy_model("gemma3_text", folder);
     set_config(folder, "rope_parameters", NULL);

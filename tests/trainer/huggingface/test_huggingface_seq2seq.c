@@ -97,29 +97,20 @@ static void check_logits(const char *name, const char *checkpoint)
 static void test_folder(const char *name)
 {
     static struct recipe recipe, reimported;
-    char folder[FILE_PATH_BYTES], a[FILE_PATH_BYTES], b[FILE_PATH_BYTES], out[FILE_PATH_BYTES];
-    struct huggingface_summary summary;
+    char folder[FILE_PATH_BYTES], a[FILE_PATH_BYTES], b[FILE_PATH_BYTES];
     join_path(folder, reference, name);
-    join_path(out, root, "out");
     CHECK_OK(import_to(folder, "a", a, &recipe));
     CHECK_EQUAL(recipe.objective, OBJECTIVE_SEQ2SEQ);
     CHECK_EQUAL(recipe.model.decoder_start_token_id, 60);
     check_logits(name, a);
-    CHECK_OK(file_remove_tree(out));
-    CHECK_OK(huggingface_export(a, out, SAFETENSORS_F32, false, &summary));
-    CHECK_OK(import_to(out, "b", b, &reimported));
-    CHECK(has_same_weights(a, b));
+    export_and_import(a, b, &reimported);
     CHECK_EQUAL(reimported.model.tie_word_embeddings, recipe.model.tie_word_embeddings);
     check_logits(name, b); /* the settings are equal too */
 }
 
 static void test_config(void)
 {
-    static const struct {
-        const char *model, *key, *value;
-        status code;
-        const char *text; /* NULL: accepted */
-    } cases[] = {
+    static const struct config_case cases[] = {
         {"t5", "architectures", "[\"T5EncoderModel\"]", STATUS_UNAVAILABLE,
          "T5EncoderModel is not supported; T5ForConditionalGeneration and T5Model are"},
         {"t5", "feed_forward_proj", "\"gated-gelu\"", STATUS_DATA,
@@ -144,17 +135,7 @@ static void test_config(void)
          "encoder_attention_heads is 4 and decoder_attention_heads is 2"},
         {"bart", "decoder_layers", "1", STATUS_DATA, "model.decoder.layers.1."},
     };
-    static struct recipe recipe;
-    char folder[FILE_PATH_BYTES], output[FILE_PATH_BYTES];
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        copy_model(cases[i].model, folder);
-        set_config(folder, cases[i].key, cases[i].value);
-        if (cases[i].text == NULL) {
-            CHECK_OK(import_to(folder, "accepted", output, &recipe));
-        } else {
-            check_refused(folder, cases[i].code, cases[i].text);
-        }
-    }
+    check_config_cases(cases, sizeof cases / sizeof cases[0]);
 }
 
 /* Keys and names of older versions of transformers, and of mT5. */

@@ -3,8 +3,8 @@
 #
 #   scripts/package.sh deb|tarball|wheel [FOLDER]
 #
-#   deb       Debian package of this release of Debian, for all ranks; dpkg-shlibdeps finds the
-#             packages that it depends on
+#   deb       Debian package for the Debian release of this machine, with MPI; dpkg-shlibdeps
+#             finds the packages that it depends on
 #   tarball   bireme-VERSION-linux-x86_64.tar.gz: program, library, headers and all libraries that
 #             they need, for glibc 2.36 and newer; may be unpacked anywhere. Without MPI: one rank
 #   wheel     the Python package (scripts/python) with the same libraries; needs setuptools, wheel
@@ -63,7 +63,7 @@ copy_licenses() {
     done
 }
 
-# check_glibc FOLDER: no file needs a newer glibc than the packages promise.
+# check_glibc FOLDER: fail if a file needs a newer glibc than $glibc.
 check_glibc() {
     local newest
     newest=$(find "$1" -type f \( -name '*.so*' -o -path '*/bin/*' \) -exec objdump -T {} + \

@@ -70,8 +70,8 @@ struct denoise {
 status denoise_find_tokens(struct denoise *d, const struct tokenizer *tokenizer, int64_t vocabulary,
                            uint8_t *sentence_ends);
 
-/* denoise_window_tokens - return the number of tokens that are corrupted, so that neither source
- * nor target has more than `tokens` tokens. */
+/* denoise_window_tokens - return the length of a window, so that neither its source nor its target
+ * has more than `tokens` tokens. */
 int64_t denoise_window_tokens(const struct denoise *d, int64_t tokens);
 
 /* denoise_check - check that the corruption of a window is possible.

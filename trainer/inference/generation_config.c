@@ -89,7 +89,7 @@ static status read_bad_words(const struct document *d, struct constraints *c)
                 d->path, CONSTRAINTS_BAD_WORDS_MAX, CONSTRAINTS_BAD_TOKENS_MAX);
         for (int j = 0; j < length; j++) {
             const json_t *id = json_array_get(word, (size_t)j);
-            REQUIRE(json_is_integer(id), STATUS_DATA, "%s: bad_words_ids contains no token id",
+            REQUIRE(json_is_integer(id), STATUS_DATA, "%s: bad_words_ids has an invalid token id",
                     d->path);
             c->bad_tokens[tokens++] = (int32_t)json_integer_value(id);
         }
@@ -121,7 +121,7 @@ static status complete_options(const struct document *d, double temperature, int
     TRY(complete_integer(d, "num_beams", 1, &o->num_beams));
     TRY(complete_integer(d, "no_repeat_ngram_size", 0, &o->constraints.no_repeat_ngram_size));
     REQUIRE(early == NULL || json_is_boolean(early), STATUS_UNAVAILABLE,
-            "%s: early_stopping is neither true nor false, which are supported", d->path);
+            "%s: early_stopping must be true or false", d->path);
     o->early_stopping = o->early_stopping || json_is_true(early);
     TRY(complete_lengths(d, max_new_tokens, o));
     TRY(read_token(d, "forced_bos_token_id", &o->constraints.has_first,

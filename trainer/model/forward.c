@@ -7,7 +7,8 @@
  * With PLACEMENT_POST (BERT), additions and norms alternate in the same order, but the stream
  * continues with the norm's output: m = norm1(x) + ..., x' = norm2(m) + .... norm1 of layer 0 is
  * the norm of the embedding, or the identity (GPT-1). Dropout of the embedding follows it. With
- * PLACEMENT_PRE and a norm of the embedding (ModernBERT), this holds for norm1 of layer 0.
+ * PLACEMENT_PRE and a norm of the embedding (ModernBERT), norm1 of layer 0 is this norm, and the
+ * stream continues with its output.
  *
  * With PLACEMENT_BRANCH (OLMo 2), the norms read the outputs of the sub-layers before they are
  * added: m = x + norm(attention(x)). PLACEMENT_BOTH (Gemma) has these and those of PLACEMENT_PRE.

@@ -374,8 +374,8 @@ static void append_projection(struct layout *layout, enum model_role role, int64
     }
 }
 
-/* Returns the factor of the initial deviation of queries: without a factor of the scores, the
- * queries have it. */
+/* Returns the factor of the initial deviation of the query matrix: 1 / sqrt(D) if the attention
+ * scores are not divided by sqrt(D), else 1. */
 static float compute_query_factor(const struct layout *layout)
 {
     return layout->architecture->attention.unscaled
@@ -498,8 +498,9 @@ static void append_embedding(struct layout *layout)
     }
 }
 
-/* Appends the blocks of a stack up to the layer `end`, and its final norm. That of an encoder
- * belongs to its last block, because its gradient is final before those of that block. */
+/* Appends the blocks of a stack up to the layer `end`, and its final norm. In an
+ * encoder the final norm belongs to the last block: its gradient is final before the gradients of
+ * the other parameters of this block. */
 static void append_stack(struct layout *layout, int64_t end)
 {
     for (; layout->layer < end; layout->layer++) {

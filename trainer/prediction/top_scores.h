@@ -8,8 +8,8 @@ struct top_score {
     double probability; /* softmax over all logits */
 };
 
-/* top_scores_select - find the largest logits, the largest first. The first of equal ones comes
- * first.
+/* top_scores_select - find the largest logits in descending order. Equal logits are in the
+ * order of their indices.
  *
  * Shapes    logits [count], finite;  out [count of the result]
  * Returns   the number of results: the smaller of top_k and count */

@@ -533,8 +533,8 @@ static status set_dataset(struct task_config *c, const struct node *node, void *
     return name != NULL && strcmp(name, "json") == 0
                ? STATUS_OK
                : task_config_fail(c, node, "dataset_path",
-                                  "must be json: this version reads JSON Lines files, which "
-                                  "dataset_kwargs.data_files names, and downloads nothing");
+                                  "must be json: bireme downloads no data sets; name JSON Lines "
+                                  "files in dataset_kwargs.data_files");
 }
 
 static status set_data_files(struct task_config *c, const struct node *node, void *target)

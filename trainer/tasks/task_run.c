@@ -56,7 +56,7 @@ static status encode_without_context(const struct tokenizer *t, const char *text
 {
     int32_t prefix = get_prefix_token(t);
     REQUIRE(prefix >= 0, STATUS_DATA,
-            "an empty context needs a tokenizer with an end-of-text token");
+            "the context is empty, and the tokenizer has no beginning or end token");
     TRY(append_token(ids, prefix));
     TRY(tokenizer_encode(t, text, strlen(text), true, ids));
     if (ids->count > 1 && ids->ids[1] == prefix) {
@@ -230,7 +230,7 @@ static status score_text(const struct run *r, const struct task_request *q, int6
     int32_t prefix = get_prefix_token(r->m->tokenizer);
     double log_likelihood = 0;
     REQUIRE(prefix >= 0, STATUS_DATA,
-            "loglikelihood_rolling needs a tokenizer with an end-of-text token");
+            "loglikelihood_rolling needs a beginning or end token in the tokenizer");
     REQUIRE(json_string_length(text) > 0, STATUS_DATA, "the text is empty");
     TRY(encode_text(r->m->tokenizer, json_string_value(text), json_string_length(text), ids));
     TRY(append_token(ids, prefix));

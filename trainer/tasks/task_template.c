@@ -45,9 +45,9 @@ static const char *describe_value(const node *n)
     }
     if (n->kind == TEMPLATE_INDEX) {
         const char *key = json_string_value(n->first->next->value);
-        return key != NULL ? key : "at this index";
+        return key != NULL ? key : "[index]";
     }
-    return n->name != NULL ? n->name : "of the template";
+    return n->name != NULL ? n->name : "(expression)";
 }
 
 static status evaluate_defined(const node *n, const json_t *document, json_t **out)

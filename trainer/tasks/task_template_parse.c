@@ -409,7 +409,7 @@ static status parse_prefix(struct parser *p, int level, enum template_kind kind,
 {
     node *operand = NULL;
     if (++p->depth > DEPTH_MAX) {
-        FAIL(p, "more than %d expressions in each other", DEPTH_MAX);
+        FAIL(p, "expressions are nested more than %d levels deep", DEPTH_MAX);
     }
     TRY(add_node(p, kind, NULL, out));
     TRY(parse_level(p, level, &operand));
@@ -423,7 +423,7 @@ static status parse_expression(struct parser *p, node **out)
 {
     node *choose = NULL, *condition = NULL, *other = NULL;
     if (++p->depth > DEPTH_MAX) {
-        FAIL(p, "more than %d expressions in each other", DEPTH_MAX);
+        FAIL(p, "expressions are nested more than %d levels deep", DEPTH_MAX);
     }
     TRY(parse_level(p, 0, out));
     if (take_word(p, "if")) {
@@ -514,7 +514,7 @@ static status parse_if(struct parser *p, node **out)
 {
     node *operand = NULL;
     if (++p->depth > DEPTH_MAX) {
-        FAIL(p, "more than %d expressions in each other", DEPTH_MAX);
+        FAIL(p, "expressions are nested more than %d levels deep", DEPTH_MAX);
     }
     TRY(add_node(p, TEMPLATE_CHOOSE, "block", out));
     TRY(parse_expression(p, &operand));

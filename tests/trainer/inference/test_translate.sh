@@ -74,7 +74,7 @@ run_bireme 65 translate --checkpoint other <<<'the'
 expect_error 'generation_config.json: num_beams is not an integer'
 set_default '{"early_stopping": "never"}'
 run_bireme 69 translate --checkpoint other <<<'the'
-expect_error 'early_stopping is neither true nor false'
+expect_error 'early_stopping must be true or false'
 
 # A source that is too long is an error with its line, or truncated.
 { echo the; yes list | head -60 | tr '\n' ' '; echo; } >long

@@ -116,7 +116,7 @@ static void check_errors(void)
     memset(deep, '(', sizeof deep - 1);
     memcpy(deep, "{{", 2);
     deep[sizeof deep - 1] = '\0';
-    check_parse_fails(deep, "expressions in each other");
+    check_parse_fails(deep, "expressions are nested");
 }
 
 int main(void)

@@ -1,6 +1,6 @@
 #include "base/utf8.h"
 
-#include <stdbool.h>
+#include <string.h>
 
 size_t utf8_read(const char *text, size_t bytes, uint32_t *code)
 {
@@ -36,4 +36,41 @@ size_t utf8_character_bytes(const char *text, size_t bytes)
     unsigned char first = (unsigned char)text[0];
     size_t length = first < 0xc0 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
     return length < bytes ? length : bytes;
+}
+
+size_t utf8_write(uint32_t code, char text[4])
+{
+    if (code < 0x80) {
+        text[0] = (char)code;
+        return 1;
+    }
+    size_t length = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+    for (size_t i = length - 1; i > 0; i--) {
+        text[i] = (char)(0x80 | (code & 0x3f));
+        code >>= 6;
+    }
+    text[0] = (char)((0xf00u >> length) | code);
+    return length;
+}
+
+size_t utf8_find_valid_end(const char *text, size_t bytes, size_t pos)
+{
+    size_t length = 1;
+    for (; pos < bytes && length > 0; pos += length) {
+        uint64_t word; /* skips ASCII eight bytes at a time */
+        uint32_t code;
+        for (; pos + 8 <= bytes; pos += 8) {
+            memcpy(&word, text + pos, 8);
+            if ((word & 0x8080808080808080u) != 0) {
+                break;
+            }
+        }
+        length = utf8_read(text + pos, bytes - pos, &code);
+    }
+    return pos;
+}
+
+bool utf8_is_valid(const char *text, size_t bytes)
+{
+    return utf8_find_valid_end(text, bytes, 0) == bytes;
 }

@@ -1,6 +1,7 @@
 /* UTF-8. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,3 +19,14 @@ size_t utf8_read(const char *text, size_t bytes, uint32_t *code);
  *
  * Units     bytes > 0; the result is 1 to 4, and at most bytes */
 size_t utf8_character_bytes(const char *text, size_t bytes);
+
+/* utf8_write - encode a code point as UTF-8; return its length in bytes. */
+size_t utf8_write(uint32_t code, char text[4]);
+
+/* utf8_find_valid_end - return the end of the valid UTF-8 that begins at text[pos].
+ *
+ * Returns   `bytes` if all of it is valid */
+size_t utf8_find_valid_end(const char *text, size_t bytes, size_t pos);
+
+/* utf8_is_valid - return whether the whole text is valid UTF-8. */
+bool utf8_is_valid(const char *text, size_t bytes);

@@ -12,7 +12,6 @@
 #include "base/utf8.h"
 #include "datasets/rows/corpus.h"
 #include "datasets/rows/file_reader.h"
-#include "datasets/tokenizer/pretokenizer.h"
 
 /* A block may end inside a character; its bytes then begin the next block. */
 enum { READ_BYTES = 256 << 10, CHARACTER_BYTES = 4, BUFFER_BYTES = READ_BYTES + CHARACTER_BYTES };
@@ -177,7 +176,7 @@ static status check_block(struct utf8_check *c, const char *text, size_t bytes, 
     if (c->failed) {
         return STATUS_OK;
     }
-    size_t valid = pretokenizer_find_valid_end(text, bytes, 0);
+    size_t valid = utf8_find_valid_end(text, bytes, 0);
     int64_t lines = count_newlines(text, valid);
     if (valid < bytes && (at_end || bytes - valid >= CHARACTER_BYTES)) {
         return report_invalid(c, c->line + lines, (unsigned char)text[valid]);

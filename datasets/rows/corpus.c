@@ -271,14 +271,8 @@ static status next_row_chunk(struct corpus *c, struct corpus_chunk *chunk)
 /* Warns about the first byte of the file that is not UTF-8. */
 static void warn_invalid(struct corpus *c, const struct corpus_chunk *chunk)
 {
-    size_t pos = 0, length = 1;
-    while (pos < chunk->bytes && length > 0) {
-        uint32_t code;
-        bool is_ascii = (unsigned char)chunk->text[pos] < 0x80;
-        length = is_ascii ? 1 : utf8_read(chunk->text + pos, chunk->bytes - pos, &code);
-        pos += length;
-    }
-    if (length == 0) {
+    size_t pos = utf8_find_valid_end(chunk->text, chunk->bytes, 0);
+    if (pos < chunk->bytes) {
         c->is_invalid = true;
         log_warning("TEXT", "%s: the byte 0x%02x at offset %" PRId64 " is not UTF-8; " UTF8_REMEDY,
                     chunk->path, (unsigned char)chunk->text[pos], chunk->offset + (int64_t)pos);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/text_buffer.h"
 #include "base/utf8.h"
 #include "datasets/rows/columns.h"
 #include "datasets/rows/file_reader.h"
@@ -17,8 +18,7 @@ struct line_splitter {
     struct jsonl_bad_rows *bad;
     status (*use)(void *user, struct jsonl_row *row);
     void *user;
-    char *text;
-    size_t bytes, capacity;
+    struct text_buffer text;
     bool too_long; /* discard the rest of the line */
     bool stopped;  /* read no further: a line is too long, and bad rows are not skipped */
     int64_t line;  /* from 1 */
@@ -48,29 +48,18 @@ static status append_to_line(struct line_splitter *l, const char *text, size_t b
     if (l->too_long) {
         return STATUS_OK;
     }
-    if (bytes > MAX_ROW_BYTES - l->bytes) {
+    if (bytes > MAX_ROW_BYTES - l->text.count) {
         l->too_long = true;
         l->stopped = !l->bad->skip;
         return l->stopped ? use_line(l) : STATUS_OK;
     }
-    if (l->bytes + bytes > l->capacity) {
-        size_t capacity = 2 * (l->bytes + bytes);
-        char *grown = realloc(l->text, capacity);
-        REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for a row of %zu bytes", capacity);
-        l->text = grown;
-        l->capacity = capacity;
-    }
-    if (bytes > 0) { /* an empty line may come before the first allocation */
-        memcpy(l->text + l->bytes, text, bytes);
-    }
-    l->bytes += bytes;
-    return STATUS_OK;
+    return text_buffer_append(&l->text, text, bytes);
 }
 
 static bool is_blank_line(const struct line_splitter *l)
 {
-    for (size_t i = 0; i < l->bytes; i++) {
-        if (strchr(" \t\r", l->text[i]) == NULL || l->text[i] == '\0') {
+    for (size_t i = 0; i < l->text.count; i++) {
+        if (strchr(" \t\r", l->text.bytes[i]) == NULL || l->text.bytes[i] == '\0') {
             return false;
         }
     }
@@ -101,9 +90,10 @@ status jsonl_parse(const char *text, size_t bytes, json_t **out)
 
 static status use_line(struct line_splitter *l)
 {
-    struct jsonl_row row = {.path = l->path, .line = l->line, .bytes = l->bytes};
+    size_t bytes = l->text.count;
+    struct jsonl_row row = {.path = l->path, .line = l->line, .bytes = bytes};
     status result =
-        jsonl_parse(l->text, l->too_long ? (size_t)MAX_ROW_BYTES + 1 : l->bytes, &row.value);
+        jsonl_parse(l->text.bytes, l->too_long ? (size_t)MAX_ROW_BYTES + 1 : bytes, &row.value);
     if (result == STATUS_OK) {
         result = l->use(l->user, &row);
         l->bad->has_good_row = l->bad->has_good_row || result == STATUS_OK;
@@ -115,12 +105,13 @@ static status use_line(struct line_splitter *l)
 
 static status end_line(struct line_splitter *l)
 {
-    if (l->line == 1 && l->bytes >= 3 && memcmp(l->text, "\xEF\xBB\xBF", 3) == 0) {
-        l->bytes -= 3; /* a byte order mark */
-        memmove(l->text, l->text + 3, l->bytes);
+    struct text_buffer *text = &l->text;
+    if (l->line == 1 && text->count >= 3 && memcmp(text->bytes, "\xEF\xBB\xBF", 3) == 0) {
+        text->count -= 3; /* a byte order mark */
+        memmove(text->bytes, text->bytes + 3, text->count);
     }
     status result = is_blank_line(l) ? STATUS_OK : use_line(l);
-    l->bytes = 0;
+    text->count = 0;
     l->too_long = false;
     l->line++;
     return result;
@@ -148,7 +139,7 @@ static status read_lines(struct line_splitter *l, struct file_reader *r, char *b
         TRY(file_reader_read(r, buffer, READ_BYTES, &got));
         TRY(split_lines(l, buffer, got));
     }
-    bool has_line = !l->stopped && (l->bytes > 0 || l->too_long);
+    bool has_line = !l->stopped && (l->text.count > 0 || l->too_long);
     return has_line ? end_line(l) : STATUS_OK;
 }
 
@@ -160,7 +151,7 @@ status jsonl_read_open(struct file_reader *r, struct jsonl_bad_rows *bad, int64_
     REQUIRE(buffer != NULL, STATUS_INTERNAL, "out of memory while reading %s", r->path);
     status result = read_lines(&lines, r, buffer);
     *bytes += r->bytes;
-    free(lines.text);
+    text_buffer_free(&lines.text);
     free(buffer);
     return result;
 }

@@ -38,15 +38,8 @@ struct model_reader {
 
 static bool is_text(const ProtobufCBinaryData *data)
 {
-    uint32_t code;
-    for (size_t pos = 0; pos < data->len;) {
-        size_t length = utf8_read((const char *)data->data + pos, data->len - pos, &code);
-        if (length == 0 || code == 0) {
-            return false;
-        }
-        pos += length;
-    }
-    return true;
+    return data->len == 0 || (utf8_is_valid((const char *)data->data, data->len) &&
+                              memchr(data->data, '\0', data->len) == NULL);
 }
 
 /* Returns the byte of a piece <0x00> to <0xFF>; -1: it has another form. */

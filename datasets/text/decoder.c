@@ -113,17 +113,6 @@ int decoder_read_byte(const char *text, size_t bytes)
     return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 
-static bool is_utf8(const char *text, size_t bytes)
-{
-    uint32_t code = 0;
-    size_t pos = 0, length = 1;
-    while (pos < bytes && length > 0) {
-        length = utf8_read(text + pos, bytes - pos, &code);
-        pos += length;
-    }
-    return length > 0;
-}
-
 /* Ends a run of bytes: UTF-8 is one token; otherwise each byte becomes U+FFFD. */
 static status end_byte_run(struct text_buffer *run, struct decoder_tokens *out)
 {
@@ -132,7 +121,7 @@ static status end_byte_run(struct text_buffer *run, struct decoder_tokens *out)
     if (count == 0) {
         return STATUS_OK;
     }
-    if (is_utf8(run->bytes, count)) {
+    if (utf8_is_valid(run->bytes, count)) {
         return decoder_append(out, run->bytes, count);
     }
     for (size_t i = 0; i < count; i++) {

@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "datasets/text/text_buffer.h"
+#include "base/text_buffer.h"
 
 enum { DECODER_GROWTH = 64 }; /* limits what the steps of a malicious file can make of a text */
 

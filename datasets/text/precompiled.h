@@ -6,8 +6,8 @@
  * position. */
 #pragma once
 
+#include "base/text_buffer.h"
 #include "datasets/sentencepiece/charsmap.h"
-#include "datasets/text/text_buffer.h"
 
 /* precompiled_open - read a character map from its base64 text.
  *

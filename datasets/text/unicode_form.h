@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-#include "datasets/text/text_buffer.h"
+#include "base/text_buffer.h"
 
 enum unicode_form { UNICODE_FORM_NFC, UNICODE_FORM_NFD, UNICODE_FORM_NFKC, UNICODE_FORM_NFKD };
 

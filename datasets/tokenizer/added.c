@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
 
 /* An element for qsort. `order` makes the sort stable. */
@@ -154,7 +155,7 @@ static size_t find_white_space_start(const char *text, size_t from, size_t end)
         while (pos > from && end - pos < 4 && ((unsigned char)text[pos] & 0xc0) == 0x80) {
             pos--;
         }
-        if (pretokenizer_read_utf8(text + pos, end - pos, &code) != end - pos ||
+        if (utf8_read(text + pos, end - pos, &code) != end - pos ||
             !unicode_form_is_white_space(code)) {
             break;
         }
@@ -167,7 +168,7 @@ static size_t find_white_space_start(const char *text, size_t from, size_t end)
 static size_t skip_white_space(const char *text, size_t pos, size_t bytes)
 {
     uint32_t code = 0;
-    for (size_t length; (length = pretokenizer_read_utf8(text + pos, bytes - pos, &code)) > 0 &&
+    for (size_t length; (length = utf8_read(text + pos, bytes - pos, &code)) > 0 &&
                         unicode_form_is_white_space(code);) {
         pos += length;
     }

@@ -1,6 +1,6 @@
 #include "datasets/tokenizer/alphabet.h"
 
-#include "datasets/tokenizer/pretokenizer.h"
+#include "base/utf8.h"
 
 #define PRINTABLE_BYTES 188
 
@@ -66,7 +66,7 @@ bool alphabet_decode(const char *text, size_t length, char *out, size_t *out_len
     size_t used = 0;
     for (size_t pos = 0; pos < length;) {
         uint32_t code = 0;
-        size_t step = pretokenizer_read_utf8(text + pos, length - pos, &code);
+        size_t step = utf8_read(text + pos, length - pos, &code);
         pos += step;
         if (step > 0 && code < 0x100 && is_printable((int)code)) {
             out[used++] = (char)code;

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
+#include "base/utf8.h"
 #include "datasets/text/unicode_form.h"
 #include "datasets/tokenizer/pretokenizer.h"
 
@@ -219,7 +220,7 @@ static status normalize_text(struct word_splitter *w, const char *text, size_t b
             continue;
         }
         uint32_t code = REPLACEMENT;
-        size_t length = pretokenizer_read_utf8(text + pos, bytes - pos, &code);
+        size_t length = utf8_read(text + pos, bytes - pos, &code);
         TRY(normalize_char(w, length > 0 ? code : REPLACEMENT));
         pos += length > 0 ? length : 1;
     }

@@ -19,7 +19,7 @@ status char_build(struct tokenizer *t)
     for (int64_t id = 0; id < t->vocab_size; id++) {
         const struct token *token = &t->tokens[id];
         if (token->in_model && token->bytes != NULL &&
-            pretokenizer_read_utf8(token->bytes, token->length, &code) == token->length &&
+            utf8_read(token->bytes, token->length, &code) == token->length &&
             code >= t->char_limit) {
             t->char_limit = code + 1;
         }
@@ -30,7 +30,7 @@ status char_build(struct tokenizer *t)
     for (int64_t id = 0; id < t->vocab_size; id++) {
         const struct token *token = &t->tokens[id];
         if (token->in_model && token->bytes != NULL &&
-            pretokenizer_read_utf8(token->bytes, token->length, &code) == token->length) {
+            utf8_read(token->bytes, token->length, &code) == token->length) {
             t->char_ids[code] = (int32_t)id;
         }
     }
@@ -53,7 +53,7 @@ status char_encode(const struct tokenizer *t, const char *text, size_t bytes, si
     TRY(token_list_reserve(out, (int64_t)bytes));
     for (size_t pos = 0; pos < bytes;) {
         uint32_t code;
-        size_t length = pretokenizer_read_utf8(text + pos, bytes - pos, &code);
+        size_t length = utf8_read(text + pos, bytes - pos, &code);
         REQUIRE(length > 0, STATUS_DATA, "byte 0x%02x at offset %zu of the text is not UTF-8",
                 (unsigned char)text[pos], offset + pos);
         int32_t id = code < t->char_limit ? t->char_ids[code] : -1;
@@ -68,7 +68,7 @@ static status record_characters(const struct corpus_chunk *chunk, bool *seen)
 {
     for (size_t pos = 0; pos < chunk->bytes;) {
         uint32_t code;
-        size_t length = pretokenizer_read_utf8(chunk->text + pos, chunk->bytes - pos, &code);
+        size_t length = utf8_read(chunk->text + pos, chunk->bytes - pos, &code);
         REQUIRE(length > 0 && code != 0, STATUS_DATA,
                 "%s: byte 0x%02x at offset %" PRId64 " is not %s", chunk->path,
                 (unsigned char)chunk->text[pos], chunk->offset + (int64_t)pos,
@@ -110,7 +110,7 @@ static status create_tokenizer(const bool *seen, int64_t vocab_size, struct toke
     for (uint32_t code = 0; code < CODE_POINTS; code++) {
         if (seen[code]) {
             char text[4];
-            TRY(tokenizer_set_token(*out, id, text, pretokenizer_write_utf8(code, text)));
+            TRY(tokenizer_set_token(*out, id, text, utf8_write(code, text)));
             (*out)->tokens[id].in_model = true;
             (*out)->tokens[id].literal = true;
             id++;

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
 
 #define MARK "\xe2\x96\x81" /* U+2581 */
@@ -114,7 +115,7 @@ static status append_symbol(const struct tokenizer *t, const char *word, size_t 
 {
     const struct char_bpe *c = t->chars;
     uint32_t code = UINT32_MAX;
-    *length = pretokenizer_read_utf8(word + pos, bytes - pos, &code);
+    *length = utf8_read(word + pos, bytes - pos, &code);
     bool valid = *length > 0;
     *length = valid ? *length : 1;
     bool first = pos == 0, last = pos + *length == bytes;

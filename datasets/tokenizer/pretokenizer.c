@@ -117,26 +117,6 @@ enum pretokenizer_pattern pretokenizer_find_pattern(const char *published)
     return PRETOKENIZER_NONE;
 }
 
-size_t pretokenizer_write_utf8(uint32_t code, char text[4])
-{
-    if (code < 0x80) {
-        text[0] = (char)code;
-        return 1;
-    }
-    size_t length = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
-    for (size_t i = length - 1; i > 0; i--) {
-        text[i] = (char)(0x80 | (code & 0x3f));
-        code >>= 6;
-    }
-    text[0] = (char)((0xf00u >> length) | code);
-    return length;
-}
-
-size_t pretokenizer_read_utf8(const char *text, size_t bytes, uint32_t *code)
-{
-    return utf8_read(text, bytes, code);
-}
-
 static void get_pcre2_message(int error, char text[128])
 {
     if (pcre2_get_error_message(error, (PCRE2_UCHAR *)text, 128) < 0) {
@@ -220,31 +200,11 @@ void pretokenizer_scanner_start(struct pretokenizer_scanner *s, const char *text
     s->valid_end = 0;
 }
 
-size_t pretokenizer_find_valid_end(const char *text, size_t bytes, size_t pos)
-{
-    for (;;) {
-        uint64_t word; /* skips ASCII eight bytes at a time */
-        while (pos + 8 <= bytes) {
-            memcpy(&word, text + pos, 8);
-            if ((word & 0x8080808080808080u) != 0) {
-                break;
-            }
-            pos += 8;
-        }
-        uint32_t code;
-        size_t length = pretokenizer_read_utf8(text + pos, bytes - pos, &code);
-        if (length == 0) {
-            return pos;
-        }
-        pos += length;
-    }
-}
-
 /* Returns the position of the next valid UTF-8 character at or after `pos`. */
 static size_t find_invalid_end(const char *text, size_t bytes, size_t pos)
 {
     uint32_t code;
-    while (pos < bytes && pretokenizer_read_utf8(text + pos, bytes - pos, &code) == 0) {
+    while (pos < bytes && utf8_read(text + pos, bytes - pos, &code) == 0) {
         pos++;
     }
     return pos;
@@ -267,7 +227,7 @@ status pretokenizer_scanner_next(struct pretokenizer_scanner *s, size_t *start, 
         return STATUS_OK;
     }
     if (s->pos == s->valid_end) {
-        s->valid_end = pretokenizer_find_valid_end(s->text, s->bytes, s->pos);
+        s->valid_end = utf8_find_valid_end(s->text, s->bytes, s->pos);
         if (s->valid_end == s->pos) {
             return scan_invalid(s, end);
         }

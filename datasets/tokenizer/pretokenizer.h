@@ -32,19 +32,6 @@ const char *pretokenizer_published_regex(enum pretokenizer_pattern pattern);
 /* pretokenizer_find_pattern - return the pattern with this spelling; PRETOKENIZER_NONE: unknown. */
 enum pretokenizer_pattern pretokenizer_find_pattern(const char *published);
 
-/* pretokenizer_read_utf8 - decode the UTF-8 character at text[0]; return its length in bytes.
- *
- * Returns   0 if there is no valid character
- * Source    Unicode 15, table 3-7 (no overlong forms, no surrogates, at most U+10FFFF) */
-size_t pretokenizer_read_utf8(const char *text, size_t bytes, uint32_t *code);
-
-/* pretokenizer_find_valid_end - return the end of the valid UTF-8 that begins at text[pos]; `bytes`
- * if all of it is valid. */
-size_t pretokenizer_find_valid_end(const char *text, size_t bytes, size_t pos);
-
-/* pretokenizer_write_utf8 - encode a code point as UTF-8; return its length in bytes. */
-size_t pretokenizer_write_utf8(uint32_t code, char text[4]);
-
 /* A compiled pattern. Immutable; threads may share it. */
 struct pretokenizer;
 

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "datasets/tokenizer/json_reader.h"
 
 #define MAX_STEPS 16
@@ -30,8 +31,8 @@ static status read_character(const struct json_reader *r, const json_t *object,
 {
     uint32_t code;
     TRY(read_text(r, object, location, key, false, out));
-    NEED(r, pretokenizer_read_utf8(*out, strlen(*out), &code) == strlen(*out),
-         "%s.%s is not one character", location, key);
+    NEED(r, utf8_read(*out, strlen(*out), &code) == strlen(*out), "%s.%s is not one character",
+         location, key);
     return STATUS_OK;
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/utf8.h"
 #include "datasets/sentencepiece/sentencepiece.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
 
@@ -401,7 +402,7 @@ int32_t tokenizer_find(const struct tokenizer *t, const char *text)
     }
     if (t->kind == TOKENIZER_CHAR) {
         uint32_t code;
-        bool tokenizer_path = bytes > 0 && pretokenizer_read_utf8(text, bytes, &code) == bytes;
+        bool tokenizer_path = bytes > 0 && utf8_read(text, bytes, &code) == bytes;
         return tokenizer_path && code < t->char_limit ? t->char_ids[code] : -1;
     }
     const struct text_slot *slot = text_map_find(&t->by_bytes, text, bytes);

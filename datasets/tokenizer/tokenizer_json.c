@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "datasets/tokenizer/alphabet.h"
 #include "datasets/tokenizer/json_reader.h"
 
@@ -267,7 +268,7 @@ static status read_token(struct json_reader *r, const char *text, int64_t id, ch
         token->literal = true;
     } else if (r->t->kind == TOKENIZER_CHAR) {
         uint32_t code;
-        NEED(r, pretokenizer_read_utf8(text, length, &code) == length,
+        NEED(r, utf8_read(text, length, &code) == length,
              "the model has no pre_tokenizer, so its tokens must be single characters; '" EXCERPT
              "' is not",
              text);

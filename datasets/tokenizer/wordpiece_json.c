@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/utf8.h"
 #include "datasets/tokenizer/json_reader.h"
 
 #define VOCAB_FILE_LIMIT_BYTES TOKENIZER_FILE_LIMIT_BYTES
@@ -217,8 +218,8 @@ static status add_vocab_line(struct tokenizer *t, const char *path, struct text_
     length -= length > 0 && line[length - 1] == '\r';
     REQUIRE(length > 0 && memchr(line, 0, length) == NULL, STATUS_DATA,
             "%s:%" PRId64 ": the line has no token", path, id + 1);
-    REQUIRE(pretokenizer_find_valid_end(line, length, 0) == length, STATUS_DATA,
-            "%s:%" PRId64 ": the line is not valid UTF-8", path, id + 1);
+    REQUIRE(utf8_is_valid(line, length), STATUS_DATA, "%s:%" PRId64 ": the line is not valid UTF-8",
+            path, id + 1);
     TRY(tokenizer_set_token(t, id, line, length));
     t->tokens[id].in_model = true;
     t->tokens[id].literal = true;

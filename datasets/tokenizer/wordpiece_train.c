@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "datasets/tokenizer/merge_train.h"
 #include "datasets/tokenizer/word_count.h"
 #include "datasets/tokenizer/wordpiece.h"
@@ -48,7 +49,7 @@ static void count_characters(const struct word_count *words, struct character *c
         const struct text_slot *slot = &words->map.slots[i];
         for (size_t pos = 0; slot->text != NULL && pos < slot->bytes;) {
             uint32_t code = 0;
-            size_t length = pretokenizer_read_utf8(slot->text + pos, slot->bytes - pos, &code);
+            size_t length = utf8_read(slot->text + pos, slot->bytes - pos, &code);
             characters[code].count += slot->value;
             characters[code].inside = characters[code].inside || pos > 0;
             pos += length;
@@ -89,7 +90,7 @@ static status add_alphabet(struct merge_train *m, const struct character *charac
         size_t prefix = inside ? strlen(WORDPIECE_PREFIX) : 0;
         if (characters[code].in_alphabet && (!inside || characters[code].inside)) {
             int32_t id;
-            size_t length = prefix + pretokenizer_write_utf8(code, text + prefix);
+            size_t length = prefix + utf8_write(code, text + prefix);
             TRY(merge_train_add_token(m, text, length, &id));
         }
     }
@@ -104,7 +105,7 @@ static int64_t count_usable_symbols(const struct text_slot *slot,
     int64_t count = 0;
     for (size_t pos = 0; pos < slot->bytes; count++) {
         uint32_t code = 0;
-        pos += pretokenizer_read_utf8(slot->text + pos, slot->bytes - pos, &code);
+        pos += utf8_read(slot->text + pos, slot->bytes - pos, &code);
         if (!characters[code].in_alphabet || count == WORDPIECE_MAX_WORD_CHARS) {
             return 0;
         }
@@ -118,7 +119,7 @@ static status add_word(struct merge_train *m, const struct text_slot *slot)
     size_t prefix = strlen(WORDPIECE_PREFIX);
     for (size_t pos = 0; pos < slot->bytes;) {
         uint32_t code = 0;
-        size_t length = pretokenizer_read_utf8(slot->text + pos, slot->bytes - pos, &code);
+        size_t length = utf8_read(slot->text + pos, slot->bytes - pos, &code);
         memcpy(text + prefix, slot->text + pos, length);
         int32_t id;
         TRY(pos == 0 ? merge_train_add_token(m, slot->text, length, &id)

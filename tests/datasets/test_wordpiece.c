@@ -3,6 +3,7 @@
 #include <jansson.h>
 
 #include "base/random.h"
+#include "base/utf8.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
 #include "tests/check.h"
 #include "tests/datasets/tokenizer_reference.h"
@@ -33,7 +34,7 @@ static void check_code_points(const char *flags, const char *expected)
             continue;
         }
         char c[5] = {0}, text[64];
-        size_t length = pretokenizer_write_utf8(code, c), used = 0;
+        size_t length = utf8_write(code, c), used = 0;
         text[used++] = 'a';
         memcpy(text + used, c, length);
         used += length;

@@ -28,24 +28,12 @@ struct text_file {
     int64_t count, capacity;
 };
 
-static bool is_utf8(const char *text, size_t bytes)
-{
-    for (size_t i = 0, length = 1; i < bytes; i += length) {
-        uint32_t code;
-        length = utf8_read(text + i, bytes - i, &code);
-        if (length == 0) {
-            return false;
-        }
-    }
-    return true;
-}
-
 static status add_text(void *user, const char *text, size_t bytes, const char *second)
 {
     struct text_file *f = user;
     (void)second;
     bytes -= bytes > 0 && text[bytes - 1] == '\r';
-    REQUIRE(is_utf8(text, bytes), STATUS_DATA, "not valid UTF-8; " UTF8_REMEDY);
+    REQUIRE(utf8_is_valid(text, bytes), STATUS_DATA, "not valid UTF-8; " UTF8_REMEDY);
     if (f->count == f->capacity) {
         int64_t capacity = 2 * f->capacity + 64;
         TRY(GROW(f->items, capacity, "texts"));

@@ -11,7 +11,7 @@
 #pragma once
 
 #include "base/status.h"
-#include "datasets/text/text_buffer.h"
+#include "base/text_buffer.h"
 
 enum bleu_tokenizer { BLEU_13A, BLEU_INTL, BLEU_CHAR, BLEU_NONE, BLEU_TOKENIZERS };
 

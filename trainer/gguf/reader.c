@@ -65,19 +65,6 @@ static status read_count(struct gguf_file *f, size_t bytes, const char *what, in
     return STATUS_OK;
 }
 
-/* Returns whether a text is UTF-8 without NUL, as the format requires. */
-static bool is_text(const char *text, int64_t bytes)
-{
-    uint32_t code = 1;
-    for (size_t used = 0; bytes > 0; bytes -= (int64_t)used, text += used) {
-        used = utf8_read(text, (size_t)bytes, &code);
-        if (used == 0 || code == 0) {
-            return false;
-        }
-    }
-    return true;
-}
-
 static status read_text(struct gguf_file *f, const char *what, char **out)
 {
     int64_t bytes;
@@ -85,7 +72,8 @@ static status read_text(struct gguf_file *f, const char *what, char **out)
     TRY(read_count(f, 1, what, &bytes));
     TRY(ALLOCATE(*out, bytes + 1, what));
     TRY(read_bytes(f, *out, (size_t)bytes));
-    NEED(f, is_text(*out, bytes), "one of the %s is not UTF-8, or contains a NUL byte", what);
+    NEED(f, utf8_is_valid(*out, (size_t)bytes) && memchr(*out, '\0', (size_t)bytes) == NULL,
+         "one of the %s is not UTF-8, or contains a NUL byte", what);
     return STATUS_OK;
 }
 

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/text_buffer.h"
 #include "build_info.h"
 #include "chat_page.h"
 #include "trainer/logging/json_text.h"
@@ -34,8 +35,7 @@ enum { REPLY_JSON, REPLY_HTML, REPLY_TEXT };
 struct exchange {
     struct server *server;
     int kind; /* enum request_kind; -1: no job */
-    char *body;
-    size_t bytes, capacity;
+    struct text_buffer body;
     bool is_too_large;
     struct job *job; /* NULL: not submitted */
 };
@@ -338,8 +338,9 @@ static enum MHD_Result submit_body(struct exchange *x, struct MHD_Connection *c)
     struct request request;
     const char *parameter = NULL, *code = NULL;
     struct job *job = NULL;
-    status result = request_parse((enum request_kind)x->kind, x->body != NULL ? x->body : "",
-                                  x->bytes, &request, &parameter);
+    const char *body = x->body.bytes != NULL ? x->body.bytes : "";
+    status result =
+        request_parse((enum request_kind)x->kind, body, x->body.count, &request, &parameter);
     if (result != STATUS_OK) {
         request_free(&request);
         return reply_pending(s, c, result, NULL, parameter);
@@ -376,20 +377,11 @@ static enum MHD_Result submit_body(struct exchange *x, struct MHD_Connection *c)
 
 static status append_body(struct exchange *x, const char *bytes, size_t count)
 {
-    if (x->is_too_large || x->bytes + count > (size_t)x->server->options->max_body_bytes) {
+    if (x->is_too_large || x->body.count + count > (size_t)x->server->options->max_body_bytes) {
         x->is_too_large = true;
         return STATUS_OK;
     }
-    if (x->bytes + count > x->capacity) {
-        size_t capacity = 2 * (x->bytes + count);
-        char *grown = realloc(x->body, capacity);
-        REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for a body of %zu bytes", capacity);
-        x->body = grown;
-        x->capacity = capacity;
-    }
-    memcpy(x->body + x->bytes, bytes, count);
-    x->bytes += count;
-    return STATUS_OK;
+    return text_buffer_append(&x->body, bytes, count);
 }
 
 /* Receives the first line and the headers of a request. */
@@ -457,7 +449,7 @@ static void end_exchange(void *user, struct MHD_Connection *c, void **state,
         pthread_mutex_unlock(&x->job->lock);
         job_release(x->job);
     }
-    free(x->body);
+    text_buffer_free(&x->body);
     free(x);
     *state = NULL;
     pthread_mutex_lock(&s->lock);

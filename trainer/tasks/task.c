@@ -7,7 +7,7 @@
 
 #include "base/memory.h"
 #include "base/text.h"
-#include "datasets/text/text_buffer.h"
+#include "base/text_buffer.h"
 #include "trainer/recipe/settings.h"
 #include "trainer/tasks/few_shot.h"
 #include "trainer/tasks/task_documents_impl.h"

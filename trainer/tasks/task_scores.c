@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/text_buffer.h"
 #include "datasets/text/char_class.h"
-#include "datasets/text/text_buffer.h"
 #include "trainer/tasks/task_scores_impl.h"
 #include "trainer/tasks/template_functions_impl.h"
 

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/text_buffer.h"
 #include "base/utf8.h"
-#include "datasets/text/text_buffer.h"
 #include "trainer/tasks/template_functions_impl.h"
 #include "trainer/tasks/template_impl.h"
 

@@ -4,7 +4,7 @@
 #include <jansson.h>
 
 #include "base/status.h"
-#include "datasets/text/text_buffer.h"
+#include "base/text_buffer.h"
 
 /* template_call - apply a method or a filter to operands[0]; the other operands are its arguments.
  *

@@ -1,8 +1,9 @@
-#include "datasets/text/text_buffer.h"
+#include "base/text_buffer.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <utf8proc.h>
+
+#include "base/utf8.h"
 
 status text_buffer_reserve(struct text_buffer *b, size_t more)
 {
@@ -30,7 +31,7 @@ status text_buffer_append(struct text_buffer *b, const char *text, size_t bytes)
 status text_buffer_append_char(struct text_buffer *b, int32_t code)
 {
     TRY(text_buffer_reserve(b, 4));
-    b->count += (size_t)utf8proc_encode_char(code, (utf8proc_uint8_t *)b->bytes + b->count);
+    b->count += utf8_write((uint32_t)code, b->bytes + b->count);
     return STATUS_OK;
 }
 

@@ -54,15 +54,21 @@ static void add_window(struct loader *l, struct loader_slot *s, int64_t row, con
     }
 }
 
+/* Copies the ids and the token types of an example to the rows from `row` on. */
+static void copy_tokens(struct loader_slot *s, int64_t row, const struct example *e)
+{
+    memcpy(s->inputs + row, e->ids, (size_t)e->tokens * sizeof *s->inputs);
+    memcpy(s->token_type_ids + row, e->token_type_ids,
+           (size_t)e->tokens * sizeof *s->token_type_ids);
+}
+
 /* Appends l->example, a sentence pair, to the batch as number `index`. */
 static void add_sentence_pair(struct loader *l, struct loader_slot *s, int64_t index)
 {
     struct batch *b = &s->batch;
     const struct example *e = &l->example;
     int64_t row = b->rows;
-    memcpy(s->inputs + row, e->ids, (size_t)e->tokens * sizeof *s->inputs);
-    memcpy(s->token_type_ids + row, e->token_type_ids,
-           (size_t)e->tokens * sizeof *s->token_type_ids);
+    copy_tokens(s, row, e);
     for (int64_t i = 0; i < e->tokens; i++) {
         s->positions[row + i] = (int32_t)i;
         s->targets[row + i] = BATCH_IGNORED;
@@ -109,9 +115,7 @@ static void add_task_example(struct loader *l, struct loader_slot *s, int64_t in
     struct batch *b = &s->batch;
     const struct example *e = &l->example;
     int64_t row = b->rows;
-    memcpy(s->inputs + row, e->ids, (size_t)e->tokens * sizeof *s->inputs);
-    memcpy(s->token_type_ids + row, e->token_type_ids,
-           (size_t)e->tokens * sizeof *s->token_type_ids);
+    copy_tokens(s, row, e);
     add_labels(l, s, index, b->outputs.count);
     for (int64_t t = 0; t < e->texts; t++) {
         int32_t first = e->text_starts[t], end = e->text_starts[t + 1];

@@ -5,12 +5,11 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "datasets/tokenizer/text_pair.h"
 #include "trainer/prediction/text_input.h"
 #include "trainer/weights/open.h"
-
-enum { OPTIONS_MAX = 16, SHARED_OPTIONS = 4 };
 
 status batch_query_run_command(const struct options *options, bool has_truncate, int argc,
                                char **argv, struct batch_query_request *q,
@@ -19,28 +18,28 @@ status batch_query_run_command(const struct options *options, bool has_truncate,
     const struct option checkpoint = {
         "checkpoint", OPTION_TEXT,     &q->checkpoint,
         "DIR",        OPTION_REQUIRED, "run folder, checkpoints/ folder, one checkpoint or final/"};
+    const struct option truncate = {
+        "truncate",
+        OPTION_FLAG,
+        &q->truncate,
+        NULL,
+        NULL,
+        "truncate texts that have more tokens than the model has positions; otherwise such a text "
+        "is an error"};
     const struct option last[] = {
-        {"truncate", OPTION_FLAG, &q->truncate, NULL, NULL,
-         "truncate texts that have more tokens than the model has positions; otherwise such a text "
-         "is an error"},
         {"set", OPTION_LIST, &q->overrides, "KEY=VALUE...", NULL,
          "override settings of the recipe"},
         {"json", OPTION_FLAG, &q->json, NULL, NULL, "print one JSON object per line"},
     };
-    struct option table[OPTIONS_MAX] = {checkpoint};
+    struct option_table table = {.count = 0};
     struct options all = *options;
-    int count = 1, first = has_truncate ? 0 : 1;
     bool help = false;
-    REQUIRE(options->count <= OPTIONS_MAX - SHARED_OPTIONS, STATUS_INTERNAL, "%d options",
-            options->count);
-    for (int i = 0; i < options->count; i++) {
-        table[count++] = options->table[i];
-    }
-    for (size_t i = (size_t)first; i < sizeof last / sizeof last[0]; i++) {
-        table[count++] = last[i];
-    }
-    all.table = table;
-    all.count = count;
+    TRY(options_add(&table, &checkpoint, 1));
+    TRY(options_add(&table, options->table, options->count));
+    TRY(options_add(&table, &truncate, has_truncate ? 1 : 0));
+    TRY(options_add(&table, last, COUNT(last)));
+    all.table = table.rows;
+    all.count = table.count;
     TRY(options_parse(&all, argc, argv, &help));
     q->operands = all.operands;
     q->operand_count = all.operand_count;

@@ -9,7 +9,7 @@
 #include "base/text.h"
 #include "trainer/recipe/foreign.h"
 
-enum { OPTIONS_MAX = 64, CHOICES_MAX = 32, CHOICE_BYTES = 64, NAME_COLUMNS = 26 };
+enum { CHOICES_MAX = 32, CHOICE_BYTES = 64, NAME_COLUMNS = 26 };
 
 struct choices {
     char names[CHOICES_MAX][CHOICE_BYTES];
@@ -367,6 +367,16 @@ static status parse_arguments(struct options *options, int argc, char **argv)
                 "--%s %s is missing; usage: %s", option->name, option->value_name, options->usage);
     }
     return check_operands(options);
+}
+
+status options_add(struct option_table *table, const struct option *rows, int count)
+{
+    REQUIRE(table->count + count <= OPTIONS_MAX, STATUS_INTERNAL, "%d options, at most %d",
+            table->count + count, OPTIONS_MAX);
+    for (int i = 0; i < count; i++) {
+        table->rows[table->count++] = rows[i];
+    }
+    return STATUS_OK;
 }
 
 status options_parse(struct options *options, int argc, char **argv, bool *help)

@@ -61,6 +61,14 @@ struct option {
     const char *former_name;   /* accepted too, but not in the help; NULL: none */
 };
 
+enum { OPTIONS_MAX = 64 }; /* of a command */
+
+/* A table made of several parts. */
+struct option_table {
+    struct option rows[OPTIONS_MAX];
+    int count;
+};
+
 struct options {
     const char *usage;       /* text after "usage: " */
     const char *description; /* shown by --help after the usage */
@@ -71,6 +79,11 @@ struct options {
     char **operands;                /* output: stored in argv, which options_parse reorders */
     int operand_count;              /* output */
 };
+
+/* options_add - append rows to a table, which starts as {.count = 0}.
+ *
+ * Errors    STATUS_INTERNAL for more than OPTIONS_MAX rows */
+status options_add(struct option_table *table, const struct option *rows, int count);
 
 /* options_parse - set the defaults, then read argv[1 .. argc) into the targets of the table.
  *

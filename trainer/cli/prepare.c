@@ -41,9 +41,10 @@ struct request {
     char labels_file[FILE_PATH_BYTES]; /* of a run given as --labels */
 };
 
-static status parse_options(struct request *q, int argc, char **argv, bool *help)
+/* Options of the files to read and of their fields. */
+static status add_input_options(struct request *q, struct option_table *table)
 {
-    const struct option table[] = {
+    const struct option rows[] = {
         {"objective", OPTION_TEXT, &q->objective, "NAME", "clm",
          "training objective: clm, mlm (sentence pairs; no pairs with a RoBERTa tokenizer), sft "
          "(conversations or prompt and response), dpo (preference pairs), seq2seq (fields source, "
@@ -52,8 +53,7 @@ static status parse_options(struct request *q, int argc, char **argv, bool *help
          "context, answer, answer_start), choose (text, choices, label), embed (text, text_pair)"},
         {"tokenizer", OPTION_TEXT, &q->tokenizer, "DIR", OPTION_REQUIRED,
          "folder with tokenizer.json or tokenizer.model; ids in token files are checked against "
-         "its "
-         "vocabulary"},
+         "its vocabulary"},
         {"input", OPTION_LIST, &q->inputs, "FILE...", NULL,
          "clm, mlm: text, *.jsonl (field \"text\"), .bin with .idx of Megatron or .bin of llm.c; "
          "other objectives: JSON Lines, *.csv or *.tsv; answer: also the JSON of SQuAD. All but "
@@ -82,6 +82,14 @@ static status parse_options(struct request *q, int argc, char **argv, bool *help
          "delimiter of *.csv and *.tsv (default: tab for *.tsv, otherwise the one of the first "
          "line)",
          .choices = "comma|semicolon|tab|pipe"},
+    };
+    return options_add(table, rows, COUNT(rows));
+}
+
+/* Options of the output folder and of the validation set. */
+static status add_split_options(struct request *q, struct option_table *table)
+{
+    const struct option rows[] = {
         {"output", OPTION_TEXT, &q->output, "DIR", OPTION_REQUIRED,
          "folder for train-00000-of-00004.h5, validation-...; existing shards are replaced"},
         {"validation-fraction", OPTION_NUMBER, &q->validation_fraction, "F", "0",
@@ -96,6 +104,14 @@ static status parse_options(struct request *q, int argc, char **argv, bool *help
          "rows for the validation set, instead of --validation-fraction (not for clm and mlm). "
          "Without --input, only this set is written, for example a test set for `bireme evaluate`; "
          "training shards in the output folder stay"},
+    };
+    return options_add(table, rows, COUNT(rows));
+}
+
+/* Options of the objectives: how texts become examples. */
+static status add_example_options(struct request *q, struct option_table *table)
+{
+    const struct option rows[] = {
         {"labels", OPTION_TEXT, &q->labels, "A,B,...", NULL,
          "classify: the labels in the order of their ids, a file with one label per line, or a run "
          "or checkpoint with the labels of its training (default: the labels of all rows, "
@@ -108,8 +124,7 @@ static status parse_options(struct request *q, int argc, char **argv, bool *help
          "separately)"},
         {"append-eod", OPTION_FLAG, &q->append_eod, NULL, NULL,
          "clm: end the documents of token files with the tokenizer's end token, unless they begin "
-         "or "
-         "end with it. Documents of text always end with it, if the tokenizer has one"},
+         "or end with it. Documents of text always end with it, if the tokenizer has one"},
         {"documents", OPTION_CHOICE, &q->documents, "KIND", NULL,
          "unit of plain text that is one document; paragraphs are separated by blank lines "
          "(default: file for clm, paragraph for mlm)",
@@ -122,15 +137,22 @@ static status parse_options(struct request *q, int argc, char **argv, bool *help
          "mlm: fraction of the documents that yield shorter examples", .min = 0, .max = 1},
         {"seed", OPTION_INTEGER, &q->seed, "SEED", "1337", "mlm: seed of the random sentence pairs",
          .min = 0, .max = 1e15},
+    };
+    return options_add(table, rows, COUNT(rows));
+}
+
+/* Options of the lengths, the workers and the report. */
+static status add_limit_options(struct request *q, struct option_table *table)
+{
+    const struct option rows[] = {
         {"shuffle-split", OPTION_INTEGER, &q->shuffle_split, "SEED", NULL,
          "seed of --split random, default 1337; clm, mlm: also selects --split random", .min = 0,
          .max = 1e15},
         {"sequence-length", OPTION_INTEGER, &q->sequence_length, "N", NULL,
          "maximum number of tokens of an example. mlm: default 128. sft: a row without trainable "
          "tokens in this length is a bad row. dpo: prompt and response are truncated to it, "
-         "default 1024. seq2seq: a row with a longer source or "
-         "target is a bad row, default 512. answer: length of a window, default 384. classify, "
-         "regress, "
+         "default 1024. seq2seq: a row with a longer source or target "
+         "is a bad row, default 512. answer: length of a window, default 384. classify, regress, "
          "classify_tokens, choose, embed: texts are truncated to it, default 128. clm: not used, "
          "because shards fit any length",
          .min = 1, .max = 1e9},
@@ -142,13 +164,23 @@ static status parse_options(struct request *q, int argc, char **argv, bool *help
          "skip and count invalid rows of JSON Lines or CSV instead of stopping with an error"},
         {"json", OPTION_FLAG, &q->json, NULL, NULL, "print the report as one JSON document"},
     };
+    return options_add(table, rows, COUNT(rows));
+}
+
+static status parse_options(struct request *q, int argc, char **argv, bool *help)
+{
+    struct option_table table = {.count = 0};
+    TRY(add_input_options(q, &table)); /* in the order of --help */
+    TRY(add_split_options(q, &table));
+    TRY(add_example_options(q, &table));
+    TRY(add_limit_options(q, &table));
     struct options options = {
         .usage = USAGE,
         .description = "Encodes text and writes it as HDF5 shards of tokens, with a validation set "
                        "if requested. The memory use does not depend on the size of the input. The "
                        "shards do not depend on the number of workers.",
-        .table = table,
-        .count = (int)(sizeof table / sizeof *table)};
+        .table = table.rows,
+        .count = table.count};
     return options_parse(&options, argc, argv, help);
 }
 

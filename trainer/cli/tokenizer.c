@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/text.h"
+#include "base/text_buffer.h"
 #include "datasets/tokenizer/tokenizer.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
@@ -24,12 +25,6 @@
 #define BATCH_BYTES ((size_t)4 << 20)
 #define WORKERS_MAX 256
 #define SPECIAL_TOKENS_MAX 1024
-
-struct buffer {
-    char *data;
-    size_t bytes;
-    size_t capacity;
-};
 
 /* Settings of a run. */
 struct job {
@@ -49,26 +44,12 @@ struct worker_range {
     const char *text;
     size_t bytes;
     int64_t first_line;
-    struct buffer out;
+    struct text_buffer out;
     struct token_list ids;
     pthread_t thread;
     bool started;
     struct status_note note;
 };
-
-static status append_bytes(struct buffer *b, const char *data, size_t bytes)
-{
-    if (b->capacity - b->bytes < bytes) {
-        size_t capacity = (b->bytes + bytes) * 2 + 256;
-        char *grown = realloc(b->data, capacity);
-        REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for %zu bytes of output", capacity);
-        b->data = grown;
-        b->capacity = capacity;
-    }
-    memcpy(b->data + b->bytes, data, bytes);
-    b->bytes += bytes;
-    return STATUS_OK;
-}
 
 /* Writes the decimal digits of an id without a NUL and returns their number. */
 static size_t format_id(char *out, int32_t id)
@@ -107,11 +88,11 @@ static status append_token(struct worker_range *range, int32_t id)
     char number[16], *text = NULL;
     size_t length = format_id(number, id);
     number[length] = '\t';
-    TRY(append_bytes(&range->out, number, length + 1));
+    TRY(text_buffer_append(&range->out, number, length + 1));
     TRY(token_text_quote(range->job->tokenizer, id, &text));
-    status result = append_bytes(&range->out, text, strlen(text));
+    status result = text_buffer_append(&range->out, text, strlen(text));
     free(text);
-    return result == STATUS_OK ? append_bytes(&range->out, "\n", 1) : result;
+    return result == STATUS_OK ? text_buffer_append(&range->out, "\n", 1) : result;
 }
 
 static status encode_line(struct worker_range *range, const char *line, size_t bytes,
@@ -129,15 +110,15 @@ static status encode_line(struct worker_range *range, const char *line, size_t b
         TRY(append_token(range, range->ids.ids[i]));
     }
     if (range->job->prints_tokens) {
-        return append_bytes(&range->out, "\n", 1);
+        return text_buffer_append(&range->out, "\n", 1);
     }
     for (int64_t i = 0; i < range->ids.count; i++) {
         char text[16];
         size_t length = format_id(text, range->ids.ids[i]);
         text[length] = i + 1 < range->ids.count ? ' ' : '\n';
-        TRY(append_bytes(&range->out, text, length + 1));
+        TRY(text_buffer_append(&range->out, text, length + 1));
     }
-    return range->ids.count > 0 ? STATUS_OK : append_bytes(&range->out, "\n", 1);
+    return range->ids.count > 0 ? STATUS_OK : text_buffer_append(&range->out, "\n", 1);
 }
 
 static status parse_ids(struct worker_range *range, const char *line, size_t bytes, int64_t number)
@@ -179,7 +160,7 @@ static status decode_line(struct worker_range *range, const char *line, size_t b
     }
     TRY(result);
     text[length] = '\n'; /* replaces the NUL */
-    result = append_bytes(&range->out, text, length + 1);
+    result = text_buffer_append(&range->out, text, length + 1);
     free(text);
     return result;
 }
@@ -205,7 +186,7 @@ static status process_lines(struct worker_range *range)
 static void *run_worker(void *argument)
 {
     struct worker_range *range = argument;
-    range->out.bytes = 0;
+    range->out.count = 0;
     process_lines(range);
     status_take(&range->note);
     return NULL;
@@ -238,8 +219,8 @@ static status write_output(struct worker_range *ranges, int workers)
     for (int i = 0; i < workers; i++) {
         struct worker_range *range = &ranges[i];
         TRY(status_restore(&range->note));
-        size_t bytes = range->out.bytes; /* data is NULL if it is 0 */
-        REQUIRE(bytes == 0 || fwrite(range->out.data, 1, bytes, stdout) == bytes, STATUS_WRITE,
+        size_t bytes = range->out.count; /* out.bytes is NULL if it is 0 */
+        REQUIRE(bytes == 0 || fwrite(range->out.bytes, 1, bytes, stdout) == bytes, STATUS_WRITE,
                 "cannot write to standard output: %s", strerror(errno));
     }
     return STATUS_OK;
@@ -264,10 +245,10 @@ static status process_batch(struct worker_range *ranges, int workers, const char
 }
 
 /* Returns the offset after the last newline, or 0 if there is none. */
-static size_t find_last_line_end(const struct buffer *in)
+static size_t find_last_line_end(const struct text_buffer *in)
 {
-    for (size_t offset = in->bytes; offset > 0; offset--) {
-        if (in->data[offset - 1] == '\n') {
+    for (size_t offset = in->count; offset > 0; offset--) {
+        if (in->bytes[offset - 1] == '\n') {
             return offset;
         }
     }
@@ -275,25 +256,18 @@ static size_t find_last_line_end(const struct buffer *in)
 }
 
 /* Reads about BATCH_BYTES more, and continues until the buffer contains the end of a line. */
-static status read_batch(FILE *file, const struct job *job, int64_t line, struct buffer *in,
+static status read_batch(FILE *file, const struct job *job, int64_t line, struct text_buffer *in,
                          bool *ended)
 {
     do {
-        REQUIRE(job->whole || in->bytes <= LINE_READER_MAX_BYTES, STATUS_DATA,
+        REQUIRE(job->whole || in->count <= LINE_READER_MAX_BYTES, STATUS_DATA,
                 "%s:%" PRId64 ": the line has more than 64 MiB: split it, or check that the file "
                 "is text",
                 job->path, line);
-        if (in->capacity - in->bytes < BATCH_BYTES) {
-            size_t capacity = in->bytes * 2 + BATCH_BYTES;
-            char *grown = realloc(in->data, capacity);
-            REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for a line of %zu bytes",
-                    in->bytes);
-            in->data = grown;
-            in->capacity = capacity;
-        }
-        size_t got = fread(in->data + in->bytes, 1, BATCH_BYTES, file);
+        TRY(text_buffer_reserve(in, BATCH_BYTES));
+        size_t got = fread(in->bytes + in->count, 1, BATCH_BYTES, file);
         REQUIRE(!ferror(file), STATUS_DATA, "cannot read %s: %s", job->path, strerror(errno));
-        in->bytes += got;
+        in->count += got;
         *ended = got < BATCH_BYTES;
     } while (!*ended && (job->whole || find_last_line_end(in) == 0));
     return STATUS_OK;
@@ -302,24 +276,24 @@ static status read_batch(FILE *file, const struct job *job, int64_t line, struct
 static status process_file(FILE *file, const struct job *job, struct worker_range *ranges,
                            int workers)
 {
-    struct buffer in = {0};
+    struct text_buffer in = {0};
     bool ended = false;
     int64_t line = 1;
     status result = STATUS_OK;
     while (!ended && result == STATUS_OK) {
         TRY_GOTO(result, done, read_batch(file, job, line, &in, &ended));
-        size_t bytes = ended ? in.bytes : find_last_line_end(&in);
-        TRY_GOTO(result, done, process_batch(ranges, workers, in.data, bytes, line));
+        size_t bytes = ended ? in.count : find_last_line_end(&in);
+        TRY_GOTO(result, done, process_batch(ranges, workers, in.bytes, bytes, line));
         for (size_t i = 0; i < bytes; i++) {
-            line += in.data[i] == '\n';
+            line += in.bytes[i] == '\n';
         }
-        memmove(in.data, in.data + bytes, in.bytes - bytes);
-        in.bytes -= bytes;
+        memmove(in.bytes, in.bytes + bytes, in.count - bytes);
+        in.count -= bytes;
     }
     REQUIRE_GOTO(result, done, fflush(stdout) == 0, STATUS_WRITE,
                  "cannot write to standard output: %s", strerror(errno));
 done:
-    free(in.data);
+    text_buffer_free(&in);
     return result;
 }
 
@@ -332,40 +306,41 @@ static status process_with_workers(FILE *file, const struct job *job, int worker
     }
     status result = process_file(file, job, ranges, workers);
     for (int i = 0; i < workers; i++) {
-        free(ranges[i].out.data);
+        text_buffer_free(&ranges[i].out);
         token_list_free(&ranges[i].ids);
     }
     free(ranges);
     return result;
 }
 
-static status encode_or_decode(bool decode, int argc, char **argv)
+struct job_request {
+    const char *folder;
+    int64_t workers;
+    bool has_file; /* false: standard input */
+    struct job job;
+};
+
+static status parse_job(struct job_request *q, int argc, char **argv, bool *help)
 {
-    const char *folder = NULL;
-    int64_t workers = 1;
-    bool special = false;
-    bool whole = false;
-    bool add_special_tokens = false;
-    bool pair = false;
-    bool tokens = false;
+    bool decode = q->job.decode;
     const struct option table[] = {
-        {"tokenizer", OPTION_TEXT, &folder, "DIR", OPTION_REQUIRED,
+        {"tokenizer", OPTION_TEXT, &q->folder, "DIR", OPTION_REQUIRED,
          "folder with tokenizer.json or tokenizer.model", .choices = NULL},
-        {"special", OPTION_FLAG, &special, NULL, NULL,
+        {"special", OPTION_FLAG, &q->job.special, NULL, NULL,
          decode ? "also write special tokens" : "recognize special tokens in the text",
          .choices = NULL},
-        {"workers", OPTION_INTEGER, &workers, "N", "1", "number of threads", .min = 1,
+        {"workers", OPTION_INTEGER, &q->workers, "N", "1", "number of threads", .min = 1,
          .max = WORKERS_MAX},
-        {"whole", OPTION_FLAG, &whole, NULL, NULL,
+        {"whole", OPTION_FLAG, &q->job.whole, NULL, NULL,
          "treat the whole input as one text, including newlines, and write one line of ids",
          .choices = NULL},
-        {"add-special-tokens", OPTION_FLAG, &add_special_tokens, NULL, NULL,
+        {"add-special-tokens", OPTION_FLAG, &q->job.add_special_tokens, NULL, NULL,
          "add the special tokens of the tokenizer's post-processor, such as [CLS] and [SEP]",
          .choices = NULL},
-        {"pair", OPTION_FLAG, &pair, NULL, NULL,
+        {"pair", OPTION_FLAG, &q->job.pair, NULL, NULL,
          "each line is two texts separated by a tab; encode them as [CLS] A [SEP] B [SEP]",
          .choices = NULL},
-        {"tokens", OPTION_FLAG, &tokens, NULL, NULL,
+        {"tokens", OPTION_FLAG, &q->job.prints_tokens, NULL, NULL,
          "print a line for each token, with its id and text, and an empty line after each text",
          .choices = NULL},
     };
@@ -379,27 +354,28 @@ static status encode_or_decode(bool decode, int argc, char **argv)
                               decode ? 3 : 7,
                               .operand_name = "FILE",
                               .operands_max = 1};
+    TRY(options_parse(&options, argc, argv, help));
+    q->has_file = options.operand_count > 0 && strcmp(options.operands[0], "-") != 0;
+    q->job.path = q->has_file ? options.operands[0] : "standard input";
+    return STATUS_OK;
+}
+
+static status encode_or_decode(bool decode, int argc, char **argv)
+{
+    struct job_request q = {.workers = 1, .job = {.decode = decode}};
+    struct tokenizer *tokenizer = NULL;
     bool help = false;
-    TRY(options_parse(&options, argc, argv, &help));
+    TRY(parse_job(&q, argc, argv, &help));
     if (help) {
         return STATUS_OK;
     }
-    bool standard = options.operand_count == 0 || strcmp(options.operands[0], "-") == 0;
-    struct job job = {.decode = decode,
-                      .special = special,
-                      .whole = whole,
-                      .add_special_tokens = add_special_tokens,
-                      .pair = pair,
-                      .prints_tokens = tokens,
-                      .path = standard ? "standard input" : options.operands[0]};
-    struct tokenizer *tokenizer = NULL;
-    TRY(tokenizer_open(folder, &tokenizer));
-    job.tokenizer = tokenizer;
-    FILE *file = standard ? stdin : fopen(job.path, "rb");
+    TRY(tokenizer_open(q.folder, &tokenizer));
+    q.job.tokenizer = tokenizer;
+    FILE *file = q.has_file ? fopen(q.job.path, "rb") : stdin;
     status result = STATUS_OK;
     REQUIRE_GOTO(result, done, file != NULL, status_from_errno(errno, STATUS_NO_INPUT, STATUS_DATA),
-                 "cannot open %s: %s", job.path, strerror(errno));
-    result = process_with_workers(file, &job, whole ? 1 : (int)workers);
+                 "cannot open %s: %s", q.job.path, strerror(errno));
+    result = process_with_workers(file, &q.job, q.job.whole ? 1 : (int)q.workers);
 done:
     if (file != NULL && file != stdin) {
         fclose(file);
@@ -506,31 +482,30 @@ static status add_special_tokens(const struct special_tokens *tokens, struct tok
     return STATUS_OK;
 }
 
-static status train_tokenizer(int argc, char **argv)
+struct training_request {
+    const char *type, *output, *special_tokens, *columns;
+    int64_t vocab_size, workers;
+    struct option_list inputs;
+};
+
+static status parse_training(struct training_request *q, int argc, char **argv, bool *help)
 {
-    const char *type = NULL;
-    const char *output = NULL;
-    const char *specials = NULL;
-    const char *columns_text = NULL;
-    int64_t vocab_size = 0;
-    int64_t workers = 1;
-    struct option_list inputs = {0};
     const struct option table[] = {
-        {"type", OPTION_CHOICE, &type, "TYPE", "bpe", "type of the tokenizer",
+        {"type", OPTION_CHOICE, &q->type, "TYPE", "bpe", "type of the tokenizer",
          .choices = "bpe|wordpiece|unigram|char"},
-        {"vocab-size", OPTION_INTEGER, &vocab_size, "N", NULL,
+        {"vocab-size", OPTION_INTEGER, &q->vocab_size, "N", NULL,
          "maximum vocabulary size (required except for char)", .min = 1, .max = 1 << 24},
-        {"input", OPTION_LIST, &inputs, "FILE...", OPTION_REQUIRED,
+        {"input", OPTION_LIST, &q->inputs, "FILE...", OPTION_REQUIRED,
          "training text: plain text, or *.jsonl (field \"text\"), or tables with --columns; "
          "compressed too (.gz, .zst, .xz, .bz2); - is standard input",
          .choices = NULL},
-        {"output", OPTION_TEXT, &output, "DIR", OPTION_REQUIRED,
+        {"output", OPTION_TEXT, &q->output, "DIR", OPTION_REQUIRED,
          "folder for tokenizer.json; created if missing", .choices = NULL},
-        {"workers", OPTION_INTEGER, &workers, "N", "1", "number of threads that count words",
+        {"workers", OPTION_INTEGER, &q->workers, "N", "1", "number of threads that count words",
          .min = 1, .max = WORKERS_MAX},
-        {"columns", OPTION_TEXT, &columns_text, "text=COLUMN", NULL,
+        {"columns", OPTION_TEXT, &q->columns, "text=COLUMN", NULL,
          "column of *.csv and *.tsv, or field of *.jsonl, that holds the text"},
-        {"special-tokens", OPTION_TEXT, &specials, "NAMES", "usual",
+        {"special-tokens", OPTION_TEXT, &q->special_tokens, "NAMES", "usual",
          "usual, roberta, or a list A,B,C. usual: <|endoftext|> for bpe, those of BERT for "
          "wordpiece, <unk> <s> </s> for unigram, none for char. roberta: <s> <pad> </s> <unk> "
          "<mask>, for bpe. A list: the usual tokens and then these, for example --special-tokens "
@@ -540,51 +515,66 @@ static status train_tokenizer(int argc, char **argv)
                               "[options]",
                               "Trains a tokenizer and writes DIR/tokenizer.json in the format of "
                               "the Hugging Face tokenizers library.",
-                              table, sizeof table / sizeof table[0], .operand_name = NULL};
-    bool help = false;
-    TRY(options_parse(&options, argc, argv, &help));
-    if (help) {
-        return STATUS_OK;
-    }
+                              table, COUNT(table), .operand_name = NULL};
+    return options_parse(&options, argc, argv, help);
+}
+
+/* Trains the tokenizer and adds its special tokens. */
+static status create_tokenizer(const struct training_request *q, enum tokenizer_kind kind,
+                               const struct columns *columns, const struct special_tokens *tokens,
+                               struct tokenizer **out)
+{
+    bool roberta = strcmp(q->special_tokens, "roberta") == 0;
+    REQUIRE(!roberta || kind == TOKENIZER_BPE, STATUS_USAGE,
+            "--special-tokens roberta can only be used with --type bpe, not %s", q->type);
+    const struct corpus_source source = {.files = q->inputs.items,
+                                         .count = q->inputs.count,
+                                         .columns = q->columns != NULL ? columns : NULL};
+    int new_tokens = count_new_tokens(tokens, kind);
+    REQUIRE(q->vocab_size == 0 || q->vocab_size > new_tokens, STATUS_USAGE,
+            "--vocab-size %" PRId64 " must be more than the %d further --special-tokens",
+            q->vocab_size, new_tokens);
+    int64_t learned = q->vocab_size == 0 ? 0 : q->vocab_size - new_tokens;
+    TRY(tokenizer_train_source(kind, roberta, learned, &source, (int)q->workers, out));
+    return add_special_tokens(tokens, out);
+}
+
+static status run_training(const struct training_request *q)
+{
     struct tokenizer *tokenizer = NULL;
     struct special_tokens tokens = {0};
     struct columns columns = {0};
     double start = get_seconds();
-    enum tokenizer_kind kind = parse_kind(type);
+    enum tokenizer_kind kind = parse_kind(q->type);
     status result = STATUS_OK;
-    REQUIRE_GOTO(result, done, kind == TOKENIZER_CHAR || vocab_size > 0, STATUS_USAGE,
-                 "--type %s needs --vocab-size, for example --vocab-size 4096", type);
-    bool roberta = strcmp(specials, "roberta") == 0;
-    TRY_GOTO(result, done, parse_special_tokens(specials, &tokens));
-    TRY_GOTO(result, done,
-             columns_text != NULL ? columns_parse(columns_text, &columns) : STATUS_OK);
-    REQUIRE_GOTO(result, done, !roberta || kind == TOKENIZER_BPE, STATUS_USAGE,
-                 "--special-tokens roberta can only be used with --type bpe, not %s", type);
-    const struct corpus_source source = {.files = inputs.items,
-                                         .count = inputs.count,
-                                         .columns = columns_text != NULL ? &columns : NULL};
-    int new_tokens = count_new_tokens(&tokens, kind);
-    REQUIRE_GOTO(result, done, vocab_size == 0 || vocab_size > new_tokens, STATUS_USAGE,
-                 "--vocab-size %" PRId64 " must be more than the %d further --special-tokens",
-                 vocab_size, new_tokens);
-    int64_t learned = vocab_size == 0 ? 0 : vocab_size - new_tokens;
-    TRY_GOTO(result, done,
-             tokenizer_train_source(kind, roberta, learned, &source, (int)workers, &tokenizer));
-    TRY_GOTO(result, done, add_special_tokens(&tokens, &tokenizer));
-    TRY_GOTO(result, done, tokenizer_save(tokenizer, output));
-    if (kind != TOKENIZER_CHAR && tokenizer_vocab_size(tokenizer) < vocab_size) {
+    REQUIRE_GOTO(result, done, kind == TOKENIZER_CHAR || q->vocab_size > 0, STATUS_USAGE,
+                 "--type %s needs --vocab-size, for example --vocab-size 4096", q->type);
+    TRY_GOTO(result, done, parse_special_tokens(q->special_tokens, &tokens));
+    TRY_GOTO(result, done, q->columns != NULL ? columns_parse(q->columns, &columns) : STATUS_OK);
+    TRY_GOTO(result, done, create_tokenizer(q, kind, &columns, &tokens, &tokenizer));
+    TRY_GOTO(result, done, tokenizer_save(tokenizer, q->output));
+    if (kind != TOKENIZER_CHAR && tokenizer_vocab_size(tokenizer) < q->vocab_size) {
         log_warning("SMALLER",
                     "the vocabulary has %" PRId64 " ids instead of %" PRId64
                     ": no other part of the input occurs often enough to be a token; give more "
                     "text, or a smaller --vocab-size",
-                    tokenizer_vocab_size(tokenizer), vocab_size);
+                    tokenizer_vocab_size(tokenizer), q->vocab_size);
     }
     log_info("trained a tokenizer with %" PRId64 " tokens in %.1f s: %s/tokenizer.json",
-             tokenizer_vocab_size(tokenizer), get_seconds() - start, output);
+             tokenizer_vocab_size(tokenizer), get_seconds() - start, q->output);
 done:
     tokenizer_destroy(&tokenizer);
-    free(inputs.items);
     free(tokens.text);
+    return result;
+}
+
+static status train_tokenizer(int argc, char **argv)
+{
+    struct training_request q = {.workers = 1};
+    bool help = false;
+    TRY(parse_training(&q, argc, argv, &help));
+    status result = help ? STATUS_OK : run_training(&q);
+    free(q.inputs.items);
     return result;
 }
 

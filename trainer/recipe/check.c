@@ -56,7 +56,7 @@ static void resolve_parts(struct recipe *c)
     }
 }
 
-static void resolve_nulls(struct recipe *c)
+static void resolve_model(struct recipe *c)
 {
     if (c->model.intermediate_size == 0) {
         c->model.intermediate_size = 4 * c->model.hidden_size;
@@ -67,6 +67,24 @@ static void resolve_nulls(struct recipe *c)
     if (c->model.head_dim == 0 && c->model.hidden_size % c->model.num_heads == 0) {
         c->model.head_dim = c->model.hidden_size / c->model.num_heads;
     }
+    if (c->model.attention_dropout < 0) {
+        c->model.attention_dropout = c->model.dropout;
+    }
+    if (c->model.type_vocab_size < 0) {
+        c->model.type_vocab_size = recipe_architecture_token_types(c->model.architecture);
+    }
+    if (c->model.rope_original_positions == 0) {
+        c->model.rope_original_positions = c->model.max_position_embeddings;
+    }
+    if (c->adapter.type != ADAPTER_NONE && c->adapter.targets[0] == '\0') {
+        snprintf(c->adapter.targets, sizeof c->adapter.targets, "%s",
+                 recipe_architecture_targets(c->model.architecture));
+    }
+}
+
+/* Settings of some architectures. */
+static void resolve_family(struct recipe *c)
+{
     if (has_local_layers(c)) {
         resolve_local_layers(c);
     }
@@ -87,17 +105,13 @@ static void resolve_nulls(struct recipe *c)
         bool scaled = c->model.architecture == ARCHITECTURE_T5 && c->model.tie_word_embeddings;
         c->model.scale_decoder_outputs = scaled ? SCALE_OUTPUTS_TRUE : SCALE_OUTPUTS_FALSE;
     }
-    if (c->model.attention_dropout < 0) {
-        c->model.attention_dropout = c->model.dropout;
-    }
+}
+
+/* Lengths and noise of the examples. */
+static void resolve_examples(struct recipe *c)
+{
     if (c->data.sequence_length == 0) {
         c->data.sequence_length = c->model.max_position_embeddings - count_reserved_positions(c);
-    }
-    if (c->model.type_vocab_size < 0) {
-        c->model.type_vocab_size = recipe_architecture_token_types(c->model.architecture);
-    }
-    if (c->model.rope_original_positions == 0) {
-        c->model.rope_original_positions = c->model.max_position_embeddings;
     }
     if (c->mlm.max_predictions == 0) {
         double count = ceil(c->mlm.mask_probability * (double)c->data.sequence_length - 1e-9);
@@ -109,12 +123,12 @@ static void resolve_nulls(struct recipe *c)
     if (c->sft.max_length == 0) {
         c->sft.max_length = c->data.sequence_length;
     }
+}
+
+static void resolve_training(struct recipe *c)
+{
     if (c->batch.micro_size == 0) {
         c->batch.micro_size = c->batch.global_size < 8 ? c->batch.global_size : 8;
-    }
-    if (c->adapter.type != ADAPTER_NONE && c->adapter.targets[0] == '\0') {
-        snprintf(c->adapter.targets, sizeof c->adapter.targets, "%s",
-                 recipe_architecture_targets(c->model.architecture));
     }
     if (c->schedule.warmup_steps < 0 && c->schedule.warmup_ratio < 0) {
         c->schedule.warmup_steps = 0;
@@ -122,6 +136,14 @@ static void resolve_nulls(struct recipe *c)
     if (c->evaluate.every < 0) {
         c->evaluate.every = c->data.validation[0] != '\0' ? 250 : 0;
     }
+}
+
+static void resolve_nulls(struct recipe *c)
+{
+    resolve_model(c);
+    resolve_family(c); /* needs the size of a head */
+    resolve_examples(c);
+    resolve_training(c);
 }
 
 bool recipe_has_default(const struct recipe *recipe, int index)
@@ -261,18 +283,15 @@ static status check_families(const struct recipe_reader *r)
     return STATUS_OK;
 }
 
-static status check_model(const struct recipe_reader *r)
+static status check_head_sizes(const struct recipe_reader *r)
 {
     const struct recipe *c = r->recipe;
     bool rotary = recipe_is_rotary(c);
     bool is_free = recipe_architecture_is_free(c->model.architecture);
-    bool relu = c->model.activation == RECIPE_RELU || c->model.activation == RECIPE_RELU2;
     int64_t heads = c->model.num_heads;
-    int64_t positions = c->model.max_position_embeddings;
-    bool derived = c->model.head_dim * heads == c->model.hidden_size;
+    bool derived = c->model.head_dim * c->model.num_heads == c->model.hidden_size;
     bool modernbert = c->model.architecture == ARCHITECTURE_MODERNBERT;
     bool stablelm = c->model.architecture == ARCHITECTURE_STABLELM;
-    bool phi3 = c->model.architecture == ARCHITECTURE_PHI3;
     bool t5 = c->model.architecture == ARCHITECTURE_T5;
     int64_t rotated = recipe_rotary_width(c);
     const struct relation relations[] = {
@@ -291,6 +310,16 @@ static status check_model(const struct recipe_reader *r)
         {c->model.partial_rotary_factor > 0 && (rotated < 2 || rotated % 2 != 0),
          "model.partial_rotary_factor", "does not give an even number of columns with",
          "model.head_dim", NULL},
+    };
+    return CHECK_RELATIONS(r, relations);
+}
+
+static status check_parts(const struct recipe_reader *r)
+{
+    const struct recipe *c = r->recipe;
+    bool relu = c->model.activation == RECIPE_RELU || c->model.activation == RECIPE_RELU2;
+    bool t5 = c->model.architecture == ARCHITECTURE_T5;
+    const struct relation relations[] = {
         {!t5 && c->model.scale_decoder_outputs == SCALE_OUTPUTS_TRUE, "model.scale_decoder_outputs",
          "conflicts with", "model.architecture", "it requires t5"},
         {t5 && c->model.relative_attention_num_buckets % 2 != 0,
@@ -307,6 +336,17 @@ static status check_model(const struct recipe_reader *r)
         {c->model.sliding_window > 0 && c->dpo.shared_prefix == PREFIX_TRUE, "dpo.shared_prefix",
          "conflicts with", "model.sliding_window",
          "a window of attention cannot skip the other response; use auto or false"},
+    };
+    return CHECK_RELATIONS(r, relations);
+}
+
+static status check_head_counts(const struct recipe_reader *r)
+{
+    const struct recipe *c = r->recipe;
+    bool rotary = recipe_is_rotary(c);
+    bool is_free = recipe_architecture_is_free(c->model.architecture);
+    int64_t heads = c->model.num_heads;
+    const struct relation relations[] = {
         {!rotary && !is_free && c->model.num_kv_heads != heads, "model.num_kv_heads",
          "differs from", "model.num_heads",
          "only architectures with rotary positions support fewer key-value heads"},
@@ -314,6 +354,18 @@ static status check_model(const struct recipe_reader *r)
          "model.num_heads", NULL},
         {rotary && c->model.head_dim % 2 != 0, "model.num_heads", "gives heads of odd size with",
          "model.hidden_size", "rotary position embeddings require an even head size"},
+    };
+    return CHECK_RELATIONS(r, relations);
+}
+
+static status check_positions(const struct recipe_reader *r)
+{
+    const struct recipe *c = r->recipe;
+    bool rotary = recipe_is_rotary(c);
+    bool modernbert = c->model.architecture == ARCHITECTURE_MODERNBERT;
+    bool phi3 = c->model.architecture == ARCHITECTURE_PHI3;
+    int64_t positions = c->model.max_position_embeddings;
+    const struct relation relations[] = {
         {!rotary && c->model.rope_type != ROPE_DEFAULT, "model.rope_type", "conflicts with",
          "model.architecture", "it requires rotary positions, for example llama"},
         {(phi3 || modernbert) && c->model.rope_type != ROPE_DEFAULT, "model.rope_type",
@@ -332,6 +384,14 @@ static status check_model(const struct recipe_reader *r)
          "model.vocab_size", "set data.tokenizer or model.vocab_size"},
     };
     return CHECK_RELATIONS(r, relations);
+}
+
+static status check_model(const struct recipe_reader *r)
+{
+    TRY(check_head_sizes(r));
+    TRY(check_parts(r));
+    TRY(check_head_counts(r));
+    return check_positions(r);
 }
 
 /* Returns whether the objective trains a fine-tuning head or embeddings. */

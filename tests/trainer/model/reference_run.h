@@ -4,6 +4,7 @@
 
 #include "tests/trainer/reference_file.h"
 #include "trainer/optimizer/optimizer.h"
+#include "trainer/train/objective_input.h"
 
 enum { RUN_PARAMETERS = 96 };
 
@@ -110,6 +111,61 @@ static inline void run_invalidate_gradients(struct run *r)
         for (int64_t e = 0; parameters[i].trained && e < size; e++) {
             r->gradients[parameters[i].first + e] = NAN;
         }
+    }
+}
+
+/* The gradient of a key bias is 0 apart from rounding, because softmax removes it. */
+static inline bool run_is_key_bias(const struct model_parameter *p)
+{
+    return strstr(p->name, "k_proj.bias") != NULL || strstr(p->name, "key.bias") != NULL ||
+           strstr(p->name, "k_lin.bias") != NULL;
+}
+
+/* Compares a flat buffer with a group of the file. Returns the largest relative error.
+ * key_biases: also compare the key biases. */
+static inline double run_compare_tensors(const struct run *r, const char *group, const float *flat,
+                                         double limit, bool key_biases)
+{
+    int count;
+    double largest = 0;
+    const struct model_parameter *parameters = model_parameters(r->model, &count);
+    for (int i = 0; i < count; i++) {
+        const struct model_parameter *p = &parameters[i];
+        float *expected = reference_tensor(r->file, group, p);
+        const float *actual = flat + p->first;
+        int64_t elements = p->whole_rows * p->whole_columns;
+        bool is_key_bias = run_is_key_bias(p);
+        for (int64_t j = 0; is_key_bias && key_biases && j < elements; j++) {
+            CHECK_NEAR(actual[j], expected[j], tolerance);
+        }
+        double error = is_key_bias ? 0 : reference_error(actual, expected, elements);
+        if (!(error <= limit)) {
+            fprintf(stderr, "%s/%s: relative error %.3g\n", group, p->name, error);
+            exit(1);
+        }
+        largest = fmax(largest, error);
+        free(expected);
+    }
+    return largest;
+}
+
+/* Computes the gradients of causal language modelling, and compares the loss with the file. Returns
+ * the number of targets. */
+static inline double run_clm(struct run *r, const struct batch *batch,
+                             const struct model_input *input, struct objective_input *views,
+                             int64_t step)
+{
+    double *sums = views->device_sums;
+    CHECK_OK(objective_clm.loss(r->kernels, batch, views, true, sums));
+    CHECK_OK(model_backward(r->model, input, r->parameter_gradients, NULL, NULL));
+    CHECK_NEAR(sums[OBJECTIVE_LOSS] / sums[OBJECTIVE_COUNT] / r->losses[step], 1, tolerance);
+    return sums[OBJECTIVE_COUNT];
+}
+
+static inline void run_divide_gradients(struct run *r, double count)
+{
+    for (int64_t i = 0; i < model_elements(r->model); i++) {
+        r->gradients[i] /= (float)count;
     }
 }
 

@@ -9,7 +9,6 @@
  * the key biases are excluded from the comparison of weights. With rotary positions this holds for
  * the columns that do not rotate. */
 #include "tests/trainer/model/reference_run.h"
-#include "trainer/train/objective_input.h"
 
 struct reference {
     struct run run;
@@ -203,14 +202,9 @@ static void train_step(struct training *t, int64_t step)
     }
     struct objective_input views = {.scratch = {.losses = t->losses}, .device_sums = sums};
     objective_input_fill(&views, run->model, &batch, &input, hidden, run->parameter_gradients);
-    CHECK_OK(objective_clm.loss(run->kernels, &batch, &views, true, sums));
-    CHECK_OK(model_backward(run->model, &input, run->parameter_gradients, NULL, NULL));
-    double count = sums[OBJECTIVE_COUNT], loss = sums[OBJECTIVE_LOSS] / count;
-    CHECK_NEAR(loss / run->losses[step], 1, tolerance);
+    double count = run_clm(run, &batch, &input, &views, step);
     if (step == 0) {
-        for (int64_t i = 0; i < model_elements(run->model); i++) {
-            run->gradients[i] /= (float)count;
-        }
+        run_divide_gradients(run, count);
         printf("gradients: relative error %.2g\n",
                compare_tensors(run, "gradients", run->gradients, true));
         count = 1;

@@ -6,7 +6,6 @@
  * constant is added to a row of scores. They are compared by absolute error, and excluded from the
  * comparison of weights, because AdamW amplifies their rounding noise. */
 #include "tests/trainer/model/reference_run.h"
-#include "trainer/train/objective_input.h"
 
 enum { PAIRS_MAX = 8 };
 
@@ -98,37 +97,6 @@ static void fill_batch(struct training *t, int64_t step, struct batch *batch)
     };
 }
 
-static bool is_key_bias(const struct model_parameter *p)
-{
-    return strstr(p->name, "k_proj.bias") != NULL;
-}
-
-/* Compares a flat buffer with a group of the file. Returns the largest relative error. */
-static double compare_tensors(const struct run *r, const char *group, const float *flat,
-                              bool key_biases, double limit)
-{
-    int count;
-    double largest = 0;
-    const struct model_parameter *parameters = model_parameters(r->model, &count);
-    for (int i = 0; i < count; i++) {
-        const struct model_parameter *p = &parameters[i];
-        float *expected = reference_tensor(r->file, group, p);
-        const float *actual = flat + p->first;
-        int64_t size = p->whole_rows * p->columns;
-        for (int64_t j = 0; is_key_bias(p) && key_biases && j < size; j++) {
-            CHECK_NEAR(actual[j], expected[j], limit);
-        }
-        double error = is_key_bias(p) ? 0 : reference_error(actual, expected, size);
-        if (!(error <= limit)) {
-            fprintf(stderr, "%s/%s: relative error %.3g\n", group, p->name, error);
-            exit(1);
-        }
-        largest = fmax(largest, error);
-        free(expected);
-    }
-    return largest;
-}
-
 static void check_logits(const struct training *t, struct tensor hidden)
 {
     int64_t count, n = hidden.rows, v = t->run.config.vocabulary;
@@ -177,16 +145,11 @@ static void train_step(struct training *t, int64_t step)
     if (step == 0) {
         check_smoothed_loss(t, &batch, views);
     }
-    CHECK_OK(objective_clm.loss(run->kernels, &batch, &views, true, sums));
-    CHECK_OK(model_backward(run->model, &input, run->parameter_gradients, NULL, NULL));
-    double count = sums[OBJECTIVE_COUNT], loss = sums[OBJECTIVE_LOSS] / count;
-    CHECK_NEAR(loss / run->losses[step], 1, tolerance);
+    double count = run_clm(run, &batch, &input, &views, step);
     if (step == 0) {
-        for (int64_t i = 0; i < model_elements(run->model); i++) {
-            run->gradients[i] /= (float)count;
-        }
+        run_divide_gradients(run, count);
         printf("gradients: relative error %.2g\n",
-               compare_tensors(run, "gradients", run->gradients, true, tolerance));
+               run_compare_tensors(run, "gradients", run->gradients, tolerance, true));
         count = 1;
     }
     run_update(run, step, count);
@@ -203,7 +166,7 @@ static void test_reference(const char *name, const char *architecture,
         train_step(&t, step);
     }
     printf("weights after %lld steps: relative error %.2g\n", (long long)t.run.steps,
-           compare_tensors(&t.run, "trained", model_weights(t.run.model), false, tolerance));
+           run_compare_tensors(&t.run, "trained", model_weights(t.run.model), tolerance, false));
     free(t.sources);
     free(t.targets);
     free(t.inputs);

@@ -9,13 +9,8 @@ name=${1:?} shim=$(realpath "${2:?}") allocation_shim=$(realpath "${3:?}")
 here=$(cd "$(dirname "$0")" && pwd)
 case $name in # these cases mount file systems
 read_only | power_cut_mutants)
-    if [ "${IN_OWN_NAMESPACE:-}" != yes ]; then
-        unshare --mount --propagation private true 2>/dev/null || {
-            echo "skipped: making a mount namespace is not permitted"
-            exit 77
-        }
-        IN_OWN_NAMESPACE=yes exec unshare --mount --propagation private "$0" "$@"
-    fi
+    source "${BIREME_SOURCE_DIR:?}/tests/mount_namespace.sh"
+    enter_mount_namespace "$0" "$@"
     ;;
 esac
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"

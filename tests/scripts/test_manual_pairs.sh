@@ -3,14 +3,7 @@
 # responses.
 set -u
 source=${BIREME_SOURCE_DIR:?}
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-
-fail() {
-    echo "failed: $1" >&2
-    exit 1
-}
+source "${BIREME_SOURCE_DIR:?}/tests/temporary_folder.sh"
 
 # A mock of manual_corpus.sh: 40 commands with two options each, `ls` with all cases, and a page of
 # another section.

@@ -2,14 +2,7 @@
 # scripts/manual_tasks.sh on small mock pages: the rows of each task and their division into parts.
 set -u
 source=${BIREME_SOURCE_DIR:?}
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-
-fail() {
-    echo "failed: $1" >&2
-    exit 1
-}
+source "${BIREME_SOURCE_DIR:?}/tests/temporary_folder.sh"
 
 # A mock of manual_corpus.sh: 40 commands without options, and `ls` with all cases. Byte 2 marks
 # bold characters, byte 3 italic ones.

@@ -7,13 +7,8 @@
 # A mount namespace is needed to replace /dev/shm.
 set -u
 program=${1:?}
-if [ -z "${IN_OWN_NAMESPACE:-}" ]; then
-    unshare --mount --propagation private true 2>/dev/null || {
-        echo 'skipped: creating a mount namespace is not permitted'
-        exit 77
-    }
-    IN_OWN_NAMESPACE=yes exec unshare --mount --propagation private "$0" "$@"
-fi
+source "${BIREME_SOURCE_DIR:?}/tests/mount_namespace.sh"
+enter_mount_namespace "$0" "$@"
 folder=$(mktemp -d)
 trap 'umount /dev/shm 2>/dev/null; rm -rf "$folder"' EXIT
 cd "$folder" || exit 1

@@ -2,14 +2,7 @@
 # The help of every command fits into the terminal, and all widths print the same words.
 set -u
 program=${BIREME_PROGRAM:?}
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-
-fail() {
-    echo "failed: $1" >&2
-    exit 1
-}
+source "${BIREME_SOURCE_DIR:?}/tests/temporary_folder.sh"
 
 # list_names SECTION ARGUMENT...: print the names in this section of a help.
 list_names() {

@@ -3,14 +3,7 @@
 # them.
 set -u
 program=${BIREME_PROGRAM:?} source=${BIREME_SOURCE_DIR:?}
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-
-fail() {
-    echo "failed: $1" >&2
-    exit 1
-}
+source "${BIREME_SOURCE_DIR:?}/tests/temporary_folder.sh"
 
 "$source/scripts/generate_manual.sh" "$program" manual || fail 'no manual'
 

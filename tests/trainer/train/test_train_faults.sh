@@ -16,13 +16,8 @@
 part=${1:-} shim=$(realpath "${2:?}")
 case $part in
 full_disk | power_cut_*)
-    if [ "${IN_OWN_NAMESPACE:-}" != yes ]; then
-        unshare --mount --propagation private true 2>/dev/null || {
-            echo "skipped: making a mount namespace is not permitted"
-            exit 77
-        }
-        IN_OWN_NAMESPACE=yes exec unshare --mount --propagation private "$0" "$@"
-    fi
+    source "${BIREME_SOURCE_DIR:?}/tests/mount_namespace.sh"
+    enter_mount_namespace "$0" "$@"
     ;;
 esac
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"

@@ -304,6 +304,30 @@ test_objectives() {
     compare_dpo
 }
 
+# Encoder-decoders: T5 with its relative position bias, Marian, and BART that denoises. Each rank of
+# a tensor-parallel pair has half of the heads.
+test_seq2seq() {
+    write_pairs 120 13 reversed
+    run_on cpu 0 tokenizer train --type bpe --special-tokens roberta --vocab-size 300 \
+        --input pairs.a --output words
+    run_on cpu 0 prepare --objective seq2seq --tokenizer words --source pairs.a --target pairs.b \
+        --output pairs --validation-fraction 0.2
+    sed -e 's/clm/seq2seq/' -e 's/tokenizer: tokenizer/tokenizer: words/' -e 's/data\//pairs\//g' \
+        recipe.yaml >seq2seq.yaml
+    compare_devices t5 seq2seq.yaml model.architecture=t5 model.head_dim=8 model.activation=relu
+    compare_devices marian seq2seq.yaml model.architecture=marian model.activation=silu
+    run_on cpu 0 prepare --tokenizer words --input "$source/LICENSE" --output texts \
+        --validation-fraction 0.2
+    sed -e 's/seq2seq/denoise/' -e 's/pairs\//texts\//g' seq2seq.yaml >denoise.yaml
+    compare_devices bart denoise.yaml model.architecture=bart model.activation=gelu_erf \
+        denoise.noise=bart
+    need_mpirun
+    program=$gpu
+    run_ranks 2 0 train seq2seq.yaml run_dir=tensor train.device=cuda $few parallel.tensor=2 \
+        model.architecture=t5 model.head_dim=8 model.activation=relu
+    compare_losses t5-cpu tensor 1e-5
+}
+
 # compare_task OBJECTIVE FORMAT: the losses of an objective with a task head.
 compare_task() {
     write_rows "$2"

@@ -4,9 +4,7 @@
 # The functions write the output of the program to the files `out` and `stderr`.
 set -u
 program=${BIREME_PROGRAM:?} source=${BIREME_SOURCE_DIR:?}
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
+source "$source/tests/temporary_folder.sh"
 export OMP_NUM_THREADS=1
 # The thread sanitizer does not support OpenMP's barriers; on one core, a rank has one thread.
 one_core=()
@@ -183,6 +181,27 @@ evaluate: {every: 10, batches: 1}
 checkpoint: {every: 10, keep: 3}
 log: {every: 1}
 END
+
+# write_pairs LINES WORDS TARGET: write sources to pairs.a and their targets to pairs.b, with up to
+# five of the first 13 or fewer words of a list. TARGET: reversed (the words in reverse order) or
+# capitals.
+write_pairs() {
+    awk -v lines="$1" -v words="$2" -v reversed="$([ "$3" = reversed ] && echo 1)" 'BEGIN {
+        split("the list of files and user system answer license work source object form", w, " ")
+        x = 7
+        for (i = 0; i < lines; i++) {
+            source = target = ""
+            for (j = 0; j < 1 + i % 5; j++) {
+                x = (x * 1103 + 12345) % 65536
+                word = w[x % words + 1]
+                space = j > 0 ? " " : ""
+                source = source space word
+                target = reversed ? word space target : target space toupper(word)
+            }
+            print source > "pairs.a"
+            print target > "pairs.b"
+        } }'
+}
 
 # damage_weights RUN: write `damaged`, the model of the run with all weights about 1e30.
 damage_weights() {

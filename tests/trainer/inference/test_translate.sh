@@ -3,19 +3,7 @@
 # number of lines, equal targets with every batch, JSON, and errors.
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 
-awk 'BEGIN {
-    split("the list of files and user system answer", w, " ")
-    x = 7
-    for (i = 0; i < 200; i++) {
-        source = target = ""
-        for (j = 0; j < 1 + i % 4; j++) {
-            x = (x * 1103 + 12345) % 65536
-            source = source (j > 0 ? " " : "") w[x % 8 + 1]
-            target = target (j > 0 ? " " : "") toupper(w[x % 8 + 1])
-        }
-        print source > "pairs.a"
-        print target > "pairs.b"
-    } }'
+write_pairs 200 8 capitals
 run_bireme 0 tokenizer train --type bpe --vocab-size 300 --input pairs.a pairs.b --output words
 run_bireme 0 prepare --objective seq2seq --tokenizer words --source pairs.a --target pairs.b \
     --output pairs

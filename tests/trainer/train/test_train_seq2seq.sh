@@ -4,20 +4,7 @@
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 need_mpirun
 
-# The target has the words of the source in reverse order.
-awk 'BEGIN {
-    split("the list of files and user system answer license work source object form", w, " ")
-    x = 7
-    for (i = 0; i < 120; i++) {
-        source = target = ""
-        for (j = 0; j < 1 + i % 5; j++) {
-            x = (x * 1103 + 12345) % 65536
-            source = source (j > 0 ? " " : "") w[x % 13 + 1]
-            target = w[x % 13 + 1] (j > 0 ? " " : "") target
-        }
-        print source > "pairs.a"
-        print target > "pairs.b"
-    } }'
+write_pairs 120 13 reversed
 run_bireme 0 tokenizer train --type bpe --vocab-size 300 --input pairs.a --output words
 run_bireme 0 prepare --objective seq2seq --tokenizer words --source pairs.a --target pairs.b \
     --output pairs --validation-fraction 0.2

@@ -90,10 +90,35 @@ def run_model(model, sources, targets):
     return logits[kept], labels[kept]
 
 
-def write_steps(path, model, settings):
-    w = {n: t for n, t in model.named_parameters() if t.requires_grad}
+def add_adapters(model, targets):
+    """The model with LoRA adapters of peft, the settings of the test, and a function that gives the
+    names of the state dict. The other weights are frozen."""
+    import peft
+    config = peft.LoraConfig(
+        r=3, lora_alpha=5, target_modules=targets.split(", "), task_type="SEQ_2_SEQ_LM"
+    )
+    model = peft.get_peft_model(model, config, autocast_adapter_dtype=False).double()
+    return model, dict(adapter_rank=3, adapter_alpha=5)
+
+
+def name_of(name):
+    """The name of a parameter without the parts that peft adds, except of an adapter."""
+    if "lora_" in name:
+        return name.replace(".default", "")
+    return name.removeprefix("base_model.model.").replace(".base_layer", "")
+
+
+def write_steps(path, model, settings, targets=None):
+    frozen_tables = {n for n, t in model.named_parameters() if not t.requires_grad}
+    if targets:
+        model, more = add_adapters(model, targets)
+        settings = dict(settings, **more)
+    everything = {
+        name_of(n): t for n, t in model.named_parameters() if name_of(n) not in frozen_tables
+    }
+    w = {n: t for n, t in everything.items() if t.requires_grad}
     with torch.no_grad():
-        for name, t in w.items():
+        for name, t in everything.items():
             is_norm = "norm" in name and name.endswith(".weight")
             is_table = "shared" in name or "positions" in name
             scale = 0.1 if t.dim() == 1 or is_table else 0.7 / t.shape[1] ** 0.5
@@ -112,7 +137,7 @@ def write_steps(path, model, settings):
         )
         f["source_lengths"] = np.array(SOURCES, np.int32)
         f["target_lengths"] = np.array(TARGETS, np.int32)
-        for name, t in w.items():
+        for name, t in everything.items():
             f["weights/" + name] = t.detach().numpy().astype(np.float32)
         losses, norms, all_sources, all_targets = [], [], [], []
         for step in range(STEPS):
@@ -149,6 +174,10 @@ def write_folder(folder, file, name, model):
                 t.copy_(t.float() + torch.randn(t.shape) * 0.1)
     model.float().save_pretrained(folder / name)
     (folder / name / "generation_config.json").unlink(missing_ok=True)
+    write_logits(file, name, model)
+
+
+def write_logits(file, name, model):
     sources, targets = draw_rows(SOURCES), draw_rows(TARGETS)
     with torch.no_grad():
         logits, _ = run_model(model.double(), sources, targets)
@@ -159,6 +188,34 @@ def write_folder(folder, file, name, model):
         file[f"{name}/{key}_lengths"] = np.array([len(row) for row in rows], np.int32)
         file[f"{name}/{key}_ids"] = torch.cat(rows).numpy().astype(np.int32)
     file[f"{name}/logits"] = logits.numpy()
+
+
+def write_adapter_folders(folder):
+    """Folders that peft saves for models of write_folders, and their logits."""
+    import peft
+    import transformers
+    with h5py.File(folder / "seq2seq_lora.h5", "w") as f:
+        for seed, (name, base, kind, settings) in enumerate((
+            ("t5_lora", "t5_gated", "T5ForConditionalGeneration",
+             dict(target_modules="all-linear", use_rslora=True)),
+            ("bart_lora", "bart", "BartForConditionalGeneration", {}),
+            ("marian_lora", "marian", "MarianMTModel",
+             dict(target_modules=["encoder_attn.q_proj", "encoder_attn.v_proj", "fc1"])),
+        )):
+            torch.manual_seed(140 + seed)
+            model = getattr(transformers, kind).from_pretrained(folder / base)
+            config = peft.LoraConfig(r=2, lora_alpha=5, task_type="SEQ_2_SEQ_LM", **settings)
+            model = peft.get_peft_model(model, config)
+            with torch.no_grad():
+                for t in model.parameters():
+                    if t.requires_grad:
+                        t.add_(torch.randn_like(t) * 0.1)
+            model.save_pretrained(folder / name)
+            (folder / name / "README.md").unlink()
+            path = folder / name / "adapter_config.json"
+            path.write_text(path.read_text().replace(str(folder.resolve()), "models"))
+            write_logits(f, name, model.eval())
+    print(folder / "seq2seq_lora.h5")
 
 
 def make_biased_marian():
@@ -259,6 +316,19 @@ def write_seq2seq(folder):
     torch.manual_seed(122)
     model = make_t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False)
     write_steps(folder / "t5_gated.h5", model, dict(t5, gated=1, tied=0))
+    torch.manual_seed(124)
+    write_steps(
+        folder / "marian_lora.h5", make_marian(), dict(scale_embedding=1),
+        "q_proj, k_proj, v_proj, out_proj, fc1, fc2"
+    )
+    torch.manual_seed(125)
+    model = make_t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False)
+    write_steps(folder / "t5_gated_lora.h5", model, dict(t5, gated=1, tied=0), "q, v, wi_0, wo")
+    torch.manual_seed(126)
+    write_steps(
+        folder / "bart_lora.h5", make_bart(), dict(gelu=1), "encoder_attn.q_proj, encoder_attn.v_proj"
+    )
     write_folders(folder / "pretrained")
+    write_adapter_folders(folder / "pretrained")
     torch.manual_seed(121)
     write_generation(folder / "marian_generation.h5", make_marian(), end=0)

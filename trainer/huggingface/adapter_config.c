@@ -183,6 +183,7 @@ status adapter_config_find_objective(const struct adapter_config *c,
         const char *task_type;
         enum recipe_objective objective;
     } types[] = {{"CAUSAL_LM", OBJECTIVE_CLM},
+                 {"SEQ_2_SEQ_LM", OBJECTIVE_SEQ2SEQ},
                  {"TOKEN_CLS", OBJECTIVE_CLASSIFY_TOKENS},
                  {"QUESTION_ANS", OBJECTIVE_ANSWER},
                  {"FEATURE_EXTRACTION", OBJECTIVE_EMBED}};

@@ -141,7 +141,9 @@ static const char *get_task_type(const struct recipe *r)
     case MODEL_HEAD_NONE:
         return "FEATURE_EXTRACTION";
     default:
-        return r->objective == OBJECTIVE_MLM ? NULL : "CAUSAL_LM";
+        return r->objective == OBJECTIVE_MLM                            ? NULL
+               : recipe_architecture_has_decoder(r->model.architecture) ? "SEQ_2_SEQ_LM"
+                                                                        : "CAUSAL_LM";
     }
 }
 

@@ -174,37 +174,6 @@ static const struct safetensors_tensor *find_in_file(const struct adapter_job *i
     return t != NULL ? t : safetensors_find(import->job.files[0], name);
 }
 
-/* Returns the longest of these names that the module ends with; else the module. */
-static const char *get_target_name(const char *module)
-{
-    static const char *const target_names[] = {"attn.c_proj",
-                                               "mlp.c_proj",
-                                               "attention.output.dense",
-                                               "intermediate.dense",
-                                               "output.dense",
-                                               "c_attn",
-                                               "c_fc",
-                                               "q_proj",
-                                               "k_proj",
-                                               "v_proj",
-                                               "o_proj",
-                                               "gate_proj",
-                                               "up_proj",
-                                               "down_proj",
-                                               "query",
-                                               "key",
-                                               "value"};
-    size_t length = strlen(module);
-    for (size_t i = 0; i < sizeof target_names / sizeof target_names[0]; i++) {
-        size_t name_bytes = strlen(target_names[i]);
-        if (length > name_bytes && module[length - name_bytes - 1] == '.' &&
-            strcmp(module + length - name_bytes, target_names[i]) == 0) {
-            return target_names[i];
-        }
-    }
-    return module;
-}
-
 /* Writes peft's name of the matrix to which an A matrix belongs. */
 static void get_module_name(const struct adapter_job *import, const struct model_parameter *in,
                             char out[HUGGINGFACE_NAME_BYTES])
@@ -214,6 +183,91 @@ static void get_module_name(const struct adapter_job *import, const struct model
     const char *module = name + strlen("base_model.model.");
     int length = (int)(strlen(module) - strlen(".lora_A.weight"));
     snprintf(out, HUGGINGFACE_NAME_BYTES, "%.*s", length, module);
+}
+
+/* Returns whether a module has this name, or ends with it after a dot. */
+static bool ends_with_name(const char *module, const char *name)
+{
+    size_t length = strlen(module), name_bytes = strlen(name);
+    return length > name_bytes && module[length - name_bytes - 1] == '.' &&
+           strcmp(module + length - name_bytes, name) == 0;
+}
+
+/* Returns whether all modules that end with the name have adapters in the file. */
+static bool adapts_all(const struct adapter_job *import, const char *name)
+{
+    bool all = true;
+    for (int i = 0; i < import->job.count; i++) {
+        const struct model_parameter *p = &import->job.parameters[i];
+        char module[HUGGINGFACE_NAME_BYTES];
+        if (p->role == MODEL_ADAPTER_IN) {
+            get_module_name(import, p, module);
+            all = all && (!ends_with_name(module, name) || find_in_file(import, p) != NULL);
+        }
+    }
+    return all;
+}
+
+/* Returns the first of these names that the module ends with, if all modules with this name have
+ * adapters; else the module. */
+static const char *get_target_name(const struct adapter_job *import, const char *module)
+{
+    static const char *const target_names[] = {"c_attn",
+                                               "c_proj",
+                                               "c_fc",
+                                               "q_proj",
+                                               "k_proj",
+                                               "v_proj",
+                                               "o_proj",
+                                               "out_proj",
+                                               "gate_proj",
+                                               "up_proj",
+                                               "down_proj",
+                                               "qkv_proj",
+                                               "gate_up_proj",
+                                               "query",
+                                               "key",
+                                               "value",
+                                               "output.dense",
+                                               "q_lin",
+                                               "k_lin",
+                                               "v_lin",
+                                               "out_lin",
+                                               "lin1",
+                                               "lin2",
+                                               "Wqkv",
+                                               "Wo",
+                                               "Wi",
+                                               "q",
+                                               "k",
+                                               "v",
+                                               "o",
+                                               "wi",
+                                               "wi_0",
+                                               "wi_1",
+                                               "wo",
+                                               "fc1",
+                                               "fc2",
+                                               "attn.c_proj",
+                                               "mlp.c_proj",
+                                               "attention.output.dense",
+                                               "intermediate.dense",
+                                               "attn.Wo",
+                                               "mlp.Wo",
+                                               "EncDecAttention.q",
+                                               "EncDecAttention.k",
+                                               "EncDecAttention.v",
+                                               "EncDecAttention.o",
+                                               "encoder_attn.q_proj",
+                                               "encoder_attn.k_proj",
+                                               "encoder_attn.v_proj",
+                                               "encoder_attn.out_proj"};
+    for (size_t i = 0; i < sizeof target_names / sizeof target_names[0]; i++) {
+        if (ends_with_name(module, target_names[i]) && adapts_all(import, target_names[i])) {
+            return target_names[i];
+        }
+    }
+    return module;
 }
 
 static status add_target(struct recipe *r, const char *name)
@@ -250,7 +304,7 @@ static status find_targets(struct adapter_job *import, struct recipe *r)
                 has_adapter ? "holds" : "lacks", module, import->settings.path,
                 has_adapter ? "does not name" : "names");
         all = all && has_adapter;
-        TRY(has_adapter ? add_target(r, get_target_name(module)) : STATUS_OK);
+        TRY(has_adapter ? add_target(r, get_target_name(import, module)) : STATUS_OK);
     }
     REQUIRE(r->adapter.targets[0] != '\0', STATUS_DATA,
             "%s contains no adapter for a matrix in a block of %s", import->settings.path,

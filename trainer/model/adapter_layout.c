@@ -24,13 +24,27 @@ static bool matches_target(const char *name, const char *target)
            name[left - length - 1] == '.';
 }
 
+static bool is_block_matrix(const struct model_parameter *p)
+{
+    switch (p->role) {
+    case MODEL_QKV:
+    case MODEL_PROJECTION:
+    case MODEL_CROSS_QUERY:
+    case MODEL_CROSS_KEY_VALUE:
+    case MODEL_CROSS_PROJECTION:
+    case MODEL_FC:
+    case MODEL_FC_PROJECTION:
+        return p->dimensions == 2;
+    default:
+        return false;
+    }
+}
+
 static bool is_target(const struct model_config *c, const struct model_parameter *p)
 {
     char item[MODEL_NAME_BYTES];
-    bool is_layer_matrix = p->role == MODEL_QKV || p->role == MODEL_PROJECTION ||
-                           p->role == MODEL_FC || p->role == MODEL_FC_PROJECTION;
     for (const char *cursor = c->adapter.targets;
-         p->dimensions == 2 && is_layer_matrix && layout_next_item(&cursor, item);) {
+         is_block_matrix(p) && layout_next_item(&cursor, item);) {
         if (strcmp(item, "all-linear") == 0 || matches_target(p->name, item)) {
             return true;
         }
@@ -70,20 +84,21 @@ void layout_append_adapters(struct layout *layout)
     }
 }
 
-status model_adapters_per_layer(const struct model_config *config, int *adapters)
+status model_adapters_per_layer(const struct model_config *config, int64_t layer, int *adapters)
 {
     struct model_parameter *parameters = NULL;
-    struct model_config one = *config;
+    struct model_config small = *config; /* one block of each stack */
     int count = 0;
-    int64_t elements;
+    int64_t elements, first = model_layer_has_cross(config, layer) ? 1 : 0;
     *adapters = 0;
     if (config->adapter.rank == 0) {
         return STATUS_OK;
     }
-    one.layers = 1;
-    TRY(model_layout(&one, 1, 0, &parameters, &count, &elements));
+    small.encoder_layers = config->encoder_layers > 0 ? 1 : 0;
+    small.layers = small.encoder_layers + 1;
+    TRY(model_layout(&small, 1, 0, &parameters, &count, &elements));
     for (int i = 0; i < count; i++) {
-        *adapters += parameters[i].adapter > 0;
+        *adapters += parameters[i].layer == first && parameters[i].adapter > 0;
     }
     free(parameters);
     return STATUS_OK;

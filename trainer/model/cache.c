@@ -257,7 +257,7 @@ status model_cache_read_source(struct model *m, struct model_cache *cache, int64
     cache->source_block[sequence] = sequence;
     cache->source_count[sequence] = count;
     for (int64_t layer = cache->stack->first; layer < cache->stack->end; layer++) {
-        TRY(model_project_source(m, layer, view_source(cache, layer, sequence)));
+        TRY(model_project_source(m, &input, layer, view_source(cache, layer, sequence)));
     }
     return STATUS_OK;
 }

@@ -28,17 +28,19 @@ static struct tensor view_values(const struct model *m, struct tensor key_value)
     return tensor_columns(key_value, m->local.width, m->local.width);
 }
 
-static status project_rows(struct model *m, int64_t layer, enum model_role role, struct tensor y,
-                           struct tensor x)
+static status project_rows(struct model *m, const struct model_input *input, int64_t layer,
+                           enum model_role role, struct tensor y, struct tensor x)
 {
     struct param_index index = model_param_index(m, layer, role);
-    return linear_forward(m->kernels, y, tensor_absent(), x, model_matrix(m, index.weight),
-                          model_vector(m, index.bias), ACTIVATION_NONE);
+    TRY(linear_forward(m->kernels, y, tensor_absent(), x, model_matrix(m, index.weight),
+                       model_vector(m, index.bias), ACTIVATION_NONE));
+    return model_adapters_forward(m, input, layer, index, y, x);
 }
 
-status model_project_source(struct model *m, int64_t layer, struct tensor key_value)
+status model_project_source(struct model *m, const struct model_input *source, int64_t layer,
+                            struct tensor key_value)
 {
-    return project_rows(m, layer, MODEL_CROSS_KEY_VALUE, key_value,
+    return project_rows(m, source, layer, MODEL_CROSS_KEY_VALUE, key_value,
                         model_view_rows(m->activations.encoder_norm, key_value.rows));
 }
 
@@ -59,11 +61,13 @@ status model_cross_attention_forward(struct model *m, const struct model_input *
     struct tensor query = model_view_rows(a->cross_query, n),
                   key_value = model_view_rows(a->cross_key_value, input->source.rows),
                   attended = model_view_rows(a->cross_attended, n);
-    TRY(project_rows(m, layer, MODEL_CROSS_QUERY, query, model_view_rows(a->between_norm, n)));
+    TRY(project_rows(m, input, layer, MODEL_CROSS_QUERY, query,
+                     model_view_rows(a->between_norm, n)));
     if (input->cache != NULL) {
         TRY(model_cache_attend_source(m, input, layer, attended, query));
     } else {
-        TRY(model_project_source(m, layer, key_value));
+        const struct model_input source = model_source_input(input);
+        TRY(model_project_source(m, &source, layer, key_value));
         TRY(model_attend_source(m, input, layer, attended, model_view_columns(a->cross_lse, n),
                                 query, key_value));
     }

@@ -24,7 +24,7 @@ static int64_t align_up(int64_t elements)
 }
 
 /* Upper limits of the parameters of a block and outside the blocks. */
-enum { BLOCK_PARAMETERS = 32, OTHER_PARAMETERS = 16 };
+enum { BLOCK_PARAMETERS = 48, OTHER_PARAMETERS = 16 };
 
 /* The rows of a vocabulary shard are a multiple of this, so that the output GEMM has whole vectors.
  * Padded rows stay zero. */

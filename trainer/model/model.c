@@ -171,7 +171,7 @@ static status arrange_layer(const struct model_config *c, struct model_paralleli
         TRY(arrange_branch(c, dtype, own, arena, &out->feed_forward_output,
                            &out->feed_forward_output_statistics));
         int adapters = 0;
-        TRY(model_adapters_per_layer(c, &adapters));
+        TRY(model_adapters_per_layer(c, layer, &adapters));
         TRY(take_tensor(arena, dtype, n, c->adapter.rank * adapters, &out->adapter_hidden));
     }
     if (first || (training && c->recompute < MODEL_RECOMPUTE_FULL)) {

@@ -240,7 +240,7 @@ status model_adapter_reduce_end(struct model *m, struct tensor gradient);
 /* model_adapters_per_layer - count the adapters of a layer.
  *
  * Errors    as model_layout */
-status model_adapters_per_layer(const struct model_config *config, int *adapters);
+status model_adapters_per_layer(const struct model_config *config, int64_t layer, int *adapters);
 
 /* model_has_adapter - return whether a matrix, or one that is fused with it, has an adapter. */
 bool model_has_adapter(const struct model *m, struct param_index index);

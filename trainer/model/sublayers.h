@@ -73,10 +73,11 @@ status model_cross_attention_forward(struct model *m, const struct model_input *
                                      int64_t layer);
 
 /* model_project_source - compute the keys and values of cross-attention from the output of the
- * encoder.
+ * encoder. `source` is the input of the encoder.
  *
  * Shapes    key_value [S, 2 W / t] */
-status model_project_source(struct model *m, int64_t layer, struct tensor key_value);
+status model_project_source(struct model *m, const struct model_input *source, int64_t layer,
+                            struct tensor key_value);
 
 /* model_attend_source - compute cross-attention from its queries, keys and values.
  *

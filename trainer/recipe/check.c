@@ -426,8 +426,6 @@ static status check_objective(const struct recipe_reader *r)
          "denoise corrupts windows of texts"},
         {has_decoder && c->parallel.sequence, "parallel.sequence", "conflicts with",
          "model.architecture", "encoder-decoders have no sequence parallelism"},
-        {has_decoder && c->adapter.type != ADAPTER_NONE, "adapter.type", "conflicts with",
-         "model.architecture", "encoder-decoders have no adapters"},
         {!has_decoder && c->model.num_decoder_layers > 0, "model.num_decoder_layers",
          "conflicts with", "model.architecture", "it requires marian, bart or t5"},
         {c->model.architecture == ARCHITECTURE_MARIAN && c->model.hidden_size % 2 != 0,

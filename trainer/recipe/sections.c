@@ -6,7 +6,7 @@ const struct section recipe_sections[] = {
     {"model", "Model architecture and size. Names are those of Hugging Face's config.json where "
               "one exists."},
     {"adapter",
-     "LoRA adapters, for every objective but seq2seq and denoise. Names and defaults are those of "
+     "LoRA adapters, for every objective. Names and defaults are those of "
      "peft. A checkpoint stores only the adapters and the task head (modules_to_save in peft), "
      "with the path and the fingerprint of the base model. `bireme export` merges the adapters "
      "into the weights."},

@@ -295,13 +295,14 @@ const struct setting recipe_table[] = {
     {"adapter.targets", SETTING_LIST, FIELD(adapter.targets), "null", .unordered = true,
      .null =
          "as in peft: c_attn for gpt2 and openai-gpt, qkv_proj for phi3, Wqkv for modernbert, "
-         "q_lin "
-         "and v_lin for distilbert, q_proj and v_proj for the other rotary architectures, query "
-         "and value for the others",
+         "q_lin and v_lin for distilbert, q and v for t5, q_proj and v_proj for marian, bart and "
+         "the other rotary architectures, query and value for the others",
      .choices = "all-linear|c_attn|c_proj|attn.c_proj|c_fc|mlp.c_proj|q_proj|k_proj|v_proj|o_proj|"
                 "gate_proj|up_proj|down_proj|query|key|value|attention.output.dense|intermediate."
                 "dense|output.dense|q_lin|k_lin|v_lin|out_lin|lin1|lin2|Wqkv|Wo|attn.Wo|Wi|mlp.Wo|"
-                "qkv_proj|gate_up_proj",
+                "qkv_proj|gate_up_proj|q|k|v|o|wi|wi_0|wi_1|wo|EncDecAttention.q|EncDecAttention."
+                "k|EncDecAttention.v|EncDecAttention.o|out_proj|fc1|fc2|encoder_attn.q_proj|"
+                "encoder_attn.k_proj|encoder_attn.v_proj|encoder_attn.out_proj",
      .used = "adapter.type=lora",
      .description = "Weight matrices that get an adapter, given by the ends of their names "
                     "(target_modules in peft). all-linear: every matrix of every layer"},

@@ -162,7 +162,7 @@ static void test_refusals(void)
         {"init_lora_weights", "\"pissa\"", STATUS_UNAVAILABLE, "init_lora_weights pissa"},
         {"trainable_token_indices", "[1, 2]", STATUS_UNAVAILABLE, "trainable_token_indices"},
         {"of_tomorrow", "1", STATUS_UNAVAILABLE, "of_tomorrow"},
-        {"task_type", "\"SEQ_2_SEQ_LM\"", STATUS_UNAVAILABLE, "task_type SEQ_2_SEQ_LM"},
+        {"task_type", "\"OF_TOMORROW\"", STATUS_UNAVAILABLE, "task_type OF_TOMORROW"},
         {"r", "0", STATUS_DATA, "r is 0"},
         {"r", "3", STATUS_DATA, "lora_A.weight has 2 dimensions, [2, 8]"},
         {"r", "\"2\"", STATUS_DATA, "r is not a number"},
@@ -211,8 +211,7 @@ int main(void)
     h5file_init();
     test_numbers("gpt2_lora", "whole", "clm", "c_attn, mlp.c_proj");
     test_numbers("llama_lora", "llama", "clm", "all-linear");
-    test_numbers("roberta_lora", "roberta", "mlm",
-                 "query, key, attention.output.dense, output.dense");
+    test_numbers("roberta_lora", "roberta", "mlm", "query, key, output.dense");
     test_numbers("bert_lora", "bert", "classify", "query, value");
     test_numbers("embed_lora", "bert", "embed", "query");
     test_refusals();

@@ -1,6 +1,6 @@
 /* Folders of encoder-decoder models of transformers (scripts/make_reference.py seq2seq). Logits of
  * padded batches are compared with double precision. Models that are exported and imported again
- * have the same bits. */
+ * have the same bits. Adapters of peft have its logits. */
 #include "comm/comm.h"
 #include "datasets/shard/h5file.h"
 #include "tests/trainer/huggingface/huggingface_folder.h"
@@ -45,7 +45,7 @@ static void read_side(hid_t file, const char *name, const char *side, struct sid
     free(lengths);
 }
 
-static void check_logits(const char *name, const char *checkpoint)
+static void check_logits_of(const char *file_name, const char *name, const char *checkpoint)
 {
     static float logits[VALUES_MAX];
     char path[FILE_PATH_BYTES];
@@ -53,7 +53,7 @@ static void check_logits(const char *name, const char *checkpoint)
     struct session s = {0};
     struct side source, target;
     int64_t count;
-    join_path(path, reference, "seq2seq.h5");
+    join_path(path, reference, file_name);
     hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
     CHECK(file >= 0);
     read_side(file, name, "source", &source);
@@ -92,6 +92,11 @@ static void check_logits(const char *name, const char *checkpoint)
     CHECK_OK(session_stop(&s));
     CHECK_OK(comm_destroy(&self));
     H5Fclose(file);
+}
+
+static void check_logits(const char *name, const char *checkpoint)
+{
+    check_logits_of("seq2seq.h5", name, checkpoint);
 }
 
 static void test_folder(const char *name)
@@ -172,6 +177,36 @@ static void test_older_folders(void)
     CHECK(recipe.model.final_logits_bias);
 }
 
+/* Imports a folder of peft for a model, and exports and imports it again. */
+static void test_adapter(const char *name, const char *model, const char *targets)
+{
+    static struct recipe recipe;
+    char folder[FILE_PATH_BYTES], base[FILE_PATH_BYTES], out[FILE_PATH_BYTES];
+    char a[FILE_PATH_BYTES], b[FILE_PATH_BYTES];
+    struct huggingface_summary summary;
+    join_path(folder, reference, model);
+    CHECK_OK(import_to(folder, "base", base, &recipe));
+    join_path(folder, reference, name);
+    join_path(a, root, "adapter");
+    join_path(b, root, "adapter_again");
+    join_path(out, root, "out");
+    CHECK_OK(file_remove_tree(a));
+    CHECK_OK(file_remove_tree(b));
+    CHECK_OK(file_remove_tree(out));
+    CHECK_OK(huggingface_import_adapter(folder, base, a, &recipe, &summary));
+    CHECK_EQUAL(recipe.objective, OBJECTIVE_SEQ2SEQ);
+    CHECK_TEXT(recipe.adapter.targets, targets);
+    check_logits_of("seq2seq_lora.h5", name, a);
+    CHECK_OK(huggingface_export(a, out, SAFETENSORS_F32, true, &summary));
+    CHECK_OK(huggingface_import_adapter(out, base, b, &recipe, &summary));
+    CHECK_TEXT(recipe.adapter.targets, targets);
+    CHECK(has_same_weights(a, b));
+    CHECK_OK(file_remove_tree(out));
+    CHECK_OK(huggingface_export(a, out, SAFETENSORS_F32, false, &summary)); /* merged */
+    CHECK_OK(import_to(out, "merged", b, &recipe));
+    check_logits_of("seq2seq_lora.h5", name, b);
+}
+
 int main(void)
 {
     huggingface_folder_start();
@@ -180,6 +215,9 @@ int main(void)
     test_folder("t5_gated");
     test_folder("bart");
     test_folder("marian");
+    test_adapter("t5_lora", "t5_gated", "all-linear");
+    test_adapter("bart_lora", "bart", "q_proj, v_proj");
+    test_adapter("marian_lora", "marian", "fc1, encoder_attn.q_proj, encoder_attn.v_proj");
     test_config();
     test_older_folders();
     CHECK_OK(file_remove_tree(root));

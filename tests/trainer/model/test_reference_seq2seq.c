@@ -1,6 +1,7 @@
 /* Compares a tiny encoder-decoder model with transformers in double precision
  * (scripts/reference_seq2seq.py): logits, the gradient of every parameter, and ten AdamW steps with
- * gradient clipping. The batches are padded there and packed here.
+ * gradient clipping. The batches are padded there and packed here. With LoRA, gradients and weights
+ * of the adapters in both stacks are compared with peft.
  *
  * In exact arithmetic, the gradient of the key biases is zero, because softmax does not change if a
  * constant is added to a row of scores. They are compared by absolute error, and excluded from the
@@ -41,7 +42,8 @@ static int32_t *read_lengths(struct training *t, const char *name, int32_t cu_ro
     return positions;
 }
 
-static void open_training(struct training *t, const char *name, const char *architecture)
+static void open_training(struct training *t, const char *name, const char *architecture,
+                          const char *targets)
 {
     int64_t count;
     run_open(&t->run, name);
@@ -61,6 +63,9 @@ static void open_training(struct training *t, const char *name, const char *arch
     c->head_width = (int64_t)run_attribute_or(f, "head_width", 0);
     c->position_buckets = (int64_t)run_attribute_or(f, "buckets", 0);
     c->max_distance = (int64_t)run_attribute_or(f, "max_distance", 0);
+    c->adapter = (struct model_adapter){.rank = (int64_t)run_attribute_or(f, "adapter_rank", 0),
+                                        .alpha = (float)run_attribute_or(f, "adapter_alpha", 0),
+                                        .targets = targets};
     c->logits_divisor = run_attribute_or(f, "scale_outputs", 0) > 0 ? sqrt((double)c->width) : 0;
     t->start = (int32_t)reference_attribute(f, "start");
     t->sources = reference_dataset(f, "sources", H5T_NATIVE_INT32, 4, &count);
@@ -155,11 +160,11 @@ static void train_step(struct training *t, int64_t step)
     run_update(run, step, count);
 }
 
-static void test_reference(const char *name, const char *architecture,
+static void test_reference(const char *name, const char *architecture, const char *targets,
                            enum model_recompute recompute)
 {
     struct training t = {0};
-    open_training(&t, name, architecture);
+    open_training(&t, name, architecture, targets);
     t.run.config.recompute = recompute;
     run_make(&t.run);
     for (int64_t step = 0; step < t.run.steps; step++) {
@@ -178,17 +183,20 @@ static void test_reference(const char *name, const char *architecture,
 
 int main(void)
 {
-    static const char *const files[][2] = {
+    static const char *const files[][3] = {
         {"marian.h5", "marian"},
         {"bart.h5", "bart"},
         {"t5.h5", "t5"},
         {"t5_gated.h5", "t5"},
+        {"marian_lora.h5", "marian", "all-linear"},
+        {"t5_gated_lora.h5", "t5", "q, v, wi_0, wo"},
+        {"bart_lora.h5", "bart", "encoder_attn.q_proj, encoder_attn.v_proj"},
     };
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         printf("%s\n", files[i][0]);
-        test_reference(files[i][0], files[i][1], MODEL_RECOMPUTE_NONE);
-        test_reference(files[i][0], files[i][1], MODEL_RECOMPUTE_SELECTIVE);
-        test_reference(files[i][0], files[i][1], MODEL_RECOMPUTE_FULL);
+        for (int mode = MODEL_RECOMPUTE_NONE; mode <= MODEL_RECOMPUTE_FULL; mode++) {
+            test_reference(files[i][0], files[i][1], files[i][2], (enum model_recompute)mode);
+        }
     }
     return 0;
 }

@@ -1,6 +1,6 @@
 #!/bin/bash
 # LoRA on a tiny model: trained and saved parameters, layouts, resume, training from adapters, the
-# reference of DPO, a missing or changed base model, errors.
+# reference of DPO, a missing or changed base model, encoder-decoders, errors.
 # usage: test_train_lora.sh PART
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 sed -i 's/max_steps: 20/max_steps: 6/; s/warmup_steps: 5/warmup_steps: 1/
@@ -240,8 +240,48 @@ END
         fail 'evaluate uses another reference'
 }
 
+# Encoder-decoders: adapters in both stacks, and in cross-attention alone. Generation reads the
+# source once with the adapters, and gives the targets of the merged weights.
+test_seq2seq() {
+    need_mpirun
+    make_pairs
+    local base=("${common[@]}") name learned=0.995 # the embeddings are frozen
+    run_bireme 0 "${base[@]}" run_dir=whole train.max_steps=1 schedule.warmup_steps=0
+    common+=(model.init_from=whole adapter.type=lora adapter.rank=4 adapter.dropout=0.1
+        optimizer.learning_rate=0.03)
+    compare_layouts linear adapter.targets=all-linear
+    run_bireme 0 inspect linear/final --json
+    name='base_model.model.model.[a-z]*coder.layers.[01].[a-z_.0-9]*.lora_[AB].weight'
+    [ "$(grep -o '"name": *"[^"]*"' out | grep -c "$name")" = 64 ] ||
+        fail "not 64 adapter matrices: $(cat out)"
+    compare_layouts cross 'adapter.targets=[encoder_attn.q_proj, encoder_attn.v_proj]' \
+        adapter.dropout=0
+    for name in linear cross; do
+        run_bireme 0 export --checkpoint $name --output $name.merged
+        run_bireme 0 import $name.merged --output $name.back
+        run_bireme 0 export --checkpoint $name --output $name.adapter --adapter
+        grep -q '"task_type": "SEQ_2_SEQ_LM"' $name.adapter/adapter_config.json ||
+            fail "$name: another task_type"
+        run_bireme 0 import $name.adapter --base whole --output $name.again
+        run_bireme 0 checkpoint diff $name/final $name.again
+        head -20 pairs.a >lines
+        run_bireme 0 translate --checkpoint $name.back --num-beams 3 lines
+        mv out expected
+        run_bireme 0 translate --checkpoint $name --num-beams 3 lines
+        cmp out expected || fail "$name: the targets differ from those of the merged weights"
+    done
+    run_bireme 0 translate --checkpoint whole --num-beams 3 lines
+    ! cmp -s out expected || fail 'the adapters change no target'
+    # T5, with the default targets.
+    run_bireme 0 "${base[@]}" run_dir=t5 model.architecture=t5 model.head_dim=6 train.max_steps=1 \
+        schedule.warmup_steps=0
+    common+=(model.init_from=t5 model.architecture=t5 model.head_dim=6)
+    compare_layouts t5_lora
+    grep -q 'targets: \[q, v\]$' t5_lora/recipe.yaml || fail 'other default targets'
+}
+
 case ${1:-} in
-layouts | objectives | checkpoints | dpo) "test_$1" ;;
+layouts | objectives | checkpoints | dpo | seq2seq) "test_$1" ;;
 *)
     echo "no such part: ${1:-}" >&2
     exit 64

@@ -4,14 +4,7 @@
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 need_mpirun
 
-write_pairs 120 13 reversed
-run_bireme 0 tokenizer train --type bpe --vocab-size 300 --input pairs.a --output words
-run_bireme 0 prepare --objective seq2seq --tokenizer words --source pairs.a --target pairs.b \
-    --output pairs --validation-fraction 0.2
-common=(train recipe.yaml objective=seq2seq data.tokenizer=words 'data.train=pairs/train-*.h5'
-    'data.validation=pairs/validation-*.h5' model.architecture=marian model.num_heads=4
-    model.activation=relu optimizer.learning_rate=3e-3 train.max_steps=8 evaluate.batches=null
-    checkpoint.every=4)
+make_pairs
 run_bireme 0 "${common[@]}" run_dir=one
 print_losses one evaluate | awk 'NR == 1 { first = $2 } END { exit !($2 < 0.9 * first) }' ||
     fail "nothing is learned: $(print_losses one evaluate)"
@@ -77,8 +70,6 @@ run_bireme 66 "${common[@]}" run_dir=bad 'data.validation=none/validation-*.h5'
 expect_error 'seq2seq .* --source FILE... --target FILE... --output none --validation-fraction 0.1'
 run_bireme 78 "${common[@]}" run_dir=bad parallel.sequence=true
 expect_error 'encoder-decoders have no sequence parallelism'
-run_bireme 78 "${common[@]}" run_dir=bad adapter.type=lora model.init_from=one
-expect_error 'encoder-decoders have no adapters'
 run_bireme 78 "${common[@]}" run_dir=bad objective=clm
 expect_error 'use seq2seq or denoise with marian, bart and t5, and only with them'
 run_bireme 78 "${common[@]}" run_dir=bad model.decoder_start_token_id=300

@@ -385,10 +385,16 @@ static void compute_all_tile_gradients(int threads, const struct chunk *s)
 
 /* ---- one chunk of rows ---- */
 
+/* If there are few tiles for the threads, dz is computed first, and the GEMM is divided into more
+ * than one unit for each tile. Otherwise a tile of dz is in the cache when dw reads it. */
 static status compute_weight_gradient(struct kernels *k, struct chunk *s)
 {
-    if (s->dw.data == NULL) {
+    enum { TILES_PER_THREAD = 8 };
+    bool few_tiles = s->tiles < (int64_t)TILES_PER_THREAD * k->threads;
+    if (s->dw.data == NULL || few_tiles) {
         compute_all_tile_gradients(k->threads, s);
+    }
+    if (s->dw.data == NULL) {
         return STATUS_OK;
     }
     return matmul_run(k, &(struct matmul_call){
@@ -399,7 +405,8 @@ static status compute_weight_gradient(struct kernels *k, struct chunk *s)
                              .accumulate = !s->c->overwrite,
                              .unit_rows = TILE,
                              .unit_columns = s->dw.columns,
-                             .before = compute_tile_gradient,
+                             .keep_units = !few_tiles,
+                             .before = few_tiles ? NULL : compute_tile_gradient,
                              .context = s,
                          });
 }
@@ -414,6 +421,7 @@ static status run_chunk(struct kernels *k, struct chunk *s)
                           .bias = s->c->bias,
                           .unit_rows = BLOCK_ROWS,
                           .unit_columns = TILE,
+                          .keep_columns = true,
                           .private_elements = s->is_z_private ? BLOCK_ROWS * TILE : 0,
                           .after = exponentiate_tile,
                           .context = s,

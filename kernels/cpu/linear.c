@@ -280,12 +280,26 @@ void CPU(column_sums)(float *sums, struct tensor dy, struct cpu_range columns, b
     }
 }
 
+/* Returns the columns of a unit: fewer if otherwise many threads would be idle. */
+static int64_t choose_sum_columns(int64_t columns, int threads)
+{
+    int64_t size = SUM_COLUMNS;
+    for (; size > VECTOR_LANES; size /= 2) {
+        int64_t units = (columns + size - 1) / size, rounds = (units + threads - 1) / threads;
+        if (10 * units >= 9 * rounds * threads) {
+            break;
+        }
+    }
+    return size;
+}
+
 static void run_column_sums(int threads, float *sums, struct tensor dy, bool overwrite)
 {
+    int64_t unit = choose_sum_columns(dy.columns, threads);
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int thread = 0; thread < threads; thread++) {
         CPU(column_sums)
-        (sums, dy, cpu_thread_range(dy.columns, SUM_COLUMNS, thread, threads), overwrite);
+        (sums, dy, cpu_thread_range(dy.columns, unit, thread, threads), overwrite);
     }
 }
 

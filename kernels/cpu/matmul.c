@@ -9,6 +9,8 @@
  *           the functions library_* hide this. */
 #include "kernels/cpu/matmul.h"
 
+#include "kernels/cpu/divisions.h"
+
 #include <inttypes.h>
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
@@ -142,6 +144,7 @@ struct matmul {
     uint64_t clock;
     int plans;
     struct plan plan[PLANS];
+    struct divisions divisions;
 };
 
 status matmul_create(struct kernels *k, struct matmul **out)
@@ -467,30 +470,16 @@ static dnnl_status_t run_plan(struct matmul *m, const struct plan *p, int thread
 
 /* ---- GEMMs in units ---- */
 
-/* Measured on two cores of Zen 5 with oneDNN 2.6.3, at GPT-2's shapes with 1,024 rows and one
- * thread per unit. Large units are 4 to 9 % faster than 512 x 384, because less is packed twice.
- * But if b is not transposed and the inner size is long, units wider than 384 read b with long
- * strides at two thirds of the speed. When oneDNN splits a GEMM between two threads, some shapes
- * run at half the speed. Packing b in advance gains nothing with these units. */
-enum {
-    UNIT_ROWS = 1024,
-    UNIT_COLUMNS = 768,
-    UNIT_COLUMNS_NARROW = 384,
-    UNIT_MULTIPLE = 64,
-    UNITS_MIN = 4
-};
-enum { F32_INNER_LONG = 1024, BF16_INNER_LONG = 4096 };
-
 size_t matmul_library_bytes(enum dtype dtype, int threads, const struct kernels_limits *limits)
 {
     /* Measured at widths of 128 to 768. A call packs panels for a block of 384 (bf16: 512) of the
      * inner size and some columns, and frees them afterwards. malloc retains about ten such buffers
      * per thread, between the allocations of the first step's GEMMs. */
     enum { COLUMNS = 160, DEPTH = 384, BF16_DEPTH = 512, BUFFERS = 10 };
-    int64_t rows = limits->rows < UNIT_ROWS ? limits->rows : UNIT_ROWS;
+    int64_t rows = limits->rows < GRID_UNIT_ROWS ? limits->rows : GRID_UNIT_ROWS;
     int64_t depth = dtype == DTYPE_F32 ? DEPTH : BF16_DEPTH, inner = limits->width * 3 / 4;
     int64_t panels = (rows + COLUMNS) * (inner < depth ? inner : depth);
-    size_t sums = dtype == DTYPE_F32 ? 0 : (size_t)(rows * UNIT_COLUMNS) * sizeof(float);
+    size_t sums = dtype == DTYPE_F32 ? 0 : (size_t)(rows * GRID_UNIT_COLUMNS) * sizeof(float);
     return (size_t)threads * (sums + BUFFERS * (size_t)panels * dtype_bytes(dtype));
 }
 
@@ -498,82 +487,6 @@ size_t matmul_allocated_bytes(const struct kernels *k)
 {
     const struct matmul *m = cpu_get_state(k)->matmul;
     return (size_t)m->threads * m->scratch_bytes;
-}
-
-static int64_t divide_up(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
-/* Returns the size of each of `parts` parts of `count` items: multiples of 64, except the last
- * part. */
-static int64_t compute_split_size(int64_t count, int64_t parts)
-{
-    return divide_up(divide_up(count, parts), UNIT_MULTIPLE) * UNIT_MULTIPLE;
-}
-
-/* How the output is split. It depends on the shape, so that results do not depend on the threads.
- * Units become smaller only if there are more threads than units. */
-struct grid {
-    int64_t unit_rows, unit_columns, rows, columns; /* sizes, then counts */
-};
-
-static int64_t get_inner_size(const struct matmul_call *call)
-{
-    return call->transpose_a ? call->a.rows : call->a.columns;
-}
-
-static int64_t get_max_unit_columns(const struct matmul_call *call)
-{
-    bool f32 = call->a.dtype == DTYPE_F32;
-    bool is_narrow = f32 ? !call->transpose_b && get_inner_size(call) > F32_INNER_LONG
-                         : get_inner_size(call) > BF16_INNER_LONG;
-    return is_narrow ? UNIT_COLUMNS_NARROW : UNIT_COLUMNS;
-}
-
-/* Counts the parts of the rows: enough that units are small and at least min_units exist. If
- * slightly more parts are equal in size and give an even number of units, it uses them, so that two
- * or more threads finish together. */
-static int64_t count_row_units(int64_t rows, int64_t columns, int64_t min_units)
-{
-    int64_t parts = divide_up(rows, UNIT_ROWS);
-    while (parts * columns < min_units && parts * UNIT_MULTIPLE < rows) {
-        parts++;
-    }
-    for (int64_t more = parts; more < parts + 4; more++) {
-        if (compute_split_size(rows, more) * more == rows && more * columns % 2 == 0) {
-            return more;
-        }
-    }
-    return parts;
-}
-
-static struct grid make_grid(const struct matmul_call *call, int threads)
-{
-    int64_t min_units = threads > UNITS_MIN ? threads : UNITS_MIN;
-    struct grid g = {call->unit_rows, call->unit_columns, 0, 0};
-    if (g.unit_columns == 0) {
-        g.unit_columns = compute_split_size(call->c.columns,
-                                            divide_up(call->c.columns, get_max_unit_columns(call)));
-    }
-    g.columns = divide_up(call->c.columns, g.unit_columns);
-    if (g.unit_rows == 0) {
-        g.unit_rows =
-            compute_split_size(call->c.rows, count_row_units(call->c.rows, g.columns, min_units));
-    }
-    g.rows = divide_up(call->c.rows, g.unit_rows);
-    return g;
-}
-
-/* Returns unit `index`. Units are numbered down the columns, so that neighbours share their part of
- * b. */
-static struct matmul_block get_grid_block(const struct grid *g, const struct tensor *c,
-                                          int64_t index)
-{
-    int64_t row = index % g->rows * g->unit_rows, column = index / g->rows * g->unit_columns;
-    int64_t rows = c->rows - row, columns = c->columns - column;
-    return (struct matmul_block){row, rows < g->unit_rows ? rows : g->unit_rows, column,
-                                 columns < g->unit_columns ? columns : g->unit_columns, 0};
 }
 
 static void *get_element(struct tensor t, int64_t row, int64_t column, bool transposed)
@@ -587,7 +500,7 @@ static status find_block_plan(struct matmul *m, const struct matmul_call *call,
 {
     struct plan_key key = {
         .rows = block.rows,
-        .inner = get_inner_size(call),
+        .inner = matmul_inner_size(call),
         .columns = block.columns,
         .stride_a = call->a.stride,
         .stride_b = call->b.stride,
@@ -619,7 +532,7 @@ static status find_grid_plans(struct matmul *m, const struct matmul_call *call,
     int64_t edges[2][2] = {{0, (g->columns - 1) * g->rows}, {g->rows - 1, corner}};
     for (int i = 0; i < 2; i++) {
         for (int j = 0; j < 2; j++) {
-            struct matmul_block block = get_grid_block(g, &call->c, edges[i][j]);
+            struct matmul_block block = grid_block(g, &call->c, edges[i][j]);
             TRY(find_block_plan(m, call, block, 1, &out->plan[i][j]));
         }
     }
@@ -650,30 +563,37 @@ static dnnl_status_t run_block(struct matmul *m, const struct matmul_call *call,
     return result;
 }
 
-status matmul_run(struct kernels *k, const struct matmul_call *call)
+status matmul_run_grid(struct matmul *m, const struct matmul_call *call, const struct grid *g,
+                       int threads)
 {
-    struct matmul *m = cpu_get_state(k)->matmul;
-    if (call->c.rows == 0 || call->c.columns == 0 || get_inner_size(call) == 0) {
-        return STATUS_OK;
-    }
-    struct grid g = make_grid(call, k->threads);
     struct plans plans;
-    TRY(find_grid_plans(m, call, &g, &plans));
-    int64_t units = g.rows * g.columns;
+    TRY(find_grid_plans(m, call, g, &plans));
+    int64_t units = g->rows * g->columns;
     int failure = dnnl_success;
-#pragma omp parallel for num_threads(k->threads) schedule(static) reduction(max : failure)
+#pragma omp parallel for num_threads(threads) schedule(static) reduction(max : failure)
     for (int64_t i = 0; i < units; i++) {
-        bool lower = i % g.rows == g.rows - 1, right = i / g.rows == g.columns - 1;
+        bool lower = i % g->rows == g->rows - 1, right = i / g->rows == g->columns - 1;
         const struct plan *plan = plans.plan[lower][right];
-        struct matmul_block block = get_grid_block(&g, &call->c, i);
+        struct matmul_block block = grid_block(g, &call->c, i);
         block.thread = omp_get_thread_num();
         int result = (int)run_block(m, call, plan, block);
         failure = result > failure ? result : failure;
     }
     REQUIRE(failure == dnnl_success, STATUS_INTERNAL,
             "oneDNN failed in a GEMM of %" PRId64 " x %" PRId64 " x %" PRId64 " (dnnl status %d)",
-            call->c.rows, get_inner_size(call), call->c.columns, failure);
+            call->c.rows, matmul_inner_size(call), call->c.columns, failure);
     return STATUS_OK;
+}
+
+status matmul_run(struct kernels *k, const struct matmul_call *call)
+{
+    struct matmul *m = cpu_get_state(k)->matmul;
+    if (call->c.rows == 0 || call->c.columns == 0 || matmul_inner_size(call) == 0) {
+        return STATUS_OK;
+    }
+    struct grid g;
+    TRY(divisions_choose(&m->divisions, m, call, k->threads, &g));
+    return matmul_run_grid(m, call, &g, k->threads);
 }
 
 status matmul_run_unsplit(struct kernels *k, const struct matmul_call *call)
@@ -686,6 +606,6 @@ status matmul_run_unsplit(struct kernels *k, const struct matmul_call *call)
     dnnl_status_t result = run_block(m, call, plan, block);
     REQUIRE(result == dnnl_success, STATUS_INTERNAL,
             "oneDNN failed in a GEMM of %" PRId64 " x %" PRId64 " x %" PRId64 " (dnnl status %d)",
-            call->c.rows, get_inner_size(call), call->c.columns, (int)result);
+            call->c.rows, matmul_inner_size(call), call->c.columns, (int)result);
     return STATUS_OK;
 }

@@ -38,20 +38,29 @@ typedef void matmul_callback(void *context, struct matmul_block block);
  * Shapes    c [rows, columns];  a [rows, inner], or [inner, rows] if transpose_a;  b [inner,
  *           columns], or [columns, inner] if transpose_b;  a and b of one dtype;  c f32 or of that
  *           dtype;  bias f32 [1, columns] or absent
- * Units     unit_rows and unit_columns are the sizes of the blocks; 0: chosen from the shape
+ * Units     unit_rows and unit_columns are the sizes of the blocks; 0: chosen from the shape. If
+ *           there are too few blocks for the threads, blocks are divided, except with keep_units;
+ *           with keep_columns only by rows
  * Memory    private_elements > 0: c.data holds one block for each thread, this many elements apart
  *           and with stride c.stride; `after` reads the block, and c as a whole is not stored */
 struct matmul_call {
     struct tensor c, a, b, bias;
-    bool transpose_a, transpose_b, accumulate;
+    bool transpose_a, transpose_b, accumulate, keep_units, keep_columns;
     int64_t unit_rows, unit_columns, private_elements;
     matmul_callback *before, *after;
     void *context;
 };
 
+/* matmul_inner_size - return the inner size of a GEMM. */
+static inline int64_t matmul_inner_size(const struct matmul_call *call)
+{
+    return call->transpose_a ? call->a.rows : call->a.columns;
+}
+
 /* matmul_run - run a GEMM on all threads of the context.
  *
- * Memory    allocates at the first use of a shape only
+ * Memory    allocates at the first use of a shape only; if blocks may be divided, also the operands
+ *           of one block for a comparison, which are freed
  * Numerics  the bits do not depend on the number of threads */
 status matmul_run(struct kernels *k, const struct matmul_call *call);
 

@@ -7,19 +7,7 @@
 #include <inttypes.h>
 #include <math.h>
 
-#include "base/clock.h"
-#include "kernels/kernels_table.h"
-
-/* DISPATCH - call the back-end's function `name`, profile it, and return its result. */
-#define DISPATCH(k, name, flops, bytes, ...)                                                       \
-    do {                                                                                           \
-        REQUIRE((k)->table.name != NULL, STATUS_UNAVAILABLE,                                       \
-                #name ": this back-end does not implement it");                                    \
-        double dispatch_start = (k)->profiling ? clock_seconds() : 0;                              \
-        status dispatch_result = (k)->table.name(__VA_ARGS__);                                     \
-        return kernels_record((k), OPERATION_##name, dispatch_start, (flops), (bytes),             \
-                              dispatch_result);                                                    \
-    } while (0)
+#include "kernels/checks.h"
 
 /* ---- checks ---- */
 
@@ -28,34 +16,6 @@ static bool is_host_memory(const struct kernels *k)
 {
     return device_is_host(k->device);
 }
-
-static double compute_tensor_bytes(struct tensor t)
-{
-    return t.data == NULL ? 0 : (double)t.rows * (double)t.columns * (double)dtype_bytes(t.dtype);
-}
-
-static status check_shape(const char *where, const char *what, struct tensor t, enum dtype dtype,
-                          int64_t rows, int64_t columns)
-{
-    REQUIRE(t.data != NULL && t.dtype == dtype && t.rows == rows && t.columns == columns &&
-                t.stride >= t.columns,
-            STATUS_INTERNAL,
-            "%s: %s is %s [%" PRId64 ", %" PRId64 "] stride %" PRId64 " at %p, not %s [%" PRId64
-            ", %" PRId64 "]",
-            where, what, dtype_name(t.dtype), t.rows, t.columns, t.stride, t.data,
-            dtype_name(dtype), rows, columns);
-    return STATUS_OK;
-}
-
-static status check_optional_shape(const char *where, const char *what, struct tensor t,
-                                   enum dtype dtype, int64_t rows, int64_t columns)
-{
-    return t.data == NULL ? STATUS_OK : check_shape(where, what, t, dtype, rows, columns);
-}
-
-#define SHAPE(t, dtype, rows, columns) TRY(check_shape(__func__, #t, t, dtype, rows, columns))
-#define SHAPE_OPTIONAL(t, dtype, rows, columns)                                                    \
-    TRY(check_optional_shape(__func__, #t, t, dtype, rows, columns))
 
 static status check_present(const char *where, const char *what, const void *pointer)
 {

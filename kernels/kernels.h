@@ -371,6 +371,9 @@ status residual_norm_backward(struct kernels *k, struct tensor dz, struct tensor
                               enum norm_kind kind, enum norm_residual residual,
                               struct dropout dropout);
 
+/* split_norm.h has the norm of rows that are split over tensor-parallel ranks. */
+#include "kernels/split_norm.h"
+
 /* ---- attention ---- */
 
 /* A relative position bias in buckets (T5). Query i of n and key j of m have the distance

@@ -29,6 +29,10 @@
     X(op_scatter_rows)                                                                             \
     X(residual_norm_forward)                                                                       \
     X(residual_norm_backward)                                                                      \
+    X(split_norm_forward_sums)                                                                     \
+    X(split_norm_forward)                                                                          \
+    X(split_norm_backward_sums)                                                                    \
+    X(split_norm_backward)                                                                         \
     X(attention_forward)                                                                           \
     X(attention_backward)                                                                          \
     X(classifier_run)                                                                              \

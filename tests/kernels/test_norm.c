@@ -1,5 +1,6 @@
 /* Tests residual addition and norm against the oracle: both kinds of norm, both dtypes, dropout,
- * rows with gaps, and tails of vectors. */
+ * rows with gaps, and tails of vectors. The RMS norm of rows that are split by columns
+ * (split_norm.h) gives the results of the norm of the whole rows. */
 #include "tests/kernels/operation.h"
 
 struct shape {
@@ -246,6 +247,96 @@ static void test_nan(struct kernels *k)
     release_tensors(&m);
 }
 
+/* ---- the norm of rows that are split by columns ---- */
+
+enum { SPLIT_PARTS = 2 };
+
+/* Returns the columns of one part: those before `middle`, or the others. */
+static struct tensor view_part(struct tensor t, int64_t middle, int part)
+{
+    return part == 0 ? tensor_columns(t, 0, middle) : tensor_columns(t, middle, t.columns - middle);
+}
+
+/* Adds the sums of the parts, as an all-reduce does. */
+static void add_sums(struct tensor sums)
+{
+    for (int64_t n = 0; n < sums.rows; n++) {
+        double sum = oracle_get(sums, n, 0) + oracle_get(sums, n, 1);
+        oracle_set(sums, n, 0, sum);
+        oracle_set(sums, n, 1, sum);
+    }
+}
+
+/* Runs both passes on all parts. `in_place`: dx replaces dy. */
+static void run_split_norm(struct kernels *k, struct tensors m, int64_t middle, bool in_place)
+{
+    struct tensor sums = operation_tensor(DTYPE_F32, m.x.rows, SPLIT_PARTS, SPLIT_PARTS);
+    struct tensor dx = in_place ? m.dy : m.dz;
+    for (int i = 0; i < SPLIT_PARTS; i++) {
+        CHECK_OK(split_norm_forward_sums(k, tensor_columns(sums, i, 1), view_part(m.x, middle, i)));
+    }
+    add_sums(sums);
+    for (int i = 0; i < SPLIT_PARTS; i++) {
+        CHECK_OK(split_norm_forward(k, view_part(m.y, middle, i), m.statistics,
+                                    view_part(m.x, middle, i), tensor_columns(sums, i, 1),
+                                    view_part(m.gamma, middle, i), m.x.columns, 1e-5f));
+    }
+    for (int i = 0; i < SPLIT_PARTS; i++) {
+        CHECK_OK(split_norm_backward_sums(k, tensor_columns(sums, i, 1),
+                                          view_part(m.dgamma, middle, i),
+                                          view_part(m.dy, middle, i), view_part(m.x, middle, i),
+                                          m.statistics, view_part(m.gamma, middle, i)));
+    }
+    add_sums(sums);
+    for (int i = 0; i < SPLIT_PARTS; i++) {
+        CHECK_OK(split_norm_backward(
+            k, view_part(dx, middle, i), view_part(m.dy, middle, i), view_part(m.x, middle, i),
+            m.statistics, tensor_columns(sums, i, 1), view_part(m.gamma, middle, i), m.x.columns));
+    }
+    operation_release(&sums);
+}
+
+static void test_split_shape(struct kernels *k, struct kernels *other, const struct shape *s)
+{
+    enum dtype dtype = kernels_dtype(k);
+    int64_t middle = (s->columns + 2) / 3;
+    struct tensors m = make_tensors(s, dtype), repeated = make_tensors(s, dtype);
+    struct tensors naive = make_tensors(s, dtype), exact = make_tensors(s, ORACLE_F64);
+    fill_tensors(m, s->offset);
+    copy_tensors(repeated, m);
+    copy_tensors(naive, m);
+    copy_tensors(exact, m);
+    run_split_norm(k, m, middle, false);
+    run_split_norm(other, repeated, middle, true);
+    CHECK(operation_equal(m.y, repeated.y) && operation_difference(repeated.dy, m.dz) == 0);
+    CHECK(operation_equal(m.dgamma, repeated.dgamma));
+    run_oracle(s, naive);
+    run_oracle(s, exact);
+    check_difference(k, "split norm: y", m.y, naive.y, exact.y, 1e-5);
+    check_difference(k, "split norm: statistics", m.statistics, naive.statistics, exact.statistics,
+                     1e-5);
+    check_difference(k, "split norm: dx", m.dz, naive.dz, exact.dz, 1e-5);
+    check_difference(k, "split norm: dgamma", m.dgamma, naive.dgamma, exact.dgamma, 1e-5);
+    release_tensors(&m);
+    release_tensors(&repeated);
+    release_tensors(&naive);
+    release_tensors(&exact);
+}
+
+static void test_split(struct kernels *k, struct kernels *other)
+{
+    static const struct shape split_shapes[] = {
+        {1, 2, NORM_RMS, false, false, NORM_RESIDUAL_NONE, 0, 0},
+        {7, 3, NORM_RMS, false, false, NORM_RESIDUAL_NONE, 0, 1},
+        {67, 101, NORM_RMS, false, false, NORM_RESIDUAL_NONE, 0, 0},
+        {515, 48, NORM_RMS, false, false, NORM_RESIDUAL_NONE, 0, 0, true},
+        {19, 769, NORM_RMS, false, false, NORM_RESIDUAL_NONE, 0, 0},
+    };
+    for (size_t i = 0; i < sizeof split_shapes / sizeof *split_shapes; i++) {
+        test_split_shape(k, other, &split_shapes[i]);
+    }
+}
+
 static void test_all(struct kernels *k, struct kernels *other)
 {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
@@ -255,6 +346,7 @@ static void test_all(struct kernels *k, struct kernels *other)
     test_gradient_alias(k);
     test_accumulation(k);
     test_nan(k);
+    test_split(k, other);
 }
 
 int main(void)

@@ -277,6 +277,35 @@ static status run_norm_backward(struct kernels_bench *b)
                                   no_dropout);
 }
 
+/* Returns memory for a sum of each row. */
+static struct tensor view_row_sums(struct kernels_bench *b)
+{
+    return tensor_view(b->losses.data, DTYPE_F32, b->rows, 1);
+}
+
+static status run_split_norm_forward_sums(struct kernels_bench *b)
+{
+    return split_norm_forward_sums(b->k, view_row_sums(b), b->x);
+}
+
+static status run_split_norm_forward(struct kernels_bench *b)
+{
+    return split_norm_forward(b->k, b->y, b->statistics, b->x, view_row_sums(b), b->gamma,
+                              2 * b->x.columns, 1e-5f);
+}
+
+static status run_split_norm_backward_sums(struct kernels_bench *b)
+{
+    return split_norm_backward_sums(b->k, view_row_sums(b), b->d_gamma, b->y, b->x, b->statistics,
+                                    b->gamma);
+}
+
+static status run_split_norm_backward(struct kernels_bench *b)
+{
+    return split_norm_backward(b->k, b->z, b->y, b->x, b->statistics, view_row_sums(b), b->gamma,
+                               2 * b->x.columns);
+}
+
 static status run_attention_forward(struct kernels_bench *b)
 {
     struct attention a = describe_attention(b);
@@ -363,6 +392,10 @@ static status (*const runs[])(struct kernels_bench *b) = {
     run_scatter,
     run_norm_forward,
     run_norm_backward,
+    run_split_norm_forward_sums,
+    run_split_norm_forward,
+    run_split_norm_backward_sums,
+    run_split_norm_backward,
     run_attention_forward,
     run_attention_backward,
     run_classifier,

@@ -602,12 +602,16 @@ bool model_has_qk_norm(const struct model_config *config)
     return a.attention.qk_norm != QK_NORM_NONE;
 }
 
-int64_t model_qk_norm_width(const struct model_config *config, bool keys)
+bool model_has_joint_qk_norm(const struct model_config *config)
 {
     const struct architecture a = architecture_compose(config);
-    bool rows = a.attention.qk_norm == QK_NORM_ROWS;
+    return a.attention.qk_norm == QK_NORM_ROWS;
+}
+
+int64_t model_qk_norm_width(const struct model_config *config, bool keys)
+{
     int64_t heads = keys ? model_kv_heads(config) : config->heads;
-    return model_head_width(config) * (rows ? heads : 1);
+    return model_head_width(config) * (model_has_joint_qk_norm(config) ? heads : 1);
 }
 
 bool model_layer_is_local(const struct model_config *config, int64_t layer)

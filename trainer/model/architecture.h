@@ -32,7 +32,7 @@ enum norm_placement {
 enum qk_norm {
     QK_NORM_NONE = 0,
     QK_NORM_HEADS, /* of each head; all heads share a weight */
-    QK_NORM_ROWS   /* of all heads together; one tensor-parallel rank only */
+    QK_NORM_ROWS   /* of all heads together */
 };
 
 enum position_kind {

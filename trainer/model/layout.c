@@ -271,11 +271,12 @@ static void append_qk_norm(struct layout *layout)
 {
     const struct architecture *a = layout->architecture;
     const struct model_config *c = layout->config;
-    if (a->attention.qk_norm != QK_NORM_NONE) {
-        append_part(layout, MODEL_QUERY_NORM, make_vector(model_qk_norm_width(c, false), 1),
-                    layout->names->query_norm, "weight");
-        append_part(layout, MODEL_KEY_NORM, make_vector(model_qk_norm_width(c, true), 1),
-                    layout->names->key_norm, "weight");
+    for (int keys = 0; keys < 2 && a->attention.qk_norm != QK_NORM_NONE; keys++) {
+        struct shape shape = make_vector(model_qk_norm_width(c, keys), 1);
+        append_part(layout, keys ? MODEL_KEY_NORM : MODEL_QUERY_NORM,
+                    a->attention.qk_norm == QK_NORM_ROWS ? split_outputs(shape, layout->ranks)
+                                                         : shape,
+                    keys ? layout->names->key_norm : layout->names->query_norm, "weight");
     }
 }
 
@@ -618,8 +619,6 @@ status model_layout(const struct model_config *config, int ranks, int rank,
             "%d ranks cannot split %" PRId64 " heads, %" PRId64 " key-value heads and %" PRId64
             " inner features evenly",
             ranks, config->heads, model_kv_heads(config), config->inner);
-    REQUIRE(ranks == 1 || a->attention.qk_norm != QK_NORM_ROWS, STATUS_INTERNAL,
-            "%d ranks cannot split the query-key norm of %s", ranks, config->architecture);
     struct shape shapes[BLOCK_PARAMETERS];
     struct layout layout = {.config = config,
                             .architecture = a,

@@ -319,6 +319,10 @@ int model_block_norms(const struct model_config *config);
 /* model_has_qk_norm - return whether the queries and keys have norms. */
 bool model_has_qk_norm(const struct model_config *config);
 
+/* model_has_joint_qk_norm - return whether one norm reads all heads of the queries, and one all
+ * heads of the keys. */
+bool model_has_joint_qk_norm(const struct model_config *config);
+
 /* model_qk_norm_width - return the number of columns that a norm of the queries or keys reads. */
 int64_t model_qk_norm_width(const struct model_config *config, bool keys);
 

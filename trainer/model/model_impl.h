@@ -147,7 +147,8 @@ struct model {
     struct tensor gathered;    /* [N, C] all rows, with sequence parallelism */
     struct tensor norm_sums;   /* f32 [2, C] gradients of a norm, with sequence parallelism */
     float *adapter_sums;       /* [C rank] gradient of a replicated adapter matrix */
-    float *qk_norm_sums;       /* [2, D] gradients of the QK norms of a layer */
+    float *qk_norm_sums;       /* [2, D] gradients of the QK norms of a layer; QK_NORM_ROWS:
+                                * [N, 2] sums of the rows of the queries and keys */
     struct comm_range *ranges; /* [ranks] workspace for collectives */
 };
 
@@ -326,9 +327,10 @@ struct attention_bias model_position_bias(const struct model *m, const struct mo
 
 /* ---- qk_norm.c ---- */
 
-/* model_qk_norm_forward - normalize each head of the queries and keys of a layer.
+/* model_qk_norm_forward - normalize the queries and keys of a layer.
  *
- * Shapes    reads the first n rows of qkv; writes those of query_keys and qk_statistics */
+ * Shapes    reads the first n rows of qkv; writes those of query_keys and qk_statistics
+ * Order     collective over the tensor-parallel group with QK_NORM_ROWS */
 status model_qk_norm_forward(struct model *m, int64_t layer, int64_t n);
 
 /* model_qk_norm_backward - compute the gradients of the norms' weights and inputs.
@@ -338,6 +340,13 @@ status model_qk_norm_forward(struct model *m, int64_t layer, int64_t n);
  * Order     collective over the tensor-parallel group */
 status model_qk_norm_backward(struct model *m, int64_t layer, int64_t n, float *const *gradients,
                               struct tensor d_qkv);
+
+/* model_qk_norm_row_sums - return the memory of the sums of n rows [N, 2] that are added over the
+ * ranks: column 0 of the queries, column 1 of the keys. */
+struct tensor model_qk_norm_row_sums(const struct model *m, int64_t n);
+
+/* model_qk_norm_reduce_rows - add the sums of n rows over the ranks. */
+status model_qk_norm_reduce_rows(struct model *m, int64_t n);
 
 /* model_qk_norm_reduce_begin - replace the gradients of the two weights by partial sums.
  * Each rank adds the terms of its heads to them. */

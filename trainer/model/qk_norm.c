@@ -6,8 +6,10 @@
  * queries or all keys. It is a range of columns of `qkv`, which backward reads again; the output is
  * in `query_keys`.
  *
- * Tensor parallelism: each rank has some of the heads, so the gradients of the two weights are
- * summed over the ranks (sharing.c). QK_NORM_ROWS requires one rank.
+ * Tensor parallelism: each rank has some of the heads. With QK_NORM_HEADS, the gradients of the two
+ * weights are summed over the ranks (sharing.c). With QK_NORM_ROWS, each rank has its columns of
+ * the weights, and the sums of each row are added over the ranks: one all-reduce of [N, 2] in
+ * forward and one in backward, column 0 of the queries and column 1 of the keys.
  *
  * Source    Henry et al. 2020, arXiv:2010.04245; with weights: Yang et al. 2025,
  *           arXiv:2505.09388 */
@@ -49,8 +51,36 @@ static struct param_index get_norm(const struct model *m, int64_t layer, int kin
     return model_param_index(m, layer, kind == 0 ? MODEL_QUERY_NORM : MODEL_KEY_NORM);
 }
 
+/* Returns whether the columns of a part are on several ranks. */
+static bool is_split(const struct model *m)
+{
+    return m->ranks > 1 && !has_heads(m);
+}
+
+static status run_split_forward(struct model *m, int64_t layer, int64_t n)
+{
+    struct layer_activations *a = &m->activations.layers[layer];
+    struct tensor sums = model_qk_norm_row_sums(m, n);
+    for (int64_t part = 0; part < count_parts(m); part++) {
+        TRY(split_norm_forward_sums(m->kernels, tensor_columns(sums, part, 1),
+                                    view_part(m, a->qkv, n, part)));
+    }
+    TRY(model_qk_norm_reduce_rows(m, n));
+    for (int64_t part = 0; part < count_parts(m); part++) {
+        TRY(split_norm_forward(m->kernels, view_part(m, a->query_keys, n, part),
+                               view_statistics(a, n, part), view_part(m, a->qkv, n, part),
+                               tensor_columns(sums, part, 1),
+                               model_vector(m, get_norm(m, layer, get_kind(m, part)).weight),
+                               model_qk_norm_width(&m->config, part > 0), m->config.norm_epsilon));
+    }
+    return STATUS_OK;
+}
+
 status model_qk_norm_forward(struct model *m, int64_t layer, int64_t n)
 {
+    if (is_split(m)) {
+        return run_split_forward(m, layer, n);
+    }
     struct layer_activations *a = &m->activations.layers[layer];
     struct tensor none = tensor_absent();
     for (int64_t part = 0; part < count_parts(m); part++) {
@@ -73,9 +103,35 @@ static struct tensor get_gradient(const struct model *m, struct param_index norm
                                  : tensor_columns(unused, 0, m->parameters[norm.weight].columns);
 }
 
+static status run_split_backward(struct model *m, int64_t layer, int64_t n, float *const *gradients,
+                                 struct tensor d_qkv)
+{
+    struct layer_activations *a = &m->activations.layers[layer];
+    struct tensor sums = model_qk_norm_row_sums(m, n);
+    for (int64_t part = 0; part < count_parts(m); part++) {
+        struct param_index norm = get_norm(m, layer, get_kind(m, part));
+        TRY(split_norm_backward_sums(m->kernels, tensor_columns(sums, part, 1),
+                                     get_gradient(m, norm, gradients), view_part(m, d_qkv, n, part),
+                                     view_part(m, a->qkv, n, part), view_statistics(a, n, part),
+                                     model_vector(m, norm.weight)));
+    }
+    TRY(model_qk_norm_reduce_rows(m, n));
+    for (int64_t part = 0; part < count_parts(m); part++) {
+        struct tensor d_part = view_part(m, d_qkv, n, part);
+        TRY(split_norm_backward(m->kernels, d_part, d_part, view_part(m, a->qkv, n, part),
+                                view_statistics(a, n, part), tensor_columns(sums, part, 1),
+                                model_vector(m, get_norm(m, layer, get_kind(m, part)).weight),
+                                model_qk_norm_width(&m->config, part > 0)));
+    }
+    return STATUS_OK;
+}
+
 status model_qk_norm_backward(struct model *m, int64_t layer, int64_t n, float *const *gradients,
                               struct tensor d_qkv)
 {
+    if (is_split(m)) {
+        return run_split_backward(m, layer, n, gradients, d_qkv);
+    }
     struct layer_activations *a = &m->activations.layers[layer];
     struct tensor weights[2], sums[2];
     for (int kind = 0; kind < 2; kind++) {

@@ -21,9 +21,13 @@ static size_t compute_gathered_bytes(const struct model_config *config,
     return parallelism.sequence_parallel ? (size_t)(rows * config->width) * dtype_bytes(dtype) : 0;
 }
 
-static int64_t count_qk_norm_sums(const struct model_config *config)
+/* Returns the number of sums of the QK norms: gradients of weights, or sums of rows. The memory
+ * after them is aligned to 64 bytes. */
+static int64_t count_qk_norm_sums(const struct model_config *config, int64_t rows)
 {
-    return model_has_qk_norm(config) ? 2 * model_head_width(config) : 0;
+    return model_has_joint_qk_norm(config) ? (2 * rows + 15) / 16 * 16
+           : model_has_qk_norm(config)     ? 2 * model_head_width(config)
+                                           : 0;
 }
 
 size_t model_window_bytes(const struct model_config *config, struct model_parallelism parallelism,
@@ -32,7 +36,7 @@ size_t model_window_bytes(const struct model_config *config, struct model_parall
     size_t sum_bytes = (size_t)(rows * config->width) * sizeof(float);
     int64_t vectors = (parallelism.sequence_parallel ? 2 : 0) + config->adapter.rank;
     size_t vector_bytes =
-        (size_t)(vectors * config->width + count_qk_norm_sums(config)) * sizeof(float);
+        (size_t)(vectors * config->width + count_qk_norm_sums(config, rows)) * sizeof(float);
     return parallelism.ranks > 1
                ? sum_bytes + vector_bytes + compute_gathered_bytes(config, parallelism, dtype, rows)
                : 0;
@@ -89,7 +93,7 @@ status model_connect(struct model *m)
     m->adapter_sums = m->window + m->rows * m->config.width;
     m->qk_norm_sums = m->adapter_sums + m->config.adapter.rank * m->config.width;
     if (m->parallelism.sequence_parallel) {
-        float *norms = m->qk_norm_sums + count_qk_norm_sums(&m->config);
+        float *norms = m->qk_norm_sums + count_qk_norm_sums(&m->config, m->rows);
         m->norm_sums = tensor_view(norms, DTYPE_F32, 2, m->config.width);
         m->gathered = tensor_view(norms + 2 * m->config.width, dtype, m->rows, m->config.width);
     }
@@ -263,6 +267,18 @@ status model_norm_reduce_end(struct model *m, struct tensor dgamma, struct tenso
     return dbeta.data == NULL ? STATUS_OK : copy_tensor(m, dbeta, tensor_rows(m->norm_sums, 1, 1));
 }
 
+/* ---- QK_NORM_ROWS: sums over the columns of each rank ---- */
+
+struct tensor model_qk_norm_row_sums(const struct model *m, int64_t n)
+{
+    return tensor_view(m->qk_norm_sums, DTYPE_F32, n, 2);
+}
+
+status model_qk_norm_reduce_rows(struct model *m, int64_t n)
+{
+    return comm_all_reduce(m->tensor_group, m->qk_norm_sums, 2 * n);
+}
+
 /* ---- gradients of the QK norms, from the heads of each rank ---- */
 
 static struct tensor view_qk_norm_sums(const struct model *m, int kind)
@@ -289,7 +305,7 @@ status model_qk_norm_reduce_end(struct model *m, const struct tensor gradients[2
     if (m->ranks == 1) {
         return STATUS_OK;
     }
-    TRY(comm_all_reduce(m->tensor_group, m->qk_norm_sums, count_qk_norm_sums(&m->config)));
+    TRY(comm_all_reduce(m->tensor_group, m->qk_norm_sums, count_qk_norm_sums(&m->config, m->rows)));
     TRY(copy_tensor(m, gradients[0], view_qk_norm_sums(m, 0)));
     return copy_tensor(m, gradients[1], view_qk_norm_sums(m, 1));
 }

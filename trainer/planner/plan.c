@@ -415,7 +415,8 @@ static status plan_steps(const struct recipe *r, struct plan *plan)
  * gathered in the GEMM type: for the two matrices of a layer that read the residual stream, for
  * the gradients of both projections, again for the gradients of the reading matrices, for the head
  * and for the gradient of the embedding. The gradients of the norms are then reduced for every
- * micro-batch, and those of QK norms in both cases. The loss takes 24 bytes per row. */
+ * micro-batch, and those of QK norms in both cases. QK norms over all heads reduce two sums of each
+ * row instead, in forward and in backward. The loss takes 24 bytes per row. */
 static double compute_tensor_bytes(const struct recipe *r, const struct model_config *config,
                                    const struct plan *plan)
 {
@@ -431,7 +432,9 @@ static double compute_tensor_bytes(const struct recipe *r, const struct model_co
                           : scattered;
     double norms =
         8 * 2 * width * (model_block_norms(config) * layers + 1) * (double)plan->micro_steps;
-    double qk_norm = 8 * 2 * (double)model_head_width(config) * layers * (double)plan->micro_steps;
+    double qk_norm = model_has_joint_qk_norm(config) ? 8 * 2 * rows * (2 * layers + recomputed)
+                                                     : 8 * 2 * (double)model_head_width(config) *
+                                                           layers * (double)plan->micro_steps;
     double sum = scattered + gathered + (r->parallel.sequence ? norms : 0) +
                  (model_has_qk_norm(config) ? qk_norm : 0);
     return plan->tensor > 1 ? sum * other_share + 24 * rows : 0;

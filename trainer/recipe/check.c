@@ -452,9 +452,6 @@ int64_t recipe_rotary_width(const struct recipe *recipe)
 int64_t recipe_tensor_divisor(const struct recipe *recipe)
 {
     int64_t a = recipe->model.num_kv_heads, b = recipe->model.intermediate_size;
-    if (recipe->model.architecture == ARCHITECTURE_OLMO2) {
-        return 1; /* its norm of the queries reads all heads */
-    }
     while (b != 0) {
         int64_t rest = a % b;
         a = b;
@@ -472,13 +469,6 @@ static status check_tensor(const struct recipe_reader *r)
     int64_t ranks = c->parallel.tensor;
     if (recipe_tensor_divisor(c) % ranks == 0) {
         return STATUS_OK;
-    }
-    if (c->model.architecture == ARCHITECTURE_OLMO2) {
-        return recipe_fail(r, find_location(r, "parallel.tensor", "model.architecture"),
-                           "parallel.tensor",
-                           "%" PRId64 " conflicts with model.architecture (olmo2); its norms of "
-                           "queries and keys read all heads, so one rank must hold them",
-                           ranks);
     }
     char divisors[128] = "1";
     size_t used = 1;

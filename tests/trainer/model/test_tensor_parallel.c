@@ -385,6 +385,10 @@ int main(int argc, char **argv)
         test_model(dev, DTYPE_F32, "qwen3", true, rows, "*.1.self_attn.q_norm.*", low, no_adapter,
                    1e-5);
         test_model(dev, DTYPE_F32, "qwen3", true, rows, NULL, none, all_linear, 1e-5);
+        test_model(dev, DTYPE_F32, "olmo2", false, rows, NULL, none, no_adapter, 1e-5);
+        test_model(dev, DTYPE_F32, "olmo2", true, rows, "*.1.self_attn.k_norm.*", low, no_adapter,
+                   1e-5);
+        test_model(dev, DTYPE_F32, "olmo2", true, rows, NULL, none, all_linear, 1e-5);
         test_model(dev, DTYPE_F32, "granite", true, rows, NULL, none, no_adapter, 1e-5);
         test_model(dev, DTYPE_F32, "granite", false, rows, NULL, low, llama, 1e-5);
         test_model(dev, DTYPE_F32, "smollm3", true, rows, NULL, none, no_adapter, 1e-5);
@@ -422,6 +426,7 @@ int main(int argc, char **argv)
             test_model(dev, DTYPE_BF16, "bert", true, rows, NULL, none, no_adapter, 1e-1);
             test_model(dev, DTYPE_BF16, "megatron-bert", true, rows, NULL, none, no_adapter, 1e-1);
             test_model(dev, DTYPE_BF16, "openai-gpt", true, rows, NULL, none, no_adapter, 1e-1);
+            test_model(dev, DTYPE_BF16, "olmo2", true, rows, NULL, none, no_adapter, 1e-1);
         }
     }
     CHECK_OK(device_destroy(&dev));

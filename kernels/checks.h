@@ -1,0 +1,51 @@
+/* Checks of the arguments of operations, and the call of the back-end. Only the files of this
+ * folder that define operations include this header. */
+#pragma once
+
+#include <inttypes.h>
+
+#include "base/clock.h"
+#include "kernels/kernels_table.h"
+
+/* DISPATCH - call the back-end's function `name`, profile it, and return its result. */
+#define DISPATCH(k, name, flops, bytes, ...)                                                       \
+    do {                                                                                           \
+        REQUIRE((k)->table.name != NULL, STATUS_UNAVAILABLE,                                       \
+                #name ": this back-end does not implement it");                                    \
+        double dispatch_start = (k)->profiling ? clock_seconds() : 0;                              \
+        status dispatch_result = (k)->table.name(__VA_ARGS__);                                     \
+        return kernels_record((k), OPERATION_##name, dispatch_start, (flops), (bytes),             \
+                              dispatch_result);                                                    \
+    } while (0)
+
+/* compute_tensor_bytes - return the bytes of all elements; 0 for an absent tensor. */
+static inline double compute_tensor_bytes(struct tensor t)
+{
+    return t.data == NULL ? 0 : (double)t.rows * (double)t.columns * (double)dtype_bytes(t.dtype);
+}
+
+/* check_shape - check the type and the shape of an argument. */
+static inline status check_shape(const char *where, const char *what, struct tensor t,
+                                 enum dtype dtype, int64_t rows, int64_t columns)
+{
+    REQUIRE(t.data != NULL && t.dtype == dtype && t.rows == rows && t.columns == columns &&
+                t.stride >= t.columns,
+            STATUS_INTERNAL,
+            "%s: %s is %s [%" PRId64 ", %" PRId64 "] stride %" PRId64 " at %p, not %s [%" PRId64
+            ", %" PRId64 "]",
+            where, what, dtype_name(t.dtype), t.rows, t.columns, t.stride, t.data,
+            dtype_name(dtype), rows, columns);
+    return STATUS_OK;
+}
+
+/* check_optional_shape - check an argument that may be absent. */
+static inline status check_optional_shape(const char *where, const char *what, struct tensor t,
+                                          enum dtype dtype, int64_t rows, int64_t columns)
+{
+    return t.data == NULL ? STATUS_OK : check_shape(where, what, t, dtype, rows, columns);
+}
+
+/* SHAPE, SHAPE_OPTIONAL - check an argument and return from the calling function on error. */
+#define SHAPE(t, dtype, rows, columns) TRY(check_shape(__func__, #t, t, dtype, rows, columns))
+#define SHAPE_OPTIONAL(t, dtype, rows, columns)                                                    \
+    TRY(check_optional_shape(__func__, #t, t, dtype, rows, columns))

@@ -24,11 +24,28 @@ _SIGNAL_SECONDS = 5
 _STOP_SECONDS = 600
 
 
+def _read_scalar(text: str) -> str | None:
+    """Return the text of a YAML scalar on one line; None: null."""
+    text = text.strip()
+    if double := re.match(r'"(?:[^"\\]|\\.)*"', text):
+        return json.loads(double[0])
+    if single := re.match(r"'((?:[^']|'')*)'", text):
+        return single[1].replace("''", "'")
+    plain = re.split(r"(?:^|\s)#", text)[0].strip()
+    return None if plain in ("", "~", "null", "Null", "NULL") else plain
+
+
 def _find_run_folder(recipe: Path, settings: list[str]) -> Path:
     """Return the run folder: the setting run_dir, or runs/NAME for NAME.yaml."""
-    text = "\n".join([recipe.read_text(), *(s.replace("=", ": ", 1) for s in settings)])
-    found = re.findall(r"^run_dir: *[\"']?([^\"'#\n]*[^\"'#\s])", text, re.MULTILINE)
-    return Path(found[-1]) if found and found[-1] != "null" else Path("runs") / recipe.stem
+    folder = None
+    for line in recipe.read_text(encoding="utf-8").splitlines():
+        if found := re.match(r"([\"']?)run_dir\1\s*:(?=\s|$)(.*)", line):
+            folder = _read_scalar(found[2])
+    for setting in settings:
+        key, _, text = setting.partition("=")
+        if key == "run_dir":  # quotes begin a YAML scalar; the program takes other texts as they are
+            folder = _read_scalar(text) if text[:1] in ("'", '"') or text == "null" else text
+    return Path(folder) if folder is not None else Path("runs") / recipe.stem
 
 
 def _read_rows(path: Path, position: int) -> tuple[list[dict[str, object]], int]:

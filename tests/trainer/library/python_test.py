@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import bireme
+from bireme._training import _find_run_folder
 
 ONE_THREAD = {"parallel__threads": 1}
 
@@ -178,6 +179,48 @@ def test_models_in_threads():
     assert results == expected
 
 
+@pytest.mark.parametrize(
+    ("line", "setting", "folder"),
+    [
+        ("run_dir: runs/a b  # a comment", None, "runs/a b"),
+        ("run_dir: it's#1", None, "it's#1"),
+        ("run_dir: 'it''s #1' # a comment", None, "it's #1"),
+        ('"run_dir" : "a\\u0062 #c"', None, "ab #c"),
+        ("run_dir:", None, "runs/mine.v2"),
+        ("run_dir: ~ # none", None, "runs/mine.v2"),
+        ("  run_dir: other", None, "runs/mine.v2"),
+        ("run_dir: first", "run#2 'x'", "run#2 'x'"),
+        ("run_dir: first", '"a b" # c', "a b"),
+        ("run_dir: first", "null", "runs/mine.v2"),
+    ],
+)
+def test_run_folder(tmp_path, line, setting, folder):
+    recipe = tmp_path / "mine.v2.yaml"
+    recipe.write_text(f"objective: clm\n{line}\nseed: 1\n")
+    settings = [] if setting is None else [f"run_dir={setting}"]
+    assert str(_find_run_folder(recipe, settings)) == folder
+
+
+def allow_ranks(ranks, monkeypatch):
+    """Let mpirun start more ranks than there are cores; skip the test without MPI."""
+    if ranks > 1 and (shutil.which("mpirun") is None or not re.search("^MPI +MPI", VERSION, re.M)):
+        pytest.skip("no mpirun, or built without MPI")
+    for name in ("OMPI_MCA_rmaps_base_oversubscribe", "OMPI_MCA_mpi_yield_when_idle"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
+
+
+def test_train_two_ranks(monkeypatch):
+    allow_ranks(2, monkeypatch)
+    rows = list(bireme.train("recipe.yaml", ranks=2, run_dir="it's #2", train__max_steps=5))
+    assert rows[0]["event"] == "start" and rows[0]["ranks"] == 2 and rows[-1]["event"] == "end"
+    losses = [row["loss"] for row in rows if row["event"] == "train"]
+    assert bireme.metrics("it's #2")["loss"].tolist() == losses and len(losses) > 0
+    one = list(bireme.train("recipe.yaml", run_dir="one rank", train__max_steps=5))
+    expected = [row["loss"] for row in one if row["event"] == "train"]
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+
+
 def test_train_and_metrics():
     rows = list(bireme.train("recipe.yaml", run_dir="trained", train__max_steps=5))
     assert rows[0]["event"] == "start" and rows[-1]["event"] == "end"
@@ -196,11 +239,7 @@ def test_train_and_metrics():
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_train_stops_when_closed(ranks, monkeypatch):
-    if ranks > 1 and (shutil.which("mpirun") is None or not re.search("^MPI +MPI", VERSION, re.M)):
-        pytest.skip("no mpirun, or built without MPI")
-    for name in ("OMPI_MCA_rmaps_base_oversubscribe", "OMPI_MCA_mpi_yield_when_idle"):
-        monkeypatch.setenv(name, "1")
-    monkeypatch.setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
+    allow_ranks(ranks, monkeypatch)
     folder = f"stopped-{ranks}"
     settings = {"run_dir": folder, "train.max_steps": 1000000, "checkpoint.every": 0}
     run_rows = bireme.train("recipe.yaml", ranks=ranks, **settings)

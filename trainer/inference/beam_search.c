@@ -170,10 +170,14 @@ static status advance_beams(struct beams *b, int64_t live_beams, bool *done)
 static status search_beams(struct beams *b)
 {
     struct slots *d = &b->slots;
-    bool done = false;
+    bool done = false, stop = false;
     int64_t live_beams = 1; /* all beams start from the same prompt */
     TRY(slots_read_all(d, 0));
     while (!done && slots_is_running(d, 0)) {
+        TRY(generate_should_stop(b->options, &stop));
+        if (stop) {
+            break;
+        }
         if (d->sequences[0].tokens.count > d->sequences[0].prompt_tokens) {
             TRY(slots_advance(d));
         }

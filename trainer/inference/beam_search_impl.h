@@ -9,6 +9,11 @@ bool generate_has_source(const struct model *m);
 /* generate_chunk_tokens - return the maximum rows of a forward pass. */
 int64_t generate_chunk_tokens(const struct generate_options *options);
 
+/* generate_should_stop - return whether options->should_stop ends all sequences.
+ *
+ * Order     collective over the tensor group */
+status generate_should_stop(const struct generate_options *options, bool *out);
+
 /* beam_search_run - generate the best num_samples hypotheses of one prompt.
  *
  * Shapes    out [num_samples]

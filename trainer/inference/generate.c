@@ -79,14 +79,23 @@ static status store_outputs(const struct run *r, const struct engine *e,
     return STATUS_OK;
 }
 
+status generate_should_stop(const struct generate_options *options, bool *out)
+{
+    *out = options->should_stop != NULL && options->should_stop();
+    return options->should_stop != NULL && options->tensor_group != NULL
+               ? comm_agree_flag(options->tensor_group, *out, out)
+               : STATUS_OK;
+}
+
 /* Extends all sequences to their ends. It contains collectives of the tensor group. */
 static status run_sequences(const struct run *r, struct engine *e, const struct token_list *prompts,
                             int64_t count, struct generate_output *out)
 {
     TRY(add_sequences(r, e, prompts, count));
     TRY(engine_read_prompts(e, INT64_MAX));
-    while (engine_is_running(e)) {
-        if (r->options->should_stop != NULL && r->options->should_stop()) {
+    for (bool stop; engine_is_running(e);) {
+        TRY(generate_should_stop(r->options, &stop));
+        if (stop) {
             for (int64_t i = 0; i < r->sequences; i++) {
                 TRY(engine_stop(e, i));
             }
@@ -227,10 +236,9 @@ static status run_sorted_batch(const struct run *r, const struct ranked_prompt *
     for (int64_t i = 0; i < count; i++) {
         batch[i] = prompts[order[i].index];
     }
-    TRY_GOTO(result, done,
-             generate_run(r->kernels, r->model, r->tokenizer, batch, count, r->options, NULL, NULL,
-                          texts));
-    for (int64_t i = 0; i < count; i++) {
+    result = generate_run(r->kernels, r->model, r->tokenizer, batch, count, r->options, NULL, NULL,
+                          texts);
+    for (int64_t i = 0; i < count; i++) { /* also after an error: the caller frees the outputs */
         memcpy(out + order[i].index * samples, texts + i * samples,
                (size_t)samples * sizeof *texts);
     }

@@ -24,8 +24,10 @@ struct generate_options {
     int32_t decoder_start;  /* start token of an encoder-decoder */
     const char *stops[GENERATE_STOPS_MAX]; /* the output ends before the one that begins first */
     int stop_count;
-    const int32_t *end_token;  /* end-of-sequence token; NULL: the tokenizer's */
-    bool (*should_stop)(void); /* called before each token; true ends all sequences; NULL: none */
+    const int32_t *end_token; /* end-of-sequence token; NULL: the tokenizer's */
+    /* Called before each token; true, on any rank of tensor_group, ends all sequences. NULL: none
+     */
+    bool (*should_stop)(void);
     /* Continue past the model's positions on the last half of them, encoded again as a new text;
      * false: stop there. Beam search always stops there. */
     bool slide;

@@ -170,6 +170,63 @@ static void test_sampling(const struct fixture *f, const struct generate_options
     }
 }
 
+static struct model *damaged_model;
+static int calls;
+
+/* Damages the weights of the model at the second prompt. */
+static bool damage_weights(void)
+{
+    if (++calls == 3) {
+        model_weights(damaged_model)[0] = NAN;
+    }
+    return false;
+}
+
+/* After an error, the caller owns the outputs that exist already. */
+static void test_failure(struct fixture *f, const struct generate_options *greedy)
+{
+    struct generate_output outputs[SOURCES_MAX * 2] = {0};
+    struct generate_options o = *greedy;
+    o.num_beams = o.num_samples = 2;
+    o.max_new_tokens = 2;
+    o.should_stop = damage_weights;
+    damaged_model = f->model;
+    float first = model_weights(f->model)[0];
+    CHECK_EQUAL(generate_run_sorted(f->kernels, f->model, NULL, f->sources, f->count, f->count, &o,
+                                    outputs),
+                STATUS_NOT_FINITE);
+    status_clear();
+    model_weights(f->model)[0] = first;
+    int64_t tokens = 0;
+    for (int64_t i = 0; i < f->count * o.num_samples; i++) {
+        tokens += outputs[i].tokens.count;
+        token_list_free(&outputs[i].tokens);
+    }
+    CHECK(calls >= 3 && tokens > 0);
+}
+
+static bool stop_always(void)
+{
+    return true;
+}
+
+/* A stop ends all sequences at their present length, with and without beams. */
+static void test_stop(const struct fixture *f, const struct generate_options *greedy)
+{
+    for (int beams = 1; beams <= 2; beams++) {
+        struct generate_output outputs[SOURCES_MAX] = {0};
+        struct generate_options o = *greedy;
+        o.num_beams = beams;
+        o.should_stop = stop_always;
+        CHECK_OK(generate_run(f->kernels, f->model, NULL, f->sources, f->count, &o, NULL, NULL,
+                              outputs));
+        for (int64_t i = 0; i < f->count; i++) {
+            CHECK(outputs[i].tokens.count <= 1);
+            token_list_free(&outputs[i].tokens);
+        }
+    }
+}
+
 int main(void)
 {
     struct fixture f = {0};
@@ -193,6 +250,8 @@ int main(void)
     }
     const struct generate_options greedy = read_case(&f, cases);
     test_sampling(&f, &greedy);
+    test_stop(&f, &greedy);
+    test_failure(&f, &greedy);
     free(cases);
     free(ids);
     close_fixture(&f);

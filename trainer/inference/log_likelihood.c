@@ -70,10 +70,7 @@ static status pack_score(struct kernels *k, struct model *m, struct pack *p)
         .cu_rows = inputs + 3 * n,
         .longest = p->longest,
     };
-    struct classifier c = {.vocabulary = model_get_config(m)->vocabulary,
-                           .ignored = BATCH_IGNORED,
-                           .softcap = (float)model_get_config(m)->logits_softcap,
-                           .vocabulary_shard = model_lm_head_shard(m)};
+    const struct classifier c = model_classifier(m, BATCH_IGNORED);
     struct tensor hidden;
     TRY(mirror_upload(&p->inputs, 0, p->inputs.bytes));
     TRY(model_forward(m, &input, &hidden));

@@ -568,6 +568,17 @@ struct tensor model_lm_head_bias_gradient(const struct model *m, float *const *g
     return model_gradient(m, m->param_index[MODEL_DECODER].bias, gradients);
 }
 
+struct classifier model_classifier(struct model *m, int64_t ignored)
+{
+    return (struct classifier){
+        .vocabulary = m->config.vocabulary,
+        .ignored = ignored,
+        .softcap = (float)m->config.logits_softcap,
+        .bias = model_lm_head_bias(m),
+        .vocabulary_shard = model_lm_head_shard(m),
+    };
+}
+
 status model_logits(struct model *m, struct tensor logits, struct tensor hidden)
 {
     float softcap = (float)m->config.logits_softcap;

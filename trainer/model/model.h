@@ -490,6 +490,10 @@ struct model_label_head model_get_label_head(const struct model *m, const struct
 /* model_lm_head_shard - return the part of the vocabulary that this rank's model_lm_head holds. */
 struct vocabulary_shard model_lm_head_shard(struct model *m);
 
+/* model_classifier - return the settings of classifier_run for the vocabulary logits of the model,
+ * without gradients. `ignored` is the target that is not counted. */
+struct classifier model_classifier(struct model *m, int64_t ignored);
+
 /* model_hidden_gradient - return the buffer where the objective writes d hidden, before
  * model_backward.
  *

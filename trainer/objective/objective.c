@@ -25,17 +25,12 @@ static size_t find_offset(const struct objective_input *in, const void *array)
 
 struct classifier objective_lm_classifier(const struct objective_input *in, bool gradient)
 {
-    return (struct classifier){
-        .vocabulary = in->lm_head.vocabulary,
-        .ignored = BATCH_IGNORED,
-        .gradient = gradient,
-        .overwrite = in->first_micro_batch,
-        .label_smoothing = gradient ? (float)in->label_smoothing : 0,
-        .bias = in->lm_head.bias,
-        .dbias = in->lm_head.bias_gradient,
-        .softcap = in->lm_head.softcap,
-        .vocabulary_shard = in->lm_head.shard,
-    };
+    struct classifier c = in->lm_head.classifier;
+    c.gradient = gradient;
+    c.overwrite = in->first_micro_batch;
+    c.label_smoothing = gradient ? (float)in->label_smoothing : 0;
+    c.dbias = in->lm_head.bias_gradient;
+    return c;
 }
 
 void *objective_host_pointer(const struct objective_input *in, void *array)

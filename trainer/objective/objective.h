@@ -62,11 +62,8 @@ struct objective_hidden {
 struct objective_lm_head {
     struct tensor weight;          /* [V padded, C] */
     struct tensor weight_gradient; /* f32 [V padded, C]; absent: no gradient */
-    struct tensor bias;            /* f32 [1, V padded]; absent: no bias */
     struct tensor bias_gradient;   /* f32 [1, V padded] */
-    int64_t vocabulary;            /* V */
-    float softcap;                 /* soft-cap of the logits; 0: none */
-    struct vocabulary_shard shard; /* the part of the vocabulary that the rank holds */
+    struct classifier classifier;  /* of the logits, without gradients (model_classifier) */
 };
 
 /* The last matrix of a fine-tuning head, or of next-sentence prediction. Each tensor-parallel rank

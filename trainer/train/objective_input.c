@@ -39,10 +39,7 @@ void objective_input_fill(struct objective_input *in, struct model *m,
     in->hidden = (struct objective_hidden){.value = hidden};
     in->lm_head = (struct objective_lm_head){
         .weight = model_lm_head(m),
-        .bias = model_lm_head_bias(m),
-        .vocabulary = model_get_config(m)->vocabulary,
-        .softcap = (float)model_get_config(m)->logits_softcap,
-        .shard = model_lm_head_shard(m),
+        .classifier = model_classifier(m, BATCH_IGNORED),
     };
     in->label_head = (struct objective_label_head){
         .weight = labels.weight,

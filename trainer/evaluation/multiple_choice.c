@@ -36,12 +36,20 @@ static bool read_label(const json_t *value, int64_t *out)
            (json_is_string(value) && text_to_integer(json_string_value(value), out, reason));
 }
 
-static status parse_row(const char *path, int64_t number, const char *text, struct row *out)
+static bool has_nul(const json_t *text)
+{
+    return strlen(json_string_value(text)) != json_string_length(text);
+}
+
+static status parse_row(const char *path, int64_t number, const char *text, size_t bytes,
+                        struct row *out)
 {
     json_error_t error;
     out->path = path;
     out->number = number;
-    out->line = json_loads(text, JSON_REJECT_DUPLICATES, &error);
+    REQUIRE(memchr(text, '\0', bytes) == NULL, STATUS_DATA,
+            "%s:%" PRId64 ": the line contains a NUL character; remove it", path, number);
+    out->line = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     REQUIRE(out->line != NULL, STATUS_DATA, "%s:%" PRId64 ": %s at column %d", path, number,
             error.text, error.column);
     json_t *context = get_either(out->line, "context", "ctx");
@@ -58,6 +66,8 @@ static status parse_row(const char *path, int64_t number, const char *text, stru
             path, number, missing);
     size_t count = json_array_size(out->choices);
     out->context = json_string_value(context);
+    REQUIRE(!has_nul(context), STATUS_DATA,
+            "%s:%" PRId64 ": the context contains a NUL character; remove it", path, number);
     REQUIRE(count >= 2 && count <= CHOICES_LIMIT, STATUS_DATA,
             "%s:%" PRId64 ": %zu choices, 2 to %d are accepted", path, number, count,
             CHOICES_LIMIT);
@@ -68,6 +78,8 @@ static status parse_row(const char *path, int64_t number, const char *text, stru
         const char *choice = json_string_value(json_array_get(out->choices, i));
         REQUIRE(choice != NULL && choice[0] != '\0', STATUS_DATA,
                 "%s:%" PRId64 ": choice %zu is not a string or is empty", path, number, i);
+        REQUIRE(!has_nul(json_array_get(out->choices, i)), STATUS_DATA,
+                "%s:%" PRId64 ": choice %zu contains a NUL character; remove it", path, number, i);
     }
     return STATUS_OK;
 }
@@ -207,7 +219,7 @@ status multiple_choice_run(struct kernels *k, struct model *m, const struct toke
                      "%s:%" PRId64 ": the line has more than %d bytes", path, lines.number,
                      LINE_LIMIT_BYTES);
         struct row row = {0};
-        result = parse_row(path, lines.number, lines.line, &row);
+        result = parse_row(path, lines.number, lines.line, lines.bytes, &row);
         if (result == STATUS_OK && used++ % stride == first) {
             result = run_row(k, m, t, rows_limit, &row, out);
         }

@@ -1,3 +1,4 @@
+#define _GNU_SOURCE /* memmem */
 #include "trainer/tasks/task_run.h"
 
 #include <inttypes.h>
@@ -6,7 +7,9 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/text_buffer.h"
 #include "datasets/text/char_class.h"
+#include "datasets/tokenizer/text_pair.h"
 #include "trainer/inference/generate.h"
 #include "trainer/inference/log_likelihood.h"
 #include "trainer/tasks/task_scores_impl.h"
@@ -51,14 +54,14 @@ static status append_token(struct token_list *ids, int32_t id)
     return STATUS_OK;
 }
 
-static status encode_without_context(const struct tokenizer *t, const char *text,
+static status encode_without_context(const struct tokenizer *t, struct text text,
                                      struct token_list *ids, int64_t *scored)
 {
     int32_t prefix = get_prefix_token(t);
     REQUIRE(prefix >= 0, STATUS_DATA,
             "the context is empty, and the tokenizer has no beginning or end token");
     TRY(append_token(ids, prefix));
-    TRY(tokenizer_encode(t, text, strlen(text), true, ids));
+    TRY(tokenizer_encode(t, text.bytes, text.count, true, ids));
     if (ids->count > 1 && ids->ids[1] == prefix) {
         ids->count--; /* the continuation begins with this token */
         memmove(ids->ids, ids->ids + 1, (size_t)ids->count * sizeof *ids->ids);
@@ -79,27 +82,21 @@ static size_t strip_end(const char *text, size_t bytes)
     return end;
 }
 
-/* Encodes context and continuation as one text. The tokens after those of the context alone,
- * without the white space at its end, are scored. */
-static status encode_pair(const struct tokenizer *t, const char *context, const char *continuation,
+/* Encodes a text, of which the first `context` bytes are the context. The tokens after those of the
+ * context alone, without the white space at its end, are scored. */
+static status encode_pair(const struct tokenizer *t, struct text whole, size_t context,
                           struct token_list *ids, int64_t *scored)
 {
-    size_t bytes = strlen(context), continuation_bytes = strlen(continuation);
     struct token_list alone = {0};
-    char *whole = NULL;
-    if (bytes == 0) {
-        return encode_without_context(t, continuation, ids, scored);
+    if (context == 0) {
+        return encode_without_context(t, whole, ids, scored);
     }
-    TRY(ALLOCATE(whole, bytes + continuation_bytes + 1, "a text"));
-    memcpy(whole, context, bytes);
-    memcpy(whole + bytes, continuation, continuation_bytes);
-    status result = encode_text(t, whole, bytes + continuation_bytes, ids);
+    status result = encode_text(t, whole.bytes, whole.count, ids);
     if (result == STATUS_OK) {
-        result = encode_text(t, context, strip_end(context, bytes), &alone);
+        result = encode_text(t, whole.bytes, strip_end(whole.bytes, context), &alone);
     }
     *scored = ids->count - alone.count;
     token_list_free(&alone);
-    free(whole);
     return result;
 }
 
@@ -130,17 +127,29 @@ static void free_scored(struct scored_texts *s)
     free(s);
 }
 
-static status encode_scored(const struct run *r, const char *context, const char *delimiter,
-                            const char *text, struct scored_texts *s)
+static status append_text(struct text_buffer *b, const json_t *text)
 {
-    size_t bytes = strlen(delimiter) + strlen(text) + 1;
-    char *continuation = NULL;
+    return text_buffer_append(b, json_string_value(text), json_string_length(text));
+}
+
+/* Encodes context, delimiter and text. */
+static status encode_scored(const struct run *r, const json_t *context, const char *delimiter,
+                            const json_t *text, struct scored_texts *s)
+{
+    struct text_buffer b = {0};
     int64_t at = s->count++;
-    TRY(ALLOCATE(continuation, bytes, "a text"));
-    snprintf(continuation, bytes, "%s%s", delimiter, text);
-    status result =
-        encode_pair(r->m->tokenizer, context, continuation, &s->ids[at], &s->items[at].scored);
-    free(continuation);
+    status result = append_text(&b, context);
+    if (result == STATUS_OK) {
+        result = text_buffer_append(&b, delimiter, strlen(delimiter));
+    }
+    if (result == STATUS_OK) {
+        result = append_text(&b, text);
+    }
+    if (result == STATUS_OK) {
+        result = encode_pair(r->m->tokenizer, (struct text){b.count > 0 ? b.bytes : "", b.count},
+                             json_string_length(context), &s->ids[at], &s->items[at].scored);
+    }
+    text_buffer_free(&b);
     TRY(result);
     s->items[at].ids = s->ids[at].ids;
     s->items[at].count = s->ids[at].count;
@@ -150,16 +159,15 @@ static status encode_scored(const struct run *r, const char *context, const char
 static status encode_request(const struct run *r, const struct task_request *q,
                              struct scored_texts *s)
 {
-    const char *context = json_string_value(q->context);
     if (r->config->output == TASK_LOGLIKELIHOOD) {
-        return encode_scored(r, context, "", json_string_value(json_array_get(q->targets, 0)), s);
+        return encode_scored(r, q->context, "", json_array_get(q->targets, 0), s);
     }
     size_t count = json_array_size(q->choices);
     REQUIRE(count <= CHOICES_MAX, STATUS_DATA, "%zu choices; at most %d are accepted", count,
             CHOICES_MAX);
     for (size_t i = 0; i < count; i++) {
-        TRY(encode_scored(r, context, r->config->target_delimiter,
-                          json_string_value(json_array_get(q->choices, i)), s));
+        TRY(encode_scored(r, q->context, r->config->target_delimiter, json_array_get(q->choices, i),
+                          s));
     }
     return STATUS_OK;
 }
@@ -297,14 +305,16 @@ static status add_to_batch(const struct run *r, struct batch *b, int64_t index)
 static status decode_output(const struct run *r, const struct generate_output *output, json_t **out)
 {
     char *text = NULL;
-    size_t bytes = 0;
+    size_t bytes = 0, end;
     TRY(tokenizer_decode(r->m->tokenizer, output->tokens.ids, output->tokens.count, true, &text,
                          &bytes));
+    end = bytes;
     for (int i = 0; i < r->config->until_count; i++) {
-        const char *stop = strstr(text, r->config->until[i]);
-        bytes = stop != NULL && (size_t)(stop - text) < bytes ? (size_t)(stop - text) : bytes;
+        const char *until = r->config->until[i];
+        const char *stop = memmem(text, bytes, until, strlen(until));
+        end = stop != NULL && (size_t)(stop - text) < end ? (size_t)(stop - text) : end;
     }
-    status result = task_scores_make_text(text, bytes, out);
+    status result = task_scores_make_text(text, end, out);
     free(text);
     return result;
 }

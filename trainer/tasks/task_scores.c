@@ -240,8 +240,9 @@ static status normalize_text(const struct task_metric *m, const json_t *text, js
 static bool find_last_number(const json_t *text, double *out)
 {
     const char *s = json_string_value(text);
+    size_t bytes = json_string_length(text); /* s[bytes] is NUL */
     bool is_found = false;
-    for (size_t at = 0; s[at] != '\0';) {
+    for (size_t at = 0; at < bytes;) {
         char number[64];
         size_t count = 0, first = at;
         bool has_point = false;

@@ -36,6 +36,19 @@ grep -q '"choice/acc_norm_stderr":' out && grep -q '"copy/exact_match":' out ||
     fail "results: $(cat out)"
 [ "$(grep -c '"task":"choice"' samples)" = 2 ] || fail "samples: $(cat samples)"
 
+# A NUL character does not end a text. The tokenizer does not have this character.
+printf '{"q": "the Lic", "c": ["e\\u0000n", "e\\u0000nse"], "a": 0}\n' >nul.jsonl
+sed 's/rows.jsonl/nul.jsonl/' choice.yaml >nul.yaml
+run_bireme 65 evaluate --checkpoint run --task nul.yaml
+expect_error 'nul.jsonl:1: the character U+0000 at byte 8 of the text'
+for rows in '{"context": "a", "choices": ["b\u0000c", "b"], "label": 0}' \
+    '{"context": "a\u0000", "choices": ["b", "c"], "label": 0}' \
+    '{"context": "a", "choices": ["b", "c"], "label": 0}\x00'; do
+    printf '%b\n' "${rows//\\u/\\\\u}" >nul.jsonl
+    run_bireme 65 evaluate --checkpoint run --task nul.jsonl
+    expect_error 'nul.jsonl:1: .*NUL'
+done
+
 # A target that is the index of a choice is the text of this choice. The lines of both files are
 # equal up to the name.
 for type in loglikelihood generate_until; do

@@ -2,7 +2,6 @@
 #include "trainer/tasks/task_run.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -172,12 +171,6 @@ static status encode_request(const struct run *r, const struct task_request *q,
     return STATUS_OK;
 }
 
-/* JSON has no number for the likelihoods of a model with NaN or infinite logits. */
-static json_t *make_number(double value)
-{
-    return isfinite(value) ? json_real(value) : json_null();
-}
-
 /* Scores the continuations of a document. */
 static status score_document(const struct run *r, const struct task_request *q, int64_t index,
                              struct scored_texts *s)
@@ -188,7 +181,7 @@ static status score_document(const struct run *r, const struct task_request *q, 
     json_t *outputs = json_array();
     status result = template_require_memory(outputs);
     for (int64_t i = 0; i < s->count && result == STATUS_OK; i++) {
-        result = template_append(outputs, make_number(s->results[i].log_probability));
+        result = template_append(outputs, json_real(s->results[i].log_probability));
     }
     if (result == STATUS_OK) {
         result = task_scores_print(&r->scores, q, outputs, index, r->samples);
@@ -246,7 +239,7 @@ static status score_text(const struct run *r, const struct task_request *q, int6
     ids->ids[0] = prefix;
     TRY(score_windows(r, ids, &log_likelihood));
     task_scores_add_rolling(&r->scores, text, log_likelihood, index);
-    json_t *output = make_number(log_likelihood);
+    json_t *output = json_real(log_likelihood);
     status result = task_scores_print(&r->scores, q, output, index, r->samples);
     json_decref(output);
     return result;

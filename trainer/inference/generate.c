@@ -52,12 +52,13 @@ static status create_engine(const struct run *r, int64_t longest, struct engine 
 static status add_sequences(const struct run *r, struct engine *e, const struct token_list *prompts,
                             int64_t count)
 {
+    int64_t stride = r->options->sequence_stride > 0 ? r->options->sequence_stride : 1;
     for (int64_t i = 0; i < r->sequences; i++) {
         int64_t slot = 0;
         const struct engine_request request = {
             .prompt = &prompts[i * count / r->sequences],
             .options = r->options,
-            .sample = (uint64_t)(r->options->first_sequence + i),
+            .sample = (uint64_t)(r->options->first_sequence + i * stride),
             .stream = r->stream,
             .user = r->user,
         };

@@ -16,12 +16,13 @@ struct generate_options {
     struct sampler_settings sampler;
     struct constraints constraints;
     int64_t max_new_tokens;
-    int64_t num_beams;      /* 1: no beam search. Beam search does not sample */
-    int64_t num_samples;    /* sequences per prompt; with beams the best ones, at most num_beams */
-    int64_t first_sequence; /* index of the first sequence; selects its random numbers */
-    double length_penalty;  /* beams are ranked by log-probability / tokens^length_penalty */
-    bool early_stopping;    /* beam search ends as soon as num_beams hypotheses have ended */
-    int32_t decoder_start;  /* start token of an encoder-decoder */
+    int64_t num_beams;       /* 1: no beam search. Beam search does not sample */
+    int64_t num_samples;     /* sequences per prompt; with beams the best ones, at most num_beams */
+    int64_t first_sequence;  /* index of the first sequence; selects its random numbers */
+    int64_t sequence_stride; /* from the index of a sequence to that of the next one; 0: 1 */
+    double length_penalty;   /* beams are ranked by log-probability / tokens^length_penalty */
+    bool early_stopping;     /* beam search ends as soon as num_beams hypotheses have ended */
+    int32_t decoder_start;   /* start token of an encoder-decoder */
     const char *stops[GENERATE_STOPS_MAX]; /* the output ends before the one that begins first */
     int stop_count;
     const int32_t *end_token; /* end-of-sequence token; NULL: the tokenizer's */

@@ -341,6 +341,7 @@ static status generate_batch(const struct run *r, struct batch *b)
         .num_beams = 1,
         .num_samples = 1,
         .first_sequence = b->documents[0],
+        .sequence_stride = comm_size(r->m->mesh->data),
         .length_penalty = 1,
         .stop_count = c->until_count,
         .use_cache = true,

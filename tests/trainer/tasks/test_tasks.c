@@ -108,6 +108,84 @@ static void run_case(const struct session *s, const json_t *test_case)
     task_set_close(&set);
 }
 
+static const char sampling_task[] =
+    "task: sampling\ndataset_path: json\ndataset_kwargs: {data_files: {test: rows.jsonl}}\n"
+    "test_split: test\noutput_type: generate_until\ndoc_to_text: q\ndoc_to_target: a\n"
+    "generation_kwargs: {until: [\"zz\"], max_gen_toks: 6, do_sample: true, temperature: 1.0}\n";
+
+/* Writes a task that samples the outputs of 20 equal documents. */
+static void write_sampling_task(const char *folder, char path[FILE_PATH_BYTES])
+{
+    char text[4096], rows[FILE_PATH_BYTES];
+    size_t used = 0;
+    CHECK_OK(file_join(rows, folder, "rows.jsonl"));
+    CHECK_OK(file_join(path, folder, "sampling.yaml"));
+    for (int i = 0; i < 20; i++) {
+        used +=
+            (size_t)snprintf(text + used, sizeof text - used, "{\"q\": \"the\", \"a\": \"x\"}\n");
+    }
+    CHECK_OK(file_write(rows, text, used));
+    CHECK_OK(file_write(path, sampling_task, strlen(sampling_task)));
+}
+
+/* Reads the lines of all samples, in any order of the documents. */
+static json_t *run_samples(const struct session *s, const struct mesh *mesh, const char *path)
+{
+    char *paths[] = {(char *)path};
+    char line[4096], id[32];
+    struct task_set set;
+    struct task_field fields[TASK_SET_FIELDS];
+    int count;
+    int64_t positions = model_get_config(s->model)->positions;
+    const struct task_model model = {.kernels = s->kernels,
+                                     .model = s->model,
+                                     .tokenizer = s->tokenizer,
+                                     .mesh = mesh,
+                                     .rows = positions,
+                                     .max_tokens = positions,
+                                     .seed = 3};
+    FILE *samples = tmpfile();
+    json_t *all = json_object();
+    CHECK_OK(task_set_open(paths, 1, -1, 0, &set));
+    CHECK_OK(task_set_run(&set, &model, samples, fields, &count));
+    rewind(samples);
+    while (fgets(line, sizeof line, samples) != NULL) {
+        json_t *sample = json_loads(line, 0, NULL);
+        snprintf(id, sizeof id, "%lld",
+                 (long long)json_integer_value(json_object_get(sample, "doc_id")));
+        CHECK(json_object_set_new(all, id, json_incref(json_object_get(sample, "resps"))) == 0);
+        json_decref(sample);
+    }
+    fclose(samples);
+    task_set_close(&set);
+    return all;
+}
+
+/* The random numbers of a document do not depend on the number of ranks. */
+static void test_sampling(const struct session *s)
+{
+    char folder[] = "/tmp/bireme-sampling-XXXXXX", path[FILE_PATH_BYTES];
+    struct mesh alone = {0};
+    const char *id;
+    json_t *output;
+    CHECK(mkdtemp(folder) != NULL);
+    write_sampling_task(folder, path);
+    CHECK_OK(comm_self_create(&alone.world));
+    alone.tensor = alone.data = alone.world;
+    json_t *own = run_samples(s, &s->mesh, path), *all = run_samples(s, &alone, path);
+    CHECK_EQUAL(json_object_size(all), 20);
+    CHECK(json_object_size(own) >= 20 / (size_t)comm_size(s->mesh.data));
+    json_object_foreach(own, id, output)
+    {
+        CHECK_TEXT(json_string_value(output), json_string_value(json_object_get(all, id)));
+    }
+    CHECK(!json_equal(json_object_get(all, "0"), json_object_get(all, "1")));
+    json_decref(own);
+    json_decref(all);
+    CHECK_OK(comm_destroy(&alone.world));
+    CHECK_OK(file_remove_tree(folder));
+}
+
 int main(int argc, char **argv)
 {
     static struct recipe recipe;
@@ -135,6 +213,9 @@ int main(int argc, char **argv)
     CHECK_OK(weights_open_checkpoint(&s, world, checkpoint, overrides, 1, 0));
     for (size_t i = 0; i < json_array_size(cases); i++) {
         run_case(&s, json_array_get(cases, i));
+    }
+    if (argc == 1) { /* the model is not divided */
+        test_sampling(&s);
     }
     CHECK_OK(session_stop(&s));
     CHECK(comm_rank(world) != 0 || file_remove_tree(folder) == STATUS_OK);

@@ -346,6 +346,7 @@ static status generate_batch(const struct run *r, struct batch *b)
         .stop_count = c->until_count,
         .use_cache = true,
         .chunk_tokens = r->m->rows < 256 ? r->m->rows : 256,
+        .should_stop = r->m->poll != NULL ? r->m->poll->is_requested : NULL,
         .tensor_group = r->m->mesh->tensor,
     };
     memcpy(options.stops, c->until, sizeof c->until);
@@ -385,13 +386,19 @@ static status run_batch(const struct run *r, int64_t first, int64_t stride, int6
     return result;
 }
 
-static status run_documents(const struct run *r)
+/* The ranks agree on errors and stops after each batch, so that none runs ahead of the others for
+ * longer than a deadline. */
+static status run_documents(const struct run *r, bool *stop)
 {
-    int64_t rank = comm_rank(r->m->mesh->data), ranks = comm_size(r->m->mesh->data);
+    const struct mesh *mesh = r->m->mesh;
+    int64_t rank = comm_rank(mesh->data), ranks = comm_size(mesh->data);
     int64_t count = task_document_count(r->task), step = BATCH * ranks;
-    for (int64_t first = rank; first < count; first += step) {
+    for (int64_t first = 0; first < count && !*stop; first += step) {
         int64_t end = first + step < count ? first + step : count;
-        TRY(run_batch(r, first, ranks, end));
+        /* The ranks of a tensor-parallel group run the same documents together. */
+        status result = comm_abort_on_error(mesh->tensor, run_batch(r, first + rank, ranks, end));
+        TRY(comm_agree(mesh->world, result));
+        TRY(stop_poll_run(r->m->poll, stop));
     }
     return STATUS_OK;
 }
@@ -400,15 +407,16 @@ status task_run(const struct task_model *m, const struct task *t, FILE *samples,
                 struct task_report *out)
 {
     struct run r = {.m = m, .task = t, .config = task_get_config(t), .samples = samples};
+    bool stop = false;
+    *out = (struct task_report){0};
     status result = comm_agree(m->mesh->world, task_scores_create(t, &r.scores));
     if (result == STATUS_OK) {
-        /* The ranks of a tensor-parallel group run the same documents together. */
-        result = comm_abort_on_error(m->mesh->tensor, run_documents(&r));
-        result = comm_agree(m->mesh->world, result);
+        result = run_documents(&r, &stop);
     }
-    if (result == STATUS_OK) {
+    if (result == STATUS_OK && !stop) {
         result = task_scores_report(&r.scores, m->mesh->data, out);
     }
     task_scores_free(&r.scores);
+    out->stopped = stop;
     return result;
 }

@@ -9,6 +9,7 @@
 #include "comm/mesh.h"
 #include "datasets/tokenizer/tokenizer.h"
 #include "kernels/kernels.h"
+#include "trainer/inference/stop_poll.h"
 #include "trainer/model/model.h"
 #include "trainer/tasks/task.h"
 
@@ -22,6 +23,7 @@ struct task_model {
     int64_t rows;       /* maximum rows of a micro-batch */
     int64_t max_tokens; /* of a context with its continuation, at most the positions of the model */
     uint64_t seed;      /* of the samples of generate_until */
+    const struct stop_poll *poll; /* NULL: tasks cannot be stopped */
 };
 
 /* A metric: exact_match, or exact_match,FILTER for a named filter. */
@@ -34,6 +36,7 @@ struct task_result {
 struct task_report {
     int64_t documents;
     int64_t truncated; /* documents with a context that lost its beginning */
+    bool stopped;      /* by poll, before the end; there are no results */
     int count;
     struct task_result results[TASK_RESULTS_MAX];
 };

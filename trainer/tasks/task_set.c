@@ -80,6 +80,10 @@ status task_set_run(const struct task_set *set, const struct task_model *m, FILE
         struct task_report report;
         const char *name = task_get_config(set->tasks[i])->name;
         TRY(task_run(m, set->tasks[i], samples, &report));
+        if (report.stopped) {
+            *count = 0;
+            return STATUS_OK;
+        }
         for (int r = 0; r < report.count; r++) {
             add_field(fields, count, name, report.results[r].name, report.results[r].value, false);
             add_error(fields, count, name, &report.results[r]);

@@ -31,6 +31,7 @@ status task_set_open(char *const *paths, int count, int64_t shots, int64_t limit
 
 /* task_set_run - run all tasks and write their metrics to fields[TASK_SET_FIELDS].
  *
+ * Returns   *count: number of fields; 0 if m->poll has stopped the tasks
  * Order     collective
  * Errors    those of task_run */
 status task_set_run(const struct task_set *set, const struct task_model *m, FILE *samples,

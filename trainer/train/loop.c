@@ -144,6 +144,40 @@ static status update_best(struct loop *loop, double value)
     return STATUS_OK;
 }
 
+static bool has_stop_vote(const struct step_ballot *ballot)
+{
+    return ballot->votes[STEP_VOTE_STOP] > 0 || ballot->votes[STEP_VOTE_WALL] > 0;
+}
+
+/* Votes on a stop between two batches of texts. Collective. */
+static status poll_stop(void *user, bool *stop)
+{
+    struct step_ballot *ballot = user;
+    const struct loop *loop = ballot->user;
+    double votes[STEP_VOTES] = {0};
+    ballot->cast(loop, votes);
+    TRY(comm_sum_doubles(loop->job->world, votes, STEP_VOTES));
+    memcpy(ballot->votes, votes, sizeof votes);
+    *stop = has_stop_vote(ballot);
+    return STATUS_OK;
+}
+
+/* Runs evaluate.tasks, until a rank votes to stop. */
+static status evaluate_texts(struct loop *loop, struct step_ballot *ballot,
+                             struct task_field names[TASK_SET_FIELDS], struct metric *fields,
+                             int *count)
+{
+    struct job *job = loop->job;
+    const struct stop_poll poll = {
+        .run = poll_stop, .user = ballot, .is_requested = stop_signal_received};
+    if (!has_stop_vote(ballot)) {
+        job_long_phase(job, "running the tasks");
+        TRY(sample_run_tasks(job, &poll, names, fields, count));
+    }
+    job_long_phase(job, NULL);
+    return STATUS_OK;
+}
+
 /* An evaluation that a stop interrupts is discarded; the next session repeats it. */
 static status evaluate_validation(struct loop *loop)
 {
@@ -155,13 +189,9 @@ static status evaluate_validation(struct loop *loop)
     struct task_field names[TASK_SET_FIELDS];
     loop->evaluating = true;
     TRY(job_evaluate(job, &ballot, sums));
-    loop->evaluating = false;
     int count = evaluation_report_fields(job->objective, sums, job->evaluator, fields);
-    if (ballot.votes[STEP_VOTE_STOP] == 0 && ballot.votes[STEP_VOTE_WALL] == 0) {
-        job_long_phase(job, "running the tasks");
-        TRY(sample_run_tasks(job, names, fields, &count));
-        job_long_phase(job, NULL);
-    }
+    TRY(evaluate_texts(loop, &ballot, names, fields, &count));
+    loop->evaluating = false;
     double seconds = clock_seconds() - start;
     loop->interval.started_seconds += seconds; /* exclude it from the training speed */
     apply_stop_votes(loop, ballot.votes);

@@ -147,8 +147,8 @@ static void log_tasks(const struct job *job, const struct task_field *fields, in
     log_info("%s", line);
 }
 
-status sample_run_tasks(struct job *job, struct task_field names[TASK_SET_FIELDS],
-                        struct metric *fields, int *count)
+status sample_run_tasks(struct job *job, const struct stop_poll *poll,
+                        struct task_field names[TASK_SET_FIELDS], struct metric *fields, int *count)
 {
     const struct session *s = &job->session;
     const struct task_model model = {
@@ -159,6 +159,7 @@ status sample_run_tasks(struct job *job, struct task_field names[TASK_SET_FIELDS
         .rows = derive_rows(&s->recipe),
         .max_tokens = s->recipe.data.sequence_length,
         .seed = (uint64_t)s->recipe.seed,
+        .poll = poll,
     };
     int found = 0;
     if (job->tasks.count == 0) {
@@ -166,7 +167,9 @@ status sample_run_tasks(struct job *job, struct task_field names[TASK_SET_FIELDS
     }
     TRY(sharded_optimizer_wait_all(job->optimizer));
     TRY(task_set_run(&job->tasks, &model, NULL, names, &found));
-    log_tasks(job, names, found);
+    if (found > 0) {
+        log_tasks(job, names, found);
+    }
     for (int i = 0; i < found; i++) {
         fields[(*count)++] = names[i].is_count
                                  ? metric_integer(names[i].name, (int64_t)names[i].value)

@@ -28,10 +28,12 @@ status sample_run(struct job *job, status *written);
 status sample_open_tasks(struct job *job);
 
 /* sample_run_tasks - run evaluate.tasks with the current weights, and append the metrics to fields.
+ * A stop of poll ends them; fields then gets no metric.
  *
  * Shapes    fields has room for TASK_SET_FIELDS further ones after *count
  * Memory    names receives the names of the metrics
  * Order     collective, between two steps
  * Errors    those of task_run; the same on all ranks */
-status sample_run_tasks(struct job *job, struct task_field names[TASK_SET_FIELDS],
-                        struct metric *fields, int *count);
+status sample_run_tasks(struct job *job, const struct stop_poll *poll,
+                        struct task_field names[TASK_SET_FIELDS], struct metric *fields,
+                        int *count);

@@ -186,6 +186,48 @@ static void test_sampling(const struct session *s)
     CHECK_OK(file_remove_tree(folder));
 }
 
+/* A stop ends a task between two batches; the task has no results. */
+struct stops {
+    int polls, limit;
+};
+
+static status count_poll(void *user, bool *stop)
+{
+    struct stops *stops = user;
+    *stop = ++stops->polls == stops->limit;
+    return STATUS_OK;
+}
+
+static void test_stop(const struct session *s)
+{
+    char folder[] = "/tmp/bireme-stop-XXXXXX", path[FILE_PATH_BYTES];
+    char *paths[] = {path};
+    struct task_set set;
+    struct task_field fields[TASK_SET_FIELDS];
+    int64_t positions = model_get_config(s->model)->positions;
+    int batches = (20 + 8 * comm_size(s->mesh.data) - 1) / (8 * comm_size(s->mesh.data));
+    CHECK(mkdtemp(folder) != NULL);
+    write_sampling_task(folder, path);
+    CHECK_OK(task_set_open(paths, 1, -1, 0, &set));
+    for (int limit = 1; limit <= batches + 1; limit++) {
+        struct stops stops = {.limit = limit};
+        const struct stop_poll poll = {.run = count_poll, .user = &stops};
+        const struct task_model model = {.kernels = s->kernels,
+                                         .model = s->model,
+                                         .tokenizer = s->tokenizer,
+                                         .mesh = &s->mesh,
+                                         .rows = positions,
+                                         .max_tokens = positions,
+                                         .poll = &poll};
+        int count = -1;
+        CHECK_OK(task_set_run(&set, &model, NULL, fields, &count));
+        CHECK_EQUAL(stops.polls, limit <= batches ? limit : batches);
+        CHECK_EQUAL(count > 0, limit > batches);
+    }
+    task_set_close(&set);
+    CHECK_OK(file_remove_tree(folder));
+}
+
 int main(int argc, char **argv)
 {
     static struct recipe recipe;
@@ -214,6 +256,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < json_array_size(cases); i++) {
         run_case(&s, json_array_get(cases, i));
     }
+    test_stop(&s);
     if (argc == 1) { /* the model is not divided */
         test_sampling(&s);
     }

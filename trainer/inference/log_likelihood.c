@@ -24,14 +24,29 @@ static void pack_destroy(struct pack *p)
     mirror_destroy(&p->outputs);
 }
 
+static size_t compute_input_bytes(int64_t rows)
+{
+    return (4 * (size_t)rows + 1) * sizeof(int32_t);
+}
+
+static size_t compute_output_bytes(int64_t rows)
+{
+    return 2 * (size_t)rows * sizeof(float);
+}
+
+int64_t log_likelihood_bytes(int64_t rows)
+{
+    return 2 * (int64_t)(compute_input_bytes(rows) + compute_output_bytes(rows));
+}
+
 static status pack_create(struct kernels *k, struct pack *p, int64_t rows)
 {
     struct device *dev = kernels_device(k);
     struct stream *stream = kernels_stream(k);
     size_t n = (size_t)rows;
     *p = (struct pack){.capacity = rows};
-    TRY(mirror_create(dev, stream, (4 * n + 1) * sizeof *p->tokens, "items", &p->inputs));
-    TRY(mirror_create(dev, stream, 2 * n * sizeof *p->losses, "losses", &p->outputs));
+    TRY(mirror_create(dev, stream, compute_input_bytes(rows), "items", &p->inputs));
+    TRY(mirror_create(dev, stream, compute_output_bytes(rows), "losses", &p->outputs));
     p->tokens = p->inputs.host;
     p->targets = p->tokens + n;
     p->positions = p->targets + n;

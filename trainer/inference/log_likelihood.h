@@ -18,6 +18,10 @@ struct log_likelihood_result {
     bool truncated;         /* the start of the context was dropped to fit the model's positions */
 };
 
+/* log_likelihood_bytes - return the memory of log_likelihood_run for this number of rows, on the
+ * host and the device. */
+int64_t log_likelihood_bytes(int64_t rows);
+
 /* log_likelihood_run - score all items, packed into micro-batches of at most `rows` rows.
  *
  * Errors    STATUS_USAGE if a continuation does not fit the model's positions; STATUS_NOT_FINITE */

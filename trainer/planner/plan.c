@@ -622,6 +622,8 @@ static status check_inputs(const struct recipe *r, const struct tokenizer *token
         token_list_free(&prompt);
         TRY(result);
     }
+    result = sample_check_tasks(r);
+    TRY(note_missing(r, plan, result, result == STATUS_NO_INPUT));
     result = check_data(r, tokenizer, plan);
     TRY(note_missing(r, plan, result, result == STATUS_NO_INPUT || r->data.train_count == 0));
     result = check_initial_model(r, plan, tokenizer);

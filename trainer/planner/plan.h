@@ -48,8 +48,8 @@ enum plan_part {
     PLAN_PARTS
 };
 
-/* device, tokenizer, shards, initial weights, initial moments */
-enum { PLAN_UNCHECKED_MAX = 5 };
+/* device, tokenizer, tasks, shards, initial weights, initial moments */
+enum { PLAN_UNCHECKED_MAX = 6 };
 
 /* Bytes of PLAN_BUFFERS. */
 struct plan_buffers {

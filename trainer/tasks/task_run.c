@@ -403,6 +403,14 @@ static status run_documents(const struct run *r, bool *stop)
     return STATUS_OK;
 }
 
+int64_t task_run_bytes(const struct task_config *c, const struct model_config *config,
+                       enum dtype dtype, int ranks, int64_t rows, int64_t max_tokens)
+{
+    return c->output == TASK_GENERATE_UNTIL
+               ? BATCH * generate_bytes(config, dtype, ranks, max_tokens)
+               : log_likelihood_bytes(rows);
+}
+
 status task_run(const struct task_model *m, const struct task *t, FILE *samples,
                 struct task_report *out)
 {

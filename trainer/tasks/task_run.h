@@ -41,6 +41,13 @@ struct task_report {
     struct task_result results[TASK_RESULTS_MAX];
 };
 
+/* task_run_bytes - return the planned memory of task_run, on the host and the device, without the
+ * texts of the documents.
+ *
+ * Units     ranks: that share the model; rows and max_tokens as in struct task_model */
+int64_t task_run_bytes(const struct task_config *c, const struct model_config *config,
+                       enum dtype dtype, int ranks, int64_t rows, int64_t max_tokens);
+
 /* task_run - evaluate all documents of a task.
  *
  * samples: a JSON line for each document of this rank, with its targets, outputs and scores; NULL:

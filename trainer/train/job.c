@@ -92,7 +92,7 @@ static status prepare_recipe(struct job *job)
     TRY(derive_preference(r, &job->preference));
     TRY(data_read_labels(r, &job->labels));
     TRY(evaluation_report_stopping_rule(r, job->objective, job->labels, &job->early_stopping_rule));
-    TRY(sample_open_tasks(job));
+    TRY(sample_open_tasks(r, &job->tasks));
     if (job->labels != NULL) {
         TRY(labels_hash(job->labels, job->labels_sha256));
     }

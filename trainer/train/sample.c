@@ -25,11 +25,41 @@ status sample_encode(const struct recipe *r, const struct tokenizer *tokenizer,
     return STATUS_OK;
 }
 
-int64_t sample_bytes(const struct recipe *r, const struct model_config *config, enum dtype dtype)
+static int64_t compute_prompt_bytes(const struct recipe *r, const struct model_config *config,
+                                    enum dtype dtype)
 {
     bool samples = r->generate.prompt[0] != '\0';
     return samples ? generate_bytes(config, dtype, (int)r->parallel.tensor, r->data.sequence_length)
                    : 0;
+}
+
+/* Returns the memory of the task that needs most. A task file that cannot be read counts as
+ * generate_until, which needs most. */
+static int64_t compute_task_bytes(const struct recipe *r, const struct model_config *config,
+                                  enum dtype dtype)
+{
+    int64_t most = 0;
+    for (const char *cursor = r->evaluate.tasks; *cursor != '\0';) {
+        char path[RECIPE_PATH_BYTES];
+        struct task_config c = {0};
+        (void)recipe_list_next(&cursor, path, sizeof path);
+        if (task_config_read(path, &c) != STATUS_OK) {
+            status_clear();
+            c.output = TASK_GENERATE_UNTIL;
+        }
+        int64_t bytes = task_run_bytes(&c, config, dtype, (int)r->parallel.tensor, derive_rows(r),
+                                       r->data.sequence_length);
+        most = bytes > most ? bytes : most;
+        task_config_free(&c);
+    }
+    return most;
+}
+
+int64_t sample_bytes(const struct recipe *r, const struct model_config *config, enum dtype dtype)
+{
+    int64_t prompt = compute_prompt_bytes(r, config, dtype),
+            tasks = compute_task_bytes(r, config, dtype);
+    return prompt > tasks ? prompt : tasks;
 }
 
 /* The sample stays within data.sequence_length, for which the memory of the kernels is planned. */
@@ -96,9 +126,8 @@ status sample_run(struct job *job, status *written)
 
 /* ---- tasks ---- */
 
-static status open_tasks(struct job *job)
+static status open_tasks(const struct recipe *r, struct task_set *out)
 {
-    const struct recipe *r = &job->session.recipe;
     char paths[TASK_SET_MAX][RECIPE_PATH_BYTES];
     char *list[TASK_SET_MAX];
     int count = 0;
@@ -110,21 +139,45 @@ static status open_tasks(struct job *job)
         (void)recipe_list_next(&cursor, paths[count], sizeof paths[count]);
         list[count] = paths[count];
     }
-    status result = task_set_open(list, count, -1, r->evaluate.task_limit, &job->tasks);
+    status result = task_set_open(list, count, -1, r->evaluate.task_limit, out);
     return recipe_annotate_error(r, "evaluate.tasks", result, "");
 }
 
-status sample_open_tasks(struct job *job)
+/* Checks that the outputs of generate_until leave room for a context. */
+static status check_lengths(const struct recipe *r, const struct task_set *set)
 {
-    const struct recipe *r = &job->session.recipe;
-    const char *metric = job->early_stopping_rule.metric;
-    TRY(open_tasks(job));
-    if (strchr(metric, '/') != NULL && !task_set_has_metric(&job->tasks, metric)) {
+    for (int i = 0; i < set->count; i++) {
+        const struct task_config *c = task_get_config(set->tasks[i]);
+        if (c->output == TASK_GENERATE_UNTIL && c->max_new_tokens >= r->data.sequence_length) {
+            return recipe_raise(r, STATUS_RECIPE, "evaluate.tasks",
+                                "%s generates %" PRId64 " tokens (max_gen_toks), which leave no "
+                                "room for a context in data.sequence_length, %" PRId64
+                                "; lower max_gen_toks in its generation_kwargs",
+                                c->path, c->max_new_tokens, r->data.sequence_length);
+        }
+    }
+    return STATUS_OK;
+}
+
+status sample_open_tasks(const struct recipe *r, struct task_set *out)
+{
+    const char *metric = r->evaluate.metric;
+    TRY(open_tasks(r, out));
+    TRY(check_lengths(r, out));
+    if (strchr(metric, '/') != NULL && !task_set_has_metric(out, metric)) {
         return recipe_raise(r, STATUS_RECIPE, "evaluate.metric",
                             "'%s' is not a metric of evaluate.tasks; the metrics are TASK/METRIC",
                             metric);
     }
     return STATUS_OK;
+}
+
+status sample_check_tasks(const struct recipe *r)
+{
+    struct task_set set = {0};
+    status result = sample_open_tasks(r, &set);
+    task_set_close(&set);
+    return result;
 }
 
 /* Logs "step 20: arc/acc 0.2500 +- 0.0612, arc/acc_norm ...", as far as the line has room. */

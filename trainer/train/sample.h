@@ -10,7 +10,8 @@
 status sample_encode(const struct recipe *recipe, const struct tokenizer *tokenizer,
                      struct token_list *ids);
 
-/* sample_bytes - return the planned memory of a sample; 0 if the recipe has no prompt. */
+/* sample_bytes - return the planned memory of samples and tasks, which do not run at the same time;
+ * 0 if the recipe has none. */
 int64_t sample_bytes(const struct recipe *recipe, const struct model_config *config,
                      enum dtype dtype);
 
@@ -22,10 +23,15 @@ int64_t sample_bytes(const struct recipe *recipe, const struct model_config *con
  *           the write to metrics.jsonl, on this rank only */
 status sample_run(struct job *job, status *written);
 
-/* sample_open_tasks - read the tasks of evaluate.tasks and check evaluate.metric.
+/* sample_open_tasks - read the tasks of evaluate.tasks, and check evaluate.metric and the length of
+ * the outputs.
  *
+ * Memory    the caller calls task_set_close, also after an error
  * Errors    those of task_set_open, and STATUS_RECIPE, at the key */
-status sample_open_tasks(struct job *job);
+status sample_open_tasks(const struct recipe *recipe, struct task_set *out);
+
+/* sample_check_tasks - check that sample_open_tasks succeeds. */
+status sample_check_tasks(const struct recipe *recipe);
 
 /* sample_run_tasks - run evaluate.tasks with the current weights, and append the metrics to fields.
  * A stop of poll ends them; fields then gets no metric.

@@ -36,6 +36,27 @@ grep -q '"choice/acc_norm_stderr":' out && grep -q '"copy/exact_match":' out ||
     fail "results: $(cat out)"
 [ "$(grep -c '"task":"choice"' samples)" = 2 ] || fail "samples: $(cat samples)"
 
+# The plan has the memory of the tasks: eight sequences for generate_until, little for likelihoods.
+# get_samples SETTING...: print the planned bytes of samples and tasks.
+get_samples() {
+    run_bireme 0 plan recipe.yaml data.validation='data/train-*.h5' --json "$@"
+    sed -nE 's/.*"samples": *([0-9]+).*/\1/p' out
+}
+none=$(get_samples) sample=$(get_samples generate.prompt=a) copy=$(get_samples \
+    evaluate.tasks=copy.yaml) choice=$(get_samples evaluate.tasks=choice.yaml)
+[ "$none" = 0 ] && [ "$copy" = $((8 * sample)) ] && [ "$choice" -gt 0 ] &&
+    [ "$choice" -lt "$copy" ] || fail "plan: $none, $sample, $copy, $choice bytes"
+[ "$(get_samples evaluate.tasks='[choice.yaml, copy.yaml]')" = "$copy" ] || fail 'two tasks'
+
+# Outputs that leave no room for a context are refused before the training starts.
+sed 's/max_gen_toks: 4/max_gen_toks: 32/' copy.yaml >long.yaml
+for command in train plan; do
+    run_bireme 78 $command recipe.yaml run_dir=other evaluate.tasks=long.yaml \
+        data.validation='data/train-*.h5'
+    expect_error 'evaluate.tasks: long.yaml generates 32 tokens (max_gen_toks), which'
+done
+[ ! -e other ] || fail 'the refused run has a folder'
+
 # A NUL character does not end a text. The tokenizer does not have this character.
 printf '{"q": "the Lic", "c": ["e\\u0000n", "e\\u0000nse"], "a": 0}\n' >nul.jsonl
 sed 's/rows.jsonl/nul.jsonl/' choice.yaml >nul.yaml

@@ -84,18 +84,6 @@ static json_t *make_json(const struct metric *field)
                                          : json_null();
 }
 
-static status print_evaluation(const struct request *q, const struct objective *o,
-                               const double sums[OBJECTIVE_SUMS], const struct evaluator *evaluator)
-{
-    struct metric fields[EVALUATION_REPORT_FIELDS];
-    int count = evaluation_report_fields(o, sums, evaluator, fields);
-    json_t *report = json_object();
-    for (int i = 0; i < count; i++) {
-        json_object_set_new(report, fields[i].name, make_json(&fields[i]));
-    }
-    return print_report(q, report);
-}
-
 /* Returns the number of examples in a batch. It is one micro-batch per rank. For objective embed,
  * which has a loss that depends on the batch, it is the global batch of training. */
 static int64_t get_batch_samples(const struct session *s)
@@ -209,56 +197,102 @@ static status require_shards(const struct request *q, const struct session *s)
           command, is_text ? "train" : "validation");
 }
 
-static status evaluate_shards(const struct request *q, struct session *s, struct comm *world)
-{
-    const struct recipe *r = &s->recipe;
+/* An evaluation of shards. */
+struct evaluation {
+    const struct request *request;
+    struct session *session;
+    struct comm *world;
+    const struct objective *objective;
     struct preference_settings preference;
-    struct reference_logprobs reference = {0};
-    struct step_parts parts = {
+    struct reference_logprobs reference;
+    struct evaluator *evaluator;
+    int64_t samples;
+    double sums[OBJECTIVE_SUMS];
+};
+
+/* Checks the data and creates everything that the evaluation needs. */
+static status prepare_evaluation(struct evaluation *e)
+{
+    const struct request *q = e->request;
+    struct session *s = e->session;
+    const struct recipe *r = &s->recipe;
+    TRY(comm_agree(e->world, require_shards(q, s)));
+    TRY(comm_agree(e->world, objective_find(recipe_objective_name(r->objective), &e->objective)));
+    TRY(comm_agree(e->world, derive_preference(r, &e->preference)));
+    if (objective_spec_has_reference(r)) {
+        TRY(compute_reference(q, s, e->world, &e->reference));
+    }
+    TRY(comm_agree(e->world, data_check_text_pairs(r, q->data)));
+    TRY(comm_agree(e->world, count_samples(q, s, &e->samples)));
+    return comm_agree(e->world, evaluator_create(r->objective, &s->labels, s->tokenizer,
+                                                 r->answer.no_answer_threshold, &e->evaluator));
+}
+
+/* Returns the number of examples that the loss couples; 0: it is a sum over the examples. */
+static int64_t get_coupled_samples(const struct evaluation *e)
+{
+    const struct recipe *r = &e->session->recipe;
+    bool is_coupled =
+        objective_spec_example(r) == EXAMPLE_EMBED ||
+        (objective_spec_has_reference(r) && preference_needs_whole_batch(&e->preference));
+    return is_coupled ? get_batch_samples(e->session) : 0;
+}
+
+/* Computes the loss and the metrics of all samples. */
+static status sum_losses(struct evaluation *e)
+{
+    struct session *s = e->session;
+    const struct step_parts parts = {
         .mesh = s->mesh,
         .kernels = s->kernels,
         .model = s->model,
-        .micro_rows = derive_rows(r),
-        .preference = &preference,
+        .objective = e->objective,
+        .micro_rows = derive_rows(&s->recipe),
+        .preference = &e->preference,
+        .batch_size = get_coupled_samples(e),
+        .sink = evaluator_sink(e->evaluator),
     };
     struct step *step = NULL;
     struct loader *loader = NULL;
-    struct evaluator *evaluator = NULL;
-    double sums[OBJECTIVE_SUMS] = {0};
-    int64_t samples = 0;
-    TRY(comm_agree(world, require_shards(q, s)));
-    TRY(comm_agree(world, objective_find(recipe_objective_name(r->objective), &parts.objective)));
-    TRY(comm_agree(world, derive_preference(r, &preference)));
-    if (objective_spec_has_reference(r)) {
-        TRY(compute_reference(q, s, world, &reference));
-        bool whole = preference_needs_whole_batch(&preference);
-        parts.batch_size = whole ? get_batch_samples(s) : 0;
-    }
-    if (objective_spec_example(r) == EXAMPLE_EMBED) {
-        parts.batch_size = get_batch_samples(s);
-    }
-    TRY(comm_agree(world, data_check_text_pairs(r, q->data)));
-    TRY(comm_agree(world, count_samples(q, s, &samples)));
-    TRY(comm_agree(world, evaluator_create(r->objective, &s->labels, s->tokenizer,
-                                           r->answer.no_answer_threshold, &evaluator)));
-    parts.sink = evaluator_sink(evaluator);
-    status result = comm_agree(world, open_data(q, s, &reference, samples, &loader));
+    status result =
+        comm_agree(e->world, open_data(e->request, s, &e->reference, e->samples, &loader));
     if (result == STATUS_OK) {
         result = step_create(&parts, &step);
     }
     if (result == STATUS_OK) {
-        result = step_evaluate(step, loader, NULL, sums);
+        result = step_evaluate(step, loader, NULL, e->sums);
     }
     if (result == STATUS_OK) {
-        result = evaluator_end(evaluator, s->mesh.data);
+        result = evaluator_end(e->evaluator, s->mesh.data);
     }
     KEEP_FIRST(result, step_destroy(&step));
     KEEP_FIRST(result, loader_close(&loader));
-    reference_logprobs_destroy(&reference);
-    if (result == STATUS_OK && comm_rank(world) == 0) {
-        result = print_evaluation(q, parts.objective, sums, evaluator);
+    return result;
+}
+
+static status print_evaluation(const struct evaluation *e)
+{
+    struct metric fields[EVALUATION_REPORT_FIELDS];
+    int count = evaluation_report_fields(e->objective, e->sums, e->evaluator, fields);
+    json_t *report = json_object();
+    for (int i = 0; i < count; i++) {
+        json_object_set_new(report, fields[i].name, make_json(&fields[i]));
     }
-    evaluator_destroy(&evaluator);
+    return print_report(e->request, report);
+}
+
+static status evaluate_shards(const struct request *q, struct session *s, struct comm *world)
+{
+    struct evaluation e = {.request = q, .session = s, .world = world};
+    status result = prepare_evaluation(&e);
+    if (result == STATUS_OK) {
+        result = sum_losses(&e);
+    }
+    reference_logprobs_destroy(&e.reference);
+    if (result == STATUS_OK && comm_rank(world) == 0) {
+        result = print_evaluation(&e);
+    }
+    evaluator_destroy(&e.evaluator);
     return result;
 }
 
@@ -411,40 +445,38 @@ static status run_evaluate(const struct request *q, struct comm *world)
     return result;
 }
 
-status command_evaluate(int argc, char **argv)
+static status parse_request(int argc, char **argv, struct request *q, bool *help)
 {
-    struct request q = {.shots = -1};
-    bool help = false;
     const struct option table[] = {
-        {"checkpoint", OPTION_TEXT, &q.checkpoint, "DIR", NULL,
+        {"checkpoint", OPTION_TEXT, &q->checkpoint, "DIR", NULL,
          "with --data or --task: run folder, checkpoints/ folder, one checkpoint or final/"},
-        {"data", OPTION_TEXT, &q.data, "GLOB", NULL, "token shards to evaluate"},
-        {"task", OPTION_LIST, &q.tasks, "FILE...", NULL,
+        {"data", OPTION_TEXT, &q->data, "GLOB", NULL, "token shards to evaluate"},
+        {"task", OPTION_LIST, &q->tasks, "FILE...", NULL,
          "task files *.yaml in the format of lm-evaluation-harness; or one multiple-choice file: "
          "JSON Lines with context, choices and label, or as in HellaSwag with ctx, endings and "
          "label"},
-        {"shots", OPTION_INTEGER, &q.shots, "N", NULL,
+        {"shots", OPTION_INTEGER, &q->shots, "N", NULL,
          "with --task FILE.yaml: number of few-shot examples, instead of num_fewshot of the files",
          .min = 0, .max = 1000},
-        {"log-samples", OPTION_TEXT, &q.samples, "FILE.jsonl", NULL,
+        {"log-samples", OPTION_TEXT, &q->samples, "FILE.jsonl", NULL,
          "with --task FILE.yaml: write a line for each document, with its targets, outputs and "
          "scores"},
-        {"predictions", OPTION_TEXT, &q.texts.predictions, "FILE", NULL,
+        {"predictions", OPTION_TEXT, &q->texts.predictions, "FILE", NULL,
          "texts to compare with --references, one per line; *.jsonl: the field text of each row"},
-        {"references", OPTION_TEXT, &q.texts.references, "FILE", NULL,
+        {"references", OPTION_TEXT, &q->texts.references, "FILE", NULL,
          "with --predictions: the correct texts, in the same order"},
-        {"metrics", OPTION_TEXT, &q.texts.metrics, "A,B,...", "bleu,chrf",
+        {"metrics", OPTION_TEXT, &q->texts.metrics, "A,B,...", "bleu,chrf",
          "with --predictions: bleu, chrf (as in sacreBLEU), rouge1, rouge2, rougeL, rougeLsum (as "
          "in rouge-score) and exact_match"},
-        {"bleu-tokenizer", OPTION_CHOICE, &q.texts.tokenizer, "NAME", "13a",
+        {"bleu-tokenizer", OPTION_CHOICE, &q->texts.tokenizer, "NAME", "13a",
          "with --predictions: tokenizer of BLEU", .choices = "13a|intl|char|none"},
-        {"batches", OPTION_INTEGER, &q.batches, "N", "0",
+        {"batches", OPTION_INTEGER, &q->batches, "N", "0",
          "with --data: number of micro-batches of each rank; 0: all", .min = 0, .max = 1e12},
-        {"limit", OPTION_INTEGER, &q.limit, "N", "0",
+        {"limit", OPTION_INTEGER, &q->limit, "N", "0",
          "with --task: number of documents of each task; 0: all", .min = 0, .max = 1e12},
-        {"set", OPTION_LIST, &q.overrides, "KEY=VALUE...", NULL,
+        {"set", OPTION_LIST, &q->overrides, "KEY=VALUE...", NULL,
          "override settings of the recipe, e.g. batch.micro_size=4"},
-        {"json", OPTION_FLAG, &q.json, NULL, NULL, "print one JSON object"},
+        {"json", OPTION_FLAG, &q->json, NULL, NULL, "print one JSON object"},
     };
     struct options options = {
         .usage = "[mpirun -np N] bireme evaluate --checkpoint DIR (--data GLOB | --task FILE) "
@@ -457,25 +489,35 @@ status command_evaluate(int argc, char **argv)
         .table = table,
         .count = sizeof table / sizeof table[0],
     };
-    TRY(options_parse(&options, argc, argv, &help));
-    if (help) {
-        return STATUS_OK;
-    }
-    q.texts.json = q.json;
+    TRY(options_parse(&options, argc, argv, help));
+    q->texts.json = q->json;
+    return *help ? STATUS_OK : check_request(q);
+}
+
+/* Starts the ranks and evaluates. */
+static status start_evaluate(int argc, char **argv, const struct request *q)
+{
     struct comm *world = NULL;
-    status result = STATUS_OK;
-    result = check_request(&q);
+    status result = comm_world_create(&argc, &argv, &world);
     if (result == STATUS_OK) {
-        result = comm_world_create(&argc, &argv, &world);
-    }
-    if (result == STATUS_OK) {
-        result = run_evaluate(&q, world);
+        result = run_evaluate(q, world);
         if (result != STATUS_OK) {
             comm_abort(world, result);
         }
     }
+    KEEP_FIRST(result, comm_destroy(&world));
+    return result;
+}
+
+status command_evaluate(int argc, char **argv)
+{
+    struct request q = {.shots = -1};
+    bool help = false;
+    status result = parse_request(argc, argv, &q, &help);
+    if (result == STATUS_OK && !help) {
+        result = start_evaluate(argc, argv, &q);
+    }
     free(q.overrides.items);
     free(q.tasks.items);
-    KEEP_FIRST(result, comm_destroy(&world));
     return result;
 }

@@ -43,8 +43,8 @@ trainer/optimizer: base kernels/kernels.h trainer/recipe/recipe.h
 trainer/checkpoint: base base/thread comm/comm.h comm/partition.h datasets/shard/h5file.h
 trainer/inference: base kernels/kernels.h comm/comm.h datasets/loader datasets/tokenizer
   trainer/model trainer/objective
-trainer/evaluation: base base/input comm datasets/shard datasets/text datasets/tokenizer
-  trainer/recipe trainer/logging trainer/objective trainer/inference
+trainer/evaluation: base base/input comm datasets/loader datasets/shard datasets/text
+  datasets/tokenizer trainer/recipe trainer/logging trainer/objective trainer/inference
 trainer/tasks: base kernels/kernels.h comm datasets/rows datasets/text datasets/tokenizer
   trainer/recipe trainer/model trainer/inference
 trainer/setup: base base/thread kernels/kernels.h comm comm/device/device.h datasets/loader

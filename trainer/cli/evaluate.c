@@ -14,6 +14,7 @@
 #include "trainer/cli/options.h"
 #include "trainer/evaluation/multiple_choice.h"
 #include "trainer/evaluation/report.h"
+#include "trainer/evaluation/target_scores.h"
 #include "trainer/setup/data.h"
 #include "trainer/setup/derive.h"
 #include "trainer/setup/objective_spec.h"
@@ -208,6 +209,8 @@ struct evaluation {
     struct evaluator *evaluator;
     int64_t samples;
     double sums[OBJECTIVE_SUMS];
+    struct metric scores[TEXT_METRICS]; /* of generated targets */
+    int score_count;
 };
 
 /* Checks the data and creates everything that the evaluation needs. */
@@ -270,6 +273,35 @@ static status sum_losses(struct evaluation *e)
     return result;
 }
 
+/* Generates the targets of all samples and scores them, with evaluate.generate. */
+static status score_targets(struct evaluation *e)
+{
+    struct session *s = e->session;
+    const struct recipe *r = &s->recipe;
+    struct target_scores scores = {
+        .kernels = s->kernels,
+        .model = s->model,
+        .tokenizer = s->tokenizer,
+        .mesh = &s->mesh,
+        .batch_size = r->batch.micro_size,
+    };
+    struct loader *loader = NULL;
+    if (!r->evaluate.generate) {
+        return STATUS_OK;
+    }
+    TRY(comm_agree(e->world,
+                   weights_require_tokenizer(s, e->request->checkpoint, "evaluate.generate")));
+    TRY(comm_agree(e->world, target_scores_read_options(r, s->tokenizer_dir,
+                                                        derive_decoder_start(r, s->tokenizer),
+                                                        &scores.options)));
+    status result = comm_agree(e->world, open_data(e->request, s, NULL, e->samples, &loader));
+    if (result == STATUS_OK) {
+        result = target_scores_run(&scores, loader, e->scores, &e->score_count);
+    }
+    KEEP_FIRST(result, loader_close(&loader));
+    return result;
+}
+
 static status print_evaluation(const struct evaluation *e)
 {
     struct metric fields[EVALUATION_REPORT_FIELDS];
@@ -277,6 +309,9 @@ static status print_evaluation(const struct evaluation *e)
     json_t *report = json_object();
     for (int i = 0; i < count; i++) {
         json_object_set_new(report, fields[i].name, make_json(&fields[i]));
+    }
+    for (int i = 0; i < e->score_count; i++) {
+        json_object_set_new(report, e->scores[i].name, make_json(&e->scores[i]));
     }
     return print_report(e->request, report);
 }
@@ -287,6 +322,9 @@ static status evaluate_shards(const struct request *q, struct session *s, struct
     status result = prepare_evaluation(&e);
     if (result == STATUS_OK) {
         result = sum_losses(&e);
+    }
+    if (result == STATUS_OK) {
+        result = score_targets(&e);
     }
     reference_logprobs_destroy(&e.reference);
     if (result == STATUS_OK && comm_rank(world) == 0) {

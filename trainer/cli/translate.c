@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "base/memory.h"
-#include "base/utf8.h"
 #include "datasets/rows/text_lines.h"
 #include "datasets/tokenizer/text_pair.h"
 #include "trainer/cli/batch_query.h"
@@ -54,23 +53,12 @@ static status print_json(const char *source, const struct generate_output *outpu
                                        "ids", ids, "ended", output->ended));
 }
 
-/* Returns a text as one line of valid UTF-8. Bytes that are not valid become U+FFFD. */
+/* Returns a text as one line of valid UTF-8. */
 static status make_line(const char *text, size_t bytes, char **out)
 {
-    static const char replacement[] = "\xEF\xBF\xBD";
-    size_t used = 0;
-    uint32_t code;
-    TRY(ALLOCATE(*out, bytes * (sizeof replacement - 1) + 1, "a target"));
-    for (size_t i = 0; i < bytes;) {
-        size_t length = utf8_read(text + i, bytes - i, &code);
-        bool is_space = text[i] == '\n' || text[i] == '\0';
-        memcpy(*out + used,
-               is_space     ? " "
-               : length > 0 ? text + i
-                            : replacement,
-               length > 0 ? length : sizeof replacement - 1);
-        used += length > 0 ? length : sizeof replacement - 1;
-        i += length > 0 ? length : 1;
+    TRY(generate_clean_text(text, bytes, out));
+    for (char *c = *out; (c = strchr(c, '\n')) != NULL;) {
+        *c = ' ';
     }
     return STATUS_OK;
 }

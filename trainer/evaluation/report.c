@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "trainer/evaluation/text_scores.h"
 
 int evaluation_report_means(const struct objective *o, const double sums[OBJECTIVE_SUMS],
                             struct metric *fields)
@@ -50,9 +51,9 @@ const char *evaluation_report_main(const struct objective *o, bool evaluated)
     if (evaluated && o == &objective_extractive_qa) {
         return "f1"; /* of whole questions; span_accuracy is that of windows */
     }
-    return objective_metric_count(o) > 0 ? o->metrics[o->main_metric].name
-           : evaluated && o->perplexity  ? "perplexity"
-                                         : NULL;
+    return objective_metric_count(o) > 0 && o->main_metric >= 0 ? o->metrics[o->main_metric].name
+           : evaluated && o->perplexity                         ? "perplexity"
+                                                                : NULL;
 }
 
 /* Appends ", NAME VALUE" to a line, if the evaluation has this number and the line has room. */
@@ -80,6 +81,9 @@ void evaluation_report_log(const struct objective *o, const char *metric, int64_
     if (main_metric != NULL && (metric == NULL || strcmp(metric, main_metric) != 0)) {
         append_value(line, fields, count, main_metric);
     }
+    if (metric == NULL || strcmp(metric, "bleu") != 0) {
+        append_value(line, fields, count, "bleu"); /* of generated targets */
+    }
     snprintf(part, sizeof part, " (%" PRId64 " %s)", fields[1].integer, o->unit);
     (void)text_append_fitting(line, part);
     log_info("%s", line);
@@ -99,9 +103,9 @@ static void add_name(struct name_list *list, const char *name)
     }
 }
 
-/* Returns whether evaluations of an objective have this metric, and lists all metrics. */
-static bool is_metric_name(enum recipe_objective objective, const struct objective *o,
-                           const char *name, struct name_list *all)
+/* Returns whether evaluations of a recipe have this metric, and lists all metrics. */
+static bool is_metric_name(const struct recipe *r, const struct objective *o, const char *name,
+                           struct name_list *all)
 {
     bool found = strcmp(name, "loss") == 0 || (o->perplexity && strcmp(name, "perplexity") == 0);
     add_name(all, "loss");
@@ -112,11 +116,15 @@ static bool is_metric_name(enum recipe_objective objective, const struct objecti
         found = found || strcmp(o->metrics[m].name, name) == 0;
         add_name(all, o->metrics[m].name);
     }
-    for (const char *const *n = evaluator_metric_names(objective); *n != NULL; n++) {
+    for (const char *const *n = evaluator_metric_names(r->objective); *n != NULL; n++) {
         found = found || strcmp(*n, name) == 0;
         add_name(all, *n);
     }
-    if (evaluator_is_label_metric(objective, NULL, "f1.LABEL")) {
+    for (int i = 0; i < TEXT_METRICS && r->evaluate.generate; i++) {
+        found = found || strcmp(text_scores_name(i), name) == 0;
+        add_name(all, text_scores_name(i));
+    }
+    if (evaluator_is_label_metric(r->objective, NULL, "f1.LABEL")) {
         add_name(all, "f1.LABEL, precision.LABEL, recall.LABEL");
     }
     return found;
@@ -167,7 +175,7 @@ status evaluation_report_stopping_rule(const struct recipe *r, const struct obje
         TRY(check_label_metric(r, metric, labels));
     }
     bool is_task = r->evaluate.tasks[0] != '\0' && strchr(metric, '/') != NULL;
-    if (!is_metric_name(r->objective, o, metric, &all) && !is_label && !is_task) {
+    if (!is_metric_name(r, o, metric, &all) && !is_label && !is_task) {
         return recipe_raise(r, STATUS_RECIPE, "evaluate.metric",
                             "'%s' is not a metric of objective %s; its metrics are: %s", metric,
                             recipe_objective_name(r->objective), all.text);

@@ -13,6 +13,10 @@
 
 enum { BLEU_ORDERS = 4, CHRF_ORDERS = 6, CHRF_BETA = 2, NAME_BYTES = 32 };
 
+/* The scores of ROUGE are rounded to this fraction of 1. Sums of 2^20 texts are then exact, so that
+ * they do not depend on the order. */
+#define ROUGE_UNITS 0x1p32
+
 /* Places of the sums. */
 enum {
     SUM_TEXTS,
@@ -165,7 +169,7 @@ static status add_rouge(struct text_scores *s, const char *text, size_t bytes,
     TRY(rouge_read(&s->words, reference, reference_bytes, &s->reference_rouge));
     TRY(rouge_score(&s->scratch, &s->rouge, &s->reference_rouge, scores));
     for (int i = 0; i < ROUGE_SCORES; i++) {
-        s->sums[SUM_ROUGE + i] += scores[i];
+        s->sums[SUM_ROUGE + i] += rint(scores[i] * ROUGE_UNITS) / ROUGE_UNITS;
     }
     return STATUS_OK;
 }

@@ -1,7 +1,8 @@
 /* Metrics of generated texts against references: BLEU and chrF as in sacreBLEU, ROUGE as in
  * rouge-score (rouge.h), and exact match. There is one reference for each text.
  *
- * The state is an array of sums, so that the states of several ranks can be added:
+ * The state is an array of sums, so that the states of several ranks can be added. The sums are
+ * exact, in any order:
  *   bleu         of all texts: the geometric mean of the precisions of 1- to 4-grams, times the
  *                brevity penalty min(1, exp(1 - reference length / length)); smoothing "exp"
  *   chrf         of all texts: F2 of the mean precision and recall of 1- to 6-grams of characters,

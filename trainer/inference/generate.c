@@ -7,6 +7,8 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/memory.h"
+#include "base/utf8.h"
 #include "comm/comm.h"
 #include "trainer/inference/beam_search_impl.h"
 #include "trainer/inference/engine.h"
@@ -192,6 +194,13 @@ int64_t generate_bytes(const struct model_config *config, enum dtype dtype, int 
     return cache + 4 * 3 * logits; /* on the host, on the device and for the sampler */
 }
 
+int64_t generate_pair_bytes(const struct model_config *config, enum dtype dtype, int ranks,
+                            int64_t source_tokens, int64_t tokens)
+{
+    int64_t keys = config->layers * source_tokens * config->width / ranks;
+    return generate_bytes(config, dtype, ranks, tokens) + 2 * keys * (int64_t)dtype_bytes(dtype);
+}
+
 status generate_run(struct kernels *k, struct model *m, const struct tokenizer *t,
                     const struct token_list *prompts, int64_t prompt_count,
                     const struct generate_options *options, generate_stream stream, void *user,
@@ -271,6 +280,22 @@ status generate_run_sorted(struct kernels *k, struct model *m, const struct toke
     }
     free(order);
     return result;
+}
+
+status generate_clean_text(const char *text, size_t bytes, char **out)
+{
+    static const char replacement[] = "\xEF\xBF\xBD";
+    size_t used = 0;
+    uint32_t code;
+    TRY(ALLOCATE(*out, bytes * (sizeof replacement - 1) + 1, "a text"));
+    for (size_t i = 0; i < bytes;) {
+        size_t length = utf8_read(text + i, bytes - i, &code);
+        const char *from = text[i] == '\0' ? " " : length > 0 ? text + i : replacement;
+        memcpy(*out + used, from, length > 0 ? length : sizeof replacement - 1);
+        used += length > 0 ? length : sizeof replacement - 1;
+        i += length > 0 ? length : 1;
+    }
+    return STATUS_OK;
 }
 
 status generate_decode(const struct tokenizer *t, const struct generate_options *options,

@@ -72,6 +72,10 @@ status generate_encode_prompt(const struct tokenizer *t, const char *text, struc
 int64_t generate_bytes(const struct model_config *config, enum dtype dtype, int ranks,
                        int64_t tokens);
 
+/* generate_pair_bytes - return the same for a source and its target. */
+int64_t generate_pair_bytes(const struct model_config *config, enum dtype dtype, int ranks,
+                            int64_t source_tokens, int64_t tokens);
+
 /* generate_run - generate num_samples sequences for each prompt.
  *
  * Shapes    prompts [prompt_count], at least one token each; out [prompt_count * num_samples]
@@ -93,6 +97,12 @@ status generate_run_sorted(struct kernels *k, struct model *m, const struct toke
                            const struct token_list *prompts, int64_t prompt_count,
                            int64_t batch_size, const struct generate_options *options,
                            struct generate_output *out);
+
+/* generate_clean_text - copy a text as valid UTF-8: bytes that are not valid become U+FFFD, and a
+ * NUL becomes a space.
+ *
+ * Memory    the caller frees *out with free(); it is terminated with NUL */
+status generate_clean_text(const char *text, size_t bytes, char **out);
 
 /* generate_decode - decode an output to bytes and cut it before the first stop string.
  *

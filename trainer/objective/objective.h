@@ -121,7 +121,7 @@ struct objective_input {
 struct objective {
     const char *name;                       /* in the recipe */
     const struct objective_metric *metrics; /* NULL: none */
-    int main_metric;                        /* index of the metric in progress lines */
+    int main_metric;  /* index of the metric in progress lines; -1: only evaluations have metrics */
     const char *unit; /* unit of the count that the loss is a mean over: "tokens", "pairs" */
     bool perplexity;  /* exp(loss) is a perplexity and is logged */
     /* The loss is the sum of these means. NULL: it is the mean of the first two sums. */

@@ -603,6 +603,8 @@ static status check_evaluation(const struct recipe_reader *r)
          "set it, or set evaluate.every to 0"},
         {c->evaluate.tasks[0] != '\0' && c->data.validation[0] == '\0', "evaluate.tasks",
          "requires", "data.validation", "set it; the tasks run at every evaluation"},
+        {c->evaluate.generate && c->data.validation[0] == '\0', "evaluate.generate", "requires",
+         "data.validation", "set it; its sources are used"},
         {never && c->evaluate.patience > 0, "evaluate.patience", "conflicts with", "evaluate.every",
          "set data.validation and evaluate.every above 0"},
         {never && c->checkpoint.keep_best, "checkpoint.keep_best", "conflicts with",
@@ -615,13 +617,17 @@ static status check_samples(const struct recipe_reader *r)
 {
     const struct recipe *c = r->recipe;
     bool samples = c->generate.prompt[0] != '\0';
-    bool tasks = c->evaluate.tasks[0] != '\0';
+    bool tasks = c->evaluate.tasks[0] != '\0', targets = c->evaluate.generate;
     bool causal = c->objective == OBJECTIVE_CLM || c->objective == OBJECTIVE_SFT ||
                   c->objective == OBJECTIVE_DPO;
     const struct relation relations[] = {
         {tasks && !causal, "evaluate.tasks", "conflicts with", "objective",
          "tasks require a model that predicts next tokens: clm, sft or dpo"},
         {tasks && c->data.tokenizer[0] == '\0', "evaluate.tasks", "requires", "data.tokenizer",
+         "set it"},
+        {targets && c->objective != OBJECTIVE_SEQ2SEQ, "evaluate.generate", "conflicts with",
+         "objective", "targets are generated with objective seq2seq"},
+        {targets && c->data.tokenizer[0] == '\0', "evaluate.generate", "requires", "data.tokenizer",
          "set it"},
         {samples && !causal, "generate.prompt", "conflicts with", "objective",
          "samples require a model that predicts next tokens: clm, sft or dpo"},

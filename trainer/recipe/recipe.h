@@ -18,7 +18,7 @@
 #define RECIPE_PATH_BYTES 1024
 #define RECIPE_NAME_BYTES 64
 #define RECIPE_LIST_BYTES 256
-enum { RECIPE_SOURCES_MAX = 64, RECIPE_SETTINGS_MAX = 160 };
+enum { RECIPE_SOURCES_MAX = 64, RECIPE_SETTINGS_MAX = 192 };
 
 /* The constants of each enum have the order of the choices in the settings table. */
 enum recipe_objective {
@@ -272,6 +272,9 @@ struct recipe {
         double min_improvement;
         char tasks[RECIPE_PATH_BYTES]; /* "": none */
         int64_t task_limit;            /* documents of each task; 0: all */
+        bool generate;                 /* generate the targets of the validation set */
+        int64_t generation_max_length; /* tokens with the start token; 0: not set */
+        int64_t generation_num_beams;  /* 0: not set */
     } evaluate;
     struct {
         char prompt[RECIPE_LIST_BYTES]; /* "": no samples */

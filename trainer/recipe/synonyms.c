@@ -58,6 +58,7 @@ const struct synonym recipe_synonyms[] = {
     {"hidden_act", "activation"},
     {"tied", "tie_word_embeddings"},
     {"weight_tying", "tie_word_embeddings"},
+    {"predict_with_generate", "generate"},
     {"tie_weights", "tie_word_embeddings"},
     {"vocabulary", "vocab_size"},
     {"r", "rank"},

@@ -627,6 +627,20 @@ const struct setting recipe_table[] = {
      .resume = true, .used = "data.validation", .description = "Task files of every evaluation"},
     {"evaluate.task_limit", SETTING_INTEGER, FIELD(evaluate.task_limit), "0", WITHIN(0, STEPS_MAX),
      .resume = true, .used = "evaluate.tasks", .description = "Documents of each task. 0: all"},
+    {"evaluate.generate", SETTING_BOOLEAN, FIELD(evaluate.generate), "false", .resume = true,
+     .used = "objective=seq2seq",
+     .description = "Whether evaluations generate the targets of the validation set from its "
+                    "sources, and compute bleu, chrf, rouge1, rouge2, rougeL, rougeLsum and "
+                    "exact_match (predict_with_generate in transformers)"},
+    {"evaluate.generation_max_length", SETTING_INTEGER, FIELD(evaluate.generation_max_length),
+     "null", .null = "that of generation_config.json of the tokenizer, else 129",
+     WITHIN(2, 1000000), .resume = true, .used = "evaluate.generate=true",
+     .description = "Maximum number of tokens of a generated target with its start token, as in "
+                    "transformers. A target also ends at data.sequence_length tokens"},
+    {"evaluate.generation_num_beams", SETTING_INTEGER, FIELD(evaluate.generation_num_beams), "null",
+     .null = "that of generation_config.json of the tokenizer, else 1", WITHIN(1, 256),
+     .resume = true, .used = "evaluate.generate=true",
+     .description = "Number of beams. 1: always the most probable token"},
 
     {"generate.prompt", SETTING_TEXT, FIELD(generate.prompt), "null", .null = "no samples",
      .resume = true,

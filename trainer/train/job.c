@@ -153,7 +153,7 @@ static status require_same_job_on_all_ranks(const struct job *job)
 
 /* ---- the parts ---- */
 
-static struct data_setup get_data_setup(const struct job *job)
+struct data_setup job_get_data_setup(const struct job *job)
 {
     const struct session *s = &job->session;
     return (struct data_setup){
@@ -281,7 +281,7 @@ static status compute_reference(struct job *job)
     if (!objective_spec_has_reference(r)) {
         return STATUS_OK;
     }
-    struct data_setup data = get_data_setup(job);
+    struct data_setup data = job_get_data_setup(job);
     TRY(reference_logprobs_compute(&job->session, &data, job->init_adapters, &job->reference));
     snprintf(text, sizeof text, "%s%s", job->data_fingerprint, job->reference.weights_fingerprint);
     return hash_memory(text, strlen(text), job->data_fingerprint);
@@ -297,7 +297,7 @@ static bool needs_collect_pass(const struct job *job)
 
 static status open_training_data(struct job *job)
 {
-    struct data_setup data = get_data_setup(job);
+    struct data_setup data = job_get_data_setup(job);
     TRY(data_open_train(&data, job->state.samples, &job->loader));
     return needs_collect_pass(job)
                ? data_open_train(&data, job->state.samples, &job->collect_loader)
@@ -308,7 +308,7 @@ static status open_training_data(struct job *job)
  * of steps, and each checkpoint stores the fingerprint of the training set. */
 static status validate_data(struct job *job)
 {
-    struct data_setup data = get_data_setup(job);
+    struct data_setup data = job_get_data_setup(job);
     struct data_summary summary;
     TRY(data_validate(&data, &summary));
     memcpy(job->data_tokenizer_sha256, summary.tokenizer_sha256, sizeof job->data_tokenizer_sha256);
@@ -341,6 +341,7 @@ static status start_session(struct job *job)
     TRY(session_start(&job->session, job->world, r->data.tokenizer, derive_rows(r),
                       derive_longest_sequence(r), true));
     TRY(comm_agree(job->world, check_prompt(&job->session)));
+    TRY(comm_agree(job->world, sample_prepare_targets(job)));
     return comm_agree(job->world, validate_data(job));
 }
 
@@ -681,7 +682,7 @@ status job_stop(struct job *job)
 status job_evaluate(struct job *job, struct step_ballot *ballot, double sums[OBJECTIVE_SUMS])
 {
     struct loader *loader = NULL;
-    struct data_setup data = get_data_setup(job);
+    struct data_setup data = job_get_data_setup(job);
     TRY(comm_agree(job->world, data_open_validation(&data, job->evaluate_samples, &loader)));
     evaluator_begin(job->evaluator);
     status result = step_evaluate(job->step, loader, ballot, sums);

@@ -7,6 +7,7 @@
 #include "datasets/loader/loader.h"
 #include "trainer/evaluation/early_stopping.h"
 #include "trainer/evaluation/evaluator.h"
+#include "trainer/inference/generate.h"
 #include "trainer/logging/metrics.h"
 #include "trainer/logging/utilization.h"
 #include "trainer/objective/objective.h"
@@ -41,6 +42,7 @@ struct job {
     struct loader *collect_loader; /* the same data, for the collect pass (step.h); NULL: unused */
     struct evaluator *evaluator;   /* NULL: the objective has no task metrics */
     struct task_set tasks;         /* of evaluate.tasks */
+    struct generate_options generation;  /* of evaluate.generate */
     struct replica_check *replica_check; /* NULL: parallel.check_every is 0, or one replica */
     struct rollback *rollback;           /* NULL: train.on_spike is not rollback */
     struct step *step;

@@ -15,6 +15,7 @@
 #include "comm/watchdog/watchdog.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/evaluation/report.h"
+#include "trainer/evaluation/text_scores.h"
 #include "trainer/logging/tensorboard.h"
 #include "trainer/optimizer/schedule.h"
 #include "trainer/setup/session.h"
@@ -33,7 +34,9 @@ static const double minutes_fraction = 0.9;
 
 static const char wall_reason[] = "train.wall_minutes is nearly over";
 
-_Static_assert(EVALUATION_REPORT_FIELDS + TASK_SET_FIELDS + 1 <= TENSORBOARD_SCALARS_MAX,
+enum { EVALUATE_FIELDS = EVALUATION_REPORT_FIELDS + TEXT_METRICS + TASK_SET_FIELDS + 1 };
+
+_Static_assert((int)EVALUATE_FIELDS <= (int)TENSORBOARD_SCALARS_MAX,
                "an evaluation can be written to TensorBoard");
 
 struct loop {
@@ -162,7 +165,7 @@ static status poll_stop(void *user, bool *stop)
     return STATUS_OK;
 }
 
-/* Runs evaluate.tasks, until a rank votes to stop. */
+/* Generates targets and runs tasks, until a rank votes to stop. */
 static status evaluate_texts(struct loop *loop, struct step_ballot *ballot,
                              struct task_field names[TASK_SET_FIELDS], struct metric *fields,
                              int *count)
@@ -170,6 +173,10 @@ static status evaluate_texts(struct loop *loop, struct step_ballot *ballot,
     struct job *job = loop->job;
     const struct stop_poll poll = {
         .run = poll_stop, .user = ballot, .is_requested = stop_signal_received};
+    if (!has_stop_vote(ballot)) {
+        job_long_phase(job, "generating targets");
+        TRY(sample_score_targets(job, &poll, fields, count));
+    }
     if (!has_stop_vote(ballot)) {
         job_long_phase(job, "running the tasks");
         TRY(sample_run_tasks(job, &poll, names, fields, count));
@@ -185,7 +192,7 @@ static status evaluate_validation(struct loop *loop)
     double sums[OBJECTIVE_SUMS] = {0};
     struct step_ballot ballot = {.cast = cast_votes, .user = loop};
     double start = clock_seconds();
-    struct metric fields[EVALUATION_REPORT_FIELDS + TASK_SET_FIELDS + 1];
+    struct metric fields[EVALUATE_FIELDS];
     struct task_field names[TASK_SET_FIELDS];
     loop->evaluating = true;
     TRY(job_evaluate(job, &ballot, sums));

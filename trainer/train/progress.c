@@ -57,7 +57,7 @@ static void format_metric(const struct objective *o, const double *sums, bool br
 {
     char number[TEXT_NUMBER_BYTES];
     const struct objective_metric *m =
-        objective_metric_count(o) > 0 ? &o->metrics[o->main_metric] : NULL;
+        objective_metric_count(o) > 0 && o->main_metric >= 0 ? &o->metrics[o->main_metric] : NULL;
     text[0] = '\0';
     if (m != NULL && sums[m->count] > 0) {
         const char *name = m->name, *word;

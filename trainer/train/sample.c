@@ -8,9 +8,13 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/text.h"
+#include "trainer/evaluation/target_scores.h"
 #include "trainer/inference/generate.h"
+#include "trainer/setup/data.h"
 #include "trainer/setup/derive.h"
+#include "trainer/train/job_impl.h"
 
 status sample_encode(const struct recipe *r, const struct tokenizer *tokenizer,
                      struct token_list *ids)
@@ -57,9 +61,14 @@ static int64_t compute_task_bytes(const struct recipe *r, const struct model_con
 
 int64_t sample_bytes(const struct recipe *r, const struct model_config *config, enum dtype dtype)
 {
-    int64_t prompt = compute_prompt_bytes(r, config, dtype),
-            tasks = compute_task_bytes(r, config, dtype);
-    return prompt > tasks ? prompt : tasks;
+    const int64_t bytes[] = {compute_prompt_bytes(r, config, dtype),
+                             compute_task_bytes(r, config, dtype),
+                             target_scores_bytes(r, config, dtype)};
+    int64_t most = 0;
+    for (int i = 0; i < COUNT(bytes); i++) {
+        most = bytes[i] > most ? bytes[i] : most;
+    }
+    return most;
 }
 
 /* The sample stays within data.sequence_length, for which the memory of the kernels is planned. */
@@ -229,4 +238,50 @@ status sample_run_tasks(struct job *job, const struct stop_poll *poll,
                                  : metric_number(names[i].name, names[i].value);
     }
     return STATUS_OK;
+}
+
+/* ---- generated targets ---- */
+
+status sample_prepare_targets(struct job *job)
+{
+    const struct recipe *r = &job->session.recipe;
+    return r->evaluate.generate
+               ? target_scores_read_options(r, r->data.tokenizer,
+                                            derive_decoder_start(r, job->session.tokenizer),
+                                            &job->generation)
+               : STATUS_OK;
+}
+
+static status score_targets(struct job *job, const struct stop_poll *poll, struct loader *loader,
+                            struct metric *fields, int *count)
+{
+    const struct session *s = &job->session;
+    const struct target_scores scores = {
+        .kernels = s->kernels,
+        .model = s->model,
+        .tokenizer = s->tokenizer,
+        .mesh = &s->mesh,
+        .options = job->generation,
+        .batch_size = s->recipe.batch.micro_size,
+        .poll = poll,
+    };
+    int found = 0;
+    TRY(sharded_optimizer_wait_all(job->optimizer));
+    TRY(target_scores_run(&scores, loader, fields + *count, &found));
+    *count += found;
+    return STATUS_OK;
+}
+
+status sample_score_targets(struct job *job, const struct stop_poll *poll, struct metric *fields,
+                            int *count)
+{
+    struct loader *loader = NULL;
+    struct data_setup data = job_get_data_setup(job);
+    if (!job->session.recipe.evaluate.generate) {
+        return STATUS_OK;
+    }
+    TRY(comm_agree(job->world, data_open_validation(&data, job->evaluate_samples, &loader)));
+    status result = score_targets(job, poll, loader, fields, count);
+    KEEP_FIRST(result, loader_close(&loader));
+    return result;
 }

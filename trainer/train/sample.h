@@ -1,4 +1,5 @@
-/* Outputs of the model during training: samples (generate.prompt) and tasks (evaluate.tasks). */
+/* Outputs of the model during training: samples (generate.prompt), tasks (evaluate.tasks) and
+ * generated targets (evaluate.generate). */
 #pragma once
 
 #include "trainer/train/job.h"
@@ -10,8 +11,8 @@
 status sample_encode(const struct recipe *recipe, const struct tokenizer *tokenizer,
                      struct token_list *ids);
 
-/* sample_bytes - return the planned memory of samples and tasks, which do not run at the same time;
- * 0 if the recipe has none. */
+/* sample_bytes - return the planned memory of samples, tasks and generated targets, which do not
+ * run at the same time; 0 if the recipe has none. */
 int64_t sample_bytes(const struct recipe *recipe, const struct model_config *config,
                      enum dtype dtype);
 
@@ -43,3 +44,19 @@ status sample_check_tasks(const struct recipe *recipe);
 status sample_run_tasks(struct job *job, const struct stop_poll *poll,
                         struct task_field names[TASK_SET_FIELDS], struct metric *fields,
                         int *count);
+
+/* sample_prepare_targets - read the settings of generation; nothing without evaluate.generate.
+ *
+ * Order     after session_start
+ * Errors    STATUS_DATA, STATUS_UNAVAILABLE for generation_config.json of the tokenizer */
+status sample_prepare_targets(struct job *job);
+
+/* sample_score_targets - generate the targets of the validation set with the current weights, and
+ * append their scores to fields. Without evaluate.generate, and after a stop of poll, fields gets
+ * no score.
+ *
+ * Shapes    fields has room for TEXT_METRICS further ones after *count
+ * Order     collective, between two steps
+ * Errors    those of target_scores_run; the same on all ranks */
+status sample_score_targets(struct job *job, const struct stop_poll *poll, struct metric *fields,
+                            int *count);

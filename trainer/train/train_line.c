@@ -60,7 +60,7 @@ status train_line_write(const struct job *job, const struct train_line_interval 
     if (comm_size(job->session.mesh.tensor) > 1) {
         count += fill_traffic_fields(&traffic->tensor, tensor_names, fields + count);
     }
-    if (objective_metric_count(job->objective) > 0) {
+    if (objective_metric_count(job->objective) > 0 && job->objective->main_metric >= 0) {
         fields[count++] = metric_integer("num_tokens", job->state.tokens); /* the name in TRL */
     }
     count += evaluation_report_means(job->objective, result->sums, fields + count);

@@ -31,7 +31,9 @@ static void test_conditions(void)
             CHECK_TEXT(recipe_table[index].default_value, "null");
             continue;
         }
-        int known = recipe_value_choices(recipe_table[index].choices, text, choices);
+        bool is_boolean = recipe_table[index].kind == SETTING_BOOLEAN;
+        int known = recipe_value_choices(is_boolean ? "true|false" : recipe_table[index].choices,
+                                         text, choices);
         int n = recipe_value_choices(used + length + 1, values, wanted);
         CHECK(n > 0);
         for (int v = 0; v < n; v++) {

@@ -1,0 +1,220 @@
+#include "trainer/evaluation/target_scores.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "trainer/inference/generation_config.h"
+
+/* The samples of this rank in a global batch. */
+struct group {
+    int64_t count, capacity;
+    struct token_list *sources, *targets; /* [capacity] */
+    struct generate_output *outputs;      /* [capacity] */
+};
+
+struct run {
+    const struct target_scores *t;
+    struct loader *loader;
+    struct text_scores *scores;
+    struct group group;
+};
+
+/* ---- settings ---- */
+
+status target_scores_read_options(const struct recipe *r, const char *tokenizer_folder,
+                                  int32_t decoder_start, struct generate_options *out)
+{
+    enum { NEW_TOKENS = 128 };
+    int64_t longest = r->evaluate.generation_max_length, beams = r->evaluate.generation_num_beams;
+    int64_t room = r->data.sequence_length - 1; /* after the start token */
+    int64_t rows = r->batch.micro_size * r->data.sequence_length;
+    *out = generation_config_unset();
+    out->max_new_tokens = longest > 0 ? longest - 1 : out->max_new_tokens;
+    out->num_beams = beams > 0 ? beams : out->num_beams;
+    out->num_samples = 1;
+    out->sampler.top_p = 1;
+    out->use_cache = true;
+    out->chunk_tokens = rows < 256 ? rows : 256;
+    out->decoder_start = decoder_start;
+    TRY(generation_config_complete(tokenizer_folder, 0, NEW_TOKENS, out));
+    /* the memory of the kernels is planned for this length */
+    out->max_new_tokens = out->max_new_tokens < room ? out->max_new_tokens : room;
+    return STATUS_OK;
+}
+
+int64_t target_scores_bytes(const struct recipe *r, const struct model_config *config,
+                            enum dtype dtype)
+{
+    struct generate_options o;
+    if (!r->evaluate.generate) {
+        return 0;
+    }
+    if (target_scores_read_options(r, r->data.tokenizer, 0, &o) != STATUS_OK) {
+        status_clear();
+        o.num_beams = r->evaluate.generation_num_beams;
+    }
+    int64_t sequences = o.num_beams > 1 ? o.num_beams : r->batch.micro_size;
+    int64_t copies = o.num_beams > 1 ? 2 : 1; /* beams are moved between two caches */
+    return copies * sequences *
+           generate_pair_bytes(config, dtype, (int)r->parallel.tensor, r->data.sequence_length,
+                               r->data.sequence_length);
+}
+
+/* ---- the samples of a global batch ---- */
+
+static status append_ids(struct token_list *list, const int32_t *ids, int64_t count)
+{
+    TRY(token_list_reserve(list, count));
+    memcpy(list->ids + list->count, ids, (size_t)count * sizeof *ids);
+    list->count += count;
+    return STATUS_OK;
+}
+
+static status reserve_samples(struct group *g, int64_t more)
+{
+    int64_t capacity = 2 * (g->count + more);
+    if (g->count + more <= g->capacity) {
+        return STATUS_OK;
+    }
+    TRY(GROW(g->sources, capacity, "sources"));
+    TRY(GROW(g->targets, capacity, "targets"));
+    TRY(GROW(g->outputs, capacity, "targets"));
+    g->capacity = capacity;
+    return STATUS_OK;
+}
+
+static status add_samples(struct group *g, const struct batch *batch)
+{
+    TRY(reserve_samples(g, batch->sequences));
+    for (int64_t i = 0; i < batch->sequences; i++) {
+        const int32_t *sources = batch->source.cu_rows + i, *targets = batch->cu_rows + i;
+        int64_t at = g->count++;
+        g->sources[at] = g->targets[at] = (struct token_list){0};
+        g->outputs[at] = (struct generate_output){0};
+        TRY(append_ids(&g->sources[at], batch->source.inputs + sources[0],
+                       sources[1] - sources[0]));
+        TRY(append_ids(&g->targets[at], batch->targets + targets[0], targets[1] - targets[0]));
+    }
+    return STATUS_OK;
+}
+
+/* Reads the samples of the next global batch. */
+static status read_group(struct run *r, bool *end)
+{
+    for (bool last = false; !last && !*end;) {
+        struct batch batch;
+        TRY(loader_next(r->loader, &batch, &last, end));
+        TRY(*end ? STATUS_OK : add_samples(&r->group, &batch));
+    }
+    return STATUS_OK;
+}
+
+static void clear_group(struct group *g)
+{
+    while (g->count > 0) {
+        g->count--;
+        token_list_free(&g->sources[g->count]);
+        token_list_free(&g->targets[g->count]);
+        token_list_free(&g->outputs[g->count].tokens);
+    }
+}
+
+static void free_group(struct group *g)
+{
+    clear_group(g);
+    free(g->sources);
+    free(g->targets);
+    free(g->outputs);
+}
+
+/* ---- scores ---- */
+
+static status decode_text(const struct tokenizer *t, const struct token_list *ids, char **out)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    TRY(tokenizer_decode(t, ids->ids, ids->count, true, &text, &bytes));
+    status result = generate_clean_text(text, bytes, out);
+    free(text);
+    return result;
+}
+
+static status score_sample(struct run *r, int64_t sample)
+{
+    const struct tokenizer *t = r->t->tokenizer;
+    char *text = NULL, *reference = NULL;
+    status result = decode_text(t, &r->group.outputs[sample].tokens, &text);
+    if (result == STATUS_OK) {
+        result = decode_text(t, &r->group.targets[sample], &reference);
+    }
+    if (result == STATUS_OK) {
+        result = text_scores_add(r->scores, text, strlen(text), reference, strlen(reference));
+    }
+    free(text);
+    free(reference);
+    return result;
+}
+
+static status score_group(struct run *r, bool *end)
+{
+    const struct target_scores *t = r->t;
+    struct group *g = &r->group;
+    TRY(read_group(r, end));
+    TRY(generate_run_sorted(t->kernels, t->model, t->tokenizer, g->sources, g->count, t->batch_size,
+                            &t->options, g->outputs));
+    for (int64_t i = 0; i < g->count; i++) {
+        TRY(score_sample(r, i));
+    }
+    return STATUS_OK;
+}
+
+/* The ranks agree on errors and stops after each global batch, so that none runs ahead of the
+ * others for longer than a deadline. */
+static status score_all(struct run *r, bool *stop)
+{
+    const struct mesh *mesh = r->t->mesh;
+    for (bool end = false; !end && !*stop;) {
+        /* The ranks of a tensor-parallel group generate the same targets together. */
+        status result = comm_abort_on_error(mesh->tensor, score_group(r, &end));
+        clear_group(&r->group);
+        TRY(comm_agree(mesh->world, result));
+        TRY(stop_poll_run(r->t->poll, stop));
+    }
+    return STATUS_OK;
+}
+
+/* Adds the sums of all ranks and writes the scores. */
+static status write_scores(struct run *r, struct metric *fields, int *count)
+{
+    int64_t sums = 0;
+    double *values = text_scores_sums(r->scores, &sums);
+    TRY(comm_sum_doubles(r->t->mesh->data, values, sums));
+    for (int i = 0; i < TEXT_METRICS; i++) {
+        fields[(*count)++] = metric_number(text_scores_name(i), text_scores_value(r->scores, i));
+    }
+    return STATUS_OK;
+}
+
+status target_scores_run(const struct target_scores *t, struct loader *loader,
+                         struct metric *fields, int *count)
+{
+    struct target_scores copy = *t;
+    struct run r = {.t = &copy, .loader = loader};
+    bool stop = false;
+    *count = 0;
+    copy.options.tensor_group = t->mesh->tensor;
+    copy.options.should_stop = t->poll != NULL ? t->poll->is_requested : NULL;
+    status result = comm_agree(t->mesh->world,
+                               text_scores_create((1U << TEXT_METRICS) - 1, BLEU_13A, &r.scores));
+    if (result == STATUS_OK) {
+        result = score_all(&r, &stop);
+    }
+    if (result == STATUS_OK && !stop) {
+        result = write_scores(&r, fields, count);
+    }
+    text_scores_destroy(&r.scores);
+    free_group(&r.group);
+    return result;
+}

@@ -114,12 +114,22 @@ build_folder() {
     run_part "build $folder" "$limit" cmake --build "$folder" --parallel "$(nproc)" || exit 1
 }
 
+# check_selection OPTION...: end the script if ctest cannot compile an expression of the selection.
+# ctest reports this error and then runs all tests.
+check_selection() {
+    if ctest --show-only "$@" 2>&1 | grep 'Error in compile'; then
+        print_message "the list of tests is not an expression that ctest can compile"
+        exit 1
+    fi
+}
+
 # run_sanitizer PRESET LIMIT: build and run the tests with a sanitizer. The preset excludes some
 # tests; an option -E on the command line would replace this list.
 run_sanitizer() {
     local preset=$1 limit=$2
     run_part "configure $preset" 120 cmake --preset "$preset" --log-level=NOTICE || return 0
     run_part "build $preset" 900 cmake --build --preset "$preset" --parallel "$(nproc)" || return 0
+    check_selection --preset "$preset"
     run_part "tests $preset" "$limit" \
         ctest --preset "$preset" --parallel $jobs --no-tests=error || return 0
 }
@@ -151,11 +161,7 @@ run_part "setup" 600 ./scripts/setup.sh || exit 1
 export RES_OPTIONS="${RES_OPTIONS:-timeout:1 attempts:1}"
 if ! $ci; then
     build_folder build 900 -DBIREME_WERROR="${BIREME_WERROR:-OFF}"
-    # ctest reports an expression that it cannot compile, and then runs all tests.
-    if ctest --test-dir build --show-only "${selected[@]}" 2>&1 | grep 'Error in compile'; then
-        print_message "the list of tests is not an expression that ctest can compile"
-        exit 1
-    fi
+    check_selection --test-dir build "${selected[@]}"
     keep_session_folder
     start=$SECONDS code=0
     ctest --test-dir build --output-on-failure --no-tests=error --parallel $jobs \

@@ -351,7 +351,7 @@ static void compute_tile_gradient(void *context, struct matmul_block block)
         for (int64_t j = 0; j < block.rows; j += VECTOR_LANES) {
             int64_t left = block.rows - j;
             vector e = vector_get(s->e.data, s->e.dtype, at + j, left), y = e * factor;
-            for (int64_t i = 0; share > 0 && i < VECTOR_LANES; i++) {
+            for (int64_t i = 0; share != 0 && i < VECTOR_LANES; i++) {
                 y[i] -= block.row + j + i < s->vocabulary ? share : 0;
             }
             if (cap > 0) {

@@ -338,27 +338,37 @@ static float get_smoothed_share(const struct chunk *s, int64_t row)
     return counted ? scale * c->label_smoothing / (float)c->vocabulary : 0;
 }
 
+/* Computes dz of a vector from e = x and one factor. max, cap: of the row, if it is capped. */
+static inline vector compute_gradient(vector x, vector share, float factor, float max, float cap)
+{
+    if (cap <= 0) {
+        return x * factor - share;
+    }
+    vector capped = (math_log(x) + max) * (1.0f / cap);
+    vector y = x * factor - share;
+    return vector_select(x > 0.0f, y * (1.0f - capped * capped), y);
+}
+
 /* Replaces e by dz in the tile that the next rows of dw read. */
 static void compute_tile_gradient(void *context, struct matmul_block block)
 {
     const struct chunk *s = context;
     const float cap = s->c->softcap;
+    const int64_t valid = s->vocabulary - block.row; /* ids of the tile that exist */
     for (int64_t row = 0; row < s->x.rows; row++) {
         int64_t index = block.row / TILE * s->x.rows + row;
-        float factor = s->sum[index], max = s->max[index], share = get_smoothed_share(s, row);
+        float factor = s->sum[index], max = s->max[index];
+        vector share = vector_set(get_smoothed_share(s, row));
         int64_t at = row * s->e.stride + block.row;
         cpu_prefetch(s->e, row + 2, block.row, block.rows);
         for (int64_t j = 0; j < block.rows; j += VECTOR_LANES) {
             int64_t left = block.rows - j;
-            vector e = vector_get(s->e.data, s->e.dtype, at + j, left), y = e * factor;
-            for (int64_t i = 0; share != 0 && i < VECTOR_LANES; i++) {
-                y[i] -= block.row + j + i < s->vocabulary ? share : 0;
+            if (j + VECTOR_LANES > valid) { /* the padding has no share */
+                share = vector_select(vector_index() < (int32_t)(valid - j), share, vector_set(0));
             }
-            if (cap > 0) {
-                vector capped = (math_log(e) + max) * (1.0f / cap);
-                y = vector_select(e > 0.0f, y * (1.0f - capped * capped), y);
-            }
-            vector_put(s->e.data, s->e.dtype, at + j, y, left);
+            vector e = vector_get(s->e.data, s->e.dtype, at + j, left);
+            vector_put(s->e.data, s->e.dtype, at + j, compute_gradient(e, share, factor, max, cap),
+                       left);
         }
         int64_t target = s->targets[row] - s->first - block.row;
         if (s->targets[row] != s->c->ignored && target >= 0 && target < block.rows) {

@@ -40,6 +40,7 @@ struct kernels_bench {
     struct tensor flat[4], copy;
     double *sums;
     int32_t *tokens, *positions, *selected_rows, *cu_rows;
+    float label_smoothing; /* of the classifier */
 };
 
 /* ---- memory ---- */
@@ -323,8 +324,11 @@ static status run_attention_backward(struct kernels_bench *b)
 
 static status run_classifier(struct kernels_bench *b)
 {
-    struct classifier c = {
-        .vocabulary = b->config.vocabulary, .ignored = -1, .gradient = true, .overwrite = true};
+    struct classifier c = {.vocabulary = b->config.vocabulary,
+                           .ignored = -1,
+                           .gradient = true,
+                           .overwrite = true,
+                           .label_smoothing = b->label_smoothing};
     return classifier_run(b->k, b->losses.data, NULL, b->y, b->d_table, b->x, b->table, b->tokens,
                           &c);
 }
@@ -539,6 +543,7 @@ status bench_kernels_run(struct session *s, int repeats, struct bench_kernels *o
     b.sequence = s->recipe.data.sequence_length;
     b.rows = out->rows = s->recipe.batch.micro_size * b.sequence;
     b.vocabulary = model_vocabulary_rows(&b.config, 1);
+    b.label_smoothing = (float)s->recipe.train.label_smoothing_factor;
     int64_t max_elems = device_is_host(s->device) ? FLAT_ELEMS : FLAT_ELEMS_ON_GPU;
     b.flat_elems = model_elements(s->model) < max_elems ? model_elements(s->model) : max_elems;
     TRY(arena_create(s->device, 0, "the operations' operands", &arena));

@@ -13,6 +13,8 @@
  *           computed right before the GEMM that computes the same rows of dw. So each element needs
  *           one exponential. Only e is stored, in the dtype of the GEMMs, for CHUNK rows; it is not
  *           stored without a gradient. The derivative of a soft-cap is computed from log(e) + m.
+ *           With label smoothing dz is not 0 where e underflows. There, minus the derivative is
+ *           stored in place of e.
  * Threads   Threads split the tiles, then the rows. Statistics are kept per tile and merged in the
  *           order of the tiles, so the bits do not depend on the number of threads.
  * Shards    Vocabulary shards of other ranks are one more level of tiles. Each shard merges its
@@ -59,6 +61,12 @@ struct chunk {
     struct row_stats *gathered_stats; /* [shards, rows] */
     int shards;
 };
+
+/* Returns the soft-cap if dz depends on its derivative where e is 0, else 0. */
+static float get_stored_cap(const struct chunk *s)
+{
+    return s->c->label_smoothing > 0 ? s->c->softcap : 0;
+}
 
 /* Returns whether the sums for entropies, mean logits and label smoothing are computed. */
 static bool needs_moments(const struct chunk *s)
@@ -148,11 +156,18 @@ struct row_sums {
     float weighted_sum, logit_sum; /* as in struct row_stats */
 };
 
+/* Replaces elements of e that are 0 by minus the derivative of the soft-cap at x; cap > 0. */
+static inline vector store_cap_derivative(vector e, vector x, float cap)
+{
+    vector share = x * (1.0f / cap);
+    return vector_select(e == 0.0f, share * share - 1.0f, e);
+}
+
 /* Computes e = exp(z - max) and its sum, and sets e to zero from `count` to the end of the tile.
- * moments: also computes the other two sums. */
+ * moments: also computes the other two sums. stored_cap: see get_stored_cap. */
 static inline struct row_sums exponentiate_row(struct tensor e, int64_t at, const float *z,
                                                int64_t count, int64_t columns, float max,
-                                               bool moments)
+                                               bool moments, float stored_cap)
 {
     vector sum = {0}, weighted_sum = {0}, logit_sum = {0}, zero = {0};
     struct row_sums rest = {0};
@@ -170,6 +185,7 @@ static inline struct row_sums exponentiate_row(struct tensor e, int64_t at, cons
             rest.logit_sum += x[i];
         }
         if (e.data != NULL) {
+            y = stored_cap > 0 ? store_cap_derivative(y, x, stored_cap) : y;
             vector_put(e.data, e.dtype, at + j, y, left);
         }
     }
@@ -208,10 +224,11 @@ static void exponentiate_tile(void *context, struct matmul_block block)
         int64_t at = row * s->e.stride + block.column;
         if (s->weighted_sum == NULL) {
             s->sum[index] =
-                exponentiate_row(s->e, at, z, count, block.columns, max, false).exponentials;
+                exponentiate_row(s->e, at, z, count, block.columns, max, false, 0).exponentials;
             continue;
         }
-        struct row_sums sums = exponentiate_row(s->e, at, z, count, block.columns, max, true);
+        struct row_sums sums =
+            exponentiate_row(s->e, at, z, count, block.columns, max, true, get_stored_cap(s));
         s->sum[index] = sums.exponentials;
         s->weighted_sum[index] = sums.weighted_sum;
         s->logit_sum[index] = sums.logit_sum;
@@ -345,8 +362,8 @@ static inline vector compute_gradient(vector x, vector share, float factor, floa
         return x * factor - share;
     }
     vector capped = (math_log(x) + max) * (1.0f / cap);
-    vector y = x * factor - share;
-    return vector_select(x > 0.0f, y * (1.0f - capped * capped), y);
+    vector derivative = vector_select(x > 0.0f, 1.0f - capped * capped, -x);
+    return (vector_select(x < 0.0f, vector_set(0), x) * factor - share) * derivative;
 }
 
 /* Replaces e by dz in the tile that the next rows of dw read. */

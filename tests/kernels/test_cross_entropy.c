@@ -32,6 +32,9 @@ static const struct shape shapes[] = {
     {35, 24, 97, 128, 3, true, false, true, 0, 0.1f},
     {600, 16, 385, 400, 1, false, true, false, 0, 0.3f},
     {5, 8, 3001, 3008, 3, true, false, true, 2, 0.1f},
+    /* exp(z - max) is 0 for logits near minus the soft-cap */
+    {35, 24, 97, 128, 60, true, true, true, 60, 0.1f},
+    {21, 16, 385, 400, 60, false, false, false, 60, 0.3f},
 };
 
 /* FIRST_CAPPED: the first shape with a soft-cap; of its 4 shards, two contain only padding */

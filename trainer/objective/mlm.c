@@ -88,5 +88,6 @@ const struct objective objective_mlm = {.name = "mlm",
                                         .main_metric = 1, /* mlm_accuracy */
                                         .unit = "predictions",
                                         .loss_terms = loss_terms,
+                                        .smooths_labels = true,
                                         .needs_global_counts = true,
                                         .loss = mlm_loss};

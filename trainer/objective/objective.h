@@ -124,6 +124,7 @@ struct objective {
     int main_metric;  /* index of the metric in progress lines; -1: only evaluations have metrics */
     const char *unit; /* unit of the count that the loss is a mean over: "tokens", "pairs" */
     bool perplexity;  /* exp(loss) is a perplexity and is logged */
+    bool smooths_labels; /* train.label_smoothing_factor applies */
     /* The loss is the sum of these means. NULL: it is the mean of the first two sums. */
     const struct objective_metric *loss_terms;
     bool needs_global_counts; /* example_weight must be known before the first gradient of a step */

@@ -42,8 +42,12 @@ const struct objective objective_seq2seq = {.name = "seq2seq",
                                             .main_metric = -1,
                                             .unit = "tokens",
                                             .perplexity = true,
+                                            .smooths_labels = true,
                                             .loss = seq2seq_loss};
 
 /* Denoising: seq2seq with sources and targets that the loader makes from texts (denoise.h). */
-const struct objective objective_denoise = {
-    .name = "denoise", .unit = "tokens", .perplexity = true, .loss = denoise_loss};
+const struct objective objective_denoise = {.name = "denoise",
+                                            .unit = "tokens",
+                                            .perplexity = true,
+                                            .smooths_labels = true,
+                                            .loss = denoise_loss};

@@ -32,5 +32,9 @@ static status sft_loss(struct kernels *k, const struct batch *batch,
 static const struct objective_metric metrics[] = {
     {"mean_token_accuracy", CORRECT, OBJECTIVE_COUNT}, {"entropy", ENTROPY, OBJECTIVE_COUNT}, {0}};
 
-const struct objective objective_sft = {
-    .name = "sft", .metrics = metrics, .unit = "tokens", .perplexity = true, .loss = sft_loss};
+const struct objective objective_sft = {.name = "sft",
+                                        .metrics = metrics,
+                                        .unit = "tokens",
+                                        .perplexity = true,
+                                        .smooths_labels = true,
+                                        .loss = sft_loss};

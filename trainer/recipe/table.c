@@ -527,7 +527,7 @@ const struct setting recipe_table[] = {
      .description = "Time limit of one session in minutes, for example of a batch queue. The run "
                     "saves a checkpoint and exits with code 75 before the limit"},
     {"train.label_smoothing_factor", SETTING_NUMBER, FIELD(train.label_smoothing_factor), "0.0",
-     WITHIN(0, 0.999), .used = "objective=clm|mlm|sft|seq2seq",
+     WITHIN(0, 0.999), .used = "objective=clm|mlm|sft|seq2seq|denoise",
      .description = "Share of a label that all tokens get in equal parts, in the training loss"},
     {"train.on_spike", SETTING_ENUM, FIELD(train.on_spike), "warn", .choices = "warn|skip|rollback",
      .resume = true,

@@ -65,7 +65,7 @@ static struct objective_input get_objective_input(const struct micro_batch_conte
     objective_input_fill(&in, c->model, m->device_batch, input, m->hidden,
                          m->gradient ? sharded_optimizer_gradients(c->optimizer) : NULL);
     in.preference = c->preference;
-    in.label_smoothing = c->label_smoothing;
+    in.label_smoothing = c->objective->smooths_labels ? c->label_smoothing : 0;
     in.reference_logps = c->reference_logps;
     in.example_weight = m->example_weight;
     in.sink = m->gradient ? NULL : c->sink;

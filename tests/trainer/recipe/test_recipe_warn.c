@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "tests/check.h"
+#include "trainer/objective/objective.h"
 #include "trainer/recipe/settings.h"
 
 #define HEAD "data: {tokenizer: t}\ntrain: {max_steps: 10}\n"
@@ -45,6 +46,27 @@ static void test_conditions(void)
         }
     }
     CHECK(count > 40);
+}
+
+/* The condition of train.label_smoothing_factor names exactly the objectives that smooth labels. */
+static void test_smoothing(void)
+{
+    char text[CHOICES_BYTES], values[CHOICES_BYTES];
+    const char *names[CHOICES_MAX], *used[CHOICES_MAX];
+    const char *condition = recipe_table[recipe_table_find("train.label_smoothing_factor")].used;
+    int count =
+        recipe_value_choices(recipe_table[recipe_table_find("objective")].choices, text, names);
+    int smoothing = recipe_value_choices(strchr(condition, '=') + 1, values, used);
+    CHECK(count > smoothing);
+    for (int i = 0; i < count; i++) {
+        const struct objective *objective;
+        int found = 0;
+        for (int j = 0; j < smoothing; j++) {
+            found += strcmp(names[i], used[j]) == 0;
+        }
+        CHECK_OK(objective_find(names[i], &objective));
+        CHECK_EQUAL(objective->smooths_labels, found);
+    }
 }
 
 /* Compares the warning of a recipe with a text; NULL: no warning. */
@@ -156,6 +178,7 @@ int main(void)
 {
     log_keep_warnings();
     test_conditions();
+    test_smoothing();
     test_warning();
     test_positions();
     test_shipped_recipes();

@@ -260,8 +260,19 @@ test_errors() {
         fail 'the plan does not print the weights'
 }
 
+# train.label_smoothing_factor has no effect on preference losses: same bits, and a warning.
+test_smoothing() {
+    run_bireme 0 train dpo.yaml run_dir=plain train.max_steps=3 checkpoint.every=3
+    run_bireme 0 train dpo.yaml run_dir=smoothed train.max_steps=3 checkpoint.every=3 \
+        train.label_smoothing_factor=0.3
+    tr -s '\n ' ' ' <stderr | grep -q 'settings without effect: train.label_smoothing_factor' ||
+        fail 'no warning'
+    compare_losses plain smoothed 0
+    compare_weights plain smoothed 00000003
+}
+
 case ${1:-} in
-layouts | whole_batch | resume | stop | reward | export | errors) "test_$1" ;;
+layouts | whole_batch | smoothing | resume | stop | reward | export | errors) "test_$1" ;;
 *)
     echo "no such part: ${1:-}" >&2
     exit 64

@@ -430,6 +430,7 @@ status command_generate(int argc, char **argv)
     q.echo = !q.echo && !q.chat;
     o->use_cache = !no_cache;
     o->slide = !no_slide;
+    o->no_slide_option = "--no-slide";
     status result = STATUS_OK;
     if (q.prompt != NULL && q.prompt_file != NULL) {
         result = RAISE_STATUS(STATUS_USAGE,

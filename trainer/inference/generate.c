@@ -126,14 +126,17 @@ static status run_sampling(const struct run *r, const struct token_list *prompts
 
 /* Logs once per process, and before the first text is streamed, that texts can become longer than
  * the positions of the model. */
-static void log_slide(int64_t positions)
+static void log_slide(int64_t positions, const char *no_slide_option)
 {
     static atomic_bool is_logged;
     if (!atomic_exchange(&is_logged, true)) {
         log_text("a text that becomes longer than the %" PRId64
                  " positions of the model continues with only its last %" PRId64 " to %" PRId64
-                 " tokens as context",
-                 positions, slots_kept_tokens(positions), positions);
+                 " tokens as context%s%s%s",
+                 positions, slots_kept_tokens(positions), positions,
+                 no_slide_option != NULL ? "; " : "",
+                 no_slide_option != NULL ? no_slide_option : "",
+                 no_slide_option != NULL ? " ends it there" : "");
     }
 }
 
@@ -157,7 +160,7 @@ static status run_batch(const struct run *r, const struct token_list *prompts, i
     bool slides = o->slide && o->num_beams == 1 && !has_source;
     bool may_fill = read + o->max_new_tokens > positions;
     if (may_fill && slides) {
-        log_slide(positions);
+        log_slide(positions, o->no_slide_option);
     }
     if (may_fill && !slides && !has_source) {
         log_warning("LENGTH",

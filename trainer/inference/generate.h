@@ -32,6 +32,7 @@ struct generate_options {
     /* Continue past the model's positions on the last half of them, encoded again as a new text;
      * false: stop there. Beam search always stops there. */
     bool slide;
+    const char *no_slide_option; /* sets slide to false; named in a message; NULL: none */
     bool use_cache; /* false: recompute the whole sequence for each token, to test the cache */
     int64_t chunk_tokens; /* maximum rows of a forward pass; 0: 256 */
     /* ranks that share the model; they generate the same tokens. NULL: one rank */

@@ -29,6 +29,7 @@ head -n 1 out | cmp - cached || fail 'a batch changes the text'
 run_bireme 0 generate --checkpoint run --prompt 'License' --temperature 0 --max-new-tokens 90
 [ "$(grep -c '^a text that becomes longer than the 32 positions of the model' stderr)" = 1 ] ||
     fail 'the end of the positions is not reported once'
+tr '\n' ' ' <stderr | grep -q 'as context; --no-slide ends it there' || fail 'no remedy'
 # The note precedes the text, so that it does not appear inside a streamed one.
 "$program" generate --checkpoint run --prompt 'License' --temperature 0 --max-new-tokens 90 \
     >together 2>&1

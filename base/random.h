@@ -29,6 +29,7 @@ enum random_purpose {
     RANDOM_PACKING,
     RANDOM_ROUNDING,
     RANDOM_DENOISING,
+    RANDOM_MOMENTS,
 };
 
 /* random_key - derive a 64-bit key from (seed, purpose, a, b). Equal inputs give equal keys. */

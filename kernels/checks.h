@@ -49,3 +49,13 @@ static inline status check_optional_shape(const char *where, const char *what, s
 #define SHAPE(t, dtype, rows, columns) TRY(check_shape(__func__, #t, t, dtype, rows, columns))
 #define SHAPE_OPTIONAL(t, dtype, rows, columns)                                                    \
     TRY(check_optional_shape(__func__, #t, t, dtype, rows, columns))
+
+/* check_present - check that a pointer is not NULL. */
+static inline status check_present(const char *where, const char *what, const void *pointer)
+{
+    REQUIRE(pointer != NULL, STATUS_INTERNAL, "%s: %s is missing", where, what);
+    return STATUS_OK;
+}
+
+/* PRESENT - check a pointer and return from the calling function on error. */
+#define PRESENT(pointer) TRY(check_present(__func__, #pointer, pointer))

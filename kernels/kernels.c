@@ -17,14 +17,6 @@ static bool is_host_memory(const struct kernels *k)
     return device_is_host(k->device);
 }
 
-static status check_present(const char *where, const char *what, const void *pointer)
-{
-    REQUIRE(pointer != NULL, STATUS_INTERNAL, "%s: %s is missing", where, what);
-    return STATUS_OK;
-}
-
-#define PRESENT(pointer) TRY(check_present(__func__, #pointer, pointer))
-
 static status check_dropout(const char *where, const struct dropout *d)
 {
     bool valid = d->probability >= 0 && d->probability < 1;
@@ -550,70 +542,6 @@ status classifier_logits(struct kernels *k, struct tensor logits, struct tensor 
 }
 
 /* ---- flat slices ---- */
-
-static status check_rounding(const char *operation, const struct rounding *r)
-{
-    REQUIRE(!r->stochastic ||
-                (r->first >= 0 && r->offset >= 0 && r->columns > 0 && r->pitch >= r->columns),
-            STATUS_INTERNAL,
-            "%s: rounding of element %" PRId64 " with %" PRId64 " columns, pitch %" PRId64
-            ", first element %" PRId64,
-            operation, r->offset, r->columns, r->pitch, r->first);
-    return STATUS_OK;
-}
-
-status adamw_update(struct kernels *k, float *weights, bf16 *copy, float *moment1, float *moment2,
-                    const float *gradient, int64_t count, const struct adamw *settings)
-{
-    REQUIRE(count >= 0, STATUS_INTERNAL, "adamw_update: %" PRId64 " elements", count);
-    if (count == 0) {
-        return STATUS_OK;
-    }
-    PRESENT(weights);
-    PRESENT(moment1);
-    PRESENT(moment2);
-    PRESENT(gradient);
-    TRY(check_rounding("adamw_update", &settings->rounding));
-    DISPATCH(k, adamw_update, 18.0 * (double)count, (double)count * (copy == NULL ? 28.0 : 30.0), k,
-             weights, copy, moment1, moment2, gradient, count, settings);
-}
-
-status lamb_moments(struct kernels *k, double *sums, const float *weights, float *moment1,
-                    float *moment2, const float *gradient, int64_t count,
-                    const struct adamw *settings)
-{
-    REQUIRE(count > 0, STATUS_INTERNAL, "lamb_moments: %" PRId64 " elements", count);
-    PRESENT(sums);
-    PRESENT(weights);
-    PRESENT(moment1);
-    PRESENT(moment2);
-    PRESENT(gradient);
-    DISPATCH(k, lamb_moments, 22.0 * (double)count, 24.0 * (double)count, k, sums, weights, moment1,
-             moment2, gradient, count, settings);
-}
-
-status lamb_apply(struct kernels *k, float *weights, bf16 *copy, const float *moment1,
-                  const float *moment2, int64_t count, const struct adamw *settings)
-{
-    REQUIRE(count > 0, STATUS_INTERNAL, "lamb_apply: %" PRId64 " elements", count);
-    PRESENT(weights);
-    PRESENT(moment1);
-    PRESENT(moment2);
-    TRY(check_rounding("lamb_apply", &settings->rounding));
-    DISPATCH(k, lamb_apply, 8.0 * (double)count, (double)count * (copy == NULL ? 16.0 : 18.0), k,
-             weights, copy, moment1, moment2, count, settings);
-}
-
-status op_round_weights(struct kernels *k, bf16 *copy, const float *weights, int64_t count,
-                        const struct rounding *rounding)
-{
-    REQUIRE(count > 0, STATUS_INTERNAL, "op_round_weights: %" PRId64 " elements", count);
-    PRESENT(copy);
-    PRESENT(weights);
-    TRY(check_rounding("op_round_weights", rounding));
-    DISPATCH(k, op_round_weights, (double)count, 6.0 * (double)count, k, copy, weights, count,
-             rounding);
-}
 
 status op_sum_of_squares(struct kernels *k, double *out, const float *x, int64_t count)
 {

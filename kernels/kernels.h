@@ -505,8 +505,8 @@ status classifier_logits(struct kernels *k, struct tensor logits, struct tensor 
 
 /* ---- optimizer, sums and elementwise operations, most of them on flat slices ---- */
 
-/* The rounding of f32 weights to their bf16 copy: to nearest even, or stochastic
- * (f32_to_bf16_stochastic), which preserves the mean.
+/* The rounding of f32 values to bf16: to nearest even, or stochastic (f32_to_bf16_stochastic),
+ * which preserves the mean.
  *
  * The random bits do not depend on the sharding of the parameter. A rank holds a slice of a
  * rectangle of the parameter. Element i of the slice is element e = offset + i of the rectangle and
@@ -525,20 +525,23 @@ struct adamw {
     float learning_rate;
     double beta1, beta2; /* doubles, because 1 - (float)0.9999 has an error of 1.7e-4 */
     float epsilon, weight_decay;
-    float gradient_scale; /* 1 / tokens, times the clipping factor */
-    float correction1;    /* 1 - beta1^t */
-    float correction2;    /* 1 - beta2^t */
-    struct rounding rounding;
+    float gradient_scale;     /* 1 / tokens, times the clipping factor */
+    float correction1;        /* 1 - beta1^t */
+    float correction2;        /* 1 - beta2^t */
+    struct rounding rounding; /* of the copy; its positions also apply to the moments */
+    enum dtype moment_dtype;  /* DTYPE_BF16: the moments are rounded stochastically */
+    uint64_t moment_keys[2];  /* random_key(seed, RANDOM_MOMENTS, step, 2 * parameter + 0 or 1) */
 };
 
 /* adamw_update - update weights and moments by one AdamW step, in one pass.
  *
- * Shapes    weights, moment1, moment2, gradient f32 [count];  copy bf16 [count], the rounded
- *           weights for the GEMMs, or NULL
+ * Shapes    weights, gradient f32 [count];  moment1, moment2 settings->moment_dtype [count];
+ *           copy bf16 [count], the rounded weights for the GEMMs, or NULL
  * Numerics  elementwise; the moments are averages with weights beta and 1 - beta, both accurate
- *           to f32; weight decay is not scaled by the gradient
+ *           to f32. bf16 moments are rounded after the update of the weights; weight decay is not
+ *           scaled by the gradient
  * Source    Loshchilov, Hutter 2019, arXiv:1711.05101 */
-status adamw_update(struct kernels *k, float *weights, bf16 *copy, float *moment1, float *moment2,
+status adamw_update(struct kernels *k, float *weights, bf16 *copy, void *moment1, void *moment2,
                     const float *gradient, int64_t count, const struct adamw *settings);
 
 /* lamb_moments - first half of a LAMB step: update the moments, compute the norms of the trust
@@ -546,15 +549,17 @@ status adamw_update(struct kernels *k, float *weights, bf16 *copy, float *moment
  *
  * The update direction is u = m / correction1 / (sqrt(v / correction2) + epsilon) + weight_decay w.
  *
- * Shapes    weights, moment1, moment2, gradient f32 [count], a tensor or a slice of it;  sums f64
- *           [2] on the device: the sums of squares of the weights and of u
+ * Shapes    weights, gradient f32 [count], a tensor or a slice of it;  moment1, moment2
+ *           settings->moment_dtype [count];  sums f64 [2] on the device: the sums of squares of
+ *           the weights and of u
  * Order     sums is valid after a wait for the stream; the caller adds the sums of several slices
  *           or ranks
- * Numerics  sums in double precision, in a fixed order
+ * Numerics  sums in double precision, in a fixed order; u is computed from the moments after their
+ *           rounding, as in lamb_apply
  * Source    You et al. 2019, arXiv:1904.00962; as in NVIDIA's Apex (FusedLAMB): the ratio is not
  *           clamped */
-status lamb_moments(struct kernels *k, double *sums, const float *weights, float *moment1,
-                    float *moment2, const float *gradient, int64_t count,
+status lamb_moments(struct kernels *k, double *sums, const float *weights, void *moment1,
+                    void *moment2, const float *gradient, int64_t count,
                     const struct adamw *settings);
 
 /* lamb_apply - second half of a LAMB step: w -= learning_rate u, with u recomputed from the
@@ -563,8 +568,8 @@ status lamb_moments(struct kernels *k, double *sums, const float *weights, float
  * Shapes    as adamw_update
  * Units     learning_rate includes the trust ratio |w| / |u|
  * Source    as lamb_moments */
-status lamb_apply(struct kernels *k, float *weights, bf16 *copy, const float *moment1,
-                  const float *moment2, int64_t count, const struct adamw *settings);
+status lamb_apply(struct kernels *k, float *weights, bf16 *copy, const void *moment1,
+                  const void *moment2, int64_t count, const struct adamw *settings);
 
 /* op_round_weights - round weights to their bf16 copy, as adamw_update and lamb_apply do.
  *

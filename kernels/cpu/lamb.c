@@ -5,10 +5,11 @@
  *   u = m / c1 / (sqrt(v / c2) + epsilon) + weight_decay w
  *   w -= learning_rate u, where learning_rate includes the tensor's trust ratio |w| / |u|
  *
- * Both passes are limited by memory bandwidth: 24 and 16 bytes per element, and 2 for the bf16
- * copy. Both compute u, because computing it is cheaper than storing and reading it. The first pass
- * also sums the squares of w and u, over tiles of u that stay in the cache. The blocks of a sum
- * depend on the length only (reduce.h), so the threads do not change its bits.
+ * Both passes are limited by memory bandwidth: 24 and 16 bytes per element, or 16 and 12 with bf16
+ * moments, and 2 for the bf16 copy. bf16 moments are updated in f32, rounded stochastically, and
+ * then used. Both passes compute u, because computing it is cheaper than storing and reading it.
+ * The first pass also sums the squares of w and u, over tiles of u that stay in the cache. The
+ * blocks of a sum depend on the length only (reduce.h), so the threads do not change its bits.
  *
  * Source    You et al. 2019, arXiv:1904.00962 */
 #include "kernels/cpu/cpu.h"
@@ -46,22 +47,47 @@ static inline vector compute_direction(vector w, vector m, vector v, const struc
 
 struct slice {
     const float *weights, *gradient;
-    float *moment1, *moment2;
+    void *moment1, *moment2;
+    const struct adamw *settings;
 };
 
-/* Updates the moments of a tile and writes u of its elements to `update`. */
-static void update_moments_tile(const struct slice *s, int64_t first, int64_t count, float *update,
-                                const struct factors *f)
+/* Updates the moments of a tile in f32 and writes them to the arrays, which may be those read. */
+static inline __attribute__((always_inline)) void
+update_moments(const struct slice *s, int64_t first, int64_t count, float *moment1, float *moment2,
+               const struct factors *f, enum dtype dtype)
 {
     for (int64_t i = 0; i < count; i += VECTOR_LANES) {
         int64_t position = first + i, remaining = count - i;
         vector g = f->scale * vector_get(s->gradient, DTYPE_F32, position, remaining);
-        vector m = vector_get(s->moment1, DTYPE_F32, position, remaining);
-        vector v = vector_get(s->moment2, DTYPE_F32, position, remaining);
-        m = moment_update(&f->rate1, m, g);
-        v = moment_update(&f->rate2, v, g * g);
-        vector_put(s->moment1, DTYPE_F32, position, m, remaining);
-        vector_put(s->moment2, DTYPE_F32, position, v, remaining);
+        vector m = vector_get(s->moment1, dtype, position, remaining);
+        vector v = vector_get(s->moment2, dtype, position, remaining);
+        vector_put(moment1, DTYPE_F32, i, moment_update(&f->rate1, m, g), remaining);
+        vector_put(moment2, DTYPE_F32, i, moment_update(&f->rate2, v, g * g), remaining);
+    }
+}
+
+static void update_moments_tile(const struct slice *s, int64_t first, int64_t count,
+                                const struct factors *f)
+{
+    if (s->settings->moment_dtype == DTYPE_F32) {
+        update_moments(s, first, count, (float *)s->moment1 + first, (float *)s->moment2 + first, f,
+                       DTYPE_F32);
+        return;
+    }
+    float moment1[TILE], moment2[TILE];
+    update_moments(s, first, count, moment1, moment2, f, DTYPE_BF16);
+    moment_round((bf16 *)s->moment1 + first, moment1, first, count, 0, s->settings);
+    moment_round((bf16 *)s->moment2 + first, moment2, first, count, 1, s->settings);
+}
+
+/* Writes u of the elements of a tile to `update`. */
+static void compute_update_tile(const struct slice *s, int64_t first, int64_t count, float *update,
+                                const struct factors *f)
+{
+    for (int64_t i = 0; i < count; i += VECTOR_LANES) {
+        int64_t position = first + i, remaining = count - i;
+        vector m = vector_get(s->moment1, s->settings->moment_dtype, position, remaining);
+        vector v = vector_get(s->moment2, s->settings->moment_dtype, position, remaining);
         vector w = vector_get(s->weights, DTYPE_F32, position, remaining);
         vector_put(update, DTYPE_F32, i, compute_direction(w, m, v, f), remaining);
     }
@@ -78,18 +104,19 @@ static struct squares update_moments_block(const struct slice *s, int64_t first,
     float update[TILE];
     for (int64_t position = first; position < last; position += TILE) {
         int64_t count = last - position < TILE ? last - position : TILE;
-        update_moments_tile(s, position, count, update, f);
+        update_moments_tile(s, position, count, f);
+        compute_update_tile(s, position, count, update, f);
         sums.weights += reduce_block(s->weights + position, count, REDUCE_SQUARES);
         sums.update += reduce_block(update, count, REDUCE_SQUARES);
     }
     return sums;
 }
 
-status CPU(lamb_moments)(struct kernels *k, double *sums, const float *weights, float *moment1,
-                         float *moment2, const float *gradient, int64_t count,
+status CPU(lamb_moments)(struct kernels *k, double *sums, const float *weights, void *moment1,
+                         void *moment2, const float *gradient, int64_t count,
                          const struct adamw *settings)
 {
-    struct slice slice = {weights, gradient, moment1, moment2};
+    struct slice slice = {weights, gradient, moment1, moment2, settings};
     struct factors factors = make_factors(settings);
     struct squares block_sums[REDUCE_BLOCKS_MAX];
     int64_t size = reduce_block_elems(count), blocks = (count + size - 1) / size;
@@ -107,13 +134,13 @@ status CPU(lamb_moments)(struct kernels *k, double *sums, const float *weights, 
 }
 
 /* Updates the weights of a tile. copy: rounded to nearest; NULL: not written here. */
-static void update_weights_tile(float *weights, bf16 *copy, const float *moment1,
-                                const float *moment2, int64_t first, int64_t last,
-                                const struct factors *f)
+static void update_weights_tile(float *weights, bf16 *copy, const void *moment1,
+                                const void *moment2, int64_t first, int64_t last,
+                                const struct factors *f, enum dtype dtype)
 {
     for (int64_t i = first; i < last; i += VECTOR_LANES) {
-        vector m = vector_get(moment1, DTYPE_F32, i, last - i);
-        vector v = vector_get(moment2, DTYPE_F32, i, last - i);
+        vector m = vector_get(moment1, dtype, i, last - i);
+        vector v = vector_get(moment2, dtype, i, last - i);
         vector w = vector_get(weights, DTYPE_F32, i, last - i);
         w -= f->rate * compute_direction(w, m, v, f);
         vector_put(weights, DTYPE_F32, i, w, last - i);
@@ -123,8 +150,8 @@ static void update_weights_tile(float *weights, bf16 *copy, const float *moment1
     }
 }
 
-status CPU(lamb_apply)(struct kernels *k, float *weights, bf16 *copy, const float *moment1,
-                       const float *moment2, int64_t count, const struct adamw *settings)
+status CPU(lamb_apply)(struct kernels *k, float *weights, bf16 *copy, const void *moment1,
+                       const void *moment2, int64_t count, const struct adamw *settings)
 {
     const struct rounding *rounding = &settings->rounding;
     bool is_stochastic = copy != NULL && rounding->stochastic;
@@ -132,8 +159,8 @@ status CPU(lamb_apply)(struct kernels *k, float *weights, bf16 *copy, const floa
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (count > TILE)
     for (int64_t first = 0; first < count; first += TILE) {
         int64_t last = first + TILE < count ? first + TILE : count;
-        update_weights_tile(weights, is_stochastic ? NULL : copy, moment1, moment2, first, last,
-                            &f);
+        update_weights_tile(weights, is_stochastic ? NULL : copy, moment1, moment2, first, last, &f,
+                            settings->moment_dtype);
         if (is_stochastic) {
             rounding_apply(copy, weights, first, last, rounding);
         }

@@ -1,9 +1,13 @@
 /* The moments of AdamW and LAMB: averages with weights beta and 1 - beta.
  *
  * The sum of two floats represents beta. With one float, an average over 1 / (1 - beta) steps is
- * wrong by the rounding error of beta times this number of steps: 1.7e-4 for beta 0.9999. */
+ * wrong by the rounding error of beta times this number of steps: 1.7e-4 for beta 0.9999.
+ *
+ * Moments in bf16 are rounded stochastically. Rounding to nearest would keep a second moment at its
+ * value, because beta 0.999 changes it by less than half of the distance to the next bf16. */
 #pragma once
 
+#include "kernels/cpu/rounding.h"
 #include "kernels/cpu/vector.h"
 
 struct moment_rate {
@@ -25,4 +29,15 @@ static inline vector moment_update(const struct moment_rate *r, vector moment, v
 {
     vector rest = vector_fma(r->beta_remainder, moment, r->one_minus_beta * value);
     return vector_fma(r->beta, moment, rest);
+}
+
+/* moment_round - round `count` moments to bf16; `first` is the position of the first one in the
+ * slice. index: 0 or 1, the moment. */
+static inline void moment_round(bf16 *moment, const float *values, int64_t first, int64_t count,
+                                int index, const struct adamw *s)
+{
+    struct rounding rounding = s->rounding;
+    rounding.key = s->moment_keys[index];
+    rounding.offset += first;
+    rounding_apply(moment, values, 0, count, &rounding);
 }

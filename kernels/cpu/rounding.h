@@ -1,4 +1,4 @@
-/* Stochastic rounding of weights to their bf16 copy (struct rounding in kernels.h).
+/* Stochastic rounding of weights and moments to bf16 (struct rounding in kernels.h).
  *
  * The result equals f32_to_bf16_stochastic with the bits of random_u16, on every instruction set; a
  * test compares them. Eight elements that are adjacent in the parameter share one Philox block. So

@@ -4,20 +4,21 @@
  *   u = m / c1 / (sqrt(v / c2) + epsilon) + weight_decay w
  *   w -= learning_rate u;  learning_rate includes the trust ratio |w| / |u| of the tensor
  *
- * Traffic   24 bytes (first pass) and 16 bytes (second pass) for each parameter, and 2 more for its
- *           bf16 copy. Both passes compute u: storing it would cost 8 bytes
+ * Traffic   24 bytes (first pass) and 16 bytes (second pass) for each parameter, or 16 and 12 with
+ *           bf16 moments, and 2 more for its bf16 copy. Both passes compute u: storing it would
+ *           cost 8 bytes
  * Launch    block 256; a thread handles eight elements at a time. First pass: a block for each
  *           slice of cuda_reduce_slice(count, 2) elements, 2 KiB of shared memory. Second pass:
  *           grid ceil(count / 2048)
  * Numerics  sums of squares are in double precision, in an order that depends on the length alone
  * Source    You et al. 2019, arXiv:1904.00962 */
 #include "kernels/cuda/moments.cuh"
-#include "kernels/cuda/rounding.cuh"
 
 enum { LAMB_THREADS = 256 };
 
 struct lamb_slices {
-    float *weights, *moment1, *moment2;
+    float *weights;
+    void *moment1, *moment2;
     const float *gradient;
     bf16 *copy;
     int64_t count;
@@ -31,32 +32,39 @@ GPU_INLINE float compute_update(float w, float m, float v, const struct adamw &s
 
 /* Updates the moments of eight elements from `first` on, and adds the squares of their weights and
  * updates to sums. */
-template <bool ALIGNED>
+template <class MOMENT, bool ALIGNED>
 GPU_INLINE void update_moments_eight(const struct lamb_slices &p, const struct adamw &s,
                                      const struct moment_rates &rates, int64_t first,
                                      double (&sums)[2])
 {
     float w[EIGHT], m[EIGHT], v[EIGHT], g[EIGHT];
     int64_t left = p.count - first;
+    MOMENT *moment1 = static_cast<MOMENT *>(p.moment1) + first;
+    MOMENT *moment2 = static_cast<MOMENT *>(p.moment2) + first;
     load_eight<ALIGNED>(w, p.weights + first, left);
-    load_eight<ALIGNED>(m, p.moment1 + first, left);
-    load_eight<ALIGNED>(v, p.moment2 + first, left);
+    load_eight<ALIGNED>(m, moment1, left);
+    load_eight<ALIGNED>(v, moment2, left);
     load_eight<ALIGNED>(g, p.gradient + first, left);
 #pragma unroll
     for (int i = 0; i < EIGHT; i++) {
         float scaled = g[i] * s.gradient_scale;
         m[i] = update_moment(rates.first, m[i], scaled);
         v[i] = update_moment(rates.second, v[i], scaled * scaled);
+    }
+    round_moments(m, moment1, s, 0, first);
+    round_moments(v, moment2, s, 1, first);
+#pragma unroll
+    for (int i = 0; i < EIGHT; i++) {
         double weight = static_cast<double>(w[i]);
         double update = i < left ? static_cast<double>(compute_update(w[i], m[i], v[i], s)) : 0.0;
         sums[0] += weight * weight;
         sums[1] += update * update;
     }
-    store_eight<ALIGNED>(p.moment1 + first, m, left);
-    store_eight<ALIGNED>(p.moment2 + first, v, left);
+    store_eight<ALIGNED>(moment1, m, left);
+    store_eight<ALIGNED>(moment2, v, left);
 }
 
-template <bool ALIGNED>
+template <class MOMENT, bool ALIGNED>
 __global__ void __launch_bounds__(LAMB_THREADS)
     lamb_moments_pass(double *parts, const struct lamb_slices p, const struct adamw s,
                       const struct moment_rates rates)
@@ -67,9 +75,9 @@ __global__ void __launch_bounds__(LAMB_THREADS)
     double sums[2] = {};
     for (int64_t first = from + threadIdx.x * EIGHT; first < to; first += LAMB_THREADS * EIGHT) {
         if (ALIGNED && first + EIGHT <= p.count) {
-            update_moments_eight<true>(p, s, rates, first, sums);
+            update_moments_eight<MOMENT, true>(p, s, rates, first, sums);
         } else {
-            update_moments_eight<false>(p, s, rates, first, sums);
+            update_moments_eight<MOMENT, false>(p, s, rates, first, sums);
         }
     }
     for (int i = 0; i < 2; i++) {
@@ -81,15 +89,15 @@ __global__ void __launch_bounds__(LAMB_THREADS)
     }
 }
 
-template <bool ALIGNED>
+template <class MOMENT, bool ALIGNED>
 GPU_INLINE void apply_update_eight(const struct lamb_slices &p, const struct adamw &s,
                                    int64_t first)
 {
     float w[EIGHT], m[EIGHT], v[EIGHT];
     int64_t left = p.count - first;
     load_eight<ALIGNED>(w, p.weights + first, left);
-    load_eight<ALIGNED>(m, p.moment1 + first, left);
-    load_eight<ALIGNED>(v, p.moment2 + first, left);
+    load_eight<ALIGNED>(m, static_cast<const MOMENT *>(p.moment1) + first, left);
+    load_eight<ALIGNED>(v, static_cast<const MOMENT *>(p.moment2) + first, left);
 #pragma unroll
     for (int i = 0; i < EIGHT; i++) {
         w[i] -= s.learning_rate * compute_update(w[i], m[i], v[i], s);
@@ -101,15 +109,15 @@ GPU_INLINE void apply_update_eight(const struct lamb_slices &p, const struct ada
     }
 }
 
-template <bool ALIGNED>
+template <class MOMENT, bool ALIGNED>
 __global__ void __launch_bounds__(LAMB_THREADS)
     lamb_apply_pass(const struct lamb_slices p, const struct adamw s)
 {
     int64_t first = (static_cast<int64_t>(blockIdx.x) * LAMB_THREADS + threadIdx.x) * EIGHT;
     if (ALIGNED && first + EIGHT <= p.count) {
-        apply_update_eight<true>(p, s, first);
+        apply_update_eight<MOMENT, true>(p, s, first);
     } else if (first < p.count) {
-        apply_update_eight<false>(p, s, first);
+        apply_update_eight<MOMENT, false>(p, s, first);
     }
 }
 
@@ -120,8 +128,24 @@ static bool is_aligned(const void *p)
     return reinterpret_cast<uintptr_t>(p) % 16 == 0;
 }
 
+template <class MOMENT>
+static status launch_moments(struct kernels *k, double *parts, const struct lamb_slices &p,
+                             unsigned blocks, const struct adamw *settings)
+{
+    const struct moment_rates rates = make_moment_rates(settings);
+    if (is_aligned(p.weights) && is_aligned(p.moment1) && is_aligned(p.moment2) &&
+        is_aligned(p.gradient)) {
+        LAUNCH(k, (lamb_moments_pass<MOMENT, true>), blocks, LAMB_THREADS, 0, parts, p, *settings,
+               rates);
+    } else {
+        LAUNCH(k, (lamb_moments_pass<MOMENT, false>), blocks, LAMB_THREADS, 0, parts, p, *settings,
+               rates);
+    }
+    return STATUS_OK;
+}
+
 extern "C" status cuda_lamb_moments(struct kernels *k, double *sums, const float *weights,
-                                    float *moment1, float *moment2, const float *gradient,
+                                    void *moment1, void *moment2, const float *gradient,
                                     int64_t count, const struct adamw *settings)
 {
     struct lamb_slices p = {const_cast<float *>(weights), moment1, moment2, gradient, NULL, count,
@@ -133,28 +157,33 @@ extern "C" status cuda_lamb_moments(struct kernels *k, double *sums, const float
     TRY(arena_take(scratch, 2 * blocks * sizeof(double), &memory));
     arena_release(scratch, mark);
     double *parts = static_cast<double *>(memory);
-    if (is_aligned(weights) && is_aligned(moment1) && is_aligned(moment2) && is_aligned(gradient)) {
-        LAUNCH(k, lamb_moments_pass<true>, blocks, LAMB_THREADS, 0, parts, p, *settings,
-               make_moment_rates(settings));
-    } else {
-        LAUNCH(k, lamb_moments_pass<false>, blocks, LAMB_THREADS, 0, parts, p, *settings,
-               make_moment_rates(settings));
-    }
+    TRY(settings->moment_dtype == DTYPE_BF16
+            ? launch_moments<bf16>(k, parts, p, blocks, settings)
+            : launch_moments<float>(k, parts, p, blocks, settings));
     TRY(cuda_reduce_doubles(k, sums, parts, blocks));
     return cuda_reduce_doubles(k, sums + 1, parts + blocks, blocks);
 }
 
+template <class MOMENT>
+static status launch_apply(struct kernels *k, const struct lamb_slices &p,
+                           const struct adamw *settings)
+{
+    unsigned blocks = count_blocks(p.count, LAMB_THREADS * EIGHT);
+    if (is_aligned(p.weights) && is_aligned(p.moment1) && is_aligned(p.moment2) &&
+        is_aligned(p.copy)) {
+        LAUNCH(k, (lamb_apply_pass<MOMENT, true>), blocks, LAMB_THREADS, 0, p, *settings);
+    } else {
+        LAUNCH(k, (lamb_apply_pass<MOMENT, false>), blocks, LAMB_THREADS, 0, p, *settings);
+    }
+    return STATUS_OK;
+}
+
 extern "C" status cuda_lamb_apply(struct kernels *k, float *weights, bf16 *copy,
-                                  const float *moment1, const float *moment2, int64_t count,
+                                  const void *moment1, const void *moment2, int64_t count,
                                   const struct adamw *settings)
 {
     struct lamb_slices p = {
-        weights, const_cast<float *>(moment1), const_cast<float *>(moment2), NULL, copy, count, 0};
-    unsigned blocks = count_blocks(count, LAMB_THREADS * EIGHT);
-    if (is_aligned(weights) && is_aligned(moment1) && is_aligned(moment2) && is_aligned(copy)) {
-        LAUNCH(k, lamb_apply_pass<true>, blocks, LAMB_THREADS, 0, p, *settings);
-    } else {
-        LAUNCH(k, lamb_apply_pass<false>, blocks, LAMB_THREADS, 0, p, *settings);
-    }
-    return STATUS_OK;
+        weights, const_cast<void *>(moment1), const_cast<void *>(moment2), NULL, copy, count, 0};
+    return settings->moment_dtype == DTYPE_BF16 ? launch_apply<bf16>(k, p, settings)
+                                                : launch_apply<float>(k, p, settings);
 }

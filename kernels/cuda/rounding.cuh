@@ -1,6 +1,6 @@
-/* Stochastic rounding of weights to their bf16 copy (struct rounding in kernels.h).
+/* Stochastic rounding of weights and moments to bf16 (struct rounding in kernels.h).
  *
- *   copy = truncate(bits(w) + u), u a random integer of 16 bits: the expectation of copy is w
+ *   y = truncate(bits(x) + u), u a random integer of 16 bits: the expectation of y is x
  *
  * The result equals f32_to_bf16_stochastic with the bits of random_u16, as on the CPU. Eight
  * consecutive elements of the whole parameter, from a multiple of eight on, share one Philox block.
@@ -48,7 +48,7 @@ GPU_INLINE struct philox_block draw_rounding_bits(const struct rounding &r, int6
              static_cast<uint32_t>(high), static_cast<uint32_t>(high >> 32)}};
 }
 
-/* Rounds eight weights of a slice, from `first` on, to the values of their bf16 copy. */
+/* Rounds eight elements of a slice, from `first` on, to values of bf16. */
 GPU_INLINE void round_eight(float (&x)[EIGHT], const struct rounding &r, int64_t first)
 {
     if (!r.stochastic) {

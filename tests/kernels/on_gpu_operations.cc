@@ -188,15 +188,14 @@ template <> struct with_copies<cuda_classifier_run> {
 };
 
 template <> struct with_copies<cuda_adamw_update> {
-    static status call(struct kernels *k, float *weights, bf16 *copy, float *moment1,
-                       float *moment2, const float *gradient, int64_t count,
-                       const struct adamw *settings)
+    static status call(struct kernels *k, float *weights, bf16 *copy, void *moment1, void *moment2,
+                       const float *gradient, int64_t count, const struct adamw *settings)
     {
         operand_copies copies(k->device, k->stream);
         copies.add(weights, count);
         copies.add(copy, count);
-        copies.add(moment1, count);
-        copies.add(moment2, count);
+        copies.add(moment1, settings->moment_dtype, count);
+        copies.add(moment2, settings->moment_dtype, count);
         copies.add(gradient, count);
         return copies.run([&] {
             return cuda_adamw_update(k, weights, copy, moment1, moment2, gradient, count, settings);
@@ -205,15 +204,15 @@ template <> struct with_copies<cuda_adamw_update> {
 };
 
 template <> struct with_copies<cuda_lamb_moments> {
-    static status call(struct kernels *k, double *sums, const float *weights, float *moment1,
-                       float *moment2, const float *gradient, int64_t count,
+    static status call(struct kernels *k, double *sums, const float *weights, void *moment1,
+                       void *moment2, const float *gradient, int64_t count,
                        const struct adamw *settings)
     {
         operand_copies copies(k->device, k->stream);
         copies.add(sums, 2);
         copies.add(weights, count);
-        copies.add(moment1, count);
-        copies.add(moment2, count);
+        copies.add(moment1, settings->moment_dtype, count);
+        copies.add(moment2, settings->moment_dtype, count);
         copies.add(gradient, count);
         return copies.run([&] {
             return cuda_lamb_moments(k, sums, weights, moment1, moment2, gradient, count, settings);
@@ -222,14 +221,14 @@ template <> struct with_copies<cuda_lamb_moments> {
 };
 
 template <> struct with_copies<cuda_lamb_apply> {
-    static status call(struct kernels *k, float *weights, bf16 *copy, const float *moment1,
-                       const float *moment2, int64_t count, const struct adamw *settings)
+    static status call(struct kernels *k, float *weights, bf16 *copy, const void *moment1,
+                       const void *moment2, int64_t count, const struct adamw *settings)
     {
         operand_copies copies(k->device, k->stream);
         copies.add(weights, count);
         copies.add(copy, count);
-        copies.add(moment1, count);
-        copies.add(moment2, count);
+        copies.add(moment1, settings->moment_dtype, count);
+        copies.add(moment2, settings->moment_dtype, count);
         return copies.run(
             [&] { return cuda_lamb_apply(k, weights, copy, moment1, moment2, count, settings); });
     }

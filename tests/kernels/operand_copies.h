@@ -42,6 +42,13 @@ class operand_copies
         }
     }
 
+    /* Registers an array of `count` elements of a dtype. */
+    template <typename T> void add(T *&array, enum dtype dtype, int64_t count)
+    {
+        add_range(array, static_cast<size_t>(count) * dtype_bytes(dtype), std::is_const_v<T>,
+                  [&array](void *copy) { array = static_cast<T *>(copy); });
+    }
+
     /* Sets the registered tensors and pointers to the copies, calls the operation, waits for the
      * device and copies the results back. */
     status run(const std::function<status()> &operation);

@@ -399,18 +399,37 @@ void oracle_round_weights(bf16 *copy, const float *weights, int64_t count,
     }
 }
 
-void oracle_adamw_update(float *weights, bf16 *copy, float *moment1, float *moment2,
+static double get_moment(const void *moments, int64_t i, const struct adamw *s)
+{
+    return s->moment_dtype == DTYPE_BF16 ? (double)bf16_to_f32(((const bf16 *)moments)[i])
+                                         : (double)((const float *)moments)[i];
+}
+
+/* index: 0 or 1, the moment. */
+static void set_moment(void *moments, int64_t i, double value, int index, const struct adamw *s)
+{
+    if (s->moment_dtype == DTYPE_F32) {
+        ((float *)moments)[i] = (float)value;
+        return;
+    }
+    struct rounding rounding = s->rounding;
+    rounding.stochastic = true;
+    rounding.key = s->moment_keys[index];
+    ((bf16 *)moments)[i] = round_weight((float)value, &rounding, i);
+}
+
+void oracle_adamw_update(float *weights, bf16 *copy, void *moment1, void *moment2,
                          const float *gradient, int64_t count, const struct adamw *s)
 {
     for (int64_t i = 0; i < count; i++) {
         double g = (double)gradient[i] * s->gradient_scale;
-        double m = s->beta1 * (double)moment1[i] + (1.0 - s->beta1) * g;
-        double v = s->beta2 * (double)moment2[i] + (1.0 - s->beta2) * g * g;
+        double m = s->beta1 * get_moment(moment1, i, s) + (1.0 - s->beta1) * g;
+        double v = s->beta2 * get_moment(moment2, i, s) + (1.0 - s->beta2) * g * g;
         double step = m / s->correction1 / (sqrt(v / s->correction2) + s->epsilon);
         double w = weights[i];
         w -= s->learning_rate * (step + s->weight_decay * w);
-        moment1[i] = (float)m;
-        moment2[i] = (float)v;
+        set_moment(moment1, i, m, 0, s);
+        set_moment(moment2, i, v, 1, s);
         weights[i] = (float)w;
         if (copy != NULL) {
             copy[i] = round_weight(weights[i], &s->rounding, i);
@@ -423,25 +442,29 @@ static double compute_lamb_direction(double w, double m, double v, const struct 
     return m / s->correction1 / (sqrt(v / s->correction2) + s->epsilon) + s->weight_decay * w;
 }
 
-void oracle_lamb_moments(double *sums, const float *weights, float *moment1, float *moment2,
+void oracle_lamb_moments(double *sums, const float *weights, void *moment1, void *moment2,
                          const float *gradient, int64_t count, const struct adamw *s)
 {
     sums[0] = sums[1] = 0;
     for (int64_t i = 0; i < count; i++) {
         double g = (double)gradient[i] * s->gradient_scale, w = weights[i];
-        moment1[i] = (float)(s->beta1 * (double)moment1[i] + (1.0 - s->beta1) * g);
-        moment2[i] = (float)(s->beta2 * (double)moment2[i] + (1.0 - s->beta2) * g * g);
-        double u = compute_lamb_direction(w, moment1[i], moment2[i], s);
+        double m = s->beta1 * get_moment(moment1, i, s) + (1.0 - s->beta1) * g;
+        double v = s->beta2 * get_moment(moment2, i, s) + (1.0 - s->beta2) * g * g;
+        set_moment(moment1, i, m, 0, s);
+        set_moment(moment2, i, v, 1, s);
+        double u =
+            compute_lamb_direction(w, get_moment(moment1, i, s), get_moment(moment2, i, s), s);
         sums[0] += w * w;
         sums[1] += u * u;
     }
 }
 
-void oracle_lamb_apply(float *weights, bf16 *copy, const float *moment1, const float *moment2,
+void oracle_lamb_apply(float *weights, bf16 *copy, const void *moment1, const void *moment2,
                        int64_t count, const struct adamw *s)
 {
     for (int64_t i = 0; i < count; i++) {
-        double u = compute_lamb_direction(weights[i], moment1[i], moment2[i], s);
+        double u = compute_lamb_direction(weights[i], get_moment(moment1, i, s),
+                                          get_moment(moment2, i, s), s);
         weights[i] = (float)(weights[i] - s->learning_rate * u);
         if (copy != NULL) {
             copy[i] = round_weight(weights[i], &s->rounding, i);

@@ -107,15 +107,15 @@ void oracle_classifier_logits(struct tensor logits, struct tensor x, struct tens
                               struct tensor bias);
 
 /* oracle_adamw_update - adamw_update. */
-void oracle_adamw_update(float *weights, bf16 *copy, float *moment1, float *moment2,
+void oracle_adamw_update(float *weights, bf16 *copy, void *moment1, void *moment2,
                          const float *gradient, int64_t count, const struct adamw *settings);
 
 /* oracle_lamb_moments - lamb_moments. */
-void oracle_lamb_moments(double *sums, const float *weights, float *moment1, float *moment2,
+void oracle_lamb_moments(double *sums, const float *weights, void *moment1, void *moment2,
                          const float *gradient, int64_t count, const struct adamw *settings);
 
 /* oracle_lamb_apply - lamb_apply. */
-void oracle_lamb_apply(float *weights, bf16 *copy, const float *moment1, const float *moment2,
+void oracle_lamb_apply(float *weights, bf16 *copy, const void *moment1, const void *moment2,
                        int64_t count, const struct adamw *settings);
 
 /* oracle_round_weights - op_round_weights. */

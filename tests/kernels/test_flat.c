@@ -328,6 +328,157 @@ static void test_rounding_mean(struct kernels *k)
     operation_release(&before);
 }
 
+/* ---- bf16 moments ---- */
+
+/* A slice with moments in bf16; `from` has the same values in f32. */
+static struct slice make_bf16_slice(int64_t count, struct slice *from)
+{
+    struct slice s = make_slice(count);
+    *from = make_slice(count);
+    operation_release(&s.moment1);
+    operation_release(&s.moment2);
+    s.moment1 = operation_tensor(DTYPE_BF16, 1, count, count);
+    s.moment2 = operation_tensor(DTYPE_BF16, 1, count, count);
+    oracle_cast(s.moment1, from->moment1);
+    oracle_cast(s.moment2, from->moment2);
+    oracle_cast(from->moment1, s.moment1);
+    oracle_cast(from->moment2, s.moment2);
+    return s;
+}
+
+/* Returns the address of element i. */
+static void *get_address(struct tensor t, int64_t i)
+{
+    return (char *)t.data + (size_t)i * dtype_bytes(t.dtype);
+}
+
+/* Runs AdamW, or both parts of LAMB, on the elements from `first` on. k NULL: the oracle. */
+static void run_step(struct kernels *k, const struct slice *s, int64_t first, int64_t end,
+                     const struct adamw *step, bool lamb)
+{
+    float *w = get_address(s->weights, first), *g = get_address(s->gradient, first);
+    void *m = get_address(s->moment1, first), *v = get_address(s->moment2, first);
+    bf16 *copy = get_address(s->copy, first);
+    double sums[2];
+    if (k == NULL && lamb) {
+        oracle_lamb_moments(sums, w, m, v, g, end - first, step);
+        oracle_lamb_apply(w, copy, m, v, end - first, step);
+    } else if (k == NULL) {
+        oracle_adamw_update(w, copy, m, v, g, end - first, step);
+    } else if (lamb) {
+        CHECK_OK(lamb_moments(k, sums, w, m, v, g, end - first, step));
+        CHECK_OK(lamb_apply(k, w, copy, m, v, end - first, step));
+    } else {
+        CHECK_OK(adamw_update(k, w, copy, m, v, g, end - first, step));
+    }
+}
+
+/* Both numbers are rounded from nearly the same value with the same random bits. They are equal,
+ * except near the bound between both results, where they differ by one unit. */
+static void check_moments(struct tensor got, struct tensor expected)
+{
+    int64_t different = 0;
+    for (int64_t i = 0; i < got.columns; i++) {
+        int a = ((const bf16 *)got.data)[i], b = ((const bf16 *)expected.data)[i];
+        different += a != b;
+        CHECK(a - b <= 1 && b - a <= 1);
+    }
+    CHECK(different <= 1 + got.columns / 1000);
+}
+
+/* Tests one step with bf16 moments against the oracle. A slice in two parts has the same bits: the
+ * random numbers depend on the position in the parameter. */
+static void test_bf16_moments(struct kernels *k, struct kernels *other, int64_t count,
+                              const struct rounding *rounding, bool lamb)
+{
+    struct slice unused[3];
+    struct slice s = make_bf16_slice(count, &unused[0]), t = make_bf16_slice(count, &unused[1]);
+    struct slice r = make_bf16_slice(count, &unused[2]);
+    struct adamw step = settings, rest;
+    int64_t part = count / 3 + 1 < count ? count / 3 + 1 : count;
+    step.rounding = *rounding;
+    step.rounding.stochastic = lamb; /* the moments do not depend on the rounding of the copy */
+    step.moment_dtype = DTYPE_BF16;
+    step.moment_keys[0] = rounding->key + 1;
+    step.moment_keys[1] = rounding->key + 2;
+    rest = step;
+    rest.rounding.offset += part;
+    run_step(k, &s, 0, count, &step, lamb);
+    run_step(other, &t, 0, part, &step, lamb);
+    if (part < count) {
+        run_step(k, &t, part, count, &rest, lamb);
+    }
+    run_step(NULL, &r, 0, count, &step, lamb);
+    CHECK(operation_equal(s.moment1, t.moment1) && operation_equal(s.moment2, t.moment2));
+    CHECK(operation_equal(s.weights, t.weights) && operation_equal(s.copy, t.copy));
+    check_moments(s.moment1, r.moment1);
+    check_moments(s.moment2, r.moment2);
+    operation_check_error("bf16 moments: weights", k, operation_difference(s.weights, r.weights),
+                          lamb ? 1e-4
+                               : 1e-6); /* LAMB: one unit of a moment that lies near a bound */
+    struct slice *all[] = {&s, &t, &r, &unused[0], &unused[1], &unused[2]};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        release_slice(all[i]);
+    }
+}
+
+/* Over many steps the mean of bf16 moments is that of exact averages. With rounding to nearest, the
+ * second moment would stay at 0.25: a step adds less than half a unit to it. */
+static void test_bf16_mean(struct kernels *k, bool lamb)
+{
+    enum { ELEMENTS = 2048, STEPS = 1000 };
+    static float w[ELEMENTS], g[ELEMENTS];
+    static bf16 m[ELEMENTS], v[ELEMENTS];
+    struct adamw step = settings;
+    double sums[2], exact = 1 - pow(0.999, STEPS), first = 0, second = 0;
+    step.beta2 = 0.999;
+    step.gradient_scale = 1;
+    step.moment_dtype = DTYPE_BF16;
+    step.rounding = (struct rounding){.columns = ELEMENTS, .pitch = ELEMENTS};
+    for (int i = 0; i < ELEMENTS; i++) {
+        w[i] = 0;
+        m[i] = v[i] = 0;
+        g[i] = 1;
+    }
+    for (uint64_t s = 0; s < STEPS; s++) {
+        step.moment_keys[0] = random_key(3, RANDOM_MOMENTS, s, 0);
+        step.moment_keys[1] = random_key(3, RANDOM_MOMENTS, s, 1);
+        CHECK_OK(lamb ? lamb_moments(k, sums, w, m, v, g, ELEMENTS, &step)
+                      : adamw_update(k, w, NULL, m, v, g, ELEMENTS, &step));
+    }
+    for (int i = 0; i < ELEMENTS; i++) {
+        first += (double)bf16_to_f32(m[i]) / ELEMENTS;
+        second += (double)bf16_to_f32(v[i]) / ELEMENTS;
+    }
+    CHECK_NEAR(first, 1, 0.002);
+    CHECK_NEAR(second, exact, 0.003);
+}
+
+/* A moment that is not a number stays so, and padding stays 0. Wrong positions are refused. */
+static void test_bf16_limits(struct kernels *k)
+{
+    struct slice from, s = make_bf16_slice(40, &from);
+    struct adamw step = settings;
+    step.moment_dtype = DTYPE_BF16;
+    step.rounding = (struct rounding){.columns = 40, .pitch = 40};
+    oracle_set(s.gradient, 0, 39, NAN);
+    oracle_set(s.gradient, 0, 3, 0);
+    oracle_set(s.moment1, 0, 3, 0);
+    oracle_set(s.moment2, 0, 3, 0);
+    run_step(k, &s, 0, 40, &step, false);
+    CHECK(isnan(oracle_get(s.moment1, 0, 39)) && isnan(oracle_get(s.moment2, 0, 39)));
+    CHECK(isfinite(oracle_get(s.moment1, 0, 38)) && isfinite(oracle_get(s.weights, 0, 38)));
+    CHECK(oracle_get(s.moment1, 0, 3) == 0 && oracle_get(s.moment2, 0, 3) == 0);
+    step.rounding.columns = 0;
+    CHECK_FAILS(adamw_update(k, s.weights.data, NULL, s.moment1.data, s.moment2.data,
+                             s.gradient.data, 40, &step),
+                STATUS_INTERNAL, "rounding of element");
+    release_slice(&s);
+    release_slice(&from);
+}
+
+/* ---- sums, casts and dropout ---- */
+
 static void test_sums(struct kernels *k, struct kernels *other, int64_t count)
 {
     struct tensor x = operation_random(DTYPE_F32, 1, count, 1, 1e20);
@@ -501,6 +652,13 @@ static void test_all(struct kernels *k, struct kernels *other)
         test_moment_rates(k, 0.9, 0.999, lamb);
         test_moment_rates(k, 0.999, 0.9999, lamb);
     }
+    for (int i = 0; i < 2 * ROUNDINGS; i++) {
+        test_bf16_moments(k, other, counts[i / 2], &roundings[i / 2], i % 2);
+        test_bf16_moments(k, other, 10007, &roundings[i / 2], i % 2);
+    }
+    test_bf16_mean(k, false);
+    test_bf16_mean(k, true);
+    test_bf16_limits(k);
     test_lamb_nan(k);
     test_adamw_nan(k);
     test_casts(k);

@@ -234,6 +234,22 @@ static status check_storage(hid_t dataset, const char *path, const char *name, b
     return STATUS_OK;
 }
 
+hid_t h5file_float_type(enum dtype dtype)
+{
+    h5file_init();
+    hid_t type = H5Tcopy(H5T_IEEE_F32LE);
+    bool done = type >= 0;
+    if (dtype == DTYPE_BF16) { /* sign, 8 bits of exponent, 7 bits of mantissa; the bias stays */
+        done = done && H5Tset_fields(type, 15, 7, 8, 0, 7) >= 0 &&
+               H5Tset_precision(type, 16) >= 0 && H5Tset_size(type, 2) >= 0;
+    }
+    if (!done) {
+        H5Tclose(type);
+        return H5I_INVALID_HID;
+    }
+    return type;
+}
+
 static status check_type(hid_t dataset, const char *path, const char *name, hid_t type)
 {
     hid_t found = H5Dget_type(dataset);

@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "base/tensor.h"
 
 /* h5file_init - prepare the calling thread for HDF5: no error output, no plugins, no at-exit
  * handler. Every thread must call it before any other HDF5 call. All functions of this module call
@@ -65,6 +66,13 @@ status h5file_close(const char *path, hid_t *file);
  * Memory    the caller closes *out with H5Pclose
  * Errors    STATUS_INTERNAL */
 status h5file_create_chunk_properties(int rank, const hsize_t *chunk, hid_t *out);
+
+/* h5file_float_type - return the type of floats in files: IEEE f32, or bf16 as a float of 16 bits
+ * with an exponent of 8 bits. Both are little-endian. h5py reads bf16 as float32.
+ *
+ * Memory    the caller closes it with H5Tclose
+ * Errors    H5I_INVALID_HID out of memory */
+hid_t h5file_float_type(enum dtype dtype);
 
 /* h5file_open_dataset - open a dataset that is safe to read.
  *

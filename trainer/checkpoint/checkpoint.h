@@ -20,10 +20,11 @@
 #include <stdint.h>
 
 #include "base/device.h"
+#include "base/tensor.h"
 #include "comm/comm.h"
 #include "trainer/checkpoint/state.h"
 
-/* The block of a named f32 matrix or vector that this rank holds in memory.
+/* The block of a named matrix or vector that this rank holds in memory.
  *
  * A rank may hold several blocks of one tensor, such as the shards of a fused matrix. Each block is
  * one entry. The entries of a tensor have the same name and are adjacent. */
@@ -34,8 +35,9 @@ struct checkpoint_tensor {
     int64_t offset[2];       /* first element of this rank's block, in the file */
     int64_t rows, columns;   /* block in memory; if transposed, the file stores [columns, rows] */
     bool transposed;
-    float *data;    /* [rows, columns], contiguous, on the device of the tensor set */
+    void *data;     /* [rows, columns], contiguous, on the device of the tensor set */
     bool load_only; /* not saved by this replica group, because another one saves the same block */
+    enum dtype dtype; /* in memory, and in the files of a save; a load converts to it */
 };
 
 /* A tensor set: the tensors that are stored together in files NAME-RANK-of-RANKS.h5.

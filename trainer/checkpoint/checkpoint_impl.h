@@ -20,13 +20,14 @@ enum { CHECKPOINT_SETS_MAX = 8 };
 struct checkpoint_shard {
     int set; /* index of the tensor set */
     char *name;
+    enum dtype dtype;
     char *dataset;  /* the name, or name@1, name@2 for further blocks of the same tensor */
     int dimensions; /* in the file */
     int64_t global_shape[2], offset[2], shape[2]; /* in the file */
     int64_t rows, columns;                        /* in memory */
     bool transposed;
-    const float *source; /* the live tensor; NULL: read from save.source */
-    const float *data;   /* data to write: the snapshot or source; NULL: read from save.source */
+    const void *source; /* the live tensor; NULL: read from save.source */
+    const void *data;   /* data to write: the snapshot or source; NULL: read from save.source */
 };
 
 /* One rank's part of a save. The writer thread uses it, so it contains no communicator. */
@@ -44,7 +45,7 @@ struct checkpoint_save_state {
     int set_count;
     struct checkpoint_shard *shards;
     int shard_count;
-    int64_t elements;                       /* of all shards */
+    int64_t bytes;                          /* of all shards in a snapshot */
     struct manifest written;                /* files and shards written by this rank */
     const struct checkpoint_source *source; /* data of shards without `data`; NULL: none */
 };
@@ -64,9 +65,9 @@ struct checkpoint {
     char last_good[FILE_PATH_BYTES]; /* newest folder that is known to be valid; "": none */
     int64_t *bad;                    /* steps that are known to be damaged */
     int bad_count;
-    float *snapshot;
+    char *snapshot;
     struct device *device; /* device that allocated the snapshot; NULL: malloc() */
-    int64_t snapshot_elements;
+    int64_t snapshot_bytes;
     bool active;   /* a save is in progress */
     bool threaded; /* a thread writes it */
     pthread_t thread;
@@ -103,11 +104,11 @@ status checkpoint_shards_create(struct checkpoint_save_state *save,
 /* checkpoint_shards_destroy - free the shards of the save. */
 void checkpoint_shards_destroy(struct checkpoint_save_state *save);
 
-/* checkpoint_shards_snapshot - copy all shards to memory[save->elements] and set their `data`.
+/* checkpoint_shards_snapshot - copy all shards to memory[save->bytes] and set their `data`.
  *
  * Errors    those of the device of a set */
 status checkpoint_shards_snapshot(struct checkpoint_save_state *save,
-                                  const struct checkpoint_tensor_set *sets, float *memory);
+                                  const struct checkpoint_tensor_set *sets, char *memory);
 
 /* ---- write.c ---- */
 

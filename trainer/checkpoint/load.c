@@ -190,7 +190,7 @@ static status read_to_device(const struct load *load, const struct checkpoint_te
     if (!checkpoint_reader_overlaps(t, s)) {
         return STATUS_OK;
     }
-    size_t bytes = (size_t)(t->rows * t->columns) * sizeof(float);
+    size_t bytes = (size_t)(t->rows * t->columns) * dtype_bytes(t->dtype);
     struct checkpoint_tensor host = *t;
     host.data = malloc(bytes + 1);
     REQUIRE(host.data != NULL, STATUS_INTERNAL, "out of memory while reading %s", t->name);
@@ -257,9 +257,24 @@ static status read_files(const struct load *load)
     return STATUS_OK;
 }
 
+/* Logs each set that is stored in another type than this run uses. */
+static void log_conversions(const struct load *load)
+{
+    for (int f = 0; f < load->count; f++) {
+        const struct checkpoint_tensor_set *set = &load->sets[f];
+        const struct checkpoint_tensor *t = set->count > 0 ? &set->tensors[0] : NULL;
+        const struct manifest_tensor *m = t != NULL ? find_stored(load, set->name, t) : NULL;
+        if (m != NULL && m->dtype != t->dtype) {
+            log_info("%s: the tensors of %s-*.h5 are stored in %s and converted to %s",
+                     load->folder, set->name, dtype_name(m->dtype), dtype_name(t->dtype));
+        }
+    }
+}
+
 static status check_and_read(struct comm *world, struct load *load)
 {
     TRY(check_tensors(world, load));
+    log_conversions(load);
     load->buffer = malloc((size_t)CHECKPOINT_READ_ELEMENTS * sizeof *load->buffer);
     status result = load->buffer != NULL
                         ? read_files(load)

@@ -129,8 +129,8 @@ const struct manifest_tensor *manifest_find_tensor(const struct manifest *m, con
     return i < 0 ? NULL : &m->tensors[i];
 }
 
-status manifest_add_tensor(struct manifest *m, const char *set, const char *name, int dimensions,
-                           const int64_t *shape)
+status manifest_add_tensor(struct manifest *m, const char *set, const char *name, enum dtype dtype,
+                           int dimensions, const int64_t *shape)
 {
     REQUIRE(is_set_name(set), STATUS_INTERNAL, "invalid tensor family '%.100s'", set);
     REQUIRE(is_safe_path(name, GROUP_SLASHES), STATUS_INTERNAL, "invalid tensor name '%.300s'",
@@ -138,7 +138,8 @@ status manifest_add_tensor(struct manifest *m, const char *set, const char *name
     REQUIRE(grow_array((void **)&m->tensors, m->tensor_count, sizeof *m->tensors), STATUS_INTERNAL,
             "out of memory for a manifest of %d tensors", m->tensor_count);
     struct manifest_tensor *t = &m->tensors[m->tensor_count];
-    *t = (struct manifest_tensor){.dimensions = dimensions,
+    *t = (struct manifest_tensor){.dtype = dtype,
+                                  .dimensions = dimensions,
                                   .shape = {shape[0], dimensions == 2 ? shape[1] : 1}};
     t->set = strdup(set);
     t->name = strdup(name);
@@ -157,9 +158,9 @@ static bool has_shape(const struct manifest_tensor *t, int dimensions, const int
            (dimensions == 1 || t->shape[1] == shape[1]);
 }
 
-status manifest_add_shard(struct manifest *m, const char *set, const char *name, int dimensions,
-                          const int64_t *global_shape, const char *file, const char *dataset,
-                          const int64_t *offset, const int64_t *shape)
+status manifest_add_shard(struct manifest *m, const char *set, const char *name, enum dtype dtype,
+                          int dimensions, const int64_t *global_shape, const char *file,
+                          const char *dataset, const int64_t *offset, const int64_t *shape)
 {
     REQUIRE(is_set_name(set), STATUS_INTERNAL, "invalid tensor family '%.100s'", set);
     REQUIRE(is_safe_path(name, GROUP_SLASHES), STATUS_INTERNAL, "invalid tensor name '%.300s'",
@@ -171,11 +172,13 @@ status manifest_add_shard(struct manifest *m, const char *set, const char *name,
             file);
     struct manifest_tensor *t = (struct manifest_tensor *)manifest_find_tensor(m, set, name);
     if (t == NULL) {
-        TRY(manifest_add_tensor(m, set, name, dimensions, global_shape));
+        TRY(manifest_add_tensor(m, set, name, dtype, dimensions, global_shape));
         t = &m->tensors[m->tensor_count - 1];
     }
     REQUIRE(has_shape(t, dimensions, global_shape), STATUS_INTERNAL,
             "file %s: the shards of %s have different global shapes", file, name);
+    REQUIRE(t->dtype == dtype, STATUS_INTERNAL, "file %s: the shards of %s have different dtypes",
+            file, name);
     REQUIRE(grow_array((void **)&t->shards, t->shard_count, sizeof *t->shards), STATUS_INTERNAL,
             "out of memory for the shards of %s", name);
     char *dataset_copy = strdup(dataset);
@@ -374,10 +377,10 @@ static json_t *tensors_to_json(const struct manifest *m)
         for (int p = 0; p < t->shard_count; p++) {
             json_array_append_new(shards, shard_to_json(m, t, &t->shards[p]));
         }
-        json_array_append_new(array, json_pack("{s:s, s:s, s:s, s:o, s:o}", "family", t->set,
-                                               "name", t->name, "dtype", "f32", "shape",
-                                               numbers_to_json(t->shape, t->dimensions), "pieces",
-                                               shards));
+        json_array_append_new(
+            array, json_pack("{s:s, s:s, s:s, s:o, s:o}", "family", t->set, "name", t->name,
+                             "dtype", t->dtype == DTYPE_BF16 ? "bf16" : "f32", "shape",
+                             numbers_to_json(t->shape, t->dimensions), "pieces", shards));
     }
     return array;
 }
@@ -500,8 +503,8 @@ static bool parse_shard(struct manifest *m, json_t *item, const struct manifest_
         !parse_numbers(shapes, shape, t->dimensions)) {
         return report_fault(reason, "%s: a shard has no file, offset or shape", t->name);
     }
-    if (manifest_add_shard(m, t->set, t->name, t->dimensions, t->shape, file, dataset, offset,
-                           shape) != STATUS_OK) {
+    if (manifest_add_shard(m, t->set, t->name, t->dtype, t->dimensions, t->shape, file, dataset,
+                           offset, shape) != STATUS_OK) {
         return report_pending(reason);
     }
     return true;
@@ -517,7 +520,8 @@ static bool parse_tensor(struct manifest *m, json_t *item, char *reason)
         return report_fault(reason, "a tensor has no family, name, dtype, shape or pieces");
     }
     t.dimensions = (int)json_array_size(shape);
-    if (strcmp(dtype, "f32") != 0) {
+    t.dtype = strcmp(dtype, "bf16") == 0 ? DTYPE_BF16 : DTYPE_F32;
+    if (t.dtype == DTYPE_F32 && strcmp(dtype, "f32") != 0) {
         return report_fault(reason, "%s: unknown dtype %s", t.name, dtype);
     }
     if (t.dimensions < 1 || t.dimensions > 2 || !parse_numbers(shape, t.shape, t.dimensions) ||

@@ -17,6 +17,7 @@
 
 #include "base/hash.h"
 #include "base/status.h"
+#include "base/tensor.h"
 #include "trainer/checkpoint/state.h"
 
 enum { MANIFEST_FORMAT_VERSION = 1, MANIFEST_NAME_BYTES = 256, MANIFEST_REASON_BYTES = 512 };
@@ -40,6 +41,7 @@ struct manifest_shard {
 struct manifest_tensor {
     char *set; /* tensor set: "model" or "optimizer" */
     char *name;
+    enum dtype dtype; /* "f32" or "bf16" */
     int dimensions;
     int64_t shape[2]; /* shape[1] is 1 for a vector */
     struct manifest_shard *shards;
@@ -73,17 +75,17 @@ status manifest_add_file(struct manifest *m, const char *name, int64_t bytes, co
  *
  * Shapes    shape [dimensions]
  * Errors    STATUS_INTERNAL out of memory, or a name is invalid */
-status manifest_add_tensor(struct manifest *m, const char *set, const char *name, int dimensions,
-                           const int64_t *shape);
+status manifest_add_tensor(struct manifest *m, const char *set, const char *name, enum dtype dtype,
+                           int dimensions, const int64_t *shape);
 
 /* manifest_add_shard - add a shard of a tensor; adds the tensor with its first shard.
  *
  * Shapes    global_shape, offset, shape [dimensions]
  * Errors    STATUS_INTERNAL if a name is invalid, if `file` has not been added, or if the shards of
- *           the tensor have different global shapes */
-status manifest_add_shard(struct manifest *m, const char *set, const char *name, int dimensions,
-                          const int64_t *global_shape, const char *file, const char *dataset,
-                          const int64_t *offset, const int64_t *shape);
+ *           the tensor have different dtypes or global shapes */
+status manifest_add_shard(struct manifest *m, const char *set, const char *name, enum dtype dtype,
+                          int dimensions, const int64_t *global_shape, const char *file,
+                          const char *dataset, const int64_t *offset, const int64_t *shape);
 
 /* manifest_check_tiling - check that the shards cover every tensor exactly once.
  *

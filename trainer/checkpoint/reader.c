@@ -48,22 +48,45 @@ bool checkpoint_reader_overlaps(const struct checkpoint_tensor *tensor,
     return intersect_blocks(get_tensor_block(tensor), shard, &common);
 }
 
+/* Reads a block of the file as f32. HDF5 reads bf16 into the second half of `out`. */
 static status read_block(hid_t dataset, const char *path, const struct checkpoint_tensor *t,
-                         const struct block *block, float *out)
+                         enum dtype dtype, const struct block *block, float *out)
 {
     hsize_t start[2] = {(hsize_t)block->offset[0], (hsize_t)block->offset[1]};
     hsize_t count[2] = {(hsize_t)block->shape[0], (hsize_t)block->shape[1]};
     TRY(h5file_check_chunks(dataset, path, t->name, start, count));
     hid_t file_space = H5Dget_space(dataset);
     hid_t memory_space = H5Screate_simple(t->dimensions, count, NULL);
+    int64_t elements = block->shape[0] * block->shape[1];
+    bf16 *stored = (bf16 *)(void *)out + (dtype == DTYPE_BF16 ? elements : 0);
+    hid_t type = h5file_float_type(dtype);
     bool done = file_space >= 0 && memory_space >= 0 &&
                 H5Sselect_hyperslab(file_space, H5S_SELECT_SET, start, NULL, count, NULL) >= 0 &&
-                H5Dread(dataset, H5T_NATIVE_FLOAT, memory_space, file_space, H5P_DEFAULT, out) >= 0;
+                H5Dread(dataset, type, memory_space, file_space, H5P_DEFAULT, stored) >= 0;
     const char *reason = done ? "" : h5file_reason();
+    H5Tclose(type);
     H5Sclose(memory_space);
     H5Sclose(file_space);
     REQUIRE(done, STATUS_CHECKPOINT, "%s: cannot read %s: %s", path, t->name, reason);
+    for (int64_t i = 0; dtype == DTYPE_BF16 && i < elements; i++) {
+        bf16 x;
+        memcpy(&x, stored + i, sizeof x);
+        out[i] = bf16_to_f32(x);
+    }
     return STATUS_OK;
+}
+
+/* Stores f32 values in t->data from element `at` on; bf16 tensors round to nearest. */
+static void store_values(const struct checkpoint_tensor *t, int64_t at, const float *values,
+                         int64_t count)
+{
+    if (t->dtype == DTYPE_F32) {
+        memcpy((float *)t->data + at, values, (size_t)count * sizeof *values);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        ((bf16 *)t->data)[at + i] = f32_to_bf16(values[i]);
+    }
 }
 
 /* Copies a block into t->data and transposes it if necessary. `held` is the block of t. */
@@ -76,18 +99,19 @@ static void scatter_block(const struct checkpoint_tensor *t, const struct block 
     for (int64_t r = 0; r < block->shape[0]; r++) {
         const float *row = data + r * block->shape[1];
         if (!transposed) {
-            memcpy(t->data + (r0 + r) * stride + c0, row, (size_t)block->shape[1] * sizeof(float));
+            store_values(t, (r0 + r) * stride + c0, row, block->shape[1]);
             continue;
         }
         for (int64_t c = 0; c < block->shape[1]; c++) {
-            t->data[(c0 + c) * stride + r0 + r] = row[c];
+            store_values(t, (c0 + c) * stride + r0 + r, row + c, 1);
         }
     }
 }
 
 /* Reads the common block in smaller blocks that fit the buffer. */
 static status read_common(hid_t dataset, const char *path, const struct checkpoint_tensor *t,
-                          const struct manifest_shard *s, const struct block *common, float *buffer)
+                          enum dtype dtype, const struct manifest_shard *s,
+                          const struct block *common, float *buffer)
 {
     enum { LIMIT = CHECKPOINT_READ_ELEMENTS };
     struct block held = get_tensor_block(t);
@@ -102,7 +126,7 @@ static status read_common(hid_t dataset, const char *path, const struct checkpoi
             struct block stored = block;
             stored.offset[0] -= s->offset[0];
             stored.offset[1] -= s->offset[1];
-            TRY(read_block(dataset, path, t, &stored, buffer));
+            TRY(read_block(dataset, path, t, dtype, &stored, buffer));
             scatter_block(t, &held, &block, buffer);
         }
     }
@@ -136,11 +160,15 @@ status checkpoint_reader_read_overlap(hid_t file, const char *path,
     hid_t dataset;
     int64_t shape[2] = {0, 1};
     int dimensions = 0;
-    TRY(h5file_open_dataset(file, path, shard->dataset, H5T_IEEE_F32LE, 2, &dataset, shape,
-                            &dimensions));
-    status result = check_dataset(dataset, path, stored, shard, shape, dimensions);
+    hid_t type = h5file_float_type(stored->dtype);
+    REQUIRE(type >= 0, STATUS_INTERNAL, "out of memory for the type of %s", tensor->name);
+    status result =
+        h5file_open_dataset(file, path, shard->dataset, type, 2, &dataset, shape, &dimensions);
+    H5Tclose(type);
+    TRY(result);
+    result = check_dataset(dataset, path, stored, shard, shape, dimensions);
     if (result == STATUS_OK) {
-        result = read_common(dataset, path, tensor, shard, &common, buffer);
+        result = read_common(dataset, path, tensor, stored->dtype, shard, &common, buffer);
     }
     H5Dclose(dataset);
     return result;

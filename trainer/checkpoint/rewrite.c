@@ -24,6 +24,7 @@ static status list_tensors(const struct manifest *m, const char *set,
         if (strcmp(t->set, set) == 0) {
             tensors[out->count++] = (struct checkpoint_tensor){
                 .name = t->name,
+                .dtype = t->dtype,
                 .dimensions = t->dimensions,
                 .global_shape = {t->shape[0], t->shape[1]},
                 .rows = t->shape[0],
@@ -111,11 +112,12 @@ static status write_all(struct checkpoint_save_state *save)
 
 static double compute_bytes(const struct manifest *m)
 {
-    double elements = 0;
+    double bytes = 0;
     for (int i = 0; i < m->tensor_count; i++) {
-        elements += (double)m->tensors[i].shape[0] * (double)m->tensors[i].shape[1];
+        const struct manifest_tensor *t = &m->tensors[i];
+        bytes += (double)t->shape[0] * (double)t->shape[1] * (double)dtype_bytes(t->dtype);
     }
-    return elements * (double)sizeof(float);
+    return bytes;
 }
 
 /* ---- from a source ---- */

@@ -108,30 +108,30 @@ static status agree_on_status(struct checkpoint *c, status own)
 void checkpoint_save_release(struct checkpoint *c)
 {
     if (c->device != NULL) {
-        device_host_release(c->device, c->snapshot, (size_t)c->snapshot_elements * sizeof(float));
+        device_host_release(c->device, c->snapshot, (size_t)c->snapshot_bytes);
     } else {
         free(c->snapshot);
     }
     c->snapshot = NULL;
     c->device = NULL;
-    c->snapshot_elements = 0;
+    c->snapshot_bytes = 0;
 }
 
-static status grow_snapshot(struct checkpoint *c, struct device *device, int64_t elements)
+static status grow_snapshot(struct checkpoint *c, struct device *device, int64_t snapshot_bytes)
 {
-    if (elements <= c->snapshot_elements) {
+    if (snapshot_bytes <= c->snapshot_bytes) {
         return STATUS_OK;
     }
     checkpoint_save_release(c);
-    size_t bytes = (size_t)elements * sizeof(float);
+    size_t bytes = (size_t)snapshot_bytes;
     if (device != NULL) {
         TRY(device_host_allocate(device, bytes, "a checkpoint's snapshot", (void **)&c->snapshot));
         c->device = device;
-        c->snapshot_elements = elements;
+        c->snapshot_bytes = snapshot_bytes;
         return STATUS_OK;
     }
     c->snapshot = malloc(bytes);
-    c->snapshot_elements = c->snapshot != NULL ? elements : 0;
+    c->snapshot_bytes = c->snapshot != NULL ? snapshot_bytes : 0;
     REQUIRE(
         c->snapshot != NULL, STATUS_INTERNAL,
         "out of memory for %zu bytes for a checkpoint's snapshot; set checkpoint.async to false",
@@ -148,7 +148,7 @@ static status reserve_snapshot(struct checkpoint *c, const struct checkpoint_ten
     int64_t bytes = 0;
     TRY(checkpoint_memory_bytes(sets, count, comm_size(c->replica_group),
                                 comm_rank(c->replica_group), &bytes));
-    return grow_snapshot(c, sets[0].device, bytes / (int64_t)sizeof(float));
+    return grow_snapshot(c, sets[0].device, bytes);
 }
 
 status checkpoint_reserve(struct checkpoint *c, const struct checkpoint_tensor_set *sets, int count)
@@ -170,7 +170,7 @@ static status prepare_save(struct checkpoint *c, const struct checkpoint_state *
     c->save.extra_file_text = c->save.rank == 0 ? c->extra_file_text : NULL;
     TRY(checkpoint_shards_create(&c->save, sets, count, comm_size(c->replica_group),
                                  comm_rank(c->replica_group)));
-    return snapshot ? grow_snapshot(c, sets[0].device, c->save.elements) : STATUS_OK;
+    return snapshot ? grow_snapshot(c, sets[0].device, c->save.bytes) : STATUS_OK;
 }
 
 static status create_temporary(struct checkpoint *c, const char *parent, const char *name,
@@ -189,7 +189,7 @@ static status create_temporary(struct checkpoint *c, const char *parent, const c
 /* Checks the free space and creates the temporary folder on rank 0; sends its path to all ranks. */
 static status begin_folder(struct checkpoint *c, const char *parent, const char *name)
 {
-    double bytes = (double)c->save.elements * 4.0 + (double)c->save.set_count * set_overhead_bytes;
+    double bytes = (double)c->save.bytes + (double)c->save.set_count * set_overhead_bytes;
     TRY(comm_sum_doubles(c->world, &bytes, 1));
     status own = STATUS_OK;
     if (c->save.rank == 0) {

@@ -52,6 +52,13 @@ static struct row_range assign_rows(const struct checkpoint_tensor *t, bool shar
     return (struct row_range){first, rows * (replica_index + 1) / replica_count - first, columns};
 }
 
+/* Returns the bytes of a shard in a snapshot. Every shard is aligned to an f32. */
+static int64_t compute_snapshot_bytes(int64_t elements, enum dtype dtype)
+{
+    int64_t bytes = elements * (int64_t)dtype_bytes(dtype), unit = sizeof(float);
+    return (bytes + unit - 1) / unit * unit;
+}
+
 status checkpoint_memory_bytes(const struct checkpoint_tensor_set *sets, int count,
                                int replica_count, int replica_index, int64_t *bytes)
 {
@@ -59,16 +66,14 @@ status checkpoint_memory_bytes(const struct checkpoint_tensor_set *sets, int cou
     int64_t *loads = calloc((size_t)replica_count, sizeof *loads);
     REQUIRE(loads != NULL, STATUS_INTERNAL, "out of memory for the loads of %d ranks",
             replica_count);
-    int64_t elements = 0;
     for (int f = 0; f < count; f++) {
         for (int i = 0; i < sets[f].count; i++) {
             struct row_range r = assign_rows(&sets[f].tensors[i], sets[f].sharded, loads,
                                              replica_count, replica_index);
-            elements += r.rows * r.columns;
+            *bytes += compute_snapshot_bytes(r.rows * r.columns, sets[f].tensors[i].dtype);
         }
     }
     free(loads);
-    *bytes = elements * (int64_t)sizeof(float);
     return STATUS_OK;
 }
 
@@ -113,17 +118,19 @@ static status add_shard(struct checkpoint_save_state *save, int set,
 {
     struct checkpoint_shard p = {
         .set = set,
+        .dtype = t->dtype,
         .dimensions = t->dimensions,
         .global_shape = {t->global_shape[0], t->dimensions == 2 ? t->global_shape[1] : 1},
         .rows = r.rows,
         .columns = r.columns,
         .transposed = t->transposed && t->dimensions == 2};
-    p.source = p.data = t->data != NULL ? t->data + r.first * r.columns : NULL;
+    int64_t skipped = r.first * r.columns * (int64_t)dtype_bytes(t->dtype);
+    p.source = p.data = t->data != NULL ? (const char *)t->data + skipped : NULL;
     set_file_block(&p, t, r);
     p.dataset = format_dataset_name(save, set, t->name);
     p.name = strdup(t->name);
     save->shards[save->shard_count++] = p;
-    save->elements += r.rows * r.columns;
+    save->bytes += compute_snapshot_bytes(r.rows * r.columns, t->dtype);
     REQUIRE(p.name != NULL && p.dataset != NULL, STATUS_INTERNAL, "out of memory for %s", t->name);
     return STATUS_OK;
 }
@@ -192,25 +199,25 @@ void checkpoint_shards_destroy(struct checkpoint_save_state *save)
     free(save->shards);
     save->shards = NULL;
     save->shard_count = 0;
-    save->elements = 0;
+    save->bytes = 0;
 }
 
 /* ---- snapshot ---- */
 
 status checkpoint_shards_snapshot(struct checkpoint_save_state *save,
-                                  const struct checkpoint_tensor_set *sets, float *memory)
+                                  const struct checkpoint_tensor_set *sets, char *memory)
 {
     for (int i = 0; i < save->shard_count; i++) {
         struct checkpoint_shard *p = &save->shards[i];
         const struct checkpoint_tensor_set *set = &sets[p->set];
-        size_t elements = (size_t)(p->rows * p->columns);
+        size_t bytes = (size_t)(p->rows * p->columns) * dtype_bytes(p->dtype);
         if (set->device != NULL) {
-            TRY(device_copy(set->device, set->stream, memory, p->source, elements * sizeof(float)));
+            TRY(device_copy(set->device, set->stream, memory, p->source, bytes));
         } else {
-            memcpy(memory, p->source, elements * sizeof(float));
+            memcpy(memory, p->source, bytes);
         }
         p->data = memory;
-        memory += elements;
+        memory += compute_snapshot_bytes(p->rows * p->columns, p->dtype);
     }
     for (int i = 0; i < save->set_count; i++) {
         if (sets[i].device != NULL) {

@@ -29,8 +29,18 @@ static void compute_chunk_shape(const struct checkpoint_shard *p, int64_t chunk[
     chunk[0] = compute_chunk(p->shape[0], CHUNK_ELEMENTS / chunk[1]);
 }
 
+/* Copies element `from` of a shard to element `to` of `out`. */
+static void copy_element(void *out, int64_t to, const struct checkpoint_shard *p, int64_t from)
+{
+    if (p->dtype == DTYPE_BF16) {
+        ((bf16 *)out)[to] = ((const bf16 *)p->data)[from];
+    } else {
+        ((float *)out)[to] = ((const float *)p->data)[from];
+    }
+}
+
 /* Copies rows [r0, r0 + rows) and columns [c0, c0 + columns) of a transposed shard. */
-static void transpose_block(float *out, const struct checkpoint_shard *p, int64_t r0, int64_t rows,
+static void transpose_block(void *out, const struct checkpoint_shard *p, int64_t r0, int64_t rows,
                             int64_t c0, int64_t columns)
 {
     for (int64_t rb = 0; rb < rows; rb += TRANSPOSE_BLOCK) {
@@ -39,7 +49,7 @@ static void transpose_block(float *out, const struct checkpoint_shard *p, int64_
             int64_t c_end = cb + TRANSPOSE_BLOCK < columns ? cb + TRANSPOSE_BLOCK : columns;
             for (int64_t r = rb; r < r_end; r++) {
                 for (int64_t c = cb; c < c_end; c++) {
-                    out[r * columns + c] = p->data[(c0 + c) * p->columns + r0 + r];
+                    copy_element(out, r * columns + c, p, (c0 + c) * p->columns + r0 + r);
                 }
             }
         }
@@ -47,34 +57,37 @@ static void transpose_block(float *out, const struct checkpoint_shard *p, int64_
 }
 
 /* Returns a block as contiguous memory: a pointer into the shard or `buffer`. */
-static const float *gather_block(const struct checkpoint_shard *p, float *buffer, int64_t r0,
-                                 int64_t rows, int64_t c0, int64_t columns)
+static const void *gather_block(const struct checkpoint_shard *p, void *buffer, int64_t r0,
+                                int64_t rows, int64_t c0, int64_t columns)
 {
     if (p->transposed) {
         transpose_block(buffer, p, r0, rows, c0, columns);
         return buffer;
     }
-    const float *start = p->data + r0 * p->columns + c0;
+    size_t unit = dtype_bytes(p->dtype);
+    const char *start = (const char *)p->data + (size_t)(r0 * p->columns + c0) * unit;
     if (columns == p->columns) {
         return start;
     }
     for (int64_t r = 0; r < rows; r++) {
-        memcpy(buffer + r * columns, start + r * p->columns, (size_t)columns * sizeof(float));
+        memcpy((char *)buffer + (size_t)(r * columns) * unit,
+               start + (size_t)(r * p->columns) * unit, (size_t)columns * unit);
     }
     return buffer;
 }
 
-static bool write_block(hid_t dataset, int dimensions, const float *data, const int64_t offset[2],
+/* The type of `data` is that of the dataset. */
+static bool write_block(hid_t dataset, int dimensions, const void *data, const int64_t offset[2],
                         const int64_t shape[2])
 {
     hsize_t start[2] = {(hsize_t)offset[0], (hsize_t)offset[1]};
     hsize_t count[2] = {(hsize_t)shape[0], (hsize_t)shape[1]};
     hid_t file_space = H5Dget_space(dataset);
-    hid_t memory_space = H5Screate_simple(dimensions, count, NULL);
-    bool written =
-        file_space >= 0 && memory_space >= 0 &&
-        H5Sselect_hyperslab(file_space, H5S_SELECT_SET, start, NULL, count, NULL) >= 0 &&
-        H5Dwrite(dataset, H5T_NATIVE_FLOAT, memory_space, file_space, H5P_DEFAULT, data) >= 0;
+    hid_t memory_space = H5Screate_simple(dimensions, count, NULL), type = H5Dget_type(dataset);
+    bool written = file_space >= 0 && memory_space >= 0 && type >= 0 &&
+                   H5Sselect_hyperslab(file_space, H5S_SELECT_SET, start, NULL, count, NULL) >= 0 &&
+                   H5Dwrite(dataset, type, memory_space, file_space, H5P_DEFAULT, data) >= 0;
+    H5Tclose(type);
     H5Sclose(memory_space);
     H5Sclose(file_space);
     return written;
@@ -85,7 +98,7 @@ static int64_t min_i64(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Reads a block of a shard from the callback of the source. */
+/* Reads a block of a shard from the callback of the source, and converts it to the shard's type. */
 static status read_source_block(const struct checkpoint_save_state *save,
                                 const struct checkpoint_shard *p, const int64_t offset[2],
                                 const int64_t shape[2], float *buffer)
@@ -94,7 +107,12 @@ static status read_source_block(const struct checkpoint_save_state *save,
     const struct manifest_tensor *t =
         manifest_find_tensor(source->manifest, save->set_names[p->set], p->name);
     int64_t tensor_offset[2] = {p->offset[0] + offset[0], p->offset[1] + offset[1]};
-    return source->read(source->context, t, tensor_offset, shape, buffer);
+    TRY(source->read(source->context, t, tensor_offset, shape, buffer));
+    for (int64_t i = 0; p->dtype == DTYPE_BF16 && i < shape[0] * shape[1]; i++) {
+        bf16 rounded = f32_to_bf16(buffer[i]); /* in place: element i ends before buffer[i] */
+        memcpy((char *)buffer + (size_t)i * sizeof rounded, &rounded, sizeof rounded);
+    }
+    return STATUS_OK;
 }
 
 static status write_chunks(const struct checkpoint_save_state *save, hid_t dataset,
@@ -107,7 +125,7 @@ static status write_chunks(const struct checkpoint_save_state *save, hid_t datas
             int64_t offset[2] = {r, c};
             int64_t shape[2] = {min_i64(chunk[0], p->shape[0] - r),
                                 min_i64(chunk[1], p->shape[1] - c)};
-            const float *data = buffer;
+            const void *data = buffer;
             if (p->data == NULL) {
                 TRY(read_source_block(save, p, offset, shape, buffer));
             } else {
@@ -129,14 +147,14 @@ static status create_dataset(hid_t file, const char *path, const struct checkpoi
     hsize_t shape[2] = {(hsize_t)p->shape[0], (hsize_t)p->shape[1]};
     hid_t properties;
     TRY(h5file_create_chunk_properties(p->dimensions, chunk_size, &properties));
-    hid_t space = H5Screate_simple(p->dimensions, shape, NULL);
-    *out =
-        H5Dcreate2(file, p->dataset, H5T_IEEE_F32LE, space, H5P_DEFAULT, properties, H5P_DEFAULT);
+    hid_t space = H5Screate_simple(p->dimensions, shape, NULL), type = h5file_float_type(p->dtype);
+    *out = H5Dcreate2(file, p->dataset, type, space, H5P_DEFAULT, properties, H5P_DEFAULT);
     status result = STATUS_OK;
     if (*out < 0) {
         result =
             RAISE_STATUS(STATUS_WRITE, "cannot write %s of %s: %s", p->name, path, h5file_reason());
     }
+    H5Tclose(type);
     H5Sclose(space);
     H5Pclose(properties);
     return result;
@@ -203,8 +221,9 @@ static status add_shards_to_manifest(struct checkpoint_save_state *save, int set
     for (int i = 0; i < save->shard_count; i++) {
         const struct checkpoint_shard *p = &save->shards[i];
         if (p->set == set) {
-            TRY(manifest_add_shard(&save->written, save->set_names[set], p->name, p->dimensions,
-                                   p->global_shape, file, p->dataset, p->offset, p->shape));
+            TRY(manifest_add_shard(&save->written, save->set_names[set], p->name, p->dtype,
+                                   p->dimensions, p->global_shape, file, p->dataset, p->offset,
+                                   p->shape));
         }
     }
     return STATUS_OK;

@@ -440,7 +440,7 @@ static status list_tensors(struct huggingface_import_job *job)
         const struct model_parameter *p = &job->parameters[i];
         int64_t shape[2];
         huggingface_tensor_shape(p, shape);
-        TRY(manifest_add_tensor(&job->manifest, "model", p->name, p->dimensions, shape));
+        TRY(manifest_add_tensor(&job->manifest, "model", p->name, DTYPE_F32, p->dimensions, shape));
     }
     return STATUS_OK;
 }

@@ -41,7 +41,7 @@ static void make_tensors(int64_t bytes)
         t->data = malloc((size_t)(rows * COLUMNS) * sizeof(float));
         CHECK(t->data != NULL);
         for (int64_t e = 0; e < rows * COLUMNS; e++) {
-            t->data[e] = (float)(e * 2654435761u % 1000003u) * 1e-6f;
+            ((float *)t->data)[e] = (float)(e * 2654435761u % 1000003u) * 1e-6f;
         }
     }
 }

@@ -48,7 +48,7 @@ static void make_tensor(struct state *s, int copy, int i)
     t->global_shape[1] = vector ? 1 : transposed ? shapes[i].rows : shapes[i].columns;
     t->data = calloc((size_t)(t->rows * t->columns), sizeof(float));
     for (int64_t e = 0; t->data != NULL && copy == 0 && e < t->rows * t->columns; e++) {
-        t->data[e] = (float)(e % 97) / 97.0f;
+        ((float *)t->data)[e] = (float)(e % 97) / 97.0f;
     }
 }
 

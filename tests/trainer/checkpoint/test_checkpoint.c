@@ -59,28 +59,51 @@ static int64_t file_column(const struct checkpoint_tensor *t, int64_t e)
     return t->offset[1] + (t->transposed ? e / t->columns : e % t->columns);
 }
 
+static void store_element(struct checkpoint_tensor *t, int64_t e, float value)
+{
+    if (t->dtype == DTYPE_BF16) {
+        ((bf16 *)t->data)[e] = f32_to_bf16(value);
+    } else {
+        ((float *)t->data)[e] = value;
+    }
+}
+
+static float load_element(const struct checkpoint_tensor *t, int64_t e)
+{
+    return t->dtype == DTYPE_BF16 ? bf16_to_f32(((const bf16 *)t->data)[e])
+                                  : ((const float *)t->data)[e];
+}
+
 static void fill_tensor(struct checkpoint_tensor *t, int index)
 {
     for (int64_t e = 0; e < count_elements(t); e++) {
-        t->data[e] = element_value(index, file_row(t, e), file_column(t, e));
+        store_element(t, e, element_value(index, file_row(t, e), file_column(t, e)));
     }
 }
 
 static void overwrite_tensor(struct checkpoint_tensor *t)
 {
-    memset(t->data, 0xff, (size_t)count_elements(t) * sizeof(float));
+    memset(t->data, 0xff, (size_t)count_elements(t) * dtype_bytes(t->dtype));
+}
+
+/* rounded: the tensor is or was stored in bf16. */
+static void check_rounded(const struct checkpoint_tensor *t, int index, bool rounded)
+{
+    for (int64_t e = 0; e < count_elements(t); e++) {
+        float expected = element_value(index, file_row(t, e), file_column(t, e));
+        float got = load_element(t, e);
+        expected = rounded ? bf16_to_f32(f32_to_bf16(expected)) : expected;
+        if (memcmp(&got, &expected, sizeof expected) != 0) {
+            fprintf(stderr, "%s: element %lld is %g, expected %g\n", t->name, (long long)e,
+                    (double)got, (double)expected);
+            exit(1);
+        }
+    }
 }
 
 static void check_values(const struct checkpoint_tensor *t, int index)
 {
-    for (int64_t e = 0; e < count_elements(t); e++) {
-        float expected = element_value(index, file_row(t, e), file_column(t, e));
-        if (memcmp(&t->data[e], &expected, sizeof expected) != 0) {
-            fprintf(stderr, "%s: element %lld is %g, expected %g\n", t->name, (long long)e,
-                    (double)t->data[e], (double)expected);
-            exit(1);
-        }
-    }
+    check_rounded(t, index, false);
 }
 
 /* Allocates rows [first, first + rows), in memory order, of shape `index`. */
@@ -203,6 +226,44 @@ static void test_round_trip(bool async)
     CHECK_OK(checkpoint_close(&c));
     free_tensors(model, SHAPES);
     free_tensors(moments, 2);
+}
+
+/* A checkpoint stores bf16 tensors in bf16. A load into the same type keeps the bits; a load into
+ * the other one converts: exactly to f32, to nearest to bf16. */
+static void test_dtypes(enum dtype saved, enum dtype loaded, bool async)
+{
+    struct checkpoint_tensor t[SHAPES], other[SHAPES];
+    for (int i = 0; i < SHAPES; i++) {
+        t[i] = make_part(i, 0, shapes[i].rows);
+        other[i] = make_part(i, 0, shapes[i].rows);
+        t[i].dtype = saved;
+        other[i].dtype = loaded;
+        fill_tensor(&t[i], i);
+        overwrite_tensor(&other[i]);
+    }
+    struct checkpoint_tensor_set set = {"optimizer", t, SHAPES}, to = {"optimizer", other, SHAPES};
+    struct checkpoint *c = open_run("dtypes", world, async, NULL);
+    struct checkpoint_info found;
+    int64_t bytes = 0, largest = 0;
+    CHECK_OK(checkpoint_memory_bytes(&set, 1, 1, 0, &bytes));
+    for (int i = 0; i < SHAPES; i++) {
+        largest += count_elements(&t[i]) * (int64_t)dtype_bytes(saved);
+    }
+    CHECK(bytes >= largest && bytes < largest + 4 * SHAPES);
+    save_step(c, 4, &set, 1);
+    for (int i = 0; i < SHAPES && async; i++) {
+        overwrite_tensor(&t[i]);
+    }
+    publish_step(c, 4);
+    check_found(c, 4, &found);
+    CHECK_OK(checkpoint_load(world, found.folder, &to, 1));
+    for (int i = 0; i < SHAPES; i++) {
+        check_rounded(&other[i], i, saved == DTYPE_BF16 || loaded == DTYPE_BF16);
+    }
+    CHECK_OK(checkpoint_archive_newer(c, -1));
+    CHECK_OK(checkpoint_close(&c));
+    free_tensors(t, SHAPES);
+    free_tensors(other, SHAPES);
 }
 
 /* A checkpoint that is loaded and saved again has the same bytes. */
@@ -408,6 +469,9 @@ int main(int argc, char **argv)
     CHECK_OK(comm_broadcast(world, root, sizeof root, 0));
     test_round_trip(true);
     test_round_trip(false);
+    test_dtypes(DTYPE_BF16, DTYPE_BF16, true);
+    test_dtypes(DTYPE_BF16, DTYPE_F32, false);
+    test_dtypes(DTYPE_F32, DTYPE_BF16, true);
     test_same_bytes();
     test_sharded();
     test_refusals();

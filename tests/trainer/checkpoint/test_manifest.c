@@ -14,8 +14,8 @@ static status add_shard(const char *set, const char *name, const char *dataset)
 {
     struct manifest m = {0};
     CHECK_OK(manifest_add_file(&m, "model-00000-of-00001.h5", 1, digest));
-    status result = manifest_add_shard(&m, set, name, 2, shape, "model-00000-of-00001.h5", dataset,
-                                       start, shape);
+    status result = manifest_add_shard(&m, set, name, DTYPE_F32, 2, shape,
+                                       "model-00000-of-00001.h5", dataset, start, shape);
     manifest_destroy(&m);
     return result;
 }
@@ -55,7 +55,7 @@ static void add_block(struct manifest *m, int64_t rows, int64_t columns, int64_t
                       int64_t c0, int64_t c1)
 {
     int64_t whole[2] = {rows, columns}, offset[2] = {r0, c0}, extent[2] = {r1 - r0, c1 - c0};
-    CHECK_OK(manifest_add_shard(m, "model", "x", 2, whole, "a.h5", "x", offset, extent));
+    CHECK_OK(manifest_add_shard(m, "model", "x", DTYPE_F32, 2, whole, "a.h5", "x", offset, extent));
 }
 
 static void check_tiling(struct manifest *m, const char *fault)
@@ -98,6 +98,35 @@ static void test_tiling(void)
     manifest_destroy(&m);
 }
 
+/* The type of a tensor survives the text; its shards must all have it. */
+static void test_dtypes(void)
+{
+    struct manifest m = {0}, parsed;
+    char reason[MANIFEST_REASON_BYTES] = "", *text = NULL;
+    const int64_t half[2] = {2, 6}, second[2] = {2, 0};
+    size_t bytes = 0;
+    m.ranks = 1;
+    m.version = strdup("test");
+    m.recipe = strdup("");
+    m.data_fingerprint = strdup("");
+    CHECK_OK(manifest_add_file(&m, "a.h5", 1, digest));
+    CHECK_OK(
+        manifest_add_shard(&m, "optimizer", "x", DTYPE_BF16, 2, shape, "a.h5", "x", start, half));
+    CHECK_FAILS(
+        manifest_add_shard(&m, "optimizer", "x", DTYPE_F32, 2, shape, "a.h5", "x", second, half),
+        STATUS_INTERNAL, "different dtypes");
+    CHECK_OK(manifest_add_shard(&m, "optimizer", "x", DTYPE_BF16, 2, shape, "a.h5", "x@1", second,
+                                half));
+    CHECK_OK(manifest_add_shard(&m, "model", "x", DTYPE_F32, 2, shape, "a.h5", "x", start, shape));
+    CHECK_OK(manifest_to_text(&m, &text, &bytes));
+    CHECK(manifest_parse(text, bytes, &parsed, reason));
+    CHECK_EQUAL(manifest_find_tensor(&parsed, "optimizer", "x")->dtype, DTYPE_BF16);
+    CHECK_EQUAL(manifest_find_tensor(&parsed, "model", "x")->dtype, DTYPE_F32);
+    manifest_destroy(&parsed);
+    manifest_destroy(&m);
+    free(text);
+}
+
 /* A search through all tensors for each tensor would take minutes, more than the limit of the
  * test. */
 static void test_many_tensors(void)
@@ -112,8 +141,8 @@ static void test_many_tensors(void)
     CHECK_OK(manifest_add_file(&m, "model-00000-of-00001.h5", 1, digest));
     for (int i = 0; i < TENSORS; i++) {
         snprintf(name, sizeof name, "tensor.%d", i);
-        CHECK_OK(manifest_add_shard(&m, "model", name, 2, shape, "model-00000-of-00001.h5", name,
-                                    start, shape));
+        CHECK_OK(manifest_add_shard(&m, "model", name, DTYPE_F32, 2, shape,
+                                    "model-00000-of-00001.h5", name, start, shape));
     }
     CHECK_OK(manifest_to_text(&m, &text, &bytes));
     CHECK(manifest_parse(text, bytes, &parsed, reason));
@@ -152,6 +181,7 @@ int main(void)
     test_dropout_law();
     test_names();
     test_tiling();
+    test_dtypes();
     test_many_tensors();
     return 0;
 }

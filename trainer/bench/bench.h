@@ -57,8 +57,8 @@ struct bench_kernels {
 
 /* bench_kernels_run - measure every operation of the device separately.
  *
- * Sizes are those of the session's model and of a micro-batch of its recipe. The classifier uses the
- * recipe's label smoothing. Not collective.
+ * Sizes are those of the session's model and of a micro-batch of its recipe. The classifier and
+ * the optimizer use the recipe's label smoothing and type of moments. Not collective.
  *
  * Units     repeats: number of samples; the median is reported
  * Errors    STATUS_RECIPE if parallel.tensor is above 1 */

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "trainer/bench/bench.h"
+#include "trainer/setup/derive.h"
 #include "trainer/setup/session.h"
 
 static const double sample_seconds = 0.01;
@@ -41,6 +42,7 @@ struct kernels_bench {
     double *sums;
     int32_t *tokens, *positions, *selected_rows, *cu_rows;
     float label_smoothing; /* of the classifier */
+    struct adamw adamw;
 };
 
 /* ---- memory ---- */
@@ -333,13 +335,18 @@ static status run_classifier(struct kernels_bench *b)
                           &c);
 }
 
-static const struct adamw adamw_settings = {.learning_rate = 1e-6f,
-                                            .beta1 = 0.9,
-                                            .beta2 = 0.95,
-                                            .epsilon = 1e-8f,
-                                            .gradient_scale = 1,
-                                            .correction1 = 0.1f,
-                                            .correction2 = 0.05f};
+static struct adamw make_adamw(int64_t elements, enum dtype moments)
+{
+    return (struct adamw){.learning_rate = 1e-6f,
+                          .beta1 = 0.9,
+                          .beta2 = 0.95,
+                          .epsilon = 1e-8f,
+                          .gradient_scale = 1,
+                          .correction1 = 0.1f,
+                          .correction2 = 0.05f,
+                          .rounding = {.columns = elements, .pitch = elements},
+                          .moment_dtype = moments};
+}
 
 static bf16 *get_bf16_copy(const struct kernels_bench *b)
 {
@@ -349,19 +356,19 @@ static bf16 *get_bf16_copy(const struct kernels_bench *b)
 static status run_adamw(struct kernels_bench *b)
 {
     return adamw_update(b->k, b->flat[0].data, get_bf16_copy(b), b->flat[1].data, b->flat[2].data,
-                        b->flat[3].data, b->flat_elems, &adamw_settings);
+                        b->flat[3].data, b->flat_elems, &b->adamw);
 }
 
 static status run_lamb_moments(struct kernels_bench *b)
 {
     return lamb_moments(b->k, b->sums, b->flat[0].data, b->flat[1].data, b->flat[2].data,
-                        b->flat[3].data, b->flat_elems, &adamw_settings);
+                        b->flat[3].data, b->flat_elems, &b->adamw);
 }
 
 static status run_lamb_apply(struct kernels_bench *b)
 {
     return lamb_apply(b->k, b->flat[0].data, get_bf16_copy(b), b->flat[1].data, b->flat[2].data,
-                      b->flat_elems, &adamw_settings);
+                      b->flat_elems, &b->adamw);
 }
 
 static status run_sum_of_squares(struct kernels_bench *b)
@@ -546,6 +553,7 @@ status bench_kernels_run(struct session *s, int repeats, struct bench_kernels *o
     b.label_smoothing = (float)s->recipe.train.label_smoothing_factor;
     int64_t max_elems = device_is_host(s->device) ? FLAT_ELEMS : FLAT_ELEMS_ON_GPU;
     b.flat_elems = model_elements(s->model) < max_elems ? model_elements(s->model) : max_elems;
+    b.adamw = make_adamw(b.flat_elems, derive_moment_dtype(&s->recipe));
     TRY(arena_create(s->device, 0, "the operations' operands", &arena));
     status result = take_operands(&b, &arena);
     size_t bytes = arena.peak;

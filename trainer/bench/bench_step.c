@@ -225,8 +225,9 @@ static status measure_copy_rate(struct bench *b, double *out)
     struct session *s = b->session;
     const struct optimizer *o = sharded_optimizer_inner(b->optimizer);
     int64_t elements = optimizer_elements(o);
-    struct tensor to = tensor_view(optimizer_moment1(o), DTYPE_F32, 1, elements);
-    struct tensor from = tensor_view(optimizer_moment2(o), DTYPE_F32, 1, elements);
+    enum dtype dtype = optimizer_moment_dtype(o);
+    struct tensor to = tensor_view(optimizer_moment1(o), dtype, 1, elements);
+    struct tensor from = tensor_view(optimizer_moment2(o), dtype, 1, elements);
     double seconds[COPIES];
     for (int i = 0; i < COPIES; i++) {
         double start = clock_seconds();
@@ -234,7 +235,7 @@ static status measure_copy_rate(struct bench *b, double *out)
         TRY(device_wait(s->device, kernels_stream(s->kernels), DEADLINE_DEVICE_STEP_SECONDS));
         seconds[i] = clock_seconds() - start;
     }
-    *out = 8 * (double)elements / bench_median(seconds, COPIES);
+    *out = 2 * (double)dtype_bytes(dtype) * (double)elements / bench_median(seconds, COPIES);
     return STATUS_OK;
 }
 

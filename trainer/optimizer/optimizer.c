@@ -12,11 +12,22 @@ struct optimizer {
     struct optimizer_range *ranges;
     int count;
     int64_t elements;
-    float *moment1, *moment2;
+    void *moment1, *moment2; /* of settings.moment_dtype */
     /* LAMB, for each range: sums of squares on the device, their copy on the host, trust ratios. */
     struct optimizer_squares *device_squares, *squares;
     double *ratios;
 };
+
+static size_t get_moment_bytes(const struct optimizer *o, int64_t elements)
+{
+    return (size_t)elements * dtype_bytes(o->settings.moment_dtype);
+}
+
+/* Returns the address of the first moment of a range in `moments`. */
+static void *get_moment(const struct optimizer *o, void *moments, const struct optimizer_range *r)
+{
+    return (char *)moments + get_moment_bytes(o, r->moment_offset);
+}
 
 static status allocate_trust_ratios(struct optimizer *o)
 {
@@ -39,14 +50,14 @@ status optimizer_create(struct kernels *k, const struct optimizer_settings *sett
     *o = (struct optimizer){
         .kernels = k, .settings = *settings, .count = count, .elements = elements};
     status result = STATUS_OK;
-    size_t bytes = (size_t)elements * sizeof(float);
+    size_t bytes = get_moment_bytes(o, elements);
     o->ranges = malloc((size_t)count * sizeof *ranges);
     REQUIRE_GOTO(result, fail, o->ranges != NULL, STATUS_INTERNAL, "out of memory for %d ranges",
                  count);
     memcpy(o->ranges, ranges, (size_t)count * sizeof *ranges);
     struct device *dev = kernels_device(k);
-    TRY_GOTO(result, fail, device_allocate(dev, bytes, "first moments", (void **)&o->moment1));
-    TRY_GOTO(result, fail, device_allocate(dev, bytes, "second moments", (void **)&o->moment2));
+    TRY_GOTO(result, fail, device_allocate(dev, bytes, "first moments", &o->moment1));
+    TRY_GOTO(result, fail, device_allocate(dev, bytes, "second moments", &o->moment2));
     if (optimizer_uses_trust_ratios(o)) {
         TRY_GOTO(result, fail, allocate_trust_ratios(o));
     }
@@ -61,7 +72,7 @@ status optimizer_destroy(struct optimizer **o)
 {
     if (*o != NULL) {
         struct device *dev = kernels_device((*o)->kernels);
-        size_t bytes = (size_t)(*o)->elements * sizeof(float);
+        size_t bytes = get_moment_bytes(*o, (*o)->elements);
         device_release(dev, (*o)->moment1, bytes);
         device_release(dev, (*o)->moment2, bytes);
         device_release(dev, (*o)->device_squares, (size_t)(*o)->count * sizeof *(*o)->squares);
@@ -74,14 +85,19 @@ status optimizer_destroy(struct optimizer **o)
     return STATUS_OK;
 }
 
-float *optimizer_moment1(const struct optimizer *o)
+void *optimizer_moment1(const struct optimizer *o)
 {
     return o->moment1;
 }
 
-float *optimizer_moment2(const struct optimizer *o)
+void *optimizer_moment2(const struct optimizer *o)
 {
     return o->moment2;
+}
+
+enum dtype optimizer_moment_dtype(const struct optimizer *o)
+{
+    return o->settings.moment_dtype;
 }
 
 int64_t optimizer_elements(const struct optimizer *o)
@@ -119,6 +135,7 @@ static struct adamw make_settings(const struct optimizer *o, const struct optimi
                                   int64_t step, double learning_rate, double scale)
 {
     const struct optimizer_settings *s = &o->settings;
+    uint64_t moments = 2 * (uint64_t)r->tensor;
     return (struct adamw){
         .learning_rate = (float)learning_rate,
         .beta1 = s->beta1,
@@ -129,6 +146,9 @@ static struct adamw make_settings(const struct optimizer *o, const struct optimi
         .correction1 = (float)(1 - pow(s->beta1, (double)step)),
         .correction2 = (float)(1 - pow(s->beta2, (double)step)),
         .rounding = optimizer_rounding(o, r, step),
+        .moment_dtype = s->moment_dtype,
+        .moment_keys = {random_key(s->seed, RANDOM_MOMENTS, (uint64_t)step, moments),
+                        random_key(s->seed, RANDOM_MOMENTS, (uint64_t)step, moments + 1)},
     };
 }
 
@@ -154,7 +174,7 @@ status optimizer_update_moments(struct optimizer *o, const struct optimizer_slic
             int64_t offset = r->first - slice->first;
             struct adamw settings = make_settings(o, r, step, 0, scale);
             TRY(lamb_moments(o->kernels, &o->device_squares[i].weights, slice->weights + offset,
-                             o->moment1 + r->moment_offset, o->moment2 + r->moment_offset,
+                             get_moment(o, o->moment1, r), get_moment(o, o->moment2, r),
                              slice->gradients + offset, r->count, &settings));
         }
     }
@@ -196,11 +216,11 @@ static status update_range(struct optimizer *o, const struct optimizer_slice *sl
     bf16 *bf16_weights = slice->bf16_weights != NULL ? slice->bf16_weights + offset : NULL;
     if (optimizer_uses_trust_ratios(o)) {
         return lamb_apply(o->kernels, slice->weights + offset, bf16_weights,
-                          o->moment1 + r->moment_offset, o->moment2 + r->moment_offset, r->count,
+                          get_moment(o, o->moment1, r), get_moment(o, o->moment2, r), r->count,
                           settings);
     }
     return adamw_update(o->kernels, slice->weights + offset, bf16_weights,
-                        o->moment1 + r->moment_offset, o->moment2 + r->moment_offset,
+                        get_moment(o, o->moment1, r), get_moment(o, o->moment2, r),
                         slice->gradients + offset, r->count, settings);
 }
 

@@ -20,7 +20,8 @@ struct optimizer_range {
     int64_t moment_offset;    /* first element in this rank's shard of the moments */
     bool decay;               /* apply weight decay */
     int tensor;               /* index of the tensor that contains the range, from 0 */
-    struct rounding rounding; /* rounding of the bf16 weights, without the key */
+    struct rounding rounding; /* rounding of the bf16 weights, without the key; its positions also
+                               * apply to bf16 moments */
 };
 
 enum optimizer_kind { OPTIMIZER_ADAMW = 0, OPTIMIZER_LAMB };
@@ -30,15 +31,23 @@ struct optimizer_settings {
     double max_grad_norm; /* 0: no clipping */
     enum optimizer_kind kind;
     bool trust_all;           /* LAMB: trust ratios for tensors without decay too (NVLAMB) */
-    bool stochastic_rounding; /* of the bf16 weights; the ranges have the element positions */
+    bool stochastic_rounding; /* of the bf16 weights */
+    enum dtype moment_dtype;  /* DTYPE_BF16: rounded stochastically */
     uint64_t seed;            /* of stochastic rounding */
 };
+
+/* optimizer_needs_positions - return whether the ranges must have the positions of their elements,
+ * for stochastic rounding of weights or moments. */
+static inline bool optimizer_needs_positions(const struct optimizer_settings *s)
+{
+    return s->stochastic_rounding || s->moment_dtype == DTYPE_BF16;
+}
 
 /* optimizer_create - allocate both moments and set them to zero.
  *
  * Shapes    ranges [count], sorted by first
  * Units     elements: length of each moment
- * Memory    8 bytes per element on the device of k; the ranges are copied
+ * Memory    8 bytes per element on the device of k, or 4 in bf16; the ranges are copied
  * Errors    STATUS_INTERNAL out of memory, and the errors of the device */
 status optimizer_create(struct kernels *k, const struct optimizer_settings *settings,
                         const struct optimizer_range *ranges, int count, int64_t elements,
@@ -47,11 +56,14 @@ status optimizer_create(struct kernels *k, const struct optimizer_settings *sett
 /* optimizer_destroy - free the optimizer; *o may be NULL. */
 status optimizer_destroy(struct optimizer **o);
 
-/* optimizer_moment1 - return the first moments, f32 [elements], on the device. */
-float *optimizer_moment1(const struct optimizer *o);
+/* optimizer_moment1 - return the first moments, [elements], on the device. */
+void *optimizer_moment1(const struct optimizer *o);
 
-/* optimizer_moment2 - return the second moments, f32 [elements], on the device. */
-float *optimizer_moment2(const struct optimizer *o);
+/* optimizer_moment2 - return the second moments, [elements], on the device. */
+void *optimizer_moment2(const struct optimizer *o);
+
+/* optimizer_moment_dtype - return the dtype of the moments. */
+enum dtype optimizer_moment_dtype(const struct optimizer *o);
 
 /* optimizer_elements - return the number of elements of each moment. */
 int64_t optimizer_elements(const struct optimizer *o);

@@ -183,7 +183,7 @@ static int64_t compute_writer_bytes(const struct model_parameter *parameters, in
 /* Computes the memory of a snapshot: weights and both moments, divided
  * among the ranks with the same values as in a checkpoint. */
 static status compute_snapshot_bytes(const struct model_parameter *parameters, int count,
-                                     int64_t elements, struct plan *plan)
+                                     int64_t elements, enum dtype moment_dtype, struct plan *plan)
 {
     struct optimizer_range trained = {.count = model_trained_elements(parameters, count)};
     struct state_dict_ranges moments = {.ranges = &trained, .count = 1};
@@ -195,7 +195,7 @@ static status compute_snapshot_bytes(const struct model_parameter *parameters, i
     struct state_dict states[2] = {0};
     status result = state_dict_create_weights(&layout, &ranges, NULL, &states[0]);
     if (result == STATUS_OK) {
-        result = state_dict_create_moments(&layout, &moments, NULL, NULL, &states[1]);
+        result = state_dict_create_moments(&layout, &moments, moment_dtype, NULL, NULL, &states[1]);
     }
     if (result == STATUS_OK) {
         struct checkpoint_tensor_set views[2] = {states[0].tensor_set, states[1].tensor_set};
@@ -298,6 +298,7 @@ static status plan_optimizer(const struct recipe *r, const struct model_config *
         .bucket_elems = derive_bucket_elements(r),
         .micro_batches = plan->micro_steps,
         .reproducible = r->parallel.reproducible,
+        .moment_dtype = derive_moment_dtype(r),
         .bf16_transport = r->parallel.reduce_dtype == PRECISION_BF16,
         .ranks = plan->data,
     };
@@ -358,12 +359,12 @@ static status plan_memory(const struct recipe *r, const struct model_config *con
     buffers->pinned = host ? 0 : batches + 4 * WORKSPACE_ROW_ARRAYS * rows;
     buffers->loaders = compute_all_loader_bytes(r, plan->data);
     if (r->checkpoint.async) {
-        TRY(compute_snapshot_bytes(parameters, count, elements, plan));
+        TRY(compute_snapshot_bytes(parameters, count, elements, derive_moment_dtype(r), plan));
     }
     if (r->train.on_spike == ON_SPIKE_ROLLBACK) {
         bool released = plan->zero_stage > 0 && dtype == DTYPE_BF16;
         buffers->rollback = rollback_compute_bytes(parameters, count, dtype == DTYPE_BF16, released,
-                                                   optimizer.moments);
+                                                   optimizer.owned_elems, optimizer.moments);
     }
     buffers->samples = sample_bytes(r, config, dtype);
     buffers->writer = compute_writer_bytes(parameters, count);

@@ -30,7 +30,7 @@
 enum plan_kind {
     PLAN_WEIGHTS,     /* f32 (ZeRO with bf16: this rank's shard only), and the bf16 copy */
     PLAN_GRADIENTS,   /* f32; ZeRO stage 2: embeddings, two layers and this rank's shard */
-    PLAN_OPTIMIZER,   /* two f32 moments; ZeRO: of this rank's shard */
+    PLAN_OPTIMIZER,   /* two moments; ZeRO: of this rank's shard */
     PLAN_ACTIVATIONS, /* of a micro-batch */
     PLAN_BUFFERS,     /* kernels, loaders, snapshot, communication, program */
     PLAN_KINDS

@@ -145,13 +145,14 @@ static void predict_work(const struct recipe *r, const struct plan *plan, const 
     double in_layers = (double)(plan->part[PLAN_ATTENTION] + plan->part[PLAN_FEED_FORWARD]);
     double gemm = plan->gemm_flops + recompute * 2 * in_layers;
     double attention = (7 + 2 * recompute) / 6 * (plan->token_flops - plan->gemm_flops);
-    double owned_elems = (double)plan->bytes[PLAN_OPTIMIZER] / 8;
+    double moment_bytes = (double)dtype_bytes(derive_moment_dtype(r));
+    double owned_elems = (double)plan->bytes[PLAN_OPTIMIZER] / (2 * moment_bytes);
     out->gemm_seconds = rows * gemm / plan->tensor / rates->gemm;
     out->attention_seconds = rows * attention / plan->tensor / rates->attention;
     out->elementwise_seconds =
         (compute_elementwise_bytes(r, plan, rows) + weights * (8 * (micro - 1) + 4)) /
         rates->memory;
-    out->optimizer_seconds = 34 * owned_elems / rates->memory;
+    out->optimizer_seconds = (18 + 4 * moment_bytes) * owned_elems / rates->memory;
     out->launch_seconds = micro * layers * (12 + 22) * rates->launch;
 }
 

@@ -151,6 +151,8 @@ static const struct foreign_name hints[] = {
     {"use_flash_attn|attention_backend|attn_implementation",
      "attention is always computed in tiles, without the matrix of all scores; remove it"},
     {"split", "`bireme prepare --validation-fraction F` divides the data"},
+    {"exp_avg_dtype|exp_avg_sq_dtype|mu_dtype|optimizer_state_dtype|bf16_optimizer_states",
+     "optimizer.state_dtype: bf16 stores both moments in bf16"},
     {"label_smoothing", "train.label_smoothing_factor, or dpo.label_smoothing for dpo"},
     {"momentum|nesterov", "adamw and lamb have optimizer.beta1 instead of a momentum"},
 };

@@ -225,6 +225,7 @@ struct recipe {
         double max_grad_norm; /* 0: no clipping */
         bool nvlamb;
         bool stochastic_rounding;
+        enum recipe_precision state_dtype; /* of both moments */
         char init_from[RECIPE_PATH_BYTES];
     } optimizer;
     struct {

@@ -482,6 +482,12 @@ const struct setting recipe_table[] = {
      .description = "train.precision bf16: whether the fp32 master weights are rounded to bf16 "
                     "stochastically, which keeps their mean, instead of to nearest. Each step "
                     "draws new random numbers from the seed"},
+    {"optimizer.state_dtype", SETTING_ENUM, FIELD(optimizer.state_dtype), "fp32",
+     .choices = "fp32|bf16", .resume = true,
+     .description =
+         "Data type of the two moments, in memory and in checkpoints. bf16: half the memory; each "
+         "step computes in fp32 and rounds the moments stochastically, which keeps their mean. A "
+         "resume with another type converts them"},
     {"optimizer.init_from", SETTING_PATH, FIELD(optimizer.init_from), "null",
      .null = "the moments start at zero", .resume = true,
      .description =
@@ -541,8 +547,9 @@ const struct setting recipe_table[] = {
      .description = "Number of spikes in a run that are skipped or rolled back; the next one ends "
                     "the run with exit code 79"},
     {"train.precision", SETTING_ENUM, FIELD(train.precision), "fp32", .choices = "fp32|bf16",
-     .description = "Data type of matrix multiplications and activations. Master weights, "
-                    "reductions and optimizer state are always fp32"},
+     .description = "Data type of matrix multiplications and activations. Master weights and "
+                    "reductions are always fp32; optimizer.state_dtype is that of the optimizer "
+                    "state"},
     {"train.device", SETTING_ENUM, FIELD(train.device), "auto", .choices = "auto|cpu|cuda",
      .resume = true,
      .description =

@@ -379,6 +379,11 @@ int64_t derive_micro_batches(const struct recipe *r, int data_ranks)
     return (shard.count + r->batch.micro_size - 1) / r->batch.micro_size;
 }
 
+enum dtype derive_moment_dtype(const struct recipe *r)
+{
+    return r->optimizer.state_dtype == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32;
+}
+
 int64_t derive_bucket_elements(const struct recipe *r)
 {
     return r->parallel.bucket_mib * ((1 << 20) / (int64_t)sizeof(float));

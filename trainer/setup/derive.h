@@ -68,5 +68,8 @@ int64_t derive_micro_batches(const struct recipe *recipe, int data_ranks);
  * is split into micro-batches before it is distributed (parallel.reproducible). */
 int64_t derive_all_micro_batches(const struct recipe *recipe);
 
+/* derive_moment_dtype - return the type of the optimizer's moments (optimizer.state_dtype). */
+enum dtype derive_moment_dtype(const struct recipe *recipe);
+
 /* derive_bucket_elements - return the f32 elements of a bucket of parallel.bucket_mib. */
 int64_t derive_bucket_elements(const struct recipe *recipe);

@@ -37,13 +37,14 @@ static void list_regions(struct rollback *r, const struct model *m,
     const struct optimizer *o = sharded_optimizer_inner(optimizer);
     int64_t vectors = 0, trained = model_trained_elements(parameters, count);
     int64_t owned = optimizer_elements(o);
+    size_t moment_bytes = dtype_bytes(optimizer_moment_dtype(o));
     float *all_vectors = model_vectors(m, &vectors);
     add_region(r, model_weights(m), trained, sizeof(float));
     add_region(r, model_bf16_weights(m), trained, sizeof(bf16));
     add_region(r, all_vectors, vectors, sizeof(float));
     add_region(r, sharded_optimizer_weights(optimizer), owned, sizeof(float));
-    add_region(r, optimizer_moment1(o), owned, sizeof(float));
-    add_region(r, optimizer_moment2(o), owned, sizeof(float));
+    add_region(r, optimizer_moment1(o), owned, moment_bytes);
+    add_region(r, optimizer_moment2(o), owned, moment_bytes);
 }
 
 status rollback_create(const struct session *session, const struct sharded_optimizer *optimizer,
@@ -95,7 +96,7 @@ status rollback_restore(struct rollback *r)
 }
 
 int64_t rollback_compute_bytes(const struct model_parameter *parameters, int count, bool has_bf16,
-                               bool released, int64_t moments)
+                               bool released, int64_t owned_elems, int64_t moment_bytes)
 {
     int64_t trained = model_trained_elements(parameters, count), vectors = 0;
     bool adapters = false;
@@ -104,8 +105,8 @@ int64_t rollback_compute_bytes(const struct model_parameter *parameters, int cou
         vectors +=
             parameters[i].trained && parameters[i].dimensions == 1 ? parameters[i].columns : 0;
     }
-    int64_t weights = 4 * (released ? moments / 8 : trained);
+    int64_t weights = 4 * (released ? owned_elems : trained);
     weights += has_bf16 ? 2 * trained : 0;
     weights += released || (has_bf16 && adapters) ? 4 * vectors : 0;
-    return weights + moments;
+    return weights + moment_bytes;
 }

@@ -28,7 +28,8 @@ status rollback_restore(struct rollback *rollback);
 
 /* rollback_compute_bytes - compute the size of the copy on one rank.
  *
- * Units     moments: bytes of both moments on this rank; released: with ZeRO and bf16, a rank keeps
+ * Units     owned_elems, moment_bytes: elements with moments on this rank, and the bytes of both
+ *           moments; released: with ZeRO and bf16, a rank keeps
  *           the f32 weights of its shards only */
 int64_t rollback_compute_bytes(const struct model_parameter *parameters, int count, bool has_bf16,
-                               bool released, int64_t moments);
+                               bool released, int64_t owned_elems, int64_t moment_bytes);

@@ -107,16 +107,16 @@ static struct comm_range get_owned_range(const struct sharded_optimizer *sharded
 
 /* Finds the position, in the whole parameter, of the element at `offset` of this rank's parameter,
  * so that stochastic rounding is the same at any layout. Returns the number of elements up to the
- * end of that shard. Padding has no rounding. */
-static int64_t locate_elements(const struct model_parameter *p, int64_t offset,
+ * end of that shard. Padding is always 0, which rounding keeps at any position. */
+static int64_t locate_elements(const struct model_parameter *p, int64_t offset, bool stochastic,
                                struct rounding *out)
 {
-    *out = (struct rounding){0};
+    *out = (struct rounding){.columns = p->columns, .pitch = p->columns};
     for (int j = 0; j < p->shard_count; j++) {
         const struct model_shard *shard = &p->shards[j];
         int64_t in = offset - shard->first, left = shard->rows * shard->columns - in;
         if (left > 0) {
-            *out = (struct rounding){.stochastic = true,
+            *out = (struct rounding){.stochastic = stochastic,
                                      .first = shard->row * p->whole_columns + shard->column,
                                      .offset = in,
                                      .columns = shard->columns,
@@ -127,16 +127,18 @@ static int64_t locate_elements(const struct model_parameter *p, int64_t offset,
     return p->rows * p->columns - offset;
 }
 
-/* Splits a range of a parameter at the ends of its shards if stochastic rounding needs positions.
- * Returns the number of ranges. */
+/* Splits a range of a parameter at the ends of its shards if stochastic rounding of weights or
+ * moments needs positions. Returns the number of ranges. */
 static int split_range(const struct sharded_optimizer *sharded, const struct model_parameter *p,
                        struct optimizer_range range, struct optimizer_range *ranges)
 {
     int used = 0;
+    const struct optimizer_settings *settings = &sharded->options.optimizer;
     for (int64_t left = range.count; left > 0; left -= range.count) {
         range.count = left;
-        if (sharded->options.optimizer.stochastic_rounding) {
-            int64_t run = locate_elements(p, range.first - p->first, &range.rounding);
+        if (optimizer_needs_positions(settings)) {
+            int64_t run = locate_elements(p, range.first - p->first, settings->stochastic_rounding,
+                                          &range.rounding);
             range.count = run < left ? run : left;
         }
         ranges[used++] = range;

@@ -134,6 +134,7 @@ struct sharded_optimizer_plan {
     int64_t layers, elements; /* elements: with frozen parameters */
     int stage;
     bool bf16, reproducible, bf16_transport;
+    enum dtype moment_dtype;
     int64_t bucket_elems, micro_batches;
     int ranks; /* data-parallel ranks */
 };
@@ -142,8 +143,9 @@ struct sharded_optimizer_bytes {
     int64_t shared_gradients;        /* in memory that the ranks of a host share */
     int64_t windows[BUCKET_WINDOWS]; /* all such memory, see bucket.h */
     int64_t own_gradients, moments;
-    int64_t weights; /* with the bf16 copy and, after release_weights, the f32 vectors */
-    double sent;     /* by the first rank in a step */
+    int64_t owned_elems; /* trained elements that the first rank updates */
+    int64_t weights;     /* with the bf16 copy and, after release_weights, the f32 vectors */
+    double sent;         /* by the first rank in a step */
 };
 
 /* sharded_optimizer_compute_bytes - compute the bytes that sharded_optimizer_create allocates on

@@ -72,9 +72,9 @@ status sharded_optimizer_compute_bytes(const struct sharded_optimizer_plan *plan
     *out = (struct sharded_optimizer_bytes){0};
     bucket_memory_bytes(&options, plan->ranks, 0, &out->shared_gradients, &out->own_gradients);
     bucket_window_bytes(&options, plan->ranks, out->windows);
-    out->moments =
-        8 * (plan->stage > 0 ? bucket_owned_elements(&options, plan->ranks, 0) : trained);
-    int64_t vectors = 0, trained_vectors = 0, owned = out->moments / 8;
+    out->owned_elems = plan->stage > 0 ? bucket_owned_elements(&options, plan->ranks, 0) : trained;
+    out->moments = 2 * (int64_t)dtype_bytes(plan->moment_dtype) * out->owned_elems;
+    int64_t vectors = 0, trained_vectors = 0, owned = out->owned_elems;
     owned += sharded_optimizer_frozen_range(plan->parameters, plan->parameter_count, plan->elements,
                                             plan->ranks, 0)
                  .count;

@@ -22,6 +22,7 @@ status sharded_optimizer_create_from_session(struct session *s, int64_t micro_ba
                 .kind = r->optimizer.name == RECIPE_LAMB ? OPTIMIZER_LAMB : OPTIMIZER_ADAMW,
                 .trust_all = r->optimizer.nvlamb,
                 .stochastic_rounding = r->optimizer.stochastic_rounding,
+                .moment_dtype = derive_moment_dtype(r),
                 .seed = (uint64_t)r->seed,
             },
         .zero_stage = (int)r->parallel.zero_stage,
@@ -54,6 +55,6 @@ status sharded_optimizer_moments_state(const struct session *s,
     const struct optimizer *o = sharded_optimizer_inner(sharded);
     struct state_dict_ranges shard = {.sharded = sharded_optimizer_is_sharded(sharded)};
     shard.ranges = optimizer_ranges(o, &shard.count);
-    return state_dict_create_session_moments(s, &shard, optimizer_moment1(o), optimizer_moment2(o),
-                                             out);
+    return state_dict_create_session_moments(s, &shard, optimizer_moment_dtype(o),
+                                             optimizer_moment1(o), optimizer_moment2(o), out);
 }

@@ -208,7 +208,7 @@ status initial_model_check_moments(const struct recipe *recipe, struct comm *wor
     layout.parameters = parameters;
     struct optimizer_range trained = {.count = model_trained_elements(parameters, layout.count)};
     struct state_dict_ranges ranges = {.ranges = &trained, .count = 1};
-    result = state_dict_create_moments(&layout, &ranges, NULL, NULL, &dict);
+    result = state_dict_create_moments(&layout, &ranges, DTYPE_F32, NULL, NULL, &dict);
     if (result == STATUS_OK) {
         result = checkpoint_check_tensors(world, found.folder, &dict.tensor_set, 1, false);
     }

@@ -29,10 +29,23 @@ static status reserve_entry(struct state_dict *d)
     return STATUS_OK;
 }
 
-/* Appends a rectangle of a parameter. `data` is the address of its first element. */
+/* Elements of an array in memory; data NULL: only shapes are needed. */
+struct elements {
+    enum dtype dtype;
+    void *data;
+};
+
+/* Returns the elements from `count` on. */
+static struct elements skip_elements(struct elements e, int64_t count)
+{
+    e.data = e.data != NULL ? (char *)e.data + count * (int64_t)dtype_bytes(e.dtype) : NULL;
+    return e;
+}
+
+/* Appends a rectangle of a parameter. `data` begins with its first element. */
 static status append_rectangle(struct state_dict *d, const char *prefix,
                                const struct model_parameter *p, bool written,
-                               const struct model_shard *rectangle, float *data)
+                               const struct model_shard *rectangle, struct elements data)
 {
     TRY(reserve_entry(d));
     struct checkpoint_tensor *t = &d->tensors[d->tensor_set.count];
@@ -43,7 +56,8 @@ static status append_rectangle(struct state_dict *d, const char *prefix,
         .columns = rectangle->columns,
         .transposed = p->transposed,
         .load_only = !written,
-        .data = data,
+        .dtype = data.dtype,
+        .data = data.data,
     };
     if (p->dimensions == 1) {
         t->global_shape[0] = p->whole_columns;
@@ -64,7 +78,7 @@ static status append_rectangle(struct state_dict *d, const char *prefix,
 static status append_elements(struct state_dict *d, const char *prefix,
                               const struct model_parameter *p, bool written,
                               const struct model_shard *piece, int64_t first, int64_t end,
-                              float *data)
+                              struct elements data)
 {
     int64_t width = piece->columns;
     for (int64_t i = first; i < end;) {
@@ -73,18 +87,17 @@ static status append_elements(struct state_dict *d, const char *prefix,
                                         .column = piece->column + column,
                                         .rows = column == 0 && left >= width ? left / width : 1,
                                         .columns = left < width - column ? left : width - column};
-        TRY(append_rectangle(d, prefix, p, written, &rectangle,
-                             data != NULL ? data + (i - first) : NULL));
+        TRY(append_rectangle(d, prefix, p, written, &rectangle, skip_elements(data, i - first)));
         i += rectangle.rows * rectangle.columns;
     }
     return STATUS_OK;
 }
 
-/* Appends the elements of a parameter that lie in [first, end) of the flat buffer. `data` is the
- * address of element `first`. */
+/* Appends the elements of a parameter that lie in [first, end) of the flat buffer. `data` begins
+ * with element `first`. */
 static status append_range(struct state_dict *d, const char *prefix,
                            const struct state_dict_layout *layout, int index, int64_t first,
-                           int64_t end, float *data)
+                           int64_t end, struct elements data)
 {
     const struct model_parameter *p = &layout->parameters[index];
     bool written = !p->replicated || layout->writes_replicated;
@@ -94,7 +107,7 @@ static status append_range(struct state_dict *d, const char *prefix,
         int64_t low = first > from ? first : from, high = end < to ? end : to;
         if (low < high) {
             TRY(append_elements(d, prefix, p, written, piece, low - from, high - from,
-                                data != NULL ? data + (low - first) : NULL));
+                                skip_elements(data, low - first)));
         }
     }
     return STATUS_OK;
@@ -135,14 +148,14 @@ static bool is_selected(const struct state_dict_layout *layout, int index)
 
 static status append_parameters(struct state_dict *d, const char *prefix,
                                 const struct state_dict_layout *layout,
-                                const struct state_dict_ranges *ranges, float *data)
+                                const struct state_dict_ranges *ranges, struct elements data)
 {
     d->tensor_set.sharded = ranges->sharded;
     for (int i = 0; i < layout->count; i++) {
         for (int r = 0; r < ranges->count && is_selected(layout, i); r++) {
             const struct optimizer_range *range = &ranges->ranges[r];
             TRY(append_range(d, prefix, layout, i, range->first, range->first + range->count,
-                             data != NULL ? data + range->moment_offset : NULL));
+                             skip_elements(data, range->moment_offset)));
         }
     }
     return STATUS_OK;
@@ -153,17 +166,19 @@ status state_dict_create_weights(const struct state_dict_layout *layout,
                                  struct state_dict *out)
 {
     *out = (struct state_dict){0};
-    return finish_entries(append_parameters(out, "", layout, ranges, weights), "model", out);
+    struct elements data = {DTYPE_F32, weights};
+    return finish_entries(append_parameters(out, "", layout, ranges, data), "model", out);
 }
 
 status state_dict_create_moments(const struct state_dict_layout *layout,
-                                 const struct state_dict_ranges *ranges, float *moment1,
-                                 float *moment2, struct state_dict *out)
+                                 const struct state_dict_ranges *ranges, enum dtype dtype,
+                                 void *moment1, void *moment2, struct state_dict *out)
 {
     *out = (struct state_dict){0};
-    status result = append_parameters(out, "exp_avg/", layout, ranges, moment1);
+    struct elements first = {dtype, moment1}, second = {dtype, moment2};
+    status result = append_parameters(out, "exp_avg/", layout, ranges, first);
     if (result == STATUS_OK) {
-        result = append_parameters(out, "exp_avg_sq/", layout, ranges, moment2);
+        result = append_parameters(out, "exp_avg_sq/", layout, ranges, second);
     }
     return finish_entries(result, "optimizer", out);
 }
@@ -214,11 +229,11 @@ status state_dict_create_session_subset(const struct session *s, enum parameter_
 }
 
 status state_dict_create_session_moments(const struct session *s,
-                                         const struct state_dict_ranges *ranges, float *moment1,
-                                         float *moment2, struct state_dict *out)
+                                         const struct state_dict_ranges *ranges, enum dtype dtype,
+                                         void *moment1, void *moment2, struct state_dict *out)
 {
     struct state_dict_layout layout = get_layout(s, STATE_DICT_SUBSET_ALL);
-    TRY(state_dict_create_moments(&layout, ranges, moment1, moment2, out));
+    TRY(state_dict_create_moments(&layout, ranges, dtype, moment1, moment2, out));
     set_device(s, out);
     return STATUS_OK;
 }

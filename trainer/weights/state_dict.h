@@ -59,8 +59,8 @@ status state_dict_create_weights(const struct state_dict_layout *layout,
  * Memory    as state_dict_create_weights
  * Errors    as state_dict_create_weights */
 status state_dict_create_moments(const struct state_dict_layout *layout,
-                                 const struct state_dict_ranges *ranges, float *moment1,
-                                 float *moment2, struct state_dict *out);
+                                 const struct state_dict_ranges *ranges, enum dtype dtype,
+                                 void *moment1, void *moment2, struct state_dict *out);
 
 /* state_dict_create_session_weights - describe the weights of a session as a checkpoint stores
  * them. With adapters, these are the trained parameters alone.
@@ -79,8 +79,8 @@ status state_dict_create_session_weights(const struct session *s,
  * Memory    as state_dict_create_session_weights
  * Errors    as state_dict_create_session_weights */
 status state_dict_create_session_moments(const struct session *s,
-                                         const struct state_dict_ranges *ranges, float *moment1,
-                                         float *moment2, struct state_dict *out);
+                                         const struct state_dict_ranges *ranges, enum dtype dtype,
+                                         void *moment1, void *moment2, struct state_dict *out);
 
 /* state_dict_create_session_subset - describe the parameters of a subset, as far as they lie in one
  * range of the flat buffer.

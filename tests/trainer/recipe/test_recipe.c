@@ -219,6 +219,7 @@ static void test_hints(void)
         {"model.norm=rmsnorm", "model.architecture determines the normalization"},
         {"data.split=9", "`bireme prepare --validation-fraction F` divides the data"},
         {"train.label_smoothing=0.1", "train.label_smoothing_factor"},
+        {"optimizer.exp_avg_dtype=bf16", "optimizer.state_dtype: bf16 stores both moments"},
         {"optimizer.momentum=0.9", "optimizer.beta1 instead of a momentum"},
         {"model.attention_window=8", "did you mean 'model.sliding_window'?"},
         {"model.weight_tying=true", "did you mean 'model.tie_word_embeddings'?"},

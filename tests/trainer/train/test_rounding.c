@@ -1,10 +1,12 @@
-/* Stochastic rounding of the bf16 weights. Each element uses the same random number as on one rank,
- * for every tensor-parallel size and ZeRO stage. Weights that are rounded again, as after a resume,
- * have the same bits. The gradient of an element depends only on its position in the whole
- * parameter, so that the master weights of AdamW also have the same bits. */
+/* Stochastic rounding of the bf16 weights and of bf16 moments. Each element uses the same random
+ * number as on one rank, for every tensor-parallel size and ZeRO stage. Weights that are rounded
+ * again, as after a resume, have the same bits. The gradient of an element depends only on its
+ * position in the whole parameter, so that the moments and the master weights of AdamW also have
+ * the same bits. A rollback restores the moments. */
 #include "tests/check.h"
 
 #include "base/random.h"
+#include "trainer/train/rollback.h"
 #include "trainer/train/sharded_optimizer.h"
 
 enum { ROWS = 14, STEPS = 2, SEED = 21 };
@@ -33,7 +35,7 @@ struct training {
 };
 
 static void training_create(struct training *t, struct mesh mesh, int stage,
-                            enum optimizer_kind kind)
+                            enum optimizer_kind kind, enum dtype moments)
 {
     *t = (struct training){.mesh = mesh};
     CHECK_OK(model_create(kernels, &config, mesh.tensor, false, ROWS, true, &t->model));
@@ -49,6 +51,7 @@ static void training_create(struct training *t, struct mesh mesh, int stage,
                       .weight_decay = 0.1,
                       .kind = kind,
                       .stochastic_rounding = true,
+                      .moment_dtype = moments,
                       .seed = SEED},
         .zero_stage = stage,
         .bucket_elems = 1000,
@@ -132,6 +135,23 @@ static const float *find_master(const struct training *t, int64_t element)
     return NULL;
 }
 
+/* Returns a bf16 moment (0 or 1) of an element of the flat buffer; NULL if another rank holds it,
+ * or if the moments are not bf16. */
+static const bf16 *find_moment(const struct training *t, int moment, int64_t element)
+{
+    int count = 0;
+    const struct optimizer *o = sharded_optimizer_inner(t->update);
+    const struct optimizer_range *ranges = optimizer_ranges(o, &count);
+    const bf16 *all = moment == 0 ? optimizer_moment1(o) : optimizer_moment2(o);
+    for (int i = 0; i < count && optimizer_moment_dtype(o) == DTYPE_BF16; i++) {
+        int64_t in = element - ranges[i].first;
+        if (in >= 0 && in < ranges[i].count) {
+            return all + ranges[i].moment_offset + in;
+        }
+    }
+    return NULL;
+}
+
 struct comparison {
     const struct training *sharded, *single;
     const struct model_parameter *local, *whole;
@@ -139,12 +159,25 @@ struct comparison {
     bool same_masters;
     int64_t checked; /* elements with a master weight on this rank */
     int64_t changed; /* of these, elements that differ from rounding to nearest */
+    int64_t moments; /* bf16 moments other than 0 on this rank */
 };
+
+static void compare_moments(struct comparison *c, int64_t local, int64_t whole)
+{
+    for (int i = 0; i < 2 && c->local->trained; i++) {
+        const bf16 *moment = find_moment(c->sharded, i, c->local->first + local);
+        if (moment != NULL) {
+            CHECK_EQUAL(*moment, *find_moment(c->single, i, c->whole->first + whole));
+            c->moments += *moment != 0;
+        }
+    }
+}
 
 static void compare_element(void *user, int64_t local, int64_t whole)
 {
     struct comparison *c = user;
     int64_t element = c->local->first + local;
+    compare_moments(c, local, whole);
     bf16 actual = model_bf16_weights(c->sharded->model)[element];
     CHECK(!c->same_masters ||
           actual == model_bf16_weights(c->single->model)[c->whole->first + whole]);
@@ -172,6 +205,9 @@ static void compare_weights(const struct training *sharded, const struct trainin
         visit_elements(&p[i], compare_element, &c);
     }
     CHECK(c.checked > 100 && c.changed > c.checked / 8); /* 1/4 for evenly distributed weights */
+    bool has_moments =
+        optimizer_moment_dtype(sharded_optimizer_inner(sharded->update)) == DTYPE_BF16;
+    CHECK((c.moments > 100) == (has_moments && number > 0));
 }
 
 /* Rounds the master weights again, as after a resume, and compares the bits. */
@@ -188,11 +224,36 @@ static void test_resume(const struct training *t)
     free(copy);
 }
 
-static void test_layout(struct mesh mesh, struct mesh self, int stage, enum optimizer_kind kind)
+/* A step changes the moments, and a rollback restores all their bits. */
+static void test_rollback(struct training *t)
+{
+    const struct session session = {
+        .device = kernels_device(kernels), .kernels = kernels, .model = t->model};
+    const struct optimizer *o = sharded_optimizer_inner(t->update);
+    size_t bytes = (size_t)optimizer_elements(o) * dtype_bytes(optimizer_moment_dtype(o));
+    char *before = malloc(2 * bytes);
+    struct rollback *rollback = NULL;
+    CHECK(before != NULL);
+    memcpy(before, optimizer_moment1(o), bytes);
+    memcpy(before + bytes, optimizer_moment2(o), bytes);
+    CHECK_OK(rollback_create(&session, t->update, &rollback));
+    CHECK_OK(rollback_copy(rollback));
+    update_weights(t, STEPS + 1);
+    CHECK(memcmp(before, optimizer_moment1(o), bytes) != 0);
+    CHECK(memcmp(before + bytes, optimizer_moment2(o), bytes) != 0);
+    CHECK_OK(rollback_restore(rollback));
+    CHECK(memcmp(before, optimizer_moment1(o), bytes) == 0);
+    CHECK(memcmp(before + bytes, optimizer_moment2(o), bytes) == 0);
+    rollback_destroy(&rollback);
+    free(before);
+}
+
+static void test_layout(struct mesh mesh, struct mesh self, int stage, enum optimizer_kind kind,
+                        enum dtype moments)
 {
     struct training single, sharded;
-    training_create(&single, self, 0, kind);
-    training_create(&sharded, mesh, stage, kind);
+    training_create(&single, self, 0, kind, moments);
+    training_create(&sharded, mesh, stage, kind, moments);
     compare_weights(&sharded, &single, 0, true);
     CHECK_OK(sharded_optimizer_release_weights(sharded.update));
     for (int64_t s = 1; s <= STEPS; s++) {
@@ -204,6 +265,7 @@ static void test_layout(struct mesh mesh, struct mesh self, int stage, enum opti
     if (sharded_optimizer_weights(sharded.update) == NULL) {
         test_resume(&sharded);
     }
+    test_rollback(&sharded);
     training_destroy(&sharded);
     training_destroy(&single);
 }
@@ -219,8 +281,10 @@ static void test_layouts(struct comm *world, struct comm *self)
         }
         CHECK_OK(mesh_create(world, tensor, &mesh));
         for (int stage = 0; stage <= (tensor < ranks ? 2 : 0); stage++) {
-            test_layout(mesh, self_mesh, stage, OPTIMIZER_ADAMW);
-            test_layout(mesh, self_mesh, stage, OPTIMIZER_LAMB);
+            for (enum dtype moments = DTYPE_F32; moments <= DTYPE_BF16; moments++) {
+                test_layout(mesh, self_mesh, stage, OPTIMIZER_ADAMW, moments);
+                test_layout(mesh, self_mesh, stage, OPTIMIZER_LAMB, moments);
+            }
         }
         CHECK_OK(mesh_destroy(&mesh));
     }

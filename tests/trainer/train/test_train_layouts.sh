@@ -162,6 +162,105 @@ print_start_value() {
     sed -nE "s/.*\"event\":\"start\".*\"$2\":([0-9]+).*/\1/p" "$1/metrics.jsonl"
 }
 
+# repeat_half RUN RANKS SETTING...: copy RUN to `other` and repeat its steps 11 to 20.
+repeat_half() {
+    local run=$1 ranks=$2
+    shift 2
+    rm -rf other
+    cp -r "$run" other
+    rm -rf other/checkpoints/step-00000020 other/final
+    run_ranks "$ranks" 0 train recipe.yaml run_dir=other "$@"
+}
+
+# expect_dtype FOLDER TYPE: the manifest of a checkpoint lists optimizer tensors of this type only.
+expect_dtype() {
+    [ "$(grep -A 2 '"family": "optimizer"' "$1/manifest.json" | grep '"dtype"' | sort -u |
+        tr -d ' ')" = "\"dtype\":\"$2\"," ] || fail "$1 has other moments than $2"
+}
+
+# check_moments RUN SETTING...: RUN was trained on one rank with bf16 moments and these settings.
+# Other layouts have the same losses within rounding, a resume has the same bits, and a resume with
+# the other type converts.
+check_moments() {
+    local run=$1 layout ranks tensor stage
+    shift
+    expect_dtype "$run/checkpoints/step-00000020" bf16
+    for layout in '3 1 1' '4 2 2'; do
+        read -r ranks tensor stage <<<"$layout"
+        run_ranks "$ranks" 0 train recipe.yaml run_dir="$run-$ranks" parallel.tensor="$tensor" \
+            parallel.zero_stage="$stage" "$@"
+        compare_losses "$run" "$run-$ranks" 1e-4
+    done
+    repeat_half "$run" 1 "$@"
+    compare_losses "$run" other 0
+    compare_weights "$run" other 00000020
+    repeat_half "$run-4" 4 parallel.tensor=2 parallel.zero_stage=2 "$@"
+    compare_losses "$run-4" other 0
+    compare_weights "$run-4" other 00000020
+    repeat_half "$run-4" 1 "$@"
+    compare_losses "$run" other 1e-4
+    repeat_half "$run" 2 "$@" parallel.zero_stage=1 optimizer.state_dtype=fp32
+    tr -s '\n ' ' ' <stderr | grep -q 'optimizer-\*.h5 are stored in bf16 and converted to fp32' ||
+        fail 'the conversion is not reported'
+    compare_losses "$run" other 1e-2
+    expect_dtype other/checkpoints/step-00000010 bf16
+    expect_dtype other/checkpoints/step-00000020 f32
+    mv other converted
+    repeat_half converted 1 "$@"
+    tr -s '\n ' ' ' <stderr | grep -q 'stored in bf16' && fail 'a conversion without need'
+    expect_dtype other/checkpoints/step-00000020 bf16
+}
+
+# optimizer.state_dtype: bf16 moments of AdamW.
+test_moments() {
+    need_mpirun
+    local half='optimizer.state_dtype=bf16 model.num_heads=4 optimizer.beta2=0.999
+        optimizer.learning_rate=3e-3 parallel.bucket_mib=1' f32 bf16
+    # shellcheck disable=SC2086
+    run_bireme 0 train recipe.yaml run_dir=half $half
+    # shellcheck disable=SC2086
+    run_bireme 0 train recipe.yaml run_dir=full $half optimizer.state_dtype=fp32
+    expect_dtype full/checkpoints/step-00000020 f32
+    compare_losses half full 1e-2
+    ! (compare_losses half full 0 2>/dev/null) || fail 'bf16 moments change nothing'
+    f32=$(stat -c %s full/checkpoints/step-00000020/optimizer-*.h5)
+    bf16=$(stat -c %s half/checkpoints/step-00000020/optimizer-*.h5)
+    [ $((f32 - bf16)) -gt $((3 * $(print_start_value half trained_parameters))) ] ||
+        fail "the file of the moments has $bf16 bytes instead of $f32"
+    # shellcheck disable=SC2086
+    check_moments half $half
+    # A run of an earlier version has f32 moments; another run of bf16 ones begins with them.
+    # shellcheck disable=SC2086
+    repeat_half full 3 $half parallel.zero_stage=2
+    tr -s '\n ' ' ' <stderr | grep -q 'stored in fp32 and converted to bf16' ||
+        fail 'the conversion is not reported'
+    compare_losses full other 1e-2
+    # shellcheck disable=SC2086
+    run_bireme 0 train recipe.yaml run_dir=next $half model.init_from=half \
+        optimizer.init_from=half train.max_steps=2 checkpoint.every=2 schedule.warmup_steps=0
+    # A copy with other numbers of files keeps the type and the values.
+    run_bireme 0 checkpoint reshard half --output two --ranks 2
+    expect_dtype two bf16
+    run_bireme 0 checkpoint diff half two
+    # The same bits at any number of data-parallel ranks, and after a rollback.
+    # shellcheck disable=SC2086
+    check_reproducible recipe.yaml bits $half
+    # shellcheck disable=SC2086
+    run_bireme 0 train recipe.yaml run_dir=copies train.on_spike=rollback $half
+    compare_losses half copies 0
+}
+
+# bf16 moments of LAMB.
+test_moments_of_lamb() {
+    need_mpirun
+    local half='optimizer.state_dtype=bf16 optimizer.name=lamb model.num_heads=4
+        optimizer.beta2=0.999 optimizer.learning_rate=1e-2 parallel.bucket_mib=1'
+    # shellcheck disable=SC2086
+    run_bireme 0 train recipe.yaml run_dir=lamb $half
+    # shellcheck disable=SC2086
+    check_moments lamb $half
+}
+
 # collect_loss COMMAND...: append the loss that the command prints to the file `validation_losses`.
 collect_loss() {
     "$@" --data 'data/validation-*.h5' --json
@@ -383,7 +482,8 @@ test_olmo2() {
 }
 
 case ${1:-} in
-layouts | tensor | zero | reproducible | lamb | change_layout | masked_layouts) "test_$1" ;;
+layouts | tensor | zero | reproducible | lamb | moments | moments_of_lamb | change_layout | \
+    masked_layouts) "test_$1" ;;
 llama | qwen2) test_rotary "$1" ;;
 mistral) test_rotary mistral model.sliding_window=8 model.head_dim=12 ;;
 qwen3) test_rotary qwen3 model.head_dim=12 ;;

@@ -66,6 +66,9 @@ static status find_remedies(struct remedies *list, const struct recipe *recipe)
     r = *recipe;
     r.train.precision = PRECISION_BF16;
     TRY(try_remedy(list, &r, "train.precision=bf16"));
+    r = *recipe;
+    r.optimizer.state_dtype = PRECISION_BF16;
+    TRY(try_remedy(list, &r, "optimizer.state_dtype=bf16"));
     TRY(try_layouts(list, recipe));
     if (list->used == 0) {
         snprintf(list->text, sizeof list->text,

@@ -215,7 +215,52 @@ static status arrange_encoder(const struct model_config *c, enum dtype dtype, in
     return training ? take_tensor(arena, dtype, rows, c->width, &out->d_encoder) : STATUS_OK;
 }
 
-/* Takes all tensors of the working memory from the arena, or measure their size. */
+/* Takes the tables of the positions: sinusoids, rotations, and an f32 copy of the relative bias. */
+static status arrange_tables(const struct model_config *config, const struct architecture *a,
+                             enum dtype dtype, int64_t heads, struct arena *arena,
+                             struct activations *out)
+{
+    if (a->embedding.positions == POSITIONS_SINUSOIDAL) {
+        TRY(take_tensor(arena, dtype, config->positions, config->width, &out->position_table));
+    }
+    if (architecture_is_rotary(a)) {
+        int64_t width = model_rotary_width(config);
+        TRY(take_tensor(arena, DTYPE_F32, config->positions, width, &out->rope_table));
+        if (config->rope_local_theta > 0) {
+            TRY(take_tensor(arena, DTYPE_F32, config->positions, width, &out->rope_local_table));
+        }
+    }
+    bool copies_bias = a->embedding.positions == POSITIONS_RELATIVE && dtype != DTYPE_F32;
+    int stacks = architecture_has_decoder(a) ? STACKS_MAX : 1;
+    for (int i = 0; i < stacks && copies_bias; i++) {
+        TRY(take_tensor(arena, DTYPE_F32, model_position_buckets(config), heads,
+                        &out->position_bias[i]));
+    }
+    return STATUS_OK;
+}
+
+/* Takes the gradients of activations, and the inputs of adapters after dropout. */
+static status arrange_backward(const struct model_config *config, struct layer_dims local,
+                               enum dtype dtype, int64_t rows, int64_t own, struct arena *arena,
+                               struct activations *out)
+{
+    TRY(take_tensor(arena, dtype, own, config->width, &out->d_stream));
+    if (config->dropout > 0 || has_branch_norms(config) || config->residual_multiplier > 0) {
+        TRY(take_tensor(arena, dtype, own, config->width, &out->d_delta));
+    }
+    TRY(take_tensor(arena, dtype, rows, local.width + 2 * local.kv_width, &out->d_qkv));
+    TRY(arrange_d_inner(config, local, dtype, rows, arena, &out->d_inner));
+    TRY(take_tensor(arena, DTYPE_F32, 2, model_norm_width(config), &out->frozen_norm_gradients));
+    TRY(take_tensor(arena, dtype, rows, ADAPTERS_FUSED * config->adapter.rank,
+                    &out->d_adapter_hidden));
+    int64_t widest = config->width > local.inner ? config->width : local.inner;
+    widest = local.width > widest ? local.width : widest;
+    bool adapter_dropout = config->adapter.rank > 0 && config->adapter.dropout > 0;
+    TRY(take_tensor(arena, dtype, rows, adapter_dropout ? widest : 0, &out->adapter_input));
+    return STATUS_OK;
+}
+
+/* Takes all tensors of the working memory from the arena, or measures their size. */
 static status arrange_activations(const struct model_config *config,
                                   struct model_parallelism parallelism, enum dtype dtype,
                                   int64_t rows, bool training, struct layer_activations *layers,
@@ -235,43 +280,12 @@ static status arrange_activations(const struct model_config *config,
     }
     const struct architecture a = architecture_compose(config);
     TRY(arrange_encoder(config, dtype, rows, training, arena, out));
-    if (a.embedding.positions == POSITIONS_SINUSOIDAL) {
-        TRY(take_tensor(arena, dtype, config->positions, config->width, &out->position_table));
-    }
-    if (architecture_is_rotary(&a)) {
-        int64_t width = model_rotary_width(config);
-        TRY(take_tensor(arena, DTYPE_F32, config->positions, width, &out->rope_table));
-        if (config->rope_local_theta > 0) {
-            TRY(take_tensor(arena, DTYPE_F32, config->positions, width, &out->rope_local_table));
-        }
-    }
-    bool copies_bias = a.embedding.positions == POSITIONS_RELATIVE && dtype != DTYPE_F32;
-    int stacks = architecture_has_decoder(&a) ? STACKS_MAX : 1;
-    for (int i = 0; i < stacks && copies_bias; i++) {
-        TRY(take_tensor(arena, DTYPE_F32, model_position_buckets(config), local.heads,
-                        &out->position_bias[i]));
-    }
+    TRY(arrange_tables(config, &a, dtype, local.heads, arena, out));
     TRY(arrange_head(config, dtype, training, arena, &out->head));
     if (config->token_types == 1) {
         TRY(take_tensor(arena, DTYPE_F32, 1, rows, &out->zero_token_type_ids));
     }
-    if (training) {
-        TRY(take_tensor(arena, dtype, own, config->width, &out->d_stream));
-        if (config->dropout > 0 || has_branch_norms(config) || config->residual_multiplier > 0) {
-            TRY(take_tensor(arena, dtype, own, config->width, &out->d_delta));
-        }
-        TRY(take_tensor(arena, dtype, rows, local.width + 2 * local.kv_width, &out->d_qkv));
-        TRY(arrange_d_inner(config, local, dtype, rows, arena, &out->d_inner));
-        TRY(take_tensor(arena, DTYPE_F32, 2, model_norm_width(config),
-                        &out->frozen_norm_gradients));
-        TRY(take_tensor(arena, dtype, rows, ADAPTERS_FUSED * config->adapter.rank,
-                        &out->d_adapter_hidden));
-        int64_t widest = config->width > local.inner ? config->width : local.inner;
-        widest = local.width > widest ? local.width : widest;
-        bool adapter_dropout = config->adapter.rank > 0 && config->adapter.dropout > 0;
-        TRY(take_tensor(arena, dtype, rows, adapter_dropout ? widest : 0, &out->adapter_input));
-    }
-    return STATUS_OK;
+    return training ? arrange_backward(config, local, dtype, rows, own, arena, out) : STATUS_OK;
 }
 
 status model_activation_bytes(const struct model_config *config,

@@ -52,6 +52,33 @@ static int64_t count_scattered_elements(const struct bucket_segment *segment,
     return segment->count - bucket_owned_elements(&one, plan->ranks, 0);
 }
 
+/* Whether the f32 weights are sharded, and each rank has all weights in bf16. */
+static bool releases_weights(const struct sharded_optimizer_plan *plan)
+{
+    return plan->stage > 0 && plan->bf16;
+}
+
+/* Returns the bytes that rank 0 sends in a step. */
+static double compute_sent_bytes(const struct sharded_optimizer_plan *plan,
+                                 const struct bucket_segment *segments, int count,
+                                 int64_t trained_vectors)
+{
+    double unit = plan->bf16_transport ? sizeof(bf16) : sizeof(float); /* of a gradient */
+    bool released = releases_weights(plan);
+    if (plan->stage == 0 && !plan->reproducible) {
+        int64_t trained = model_trained_elements(plan->parameters, plan->parameter_count);
+        return 2 * unit * (double)(trained - trained / plan->ranks);
+    }
+    double sent = released ? 8.0 * (double)(trained_vectors - trained_vectors / plan->ranks) : 0;
+    for (int i = 0; i < count; i++) {
+        bool each_micro_batch = segments[i].transient || plan->reproducible;
+        int64_t reductions = each_micro_batch ? plan->micro_batches : 1;
+        double bytes = unit * (double)reductions + (released ? 2 : 4);
+        sent += bytes * (double)count_scattered_elements(&segments[i], plan);
+    }
+    return sent;
+}
+
 status sharded_optimizer_compute_bytes(const struct sharded_optimizer_plan *plan,
                                        struct sharded_optimizer_bytes *out)
 {
@@ -67,8 +94,6 @@ status sharded_optimizer_compute_bytes(const struct sharded_optimizer_plan *plan
                                      .bucket_elems = plan->bucket_elems,
                                      .reproducible_micro_batches = plan->reproducible,
                                      .bf16_transport = plan->bf16_transport};
-    /* bytes of a gradient element in a collective */
-    double unit = plan->bf16_transport ? sizeof(bf16) : sizeof(float);
     *out = (struct sharded_optimizer_bytes){0};
     bucket_memory_bytes(&options, plan->ranks, 0, &out->shared_gradients, &out->own_gradients);
     bucket_window_bytes(&options, plan->ranks, out->windows);
@@ -84,25 +109,14 @@ status sharded_optimizer_compute_bytes(const struct sharded_optimizer_plan *plan
         vectors += vector;
         trained_vectors += p->trained ? vector : 0;
     }
-    bool released = plan->stage > 0 && plan->bf16;
+    bool released = releases_weights(plan);
     /* with adapters in bf16 the frozen matrices never exist in f32 */
     bool adapters = has_adapters(plan->parameters, plan->parameter_count);
     int64_t stored = released                 ? owned + vectors
                      : plan->bf16 && adapters ? trained + vectors
                                               : plan->elements;
     out->weights = 4 * stored + (plan->bf16 ? 2 * plan->elements : 0);
-    if (released) {
-        out->sent = 8.0 * (double)(trained_vectors - trained_vectors / plan->ranks);
-    }
-    if (plan->stage == 0 && !plan->reproducible) {
-        out->sent = 2 * unit * (double)(trained - trained / plan->ranks);
-    }
-    for (int i = 0; i < count && (plan->stage > 0 || plan->reproducible); i++) {
-        bool each_micro_batch = segments[i].transient || plan->reproducible;
-        int64_t reductions = each_micro_batch ? plan->micro_batches : 1;
-        double bytes = unit * (double)reductions + (released ? 2 : 4);
-        out->sent += bytes * (double)count_scattered_elements(&segments[i], plan);
-    }
+    out->sent = compute_sent_bytes(plan, segments, count, trained_vectors);
     free(segments);
     return STATUS_OK;
 }

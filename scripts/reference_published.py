@@ -174,6 +174,58 @@ def stablelm(sizes, vocabulary, bias):
     return config
 
 
+def t5(sizes, vocabulary=32128, kind="t5", gated=False):
+    """Sizes: d_model, d_kv, d_ff, encoder layers, decoder layers, heads."""
+    width, head, inner, layers, decoder_layers, heads = sizes
+    name = "MT5" if kind == "mt5" else "T5"
+    return dict(
+        architectures=[name + "ForConditionalGeneration"], model_type=kind, d_model=width,
+        d_kv=head, d_ff=inner, num_layers=layers, num_decoder_layers=decoder_layers,
+        num_heads=heads, vocab_size=vocabulary, n_positions=512, dropout_rate=0.1,
+        decoder_start_token_id=0, eos_token_id=1, pad_token_id=0, initializer_factor=1.0,
+        is_encoder_decoder=True, layer_norm_epsilon=1e-6, relative_attention_num_buckets=32,
+        feed_forward_proj="gated-gelu" if gated else "relu", tie_word_embeddings=not gated,
+        use_cache=True
+    )
+
+
+def t5_11(sizes, vocabulary=32128, kind="t5"):
+    """T5 1.1, mT5 and ByT5: gated, with a head of their own."""
+    return t5(sizes, vocabulary, kind, True)
+
+
+def stacks(kind, name, sizes, vocabulary, positions, activation, **more):
+    width, inner, layers, heads = sizes
+    return dict(
+        architectures=[name], model_type=kind, d_model=width, encoder_layers=layers,
+        decoder_layers=layers, encoder_attention_heads=heads, decoder_attention_heads=heads,
+        encoder_ffn_dim=inner, decoder_ffn_dim=inner, vocab_size=vocabulary,
+        max_position_embeddings=positions, activation_function=activation, activation_dropout=0.0,
+        attention_dropout=0.0, dropout=0.1, init_std=0.02, encoder_layerdrop=0.0,
+        decoder_layerdrop=0.0, is_encoder_decoder=True, num_hidden_layers=layers, use_cache=True,
+        **more
+    )
+
+
+def bart(sizes, vocabulary):
+    return stacks(
+        "bart", "BartForConditionalGeneration", sizes, vocabulary, 1024, "gelu",
+        scale_embedding=False, bos_token_id=0, pad_token_id=1, eos_token_id=2,
+        decoder_start_token_id=2, forced_eos_token_id=2, normalize_before=False,
+        normalize_embedding=True, add_final_layer_norm=False
+    )
+
+
+def opus(vocabulary):
+    return stacks(
+        "marian", "MarianMTModel", (512, 2048, 6, 8), vocabulary, 512, "swish",
+        scale_embedding=True, static_position_embeddings=True, bos_token_id=0, eos_token_id=0,
+        pad_token_id=vocabulary - 1, decoder_start_token_id=vocabulary - 1, forced_eos_token_id=0,
+        normalize_before=False, normalize_embedding=False, add_final_layer_norm=False,
+        share_encoder_decoder_embeddings=True
+    )
+
+
 LINEAR8 = dict(factor=8.0, rope_type="linear")
 
 MODELS = {
@@ -264,6 +316,31 @@ MODELS = {
     "StableLM 2 1.6B": stablelm((2048, 5632, 24, 32, 32), 100352, True),
     "Granite 3.1 2B": granite((2048, 8192, 40, 32, 8), 131072, 0.015625, 8.0),
     "Granite 3.1 8B": granite((4096, 12800, 40, 32, 8), 131072, 0.0078125, 16.0),
+    "T5 small": t5((512, 64, 2048, 6, 6, 8)),
+    "T5 base": t5((768, 64, 3072, 12, 12, 12)),
+    "T5 large": t5((1024, 64, 4096, 24, 24, 16)),
+    "T5 3B": t5((1024, 128, 16384, 24, 24, 32)),
+    "T5 11B": t5((1024, 128, 65536, 24, 24, 128)),
+    "T5 1.1 small": t5_11((512, 64, 1024, 8, 8, 6)),
+    "T5 1.1 base": t5_11((768, 64, 2048, 12, 12, 12)),
+    "T5 1.1 large": t5_11((1024, 64, 2816, 24, 24, 16)),
+    "T5 1.1 XL": t5_11((2048, 64, 5120, 24, 24, 32)),
+    "T5 1.1 XXL": t5_11((4096, 64, 10240, 24, 24, 64)),
+    "mT5 small": t5_11((512, 64, 1024, 8, 8, 6), 250112, "mt5"),
+    "mT5 base": t5_11((768, 64, 2048, 12, 12, 12), 250112, "mt5"),
+    "mT5 large": t5_11((1024, 64, 2816, 24, 24, 16), 250112, "mt5"),
+    "mT5 XL": t5_11((2048, 64, 5120, 24, 24, 32), 250112, "mt5"),
+    "mT5 XXL": t5_11((4096, 64, 10240, 24, 24, 64), 250112, "mt5"),
+    "ByT5 small": t5_11((1472, 64, 3584, 12, 4, 6), 384),
+    "ByT5 base": t5_11((1536, 64, 3968, 18, 6, 12), 384),
+    "ByT5 large": t5_11((1536, 64, 3840, 36, 12, 16), 384),
+    "ByT5 XL": t5_11((2560, 64, 6720, 36, 12, 32), 384),
+    "ByT5 XXL": t5_11((4672, 64, 12352, 36, 12, 64), 384),
+    "BART base": bart((768, 3072, 6, 12), 50265),
+    "BART large": bart((1024, 4096, 12, 16), 50265),
+    "BART large CNN": bart((1024, 4096, 12, 16), 50264),
+    "OPUS-MT en-de": opus(58101),
+    "OPUS-MT en-es": opus(65001),
 }
 
 
@@ -274,7 +351,14 @@ def count_parameters(config):
         loaded = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(dict(config))
         model = getattr(transformers, config["architectures"][0])(loaded)
     model.tie_weights()
-    return sum(p.numel() for p in model.parameters())
+    count = sum(p.numel() for p in model.parameters())
+    if config["model_type"] == "marian":  # its sinusoidal positions are constant
+        count -= sum(p.numel() for n, p in model.named_parameters() if "embed_positions" in n)
+    if config["model_type"] in ("t5", "mt5") and not config["tie_word_embeddings"]:
+        # transformers 5 ties the head of a new model; the published folders have lm_head.weight
+        assert model.lm_head.weight is model.shared.weight
+        count += model.shared.weight.numel()
+    return count
 
 
 def write_published(folder):

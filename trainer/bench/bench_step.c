@@ -127,7 +127,7 @@ static status time_step(struct bench *b, double *seconds)
 
 /* ---- roofline ---- */
 
-enum { GEMMS_MAX = 18 };
+enum { GEMMS_MAX = 39 };
 
 static int64_t count_targets(const struct batch *batch)
 {
@@ -145,16 +145,25 @@ static int list_gemms(const struct bench *b, struct gemm_shape out[GEMMS_MAX])
     const struct model_config *c = model_get_config(b->session->model);
     int ranks = comm_size(b->session->mesh.tensor);
     int64_t rows = b->random.batch.rows, outputs = b->random.batch.outputs.count;
+    int64_t source = b->random.batch.source.rows, encoder = c->encoder_layers;
+    int64_t layers_of_rows = c->layers - encoder, crossed = encoder > 0 ? layers_of_rows : 0;
     bool predicts_tokens = c->head == MODEL_HEAD_LM;
     int64_t attended = model_attention_width(c);
     int64_t qkv = attended + 2 * model_head_width(c) * model_kv_heads(c);
     const struct {
         int64_t rows, inner, outputs, count;
     } layers[] = {
-        {rows, c->width, qkv / ranks, c->layers},
-        {rows, attended / ranks, c->width, c->layers},
-        {rows, c->width, model_inner_outputs(c) / ranks, c->layers},
-        {rows, c->inner / ranks, c->width, c->layers},
+        {source, c->width, qkv / ranks, encoder},
+        {source, attended / ranks, c->width, encoder},
+        {source, c->width, model_inner_outputs(c) / ranks, encoder},
+        {source, c->inner / ranks, c->width, encoder},
+        {source, c->width, 2 * attended / ranks, crossed}, /* keys and values */
+        {crossed > 0 ? rows : 0, c->width, attended / ranks, crossed},
+        {crossed > 0 ? rows : 0, attended / ranks, c->width, crossed},
+        {rows, c->width, qkv / ranks, layers_of_rows},
+        {rows, attended / ranks, c->width, layers_of_rows},
+        {rows, c->width, model_inner_outputs(c) / ranks, layers_of_rows},
+        {rows, c->inner / ranks, c->width, layers_of_rows},
         {c->head == MODEL_HEAD_NONE ? 0
          : outputs > 0              ? outputs
                                     : count_targets(&b->random.batch),

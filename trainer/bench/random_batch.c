@@ -16,6 +16,7 @@ struct builder {
     enum example_kind kind;
     int64_t vocabulary, labels; /* ids and classes to draw from */
     int64_t tokens, texts;      /* of a text; of an example */
+    int64_t source_tokens;      /* of a source */
     uint64_t key, drawn;
 };
 
@@ -112,6 +113,19 @@ static void add_task_texts(struct builder *b)
     }
 }
 
+/* Appends a source and its target. */
+static void add_source_and_target(struct builder *b)
+{
+    struct random_batch *o = b->out;
+    struct batch_source *source = &o->batch.source;
+    for (int64_t i = 0; i < b->source_tokens; i++) {
+        o->source_inputs[source->rows] = draw_id(b, b->vocabulary);
+        o->source_positions[source->rows++] = (int32_t)i;
+    }
+    add_text(b, 0);
+    o->source_cu_rows[o->batch.segments] = (int32_t)source->rows;
+}
+
 static void add_task_labels(struct builder *b, int64_t index)
 {
     struct random_batch *o = b->out;
@@ -145,7 +159,7 @@ static void add_example(struct builder *b, int64_t index)
         add_sentence_pair(b);
         break;
     case EXAMPLE_SEQ2SEQ:
-        add_text(b, 0);
+        add_source_and_target(b);
         break;
     case EXAMPLE_PREFERENCE_PAIRS:
         add_preference_pair(b, index);
@@ -168,13 +182,13 @@ static void set_fields(struct builder *b)
     if (b->kind == EXAMPLE_TEXT || b->kind == EXAMPLE_SFT) {
         return;
     }
-    if (b->kind == EXAMPLE_SEQ2SEQ) { /* the sources equal the inputs of the decoder */
+    if (b->kind == EXAMPLE_SEQ2SEQ) {
         batch->kind = BATCH_SEQ2SEQ;
-        batch->source = (struct batch_source){.rows = batch->rows,
-                                              .inputs = batch->inputs,
-                                              .positions = batch->positions,
-                                              .cu_rows = batch->cu_rows,
-                                              .longest = batch->longest};
+        batch->source.inputs = o->source_inputs;
+        batch->source.positions = o->source_positions;
+        batch->source.cu_rows = o->source_cu_rows;
+        batch->source.longest = b->source_tokens;
+        batch->tokens_seen = batch->source.rows + batch->rows;
         return;
     }
     batch->outputs.rows = o->output_rows;
@@ -211,12 +225,25 @@ static status allocate_arrays(struct random_batch *o, int64_t rows, int64_t sequ
     TRY(ALLOCATE(o->positions, rows, what));
     TRY(ALLOCATE(o->token_type_ids, rows, what));
     TRY(ALLOCATE(o->cu_rows, rows + 1, what));
+    TRY(ALLOCATE(o->source_inputs, rows, what));
+    TRY(ALLOCATE(o->source_positions, rows, what));
+    TRY(ALLOCATE(o->source_cu_rows, rows + 1, what));
     TRY(ALLOCATE(o->output_rows, rows, what));
     TRY(ALLOCATE(o->labels, rows + 2 * sequences, what));
     TRY(ALLOCATE(o->example_rows, sequences + 1, what));
     TRY(ALLOCATE(o->shared_prefix_offsets, RESPONSES * sequences, what));
     TRY(ALLOCATE(o->float_labels, sequences, what));
     return ALLOCATE(o->reference_logps, RESPONSES * sequences, what);
+}
+
+/* Sets the lengths of sources and targets, if the model has sources. */
+static status set_lengths(struct builder *b)
+{
+    struct sample_lengths lengths;
+    TRY(derive_sample_lengths(b->recipe, &lengths));
+    b->source_tokens = llround(lengths.source);
+    b->tokens = lengths.source > 0 ? llround(lengths.target) : b->tokens;
+    return STATUS_OK;
 }
 
 status random_batch_create(const struct session *s, struct random_batch *out)
@@ -235,8 +262,9 @@ status random_batch_create(const struct session *s, struct random_batch *out)
                         .key = random_key((uint64_t)r->seed, RANDOM_TEST, 0, 0)};
     *out = (struct random_batch){0};
     TRY(allocate_arrays(out, rows, sequences));
+    TRY(set_lengths(&b));
     out->batch = (struct batch){.sequences = sequences,
-                                .tokens = b.tokens,
+                                .tokens = r->data.sequence_length,
                                 .inputs = out->inputs,
                                 .targets = out->targets,
                                 .positions = out->positions,
@@ -256,6 +284,9 @@ void random_batch_destroy(struct random_batch *b)
     free(b->positions);
     free(b->token_type_ids);
     free(b->cu_rows);
+    free(b->source_inputs);
+    free(b->source_positions);
+    free(b->source_cu_rows);
     free(b->output_rows);
     free(b->labels);
     free(b->example_rows);

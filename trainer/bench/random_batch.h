@@ -8,12 +8,14 @@ struct random_batch {
     struct batch batch; /* its arrays are in this struct's memory */
     int32_t *inputs, *targets, *positions, *token_type_ids, *cu_rows;
     int32_t *output_rows, *example_rows, *labels, *shared_prefix_offsets;
+    int32_t *source_inputs, *source_positions, *source_cu_rows;
     float *float_labels;
     double *reference_logps;
 };
 
 /* random_batch_create - fill a micro-batch of batch.micro_size examples without padding: every
- * text has data.sequence_length tokens.
+ * text has data.sequence_length tokens, and those of denoise the mean lengths of
+ * derive_sample_lengths.
  *
  * The first half of a text is the prompt, if the objective has prompts. The masked tokens of mlm
  * are evenly spaced. Labels are random. The reference log-probabilities of dpo are those of a

@@ -17,6 +17,7 @@
 #include "trainer/evaluation/report.h"
 #include "trainer/objective/workspace.h"
 #include "trainer/optimizer/schedule.h"
+#include "trainer/planner/flops.h"
 #include "trainer/setup/data.h"
 #include "trainer/setup/derive.h"
 #include "trainer/setup/hardware.h"
@@ -89,58 +90,8 @@ static enum plan_part get_part(const struct model_parameter *p)
     }
 }
 
-/* Returns the number of rows per token that a matrix is multiplied with.
- *
- * The MLM head processes the masked rows only, a label head one row per example. */
-static double get_gemm_rows(const struct recipe *r, enum model_role role)
+static void count_parameters(const struct model_parameter *parameters, int count, struct plan *plan)
 {
-    double tokens = (double)r->data.sequence_length;
-    bool is_mlm = r->objective == OBJECTIVE_MLM;
-    double share = fmin(r->mlm.mask_probability, (double)r->mlm.max_predictions / tokens);
-    switch (role) {
-    case MODEL_POSITION_TABLE:
-    case MODEL_TOKEN_TYPE_TABLE:
-    case MODEL_POSITION_BIAS:
-        return 0;
-    case MODEL_TOKEN_TABLE:
-        return !r->model.tie_word_embeddings || objective_spec_head(r) != MODEL_HEAD_LM ? 0
-               : is_mlm                                                                 ? share
-                                                                                        : 1;
-    case MODEL_TRANSFORM:
-    case MODEL_DECODER:
-        return is_mlm ? share : 1;
-    case MODEL_POOLER:
-    case MODEL_LABELS:
-        return 1 / tokens; /* one row per sequence */
-    default:
-        return 1;
-    }
-}
-
-/* Returns whether a matrix of the first trained layer has a GEMM for the gradient of its input.
- * QKV and its adapter have one only if the norm before them is trained. */
-static bool needs_input_gradient(const struct model_parameter *parameters, int count, int index)
-{
-    bool reads_norm = parameters[index].role == MODEL_QKV, norm_is_trained = false;
-    for (int i = 0; i < count; i++) {
-        const struct model_parameter *p = &parameters[i];
-        bool is_same_layer = p->layer == parameters[index].layer;
-        reads_norm = reads_norm || (p->role == MODEL_QKV && p->adapter == index && index > 0);
-        norm_is_trained =
-            norm_is_trained || (is_same_layer && p->role == MODEL_NORM1 && p->trained);
-    }
-    return !reads_norm || norm_is_trained;
-}
-
-/* Adds up the parameters by part and returns the GEMM FLOPs of a token.
- *
- * A matrix has one GEMM in the forward pass. It has one for the gradient of its input if an earlier
- * parameter is trained, and one for its own gradient if it is trained. */
-static double count_parameters(const struct recipe *r, const struct model_parameter *parameters,
-                               int count, struct plan *plan)
-{
-    double flops = 0;
-    int64_t first_trained = model_first_trained_layer(parameters, count);
     for (int i = 0; i < count; i++) {
         const struct model_parameter *p = &parameters[i];
         int64_t size = p->whole_rows * p->whole_columns;
@@ -148,12 +99,7 @@ static double count_parameters(const struct recipe *r, const struct model_parame
         plan->parameters += size;
         plan->trained_parameters += p->trained ? size : 0;
         plan->rank_parameters += model_parameter_elements(p);
-        bool inner = p->layer > first_trained || p->role == MODEL_TOKEN_TABLE || /* tied output */
-                     (p->layer == first_trained && needs_input_gradient(parameters, count, i));
-        int gemms = 1 + inner + p->trained;
-        flops += p->dimensions == 2 ? 2 * gemms * get_gemm_rows(r, p->role) * (double)size : 0;
     }
-    return flops;
 }
 
 /* ---- memory ---- */
@@ -407,6 +353,20 @@ static status plan_steps(const struct recipe *r, struct plan *plan)
     return STATUS_OK;
 }
 
+/* Returns the rows that a tensor-parallel group of an encoder-decoder reduces per pair. A layer of
+ * the decoder also reduces the output of cross-attention, the gradient of its queries and, for each
+ * row of the source, that of its keys and values. */
+static double count_stack_reductions(const struct recipe *r, const struct model_config *config,
+                                     const struct sample_lengths *lengths)
+{
+    bool recomputes = r->train.activation_checkpointing == RECOMPUTE_FULL;
+    double encoder = (double)config->encoder_layers;
+    double decoder = (double)(config->layers - config->encoder_layers);
+    double source = 4 * encoder + decoder + 1 + (recomputes ? encoder : 0);
+    double target = 6 * decoder + 2 + (recomputes ? 2 * (decoder - 1) : 0);
+    return lengths->source * source + lengths->target * target;
+}
+
 /* Computes the bytes that a rank sends to its tensor-parallel group per
  * step.
  *
@@ -419,15 +379,19 @@ static status plan_steps(const struct recipe *r, struct plan *plan)
  * micro-batch, and those of QK norms in both cases. QK norms over all heads reduce two sums of each
  * row instead, in forward and in backward. The loss takes 24 bytes per row. */
 static double compute_tensor_bytes(const struct recipe *r, const struct model_config *config,
-                                   const struct plan *plan)
+                                   const struct sample_lengths *lengths, const struct plan *plan)
 {
     struct comm_range share = partition_shard(r->batch.global_size, 1, plan->data, 0);
-    double rows = (double)(share.count * get_sample_rows(r));
+    bool has_source = lengths->source > 0;
+    double samples = (double)share.count;
+    double rows = samples * (has_source ? lengths->target : (double)get_sample_rows(r));
     double layers = (double)config->layers, width = (double)config->width;
     double other_share = (plan->tensor - 1) / (double)plan->tensor;
     double gathered_type_bytes = r->train.precision == PRECISION_BF16 ? 2 : 4;
     double recomputed = r->train.activation_checkpointing == RECOMPUTE_FULL ? layers - 1 : 0;
-    double scattered = 4 * rows * width * (4 * layers + recomputed + 2);
+    double reductions = has_source ? count_stack_reductions(r, config, lengths) * samples
+                                   : rows * (4 * layers + recomputed + 2);
+    double scattered = 4 * width * reductions;
     double gathered = r->parallel.sequence
                           ? gathered_type_bytes * rows * width * (6 * layers + 2 * recomputed + 2)
                           : scattered;
@@ -441,39 +405,32 @@ static double compute_tensor_bytes(const struct recipe *r, const struct model_co
     return plan->tensor > 1 ? sum * other_share + 24 * rows : 0;
 }
 
-/* Returns the average share of a sequence's rows that a row attends to with a causal mask, over all
- * layers. */
-static double get_visible_share(const struct model_config *config, double length)
+static void count_flops(const struct recipe *r, const struct model_config *config,
+                        const struct sample_lengths *lengths,
+                        const struct model_parameter *parameters, int count, struct plan *plan)
 {
-    double sum = 0;
-    for (int64_t layer = 0; layer < config->layers; layer++) {
-        double window = (double)model_layer_window(config, layer) / length;
-        sum += window > 0 && window < 1 ? window * (1 - window / 2) : 0.5;
-    }
-    return sum / (double)config->layers;
+    int64_t first_trained = model_first_trained_layer(parameters, count);
+    bool causal = objective_spec_reads_last_row(r);
+    double full = flops_count_attention(config, lengths, first_trained, false);
+    double visible = causal ? flops_count_attention(config, lengths, first_trained, true) : full;
+    plan->gemm_flops = flops_count_gemms(r, lengths, parameters, count);
+    plan->token_flops = plan->gemm_flops + visible;
+    plan->token_flops_full_attention = plan->gemm_flops + full;
+    plan->step_flops = plan->token_flops * (double)plan->tokens;
 }
 
-static status plan_model(const struct recipe *r, struct plan *plan)
+static status plan_model(const struct recipe *r, const struct sample_lengths *lengths,
+                         struct plan *plan)
 {
     struct model_config config = derive_model_config(r, plan->vocabulary);
     struct model_parameter *parameters = NULL;
     int count = 0;
     int64_t elements = 0;
     TRY(model_layout(&config, plan->tensor, 0, &parameters, &count, &elements));
-    plan->gemm_flops = count_parameters(r, parameters, count, plan);
-    double length = (double)r->data.sequence_length;
-    double attention = (double)config.layers * length * (double)model_attention_width(&config);
-    bool causal = objective_spec_reads_last_row(r);
-    int64_t first_trained = model_first_trained_layer(parameters, count), layers = config.layers;
-    double backward_share = (double)(layers - (first_trained < 0 ? 0 : first_trained)) /
-                            (double)layers; /* fraction of the layers */
-    double full = 4 * (1 + 2 * backward_share) * attention;
-    plan->token_flops =
-        plan->gemm_flops + (causal ? full * get_visible_share(&config, length) : full);
-    plan->token_flops_full_attention = plan->gemm_flops + full;
-    plan->step_flops = plan->token_flops * (double)plan->tokens;
+    count_parameters(parameters, count, plan);
+    count_flops(r, &config, lengths, parameters, count, plan);
     status result = plan_memory(r, &config, parameters, count, elements, plan);
-    plan->tensor_bytes = compute_tensor_bytes(r, &config, plan);
+    plan->tensor_bytes = compute_tensor_bytes(r, &config, lengths, plan);
     plan->sent_bytes += plan->tensor_bytes;
     free(parameters);
     return result;
@@ -487,6 +444,7 @@ status plan_make(const struct recipe *recipe, int ranks, struct plan *out)
     struct preference_settings preference;
     const struct objective *objective;
     struct early_stopping_rule rule;
+    struct sample_lengths lengths;
     TRY(derive_preference(recipe, &preference));
     TRY(objective_find(recipe_objective_name(recipe->objective), &objective));
     TRY(evaluation_report_stopping_rule(recipe, objective, NULL, &rule));
@@ -497,8 +455,11 @@ status plan_make(const struct recipe *recipe, int ranks, struct plan *out)
     out->device = hardware_device_kind(recipe);
     TRY(find_vocabulary(recipe, &out->vocabulary));
     out->micro_steps = derive_micro_batches(recipe, out->data);
-    out->tokens = recipe->batch.global_size * get_sample_rows(recipe);
-    TRY(plan_model(recipe, out));
+    TRY(derive_sample_lengths(recipe, &lengths));
+    out->tokens = lengths.source > 0 ? (int64_t)llround((double)recipe->batch.global_size *
+                                                        (lengths.source + lengths.target))
+                                     : recipe->batch.global_size * get_sample_rows(recipe);
+    TRY(plan_model(recipe, &lengths, out));
     return plan_steps(recipe, out);
 }
 

@@ -9,13 +9,16 @@
  *           weights are trained, backward costs twice the forward pass: 6 N + 6 L T C in all, or
  *           6 N + 12 L T C with bidirectional attention. Frozen weights cost less
  *           (docs/reference/flops.md). The MLM head processes only the predicted tokens. A
- *           classification head processes one row per example.
+ *           classification head processes one row per example. Tokens of an encoder-decoder are
+ *           those of sources and targets; each matrix counts for the tokens that it reads.
  * Bytes     sent by a rank in a step, for R data-parallel ranks. ZeRO stage 0: a ring all-reduce
  *           of the f32 gradients, 2 (R - 1) / R times their bytes. Stage 1: a reduce-scatter of the
  *           gradients and an all-gather of the weights; the latter is half as large in bf16 as in
  *           fp32. Stage 2: the gradients of the layers are scattered for every micro-batch. The t
  *           ranks of a tensor-parallel group all-reduce [N, C] in f32 4 L + 2 times per
  *           micro-batch. With sequence parallelism these are 4 L + 2 scatters and 6 L + 2 gathers.
+ *           The ranks of an encoder-decoder all-reduce 4 L + 1 times for the encoder and 6 L + 2
+ *           times for the decoder; each layer of the decoder adds one of the rows of the source.
  * Ranks     figures of a rank are those of rank 0, which holds the most if the vocabulary is split
  *           unevenly.
  * Memory    assumes that all ranks are on one host. The buffers then include the other ranks'

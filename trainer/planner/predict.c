@@ -138,8 +138,9 @@ static void predict_work(const struct recipe *r, const struct plan *plan, const 
                          struct prediction *out)
 {
     struct comm_range share = partition_shard(r->batch.global_size, 1, plan->data, 0);
-    double rows = (double)(share.count * (derive_rows(r) / r->batch.micro_size));
-    double micro = (double)plan->micro_steps, layers = (double)r->model.num_layers;
+    double rows = (double)plan->tokens * (double)share.count / (double)r->batch.global_size;
+    double micro = (double)plan->micro_steps;
+    double layers = (double)(r->model.num_layers + r->model.num_decoder_layers);
     double weights = (double)plan->rank_parameters;
     double recompute = recomputes_all(r) ? get_recompute_share(r) : 0;
     double in_layers = (double)(plan->part[PLAN_ATTENTION] + plan->part[PLAN_FEED_FORWARD]);

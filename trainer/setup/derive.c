@@ -280,6 +280,36 @@ status derive_denoise(const struct recipe *recipe, const struct tokenizer *token
     return denoise_find_tokens(out, tokenizer, vocabulary, ends);
 }
 
+/* Computes the mean lengths of source and target of the objective denoise. */
+static status find_noisy_lengths(const struct recipe *r, struct sample_lengths *out)
+{
+    enum { DRAWS = 64 };
+    struct denoise denoise;
+    int32_t *scratch = NULL;
+    TRY(derive_denoise(r, NULL, 0, &denoise));
+    int64_t window = denoise_window_tokens(&denoise, r->data.sequence_length);
+    window = window > 2 ? window : 2;
+    TRY(ALLOCATE(scratch, 4 * window, "the lengths of corrupted texts"));
+    *out = (struct sample_lengths){0};
+    for (uint64_t i = 0; i < DRAWS; i++) {
+        int64_t source, target;
+        denoise_lengths(&denoise, denoise_key((uint64_t)r->seed, 0, i), window, scratch, &source,
+                        &target);
+        out->source += (double)source / DRAWS;
+        out->target += (double)target / DRAWS;
+    }
+    free(scratch);
+    return STATUS_OK;
+}
+
+status derive_sample_lengths(const struct recipe *r, struct sample_lengths *out)
+{
+    double tokens = (double)r->data.sequence_length;
+    bool has_source = recipe_architecture_has_decoder(r->model.architecture);
+    *out = (struct sample_lengths){has_source ? tokens : 0, tokens};
+    return r->objective == OBJECTIVE_DENOISE ? find_noisy_lengths(r, out) : STATUS_OK;
+}
+
 struct kernels_limits derive_kernel_limits(const struct model_config *config, int tensor,
                                            int64_t rows, int64_t sequence, bool training)
 {

@@ -35,6 +35,20 @@ status derive_masking(const struct recipe *recipe, const struct tokenizer *token
 status derive_denoise(const struct recipe *recipe, const struct tokenizer *tokenizer,
                       int64_t vocabulary, struct denoise *out);
 
+/* Tokens of a sample. */
+struct sample_lengths {
+    double source; /* of an encoder-decoder; 0 for other models */
+    double target; /* of other models: the sequence */
+};
+
+/* derive_sample_lengths - compute the lengths of a sample.
+ *
+ * They are data.sequence_length, and with the objective denoise the means over 64 corruptions of
+ * the seed.
+ *
+ * Errors    STATUS_INTERNAL out of memory */
+status derive_sample_lengths(const struct recipe *recipe, struct sample_lengths *out);
+
 /* derive_kernel_limits - return the largest sizes that the kernels have to support.
  *
  * Units     rows: of a micro-batch; sequence: rows of the longest sequence; tensor: ranks that

@@ -24,10 +24,11 @@ static void check_round_trip(const struct recipe *recipe)
     size_t bytes = 0;
     struct huggingface_config config;
     struct labels labels = {0};
+    struct huggingface_special_tokens tokens = {-1, -1, -1,
+                                                (int32_t)recipe->model.decoder_start_token_id};
     FILE *file = open_memstream(&text, &bytes);
     CHECK(file != NULL);
-    CHECK_OK(huggingface_config_write(recipe, recipe->model.vocab_size,
-                                      (struct huggingface_special_tokens){-1, -1, -1}, &labels,
+    CHECK_OK(huggingface_config_write(recipe, recipe->model.vocab_size, tokens, &labels,
                                       SAFETENSORS_F32, file));
     fclose(file);
     write_text(text);

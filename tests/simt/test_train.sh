@@ -74,9 +74,10 @@ test_graphs() {
 
 test_bf16() {
     train_cpu one $small
-    # Stochastic rounding of the bf16 weights is the same after a resume and in graphs.
+    # Stochastic rounding of the bf16 weights and moments is the same after a resume and in graphs.
     # test_objectives tests rounding to nearest.
-    local half="train.device=cuda train.precision=bf16 optimizer.stochastic_rounding=true $small"
+    local half="train.device=cuda train.precision=bf16 optimizer.stochastic_rounding=true
+        optimizer.state_dtype=bf16 $small"
     run_on gpu 0 train recipe.yaml run_dir=half $half
     compare_losses one half 1e-2
     cp -r half resumed
@@ -105,13 +106,15 @@ test_curves() {
     compare_losses one bf16 1e-2
 }
 
-# resume_on RUN PROGRAM DEVICE: repeat the second half of a run on the other device.
+# resume_on RUN PROGRAM DEVICE SETTING...: repeat the second half of a run on the other device.
 resume_on() {
+    local run=$1 program=$2 device=$3
+    shift 3
     rm -rf other
-    cp -r "$1" other
+    cp -r "$run" other
     rm -rf other/checkpoints/step-00000004 other/final
-    run_on "$2" 0 train recipe.yaml run_dir=other train.device="$3" $small
-    compare_losses "$1" other 1e-4
+    run_on "$program" 0 train recipe.yaml run_dir=other train.device="$device" $small "$@"
+    compare_losses "$run" other 1e-4
 }
 
 test_checkpoints() {
@@ -119,6 +122,13 @@ test_checkpoints() {
     train_gpu from_gpu $small
     resume_on from_cpu gpu cuda
     resume_on from_gpu cpu cpu
+    train_gpu half $small optimizer.state_dtype=bf16
+    resume_on half cpu cpu optimizer.state_dtype=bf16
+    resume_on half gpu cuda optimizer.state_dtype=bf16
+    compare_losses half other 0
+    compare_weights half other 00000004
+    resume_on half gpu cuda optimizer.state_dtype=fp32
+    resume_on from_cpu gpu cuda optimizer.state_dtype=bf16
 }
 
 # compare_first FILE FILE TOLERANCE: the first fields of all lines differ by at most the tolerance.

@@ -1,10 +1,10 @@
 /* The memory of a plan differs from the memory of a run by at most a tenth.
  *
- *   test_memory [RANKS [ZERO_STAGE [TENSOR [PRECISION|CHECKPOINTING|rollback]]]]
+ *   test_memory [RANKS [ZERO_STAGE [TENSOR [PRECISION|CHECKPOINTING|rollback|moments]]]]
  *
  * RANKS and TENSOR (ranks that share the model) are 1 or 2. With PRECISION fp32 or bf16, adapters
  * are trained on the final weights of a first run. CHECKPOINTING is selective or full. With
- * rollback, the run keeps a copy of weights and moments. */
+ * rollback, the run keeps a copy of weights and moments; with moments, these are bf16 too. */
 #include <jansson.h>
 #include <unistd.h>
 
@@ -177,7 +177,8 @@ int main(int argc, char **argv)
     }
     bool recompute =
         argc > 4 && (strcmp(argv[4], "selective") == 0 || strcmp(argv[4], "full") == 0);
-    bool rollback = argc > 4 && strcmp(argv[4], "rollback") == 0;
+    bool moments = argc > 4 && strcmp(argv[4], "moments") == 0;
+    bool rollback = moments || (argc > 4 && strcmp(argv[4], "rollback") == 0);
     bool adapters = argc > 4 && !recompute && !rollback;
     if (adapters && strcmp(argv[4], "bf16") == 0 && !cpu_has_bf16()) {
         CHECK_SKIP("no bf16 on this processor");
@@ -187,7 +188,8 @@ int main(int argc, char **argv)
         snprintf(setting, sizeof setting, "train.activation_checkpointing=%s", argv[4]);
     }
     if (rollback) {
-        snprintf(setting, sizeof setting, "train.on_spike=rollback");
+        snprintf(setting, sizeof setting, "train.on_spike=rollback%s",
+                 moments ? " optimizer.state_dtype=bf16" : "");
     }
     CHECK(mkdtemp(folder) != NULL);
     make_data();

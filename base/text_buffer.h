@@ -28,5 +28,13 @@ status text_buffer_append(struct text_buffer *b, const char *text, size_t bytes)
  * Errors    STATUS_INTERNAL (out of memory) */
 status text_buffer_append_char(struct text_buffer *b, int32_t code);
 
+/* text_buffer_append_replaced - append a text with `to` in place of each `from`. `from` is not
+ * empty.
+ *
+ * Memory    as for text_buffer_append
+ * Errors    STATUS_INTERNAL (out of memory) */
+status text_buffer_append_replaced(struct text_buffer *b, const char *text, size_t bytes,
+                                   const char *from, const char *to);
+
 /* text_buffer_free - free the text and make the buffer empty. */
 void text_buffer_free(struct text_buffer *b);

@@ -74,3 +74,12 @@ bool utf8_is_valid(const char *text, size_t bytes)
 {
     return utf8_find_valid_end(text, bytes, 0) == bytes;
 }
+
+int64_t utf8_count_characters(const char *text, size_t bytes)
+{
+    int64_t count = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        count += ((unsigned char)text[i] & 0xc0) != 0x80;
+    }
+    return count;
+}

@@ -30,3 +30,6 @@ size_t utf8_find_valid_end(const char *text, size_t bytes, size_t pos);
 
 /* utf8_is_valid - return whether the whole text is valid UTF-8. */
 bool utf8_is_valid(const char *text, size_t bytes);
+
+/* utf8_count_characters - return the number of characters of valid UTF-8. */
+int64_t utf8_count_characters(const char *text, size_t bytes);

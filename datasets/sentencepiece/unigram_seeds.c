@@ -46,15 +46,6 @@ static int compare_seeds(const void *a, const void *b)
                                 : compare_texts(x->text, x->bytes, y->text, y->bytes);
 }
 
-static int64_t count_characters(const char *text, size_t bytes)
-{
-    int64_t count = 0;
-    for (size_t i = 0; i < bytes; i++) {
-        count += ((unsigned char)text[i] & 0xC0) != 0x80;
-    }
-    return count;
-}
-
 static status add_seed(struct seeds *s, const char *text, size_t bytes, int64_t count)
 {
     if (s->count == s->capacity) {
@@ -64,7 +55,7 @@ static status add_seed(struct seeds *s, const char *text, size_t bytes, int64_t 
         s->pieces = grown;
         s->capacity = capacity;
     }
-    double score = (double)count * (double)count_characters(text, bytes);
+    double score = (double)count * (double)utf8_count_characters(text, bytes);
     s->pieces[s->count++] = (struct unigram_piece){text, (uint32_t)bytes, score};
     return STATUS_OK;
 }
@@ -84,7 +75,7 @@ static status list_suffixes(const struct unigram_word *words, int64_t count, str
 {
     int64_t total = 0;
     for (int64_t w = 0; w < count; w++) {
-        total += count_characters(words[w].text, words[w].bytes);
+        total += utf8_count_characters(words[w].text, words[w].bytes);
     }
     struct suffix *list = malloc(((size_t)total + 1) * sizeof *list);
     REQUIRE(list != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " suffixes", total);
@@ -127,12 +118,12 @@ static status add_prefixes(struct seeds *s, const struct suffix *list, int64_t c
         uint32_t shared = i + 1 < count ? count_shared_bytes(a, &list[i + 1]) : 0;
         int64_t occurrences = a->count;
         bool is_word_alone = a->is_word && shared < a->bytes && stack[top].bytes < a->bytes;
-        if (is_word_alone && a->count > 1 && count_characters(a->text, a->bytes) > 1) {
+        if (is_word_alone && a->count > 1 && utf8_count_characters(a->text, a->bytes) > 1) {
             TRY(add_seed(s, a->text, a->bytes, a->count));
         }
         while (stack[top].bytes > shared) {
             occurrences += stack[top].count;
-            if (count_characters(a->text, stack[top].bytes) > 1) {
+            if (utf8_count_characters(a->text, stack[top].bytes) > 1) {
                 TRY(add_seed(s, a->text, stack[top].bytes, occurrences));
             }
             top--;

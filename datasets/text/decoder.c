@@ -65,19 +65,6 @@ status decoder_append(struct decoder_tokens *tokens, const char *text, size_t by
 
 /* ---- steps: each reads the tokens `in` and appends to `out` ---- */
 
-static status replace_text(const char *text, size_t bytes, const char *from, const char *to,
-                           struct text_buffer *out)
-{
-    size_t from_bytes = strlen(from);
-    for (size_t pos = 0; pos < bytes;) {
-        bool found = bytes - pos >= from_bytes && memcmp(text + pos, from, from_bytes) == 0;
-        TRY(found ? text_buffer_append(out, to, strlen(to))
-                  : text_buffer_append(out, text + pos, 1));
-        pos += found ? from_bytes : 1;
-    }
-    return STATUS_OK;
-}
-
 static status strip_token(const struct decoder_step *s, const char *text, size_t bytes,
                           bool continued, struct text_buffer *out)
 {
@@ -161,12 +148,12 @@ static status change_token(const struct decoder_step *s, const char *text, size_
     case DECODER_STRIP:
         return strip_token(s, text, bytes, continued && first, out);
     case DECODER_METASPACE:
-        return replace_text(text, bytes, s->from, s->drops_first && first && !continued ? "" : " ",
-                            out);
+        return text_buffer_append_replaced(out, text, bytes, s->from,
+                                           s->drops_first && first && !continued ? "" : " ");
     case DECODER_SUFFIX:
-        return replace_text(text, bytes, s->from, last ? "" : " ", out);
+        return text_buffer_append_replaced(out, text, bytes, s->from, last ? "" : " ");
     default:
-        return replace_text(text, bytes, s->from, s->to, out);
+        return text_buffer_append_replaced(out, text, bytes, s->from, s->to);
     }
 }
 

@@ -38,28 +38,6 @@ void normalizer_free(struct normalizer *n)
     *n = (struct normalizer){0};
 }
 
-static status replace_text(const char *text, size_t bytes, const char *from, const char *to,
-                           struct text_buffer *out)
-{
-    size_t from_bytes = strlen(from), to_bytes = strlen(to), copied = 0, pos = 0;
-    while (pos + from_bytes <= bytes) {
-        const char *first = memchr(text + pos, from[0], bytes - pos - from_bytes + 1);
-        if (first == NULL) {
-            break;
-        }
-        pos = (size_t)(first - text);
-        if (memcmp(first, from, from_bytes) != 0) {
-            pos++;
-            continue;
-        }
-        TRY(text_buffer_append(out, text + copied, pos - copied));
-        TRY(text_buffer_append(out, to, to_bytes));
-        pos += from_bytes;
-        copied = pos;
-    }
-    return text_buffer_append(out, text + copied, bytes - copied);
-}
-
 static status replace_blanks(const char *text, size_t bytes, const char *to,
                              struct text_buffer *out)
 {
@@ -133,7 +111,7 @@ static status run_step(const struct normalizer_step *step, const char *text, siz
     case NORMALIZER_PREPEND:
         return prepend_text(text, bytes, continued ? "" : step->to, out);
     case NORMALIZER_REPLACE:
-        return replace_text(text, bytes, step->from, step->to, out);
+        return text_buffer_append_replaced(out, text, bytes, step->from, step->to);
     case NORMALIZER_REPLACE_BLANKS:
         return replace_blanks(text, bytes, step->to, out);
     case NORMALIZER_PRECOMPILED:

@@ -324,6 +324,15 @@ static bool check_tensor_tiling(const struct manifest_tensor *t, char *reason)
                         covered, total);
 }
 
+int64_t manifest_count_bytes(const struct manifest *m)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < m->file_count; i++) {
+        bytes += m->files[i].bytes;
+    }
+    return bytes;
+}
+
 bool manifest_check_tiling(const struct manifest *m, char *reason)
 {
     for (int i = 0; i < m->tensor_count; i++) {

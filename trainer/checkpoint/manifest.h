@@ -92,6 +92,9 @@ status manifest_add_shard(struct manifest *m, const char *set, const char *name,
  * Returns   false with the tensor and the fault in reason[MANIFEST_REASON_BYTES] */
 bool manifest_check_tiling(const struct manifest *m, char *reason);
 
+/* manifest_count_bytes - return the sum of the sizes of all files. */
+int64_t manifest_count_bytes(const struct manifest *m);
+
 /* manifest_rank_to_text - format the files and shards of one rank as text.
  *
  * Memory    the caller frees *out with free()

@@ -258,15 +258,6 @@ static int64_t count_elements(const struct manifest *m, const char *set)
     return elements;
 }
 
-static int64_t sum_bytes(const struct manifest *m)
-{
-    int64_t bytes = 0;
-    for (int i = 0; i < m->file_count; i++) {
-        bytes += m->files[i].bytes;
-    }
-    return bytes;
-}
-
 static json_t *shape_to_json(const struct manifest_tensor *t)
 {
     return t->dimensions == 1
@@ -293,7 +284,7 @@ static json_t *folder_to_json(const char *folder, const struct manifest *m)
                      "samples", (json_int_t)m->state.samples, "tokens", (json_int_t)m->state.tokens,
                      "train_seconds", m->state.train_seconds, "ranks", m->ranks, "version",
                      m->version, "parameters", (json_int_t)count_elements(m, "model"), "bytes",
-                     (json_int_t)sum_bytes(m), "files", files, "tensors", tensors);
+                     (json_int_t)manifest_count_bytes(m), "files", files, "tensors", tensors);
 }
 
 static status print_json(const char *folder, const struct manifest *m)
@@ -320,7 +311,7 @@ static status print_text(const char *folder, const struct manifest *m)
     printf("  written by %d rank%s, version %s\n", m->ranks, text_plural(m->ranks), m->version);
     printf("  %s parameters, %d tensors, %d files, %s\n",
            text_scale_count((double)count_elements(m, "model"), parameters), m->tensor_count,
-           m->file_count, text_scale_bytes((double)sum_bytes(m), bytes));
+           m->file_count, text_scale_bytes((double)manifest_count_bytes(m), bytes));
     for (int i = 0; i < m->tensor_count; i++) {
         const struct manifest_tensor *t = &m->tensors[i];
         printf("  %-9s %-44s [%" PRId64, t->set, t->name, t->shape[0]);

@@ -37,15 +37,6 @@ struct listing {
     int damaged_count;
 };
 
-static int64_t sum_file_bytes(const struct manifest *m)
-{
-    int64_t bytes = 0;
-    for (int i = 0; i < m->file_count; i++) {
-        bytes += m->files[i].bytes;
-    }
-    return bytes;
-}
-
 static void add_checkpoint(struct listing *listing, const char *folder)
 {
     char reason[MANIFEST_REASON_BYTES];
@@ -59,7 +50,7 @@ static void add_checkpoint(struct listing *listing, const char *folder)
                              (json_int_t)m.state.step, "samples", (json_int_t)m.state.samples,
                              "tokens", (json_int_t)m.state.tokens, "train_seconds",
                              m.state.train_seconds, "ranks", m.ranks, "tensors", m.tensor_count,
-                             "files", m.file_count, "bytes", (json_int_t)sum_file_bytes(&m)));
+                             "files", m.file_count, "bytes", (json_int_t)manifest_count_bytes(&m)));
     } else {
         json_object_set_new(entry, "reason", json_text_create(reason, strlen(reason)));
         listing->damaged_count++;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/text_buffer.h"
 #include "trainer/logging/json_text.h"
 #include "trainer/server/server_impl.h"
 #include "trainer/server/token_json.h"
@@ -15,12 +16,11 @@ struct completion {
     struct job *job;
     struct generate_options options;
     int32_t end_token;
-    int64_t index, prompt; /* of the choice; of its prompt */
-    int64_t slot;          /* of the engine; -1: not started, or removed */
-    bool is_begun;         /* part of it is in the stream */
-    bool has_content;      /* has text other than white space */
-    char *text;            /* new text that is not sent yet */
-    size_t bytes;
+    int64_t index, prompt;       /* of the choice; of its prompt */
+    int64_t slot;                /* of the engine; -1: not started, or removed */
+    bool is_begun;               /* part of it is in the stream */
+    bool has_content;            /* has text other than white space */
+    struct text_buffer text;     /* new text that is not sent yet */
     struct engine_token *tokens; /* those with log-probabilities that are not sent yet */
     int64_t token_count, token_capacity;
     int64_t text_offset; /* characters before the first of these tokens */
@@ -146,7 +146,7 @@ status completion_prepare(struct server *s, struct job *job, const char **code)
 void completion_destroy(struct job *job)
 {
     for (int64_t i = 0; i < job->completion_count; i++) {
-        free(job->completions[i].text);
+        text_buffer_free(&job->completions[i].text);
         free(job->completions[i].tokens);
     }
     free(job->completions);
@@ -185,8 +185,8 @@ static json_t *take_log_probabilities(struct completion *c)
 /* Takes the text that is not sent yet. */
 static json_t *take_text(struct completion *c)
 {
-    json_t *text = json_text_create(c->text != NULL ? c->text : "", c->bytes);
-    c->bytes = 0;
+    json_t *text = json_text_create(c->text.count > 0 ? c->text.bytes : "", c->text.count);
+    c->text.count = 0;
     return text;
 }
 
@@ -218,7 +218,7 @@ static json_t *make_chunk_choice(struct completion *c)
     if (!c->is_begun) {
         json_object_set_new(delta, "role", json_string("assistant"));
     }
-    if (!c->is_begun || c->bytes > 0) {
+    if (!c->is_begun || c->text.count > 0) {
         json_object_set_new(delta, "content", take_text(c));
     }
     return json_pack("{s:I, s:o, s:o, s:o}", "index", (json_int_t)c->index, "delta", delta,
@@ -257,16 +257,6 @@ static void send_end(struct job *job)
 }
 
 /* ---- input from the engine ---- */
-
-static status append_text(struct completion *c, const char *text, size_t bytes)
-{
-    char *grown = realloc(c->text, c->bytes + bytes + 1);
-    REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for a text of %zu bytes", bytes);
-    memcpy(grown + c->bytes, text, bytes);
-    c->text = grown;
-    c->bytes += bytes;
-    return STATUS_OK;
-}
 
 static status append_token(struct completion *c, const struct engine_token *token)
 {
@@ -315,7 +305,7 @@ static void receive_text(void *user, const char *text, size_t bytes)
         bytes--;
     }
     c->has_content = c->has_content || bytes > 0;
-    if (append_text(c, text, bytes) != STATUS_OK) {
+    if (text_buffer_append(&c->text, text, bytes) != STATUS_OK) {
         job_fail_pending(c->job, STATUS_INTERNAL);
         return;
     }
@@ -340,7 +330,7 @@ static status begin_echo(struct completion *c)
                              &bytes));
         text = decoded;
     }
-    status result = append_text(c, text, bytes);
+    status result = text_buffer_append(&c->text, text, bytes);
     free(decoded);
     TRY(result);
     const struct engine_token first = {

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
+
 /* Decodes a token. An id without a token has the text "". */
 static void decode_token(const struct tokenizer *t, int32_t id, char **text, size_t *bytes)
 {
@@ -32,15 +34,6 @@ static json_t *make_token_text(const char *text, size_t bytes)
         free(escaped);
     }
     return value;
-}
-
-static int64_t count_characters(const char *text, size_t bytes)
-{
-    int64_t count = 0;
-    for (size_t i = 0; i < bytes; i++) {
-        count += ((unsigned char)text[i] & 0xc0) != 0x80;
-    }
-    return count;
 }
 
 static json_t *make_top_object(const struct tokenizer *t, const struct engine_token *token)
@@ -77,7 +70,7 @@ json_t *token_json_completion(const struct tokenizer *t, const struct engine_tok
         json_array_append_new(values,
                               has_value ? json_real(tokens[i].log_probability) : json_null());
         json_array_append_new(tops, has_value ? make_top_object(t, &tokens[i]) : json_null());
-        *text_offset += count_characters(text, bytes);
+        *text_offset += utf8_count_characters(text, bytes);
         free(text);
     }
     return json_pack("{s:o, s:o, s:o, s:o}", "tokens", texts, "token_logprobs", values,

@@ -11,12 +11,15 @@
  *           the diagonal are skipped, tiles on it are reduced to the visible keys.
  * Threads   Work items are (sequence, key-value head); all sequences of a part of the bias gradient
  *           (attention_bias.h) have the same thread. So each sum belongs to one thread and has
- *           one order, and no score is computed twice. A split by queries and by keys would need
- *           seven GEMMs instead of five.
+ *           one order, and no score is computed twice. If there are few items for the threads, they
+ *           are divided into tiles of keys. Threads then add to dq in the same order (dq_order). A
+ *           split by queries and by keys would need seven GEMMs instead of five.
  *
  * Source    Dao et al. 2022, arXiv:2205.14135 */
 #include <inttypes.h>
 #include <omp.h>
+#include <sched.h>
+#include <stdatomic.h>
 
 #include "kernels/cpu/attention_bias.h"
 
@@ -89,6 +92,11 @@ static int64_t count_accumulated_keys(int heads, int kv_heads, int64_t longest)
     return heads == kv_heads ? KEYS : longest;
 }
 
+static size_t compute_order_bytes(int64_t query_tiles, int heads)
+{
+    return cpu_scratch_align((size_t)(query_tiles * heads) * sizeof(int32_t));
+}
+
 /* The limits do not contain the number of key-value heads, so the scratch memory is sized for
  * several query heads per key-value head. */
 size_t CPU(attention_scratch)(enum dtype dtype, int threads, const struct kernels_limits *limits)
@@ -99,36 +107,42 @@ size_t CPU(attention_scratch)(enum dtype dtype, int threads, const struct kernel
     size_t forward = attention_forward_floats(padded);
     size_t backward = limits->training ? count_workspace_floats(padded, limits->sequence, keys) : 0;
     size_t floats = forward > backward ? forward : backward;
-    return (size_t)threads * cpu_scratch_align(floats * sizeof(float)) +
+    size_t order = threads > 2 && limits->training
+                       ? compute_order_bytes(limits->rows / ROWS + limits->rows, limits->heads)
+                       : 0; /* a sequence has at least one row */
+    return (size_t)threads * cpu_scratch_align(floats * sizeof(float)) + order +
            attention_bias_scratch(threads, limits);
 }
 
-/* Packs q and d_o of the head once for all tiles of keys, and computes d_o . o and lse (as a power
- * of two) of each row. A row without visible keys gets p = exp2(-inf) = 0. */
-static void prepare_head(const struct workspace *w, const struct attention_head *h,
-                         struct tensors v)
+/* Packs q and d_o of some query rows of the head for all tiles of keys, and computes d_o . o and
+ * lse (as a power of two) of each row. A row without visible keys gets p = exp2(-inf) = 0. The
+ * first row is a multiple of ROWS. */
+static void prepare_rows(const struct workspace *w, const struct attention_head *h,
+                         struct tensors v, struct cpu_range rows)
 {
     int64_t width = h->a->head_width, column = h->head * width;
+    int64_t row = h->first_q + rows.first, count = rows.last - rows.first;
+    int64_t packed = rows.first / (w->layout.pairs ? 2 : 1) * w->padded;
     const float *lse = (const float *)v.lse.data + h->head * v.lse.stride + h->first_q;
-    attention_pack_over(w->q, v.q, h->first_q, h->queries, column, width);
-    attention_pack_over(w->d_o, v.d_o, h->first_q, h->queries, column, width);
+    attention_pack_over(w->q + packed, v.q, row, count, column, width);
+    attention_pack_over(w->d_o + packed, v.d_o, row, count, column, width);
     if (w->layout.pairs) {
-        attention_pack_left(w->q_operand, v.q, h->first_q, h->queries, column, width);
-        attention_pack_left(w->d_o_operand, v.d_o, h->first_q, h->queries, column, width);
+        int64_t operand = rows.first * w->layout.stride;
+        attention_pack_left(w->q_operand + operand, v.q, row, count, column, width);
+        attention_pack_left(w->d_o_operand + operand, v.d_o, row, count, column, width);
     }
-    for (int64_t i = 0; i < h->queries; i++) {
-        int64_t row = h->first_q + i;
-        attention_prefetch(v.o, row, column, width);
+    for (int64_t i = rows.first; i < rows.last; i++) {
+        int64_t from = h->first_q + i;
+        attention_prefetch(v.o, from, column, width);
         vector sum = vector_set(0);
         for (int64_t c = 0; c < width; c += VECTOR_LANES) {
-            int64_t at = row * v.o.stride + column + c, at_d = row * v.d_o.stride + column + c;
+            int64_t at = from * v.o.stride + column + c, at_d = from * v.d_o.stride + column + c;
             sum = vector_fma(vector_get(v.d_o.data, v.d_o.dtype, at_d, width - c),
                              vector_get(v.o.data, v.o.dtype, at, width - c), sum);
         }
         w->dot[i] = vector_sum(sum);
         w->lse[i] = lse[i] == -INFINITY ? INFINITY : lse[i] * attention_log2_e;
     }
-    memset(w->dq, 0, (size_t)(h->queries * w->padded) * sizeof(float));
 }
 
 /* A tile: keys [key, key + keys), queries [query, query + rows) of one head. */
@@ -136,6 +150,8 @@ struct tile {
     int64_t key, keys;
     int64_t query, rows;
     float *dkeys, *dvalues; /* of the tile's keys */
+    float *dq;              /* of the tile's queries */
+    int64_t dq_stride;
 };
 
 /* Converts the scores of a row to probabilities; keys that are not visible get 0. */
@@ -256,20 +272,26 @@ static void compute_tile_scores(const struct workspace *w, const struct attentio
     }
 }
 
-static void accumulate_tile_gradients(const struct workspace *w, const struct attention_head *h,
-                                      const struct tile *t)
+static void accumulate_dq(const struct workspace *w, const struct attention_head *h,
+                          const struct tile *t)
 {
-    int64_t width = h->a->head_width, padded = w->padded;
-    bool pairs = w->layout.pairs;
-    int64_t rows_per_element = pairs ? 2 : 1; /* rows or keys per element of a GEMM operand */
+    int64_t rows_per_element = w->layout.pairs ? 2 : 1; /* keys per element of a GEMM operand */
     for (int64_t r = 0; r < t->rows; r += GROUP) {
         int64_t last = r + GROUP < t->rows ? r + GROUP : t->rows;
         attention_gemm_run(&(struct attention_gemm){
-            w->dq + (t->query + r) * padded, padded, w->ds + r * KEYS, KEYS, 1, w->keys, padded,
-            last - r, width,
+            t->dq + r * t->dq_stride, t->dq_stride, w->ds + r * KEYS, KEYS, 1, w->keys, w->padded,
+            last - r, h->a->head_width,
             (count_visible_columns(h, t, last) + rows_per_element - 1) / rows_per_element, true,
-            pairs});
+            w->layout.pairs});
     }
+}
+
+static void accumulate_dk_dv(const struct workspace *w, const struct attention_head *h,
+                             const struct tile *t)
+{
+    int64_t width = h->a->head_width, padded = w->padded;
+    bool pairs = w->layout.pairs;
+    int64_t rows_per_element = pairs ? 2 : 1; /* rows per element of a GEMM operand */
     int64_t begin = 0; /* first row that attends to this group of keys; increases with the keys */
     for (int64_t j = 0; j < t->keys; j += GROUP) {
         int64_t keys = j + GROUP < t->keys ? GROUP : t->keys - j;
@@ -298,27 +320,109 @@ static void accumulate_tile_gradients(const struct workspace *w, const struct at
     }
 }
 
-static void process_tile(const struct workspace *w, const struct attention_head *h,
-                         const struct tile *t)
+static bool is_tile_visible(const struct attention_head *h, const struct tile *t)
 {
-    if (count_visible_columns(h, t, t->rows) == 0 ||
-        attention_visible_keys(h, t->query).first >= t->key + t->keys ||
-        attention_is_tile_hidden(h, t->query, t->key, t->key + t->keys)) {
-        return;
-    }
-    compute_tile_scores(w, h, t);
-    accumulate_tile_gradients(w, h, t);
+    return count_visible_columns(h, t, t->rows) > 0 &&
+           attention_visible_keys(h, t->query).first < t->key + t->keys &&
+           !attention_is_tile_hidden(h, t->query, t->key, t->key + t->keys);
 }
 
+/* ---- additions to dq by several threads ---- */
+
+/* Several threads add the products of different tiles of keys to dq itself. Each tile of queries of
+ * a head has a counter: the number of the tile of keys that is added next. So the order is that of
+ * one thread. */
+struct dq_order {
+    _Atomic int32_t *next;
+    struct tensor dq;
+};
+
+static int64_t count_query_tiles(const struct attention *a)
+{
+    return a->cu_q[a->sequences] / ROWS + a->sequences;
+}
+
+static _Atomic int32_t *get_next(const struct dq_order *order, const struct attention_head *h,
+                                 int64_t sequence, int64_t query)
+{
+    int64_t tile = h->first_q / ROWS + sequence + query / ROWS;
+    return &order->next[tile * h->a->heads + h->head];
+}
+
+static float *get_dq(const struct dq_order *order, const struct attention_head *h, int64_t query)
+{
+    return (float *)order->dq.data + (h->first_q + query) * order->dq.stride +
+           h->head * h->a->head_width;
+}
+
+/* Sets dq to 0 and each counter to the first tile of keys. Call it in a parallel region. */
+static void begin_dq_order(const struct dq_order *order, const struct attention *a,
+                           const struct attention_distances *d)
+{
+    int64_t heads = a->sequences * a->heads;
+#pragma omp for schedule(static)
+    for (int64_t item = 0; item < heads; item++) {
+        int64_t sequence = item / a->heads;
+        struct attention_head h = attention_make_head(a, d, sequence, item % a->heads);
+        for (int64_t query = 0; query < h.queries; query++) {
+            memset(get_dq(order, &h, query), 0, (size_t)a->head_width * sizeof(float));
+            if (query % ROWS == 0) {
+                *get_next(order, &h, sequence, query) =
+                    (int32_t)(attention_visible_keys(&h, query).first / KEYS);
+            }
+        }
+    }
+}
+
+static void scale_dq(const struct dq_order *order, const struct attention_head *h,
+                     const struct tile *t)
+{
+    vector scale = vector_set(h->a->scale);
+    for (int64_t i = 0; i < t->rows; i++) {
+        float *dq = t->dq + i * order->dq.stride;
+        for (int64_t c = 0; c < h->a->head_width; c += VECTOR_LANES) {
+            vector_store(dq + c, scale * vector_load(dq + c));
+        }
+    }
+}
+
+/* Waits until the products of the earlier tiles of keys have been added, and adds those of t. The
+ * last tile also multiplies dq by the scale. */
+static void add_dq_in_order(const struct workspace *w, const struct attention_head *h,
+                            struct tile *t, const struct dq_order *order, int64_t sequence)
+{
+    enum { SPINS = 1000 };
+    _Atomic int32_t *next = get_next(order, h, sequence, t->query);
+    int32_t number = (int32_t)(t->key / KEYS);
+    for (int i = 0; atomic_load_explicit(next, memory_order_acquire) != number; i++) {
+        if (i >= SPINS) {
+            sched_yield(); /* there may be more threads than cores */
+        }
+    }
+    t->dq = get_dq(order, h, t->query);
+    t->dq_stride = order->dq.stride;
+    accumulate_dq(w, h, t);
+    if (attention_visible_keys(h, t->query + t->rows - 1).last <= t->key + t->keys) {
+        scale_dq(order, h, t);
+    }
+    atomic_store_explicit(next, number + 1, memory_order_release);
+}
+
+/* ---- work items ---- */
+
+/* Processes all queries of a head with one tile of keys. With an order, it also prepares their rows
+ * and adds to dq in this order. */
 static void process_key_tile(const struct workspace *w, const struct attention_head *h,
-                             struct tensors v, int64_t key, bool first_head, bool last_head)
+                             struct tensors v, int64_t sequence, int64_t key,
+                             const struct dq_order *order)
 {
     int64_t width = h->a->head_width, row = h->first_k + key, column = h->kv_head * width;
+    int64_t group = h->a->heads / h->a->kv_heads, member = h->head % group;
     struct tile t = {.key = key, .keys = h->keys - key < KEYS ? h->keys - key : KEYS};
     size_t offset = w->is_kv_shared ? (size_t)(key * w->padded) : 0;
     t.dkeys = w->dkeys + offset;
     t.dvalues = w->dvalues + offset;
-    if (first_head) {
+    if (member == 0) {
         memset(t.dkeys, 0, (size_t)(t.keys * w->padded) * sizeof(float));
         memset(t.dvalues, 0, (size_t)(t.keys * w->padded) * sizeof(float));
     }
@@ -327,9 +431,23 @@ static void process_key_tile(const struct workspace *w, const struct attention_h
     attention_pack_right(w->values_transposed, v.values, row, t.keys, column, width);
     for (t.query = 0; t.query < h->queries; t.query += ROWS) {
         t.rows = h->queries - t.query < ROWS ? h->queries - t.query : ROWS;
-        process_tile(w, h, &t);
+        if (!is_tile_visible(h, &t)) {
+            continue;
+        }
+        if (order != NULL) {
+            prepare_rows(w, h, v, (struct cpu_range){t.query, t.query + t.rows});
+        }
+        compute_tile_scores(w, h, &t);
+        accumulate_dk_dv(w, h, &t);
+        if (order != NULL) {
+            add_dq_in_order(w, h, &t, order, sequence);
+        } else {
+            t.dq = w->dq + t.query * w->padded;
+            t.dq_stride = w->padded;
+            accumulate_dq(w, h, &t);
+        }
     }
-    if (last_head) {
+    if (member == group - 1) {
         attention_unpack(v.dkeys, row, t.keys, column, width, t.dkeys, h->a->scale);
         attention_unpack(v.dvalues, row, t.keys, column, width, t.dvalues, 1.0f);
     }
@@ -345,9 +463,10 @@ static void process_kv_head(const struct workspace *w, const struct attention *a
         if (w->bias_sums != NULL) {
             memset(w->bias_sums, 0, (size_t)d->span * sizeof(float));
         }
-        prepare_head(w, &h, v);
+        prepare_rows(w, &h, v, (struct cpu_range){0, h.queries});
+        memset(w->dq, 0, (size_t)(h.queries * w->padded) * sizeof(float));
         for (int64_t key = 0; key < h.keys; key += KEYS) {
-            process_key_tile(w, &h, v, key, i == 0, i == group - 1);
+            process_key_tile(w, &h, v, sequence, key, NULL);
         }
         attention_unpack(v.dq, h.first_q, h.queries, h.head * width, width, w->dq, a->scale);
         if (w->bias_sums != NULL) {
@@ -370,6 +489,39 @@ static void process_thread_items(const struct workspace *w, const struct attenti
     }
 }
 
+/* Processes tiles of keys; a thread takes the next one when it is idle. The first tiles of the
+ * sequences are first: add_dq_in_order then waits only for tiles that a thread has taken before,
+ * and causal tiles at the beginning have the most queries. Call it in a parallel region. */
+static void process_key_tiles(const struct workspace *w, const struct attention *a,
+                              const struct attention_distances *d, struct tensors v,
+                              const struct dq_order *order)
+{
+    int64_t group = a->heads / a->kv_heads, kv_heads = a->sequences * a->kv_heads;
+    int64_t tiles = (a->longest_k + KEYS - 1) / KEYS;
+    begin_dq_order(order, a, d);
+#pragma omp for schedule(monotonic : dynamic, 1)
+    for (int64_t item = 0; item < tiles * kv_heads; item++) {
+        int64_t key = item / kv_heads * KEYS, sequence = item % kv_heads / a->kv_heads;
+        for (int64_t i = 0; i < group; i++) {
+            struct attention_head h =
+                attention_make_head(a, d, sequence, item % a->kv_heads * group + i);
+            if (key < h.keys) {
+                process_key_tile(w, &h, v, sequence, key, order);
+            }
+        }
+    }
+}
+
+/* Returns whether tiles of keys are work items. dq has to be f32 and whole vectors wide, because it
+ * holds the sums. */
+static bool use_key_tiles(const struct attention *a, const struct tensor *dq, int threads)
+{
+    return attention_divide_further(a->sequences * a->kv_heads, attention_has_equal_sequences(a),
+                                    threads) &&
+           dq->dtype == DTYPE_F32 && a->head_width == attention_padded_width(a->head_width) &&
+           a->bias.gradient.data == NULL && a->shared_prefix_offsets == NULL;
+}
+
 status CPU(attention_backward)(struct kernels *k, struct tensor dq, struct tensor dkeys,
                                struct tensor dvalues, struct tensor d_o, struct tensor q,
                                struct tensor keys, struct tensor values, struct tensor o,
@@ -384,11 +536,17 @@ status CPU(attention_backward)(struct kernels *k, struct tensor dq, struct tenso
     int64_t summed = count_accumulated_keys(a->heads, a->kv_heads, a->longest_k);
     size_t bytes =
         cpu_scratch_align(count_workspace_floats(padded, a->longest_q, summed) * sizeof(float));
-    void *memory;
+    void *memory, *counters = NULL;
     struct attention_distances distances;
     TRY(attention_bias_make(&distances, scratch, a, true, k->threads));
     TRY(arena_take(scratch, (size_t)k->threads * bytes, &memory));
     struct tensors v = {dq, dkeys, dvalues, d_o, q, keys, values, o, lse};
+    bool key_tiles = use_key_tiles(a, &dq, k->threads);
+    struct dq_order order = {.dq = dq};
+    if (key_tiles) {
+        TRY(arena_take(scratch, compute_order_bytes(count_query_tiles(a), a->heads), &counters));
+        order.next = counters;
+    }
 #pragma omp parallel num_threads(k->threads)
     {
         int thread = omp_get_thread_num();
@@ -400,12 +558,16 @@ status CPU(attention_backward)(struct kernels *k, struct tensor dq, struct tenso
             w.d_o_operand = w.d_o;
             w.ds_operand = w.ds;
         }
-        w.is_kv_shared = a->heads != a->kv_heads;
+        w.is_kv_shared = !key_tiles && a->heads != a->kv_heads;
         if (distances.parts != NULL) {
             char *sums = (char *)distances.sums + (size_t)thread * distances.thread_bytes;
             w.bias_sums = (float *)(void *)sums;
         }
-        process_thread_items(&w, a, &distances, v, thread, omp_get_num_threads());
+        if (key_tiles) {
+            process_key_tiles(&w, a, &distances, v, &order);
+        } else {
+            process_thread_items(&w, a, &distances, v, thread, omp_get_num_threads());
+        }
     }
     attention_bias_finish(&distances, a);
     arena_release(scratch, mark);

@@ -176,6 +176,22 @@ static inline int64_t attention_padded_width(int64_t head_width)
     return (head_width + 15) / 16 * 16;
 }
 
+/* attention_divide_further - return whether this number of work items is too small for the threads.
+ * One or two threads finish together with few items, and so do more threads if they have the same
+ * number of equal items. */
+static inline bool attention_divide_further(int64_t items, bool are_equal, int threads)
+{
+    enum { ITEMS_PER_THREAD = 8 };
+    return threads > 2 && items < (int64_t)ITEMS_PER_THREAD * threads &&
+           !(are_equal && items % threads == 0);
+}
+
+/* attention_has_equal_sequences - return whether all sequences have the same number of queries. */
+static inline bool attention_has_equal_sequences(const struct attention *a)
+{
+    return a->cu_q[a->sequences] - a->cu_q[0] == a->sequences * a->longest_q;
+}
+
 /* attention_forward_floats - return the floats of a thread's workspace in the forward pass.
  *
  * The layout is that of struct workspace in attention.c. */

@@ -41,7 +41,8 @@ struct batch_outputs {
 };
 
 struct batch_sentence_pairs {
-    const int32_t *next_sentence; /* [B] 0: the second text follows the first, 1: it is random */
+    const int32_t *next_sentence; /* [B] 0: the second text follows the first, 1: it is random, or
+                                   * the first one follows it */
 };
 
 /* An array that the task does not use is NULL. */

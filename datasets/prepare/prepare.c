@@ -210,6 +210,9 @@ static status check_sentence_pairs(const struct prepare_options *o)
             o->sequence_tokens);
     REQUIRE(o->short_fraction >= 0.0 && o->short_fraction <= 1.0, STATUS_USAGE,
             "the fraction of short sequences is %g; it must be in [0, 1]", o->short_fraction);
+    REQUIRE(!o->sentence_order || !tokenizer_is_roberta(o->tokenizer), STATUS_USAGE,
+            "--sentence-order needs pairs, and a RoBERTa tokenizer makes none; train a tokenizer "
+            "with `bireme tokenizer train --type wordpiece`");
     return STATUS_OK;
 }
 

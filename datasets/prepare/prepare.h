@@ -86,6 +86,7 @@ struct prepare_options {
     int64_t sequence_tokens; /* maximum tokens per example, special tokens included */
     double short_fraction;   /* prepare_mlm: fraction of documents with shorter examples, [0, 1] */
     uint64_t pair_seed;      /* prepare_mlm: seed of the random pairs */
+    bool sentence_order;     /* prepare_mlm: segments in their order or swapped, none is random */
 
     bool skip_bad_rows; /* count rows that cannot be used instead of stopping at the first one */
     const struct chat_template *chat_template; /* NULL: rows with messages are bad rows */
@@ -134,7 +135,8 @@ struct prepare_report {
  *           an error the output folder has its earlier shards and no new ones. */
 status prepare_clm(const struct prepare_options *options, struct prepare_report *out);
 
-/* prepare_mlm - write sentence pairs for masked language modelling with next-sentence prediction.
+/* prepare_mlm - write sentence pairs for masked language modelling with next-sentence prediction
+ * or, with sentence_order, for the prediction of the order of two segments.
  *
  * For a RoBERTa tokenizer, the examples are whole sentences without pairs. example.h describes the
  * format. Token files are refused because they contain no sentences. The tokens of all documents

@@ -8,6 +8,10 @@
  * Otherwise the second segment has the sentences that follow. While a pair is too long, the longer
  * segment loses its first or its last token, at random.
  *
+ * With sentence_order (ALBERT), no segment is random: the second one always has the sentences that
+ * follow, and in half of the pairs the two are swapped. A single sentence is divided at a random
+ * token; one of a single token makes no pair.
+ *
  * A RoBERTa tokenizer makes no pairs. Whole sentences of one document are packed as long as they
  * fit. A sentence that is longer than an example is divided. This is DOC-SENTENCES of Liu et al.
  * 2019, arXiv:1907.11692, section 4.2.
@@ -16,7 +20,8 @@
  * validation set. All random numbers depend on (seed, document), so the output does not depend on
  * the number of workers.
  *
- * Source    Devlin et al. 2018, arXiv:1810.04805, section A.2 */
+ * Source    Devlin et al. 2018, arXiv:1810.04805, section A.2; sentence_order: Lan et al. 2019,
+ *           arXiv:1909.11942, section 3.1 */
 #include "datasets/prepare/sentence_pairs.h"
 
 #include <inttypes.h>
@@ -167,10 +172,11 @@ static int64_t copy_segment(int32_t *to, const struct segment *s)
     return s->end - s->first;
 }
 
+/* label: the second segment is random, or the segments are swapped. */
 static status write_example(struct pair_builder *p, int64_t tokens, int64_t first_segment,
-                            bool random)
+                            bool label)
 {
-    const uint32_t first = (uint32_t)first_segment, next = random;
+    const uint32_t first = (uint32_t)first_segment, next = label;
     const uint32_t *const values[] = {
         [EXAMPLE_FIRST_SEGMENT] = &first, [EXAMPLE_NEXT_SENTENCE] = &next};
     bool in_validation = is_validation_document(p, p->document);
@@ -179,7 +185,7 @@ static status write_example(struct pair_builder *p, int64_t tokens, int64_t firs
         tokens, values);
 }
 
-static status write_pair(struct pair_builder *p, struct segment a, struct segment b, bool random)
+static status write_pair(struct pair_builder *p, struct segment a, struct segment b, bool label)
 {
     truncate_pair(p, &a, &b, p->options->sequence_tokens - SPECIAL_TOKENS);
     int32_t *e = p->example;
@@ -190,7 +196,7 @@ static status write_pair(struct pair_builder *p, struct segment a, struct segmen
     int64_t first_segment = used;
     used += copy_segment(e + used, &b);
     e[used++] = p->specials.sep;
-    return write_example(p, used, first_segment, random);
+    return write_example(p, used, first_segment, label);
 }
 
 /* Makes one pair of sentences [*first, end). *first receives the first sentence that was not
@@ -207,6 +213,22 @@ static status make_pair(struct pair_builder *p, int64_t *first, int64_t end, int
     }
     *first = random ? middle : end;
     return write_pair(p, a, b, random);
+}
+
+/* Makes one pair of sentences [first, end) in their order or swapped. */
+static status make_ordered_pair(struct pair_builder *p, int64_t first, int64_t end)
+{
+    int64_t begin = p->sentence_starts[first], stop = p->sentence_starts[end];
+    int64_t count = end - first, tokens = stop - begin;
+    if (tokens < 2) {
+        return STATUS_OK;
+    }
+    int64_t middle =
+        count > 1 ? p->sentence_starts[first + 1 + (int64_t)draw_below(p, (uint64_t)(count - 1))]
+                  : begin + 1 + (int64_t)draw_below(p, (uint64_t)(tokens - 1));
+    struct segment parts[2] = {{p->ids, begin, middle}, {p->ids, middle, stop}};
+    bool swapped = draw_below(p, 2) == 0;
+    return write_pair(p, parts[swapped], parts[!swapped], swapped);
 }
 
 static status read_document(struct pair_builder *p)
@@ -271,8 +293,13 @@ static status make_examples(struct pair_builder *p)
     for (int64_t first = 0, end = 1; first < p->sentence_count; end++) {
         if (end == p->sentence_count ||
             p->sentence_starts[end] - p->sentence_starts[first] >= target) {
-            TRY(make_pair(p, &first, end, target));
-            end = first;
+            if (p->options->sentence_order) {
+                TRY(make_ordered_pair(p, first, end));
+                first = end;
+            } else {
+                TRY(make_pair(p, &first, end, target));
+                end = first;
+            }
         }
     }
     return STATUS_OK;

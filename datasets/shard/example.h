@@ -12,7 +12,8 @@
  *                                                          rest, B [SEP], is segment 1. With one
  *                                                          segment: all tokens
  *                            next_sentence uint8   example 0: B follows A in its document; 1: B is
- *                                                          random
+ *                                                          random, or A follows B (pairs for
+ *                                                          the prediction of their order)
  *   preference_pairs 1       prompt        uint32  example tokens of the prompt. The chosen and the
  *                                                          rejected response follow; each continues
  *                                                          the prompt
@@ -128,7 +129,7 @@ struct example {
     int64_t tokens;          /* number of tokens */
     int32_t *ids;            /* [token_capacity] */
     int32_t *token_type_ids; /* [token_capacity] 0 or 1 */
-    int32_t next_sentence;   /* 0: B follows A, 1: B is random */
+    int32_t next_sentence;   /* 0: B follows A, 1: B is random or A follows B */
     bool masked;             /* the file stores masked tokens, with positions and labels */
     int64_t predictions;
     int64_t prediction_capacity;

@@ -37,7 +37,7 @@ struct request {
     int64_t seed;
     int64_t shuffle_split; /* seed; -1: not given */
     int64_t sequence_length, shard_tokens, workers;
-    bool skip_bad_rows, join_encoding, append_eod, json;
+    bool sentence_order, skip_bad_rows, join_encoding, append_eod, json;
     char labels_file[FILE_PATH_BYTES]; /* of a run given as --labels */
 };
 
@@ -135,6 +135,9 @@ static status add_example_options(struct request *q, struct option_table *table)
          .choices = "auto|line|stop"},
         {"short-fraction", OPTION_NUMBER, &q->short_fraction, "F", "0.1",
          "mlm: fraction of the documents that yield shorter examples", .min = 0, .max = 1},
+        {"sentence-order", OPTION_FLAG, &q->sentence_order, NULL, NULL,
+         "mlm: the second segment follows the first one, or both are swapped (ALBERT); without "
+         "this option it follows or is random (BERT)"},
         {"seed", OPTION_INTEGER, &q->seed, "SEED", "1337", "mlm: seed of the random sentence pairs",
          .min = 0, .max = 1e15},
     };
@@ -288,6 +291,8 @@ static status find_preparation(const struct request *q, const struct preparation
                     "--join-encoding can only be used with --objective sft, not %s", q->objective);
             REQUIRE(table[i].run == prepare_clm || !q->append_eod, STATUS_USAGE,
                     "--append-eod can only be used with --objective clm, not %s", q->objective);
+            REQUIRE(table[i].run == prepare_mlm || !q->sentence_order, STATUS_USAGE,
+                    "--sentence-order can only be used with --objective mlm, not %s", q->objective);
             REQUIRE(table[i].has_labels || q->labels == NULL, STATUS_USAGE,
                     "--labels cannot be used with --objective %s", q->objective);
             *out = &table[i];
@@ -399,6 +404,7 @@ static status run_preparation(const struct request *q, const struct preparation 
         .sequence_tokens = get_sequence_length(q),
         .short_fraction = q->short_fraction,
         .pair_seed = (uint64_t)q->seed,
+        .sentence_order = q->sentence_order,
         .validation_fraction = q->validation_fraction,
         .shuffle_split = has_random_split(q, p),
         .split_seed = q->shuffle_split >= 0 ? (uint64_t)q->shuffle_split : SPLIT_SEED,

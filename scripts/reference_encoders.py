@@ -31,6 +31,11 @@ def make_batch(generator, types, pad):
     )
 
 
+def select_inputs(batch, inputs):
+    """The arguments of a model. `ARGUMENT=NAME` passes the array NAME as ARGUMENT."""
+    return {name.split("=")[0]: batch[name.split("=")[-1]] for name in inputs}
+
+
 def write_encoder_steps(path, model, types, pad, optimizer, settings, inputs):
     """Writes the first logits and gradients of a model on a padded batch, and STEPS steps with
     clipping. `inputs` are the names of the arrays of a batch that the model reads."""
@@ -57,7 +62,7 @@ def write_encoder_steps(path, model, types, pad, optimizer, settings, inputs):
             f["batch/" + name] = np.stack([b[name].numpy() for b in batches]).astype(np.int32)
         losses, norms = [], []
         for step, batch in enumerate(batches):
-            out = model(**{name: batch[name] for name in inputs})
+            out = model(**select_inputs(batch, inputs))
             optimizer.zero_grad()
             out.loss.backward()
             if step == 0:
@@ -99,6 +104,11 @@ FAMILIES = {
     "modernbert": (
         "ModernBertForMaskedLM", 0, INPUTS,
         dict(local_attention=6, layer_types=["full_attention", "sliding_attention"])
+    ),
+    "albert": (
+        "AlbertForPreTraining", 2,
+        [*INPUTS, "token_type_ids", "sentence_order_label=next_sentence_label"],
+        dict(hidden_act="gelu_new", embedding_size=6, classifier_dropout_prob=0)
     ),
 }
 THETA, LOCAL_THETA = 300.0, 40.0
@@ -368,7 +378,9 @@ def write_families(folder):
         torch.manual_seed(100 + seed)
         model = make_model(family, LAYERS, WIDTH, HEADS, INNER, POSITIONS, VOCABULARY)
         settings = dict(
-            gelu_tanh=0.0, relu=float(keys.get("activation") == "relu")
+            gelu_tanh=float(keys.get("hidden_act") == "gelu_new"),
+            relu=float(keys.get("activation") == "relu"),
+            embedding_size=float(keys.get("embedding_size", 0))
         )
         if family == "modernbert":
             settings.update(

@@ -1,6 +1,6 @@
 """References of fine-tuning heads, made with the task classes of transformers; make_reference.py
-calls this module. tests/trainer/objective/test_reference_heads.c reads heads.h5, heads_lora.h5
-and heads_decoders.h5.
+calls this module. tests/trainer/objective/test_reference_heads.c reads heads.h5, heads_lora.h5,
+heads_albert.h5, heads_albert_lora.h5 and heads_decoders.h5.
 
 Each case is a group: the batch as Bireme packs it (without padding), the outputs of the head, the
 loss, and in `values` all weights and all gradients, in the order of the attribute `names`. Each
@@ -74,6 +74,12 @@ def config_of(architecture, labels, layers=1):
         return dict(
             bert=transformers.BertConfig, roberta=transformers.RobertaConfig
         ).get(architecture, transformers.MegatronBertConfig)(**sizes)
+    if architecture == "albert":
+        sizes["num_hidden_layers"] = layers
+        return transformers.AlbertConfig(
+            **sizes, embedding_size=6, hidden_act="gelu", hidden_dropout_prob=0,
+            attention_probs_dropout_prob=0, classifier_dropout_prob=0, pad_token_id=0
+        )
     if architecture == "distilbert":
         return transformers.DistilBertConfig(
             dim=WIDTH, n_layers=1, n_heads=HEADS, hidden_dim=INNER, dropout=0, attention_dropout=0,
@@ -106,7 +112,7 @@ def is_decoder(architecture):
 
 def model_of(architecture, kind, labels, seed, layers=1):
     prefix = dict(
-        bert="Bert", roberta="Roberta", gpt2="GPT2", distilbert="DistilBert",
+        bert="Bert", roberta="Roberta", gpt2="GPT2", distilbert="DistilBert", albert="Albert",
         **{"megatron-bert": "MegatronBert"},
         **{name: row[0] for name, row in DECODERS.items()}
     )[architecture]
@@ -120,7 +126,7 @@ def model_of(architecture, kind, labels, seed, layers=1):
         config.problem_type = "regression"
     torch.manual_seed(seed)
     bare = dict(add_pooling_layer=False) if kind == "vectors" and architecture in (
-        "bert", "roberta", "megatron-bert"
+        "bert", "roberta", "megatron-bert", "albert"
     ) else {}
     model = getattr(transformers, prefix + name)(config, **bare).double().train()
     with torch.no_grad():  # larger than usual, and rounded to float32
@@ -131,7 +137,7 @@ def model_of(architecture, kind, labels, seed, layers=1):
 
 LORA = dict(
     bert="query, value, attention.output.dense, intermediate.dense, output.dense",
-    roberta="query, value", gpt2="c_attn, c_fc, c_proj",
+    roberta="query, value", gpt2="c_attn, c_fc, c_proj", albert="query, value, dense, ffn",
     llama="q_proj, v_proj, gate_proj, down_proj"
 )
 
@@ -182,7 +188,7 @@ def segments_of(text):
 
 
 def run_model(model, architecture, text, **more):
-    has_types = architecture in ("bert", "megatron-bert")
+    has_types = architecture in ("bert", "megatron-bert", "albert")
     extra = dict(token_type_ids=segments_of(text)[None]) if has_types else {}
     return model(input_ids=text[0][None], **extra, **more)
 
@@ -197,7 +203,7 @@ def run_choices(model, architecture, texts, label):
     there, kinds = torch.zeros_like(ids), torch.zeros_like(ids)
     for i, t in enumerate(texts):
         ids[0, i, :len(t[0])], there[0, i, :len(t[0])] = t[0], 1
-        kinds[0, i, :len(t[0])] = segments_of(t) * (architecture in ("bert", "megatron-bert"))
+        kinds[0, i, :len(t[0])] = segments_of(t) * (architecture in ("bert", "megatron-bert", "albert"))
     extra = dict(token_type_ids=kinds) if architecture != "distilbert" else {}
     out = model(input_ids=ids, attention_mask=there, labels=torch.tensor([label]), **extra)
     return out.logits[0], out.loss
@@ -263,7 +269,7 @@ def write_case(group, architecture, kind, seed, adapters=False, layers=1):
     loss.backward()
     prefixes = dict(
         {name: "model." for name in DECODERS}, bert="bert.", roberta="roberta.",
-        gpt2="transformer.", distilbert="distilbert.",
+        gpt2="transformer.", distilbert="distilbert.", albert="albert.",
         **{"openai-gpt": "transformer.", "megatron-bert": "bert."}
     )
     prefix = prefixes[architecture] if kind == "vectors" else ""
@@ -351,3 +357,11 @@ def write_decoder_heads(path):
                     f.create_group(f"{architecture}_{kind}"), architecture, kind, 100 + 10 * i + j,
                     layers=DECODER_LAYERS
                 )
+
+
+def write_shared_heads(path, adapters):
+    """ALBERT: the layers share their parameters, also with adapters."""
+    kinds = ("texts",) if adapters else ("texts", "tokens", "spans", "choices", "vectors")
+    with h5py.File(path, "w", libver="latest", meta_block_size=256) as f:
+        for i, kind in enumerate(kinds):
+            write_case(f.create_group(f"albert_{kind}"), "albert", kind, 300 + i, adapters, layers=3)

@@ -56,6 +56,19 @@ def modernbert(sizes):
     )
 
 
+def albert(sizes):
+    width, inner, layers, heads = sizes
+    return dict(
+        architectures=["AlbertForMaskedLM"], model_type="albert", attention_probs_dropout_prob=0,
+        bos_token_id=2, classifier_dropout_prob=0.1, down_scale_factor=1, embedding_size=128,
+        eos_token_id=3, gap_size=0, hidden_act="gelu_new", hidden_dropout_prob=0,
+        hidden_size=width, initializer_range=0.02, inner_group_num=1, intermediate_size=inner,
+        layer_norm_eps=1e-12, max_position_embeddings=512, net_structure_type=0,
+        num_attention_heads=heads, num_hidden_groups=1, num_hidden_layers=layers,
+        num_memory_blocks=0, pad_token_id=0, type_vocab_size=2, vocab_size=30000
+    )
+
+
 def distilbert():
     return dict(
         architectures=["DistilBertForMaskedLM"], model_type="distilbert", activation="gelu",
@@ -247,6 +260,10 @@ MODELS = {
         "roberta", "RobertaForMaskedLM", 24, 1024, 16, 4096, 50265, 514, 1, 1e-5
     ),
     "DistilBERT": distilbert(),
+    "ALBERT base v2": albert((768, 3072, 12, 12)),
+    "ALBERT large v2": albert((1024, 4096, 24, 16)),
+    "ALBERT xlarge v2": albert((2048, 8192, 24, 16)),
+    "ALBERT xxlarge v2": albert((4096, 16384, 12, 64)),
     "ModernBERT base": modernbert((768, 1152, 22, 12)),
     "ModernBERT large": modernbert((1024, 2624, 28, 16)),
     "Megatron-BERT 345M": encoder(

@@ -484,6 +484,7 @@ mlm bert
 mlm distilbert
 mlm megatron-bert
 mlm modernbert
+mlm albert model.embedding_size=16
 mlm transformer_encoder
 classify distilbert
 sft llama

@@ -127,7 +127,7 @@ static status time_step(struct bench *b, double *seconds)
 
 /* ---- roofline ---- */
 
-enum { GEMMS_MAX = 39 };
+enum { GEMMS_MAX = 42 };
 
 static int64_t count_targets(const struct batch *batch)
 {
@@ -148,7 +148,7 @@ static int list_gemms(const struct bench *b, struct gemm_shape out[GEMMS_MAX])
     int64_t source = b->random.batch.source.rows, encoder = c->encoder_layers;
     int64_t layers_of_rows = c->layers - encoder, crossed = encoder > 0 ? layers_of_rows : 0;
     bool predicts_tokens = c->head == MODEL_HEAD_LM;
-    int64_t attended = model_attention_width(c);
+    int64_t attended = model_attention_width(c), embedding = model_embedding_width(c);
     int64_t qkv = attended + 2 * model_head_width(c) * model_kv_heads(c);
     const struct {
         int64_t rows, inner, outputs, count;
@@ -167,8 +167,10 @@ static int list_gemms(const struct bench *b, struct gemm_shape out[GEMMS_MAX])
         {c->head == MODEL_HEAD_NONE ? 0
          : outputs > 0              ? outputs
                                     : count_targets(&b->random.batch),
-         c->width, predicts_tokens ? model_vocabulary_rows(c, ranks) : c->labels, 1},
-        {predicts_tokens ? outputs : 0, c->width, c->width, 1},
+         predicts_tokens ? embedding : c->width,
+         predicts_tokens ? model_vocabulary_rows(c, ranks) : c->labels, 1},
+        {predicts_tokens ? outputs : 0, c->width, embedding, 1},
+        {model_is_factorized(c) ? rows : 0, embedding, c->width, 1},
     };
     int count = 0;
     for (size_t i = 0; i < sizeof layers / sizeof layers[0]; i++) {

@@ -22,18 +22,20 @@
         name, false, false, SETTING(f), default_value                                              \
     }
 
+#define ENCODER_SIZES(vocabulary, width, layers, heads, inner, rate)                               \
+    INTEGER("vocab_size", vocab_size, vocabulary), INTEGER("hidden_size", hidden_size, width),     \
+        INTEGER("num_hidden_layers", num_layers, layers),                                          \
+        INTEGER("num_attention_heads", num_heads, heads),                                          \
+        INTEGER("intermediate_size", intermediate_size, inner),                                    \
+        INTEGER("max_position_embeddings", max_position_embeddings, 512),                          \
+        INTEGER("type_vocab_size", type_vocab_size, 2),                                            \
+        NUMBER("hidden_dropout_prob", dropout, rate),                                              \
+        NUMBER("attention_probs_dropout_prob", attention_dropout, rate),                           \
+        NUMBER("layer_norm_eps", layer_norm_epsilon, 1e-12),                                       \
+        NUMBER("initializer_range", initializer_range, 0.02)
 #define ENCODER_KEYS(vocabulary, width, layers, heads, inner)                                      \
     {                                                                                              \
-        INTEGER("vocab_size", vocab_size, vocabulary), INTEGER("hidden_size", hidden_size, width), \
-            INTEGER("num_hidden_layers", num_layers, layers),                                      \
-            INTEGER("num_attention_heads", num_heads, heads),                                      \
-            INTEGER("intermediate_size", intermediate_size, inner),                                \
-            INTEGER("max_position_embeddings", max_position_embeddings, 512),                      \
-            INTEGER("type_vocab_size", type_vocab_size, 2),                                        \
-            NUMBER("hidden_dropout_prob", dropout, 0.1),                                           \
-            NUMBER("attention_probs_dropout_prob", attention_dropout, 0.1),                        \
-            NUMBER("layer_norm_eps", layer_norm_epsilon, 1e-12),                                   \
-            NUMBER("initializer_range", initializer_range, 0.02),                                  \
+        ENCODER_SIZES(vocabulary, width, layers, heads, inner, 0.1)                                \
     }
 
 /* Properties of BERT and the families like it. Heads that read tokens do not use the pooler. */
@@ -167,6 +169,27 @@ static const struct huggingface_architecture architectures[] = {
         .keys = ENCODER_KEYS(30522, 768, 12, 12, 3072),
         BERT_ENCODER,
         BERT_ALIASES,
+    },
+    {
+        .model_type = "albert",
+        .architecture = ARCHITECTURE_ALBERT,
+        .class_stem = "Albert",
+        .objective = OBJECTIVE_MLM,
+        .prefix = "albert.",
+        .classes = {{"AlbertForPreTraining", true, true},
+                    {"AlbertForMaskedLM", true, false},
+                    {"AlbertModel", false, false}},
+        .keys = {ENCODER_SIZES(30000, 4096, 12, 64, 16384, 0),
+                 INTEGER("embedding_size", embedding_size, 128)},
+        .fixed_sizes = {{"num_hidden_groups", 1}, {"inner_group_num", 1}},
+        .activation_key = "hidden_act",
+        .default_activation = "gelu_new",
+        .head_dropout_keys = {"classifier_dropout_prob"},
+        .tied_by_default = true,
+        .aliases = {{"predictions.decoder.weight", "albert.embeddings.word_embeddings.weight"},
+                    {"predictions.decoder.bias", "predictions.bias"}},
+        .buffer_suffixes = {"embeddings.position_ids", "embeddings.token_type_ids"},
+        .unused_suffixes = {"pooler.weight", "pooler.bias"},
     },
     {
         .model_type = "megatron-bert",

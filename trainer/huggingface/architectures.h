@@ -17,7 +17,8 @@ enum {
     HUGGINGFACE_SWITCHES_MAX = 4,
     HUGGINGFACE_ALIASES_MAX = 2,
     HUGGINGFACE_BUFFERS_MAX = 3,
-    HUGGINGFACE_UNUSED_MAX = 2
+    HUGGINGFACE_UNUSED_MAX = 2,
+    HUGGINGFACE_SIZES_MAX = 2
 };
 
 /* A number in config.json that corresponds to a setting of the recipe's section `model`. */
@@ -52,6 +53,10 @@ struct huggingface_architecture {
     struct huggingface_class classes[HUGGINGFACE_CLASSES_MAX]; /* terminated by an empty one */
     struct huggingface_key keys[HUGGINGFACE_KEYS_MAX];
     struct huggingface_switch switches[HUGGINGFACE_SWITCHES_MAX];
+    struct {
+        const char *name;
+        int64_t value;
+    } fixed_sizes[HUGGINGFACE_SIZES_MAX]; /* keys with one supported value, also the default */
     bool has_qkv_bias, has_attention_bias, has_mlp_bias; /* the keys use_qkv_bias, ... exist */
     const char *dropout_key; /* dropout that Bireme does not have apart from model.dropout */
     double default_dropout;

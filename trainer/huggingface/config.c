@@ -71,6 +71,13 @@ static status check_switches(const struct config_document *c,
         REQUIRE(value == required, STATUS_UNAVAILABLE, "%s: %s: %s is not supported", c->path,
                 architecture->switches[i].name, value ? "true" : "false");
     }
+    for (int i = 0; i < HUGGINGFACE_SIZES_MAX && architecture->fixed_sizes[i].name != NULL; i++) {
+        int64_t value, supported = architecture->fixed_sizes[i].value;
+        TRY(config_read_integer(c, architecture->fixed_sizes[i].name, supported, &value));
+        REQUIRE(value == supported, STATUS_UNAVAILABLE,
+                "%s: %s %" PRId64 " is not supported; %" PRId64 " is", c->path,
+                architecture->fixed_sizes[i].name, value, supported);
+    }
     REQUIRE(config_get_field(c, "quantization_config") == NULL, STATUS_UNAVAILABLE,
             "%s: quantization_config: quantized weights are not supported; save the model without "
             "quantization",
@@ -540,6 +547,10 @@ static void write_settings(FILE *file, const struct huggingface_architecture *ar
     }
     for (int i = 0; i < HUGGINGFACE_SWITCHES_MAX && architecture->switches[i].name != NULL; i++) {
         write_boolean(file, architecture->switches[i].name, architecture->switches[i].required);
+    }
+    for (int i = 0; i < HUGGINGFACE_SIZES_MAX && architecture->fixed_sizes[i].name != NULL; i++) {
+        config_write_integer(file, architecture->fixed_sizes[i].name,
+                             architecture->fixed_sizes[i].value);
     }
     if (architecture->has_qkv_bias) {
         write_boolean(file, "use_qkv_bias", r->model.use_qkv_bias);

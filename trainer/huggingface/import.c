@@ -21,6 +21,7 @@
 #include "trainer/checkpoint/rewrite.h"
 #include "trainer/huggingface/added_tokens.h"
 #include "trainer/huggingface/huggingface_impl.h"
+#include "trainer/model/architecture.h"
 #include "trainer/setup/derive.h"
 #include "trainer/setup/session.h"
 
@@ -495,14 +496,17 @@ status huggingface_import_check_tokenizer(const struct huggingface_import_job *j
     return STATUS_OK;
 }
 
-/* Imports the next-sentence head of BERT if the files contain the pooler. Files may contain both
- * even if the class does not use them. */
+/* Imports the head of two labels of BERT or ALBERT if the files contain the pooler. Files may
+ * contain both even if the class does not use them. */
 static status find_pooler(struct huggingface_import_job *job)
 {
     struct huggingface_tensor_source source = {0};
     if (job->recipe->objective == OBJECTIVE_MLM &&
         recipe_architecture_has_next_sentence(job->config.architecture->architecture)) {
-        TRY(find_any_spelling(job, "bert.pooler.dense.weight", &source));
+        const char *type = job->config.architecture->model_type;
+        char name[MODEL_NAME_BYTES];
+        snprintf(name, sizeof name, "%s.weight", model_architecture(type)->names->pooler);
+        TRY(find_any_spelling(job, name, &source));
         job->recipe->model.next_sentence |= source.tensor != NULL;
     }
     return STATUS_OK;

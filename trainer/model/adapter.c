@@ -18,7 +18,7 @@
  */
 #include <math.h>
 
-#include "trainer/model/model_impl.h"
+#include "trainer/model/sublayers.h"
 
 /* Dropout sites of adapters are numbered from here, after all other sites of the model. */
 static const uint64_t first_adapter_site = UINT64_C(1) << 32;
@@ -28,6 +28,7 @@ struct adapter {
     int in_param;          /* index of parameter A; B is the next one */
     int64_t column, count; /* its columns of the GEMM's output */
     int slot;              /* its index among the adapters of the GEMM */
+    uint64_t site;         /* of its dropout */
     struct tensor u;       /* [N, rank] s A drop(x) */
 };
 
@@ -52,7 +53,9 @@ static bool next_adapter(const struct model *m, struct param_index index, int64_
         if (p->adapter > 0) {
             int64_t rank = m->config.adapter.rank, first = rank * p->adapter_index;
             struct tensor all = m->activations.layers[layer].adapter_hidden;
+            int64_t pass = m->architecture->shared_layers ? layer : 0;
             a->in_param = p->adapter;
+            a->site = first_adapter_site + (uint64_t)(pass * m->parameter_count + p->adapter);
             a->u = tensor_columns(tensor_rows(all, 0, n), first, rank);
             ++*i;
             return true;
@@ -76,26 +79,25 @@ static status apply_scale(const struct model *m, struct tensor u)
 /* Describes the dropout of an adapter's input. The random index is the position in the whole input,
  * because this rank may hold only some of its columns. */
 static struct dropout compute_dropout(const struct model *m, const struct model_input *input,
-                                      int in_param)
+                                      const struct adapter *a)
 {
-    const struct model_parameter *p = &m->parameters[in_param];
+    const struct model_parameter *p = &m->parameters[a->in_param];
     if (!input->training || !(m->config.adapter.dropout > 0)) {
         return (struct dropout){0};
     }
     return (struct dropout){
         .probability = m->config.adapter.dropout,
-        .key = random_key(input->seed, RANDOM_DROPOUT, (uint64_t)input->step,
-                          first_adapter_site + (uint64_t)in_param),
+        .key = random_key(input->seed, RANDOM_DROPOUT, (uint64_t)input->step, a->site),
         .first = input->first_row * p->whole_columns + p->shards[0].column,
         .pitch = p->whole_columns,
     };
 }
 
 /* Replaces *x by the adapter's input after dropout. */
-static status apply_adapter_dropout(struct model *m, const struct model_input *input, int in_param,
-                                    struct tensor *x)
+static status apply_adapter_dropout(struct model *m, const struct model_input *input,
+                                    const struct adapter *a, struct tensor *x)
 {
-    struct dropout dropout = compute_dropout(m, input, in_param);
+    struct dropout dropout = compute_dropout(m, input, a);
     if (!(dropout.probability > 0)) {
         return STATUS_OK;
     }
@@ -112,7 +114,7 @@ status model_adapters_forward(struct model *m, const struct model_input *input, 
     struct adapter a = {0};
     for (int i = 0; next_adapter(m, index, layer, x.rows, &i, &a);) {
         struct tensor dropped = x;
-        TRY(apply_adapter_dropout(m, input, a.in_param, &dropped));
+        TRY(apply_adapter_dropout(m, input, &a, &dropped));
         TRY(linear_forward(m->kernels, a.u, tensor_absent(), dropped, model_matrix(m, a.in_param),
                            tensor_absent(), ACTIVATION_NONE));
         TRY(apply_scale(m, a.u));
@@ -131,11 +133,11 @@ static struct tensor view_du(const struct model *m, const struct adapter *a)
                           rank * a->slot, rank);
 }
 
-static status add_input_gradient(struct model *m, const struct model_input *input, int in_param,
-                                 struct tensor dx, struct tensor du)
+static status add_input_gradient(struct model *m, const struct model_input *input,
+                                 const struct adapter *a, struct tensor dx, struct tensor du)
 {
-    struct dropout dropout = compute_dropout(m, input, in_param);
-    struct tensor matrix = model_matrix(m, in_param), none = tensor_absent();
+    struct dropout dropout = compute_dropout(m, input, a);
+    struct tensor matrix = model_matrix(m, a->in_param), none = tensor_absent();
     if (!(dropout.probability > 0)) {
         return linear_add(m->kernels, dx, du, matrix, true);
     }
@@ -158,19 +160,20 @@ status model_adapters_backward_input(struct model *m, const struct model_input *
                                   model_matrix(m, a.in_param + 1), ACTIVATION_NONE,
                                   tensor_absent()));
         TRY(apply_scale(m, du));
-        TRY(dx.data != NULL ? add_input_gradient(m, input, a.in_param, dx, du) : STATUS_OK);
+        TRY(dx.data != NULL ? add_input_gradient(m, input, &a, dx, du) : STATUS_OK);
     }
     return STATUS_OK;
 }
 
 /* Computes the gradient of A or B; for a replicated matrix, sum it over the ranks. */
-static status add_gradient(struct model *m, bool first_micro_batch, int parameter,
+static status add_gradient(struct model *m, const struct model_input *input, int parameter,
                            float *const *gradients, struct tensor dy, struct tensor x)
 {
+    bool sets = model_sets_gradients(m, input);
     struct tensor gradient = model_gradient(m, parameter, gradients), target = gradient;
     bool is_replicated = m->parameters[parameter].replicated;
-    TRY(is_replicated ? model_adapter_reduce_begin(m, first_micro_batch, &target) : STATUS_OK);
-    TRY(linear_backward_weight(m->kernels, target, tensor_absent(), dy, x, first_micro_batch));
+    TRY(is_replicated ? model_adapter_reduce_begin(m, sets, &target) : STATUS_OK);
+    TRY(linear_backward_weight(m->kernels, target, tensor_absent(), dy, x, sets));
     return is_replicated ? model_adapter_reduce_end(m, gradient) : STATUS_OK;
 }
 
@@ -181,11 +184,10 @@ status model_adapters_backward_weight(struct model *m, const struct model_input 
     struct adapter a = {0};
     for (int i = 0; next_adapter(m, index, layer, dy.rows, &i, &a); a.slot++) {
         struct tensor dropped = x;
-        TRY(apply_adapter_dropout(m, input, a.in_param, &dropped));
-        TRY(add_gradient(m, input->first_micro_batch, a.in_param, gradients, view_du(m, &a),
-                         dropped));
-        TRY(add_gradient(m, input->first_micro_batch, a.in_param + 1, gradients,
-                         tensor_columns(dy, a.column, a.count), a.u));
+        TRY(apply_adapter_dropout(m, input, &a, &dropped));
+        TRY(add_gradient(m, input, a.in_param, gradients, view_du(m, &a), dropped));
+        TRY(add_gradient(m, input, a.in_param + 1, gradients, tensor_columns(dy, a.column, a.count),
+                         a.u));
     }
     return STATUS_OK;
 }

@@ -8,6 +8,10 @@
  *          as one matrix. Devlin et al. 2018, arXiv:1810.04805
  * distilbert  DistilBertForMaskedLM; as bert, without token types, pooler and next-sentence head;
  *          the dense layer of its task heads has ReLU. Sanh et al. 2019, arXiv:1910.01108
+ * albert   AlbertForPreTraining, or AlbertForMaskedLM without next_sentence: as bert, with one
+ *          block for all layers, tables of config.embedding_width columns, and the order of two
+ *          segments instead of next-sentence prediction. transformers omits the dropout after the
+ *          feed-forward network. Lan et al. 2019, arXiv:1909.11942
  * megatron-bert  MegatronBertForPreTraining; as bert, with norms before each sub-layer and a final
  *          norm instead of that of the embedding. Shoeybi et al. 2019, arXiv:1909.08053
  * transformer_encoder, transformer_decoder  families of Bireme: config.parts sets the placement and
@@ -125,6 +129,32 @@ static const struct architecture_names bert_names = {
 static const struct architecture_names megatron_bert_names = {
     ENCODER_NAMES("bert"),           BERT_HEAD_NAMES, .norm1 = "attention.ln", .norm2 = "ln",
     .final_norm = "bert.encoder.ln",
+};
+
+static const struct architecture_names albert_names = {
+    .token_table = "albert.embeddings.word_embeddings",
+    .position_table = "albert.embeddings.position_embeddings",
+    .token_type_table = "albert.embeddings.token_type_embeddings",
+    .embedding_norm = "albert.embeddings.LayerNorm",
+    .embedding_projection = "albert.encoder.embedding_hidden_mapping_in",
+    .block = "albert.encoder.albert_layer_groups.0.albert_layers",
+    .query = "attention.query",
+    .key = "attention.key",
+    .value = "attention.value",
+    .projection = "attention.dense",
+    .norm2 = "attention.LayerNorm",
+    .fc = "ffn",
+    .fc_projection = "ffn_output",
+    .norm1 = "full_layer_layer_norm",
+    .pooler = "albert.pooler",
+    .transform = "predictions.dense",
+    .transform_norm = "predictions.LayerNorm",
+    .decoder = "predictions.decoder",
+    .decoder_bias = "predictions",
+    .next_sentence = "sop_classifier.classifier",
+    .sequence_labels = "classifier",
+    .choice_labels = "classifier",
+    .token_labels = "classifier",
 };
 
 static const struct architecture_names distilbert_names = {
@@ -330,6 +360,15 @@ static const struct architecture architectures[] = {
         .feed_forward = {.bias = true},
         .head = {.transform = true},
         .names = &bert_names,
+    },
+    {
+        .name = "albert",
+        .norm = {.placement = PLACEMENT_POST},
+        .attention = {.qkv_bias = true, .projection_bias = true},
+        .feed_forward = {.bias = true},
+        .head = {.transform = true},
+        .shared_layers = true,
+        .names = &albert_names,
     },
     {
         .name = "distilbert",
@@ -594,6 +633,13 @@ int model_block_norms(const struct model_config *config)
 {
     const struct architecture a = architecture_compose(config);
     return a.norm.placement == PLACEMENT_BOTH ? 4 : 2;
+}
+
+int64_t model_parameter_uses(const struct model_config *config, const struct model_parameter *p)
+{
+    const struct architecture *a = model_architecture(config->architecture);
+    bool in_block = p->layer >= 0 && p->layer < config->layers;
+    return a != NULL && a->shared_layers && in_block ? config->layers : 1;
 }
 
 bool model_has_qk_norm(const struct model_config *config)

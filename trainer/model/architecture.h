@@ -50,6 +50,7 @@ struct architecture_names {
     const char *token_table, *position_table, *token_type_table;
     const char *embedding_norm; /* norm of the embedding. With PLACEMENT_PRE it replaces norm1 of
                                  * the first block. NULL: none */
+    const char *embedding_projection; /* maps a factorized embedding to the width */
     const char *block;
     const char *norm1; /* PLACEMENT_PRE and _BOTH: before attention; _POST: at the block's end */
     const char *qkv;   /* one matrix for queries, keys and values; NULL: three matrices */
@@ -74,7 +75,7 @@ struct architecture_names {
     const char *decoder;        /* an untied vocabulary matrix */
     const char *decoder_bias;   /* bias of the vocabulary logits */
     const char *logits_bias;    /* full name of their constant bias, if config.logits_bias */
-    const char *next_sentence;  /* matrix of the two next-sentence labels */
+    const char *next_sentence;  /* matrix of the two labels of the second sentence */
     const char *sequence_dense; /* the dense layer of sequence labels, if it is not the pooler */
     const char *sequence_labels, *choice_labels, *token_labels; /* matrices of fine-tuning heads */
 };
@@ -113,6 +114,7 @@ struct architecture {
         bool relu_dense;     /* the dense layer of a fine-tuning head has ReLU instead of tanh */
         bool answer_dropout; /* dropout precedes the matrix of answers */
     } head;
+    bool shared_layers;    /* all layers of the stack have the parameters of one block */
     bool free_parts;       /* config.parts sets the parts of the model */
     bool free_gate;        /* config.parts.gated sets the feed-forward network */
     bool scaled_residuals; /* initial projections into the stream are divided by sqrt(2 L) */

@@ -15,7 +15,10 @@
  *
  * Each addition to the residual stream is fused with the norm that follows it. Backward mirrors the
  * forward pass line by line, from the end of the flat gradient buffer to its start. The sub-layers
- * are in attention.c and feed_forward.c (sublayers.h).
+ * are in attention.c and feed_forward.c, the embedding is in embedding.c (sublayers.h).
+ *
+ * Shared layers (ALBERT): all layers of a stack have the parameters of one block. Their activations
+ * are separate, and their gradients are added.
  *
  * Recompute: the recipe (train.activation_checkpointing) selects the activations that a layer keeps
  * for backward. Backward recomputes the others from these, with identical bits. Dropout draws from
@@ -34,12 +37,11 @@
 
 #include "trainer/model/sublayers.h"
 
-/* Describes the dropout of an addition to this rank's rows. */
-static struct dropout compute_local_dropout(const struct model *m, const struct model_input *input,
-                                            int64_t layer, enum dropout_site site)
+struct dropout model_local_dropout(const struct model *m, const struct model_input *input,
+                                   int64_t layer, enum dropout_site site)
 {
     struct dropout dropout = model_dropout(m, input, layer, site);
-    dropout.first += model_local_rows(m, input->rows).first * m->config.width;
+    dropout.first += model_local_rows(m, input->rows).first * model_dropout_columns(m, layer);
     return dropout;
 }
 
@@ -48,10 +50,9 @@ static enum norm_kind get_norm_kind(const struct model *m)
     return m->architecture->norm.kind;
 }
 
-/* Computes stream = x + drop(delta) and its norm. index -1: there is no norm. */
-static status add_and_norm(struct model *m, struct tensor stream, struct tensor norm,
-                           struct tensor statistics, struct tensor x, struct tensor delta,
-                           struct param_index index, struct dropout dropout)
+status model_add_and_norm(struct model *m, struct tensor stream, struct tensor norm,
+                          struct tensor statistics, struct tensor x, struct tensor delta,
+                          struct param_index index, struct dropout dropout)
 {
     return residual_norm_forward(m->kernels, stream, index.weight < 0 ? tensor_absent() : norm,
                                  statistics, x, delta, model_vector(m, index.weight),
@@ -59,7 +60,7 @@ static status add_and_norm(struct model *m, struct tensor stream, struct tensor 
                                  m->config.norm_epsilon, dropout);
 }
 
-static status copy_rows(const struct model *m, struct tensor to, struct tensor from)
+status model_copy_rows(const struct model *m, struct tensor to, struct tensor from)
 {
     return device_copy(kernels_device(m->kernels), kernels_stream(m->kernels), to.data, from.data,
                        (size_t)(from.rows * from.columns) * dtype_bytes(from.dtype));
@@ -76,88 +77,9 @@ static status finish_branch(struct model *m, int64_t n, struct tensor output,
         return factor > 0 ? op_scale(m->kernels, branch, factor) : STATUS_OK;
     }
     output = model_view_local_rows(m, output, n);
-    TRY(copy_rows(m, output, branch));
-    return add_and_norm(m, tensor_absent(), branch, model_view_local_rows(m, statistics, n), output,
-                        tensor_absent(), index, (struct dropout){0});
-}
-
-/* Returns the first token id of this rank's shard of the token table. */
-static int64_t find_first_token(const struct model *m)
-{
-    return m->rank * m->parameters[m->param_index[MODEL_TOKEN_TABLE].weight].rows;
-}
-
-/* Returns the layer number of the dropout of a stack's embedding: -1, and for a decoder a number
- * after those of all layers. */
-static int64_t get_embedding_site(const struct model *m, const struct model_input *input)
-{
-    return model_get_stack(m, input)->first > 0 ? model_cross_site(m, m->config.layers) : -1;
-}
-
-/* Returns the activations of the first layer of the stack that reads the input. */
-static struct layer_activations *get_first_layer(struct model *m, const struct model_input *input)
-{
-    return &m->activations.layers[model_get_stack(m, input)->first];
-}
-
-/* Returns the parameter of the position table of the stack that reads the input; -1: none. */
-static int find_position_table(const struct model *m, const struct model_input *input)
-{
-    return model_get_stack(m, input)->param_index[MODEL_POSITION_TABLE].weight;
-}
-
-/* Returns the rows of the position table from a sequence's first position on. */
-static struct tensor skip_unused_positions(const struct model *m, struct tensor table)
-{
-    int64_t begin = table.data != NULL ? m->architecture->embedding.first_position : 0;
-    return tensor_rows(table, begin, table.rows - begin);
-}
-
-static struct dropout get_embedding_dropout(const struct model *m, const struct model_input *input)
-{
-    return architecture_continues_norm1(m->architecture, true) ||
-                   architecture_drops_sum(m->architecture)
-               ? (struct dropout){0}
-               : model_dropout(m, input, get_embedding_site(m, input), DROPOUT_PROJECTION);
-}
-
-/* Multiplies the token embeddings, or their gradient, by the factor of the architecture. */
-static status scale_embedding(const struct model *m, struct tensor x)
-{
-    float factor = m->architecture->embedding.scaled ? sqrtf((float)m->config.width)
-                                                     : (float)m->config.embedding_multiplier;
-    return factor > 0 ? op_scale(m->kernels, x, factor) : STATUS_OK;
-}
-
-/* Divides the final norm of a language model, or its gradient, by the divisor of the logits. */
-static status scale_logits(const struct model *m, struct tensor x)
-{
-    double divisor = m->config.logits_divisor;
-    return divisor > 0 && m->config.head == MODEL_HEAD_LM
-               ? op_scale(m->kernels, x, (float)(1 / divisor))
-               : STATUS_OK;
-}
-
-/* Only rank 0 adds the positions, because the results are reduced over the ranks. */
-status model_embed(struct model *m, const struct model_input *input)
-{
-    int64_t n = input->rows;
-    bool single_rank = m->ranks == 1;
-    struct tensor stream = model_view_local_rows(m, get_first_layer(m, input)->input, n),
-                  sum = model_reduced_rows(m, n);
-    bool fixed = m->architecture->embedding.positions == POSITIONS_SINUSOIDAL;
-    struct tensor positions =
-        fixed ? m->activations.position_table
-              : skip_unused_positions(m, model_matrix(m, find_position_table(m, input)));
-    TRY(model_update_position_bias(m, input));
-    TRY(embedding_forward(
-        m->kernels, single_rank ? stream : model_view_rows(m->activations.exchange, n),
-        input->tokens, input->positions, model_matrix(m, m->param_index[MODEL_TOKEN_TABLE].weight),
-        find_first_token(m), m->rank == 0 ? positions : tensor_absent(),
-        get_embedding_dropout(m, input)));
-    TRY(model_reduce(m, n));
-    TRY(single_rank ? STATUS_OK : copy_rows(m, stream, sum));
-    return scale_embedding(m, stream);
+    TRY(model_copy_rows(m, output, branch));
+    return model_add_and_norm(m, tensor_absent(), branch, model_view_local_rows(m, statistics, n),
+                              output, tensor_absent(), index, (struct dropout){0});
 }
 
 /* Returns the stream and the norm after a layer: those of the next layer, or the final ones of the
@@ -185,9 +107,10 @@ static status run_cross_attention(struct model *m, const struct model_input *inp
     int64_t n = input->rows;
     struct tensor between = model_view_local_rows(m, a->between, n),
                   norm = model_view_local_rows(m, a->between_norm, n);
-    TRY(add_and_norm(m, between, norm, model_view_local_rows(m, a->between_statistics, n), *read,
-                     model_reduced_rows(m, n), model_param_index(m, layer, MODEL_CROSS_NORM),
-                     compute_local_dropout(m, input, layer, DROPOUT_PROJECTION)));
+    TRY(model_add_and_norm(m, between, norm, model_view_local_rows(m, a->between_statistics, n),
+                           *read, model_reduced_rows(m, n),
+                           model_param_index(m, layer, MODEL_CROSS_NORM),
+                           model_local_dropout(m, input, layer, DROPOUT_PROJECTION)));
     *read = architecture_is_post_norm(m->architecture) ? norm : between;
     return model_cross_attention_forward(m, input, layer);
 }
@@ -203,12 +126,12 @@ static status run_layer_middle(struct model *m, const struct model_input *input,
                       model_param_index(m, layer, MODEL_ATTENTION_NORM)));
     bool has_cross = model_layer_has_cross(&m->config, layer);
     TRY(has_cross ? run_cross_attention(m, input, layer, &read) : STATUS_OK);
-    TRY(add_and_norm(m, model_view_local_rows(m, a->middle, n),
-                     model_view_local_rows(m, a->norm2, n),
-                     model_view_local_rows(m, a->statistics2, n), read, model_reduced_rows(m, n),
-                     model_param_index(m, layer, MODEL_NORM2),
-                     compute_local_dropout(m, input, has_cross ? model_cross_site(m, layer) : layer,
-                                           DROPOUT_PROJECTION)));
+    TRY(model_add_and_norm(
+        m, model_view_local_rows(m, a->middle, n), model_view_local_rows(m, a->norm2, n),
+        model_view_local_rows(m, a->statistics2, n), read, model_reduced_rows(m, n),
+        model_param_index(m, layer, MODEL_NORM2),
+        model_local_dropout(m, input, has_cross ? model_cross_site(m, layer) : layer,
+                            DROPOUT_PROJECTION)));
     return model_feed_forward_inner(m, input, layer);
 }
 
@@ -224,82 +147,18 @@ status model_finish_layer(struct model *m, const struct model_input *input, int6
     TRY(finish_branch(m, n, a->feed_forward_output, a->feed_forward_output_statistics,
                       model_param_index(m, layer, MODEL_FEED_FORWARD_NORM)));
     struct param_index index = find_next_norm(m, input, layer, &stream, &norm, &statistics);
-    return add_and_norm(m, stream, norm, statistics,
-                        model_view_local_rows(m, post_norm ? a->norm2 : a->middle, n), delta, index,
-                        compute_local_dropout(m, input, layer, DROPOUT_FC));
+    return model_add_and_norm(m, stream, norm, statistics,
+                              model_view_local_rows(m, post_norm ? a->norm2 : a->middle, n), delta,
+                              index, model_local_dropout(m, input, layer, DROPOUT_FC));
 }
 
-static const int32_t *get_token_type_ids(const struct model *m, const struct model_input *input)
+/* Divides the final norm of a language model, or its gradient, by the divisor of the logits. */
+static status scale_logits(const struct model *m, struct tensor x)
 {
-    return m->config.token_types == 1 ? m->activations.zero_token_type_ids.data
-                                      : input->token_type_ids;
-}
-
-/* Applies the embedding's dropout after its norm. Without a norm, the stream is copied. */
-static status drop_first_norm(struct model *m, const struct model_input *input)
-{
-    struct layer_activations *a = get_first_layer(m, input);
-    struct tensor norm = model_view_local_rows(m, a->norm1, input->rows);
-    struct dropout dropout =
-        compute_local_dropout(m, input, get_embedding_site(m, input), DROPOUT_PROJECTION);
-    if (!architecture_continues_norm1(m->architecture, true)) {
-        return STATUS_OK;
-    }
-    if (!architecture_has_first_norm(m->architecture)) {
-        return dropout_apply(m->kernels, norm, model_view_local_rows(m, a->input, input->rows),
-                             dropout);
-    }
-    return dropout.probability > 0 ? dropout_apply(m->kernels, norm, norm, dropout) : STATUS_OK;
-}
-
-/* Computes the token type embeddings of this rank's rows; *delta is absent if there are none. */
-static status embed_token_types(struct model *m, const struct model_input *input,
-                                struct tensor *delta)
-{
-    *delta = tensor_absent();
-    if (m->config.token_types == 0) {
-        return STATUS_OK;
-    }
-    *delta = model_reduced_rows(m, input->rows);
-    return embedding_forward(m->kernels, *delta,
-                             get_token_type_ids(m, input) + model_local_rows(m, input->rows).first,
-                             NULL, model_matrix(m, m->param_index[MODEL_TOKEN_TYPE_TABLE].weight),
-                             0, tensor_absent(), (struct dropout){0});
-}
-
-/* If dropout follows the sum of embedding and token types (architecture_drops_sum), computes this
- * sum in the stream and applies dropout. *delta is then absent. */
-static status drop_sum(struct model *m, const struct model_input *input, struct tensor stream,
-                       struct tensor *delta)
-{
-    struct dropout dropout = compute_local_dropout(m, input, -1, DROPOUT_PROJECTION);
-    struct tensor none = tensor_absent(), sum = *delta;
-    if (!architecture_drops_sum(m->architecture) || !(dropout.probability > 0)) {
-        return STATUS_OK;
-    }
-    *delta = none;
-    if (sum.data != NULL) {
-        TRY(add_and_norm(m, stream, none, none, stream, sum, (struct param_index){-1, -1},
-                         (struct dropout){0}));
-    }
-    return dropout_apply(m->kernels, stream, stream, dropout);
-}
-
-status model_first_norm(struct model *m, const struct model_input *input)
-{
-    int64_t n = input->rows;
-    struct layer_activations *a = get_first_layer(m, input);
-    struct tensor stream = model_view_local_rows(m, a->input, n),
-                  norm = model_view_local_rows(m, a->norm1, n), delta;
-    if (!architecture_has_first_norm(m->architecture)) {
-        return drop_first_norm(m, input);
-    }
-    TRY(embed_token_types(m, input, &delta));
-    TRY(drop_sum(m, input, stream, &delta));
-    TRY(add_and_norm(m, stream, norm, model_view_local_rows(m, a->statistics1, n), stream, delta,
-                     model_param_index(m, model_get_stack(m, input)->first, MODEL_NORM1),
-                     (struct dropout){0}));
-    return drop_first_norm(m, input);
+    double divisor = m->config.logits_divisor;
+    return divisor > 0 && m->config.head == MODEL_HEAD_LM
+               ? op_scale(m->kernels, x, (float)(1 / divisor))
+               : STATUS_OK;
 }
 
 status model_gather_hidden(struct model *m, int64_t n, struct tensor *hidden)
@@ -376,16 +235,22 @@ static bool head_is_used(const struct model *m, const struct model_input *input)
 }
 
 /* Returns whether a GEMM of backward (or of the objective, for the head) sets the gradient in the
- * first micro-batch. Gradients of tables and norms are always added to, so they must be cleared. */
+ * first micro-batch. Gradients of tables, norms and shared layers are always added to, so they must
+ * be cleared. */
 static bool gradient_is_set(const struct model *m, const struct model_input *input, int parameter)
 {
-    switch (m->parameters[parameter].role) {
+    const struct model_parameter *p = &m->parameters[parameter];
+    if (m->architecture->shared_layers && p->layer >= 0 && p->layer < m->config.layers) {
+        return false;
+    }
+    switch (p->role) {
     case MODEL_TOKEN_TABLE:
         return m->config.tied && m->config.head == MODEL_HEAD_LM && head_is_used(m, input);
     case MODEL_POSITION_TABLE:
     case MODEL_TOKEN_TYPE_TABLE:
     case MODEL_POSITION_BIAS:
     case MODEL_EMBEDDING_NORM:
+    case MODEL_EMBEDDING_PROJECTION:
     case MODEL_NORM1:
     case MODEL_NORM2:
     case MODEL_CROSS_NORM:
@@ -426,9 +291,10 @@ static status recompute_norm(struct model *m, int64_t n, struct tensor z, struct
     if (index.weight < 0) {
         return STATUS_OK;
     }
-    return add_and_norm(m, tensor_absent(), model_view_local_rows(m, norm, n),
-                        model_view_local_rows(m, statistics, n), model_view_local_rows(m, z, n),
-                        tensor_absent(), index, (struct dropout){0});
+    return model_add_and_norm(m, tensor_absent(), model_view_local_rows(m, norm, n),
+                              model_view_local_rows(m, statistics, n),
+                              model_view_local_rows(m, z, n), tensor_absent(), index,
+                              (struct dropout){0});
 }
 
 /* Recomputes the activations that forward did not keep, with identical bits. This overwrites
@@ -441,10 +307,14 @@ static status recompute_layer(struct backward *b, int64_t layer)
     if (mode == MODEL_RECOMPUTE_NONE) {
         return STATUS_OK;
     }
-    TRY(recompute_norm(m, b->n, a->input, a->norm1, a->statistics1,
-                       model_param_index(m, layer, MODEL_NORM1)));
     bool first = layer == model_get_stack(m, b->input)->first;
-    TRY(first ? drop_first_norm(m, b->input) : STATUS_OK);
+    if (first && model_is_factorized(&m->config)) {
+        TRY(model_project_embedding(m, b->input));
+    } else {
+        TRY(recompute_norm(m, b->n, a->input, a->norm1, a->statistics1,
+                           model_param_index(m, layer, MODEL_NORM1)));
+        TRY(first ? model_drop_first_norm(m, b->input) : STATUS_OK);
+    }
     if (mode == MODEL_RECOMPUTE_FULL) {
         TRY(model_attention_forward(m, b->input, layer));
         return run_layer_middle(m, b->input, layer);
@@ -454,11 +324,10 @@ static status recompute_layer(struct backward *b, int64_t layer)
     return model_apply_activation(m, layer, b->n, true);
 }
 
-/* Runs the backward pass of a norm with its input z. The tensors have this rank's rows. */
-static status run_norm_backward(struct backward *b, struct param_index index, struct tensor dz,
-                                struct tensor ddelta, struct tensor dy, struct tensor z,
-                                struct tensor statistics, enum norm_residual stream_source,
-                                struct dropout dropout)
+status model_run_norm_backward(struct backward *b, struct param_index index, struct tensor dz,
+                               struct tensor ddelta, struct tensor dy, struct tensor z,
+                               struct tensor statistics, enum norm_residual stream_source,
+                               struct dropout dropout)
 {
     struct model *m = b->m;
     struct tensor dgamma, dbeta;
@@ -480,8 +349,8 @@ static status addition_backward(struct backward *b, struct dropout dropout, stru
     struct tensor stream = model_view_local_rows(m, m->activations.d_stream, b->n);
     struct tensor none = tensor_absent();
     *delta = stream;
-    TRY(add_and_norm(m, stream, none, none, stream, model_reduced_rows(m, b->n),
-                     (struct param_index){-1, -1}, (struct dropout){0}));
+    TRY(model_add_and_norm(m, stream, none, none, stream, model_reduced_rows(m, b->n),
+                           (struct param_index){-1, -1}, (struct dropout){0}));
     if (!(dropout.probability > 0)) {
         return STATUS_OK;
     }
@@ -503,8 +372,9 @@ static status norm_backward(struct backward *b, struct param_index index, struct
         return addition_backward(b, dropout, delta);
     }
     *delta = dropped ? model_view_local_rows(m, m->activations.d_delta, b->n) : stream;
-    return run_norm_backward(b, index, stream, dropped ? *delta : tensor_absent(),
-                             model_reduced_rows(m, b->n), z, statistics, stream_source, dropout);
+    return model_run_norm_backward(b, index, stream, dropped ? *delta : tensor_absent(),
+                                   model_reduced_rows(m, b->n), z, statistics, stream_source,
+                                   dropout);
 }
 
 /* Runs the backward pass of finish_branch. *delta becomes the gradient of the output of the
@@ -519,11 +389,11 @@ static status branch_backward(struct backward *b, struct param_index index, stru
     }
     *delta = model_view_local_rows(b->m, b->m->activations.d_delta, b->n);
     if (index.weight < 0) {
-        TRY(delta->data != dy.data ? copy_rows(b->m, *delta, dy) : STATUS_OK);
+        TRY(delta->data != dy.data ? model_copy_rows(b->m, *delta, dy) : STATUS_OK);
         return op_scale(b->m->kernels, *delta, factor);
     }
-    return run_norm_backward(b, index, *delta, tensor_absent(), dy, output, statistics,
-                             NORM_RESIDUAL_NONE, (struct dropout){0});
+    return model_run_norm_backward(b, index, *delta, tensor_absent(), dy, output, statistics,
+                                   NORM_RESIDUAL_NONE, (struct dropout){0});
 }
 
 /* Returns the value that the stream continues with at the norms within the blocks. */
@@ -532,16 +402,15 @@ static enum norm_residual get_stream_source(const struct model *m)
     return architecture_is_post_norm(m->architecture) ? NORM_RESIDUAL_POST : NORM_RESIDUAL_PRE;
 }
 
-/* Runs the backward pass of norm1 of a layer, or of the final norm for layer L. */
-static status norm1_backward(struct backward *b, int64_t layer, enum norm_residual stream_source,
-                             struct tensor *delta)
+status model_norm1_backward(struct backward *b, int64_t layer, enum norm_residual stream_source,
+                            struct tensor *delta)
 {
     struct model *m = b->m;
     struct activations *activations = &m->activations;
     const struct stack *stack = model_get_stack(m, b->input);
     bool last = layer == stack->end;
     struct dropout dropout = layer > stack->first
-                                 ? compute_local_dropout(m, b->input, layer - 1, DROPOUT_FC)
+                                 ? model_local_dropout(m, b->input, layer - 1, DROPOUT_FC)
                                  : (struct dropout){0};
     return norm_backward(b, last ? stack->end_norm : model_param_index(m, layer, MODEL_NORM1),
                          last ? *stack->last : activations->layers[layer].input,
@@ -563,61 +432,22 @@ static status layer_backward(struct backward *b, int64_t layer, struct tensor *d
     bool has_cross = model_layer_has_cross(&m->config, layer);
     TRY(norm_backward(b, model_param_index(m, layer, MODEL_NORM2), a->middle, a->statistics2,
                       get_stream_source(m),
-                      compute_local_dropout(m, b->input,
-                                            has_cross ? model_cross_site(m, layer) : layer,
-                                            DROPOUT_PROJECTION),
+                      model_local_dropout(m, b->input,
+                                          has_cross ? model_cross_site(m, layer) : layer,
+                                          DROPOUT_PROJECTION),
                       delta));
     if (has_cross) {
         TRY(model_cross_attention_backward(b, layer, *delta));
         TRY(norm_backward(b, model_param_index(m, layer, MODEL_CROSS_NORM), a->between,
                           a->between_statistics, get_stream_source(m),
-                          compute_local_dropout(m, b->input, layer, DROPOUT_PROJECTION), delta));
+                          model_local_dropout(m, b->input, layer, DROPOUT_PROJECTION), delta));
     }
     TRY(branch_backward(b, model_param_index(m, layer, MODEL_ATTENTION_NORM), a->attention_output,
                         a->attention_output_statistics, delta));
     TRY(model_attention_backward(b, layer, *delta));
     bool last = architecture_continues_norm1(m->architecture, layer == 0) ||
                 !model_needs_norm1_gradient(m, layer);
-    return last ? STATUS_OK : norm1_backward(b, layer, NORM_RESIDUAL_PRE, delta);
-}
-
-/* Runs the backward pass of the embedding's norm if the stream continues with norm1. Dropout
- * follows the norm; it applies to both summands of the gradient. */
-static status embedding_norm_backward(struct backward *b, struct tensor *delta)
-{
-    struct model *m = b->m;
-    struct dropout dropout =
-        compute_local_dropout(m, b->input, get_embedding_site(m, b->input), DROPOUT_PROJECTION);
-    struct tensor parts[] = {model_view_local_rows(m, m->activations.d_stream, b->n),
-                             model_reduced_rows(m, b->n)};
-    for (int i = 0; i < 2 && dropout.probability > 0; i++) {
-        TRY(dropout_apply(m->kernels, parts[i], parts[i], dropout));
-    }
-    return norm1_backward(b, model_get_stack(m, b->input)->first, NORM_RESIDUAL_POST, delta);
-}
-
-static status tables_backward(struct backward *b)
-{
-    struct model *m = b->m;
-    const struct model_input *input = b->input;
-    struct tensor positions = model_gradient(m, find_position_table(m, input), b->gradients);
-    struct tensor delta, stream = model_view_local_rows(m, m->activations.d_stream, b->n);
-    struct dropout dropout = compute_local_dropout(m, input, -1, DROPOUT_PROJECTION);
-    if (architecture_drops_sum(m->architecture) && dropout.probability > 0) {
-        TRY(dropout_apply(m->kernels, stream, stream, dropout));
-    }
-    TRY(model_all_gather(m, stream, b->n, &delta));
-    TRY(scale_embedding(m, delta));
-    if (m->config.token_types > 0) {
-        struct tensor table_gradient =
-            model_gradient(m, m->param_index[MODEL_TOKEN_TYPE_TABLE].weight, b->gradients);
-        TRY(embedding_backward(m->kernels, table_gradient, 0, tensor_absent(), delta,
-                               get_token_type_ids(m, input), NULL, (struct dropout){0}));
-    }
-    return embedding_backward(
-        m->kernels, model_gradient(m, m->param_index[MODEL_TOKEN_TABLE].weight, b->gradients),
-        find_first_token(m), skip_unused_positions(m, positions), delta, input->tokens,
-        input->positions, get_embedding_dropout(m, input));
+    return last ? STATUS_OK : model_norm1_backward(b, layer, NORM_RESIDUAL_PRE, delta);
 }
 
 /* Returns whether the norm at the end of a stack or any parameter before it is trained. */
@@ -648,23 +478,18 @@ static status stack_backward(struct backward *b, int64_t lowest, model_gradient_
     bool post_norm = architecture_is_post_norm(m->architecture);
     struct tensor delta;
     if (reaches_end_norm(m, stack, lowest)) {
-        TRY(norm1_backward(b, stack->end, NORM_RESIDUAL_NONE, &delta));
+        TRY(model_norm1_backward(b, stack->end, NORM_RESIDUAL_NONE, &delta));
     }
     for (int64_t layer = stack->end - 1; layer >= stack->first && layer >= lowest; layer--) {
         if (post_norm && layer + 1 < stack->end) {
-            TRY(norm1_backward(b, layer + 1, NORM_RESIDUAL_POST, &delta));
+            TRY(model_norm1_backward(b, layer + 1, NORM_RESIDUAL_POST, &delta));
         }
         TRY(layer_backward(b, layer, &delta));
         if (hook != NULL) {
             TRY(hook(user, model_layer_first(m->parameters, m->parameter_count, layer)));
         }
     }
-    if (lowest < 0) {
-        bool continues = architecture_continues_norm1(m->architecture, true);
-        TRY(continues ? embedding_norm_backward(b, &delta) : STATUS_OK);
-        TRY(tables_backward(b));
-    }
-    return STATUS_OK;
+    return lowest < 0 ? model_embedding_backward(b, &delta) : STATUS_OK;
 }
 
 /* Clears the sum of the gradients of the encoder's output. */
@@ -692,8 +517,8 @@ status model_backward(struct model *m, const struct model_input *input, float *c
     if (has_encoder && lowest < m->stacks[0].end) {
         struct model_input source = model_source_input(input);
         struct backward encoder = {m, &source, gradients, source.rows};
-        TRY(copy_rows(m, model_view_rows(m->activations.exchange, source.rows),
-                      model_view_rows(m->activations.d_encoder, source.rows)));
+        TRY(model_copy_rows(m, model_view_rows(m->activations.exchange, source.rows),
+                            model_view_rows(m->activations.d_encoder, source.rows)));
         TRY(stack_backward(&encoder, lowest, hook, user));
     }
     return hook != NULL ? hook(user, 0) : STATUS_OK;

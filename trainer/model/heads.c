@@ -1,6 +1,7 @@
 /* BERT's pre-training heads: masked language modelling and next-sentence prediction.
  *
- *   masked rows:  h = norm(act(W x + b));  logits h E^T + c with the token table E
+ *   masked rows:  h = norm(act(W x + b));  logits h E^T + c with the token table E. W maps to the
+ *                 columns of E
  *   first rows:   p = tanh(P x + q);       logits p L^T + l of two labels
  *
  * The objective computes the logits. Only the masked rows go through W. Each tensor-parallel rank
@@ -106,14 +107,15 @@ static status transform_backward(struct model *m, const struct model_input *inpu
     struct tensor dgamma, dbeta;
     model_norm_gradients(m, norm, gradients, &dgamma, &dbeta);
     TRY(residual_norm_backward(m->kernels, dy, tensor_absent(), dgamma, dbeta,
-                               select_outputs(input, m->activations.exchange), y,
+                               model_view_exchange(m, input->outputs, y.columns), y,
                                select_outputs(input, a->statistics), model_vector(m, norm.weight),
                                m->architecture->norm.kind, NORM_RESIDUAL_NONE,
                                (struct dropout){0}));
     TRY(activation_backward(m->kernels, dy, dy, select_outputs(input, a->saved_for_backward),
                             m->config.activation));
-    return model_dense_backward(m, input, gradients, m->param_index[MODEL_TRANSFORM], y, dy,
-                                select_outputs(input, a->rows));
+    struct tensor rows = select_outputs(input, a->rows);
+    return model_dense_backward(m, input, gradients, m->param_index[MODEL_TRANSFORM], rows, dy,
+                                rows);
 }
 
 static status pool_backward(struct model *m, const struct model_input *input,
@@ -133,10 +135,9 @@ status model_bert_heads_backward(struct model *m, const struct model_input *inpu
 {
     struct head_activations *a = &m->activations.head;
     struct tensor all = tensor_rows(m->activations.exchange, 0, input->rows);
-    TRY(model_all_reduce(m, input->outputs));
+    TRY(model_all_reduce(m, input->outputs, model_embedding_width(&m->config)));
     TRY(transform_backward(m, input, gradients));
-    TRY(op_scatter_rows(m->kernels, all, select_outputs(input, a->dense), input->output_rows,
-                        true));
+    TRY(op_scatter_rows(m->kernels, all, select_outputs(input, a->rows), input->output_rows, true));
     if (!m->config.next_sentence) {
         return STATUS_OK;
     }

@@ -246,7 +246,7 @@ static struct shape make_fused(struct shape shape, int count)
 static struct shape make_vocabulary(const struct layout *layout, float init_std)
 {
     const struct model_config *c = layout->config;
-    struct shape shape = make_table(c->vocabulary, c->width, init_std);
+    struct shape shape = make_table(c->vocabulary, model_embedding_width(c), init_std);
     return split_whole(shape, SPLIT_ROWS, c->vocabulary, model_vocabulary_rows(c, layout->ranks));
 }
 
@@ -280,20 +280,26 @@ static void append_qk_norm(struct layout *layout)
     }
 }
 
+static void append_norm_columns(struct layout *layout, enum model_role role, int64_t columns,
+                                const char *name)
+{
+    append_part(layout, role, make_vector(columns, 1), name, "weight");
+    if (layout->architecture->norm.kind == NORM_LAYER && !layout->architecture->norm.no_bias) {
+        append_part(layout, role, make_vector(columns, 0), name, "bias");
+    }
+}
+
 static void append_norm(struct layout *layout, enum model_role role, const char *name)
 {
-    append_part(layout, role, make_vector(layout->config->width, 1), name, "weight");
-    if (layout->architecture->norm.kind == NORM_LAYER && !layout->architecture->norm.no_bias) {
-        append_part(layout, role, make_vector(layout->config->width, 0), name, "bias");
-    }
+    append_norm_columns(layout, role, layout->config->width, name);
 }
 
 /* Appends a dense layer of a head with its bias. Each rank holds all of it. */
 static void append_dense(struct layout *layout, enum model_role role, int64_t outputs,
-                         const char *name)
+                         int64_t inputs, const char *name)
 {
-    const struct model_config *c = layout->config;
-    append_part(layout, role, make_table(outputs, c->width, c->initializer_range), name, "weight");
+    float init_std = layout->config->initializer_range;
+    append_part(layout, role, make_table(outputs, inputs, init_std), name, "weight");
     append_part(layout, role, make_vector(outputs, 0), name, "bias");
 }
 
@@ -478,14 +484,15 @@ static void append_embedding(struct layout *layout)
     const struct architecture *a = layout->architecture;
     const struct model_config *c = layout->config;
     const struct architecture_names *names = layout->names;
+    int64_t columns = model_embedding_width(c);
     if (a->embedding.positions == POSITIONS_LEARNED) {
         int64_t rows = model_positions(c) + a->embedding.first_position;
-        append_part(layout, MODEL_POSITION_TABLE, make_table(rows, c->width, c->initializer_range),
+        append_part(layout, MODEL_POSITION_TABLE, make_table(rows, columns, c->initializer_range),
                     names->position_table, "weight");
     }
     if (names->token_type_table != NULL && c->token_types > 0) {
         append_part(layout, MODEL_TOKEN_TYPE_TABLE,
-                    make_table(c->token_types, c->width, c->initializer_range),
+                    make_table(c->token_types, columns, c->initializer_range),
                     names->token_type_table, "weight");
     }
     if (a->embedding.positions == POSITIONS_RELATIVE) {
@@ -495,17 +502,22 @@ static void append_embedding(struct layout *layout)
                     names->position_bias, "weight");
     }
     if (names->embedding_norm != NULL) {
-        append_norm(layout, MODEL_EMBEDDING_NORM, names->embedding_norm);
+        append_norm_columns(layout, MODEL_EMBEDDING_NORM, columns, names->embedding_norm);
+    }
+    if (model_is_factorized(c)) {
+        append_dense(layout, MODEL_EMBEDDING_PROJECTION, c->width, columns,
+                     names->embedding_projection);
     }
 }
 
-/* Appends the blocks of a stack up to the layer `end`, and its final norm. In an
- * encoder the final norm belongs to the last block: its gradient is final before the gradients of
- * the other parameters of this block. */
+/* Appends the blocks of a stack up to the layer `end`, and its final norm. Shared layers have one
+ * block. In the encoder of an encoder-decoder, the final norm belongs to the last block: its
+ * gradient is final before the gradients of the other parameters of this block. */
 static void append_stack(struct layout *layout, int64_t end)
 {
     for (; layout->layer < end; layout->layer++) {
         append_block(layout);
+        layout->layer = layout->architecture->shared_layers ? end - 1 : layout->layer;
     }
     if (!architecture_is_post_norm(layout->architecture)) {
         layout->layer -= end < layout->config->layers ? 1 : 0;
@@ -520,16 +532,17 @@ static void append_lm_head(struct layout *layout)
     const struct model_config *c = layout->config;
     bool next_sentence = c->next_sentence && a->names->next_sentence != NULL;
     if (next_sentence) {
-        append_dense(layout, MODEL_POOLER, c->width, a->names->pooler);
+        append_dense(layout, MODEL_POOLER, c->width, c->width, a->names->pooler);
     }
     if (a->head.transform) {
-        append_part(layout, MODEL_TRANSFORM, make_table(c->width, c->width, c->initializer_range),
+        int64_t columns = model_embedding_width(c);
+        append_part(layout, MODEL_TRANSFORM, make_table(columns, c->width, c->initializer_range),
                     a->names->transform, "weight");
         if (!a->head.no_bias) {
-            append_part(layout, MODEL_TRANSFORM, make_vector(c->width, 0), a->names->transform,
+            append_part(layout, MODEL_TRANSFORM, make_vector(columns, 0), a->names->transform,
                         "bias");
         }
-        append_norm(layout, MODEL_TRANSFORM_NORM, a->names->transform_norm);
+        append_norm_columns(layout, MODEL_TRANSFORM_NORM, columns, a->names->transform_norm);
     }
     if (!c->tied) {
         append_part(layout, MODEL_DECODER,
@@ -544,7 +557,7 @@ static void append_lm_head(struct layout *layout)
         layout_append(layout, MODEL_DECODER, make_decoder_bias(layout), a->names->logits_bias);
     }
     if (next_sentence) {
-        append_dense(layout, MODEL_LABELS, 2, a->names->next_sentence);
+        append_dense(layout, MODEL_LABELS, 2, c->width, a->names->next_sentence);
     }
 }
 
@@ -572,7 +585,7 @@ static void append_task_head(struct layout *layout)
     bool texts = c->head == MODEL_HEAD_SEQUENCE || c->head == MODEL_HEAD_MULTIPLE_CHOICE;
     bool separate = a->head.separate_dense && c->head == MODEL_HEAD_SEQUENCE;
     if (!a->attention.causal && texts) {
-        append_dense(layout, MODEL_POOLER, c->width,
+        append_dense(layout, MODEL_POOLER, c->width, c->width,
                      separate ? a->names->sequence_dense : a->names->pooler);
     }
     const char *name = get_labels_name(layout);

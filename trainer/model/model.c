@@ -139,15 +139,16 @@ static status arrange_head(const struct model_config *c, enum dtype dtype, bool 
     if (c->head != MODEL_HEAD_LM) {
         return arrange_task_head(c, dtype, training, arena, out);
     }
+    int64_t columns = model_embedding_width(c);
     TRY(take_tensor(arena, dtype, m, c->width, &out->rows));
-    TRY(take_tensor(arena, dtype, m, c->width, &out->dense));
-    TRY(take_tensor(arena, dtype, m, c->width, &out->norm));
+    TRY(take_tensor(arena, dtype, m, columns, &out->dense));
+    TRY(take_tensor(arena, dtype, m, columns, &out->norm));
     TRY(take_tensor(arena, DTYPE_F32, m, 2, &out->statistics));
     TRY(take_tensor(arena, dtype, e, c->width, &out->first_rows));
     TRY(take_tensor(arena, dtype, e, c->width, &out->pooled));
     if (training) {
-        TRY(take_tensor(arena, dtype, m, c->width, &out->saved_for_backward));
-        TRY(take_tensor(arena, dtype, m, c->width, &out->d_dense));
+        TRY(take_tensor(arena, dtype, m, columns, &out->saved_for_backward));
+        TRY(take_tensor(arena, dtype, m, columns, &out->d_dense));
         TRY(take_tensor(arena, dtype, e, c->width, &out->pooled_saved));
         TRY(take_tensor(arena, dtype, e, c->width, &out->d_pooled));
     }
@@ -269,6 +270,11 @@ static status arrange_activations(const struct model_config *config,
     struct layer_dims local = compute_local_dims(config, parallelism.ranks);
     int64_t own = count_local_rows(parallelism, rows);
     *out = (struct activations){.layers = layers};
+    if (model_is_factorized(config)) {
+        TRY(take_tensor(arena, dtype, own, config->embedding_width, &out->embedding_sum));
+        TRY(take_tensor(arena, dtype, own, config->embedding_width, &out->embedding_norm));
+        TRY(take_tensor(arena, DTYPE_F32, own, 2, &out->embedding_statistics));
+    }
     for (int64_t l = 0; l < config->layers; l++) {
         TRY(arrange_layer(config, parallelism, dtype, rows, training, arena, layers, l));
     }
@@ -547,7 +553,8 @@ struct tensor model_gradient(const struct model *m, int parameter, float *const 
 void model_norm_gradients(const struct model *m, struct param_index index, float *const *gradients,
                           struct tensor *dgamma, struct tensor *dbeta)
 {
-    struct tensor unused = tensor_columns(m->activations.frozen_norm_gradients, 0, m->config.width);
+    struct tensor unused = tensor_columns(m->activations.frozen_norm_gradients, 0,
+                                          m->parameters[index.weight].columns);
     *dgamma = model_gradient(m, index.weight, gradients);
     *dbeta = model_gradient(m, index.bias, gradients);
     *dgamma = dgamma->data != NULL ? *dgamma : tensor_rows(unused, 0, 1);
@@ -602,7 +609,9 @@ status model_logits(struct model *m, struct tensor logits, struct tensor hidden)
 
 struct tensor model_hidden_gradient(const struct model *m)
 {
-    return m->config.head != MODEL_HEAD_LM ? m->activations.head.d_dense : m->activations.exchange;
+    return m->config.head != MODEL_HEAD_LM
+               ? m->activations.head.d_dense
+               : model_view_exchange(m, m->rows, model_embedding_width(&m->config));
 }
 
 /* ---- descriptions of operations ---- */
@@ -617,7 +626,7 @@ struct dropout model_dropout(const struct model *m, const struct model_input *in
     uint64_t number = (uint64_t)(layer + 1) * DROPOUT_SITES + (uint64_t)site;
     int64_t row_elements = site == DROPOUT_ATTENTION
                                ? m->config.heads * attention_dropout_pitch(input->longest)
-                               : m->config.width;
+                               : model_dropout_columns(m, layer);
     return (struct dropout){
         .probability = probability,
         .key = random_key(input->seed, RANDOM_DROPOUT, (uint64_t)input->step, number),

@@ -14,7 +14,8 @@
  *             and calls a hook after each part. A tied embedding is the first parameter, so its
  *             gradient is final last
  * Letters     B batch, T tokens, N = B T rows, C width, H heads, G key-value heads, D head width,
- *             F inner width, V vocabulary, L layers, M selected output rows, E examples */
+ *             F inner width, V vocabulary, L layers, M selected output rows, E examples, U width of
+ *             the tables of embeddings: C, or less if the embedding is factorized */
 #pragma once
 
 #include <stdbool.h>
@@ -23,7 +24,7 @@
 #include "comm/comm.h"
 #include "kernels/kernels.h"
 
-#define MODEL_NAME_BYTES 96
+#define MODEL_NAME_BYTES 128
 
 /* Parameters that are frozen by their position in the model. */
 struct model_freezing {
@@ -85,7 +86,8 @@ struct model_parts {
 struct model_config {
     const char *architecture; /* "gpt2", "bert", ...: a name in architecture.c */
     int64_t layers, width, heads, inner, positions, vocabulary;
-    int64_t encoder_layers; /* of an encoder-decoder model: the first ones of `layers` */
+    int64_t embedding_width; /* U of a factorized embedding, at most the width; 0: not factorized */
+    int64_t encoder_layers;  /* of an encoder-decoder model: the first ones of `layers` */
     enum activation activation;
     struct model_parts parts;
     float dropout, attention_dropout, norm_epsilon, initializer_range;
@@ -139,6 +141,7 @@ enum model_role {
     MODEL_TOKEN_TYPE_TABLE,
     MODEL_POSITION_BIAS, /* POSITIONS_RELATIVE: the table of a stack [buckets, H] */
     MODEL_EMBEDDING_NORM,
+    MODEL_EMBEDDING_PROJECTION, /* maps a factorized embedding to the width */
     MODEL_NORM1, /* PLACEMENT_PRE and _BOTH: the norm before attention, and the final norm of a
                   * stack; PLACEMENT_POST: the norm at the end of a block; PLACEMENT_BRANCH: the
                   * final norm only */
@@ -315,6 +318,23 @@ int64_t model_layer_window(const struct model_config *config, int64_t layer);
 
 /* model_block_norms - return the number of norms of the stream and of the branches in a block. */
 int model_block_norms(const struct model_config *config);
+
+/* model_parameter_uses - return how often a forward pass reads a parameter: once for each layer
+ * that shares it. */
+int64_t model_parameter_uses(const struct model_config *config, const struct model_parameter *p);
+
+/* model_is_factorized - return whether a matrix maps the embedding to the width (ALBERT). */
+static inline bool model_is_factorized(const struct model_config *config)
+{
+    return config->embedding_width > 0;
+}
+
+/* model_embedding_width - return U, the columns of the tables of embeddings and of the vocabulary
+ * matrix. */
+static inline int64_t model_embedding_width(const struct model_config *config)
+{
+    return model_is_factorized(config) ? config->embedding_width : config->width;
+}
 
 /* model_has_qk_norm - return whether the queries and keys have norms. */
 bool model_has_qk_norm(const struct model_config *config);
@@ -497,7 +517,7 @@ struct classifier model_classifier(struct model *m, int64_t ignored);
 /* model_hidden_gradient - return the buffer where the objective writes d hidden, before
  * model_backward.
  *
- * Shapes    [N, C], or [M, C] for a fine-tuning head
+ * Shapes    [N, U], or [M, C] for a fine-tuning head
  * Order     with MODEL_HEAD_LM each rank writes the part that comes through its vocabulary shard,
  *           and model_backward reduces the parts. With a fine-tuning head each rank writes the
  *           whole */

@@ -59,14 +59,17 @@ struct layer_activations {
 };
 
 /* Activations of BERT's heads for M masked rows and E examples. A fine-tuning head uses rows and
- * d_dense, and with a dense layer also dense and saved_for_backward. */
+ * d_dense, and with a dense layer also dense and saved_for_backward. W is U for a masked language
+ * model, and C for a fine-tuning head. */
 struct head_activations {
-    struct tensor rows;               /* [M, C] selected rows of the hidden states */
-    struct tensor dense;              /* [M, C] after the activation; then the gradient of rows */
-    struct tensor saved_for_backward; /* [M, C] for the backward pass of the activation */
-    struct tensor norm;               /* [M, C] input of the vocabulary matrix */
+    struct tensor rows;               /* [M, C] selected rows of the hidden states; masked language
+                                       * model: then their gradient */
+    struct tensor dense;              /* [M, W] after the activation; fine-tuning head: then the
+                                       * gradient of rows */
+    struct tensor saved_for_backward; /* [M, W] for the backward pass of the activation */
+    struct tensor norm;               /* [M, W] input of the vocabulary matrix */
     struct tensor statistics;         /* f32 [M, 2] of norm */
-    struct tensor d_dense;            /* [M, C] gradient of the head's output */
+    struct tensor d_dense;            /* [M, W] gradient of the head's output */
     struct tensor first_rows;         /* [E, C] first row of each example */
     struct tensor pooled;             /* [E, C] after tanh; then the gradient of first_rows */
     struct tensor pooled_saved;       /* [E, C] for the backward pass of tanh */
@@ -78,9 +81,12 @@ enum { STACKS_MAX = 2 }; /* an encoder and a decoder */
 /* Working memory of one micro-batch. */
 struct activations {
     struct layer_activations *layers; /* [L]; without training all layers share one set */
-    struct tensor last;               /* [n, C] residual stream after the last layer */
-    struct tensor final_norm;         /* [n, C] */
-    struct tensor final_statistics;   /* f32 [n, 2] */
+    /* of a factorized embedding: the sum of the tables, its norm and the statistics of the norm */
+    struct tensor embedding_sum, embedding_norm; /* [n, U] */
+    struct tensor embedding_statistics;
+    struct tensor last;             /* [n, C] residual stream after the last layer */
+    struct tensor final_norm;       /* [n, C] */
+    struct tensor final_statistics; /* f32 [n, 2] */
     /* the same of the encoder: its output is encoder_norm [S, C] */
     struct tensor encoder_last, encoder_norm, encoder_statistics;
     struct head_activations head;
@@ -114,7 +120,7 @@ struct stack {
     int64_t first, end;                          /* its layers */
     struct param_index param_index[MODEL_ROLES]; /* those of the first block; -1: none */
     struct param_index end_norm;                 /* the norm after the last layer */
-    int layer_parameters;                        /* parameters of one block, if it has several */
+    int layer_parameters;                        /* of one block, if it has several blocks */
     struct tensor *last, *norm, *statistics;     /* its outputs, in struct activations */
 };
 
@@ -146,6 +152,7 @@ struct model {
     struct comm_request *reduce_request, *gather_request;
     struct tensor gathered;    /* [N, C] all rows, with sequence parallelism */
     struct tensor norm_sums;   /* f32 [2, C] gradients of a norm, with sequence parallelism */
+    float *embedding_sums;     /* [C, U] and [C] gradients of a factorized embedding, the same */
     float *adapter_sums;       /* [C rank] gradient of a replicated adapter matrix */
     float *qk_norm_sums;       /* [2, D] gradients of the QK norms of a layer; QK_NORM_ROWS:
                                 * [N, 2] sums of the rows of the queries and keys */
@@ -201,11 +208,21 @@ status model_reduce_wait(struct model *m, int64_t n);
 /* model_reduce - call model_reduce_start and model_reduce_wait. */
 status model_reduce(struct model *m, int64_t n);
 
-/* model_all_reduce - sum the first n rows of `exchange`; each rank gets all n rows of the sum. */
-status model_all_reduce(struct model *m, int64_t n);
+/* model_reduce_columns - as model_reduce, for rows of this number of columns, at most C. */
+status model_reduce_columns(struct model *m, int64_t n, int64_t columns);
+
+/* model_all_reduce - sum the first n rows of `exchange`, which have this number of columns; each
+ * rank gets all n rows of the sum. */
+status model_all_reduce(struct model *m, int64_t n, int64_t columns);
+
+/* model_view_exchange - return a view of `exchange` with n rows of at most C columns. */
+struct tensor model_view_exchange(const struct model *m, int64_t n, int64_t columns);
 
 /* model_reduced_rows - return this rank's rows of the last sum, a view of `exchange`. */
 struct tensor model_reduced_rows(const struct model *m, int64_t n);
+
+/* model_reduced_columns - the same for model_reduce_columns. */
+struct tensor model_reduced_columns(const struct model *m, int64_t n, int64_t columns);
 
 /* model_all_gather_start - start to gather all n rows from the local rows of each rank.
  *
@@ -227,6 +244,13 @@ status model_norm_reduce_begin(struct model *m, struct tensor *dgamma, struct te
 
 /* model_norm_reduce_end - all-reduce the partial sums and copy them to dgamma and dbeta. */
 status model_norm_reduce_end(struct model *m, struct tensor dgamma, struct tensor dbeta);
+
+/* model_embedding_reduce_begin - replace the gradients of a factorized embedding's matrix and bias
+ * by buffers for this rank's partial sums, with sequence parallelism only. */
+status model_embedding_reduce_begin(struct model *m, struct tensor gradients[2]);
+
+/* model_embedding_reduce_end - all-reduce the partial sums and copy them to the gradients. */
+status model_embedding_reduce_end(struct model *m, const struct tensor gradients[2]);
 
 /* model_adapter_reduce_begin - replace *gradient by a buffer for this rank's partial sum, for an
  * adapter matrix that is replicated on all ranks. The caller sets the buffer if first_micro_batch
@@ -267,6 +291,13 @@ status model_adapters_backward_weight(struct model *m, const struct model_input 
 /* model_dropout - describe the dropout of one site; layer -1 is the embedding. */
 struct dropout model_dropout(const struct model *m, const struct model_input *input, int64_t layer,
                              enum dropout_site site);
+
+/* model_dropout_columns - return the number of columns of the dropout at a layer; -1 is the
+ * embedding. */
+static inline int64_t model_dropout_columns(const struct model *m, int64_t layer)
+{
+    return layer < 0 ? model_embedding_width(&m->config) : m->config.width;
+}
 
 /* model_cross_site - return the layer number of the dropout after the cross-attention of a layer.
  * It is greater than the numbers of all layers, so that these have the same dropout in all
@@ -402,7 +433,8 @@ status model_task_head_backward(struct model *m, const struct model_input *input
 
 /* model_dense_backward - compute the gradients of a dense layer.
  *
- * Shapes    dy [M, C] gradient before the layer's activation; x [M, C] its input; dx [M, C] */
+ * Shapes    dy [M, W] gradient before the layer's activation; x [M, C] its input; dx [M, C]
+ * Memory    dx may alias x */
 status model_dense_backward(struct model *m, const struct model_input *input,
                             float *const *gradients, struct param_index index, struct tensor dx,
                             struct tensor dy, struct tensor x);

@@ -19,7 +19,7 @@ static status weight_backward(struct backward *b, struct param_index index, stru
     struct model *m = b->m;
     return linear_backward_weight(m->kernels, model_gradient(m, index.weight, b->gradients),
                                   model_gradient(m, index.bias, b->gradients), dy, x,
-                                  b->input->first_micro_batch);
+                                  model_sets_gradients(m, b->input));
 }
 
 status model_project_backward(struct backward *b, int64_t layer, enum model_role role,

@@ -30,13 +30,22 @@ static int64_t count_qk_norm_sums(const struct model_config *config, int64_t row
                                            : 0;
 }
 
+/* Returns the number of sums of the gradients of a factorized embedding's matrix and bias. They are
+ * needed with sequence parallelism only. */
+static int64_t count_embedding_sums(const struct model_config *config, bool sequence_parallel)
+{
+    bool needed = sequence_parallel && model_is_factorized(config);
+    return needed ? config->width * (config->embedding_width + 1) : 0;
+}
+
 size_t model_window_bytes(const struct model_config *config, struct model_parallelism parallelism,
                           enum dtype dtype, int64_t rows)
 {
     size_t sum_bytes = (size_t)(rows * config->width) * sizeof(float);
     int64_t vectors = (parallelism.sequence_parallel ? 2 : 0) + config->adapter.rank;
-    size_t vector_bytes =
-        (size_t)(vectors * config->width + count_qk_norm_sums(config, rows)) * sizeof(float);
+    size_t vector_bytes = (size_t)(vectors * config->width + count_qk_norm_sums(config, rows) +
+                                   count_embedding_sums(config, parallelism.sequence_parallel)) *
+                          sizeof(float);
     return parallelism.ranks > 1
                ? sum_bytes + vector_bytes + compute_gathered_bytes(config, parallelism, dtype, rows)
                : 0;
@@ -48,12 +57,11 @@ static struct comm_range find_rows(const struct model *m, int rank, int64_t n)
     return (struct comm_range){first, n * (rank + 1) / m->ranks - first};
 }
 
-static const struct comm_range *fill_element_ranges(struct model *m, int64_t n)
+static const struct comm_range *fill_element_ranges(struct model *m, int64_t n, int64_t columns)
 {
     for (int r = 0; r < m->ranks; r++) {
         struct comm_range rows = find_rows(m, r, n);
-        m->ranges[r] =
-            (struct comm_range){rows.first * m->config.width, rows.count * m->config.width};
+        m->ranges[r] = (struct comm_range){rows.first * columns, rows.count * columns};
     }
     return m->ranges;
 }
@@ -62,7 +70,7 @@ static status rehearse_reduce(void *model)
 {
     struct model *m = model;
     if (m->parallelism.sequence_parallel) {
-        const struct comm_range *ranges = fill_element_ranges(m, m->rows);
+        const struct comm_range *ranges = fill_element_ranges(m, m->rows, m->config.width);
         TRY(comm_reduce_scatter_start(m->tensor_group, m->window, ranges, &m->reduce_request));
     } else {
         TRY(comm_all_reduce_start(m->tensor_group, m->window, m->rows * m->config.width,
@@ -75,7 +83,8 @@ static status rehearse_gather(void *model)
 {
     struct model *m = model;
     TRY(comm_all_gather_start(m->tensor_group, m->gathered.data, dtype_bytes(m->gathered.dtype),
-                              fill_element_ranges(m, m->rows), &m->gather_request));
+                              fill_element_ranges(m, m->rows, m->config.width),
+                              &m->gather_request));
     return comm_wait(m->tensor_group, &m->gather_request);
 }
 
@@ -95,7 +104,9 @@ status model_connect(struct model *m)
     if (m->parallelism.sequence_parallel) {
         float *norms = m->qk_norm_sums + count_qk_norm_sums(&m->config, m->rows);
         m->norm_sums = tensor_view(norms, DTYPE_F32, 2, m->config.width);
-        m->gathered = tensor_view(norms + 2 * m->config.width, dtype, m->rows, m->config.width);
+        m->embedding_sums = norms + 2 * m->config.width;
+        m->gathered = tensor_view(m->embedding_sums + count_embedding_sums(&m->config, true), dtype,
+                                  m->rows, m->config.width);
     }
     TRY(comm_calibrate(m->tensor_group, rehearse_reduce, m));
     return m->parallelism.sequence_parallel ? comm_calibrate(m->tensor_group, rehearse_gather, m)
@@ -143,68 +154,94 @@ static status copy_tensor(const struct model *m, struct tensor to, struct tensor
 
 /* ---- sums over the ranks ---- */
 
-/* Returns rows of the f32 window. bf16 values are also summed in f32. */
-static struct tensor view_window_rows(const struct model *m, struct comm_range rows)
+struct tensor model_view_exchange(const struct model *m, int64_t n, int64_t columns)
 {
-    return tensor_view(m->window + rows.first * m->config.width, DTYPE_F32, rows.count,
-                       m->config.width);
+    struct tensor exchange = m->activations.exchange;
+    return tensor_view(exchange.data, exchange.dtype, n, columns);
 }
 
-status model_reduce_start(struct model *m, int64_t n)
+/* Returns rows of the f32 window. bf16 values are also summed in f32. */
+static struct tensor view_window_rows(const struct model *m, struct comm_range rows,
+                                      int64_t columns)
+{
+    return tensor_view(m->window + rows.first * columns, DTYPE_F32, rows.count, columns);
+}
+
+/* Starts to sum the first n rows of `exchange`, which has this number of columns. */
+static status start_reduce(struct model *m, int64_t n, int64_t columns)
 {
     if (m->ranks == 1) {
         return STATUS_OK;
     }
     REQUIRE(m->window != NULL, STATUS_INTERNAL,
             "model_connect must be called before a tensor-parallel model is used");
-    struct tensor exchange = tensor_rows(m->activations.exchange, 0, n);
+    struct tensor exchange = model_view_exchange(m, n, columns);
     if (exchange.dtype != DTYPE_F32) {
-        TRY(op_cast(m->kernels, view_window_rows(m, (struct comm_range){0, n}), exchange));
+        TRY(op_cast(m->kernels, view_window_rows(m, (struct comm_range){0, n}, columns), exchange));
     }
     if (m->parallelism.sequence_parallel) {
-        return comm_reduce_scatter_start(m->tensor_group, m->window, fill_element_ranges(m, n),
-                                         &m->reduce_request);
+        return comm_reduce_scatter_start(m->tensor_group, m->window,
+                                         fill_element_ranges(m, n, columns), &m->reduce_request);
     }
-    return comm_all_reduce_start(m->tensor_group, m->window, n * m->config.width,
-                                 &m->reduce_request);
+    return comm_all_reduce_start(m->tensor_group, m->window, n * columns, &m->reduce_request);
 }
 
-status model_reduce_wait(struct model *m, int64_t n)
+static status wait_reduce(struct model *m, int64_t n, int64_t columns)
 {
     if (m->ranks == 1) {
         return STATUS_OK;
     }
     TRY(comm_wait(m->tensor_group, &m->reduce_request));
-    struct tensor sum = model_reduced_rows(m, n);
+    struct tensor sum = model_reduced_columns(m, n, columns);
     return sum.dtype == DTYPE_F32
                ? STATUS_OK
-               : op_cast(m->kernels, sum, view_window_rows(m, model_local_rows(m, n)));
+               : op_cast(m->kernels, sum, view_window_rows(m, model_local_rows(m, n), columns));
+}
+
+status model_reduce_start(struct model *m, int64_t n)
+{
+    return start_reduce(m, n, m->config.width);
+}
+
+status model_reduce_wait(struct model *m, int64_t n)
+{
+    return wait_reduce(m, n, m->config.width);
+}
+
+status model_reduce_columns(struct model *m, int64_t n, int64_t columns)
+{
+    TRY(start_reduce(m, n, columns));
+    return wait_reduce(m, n, columns);
 }
 
 status model_reduce(struct model *m, int64_t n)
 {
-    TRY(model_reduce_start(m, n));
-    return model_reduce_wait(m, n);
+    return model_reduce_columns(m, n, m->config.width);
 }
 
-status model_all_reduce(struct model *m, int64_t n)
+status model_all_reduce(struct model *m, int64_t n, int64_t columns)
 {
     if (m->ranks == 1) {
         return STATUS_OK;
     }
-    struct tensor rows = tensor_rows(m->activations.exchange, 0, n);
-    struct tensor window = view_window_rows(m, (struct comm_range){0, n});
+    struct tensor rows = model_view_exchange(m, n, columns);
+    struct tensor window = view_window_rows(m, (struct comm_range){0, n}, columns);
     if (rows.dtype != DTYPE_F32) {
         TRY(op_cast(m->kernels, window, rows));
     }
-    TRY(comm_all_reduce(m->tensor_group, m->window, n * m->config.width));
+    TRY(comm_all_reduce(m->tensor_group, m->window, n * columns));
     return rows.dtype == DTYPE_F32 ? STATUS_OK : op_cast(m->kernels, rows, window);
+}
+
+struct tensor model_reduced_columns(const struct model *m, int64_t n, int64_t columns)
+{
+    struct comm_range range = model_local_rows(m, n);
+    return tensor_rows(model_view_exchange(m, n, columns), range.first, range.count);
 }
 
 struct tensor model_reduced_rows(const struct model *m, int64_t n)
 {
-    struct comm_range range = model_local_rows(m, n);
-    return tensor_rows(m->activations.exchange, range.first, range.count);
+    return model_reduced_columns(m, n, m->config.width);
 }
 
 /* ---- all-gather of the local rows ---- */
@@ -217,10 +254,10 @@ status model_all_gather_start(struct model *m, struct tensor local_rows, int64_t
         return STATUS_OK;
     }
     struct comm_range rows = model_local_rows(m, n);
-    *all = tensor_rows(m->gathered, 0, n);
+    *all = tensor_view(m->gathered.data, m->gathered.dtype, n, local_rows.columns);
     TRY(copy_tensor(m, tensor_rows(*all, rows.first, rows.count), local_rows));
     return comm_all_gather_start(m->tensor_group, all->data, dtype_bytes(all->dtype),
-                                 fill_element_ranges(m, n), &m->gather_request);
+                                 fill_element_ranges(m, n, local_rows.columns), &m->gather_request);
 }
 
 status model_all_gather_wait(struct model *m)
@@ -237,19 +274,26 @@ status model_all_gather(struct model *m, struct tensor local_rows, int64_t n, st
 
 /* ---- gradients of a norm, summed over the local rows of each rank ---- */
 
+/* Returns memory for the gradient of gamma (0) or beta (1). */
+static struct tensor view_norm_sums(const struct model *m, int row, int64_t columns)
+{
+    return tensor_view((float *)m->norm_sums.data + row * columns, DTYPE_F32, 1, columns);
+}
+
 /* Rank 0 starts from the accumulated gradient, the other ranks from zero. */
 status model_norm_reduce_begin(struct model *m, struct tensor *dgamma, struct tensor *dbeta)
 {
     if (!m->parallelism.sequence_parallel) {
         return STATUS_OK;
     }
-    struct tensor rows[2] = {tensor_rows(m->norm_sums, 0, 1), tensor_rows(m->norm_sums, 1, 1)};
+    struct tensor rows[2] = {view_norm_sums(m, 0, dgamma->columns),
+                             view_norm_sums(m, 1, dgamma->columns)};
     if (m->rank == 0) {
         TRY(copy_tensor(m, rows[0], *dgamma));
         TRY(dbeta->data != NULL ? copy_tensor(m, rows[1], *dbeta) : STATUS_OK);
     } else {
         TRY(device_zero(kernels_device(m->kernels), kernels_stream(m->kernels), rows[0].data,
-                        (size_t)(2 * m->config.width) * sizeof(float)));
+                        (size_t)(2 * dgamma->columns) * sizeof(float)));
     }
     *dgamma = rows[0];
     *dbeta = dbeta->data != NULL ? rows[1] : tensor_absent();
@@ -261,10 +305,48 @@ status model_norm_reduce_end(struct model *m, struct tensor dgamma, struct tenso
     if (!m->parallelism.sequence_parallel) {
         return STATUS_OK;
     }
-    int64_t vectors = dbeta.data != NULL ? 2 : 1;
-    TRY(comm_all_reduce(m->tensor_group, m->norm_sums.data, vectors * m->config.width));
-    TRY(copy_tensor(m, dgamma, tensor_rows(m->norm_sums, 0, 1)));
-    return dbeta.data == NULL ? STATUS_OK : copy_tensor(m, dbeta, tensor_rows(m->norm_sums, 1, 1));
+    int64_t vectors = dbeta.data != NULL ? 2 : 1, columns = dgamma.columns;
+    TRY(comm_all_reduce(m->tensor_group, m->norm_sums.data, vectors * columns));
+    TRY(copy_tensor(m, dgamma, view_norm_sums(m, 0, columns)));
+    return dbeta.data == NULL ? STATUS_OK : copy_tensor(m, dbeta, view_norm_sums(m, 1, columns));
+}
+
+/* ---- gradients of a factorized embedding's matrix, from the local rows of each rank ---- */
+
+/* Returns memory for the gradient of the matrix (0) or of its bias (1). */
+static struct tensor view_embedding_sums(const struct model *m, int i)
+{
+    int64_t rows = m->config.width, columns = m->config.embedding_width;
+    return i == 0 ? tensor_view(m->embedding_sums, DTYPE_F32, rows, columns)
+                  : tensor_view(m->embedding_sums + rows * columns, DTYPE_F32, 1, rows);
+}
+
+/* Rank 0 starts from the accumulated gradients, the other ranks from zero. */
+status model_embedding_reduce_begin(struct model *m, struct tensor gradients[2])
+{
+    for (int i = 0; i < 2 && m->parallelism.sequence_parallel; i++) {
+        struct tensor sum = view_embedding_sums(m, i);
+        if (gradients[i].data != NULL) {
+            TRY(m->rank == 0
+                    ? copy_tensor(m, sum, gradients[i])
+                    : device_zero(kernels_device(m->kernels), kernels_stream(m->kernels), sum.data,
+                                  (size_t)(sum.rows * sum.columns) * sizeof(float)));
+            gradients[i] = sum;
+        }
+    }
+    return STATUS_OK;
+}
+
+status model_embedding_reduce_end(struct model *m, const struct tensor gradients[2])
+{
+    for (int i = 0; i < 2 && m->parallelism.sequence_parallel; i++) {
+        struct tensor sum = view_embedding_sums(m, i);
+        if (gradients[i].data != NULL) {
+            TRY(comm_all_reduce(m->tensor_group, sum.data, sum.rows * sum.columns));
+            TRY(copy_tensor(m, gradients[i], sum));
+        }
+    }
+    return STATUS_OK;
 }
 
 /* ---- QK_NORM_ROWS: sums over the columns of each rank ---- */

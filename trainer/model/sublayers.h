@@ -50,6 +50,61 @@ static inline bool model_needs_norm1_gradient(const struct model *m, int64_t lay
            (norm.bias >= 0 && m->parameters[norm.bias].trained);
 }
 
+/* model_sets_gradients - return whether a block sets the gradients of its matrices, instead of
+ * adding to them: in the first micro-batch, unless layers share the block. */
+static inline bool model_sets_gradients(const struct model *m, const struct model_input *input)
+{
+    return input->first_micro_batch && !m->architecture->shared_layers;
+}
+
+/* ---- forward.c: additions and norms ---- */
+
+/* model_local_dropout - describe the dropout of an addition to this rank's rows; layer -1 is the
+ * embedding. */
+struct dropout model_local_dropout(const struct model *m, const struct model_input *input,
+                                   int64_t layer, enum dropout_site site);
+
+/* model_add_and_norm - compute stream = x + drop(delta) and its norm. index -1: there is no norm.
+ *
+ * Shapes    as residual_norm_forward */
+status model_add_and_norm(struct model *m, struct tensor stream, struct tensor norm,
+                          struct tensor statistics, struct tensor x, struct tensor delta,
+                          struct param_index index, struct dropout dropout);
+
+/* model_copy_rows - copy a tensor without gaps between its rows. */
+status model_copy_rows(const struct model *m, struct tensor to, struct tensor from);
+
+/* model_run_norm_backward - run the backward pass of a norm with its input z. The tensors have this
+ * rank's rows.
+ *
+ * Shapes    as residual_norm_backward */
+status model_run_norm_backward(struct backward *b, struct param_index index, struct tensor dz,
+                               struct tensor ddelta, struct tensor dy, struct tensor z,
+                               struct tensor statistics, enum norm_residual stream_source,
+                               struct dropout dropout);
+
+/* model_norm1_backward - run the backward pass of norm1 of a layer, or of the norm at the end of
+ * the stack for the layer after its last one. *delta becomes the gradient of the value that was
+ * added to the stream. */
+status model_norm1_backward(struct backward *b, int64_t layer, enum norm_residual stream_source,
+                            struct tensor *delta);
+
+/* ---- embedding.c ---- */
+
+/* model_drop_first_norm - apply the embedding's dropout after its norm. Without a norm, the stream
+ * is copied. */
+status model_drop_first_norm(struct model *m, const struct model_input *input);
+
+/* model_project_embedding - map a factorized embedding to norm1 of the first block. */
+status model_project_embedding(struct model *m, const struct model_input *input);
+
+/* model_embedding_backward - compute the gradients of the parameters before the blocks. *delta is
+ * overwritten.
+ *
+ * Order     after the backward pass of the first block; collective over the tensor-parallel
+ *           group */
+status model_embedding_backward(struct backward *b, struct tensor *delta);
+
 /* ---- attention.c ---- */
 
 /* model_attention_forward - run attention from norm1 to its output in `exchange`. */

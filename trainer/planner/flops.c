@@ -76,8 +76,10 @@ static bool needs_input_gradient(const struct model_parameter *parameters, int c
 }
 
 /* A matrix has one GEMM in the forward pass. It has one for the gradient of its input if an earlier
- * parameter is trained, and one for its own gradient if it is trained. */
-double flops_count_gemms(const struct recipe *r, const struct sample_lengths *lengths,
+ * parameter is trained, and one for its own gradient if it is trained. Shared layers repeat
+ * them. */
+double flops_count_gemms(const struct recipe *r, const struct model_config *config,
+                         const struct sample_lengths *lengths,
                          const struct model_parameter *parameters, int count)
 {
     double flops = 0;
@@ -87,7 +89,7 @@ double flops_count_gemms(const struct recipe *r, const struct sample_lengths *le
         double size = (double)(p->whole_rows * p->whole_columns);
         bool inner = p->layer > first_trained || p->role == MODEL_TOKEN_TABLE || /* tied output */
                      (p->layer == first_trained && needs_input_gradient(parameters, count, i));
-        int gemms = 1 + inner + p->trained;
+        double gemms = (double)((1 + inner + p->trained) * model_parameter_uses(config, p));
         flops += p->dimensions == 2
                      ? 2 * gemms * count_rows(r, lengths, parameters, count, i) * size
                      : 0;

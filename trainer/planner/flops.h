@@ -11,7 +11,8 @@
 /* flops_count_gemms - count the FLOPs of the GEMMs per token, forward and backward.
  *
  * Shapes    parameters [count], of model_layout */
-double flops_count_gemms(const struct recipe *recipe, const struct sample_lengths *lengths,
+double flops_count_gemms(const struct recipe *recipe, const struct model_config *config,
+                         const struct sample_lengths *lengths,
                          const struct model_parameter *parameters, int count);
 
 /* flops_count_attention - count the FLOPs of the attention per token, forward and backward. The

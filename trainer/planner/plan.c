@@ -79,6 +79,8 @@ static enum plan_part get_part(const struct model_parameter *p)
     case MODEL_CROSS_KEY_VALUE:
     case MODEL_CROSS_PROJECTION:
         return PLAN_ATTENTION;
+    case MODEL_EMBEDDING_PROJECTION:
+        return PLAN_TOKEN_EMBEDDING;
     case MODEL_FC:
     case MODEL_FC_PROJECTION:
         return PLAN_FEED_FORWARD;
@@ -389,8 +391,9 @@ static double compute_tensor_bytes(const struct recipe *r, const struct model_co
     double other_share = (plan->tensor - 1) / (double)plan->tensor;
     double gathered_type_bytes = r->train.precision == PRECISION_BF16 ? 2 : 4;
     double recomputed = r->train.activation_checkpointing == RECOMPUTE_FULL ? layers - 1 : 0;
+    double embedding_share = (double)model_embedding_width(config) / width;
     double reductions = has_source ? count_stack_reductions(r, config, lengths) * samples
-                                   : rows * (4 * layers + recomputed + 2);
+                                   : rows * (4 * layers + recomputed + 1 + embedding_share);
     double scattered = 4 * width * reductions;
     double gathered = r->parallel.sequence
                           ? gathered_type_bytes * rows * width * (6 * layers + 2 * recomputed + 2)
@@ -413,7 +416,7 @@ static void count_flops(const struct recipe *r, const struct model_config *confi
     bool causal = objective_spec_reads_last_row(r);
     double full = flops_count_attention(config, lengths, first_trained, false);
     double visible = causal ? flops_count_attention(config, lengths, first_trained, true) : full;
-    plan->gemm_flops = flops_count_gemms(r, lengths, parameters, count);
+    plan->gemm_flops = flops_count_gemms(r, config, lengths, parameters, count);
     plan->token_flops = plan->gemm_flops + visible;
     plan->token_flops_full_attention = plan->gemm_flops + full;
     plan->step_flops = plan->token_flops * (double)plan->tokens;

@@ -85,6 +85,9 @@ static void resolve_model(struct recipe *c)
 /* Settings of some architectures. */
 static void resolve_family(struct recipe *c)
 {
+    if (c->model.architecture == ARCHITECTURE_ALBERT && c->model.embedding_size == 0) {
+        c->model.embedding_size = 128;
+    }
     if (has_local_layers(c)) {
         resolve_local_layers(c);
     }
@@ -237,25 +240,16 @@ static status check_dropout(const struct recipe_reader *r)
 /* Settings that only some architectures have: those of `used` in the settings table. Others refuse
  * them, because they change the model. */
 static const char *const family_settings[] = {
-    "model.sliding_window",
-    "model.partial_rotary_factor",
-    "model.use_qkv_bias",
-    "model.sliding_window_pattern",
-    "model.query_pre_attn_scalar",
-    "model.attn_logit_softcapping",
-    "model.final_logit_softcapping",
-    "model.rope_local_base_freq",
-    "model.no_rope_layer_interval",
-    "model.embedding_multiplier",
-    "model.attention_multiplier",
-    "model.residual_multiplier",
-    "model.logits_scaling",
-    "model.attention_bias",
-    "model.mlp_bias",
-    "model.norm_placement",
-    "model.norm_type",
-    "model.position_embedding_type",
-    "model.gated_linear_unit",
+    "model.embedding_size",          "model.sliding_window",
+    "model.partial_rotary_factor",   "model.use_qkv_bias",
+    "model.sliding_window_pattern",  "model.query_pre_attn_scalar",
+    "model.attn_logit_softcapping",  "model.final_logit_softcapping",
+    "model.rope_local_base_freq",    "model.no_rope_layer_interval",
+    "model.embedding_multiplier",    "model.attention_multiplier",
+    "model.residual_multiplier",     "model.logits_scaling",
+    "model.attention_bias",          "model.mlp_bias",
+    "model.norm_placement",          "model.norm_type",
+    "model.position_embedding_type", "model.gated_linear_unit",
 };
 
 static status fail_family(const struct recipe_reader *r, const char *key, const char *used)
@@ -297,6 +291,11 @@ static status check_head_sizes(const struct recipe_reader *r)
     const struct relation relations[] = {
         {c->model.head_dim == 0, "model.hidden_size", "is not a multiple of", "model.num_heads",
          NULL},
+        {c->model.embedding_size > c->model.hidden_size, "model.embedding_size", "is greater than",
+         "model.hidden_size", NULL},
+        {c->model.architecture == ARCHITECTURE_ALBERT && c->train.freeze_layers > 0,
+         "train.freeze_layers", "conflicts with", "model.architecture",
+         "all layers of albert have the same parameters; use train.freeze: backbone"},
         {c->model.head_dim > HEAD_DIM_MAX, "model.num_heads", "gives heads that are too wide with",
          "model.hidden_size", "a head has at most 256 columns; use more heads"},
         {!rotary && !is_free && !t5 && !derived, "model.head_dim", "conflicts with",
@@ -433,7 +432,7 @@ static status check_objective(const struct recipe_reader *r)
          "sinusoidal positions require an even width"},
         {mlm != encoder && !is_task_objective(c->objective), "objective", "conflicts with",
          "model.architecture",
-         "mlm requires an encoder: bert, roberta, distilbert, megatron-bert, modernbert or "
+         "mlm requires an encoder: bert, roberta, distilbert, albert, megatron-bert, modernbert or "
          "transformer_encoder; clm, sft, dpo and reward require another architecture"},
         {modernbert && is_task_objective(c->objective) && c->objective != OBJECTIVE_EMBED,
          "objective", "conflicts with", "model.architecture", "modernbert supports mlm and embed"},

@@ -29,8 +29,7 @@ static const struct foreign_name missing[] = {
     {"moe|mixtral|num_experts|num_local_experts|expert|experts|expert_parallel|"
      "expert_model_parallel_size|deepseek",
      "needs a mixture of experts"},
-    {"distilbert|albert|electra|deberta|xlnet|gemma|gemma2|phi|phi3|falcon|opt|"
-     "gpt_neox|gptj|bloom|mamba|vit|clip",
+    {"electra|deberta|xlnet|gemma|phi|falcon|opt|gpt_neox|gptj|bloom|mamba|vit|clip",
      "is an architecture"},
     {"wandb|wandb_project|wandb_log|wandb_run_name|mlflow|comet|neptune|clearml|report_to",
      "needs a client of a logging service"},

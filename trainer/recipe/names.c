@@ -31,6 +31,7 @@ static const struct {
     [ARCHITECTURE_DISTILBERT] = {"distilbert", "q_lin, v_lin", true, false},
     [ARCHITECTURE_MEGATRON_BERT] = {"megatron-bert", "query, value", true, false, 2, true},
     [ARCHITECTURE_MODERNBERT] = {"modernbert", "Wqkv", true, true},
+    [ARCHITECTURE_ALBERT] = {"albert", "query, value", true, false, 2, true},
     [ARCHITECTURE_STABLELM] = {"stablelm", "q_proj, v_proj", false, true},
     [ARCHITECTURE_PHI3] = {"phi3", "qkv_proj", false, true},
     [ARCHITECTURE_TRANSFORMER_ENCODER] = {"transformer_encoder", "query, value", true,

@@ -59,7 +59,8 @@ enum recipe_architecture {
     ARCHITECTURE_T5,
     ARCHITECTURE_BART,
     ARCHITECTURE_GEMMA2,
-    ARCHITECTURE_MODERNBERT
+    ARCHITECTURE_MODERNBERT,
+    ARCHITECTURE_ALBERT
 };
 enum recipe_rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
 enum recipe_activation {
@@ -124,6 +125,7 @@ struct recipe {
     struct {
         enum recipe_architecture architecture;
         int64_t num_layers, hidden_size, num_heads, intermediate_size, max_position_embeddings;
+        int64_t embedding_size;     /* null: 128 for albert, else 0 (hidden_size); resolved */
         int64_t num_decoder_layers; /* null: num_layers for encoder-decoders, else 0; resolved */
         int64_t decoder_start_token_id; /* null: a token of the tokenizer, see derive.h */
         bool scale_embedding;
@@ -160,7 +162,7 @@ struct recipe {
         double initializer_range; /* standard deviation */
         bool tie_word_embeddings;
         int64_t type_vocab_size; /* null: as the architecture; resolved */
-        bool next_sentence;      /* bert: pooler and next-sentence head */
+        bool next_sentence;      /* bert, albert: pooler and head of two labels */
         int64_t num_labels;      /* labels, or choices of objective choose; null: from the shards */
         char init_from[RECIPE_PATH_BYTES];
         bool ignore_mismatched_tokenizer; /* the tokens of init_from may have other ids */

@@ -27,7 +27,7 @@ const struct setting recipe_table[] = {
      .choices =
          "gpt2|bert|roberta|llama|qwen2|mistral|qwen3|openai-gpt|gemma3_text|smollm3|granite|olmo2|"
          "distilbert|megatron-bert|phi3|stablelm|transformer_encoder|transformer_decoder|marian|"
-         "t5|bart|gemma2|modernbert",
+         "t5|bart|gemma2|modernbert|albert",
      .initial = INITIAL_SHAPE,
      .description =
          "Model architecture: model_type in Hugging Face configurations, or a family of Bireme "
@@ -70,6 +70,10 @@ const struct setting recipe_table[] = {
      .initial = INITIAL_SHAPE,
      .description =
          "Width of the hidden states. Without head_dim it must be a multiple of num_heads"},
+    {"model.embedding_size", SETTING_INTEGER, FIELD(model.embedding_size), "null",
+     .null = "128 for albert, else hidden_size", WITHIN(1, 131072), .initial = INITIAL_SHAPE,
+     .used = "model.architecture=albert",
+     .description = "albert: width of the embeddings. A matrix maps them to hidden_size"},
     {"model.num_heads", SETTING_INTEGER, FIELD(model.num_heads), "12", WITHIN(1, 1024),
      .initial = INITIAL_SHAPE, .description = "Number of attention heads of each layer"},
     {"model.num_kv_heads", SETTING_INTEGER, FIELD(model.num_kv_heads), "null",
@@ -213,7 +217,8 @@ const struct setting recipe_table[] = {
     {"model.activation", SETTING_ENUM, FIELD(model.activation), "gelu_tanh",
      .choices = "gelu_tanh|gelu_erf|relu|relu2|silu", .initial = INITIAL_NUMERICS,
      .used = "model.architecture=gpt2|bert|roberta|openai-gpt|gemma2|gemma3_text|distilbert|"
-             "megatron-bert|modernbert|transformer_encoder|transformer_decoder|marian|t5|bart",
+             "megatron-bert|modernbert|albert|transformer_encoder|transformer_decoder|marian|t5|"
+             "bart",
      .description =
          "Activation function of the feed-forward layers. gelu_tanh is gelu_new in Hugging Face "
          "configurations (GPT-2) and gelu_pytorch_tanh (Gemma), gelu_erf is gelu, relu2 is the "
@@ -249,15 +254,16 @@ const struct setting recipe_table[] = {
      .initial = INITIAL_DEFAULT,
      .description = "Whether the output projection shares the weights of the token embedding"},
     {"model.type_vocab_size", SETTING_INTEGER, FIELD(model.type_vocab_size), "null",
-     .null = "2 for bert and megatron-bert, 1 for roberta, 0 for the others", .null_value = -1,
-     WITHIN(0, 2), .initial = INITIAL_SHAPE,
-     .used = "model.architecture=bert|roberta|megatron-bert",
+     .null = "2 for bert, megatron-bert and albert, 1 for roberta, 0 for the others",
+     .null_value = -1, WITHIN(0, 2), .initial = INITIAL_SHAPE,
+     .used = "model.architecture=bert|roberta|megatron-bert|albert",
      .description = "Number of token type (segment) ids"},
     {"model.next_sentence", SETTING_BOOLEAN, FIELD(model.next_sentence), "true",
-     .initial = INITIAL_DEFAULT, .used = "model.architecture=bert|megatron-bert",
-     .description = "bert, megatron-bert: whether the model has a pooler and, with objective mlm, "
-                    "a next-sentence "
-                    "prediction loss"},
+     .initial = INITIAL_DEFAULT, .used = "model.architecture=bert|megatron-bert|albert",
+     .description =
+         "bert, megatron-bert, albert: whether the model has a pooler and, with objective mlm, a "
+         "loss of two labels: next-sentence prediction, or the order of the segments if the "
+         "shards were prepared with --sentence-order"},
     {"model.num_labels", SETTING_INTEGER, FIELD(model.num_labels), "null",
      .null = "the number in data.train", WITHIN(1, 10000),
      .used = "objective=classify|classify_tokens|choose",
@@ -302,7 +308,8 @@ const struct setting recipe_table[] = {
                 "dense|output.dense|q_lin|k_lin|v_lin|out_lin|lin1|lin2|Wqkv|Wo|attn.Wo|Wi|mlp.Wo|"
                 "qkv_proj|gate_up_proj|q|k|v|o|wi|wi_0|wi_1|wo|EncDecAttention.q|EncDecAttention."
                 "k|EncDecAttention.v|EncDecAttention.o|out_proj|fc1|fc2|encoder_attn.q_proj|"
-                "encoder_attn.k_proj|encoder_attn.v_proj|encoder_attn.out_proj",
+                "encoder_attn.k_proj|encoder_attn.v_proj|encoder_attn.out_proj|attention.dense|ffn|"
+                "ffn_output",
      .used = "adapter.type=lora",
      .description = "Weight matrices that get an adapter, given by the ends of their names "
                     "(target_modules in peft). all-linear: every matrix of every layer"},

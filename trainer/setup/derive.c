@@ -159,6 +159,7 @@ struct model_config derive_model_config(const struct recipe *recipe, int64_t voc
         .layers = recipe->model.num_layers + recipe->model.num_decoder_layers,
         .encoder_layers = recipe->model.num_decoder_layers > 0 ? recipe->model.num_layers : 0,
         .width = recipe->model.hidden_size,
+        .embedding_width = recipe->model.embedding_size,
         .heads = recipe->model.num_heads,
         .inner = recipe->model.intermediate_size,
         .positions = recipe->model.max_position_embeddings,

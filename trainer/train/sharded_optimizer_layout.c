@@ -13,6 +13,9 @@ int sharded_optimizer_list_segments(const struct model_parameter *parameters, in
     int64_t first = 0, elements = model_trained_elements(parameters, parameter_count);
     for (int64_t l = 0; l <= layers && (stage == 2 || reproducible); l++) {
         int64_t next = model_layer_first(parameters, parameter_count, l);
+        if (l > 0 && next == first) { /* of a frozen layer, or of one with shared parameters */
+            continue;
+        }
         out[count++] = (struct bucket_segment){next - first, l > 0 && stage == 2};
         first = next;
     }

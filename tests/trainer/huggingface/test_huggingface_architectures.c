@@ -238,6 +238,13 @@ static void test_config(void)
         {"modernbert", "rope_parameters",
          "{\"full_attention\": {\"rope_type\": \"linear\", \"factor\": 2.0}}", STATUS_UNAVAILABLE,
          "rope_type linear of modernbert"},
+        {"albert", "num_hidden_groups", "2", STATUS_UNAVAILABLE, "num_hidden_groups 2 is not"},
+        {"albert", "inner_group_num", "2", STATUS_UNAVAILABLE, "inner_group_num 2 is not"},
+        {"albert", "num_hidden_groups", NULL, STATUS_OK, NULL},
+        {"albert", "embedding_size", "9", STATUS_DATA, "9 is greater than model.hidden_size (8)"},
+        {"albert", "embedding_size", "5", STATUS_DATA, "word_embeddings.weight has 2 dim"},
+        {"albert", "tie_word_embeddings", "false", STATUS_DATA, "decoder.weight is missing"},
+        {"albert", "architectures", "[\"AlbertForMaskedLM\"]", STATUS_OK, NULL},
         {"llama", "final_logit_softcapping", "30.0", STATUS_UNAVAILABLE,
          "final_logit_softcapping is not supported"},
         {"gemma3_text", "use_bidirectional_attention", "true", STATUS_UNAVAILABLE,
@@ -408,6 +415,7 @@ int main(void)
     test_numbers("distilbert", true);
     test_numbers("megatron_bert", true);
     test_numbers("modernbert", true);
+    test_numbers("albert", true);
     test_numbers("llama", true);
     test_numbers("llama_tied", true);
     test_numbers("llama3", true);

@@ -41,6 +41,7 @@ static void read_reference(const char *name, const char *architecture, struct re
     hid_t f = r->run.file;
     struct model_config *c = &r->run.config;
     c->architecture = architecture;
+    c->embedding_width = (int64_t)run_attribute_or(f, "embedding_size", 0);
     c->activation = run_attribute_or(f, "relu", 0) > 0 ? ACTIVATION_RELU : c->activation;
     c->activation = (enum activation)run_attribute_or(f, "activation", c->activation);
     read_parts(f, c);
@@ -232,6 +233,7 @@ int main(void)
     test_reference("distilbert.h5", "distilbert");
     test_reference("megatron_bert.h5", "megatron-bert");
     test_reference("modernbert.h5", "modernbert");
+    test_reference("albert.h5", "albert");
     test_reference("transformer_post.h5", "transformer_encoder");
     test_reference("transformer_pre.h5", "transformer_encoder");
     test_reference("transformer_branch.h5", "transformer_encoder");

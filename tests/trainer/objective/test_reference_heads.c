@@ -104,8 +104,10 @@ static void read_config(struct head_case *t, const char *architecture)
     c->initializer_range = 0.02f;
     c->tied = true;
     c->rope_theta = 10000;
-    bool has_two_types =
-        strcmp(architecture, "bert") == 0 || strcmp(architecture, "megatron-bert") == 0;
+    bool is_albert = strcmp(architecture, "albert") == 0;
+    bool has_two_types = is_albert || strcmp(architecture, "bert") == 0 ||
+                         strcmp(architecture, "megatron-bert") == 0;
+    c->embedding_width = is_albert ? 6 : 0;
     c->token_types = has_two_types ? 2 : strcmp(architecture, "roberta") == 0 ? 1 : 0;
     c->head = t->kind->task;
     c->labels = (int64_t)sizes[LABELS];
@@ -310,8 +312,9 @@ static struct model_adapter make_adapter(const char *architecture)
         .targets = roberta ? "query, value"
                    : strcmp(architecture, "bert") == 0
                        ? "query, value, attention.output.dense, intermediate.dense, output.dense"
-                   : strcmp(architecture, "gpt2") == 0 ? "c_attn, c_fc, c_proj"
-                                                       : "q_proj, v_proj, gate_proj, down_proj",
+                   : strcmp(architecture, "gpt2") == 0   ? "c_attn, c_fc, c_proj"
+                   : strcmp(architecture, "albert") == 0 ? "query, value, dense, ffn"
+                                                         : "q_proj, v_proj, gate_proj, down_proj",
     };
 }
 
@@ -415,6 +418,14 @@ int main(void)
     for (size_t i = 0; i < sizeof lora / sizeof *lora; i++) {
         test_case(file, lora[i][0], lora[i][1], true);
     }
+    H5Fclose(file);
+    file = reference_open("heads_albert.h5");
+    for (size_t k = 0; k < sizeof others / sizeof *others; k++) {
+        test_case(file, "albert", others[k], false);
+    }
+    H5Fclose(file);
+    file = reference_open("heads_albert_lora.h5");
+    test_case(file, "albert", "texts", true);
     H5Fclose(file);
     test_decoders();
     test_contrastive_loss();

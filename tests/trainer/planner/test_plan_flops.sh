@@ -56,6 +56,9 @@ check_flops mistral 8 "model: {architecture: mistral, vocab_size: 512, hidden_si
     num_layers: 2, num_heads: 4, num_kv_heads: 2, sliding_window: 8, intermediate_size: 128}"
 check_flops bert 0 'objective: mlm' 'mlm: {mask_probability: 0.25, max_predictions: 8}' \
     'model: {architecture: bert, vocab_size: 512, hidden_size: 64, num_layers: 2, num_heads: 4}'
+check_flops albert 0 'objective: mlm' 'mlm: {mask_probability: 0.25, max_predictions: 8}' \
+    "model: {architecture: albert, vocab_size: 512, hidden_size: 64, embedding_size: 24,
+    num_layers: 3, num_heads: 4}"
 for model in marian t5 bart; do
     check_flops $model 32,32,2,3 'objective: seq2seq' "model: {architecture: $model,
         vocab_size: 512, hidden_size: 64, num_layers: 2, num_decoder_layers: 3, num_heads: 4}"

@@ -120,15 +120,14 @@ static void test_warning(void)
                   "some.yaml: settings without effect: mlm.mask_probability (used if objective is "
                   "mlm); schedule.power (used if schedule.name is polynomial or "
                   "polynomial_nvidia); schedule.decay_ratio (used if schedule.name is wsd)");
-    check_warning(
-        HEAD "model: {architecture: llama, activation: gelu_erf}\n",
-        "some.yaml: settings without effect: model.activation (used if "
-        "model.architecture is gpt2, bert, roberta, openai-gpt, "
-        "gemma2, gemma3_text, distilbert, megatron-bert, modernbert, transformer_encoder, "
-        "transformer_decoder, marian, t5 or bart)");
+    check_warning(HEAD "model: {architecture: llama, activation: gelu_erf}\n",
+                  "some.yaml: settings without effect: model.activation (used if "
+                  "model.architecture is gpt2, bert, roberta, openai-gpt, "
+                  "gemma2, gemma3_text, distilbert, megatron-bert, modernbert, albert, "
+                  "transformer_encoder, transformer_decoder, marian, t5 or bart)");
     check_warning(HEAD "model: {type_vocab_size: 2}\n",
                   "some.yaml: settings without effect: model.type_vocab_size (used if "
-                  "model.architecture is bert, roberta or megatron-bert)");
+                  "model.architecture is bert, roberta, megatron-bert or albert)");
     check_warning(HEAD "generate: {temperature: 0.8}\n",
                   "some.yaml: settings without effect: generate.temperature (used if "
                   "generate.prompt is set)");

@@ -60,6 +60,7 @@ both='transformer_encoder model.norm_placement=both model.norm_type=rmsnorm
 for settings in 'distilbert model.activation=relu' 'megatron-bert model.activation=gelu_erf' \
     'transformer_encoder model.activation=relu model.head_dim=12 model.attention_bias=true' \
     'modernbert model.sliding_window=8 model.sliding_window_pattern=2 model.attention_dropout=0.1' \
+    'albert model.embedding_size=12 model.num_layers=3' \
     "$both"; do
     name=$(tr -dc 'a-z_-' <<<"$settings")
     settings="model.architecture=$settings"
@@ -80,6 +81,33 @@ for settings in 'distilbert model.activation=relu' 'megatron-bert model.activati
 done
 grep -q '"nsp_accuracy"' megatron-bert*/metrics.jsonl || fail 'megatron-bert has no next sentences'
 ! grep -q '"nsp_accuracy"' distilbert*/metrics.jsonl || fail 'distilbert has next sentences'
+
+# ALBERT: pairs for the order of their segments; ZeRO and adapters with shared layers.
+run_bireme 0 prepare --objective mlm --tokenizer tok --input "$source/LICENSE" \
+    --sequence-length 32 --validation-fraction 0.2 --sentence-order --output order
+run_bireme 64 prepare --objective clm --tokenizer tok --input "$source/LICENSE" --sentence-order \
+    --output refused
+expect_error '--sentence-order can only be used with --objective mlm, not clm'
+albert='model.architecture=albert model.embedding_size=12 model.num_layers=3
+    data.train=order/train-*.h5 data.validation=order/validation-*.h5'
+# shellcheck disable=SC2086
+run_bireme 0 train bert.yaml run_dir=ordered $albert
+grep -q '"nsp_accuracy"' ordered/metrics.jsonl || fail 'albert does not predict the order'
+# shellcheck disable=SC2086
+run_ranks 3 0 train bert.yaml run_dir=ordered-3 $albert parallel.zero_stage=2 batch.micro_size=1 \
+    train.activation_checkpointing=selective
+compare_losses ordered ordered-3 1e-5
+lora="$albert model.init_from=ordered adapter.type=lora adapter.dropout=0.1
+    adapter.targets=query,attention.dense,ffn,ffn_output"
+# shellcheck disable=SC2086
+run_bireme 0 train bert.yaml run_dir=lora $lora
+# shellcheck disable=SC2086
+run_ranks 2 0 train bert.yaml run_dir=lora-2 $lora parallel.tensor=2 parallel.sequence=true \
+    train.activation_checkpointing=full
+compare_losses lora lora-2 1e-5
+# shellcheck disable=SC2086
+run_bireme 78 plan bert.yaml $albert train.freeze_layers=1
+expect_error 'freeze_layers: 1 conflicts with model.architecture (albert); all layers of albert hav'
 
 # A model with free parts is exported with Bireme's own config.json and imported again.
 name=$(tr -dc 'a-z_-' <<<"$both")

@@ -1,0 +1,273 @@
+/* The embedding: from token ids to the residual stream at the input of the first block, and its
+ * gradients.
+ *
+ *   e = table[token] + positions;   x_0 = e, or norm(e + token types)
+ *
+ * With a factorized embedding (ALBERT), tables and norm have U columns, and a matrix maps them to
+ * the width: x_0 = M norm(e + token types) + b. The sum, its norm and the statistics then have
+ * separate memory. Otherwise they are the input, norm1 and statistics1 of the first block.
+ *
+ * Source    factorized: Lan et al. 2020, arXiv:1909.11942, section 3.1 */
+#include <math.h>
+
+#include "trainer/model/sublayers.h"
+
+/* Returns the first token id of this rank's shard of the token table. */
+static int64_t find_first_token(const struct model *m)
+{
+    return m->rank * m->parameters[m->param_index[MODEL_TOKEN_TABLE].weight].rows;
+}
+
+/* Returns the layer number of the dropout of a stack's embedding: -1, and for a decoder a number
+ * after those of all layers. */
+static int64_t get_embedding_site(const struct model *m, const struct model_input *input)
+{
+    return model_get_stack(m, input)->first > 0 ? model_cross_site(m, m->config.layers) : -1;
+}
+
+/* Returns the activations of the first layer of the stack that reads the input. */
+static struct layer_activations *get_first_layer(struct model *m, const struct model_input *input)
+{
+    return &m->activations.layers[model_get_stack(m, input)->first];
+}
+
+/* The sum of the embeddings, its norm and the statistics of the norm: this rank's rows. */
+struct embedding {
+    struct tensor sum, norm, statistics;
+};
+
+static struct embedding view_embedding(struct model *m, const struct model_input *input)
+{
+    const struct activations *a = &m->activations;
+    const struct layer_activations *first = get_first_layer(m, input);
+    bool factorized = model_is_factorized(&m->config);
+    int64_t n = input->rows;
+    return (struct embedding){
+        model_view_local_rows(m, factorized ? a->embedding_sum : first->input, n),
+        model_view_local_rows(m, factorized ? a->embedding_norm : first->norm1, n),
+        model_view_local_rows(m, factorized ? a->embedding_statistics : first->statistics1, n)};
+}
+
+/* Returns the parameter of the position table of the stack that reads the input; -1: none. */
+static int find_position_table(const struct model *m, const struct model_input *input)
+{
+    return model_get_stack(m, input)->param_index[MODEL_POSITION_TABLE].weight;
+}
+
+/* Returns the rows of the position table from a sequence's first position on. */
+static struct tensor skip_unused_positions(const struct model *m, struct tensor table)
+{
+    int64_t begin = table.data != NULL ? m->architecture->embedding.first_position : 0;
+    return tensor_rows(table, begin, table.rows - begin);
+}
+
+static struct dropout get_embedding_dropout(const struct model *m, const struct model_input *input)
+{
+    return architecture_continues_norm1(m->architecture, true) ||
+                   architecture_drops_sum(m->architecture)
+               ? (struct dropout){0}
+               : model_dropout(m, input, get_embedding_site(m, input), DROPOUT_PROJECTION);
+}
+
+/* Multiplies the token embeddings, or their gradient, by the factor of the architecture. */
+static status scale_embedding(const struct model *m, struct tensor x)
+{
+    float factor = m->architecture->embedding.scaled ? sqrtf((float)m->config.width)
+                                                     : (float)m->config.embedding_multiplier;
+    return factor > 0 ? op_scale(m->kernels, x, factor) : STATUS_OK;
+}
+
+/* Only rank 0 adds the positions, because the results are reduced over the ranks. */
+status model_embed(struct model *m, const struct model_input *input)
+{
+    int64_t n = input->rows;
+    bool single_rank = m->ranks == 1;
+    int64_t columns = model_embedding_width(&m->config);
+    struct tensor stream = view_embedding(m, input).sum;
+    bool fixed = m->architecture->embedding.positions == POSITIONS_SINUSOIDAL;
+    struct tensor positions =
+        fixed ? m->activations.position_table
+              : skip_unused_positions(m, model_matrix(m, find_position_table(m, input)));
+    TRY(model_update_position_bias(m, input));
+    TRY(embedding_forward(m->kernels, single_rank ? stream : model_view_exchange(m, n, columns),
+                          input->tokens, input->positions,
+                          model_matrix(m, m->param_index[MODEL_TOKEN_TABLE].weight),
+                          find_first_token(m), m->rank == 0 ? positions : tensor_absent(),
+                          get_embedding_dropout(m, input)));
+    TRY(model_reduce_columns(m, n, columns));
+    TRY(single_rank ? STATUS_OK : model_copy_rows(m, stream, model_reduced_columns(m, n, columns)));
+    return scale_embedding(m, stream);
+}
+
+static const int32_t *get_token_type_ids(const struct model *m, const struct model_input *input)
+{
+    return m->config.token_types == 1 ? m->activations.zero_token_type_ids.data
+                                      : input->token_type_ids;
+}
+
+status model_drop_first_norm(struct model *m, const struct model_input *input)
+{
+    struct embedding e = view_embedding(m, input);
+    struct dropout dropout =
+        model_local_dropout(m, input, get_embedding_site(m, input), DROPOUT_PROJECTION);
+    if (!architecture_continues_norm1(m->architecture, true)) {
+        return STATUS_OK;
+    }
+    if (!architecture_has_first_norm(m->architecture)) {
+        return dropout_apply(m->kernels, e.norm, e.sum, dropout);
+    }
+    return dropout.probability > 0 ? dropout_apply(m->kernels, e.norm, e.norm, dropout) : STATUS_OK;
+}
+
+/* Computes the token type embeddings of this rank's rows; *delta is absent if there are none. */
+static status embed_token_types(struct model *m, const struct model_input *input,
+                                struct tensor *delta)
+{
+    *delta = tensor_absent();
+    if (m->config.token_types == 0) {
+        return STATUS_OK;
+    }
+    *delta = model_reduced_columns(m, input->rows, model_embedding_width(&m->config));
+    return embedding_forward(m->kernels, *delta,
+                             get_token_type_ids(m, input) + model_local_rows(m, input->rows).first,
+                             NULL, model_matrix(m, m->param_index[MODEL_TOKEN_TYPE_TABLE].weight),
+                             0, tensor_absent(), (struct dropout){0});
+}
+
+/* If dropout follows the sum of embedding and token types (architecture_drops_sum), computes this
+ * sum in the stream and applies dropout. *delta is then absent. */
+static status drop_sum(struct model *m, const struct model_input *input, struct tensor stream,
+                       struct tensor *delta)
+{
+    struct dropout dropout = model_local_dropout(m, input, -1, DROPOUT_PROJECTION);
+    struct tensor none = tensor_absent(), sum = *delta;
+    if (!architecture_drops_sum(m->architecture) || !(dropout.probability > 0)) {
+        return STATUS_OK;
+    }
+    *delta = none;
+    if (sum.data != NULL) {
+        TRY(model_add_and_norm(m, stream, none, none, stream, sum, (struct param_index){-1, -1},
+                               (struct dropout){0}));
+    }
+    return dropout_apply(m->kernels, stream, stream, dropout);
+}
+
+status model_project_embedding(struct model *m, const struct model_input *input)
+{
+    struct param_index index = m->param_index[MODEL_EMBEDDING_PROJECTION];
+    struct tensor y = model_view_local_rows(m, get_first_layer(m, input)->norm1, input->rows);
+    return linear_forward(m->kernels, y, tensor_absent(), view_embedding(m, input).norm,
+                          model_matrix(m, index.weight), model_vector(m, index.bias),
+                          ACTIVATION_NONE);
+}
+
+status model_first_norm(struct model *m, const struct model_input *input)
+{
+    struct embedding e = view_embedding(m, input);
+    struct tensor delta;
+    if (!architecture_has_first_norm(m->architecture)) {
+        return model_drop_first_norm(m, input);
+    }
+    TRY(embed_token_types(m, input, &delta));
+    TRY(drop_sum(m, input, e.sum, &delta));
+    TRY(model_add_and_norm(m, e.sum, e.norm, e.statistics, e.sum, delta,
+                           model_param_index(m, model_get_stack(m, input)->first, MODEL_NORM1),
+                           (struct dropout){0}));
+    TRY(model_drop_first_norm(m, input));
+    return model_is_factorized(&m->config) ? model_project_embedding(m, input) : STATUS_OK;
+}
+
+/* ---- backward ---- */
+
+/* Runs the backward pass of the embedding's norm if the stream continues with norm1. Dropout
+ * follows the norm; it applies to both summands of the gradient. */
+static status embedding_norm_backward(struct backward *b, struct tensor *delta)
+{
+    struct model *m = b->m;
+    struct dropout dropout =
+        model_local_dropout(m, b->input, get_embedding_site(m, b->input), DROPOUT_PROJECTION);
+    struct tensor parts[] = {model_view_local_rows(m, m->activations.d_stream, b->n),
+                             model_reduced_rows(m, b->n)};
+    for (int i = 0; i < 2 && dropout.probability > 0; i++) {
+        TRY(dropout_apply(m->kernels, parts[i], parts[i], dropout));
+    }
+    return model_norm1_backward(b, model_get_stack(m, b->input)->first, NORM_RESIDUAL_POST, delta);
+}
+
+/* Computes the gradients of the matrix that maps the embedding to the width. With sequence
+ * parallelism each rank adds the terms of its rows.
+ *
+ * Shapes    dy [n, C], x [n, U] */
+static status projection_weight_backward(struct backward *b, struct tensor dy, struct tensor x)
+{
+    struct model *m = b->m;
+    struct param_index index = m->param_index[MODEL_EMBEDDING_PROJECTION];
+    struct tensor gradients[2] = {model_gradient(m, index.weight, b->gradients),
+                                  model_gradient(m, index.bias, b->gradients)};
+    struct tensor sums[2] = {gradients[0], gradients[1]};
+    TRY(model_embedding_reduce_begin(m, sums));
+    TRY(linear_backward_weight(m->kernels, sums[0], sums[1], dy, x, false));
+    return model_embedding_reduce_end(m, gradients);
+}
+
+/* Runs the backward pass of a factorized embedding from the gradient of x_0 to that of the sum e,
+ * which *delta receives. */
+static status factorized_backward(struct backward *b, struct tensor *delta)
+{
+    struct model *m = b->m;
+    struct embedding e = view_embedding(m, b->input);
+    struct tensor none = tensor_absent();
+    struct tensor dy = model_view_local_rows(m, m->activations.d_stream, b->n);
+    struct dropout dropout = model_local_dropout(m, b->input, -1, DROPOUT_PROJECTION);
+    TRY(model_add_and_norm(m, dy, none, none, dy, model_reduced_rows(m, b->n),
+                           (struct param_index){-1, -1}, (struct dropout){0}));
+    TRY(projection_weight_backward(b, dy, e.norm));
+    *delta = model_reduced_columns(m, b->n, e.norm.columns);
+    TRY(linear_backward_input(m->kernels, *delta, dy,
+                              model_matrix(m, m->param_index[MODEL_EMBEDDING_PROJECTION].weight),
+                              ACTIVATION_NONE, none));
+    if (dropout.probability > 0) {
+        TRY(dropout_apply(m->kernels, *delta, *delta, dropout));
+    }
+    return model_run_norm_backward(b, m->param_index[MODEL_EMBEDDING_NORM], *delta, none, *delta,
+                                   e.sum, e.statistics, NORM_RESIDUAL_NONE, (struct dropout){0});
+}
+
+/* Computes the gradients of the tables.
+ *
+ * Shapes    stream [n, U], the gradient of the sum of the embeddings */
+static status tables_backward(struct backward *b, struct tensor stream)
+{
+    struct model *m = b->m;
+    const struct model_input *input = b->input;
+    struct tensor positions = model_gradient(m, find_position_table(m, input), b->gradients);
+    struct tensor delta;
+    struct dropout dropout = model_local_dropout(m, input, -1, DROPOUT_PROJECTION);
+    if (architecture_drops_sum(m->architecture) && dropout.probability > 0) {
+        TRY(dropout_apply(m->kernels, stream, stream, dropout));
+    }
+    TRY(model_all_gather(m, stream, b->n, &delta));
+    TRY(scale_embedding(m, delta));
+    if (m->config.token_types > 0) {
+        struct tensor table_gradient =
+            model_gradient(m, m->param_index[MODEL_TOKEN_TYPE_TABLE].weight, b->gradients);
+        TRY(embedding_backward(m->kernels, table_gradient, 0, tensor_absent(), delta,
+                               get_token_type_ids(m, input), NULL, (struct dropout){0}));
+    }
+    return embedding_backward(
+        m->kernels, model_gradient(m, m->param_index[MODEL_TOKEN_TABLE].weight, b->gradients),
+        find_first_token(m), skip_unused_positions(m, positions), delta, input->tokens,
+        input->positions, get_embedding_dropout(m, input));
+}
+
+status model_embedding_backward(struct backward *b, struct tensor *delta)
+{
+    struct model *m = b->m;
+    if (model_is_factorized(&m->config)) {
+        TRY(factorized_backward(b, delta));
+        return tables_backward(b, *delta);
+    }
+    bool continues = architecture_continues_norm1(m->architecture, true);
+    TRY(continues ? embedding_norm_backward(b, delta) : STATUS_OK);
+    return tables_backward(b, model_view_local_rows(m, m->activations.d_stream, b->n));
+}

@@ -438,7 +438,7 @@ static status run_chat(struct request *q)
 
 status command_chat(int argc, char **argv)
 {
-    struct request q = {.options = {.use_cache = true, .num_beams = 1, .num_samples = 1}};
+    struct request q = {.options = generate_options_default()};
     struct generate_options *o = &q.options;
     bool help = false;
     const struct option table[] = {
@@ -447,17 +447,18 @@ status command_chat(int argc, char **argv)
          "template"},
         {"system", OPTION_TEXT, &q.system, "TEXT", NULL, "text of the system message"},
         {"max-new-tokens", OPTION_INTEGER, &o->max_new_tokens, "N", "256",
-         "maximum number of tokens of a response", .min = 1, .max = 1e9},
+         "maximum number of tokens of a response", .min = 1, .max = GENERATE_TOKENS_MAX},
         {"temperature", OPTION_NUMBER, &o->sampler.temperature, "T", "0.7",
-         "sampling temperature; 0: always take the most probable token", .min = 0, .max = 1e3},
+         "sampling temperature; 0: always take the most probable token", .min = 0,
+         .max = GENERATE_TEMPERATURE_MAX},
         {"top-k", OPTION_INTEGER, &o->sampler.top_k, "K", "0",
          "sample from the K most probable tokens; 0: all", .min = 0, .max = 1e9},
         {"top-p", OPTION_NUMBER, &o->sampler.top_p, "P", "1",
-         "sample from the most probable tokens with a total probability of P", .min = 1e-9,
-         .max = 1},
+         "sample from the most probable tokens with a total probability of P",
+         .min = GENERATE_TOP_P_MIN, .max = 1},
         {"repetition-penalty", OPTION_NUMBER, &o->sampler.repetition_penalty, "R", "1",
-         "a value above 1 makes tokens that already occurred less probable", .min = 1e-9,
-         .max = 1e3},
+         "a value above 1 makes tokens that already occurred less probable",
+         .min = GENERATE_REPETITION_PENALTY_MIN, .max = GENERATE_REPETITION_PENALTY_MAX},
         {"seed", OPTION_INTEGER, &q.seed, "S", "0", "seed of the random numbers", .min = 0,
          .max = 9e15},
         {"set", OPTION_LIST, &q.overrides, "KEY=VALUE...", NULL,

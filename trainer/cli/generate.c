@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "datasets/chat/chat.h"
 #include "datasets/rows/text_lines.h"
@@ -18,18 +19,17 @@
 #include "trainer/setup/session.h"
 #include "trainer/weights/open.h"
 
-enum { BEAMS_MAX = 256 };
-
 struct request {
     const char *checkpoint, *prompt, *prompt_file, *columns;
     struct option_list stops, overrides;
     struct generate_options options;
     int64_t seed, batch_size;
-    bool json, echo;
+    bool json, echo, no_echo, no_cache, no_slide;
     bool has_source; /* the model is an encoder-decoder, and the prompts are sources */
     bool chat;       /* the prompts are user messages */
     const char *system;
     struct chat_template *template; /* only if chat */
+    int32_t end_of_turn;
 };
 
 struct prompts {
@@ -307,39 +307,50 @@ static status complete_options(struct request *q, const struct session *s)
     return STATUS_OK;
 }
 
-static status run_generate(struct request *q)
+/* Adds the stop strings of the command line to the options. */
+static status add_stops(struct request *q)
 {
-    struct comm *world = NULL;
-    struct session s = {0};
-    struct prompts p = {0};
-    q->options.sampler.seed = (uint64_t)q->seed;
     REQUIRE(q->stops.count <= GENERATE_STOPS_MAX, STATUS_USAGE, "--stop takes at most %d texts",
             GENERATE_STOPS_MAX);
     for (int i = 0; i < q->stops.count; i++) {
         REQUIRE(q->stops.items[i][0] != '\0', STATUS_USAGE, "--stop: the text is empty");
         q->options.stops[q->options.stop_count++] = q->stops.items[i];
     }
+    return STATUS_OK;
+}
+
+/* Opens the model and completes the options for it. */
+static status open_model(struct request *q, struct comm *world, struct session *s)
+{
     int64_t texts = q->batch_size * q->options.num_samples;
-    int64_t rows = texts > BEAMS_MAX ? texts : BEAMS_MAX; /* beam search has one prompt at a time */
+    /* Beam search has one prompt at a time. */
+    int64_t rows = texts > GENERATE_BEAMS_MAX ? texts : GENERATE_BEAMS_MAX;
+    TRY(weights_open_checkpoint(s, world, q->checkpoint, q->overrides.items, q->overrides.count,
+                                rows));
+    TRY(weights_require_generator(s, q->checkpoint));
+    TRY(weights_require_tokenizer(s, q->checkpoint, "generate"));
+    return complete_options(q, s);
+}
+
+static status open_chat(struct request *q, const struct session *s)
+{
+    TRY(chat_open(s->tokenizer_dir, s->tokenizer, &q->template));
+    q->end_of_turn = chat_end_of_turn(q->template);
+    q->options.end_token = &q->end_of_turn;
+    return STATUS_OK;
+}
+
+static status run_generate(struct request *q)
+{
+    struct comm *world = NULL;
+    struct session s = {0};
+    struct prompts p = {0};
+    q->options.sampler.seed = (uint64_t)q->seed;
+    TRY(add_stops(q));
     TRY(comm_self_create(&world));
-    status result = weights_open_checkpoint(&s, world, q->checkpoint, q->overrides.items,
-                                            q->overrides.count, rows);
-    if (result == STATUS_OK) {
-        result = weights_require_generator(&s, q->checkpoint);
-    }
-    if (result == STATUS_OK) {
-        result = weights_require_tokenizer(&s, q->checkpoint, "generate");
-    }
-    if (result == STATUS_OK) {
-        result = complete_options(q, &s);
-    }
-    int32_t end = -1;
+    status result = open_model(q, world, &s);
     if (result == STATUS_OK && q->chat) {
-        result = chat_open(s.tokenizer_dir, s.tokenizer, &q->template);
-    }
-    if (result == STATUS_OK && q->chat) {
-        end = chat_end_of_turn(q->template);
-        q->options.end_token = &end;
+        result = open_chat(q, &s);
     }
     if (result == STATUS_OK) {
         result = generate_all(q, &s, &p);
@@ -351,97 +362,136 @@ static status run_generate(struct request *q)
     return result;
 }
 
-status command_generate(int argc, char **argv)
+/* ---- the command line ---- */
+
+static status add_prompt_options(struct request *q, struct option_table *table)
 {
-    struct request q = {.options = generation_config_unset()};
-    struct generate_options *o = &q.options;
-    bool no_cache = false, no_slide = false, help = false;
-    const struct option table[] = {
-        {"checkpoint", OPTION_TEXT, &q.checkpoint, "DIR", OPTION_REQUIRED,
+    const struct option rows[] = {
+        {"checkpoint", OPTION_TEXT, &q->checkpoint, "DIR", OPTION_REQUIRED,
          "run folder, checkpoints/ folder, one checkpoint or final/"},
-        {"prompt", OPTION_TEXT, &q.prompt, "TEXT", NULL,
+        {"prompt", OPTION_TEXT, &q->prompt, "TEXT", NULL,
          "text to continue; the source of an encoder-decoder"},
-        {"prompt-file", OPTION_TEXT, &q.prompt_file, "FILE", NULL,
+        {"prompt-file", OPTION_TEXT, &q->prompt_file, "FILE", NULL,
          "file with one prompt per line; -: standard input"},
-        {"columns", OPTION_TEXT, &q.columns, "prompt=COLUMN", NULL,
+        {"columns", OPTION_TEXT, &q->columns, "prompt=COLUMN", NULL,
          "with --prompt-file: read a column of *.csv, *.tsv or JSON Lines instead of lines"},
+    };
+    return options_add(table, rows, COUNT(rows));
+}
+
+static status add_token_options(struct generate_options *o, struct option_table *table)
+{
+    const struct option rows[] = {
         {"max-new-tokens", OPTION_INTEGER, &o->max_new_tokens, "N", NULL,
-         "maximum number of new tokens (default: 100)", .min = 1, .max = 1e9},
+         "maximum number of new tokens (default: 100)", .min = 1, .max = GENERATE_TOKENS_MAX},
         {"min-new-tokens", OPTION_INTEGER, &o->constraints.min_new_tokens, "N", NULL,
-         "no end token before this number of new tokens (default: 0)", .min = 0, .max = 1e9},
+         "no end token before this number of new tokens (default: 0)", .min = 0,
+         .max = GENERATE_TOKENS_MAX},
         {"temperature", OPTION_NUMBER, &o->sampler.temperature, "T", NULL,
          "sampling temperature; 0: always take the most probable token (default: 1; 0 for an "
          "encoder-decoder)",
-         .min = 0, .max = 1e3},
+         .min = 0, .max = GENERATE_TEMPERATURE_MAX},
         {"top-k", OPTION_INTEGER, &o->sampler.top_k, "K", "0",
          "sample from the K most probable tokens; 0: all", .min = 0, .max = 1e9},
         {"top-p", OPTION_NUMBER, &o->sampler.top_p, "P", "1",
-         "sample from the most probable tokens with a total probability of P", .min = 1e-9,
-         .max = 1},
+         "sample from the most probable tokens with a total probability of P",
+         .min = GENERATE_TOP_P_MIN, .max = 1},
         {"repetition-penalty", OPTION_NUMBER, &o->sampler.repetition_penalty, "R", NULL,
          "a value above 1 makes tokens that already occurred less probable (default: 1)",
-         .min = 1e-3, .max = 1e3},
+         .min = GENERATE_REPETITION_PENALTY_MIN, .max = GENERATE_REPETITION_PENALTY_MAX},
         {"no-repeat-ngram-size", OPTION_INTEGER, &o->constraints.no_repeat_ngram_size, "N", NULL,
          "no N tokens occur twice in the same order; 0: they may (default: 0)", .min = 0,
-         .max = 1e6},
+         .max = GENERATE_NGRAM_MAX},
+    };
+    return options_add(table, rows, COUNT(rows));
+}
+
+static status add_beam_options(struct generate_options *o, struct option_table *table)
+{
+    const struct option rows[] = {
         {"num-beams", OPTION_INTEGER, &o->num_beams, "B", NULL,
          "number of beams; above 1: beam search as in Hugging Face, prints the best --num-samples "
          "beams and does not sample (default: 1)",
-         .min = 1, .max = BEAMS_MAX},
+         .min = 1, .max = GENERATE_BEAMS_MAX},
         {"length-penalty", OPTION_NUMBER, &o->length_penalty, "L", NULL,
          "beam search: beams are ranked by log-probability / tokens^L; tokens includes the end "
          "token (default: 1)",
-         .min = -10, .max = 10},
+         .min = -GENERATE_LENGTH_PENALTY_MAX, .max = GENERATE_LENGTH_PENALTY_MAX},
         {"early-stopping", OPTION_FLAG, &o->early_stopping, NULL, NULL,
          "beam search ends as soon as --num-beams texts have ended"},
-        {"num-samples", OPTION_INTEGER, &o->num_samples, "N", "1",
-         "number of texts for each prompt", .min = 1, .max = 4096},
-        {"batch-size", OPTION_INTEGER, &q.batch_size, "N", "8", "number of prompts in a batch",
+    };
+    return options_add(table, rows, COUNT(rows));
+}
+
+static status add_text_options(struct request *q, struct option_table *table)
+{
+    const struct option rows[] = {
+        {"num-samples", OPTION_INTEGER, &q->options.num_samples, "N", "1",
+         "number of texts for each prompt", .min = 1, .max = GENERATE_SAMPLES_MAX},
+        {"batch-size", OPTION_INTEGER, &q->batch_size, "N", "8", "number of prompts in a batch",
          .min = 1, .max = 4096},
-        {"stop", OPTION_LIST, &q.stops, "TEXT...", NULL,
+        {"stop", OPTION_LIST, &q->stops, "TEXT...", NULL,
          "end the text before any of these strings"},
-        {"seed", OPTION_INTEGER, &q.seed, "S", "0", "seed of the random numbers", .min = 0,
+        {"seed", OPTION_INTEGER, &q->seed, "S", "0", "seed of the random numbers", .min = 0,
          .max = 9e15},
-        {"set", OPTION_LIST, &q.overrides, "KEY=VALUE...", NULL,
+        {"set", OPTION_LIST, &q->overrides, "KEY=VALUE...", NULL,
          "override settings of the recipe, e.g. train.precision=fp32"},
-        {"chat", OPTION_FLAG, &q.chat, NULL, NULL,
+        {"chat", OPTION_FLAG, &q->chat, NULL, NULL,
          "treat each prompt as a user message and apply the chat template of the tokenizer; "
          "implies --no-echo"},
-        {"system", OPTION_TEXT, &q.system, "TEXT", NULL, "with --chat: text of the system message"},
-        {"no-echo", OPTION_FLAG, &q.echo, NULL, NULL, "do not print the prompt"},
-        {"no-cache", OPTION_FLAG, &no_cache, NULL, NULL,
+        {"system", OPTION_TEXT, &q->system, "TEXT", NULL,
+         "with --chat: text of the system message"},
+        {"no-echo", OPTION_FLAG, &q->no_echo, NULL, NULL, "do not print the prompt"},
+        {"no-cache", OPTION_FLAG, &q->no_cache, NULL, NULL,
          "recompute all tokens for each new token, without the key-value cache (for tests)"},
-        {"no-slide", OPTION_FLAG, &no_slide, NULL, NULL,
+        {"no-slide", OPTION_FLAG, &q->no_slide, NULL, NULL,
          "stop at the number of positions of the model; by default a longer text continues on its "
          "last positions. Beam search always stops there"},
-        {"json", OPTION_FLAG, &q.json, NULL, NULL, "print one JSON object per text"},
+        {"json", OPTION_FLAG, &q->json, NULL, NULL, "print one JSON object per text"},
     };
+    return options_add(table, rows, COUNT(rows));
+}
+
+static status parse_request(struct request *q, int argc, char **argv, bool *help)
+{
+    struct option_table table = {.count = 0};
+    TRY(add_prompt_options(q, &table));
+    TRY(add_token_options(&q->options, &table));
+    TRY(add_beam_options(&q->options, &table));
+    TRY(add_text_options(q, &table));
     struct options options = {
         "bireme generate --checkpoint DIR (--prompt TEXT | --prompt-file FILE) [options]",
         "Generates text with a causal language model, or the target of a source with an\n"
         "encoder-decoder. The settings of generation_config.json of an imported encoder-decoder\n"
         "replace the defaults. If there are several texts, the line\n"
         "\"----- prompt 1 of 2, sample 1 of 3 -----\" is printed before each.",
-        table, sizeof table / sizeof table[0]};
-    TRY(options_parse(&options, argc, argv, &help));
+        table.rows, table.count};
+    return options_parse(&options, argc, argv, help);
+}
+
+static status check_request(const struct request *q)
+{
+    REQUIRE(q->prompt == NULL || q->prompt_file == NULL, STATUS_USAGE,
+            "--prompt and --prompt-file exclude each other; give one of them");
+    REQUIRE(q->columns == NULL || q->prompt_file != NULL, STATUS_USAGE,
+            "--columns can only be used with --prompt-file");
+    REQUIRE(q->system == NULL || q->chat, STATUS_USAGE, "--system can only be used with --chat");
+    return STATUS_OK;
+}
+
+status command_generate(int argc, char **argv)
+{
+    struct request q = {.options = generation_config_unset()};
+    bool help = false;
+    TRY(parse_request(&q, argc, argv, &help));
     if (help) {
         return STATUS_OK;
     }
-    q.echo = !q.echo && !q.chat;
-    o->use_cache = !no_cache;
-    o->slide = !no_slide;
-    o->no_slide_option = "--no-slide";
-    status result = STATUS_OK;
-    if (q.prompt != NULL && q.prompt_file != NULL) {
-        result = RAISE_STATUS(STATUS_USAGE,
-                              "--prompt and --prompt-file exclude each other; give one of them");
-    }
-    if (q.columns != NULL && q.prompt_file == NULL) {
-        result = RAISE_STATUS(STATUS_USAGE, "--columns can only be used with --prompt-file");
-    }
-    if (q.system != NULL && !q.chat) {
-        result = RAISE_STATUS(STATUS_USAGE, "--system can only be used with --chat");
-    }
+    status result = check_request(&q);
+    q.echo = !q.no_echo && !q.chat;
+    q.options.use_cache = !q.no_cache;
+    q.options.slide = !q.no_slide;
+    q.options.no_slide_option = "--no-slide";
     q.prompt = q.prompt != NULL ? q.prompt : "";
     if (result == STATUS_OK) {
         result = run_generate(&q);

@@ -196,9 +196,6 @@ static status open_session(struct query *q, struct comm *world)
                                 q->batch_size));
     TRY(weights_require_seq2seq(s, r->checkpoint));
     TRY(weights_require_tokenizer(s, r->checkpoint, "this command"));
-    q->options.num_samples = 1;
-    q->options.sampler.top_p = 1;
-    q->options.use_cache = true;
     q->options.decoder_start = derive_decoder_start(&s->recipe, s->tokenizer);
     TRY(generation_config_complete(s->tokenizer_dir, 0, NEW_TOKENS, &q->options));
     return find_language(q);
@@ -244,18 +241,20 @@ static status run_command(const char *usage, const char *description, int argc, 
         {"target-lang", OPTION_TEXT, &q.target_language, "CODE", NULL,
          "target language of a model with tokens such as >>es<<"},
         {"max-new-tokens", OPTION_INTEGER, &o->max_new_tokens, "N", NULL,
-         "maximum number of tokens of a target (default: 128)", .min = 1, .max = 1e9},
+         "maximum number of tokens of a target (default: 128)", .min = 1,
+         .max = GENERATE_TOKENS_MAX},
         {"min-new-tokens", OPTION_INTEGER, &o->constraints.min_new_tokens, "N", NULL,
-         "minimum number of tokens of a target (default: 0)", .min = 0, .max = 1e9},
+         "minimum number of tokens of a target (default: 0)", .min = 0, .max = GENERATE_TOKENS_MAX},
         {"num-beams", OPTION_INTEGER, &o->num_beams, "B", NULL,
-         "number of beams; 1: always the most probable token (default: 1)", .min = 1, .max = 256},
+         "number of beams; 1: always the most probable token (default: 1)", .min = 1,
+         .max = GENERATE_BEAMS_MAX},
         {"length-penalty", OPTION_NUMBER, &o->length_penalty, "L", NULL,
          "beam search: beams are ranked by log-probability / tokens^L; tokens includes the end "
          "token (default: 1)",
-         .min = -10, .max = 10},
+         .min = -GENERATE_LENGTH_PENALTY_MAX, .max = GENERATE_LENGTH_PENALTY_MAX},
         {"no-repeat-ngram-size", OPTION_INTEGER, &o->constraints.no_repeat_ngram_size, "N", NULL,
          "no N tokens occur twice in the same order; 0: they may (default: 0)", .min = 0,
-         .max = 1e6},
+         .max = GENERATE_NGRAM_MAX},
         {"early-stopping", OPTION_FLAG, &o->early_stopping, NULL, NULL,
          "beam search ends as soon as --num-beams targets have ended"},
         {"batch-size", OPTION_INTEGER, &q.batch_size, "N", "16", "number of sources in a batch",

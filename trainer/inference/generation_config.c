@@ -17,14 +17,11 @@ static const size_t limit_bytes = (size_t)1 << 20;
 
 struct generate_options generation_config_unset(void)
 {
-    return (struct generate_options){
-        .sampler = {.temperature = NAN, .repetition_penalty = NAN},
-        .constraints = {.min_new_tokens = GENERATION_UNSET,
-                        .no_repeat_ngram_size = GENERATION_UNSET},
-        .max_new_tokens = GENERATION_UNSET,
-        .num_beams = GENERATION_UNSET,
-        .length_penalty = NAN,
-    };
+    struct generate_options o = generate_options_default();
+    o.sampler.temperature = o.sampler.repetition_penalty = o.length_penalty = NAN;
+    o.constraints.min_new_tokens = o.constraints.no_repeat_ngram_size = GENERATION_UNSET;
+    o.max_new_tokens = o.num_beams = GENERATION_UNSET;
+    return o;
 }
 
 /* Returns the value of a key; NULL if it is missing or null. */

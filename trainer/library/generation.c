@@ -10,13 +10,14 @@
 
 bm_generate_options bm_generate_defaults(void)
 {
+    const struct generate_options o = generate_options_default();
     return (bm_generate_options){
         .max_new_tokens = 100,
-        .temperature = 1,
-        .top_p = 1,
-        .repetition_penalty = 1,
-        .num_beams = 1,
-        .length_penalty = 1,
+        .temperature = o.sampler.temperature,
+        .top_p = o.sampler.top_p,
+        .repetition_penalty = o.sampler.repetition_penalty,
+        .num_beams = o.num_beams,
+        .length_penalty = o.length_penalty,
         .slide = 1,
     };
 }
@@ -29,28 +30,28 @@ static status check_options(const bm_generate_options *o, struct generate_option
         const char *name;
         double value, min, max;
     } ranges[] = {
-        {"max_new_tokens", (double)o->max_new_tokens, 1, 1e9},
-        {"temperature", o->temperature, 0, 1e3},
+        {"max_new_tokens", (double)o->max_new_tokens, 1, GENERATE_TOKENS_MAX},
+        {"temperature", o->temperature, 0, GENERATE_TEMPERATURE_MAX},
         {"top_k", (double)o->top_k, 0, 1e9},
-        {"top_p", o->top_p, 1e-9, 1},
-        {"repetition_penalty", o->repetition_penalty, 1e-3, 1e3},
-        {"num_beams", (double)o->num_beams, 1, 256},
-        {"length_penalty", o->length_penalty, -10, 10},
+        {"top_p", o->top_p, GENERATE_TOP_P_MIN, 1},
+        {"repetition_penalty", o->repetition_penalty, GENERATE_REPETITION_PENALTY_MIN,
+         GENERATE_REPETITION_PENALTY_MAX},
+        {"num_beams", (double)o->num_beams, 1, GENERATE_BEAMS_MAX},
+        {"length_penalty", o->length_penalty, -GENERATE_LENGTH_PENALTY_MAX,
+         GENERATE_LENGTH_PENALTY_MAX},
     };
     for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
         REQUIRE(ranges[i].value >= ranges[i].min && ranges[i].value <= ranges[i].max, STATUS_USAGE,
                 "%s is %g; it must be from %g to %g", ranges[i].name, ranges[i].value,
                 ranges[i].min, ranges[i].max);
     }
-    *out = (struct generate_options){
-        .sampler = {o->temperature, o->top_k, o->top_p, o->repetition_penalty, o->seed},
-        .max_new_tokens = o->max_new_tokens,
-        .num_beams = o->num_beams,
-        .num_samples = 1,
-        .length_penalty = o->length_penalty,
-        .use_cache = true,
-        .slide = o->slide != 0,
-    };
+    *out = generate_options_default();
+    out->sampler = (struct sampler_settings){o->temperature, o->top_k, o->top_p,
+                                             o->repetition_penalty, o->seed};
+    out->max_new_tokens = o->max_new_tokens;
+    out->num_beams = o->num_beams;
+    out->length_penalty = o->length_penalty;
+    out->slide = o->slide != 0;
     for (int i = 0; o->stops != NULL && o->stops[i] != NULL; i++) {
         REQUIRE(i < GENERATE_STOPS_MAX && o->stops[i][0] != '\0', STATUS_USAGE,
                 "stops: at most %d strings, none of them empty", GENERATE_STOPS_MAX);

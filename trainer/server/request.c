@@ -252,10 +252,12 @@ static status read_sampling(struct reader *r)
 {
     struct request *q = r->q;
     int64_t seed = 0;
-    TRY(read_number(r, "temperature", 0, 1e3, &q->options.sampler.temperature));
+    TRY(read_number(r, "temperature", 0, GENERATE_TEMPERATURE_MAX,
+                    &q->options.sampler.temperature));
     TRY(read_number(r, "top_p", 0, 1, &q->options.sampler.top_p));
     TRY(read_integer(r, "top_k", -1, INT64_MAX, &q->options.sampler.top_k));
-    TRY(read_number(r, "repetition_penalty", 1e-3, 1e3, &q->options.sampler.repetition_penalty));
+    TRY(read_number(r, "repetition_penalty", GENERATE_REPETITION_PENALTY_MIN,
+                    GENERATE_REPETITION_PENALTY_MAX, &q->options.sampler.repetition_penalty));
     TRY(read_integer(r, "seed", INT64_MIN, INT64_MAX, &seed));
     TRY(read_integer(r, "n", 1, REQUEST_CHOICES_MAX, &q->n));
     TRY(read_stops(r));
@@ -373,10 +375,7 @@ status request_parse(enum request_kind kind, const char *body, size_t bytes, str
     *out = (struct request){
         .kind = kind,
         .model = "",
-        .options = {.sampler = {.temperature = 1, .top_p = 1, .repetition_penalty = 1},
-                    .num_beams = 1,
-                    .num_samples = 1,
-                    .use_cache = true},
+        .options = generate_options_default(),
         .n = 1,
         .max_tokens = -1,
         .top_logprobs = -1,

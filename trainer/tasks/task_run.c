@@ -332,23 +332,16 @@ static status score_outputs(const struct run *r, const struct batch *b)
 static status generate_batch(const struct run *r, struct batch *b)
 {
     const struct task_config *c = r->config;
-    struct generate_options options = {
-        .sampler = {.temperature = c->temperature,
-                    .top_p = 1,
-                    .repetition_penalty = 1,
-                    .seed = r->m->seed},
-        .max_new_tokens = c->max_new_tokens,
-        .num_beams = 1,
-        .num_samples = 1,
-        .first_sequence = b->documents[0],
-        .sequence_stride = comm_size(r->m->mesh->data),
-        .length_penalty = 1,
-        .stop_count = c->until_count,
-        .use_cache = true,
-        .chunk_tokens = r->m->rows < 256 ? r->m->rows : 256,
-        .should_stop = r->m->poll != NULL ? r->m->poll->is_requested : NULL,
-        .tensor_group = r->m->mesh->tensor,
-    };
+    struct generate_options options = generate_options_default();
+    options.sampler.temperature = c->temperature;
+    options.sampler.seed = r->m->seed;
+    options.max_new_tokens = c->max_new_tokens;
+    options.first_sequence = b->documents[0];
+    options.sequence_stride = comm_size(r->m->mesh->data);
+    options.stop_count = c->until_count;
+    options.should_stop = r->m->poll != NULL ? r->m->poll->is_requested : NULL;
+    options.chunk_tokens = r->m->rows < 256 ? r->m->rows : 256;
+    options.tensor_group = r->m->mesh->tensor;
     memcpy(options.stops, c->until, sizeof c->until);
     TRY(generate_run(r->m->kernels, r->m->model, r->m->tokenizer, b->prompts, b->count, &options,
                      NULL, NULL, b->outputs));

@@ -76,19 +76,12 @@ static status generate_text(struct session *s, const struct token_list *prompt, 
 {
     const struct recipe *r = &s->recipe;
     int64_t room = r->data.sequence_length - prompt->count, rows = derive_rows(r);
-    struct generate_options options = {
-        .sampler = {.temperature = r->generate.temperature,
-                    .top_p = 1,
-                    .repetition_penalty = 1,
-                    .seed = (uint64_t)r->seed},
-        .max_new_tokens = r->generate.max_new_tokens < room ? r->generate.max_new_tokens : room,
-        .num_beams = 1,
-        .num_samples = 1,
-        .length_penalty = 1,
-        .use_cache = true,
-        .chunk_tokens = rows < 256 ? rows : 256,
-        .tensor_group = s->mesh.tensor,
-    };
+    struct generate_options options = generate_options_default();
+    options.sampler.temperature = r->generate.temperature;
+    options.sampler.seed = (uint64_t)r->seed;
+    options.max_new_tokens = r->generate.max_new_tokens < room ? r->generate.max_new_tokens : room;
+    options.chunk_tokens = rows < 256 ? rows : 256;
+    options.tensor_group = s->mesh.tensor;
     struct generate_output output = {0};
     size_t bytes = 0;
     status result =

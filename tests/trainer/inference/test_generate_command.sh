@@ -97,6 +97,10 @@ cp out first
 run_bireme 0 generate --checkpoint run --prompt 'the' --seed 3 --top-k 5 --top-p 0.9 \
     --repetition-penalty 1.2
 cmp out first || fail 'the same seed gives another text'
+for name in generate chat; do
+    run_bireme 64 $name --checkpoint run --repetition-penalty 1e-4
+    expect_error '--repetition-penalty 1e-4: must be between 0.001 and 1000'
+done
 run_bireme 0 generate --checkpoint run --prompt 'the' --num-beams 3 --max-new-tokens 10 --json
 grep -q '"log_probability":-' out || fail 'beams have no log-probability'
 sed 's/,"log_probability".*//' out >beams

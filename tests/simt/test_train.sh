@@ -162,6 +162,25 @@ test_readers() {
     compare_first loss-cpu loss-gpu 1e-4 || fail "the loss differs: $(cat loss-cpu)"
 }
 
+# Translation with more beams than the model has rows: here they are the 24 positions.
+test_beams() {
+    tr -cs 'A-Za-z' '\n' <"$source/LICENSE" | sed '/^$/d; 60q' >lines
+    run_on cpu 0 tokenizer train --type bpe --vocab-size 300 --input lines --output words
+    run_on cpu 0 prepare --objective seq2seq --tokenizer words --source lines --target lines \
+        --output pairs
+    train_cpu pairs_run objective=seq2seq data.tokenizer=words 'data.train=pairs/train-*.h5' \
+        data.validation=null model.architecture=marian model.activation=relu \
+        model.max_position_embeddings=24 data.sequence_length=24 $small evaluate.every=0 \
+        batch.global_size=1 batch.micro_size=1
+    local device
+    for device in cpu gpu; do
+        run_on $device 0 translate --checkpoint pairs_run --num-beams 40 --max-new-tokens 4 \
+            --batch-size 1 --json --set train.device=${device/gpu/cuda} <<<'the'
+        mv out beams-$device
+    done
+    cmp beams-cpu beams-gpu || fail "the beams differ: $(cat beams-*)"
+}
+
 # Ranks that share one GPU: their sums are staged through the host, in the same order as on the CPU.
 test_ranks() {
     need_mpirun

@@ -58,7 +58,7 @@ struct engine_limits {
     int64_t slots;         /* sequences at a time */
     int64_t max_tokens;    /* of a sequence with its prompt, or of its window if it slides */
     int64_t source_tokens; /* of the longest source; 0: the model has no encoder */
-    int64_t chunk_tokens;  /* maximum rows of a pass, at least slots on GPUs */
+    int64_t chunk_tokens;  /* maximum rows of a pass that reads a prompt */
     bool use_cache;        /* false: recompute each sequence for each token, to test the cache */
     bool has_prompt_log_probabilities; /* allocate for them */
 };

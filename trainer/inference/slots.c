@@ -227,7 +227,7 @@ static status advance_group(struct slots *d, int64_t group, int64_t *slot)
 
 static status extend_running(struct slots *d)
 {
-    int64_t group = d->limits.slots;
+    int64_t group = model_rows(d->model);
     if (device_is_host(kernels_device(d->kernels))) {
         group =
             KERNELS_FEW_ROWS < d->limits.chunk_tokens ? KERNELS_FEW_ROWS : d->limits.chunk_tokens;

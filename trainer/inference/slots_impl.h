@@ -2,7 +2,8 @@
  * to trainer/inference: engine.c samples their tokens, beam_search.c moves them between slots.
  *
  * On CPUs, the logits of a sequence do not depend on the sequences in other slots: a pass has the
- * rows of one prompt, or one row of each of at most KERNELS_FEW_ROWS sequences. */
+ * rows of one prompt, or one row of each of at most KERNELS_FEW_ROWS sequences. On GPUs, a pass has
+ * one row of each of as many sequences as the model has rows. */
 #pragma once
 
 #include "base/mirror.h"
@@ -26,7 +27,7 @@ struct slots_limits {
     int64_t slots;
     int64_t max_tokens;    /* of the window of a sequence, at most the positions of the model */
     int64_t source_tokens; /* of the longest source; 0: the model has no encoder */
-    int64_t chunk_tokens;  /* maximum rows of a pass */
+    int64_t chunk_tokens;  /* maximum rows of a pass that reads a prompt */
     int64_t logits_rows;   /* rows of logits of a pass, at least slots */
     bool use_cache;        /* false: recompute the whole sequence for each token */
 };

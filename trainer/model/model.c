@@ -420,6 +420,11 @@ const struct model_config *model_get_config(const struct model *m)
     return &m->config;
 }
 
+int64_t model_rows(const struct model *m)
+{
+    return m->rows;
+}
+
 const struct model_parameter *model_parameters(const struct model *m, int *count)
 {
     *count = m->parameter_count;

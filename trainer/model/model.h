@@ -412,6 +412,9 @@ status model_connect(struct model *m);
 /* model_get_config - return the configuration of a model. */
 const struct model_config *model_get_config(const struct model *m);
 
+/* model_rows - return the largest number of rows of a pass. */
+int64_t model_rows(const struct model *m);
+
 /* model_parameters - return the parameter list of a model. */
 const struct model_parameter *model_parameters(const struct model *m, int *count);
 

@@ -291,9 +291,10 @@ static status score_targets(struct evaluation *e)
     }
     TRY(comm_agree(e->world,
                    weights_require_tokenizer(s, e->request->checkpoint, "evaluate.generate")));
-    TRY(comm_agree(e->world, target_scores_read_options(r, s->tokenizer_dir,
-                                                        derive_decoder_start(r, s->tokenizer),
-                                                        &scores.options)));
+    TRY(comm_agree(e->world,
+                   target_scores_read_options(
+                       r, s->tokenizer_dir, model_get_config(s->model)->vocabulary, s->tokenizer,
+                       derive_decoder_start(r, s->tokenizer), &scores.options)));
     status result = comm_agree(e->world, open_data(e->request, s, NULL, e->samples, &loader));
     if (result == STATUS_OK) {
         result = target_scores_run(&scores, loader, e->scores, &e->score_count);

@@ -298,8 +298,14 @@ static status complete_options(struct request *q, const struct session *s)
             recipe_architecture_name(s->recipe.model.architecture));
     q->echo = q->echo && !q->has_source;
     o->decoder_start = derive_decoder_start(&s->recipe, s->tokenizer);
-    TRY(generation_config_complete(q->has_source ? s->tokenizer_dir : NULL, q->has_source ? 0 : 1,
-                                   NEW_TOKENS, o));
+    const struct model_config *c = model_get_config(s->model);
+    const struct generation_context context = {
+        .vocabulary = c->vocabulary,
+        .end_token = tokenizer_eos(s->tokenizer),
+        .max_new_tokens = NEW_TOKENS,
+        .temperature = q->has_source ? 0 : 1,
+    };
+    TRY(generation_config_complete(q->has_source ? s->tokenizer_dir : NULL, &context, o));
     REQUIRE(o->num_samples <= o->num_beams || o->num_beams == 1, STATUS_USAGE,
             "--num-samples %" PRId64 " is larger than --num-beams %" PRId64
             "; give at least as many beams as samples",

@@ -197,7 +197,12 @@ static status open_session(struct query *q, struct comm *world)
     TRY(weights_require_seq2seq(s, r->checkpoint));
     TRY(weights_require_tokenizer(s, r->checkpoint, "this command"));
     q->options.decoder_start = derive_decoder_start(&s->recipe, s->tokenizer);
-    TRY(generation_config_complete(s->tokenizer_dir, 0, NEW_TOKENS, &q->options));
+    const struct generation_context context = {
+        .vocabulary = model_get_config(s->model)->vocabulary,
+        .end_token = tokenizer_eos(s->tokenizer),
+        .max_new_tokens = NEW_TOKENS,
+    };
+    TRY(generation_config_complete(s->tokenizer_dir, &context, &q->options));
     return find_language(q);
 }
 

@@ -24,21 +24,25 @@ struct run {
 /* ---- settings ---- */
 
 status target_scores_read_options(const struct recipe *r, const char *tokenizer_folder,
+                                  int64_t vocabulary, const struct tokenizer *tokenizer,
                                   int32_t decoder_start, struct generate_options *out)
 {
     enum { NEW_TOKENS = 128 };
+    const struct generation_context context = {
+        .vocabulary = vocabulary,
+        .end_token = tokenizer != NULL ? tokenizer_eos(tokenizer) : -1,
+        .max_new_tokens = NEW_TOKENS,
+        .is_quiet = tokenizer == NULL,
+    };
     int64_t longest = r->evaluate.generation_max_length, beams = r->evaluate.generation_num_beams;
     int64_t room = r->data.sequence_length - 1; /* after the start token */
     int64_t rows = r->batch.micro_size * r->data.sequence_length;
     *out = generation_config_unset();
     out->max_new_tokens = longest > 0 ? longest - 1 : out->max_new_tokens;
     out->num_beams = beams > 0 ? beams : out->num_beams;
-    out->num_samples = 1;
-    out->sampler.top_p = 1;
-    out->use_cache = true;
     out->chunk_tokens = rows < 256 ? rows : 256;
     out->decoder_start = decoder_start;
-    TRY(generation_config_complete(tokenizer_folder, 0, NEW_TOKENS, out));
+    TRY(generation_config_complete(tokenizer_folder, &context, out));
     /* the memory of the kernels is planned for this length */
     out->max_new_tokens = out->max_new_tokens < room ? out->max_new_tokens : room;
     return STATUS_OK;
@@ -51,7 +55,8 @@ int64_t target_scores_bytes(const struct recipe *r, const struct model_config *c
     if (!r->evaluate.generate) {
         return 0;
     }
-    if (target_scores_read_options(r, r->data.tokenizer, 0, &o) != STATUS_OK) {
+    if (target_scores_read_options(r, r->data.tokenizer, config->vocabulary, NULL, 0, &o) !=
+        STATUS_OK) {
         status_clear();
         o.num_beams = r->evaluate.generation_num_beams;
     }

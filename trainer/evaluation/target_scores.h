@@ -30,9 +30,11 @@ struct target_scores {
 /* target_scores_read_options - set the options of generation from evaluate.generation_* and, where
  * these are not set, from generation_config.json in the folder of the tokenizer.
  *
- * Units     decoder_start: start token, which the file can replace
+ * Units     vocabulary: of the model; tokenizer NULL: no warnings are logged; decoder_start: start
+ *           token, which the file can replace
  * Errors    as generation_config_complete */
 status target_scores_read_options(const struct recipe *recipe, const char *tokenizer_folder,
+                                  int64_t vocabulary, const struct tokenizer *tokenizer,
                                   int32_t decoder_start, struct generate_options *out);
 
 /* target_scores_bytes - return the planned memory of target_scores_run, on the host and the

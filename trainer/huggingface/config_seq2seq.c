@@ -47,9 +47,12 @@ status config_read_seq2seq(const struct config_document *c,
                            const struct huggingface_architecture *architecture, struct recipe *r)
 {
     int64_t start = architecture->decoder_start;
-    TRY(config_read_integer(c, "decoder_start_token_id", start, &r->model.decoder_start_token_id));
-    REQUIRE(r->model.decoder_start_token_id >= 0, STATUS_DATA,
-            "%s: decoder_start_token_id is %" PRId64, c->path, r->model.decoder_start_token_id);
+    TRY(config_read_integer(c, "decoder_start_token_id", start, &start));
+    REQUIRE(start >= 0 && start < r->model.vocab_size, STATUS_DATA,
+            "%s: decoder_start_token_id is %" PRId64
+            "; the token ids of the model are 0 to %" PRId64,
+            c->path, start, r->model.vocab_size - 1);
+    r->model.decoder_start_token_id = start;
     if (architecture->architecture == ARCHITECTURE_MARIAN) {
         TRY(config_read_boolean(c, "scale_embedding", false, &r->model.scale_embedding));
         REQUIRE(r->model.tie_word_embeddings, STATUS_UNAVAILABLE,

@@ -140,38 +140,60 @@ static void log_slide(int64_t positions, const char *no_slide_option)
     }
 }
 
-static status run_batch(const struct run *r, const struct token_list *prompts, int64_t count,
-                        struct generate_output *out)
+/* Logs how a text goes on or ends at the positions of the model, if it can reach them. */
+static void log_positions(const struct run *r, int64_t longest)
 {
     const struct generate_options *o = r->options;
-    int64_t longest = 0, positions = model_get_config(r->model)->positions;
-    for (int64_t i = 0; i < count; i++) {
-        longest = prompts[i].count > longest ? prompts[i].count : longest;
-    }
     bool has_source = generate_has_source(r->model);
-    int64_t read = has_source ? 1 : longest; /* by the decoder */
-    REQUIRE(!has_source || longest <= positions, STATUS_USAGE,
-            "a source has %" PRId64 " tokens, but the model has %" PRId64 " positions; shorten it",
-            longest, positions);
-    REQUIRE(read < positions, STATUS_USAGE,
-            "a prompt has %" PRId64
-            " tokens and leaves no room for a new token: the model has %" PRId64 " positions",
-            longest, positions);
-    bool slides = o->slide && o->num_beams == 1 && !has_source;
-    bool may_fill = read + o->max_new_tokens > positions;
-    if (may_fill && slides) {
-        log_slide(positions, o->no_slide_option);
+    int64_t positions = model_get_config(r->model)->positions, read = longest;
+    if (has_source || read + o->max_new_tokens <= positions) {
+        return;
     }
-    if (may_fill && !slides && !has_source) {
+    if (o->slide && o->num_beams == 1) {
+        log_slide(positions, o->no_slide_option);
+    } else {
         log_warning("LENGTH",
                     "at most %" PRId64 " new tokens fit after a prompt of %" PRId64
                     " tokens: the model has %" PRId64 " positions",
                     positions - longest, longest, positions);
     }
-    if (o->num_beams > 1) {
-        return beam_search_run(r->kernels, r->model, r->tokenizer, prompts, o, out);
+}
+
+/* Checks the start token, and that the model has positions for the longest prompt. */
+static status check_prompts(const struct run *r, int64_t longest)
+{
+    const struct model_config *c = model_get_config(r->model);
+    int32_t start = r->options->decoder_start;
+    if (generate_has_source(r->model)) {
+        REQUIRE(start >= 0 && start < c->vocabulary, STATUS_DATA,
+                "the start token of the decoder is %" PRId32 ", but the token ids of the model are "
+                "0 to %" PRId64 "; set model.decoder_start_token_id",
+                start, c->vocabulary - 1);
+        REQUIRE(longest <= c->positions, STATUS_USAGE,
+                "a source has %" PRId64 " tokens, but the model has %" PRId64
+                " positions; shorten it",
+                longest, c->positions);
+        longest = 1; /* the decoder reads only the start token */
     }
-    return run_sampling(r, prompts, count, longest, out);
+    REQUIRE(longest < c->positions, STATUS_USAGE,
+            "a prompt has %" PRId64
+            " tokens and leaves no room for a new token: the model has %" PRId64 " positions",
+            longest, c->positions);
+    return STATUS_OK;
+}
+
+static status run_batch(const struct run *r, const struct token_list *prompts, int64_t count,
+                        struct generate_output *out)
+{
+    int64_t longest = 0;
+    for (int64_t i = 0; i < count; i++) {
+        longest = prompts[i].count > longest ? prompts[i].count : longest;
+    }
+    TRY(check_prompts(r, longest));
+    log_positions(r, longest);
+    return r->options->num_beams > 1
+               ? beam_search_run(r->kernels, r->model, r->tokenizer, prompts, r->options, out)
+               : run_sampling(r, prompts, count, longest, out);
 }
 
 status generate_encode_prompt(const struct tokenizer *t, const char *text, struct token_list *ids)

@@ -54,7 +54,8 @@ int64_t generate_pair_bytes(const struct model_config *config, enum dtype dtype,
  * Order     stream may be set only for one sequence of one prompt; NULL: no streaming. Collective
  *           over the tensor group
  * Errors    STATUS_USAGE if a prompt leaves no position for a new token, or if a source has more
- *           tokens than the model has positions */
+ *           tokens than the model has positions; STATUS_DATA if an encoder-decoder has no start
+ *           token in its vocabulary */
 status generate_run(struct kernels *k, struct model *m, const struct tokenizer *t,
                     const struct token_list *prompts, int64_t prompt_count,
                     const struct generate_options *options, generate_stream stream, void *user,

@@ -12,14 +12,24 @@ enum { GENERATION_UNSET = -1 };
  * and NaN as temperature, length penalty and repetition penalty. */
 struct generate_options generation_config_unset(void);
 
+/* The model of a command, and the defaults of the command. */
+struct generation_context {
+    int64_t vocabulary;     /* V: the token ids of the model */
+    int32_t end_token;      /* -1: none */
+    int64_t max_new_tokens; /* default */
+    double temperature;     /* default */
+    bool is_quiet;          /* log no warning */
+};
+
 /* generation_config_complete - set the options that are not set yet to those of
- * folder/generation_config.json, or without it to the defaults of transformers.
+ * folder/generation_config.json, or without it to the defaults of the context and of transformers.
  *
  * The lengths of the file include the start token. Its sampling is not used.
- * options->decoder_start must be set; the file can replace it.
+ * options->decoder_start must be set; the file can replace it. One warning names the settings that
+ * have another effect in transformers: those that are not supported, and other end tokens.
  *
- * Units     folder NULL: no file; temperature and max_new_tokens: defaults
- * Errors    STATUS_DATA naming file and key; STATUS_UNAVAILABLE for a setting that is not
- *           supported */
-status generation_config_complete(const char *folder, double temperature, int64_t max_new_tokens,
+ * Units     folder NULL: no file
+ * Errors    STATUS_DATA naming file, key, value and limit, also of a value that an option replaces;
+ *           STATUS_UNAVAILABLE for a value that is not supported */
+status generation_config_complete(const char *folder, const struct generation_context *context,
                                   struct generate_options *options);

@@ -237,11 +237,12 @@ status sample_run_tasks(struct job *job, const struct stop_poll *poll,
 
 status sample_prepare_targets(struct job *job)
 {
-    const struct recipe *r = &job->session.recipe;
+    const struct session *s = &job->session;
+    const struct recipe *r = &s->recipe;
     return r->evaluate.generate
                ? target_scores_read_options(r, r->data.tokenizer,
-                                            derive_decoder_start(r, job->session.tokenizer),
-                                            &job->generation)
+                                            model_get_config(s->model)->vocabulary, s->tokenizer,
+                                            derive_decoder_start(r, s->tokenizer), &job->generation)
                : STATUS_OK;
 }
 

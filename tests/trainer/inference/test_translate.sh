@@ -63,6 +63,23 @@ expect_error 'generation_config.json: num_beams is not an integer'
 set_default '{"early_stopping": "never"}'
 run_bireme 69 translate --checkpoint other <<<'the'
 expect_error 'early_stopping must be true or false'
+set_default '{"decoder_start_token_id": 273, "repetition_penalty": 1.2}'
+run_bireme 65 translate --checkpoint other <<<'the'
+expect_error 'decoder_start_token_id is 273; the token ids of the model are 0 to 272'
+run_bireme 65 generate --checkpoint other --prompt the
+expect_error 'decoder_start_token_id is 273; the token ids of the model are 0 to 272'
+
+# Settings that are not supported are named in one warning.
+set_default '{"diversity_penalty": 0.5, "num_beam_groups": 2, "guidance_scale": 1}'
+run_bireme 0 translate --checkpoint other <<<'the'
+[ "$(grep -c '^warning: ' stderr)" = 1 ] &&
+    grep -q ' no effect: num_beam_groups, diversity_penalty \[W-GENERATION\]$' stderr ||
+    fail 'settings that are not supported'
+
+# A start token outside the vocabulary, without a file.
+rm other/tokenizer/generation_config.json
+run_bireme 65 translate --checkpoint other --set model.decoder_start_token_id=273 <<<'the'
+expect_error 'the start token of the decoder is 273, but the token ids of the model are 0 to 272'
 
 # A source that is too long is an error with its line, or truncated.
 { echo the; yes list | head -60 | tr '\n' ' '; echo; } >long

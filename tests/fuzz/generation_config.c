@@ -4,7 +4,7 @@
 #include "trainer/inference/generation_config.h"
 #include "tests/fuzz/fuzz.h"
 
-enum { VOCABULARY = 61, END = 2, TOKENS = 6 };
+enum { VOCABULARY = 61, POSITIONS = 32, END = 2, TOKENS = 6 };
 
 const struct fuzz_limits fuzz_limits = {.bytes = 1 << 20, .factor = 200};
 
@@ -58,7 +58,7 @@ static status apply_options(const struct generate_options *o)
 status fuzz_read(const uint8_t *data, size_t bytes)
 {
     const struct generation_context context = {
-        .vocabulary = VOCABULARY, .end_token = END, .max_new_tokens = 100};
+        .vocabulary = VOCABULARY, .positions = POSITIONS, .end_token = END, .max_new_tokens = 100};
     struct generate_options options = generation_config_unset();
     options.decoder_start = 0;
     fuzz_write_file(GENERATION_CONFIG_FILE, data, bytes);

@@ -301,6 +301,7 @@ static status complete_options(struct request *q, const struct session *s)
     const struct model_config *c = model_get_config(s->model);
     const struct generation_context context = {
         .vocabulary = c->vocabulary,
+        .positions = q->has_source ? c->positions : INT64_MAX, /* a text of a decoder can slide */
         .end_token = tokenizer_eos(s->tokenizer),
         .max_new_tokens = NEW_TOKENS,
         .temperature = q->has_source ? 0 : 1,

@@ -199,6 +199,7 @@ static status open_session(struct query *q, struct comm *world)
     q->options.decoder_start = derive_decoder_start(&s->recipe, s->tokenizer);
     const struct generation_context context = {
         .vocabulary = model_get_config(s->model)->vocabulary,
+        .positions = model_get_config(s->model)->positions,
         .end_token = tokenizer_eos(s->tokenizer),
         .max_new_tokens = NEW_TOKENS,
     };

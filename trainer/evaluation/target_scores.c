@@ -30,6 +30,7 @@ status target_scores_read_options(const struct recipe *r, const char *tokenizer_
     enum { NEW_TOKENS = 128 };
     const struct generation_context context = {
         .vocabulary = vocabulary,
+        .positions = r->data.sequence_length,
         .end_token = tokenizer != NULL ? tokenizer_eos(tokenizer) : -1,
         .max_new_tokens = NEW_TOKENS,
         .is_quiet = tokenizer == NULL,

@@ -140,16 +140,30 @@ static void log_slide(int64_t positions, const char *no_slide_option)
     }
 }
 
+/* Logs once per process that the positions limit the targets of an encoder-decoder. */
+static void warn_target_length(int64_t positions)
+{
+    static atomic_bool is_logged;
+    if (!atomic_exchange(&is_logged, true)) {
+        log_warning("LENGTH",
+                    "at most %" PRId64 " new tokens are possible: the decoder has %" PRId64
+                    " positions, one of them for the start token",
+                    positions - 1, positions);
+    }
+}
+
 /* Logs how a text goes on or ends at the positions of the model, if it can reach them. */
 static void log_positions(const struct run *r, int64_t longest)
 {
     const struct generate_options *o = r->options;
     bool has_source = generate_has_source(r->model);
-    int64_t positions = model_get_config(r->model)->positions, read = longest;
-    if (has_source || read + o->max_new_tokens <= positions) {
+    int64_t positions = model_get_config(r->model)->positions, read = has_source ? 1 : longest;
+    if (read + o->max_new_tokens <= positions) {
         return;
     }
-    if (o->slide && o->num_beams == 1) {
+    if (has_source) {
+        warn_target_length(positions);
+    } else if (o->slide && o->num_beams == 1) {
         log_slide(positions, o->no_slide_option);
     } else {
         log_warning("LENGTH",

@@ -15,6 +15,7 @@ struct generate_options generation_config_unset(void);
 /* The model of a command, and the defaults of the command. */
 struct generation_context {
     int64_t vocabulary;     /* V: the token ids of the model */
+    int64_t positions;      /* of the decoder; the default of max_new_tokens fits into them */
     int32_t end_token;      /* -1: none */
     int64_t max_new_tokens; /* default */
     double temperature;     /* default */

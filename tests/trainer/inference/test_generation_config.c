@@ -8,10 +8,10 @@
 #include "tests/check.h"
 #include "trainer/inference/generation_config.h"
 
-enum { VOCABULARY = 50, END = 2 };
+enum { VOCABULARY = 50, POSITIONS = 32, END = 2 };
 
 static const struct generation_context context = {
-    .vocabulary = VOCABULARY, .end_token = END, .max_new_tokens = 20};
+    .vocabulary = VOCABULARY, .positions = POSITIONS, .end_token = END, .max_new_tokens = 20};
 
 static char folder[FILE_PATH_BYTES] = "/tmp/bireme-generation-XXXXXX";
 
@@ -103,6 +103,11 @@ static void test_values(void)
     CHECK_OK(complete_with_file("{\"num_beams\": null, \"bad_words_ids\": null}", &o));
     CHECK(o.num_beams == 1 && o.max_new_tokens == 20 && o.decoder_start == 7);
     CHECK(o.sampler.temperature == 0 && o.sampler.repetition_penalty == 1);
+    struct generation_context small = context;
+    small.positions = 10;
+    o.max_new_tokens = GENERATION_UNSET;
+    CHECK_OK(generation_config_complete(folder, &small, &o));
+    CHECK_EQUAL(o.max_new_tokens, 9); /* the default fits into the positions */
 }
 
 static void check_warning(const char *text, const char *expected)

@@ -81,6 +81,15 @@ rm other/tokenizer/generation_config.json
 run_bireme 65 translate --checkpoint other --set model.decoder_start_token_id=273 <<<'the'
 expect_error 'the start token of the decoder is 273, but the token ids of the model are 0 to 272'
 
+# The model has 32 positions: the default fits, and one warning reports a larger number.
+run_bireme 0 translate --checkpoint model --num-beams 2 <<<$'the\nlist'
+! grep -q '^warning' stderr || fail 'the default does not fit'
+run_bireme 0 translate --checkpoint model --num-beams 2 --max-new-tokens 32 <<<$'the\nlist'
+[ "$(grep -c '^warning: at most 31 new tokens are possible.*\[W-LENGTH\]$' stderr)" = 1 ] ||
+    fail 'not one warning about the length'
+run_bireme 0 generate --checkpoint model --max-new-tokens 31 --prompt the
+! grep -q '^warning' stderr || fail 'a warning about a length that fits'
+
 # A source that is too long is an error with its line, or truncated.
 { echo the; yes list | head -60 | tr '\n' ' '; echo; } >long
 run_bireme 65 translate --checkpoint model long

@@ -16,7 +16,8 @@ bert        bert*.h5,         transformers        the same of BertForPreTraining
 encoders    *.h5, pretrained/ transformers        families like BERT (reference_encoders.py)
 llama       llama.h5          transformers        the same of LlamaForCausalLM
 families    *.h5, pretrained/ transformers        families like Llama (reference_families.py)
-seq2seq     marian*.h5        transformers        encoder-decoders (reference_seq2seq.py)
+seq2seq     marian*.h5,       transformers        encoder-decoders (reference_seq2seq.py)
+            pretrained/
 published   published.json    transformers        parameter counts of published models
 heads       heads*.h5         transformers, peft  fine-tuning heads (reference_heads.py)
 lora        *_lora.h5         transformers, peft  LoRA adapters (reference_adapters.py)

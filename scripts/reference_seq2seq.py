@@ -1,6 +1,8 @@
 """References of encoder-decoder models: for each family a file of training steps on padded batches of
 transformers, which the test packs, and one of generated tokens. make_reference.py calls this module.
 """
+import json
+
 import h5py
 import numpy as np
 import torch
@@ -304,6 +306,110 @@ def write_generation(path, model, end):
           np.bincount(lengths[lengths > 0]))
 
 
+# generation_config.json of each model in generation.json. END: the end token of the model; COMMON: a
+# token that greedy decoding often generates.
+END, COMMON = "end", "common"
+FOLDER_CASES = [
+    dict(max_length=13),
+    dict(max_length=16, min_length=6, no_repeat_ngram_size=2, repetition_penalty=1.3),
+    dict(max_length=12, num_beams=4),
+    dict(max_length=3, num_beams=2),
+    dict(max_length=16, num_beams=4, length_penalty=2.0, min_length=7, no_repeat_ngram_size=3,
+         early_stopping=True),
+    dict(max_length=14, num_beams=6, length_penalty=0.6, forced_eos_token_id=END),
+    dict(max_length=10, num_beams=5, length_penalty=-1.0, forced_bos_token_id=9),
+    dict(max_new_tokens=9, min_new_tokens=4, num_beams=3, no_repeat_ngram_size=1,
+         bad_words_ids=[[COMMON], [5, 6]], early_stopping=True),
+    dict(max_length=12, num_beams=4, length_penalty=0.0, repetition_penalty=1.4,
+         early_stopping=True),
+]
+
+
+def fill_case(case, end, common):
+    names = {END: end, COMMON: common}
+    if isinstance(case, dict):
+        return {key: fill_case(value, end, common) for key, value in case.items()}
+    if isinstance(case, list):
+        return [fill_case(value, end, common) for value in case]
+    return names.get(case, case) if isinstance(case, str) else case
+
+
+def generate_ids(model, sources, settings):
+    """The generation_config.json of these settings, and the ids of all hypotheses without the start
+    token."""
+    import transformers
+    config = transformers.GenerationConfig(
+        decoder_start_token_id=START, pad_token_id=START, do_sample=False, **settings
+    )
+    beams = config.num_beams or 1
+    text = config.to_json_string(ignore_metadata=True)
+    config.num_return_sequences = beams
+    out = model.generate(
+        pad(sources, START), attention_mask=pad([torch.ones_like(row) for row in sources], 0),
+        generation_config=config
+    )
+    return json.loads(text), out[:, 1:].reshape(len(sources), beams, -1).tolist()
+
+
+def cut_row(row, end):
+    """The ids up to the end token. Padding follows only the end token."""
+    return row[:row.index(end) + 1] if end in row else row
+
+
+def choose_tokens(model, sources):
+    """An end token that ends many sequences after some tokens, and another frequent token."""
+    _, rows = generate_ids(model, sources, dict(max_new_tokens=14, eos_token_id=None))
+    late = [i for (row,) in rows for i in sorted(set(row)) if i != START and row.index(i) > 2]
+    end = max(late, key=late.count)
+    others = [i for (row,) in rows for i in row if i not in (end, START)]
+    return end, max(others, key=others.count)
+
+
+def write_generation_folder(folder, name, model):
+    with torch.no_grad():
+        for n, t in model.named_parameters():
+            is_table = "shared" in n or "positions" in n
+            scale = 0.1 if t.dim() == 1 else 1.5 if is_table else 1.2 / t.shape[1] ** 0.5
+            if t.requires_grad:
+                t.copy_((float("norm" in n and n.endswith("weight")) + torch.randn_like(t) * scale)
+                        .float())
+        if hasattr(model, "final_logits_bias"):
+            model.final_logits_bias.copy_(torch.randn_like(model.final_logits_bias).float())
+    sources = draw_rows([13, 5, 9, 1, 16])
+    end, common = choose_tokens(model, sources)
+    model.config.eos_token_id = model.generation_config.eos_token_id = end
+    cases = []
+    for case in FOLDER_CASES:
+        config, ids = generate_ids(
+            model, sources, dict(fill_case(case, end, common), eos_token_id=end)
+        )
+        rows = [[cut_row(row, end) for row in rows] for rows in ids]
+        cases.append(dict(config=config, ids=rows))
+    model.float().save_pretrained(folder / f"generate_{name}")
+    (folder / f"generate_{name}" / "generation_config.json").unlink()
+    return dict(end=end, sources=[row.tolist() for row in sources], cases=cases)
+
+
+def write_generation_folders(folder):
+    """Folders of save_pretrained, and the ids of generate() with generation_config.json."""
+    models = {}
+    for seed, (name, make, settings) in enumerate((
+        ("t5", make_t5, dict(feed_forward_proj="relu")),
+        ("t5_gated", make_t5, dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
+        ("bart", make_bart, {}),
+    )):
+        torch.manual_seed(150 + seed)
+        models[name] = write_generation_folder(folder, name, make(**settings))
+        rows = [row for case in models[name]["cases"] for rows in case["ids"] for row in rows]
+        print(name, "end", models[name]["end"], "ended",
+              sum(row[-1:] == [models[name]["end"]] for row in rows), "of", len(rows), "different",
+              len({tuple(row) for row in rows}), "lengths", np.bincount([len(row) for row in rows]))
+    with open(folder / "generation.json", "w") as f:
+        json.dump(models, f, separators=(",", ":"))
+        f.write("\n")
+    print(folder / "generation.json")
+
+
 def write_seq2seq(folder):
     torch.manual_seed(120)
     write_steps(folder / "marian.h5", make_marian(), dict(scale_embedding=1))
@@ -332,3 +438,4 @@ def write_seq2seq(folder):
     write_adapter_folders(folder / "pretrained")
     torch.manual_seed(121)
     write_generation(folder / "marian_generation.h5", make_marian(), end=0)
+    write_generation_folders(folder / "pretrained")

@@ -6,7 +6,7 @@
  * end token but not the prompt. A hypothesis that ends is kept only if it is among the best
  * `beams` of all continuations. The search ends when the list of hypotheses is full and the
  * best running beam, at its current length, does not outrank the worst of them; with
- * early_stopping, when the list is full. At the length limit the running beams are ranked too. */
+ * early_stopping, when the list is full. At the length limit, every continuation ends. */
 #include "trainer/inference/beam_search_impl.h"
 
 #include <inttypes.h>
@@ -48,12 +48,13 @@ static double compute_rank(const struct beams *b, double score, int64_t tokens)
     return score / pow((double)(tokens > 0 ? tokens : 1), b->options->length_penalty);
 }
 
-/* Keeps a hypothesis if it is among the best `beams`. */
-static status finish_beam(struct beams *b, int64_t beam, double score, bool ended)
+/* Keeps the continuation of a beam if it is among the best `beams`. The id -1 stands for the beam
+ * without a continuation. */
+static status finish_beam(struct beams *b, const struct beam_candidate *c, bool ended)
 {
-    const struct slots_sequence *s = &b->slots.sequences[beam];
+    const struct slots_sequence *s = &b->slots.sequences[c->beam];
     int64_t tokens = s->tokens.count - s->prompt_tokens;
-    double rank = compute_rank(b, score, tokens + ended);
+    double rank = compute_rank(b, c->score, tokens + (c->id >= 0));
     if (b->count == b->beams && !(rank > b->ranks[b->count - 1])) {
         return STATUS_OK;
     }
@@ -66,8 +67,19 @@ static status finish_beam(struct beams *b, int64_t beam, double score, bool ende
         b->finished[at] = b->finished[at - 1];
     }
     b->ranks[at] = rank;
-    b->finished[at] = (struct generate_output){.log_probability = score, .ended = ended};
-    return slots_append(&b->finished[at].tokens, s->tokens.ids + s->prompt_tokens, tokens);
+    b->finished[at] = (struct generate_output){.log_probability = c->score, .ended = ended};
+    TRY(slots_append(&b->finished[at].tokens, s->tokens.ids + s->prompt_tokens, tokens));
+    return ended || c->id < 0 ? STATUS_OK : slots_append(&b->finished[at].tokens, &c->id, 1);
+}
+
+/* Ends the search before its end: the running beams are ranked too. */
+static status finish_running(struct beams *b)
+{
+    for (int64_t i = 0; i < b->beams; i++) {
+        const struct beam_candidate c = {b->scores[i], (int32_t)i, -1};
+        TRY(finish_beam(b, &c, false));
+    }
+    return STATUS_OK;
 }
 
 /* Lists the best 2 * beams continuations of each beam, sorted by score. They include the best
@@ -140,30 +152,40 @@ done:
     return result;
 }
 
+/* Returns whether no running beam can change the list of hypotheses. */
+static bool is_decided(const struct beams *b)
+{
+    const struct slots_sequence *s = &b->slots.sequences[0];
+    double best = compute_rank(b, b->scores[0], s->tokens.count - s->prompt_tokens);
+    return b->count == b->beams && (b->options->early_stopping || b->ranks[b->count - 1] >= best);
+}
+
+/* Extends all beams by a token. *done is set at the length limit, or if the search is decided. */
 static status advance_beams(struct beams *b, int64_t live_beams, bool *done)
 {
     struct slots *d = &b->slots;
     int32_t end_token =
         b->options->end_token != NULL ? *b->options->end_token : tokenizer_eos(b->tokenizer);
+    bool is_last = d->sequences[0].tokens.count + 1 >= d->sequences[0].limit;
     int64_t count = 0, chosen = 0;
     TRY(list_candidates(b, end_token, live_beams, &count));
     struct beam_candidate *next = b->candidates + 2 * b->beams * b->beams;
     for (int64_t i = 0; i < count && chosen < b->beams; i++) {
         const struct beam_candidate *c = &b->candidates[i];
-        if (c->id != end_token) {
+        if (c->id != end_token && !is_last) {
             next[chosen++] = *c;
         } else if (i < b->beams) { /* an ended hypothesis must itself be among the best */
-            TRY(finish_beam(b, c->beam, c->score, true));
+            TRY(finish_beam(b, c, c->id == end_token));
         }
     }
-    REQUIRE(chosen == b->beams, STATUS_USAGE,
+    REQUIRE((is_last ? count : chosen) >= b->beams, STATUS_USAGE,
             "%" PRId64 " beams are too many for a vocabulary of %" PRId64 " tokens", b->beams,
             d->vocabulary);
-    TRY(continue_beams(b, next));
-    int64_t tokens = d->sequences[0].tokens.count - d->sequences[0].prompt_tokens;
-    *done =
-        b->count == b->beams && (b->options->early_stopping ||
-                                 b->ranks[b->count - 1] >= compute_rank(b, next[0].score, tokens));
+    *done = is_last;
+    if (!is_last) {
+        TRY(continue_beams(b, next));
+        *done = is_decided(b);
+    }
     return STATUS_OK;
 }
 
@@ -173,19 +195,16 @@ static status search_beams(struct beams *b)
     bool done = false, stop = false;
     int64_t live_beams = 1; /* all beams start from the same prompt */
     TRY(slots_read_all(d, 0));
-    while (!done && slots_is_running(d, 0)) {
+    while (!done) {
         TRY(generate_should_stop(b->options, &stop));
         if (stop) {
-            break;
+            return finish_running(b);
         }
         if (d->sequences[0].tokens.count > d->sequences[0].prompt_tokens) {
             TRY(slots_advance(d));
         }
         TRY(advance_beams(b, live_beams, &done));
         live_beams = b->beams;
-    }
-    for (int64_t i = 0; !done && i < b->beams; i++) {
-        TRY(finish_beam(b, i, b->scores[i], false));
     }
     return STATUS_OK;
 }

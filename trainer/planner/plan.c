@@ -490,6 +490,14 @@ static status open_device(const struct recipe *r, struct plan *plan)
     return result;
 }
 
+/* Returns the first input of a decoder. Without the tokenizer it can be unknown; token 0, which
+ * every vocabulary has, is then checked. */
+static int32_t find_decoder_start(const struct recipe *r, const struct tokenizer *t)
+{
+    int32_t start = derive_decoder_start(r, t);
+    return t == NULL && start < 0 ? 0 : start;
+}
+
 static status check_data(const struct recipe *r, const struct tokenizer *t, struct plan *plan)
 {
     struct data_setup data = {
@@ -497,7 +505,7 @@ static status check_data(const struct recipe *r, const struct tokenizer *t, stru
         .ranks = plan->data,
         .vocabulary = plan->vocabulary,
         .tokenizer_sha256 = t != NULL ? tokenizer_sha256(t) : NULL,
-        .decoder_start = derive_decoder_start(r, t),
+        .decoder_start = find_decoder_start(r, t),
     };
     struct masking masking;
     struct denoise denoise;

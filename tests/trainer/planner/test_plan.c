@@ -75,6 +75,14 @@ static void test_encoder_decoder(void)
     CHECK_EQUAL(plan.tokens, 8 * (54 + 3 + 1 + 9 + 3 + 1));
     double share = 58.0 / 71; /* of the source */
     CHECK_NEAR(plan.gemm_flops / (6 * (source * share + target * (1 - share))), 1, 1e-12);
+
+    /* before the tokenizer exists, which gives the first input of the decoder */
+    recipe = make_recipe("objective: seq2seq\nmodel: {architecture: marian, vocab_size: 512}\n"
+                         "data: {tokenizer: none, train: none/train-*.h5}\n"
+                         "train: {max_steps: 1}\n");
+    CHECK_OK(plan_make(&recipe, 1, &plan));
+    CHECK_OK(plan_check(&recipe, true, &plan));
+    CHECK_EQUAL(plan.unchecked_count, 2);
 }
 
 static void test_step(void)

@@ -355,15 +355,17 @@ static float get_smoothed_share(const struct chunk *s, int64_t row)
     return counted ? scale * c->label_smoothing / (float)c->vocabulary : 0;
 }
 
-/* Computes dz of a vector from e = x and one factor. max, cap: of the row, if it is capped. */
+/* Computes dz of a vector from its stored e = x and one factor. max, cap: of the row, if it is
+ * capped. */
 static inline vector compute_gradient(vector x, vector share, float factor, float max, float cap)
 {
     if (cap <= 0) {
         return x * factor - share;
     }
-    vector capped = (math_log(x) + max) * (1.0f / cap);
-    vector derivative = vector_select(x > 0.0f, 1.0f - capped * capped, -x);
-    return (vector_select(x < 0.0f, vector_set(0), x) * factor - share) * derivative;
+    vector e = vector_select(x < 0.0f, vector_set(0), x);
+    vector capped = (math_log(e) + max) * (1.0f / cap);
+    vector derivative = vector_select(e > 0.0f, 1.0f - capped * capped, -x);
+    return (e * factor - share) * derivative;
 }
 
 /* Replaces e by dz in the tile that the next rows of dw read. */

@@ -333,6 +333,12 @@ test_objectives() {
     compare_dpo
 }
 
+# print_chrf RUN: print the step and chrF of each evaluation.
+print_chrf() {
+    sed -nE 's/.*"event":"evaluate","step":([0-9]+).*"chrf":([0-9.e-]+).*/\1 \2/p' \
+        "$1/metrics.jsonl"
+}
+
 # Encoder-decoders: T5 with its relative position bias, Marian, and BART that denoises. Each rank of
 # a tensor-parallel pair has half of the heads.
 test_seq2seq() {
@@ -343,8 +349,18 @@ test_seq2seq() {
         --output pairs --validation-fraction 0.2
     sed -e 's/clm/seq2seq/' -e 's/tokenizer: tokenizer/tokenizer: words/' -e 's/data\//pairs\//g' \
         recipe.yaml >seq2seq.yaml
-    compare_devices t5 seq2seq.yaml model.architecture=t5 model.head_dim=8 model.activation=relu
-    compare_devices marian seq2seq.yaml model.architecture=marian model.activation=silu
+    # The generated targets are equal.
+    local name t5='model.architecture=t5 model.head_dim=8 model.activation=relu'
+    local targets='evaluate.generate=true evaluate.generation_max_length=8'
+    compare_devices t5 seq2seq.yaml $t5 $targets
+    compare_devices marian seq2seq.yaml model.architecture=marian model.activation=silu $targets \
+        evaluate.generation_num_beams=2
+    for name in t5 marian; do
+        print_chrf $name-cpu >a
+        [ "$(wc -l <a)" = 2 ] || fail "$name: no scores: $(cat a)"
+        print_chrf $name-fp32 | cmp a - || fail "$name: the scores of generated targets differ"
+    done
+    grep -q '^2 0\.0*[1-9]' a || fail "marian: no character is correct: $(cat a)"
     run_on cpu 0 prepare --tokenizer words --input "$source/LICENSE" --output texts \
         --validation-fraction 0.2
     sed -e 's/seq2seq/denoise/' -e 's/pairs\//texts\//g' seq2seq.yaml >denoise.yaml
@@ -353,8 +369,10 @@ test_seq2seq() {
     need_mpirun
     program=$gpu
     run_ranks 2 0 train seq2seq.yaml run_dir=tensor train.device=cuda $few parallel.tensor=2 \
-        model.architecture=t5 model.head_dim=8 model.activation=relu
+        $t5 $targets
     compare_losses t5-cpu tensor 1e-5
+    print_chrf t5-cpu >a
+    print_chrf tensor | cmp a - || fail 'the scores of two ranks differ'
 }
 
 # compare_task OBJECTIVE FORMAT: the losses of an objective with a task head.

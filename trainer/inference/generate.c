@@ -227,7 +227,8 @@ status generate_encode_prompt(const struct tokenizer *t, const char *text, struc
 int64_t generate_bytes(const struct model_config *config, enum dtype dtype, int ranks,
                        int64_t tokens)
 {
-    int64_t keys = config->layers * tokens * model_kv_heads(config) / ranks;
+    int64_t layers = config->layers - config->encoder_layers;
+    int64_t keys = layers * tokens * model_kv_heads(config) / ranks;
     int64_t cache = 2 * keys * model_head_width(config) * (int64_t)dtype_bytes(dtype);
     int64_t logits = model_vocabulary_rows(config, ranks) * (ranks + 1);
     return cache + 4 * 3 * logits; /* on the host, on the device and for the sampler */
@@ -236,7 +237,8 @@ int64_t generate_bytes(const struct model_config *config, enum dtype dtype, int 
 int64_t generate_pair_bytes(const struct model_config *config, enum dtype dtype, int ranks,
                             int64_t source_tokens, int64_t tokens)
 {
-    int64_t keys = config->layers * source_tokens * config->width / ranks;
+    int64_t layers = config->layers - config->encoder_layers;
+    int64_t keys = layers * source_tokens * config->width / ranks;
     return generate_bytes(config, dtype, ranks, tokens) + 2 * keys * (int64_t)dtype_bytes(dtype);
 }
 

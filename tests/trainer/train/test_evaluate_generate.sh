@@ -112,6 +112,9 @@ none=$(get_samples) one=$(get_samples evaluate.generate=true batch.micro_size=1)
     [ "$(get_samples evaluate.generate=true batch.micro_size=4)" = $((4 * one)) ] &&
     [ "$(get_samples evaluate.generate=true evaluate.generation_num_beams=5)" = $((10 * one)) ] ||
     fail "plan: $none and $one bytes"
+# 16 tokens have 64 keys and 64 values in the self-attention and the cross-attention of a decoder.
+half=$(get_samples evaluate.generate=true batch.micro_size=1 data.sequence_length=16)
+[ $((one - half)) = $((16 * 64 * 2 * 2 * 4)) ] || fail "plan: $one and $half bytes"
 
 # A stop ends the generation; the next session repeats the evaluation.
 for ((i = 0; i < 200; i++)); do cat validation.a; done >many.a

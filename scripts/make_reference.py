@@ -598,11 +598,13 @@ def write_encoders(folder):
 
 def write_task_heads(folder):
     from reference_heads import (
-        write_decoder_heads, write_heads, write_lora_heads, write_shared_heads
+        write_decoder_heads, write_heads, write_lora_heads, write_modernbert_heads,
+        write_shared_heads
     )
     write_heads(folder / "heads.h5")
     write_lora_heads(folder / "heads_lora.h5")
     write_decoder_heads(folder / "heads_decoders.h5")
+    write_modernbert_heads(folder / "heads_modernbert.h5")
     write_shared_heads(folder / "heads_albert.h5", False)
     write_shared_heads(folder / "heads_albert_lora.h5", True)
 

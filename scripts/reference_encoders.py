@@ -137,6 +137,8 @@ def use_exact_attention(model):
     for name in "create_bidirectional_mask", "create_bidirectional_sliding_window_mask":
         def make_mask(make=getattr(masking_utils, name), **arguments):
             mask = make(**arguments)
+            if mask is None:
+                return None
             own = torch.eye(mask.shape[-1], dtype=torch.bool)
             return torch.where(own, torch.zeros_like(mask), mask)
         setattr(modeling_modernbert, name, make_mask)

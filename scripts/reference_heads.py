@@ -57,6 +57,8 @@ DECODERS = {
     "openai-gpt": ("OpenAIGPT", {}, ONLY_TEXTS),
 }
 DECODER_LAYERS = 2
+ENCODER_LAYERS = dict(albert=3, modernbert=2)  # of the encoders with several layers
+MODERNBERT_KINDS = ("texts", "tokens", "spans", "choices")
 
 
 def config_of(architecture, labels, layers=1):
@@ -74,6 +76,15 @@ def config_of(architecture, labels, layers=1):
         return dict(
             bert=transformers.BertConfig, roberta=transformers.RobertaConfig
         ).get(architecture, transformers.MegatronBertConfig)(**sizes)
+    if architecture == "modernbert":
+        return transformers.ModernBertConfig(
+            **{**sizes, "num_hidden_layers": layers}, local_attention=6, norm_eps=1e-12,
+            classifier_pooling="cls", attn_implementation="eager", pad_token_id=0,
+            layer_types=["full_attention", "sliding_attention"],
+            rope_parameters=dict(
+                full_attention=ROPE, sliding_attention=dict(rope_type="default", rope_theta=50.0)
+            ), bos_token_id=None, eos_token_id=None, cls_token_id=None, sep_token_id=None
+        )
     if architecture == "albert":
         sizes["num_hidden_layers"] = layers
         return transformers.AlbertConfig(
@@ -113,6 +124,7 @@ def is_decoder(architecture):
 def model_of(architecture, kind, labels, seed, layers=1):
     prefix = dict(
         bert="Bert", roberta="Roberta", gpt2="GPT2", distilbert="DistilBert", albert="Albert",
+        modernbert="ModernBert",
         **{"megatron-bert": "MegatronBert"},
         **{name: row[0] for name, row in DECODERS.items()}
     )[architecture]
@@ -129,6 +141,9 @@ def model_of(architecture, kind, labels, seed, layers=1):
         "bert", "roberta", "megatron-bert", "albert"
     ) else {}
     model = getattr(transformers, prefix + name)(config, **bare).double().train()
+    if architecture == "modernbert":
+        from reference_encoders import use_exact_attention
+        use_exact_attention(model)
     with torch.no_grad():  # larger than usual, and rounded to float32
         for p in model.parameters():
             p.copy_((p + torch.randn_like(p) * (0.3 if p.dim() == 2 else 0.1)).float().double())
@@ -204,7 +219,7 @@ def run_choices(model, architecture, texts, label):
     for i, t in enumerate(texts):
         ids[0, i, :len(t[0])], there[0, i, :len(t[0])] = t[0], 1
         kinds[0, i, :len(t[0])] = segments_of(t) * (architecture in ("bert", "megatron-bert", "albert"))
-    extra = dict(token_type_ids=kinds) if architecture != "distilbert" else {}
+    extra = dict(token_type_ids=kinds) if architecture not in ("distilbert", "modernbert") else {}
     out = model(input_ids=ids, attention_mask=there, labels=torch.tensor([label]), **extra)
     return out.logits[0], out.loss
 
@@ -269,7 +284,7 @@ def write_case(group, architecture, kind, seed, adapters=False, layers=1):
     loss.backward()
     prefixes = dict(
         {name: "model." for name in DECODERS}, bert="bert.", roberta="roberta.",
-        gpt2="transformer.", distilbert="distilbert.", albert="albert.",
+        gpt2="transformer.", distilbert="distilbert.", albert="albert.", modernbert="model.",
         **{"openai-gpt": "transformer.", "megatron-bert": "bert."}
     )
     prefix = prefixes[architecture] if kind == "vectors" else ""
@@ -281,7 +296,7 @@ def write_case(group, architecture, kind, seed, adapters=False, layers=1):
     group.attrs.update(loss=loss.item(), count=float(sum(counts)))
     group.attrs["sizes"] = np.array(
         [
-            layers, WIDTH, HEADS, 1 if "model." == prefixes[architecture] else HEADS,
+            layers, WIDTH, HEADS, 1 if architecture in DECODERS and "model." == prefixes[architecture] else HEADS,
             4 * WIDTH if architecture == "openai-gpt" else INNER, POSITIONS + 2 * (architecture == "roberta"), VOCABULARY, labels, max(LENGTHS)
         ], float
     )
@@ -323,7 +338,7 @@ def write_configs(path, cases):
     configs = {}
     for architecture, kind in cases:
         labels = dict(texts=LABELS, tokens=LABELS, spans=2).get(kind, 1)
-        model = model_of(architecture, kind, labels, 0)
+        model = model_of(architecture, kind, labels, 0, ENCODER_LAYERS.get(architecture, 1))
         if labels == LABELS:
             model.config.id2label = {0: "no", 1: 'it "is"', 2: "j\u00e4"}
             model.config.label2id = {name: i for i, name in model.config.id2label.items()}
@@ -343,7 +358,8 @@ def write_heads(path):
     cases += [("roberta", "texts"), ("roberta", "choices"), ("llama", "texts")]
     kinds = ("texts", "tokens", "spans", "choices", "vectors")
     cases += [(a, kind) for a in ("distilbert", "megatron-bert") for kind in kinds]
-    write_configs(path.with_name("heads_config.json"), cases)
+    more = [("albert", kind) for kind in kinds] + [("modernbert", k) for k in MODERNBERT_KINDS]
+    write_configs(path.with_name("heads_config.json"), cases + more)
     with h5py.File(path, "w", libver="latest", meta_block_size=256) as f:
         for i, (architecture, kind) in enumerate(cases):
             write_case(f.create_group(f"{architecture}_{kind}"), architecture, kind, 40 + i)
@@ -359,9 +375,22 @@ def write_decoder_heads(path):
                 )
 
 
+def write_modernbert_heads(path):
+    """A dense layer and a norm precede the matrix of every head, of texts at the first row."""
+    with h5py.File(path, "w", libver="latest", meta_block_size=256) as f:
+        for i, kind in enumerate(MODERNBERT_KINDS):
+            write_case(
+                f.create_group(f"modernbert_{kind}"), "modernbert", kind, 320 + i,
+                layers=ENCODER_LAYERS["modernbert"]
+            )
+
+
 def write_shared_heads(path, adapters):
     """ALBERT: the layers share their parameters, also with adapters."""
     kinds = ("texts",) if adapters else ("texts", "tokens", "spans", "choices", "vectors")
     with h5py.File(path, "w", libver="latest", meta_block_size=256) as f:
         for i, kind in enumerate(kinds):
-            write_case(f.create_group(f"albert_{kind}"), "albert", kind, 300 + i, adapters, layers=3)
+            write_case(
+                f.create_group(f"albert_{kind}"), "albert", kind, 300 + i, adapters,
+                layers=ENCODER_LAYERS["albert"]
+            )

@@ -283,7 +283,7 @@ static const struct huggingface_architecture architectures[] = {
         .activation_key = "hidden_activation",
         .head_activation_key = "classifier_activation",
         .default_activation = "gelu",
-        .has_no_task = true,
+        .pooling_key = "classifier_pooling",
         .has_default_rope = true,
         .pattern = {"global_attn_every_n_layers", 3, true},
         .rope_bases = {{"global_rope_theta", 160000}, {"local_rope_theta", 1e4}},
@@ -635,8 +635,9 @@ bool huggingface_may_be_missing(const struct huggingface_class *heads,
                                 const struct model_parameter *p)
 {
     switch (p->role) {
-    case MODEL_TRANSFORM:
+    case MODEL_TRANSFORM: /* also in task classes of ModernBERT */
     case MODEL_TRANSFORM_NORM:
+        return !heads->has_lm_head && !heads->has_label_head;
     case MODEL_DECODER:
         return !heads->has_lm_head;
     case MODEL_LABELS:

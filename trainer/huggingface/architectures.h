@@ -87,6 +87,7 @@ struct huggingface_architecture {
         const char *key;
         double default_value;
     } rope_bases[2];
+    const char *pooling_key; /* how heads of texts read a sequence: "cls" only; NULL: no key */
     const char *head_activation_key; /* the same value as activation_key; NULL: none */
     bool has_softcaps;               /* attn_logit_softcapping and final_logit_softcapping exist */
     double softcaps[2];              /* their defaults; 0: none */

@@ -286,6 +286,19 @@ static bool has_single_output(enum recipe_objective objective)
            objective == OBJECTIVE_CHOOSE;
 }
 
+/* Refuses heads of texts that read another row than the first one. */
+static status check_pooling(const struct config_document *c,
+                            const struct huggingface_architecture *architecture)
+{
+    const char *pooling = "cls";
+    if (architecture->pooling_key != NULL) {
+        TRY(config_read_string(c, architecture->pooling_key, "cls", &pooling));
+    }
+    REQUIRE(strcmp(pooling, "cls") == 0, STATUS_UNAVAILABLE,
+            "%s: %s %.60s is not supported; cls is", c->path, architecture->pooling_key, pooling);
+    return STATUS_OK;
+}
+
 /* Reads the settings of a task head. As in transformers, a head with one output and without
  * problem_type is a regression head. */
 static status read_task(const struct config_document *c, struct huggingface_config *config,
@@ -294,6 +307,10 @@ static status read_task(const struct config_document *c, struct huggingface_conf
     const char *problem;
     int64_t outputs;
     double dropout;
+    enum model_head_kind head = objective_spec_head(r);
+    if (head == MODEL_HEAD_SEQUENCE || head == MODEL_HEAD_MULTIPLE_CHOICE) {
+        TRY(check_pooling(c, config->architecture));
+    }
     TRY(read_labels(c, &config->labels, &outputs));
     TRY(config_read_string(c, "problem_type", outputs == 1 ? "regression" : "", &problem));
     if (r->objective == OBJECTIVE_CLASSIFY && !requested && strcmp(problem, "regression") == 0) {
@@ -563,6 +580,9 @@ static void write_settings(FILE *file, const struct huggingface_architecture *ar
     }
     for (int i = 0; i < 2 && architecture->head_dropout_keys[i] != NULL; i++) {
         config_write_number(file, architecture->head_dropout_keys[i], r->model.dropout);
+    }
+    if (architecture->pooling_key != NULL) {
+        fprintf(file, "  \"%s\": \"cls\",\n", architecture->pooling_key);
     }
     write_activation(file, architecture, r);
     write_boolean(file, "tie_word_embeddings", r->model.tie_word_embeddings);

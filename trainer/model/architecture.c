@@ -131,6 +131,9 @@ static const struct architecture_names megatron_bert_names = {
     .final_norm = "bert.encoder.ln",
 };
 
+#define CLASSIFIER_LABELS                                                                          \
+    .sequence_labels = "classifier", .choice_labels = "classifier", .token_labels = "classifier"
+
 static const struct architecture_names albert_names = {
     .token_table = "albert.embeddings.word_embeddings",
     .position_table = "albert.embeddings.position_embeddings",
@@ -152,9 +155,7 @@ static const struct architecture_names albert_names = {
     .decoder = "predictions.decoder",
     .decoder_bias = "predictions",
     .next_sentence = "sop_classifier.classifier",
-    .sequence_labels = "classifier",
-    .choice_labels = "classifier",
-    .token_labels = "classifier",
+    CLASSIFIER_LABELS,
 };
 
 static const struct architecture_names distilbert_names = {
@@ -175,9 +176,7 @@ static const struct architecture_names distilbert_names = {
     .transform_norm = "vocab_layer_norm",
     .decoder = "vocab_projector",
     .decoder_bias = "vocab_projector",
-    .sequence_labels = "classifier",
-    .choice_labels = "classifier",
-    .token_labels = "classifier",
+    CLASSIFIER_LABELS,
 };
 
 /* Names of the families with free parts. Each placement of the norms uses some of them. */
@@ -236,6 +235,8 @@ static const struct architecture_names modernbert_names = {
     .transform_norm = "head.norm",
     .decoder = "decoder",
     .decoder_bias = "decoder",
+    CLASSIFIER_LABELS,
+    .answer_labels = "classifier",
 };
 
 static const struct architecture_names llama_names = {
@@ -416,7 +417,7 @@ static const struct architecture architectures[] = {
         .norm = {.no_bias = true},
         .attention = {.global_first = true},
         .feed_forward = {.gated = true, .gelu = true},
-        .head = {.transform = true, .no_bias = true},
+        .head = {.transform = true, .no_bias = true, .task_transform = true},
         .names = &modernbert_names,
     },
     {

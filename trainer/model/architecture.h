@@ -78,6 +78,7 @@ struct architecture_names {
     const char *next_sentence;  /* matrix of the two labels of the second sentence */
     const char *sequence_dense; /* the dense layer of sequence labels, if it is not the pooler */
     const char *sequence_labels, *choice_labels, *token_labels; /* matrices of fine-tuning heads */
+    const char *answer_labels; /* the same of answers; NULL: "qa_outputs" */
 };
 
 struct architecture {
@@ -113,6 +114,8 @@ struct architecture {
         bool separate_dense; /* sequence labels have names.sequence_dense instead of the pooler */
         bool relu_dense;     /* the dense layer of a fine-tuning head has ReLU instead of tanh */
         bool answer_dropout; /* dropout precedes the matrix of answers */
+        bool task_transform; /* names.transform and its norm precede the matrix of a fine-tuning
+                              * head, instead of the pooler */
     } head;
     bool shared_layers;    /* all layers of the stack have the parameters of one block */
     bool free_parts;       /* config.parts sets the parts of the model */

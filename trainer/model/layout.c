@@ -526,6 +526,19 @@ static void append_stack(struct layout *layout, int64_t end)
     }
 }
 
+/* Appends the dense layer and the norm before the vocabulary matrix. */
+static void append_transform(struct layout *layout, int64_t columns)
+{
+    const struct architecture *a = layout->architecture;
+    const struct model_config *c = layout->config;
+    append_part(layout, MODEL_TRANSFORM, make_table(columns, c->width, c->initializer_range),
+                a->names->transform, "weight");
+    if (!a->head.no_bias) {
+        append_part(layout, MODEL_TRANSFORM, make_vector(columns, 0), a->names->transform, "bias");
+    }
+    append_norm_columns(layout, MODEL_TRANSFORM_NORM, columns, a->names->transform_norm);
+}
+
 static void append_lm_head(struct layout *layout)
 {
     const struct architecture *a = layout->architecture;
@@ -535,14 +548,7 @@ static void append_lm_head(struct layout *layout)
         append_dense(layout, MODEL_POOLER, c->width, c->width, a->names->pooler);
     }
     if (a->head.transform) {
-        int64_t columns = model_embedding_width(c);
-        append_part(layout, MODEL_TRANSFORM, make_table(columns, c->width, c->initializer_range),
-                    a->names->transform, "weight");
-        if (!a->head.no_bias) {
-            append_part(layout, MODEL_TRANSFORM, make_vector(columns, 0), a->names->transform,
-                        "bias");
-        }
-        append_norm_columns(layout, MODEL_TRANSFORM_NORM, columns, a->names->transform_norm);
+        append_transform(layout, model_embedding_width(c));
     }
     if (!c->tied) {
         append_part(layout, MODEL_DECODER,
@@ -570,21 +576,24 @@ static const char *get_labels_name(const struct layout *layout)
     case MODEL_HEAD_MULTIPLE_CHOICE:
         return names->choice_labels;
     case MODEL_HEAD_QA:
-        return "qa_outputs";
+        return names->answer_labels != NULL ? names->answer_labels : "qa_outputs";
     default:
         return names->token_labels;
     }
 }
 
-/* Appends a fine-tuning head. Encoders read the first row of a sequence through a dense layer.
- * Decoders read the last row directly, and the matrix has no bias. */
+/* Appends a fine-tuning head. Encoders read the first row of a sequence through a dense layer; with
+ * task_transform, all rows go through a dense layer and a norm. Decoders read the last row
+ * directly, and the matrix has no bias. */
 static void append_task_head(struct layout *layout)
 {
     const struct architecture *a = layout->architecture;
     const struct model_config *c = layout->config;
     bool texts = c->head == MODEL_HEAD_SEQUENCE || c->head == MODEL_HEAD_MULTIPLE_CHOICE;
     bool separate = a->head.separate_dense && c->head == MODEL_HEAD_SEQUENCE;
-    if (!a->attention.causal && texts) {
+    if (a->head.task_transform) {
+        append_transform(layout, c->width);
+    } else if (!a->attention.causal && texts) {
         append_dense(layout, MODEL_POOLER, c->width, c->width,
                      separate ? a->names->sequence_dense : a->names->pooler);
     }

@@ -121,9 +121,14 @@ static status arrange_task_head(const struct model_config *c, enum dtype dtype, 
                                 struct arena *arena, struct head_activations *out)
 {
     bool texts = c->head == MODEL_HEAD_SEQUENCE || c->head == MODEL_HEAD_MULTIPLE_CHOICE;
-    int64_t m = c->output_rows, dense = texts && !architecture_compose(c).attention.causal ? m : 0;
+    const struct architecture a = architecture_compose(c);
+    bool transforms = a.head.task_transform && c->head != MODEL_HEAD_NONE;
+    int64_t m = c->output_rows, norm = transforms ? m : 0;
+    int64_t dense = transforms || (texts && !a.attention.causal) ? m : 0;
     TRY(take_tensor(arena, dtype, m, c->width, &out->rows));
     TRY(take_tensor(arena, dtype, dense, c->width, &out->dense));
+    TRY(take_tensor(arena, dtype, norm, c->width, &out->norm));
+    TRY(take_tensor(arena, DTYPE_F32, norm, 2, &out->statistics));
     out->saved_for_backward = tensor_absent();
     if (training) {
         TRY(take_tensor(arena, dtype, dense, c->width, &out->saved_for_backward));

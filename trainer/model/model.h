@@ -210,7 +210,9 @@ bool model_is_norm(const struct model_parameter *p);
 static inline bool model_is_task_head(const struct model_config *config,
                                       const struct model_parameter *p)
 {
-    return config->head != MODEL_HEAD_LM && (p->role == MODEL_POOLER || p->role == MODEL_LABELS);
+    return config->head != MODEL_HEAD_LM &&
+           (p->role == MODEL_POOLER || p->role == MODEL_TRANSFORM ||
+            p->role == MODEL_TRANSFORM_NORM || p->role == MODEL_LABELS);
 }
 
 /* model_adapter_scale - return the factor s of the adapters' output (adapter.c). */

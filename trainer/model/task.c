@@ -12,6 +12,8 @@
  *   TOKEN             h = drop(x),                                          logits W h + b
  *   QA, NONE          h = x; DistilBERT, QA: h = drop(x)
  *
+ * With ModernBERT, h = drop(norm(act(P x))) in all of them but NONE.
+ *
  * Each tensor-parallel rank holds the whole head and computes the same values.
  *
  * Source    transformers' BertForSequenceClassification, RobertaClassificationHead,
@@ -25,9 +27,19 @@ static struct tensor select_outputs(const struct model_input *input, struct tens
     return tensor_rows(t, 0, input->outputs);
 }
 
+static bool has_norm(const struct model *m)
+{
+    return m->param_index[MODEL_TRANSFORM_NORM].weight >= 0;
+}
+
+static struct param_index get_dense(const struct model *m)
+{
+    return m->param_index[has_norm(m) ? MODEL_TRANSFORM : MODEL_POOLER];
+}
+
 static bool has_dense(const struct model *m)
 {
-    return m->param_index[MODEL_POOLER].weight >= 0;
+    return get_dense(m).weight >= 0;
 }
 
 /* Returns whether there is dropout on the input of the dense layer. */
@@ -46,7 +58,9 @@ static bool has_output_dropout(const struct model *m)
 
 static enum activation get_dense_activation(const struct model *m)
 {
-    return m->architecture->head.relu_dense ? ACTIVATION_RELU : ACTIVATION_TANH;
+    return has_norm(m)                        ? m->config.activation
+           : m->architecture->head.relu_dense ? ACTIVATION_RELU
+                                              : ACTIVATION_TANH;
 }
 
 /* Applies dropout at a site numbered after those of the last layer. Rows are counted among the rows
@@ -59,11 +73,38 @@ static status apply_dropout(struct model *m, const struct model_input *input,
     return dropout.probability > 0 ? dropout_apply(m->kernels, x, x, dropout) : STATUS_OK;
 }
 
+/* Applies the norm after the dense layer. *out becomes its output. */
+static status apply_norm(struct model *m, const struct model_input *input, struct tensor *out)
+{
+    struct head_activations *a = &m->activations.head;
+    struct param_index norm = m->param_index[MODEL_TRANSFORM_NORM];
+    struct tensor x = *out;
+    *out = select_outputs(input, a->norm);
+    return residual_norm_forward(
+        m->kernels, tensor_absent(), *out, select_outputs(input, a->statistics), x, tensor_absent(),
+        model_vector(m, norm.weight), model_vector(m, norm.bias), m->architecture->norm.kind,
+        m->config.norm_epsilon, (struct dropout){0});
+}
+
+/* Replaces the gradient of the norm's output by that of its input. */
+static status norm_backward(struct model *m, const struct model_input *input,
+                            float *const *gradients, struct tensor dy)
+{
+    struct head_activations *a = &m->activations.head;
+    struct param_index norm = m->param_index[MODEL_TRANSFORM_NORM];
+    struct tensor dgamma, dbeta;
+    model_norm_gradients(m, norm, gradients, &dgamma, &dbeta);
+    return residual_norm_backward(
+        m->kernels, dy, tensor_absent(), dgamma, dbeta, dy, select_outputs(input, a->dense),
+        select_outputs(input, a->statistics), model_vector(m, norm.weight),
+        m->architecture->norm.kind, NORM_RESIDUAL_NONE, (struct dropout){0});
+}
+
 status model_task_head_forward(struct model *m, const struct model_input *input,
                                struct tensor hidden, struct tensor *out)
 {
     struct head_activations *a = &m->activations.head;
-    struct param_index dense = m->param_index[MODEL_POOLER];
+    struct param_index dense = get_dense(m);
     REQUIRE(input->outputs <= m->config.output_rows, STATUS_INTERNAL,
             "a micro-batch has %" PRId64 " rows for the fine-tuning head; %" PRId64 " are planned",
             input->outputs, m->config.output_rows);
@@ -76,6 +117,7 @@ status model_task_head_forward(struct model *m, const struct model_input *input,
         TRY(linear_forward(m->kernels, *out, select_outputs(input, a->saved_for_backward), rows,
                            model_matrix(m, dense.weight), model_vector(m, dense.bias),
                            get_dense_activation(m)));
+        TRY(has_norm(m) ? apply_norm(m, input, out) : STATUS_OK);
     }
     return has_output_dropout(m) ? apply_dropout(m, input, DROPOUT_FC, *out) : STATUS_OK;
 }
@@ -88,10 +130,11 @@ status model_task_head_backward(struct model *m, const struct model_input *input
     struct tensor dy = select_outputs(input, a->d_dense), dx = dy;
     TRY(has_output_dropout(m) ? apply_dropout(m, input, DROPOUT_FC, dy) : STATUS_OK);
     if (has_dense(m)) {
+        TRY(has_norm(m) ? norm_backward(m, input, gradients, dy) : STATUS_OK);
         dx = select_outputs(input, a->dense);
         TRY(activation_backward(m->kernels, dy, dy, select_outputs(input, a->saved_for_backward),
                                 get_dense_activation(m)));
-        TRY(model_dense_backward(m, input, gradients, m->param_index[MODEL_POOLER], dx, dy,
+        TRY(model_dense_backward(m, input, gradients, get_dense(m), dx, dy,
                                  select_outputs(input, a->rows)));
     }
     TRY(has_input_dropout(m) ? apply_dropout(m, input, DROPOUT_PROJECTION, dx) : STATUS_OK);

@@ -24,6 +24,7 @@ static double get_stack_rows(const struct recipe *r, enum model_role role)
                : is_mlm                                                                 ? share
                                                                                         : 1;
     case MODEL_TRANSFORM:
+        return is_mlm ? share : 1 / tokens;
     case MODEL_DECODER:
         return is_mlm ? share : 1;
     case MODEL_POOLER:

@@ -414,7 +414,6 @@ static status check_objective(const struct recipe_reader *r)
     const struct recipe *c = r->recipe;
     bool mlm = c->objective == OBJECTIVE_MLM;
     bool encoder = recipe_architecture_is_encoder(c->model.architecture);
-    bool modernbert = c->model.architecture == ARCHITECTURE_MODERNBERT;
     bool denoise = c->objective == OBJECTIVE_DENOISE;
     bool seq2seq = c->objective == OBJECTIVE_SEQ2SEQ || denoise;
     bool has_decoder = recipe_architecture_has_decoder(c->model.architecture);
@@ -434,8 +433,6 @@ static status check_objective(const struct recipe_reader *r)
          "model.architecture",
          "mlm requires an encoder: bert, roberta, distilbert, albert, megatron-bert, modernbert or "
          "transformer_encoder; clm, sft, dpo and reward require another architecture"},
-        {modernbert && is_task_objective(c->objective) && c->objective != OBJECTIVE_EMBED,
-         "objective", "conflicts with", "model.architecture", "modernbert supports mlm and embed"},
         {mlm && c->mlm.max_predictions > c->data.sequence_length, "mlm.max_predictions",
          "is greater than", "data.sequence_length", NULL},
     };

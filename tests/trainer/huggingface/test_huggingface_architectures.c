@@ -233,8 +233,6 @@ static void test_config(void)
         {"modernbert", "classifier_activation", "\"relu\"", STATUS_UNAVAILABLE,
          "classifier_activation relu is not supported"},
         {"modernbert", "local_attention", "0", STATUS_DATA, "local_attention is 0"},
-        {"modernbert", "architectures", "[\"ModernBertForSequenceClassification\"]",
-         STATUS_UNAVAILABLE, "ModernBertForSequenceClassification is not supported"},
         {"modernbert", "rope_parameters",
          "{\"full_attention\": {\"rope_type\": \"linear\", \"factor\": 2.0}}", STATUS_UNAVAILABLE,
          "rope_type linear of modernbert"},

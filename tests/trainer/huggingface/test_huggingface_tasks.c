@@ -1,6 +1,7 @@
-/* Folders of the task classes of transformers: the models of tests/reference/heads.h5 with the
+/* Folders of the task classes of transformers: the models of tests/reference/heads*.h5 with the
  * config.json that transformers writes for them. The outputs of the head equal those of
  * transformers, also after export and import. The names of the labels are kept. */
+#include "base/memory.h"
 #include "comm/comm.h"
 #include "datasets/shard/h5file.h"
 #include "tests/trainer/huggingface/huggingface_folder.h"
@@ -307,6 +308,48 @@ static void test_prefix(hid_t file, const json_t *configs)
     CHECK(has_same_weights(a, folder));
 }
 
+static void test_cases(const char *name, const struct task_case *cases, int count,
+                       const json_t *configs)
+{
+    char path[FILE_PATH_BYTES];
+    join_path(path, reference, name);
+    hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
+    CHECK(file >= 0);
+    for (int i = 0; i < count; i++) {
+        struct task_case t = cases[i];
+        t.group = H5Gopen2(file, t.name, H5P_DEFAULT);
+        CHECK(t.group >= 0);
+        test_case(&t, configs);
+        H5Gclose(t.group);
+    }
+    H5Fclose(file);
+}
+
+/* A head of texts that averages the rows of a sequence is refused; one of tokens has no pooling. */
+static void test_pooling(const json_t *configs)
+{
+    static struct recipe recipe;
+    struct huggingface_config config;
+    char folder[FILE_PATH_BYTES], path[FILE_PATH_BYTES];
+    join_path(folder, root, "pooling");
+    CHECK_OK(file_make_folders(folder));
+    join_path(path, folder, "config.json");
+    for (int texts = 0; texts < 2; texts++) {
+        json_t *copy = json_deep_copy(
+            json_object_get(configs, texts ? "modernbert_texts" : "modernbert_tokens"));
+        json_object_set_new(copy, "classifier_pooling", json_string("mean"));
+        CHECK(json_dump_file(copy, path, 0) == 0);
+        json_decref(copy);
+        if (texts) {
+            CHECK_FAILS(huggingface_config_read(folder, NULL, &recipe, &config), STATUS_UNAVAILABLE,
+                        "classifier_pooling mean is not supported; cls is");
+        } else {
+            CHECK_OK(huggingface_config_read(folder, NULL, &recipe, &config));
+        }
+        labels_free(&config.labels);
+    }
+}
+
 int main(void)
 {
     static const struct task_case cases[] = {
@@ -336,23 +379,34 @@ int main(void)
         {.name = "megatron-bert_choices", .expected = "choose"},
         {.name = "megatron-bert_vectors", .objective = "embed", .expected = "embed"},
     };
+    static const struct task_case albert[] = {
+        {.name = "albert_texts", .expected = "classify"},
+        {.name = "albert_tokens", .expected = "classify_tokens"},
+        {.name = "albert_spans", .expected = "answer"},
+        {.name = "albert_choices", .expected = "choose"},
+        {.name = "albert_vectors", .objective = "embed", .expected = "embed"},
+    };
+    static const struct task_case modernbert[] = {
+        {.name = "modernbert_texts", .expected = "classify"},
+        {.name = "modernbert_tokens", .expected = "classify_tokens"},
+        {.name = "modernbert_spans", .expected = "answer"},
+        {.name = "modernbert_choices", .expected = "choose"},
+    };
     char path[FILE_PATH_BYTES];
     h5file_init();
     huggingface_folder_start();
-    join_path(path, reference, "../heads.h5");
-    hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
     join_path(path, reference, "../heads_config.json");
     json_t *configs = json_load_file(path, 0, NULL);
-    CHECK(file >= 0 && configs != NULL);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct task_case t = cases[i];
-        t.group = H5Gopen2(file, t.name, H5P_DEFAULT);
-        CHECK(t.group >= 0);
-        test_case(&t, configs);
-        H5Gclose(t.group);
-    }
+    CHECK(configs != NULL);
+    test_cases("../heads.h5", cases, COUNT(cases), configs);
+    test_cases("../heads_albert.h5", albert, COUNT(albert), configs);
+    test_cases("../heads_modernbert.h5", modernbert, COUNT(modernbert), configs);
+    join_path(path, reference, "../heads.h5");
+    hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
+    CHECK(file >= 0);
     test_settings(file, configs);
     test_prefix(file, configs);
+    test_pooling(configs);
     json_decref(configs);
     H5Fclose(file);
     CHECK_OK(file_remove_tree(root));

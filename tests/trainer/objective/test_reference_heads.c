@@ -71,11 +71,22 @@ static const struct model_config decoders[] = {
     {.architecture = "openai-gpt"},
 };
 
+/* Encoders with other settings than BERT. */
+static const struct model_config encoders[] = {
+    {.architecture = "albert", .embedding_width = 6},
+    {.architecture = "modernbert", .window = 4, .window_pattern = 2, .rope_local_theta = 50},
+};
+
 static struct model_config find_settings(const char *architecture)
 {
     for (int i = 0; i < COUNT(decoders); i++) {
         if (strcmp(decoders[i].architecture, architecture) == 0) {
             return decoders[i];
+        }
+    }
+    for (int i = 0; i < COUNT(encoders); i++) {
+        if (strcmp(encoders[i].architecture, architecture) == 0) {
+            return encoders[i];
         }
     }
     return (struct model_config){.architecture = architecture};
@@ -104,10 +115,8 @@ static void read_config(struct head_case *t, const char *architecture)
     c->initializer_range = 0.02f;
     c->tied = true;
     c->rope_theta = 10000;
-    bool is_albert = strcmp(architecture, "albert") == 0;
-    bool has_two_types = is_albert || strcmp(architecture, "bert") == 0 ||
+    bool has_two_types = strcmp(architecture, "albert") == 0 || strcmp(architecture, "bert") == 0 ||
                          strcmp(architecture, "megatron-bert") == 0;
-    c->embedding_width = is_albert ? 6 : 0;
     c->token_types = has_two_types ? 2 : strcmp(architecture, "roberta") == 0 ? 1 : 0;
     c->head = t->kind->task;
     c->labels = (int64_t)sizes[LABELS];
@@ -422,6 +431,11 @@ int main(void)
     file = reference_open("heads_albert.h5");
     for (size_t k = 0; k < sizeof others / sizeof *others; k++) {
         test_case(file, "albert", others[k], false);
+    }
+    H5Fclose(file);
+    file = reference_open("heads_modernbert.h5");
+    for (size_t k = 0; k < sizeof others / sizeof *others - 1; k++) { /* but "vectors" */
+        test_case(file, "modernbert", others[k], false);
     }
     H5Fclose(file);
     file = reference_open("heads_albert_lora.h5");

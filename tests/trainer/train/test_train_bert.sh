@@ -97,13 +97,13 @@ grep -q '"nsp_accuracy"' ordered/metrics.jsonl || fail 'albert does not predict 
 run_ranks 3 0 train bert.yaml run_dir=ordered-3 $albert parallel.zero_stage=2 batch.micro_size=1 \
     train.activation_checkpointing=selective
 compare_losses ordered ordered-3 1e-5
-lora="$albert model.init_from=ordered adapter.type=lora adapter.dropout=0.1
-    adapter.targets=query,attention.dense,ffn,ffn_output"
+lora="$albert model.init_from=ordered adapter.type=lora adapter.dropout=0.1"
+targets='adapter.targets=[query, attention.dense, ffn, ffn_output]'
 # shellcheck disable=SC2086
-run_bireme 0 train bert.yaml run_dir=lora $lora
+run_bireme 0 train bert.yaml run_dir=lora $lora "$targets"
 # shellcheck disable=SC2086
-run_ranks 2 0 train bert.yaml run_dir=lora-2 $lora parallel.tensor=2 parallel.sequence=true \
-    train.activation_checkpointing=full
+run_ranks 2 0 train bert.yaml run_dir=lora-2 $lora "$targets" parallel.tensor=2 \
+    parallel.sequence=true train.activation_checkpointing=full
 compare_losses lora lora-2 1e-5
 # shellcheck disable=SC2086
 run_bireme 78 plan bert.yaml $albert train.freeze_layers=1

@@ -89,33 +89,38 @@ test_layouts() {
 END
 }
 
-# The other objectives: one rank, two with ZeRO, two with tensor parallelism, other micro-batches.
+# The other objectives and heads: one rank, two with ZeRO, two with tensor parallelism, other
+# micro-batches.
 test_objectives() {
     need_mpirun
     make_rows
     make_wordpiece
-    local objective rows more
-    while read -r objective rows; do
+    local objective rows model name
+    while read -r objective rows model; do
+        name=$objective$model
         prepare_rows "$objective" "$rows" pieces "$objective"
         local task=(train recipe.yaml "objective=$objective" "data.train=$objective/train-*.h5"
-            "data.validation=$objective/validation-*.h5" "${bert[@]}" model.dropout=0.1)
-        run_bireme 0 "${task[@]}" "run_dir=$objective-1" evaluate.batches=null
-        run_bireme 0 evaluate --checkpoint "$objective-1" --data "$objective/validation-*.h5" --json
-        print_losses "$objective-1" evaluate | tail -1 |
+            "data.validation=$objective/validation-*.h5" "${bert[@]}" model.dropout=0.1
+            ${model:+"model.architecture=$model"})
+        run_bireme 0 "${task[@]}" "run_dir=$name-1" evaluate.batches=null
+        run_bireme 0 evaluate --checkpoint "$name-1" --data "$objective/validation-*.h5" --json
+        print_losses "$name-1" evaluate | tail -1 |
             awk -v got="$(sed -nE 's/.*"loss": *([0-9.e-]+).*/\1/p' out)" \
             '{ d = $2 - got; exit !(d < 1e-5 && d > -1e-5) }' ||
             fail "evaluate $objective: $(cat out)"
-        run_ranks 2 0 "${task[@]}" "run_dir=$objective-2" evaluate.batches=null \
+        run_ranks 2 0 "${task[@]}" "run_dir=$name-2" evaluate.batches=null \
             parallel.zero_stage=1 batch.micro_size=2
-        compare_losses "$objective-1" "$objective-2" 1e-5
-        run_ranks 2 0 "${task[@]}" "run_dir=$objective-t" evaluate.batches=null parallel.tensor=2 \
+        compare_losses "$name-1" "$name-2" 1e-5
+        run_ranks 2 0 "${task[@]}" "run_dir=$name-t" evaluate.batches=null parallel.tensor=2 \
             parallel.sequence=true
-        compare_losses "$objective-1" "$objective-t" 1e-5
+        compare_losses "$name-1" "$name-t" 1e-5
     done <<END
 classify_tokens words.jsonl
 answer answers.jsonl
 choose choices.jsonl
 embed pairs.jsonl
+classify rows.jsonl modernbert
+classify_tokens words.jsonl modernbert
 END
 }
 

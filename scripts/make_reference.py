@@ -25,7 +25,7 @@ attention   attention.h5      transformers        attention weights (reference_a
 beams       beams.h5          transformers        hypotheses of generate() and their scores
 pretrained  pretrained/       transformers, peft  model folders as save_pretrained writes them, with
                                                   log-probabilities or logits of a text
-dpo         dpo.h5            trl, datasets       DPOTrainer on one batch of pairs: value, gradients
+dpo         dpo*.h5           trl, datasets       DPOTrainer on one batch of pairs: value, gradients
                                                   and metrics of every loss
 reward      reward.h5         trl, datasets       RewardTrainer on pairs (reference_reward.py)
 sft         sft/              trl, datasets       rows, a tokenizer, a tiny model, and the log of
@@ -402,21 +402,33 @@ def dpo_cases():
     return cases
 
 
-def write_dpo(path):
+def make_dpo_model(architecture):
+    import transformers
+    tokens = dict(bos_token_id=0, eos_token_id=0, pad_token_id=0)
+    if architecture == "gpt2":
+        return transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(
+                n_layer=2, n_embd=8, n_head=2, n_inner=32, n_positions=24, vocab_size=37,
+                resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, initializer_range=0.3, **tokens
+            )
+        )
+    return transformers.Qwen3ForCausalLM(
+        transformers.Qwen3Config(
+            num_hidden_layers=2, hidden_size=8, num_attention_heads=2, num_key_value_heads=1,
+            head_dim=6, intermediate_size=32, max_position_embeddings=24, vocab_size=37,
+            rms_norm_eps=1e-5, tie_word_embeddings=True, initializer_range=0.3, **tokens
+        )
+    )
+
+
+def write_dpo(path, architecture, seed):
     """Losses, gradients and metrics of TRL's DPOTrainer for one batch of eight pairs."""
     import datasets
     import tempfile
     import transformers
     import trl
-    torch.manual_seed(11)
-    sizes = dict(
-        n_layer=2, n_embd=8, n_head=2, n_inner=32, n_positions=24, vocab_size=37, resid_pdrop=0,
-        embd_pdrop=0, attn_pdrop=0, initializer_range=0.3, bos_token_id=0, eos_token_id=0,
-        pad_token_id=0
-    )
-    models = [
-        transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).double() for _ in range(2)
-    ]
+    torch.manual_seed(seed)
+    models = [make_dpo_model(architecture).double() for _ in range(2)]
     with torch.no_grad():
         for p in models[0].parameters():
             p.add_(torch.randn_like(p) * 0.1)
@@ -430,7 +442,7 @@ def write_dpo(path):
         dict(
             zip(
                 ("prompt_ids", "chosen_ids", "rejected_ids"),
-                (torch.randint(1, sizes["vocab_size"], (n,)).tolist() for n in each)
+                (torch.randint(1, 37, (n,)).tolist() for n in each)
             )
         ) for each in lengths
     ]
@@ -616,6 +628,11 @@ def write_folders(folder):
     write_adapter_folders(folder / "pretrained")
 
 
+def write_preferences(folder):
+    write_dpo(folder / "dpo.h5", "gpt2", 11)
+    write_dpo(folder / "dpo_qwen3.h5", "qwen3", 12)
+
+
 def write_rewards(folder):
     from reference_reward import write_reward
     write_reward(folder / "reward.h5")
@@ -640,7 +657,7 @@ MAKERS = {
     "attention": import_maker("reference_attention", "write_attention"),
     "beams": lambda folder: write_beams(folder / "beams.h5"),
     "pretrained": write_folders,
-    "dpo": lambda folder: write_dpo(folder / "dpo.h5"),
+    "dpo": write_preferences,
     "reward": write_rewards,
     "sft": lambda folder: write_sft(folder / "sft"),
 }

@@ -1,8 +1,9 @@
 """References of reward models, made with TRL's RewardTrainer; make_reference.py calls this module.
 
-reward.h5, for tests/trainer/objective/test_reward.c, has one group for each architecture (a tiny GPT-2 and a
-tiny Llama, in double precision): eight pairs (lengths and ids of prompt, chosen and rejected
-response), the weights, and loss, metrics and gradients for each center_rewards_coefficient.
+reward.h5, for tests/trainer/objective/test_reward.c, has one group for each architecture (a tiny
+GPT-2, Llama and Qwen3, in double precision): eight pairs (lengths and ids of prompt, chosen and
+rejected response), the weights, and loss, metrics and gradients for each
+center_rewards_coefficient.
 """
 import pathlib
 import tempfile
@@ -28,13 +29,14 @@ def model_of(architecture):
         )
         model = transformers.GPT2ForSequenceClassification(config)
     else:
-        config = transformers.LlamaConfig(
+        stem, more = dict(llama=("Llama", {}), qwen3=("Qwen3", dict(head_dim=6)))[architecture]
+        config = getattr(transformers, stem + "Config")(
             num_hidden_layers=2, hidden_size=WIDTH, num_attention_heads=HEADS,
             num_key_value_heads=1, intermediate_size=INNER, vocab_size=VOCABULARY,
             max_position_embeddings=POSITIONS, rms_norm_eps=1e-5, num_labels=1,
-            initializer_range=0.3, **tokens
+            initializer_range=0.3, **tokens, **more
         )
-        model = transformers.LlamaForSequenceClassification(config)
+        model = getattr(transformers, stem + "ForSequenceClassification")(config)
     model = model.double()
     with torch.no_grad():
         for p in model.parameters():
@@ -87,6 +89,6 @@ def write_reward(path):
             layers=2.0, width=float(WIDTH), heads=float(HEADS), inner=float(INNER),
             positions=float(POSITIONS), vocabulary=float(VOCABULARY), pairs=float(len(LENGTHS))
         )
-        for architecture in ("gpt2", "llama"):
+        for architecture in ("gpt2", "llama", "qwen3"):
             write_architecture(f.create_group(architecture), architecture, tokenizer)
     print(path)

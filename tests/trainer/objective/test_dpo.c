@@ -1,7 +1,7 @@
-/* Compares every preference loss of a tiny GPT-2 with TRL's DPOTrainer (scripts/make_reference.py
- * dpo): loss, metrics and the gradient of every parameter. Also tests gradient accumulation and the
- * pass that computes the reference log-probabilities. The two responses of a pair are separate
- * sequences, or share one prompt.
+/* Compares every preference loss of a tiny GPT-2 and a tiny Qwen3 with TRL's DPOTrainer
+ * (scripts/make_reference.py dpo): loss, metrics and the gradient of every parameter. Also tests
+ * gradient accumulation and the pass that computes the reference log-probabilities. The two
+ * responses of a pair are separate sequences, or share one prompt.
  *
  * In exact arithmetic the gradient of the key biases is zero; it is compared by absolute error. */
 #include <math.h>
@@ -94,11 +94,15 @@ static void make_micro_batch(const struct setup *s, int first, int count, struct
     }
 }
 
-static void make_setup(struct setup *s)
+static void make_setup(struct setup *s, const char *file, const char *architecture)
 {
     int64_t count;
-    hid_t f = s->file = reference_open("dpo.h5");
-    s->config = (struct model_config){.architecture = "gpt2",
+    hid_t f = s->file = reference_open(file);
+    bool qwen3 = strcmp(architecture, "qwen3") == 0;
+    s->config = (struct model_config){.architecture = architecture,
+                                      .kv_heads = qwen3 ? 1 : 0,
+                                      .head_width = qwen3 ? 6 : 0,
+                                      .rope_theta = 10000,
                                       .layers = (int64_t)reference_attribute(f, "layers"),
                                       .width = (int64_t)reference_attribute(f, "width"),
                                       .heads = (int64_t)reference_attribute(f, "heads"),
@@ -111,9 +115,9 @@ static void make_setup(struct setup *s)
                                       .tied = true};
     struct kernels_limits limits = {.rows = ROWS,
                                     .width = s->config.width,
-                                    .inner = s->config.inner,
+                                    .inner = model_inner_outputs(&s->config),
                                     .heads = (int)s->config.heads,
-                                    .head_width = s->config.width / s->config.heads,
+                                    .head_width = model_head_width(&s->config),
                                     .sequence = RESPONSES * s->config.positions,
                                     .vocabulary = model_vocabulary_rows(&s->config, 1),
                                     .training = true};
@@ -375,15 +379,15 @@ static void test_accumulation(struct setup *s)
     free(whole_gradient);
 }
 
-int main(void)
+static void test_architecture(const char *file, const char *architecture)
 {
     struct setup s = {0};
-    make_setup(&s);
+    make_setup(&s, file, architecture);
     int cases = (int)reference_attribute(s.file, "cases");
     CHECK(cases >= PREFERENCE_LOSSES);
     for (int i = 0; i < 2; i++) {
         s.shared_prefix = i > 0;
-        printf("%s\n", s.shared_prefix ? "shared prompt" : "separate prompts");
+        printf("%s, %s\n", architecture, s.shared_prefix ? "shared prompt" : "separate prompts");
         for (int j = 0; j < cases; j++) {
             test_case(&s, j);
         }
@@ -391,5 +395,11 @@ int main(void)
         test_accumulation(&s);
     }
     free_setup(&s);
+}
+
+int main(void)
+{
+    test_architecture("dpo.h5", "gpt2");
+    test_architecture("dpo_qwen3.h5", "qwen3");
     return 0;
 }

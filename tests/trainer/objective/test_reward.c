@@ -161,7 +161,7 @@ static void make_model(struct reward_test *t)
                                     .width = t->config.width,
                                     .inner = model_inner_outputs(&t->config),
                                     .heads = (int)t->config.heads,
-                                    .head_width = t->config.width / t->config.heads,
+                                    .head_width = model_head_width(&t->config),
                                     .sequence = RESPONSES * t->config.positions,
                                     .vocabulary = model_vocabulary_rows(&t->config, 1),
                                     .training = true};
@@ -186,13 +186,14 @@ static void test_architecture(hid_t file, const char *architecture)
 {
     int64_t count;
     struct reward_test t = {.group = H5Gopen2(file, architecture, H5P_DEFAULT)};
-    bool llama = strcmp(architecture, "llama") == 0;
+    bool rotary = strcmp(architecture, "gpt2") != 0;
     CHECK(t.group >= 0);
     t.config = (struct model_config){.architecture = architecture,
                                      .layers = (int64_t)reference_attribute(file, "layers"),
                                      .width = (int64_t)reference_attribute(file, "width"),
                                      .heads = (int64_t)reference_attribute(file, "heads"),
-                                     .kv_heads = llama ? 1 : 0,
+                                     .kv_heads = rotary ? 1 : 0,
+                                     .head_width = strcmp(architecture, "qwen3") == 0 ? 6 : 0,
                                      .inner = (int64_t)reference_attribute(file, "inner"),
                                      .positions = (int64_t)reference_attribute(file, "positions"),
                                      .vocabulary = (int64_t)reference_attribute(file, "vocabulary"),
@@ -228,6 +229,7 @@ int main(void)
     hid_t file = reference_open("reward.h5");
     test_architecture(file, "gpt2");
     test_architecture(file, "llama");
+    test_architecture(file, "qwen3");
     H5Fclose(file);
     return 0;
 }

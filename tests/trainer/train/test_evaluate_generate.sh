@@ -152,4 +152,12 @@ printf '{"num_beams": "two"}' >words/generation_config.json
 run_bireme 65 train "${model[@]}" evaluate.generate=true run_dir=bad
 expect_error 'generation_config.json: num_beams is not an integer'
 [ ! -e bad ] || fail 'the refused run has a folder'
+printf '{"decoder_start_token_id": 5000}' >words/generation_config.json
+run_ranks 2 65 train "${model[@]}" evaluate.generate=true run_dir=bad
+expect_error 'decoder_start_token_id is 5000; the token ids of the model are 0 to'
+printf '{"num_beam_groups": 2}' >words/generation_config.json
+run_ranks 2 0 train "${model[@]}" evaluate.generate=true run_dir=groups train.max_steps=1 \
+    schedule.warmup_steps=0 evaluate.batches=1
+[ "$(grep -c 'no effect: num_beam_groups \[W-GENERATION\]$' stderr)" = 1 ] ||
+    fail 'not one warning about generation_config.json'
 rm words/generation_config.json

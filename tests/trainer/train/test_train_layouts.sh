@@ -37,8 +37,7 @@ check_traffic() {
 # ZeRO: sharded moments give the same bits, and any layout resumes from a checkpoint of any other.
 test_zero() {
     need_mpirun
-    local steps='train.max_steps=50 evaluate.every=25 checkpoint.every=25'
-    local common="model.hidden_size=40 optimizer.learning_rate=1e-3 $steps parallel.bucket_mib=1"
+    local common='model.hidden_size=40 optimizer.learning_rate=1e-3 parallel.bucket_mib=1'
     for ranks in 2 3 4; do
         for stage in 0 1 2; do
             # shellcheck disable=SC2086
@@ -55,7 +54,8 @@ test_zero() {
     # Each rank on a simulated host: five buckets of weights are gathered during the next forward
     # pass.
     local deep='model.hidden_size=128 model.num_layers=6 optimizer.learning_rate=1e-3
-        parallel.bucket_mib=1 parallel.zero_stage=1 log.every=100'
+        parallel.bucket_mib=1 parallel.zero_stage=1 log.every=100 train.max_steps=8
+        evaluate.every=4 checkpoint.every=8'
     # shellcheck disable=SC2086
     BIREME_COMM_NODES=3 run_ranks 3 0 train recipe.yaml run_dir=far $deep
     # shellcheck disable=SC2086
@@ -73,13 +73,13 @@ test_zero() {
     resume_from() { # RUN RANKS STAGE TOLERANCE: repeat the second half of RUN
         rm -rf other
         cp -r "$1" other
-        rm -rf other/checkpoints/step-00000050 other/final
+        rm -rf other/checkpoints/step-00000020 other/final
         # shellcheck disable=SC2086
         run_ranks "$2" 0 train recipe.yaml run_dir=other parallel.zero_stage="$3" $common
         compare_losses "$1" other "$4"
     }
     resume_from zero1-3 3 1 0
-    compare_weights zero1-3 other 00000050
+    compare_weights zero1-3 other 00000020
     resume_from zero2-4 4 2 0
     for layout in '1 0' '2 2' '5 1'; do
         # shellcheck disable=SC2086
@@ -87,8 +87,7 @@ test_zero() {
     done
     resume_from zero0-2 3 2 1e-5
     resume_from zero2-4 3 0 1e-5
-    common+=' train.precision=bf16 train.max_steps=20 evaluate.every=10 checkpoint.every=10'
-    common=${common/$steps/batch.micro_size=12}
+    common+=' train.precision=bf16 batch.micro_size=12'
     has_bf16 recipe.yaml || return 0
     for stage in 0 1 2; do # stages 1 and 2 shard the f32 master weights
         # shellcheck disable=SC2086
@@ -271,8 +270,7 @@ collect_loss() {
 test_tensor() {
     need_mpirun
     # With the recipe's learning rate of 1e-2, rounding grows by a factor of 10,000 in 50 steps.
-    local four=(train recipe.yaml model.num_heads=4 train.max_steps=50 checkpoint.every=25
-        optimizer.learning_rate=3e-3)
+    local four=(train recipe.yaml model.num_heads=4 optimizer.learning_rate=3e-3)
     run_bireme 0 "${four[@]}" run_dir=t1d1
     local all part layout name tensor data
     all=$(print_start_value t1d1 parameters)
@@ -307,7 +305,7 @@ test_tensor() {
         read -r data tensor <<<"$layout"
         rm -rf other
         cp -r t2d1 other
-        rm -rf other/final other/checkpoints/step-00000050
+        rm -rf other/final other/checkpoints/step-00000020
         run_ranks "$data" 0 "${four[@]}" run_dir=other parallel.tensor="$tensor"
         compare_losses t1d1 other 1e-5
     done

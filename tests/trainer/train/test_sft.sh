@@ -1,10 +1,11 @@
 #!/bin/bash
 # Supervised fine-tuning from JSON Lines to a conversation, with a tiny Hugging Face model folder.
 #
-#   test_sft.sh trl | packing | layouts | chat
+#   test_sft.sh trl | trl_qwen3 | packing | layouts | chat
 #
 #   trl          losses and metrics of three steps equal those of TRL's SFTTrainer
 #                (scripts/make_reference.py sft)
+#   trl_qwen3    the same of a Qwen3
 #   packing      packing and gradient accumulation do not change the losses; a stream without
 #                boundaries does
 #   layouts      tensor parallelism and ZeRO on two ranks, with dropout; resume from a checkpoint
@@ -64,9 +65,10 @@ compare_numbers() {
         END { exit bad || NR == 0 }' || fail "$1 and $2 differ: $(paste -d'|' "$1" "$2")"
 }
 
-# import_model: import the model folder and write the shards and the recipe `pairs`.
+# import_model [FOLDER]: import the model folder and write the shards and the recipe `pairs`.
 import_model() {
-    cp -r "$reference" theirs
+    cp -r "${1:-$reference}" theirs
+    cp "$reference/tokenizer.json" theirs/
     run_bireme 0 import theirs --output ours
     cp out section
     prepare_rows pairs
@@ -85,6 +87,16 @@ test_trl() {
         [ "$(wc -l <ours.txt)" = 3 ] || fail "$name: $(wc -l <ours.txt) steps instead of 3"
         compare_numbers ours.txt theirs.txt 3e-7 # sees 1 - beta2, 0.001, rounded in f32: 1.8e-6
     done
+}
+
+test_trl_qwen3() {
+    import_model "$source/tests/reference/sft_qwen3"
+    grep -q 'architecture: "qwen3"' pairs.yaml || fail 'the recipe is not that of a Qwen3'
+    run_bireme 0 train pairs.yaml
+    print_steps run_pairs >ours.txt
+    sed 's/^pairs //' "$source/tests/reference/sft_qwen3/expected.txt" >theirs.txt
+    [ "$(wc -l <ours.txt)" = 3 ] || fail "$(wc -l <ours.txt) steps instead of 3"
+    compare_numbers ours.txt theirs.txt 3e-7
 }
 
 test_packing() {
@@ -274,6 +286,6 @@ test_chat() {
 }
 
 case $part in
-trl | packing | layouts | chat) "test_$part" ;;
+trl | trl_qwen3 | packing | layouts | chat) "test_$part" ;;
 *) fail "no such part: $part" ;;
 esac

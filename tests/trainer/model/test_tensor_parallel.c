@@ -5,6 +5,7 @@
  * off; its shares of the 21 rows are unequal. In some cases parameters are frozen on the divided
  * model only; the gradients of the others must not change. In other cases both models have adapters
  * with dropout. Activation checkpointing must not change any bit. */
+#include "base/memory.h"
 #include "base/random.h"
 #include "tests/check.h"
 #include "trainer/model/model_impl.h"
@@ -256,16 +257,25 @@ static void check_recompute(struct device *dev, enum dtype dtype, const struct m
     }
 }
 
-static void test_model(struct device *dev, enum dtype dtype, const char *architecture, bool tied,
-                       bool sequence, const char *frozen, struct model_freezing freezing,
-                       struct model_adapter adapter, double tolerance)
+/* A model and its frozen parts. */
+struct model_case {
+    const char *architecture;
+    bool tied;
+    const char *frozen;
+    const struct model_freezing *freezing; /* NULL: none */
+    const struct model_adapter *adapter;   /* NULL: none */
+    double tolerance;                      /* 0: 1e-5 */
+};
+
+static struct model_config make_config(const struct model_case *c, enum dtype dtype)
 {
+    const char *architecture = c->architecture;
     bool is_encoder = !model_architecture(architecture)->attention.causal;
     bool has_pooler = model_architecture(architecture)->names->next_sentence != NULL;
     bool is_free = model_architecture(architecture)->free_parts;
     bool is_distilbert = strcmp(architecture, "distilbert") == 0;
     bool is_mistral = strcmp(architecture, "mistral") == 0;
-    bool has_biases = tied && strcmp(architecture, "llama") == 0;
+    bool has_biases = c->tied && strcmp(architecture, "llama") == 0;
     bool is_qwen3 = strcmp(architecture, "qwen3") == 0;
     bool is_phi3 = strcmp(architecture, "phi3") == 0;
     bool is_stablelm = strcmp(architecture, "stablelm") == 0;
@@ -273,7 +283,7 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
     bool is_modernbert = strcmp(architecture, "modernbert") == 0;
     bool is_gemma2 = strcmp(architecture, "gemma2") == 0;
     bool is_gemma = is_gemma2 || strcmp(architecture, "gemma3_text") == 0;
-    struct model_config config = {
+    return (struct model_config){
         .architecture = architecture,
         .layers = dtype == DTYPE_F32 ? 3 : 2, /* bf16 errors grow with each layer */
         .width = 48,
@@ -283,10 +293,10 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
         .positions = TOKENS + 2,
         .vocabulary = 101,
         .activation = is_distilbert ? ACTIVATION_RELU : ACTIVATION_GELU_TANH,
-        .parts = {.norm_placement = tied ? MODEL_PLACEMENT_BRANCH : MODEL_PLACEMENT_PRE,
-                  .positions = tied ? MODEL_POSITIONS_DEFAULT : MODEL_POSITIONS_ROTARY,
-                  .rms_norm = tied,
-                  .gated = !tied},
+        .parts = {.norm_placement = c->tied ? MODEL_PLACEMENT_BRANCH : MODEL_PLACEMENT_PRE,
+                  .positions = c->tied ? MODEL_POSITIONS_DEFAULT : MODEL_POSITIONS_ROTARY,
+                  .rms_norm = c->tied,
+                  .gated = !c->tied},
         .dropout = 0.1f,
         .attention_dropout = 0.2f,
         .norm_epsilon = 1e-5f,
@@ -310,20 +320,28 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
         .residual_multiplier = is_granite ? 0.4 : 0,
         .logits_divisor = is_granite ? 2 : 0,
         .no_rope_interval = strcmp(architecture, "smollm3") == 0 ? 2 : 0,
-        .adapter = adapter,
-        .tied = tied,
+        .adapter = c->adapter != NULL ? *c->adapter : (struct model_adapter){0},
+        .tied = c->tied,
         .token_types = is_encoder && !is_distilbert && !is_free && !is_modernbert ? 2 : 0,
         .next_sentence = has_pooler,
         .output_rows = is_encoder ? ROWS : 0,
         .examples = is_encoder ? SEQUENCES : 0,
     };
+}
+
+static void test_model(struct device *dev, enum dtype dtype, const struct model_case *c,
+                       bool sequence)
+{
+    struct model_config config = make_config(c, dtype);
+    const struct model_freezing none = {0}, freezing = c->freezing != NULL ? *c->freezing : none;
+    double tolerance = c->tolerance > 0 ? c->tolerance : 1e-5;
     struct model_instance part, whole;
     make_tokens(config.vocabulary);
-    config.frozen = frozen;
+    config.frozen = c->frozen;
     config.freezing = freezing;
     instance_create(&part, dev, dtype, &config, world, sequence);
     config.frozen = NULL;
-    config.freezing = (struct model_freezing){0};
+    config.freezing = none;
     instance_create(&whole, dev, dtype, &config, NULL, false);
     for (int m = 0; m < MICRO_BATCHES; m++) {
         run_micro_batch(&part, m, true);
@@ -334,11 +352,9 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
     }
     compare_gradients(&part, &whole, tolerance);
     check_replicas(&part);
-    check_frozen(&part, adapter.rank > 0 || frozen != NULL || freezing.embeddings ||
-                            freezing.backbone || freezing.layers > 0);
-    config.frozen = frozen;
+    check_frozen(&part, c->adapter != NULL || c->frozen != NULL || c->freezing != NULL);
+    config.frozen = c->frozen;
     config.freezing = freezing;
-    config.adapter = adapter;
     check_recompute(dev, dtype, &config, sequence, &part);
     run_micro_batch(&part, 0, false);
     run_micro_batch(&whole, 0, false);
@@ -349,92 +365,96 @@ static void test_model(struct device *dev, enum dtype dtype, const char *archite
     instance_destroy(&whole);
 }
 
+static const struct model_freezing low = {.embeddings = true, .layers = 1};
+static const struct model_freezing blocks = {.embeddings = true, .layers = 2};
+static const struct model_freezing backbone = {.backbone = true}, first = {.layers = 1};
+static const struct model_freezing embeddings = {.embeddings = true};
+static const struct model_adapter all_linear = {4, 6, 0.25f, "all-linear"};
+static const struct model_adapter llama = {3, 3, 0, "q_proj, v_proj,up_proj,down_proj"};
+static const struct model_adapter bert = {3, 3, 0.1f, "query, key, output.dense", true};
+
+static const struct model_case cases[] = {
+    {"gpt2", true},
+    {"gpt2", false},
+    {"bert", true},
+    {"roberta", false},
+    {"gpt2", true, .frozen = "transformer.wte.*,*.ln_1.*,*.0.attn.c_attn.bias, *.c_fc.weight"},
+    {"bert", true, .frozen = "cls.*", .freezing = &low},
+    {"gpt2", true, .freezing = &low},
+    {"gpt2", true, .freezing = &blocks},
+    {"gpt2", false, .freezing = &backbone},
+    {"bert", true, .freezing = &backbone},
+    {"roberta", false, .freezing = &first},
+    {"gpt2", true, .adapter = &all_linear},
+    {"llama", false, .adapter = &llama},
+    {"llama", true},
+    {"qwen2", true},
+    {"qwen2", false, .adapter = &llama},
+    {"mistral", false},
+    {"mistral", true, .adapter = &all_linear},
+    {"qwen3", false},
+    {"qwen3", true, .frozen = "*.1.self_attn.q_norm.*", .freezing = &low},
+    {"qwen3", true, .adapter = &all_linear},
+    {"olmo2", false},
+    {"olmo2", true, .frozen = "*.1.self_attn.k_norm.*", .freezing = &low},
+    {"olmo2", true, .adapter = &all_linear},
+    {"granite", true},
+    {"granite", false, .freezing = &low, .adapter = &llama},
+    {"smollm3", true},
+    {"stablelm", true},
+    {"stablelm", false, .adapter = &all_linear},
+    {"phi3", true},
+    {"phi3", false, .adapter = &all_linear},
+    {"gemma2", true},
+    {"gemma2", false, .freezing = &low, .adapter = &all_linear},
+    {"gemma3_text", true},
+    {"gemma3_text", false, .frozen = "*_feedforward_layernorm.weight", .freezing = &low},
+    {"gemma3_text", true, .adapter = &all_linear},
+    {"openai-gpt", true},
+    {"openai-gpt", false, .freezing = &first},
+    {"openai-gpt", true, .freezing = &low},
+    {"openai-gpt", true, .frozen = "*.0.ln_2.*", .freezing = &embeddings},
+    {"openai-gpt", true, .adapter = &all_linear},
+    {"bert", true, .adapter = &bert},
+    {"distilbert", true},
+    {"distilbert", false, .freezing = &low, .adapter = &all_linear},
+    {"transformer_encoder", true},
+    {"transformer_encoder", false, .freezing = &low, .adapter = &all_linear},
+    {"transformer_decoder", true, .freezing = &low},
+    {"megatron-bert", true},
+    {"megatron-bert", false, .freezing = &low, .adapter = &bert},
+    {"albert", true},
+    {"albert", false, .freezing = &embeddings},
+    {"albert", true, .freezing = &backbone},
+    {"albert", true, .frozen = "*.embedding_hidden_mapping_in.weight"},
+    {"albert", true, .adapter = &all_linear},
+    {"modernbert", true},
+    {"modernbert", false, .freezing = &first},
+    {"modernbert", true, .freezing = &low},
+    {"modernbert", true, .adapter = &all_linear},
+};
+
+static const struct model_case bf16_cases[] = {
+    {"gpt2", true, .adapter = &all_linear, .tolerance = 6e-2},
+    {"gpt2", true, .tolerance = 6e-2},
+    {"bert", true, .tolerance = 1e-1},
+    {"megatron-bert", true, .tolerance = 1e-1},
+    {"openai-gpt", true, .tolerance = 1e-1},
+    {"albert", true, .tolerance = 1e-1},
+    {"olmo2", true, .tolerance = 1e-1},
+};
+
 int main(int argc, char **argv)
 {
     struct device *dev;
     CHECK_OK(comm_world_create(&argc, &argv, &world));
     CHECK_OK(device_create(DEVICE_CPU, 0, &dev));
-    const struct model_freezing none = {0}, low = {.embeddings = true, .layers = 1},
-                                blocks = {.embeddings = true, .layers = 2},
-                                backbone = {.backbone = true}, first = {.layers = 1},
-                                embeddings = {.embeddings = true};
-    const char *patterns = "transformer.wte.*,*.ln_1.*,*.0.attn.c_attn.bias, *.c_fc.weight";
-    const struct model_adapter no_adapter = {0}, all_linear = {4, 6, 0.25f, "all-linear"},
-                               llama = {3, 3, 0, "q_proj, v_proj,up_proj,down_proj"};
-    const struct model_adapter bert = {3, 3, 0.1f, "query, key, output.dense", true};
     for (int sequence = 0; sequence < 2; sequence++) {
-        bool rows = sequence == 1;
-        test_model(dev, DTYPE_F32, "gpt2", true, rows, NULL, none, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "gpt2", false, rows, NULL, none, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "bert", true, rows, NULL, none, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "roberta", false, rows, NULL, none, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "gpt2", true, rows, patterns, none, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "bert", true, rows, "cls.*", low, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "gpt2", true, rows, NULL, low, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "gpt2", true, rows, NULL, blocks, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "gpt2", false, rows, NULL, backbone, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "bert", true, rows, NULL, backbone, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "roberta", false, rows, NULL, first, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "gpt2", true, rows, NULL, none, all_linear, 1e-5);
-        test_model(dev, DTYPE_F32, "llama", false, rows, NULL, none, llama, 1e-5);
-        test_model(dev, DTYPE_F32, "llama", true, rows, NULL, none, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "qwen2", true, rows, NULL, none, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "qwen2", false, rows, NULL, none, llama, 1e-5);
-        test_model(dev, DTYPE_F32, "mistral", false, rows, NULL, none, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "mistral", true, rows, NULL, none, all_linear, 1e-5);
-        test_model(dev, DTYPE_F32, "qwen3", false, rows, NULL, none, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "qwen3", true, rows, "*.1.self_attn.q_norm.*", low, no_adapter,
-                   1e-5);
-        test_model(dev, DTYPE_F32, "qwen3", true, rows, NULL, none, all_linear, 1e-5);
-        test_model(dev, DTYPE_F32, "olmo2", false, rows, NULL, none, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "olmo2", true, rows, "*.1.self_attn.k_norm.*", low, no_adapter,
-                   1e-5);
-        test_model(dev, DTYPE_F32, "olmo2", true, rows, NULL, none, all_linear, 1e-5);
-        test_model(dev, DTYPE_F32, "granite", true, rows, NULL, none, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "granite", false, rows, NULL, low, llama, 1e-5);
-        test_model(dev, DTYPE_F32, "smollm3", true, rows, NULL, none, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "stablelm", true, rows, NULL, none, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "stablelm", false, rows, NULL, none, all_linear, 1e-5);
-        test_model(dev, DTYPE_F32, "phi3", true, rows, NULL, none, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "phi3", false, rows, NULL, none, all_linear, 1e-5);
-        test_model(dev, DTYPE_F32, "gemma2", true, rows, NULL, none, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "gemma2", false, rows, NULL, low, all_linear, 1e-5);
-        test_model(dev, DTYPE_F32, "gemma3_text", true, rows, NULL, none, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "gemma3_text", false, rows, "*_feedforward_layernorm.weight",
-                   low, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "gemma3_text", true, rows, NULL, none, all_linear, 1e-5);
-        test_model(dev, DTYPE_F32, "openai-gpt", true, rows, NULL, none, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "openai-gpt", false, rows, NULL, first, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "openai-gpt", true, rows, NULL, low, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "openai-gpt", true, rows, "*.0.ln_2.*", embeddings, no_adapter,
-                   1e-5);
-        test_model(dev, DTYPE_F32, "openai-gpt", true, rows, NULL, none, all_linear, 1e-5);
-        test_model(dev, DTYPE_F32, "bert", true, rows, NULL, none, bert, 1e-5);
-        test_model(dev, DTYPE_F32, "distilbert", true, rows, NULL, none, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "distilbert", false, rows, NULL, low, all_linear, 1e-5);
-        test_model(dev, DTYPE_F32, "transformer_encoder", true, rows, NULL, none, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "transformer_encoder", false, rows, NULL, low, all_linear, 1e-5);
-        test_model(dev, DTYPE_F32, "transformer_decoder", true, rows, NULL, low, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "megatron-bert", true, rows, NULL, none, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "megatron-bert", false, rows, NULL, low, bert, 1e-5);
-        test_model(dev, DTYPE_F32, "albert", true, rows, NULL, none, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "albert", false, rows, NULL, embeddings, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "albert", true, rows, NULL, backbone, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "albert", true, rows, "*.embedding_hidden_mapping_in.weight",
-                   none, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "albert", true, rows, NULL, none, all_linear, 1e-5);
-        test_model(dev, DTYPE_F32, "modernbert", true, rows, NULL, none, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "modernbert", false, rows, NULL, first, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "modernbert", true, rows, NULL, low, no_adapter, 1e-5);
-        test_model(dev, DTYPE_F32, "modernbert", true, rows, NULL, none, all_linear, 1e-5);
-        if (kernels_supports(dev, DTYPE_BF16)) {
-            test_model(dev, DTYPE_BF16, "gpt2", true, rows, NULL, none, all_linear, 6e-2);
-            test_model(dev, DTYPE_BF16, "gpt2", true, rows, NULL, none, no_adapter, 6e-2);
-            test_model(dev, DTYPE_BF16, "bert", true, rows, NULL, none, no_adapter, 1e-1);
-            test_model(dev, DTYPE_BF16, "megatron-bert", true, rows, NULL, none, no_adapter, 1e-1);
-            test_model(dev, DTYPE_BF16, "openai-gpt", true, rows, NULL, none, no_adapter, 1e-1);
-            test_model(dev, DTYPE_BF16, "albert", true, rows, NULL, none, no_adapter, 1e-1);
-            test_model(dev, DTYPE_BF16, "olmo2", true, rows, NULL, none, no_adapter, 1e-1);
+        for (int i = 0; i < COUNT(cases); i++) {
+            test_model(dev, DTYPE_F32, &cases[i], sequence == 1);
+        }
+        for (int i = 0; i < COUNT(bf16_cases) && kernels_supports(dev, DTYPE_BF16); i++) {
+            test_model(dev, DTYPE_BF16, &bf16_cases[i], sequence == 1);
         }
     }
     CHECK_OK(device_destroy(&dev));

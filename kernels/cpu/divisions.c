@@ -1,18 +1,49 @@
 #include "kernels/cpu/divisions.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Units with larger operands are not divided. */
-enum { COMPARISON_BYTES = 256 << 20 };
-
-/* Allocates a matrix with the stride of `like`, filled with numbers from -1 to 1; NULL if it would
- * be too large or there is no memory. */
-static struct tensor make_random(const struct tensor *like, int64_t rows, int64_t columns)
+size_t divisions_bytes(int threads, const struct kernels_limits *limits)
 {
-    struct tensor t = {NULL, like->dtype, rows, columns, like->stride};
-    size_t count = (size_t)((rows - 1) * like->stride + columns);
-    t.data = count * sizeof(float) > COMPARISON_BYTES ? NULL : calloc(count, dtype_bytes(t.dtype));
+    int64_t size = limits->inner > limits->width ? limits->inner : limits->width;
+    size = size > limits->rows ? size : limits->rows;
+    int64_t rows = size < GRID_UNIT_ROWS ? size : GRID_UNIT_ROWS;
+    int64_t columns = size < GRID_UNIT_COLUMNS ? size : GRID_UNIT_COLUMNS;
+    return threads == 1 ? 0 : 2 * (size_t)(rows * columns) * sizeof(float);
+}
+
+static float get_element(struct tensor t, int64_t row, int64_t column)
+{
+    int64_t at = row * t.stride + column;
+    return t.dtype == DTYPE_F32 ? ((const float *)t.data)[at]
+                                : bf16_to_f32(((const bf16 *)t.data)[at]);
+}
+
+/* Returns whether most of some elements of a matrix are finite and not 0. Other matrices may have
+ * the same product in every order of additions. */
+static bool is_general(struct tensor t)
+{
+    enum { SAMPLES = 64 };
+    int64_t general = 0, count = 0;
+    for (int64_t i = 0; i < SAMPLES && i < t.rows; i++) {
+        for (int64_t j = 0; j < SAMPLES && j < t.columns; j++) {
+            int64_t row = t.rows <= SAMPLES ? i : i * t.rows / SAMPLES;
+            int64_t column = t.columns <= SAMPLES ? j : j * t.columns / SAMPLES;
+            float x = get_element(t, row, column);
+            general += isfinite(x) && x != 0;
+            count++;
+        }
+    }
+    return 2 * general > count;
+}
+
+/* Allocates an output with the stride of c, filled with numbers from -1 to 1; NULL if there is no
+ * memory. calloc does not touch the gaps between the rows. */
+static struct tensor make_output(const struct tensor *c, int64_t rows, int64_t columns)
+{
+    struct tensor t = {NULL, c->dtype, rows, columns, c->stride};
+    t.data = calloc((size_t)((rows - 1) * t.stride + columns), dtype_bytes(t.dtype));
     uint32_t state = 1;
     for (int64_t i = 0; t.data != NULL && i < rows; i++) {
         for (int64_t j = 0; j < columns; j++) {
@@ -21,7 +52,7 @@ static struct tensor make_random(const struct tensor *like, int64_t rows, int64_
             if (t.dtype == DTYPE_F32) {
                 ((float *)t.data)[i * t.stride + j] = value;
             } else {
-                ((uint16_t *)t.data)[i * t.stride + j] = f32_to_bf16(value);
+                ((bf16 *)t.data)[i * t.stride + j] = f32_to_bf16(value);
             }
         }
     }
@@ -40,29 +71,27 @@ static bool equal_rows(struct tensor x, struct tensor y)
     return true;
 }
 
-/* Computes one unit of `call` as a whole and in pieces, with random operands. */
+/* Computes one unit of `call` as a whole and in pieces. */
 static status compare_unit(struct matmul *m, const struct matmul_call *call,
                            struct matmul_block unit, const struct grid *pieces, int threads,
                            bool *equal)
 {
-    int64_t inner = matmul_inner_size(call);
     struct matmul_call whole = {
+        .c = make_output(&call->c, unit.rows, unit.columns),
+        .a = call->transpose_a ? tensor_columns(call->a, unit.row, unit.rows)
+                               : tensor_rows(call->a, unit.row, unit.rows),
+        .b = call->transpose_b ? tensor_rows(call->b, unit.column, unit.columns)
+                               : tensor_columns(call->b, unit.column, unit.columns),
+        .bias = call->bias.data == NULL ? call->bias
+                                        : tensor_columns(call->bias, unit.column, unit.columns),
         .transpose_a = call->transpose_a,
         .transpose_b = call->transpose_b,
         .accumulate = call->accumulate,
-        .c = make_random(&call->c, unit.rows, unit.columns),
-        .a = make_random(&call->a, call->transpose_a ? inner : unit.rows,
-                         call->transpose_a ? unit.rows : inner),
-        .b = make_random(&call->b, call->transpose_b ? unit.columns : inner,
-                         call->transpose_b ? inner : unit.columns),
-        .bias =
-            call->bias.data == NULL ? tensor_absent() : make_random(&call->bias, 1, unit.columns),
     };
     struct matmul_call split = whole;
-    split.c = make_random(&call->c, unit.rows, unit.columns);
+    split.c = make_output(&call->c, unit.rows, unit.columns);
     status result = STATUS_OK;
-    *equal = whole.c.data != NULL && whole.a.data != NULL && whole.b.data != NULL &&
-             split.c.data != NULL && (call->bias.data == NULL || whole.bias.data != NULL);
+    *equal = whole.c.data != NULL && split.c.data != NULL;
     if (*equal) {
         struct grid one = {unit.rows, unit.columns, 1, 1};
         struct grid g = grid_divide(pieces->unit_rows, pieces->unit_columns, &whole.c);
@@ -71,9 +100,6 @@ static status compare_unit(struct matmul *m, const struct matmul_call *call,
         *equal = equal_rows(whole.c, split.c);
     }
 done:
-    free(whole.a.data);
-    free(whole.b.data);
-    free(whole.bias.data);
     free(whole.c.data);
     free(split.c.data);
     return result;
@@ -125,46 +151,38 @@ static void describe_call(const struct matmul_call *call, int64_t out[DIVISION_F
         call->c.rows,      call->c.columns,    matmul_inner_size(call), call->c.stride,
         call->a.stride,    call->b.stride,     call->c.dtype,           call->a.dtype,
         call->transpose_a, call->transpose_b,  call->accumulate,        call->bias.data != NULL,
-        call->unit_rows,   call->keep_columns,
+        call->unit_rows,   call->unit_columns, call->keep_columns,      call->private_elements,
     };
     memcpy(out, fields, sizeof fields);
 }
 
-/* Returns the entry of a call; *is_new if it was just added. */
-static struct division *find_entry(struct divisions *d, const struct matmul_call *call,
-                                   const struct grid *base, bool *is_new)
+/* Returns the entry of a call, or NULL. */
+static struct division *find_entry(struct divisions *d, const int64_t call[DIVISION_FIELDS])
 {
-    struct division made = {.grid = *base}, *oldest = d->list;
-    describe_call(call, made.call);
-    *is_new = false;
     for (int i = 0; i < d->count; i++) {
-        struct division *entry = &d->list[i];
-        if (memcmp(entry->call, made.call, sizeof made.call) == 0) {
-            return entry;
+        if (memcmp(d->list[i].call, call, sizeof d->list[i].call) == 0) {
+            return &d->list[i];
         }
-        oldest = entry->used < oldest->used ? entry : oldest;
     }
-    *is_new = true;
-    struct division *added = d->count < DIVISIONS ? &d->list[d->count++] : oldest;
-    *added = made;
-    return added;
+    return NULL;
 }
 
 status divisions_choose(struct divisions *d, struct matmul *m, const struct matmul_call *call,
                         int threads, struct grid *out)
 {
-    struct grid pieces[GRID_REFINEMENTS];
     *out = grid_make(call);
-    if (call->keep_units || grid_refine(out, call, threads, false, pieces) == 0) {
+    if (call->keep_units || grid_is_balanced(out, threads)) {
         return STATUS_OK;
     }
-    bool is_new;
-    struct division *entry = find_entry(d, call, out, &is_new);
-    entry->used = ++d->clock;
-    if (!is_new && !entry->is_compared) {
+    struct division made = {.grid = *out};
+    describe_call(call, made.call);
+    struct division *entry = find_entry(d, made.call);
+    if (entry == NULL && d->count < DIVISIONS) {
+        d->list[d->count++] = made;
+    } else if (entry != NULL && !entry->is_compared && is_general(call->a) && is_general(call->b)) {
         TRY(choose_division(m, call, threads, &entry->grid));
         entry->is_compared = true;
     }
-    *out = entry->grid;
+    *out = entry != NULL ? entry->grid : *out;
     return STATUS_OK;
 }

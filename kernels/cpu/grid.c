@@ -112,15 +112,23 @@ static bool can_split(int64_t size, int64_t parts)
     return size % (parts * PIECE_MULTIPLE) == 0;
 }
 
+/* Pieces have to take less than this part of the time of the units: a smaller gain is within the
+ * error of the estimate. */
+static const double gain = 0.95;
+
+bool grid_is_balanced(const struct grid *g, int threads)
+{
+    int64_t units = g->rows * g->columns;
+    return (double)units > gain * (double)(divide_up(units, threads) * threads);
+}
+
 int grid_refine(const struct grid *base, const struct matmul_call *call, int threads,
                 bool rows_only, struct grid out[GRID_REFINEMENTS])
 {
-    const double gain = 0.95; /* a smaller gain is within the error of the estimate */
     double limit = gain * grid_estimate_time(base, threads);
-    int64_t units = base->rows * base->columns;
     int count = 0;
-    if ((double)units > gain * (double)(divide_up(units, threads) * threads)) {
-        return 0; /* all threads are busy */
+    if (grid_is_balanced(base, threads)) {
+        return 0;
     }
     int64_t most_across = rows_only || call->keep_columns ? 1 : base->unit_columns / PIECE_MULTIPLE;
     for (int64_t down = 1; down * PIECE_MULTIPLE <= base->unit_rows; down++) {

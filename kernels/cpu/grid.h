@@ -34,6 +34,10 @@ double grid_estimate_time(const struct grid *g, int threads);
 status matmul_run_grid(struct matmul *m, const struct matmul_call *call, const struct grid *g,
                        int threads);
 
+/* grid_is_balanced - return whether pieces of the units would not be faster, because the threads
+ * have almost the same number of units. */
+bool grid_is_balanced(const struct grid *g, int threads);
+
 enum { GRID_REFINEMENTS = 6 };
 
 /* grid_refine - list divisions of the units of `base` into equal pieces that are faster than it

@@ -480,7 +480,8 @@ size_t matmul_library_bytes(enum dtype dtype, int threads, const struct kernels_
     int64_t depth = dtype == DTYPE_F32 ? DEPTH : BF16_DEPTH, inner = limits->width * 3 / 4;
     int64_t panels = (rows + COLUMNS) * (inner < depth ? inner : depth);
     size_t sums = dtype == DTYPE_F32 ? 0 : (size_t)(rows * GRID_UNIT_COLUMNS) * sizeof(float);
-    return (size_t)threads * (sums + BUFFERS * (size_t)panels * dtype_bytes(dtype));
+    return (size_t)threads * (sums + BUFFERS * (size_t)panels * dtype_bytes(dtype)) +
+           divisions_bytes(threads, limits);
 }
 
 size_t matmul_allocated_bytes(const struct kernels *k)

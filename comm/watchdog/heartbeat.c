@@ -99,9 +99,15 @@ void heartbeat_phase(const char *phase, double limit_seconds)
     for (int i = 0; i < PHASE_WORDS; i++) {
         atomic_store_explicit(&slot->phase[i], words[i], memory_order_relaxed);
     }
-    atomic_store_explicit(&slot->phase_start, double_to_bits(clock_seconds()),
-                          memory_order_relaxed);
     atomic_store_explicit(&slot->limit_seconds, double_to_bits(limit_seconds),
+                          memory_order_relaxed);
+    heartbeat_renew();
+}
+
+void heartbeat_renew(void)
+{
+    struct slot *slot = get_slot(own_slot);
+    atomic_store_explicit(&slot->phase_start, double_to_bits(clock_seconds()),
                           memory_order_relaxed);
     atomic_fetch_add_explicit(&slot->serial, 1, memory_order_release);
 }

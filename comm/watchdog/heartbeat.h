@@ -37,6 +37,9 @@ void heartbeat_detach(void);
 /* heartbeat_phase - set the phase of the main thread and reset its timer; limit 0: the default. */
 void heartbeat_phase(const char *phase, double limit_seconds);
 
+/* heartbeat_renew - reset the timer of the current phase. */
+void heartbeat_renew(void);
+
 /* heartbeat_waiting - mark the main thread as waiting for other ranks; repeat it in each poll. */
 void heartbeat_waiting(bool waiting);
 
@@ -50,7 +53,7 @@ void heartbeat_end_beats(void);
 /* The content of one slot. */
 struct heartbeat_view {
     int rank;        /* in the world; -1: not attached yet */
-    uint64_t serial; /* incremented with each phase */
+    uint64_t serial; /* incremented with each phase and each renewal */
     uint64_t beats;  /* checks of the watchdog thread; 0: there is no such thread */
     char phase[HEARTBEAT_PHASE_BYTES];
     double seconds; /* time in this phase, by the host's monotonic clock */

@@ -268,6 +268,11 @@ void watchdog_phase(const char *phase, double limit_seconds)
     heartbeat_phase(phase, limit_seconds);
 }
 
+void watchdog_renew(void)
+{
+    heartbeat_renew();
+}
+
 void watchdog_stop(void)
 {
     if (!watchdog.running) {

@@ -43,5 +43,10 @@ void watchdog_end_startup(void);
  * Units     limit_seconds: limit of this phase; 0 for the default */
 void watchdog_phase(const char *phase, double limit_seconds);
 
+/* watchdog_renew - reset the timer of the current phase.
+ *
+ * For a phase that consists of many short parts: its limit then applies to each part. */
+void watchdog_renew(void);
+
 /* watchdog_stop - stop the watchdog thread; no effect if it is not running. */
 void watchdog_stop(void);

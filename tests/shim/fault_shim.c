@@ -16,6 +16,8 @@
  *   FAULT_STICKY  set: all calls from the N-th on fail, as on a full disk
  *   FAULT_FREE    free bytes that statvfs reports
  *   FAULT_CLOCK   seconds by which the real-time clock jumps, alternately forwards and backwards
+ *   FAULT_SPEED   factor by which the monotonic clock is faster than time, and by which waits for
+ *                 a condition variable with this clock are shorter
  *   FAULT_THREADS largest number of threads besides the main thread
  *
  * Calls with a path count by this path, calls with a descriptor by the path of its open. */
@@ -43,7 +45,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
     const char *folder, *start, *what, *log;
     long at, calls, slow_ms;
-    long clock_jump, threads; /* 0: no fault */
+    long clock_jump, speed, threads; /* 0: no fault */
     bool sticky;
 } fault;
 static char opened[DESCRIPTORS][PATH_BYTES]; /* path of each counted descriptor; else "" */
@@ -63,6 +65,7 @@ static void read_environment(void)
     fault.at = read_number("FAULT_AT", -1);
     fault.slow_ms = read_number("FAULT_SLOW_MS", 300);
     fault.clock_jump = read_number("FAULT_CLOCK", 0);
+    fault.speed = read_number("FAULT_SPEED", 0);
     fault.threads = read_number("FAULT_THREADS", 0);
     fault.what = getenv("FAULT_DO") != NULL ? getenv("FAULT_DO") : "";
     fault.log = getenv("FAULT_LOG");
@@ -288,14 +291,43 @@ static long get_clock_error(void)
     return fault.clock_jump == 0 ? 0 : readings++ / 40 % 2 == 0 ? 0 : fault.clock_jump;
 }
 
+static double get_speed(void)
+{
+    pthread_once(&once, read_environment);
+    return (double)fault.speed;
+}
+
+static struct timespec to_timespec(double seconds)
+{
+    return (struct timespec){.tv_sec = (time_t)seconds,
+                             .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
+}
+
+static double to_seconds(const struct timespec *t)
+{
+    return (double)t->tv_sec + 1e-9 * (double)t->tv_nsec;
+}
+
 int clock_gettime(clockid_t clock, struct timespec *out)
 {
     NEXT(int, "clock_gettime", clockid_t, struct timespec *)
     int result = next(clock, out);
     if (result == 0 && clock == CLOCK_REALTIME) {
         out->tv_sec += get_clock_error();
+    } else if (result == 0 && clock == CLOCK_MONOTONIC && get_speed() > 0) {
+        *out = to_timespec(get_speed() * to_seconds(out));
     }
     return result;
+}
+
+int pthread_cond_timedwait(pthread_cond_t *restrict condition, pthread_mutex_t *restrict mutex,
+                           const struct timespec *restrict until)
+{
+    NEXT(int, "pthread_cond_timedwait", pthread_cond_t *, pthread_mutex_t *,
+         const struct timespec *)
+    struct timespec sooner =
+        get_speed() > 0 ? to_timespec(to_seconds(until) / get_speed()) : *until;
+    return next(condition, mutex, &sooner);
 }
 
 int gettimeofday(struct timeval *restrict out, void *restrict zone)

@@ -177,6 +177,7 @@ static status score_document(const struct run *r, const struct task_request *q, 
 {
     TRY(encode_request(r, q, s));
     TRY(log_likelihood_run(r->m->kernels, r->m->model, r->m->rows, s->items, s->count, s->results));
+    stop_poll_progress(r->m->poll);
     task_scores_add_likelihoods(&r->scores, q, s->results, s->count, index);
     json_t *outputs = json_array();
     status result = template_require_memory(outputs);
@@ -218,6 +219,7 @@ static status score_windows(const struct run *r, const struct token_list *ids, d
             .ids = ids->ids + first, .count = end - first, .scored = scored};
         struct log_likelihood_result result;
         TRY(log_likelihood_run(r->m->kernels, r->m->model, r->m->rows, &item, 1, &result));
+        stop_poll_progress(r->m->poll);
         *out += result.log_probability;
         done += scored;
     }

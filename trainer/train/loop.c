@@ -165,14 +165,20 @@ static status poll_stop(void *user, bool *stop)
     return STATUS_OK;
 }
 
+/* Called before each token: the limit of a long phase applies to a token, not to all texts. */
+static bool is_stop_requested(void)
+{
+    watchdog_renew();
+    return stop_signal_received();
+}
+
 /* Generates targets and runs tasks, until a rank votes to stop. */
 static status evaluate_texts(struct loop *loop, struct step_ballot *ballot,
                              struct task_field names[TASK_SET_FIELDS], struct metric *fields,
                              int *count)
 {
     struct job *job = loop->job;
-    const struct stop_poll poll = {
-        .run = poll_stop, .user = ballot, .is_requested = stop_signal_received};
+    const struct stop_poll poll = {poll_stop, ballot, is_stop_requested, watchdog_renew};
     if (!has_stop_vote(ballot)) {
         job_long_phase(job, "generating targets");
         TRY(sample_score_targets(job, &poll, fields, count));

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/text.h"
+#include "comm/watchdog/watchdog.h"
 #include "trainer/evaluation/target_scores.h"
 #include "trainer/inference/generate.h"
 #include "trainer/setup/data.h"
@@ -71,6 +72,13 @@ int64_t sample_bytes(const struct recipe *r, const struct model_config *config, 
     return most;
 }
 
+/* Called before each token: the limit of the phase applies to a token, not to the sample. */
+static bool renew_phase(void)
+{
+    watchdog_renew();
+    return false;
+}
+
 /* The sample stays within data.sequence_length, for which the memory of the kernels is planned. */
 static status generate_text(struct session *s, const struct token_list *prompt, char **out)
 {
@@ -82,6 +90,7 @@ static status generate_text(struct session *s, const struct token_list *prompt, 
     options.max_new_tokens = r->generate.max_new_tokens < room ? r->generate.max_new_tokens : room;
     options.chunk_tokens = rows < 256 ? rows : 256;
     options.tensor_group = s->mesh.tensor;
+    options.should_stop = renew_phase;
     struct generate_output output = {0};
     size_t bytes = 0;
     status result =

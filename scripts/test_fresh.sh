@@ -4,13 +4,15 @@
 # commands there.
 #
 #   scripts/test_fresh.sh bookworm|trixie [--quickstart] [--test] [--keep]
-#   scripts/test_fresh.sh bookworm|trixie --package FILE [--keep]
+#   scripts/test_fresh.sh bookworm|trixie --package FILE|deb [--keep]
 #
 #   --quickstart   run scripts/quickstart.sh with QUICKSTART_MINUTES minutes of training (default:
 #                  0.5), and a second time, which skips the completed stages
 #   --test         run scripts/test.sh twice
 #   --package FILE install a package of scripts/package.sh (*.deb, *.tar.gz, *.whl) in the root
-#                  instead of the clone, and train and generate with it
+#                  instead of the clone, and train and generate with it. "deb" instead of FILE first
+#                  builds the Debian package of the last commit in another root, checks it with
+#                  lintian and writes it to build-package/
 #   --keep         do not remove the root folder at the end, and print its path
 #
 # The default is --quickstart --test. Packages come from the mirror of this machine's apt, with its
@@ -69,6 +71,7 @@ make_root() {
         print_message "debootstrap failed"
         exit 1
     }
+    echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/unsafe" # faster; the root is temporary
 }
 
 # copy_network_settings: copy the settings of apt, the certificates, keys and host names, with which
@@ -121,13 +124,18 @@ write_package_test() {
 set -eu
 export DEBIAN_FRONTEND=noninteractive PATH=/opt/bireme/bin:$PATH
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-launcher=''
 mkdir -p /opt/bireme
 case $(echo bireme[-_]*) in
 *.deb)
     apt-get update -q
-    apt-get install -q -y --no-install-recommends ./bireme_*.deb openmpi-bin
-    launcher='mpirun --oversubscribe -np 2'
+    apt-get install -q -y --no-install-recommends man-db bash-completion
+    apt-get install -q -y --no-install-recommends ./bireme_*.deb
+    [ -f /usr/share/man/man1/bireme-train.1.gz ]
+    man bireme-train | grep -q '^ *bireme-train - '
+    # The function of complete -D loads the completion of a command and returns 124.
+    bash -c '. /usr/share/bash-completion/bash_completion
+        $(complete -p -D | sed "s/.* -F \([^ ]*\).*/\1/") bireme || [ $? = 124 ]
+        complete -p bireme'
     ;;
 *.whl)
     apt-get update -q
@@ -138,6 +146,7 @@ case $(echo bireme[-_]*) in
 *) tar -xzf bireme-*.tar.gz --strip-components 1 -C /opt/bireme ;;
 esac
 for i in $(seq 200); do echo "line $i of a text"; done >text
+bireme --version
 bireme tokenizer train --type char --input text --output tokenizer
 bireme prepare --tokenizer tokenizer --input text --output data
 cat >recipe.yaml <<'YAML'
@@ -148,9 +157,43 @@ data: {tokenizer: tokenizer, train: data/train-*.h5, sequence_length: 32}
 batch: {global_size: 4, micro_size: 2}
 train: {max_steps: 3}
 YAML
-$launcher bireme train recipe.yaml
+bireme plan recipe.yaml
+bireme train recipe.yaml
 [ "$(bireme generate --checkpoint run --prompt line --no-echo --max-new-tokens 5 | wc -c)" = 6 ]
+case $(echo bireme[-_]*) in
+*.deb)
+    apt-get install -q -y --no-install-recommends openmpi-bin
+    mpirun --oversubscribe -np 2 bireme train recipe.yaml run_dir=ranks
+    bireme inspect ranks
+    apt-get purge -q -y bireme
+    # Except for this folder, the empty folder in /opt and pages that `man` stored.
+    if find / -xdev \( -path /bireme -o -path /opt/bireme -o -path /var/cache/man \) -prune \
+        -o -name '*bireme*' -print | grep .; then
+        echo 'the removed package leaves these files'
+        exit 1
+    fi
+    ;;
+esac
 END
+}
+
+# build_deb: build the Debian package in another root, and set the variable `package` to its path.
+build_deb() {
+    root=$work/builder
+    make_root
+    copy_network_settings
+    git clone -q --no-hardlinks . "$root/bireme"
+    run_timed "scripts/package.sh deb" bash -euc '
+        export DEBIAN_FRONTEND=noninteractive
+        ./scripts/setup.sh
+        apt-get install -q -y --no-install-recommends dpkg-dev file lintian
+        ./scripts/package.sh deb
+        lintian --allow-root --fail-on error build-package/*.deb'
+    mkdir -p build-package
+    package=build-package/$(cd "$root/bireme/build-package" && echo bireme_*.deb)
+    cp "$root/bireme/build-package/"bireme_*.deb build-package/
+    rm -rf --one-file-system "$root"
+    root=$work/root
 }
 
 suite=${1:-}
@@ -166,7 +209,7 @@ while [ $# -gt 0 ]; do
     --keep) keep=true ;;
     --package)
         package=${2:-}
-        [ -f "$package" ] || usage
+        [ "$package" = deb ] || [ -f "$package" ] || usage
         shift
         ;;
     *) usage ;;
@@ -208,6 +251,9 @@ for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
 done
 
 start=$SECONDS
+if [ "$package" = deb ]; then
+    build_deb
+fi
 make_root
 copy_network_settings
 if [ -n "$package" ]; then

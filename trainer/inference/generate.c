@@ -331,9 +331,15 @@ status generate_clean_text(const char *text, size_t bytes, char **out)
     TRY(ALLOCATE(*out, bytes * (sizeof replacement - 1) + 1, "a text"));
     for (size_t i = 0; i < bytes;) {
         size_t length = utf8_read(text + i, bytes - i, &code);
-        const char *from = text[i] == '\0' ? " " : length > 0 ? text + i : replacement;
-        memcpy(*out + used, from, length > 0 ? length : sizeof replacement - 1);
-        used += length > 0 ? length : sizeof replacement - 1;
+        if (text[i] == '\0') {
+            (*out)[used++] = ' ';
+        } else if (length > 0) {
+            memcpy(*out + used, text + i, length);
+            used += length;
+        } else {
+            memcpy(*out + used, replacement, sizeof replacement - 1);
+            used += sizeof replacement - 1;
+        }
         i += length > 0 ? length : 1;
     }
     return STATUS_OK;

@@ -1,5 +1,5 @@
 /* Beam search against generate() of transformers (scripts/make_reference.py beams): all returned
- * hypotheses, their order and their scores. Repetition penalty and stop strings. */
+ * hypotheses, their order and their scores. Repetition penalty, stop strings and clean texts. */
 #include "tests/trainer/inference/small_model.h"
 #include "tests/trainer/reference_file.h"
 #include "trainer/inference/generate.h"
@@ -236,6 +236,16 @@ static void test_streamed_bytes(const struct fixture *f, const struct token_list
     CHECK_OK(tokenizer_destroy(&t));
 }
 
+/* Bytes that are not UTF-8, a part of a character at the end, and NULs. */
+static void test_clean_text(void)
+{
+    static const char text[] = "a\0\xC3\xA9\xFF\xF0\x9F\x98\x80\0\xE2\x82";
+    char *clean = NULL;
+    CHECK_OK(generate_clean_text(text, sizeof text - 1, &clean));
+    CHECK_TEXT(clean, "a \xC3\xA9\xEF\xBF\xBD\xF0\x9F\x98\x80 \xEF\xBF\xBD\xEF\xBF\xBD");
+    free(clean);
+}
+
 int main(void)
 {
     struct fixture f = {0};
@@ -277,6 +287,7 @@ int main(void)
         test_repetition_penalty(&f, &prompt, 1.7, 12);
         test_repetition_penalty(&f, &prompt, 0.8, 12);
     }
+    test_clean_text();
     test_stop_strings(&f);
     const struct token_list first_prompt = {prompts, length, length};
     test_streamed_bytes(&f, &first_prompt);

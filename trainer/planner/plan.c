@@ -595,6 +595,7 @@ static status check_inputs(const struct recipe *r, const struct tokenizer *token
         token_list_free(&prompt);
         TRY(result);
     }
+    TRY(sample_check_targets(r, plan->vocabulary, tokenizer));
     result = sample_check_tasks(r);
     TRY(note_missing(r, plan, result, result == STATUS_NO_INPUT));
     result = check_data(r, tokenizer, plan);

@@ -244,15 +244,27 @@ status sample_run_tasks(struct job *job, const struct stop_poll *poll,
 
 /* ---- generated targets ---- */
 
+static status read_generation(const struct recipe *r, int64_t vocabulary,
+                              const struct tokenizer *tokenizer, struct generate_options *out)
+{
+    return r->evaluate.generate
+               ? target_scores_read_options(r, r->data.tokenizer, vocabulary, tokenizer,
+                                            derive_decoder_start(r, tokenizer), out)
+               : STATUS_OK;
+}
+
+status sample_check_targets(const struct recipe *r, int64_t vocabulary,
+                            const struct tokenizer *tokenizer)
+{
+    struct generate_options options;
+    return read_generation(r, vocabulary, tokenizer, &options);
+}
+
 status sample_prepare_targets(struct job *job)
 {
     const struct session *s = &job->session;
-    const struct recipe *r = &s->recipe;
-    return r->evaluate.generate
-               ? target_scores_read_options(r, r->data.tokenizer,
-                                            model_get_config(s->model)->vocabulary, s->tokenizer,
-                                            derive_decoder_start(r, s->tokenizer), &job->generation)
-               : STATUS_OK;
+    return read_generation(&s->recipe, model_get_config(s->model)->vocabulary, s->tokenizer,
+                           &job->generation);
 }
 
 static status score_targets(struct job *job, const struct stop_poll *poll, struct loader *loader,

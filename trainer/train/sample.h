@@ -45,6 +45,12 @@ status sample_run_tasks(struct job *job, const struct stop_poll *poll,
                         struct task_field names[TASK_SET_FIELDS], struct metric *fields,
                         int *count);
 
+/* sample_check_targets - check that sample_prepare_targets succeeds.
+ *
+ * Units     vocabulary: of the model; tokenizer NULL: no warnings are logged */
+status sample_check_targets(const struct recipe *recipe, int64_t vocabulary,
+                            const struct tokenizer *tokenizer);
+
 /* sample_prepare_targets - read the settings of generation; nothing without evaluate.generate.
  *
  * Order     after session_start

@@ -148,10 +148,18 @@ run_bireme 78 train "${model[@]}" evaluate.metric=bleu
 expect_error "evaluate.metric: 'bleu' is not a metric of objective seq2seq"
 run_bireme 78 train "${model[@]}" evaluate.generate=true evaluate.metric=blue
 expect_error 'its metrics are: .*rougeLsum, exact_match'
-printf '{"num_beams": "two"}' >words/generation_config.json
-run_bireme 65 train "${model[@]}" evaluate.generate=true run_dir=bad
-expect_error 'generation_config.json: num_beams is not an integer'
-[ ! -e bad ] || fail 'the refused run has a folder'
+for command in plan train; do
+    printf '{"num_beams": "two"}' >words/generation_config.json
+    run_bireme 65 $command "${model[@]}" evaluate.generate=true run_dir=bad
+    expect_error 'generation_config.json: num_beams is not an integer'
+    printf '{"decoder_start_token_id": 5000}' >words/generation_config.json
+    run_bireme 65 $command "${model[@]}" evaluate.generate=true run_dir=bad
+    expect_error 'decoder_start_token_id is 5000; the token ids of the model are 0 to'
+    printf '{"early_stopping": "never"}' >words/generation_config.json
+    run_bireme 69 $command "${model[@]}" evaluate.generate=true run_dir=bad
+    expect_error 'generation_config.json: early_stopping must be true or false'
+    [ ! -e bad ] || fail 'the refused run has a folder'
+done
 printf '{"decoder_start_token_id": 5000}' >words/generation_config.json
 run_ranks 2 65 train "${model[@]}" evaluate.generate=true run_dir=bad
 expect_error 'decoder_start_token_id is 5000; the token ids of the model are 0 to'

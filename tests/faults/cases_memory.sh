@@ -150,4 +150,14 @@ check_memory_on_one_rank() {
     settings+=(model.init_from="$folder/base")
     fail_on_one_rank 3 comm_broadcast checkpoint_read_manifest manifest_parse manifest_add_shard \
         manifest_check_tiling checkpoint_load_pretrained
+    make_pairs
+    local tensor
+    for tensor in 1 2; do
+        settings=(train.max_steps=1 schedule.warmup_steps=0 generate.prompt=License
+            parallel.tensor=$tensor)
+        fail_on_one_rank 1 engine_create
+        settings=("${common[@]:2}" train.max_steps=1 schedule.warmup_steps=0
+            evaluate.generate=true evaluate.generation_num_beams=2 parallel.tensor=$tensor)
+        fail_on_one_rank 1 beam_search_run
+    done
 }

@@ -271,11 +271,10 @@ status beam_search_run(struct kernels *k, struct model *m, const struct tokenize
     struct beams b = {.tokenizer = t, .options = options, .beams = options->num_beams};
     struct comm *group = options->tensor_group;
     status result = create_beams(&b, k, m, prompt->count);
-    result = group != NULL ? comm_agree(group, result) : result;
     if (result == STATUS_OK) {
         result = run_beams(&b, prompt, out);
-        result = group != NULL ? comm_abort_on_error(group, result) : result;
     }
+    result = group != NULL ? comm_abort_on_error(group, result) : result;
     destroy_beams(&b);
     return result;
 }

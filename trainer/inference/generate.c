@@ -115,11 +115,10 @@ static status run_sampling(const struct run *r, const struct token_list *prompts
     struct comm *group = r->options->tensor_group;
     struct engine *e = NULL;
     status result = create_engine(r, longest, &e);
-    result = group != NULL ? comm_agree(group, result) : result;
     if (result == STATUS_OK) {
         result = run_sequences(r, e, prompts, count, out);
-        result = group != NULL ? comm_abort_on_error(group, result) : result;
     }
+    result = group != NULL ? comm_abort_on_error(group, result) : result;
     engine_destroy(&e);
     return result;
 }

@@ -151,12 +151,22 @@ static void log_packing(const char *what, const struct data_setup *d, const stru
     }
 }
 
+static enum shard_join get_shard_join(enum recipe_join join)
+{
+    switch (join) {
+    case JOIN_TRUE:
+        return SHARD_JOIN_TRUE;
+    case JOIN_FALSE:
+        return SHARD_JOIN_FALSE;
+    case JOIN_AUTO:
+        break;
+    }
+    return SHARD_JOIN_ANY;
+}
+
 static struct loader_options get_loader_options(const struct data_setup *d,
                                                 const struct loader_source *sources, int count)
 {
-    static const enum shard_join joins[] = {[JOIN_AUTO] = SHARD_JOIN_ANY,
-                                            [JOIN_TRUE] = SHARD_JOIN_TRUE,
-                                            [JOIN_FALSE] = SHARD_JOIN_FALSE};
     const struct recipe *r = d->recipe;
     return (struct loader_options){
         .sources = sources,
@@ -174,7 +184,7 @@ static struct loader_options get_loader_options(const struct data_setup *d,
         .vocab_size = d->vocabulary,
         .tokenizer_sha256 = d->tokenizer_sha256,
         .labels_sha256 = d->labels_sha256,
-        .join_encoding = joins[r->sft.join_encoding],
+        .join_encoding = get_shard_join(r->sft.join_encoding),
         .head_reads_last_row = objective_spec_reads_last_row(r),
         .max_texts = r->model.num_labels,
         .shared_prompt = objective_spec_shares_prompt(r),

@@ -75,16 +75,25 @@ static enum model_recompute get_recompute(const struct recipe *recipe)
     return MODEL_RECOMPUTE_NONE;
 }
 
+static enum rotary_kind get_rotary_kind(enum recipe_rope_type type)
+{
+    switch (type) {
+    case ROPE_LINEAR:
+        return ROTARY_LINEAR;
+    case ROPE_LLAMA3:
+        return ROTARY_LLAMA3;
+    case ROPE_YARN:
+        return ROTARY_YARN;
+    case ROPE_DEFAULT:
+        break;
+    }
+    return ROTARY_PLAIN;
+}
+
 static struct rotary_scaling get_rotary_scaling(const struct recipe *recipe)
 {
-    static const enum rotary_kind kinds[] = {
-        [ROPE_DEFAULT] = ROTARY_PLAIN,
-        [ROPE_LINEAR] = ROTARY_LINEAR,
-        [ROPE_LLAMA3] = ROTARY_LLAMA3,
-        [ROPE_YARN] = ROTARY_YARN,
-    };
     return (struct rotary_scaling){
-        .kind = kinds[recipe->model.rope_type],
+        .kind = get_rotary_kind(recipe->model.rope_type),
         .factor = recipe->model.rope_factor,
         .low_frequency_factor = recipe->model.rope_low_freq_factor,
         .high_frequency_factor = recipe->model.rope_high_freq_factor,
@@ -97,31 +106,60 @@ static struct rotary_scaling get_rotary_scaling(const struct recipe *recipe)
 
 static enum activation get_activation(enum recipe_activation activation)
 {
-    static const enum activation activations[] = {
-        [RECIPE_GELU_TANH] = ACTIVATION_GELU_TANH, [RECIPE_GELU_ERF] = ACTIVATION_GELU_ERF,
-        [RECIPE_RELU] = ACTIVATION_RELU,           [RECIPE_RELU2] = ACTIVATION_RELU2,
-        [RECIPE_SILU] = ACTIVATION_SILU,
-    };
-    return activations[activation];
+    switch (activation) {
+    case RECIPE_GELU_ERF:
+        return ACTIVATION_GELU_ERF;
+    case RECIPE_RELU:
+        return ACTIVATION_RELU;
+    case RECIPE_RELU2:
+        return ACTIVATION_RELU2;
+    case RECIPE_SILU:
+        return ACTIVATION_SILU;
+    case RECIPE_GELU_TANH:
+        break;
+    }
+    return ACTIVATION_GELU_TANH;
+}
+
+static int get_norm_placement(enum recipe_norm_placement placement)
+{
+    switch (placement) {
+    case PLACE_PRE:
+        return MODEL_PLACEMENT_PRE;
+    case PLACE_POST:
+        return MODEL_PLACEMENT_POST;
+    case PLACE_BRANCH:
+        return MODEL_PLACEMENT_BRANCH;
+    case PLACE_BOTH:
+        return MODEL_PLACEMENT_BOTH;
+    case PLACE_NULL:
+        break;
+    }
+    return MODEL_PLACEMENT_DEFAULT;
+}
+
+static int get_positions(enum recipe_positions positions)
+{
+    switch (positions) {
+    case POSITION_LEARNED:
+        return MODEL_POSITIONS_LEARNED;
+    case POSITION_SINUSOIDAL:
+        return MODEL_POSITIONS_SINUSOIDAL;
+    case POSITION_ROTARY:
+        return MODEL_POSITIONS_ROTARY;
+    case POSITION_NONE:
+        return MODEL_POSITIONS_NONE;
+    case POSITION_NULL:
+        break;
+    }
+    return MODEL_POSITIONS_DEFAULT;
 }
 
 static struct model_parts get_parts(const struct recipe *recipe)
 {
-    static const int placements[] = {
-        [PLACE_NULL] = MODEL_PLACEMENT_DEFAULT, [PLACE_PRE] = MODEL_PLACEMENT_PRE,
-        [PLACE_POST] = MODEL_PLACEMENT_POST,    [PLACE_BRANCH] = MODEL_PLACEMENT_BRANCH,
-        [PLACE_BOTH] = MODEL_PLACEMENT_BOTH,
-    };
-    static const int positions[] = {
-        [POSITION_NULL] = MODEL_POSITIONS_DEFAULT,
-        [POSITION_LEARNED] = MODEL_POSITIONS_LEARNED,
-        [POSITION_SINUSOIDAL] = MODEL_POSITIONS_SINUSOIDAL,
-        [POSITION_ROTARY] = MODEL_POSITIONS_ROTARY,
-        [POSITION_NONE] = MODEL_POSITIONS_NONE,
-    };
     return (struct model_parts){
-        .norm_placement = placements[recipe->model.norm_placement],
-        .positions = positions[recipe->model.position_embedding_type],
+        .norm_placement = get_norm_placement(recipe->model.norm_placement),
+        .positions = get_positions(recipe->model.position_embedding_type),
         .rms_norm = recipe->model.norm_type == NORM_TYPE_RMSNORM,
         .gated = recipe->model.gated_linear_unit,
     };
@@ -247,19 +285,28 @@ status derive_masking(const struct recipe *recipe, const struct tokenizer *token
     return STATUS_OK;
 }
 
+static enum denoise_kind get_denoise_kind(enum recipe_noise noise)
+{
+    switch (noise) {
+    case NOISE_BART:
+        return DENOISE_BART;
+    case NOISE_UL2:
+        return DENOISE_UL2;
+    case NOISE_PREFIX_LM:
+        return DENOISE_PREFIX_LM;
+    case NOISE_SPAN_CORRUPTION:
+        break;
+    }
+    return DENOISE_SPAN_CORRUPTION;
+}
+
 status derive_denoise(const struct recipe *recipe, const struct tokenizer *tokenizer,
                       int64_t vocabulary, struct denoise *out)
 {
-    static const enum denoise_kind kinds[] = {
-        [NOISE_SPAN_CORRUPTION] = DENOISE_SPAN_CORRUPTION,
-        [NOISE_BART] = DENOISE_BART,
-        [NOISE_UL2] = DENOISE_UL2,
-        [NOISE_PREFIX_LM] = DENOISE_PREFIX_LM,
-    };
     bool denoise = recipe->objective == OBJECTIVE_DENOISE;
     int64_t masks = recipe->denoise.replace_length;
     *out = (struct denoise){
-        .kind = denoise ? kinds[recipe->denoise.noise] : DENOISE_NONE,
+        .kind = denoise ? get_denoise_kind(recipe->denoise.noise) : DENOISE_NONE,
         .density = recipe->denoise.noise_density,
         .mean_span = recipe->denoise.mean_noise_span_length,
         .single_tokens = recipe->denoise.mask_length == MASK_LENGTH_SUBWORD,

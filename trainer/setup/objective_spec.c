@@ -71,23 +71,41 @@ bool objective_spec_shares_prompt(const struct recipe *r)
            (r->dpo.shared_prefix == PREFIX_AUTO ? cpu : r->dpo.shared_prefix == PREFIX_TRUE);
 }
 
+static enum packing_kind get_packing_kind(enum recipe_packing packing)
+{
+    switch (packing) {
+    case SFT_PACK_BFD:
+        return PACKING_BFD;
+    case SFT_PACK_BFD_SPLIT:
+        return PACKING_BFD_SPLIT;
+    case SFT_PACK_WRAPPED:
+        return PACKING_WRAPPED;
+    case SFT_PACK_NONE:
+        break;
+    }
+    return PACKING_NONE;
+}
+
+/* Returns the bits of trained tokens in the loss mask. */
+static uint32_t get_completion_bits(enum recipe_completion_only completion_only)
+{
+    switch (completion_only) {
+    case COMPLETION_AUTO:
+        return EXAMPLE_IS_DEFAULT;
+    case COMPLETION_TRUE:
+        return EXAMPLE_IS_COMPLETION;
+    case COMPLETION_FALSE:
+        break;
+    }
+    return 0;
+}
+
 bool objective_spec_packing(const struct recipe *recipe, struct packing_rules *out)
 {
-    static const enum packing_kind kinds[] = {
-        [SFT_PACK_NONE] = PACKING_NONE,
-        [SFT_PACK_BFD] = PACKING_BFD,
-        [SFT_PACK_BFD_SPLIT] = PACKING_BFD_SPLIT,
-        [SFT_PACK_WRAPPED] = PACKING_WRAPPED,
-    };
-    static const uint32_t learned[] = {
-        [COMPLETION_AUTO] = EXAMPLE_IS_DEFAULT,
-        [COMPLETION_TRUE] = EXAMPLE_IS_COMPLETION,
-        [COMPLETION_FALSE] = 0,
-    };
     *out = (struct packing_rules){
-        .kind = kinds[recipe->sft.packing],
+        .kind = get_packing_kind(recipe->sft.packing),
         .max_length = recipe->sft.max_length,
-        .loss_mask_bits = learned[recipe->sft.completion_only_loss] |
+        .loss_mask_bits = get_completion_bits(recipe->sft.completion_only_loss) |
                           (recipe->sft.assistant_only_loss ? EXAMPLE_IS_ASSISTANT : 0),
         .skip_empty = recipe->sft.skip_empty,
     };

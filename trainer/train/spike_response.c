@@ -107,7 +107,6 @@ static status roll_back(struct spike_response *response, struct job *job, struct
 status spike_response_apply(struct spike_response *response, struct job *job,
                             const struct step_result *result, struct spike_event *out)
 {
-    static const char *const actions[] = {"warn", "skip", "rollback"};
     const struct recipe *r = &job->session.recipe;
     status done = STATUS_OK;
     *out = (struct spike_event){
@@ -117,15 +116,17 @@ status spike_response_apply(struct spike_response *response, struct job *job,
         .gradient_norm = result->gradient_norm,
         .score = result->spike};
     if (result->spike.is_spike) {
-        out->action = actions[r->train.on_spike];
         switch (r->train.on_spike) {
         case ON_SPIKE_WARN:
+            out->action = "warn";
             log_spike(response, out);
             break;
         case ON_SPIKE_SKIP:
+            out->action = "skip";
             done = skip_update(job, out);
             break;
         case ON_SPIKE_ROLLBACK:
+            out->action = "rollback";
             done = roll_back(response, job, out);
             break;
         }

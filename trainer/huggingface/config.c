@@ -532,12 +532,23 @@ static void write_key(FILE *file, const struct huggingface_key *key, const struc
 static const char *get_activation_name(const struct huggingface_architecture *architecture,
                                        const struct recipe *r)
 {
-    static const char *const names[] = {"gelu_new", "gelu", "relu", "relu2", "silu"};
     const char *usual = architecture->default_activation;
-    bool gated = strcmp(usual, "silu") == 0;
-    bool pytorch =
-        r->model.activation == RECIPE_GELU_TANH && strcmp(usual, "gelu_pytorch_tanh") == 0;
-    return gated || pytorch || architecture->gelu_is_tanh ? usual : names[r->model.activation];
+    if (strcmp(usual, "silu") == 0 || architecture->gelu_is_tanh) {
+        return usual;
+    }
+    switch (r->model.activation) {
+    case RECIPE_GELU_ERF:
+        return "gelu";
+    case RECIPE_RELU:
+        return "relu";
+    case RECIPE_RELU2:
+        return "relu2";
+    case RECIPE_SILU:
+        return "silu";
+    case RECIPE_GELU_TANH:
+        break;
+    }
+    return strcmp(usual, "gelu_pytorch_tanh") == 0 ? usual : "gelu_new";
 }
 
 /* Writes the name of the activation, with the prefix of a gate. */

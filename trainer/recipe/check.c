@@ -316,7 +316,7 @@ static status check_head_sizes(const struct recipe_reader *r)
 static status check_parts(const struct recipe_reader *r)
 {
     const struct recipe *c = r->recipe;
-    bool relu = c->model.activation == RECIPE_RELU || c->model.activation == RECIPE_RELU2;
+    bool is_gate = c->model.activation <= RECIPE_GELU_ERF || c->model.activation == RECIPE_SILU;
     bool t5 = c->model.architecture == ARCHITECTURE_T5;
     const struct relation relations[] = {
         {!t5 && c->model.scale_decoder_outputs == SCALE_OUTPUTS_TRUE, "model.scale_decoder_outputs",
@@ -328,7 +328,7 @@ static status check_parts(const struct recipe_reader *r)
                    c->model.relative_attention_num_buckets / 2,
          "model.relative_attention_max_distance", "is at most half of",
          "model.relative_attention_num_buckets", "set a greater distance"},
-        {c->model.gated_linear_unit && relu, "model.activation", "conflicts with",
+        {c->model.gated_linear_unit && !is_gate, "model.activation", "conflicts with",
          "model.gated_linear_unit", "a gate has silu, gelu_tanh or gelu_erf"},
         {has_local_layers(c) && c->model.activation > RECIPE_GELU_ERF, "model.activation",
          "conflicts with", "model.architecture", "use gelu_tanh or gelu_erf"},

@@ -27,26 +27,47 @@ INLINE vector compute_silu_derivative(vector x)
     return s * (1.0f + x * (1.0f - s));
 }
 
+/* The switches over activations have no default, so that the compiler reports a missing one. */
 INLINE vector apply_activation(vector x, enum activation act)
 {
-    return act == ACTIVATION_GELU_TANH  ? math_gelu_tanh(x)
-           : act == ACTIVATION_GELU_ERF ? math_gelu_erf(x)
-           : act == ACTIVATION_TANH     ? math_tanh(x)
-           : act == ACTIVATION_RELU     ? rectify_values(x)
-           : act == ACTIVATION_RELU2    ? rectify_values(x) * rectify_values(x)
-           : act == ACTIVATION_SILU     ? x * math_sigmoid(x)
-                                        : x;
+    switch (act) {
+    case ACTIVATION_GELU_TANH:
+        return math_gelu_tanh(x);
+    case ACTIVATION_GELU_ERF:
+        return math_gelu_erf(x);
+    case ACTIVATION_TANH:
+        return math_tanh(x);
+    case ACTIVATION_RELU:
+        return rectify_values(x);
+    case ACTIVATION_RELU2:
+        return rectify_values(x) * rectify_values(x);
+    case ACTIVATION_SILU:
+        return x * math_sigmoid(x);
+    case ACTIVATION_NONE:
+        break;
+    }
+    return x;
 }
 
 INLINE vector compute_derivative(vector x, enum activation act)
 {
-    return act == ACTIVATION_GELU_TANH  ? math_gelu_tanh_derivative(x)
-           : act == ACTIVATION_GELU_ERF ? math_gelu_erf_derivative(x)
-           : act == ACTIVATION_TANH     ? 1.0f - math_tanh(x) * math_tanh(x)
-           : act == ACTIVATION_RELU  ? vector_select(x <= 0.0f, vector_set(0.0f), vector_set(1.0f))
-           : act == ACTIVATION_RELU2 ? 2.0f * rectify_values(x)
-           : act == ACTIVATION_SILU  ? compute_silu_derivative(x)
-                                     : vector_set(1.0f);
+    switch (act) {
+    case ACTIVATION_GELU_TANH:
+        return math_gelu_tanh_derivative(x);
+    case ACTIVATION_GELU_ERF:
+        return math_gelu_erf_derivative(x);
+    case ACTIVATION_TANH:
+        return 1.0f - math_tanh(x) * math_tanh(x);
+    case ACTIVATION_RELU:
+        return vector_select(x <= 0.0f, vector_set(0.0f), vector_set(1.0f));
+    case ACTIVATION_RELU2:
+        return 2.0f * rectify_values(x);
+    case ACTIVATION_SILU:
+        return compute_silu_derivative(x);
+    case ACTIVATION_NONE:
+        break;
+    }
+    return vector_set(1.0f);
 }
 
 /* The epilogue of a GEMM, for one block: y = act(y) and saved = act'(y), or y = y * saved. The
@@ -110,7 +131,7 @@ static void activate_block(void *context, struct matmul_block block)
     case ACTIVATION_SILU:
         activate_rows_as(e, block, ACTIVATION_SILU);
         break;
-    default:
+    case ACTIVATION_NONE:
         break;
     }
 }

@@ -37,9 +37,15 @@
 #define CHECK_FAILS(call, expected, message)                                                       \
     do {                                                                                           \
         status check_status = (call);                                                              \
-        if (check_status != (expected) || strstr(status_pending()->text, (message)) == NULL) {     \
+        if (check_status != (expected)) {                                                          \
             fprintf(stderr, "%s:%d: %s returned %d instead of %d with text '%s'\n", __FILE__,      \
                     __LINE__, #call, check_status, (expected), (message));                         \
+            status_print();                                                                        \
+            exit(1);                                                                               \
+        }                                                                                          \
+        if (strstr(status_pending()->text, (message)) == NULL) {                                   \
+            fprintf(stderr, "%s:%d: %s: the message does not contain '%s':\n", __FILE__, __LINE__, \
+                    #call, (message));                                                             \
             status_print();                                                                        \
             exit(1);                                                                               \
         }                                                                                          \

@@ -440,12 +440,14 @@ static void test_errors(struct kernels *k)
     CHECK_FAILS(linear_forward(k, y, y, x, w, none, ACTIVATION_NONE), STATUS_INTERNAL,
                 "saved without an activation");
     enum activation bad = (enum activation)ACTIVATIONS;
-    CHECK_FAILS(linear_forward(k, y, none, x, w, none, bad), STATUS_INTERNAL,
-                "activation 7 does not exist; the values are 0 to 6");
-    CHECK_FAILS(linear_backward_input(k, x, y, w, bad, x), STATUS_INTERNAL, "activation 7");
+    char text[64];
+    snprintf(text, sizeof text, "activation %d does not exist; the values are 0 to %d", ACTIVATIONS,
+             ACTIVATIONS - 1);
+    CHECK_FAILS(linear_forward(k, y, none, x, w, none, bad), STATUS_INTERNAL, text);
+    CHECK_FAILS(linear_backward_input(k, x, y, w, bad, x), STATUS_INTERNAL, text);
     CHECK_FAILS(activation_forward(k, y, none, (enum activation) - 1), STATUS_INTERNAL,
                 "activation -1");
-    CHECK_FAILS(activation_backward(k, y, y, y, bad), STATUS_INTERNAL, "activation 7");
+    CHECK_FAILS(activation_backward(k, y, y, y, bad), STATUS_INTERNAL, text);
     CHECK_FAILS(linear_backward_input(k, x, y, w, ACTIVATION_GELU_TANH, none), STATUS_INTERNAL,
                 "saved");
     CHECK_FAILS(linear_backward_weight(k, w, none, x, x, false), STATUS_INTERNAL,

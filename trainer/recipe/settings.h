@@ -54,7 +54,7 @@ enum {
     SETTINGS_MAX = RECIPE_SETTINGS_MAX,
     SECTIONS_MAX = 32,
     CHOICES_MAX = 64,
-    CHOICES_BYTES = 512
+    CHOICES_BYTES = 1024
 };
 
 extern const struct setting recipe_table[];

@@ -23,6 +23,28 @@ struct run {
 
 /* ---- settings ---- */
 
+/* Checks that the vocabulary has a continuation for each beam. The end token continues no beam,
+ * except in the last step. */
+static status check_beams(const struct recipe *r, const struct generation_context *context,
+                          const struct generate_options *o)
+{
+    bool has_end = context->end_token >= 0 && context->end_token < context->vocabulary;
+    int64_t most = context->vocabulary - (has_end && o->max_new_tokens > 1 ? 1 : 0);
+    if (o->num_beams <= most || o->num_beams == 1) {
+        return STATUS_OK;
+    }
+    if (r->evaluate.generation_num_beams > 0) {
+        return recipe_raise(r, STATUS_RECIPE, "evaluate.generation_num_beams",
+                            "%" PRId64 " beams are too many for a vocabulary of %" PRId64
+                            " tokens; at most %" PRId64 " are possible",
+                            o->num_beams, context->vocabulary, most);
+    }
+    RAISE(STATUS_DATA,
+          "%s: num_beams is %" PRId64 ", too many for a vocabulary of %" PRId64
+          " tokens; set evaluate.generation_num_beams to at most %" PRId64,
+          GENERATION_CONFIG_FILE, o->num_beams, context->vocabulary, most);
+}
+
 status target_scores_read_options(const struct recipe *r, const char *tokenizer_folder,
                                   int64_t vocabulary, const struct tokenizer *tokenizer,
                                   int32_t decoder_start, struct generate_options *out)
@@ -46,7 +68,7 @@ status target_scores_read_options(const struct recipe *r, const char *tokenizer_
     TRY(generation_config_complete(tokenizer_folder, &context, out));
     /* the memory of the kernels is planned for this length */
     out->max_new_tokens = out->max_new_tokens < room ? out->max_new_tokens : room;
-    return STATUS_OK;
+    return check_beams(r, &context, out);
 }
 
 int64_t target_scores_bytes(const struct recipe *r, const struct model_config *config,

@@ -32,7 +32,8 @@ struct target_scores {
  *
  * Units     vocabulary: of the model; tokenizer NULL: no warnings are logged; decoder_start: start
  *           token, which the file can replace
- * Errors    as generation_config_complete */
+ * Errors    as generation_config_complete; STATUS_RECIPE if there are more beams than tokens,
+ *           STATUS_DATA if generation_config.json sets them */
 status target_scores_read_options(const struct recipe *recipe, const char *tokenizer_folder,
                                   int64_t vocabulary, const struct tokenizer *tokenizer,
                                   int32_t decoder_start, struct generate_options *out);

@@ -54,7 +54,8 @@ status sample_check_targets(const struct recipe *recipe, int64_t vocabulary,
 /* sample_prepare_targets - read the settings of generation; nothing without evaluate.generate.
  *
  * Order     after session_start
- * Errors    STATUS_DATA, STATUS_UNAVAILABLE for generation_config.json of the tokenizer */
+ * Errors    STATUS_RECIPE; STATUS_DATA, STATUS_UNAVAILABLE for generation_config.json of the
+ *           tokenizer */
 status sample_prepare_targets(struct job *job);
 
 /* sample_score_targets - generate the targets of the validation set with the current weights, and

@@ -158,7 +158,31 @@ for command in plan train; do
     printf '{"early_stopping": "never"}' >words/generation_config.json
     run_bireme 69 $command "${model[@]}" evaluate.generate=true run_dir=bad
     expect_error 'generation_config.json: early_stopping must be true or false'
+    rm words/generation_config.json
     [ ! -e bad ] || fail 'the refused run has a folder'
+done
+
+# Each beam needs a token, and the end token continues no beam.
+for ((i = 0; i < 60; i++)); do echo $((i * 7919 % 1000)); done >digits
+run_bireme 0 tokenizer train --type char --input digits --output few-tokens \
+    --special-tokens "<|endoftext|>"
+run_bireme 0 prepare --objective seq2seq --tokenizer few-tokens --source digits --target digits \
+    --output digit-pairs
+few=("${model[@]}" data.tokenizer=few-tokens 'data.train=digit-pairs/train-*.h5'
+    'data.validation=digit-pairs/train-*.h5' evaluate.generate=true train.max_steps=1
+    schedule.warmup_steps=0)
+run_bireme 78 plan "${few[@]}" evaluate.generation_num_beams=256
+most=$(sed -nE 's/.*at most ([0-9]+) are possible.*/\1/p' stderr)
+[ "$most" -ge 2 ] || fail "at most '$most' beams"
+run_bireme 0 train "${few[@]}" run_dir=most evaluate.generation_num_beams="$most"
+for command in plan train; do
+    run_bireme 78 $command "${few[@]}" run_dir=bad evaluate.generation_num_beams=$((most + 1))
+    expect_error "evaluate.generation_num_beams: $((most + 1)) beams are too many for a vocabulary"
+    printf '{"num_beams": %d}' $((most + 1)) >few-tokens/generation_config.json
+    run_bireme 65 $command "${few[@]}" run_dir=bad
+    expect_error "generation_config.json: num_beams is $((most + 1)), too many"
+    rm few-tokens/generation_config.json
+    [ ! -e bad ] || fail 'a run with too many beams has a folder'
 done
 printf '{"decoder_start_token_id": 5000}' >words/generation_config.json
 run_ranks 2 65 train "${model[@]}" evaluate.generate=true run_dir=bad

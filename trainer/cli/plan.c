@@ -222,7 +222,7 @@ static status check_host_memory(const struct plan_forecast *forecast)
     REQUIRE(
         available == 0 || (double)p->host_bytes <= available, STATUS_RECIPE,
         "the plan does not fit: the %d rank%s of a node need%s %s of host memory, but a node of "
-        "the cluster has %s; set checkpoint.async=false, or use fewer ranks per node",
+        "the cluster has %s; use fewer ranks per node, or nodes with more memory",
         p->node_ranks, text_plural(p->node_ranks), p->node_ranks == 1 ? "s" : "",
         text_scale_bytes((double)p->host_bytes, needed_text), text_scale_bytes(available, text));
     return STATUS_OK;

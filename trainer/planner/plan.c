@@ -306,7 +306,7 @@ static status plan_memory(const struct recipe *r, const struct model_config *con
         compute_task_bytes(r, config, dtype) + batches;
     buffers->pinned = host ? 0 : batches + 4 * WORKSPACE_ROW_ARRAYS * rows;
     buffers->loaders = compute_all_loader_bytes(r, plan->data);
-    if (r->checkpoint.async) {
+    if (r->checkpoint.async || !host) { /* files are written from host memory */
         TRY(compute_snapshot_bytes(parameters, count, elements, derive_moment_dtype(r), plan));
     }
     if (r->train.on_spike == ON_SPIKE_ROLLBACK) {

@@ -682,7 +682,7 @@ const struct setting recipe_table[] = {
          "addition to the most recent ones, and write its weights to final/"},
     {"checkpoint.async", SETTING_BOOLEAN, FIELD(checkpoint.async), "true", .resume = true,
      .description = "Whether checkpoints are written in the background while training continues. "
-                    "Needs memory for a snapshot"},
+                    "Needs memory for a snapshot, which GPUs need in any case"},
 
     {"log.every", SETTING_INTEGER, FIELD(log.every), "10", WITHIN(1, STEPS_MAX), .resume = true,
      .description = "Number of steps between lines of metrics.jsonl"},

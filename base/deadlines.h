@@ -1,8 +1,9 @@
 /* The time limits of waits, in seconds.
  *
- * No wait is unlimited. After its limit a wait ends with an error, most often STATUS_HANG. This
- * header lists the limits that several files share or that depend on each other. The intervals of
- * polling are in the files that poll. */
+ * A wait for the device or for another rank has a limit. After it, the wait ends with an error,
+ * most often STATUS_HANG. Only a rank that ends with an error has threads that wait without a
+ * limit, until the process exits (nccl_lock). This header lists the limits that several files share
+ * or that depend on each other. The intervals of polling are in the files that poll. */
 #pragma once
 
 /* ---- waits for the device ---- */

@@ -1,9 +1,9 @@
 /* Operations of a transformer, forward and backward, on any device.
  *
  * kernels.c checks the shapes and calls the back-end through a table of functions
- * (kernels_table.h). The back-ends are cpu/ and cuda/; they use the same file names. The oracle
- * (tests/kernels/oracle.c) computes each operation in double precision. All back-ends are tested
- * against it.
+ * (kernels_table.h). The back-ends are cpu/ and cuda/. An operation is in the file with the same
+ * stem in both, together with related operations. The oracle (tests/kernels/oracle.c) computes each
+ * operation in double precision. All back-ends are tested against it.
  *
  * Conventions
  *   1. Backward operations add to parameter gradients and to the gradient of the residual stream

@@ -1,5 +1,6 @@
-/* Worker threads. They block all signals; only the main thread handles signals
- * (trainer/setup/stop_signal.h). */
+/* Threads that block all signals. In jobs and servers only the main thread handles signals
+ * (trainer/setup/stop_signal.h). Code that runs without these handlers, such as `bireme tokenizer`,
+ * may call pthread_create directly. */
 #pragma once
 
 #include <pthread.h>

@@ -28,9 +28,9 @@ struct comm_device_options {
 
 /* comm_device_create - create the communicator that suits the devices of the ranks.
  *
- * It uses NCCL if every rank has a separate device. It uses staged, with a warning (W-COMM-STAGED),
- * if ranks share a device or NCCL is missing. The environment variable BIREME_NCCL is the path of
- * the library (default libnccl.so.2) or `off`.
+ * It uses NCCL if there are several ranks and each has a separate device. It uses staged for one
+ * rank, and, with a warning (W-COMM-STAGED), if ranks share a device or NCCL is missing. The
+ * environment variable BIREME_NCCL is the path of the library (default libnccl.so.2) or `off`.
  *
  * Memory    on success the new communicator owns `control` and destroys it
  * Order     collective over `control`

@@ -189,7 +189,7 @@ const char *chat_recognize_jinja(const char *text, const struct tokenizer *token
 
 /* ---- folders ---- */
 
-/* Reads the template of tokenizer_config.json, as older folders have it. */
+/* Reads the template of tokenizer_config.json, as in older folders. */
 static char *read_config_template(const char *folder)
 {
     char path[FILE_PATH_BYTES], *text = NULL, *found = NULL;

@@ -115,8 +115,7 @@ struct shard_writer; /* a shard that is being written */
  * shard_writer_close returns.
  *
  * header provides kind, vocab_size, eos_id, join_encoding and tokenizer_sha256; the writer computes
- * the counts.
- * Equal calls give equal bytes.
+ * the counts. Equal calls give equal bytes.
  *
  * Memory    one chunk of each dataset, independent of the size of the shard
  * Errors    STATUS_CREATE, STATUS_PERMISSION, STATUS_WRITE */

@@ -127,7 +127,7 @@ static void store_element(struct tensor y, int64_t row, int64_t column, float va
     }
 }
 
-/* Writes `columns` columns of y: the sums, with the bias or what y contains. */
+/* Writes the sums to y, plus the bias or the previous values of y. */
 static void store_columns(struct tensor y, float out[BLOCK_COLUMNS][KERNELS_FEW_ROWS],
                           struct tensor bias, int64_t first, int columns, bool accumulate)
 {

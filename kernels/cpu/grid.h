@@ -34,8 +34,8 @@ double grid_estimate_time(const struct grid *g, int threads);
 status matmul_run_grid(struct matmul *m, const struct matmul_call *call, const struct grid *g,
                        int threads);
 
-/* grid_is_balanced - return whether pieces of the units would not be faster, because the threads
- * have almost the same number of units. */
+/* grid_is_balanced - return true if the threads have almost equal numbers of units, so that smaller
+ * pieces are not faster. */
 bool grid_is_balanced(const struct grid *g, int threads);
 
 enum { GRID_REFINEMENTS = 6 };

@@ -4,7 +4,7 @@
  * Tolerance Plans add in different orders and round intermediate results to the type of the output.
  *           So elements may differ by a fraction of the largest element of their tensor: 2^-6 in
  *           bf16 and 2^-10 in f32. Elements that are not finite in the expected results are not
- *           compared, because the operands are what the last step left
+ *           compared, because the last training step left arbitrary values in the operands
  * Operands  A bias of zeros, or a derivative at zeros, would hide a wrong epilogue. They are
  *           replaced by numbers of a fixed pattern */
 #include <math.h>

@@ -5,8 +5,8 @@
  *           next step recomputes all of them. A GEMM that accumulates is measured without
  *           accumulation. The bias and some rows of other inputs are replaced for the comparison of
  *           results (gemm_check.c), and restored.
- * Results   The first candidate that fuses nothing gives the expected results (gemm_check.c). Those
- *           that give others are reported and never chosen.
+ * Results   The first candidate that fuses nothing gives the expected results (gemm_check.c).
+ *           Candidates with other results are reported and not chosen.
  * Order     Every candidate runs twice, the first time as a warm-up. Then the default and the
  *           fastest few run in ROUNDS rounds. The minimum counts. */
 #include <cuda_runtime_api.h>

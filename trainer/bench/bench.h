@@ -55,7 +55,7 @@ struct bench_kernels {
     int operation_count;
 };
 
-/* bench_kernels_run - measure every operation of the device separately.
+/* bench_kernels_run - measure the main operations of the device, each one separately.
  *
  * Sizes are those of the session's model and of a micro-batch of its recipe. The classifier and
  * the optimizer use the recipe's label smoothing and type of moments. Not collective.

@@ -1,5 +1,6 @@
-/* bireme bench kernels: the time of every operation of kernels.h, with the sizes of a recipe's
- * model and micro-batch.
+/* bireme bench kernels: the times of the main operations of kernels.h, with the sizes of a recipe's
+ * model and micro-batch. `runs` lists them. linear_add, activation_forward, classifier_logits,
+ * op_round_weights, op_loss_stats, op_scale, op_softcap and op_add are not measured.
  *
  * A sample is a sequence of calls that takes a few milliseconds, followed by a wait for its end.
  * The launches on a GPU overlap as in a training step. Operands stay in the caches between calls
@@ -474,7 +475,7 @@ static status describe_operation(struct kernels_bench *b, status (*run)(struct k
 }
 
 /* Measures the fastest algorithm of the GEMM library. If the back end cannot time single
- * algorithms, measure linear_forward. */
+ * algorithms, measures linear_forward. */
 static status time_gemm(struct kernels_bench *b, int repeats, double *out)
 {
     struct gemm_shape shape = {GEMM_FORWARD, b->rows, b->config.width, b->config.inner, 1};

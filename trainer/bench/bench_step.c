@@ -225,10 +225,9 @@ static double compute_roofline(const gemm_times *times, int repeats, int count, 
     return bench_median(sums, repeats);
 }
 
-/* Measures the bytes per second that a copy larger than the caches reads and
- * writes.
+/* Measures the bytes per second that a copy larger than the caches reads and writes.
  *
- * The copy uses `convert`, and so the threads of the kernels, to get a rate that operations can
+ * The copy uses op_cast, and so the threads of the kernels, to get a rate that operations can
  * reach. */
 static status measure_copy_rate(struct bench *b, double *out)
 {

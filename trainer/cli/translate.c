@@ -170,7 +170,7 @@ static status visit_line(void *user, const char *line, size_t bytes, const char 
 
 /* ---- the command ---- */
 
-/* Finds the token of the target language, as models with several target languages have it. */
+/* Finds the token of the target language, as in models with several target languages. */
 static status find_language(struct query *q)
 {
     char token[64];

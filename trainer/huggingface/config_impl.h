@@ -1,4 +1,4 @@
-/* Functions to read and write the keys of config.json, for config.c and config_rotary.c. */
+/* Functions to read and write the keys of config.json, for the files config*.c of this folder. */
 #pragma once
 
 #include <jansson.h>
@@ -17,19 +17,19 @@ const json_t *config_get_field(const struct config_document *c, const char *key)
 
 /* config_read_integer - read an integer, or set *out to default_value if there is none.
  *
- * Errors    STATUS_DATA if the value has another type; the same for the functions below */
+ * Errors    STATUS_DATA if the value has another type */
 status config_read_integer(const struct config_document *c, const char *key, int64_t default_value,
                            int64_t *out);
 
-/* config_read_number - read a number, as config_read_integer. */
+/* config_read_number - read a number; default and errors are as in config_read_integer. */
 status config_read_number(const struct config_document *c, const char *key, double default_value,
                           double *out);
 
-/* config_read_boolean - read true or false, as config_read_integer. */
+/* config_read_boolean - read true or false; default and errors are as in config_read_integer. */
 status config_read_boolean(const struct config_document *c, const char *key, bool default_value,
                            bool *out);
 
-/* config_read_string - read a string, as config_read_integer.
+/* config_read_string - read a string; default and errors are as in config_read_integer.
  *
  * Memory    *out belongs to the document */
 status config_read_string(const struct config_document *c, const char *key,

@@ -58,7 +58,7 @@ static status arrange_branch(const struct model_config *c, enum dtype dtype, int
     return STATUS_OK;
 }
 
-/* Activations that selective recompute does not keep. */
+/* Takes the activations that selective recompute does not keep. */
 static status arrange_recomputed(const struct model_config *c, struct model_parallelism parallelism,
                                  enum dtype dtype, int64_t n, struct arena *arena,
                                  struct layer_activations *out)
@@ -72,7 +72,7 @@ static status arrange_recomputed(const struct model_config *c, struct model_para
                        &out->inner);
 }
 
-/* Activations that full recompute does not keep, in addition to arrange_recomputed. */
+/* Takes the activations that full recompute does not keep, in addition to arrange_recomputed. */
 static status arrange_interior(const struct model_config *c, struct model_parallelism parallelism,
                                enum dtype dtype, int64_t n, bool training, struct arena *arena,
                                struct layer_activations *out)
@@ -102,7 +102,7 @@ static status arrange_interior(const struct model_config *c, struct model_parall
     return STATUS_OK;
 }
 
-/* Activations of cross-attention. Sequence parallelism does not apply to these models. */
+/* Takes the activations of cross-attention. Sequence parallelism does not apply to these models. */
 static status arrange_cross(const struct model_config *c, int ranks, enum dtype dtype, int64_t n,
                             bool training, struct arena *arena, struct layer_activations *out)
 {
@@ -160,8 +160,8 @@ static status arrange_head(const struct model_config *c, enum dtype dtype, bool 
     return STATUS_OK;
 }
 
-/* A layer shares the memory of the first layer of its stack for all tensors that need not be kept
- * for backward. */
+/* Takes the activations of a layer. It shares the memory of the first layer of its stack for all
+ * tensors that need not be kept for backward. */
 static status arrange_layer(const struct model_config *c, struct model_parallelism parallelism,
                             enum dtype dtype, int64_t n, bool training, struct arena *arena,
                             struct layer_activations *layers, int64_t layer)

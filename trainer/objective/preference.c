@@ -225,7 +225,7 @@ static int compare_values(const void *a, const void *b)
     return order != 0 ? order : (x->pair > y->pair) - (x->pair < y->pair);
 }
 
-/* Sort chosen * values[i][CHOSEN] + rejected * values[i][REJECTED] of all pairs i into out. */
+/* Sorts chosen * values[i][CHOSEN] + rejected * values[i][REJECTED] of all pairs i into out. */
 static void sort_pairs(const double values[][RESPONSES], int64_t count, double chosen,
                        double rejected, struct ranked_pair *out)
 {
@@ -236,7 +236,7 @@ static void sort_pairs(const double values[][RESPONSES], int64_t count, double c
     qsort(out, (size_t)count, sizeof *out, compare_values);
 }
 
-/* Add the loss of the differences high[k] - low[k]. With `margins` these are the sorted margins of
+/* Adds the loss of the differences high[k] - low[k]. With `margins` these are the sorted margins of
  * the policy and of the reference, else the sorted log-ratios c and r. */
 static void add_sorted(const struct preference_settings *s, const struct preference_term *term,
                        const struct ranked_pair *high, const struct ranked_pair *low, int64_t count,

@@ -28,7 +28,7 @@ static const struct objective_metric metrics[] = {
     {0},
 };
 
-/* Return -log s(d); *gradient is its derivative. */
+/* Returns -log s(d); *gradient is its derivative. */
 static double compute_logistic_loss(double d, double *gradient)
 {
     double exponential = exp(-fabs(d));

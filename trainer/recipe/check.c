@@ -9,7 +9,7 @@
 
 /* ---- defaults that depend on other settings ---- */
 
-/* RoBERTa's position ids begin at 2. */
+/* Returns the number of unused position ids: those of RoBERTa begin at 2. */
 static int64_t count_reserved_positions(const struct recipe *c)
 {
     return c->model.architecture == ARCHITECTURE_ROBERTA ? 2 : 0;
@@ -21,7 +21,7 @@ static bool is_gemma(const struct recipe *c)
            c->model.architecture == ARCHITECTURE_GEMMA3_TEXT;
 }
 
-/* Families in which some layers have a window. */
+/* Returns true for families in which some layers have a window. */
 static bool has_local_layers(const struct recipe *c)
 {
     return is_gemma(c) || c->model.architecture == ARCHITECTURE_MODERNBERT;
@@ -42,7 +42,7 @@ static void resolve_local_layers(struct recipe *c)
     }
 }
 
-/* The parts of the original transformer. */
+/* Fills in the parts of the original transformer. */
 static void resolve_parts(struct recipe *c)
 {
     if (c->model.norm_placement == PLACE_NULL) {
@@ -82,7 +82,7 @@ static void resolve_model(struct recipe *c)
     }
 }
 
-/* Settings of some architectures. */
+/* Fills in the settings of some architectures. */
 static void resolve_family(struct recipe *c)
 {
     if (c->model.architecture == ARCHITECTURE_ALBERT && c->model.embedding_size == 0) {
@@ -110,7 +110,7 @@ static void resolve_family(struct recipe *c)
     }
 }
 
-/* Lengths and noise of the examples. */
+/* Fills in the lengths and the noise of the examples. */
 static void resolve_examples(struct recipe *c)
 {
     if (c->data.sequence_length == 0) {
@@ -237,8 +237,8 @@ static status check_dropout(const struct recipe_reader *r)
     return STATUS_OK;
 }
 
-/* Settings that only some architectures have: those of `used` in the settings table. Others refuse
- * them, because they change the model. */
+/* Keys of some architectures only (`.used` in the table). Other architectures refuse them, because
+ * they change the model. */
 static const char *const family_settings[] = {
     "model.embedding_size",          "model.sliding_window",
     "model.partial_rotary_factor",   "model.use_qkv_bias",

@@ -59,7 +59,8 @@ void job_write(struct job *job, const char *bytes, size_t count);
 /* job_end - declare the output as complete. */
 void job_end(struct job *job);
 
-/* job_fail - end the job with an error, unless output exists: then the output just ends.
+/* job_fail - end the job with an error. If output was already sent, the output ends without an
+ * error.
  *
  * code: the word for programs, such as "context_length_exceeded"; NULL: none */
 void job_fail(struct job *job, int http_status, const char *code, const char *text);

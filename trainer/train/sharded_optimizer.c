@@ -85,8 +85,7 @@ static struct comm_range intersect_ranges(struct comm_range a, struct comm_range
     return (struct comm_range){first, end > first ? end - first : 0};
 }
 
-/* The ranges of elements that this rank updates: one range of all elements at stage 0, else its
- * shard of each bucket. */
+/* Returns the number of ranges that this rank updates: 1 at stage 0, else one per bucket. */
 static int count_owned_ranges(const struct sharded_optimizer *sharded)
 {
     return sharded->stage == 0 ? 1 : bucket_count(sharded->buckets);

@@ -180,8 +180,8 @@ static status add_arrived_sums(struct step *s, double sums[OBJECTIVE_SUMS])
     return result;
 }
 
-/* Forward, loss and backward of an uploaded micro-batch. The first micro-batch of a step sets the
- * gradients, the others add to them. */
+/* Runs forward, loss and backward of an uploaded micro-batch. The first micro-batch of a step sets
+ * the gradients, the others add to them. */
 static status train_micro_batch(struct step *s, int64_t step_number, const struct batch *batch,
                                 bool first, double sums[OBJECTIVE_SUMS])
 {
@@ -269,9 +269,9 @@ static status reduce_step_stats(struct step *s, double stats[STEP_STATS])
     return STATUS_OK;
 }
 
-/* The ranks of a tensor-parallel group run a micro-batch together or not at all. If *all_ready is
- * false and the result is STATUS_OK, the step is abandoned, or another rank has no batch and
- * reports its error at the step reduction. */
+/* Sets *all_ready to true if all ranks of the tensor-parallel group can run a micro-batch: they run
+ * it together or not at all. If it is false and the result is STATUS_OK, the step is abandoned, or
+ * another rank has no batch and reports its error at the step reduction. */
 static status agree_on_batch(const struct step *s, status read_error, bool *all_ready)
 {
     double failed = read_error != STATUS_OK || s->abandoned;
@@ -280,9 +280,9 @@ static status agree_on_batch(const struct step *s, status read_error, bool *all_
     return read_error;
 }
 
-/* Within a micro-batch the ranks of a tensor-parallel group wait for each other, so after an error
- * one of them cannot leave alone: the job ends. A loss that is not finite is the same on all of
- * them. */
+/* Ends the job after an error if the tensor-parallel group has several ranks. They wait for each
+ * other within a micro-batch, so one of them cannot leave alone. A loss that is not finite is the
+ * same on all of them. */
 static status abort_if_tensor_parallel(const struct step *s, status result)
 {
     if (result != STATUS_OK && result != STATUS_NOT_FINITE && comm_size(s->parts.mesh.tensor) > 1) {

@@ -18,6 +18,7 @@
 #include "trainer/huggingface/json_file.h"
 #include "trainer/huggingface/pad_token.h"
 #include "trainer/setup/derive.h"
+#include "trainer/setup/objective_spec.h"
 #include "trainer/setup/session.h"
 
 static const char generation_config_name[] = "generation_config.json";
@@ -25,19 +26,36 @@ static const size_t tokenizer_limit_bytes = (size_t)256 << 20;
 
 struct export_job {
     struct export_source source;
-    struct pad_token pad; /* of a reward model; no text: none */
+    struct pad_token pad; /* of a decoder with a head; no text: none */
     int64_t extra_rows;   /* rows of the embedding for a new pad token */
     enum safetensors_dtype dtype;
     struct staged_folder folder;
 };
 
-/* Chooses the pad token of a reward model. A new one may need another row of the embedding. */
+/* Returns whether texts have the special tokens of an encoder. */
+static bool has_encoder(const struct export_job *ex)
+{
+    enum recipe_architecture family = ex->source.architecture->architecture;
+    return recipe_architecture_is_encoder(family) || recipe_architecture_has_decoder(family);
+}
+
+/* Chooses the pad token of a decoder with a head. A new one may need another row of the
+ * embedding. */
 static status choose_pad_token(struct export_job *ex)
 {
-    if (ex->source.recipe.objective != OBJECTIVE_REWARD || ex->source.adapters_only) {
+    const struct export_source *source = &ex->source;
+    if (source->adapters_only) {
         return STATUS_OK;
     }
-    TRY(pad_token_choose(ex->source.tokenizer, ex->source.tokenizer_folder, &ex->pad));
+    if (source->recipe.objective == OBJECTIVE_REWARD) {
+        TRY(pad_token_choose(source->tokenizer, source->tokenizer_folder, &ex->pad));
+    } else if (source->tokenizer != NULL && !has_encoder(ex) &&
+               objective_spec_head(&source->recipe) != MODEL_HEAD_LM) {
+        TRY(pad_token_choose_or_end(source->tokenizer, source->tokenizer_folder, &ex->pad));
+    }
+    if (ex->pad.text[0] == '\0') {
+        return STATUS_OK;
+    }
     ex->extra_rows =
         ex->pad.id < ex->source.vocabulary ? 0 : ex->pad.id + 1 - ex->source.vocabulary;
     if (ex->pad.is_new) {
@@ -153,13 +171,6 @@ static status write_text(const struct export_job *ex, const char *name, const ch
     char path[FILE_PATH_BYTES];
     TRY(file_join(path, ex->folder.path, name));
     return file_write(path, text, bytes);
-}
-
-/* Returns whether texts have the special tokens of an encoder. */
-static bool has_encoder(const struct export_job *ex)
-{
-    enum recipe_architecture family = ex->source.architecture->architecture;
-    return recipe_architecture_is_encoder(family) || recipe_architecture_has_decoder(family);
 }
 
 /* Returns the special tokens. RoBERTa always has pad token 1, even without a tokenizer, because its

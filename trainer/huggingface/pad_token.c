@@ -1,5 +1,6 @@
 #include "trainer/huggingface/pad_token.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "trainer/huggingface/json_file.h"
@@ -20,15 +21,44 @@ static bool take_token(const struct tokenizer *t, const char *text, struct pad_t
     return true;
 }
 
-status pad_token_choose(const struct tokenizer *t, const char *tokenizer_folder,
-                        struct pad_token *out)
+/* Takes pad_token of tokenizer_config.json. */
+static status take_configured(const struct tokenizer *t, const char *tokenizer_folder,
+                              struct pad_token *out, bool *found)
 {
     json_t *config = NULL;
     TRY(json_file_read(tokenizer_folder, "tokenizer_config.json", &config));
     const json_t *value = json_object_get(config, "pad_token");
     value = json_is_object(value) ? json_object_get(value, "content") : value; /* an AddedToken */
-    bool found = take_token(t, json_string_value(value), out);
+    *found = take_token(t, json_string_value(value), out);
     json_decref(config);
+    return STATUS_OK;
+}
+
+status pad_token_choose_or_end(const struct tokenizer *t, const char *tokenizer_folder,
+                               struct pad_token *out)
+{
+    bool found = false;
+    char *text = NULL;
+    size_t bytes = 0;
+    int32_t end = tokenizer_eos(t);
+    TRY(take_configured(t, tokenizer_folder, out, &found));
+    if (found || end < 0) {
+        return STATUS_OK;
+    }
+    TRY(tokenizer_decode(t, &end, 1, false, &text, &bytes));
+    if (bytes < sizeof out->text) {
+        *out = (struct pad_token){.id = end};
+        memcpy(out->text, text, bytes + 1);
+    }
+    free(text);
+    return STATUS_OK;
+}
+
+status pad_token_choose(const struct tokenizer *t, const char *tokenizer_folder,
+                        struct pad_token *out)
+{
+    bool found = false;
+    TRY(take_configured(t, tokenizer_folder, out, &found));
     for (int i = 0; i < NAMES && !found; i++) {
         found = take_token(t, names[i], out);
     }

@@ -1,8 +1,9 @@
-/* The pad token of exported reward models.
+/* The pad token of exported decoders with a head.
  *
- * The classes of transformers read the reward at the last token that is not the pad token. Bireme
- * trains and scores at the end token. So the pad token must not be the end token. A tokenizer
- * without a pad token, such as that of GPT-2, gets a new one. */
+ * The classes of transformers read the head at the last token that is not the pad token. Bireme
+ * trains and scores a reward model at the end token, so its pad token must not be the end token. A
+ * tokenizer without a pad token, such as that of GPT-2, gets a new one. The texts of other heads do
+ * not end with the end token, so it can be the pad token. */
 #pragma once
 
 #include "datasets/tokenizer/tokenizer.h"
@@ -21,6 +22,13 @@ struct pad_token {
  * Errors    STATUS_DATA: tokenizer_config.json is not valid JSON, or every name is taken */
 status pad_token_choose(const struct tokenizer *t, const char *tokenizer_folder,
                         struct pad_token *out);
+
+/* pad_token_choose_or_end - choose the pad token for a head of a decoder that is no reward model:
+ * the one of tokenizer_config.json, else the end token. Without either, *out is unchanged.
+ *
+ * Errors    STATUS_DATA: tokenizer_config.json is not valid JSON */
+status pad_token_choose_or_end(const struct tokenizer *t, const char *tokenizer_folder,
+                               struct pad_token *out);
 
 /* pad_token_write - write the pad token to the tokenizer files of an exported folder.
  *

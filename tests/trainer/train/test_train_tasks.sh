@@ -244,7 +244,9 @@ test_checkpoint() {
     run_bireme 0 bench step "${labels[@]:1}" --repeats 1
     grep -q '^linear_backward_weight ' out || fail "bench step: $(cat out)"
     run_bireme 65 generate --checkpoint head --prompt the
-    expect_error 'does not predict next tokens'
+    expect_error 'objective classify and does not predict next tokens; use .bireme classify'
+    run_bireme 65 translate --checkpoint head recipe.yaml
+    expect_error 'head has the architecture bert, which is not an encoder-decoder; use .bireme cla'
     run_bireme 78 "${labels[@]}" run_dir=wrong model.num_labels=2
     expect_error 'labels/train-\*.h5 has 3 labels'
     run_bireme 65 train recipe.yaml 'data.train=labels/train-*.h5' data.tokenizer=pieces \
@@ -252,8 +254,35 @@ test_checkpoint() {
     expect_error "examples of the kind 'classify'"
 }
 
+# The exported head of a decoder has a pad token, which transformers needs for a batch of texts: the
+# one of the tokenizer, else the end token. The head reads the last token that is not a pad token.
+test_pad_token() {
+    local pad
+    make_rows
+    sed 's/, "text_pair": "[^"]*"//' rows.jsonl >single.jsonl
+    run_bireme 0 tokenizer train --type bpe --vocab-size 300 --input single.jsonl --output bpe \
+        --special-tokens '<extra>'
+    prepare_rows classify single.jsonl bpe tokens
+    run_bireme 0 train recipe.yaml objective=classify run_dir=gpt 'data.train=tokens/train-*.h5' \
+        data.validation=null evaluate.every=0 data.tokenizer=bpe "${gpt[@]}"
+    run_bireme 0 export --checkpoint gpt --output folder
+    grep -q '"pad_token": "<|endoftext|>"' folder/tokenizer_config.json || fail 'no pad token'
+    pad=$(sed -nE 's/^ *"pad_token_id": ([0-9]+),$/\1/p' folder/config.json)
+    [ -n "$pad" ] && grep -q "\"eos_token_id\": $pad," folder/config.json ||
+        fail "config.json: $(cat folder/config.json)"
+    [ ! -e folder/special_tokens_map.json ] || fail 'a new special_tokens_map.json'
+    # A pad token of the tokenizer remains.
+    sed -i 's/"pad_token": "[^"]*"/"pad_token": {"content": "<extra>"}/' \
+        folder/tokenizer_config.json
+    run_bireme 0 import folder --output back
+    run_bireme 0 export --checkpoint back --output second
+    grep -q '"pad_token": "<extra>"' second/tokenizer_config.json || fail 'another pad token'
+    [ "$(sed -nE 's/^ *"pad_token_id": ([0-9]+),$/\1/p' second/config.json)" != "$pad" ] ||
+        fail 'the end token is the pad token'
+}
+
 case ${1:-} in
-layouts | objectives | checkpoint) "test_$1" ;;
+layouts | objectives | checkpoint | pad_token) "test_$1" ;;
 *)
     echo "no such part: ${1:-}" >&2
     exit 64

@@ -196,6 +196,27 @@ status weights_check_tokenizer(const struct recipe *recipe, const struct tokeniz
     return result;
 }
 
+const char *weights_command(const struct session *s)
+{
+    switch (s->recipe.objective) {
+    case OBJECTIVE_MLM:
+        return "fill-mask";
+    case OBJECTIVE_CLASSIFY:
+    case OBJECTIVE_REGRESS:
+    case OBJECTIVE_CLASSIFY_TOKENS:
+    case OBJECTIVE_CHOOSE:
+        return "classify";
+    case OBJECTIVE_ANSWER:
+        return "answer";
+    case OBJECTIVE_EMBED:
+        return "embed";
+    case OBJECTIVE_REWARD:
+        return "score";
+    default:
+        return "generate";
+    }
+}
+
 status weights_require_single_stack(const struct session *s, const char *checkpoint)
 {
     enum recipe_architecture architecture = s->recipe.model.architecture;
@@ -218,10 +239,11 @@ status weights_require_causal(const struct session *s, const char *checkpoint)
 {
     TRY(weights_require_single_stack(s, checkpoint));
     REQUIRE(!objective_spec_is_masked(&s->recipe), STATUS_DATA,
-            "%s predicts masked tokens, not next tokens; use `bireme fill-mask`", checkpoint);
+            "%s predicts masked tokens, not next tokens; use `bireme %s`", checkpoint,
+            weights_command(s));
     REQUIRE(objective_spec_head(&s->recipe) == MODEL_HEAD_LM, STATUS_DATA,
-            "%s was trained with objective %s and does not predict next tokens", checkpoint,
-            recipe_objective_name(s->recipe.objective));
+            "%s was trained with objective %s and does not predict next tokens; use `bireme %s`",
+            checkpoint, recipe_objective_name(s->recipe.objective), weights_command(s));
     return STATUS_OK;
 }
 
@@ -236,7 +258,7 @@ status weights_require_seq2seq(const struct session *s, const char *checkpoint)
 {
     enum recipe_architecture architecture = s->recipe.model.architecture;
     REQUIRE(recipe_architecture_has_decoder(architecture), STATUS_DATA,
-            "%s has the architecture %s, which is not an encoder-decoder; use `bireme generate`",
-            checkpoint, recipe_architecture_name(architecture));
+            "%s has the architecture %s, which is not an encoder-decoder; use `bireme %s`",
+            checkpoint, recipe_architecture_name(architecture), weights_command(s));
     return STATUS_OK;
 }

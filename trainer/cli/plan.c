@@ -123,6 +123,10 @@ static json_t *make_plan_json(const struct recipe *r, const struct plan *plan)
     json_object_set_new(all, "steps_per_epoch", make_real_or_null(plan->epoch_steps, data));
     bool steps = plan->total_steps > 0;
     json_object_set_new(all, "total_steps", steps ? json_integer(plan->total_steps) : json_null());
+    bool epochs = steps && data && plan->epoch_steps > 0;
+    json_object_set_new(
+        all, "epochs",
+        make_real_or_null(epochs ? (double)plan->total_steps / plan->epoch_steps : 0, epochs));
     json_object_set_new(all, "warmup_steps",
                         steps ? json_integer(plan->warmup_steps) : json_null());
     json_t *unchecked = json_array();

@@ -272,6 +272,11 @@ static void print_run(const struct recipe *r, const struct plan *plan,
     printf("whole run\n");
     print_count("steps", total);
     print_count("tokens", total * plan->tokens);
+    if (plan->epoch_steps > 0) {
+        char epochs[32];
+        snprintf(epochs, sizeof epochs, "%.2f", (double)total / plan->epoch_steps);
+        print_row("epochs", epochs, "");
+    }
     if (forecast != NULL) {
         print_run_time(r, plan, forecast);
     }

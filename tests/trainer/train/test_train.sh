@@ -371,6 +371,7 @@ test_errors() {
     run_bireme 0 plan recipe.yaml --json
     grep -q '"not_checked": \[\]' out || fail 'something was not checked'
     grep -q '"steps_per_epoch": [0-9]' out || fail 'the data was not read'
+    grep -q '"epochs": [0-9]' out || fail 'no epochs'
     # A start that fails late removes the folder that it has made, and no other.
     run_bireme 0 train recipe.yaml run_dir=base
     echo x >>"$(echo base/final/model-*.h5)"

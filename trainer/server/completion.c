@@ -155,10 +155,12 @@ void completion_destroy(struct job *job)
 
 /* ---- output ---- */
 
-static json_t *make_envelope(const struct job *job, const char *object, json_t *choices)
+static json_t *make_envelope(const struct server *s, const struct job *job, const char *object,
+                             json_t *choices)
 {
-    return json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", job->id, "object", object, "created",
-                     (json_int_t)job->created, "model", job->request.model, "choices", choices);
+    return json_pack("{s:s, s:s, s:I, s:o, s:o}", "id", job->id, "object", object, "created",
+                     (json_int_t)job->created, "model", server_model_json(s, job), "choices",
+                     choices);
 }
 
 static json_t *make_usage(const struct job *job)
@@ -230,11 +232,11 @@ static void send_chunk(struct completion *c)
     const char *object = is_chat(c->job) ? "chat.completion.chunk" : "text_completion";
     json_t *choice = make_chunk_choice(c);
     c->is_begun = true;
-    job_write_json(c->job, make_envelope(c->job, object, json_pack("[o]", choice)));
+    job_write_json(c->job, make_envelope(c->server, c->job, object, json_pack("[o]", choice)));
 }
 
 /* Sends the whole answer, or the end of a stream. */
-static void send_end(struct job *job)
+static void send_end(const struct server *s, struct job *job)
 {
     if (!job->request.stream) {
         const char *object = is_chat(job) ? "chat.completion" : "text_completion";
@@ -242,14 +244,14 @@ static void send_end(struct job *job)
         for (int64_t i = 0; i < job->completion_count; i++) {
             json_array_append_new(choices, make_choice(&job->completions[i]));
         }
-        json_t *answer = make_envelope(job, object, choices);
+        json_t *answer = make_envelope(s, job, object, choices);
         json_object_set_new(answer, "usage", make_usage(job));
         job_write_json(job, answer);
         return;
     }
     if (job->request.has_stream_usage) {
         const char *object = is_chat(job) ? "chat.completion.chunk" : "text_completion";
-        json_t *last = make_envelope(job, object, json_array());
+        json_t *last = make_envelope(s, job, object, json_array());
         json_object_set_new(last, "usage", make_usage(job));
         job_write_json(job, last);
     }
@@ -393,7 +395,7 @@ status completion_update(struct server *s, struct job *job, bool stop)
         }
     }
     if (job->completions_ended == job->completion_count) {
-        send_end(job);
+        send_end(s, job);
         job_end(job);
     }
     return STATUS_OK;

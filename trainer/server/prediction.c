@@ -245,8 +245,8 @@ status server_run_prediction(struct server *s, struct job *job)
     if (index + 1 < job->prompt_count) {
         return STATUS_OK;
     }
-    job_write_json(job, json_pack("{s:s, s:s, s:O, s:{s:I, s:I}}", "object", "list", "model",
-                                  job->request.model, "data", job->predictions, "usage",
+    job_write_json(job, json_pack("{s:s, s:o, s:O, s:{s:I, s:I}}", "object", "list", "model",
+                                  server_model_json(s, job), "data", job->predictions, "usage",
                                   "prompt_tokens", (json_int_t)job->prompt_tokens, "total_tokens",
                                   (json_int_t)job->prompt_tokens));
     job_end(job);

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "trainer/logging/json_text.h"
 #include "trainer/server/server_impl.h"
 #include "trainer/setup/stop_signal.h"
 #include "trainer/weights/open.h"
@@ -17,6 +18,12 @@
 enum { CHUNK_TOKENS = 256, IDLE_MILLISECONDS = 100, CLOSE_SECONDS = 10 };
 
 /* ---- the queue ---- */
+
+json_t *server_model_json(const struct server *s, const struct job *job)
+{
+    const char *name = job->request.model[0] != '\0' ? job->request.model : s->options->checkpoint;
+    return json_text_create(name, strlen(name));
+}
 
 bool server_submit(struct server *s, struct job *job)
 {

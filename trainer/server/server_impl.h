@@ -45,6 +45,12 @@ bool server_submit(struct server *s, struct job *job);
 /* server_can - return whether the model can answer this kind of request. */
 bool server_can(const struct server *s, enum request_kind kind);
 
+/* server_model_json - create the name of the model in a response: the one of the request, or the
+ * checkpoint if the request has none.
+ *
+ * Memory    the caller owns the value; NULL if memory is exhausted */
+json_t *server_model_json(const struct server *s, const struct job *job);
+
 /* http_start - listen and start the HTTP thread.
  *
  * Units     *port: the port that is used

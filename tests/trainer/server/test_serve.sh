@@ -80,6 +80,7 @@ test_text() {
     grep -q '"usage":{"prompt_tokens":7,"completion_tokens":20,"total_tokens":27}' out || fail usage
     generate --prompt the --seed 5 --max-new-tokens 25 --num-samples 3 --top-k 9 >expected
     ask /v1/completions '{"prompt":"the","seed":5,"max_tokens":25,"n":3,"top_k":9}'
+    expect 200 '"model":"run"' # the name in /v1/models, because the request has none
     print_texts | cmp - expected || fail "other samples: $(cat out)"
     # A stream has the same texts.
     for n in 1 3; do
@@ -185,6 +186,7 @@ END
     grep -q '"top_logprobs":\[{"token":' out || fail 'no log-probabilities'
     # Embeddings are those of `bireme embed`, also in base64.
     ask /v1/embeddings '{"input":["list files","ls"]}'
+    grep -q '"model":"[^"]' out || fail "no model: $(cat out)"
     expect 200 '"object":"embedding"'
     grep -o '"embedding":\[[^]]*\]' out | sed 's/.*\[\(.*\)\]/\1/' | tr ',' ' ' >vectors
     printf 'list files\nls\n' >lines

@@ -129,7 +129,8 @@ status corpus_warn_rows(const char *path, struct input *in)
     if (row_file_is_table(path)) {
         log_warning("PLAIN-TEXT",
                     "%s is read as plain text, with its delimiters and all columns; use --columns "
-                    "text=COLUMN to read the text of one column",
+                    "text=COLUMN to read the text of one column, or `bireme prepare --objective "
+                    "classify` for rows with labels",
                     path);
         return STATUS_OK;
     }

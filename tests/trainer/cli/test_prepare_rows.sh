@@ -184,6 +184,7 @@ test_plain() {
     expect_log 'name JSON Lines *.jsonl to read the field "text"'
     run_bireme 0 prepare --objective clm --tokenizer letters --output plain --input rows.csv
     expect_log 'use --columns text=COLUMN'
+    expect_log 'or `bireme prepare --objective classify` for rows with labels'
     run_bireme 0 prepare --objective clm --tokenizer letters --output plain --input rows.jsonl
     ! grep -q W-PLAIN-TEXT stderr || fail 'a warning about rows.jsonl'
     run_bireme 0 prepare --objective clm --tokenizer letters --output plain --input rows.csv \

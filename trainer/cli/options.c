@@ -9,7 +9,7 @@
 #include "base/text.h"
 #include "trainer/recipe/foreign.h"
 
-enum { CHOICES_MAX = 32, CHOICE_BYTES = 64, NAME_COLUMNS = 26 };
+enum { CHOICES_MAX = 32, CHOICE_BYTES = 64, NAME_COLUMNS = 26, USAGE_BYTES = 512 };
 
 struct choices {
     char names[CHOICES_MAX][CHOICE_BYTES];
@@ -246,6 +246,23 @@ static status set_defaults(const struct options *options)
     return STATUS_OK;
 }
 
+/* Returns the lines of a usage in one line, for an error. */
+static const char *join_usage(const char *usage, char out[USAGE_BYTES])
+{
+    char *end = out;
+    for (const char *c = usage; *c != '\0' && end < out + USAGE_BYTES - 4; c++) {
+        if (*c == '\n') {
+            end += snprintf(end, 4, " or");
+            for (; c[1] == ' ' && c[2] == ' '; c++) {
+            }
+        } else {
+            *end++ = *c;
+        }
+    }
+    *end = '\0';
+    return out;
+}
+
 /* Raises an error that explains a flag of another framework; STATUS_OK for any other text. */
 static status explain_foreign_flag(const struct options *options, const char *name)
 {
@@ -260,6 +277,10 @@ static status explain_foreign_flag(const struct options *options, const char *na
                 options->table[i].name);
     }
     bool takes_recipe = strstr(options->usage, "RECIPE") != NULL;
+    bool names_recipe = strcmp(name, "config") == 0 || strcmp(name, "recipe") == 0;
+    REQUIRE(!takes_recipe || !names_recipe, STATUS_USAGE,
+            "unknown option '--%s'; give the recipe without an option, as the first argument",
+            name);
     const char *setting = takes_recipe ? foreign_find_setting(name) : NULL;
     REQUIRE(setting == NULL, STATUS_USAGE,
             "unknown option '--%s'; write %s=%s after the recipe (docs/limits.md lists such names)",
@@ -330,23 +351,41 @@ static status parse_option(const struct options *options, int argc, char **argv,
     return STATUS_OK;
 }
 
-static status check_operands(const struct options *options)
+/* Refuses an argument without an option where the command has the option --prompt. */
+static status check_prompt(const struct options *options, const bool *seen)
 {
+    for (int i = 0; i < options->count; i++) {
+        bool is_prompt = strcmp(options->table[i].name, "prompt") == 0;
+        REQUIRE(!is_prompt || seen[i], STATUS_USAGE,
+                "unexpected argument '%s'; write --prompt '%s'", options->operands[0],
+                options->operands[0]);
+        REQUIRE(!is_prompt, STATUS_USAGE,
+                "unexpected argument '%s'; put a prompt with spaces in quotes: --prompt 'TEXT'",
+                options->operands[0]);
+    }
+    return STATUS_OK;
+}
+
+static status check_operands(const struct options *options, const bool *seen)
+{
+    char usage[USAGE_BYTES];
     int count = options->operand_count;
+    TRY(options->operand_name == NULL && count > 0 ? check_prompt(options, seen) : STATUS_OK);
     REQUIRE(options->operand_name != NULL || count == 0, STATUS_USAGE,
             "unexpected argument '%s'; run with --help for the usage", options->operands[0]);
     REQUIRE(count >= options->operands_min, STATUS_USAGE, "%s is missing; usage: %s",
-            options->operand_name, options->usage);
+            options->operand_name, join_usage(options->usage, usage));
     REQUIRE(options->operand_name == NULL || options->operands_max < 0 ||
                 count <= options->operands_max,
             STATUS_USAGE, "unexpected argument '%s'; usage: %s",
-            options->operands[options->operands_max], options->usage);
+            options->operands[options->operands_max], join_usage(options->usage, usage));
     return STATUS_OK;
 }
 
 static status parse_arguments(struct options *options, int argc, char **argv)
 {
     bool seen[OPTIONS_MAX] = {false};
+    char usage[USAGE_BYTES];
     bool in_options = true;
     for (int i = 1; i < argc; i++) {
         if (in_options && strcmp(argv[i], "--") == 0) {
@@ -364,9 +403,10 @@ static status parse_arguments(struct options *options, int argc, char **argv)
     for (int i = 0; i < options->count; i++) {
         const struct option *option = &options->table[i];
         REQUIRE(option->default_value != OPTION_REQUIRED || seen[i], STATUS_USAGE,
-                "--%s %s is missing; usage: %s", option->name, option->value_name, options->usage);
+                "--%s %s is missing; usage: %s", option->name, option->value_name,
+                join_usage(options->usage, usage));
     }
-    return check_operands(options);
+    return check_operands(options, seen);
 }
 
 status options_add(struct option_table *table, const struct option *rows, int count)
@@ -411,7 +451,7 @@ status options_parse(struct options *options, int argc, char **argv, bool *help)
 status options_select_subcommand(const char *usage, const char *names, const char *description,
                                  int argc, char **argv, int *out)
 {
-    char last[128];
+    char last[128], line[USAGE_BYTES];
     *out = -1;
     enum help_form form = argc >= 2 ? get_help_form(argv[1]) : HELP_NONE;
     if (form == HELP_TABLE) {
@@ -429,7 +469,7 @@ status options_select_subcommand(const char *usage, const char *names, const cha
         return STATUS_OK;
     }
     REQUIRE(argc >= 2, STATUS_USAGE, "%s needs a subcommand (%s); usage: %s", argv[0], names,
-            usage);
+            join_usage(usage, line));
     struct choices choices;
     split_choices(&choices, names);
     *out = find_choice(&choices, argv[1]);

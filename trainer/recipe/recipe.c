@@ -487,8 +487,12 @@ status recipe_read_draft(const char *path, char *const *overrides, int count, st
     status result = file_read(path, FILE_BYTES_MAX, &text, &bytes);
     if (result == STATUS_DATA) { /* a folder, or a file that is too large: an error of the recipe */
         struct status_note note;
+        char example[FILE_PATH_BYTES];
         status_take(&note);
-        RAISE(STATUS_RECIPE, "%s; give the YAML file of a job", note.text);
+        bool is_run = file_join(example, path, "recipe.yaml") == STATUS_OK && file_exists(example);
+        status_clear();
+        RAISE(STATUS_RECIPE, "%s; give the YAML file of a job%s%s", note.text,
+              is_run ? ", for example " : "", is_run ? example : "");
     }
     TRY(result);
     result = parse_draft(path, text, bytes, overrides, count, out);

@@ -110,7 +110,8 @@ static void cast_votes(const void *user, double votes[STEP_VOTES])
 static void apply_stop_votes(struct loop *loop, const double votes[STEP_VOTES])
 {
     if (votes[STEP_VOTE_STOP] > 0) {
-        loop->stop_reason = "a rank received a stop signal";
+        loop->stop_reason = comm_size(loop->job->world) == 1 ? "the program received a stop signal"
+                                                             : "a rank received a stop signal";
     } else if (votes[STEP_VOTE_WALL] > 0) {
         loop->stop_reason = wall_reason;
     }

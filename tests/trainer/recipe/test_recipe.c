@@ -572,20 +572,6 @@ static void test_large_file(void)
     CHECK_FAILS(recipe_read("/tmp", NULL, 0, &recipe), STATUS_RECIPE, "/tmp is a folder; give the");
 }
 
-/* For a run folder, the message names the recipe in it. */
-static void test_folder(void)
-{
-    char folder[] = "/tmp/bireme-recipe-XXXXXX", path[64], expected[160];
-    struct recipe recipe;
-    CHECK(mkdtemp(folder) != NULL);
-    snprintf(path, sizeof path, "%s/recipe.yaml", folder);
-    snprintf(expected, sizeof expected, "give the YAML file of a job, for example %s", path);
-    FILE *file = fopen(path, "w");
-    CHECK(file != NULL && fclose(file) == 0);
-    CHECK_FAILS(recipe_read(folder, NULL, 0, &recipe), STATUS_RECIPE, expected);
-    CHECK(unlink(path) == 0 && rmdir(folder) == 0);
-}
-
 static void test_byte_order_mark(void)
 {
     static const char marked[] = "\xef\xbb\xbfseed: 7\n",
@@ -703,7 +689,6 @@ int main(int argc, char **argv)
     test_differences();
     test_large_inputs();
     test_large_file();
-    test_folder();
     test_byte_order_mark();
     test_mutations();
     test_golden(argc > 1 && strcmp(argv[1], "--write") == 0);

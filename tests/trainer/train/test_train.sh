@@ -372,6 +372,10 @@ test_errors() {
     grep -q '"not_checked": \[\]' out || fail 'something was not checked'
     grep -q '"steps_per_epoch": [0-9]' out || fail 'the data was not read'
     grep -q '"epochs": [0-9]' out || fail 'no epochs'
+    mkdir folder
+    cp recipe.yaml folder
+    run_bireme 78 train folder
+    expect_error 'folder is a folder; give the YAML file of a job, for example folder/recipe.yaml'
     # A start that fails late removes the folder that it has made, and no other.
     run_bireme 0 train recipe.yaml run_dir=base
     echo x >>"$(echo base/final/model-*.h5)"

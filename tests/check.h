@@ -86,6 +86,12 @@
         }                                                                                          \
     } while (0)
 
+/* check_max - return the larger number, or NaN if one of them is NaN. fmax ignores NaN. */
+static inline double check_max(double a, double b)
+{
+    return isnan(a) || a >= b ? a : b;
+}
+
 #define CHECK_SKIP(...)                                                                            \
     do {                                                                                           \
         printf("skipped: " __VA_ARGS__);                                                           \

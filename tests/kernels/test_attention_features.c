@@ -366,7 +366,7 @@ static double compute_max_difference(struct tensor got, struct tensor exact)
         for (int64_t c = 0; c < exact.columns; c++) {
             double a = oracle_get(got, r, c), b = oracle_get(exact, r, c);
             double difference = a == b ? 0 : fabs(a - b); /* infinities may be equal */
-            largest = !(difference <= largest) ? difference : largest;
+            largest = check_max(largest, difference);
         }
     }
     return largest;

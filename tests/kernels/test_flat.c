@@ -102,7 +102,7 @@ static void test_moment_rates(struct kernels *k, double beta1, double beta2, boo
                       : adamw_update(k, w, NULL, m, v, g, ELEMENTS, &rates));
         for (int i = 0; i < ELEMENTS && (step < 10 || step == STEPS - 1); i++) {
             CHECK_NEAR(m[i], exact_m[i], 5e-7 * settings.gradient_scale);
-            error = fmax(error, fabs(v[i] / exact_v[i] - 1));
+            error = check_max(error, fabs(v[i] / exact_v[i] - 1));
         }
     }
     operation_check_error(lamb ? "lamb: rates" : "adamw: rates", k, error, 3e-6);

@@ -251,7 +251,7 @@ static bool is_zero(struct tensor t)
     double largest = 0;
     for (int64_t r = 0; r < t.rows; r++) {
         for (int64_t c = 0; c < t.columns; c++) {
-            largest = fmax(largest, fabs(oracle_get(t, r, c)));
+            largest = check_max(largest, fabs(oracle_get(t, r, c)));
         }
     }
     return largest == 0;

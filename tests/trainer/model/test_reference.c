@@ -95,8 +95,8 @@ static double compare_tensors(const struct run *r, const char *group, const floa
         memcpy(actual, flat + p->first, (size_t)elements * sizeof *actual);
         clear_free_biases(r, p, actual, expected, key_biases);
         bool qkv_bias = strstr(p->name, "c_attn.bias") != NULL;
-        double error = qkv_bias ? fmax(reference_error(actual, expected, c),
-                                       reference_error(actual + 2 * c, expected + 2 * c, c))
+        double error = qkv_bias ? check_max(reference_error(actual, expected, c),
+                                            reference_error(actual + 2 * c, expected + 2 * c, c))
                                 : reference_error(actual, expected, elements);
         for (int64_t j = c; qkv_bias && key_biases && j < 2 * c; j++) {
             CHECK_NEAR(actual[j], expected[j], tolerance);

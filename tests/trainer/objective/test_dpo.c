@@ -254,8 +254,8 @@ static double compare_gradients(const struct setup *s, hid_t group)
         bool qkv_bias = strstr(p->name, "c_attn.bias") != NULL;
         double scale = 1.0 / PAIRS;
         double error = qkv_bias
-                           ? fmax(relative_error(actual, expected, c, scale),
-                                  relative_error(actual + 2 * c, expected + 2 * c, c, scale))
+                           ? check_max(relative_error(actual, expected, c, scale),
+                                       relative_error(actual + 2 * c, expected + 2 * c, c, scale))
                            : relative_error(actual, expected, p->whole_rows * p->columns, scale);
         for (int64_t j = c; qkv_bias && j < 2 * c; j++) {
             CHECK_NEAR(actual[j] * scale, expected[j], tolerance);

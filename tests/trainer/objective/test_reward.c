@@ -123,7 +123,7 @@ static void compare_results(struct reward_test *t, hid_t group, const double sum
         double size = 0, difference = 0;
         for (int64_t j = 0; j < elements; j++) {
             size = fmax(size, fabs((double)expected[j]));
-            difference = fmax(difference, fabs((double)actual[j] - (double)expected[j]));
+            difference = check_max(difference, fabs((double)actual[j] - (double)expected[j]));
         }
         double error = size > 1e-9 ? reference_error(actual, expected, elements) : difference;
         if (!(error <= tolerance)) {

@@ -199,9 +199,11 @@ static status staged_allocate(struct comm *comm, size_t bytes, void **out)
     REQUIRE(host_mirror != NULL, STATUS_INTERNAL, "out of memory for a host mirror");
     host_mirror->bytes = bytes;
     status result = comm_allocate(comm->control, bytes, (void **)&host_mirror->host);
-    KEEP_FIRST(result, device_allocate(s->options.device, bytes, "communication",
-                                       (void **)&host_mirror->device));
-    if (result != STATUS_OK) {
+    if (result == STATUS_OK) {
+        result = device_allocate(s->options.device, bytes, "communication",
+                                 (void **)&host_mirror->device);
+    }
+    if (result != STATUS_OK) { /* control keeps the host memory: comm_free is collective */
         free(host_mirror);
         return result;
     }

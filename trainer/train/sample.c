@@ -122,7 +122,11 @@ status sample_run(struct job *job, status *written)
     char *text = NULL;
     double start = clock_seconds();
     TRY(sharded_optimizer_wait_all(job->optimizer));
-    TRY(comm_agree(job->world, generate_from_recipe(&job->session, &text)));
+    status result = comm_agree(job->world, generate_from_recipe(&job->session, &text));
+    if (result != STATUS_OK) {
+        free(text); /* the error may be that of another rank */
+        return result;
+    }
     const struct metric fields[] = {
         metric_text("prompt", job->session.recipe.generate.prompt),
         metric_text("text", text),

@@ -149,11 +149,12 @@ status squad_add_window(struct squad *s, const struct objective_example *e)
                   best.score, text != NULL ? text : json_string(""), references);
     bool stored = json_array_append_new(s->windows, window) == 0;
     TRY(result);
-    REQUIRE(stored, STATUS_NOT_FINITE,
+    REQUIRE(isfinite(none.score) && isfinite(best.score), STATUS_NOT_FINITE,
             "the scores of sample %" PRId64
             " are %g and %g: the weights are not finite, or training "
             "diverged",
             e->sample, none.score, best.score);
+    REQUIRE(stored, STATUS_INTERNAL, "out of memory for the windows of answers");
     return STATUS_OK;
 }
 

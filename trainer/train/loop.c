@@ -532,11 +532,11 @@ static status run_step(struct loop *loop)
     loop->interval.rows += result.rows;
     loop->interval.data_seconds += result.data_seconds;
     loop->interval.step_seconds += result.total_seconds;
-    update_step_median(loop, result.total_seconds);
     loop->finished = result.votes[STEP_VOTE_TIME_UP] > 0;
     if (rewound) {
         return STATUS_OK;
     }
+    update_step_median(loop, result.total_seconds);
     count_step(loop, &result);
     return finish_step(loop, &result, rate);
 }

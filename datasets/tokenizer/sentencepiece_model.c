@@ -113,7 +113,10 @@ status sentencepiece_model_open(const char *folder, struct tokenizer **out)
     size_t bytes = 0;
     struct sentencepiece *model = NULL;
     *out = NULL;
-    find_file(folder, path);
+    REQUIRE(find_file(folder, path), STATUS_NO_INPUT,
+            "%s has neither " MODEL_FILE
+            " nor spiece.model, the files of a SentencePiece tokenizer",
+            folder);
     TRY(file_read(path, SENTENCEPIECE_FILE_LIMIT_BYTES, &data, &bytes));
     status result = sentencepiece_open(data, bytes, path, &model);
     free(data);

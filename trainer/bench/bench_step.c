@@ -172,6 +172,8 @@ static int list_gemms(const struct bench *b, struct gemm_shape out[GEMMS_MAX])
         {predicts_tokens ? outputs : 0, c->width, embedding, 1},
         {model_is_factorized(c) ? rows : 0, embedding, c->width, 1},
     };
+    _Static_assert(sizeof layers / sizeof layers[0] * 3 <= GEMMS_MAX,
+                   "three GEMMs of each row of layers fit");
     int count = 0;
     for (size_t i = 0; i < sizeof layers / sizeof layers[0]; i++) {
         for (int kind = GEMM_FORWARD; kind <= GEMM_BACKWARD_WEIGHT && layers[i].rows > 0; kind++) {

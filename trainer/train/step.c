@@ -180,6 +180,13 @@ static status add_arrived_sums(struct step *s, double sums[OBJECTIVE_SUMS])
     return result;
 }
 
+/* Flags of a micro-batch that change its launches: the variant of its graph. */
+enum {
+    GRAPH_FIRST = 1,  /* it sets the gradients */
+    GRAPH_LAST = 2,   /* it is the last one of this rank in the step */
+    GRAPH_HIDDEN = 4, /* the collect pass has computed its hidden states */
+};
+
 /* Runs forward, loss and backward of an uploaded micro-batch. The first micro-batch of a step sets
  * the gradients, the others add to them. */
 static status train_micro_batch(struct step *s, int64_t step_number, const struct batch *batch,
@@ -199,7 +206,9 @@ static status train_micro_batch(struct step *s, int64_t step_number, const struc
     m.has_hidden = s->collected == 1; /* the collect pass has run this micro-batch last */
     m.hidden = s->hidden;
     const struct kernels_graph_key key = {device_batch.inputs, device_batch.rows,
-                                          first + 2 * s->is_last + 4 * m.has_hidden};
+                                          (first ? GRAPH_FIRST : 0) |
+                                              (s->is_last ? GRAPH_LAST : 0) |
+                                              (m.has_hidden ? GRAPH_HIDDEN : 0)};
     TRY(kernels_graph_begin(k, &key));
     status result = run_micro_batch(s, &m);
     KEEP_FIRST(result, kernels_graph_end(k));

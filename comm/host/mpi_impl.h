@@ -31,7 +31,7 @@ status comm_mpi_window_check_space(MPI_Comm local, int64_t bytes, bool *has_room
  *
  * Order     collective over `all`; local are the ranks of this node
  * Memory    release *out with comm_mpi_window_free; if *is_made is false, free only out->base.
- *           If another node fails, MPI keeps this node's window until MPI_Finalize
+ *           If another rank of this node fails, MPI keeps the window until MPI_Finalize
  * Errors    STATUS_LOST */
 status comm_mpi_window_create(MPI_Comm all, MPI_Comm local, int local_size, int local_rank,
                               size_t bytes, struct shared_window *out, bool *is_made);

@@ -121,14 +121,16 @@ status comm_mpi_window_create(MPI_Comm all, MPI_Comm local, int local_size, int 
                            "creating shared memory"));
         TRY(own ? comm_mpi_window_check_space(local, (int64_t)bytes, &has_room) : STATUS_OK);
         own = has_room && allocate_shared_window(local, local_size, local_rank, out);
+        TRY(comm_mpi_check(MPI_Allreduce(MPI_IN_PLACE, &own, 1, MPI_INT, MPI_MIN, local),
+                           "creating shared memory"));
     }
     out->memory = own ? out->base[local_rank] : NULL;
     int all_made = 0;
     TRY(comm_mpi_check(MPI_Allreduce(&own, &all_made, 1, MPI_INT, MPI_MIN, all),
                        "creating shared memory"));
     *is_made = all_made != 0;
-    if (!*is_made && local_size == 1) {
-        free(out->memory);
+    if (!*is_made && own) { /* on all ranks of this node */
+        comm_mpi_window_free(out);
     }
     return STATUS_OK;
 }

@@ -571,6 +571,7 @@ status matmul_run_grid(struct matmul *m, const struct matmul_call *call, const s
     TRY(find_grid_plans(m, call, g, &plans));
     int64_t units = g->rows * g->columns;
     int failure = dnnl_success;
+    omp_set_num_threads(1); /* oneDNN reads it in a team of one thread */
 #pragma omp parallel for num_threads(threads) schedule(static) reduction(max : failure)
     for (int64_t i = 0; i < units; i++) {
         bool lower = i % g->rows == g->rows - 1, right = i / g->rows == g->columns - 1;

@@ -145,7 +145,7 @@ static int list_gemms(const struct bench *b, struct gemm_shape out[GEMMS_MAX])
     const struct model_config *c = model_get_config(b->session->model);
     int ranks = comm_size(b->session->mesh.tensor);
     int64_t rows = b->random.batch.rows, outputs = b->random.batch.outputs.count;
-    int64_t source = b->random.batch.source.rows, encoder = c->encoder_layers;
+    int64_t encoder = c->encoder_layers, source = encoder > 0 ? b->random.batch.source.rows : 0;
     int64_t layers_of_rows = c->layers - encoder, crossed = encoder > 0 ? layers_of_rows : 0;
     bool predicts_tokens = c->head == MODEL_HEAD_LM;
     int64_t attended = model_attention_width(c), embedding = model_embedding_width(c);

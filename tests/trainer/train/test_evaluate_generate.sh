@@ -117,8 +117,8 @@ half=$(get_samples evaluate.generate=true batch.micro_size=1 data.sequence_lengt
 [ $((one - half)) = $((16 * 64 * 2 * 2 * 4)) ] || fail "plan: $one and $half bytes"
 
 # A stop ends the generation; the next session repeats the evaluation.
-for ((i = 0; i < 200; i++)); do cat validation.a; done >many.a
-for ((i = 0; i < 200; i++)); do cat validation.b; done >many.b
+for ((i = 0; i < 2000; i++)); do cat validation.a; done >many.a
+for ((i = 0; i < 2000; i++)); do cat validation.b; done >many.b
 run_bireme 0 prepare --objective seq2seq --tokenizer words --source many.a --target many.b \
     --output many
 many=(train "${model[@]}" run_dir=stopped 'data.validation=many/train-*.h5' train.max_steps=2
@@ -126,7 +126,7 @@ many=(train "${model[@]}" run_dir=stopped 'data.validation=many/train-*.h5' trai
 "$program" "${many[@]}" evaluate.batches=null >out 2>stderr &
 job=$!
 until grep -qs '"event":"start"' stopped/metrics.jsonl; do sleep 0.1; done
-sleep 4
+sleep 2
 kill -USR1 $job
 wait $job
 code=$?

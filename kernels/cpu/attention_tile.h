@@ -177,7 +177,7 @@ static inline int64_t attention_padded_width(int64_t head_width)
 }
 
 /* attention_divide_further - return whether this number of work items is too small for the threads.
- * One or two threads finish together with few items, and so do more threads if they have the same
+ * One or two threads need no further division. More threads need none if each one gets the same
  * number of equal items. */
 static inline bool attention_divide_further(int64_t items, bool are_equal, int threads)
 {

@@ -20,8 +20,8 @@ static float get_element(struct tensor t, int64_t row, int64_t column)
                                 : bf16_to_f32(((const bf16 *)t.data)[at]);
 }
 
-/* Returns whether most of some elements of a matrix are finite and not 0. Other matrices may have
- * the same product in every order of additions. */
+/* Samples a matrix. Returns whether more than half of the samples are finite and not 0. With other
+ * matrices, different orders of additions may give equal bits by chance. */
 static bool is_general(struct tensor t)
 {
     enum { SAMPLES = 64 };
@@ -39,7 +39,7 @@ static bool is_general(struct tensor t)
 }
 
 /* Allocates an output with the stride of c, filled with numbers from -1 to 1; NULL if there is no
- * memory. calloc does not touch the gaps between the rows. */
+ * memory. calloc does not touch long gaps between rows. */
 static struct tensor make_output(const struct tensor *c, int64_t rows, int64_t columns)
 {
     struct tensor t = {NULL, c->dtype, rows, columns, c->stride};
@@ -105,7 +105,7 @@ done:
     return result;
 }
 
-/* Compares an inner unit and the units at the lower and right edges. */
+/* Compares the four corner units. Skips a unit that has the size of the one before it. */
 static status compare_units(struct matmul *m, const struct matmul_call *call,
                             const struct grid *base, const struct grid *pieces, int threads,
                             bool *equal)

@@ -24,14 +24,15 @@ struct divisions {
 
 /* divisions_choose - return the units of a call.
  *
- * The comparison takes longer than a GEMM, so it is made when a shape is used for the second time.
+ * The comparison takes longer than a GEMM, so the first call of a shape makes none. The first later
+ * call with operands that are mostly finite and not 0 makes it.
  * The limit of the number bounds the time of all comparisons: the number of rows of unpadded
  * batches differs in each step.
  *
- * Memory    at most divisions_bytes() for a comparison, which are freed
+ * Memory    a comparison allocates two outputs of one unit and frees them
  * Errors    of matmul_run_grid */
 status divisions_choose(struct divisions *d, struct matmul *m, const struct matmul_call *call,
                         int threads, struct grid *out);
 
-/* divisions_bytes - return the largest memory of a comparison. */
+/* divisions_bytes - estimate the memory of a comparison, without gaps between rows. */
 size_t divisions_bytes(int threads, const struct kernels_limits *limits);

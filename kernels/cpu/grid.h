@@ -1,8 +1,9 @@
 /* The division of the output of a GEMM into units. One thread computes a unit.
  *
  * The order in which oneDNN adds depends on the sizes of a unit on some processors. So the units of
- * grid_make depend on the shape only. If there are too few of them for the threads, divisions.h
- * divides each one into equal pieces. */
+ * grid_make depend on the shape only. If the threads would get unequal numbers of units,
+ * divisions.h divides the units into equal pieces. It uses the pieces only if they give the same
+ * bits. */
 #pragma once
 
 #include "kernels/cpu/matmul.h"

@@ -49,7 +49,7 @@ static struct matmul_call make_call(enum dtype dtype, const struct shape *s)
     };
 }
 
-/* Runs a GEMM three times: blocks may be divided from the second time on. */
+/* Runs a GEMM three times: the second call may divide the units. */
 static void run_three_times(struct kernels *k, struct matmul_call call, struct tensor *c,
                             const struct tensor *first)
 {
@@ -105,8 +105,8 @@ static double compute_idle_share(const struct shape *s, int threads)
                      (double)(largest * threads * g->unit_rows * g->unit_columns);
 }
 
-/* Prints the largest idle share of the GEMMs of GPT-2 124M and checks it. 16-row pieces of equal
- * size cannot be divided evenly by every number of threads. */
+/* Prints the largest idle share of the GEMMs of GPT-2 124M and checks it. Pieces have equal
+ * sizes that are multiples of 16, so some numbers of threads get unequal shares. */
 static void check_idle_shares(void)
 {
     for (int threads = 1; threads <= 64; threads++) {

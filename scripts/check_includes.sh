@@ -37,46 +37,48 @@ datasets/prepare: base base/input base/thread datasets/rows datasets/shard datas
   datasets/chat
 trainer/recipe: base
 trainer/logging: base
+trainer/logging/report: base base/input trainer/recipe
 trainer/model: base base/thread kernels/kernels.h comm/comm.h
 trainer/objective: base kernels/kernels.h comm/comm.h datasets/loader/batch.h
 trainer/optimizer: base kernels/kernels.h trainer/recipe/recipe.h
-trainer/checkpoint: base base/thread comm/comm.h comm/partition.h datasets/shard/h5file.h
-trainer/inference: base kernels/kernels.h comm/comm.h datasets/loader datasets/tokenizer
-  trainer/model trainer/objective
-trainer/evaluation: base base/input comm datasets/loader datasets/shard datasets/text
-  datasets/tokenizer trainer/recipe trainer/logging trainer/objective trainer/inference
-trainer/tasks: base kernels/kernels.h comm datasets/rows datasets/text datasets/tokenizer
-  trainer/recipe trainer/model trainer/inference
 trainer/setup: base base/thread kernels/kernels.h comm comm/device/device.h datasets/loader
   datasets/shard datasets/tokenizer trainer/recipe trainer/model trainer/objective
-trainer/weights: base trainer/recipe trainer/model trainer/optimizer trainer/checkpoint
-  trainer/setup
-trainer/prediction: base kernels/kernels.h datasets/tokenizer trainer/recipe trainer/model
-  trainer/inference trainer/setup
-trainer/huggingface: base datasets/shard datasets/tokenizer datasets/chat trainer/recipe
-  trainer/model trainer/checkpoint trainer/setup trainer/weights
-trainer/gguf: base kernels/kernels.h datasets/chat datasets/sentencepiece datasets/tokenizer
-  trainer/recipe trainer/model trainer/checkpoint trainer/setup trainer/huggingface
-trainer/report: base base/input trainer/recipe
+trainer/formats/checkpoint: base base/thread comm/comm.h comm/partition.h datasets/shard/h5file.h
+trainer/formats/weights: base trainer/recipe trainer/model trainer/optimizer trainer/setup
+  trainer/formats/checkpoint
+trainer/formats/huggingface: base datasets/shard datasets/tokenizer datasets/chat trainer/recipe
+  trainer/model trainer/setup trainer/formats/checkpoint trainer/formats/weights
+trainer/formats/gguf: base kernels/kernels.h datasets/chat datasets/sentencepiece datasets/tokenizer
+  trainer/recipe trainer/model trainer/setup trainer/formats/checkpoint trainer/formats/huggingface
+trainer/inference: base kernels/kernels.h comm/comm.h datasets/loader datasets/tokenizer
+  trainer/model trainer/objective
+trainer/inference/prediction: base kernels/kernels.h datasets/tokenizer trainer/recipe trainer/model
+  trainer/setup trainer/inference
+trainer/inference/server: base comm datasets/chat datasets/shard datasets/tokenizer trainer/recipe
+  trainer/logging trainer/model trainer/setup trainer/formats/weights trainer/inference
+  trainer/inference/prediction
+trainer/evaluation: base base/input comm datasets/loader datasets/shard datasets/text
+  datasets/tokenizer trainer/recipe trainer/logging trainer/objective trainer/inference
+trainer/evaluation/tasks: base kernels/kernels.h comm datasets/rows datasets/text datasets/tokenizer
+  trainer/recipe trainer/model trainer/inference
 trainer/train: base base/thread kernels/kernels.h comm comm/bucket comm/watchdog datasets/chat
-  datasets/loader datasets/shard trainer/recipe trainer/logging trainer/model trainer/objective
-  trainer/optimizer trainer/checkpoint trainer/evaluation trainer/inference trainer/tasks
-  trainer/setup trainer/weights trainer/report
-trainer/bench: base kernels/kernels.h datasets/loader trainer/recipe trainer/model
+  datasets/loader datasets/shard trainer/recipe trainer/logging trainer/logging/report trainer/model
+  trainer/objective trainer/optimizer trainer/setup trainer/formats/checkpoint
+  trainer/formats/weights trainer/inference trainer/evaluation trainer/evaluation/tasks
+trainer/train/bench: base kernels/kernels.h datasets/loader trainer/recipe trainer/model
   trainer/objective trainer/setup trainer/train
-trainer/planner: base base/thread comm comm/shared/space.h datasets/loader trainer/recipe
-  trainer/objective trainer/optimizer trainer/checkpoint trainer/evaluation trainer/setup
-  trainer/weights trainer/train
-trainer/server: base comm datasets/chat datasets/shard datasets/tokenizer trainer/recipe
-  trainer/logging trainer/model trainer/inference trainer/setup trainer/weights trainer/prediction
-trainer/library: base datasets/chat datasets/tokenizer trainer/inference trainer/setup
-  trainer/weights trainer/prediction
+trainer/train/planner: base base/thread comm comm/shared/space.h datasets/loader trainer/recipe
+  trainer/objective trainer/optimizer trainer/setup trainer/formats/checkpoint
+  trainer/formats/weights trainer/evaluation trainer/train
+trainer/library: base datasets/chat datasets/tokenizer trainer/setup trainer/formats/weights
+  trainer/inference trainer/inference/prediction
 trainer/cli: base base/input base/thread kernels/kernels.h comm datasets/loader datasets/shard
   datasets/rows datasets/tokenizer datasets/chat datasets/prepare trainer/recipe trainer/logging
-  trainer/model trainer/objective trainer/optimizer trainer/checkpoint trainer/evaluation
-  trainer/inference trainer/tasks trainer/setup trainer/weights trainer/prediction
-  trainer/huggingface trainer/gguf trainer/report trainer/train trainer/bench trainer/planner
-  trainer/server
+  trainer/logging/report trainer/model trainer/objective trainer/optimizer trainer/setup
+  trainer/formats/checkpoint trainer/formats/weights trainer/formats/huggingface
+  trainer/formats/gguf trainer/inference trainer/inference/prediction trainer/inference/server
+  trainer/evaluation trainer/evaluation/tasks trainer/train trainer/train/bench
+  trainer/train/planner
 trainer: base base/thread kernels/kernels.h comm trainer/cli
 '
 declare -A may_include=()
@@ -143,7 +145,7 @@ is_vendor_allowed() {
     hdf5* | H5*)
         case $file in
         datasets/shard/* | datasets/prepare/*.c) return 0 ;;
-        trainer/checkpoint/*.[ch]) return 0 ;;
+        trainer/formats/checkpoint/*.[ch]) return 0 ;;
         esac
         ;;
     zlib*)
@@ -162,7 +164,7 @@ is_vendor_allowed() {
         case $file in datasets/tokenizer/*.c | datasets/text/*.c) return 0 ;; esac
         ;;
     microhttpd*)
-        case $file in trainer/server/http.c) return 0 ;; esac
+        case $file in trainer/inference/server/http.c) return 0 ;; esac
         ;;
     openssl/*)
         case $file in base/hash.c) return 0 ;; esac
@@ -267,8 +269,8 @@ trainer/objective/a.c|#include \"trainer/model/model.h\"
 trainer/optimizer/a.c|#include \"comm/comm.h\"
 trainer/recipe/a.c|#include \"trainer/train/loop.h\"
 trainer/logging/metrics.c|#include \"trainer/recipe/recipe.h\"
-trainer/checkpoint/a.c|#include \"trainer/model/model.h\"
-trainer/checkpoint/manifest.c|#include \"trainer/recipe/recipe.h\"
+trainer/formats/checkpoint/a.c|#include \"trainer/model/model.h\"
+trainer/formats/checkpoint/manifest.c|#include \"trainer/recipe/recipe.h\"
 trainer/train/step.c|#include \"kernels/cpu/cpu_impl.h\"
 trainer/logging/tensorboard.c|#include \"trainer/recipe/recipe.h\"
 trainer/logging/metrics.c|#include \"tensorboard.pb-c.h\"
@@ -279,7 +281,7 @@ comm/b.c|#include \"bucket.h\"
 datasets/loader/b.c|#include <openssl/evp.h>
 datasets/rows/csv.c|#include <archive.h>
 trainer/cli/a.c|#include <cuda_runtime.h>
-trainer/server/server.c|#include <microhttpd.h>
+trainer/inference/server/server.c|#include <microhttpd.h>
 trainer/library/a.c|#include \"comm/bucket/bucket.h\""
 
 self_test() {

@@ -1,5 +1,5 @@
 /* Fuzz target: adapter_config.json of peft, with its patterns of module names. */
-#include "trainer/huggingface/adapter_config.h"
+#include "trainer/formats/huggingface/adapter_config.h"
 #include "tests/fuzz/fuzz.h"
 
 const struct fuzz_limits fuzz_limits = {.bytes = 1 << 20, .factor = 200};

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "tests/fuzz/sign_manifest.h"
-#include "trainer/checkpoint/reader.h"
+#include "trainer/formats/checkpoint/reader.h"
 
 const struct fuzz_limits fuzz_limits = {.bytes = 8 << 20, .factor = 200};
 

@@ -1,5 +1,5 @@
 /* Fuzz target: cluster descriptions. */
-#include "trainer/planner/cluster.h"
+#include "trainer/train/planner/cluster.h"
 #include "tests/fuzz/fuzz.h"
 
 const struct fuzz_limits fuzz_limits = {.bytes = 1 << 20, .factor = 64};

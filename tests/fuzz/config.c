@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "tests/fuzz/fuzz.h"
-#include "trainer/huggingface/config.h"
+#include "trainer/formats/huggingface/config.h"
 
 const struct fuzz_limits fuzz_limits = {.bytes = 2 << 20, .factor = 200};
 

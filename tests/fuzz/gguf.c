@@ -1,12 +1,12 @@
 /* Fuzz target: GGUF files, their tensors, the tokenizers in them, and the import of a model. */
-#include "trainer/gguf/gguf.h"
+#include "trainer/formats/gguf/gguf.h"
 
 #include <stdlib.h>
 
 #include "base/file.h"
 #include "tests/fuzz/fuzz.h"
-#include "trainer/gguf/gguf_impl.h"
-#include "trainer/gguf/import.h"
+#include "trainer/formats/gguf/gguf_impl.h"
+#include "trainer/formats/gguf/import.h"
 
 const struct fuzz_limits fuzz_limits = {.bytes = 24 << 20, .factor = 512};
 

@@ -2,7 +2,7 @@
  * the weights, and two files of weights. With an empty index there is one file. */
 #include "base/file.h"
 #include "tests/fuzz/fuzz.h"
-#include "trainer/huggingface/huggingface.h"
+#include "trainer/formats/huggingface/huggingface.h"
 
 #include <stdio.h>
 #include <unistd.h>

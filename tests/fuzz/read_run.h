@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "tests/fuzz/fuzz.h"
-#include "trainer/report/report.h"
+#include "trainer/logging/report/report.h"
 
 /* read_run - read the history of the run folder.
  *

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "tests/fuzz/fuzz.h"
-#include "trainer/huggingface/safetensors.h"
+#include "trainer/formats/huggingface/safetensors.h"
 
 enum { BLOCK_ELEMENTS = 4096 };
 

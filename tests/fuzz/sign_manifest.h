@@ -7,7 +7,7 @@
 
 #include "base/hash.h"
 #include "tests/fuzz/fuzz.h"
-#include "trainer/checkpoint/manifest.h"
+#include "trainer/formats/checkpoint/manifest.h"
 
 /* sign_manifest - replace the last field of a manifest by its digest, or append the field.
  *

@@ -1,6 +1,6 @@
 /* Fuzz target: task files and their documents. The parts of the input are task.yaml, data.jsonl and
  * shots.jsonl. */
-#include "trainer/tasks/task.h"
+#include "trainer/evaluation/tasks/task.h"
 #include "tests/fuzz/fuzz.h"
 
 const struct fuzz_limits fuzz_limits = {.bytes = 48 << 20, .factor = 400};

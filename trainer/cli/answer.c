@@ -9,8 +9,8 @@
 #include "trainer/cli/batch_query.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"
-#include "trainer/prediction/prediction.h"
-#include "trainer/prediction/text_input.h"
+#include "trainer/inference/prediction/prediction.h"
+#include "trainer/inference/prediction/text_input.h"
 
 struct request {
     struct batch_query_request shared;

@@ -14,9 +14,9 @@
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"
 #include "trainer/inference/attention_weights.h"
+#include "trainer/inference/prediction/text_input.h"
 #include "trainer/inference/token_text.h"
-#include "trainer/prediction/text_input.h"
-#include "trainer/report/report.h"
+#include "trainer/logging/report/report.h"
 
 /* A larger page is slow in a browser. */
 enum { PAGE_BYTES_MAX = 64 << 20 };

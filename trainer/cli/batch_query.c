@@ -8,8 +8,8 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "datasets/tokenizer/text_pair.h"
-#include "trainer/prediction/text_input.h"
-#include "trainer/weights/open.h"
+#include "trainer/formats/weights/open.h"
+#include "trainer/inference/prediction/text_input.h"
 
 status batch_query_run_command(const struct options *options, bool has_truncate, int argc,
                                char **argv, struct batch_query_request *q,

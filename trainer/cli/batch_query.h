@@ -13,7 +13,7 @@
 
 #include "datasets/rows/text_lines.h"
 #include "trainer/cli/options.h"
-#include "trainer/prediction/text_batch.h"
+#include "trainer/inference/prediction/text_batch.h"
 
 /* Arguments that these commands share. The request struct of each command begins with it. */
 struct batch_query_request {

@@ -3,10 +3,10 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "trainer/bench/bench.h"
 #include "trainer/cli/bench_impl.h"
 #include "trainer/cli/json_output.h"
 #include "trainer/setup/session.h"
+#include "trainer/train/bench/bench.h"
 
 static json_t *make_json(const struct session *s, const struct bench_kernels *b)
 {

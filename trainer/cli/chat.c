@@ -21,10 +21,10 @@
 #include "datasets/chat/chat.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
+#include "trainer/formats/weights/open.h"
 #include "trainer/inference/generate.h"
 #include "trainer/logging/json_text.h"
 #include "trainer/setup/session.h"
-#include "trainer/weights/open.h"
 
 #define HELP                                                                                       \
     "Commands: /reset drops the conversation, /save FILE appends it as a row of JSON Lines, "      \

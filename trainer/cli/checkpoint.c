@@ -12,13 +12,13 @@
 #include "base/terminal.h"
 #include "base/text.h"
 #include "comm/comm.h"
-#include "trainer/checkpoint/checkpoint.h"
-#include "trainer/checkpoint/diff.h"
-#include "trainer/checkpoint/directory.h"
-#include "trainer/checkpoint/rewrite.h"
-#include "trainer/checkpoint/verify.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
+#include "trainer/formats/checkpoint/checkpoint.h"
+#include "trainer/formats/checkpoint/diff.h"
+#include "trainer/formats/checkpoint/directory.h"
+#include "trainer/formats/checkpoint/rewrite.h"
+#include "trainer/formats/checkpoint/verify.h"
 #include "trainer/logging/json_text.h"
 
 static status print_document(json_t *document)

@@ -15,14 +15,14 @@
 #include "trainer/evaluation/multiple_choice.h"
 #include "trainer/evaluation/report.h"
 #include "trainer/evaluation/target_scores.h"
+#include "trainer/evaluation/tasks/task_set.h"
+#include "trainer/formats/weights/open.h"
 #include "trainer/setup/data.h"
 #include "trainer/setup/derive.h"
 #include "trainer/setup/objective_spec.h"
 #include "trainer/setup/session.h"
-#include "trainer/tasks/task_set.h"
 #include "trainer/train/reference_logprobs.h"
 #include "trainer/train/step.h"
-#include "trainer/weights/open.h"
 
 struct request {
     const char *checkpoint, *data, *samples;

@@ -8,8 +8,8 @@
 #include "base/text.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
-#include "trainer/gguf/export.h"
-#include "trainer/huggingface/huggingface.h"
+#include "trainer/formats/gguf/export.h"
+#include "trainer/formats/huggingface/huggingface.h"
 
 /* Returns the element type of a name in the choices of --type. */
 static enum gguf_type find_type(const char *name)

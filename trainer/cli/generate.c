@@ -14,10 +14,10 @@
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"
 #include "trainer/cli/options.h"
+#include "trainer/formats/weights/open.h"
 #include "trainer/inference/generation_config.h"
 #include "trainer/setup/derive.h"
 #include "trainer/setup/session.h"
-#include "trainer/weights/open.h"
 
 struct request {
     const char *checkpoint, *prompt, *prompt_file, *columns;

@@ -11,9 +11,9 @@
 #include "datasets/chat/chat.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
-#include "trainer/gguf/import.h"
-#include "trainer/huggingface/architectures.h"
-#include "trainer/huggingface/huggingface.h"
+#include "trainer/formats/gguf/import.h"
+#include "trainer/formats/huggingface/architectures.h"
+#include "trainer/formats/huggingface/huggingface.h"
 
 /* Prints a line of the section `model` of a recipe that starts from these weights, unless the model
  * does not have this setting. */

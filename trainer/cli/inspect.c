@@ -11,12 +11,12 @@
 #include "base/text.h"
 #include "datasets/shard/shard.h"
 #include "datasets/tokenizer/tokenizer.h"
-#include "trainer/checkpoint/checkpoint.h"
-#include "trainer/checkpoint/directory.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/inspect.h"
 #include "trainer/cli/options.h"
-#include "trainer/report/report.h"
+#include "trainer/formats/checkpoint/checkpoint.h"
+#include "trainer/formats/checkpoint/directory.h"
+#include "trainer/logging/report/report.h"
 
 enum { PLOT_COLUMNS = 79 };
 

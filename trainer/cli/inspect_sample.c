@@ -15,10 +15,10 @@
 #include "datasets/shard/shard_task.h"
 #include "datasets/tokenizer/tokenizer.h"
 #include "trainer/cli/inspect.h"
+#include "trainer/formats/weights/initial_model.h"
 #include "trainer/setup/data.h"
 #include "trainer/setup/objective_spec.h"
 #include "trainer/setup/session.h"
-#include "trainer/weights/initial_model.h"
 
 /* A range of tokens with one role: a prompt, a response, a segment, a labelled token. */
 struct part {

@@ -12,13 +12,13 @@
 #include "trainer/cli/options.h"
 #include "trainer/cli/plan_text.h"
 #include "trainer/evaluation/report.h"
+#include "trainer/formats/weights/initial_model.h"
 #include "trainer/optimizer/schedule.h"
-#include "trainer/planner/memory_check.h"
-#include "trainer/planner/plan.h"
-#include "trainer/planner/predict.h"
 #include "trainer/recipe/recipe_json.h"
 #include "trainer/setup/data.h"
-#include "trainer/weights/initial_model.h"
+#include "trainer/train/planner/memory_check.h"
+#include "trainer/train/planner/plan.h"
+#include "trainer/train/planner/predict.h"
 
 /* ---- JSON output ---- */
 

@@ -1,7 +1,7 @@
 /* The output of `bireme plan` for people: scaled units, at most 79 columns. */
 #pragma once
 
-#include "trainer/planner/predict.h"
+#include "trainer/train/planner/predict.h"
 
 enum { PLAN_LAYOUTS = 8 };
 

@@ -9,10 +9,10 @@
 #include "comm/comm.h"
 #include "datasets/prepare/prepare.h"
 #include "datasets/shard/labels.h"
-#include "trainer/checkpoint/checkpoint.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
 #include "trainer/cli/prepare_report.h"
+#include "trainer/formats/checkpoint/checkpoint.h"
 #include "trainer/recipe/foreign.h"
 
 #define USAGE "bireme prepare --tokenizer DIR --input FILE... --output DIR [options]"

@@ -11,9 +11,9 @@
 #include "base/memory.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
-#include "trainer/planner/predict.h"
-#include "trainer/report/chart.h"
-#include "trainer/report/report.h"
+#include "trainer/logging/report/chart.h"
+#include "trainer/logging/report/report.h"
+#include "trainer/train/planner/predict.h"
 
 /* Writes the page, or the picture of a field, to memory. */
 static status write_document(const struct history *runs, int count, const char *field, FILE *memory)

@@ -8,10 +8,10 @@
 #include "trainer/cli/batch_query.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"
+#include "trainer/formats/weights/open.h"
 #include "trainer/inference/log_likelihood.h"
 #include "trainer/inference/token_text.h"
 #include "trainer/setup/session.h"
-#include "trainer/weights/open.h"
 
 struct request {
     struct batch_query_request shared;

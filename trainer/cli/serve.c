@@ -3,7 +3,7 @@
 
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
-#include "trainer/server/server.h"
+#include "trainer/inference/server/server.h"
 
 status command_serve(int argc, char **argv)
 {

@@ -3,10 +3,10 @@
 
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
-#include "trainer/planner/memory_check.h"
-#include "trainer/planner/start_line.h"
 #include "trainer/setup/stop_signal.h"
 #include "trainer/train/loop.h"
+#include "trainer/train/planner/memory_check.h"
+#include "trainer/train/planner/start_line.h"
 #include "trainer/train/summary.h"
 
 static status run_job(const struct job_options *options, struct comm *world, struct job *job)

@@ -14,10 +14,10 @@
 #include "trainer/cli/batch_query.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"
+#include "trainer/formats/weights/open.h"
 #include "trainer/inference/generation_config.h"
-#include "trainer/prediction/text_input.h"
+#include "trainer/inference/prediction/text_input.h"
 #include "trainer/setup/derive.h"
-#include "trainer/weights/open.h"
 
 struct query {
     struct batch_query_request request;

@@ -8,8 +8,8 @@
 
 #include "base/log.h"
 #include "build_info.h"
+#include "trainer/formats/weights/open.h"
 #include "trainer/library/library_impl.h"
-#include "trainer/weights/open.h"
 
 #define SAME(name) _Static_assert((int)BM_##name == (int)STATUS_##name, "equal to the exit code")
 SAME(OK);

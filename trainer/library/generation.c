@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "trainer/formats/weights/open.h"
 #include "trainer/inference/generate.h"
 #include "trainer/inference/log_likelihood.h"
 #include "trainer/library/library_impl.h"
-#include "trainer/weights/open.h"
 
 bm_generate_options bm_generate_defaults(void)
 {

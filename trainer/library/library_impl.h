@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "datasets/chat/chat.h"
+#include "trainer/inference/prediction/text_batch.h"
 #include "trainer/library/bireme.h"
-#include "trainer/prediction/text_batch.h"
 
 struct bm_model {
     char path[FILE_PATH_BYTES];

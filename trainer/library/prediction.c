@@ -2,9 +2,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "trainer/inference/prediction/prediction.h"
+#include "trainer/inference/prediction/text_input.h"
 #include "trainer/library/library_impl.h"
-#include "trainer/prediction/prediction.h"
-#include "trainer/prediction/text_input.h"
 
 /* Reserves the model and checks that it can read texts on this device. */
 static status begin_prediction(bm_model *m)

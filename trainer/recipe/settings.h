@@ -1,5 +1,5 @@
 /* Internals of the recipe: the settings table, the YAML tree and the locations of values, so that
- * every error names its location. The cluster description (planner/cluster.c) uses them too. */
+ * every error names its location. The cluster description (train/planner/cluster.c) uses them. */
 #pragma once
 
 #include "trainer/recipe/recipe.h"
@@ -134,7 +134,7 @@ struct source_location {
 /* State of the parser. */
 struct recipe_reader {
     const char *name; /* of the file, for messages */
-    void *recipe;     /* struct recipe, or the struct of another table (planner/cluster.c) */
+    void *recipe;     /* struct recipe, or the struct of another table (train/planner/cluster.c) */
     struct source_location locations[SETTINGS_MAX]; /* last location of each setting */
 };
 

@@ -7,17 +7,17 @@
 #include "datasets/loader/loader.h"
 #include "trainer/evaluation/early_stopping.h"
 #include "trainer/evaluation/evaluator.h"
+#include "trainer/evaluation/tasks/task_set.h"
+#include "trainer/formats/weights/state_dict.h"
 #include "trainer/inference/generate.h"
 #include "trainer/logging/metrics.h"
 #include "trainer/logging/utilization.h"
 #include "trainer/objective/objective.h"
 #include "trainer/setup/session.h"
-#include "trainer/tasks/task_set.h"
 #include "trainer/train/reference_logprobs.h"
 #include "trainer/train/replica_check.h"
 #include "trainer/train/rollback.h"
 #include "trainer/train/step.h"
-#include "trainer/weights/state_dict.h"
 
 enum job_resume { JOB_RESUME_AUTO, JOB_RESUME_NEVER, JOB_RESUME_PATH };
 

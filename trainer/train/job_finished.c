@@ -5,7 +5,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
-#include "trainer/checkpoint/manifest.h"
+#include "trainer/formats/checkpoint/manifest.h"
 #include "trainer/train/job_impl.h"
 
 bool job_reached_end(const struct job *job)

@@ -10,12 +10,12 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "datasets/shard/shard_logps.h"
+#include "trainer/formats/weights/adapter_base.h"
+#include "trainer/formats/weights/fingerprint.h"
 #include "trainer/setup/derive.h"
 #include "trainer/setup/objective_spec.h"
 #include "trainer/setup/stop_signal.h"
 #include "trainer/train/step.h"
-#include "trainer/weights/adapter_base.h"
-#include "trainer/weights/fingerprint.h"
 
 /* Blocks of a data set. The side file is written and stop signals are checked after each. */
 enum { BLOCKS = 64 };

@@ -2,7 +2,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "trainer/report/report.h"
+#include "trainer/logging/report/report.h"
 
 static const double share_of_time = 0.01;
 

@@ -14,10 +14,10 @@
 
 #include "comm/bucket/bucket.h"
 #include "comm/mesh.h"
+#include "trainer/formats/weights/state_dict.h"
 #include "trainer/model/model.h"
 #include "trainer/optimizer/optimizer.h"
 #include "trainer/setup/session.h"
-#include "trainer/weights/state_dict.h"
 
 struct sharded_optimizer;
 

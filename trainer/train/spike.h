@@ -28,7 +28,7 @@
 
 #include <stdbool.h>
 
-#include "trainer/checkpoint/state.h"
+#include "trainer/formats/checkpoint/state.h"
 
 /* The scores of a step; INFINITY for a value that is not finite. */
 struct spike_score {

@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "datasets/chat/chat.h"
-#include "trainer/report/history.h"
+#include "trainer/logging/report/history.h"
 
 enum { COMMAND_BYTES = 2 * FILE_PATH_BYTES };
 

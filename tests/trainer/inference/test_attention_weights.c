@@ -5,9 +5,9 @@
 #include "comm/comm.h"
 #include "datasets/shard/h5file.h"
 #include "kernels/kernels.h"
-#include "tests/trainer/huggingface/huggingface_folder.h"
+#include "tests/trainer/formats/huggingface/huggingface_folder.h"
+#include "trainer/formats/weights/open.h"
 #include "trainer/inference/attention_weights.h"
-#include "trainer/weights/open.h"
 
 enum { TOKENS_MAX = 16 };
 

@@ -4,8 +4,8 @@
 
 #include "base/hash.h"
 #include "tests/check.h"
-#include "trainer/checkpoint/manifest.h"
-#include "trainer/checkpoint/manifest_spikes.h"
+#include "trainer/formats/checkpoint/manifest.h"
+#include "trainer/formats/checkpoint/manifest_spikes.h"
 #include "trainer/train/spike.h"
 
 /* Observes a step with many predictions. */

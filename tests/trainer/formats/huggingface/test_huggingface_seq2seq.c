@@ -1,0 +1,229 @@
+/* Folders of encoder-decoder models of transformers (scripts/make_reference.py seq2seq). Logits of
+ * padded batches are compared with double precision. Models that are exported and imported again
+ * have the same bits. Adapters of peft have its logits. */
+#include "comm/comm.h"
+#include "datasets/shard/h5file.h"
+#include "tests/trainer/formats/huggingface/huggingface_folder.h"
+#include "trainer/formats/weights/open.h"
+#include "trainer/setup/session.h"
+
+enum { ROWS_MAX = 64, TEXTS_MAX = 8, VALUES_MAX = 4096 };
+
+static const double tolerance = 1e-5; /* of the largest logit */
+
+/* The sources or the targets of a folder, without padding. */
+struct side {
+    int32_t *ids;
+    int32_t positions[ROWS_MAX], cu_rows[TEXTS_MAX + 1];
+    int64_t rows, texts, longest;
+};
+
+static void *read_values(hid_t file, const char *name, const char *dataset, hid_t type, size_t size,
+                         int64_t *count)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", name, dataset);
+    return reference_dataset(file, path, type, size, count);
+}
+
+static void read_side(hid_t file, const char *name, const char *side, struct side *out)
+{
+    char dataset[64];
+    *out = (struct side){0};
+    snprintf(dataset, sizeof dataset, "%s_ids", side);
+    out->ids = read_values(file, name, dataset, H5T_NATIVE_INT32, 4, &out->rows);
+    snprintf(dataset, sizeof dataset, "%s_lengths", side);
+    int32_t *lengths = read_values(file, name, dataset, H5T_NATIVE_INT32, 4, &out->texts);
+    CHECK(out->rows <= ROWS_MAX && out->texts <= TEXTS_MAX);
+    for (int64_t i = 0, row = 0; i < out->texts; i++) {
+        for (int32_t position = 0; position < lengths[i]; position++) {
+            out->positions[row++] = position;
+        }
+        out->cu_rows[i + 1] = (int32_t)row;
+        out->longest = lengths[i] > out->longest ? lengths[i] : out->longest;
+    }
+    free(lengths);
+}
+
+static void check_logits_of(const char *file_name, const char *name, const char *checkpoint)
+{
+    static float logits[VALUES_MAX];
+    char path[FILE_PATH_BYTES];
+    struct comm *self = NULL;
+    struct session s = {0};
+    struct side source, target;
+    int64_t count;
+    join_path(path, reference, file_name);
+    hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
+    CHECK(file >= 0);
+    read_side(file, name, "source", &source);
+    read_side(file, name, "target", &target);
+    CHECK_OK(comm_self_create(&self));
+    CHECK_OK(weights_open_checkpoint(&s, self, checkpoint, NULL, 0, ROWS_MAX));
+    struct model_input input = {.rows = target.rows,
+                                .tokens = target.ids,
+                                .positions = target.positions,
+                                .segments = target.texts,
+                                .cu_rows = target.cu_rows,
+                                .longest = target.longest,
+                                .source = {.rows = source.rows,
+                                           .tokens = source.ids,
+                                           .positions = source.positions,
+                                           .cu_rows = source.cu_rows,
+                                           .longest = source.longest}};
+    struct tensor hidden;
+    int64_t vocabulary = model_get_config(s.model)->vocabulary;
+    CHECK(target.rows * vocabulary <= VALUES_MAX);
+    CHECK_OK(model_forward(s.model, &input, &hidden));
+    CHECK_OK(classifier_logits(s.kernels, tensor_view(logits, DTYPE_F32, target.rows, vocabulary),
+                               hidden, model_lm_head(s.model), model_lm_head_bias(s.model)));
+    double *expected = read_values(file, name, "logits", H5T_NATIVE_DOUBLE, 8, &count);
+    CHECK_EQUAL(count, target.rows * vocabulary);
+    double largest = 0;
+    for (int64_t i = 0; i < count; i++) {
+        largest = fmax(largest, fabs(expected[i]));
+    }
+    for (int64_t i = 0; i < count; i++) {
+        CHECK_NEAR(logits[i], expected[i], tolerance * largest);
+    }
+    free(expected);
+    free(source.ids);
+    free(target.ids);
+    CHECK_OK(session_stop(&s));
+    CHECK_OK(comm_destroy(&self));
+    H5Fclose(file);
+}
+
+static void check_logits(const char *name, const char *checkpoint)
+{
+    check_logits_of("seq2seq.h5", name, checkpoint);
+}
+
+static void test_folder(const char *name)
+{
+    static struct recipe recipe, reimported;
+    char folder[FILE_PATH_BYTES], a[FILE_PATH_BYTES], b[FILE_PATH_BYTES];
+    join_path(folder, reference, name);
+    CHECK_OK(import_to(folder, "a", a, &recipe));
+    CHECK_EQUAL(recipe.objective, OBJECTIVE_SEQ2SEQ);
+    CHECK_EQUAL(recipe.model.decoder_start_token_id, 60);
+    check_logits(name, a);
+    export_and_import(a, b, &reimported);
+    CHECK_EQUAL(reimported.model.tie_word_embeddings, recipe.model.tie_word_embeddings);
+    check_logits(name, b); /* the settings are equal too */
+}
+
+static void test_config(void)
+{
+    static const struct config_case cases[] = {
+        {"t5", "architectures", "[\"T5EncoderModel\"]", STATUS_UNAVAILABLE,
+         "T5EncoderModel is not supported; T5ForConditionalGeneration and T5Model are"},
+        {"t5", "feed_forward_proj", "\"gated-gelu\"", STATUS_DATA,
+         "layer.1.DenseReluDense.wi_0.weight is missing"},
+        {"t5", "feed_forward_proj", "\"mish\"", STATUS_UNAVAILABLE, "feed_forward_proj mish"},
+        {"t5_gated", "feed_forward_proj", "\"gated-relu\"", STATUS_DATA,
+         "model.activation: relu conflicts with model.gated_linear_unit"},
+        {"t5_gated", "scale_decoder_outputs", "true", STATUS_DATA, "set tie_word_embeddings"},
+        {"t5", "d_kv", NULL, STATUS_DATA, "layer.0.SelfAttention.q.weight has 2 dim"},
+        {"t5", "relative_attention_num_buckets", "7", STATUS_DATA, "7 is odd for"},
+        {"t5", "decoder_start_token_id", "-2", STATUS_DATA, "decoder_start_token_id is -2"},
+        {"t5", "decoder_start_token_id", "61", STATUS_DATA,
+         "decoder_start_token_id is 61; the token ids of the model are 0 to 60"},
+        {"marian", "decoder_start_token_id", NULL, STATUS_DATA, "decoder_start_token_id is 58100"},
+        {"t5", "num_decoder_layers", "null", STATUS_OK, NULL},
+        {"t5", "model_type", "\"umt5\"", STATUS_UNAVAILABLE, "model_type umt5 is not supported"},
+        {"bart", "scale_embedding", "true", STATUS_UNAVAILABLE, "scale_embedding: true"},
+        {"bart", "decoder_ffn_dim", "41", STATUS_UNAVAILABLE,
+         "encoder_ffn_dim is 40 and decoder_ffn_dim is 41"},
+        {"marian", "share_encoder_decoder_embeddings", "false", STATUS_UNAVAILABLE,
+         "share_encoder_decoder_embeddings: false"},
+        {"marian", "tie_word_embeddings", "false", STATUS_UNAVAILABLE,
+         "tie_word_embeddings: false is not supported"},
+        {"marian", "decoder_attention_heads", "2", STATUS_UNAVAILABLE,
+         "encoder_attention_heads is 4 and decoder_attention_heads is 2"},
+        {"bart", "decoder_layers", "1", STATUS_DATA, "model.decoder.layers.1."},
+    };
+    check_config_cases(cases, sizeof cases / sizeof cases[0]);
+}
+
+/* Keys and names of older versions of transformers, and of mT5. */
+static void test_older_folders(void)
+{
+    static struct recipe recipe;
+    char folder[FILE_PATH_BYTES], output[FILE_PATH_BYTES];
+    copy_model("t5_gated", folder); /* T5 1.1 */
+    set_config(folder, "scale_decoder_outputs", NULL);
+    set_config(folder, "tie_word_embeddings", "false");
+    rewrite_tensors(folder, NULL, 0,
+                    &(struct new_tensor){"encoder.embed_tokens.weight", 2, {61, 24}}, NULL);
+    CHECK_OK(import_to(folder, "older", output, &recipe));
+    check_logits("t5_gated", output);
+    set_config(folder, "model_type", "\"mt5\"");
+    set_config(folder, "architectures", "[\"MT5ForConditionalGeneration\"]");
+    set_config(folder, "tie_word_embeddings", NULL);
+    CHECK_OK(import_to(folder, "mt5", output, &recipe));
+    check_logits("t5_gated", output);
+
+    copy_model("t5", folder); /* T5 1.0 */
+    set_config(folder, "scale_decoder_outputs", NULL);
+    set_config(folder, "tie_word_embeddings", NULL);
+    CHECK_OK(import_to(folder, "older", output, &recipe));
+    check_logits("t5", output);
+
+    copy_model("bart", folder);
+    float bias[61] = {[7] = 0.5f};
+    static const struct renaming removed[] = {{"final_logits_bias", NULL}};
+    rewrite_tensors(folder, removed, 1, &(struct new_tensor){"final_logits_bias", 2, {1, 61}},
+                    bias);
+    CHECK(!recipe.model.final_logits_bias);
+    CHECK_OK(import_to(folder, "biased", output, &recipe));
+    CHECK(recipe.model.final_logits_bias);
+}
+
+/* Imports a folder of peft for a model, and exports and imports it again. */
+static void test_adapter(const char *name, const char *model, const char *targets)
+{
+    static struct recipe recipe;
+    char folder[FILE_PATH_BYTES], base[FILE_PATH_BYTES], out[FILE_PATH_BYTES];
+    char a[FILE_PATH_BYTES], b[FILE_PATH_BYTES];
+    struct huggingface_summary summary;
+    join_path(folder, reference, model);
+    CHECK_OK(import_to(folder, "base", base, &recipe));
+    join_path(folder, reference, name);
+    join_path(a, root, "adapter");
+    join_path(b, root, "adapter_again");
+    join_path(out, root, "out");
+    CHECK_OK(file_remove_tree(a));
+    CHECK_OK(file_remove_tree(b));
+    CHECK_OK(file_remove_tree(out));
+    CHECK_OK(huggingface_import_adapter(folder, base, a, &recipe, &summary));
+    CHECK_EQUAL(recipe.objective, OBJECTIVE_SEQ2SEQ);
+    CHECK_TEXT(recipe.adapter.targets, targets);
+    check_logits_of("seq2seq_lora.h5", name, a);
+    CHECK_OK(huggingface_export(a, out, SAFETENSORS_F32, true, &summary));
+    CHECK_OK(huggingface_import_adapter(out, base, b, &recipe, &summary));
+    CHECK_TEXT(recipe.adapter.targets, targets);
+    CHECK(has_same_weights(a, b));
+    CHECK_OK(file_remove_tree(out));
+    CHECK_OK(huggingface_export(a, out, SAFETENSORS_F32, false, &summary)); /* merged */
+    CHECK_OK(import_to(out, "merged", b, &recipe));
+    check_logits_of("seq2seq_lora.h5", name, b);
+}
+
+int main(void)
+{
+    huggingface_folder_start();
+    h5file_init();
+    test_folder("t5");
+    test_folder("t5_gated");
+    test_folder("bart");
+    test_folder("marian");
+    test_adapter("t5_lora", "t5_gated", "all-linear");
+    test_adapter("bart_lora", "bart", "q_proj, v_proj");
+    test_adapter("marian_lora", "marian", "fc1, encoder_attn.q_proj, encoder_attn.v_proj");
+    test_config();
+    test_older_folders();
+    CHECK_OK(file_remove_tree(root));
+    printf("folders of encoder-decoders: logits and bits are equal\n");
+    return 0;
+}

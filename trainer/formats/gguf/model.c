@@ -1,0 +1,173 @@
+/* The metadata of a model in GGUF files. Keys begin with the name of the family. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "trainer/formats/gguf/gguf_impl.h"
+
+/* Values of general.file_type. */
+static int64_t get_file_type(enum gguf_type type)
+{
+    switch (type) {
+    case GGUF_F32:
+        return 0;
+    case GGUF_F16:
+        return 1;
+    case GGUF_Q4_0:
+        return 2;
+    case GGUF_Q8_0:
+        return 7;
+    case GGUF_BF16:
+        return 32;
+    }
+    return 0;
+}
+
+enum { POOLING_MEAN = 1 }; /* value of FAMILY.pooling_type */
+
+/* The writer, and the name of the family that begins the keys. */
+struct model_keys {
+    struct gguf_writer *writer;
+    const char *family;
+};
+
+static const char *make_key(const struct model_keys *k, const char *name, char out[GGUF_NAME_BYTES])
+{
+    snprintf(out, GGUF_NAME_BYTES, "%s.%s", k->family, name);
+    return out;
+}
+
+static void put_integer(const struct model_keys *k, const char *name, int64_t value)
+{
+    char key[GGUF_NAME_BYTES];
+    gguf_put_u32(k->writer, make_key(k, name, key), value);
+}
+
+static void put_number(const struct model_keys *k, const char *name, double value)
+{
+    char key[GGUF_NAME_BYTES];
+    gguf_put_f32(k->writer, make_key(k, name, key), value);
+}
+
+static void put_text(const struct model_keys *k, const char *name, const char *value)
+{
+    char key[GGUF_NAME_BYTES];
+    gguf_put_text(k->writer, make_key(k, name, key), value);
+}
+
+/* Writes a number unless it is 0, the value of a factor that the recipe does not have. */
+static void put_factor(const struct model_keys *k, const char *name, double value)
+{
+    if (value > 0) {
+        put_number(k, name, value);
+    }
+}
+
+status gguf_check_model(const struct export_source *source, const struct gguf_family *family)
+{
+    const struct model_config *c = &source->config;
+    double plain_scale = 1 / sqrt((double)model_head_width(c));
+    bool causal = model_architecture(c->architecture)->attention.causal;
+    REQUIRE(c->head == MODEL_HEAD_LM || c->head == MODEL_HEAD_NONE, STATUS_UNAVAILABLE,
+            "%s has the head of the objective %s, which the GGUF export does not support; models "
+            "of text and of embeddings are supported",
+            source->found.folder, recipe_objective_name(source->recipe.objective));
+    REQUIRE(!family->rotates_every_fourth || c->no_rope_interval == 4, STATUS_UNAVAILABLE,
+            "%s: model.no_rope_layer_interval is %" PRId64 "; llama.cpp supports only 4",
+            source->found.folder, c->no_rope_interval);
+    REQUIRE(!family->fixed_scale || !(fabs(c->attention_scale - plain_scale) > 1e-6),
+            STATUS_UNAVAILABLE,
+            "%s: model.query_pre_attn_scalar is not the width of a head, %" PRId64
+            "; llama.cpp supports no other value",
+            source->found.folder, model_head_width(c));
+    REQUIRE(!(c->attention_softcap > 0) && !(c->logits_softcap > 0), STATUS_UNAVAILABLE,
+            "%s: model.attn_logit_softcapping and model.final_logit_softcapping are not supported "
+            "by the GGUF export",
+            source->found.folder);
+    if (family->ignores_window && c->window > 0 && c->window < model_positions(c)) {
+        log_warning("EXPORT",
+                    "llama.cpp does not have the window of %s: texts of more than %" PRId64
+                    " tokens give other results there",
+                    c->architecture, c->window);
+    }
+    if (!causal) {
+        log_warning("EXPORT",
+                    "llama.cpp uses encoders for embeddings only, so the export of %s "
+                    "has no head",
+                    c->architecture);
+    }
+    return STATUS_OK;
+}
+
+static void put_rotary(const struct model_keys *k, const struct model_config *c)
+{
+    const struct rotary_scaling *s = &c->rope_scaling;
+    put_number(k, "rope.freq_base", c->rope_theta);
+    put_factor(k, "rope.freq_base_swa", c->rope_local_theta);
+    put_integer(k, "rope.dimension_count", model_head_width(c));
+    if (s->kind == ROTARY_LINEAR || s->kind == ROTARY_YARN) {
+        put_text(k, "rope.scaling.type", s->kind == ROTARY_LINEAR ? "linear" : "yarn");
+        put_number(k, "rope.scaling.factor", s->factor);
+    }
+    if (s->kind == ROTARY_YARN) {
+        put_integer(k, "rope.scaling.original_context_length", (int64_t)s->original_positions);
+        put_number(k, "rope.scaling.yarn_beta_fast", s->beta_fast);
+        put_number(k, "rope.scaling.yarn_beta_slow", s->beta_slow);
+        put_factor(k, "rope.scaling.yarn_attn_factor", s->attention_factor);
+    }
+}
+
+static void put_windows(const struct model_keys *k, const struct model_config *c)
+{
+    char key[GGUF_NAME_BYTES];
+    put_integer(k, "attention.sliding_window", c->window);
+    gguf_begin_array(k->writer, make_key(k, "attention.sliding_window_pattern", key),
+                     GGUF_VALUE_BOOL, c->layers);
+    for (int64_t layer = 0; layer < c->layers; layer++) {
+        gguf_add_bool(k->writer, model_layer_is_local(c, layer));
+    }
+}
+
+void gguf_put_model(struct gguf_writer *w, const struct export_source *source,
+                    const struct gguf_family *family, enum gguf_type type)
+{
+    const struct model_config *c = &source->config;
+    const struct architecture *a = model_architecture(c->architecture);
+    struct model_keys keys = {w, family->name}, *k = &keys;
+    gguf_put_text(w, "general.architecture", family->name);
+    gguf_put_text(w, "general.type", "model");
+    gguf_put_u32(w, "general.file_type", get_file_type(type));
+    gguf_put_u32(w, "general.quantization_version", 2);
+    put_integer(k, "vocab_size", source->vocabulary);
+    put_integer(k, "block_count", c->layers);
+    put_integer(k, "context_length", model_positions(c));
+    put_integer(k, "embedding_length", c->width);
+    put_integer(k, "feed_forward_length", c->inner);
+    put_integer(k, "attention.head_count", c->heads);
+    put_integer(k, "attention.head_count_kv", model_kv_heads(c));
+    put_integer(k, "attention.key_length", model_head_width(c));
+    put_integer(k, "attention.value_length", model_head_width(c));
+    put_number(k,
+               a->norm.kind == NORM_RMS ? "attention.layer_norm_rms_epsilon"
+                                        : "attention.layer_norm_epsilon",
+               (double)c->norm_epsilon);
+    if (architecture_is_rotary(a)) {
+        put_rotary(k, c);
+    }
+    if (c->window > 0 && !family->ignores_window) {
+        put_windows(k, c);
+    }
+    if (!family->fixed_scale) {
+        put_factor(k, "attention.scale", c->attention_scale);
+    }
+    put_factor(k, "embedding_scale", c->embedding_multiplier);
+    put_factor(k, "residual_scale", c->residual_multiplier);
+    put_factor(k, "logit_scale", c->logits_divisor);
+    if (!a->attention.causal) {
+        char key[GGUF_NAME_BYTES];
+        gguf_put_bool(w, make_key(k, "attention.causal", key), false);
+        put_integer(k, "pooling_type", POOLING_MEAN);
+    }
+}

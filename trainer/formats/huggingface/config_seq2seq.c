@@ -1,0 +1,79 @@
+/* The keys of config.json that only encoder-decoder models have. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "trainer/formats/huggingface/config_impl.h"
+
+/* Sizes of the decoder that must equal those of the encoder. */
+static const char *const equal_sizes[][2] = {
+    {"encoder_attention_heads", "decoder_attention_heads"},
+    {"encoder_ffn_dim", "decoder_ffn_dim"},
+};
+
+enum { EQUAL_SIZES = sizeof equal_sizes / sizeof *equal_sizes };
+
+static bool has_equal_sizes(const struct huggingface_architecture *architecture)
+{
+    return architecture->architecture != ARCHITECTURE_T5;
+}
+
+static status check_sizes(const struct config_document *c)
+{
+    for (int i = 0; i < EQUAL_SIZES; i++) {
+        int64_t encoder, decoder;
+        TRY(config_read_integer(c, equal_sizes[i][0], -1, &encoder));
+        TRY(config_read_integer(c, equal_sizes[i][1], encoder, &decoder));
+        REQUIRE(encoder < 0 || encoder == decoder, STATUS_UNAVAILABLE,
+                "%s: %s is %" PRId64 " and %s is %" PRId64 "; only equal sizes are supported",
+                c->path, equal_sizes[i][0], encoder, equal_sizes[i][1], decoder);
+    }
+    return STATUS_OK;
+}
+
+/* T5 1.0 divides the outputs of the decoder, T5 1.1 does not. Before transformers 5, the key
+ * tie_word_embeddings distinguished them. MT5 never divides. */
+static status read_output_scale(const struct config_document *c,
+                                const struct huggingface_architecture *architecture,
+                                struct recipe *r)
+{
+    bool scaled, tied = r->model.tie_word_embeddings;
+    bool is_t5 = strcmp(architecture->model_type, "t5") == 0;
+    TRY(config_read_boolean(c, "scale_decoder_outputs", is_t5 && tied, &scaled));
+    r->model.scale_decoder_outputs = scaled ? SCALE_OUTPUTS_TRUE : SCALE_OUTPUTS_FALSE;
+    return STATUS_OK;
+}
+
+status config_read_seq2seq(const struct config_document *c,
+                           const struct huggingface_architecture *architecture, struct recipe *r)
+{
+    int64_t start = architecture->decoder_start;
+    TRY(config_read_integer(c, "decoder_start_token_id", start, &start));
+    REQUIRE(start >= 0 && start < r->model.vocab_size, STATUS_DATA,
+            "%s: decoder_start_token_id is %" PRId64
+            "; the token ids of the model are 0 to %" PRId64,
+            c->path, start, r->model.vocab_size - 1);
+    r->model.decoder_start_token_id = start;
+    if (architecture->architecture == ARCHITECTURE_MARIAN) {
+        TRY(config_read_boolean(c, "scale_embedding", false, &r->model.scale_embedding));
+        REQUIRE(r->model.tie_word_embeddings, STATUS_UNAVAILABLE,
+                "%s: tie_word_embeddings: false is not supported", c->path);
+    }
+    return has_equal_sizes(architecture) ? check_sizes(c) : read_output_scale(c, architecture, r);
+}
+
+void config_write_seq2seq(FILE *file, const struct huggingface_architecture *architecture,
+                          const struct recipe *r)
+{
+    fprintf(file, "  \"is_encoder_decoder\": true,\n");
+    if (architecture->architecture == ARCHITECTURE_MARIAN) {
+        fprintf(file, "  \"scale_embedding\": %s,\n  \"static_position_embeddings\": true,\n",
+                r->model.scale_embedding ? "true" : "false");
+    }
+    if (has_equal_sizes(architecture)) {
+        config_write_integer(file, equal_sizes[0][1], r->model.num_heads);
+        config_write_integer(file, equal_sizes[1][1], r->model.intermediate_size);
+        return;
+    }
+    fprintf(file, "  \"scale_decoder_outputs\": %s,\n",
+            r->model.scale_decoder_outputs == SCALE_OUTPUTS_TRUE ? "true" : "false");
+}

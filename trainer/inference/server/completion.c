@@ -1,0 +1,413 @@
+/* Completions and chat: sequences of the engine, and their output as JSON or as a stream. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/text_buffer.h"
+#include "trainer/inference/server/server_impl.h"
+#include "trainer/inference/server/token_json.h"
+#include "trainer/logging/json_text.h"
+
+/* One choice of an answer: a sequence of the engine. */
+struct completion {
+    struct server *server;
+    struct job *job;
+    struct generate_options options;
+    int32_t end_token;
+    int64_t index, prompt;       /* of the choice; of its prompt */
+    int64_t slot;                /* of the engine; -1: not started, or removed */
+    bool is_begun;               /* part of it is in the stream */
+    bool has_content;            /* has text other than white space */
+    struct text_buffer text;     /* new text that is not sent yet */
+    struct engine_token *tokens; /* those with log-probabilities that are not sent yet */
+    int64_t token_count, token_capacity;
+    int64_t text_offset; /* characters before the first of these tokens */
+    const char *finish_reason;
+};
+
+static bool is_chat(const struct job *job)
+{
+    return job->request.kind == REQUEST_CHAT;
+}
+
+/* ---- set-up ---- */
+
+status server_encode_prompt(struct server *s, const struct request_prompt *prompt,
+                            struct token_list *out)
+{
+    int64_t vocabulary = model_get_config(s->session.model)->vocabulary;
+    if (prompt->text != NULL) {
+        REQUIRE(strlen(prompt->text) == prompt->bytes, STATUS_DATA,
+                "the text contains a NUL character");
+        return generate_encode_prompt(s->session.tokenizer, prompt->text, out);
+    }
+    TRY(token_list_reserve(out, prompt->ids.count));
+    for (int64_t i = 0; i < prompt->ids.count; i++) {
+        REQUIRE(prompt->ids.ids[i] < vocabulary, STATUS_DATA,
+                "token id %" PRId32 " is outside the vocabulary of %" PRId64, prompt->ids.ids[i],
+                vocabulary);
+        out->ids[out->count++] = prompt->ids.ids[i];
+    }
+    return STATUS_OK;
+}
+
+static status encode_messages(struct server *s, struct job *job)
+{
+    struct chat_text text = {0};
+    TRY(chat_encode(s->template, s->session.tokenizer, job->request.messages,
+                    job->request.message_count, (struct chat_frame){.add_generation_prompt = true},
+                    &text));
+    token_list_free(&text.loss_mask);
+    job->prompts[0] = text.ids;
+    return STATUS_OK;
+}
+
+static status check_length(const struct server *s, const struct job *job, const char **code)
+{
+    for (int64_t i = 0; i < job->prompt_count; i++) {
+        int64_t count = job->prompts[i].count;
+        bool fits =
+            count < s->max_tokens || (count == s->max_tokens && job->request.max_tokens == 0);
+        *code = fits ? *code : "context_length_exceeded";
+        REQUIRE(fits, STATUS_DATA,
+                "the prompt has %" PRId64 " tokens and leaves no room for a new one: a sequence "
+                "can have %" PRId64 " tokens; shorten the prompt",
+                count, s->max_tokens);
+    }
+    return STATUS_OK;
+}
+
+static status choose_seed(struct request *q)
+{
+    if (!q->has_seed) {
+        REQUIRE(getentropy(&q->options.sampler.seed, sizeof q->options.sampler.seed) == 0,
+                STATUS_INTERNAL, "the system has no random numbers for a seed");
+    }
+    return STATUS_OK;
+}
+
+static status make_completions(struct server *s, struct job *job)
+{
+    const struct request *q = &job->request;
+    job->completion_count = job->prompt_count * q->n;
+    job->completions = calloc((size_t)job->completion_count, sizeof *job->completions);
+    REQUIRE(job->completions != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " choices",
+            job->completion_count);
+    for (int64_t i = 0; i < job->completion_count; i++) {
+        struct completion *c = &job->completions[i];
+        *c = (struct completion){.server = s,
+                                 .job = job,
+                                 .options = q->options,
+                                 .index = i,
+                                 .prompt = i / q->n,
+                                 .slot = -1};
+        c->options.max_new_tokens = q->max_tokens >= 0 ? q->max_tokens : s->max_tokens;
+        if (is_chat(job)) {
+            c->end_token = chat_end_of_turn(s->template);
+            c->options.end_token = &c->end_token;
+        }
+    }
+    return STATUS_OK;
+}
+
+status completion_prepare(struct server *s, struct job *job, const char **code)
+{
+    struct request *q = &job->request;
+    *code = "unsupported_model";
+    REQUIRE(s->engine != NULL, STATUS_DATA,
+            "this model does not generate text; /v1/models lists what it can answer");
+    REQUIRE(!is_chat(job) || s->template != NULL, STATUS_DATA,
+            "the tokenizer of this model has no chat template; use /v1/completions");
+    *code = NULL;
+    int64_t prompts = is_chat(job) ? 1 : q->prompt_count;
+    REQUIRE(prompts * q->n <= REQUEST_PROMPTS_MAX, STATUS_DATA,
+            "the request has %" PRId64 " choices; at most %d are allowed", prompts * q->n,
+            REQUEST_PROMPTS_MAX);
+    job->prompts = calloc((size_t)prompts, sizeof *job->prompts);
+    REQUIRE(job->prompts != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " prompts",
+            prompts);
+    job->prompt_count = prompts;
+    if (is_chat(job)) {
+        TRY(encode_messages(s, job));
+    }
+    for (int64_t i = 0; !is_chat(job) && i < prompts; i++) {
+        TRY(server_encode_prompt(s, &q->prompts[i], &job->prompts[i]));
+    }
+    TRY(check_length(s, job, code));
+    for (int64_t i = 0; i < prompts; i++) {
+        job->prompt_tokens += job->prompts[i].count;
+    }
+    TRY(choose_seed(q));
+    return make_completions(s, job);
+}
+
+void completion_destroy(struct job *job)
+{
+    for (int64_t i = 0; i < job->completion_count; i++) {
+        text_buffer_free(&job->completions[i].text);
+        free(job->completions[i].tokens);
+    }
+    free(job->completions);
+    job->completions = NULL;
+}
+
+/* ---- output ---- */
+
+static json_t *make_envelope(const struct server *s, const struct job *job, const char *object,
+                             json_t *choices)
+{
+    return json_pack("{s:s, s:s, s:I, s:o, s:o}", "id", job->id, "object", object, "created",
+                     (json_int_t)job->created, "model", server_model_json(s, job), "choices",
+                     choices);
+}
+
+static json_t *make_usage(const struct job *job)
+{
+    return json_pack("{s:I, s:I, s:I}", "prompt_tokens", (json_int_t)job->prompt_tokens,
+                     "completion_tokens", (json_int_t)job->completion_tokens, "total_tokens",
+                     (json_int_t)(job->prompt_tokens + job->completion_tokens));
+}
+
+/* Takes the log-probabilities that are not sent yet. Returns null if they were not requested. */
+static json_t *take_log_probabilities(struct completion *c)
+{
+    const struct tokenizer *t = c->server->session.tokenizer;
+    if (c->job->request.top_logprobs < 0) {
+        return json_null();
+    }
+    json_t *value = is_chat(c->job)
+                        ? token_json_chat(t, c->tokens, c->token_count)
+                        : token_json_completion(t, c->tokens, c->token_count, &c->text_offset);
+    c->token_count = 0;
+    return value;
+}
+
+/* Takes the text that is not sent yet. */
+static json_t *take_text(struct completion *c)
+{
+    json_t *text = json_text_create(c->text.count > 0 ? c->text.bytes : "", c->text.count);
+    c->text.count = 0;
+    return text;
+}
+
+static json_t *make_finish_reason(const struct completion *c)
+{
+    return c->finish_reason != NULL ? json_string(c->finish_reason) : json_null();
+}
+
+/* Returns a choice of a complete answer. */
+static json_t *make_choice(struct completion *c)
+{
+    json_t *text = take_text(c), *log_probabilities = take_log_probabilities(c);
+    if (is_chat(c->job)) {
+        return json_pack("{s:I, s:{s:s, s:o}, s:o, s:o}", "index", (json_int_t)c->index, "message",
+                         "role", "assistant", "content", text, "logprobs", log_probabilities,
+                         "finish_reason", make_finish_reason(c));
+    }
+    return json_pack("{s:I, s:o, s:o, s:o}", "index", (json_int_t)c->index, "text", text,
+                     "logprobs", log_probabilities, "finish_reason", make_finish_reason(c));
+}
+
+/* Returns a choice of an event of a stream. */
+static json_t *make_chunk_choice(struct completion *c)
+{
+    if (!is_chat(c->job)) {
+        return make_choice(c);
+    }
+    json_t *delta = json_object();
+    if (!c->is_begun) {
+        json_object_set_new(delta, "role", json_string("assistant"));
+    }
+    if (!c->is_begun || c->text.count > 0) {
+        json_object_set_new(delta, "content", take_text(c));
+    }
+    return json_pack("{s:I, s:o, s:o, s:o}", "index", (json_int_t)c->index, "delta", delta,
+                     "logprobs", take_log_probabilities(c), "finish_reason", make_finish_reason(c));
+}
+
+static void send_chunk(struct completion *c)
+{
+    const char *object = is_chat(c->job) ? "chat.completion.chunk" : "text_completion";
+    json_t *choice = make_chunk_choice(c);
+    c->is_begun = true;
+    job_write_json(c->job, make_envelope(c->server, c->job, object, json_pack("[o]", choice)));
+}
+
+/* Sends the whole answer, or the end of a stream. */
+static void send_end(const struct server *s, struct job *job)
+{
+    if (!job->request.stream) {
+        const char *object = is_chat(job) ? "chat.completion" : "text_completion";
+        json_t *choices = json_array();
+        for (int64_t i = 0; i < job->completion_count; i++) {
+            json_array_append_new(choices, make_choice(&job->completions[i]));
+        }
+        json_t *answer = make_envelope(s, job, object, choices);
+        json_object_set_new(answer, "usage", make_usage(job));
+        job_write_json(job, answer);
+        return;
+    }
+    if (job->request.has_stream_usage) {
+        const char *object = is_chat(job) ? "chat.completion.chunk" : "text_completion";
+        json_t *last = make_envelope(s, job, object, json_array());
+        json_object_set_new(last, "usage", make_usage(job));
+        job_write_json(job, last);
+    }
+    job_write(job, "data: [DONE]\n\n", 14);
+}
+
+/* ---- input from the engine ---- */
+
+static status append_token(struct completion *c, const struct engine_token *token)
+{
+    if (c->token_count == c->token_capacity) {
+        int64_t capacity = 2 * c->token_capacity + 16;
+        struct engine_token *grown = realloc(c->tokens, (size_t)capacity * sizeof *grown);
+        REQUIRE(grown != NULL, STATUS_INTERNAL, "out of memory for %" PRId64 " tokens", capacity);
+        c->tokens = grown;
+        c->token_capacity = capacity;
+    }
+    c->tokens[c->token_count++] = *token;
+    return STATUS_OK;
+}
+
+static int32_t get_end_token(const struct completion *c)
+{
+    return c->options.end_token != NULL ? *c->options.end_token
+                                        : tokenizer_eos(c->server->session.tokenizer);
+}
+
+static status receive_token(void *user, const struct engine_token *token)
+{
+    struct completion *c = user;
+    struct job *job = c->job;
+    bool has_log_probabilities = job->request.top_logprobs >= 0;
+    if (!token->is_prompt) {
+        job->completion_tokens++;
+        atomic_fetch_add(&c->server->metrics.generation_tokens, 1);
+        if (job->first_token_seconds == 0) {
+            job->first_token_seconds = clock_seconds();
+            atomic_fetch_add(&c->server->metrics.first_tokens, 1);
+            atomic_fetch_add(&c->server->metrics.first_token_microseconds,
+                             (long long)(1e6 * (job->first_token_seconds - job->arrival_seconds)));
+        }
+        has_log_probabilities = has_log_probabilities && token->id != get_end_token(c);
+    }
+    return has_log_probabilities ? append_token(c, token) : STATUS_OK;
+}
+
+static void receive_text(void *user, const char *text, size_t bytes)
+{
+    struct completion *c = user;
+    bool strips = is_chat(c->job) && chat_strips(c->server->template);
+    while (strips && !c->has_content && bytes > 0 && strchr(" \t\n", text[0]) != NULL) {
+        text++;
+        bytes--;
+    }
+    c->has_content = c->has_content || bytes > 0;
+    if (text_buffer_append(&c->text, text, bytes) != STATUS_OK) {
+        job_fail_pending(c->job, STATUS_INTERNAL);
+        return;
+    }
+    if (c->job->request.stream && bytes > 0) {
+        send_chunk(c);
+    }
+}
+
+/* ---- the sequences of a job ---- */
+
+/* Begins the output with the prompt. The first token has no log-probability. */
+static status begin_echo(struct completion *c)
+{
+    const struct request *q = &c->job->request;
+    const struct request_prompt *prompt = &q->prompts[c->prompt];
+    const struct token_list *ids = &c->job->prompts[c->prompt];
+    char *decoded = NULL;
+    const char *text = prompt->text;
+    size_t bytes = prompt->bytes;
+    if (text == NULL) {
+        TRY(tokenizer_decode(c->server->session.tokenizer, ids->ids, ids->count, false, &decoded,
+                             &bytes));
+        text = decoded;
+    }
+    status result = text_buffer_append(&c->text, text, bytes);
+    free(decoded);
+    TRY(result);
+    const struct engine_token first = {
+        .id = ids->ids[0], .is_prompt = true, .top_count = -1}; /* -1: no log-probability */
+    return q->top_logprobs >= 0 ? append_token(c, &first) : STATUS_OK;
+}
+
+status completion_start(struct server *s, struct job *job, bool *is_full)
+{
+    struct completion *c = &job->completions[job->completions_started];
+    const struct request *q = &job->request;
+    const struct engine_request request = {
+        .prompt = &job->prompts[c->prompt],
+        .options = &c->options,
+        .sample = (uint64_t)c->index,
+        .has_log_probabilities = q->top_logprobs >= 0,
+        .has_prompt_log_probabilities = q->echo && q->top_logprobs >= 0,
+        .top_count = (int)(q->top_logprobs > 0 ? q->top_logprobs : 0),
+        .receive_token = receive_token,
+        .stream = receive_text,
+        .user = c,
+    };
+    TRY(engine_add(s->engine, &request, &c->slot));
+    *is_full = c->slot < 0;
+    if (*is_full) {
+        return STATUS_OK;
+    }
+    job->completions_started++;
+    if (q->echo) {
+        TRY(begin_echo(c));
+    }
+    if (q->stream && (is_chat(job) || q->echo)) {
+        send_chunk(c); /* the role, or the prompt */
+    }
+    return STATUS_OK;
+}
+
+static status end_completion(struct server *s, struct completion *c)
+{
+    enum engine_end end = engine_get_end(s->engine, c->slot);
+    c->finish_reason = end == ENGINE_LENGTH ? "length" : "stop";
+    engine_remove(s->engine, c->slot);
+    c->slot = -1;
+    c->job->completions_ended++;
+    if (c->job->request.stream) {
+        send_chunk(c);
+    }
+    return STATUS_OK;
+}
+
+status completion_update(struct server *s, struct job *job, bool stop)
+{
+    for (int64_t i = 0; i < job->completions_started; i++) {
+        struct completion *c = &job->completions[i];
+        if (c->slot >= 0 && stop) {
+            TRY(engine_stop(s->engine, c->slot));
+        }
+        if (c->slot >= 0 && engine_get_end(s->engine, c->slot) != ENGINE_RUNS) {
+            TRY(end_completion(s, c));
+        }
+    }
+    if (job->completions_ended == job->completion_count) {
+        send_end(s, job);
+        job_end(job);
+    }
+    return STATUS_OK;
+}
+
+void completion_cancel(struct server *s, struct job *job)
+{
+    for (int64_t i = 0; i < job->completions_started; i++) {
+        struct completion *c = &job->completions[i];
+        if (c->slot >= 0) {
+            engine_remove(s->engine, c->slot);
+            c->slot = -1;
+        }
+    }
+}

@@ -1,0 +1,645 @@
+#include "trainer/train/planner/plan.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "base/thread/cores.h"
+#include "comm/mesh.h"
+#include "comm/partition.h"
+#include "comm/shared/space.h"
+#include "datasets/loader/batch_upload.h"
+#include "datasets/loader/loader.h"
+#include "trainer/evaluation/report.h"
+#include "trainer/formats/checkpoint/checkpoint.h"
+#include "trainer/formats/weights/initial_model.h"
+#include "trainer/formats/weights/saved_recipe.h"
+#include "trainer/formats/weights/state_dict.h"
+#include "trainer/objective/workspace.h"
+#include "trainer/optimizer/schedule.h"
+#include "trainer/setup/data.h"
+#include "trainer/setup/derive.h"
+#include "trainer/setup/hardware.h"
+#include "trainer/setup/objective_spec.h"
+#include "trainer/setup/session.h"
+#include "trainer/train/planner/flops.h"
+#include "trainer/train/rollback.h"
+#include "trainer/train/sample.h"
+#include "trainer/train/sharded_optimizer.h"
+
+const char *plan_kind_name(enum plan_kind kind)
+{
+    static const char *const names[PLAN_KINDS] = {"weights", "gradients", "optimizer",
+                                                  "activations", "buffers"};
+    return names[kind];
+}
+
+const char *plan_part_name(enum plan_part part)
+{
+    static const char *const names[PLAN_PARTS] = {
+        "token_embedding", "position_embedding", "attention", "feed_forward", "norms", "output",
+        "adapters"};
+    return names[part];
+}
+
+/* Returns the memory of a rank without its tensors: code and data of the
+ * libraries, generated code of oneDNN, and the buffers of MPI with several ranks.
+ *
+ * The numbers come from 25 runs on Debian 12 with 2 cores: the peak resident memory minus the rest
+ * of the plan. They are 28 to 49 MB for 1 rank and 46 to 61 MB for 2 ranks. The models had 0.8 to
+ * 45 million parameters; small models in bf16 had the smallest values. */
+static int64_t get_program_bytes(int ranks)
+{
+    return (ranks > 1 ? INT64_C(52) : INT64_C(38)) << 20;
+}
+
+/* Maximum chunk of a checkpoint. The writer and HDF5 hold four copies of one chunk. */
+static const int64_t chunk_bytes = INT64_C(4) << 20;
+
+/* ---- parameters ---- */
+
+static enum plan_part get_part(const struct model_parameter *p)
+{
+    if (model_is_norm(p)) {
+        return PLAN_NORMS;
+    }
+    switch (p->role) {
+    case MODEL_TOKEN_TABLE:
+        return PLAN_TOKEN_EMBEDDING;
+    case MODEL_POSITION_TABLE:
+    case MODEL_TOKEN_TYPE_TABLE:
+    case MODEL_POSITION_BIAS:
+        return PLAN_POSITION_EMBEDDING;
+    case MODEL_QKV:
+    case MODEL_PROJECTION:
+    case MODEL_CROSS_QUERY:
+    case MODEL_CROSS_KEY_VALUE:
+    case MODEL_CROSS_PROJECTION:
+        return PLAN_ATTENTION;
+    case MODEL_EMBEDDING_PROJECTION:
+        return PLAN_TOKEN_EMBEDDING;
+    case MODEL_FC:
+    case MODEL_FC_PROJECTION:
+        return PLAN_FEED_FORWARD;
+    case MODEL_ADAPTER_IN:
+    case MODEL_ADAPTER_OUT:
+        return PLAN_ADAPTERS;
+    default:
+        return PLAN_OUTPUT;
+    }
+}
+
+static void count_parameters(const struct model_parameter *parameters, int count, struct plan *plan)
+{
+    for (int i = 0; i < count; i++) {
+        const struct model_parameter *p = &parameters[i];
+        int64_t size = p->whole_rows * p->whole_columns;
+        plan->part[get_part(p)] += size;
+        plan->parameters += size;
+        plan->trained_parameters += p->trained ? size : 0;
+        plan->rank_parameters += model_parameter_elements(p);
+    }
+}
+
+/* ---- memory ---- */
+
+/* A checkpoint of a model with adapters contains only the trained parameters. */
+static bool has_adapters(const struct model_parameter *parameters, int count)
+{
+    bool found = false;
+    for (int i = 0; i < count; i++) {
+        found = found || model_is_adapter(&parameters[i]);
+    }
+    return found;
+}
+
+static int64_t compute_writer_bytes(const struct model_parameter *parameters, int count)
+{
+    int64_t largest = 0;
+    bool adapters = has_adapters(parameters, count);
+    for (int i = 0; i < count; i++) {
+        bool written = !adapters || parameters[i].trained;
+        int64_t bytes = written ? 4 * model_parameter_elements(&parameters[i]) : 0;
+        largest = bytes > largest ? bytes : largest;
+    }
+    return 4 * (largest < chunk_bytes ? largest : chunk_bytes);
+}
+
+/* Computes the memory of a snapshot: weights and both moments, divided
+ * among the ranks with the same values as in a checkpoint. */
+static status compute_snapshot_bytes(const struct model_parameter *parameters, int count,
+                                     int64_t elements, enum dtype moment_dtype, struct plan *plan)
+{
+    struct optimizer_range trained = {.count = model_trained_elements(parameters, count)};
+    struct state_dict_ranges moments = {.ranges = &trained, .count = 1};
+    struct state_dict_layout layout = {parameters, count, true,
+                                       has_adapters(parameters, count) ? STATE_DICT_SUBSET_TRAINED
+                                                                       : STATE_DICT_SUBSET_ALL};
+    struct optimizer_range all = {.count = elements};
+    struct state_dict_ranges ranges = {.ranges = &all, .count = 1};
+    struct state_dict states[2] = {0};
+    status result = state_dict_create_weights(&layout, &ranges, NULL, &states[0]);
+    if (result == STATUS_OK) {
+        result = state_dict_create_moments(&layout, &moments, moment_dtype, NULL, NULL, &states[1]);
+    }
+    if (result == STATUS_OK) {
+        struct checkpoint_tensor_set views[2] = {states[0].tensor_set, states[1].tensor_set};
+        bool sharded = plan->zero_stage > 0;
+        int64_t bytes = 0;
+        result = checkpoint_memory_bytes(views, sharded ? 1 : 2, plan->data, 0, &bytes);
+        plan->buffers.snapshot = bytes + (sharded ? plan->bytes[PLAN_OPTIMIZER] : 0);
+    }
+    state_dict_destroy(&states[0]);
+    state_dict_destroy(&states[1]);
+    return result;
+}
+
+/* Returns the maximum number of rows of a sample. A preference pair has two
+ * sequences. */
+static int64_t get_sample_rows(const struct recipe *r)
+{
+    return derive_rows(r) / r->batch.micro_size;
+}
+
+/* Computes the memory for outputs of a task head and their gradients; for embed
+ * also for the embeddings of the global batch. */
+static int64_t compute_task_bytes(const struct recipe *r, const struct model_config *c,
+                                  enum dtype dtype)
+{
+    int64_t bytes = c->output_rows * c->labels * (8 + (int64_t)dtype_bytes(dtype));
+    int64_t vectors = c->head == MODEL_HEAD_NONE ? r->batch.global_size : 0;
+    return c->head == MODEL_HEAD_LM ? 0 : bytes + vectors * (4 * c->width + 2) * 8;
+}
+
+/* Computes the memory of the objective: some values per row and, for
+ * preference pairs, the hidden states of the responses and their gradient. */
+static int64_t compute_objective_bytes(const struct recipe *r, int64_t width, enum dtype dtype,
+                                       int64_t rows)
+{
+    int64_t bytes = 4 * WORKSPACE_ROW_ARRAYS * rows;
+    if (objective_spec_has_reference(r)) {
+        bytes += (int64_t)objective_dpo.scratch_bytes(rows) +
+                 2 * rows * width * (int64_t)dtype_bytes(dtype);
+    }
+    return bytes;
+}
+
+static int64_t compute_loader_bytes(const struct recipe *r, const struct loader_source *sources,
+                                    int count, int ranks)
+{
+    struct loader_options options = {
+        .sources = sources,
+        .source_count = count,
+        .sequence_tokens = r->data.sequence_length,
+        .global_sequences = r->batch.global_size,
+        .micro_sequences = r->batch.micro_size,
+        .ranks = ranks,
+        .shuffle = r->data.shuffle,
+        .document_mask = r->data.document_mask,
+        .kind = objective_spec_example(r),
+        .max_texts = r->model.num_labels,
+        .masking = {.max_predictions = r->mlm.max_predictions},
+        .denoise = {.kind = r->objective == OBJECTIVE_DENOISE ? DENOISE_BART : DENOISE_NONE},
+    };
+    return loader_memory_bytes(&options);
+}
+
+/* Computes the memory of the training loader and, for evaluations, of the
+ * validation loader. */
+static int64_t compute_all_loader_bytes(const struct recipe *r, int ranks)
+{
+    struct loader_source sources[RECIPE_SOURCES_MAX];
+    int count = r->data.train_count > 0 ? r->data.train_count : 1;
+    for (int i = 0; i < count; i++) {
+        sources[i] = (struct loader_source){r->data.train[i].path, 1};
+    }
+    int64_t bytes = compute_loader_bytes(r, sources, count, ranks);
+    if (r->data.validation[0] != '\0') {
+        bytes += compute_loader_bytes(r, &(struct loader_source){r->data.validation, 1}, 1, ranks);
+    }
+    return bytes;
+}
+
+static int get_threads(const struct recipe *r, int ranks)
+{
+    if (r->parallel.threads > 0) {
+        return (int)r->parallel.threads;
+    }
+    int threads = cores_allowed() / ranks;
+    return threads > 0 ? threads : 1;
+}
+
+static status plan_optimizer(const struct recipe *r, const struct model_config *config,
+                             const struct model_parameter *parameters, int count, int64_t elements,
+                             const struct plan *plan, struct sharded_optimizer_bytes *out)
+{
+    struct sharded_optimizer_plan optimizer = {
+        .parameters = parameters,
+        .parameter_count = count,
+        .layers = config->layers,
+        .elements = elements,
+        .stage = plan->zero_stage,
+        .bf16 = r->train.precision == PRECISION_BF16,
+        .bucket_elems = derive_bucket_elements(r),
+        .micro_batches = plan->micro_steps,
+        .reproducible = r->parallel.reproducible,
+        .moment_dtype = derive_moment_dtype(r),
+        .bf16_transport = r->parallel.reduce_dtype == PRECISION_BF16,
+        .ranks = plan->data,
+    };
+    return sharded_optimizer_compute_bytes(&optimizer, out);
+}
+
+/* Computes the shared memory of tensor-parallel reductions and gathered rows
+ * of the other ranks. */
+static int64_t compute_shared_window(const struct model_config *config,
+                                     struct model_parallelism sharing, enum dtype dtype,
+                                     int64_t rows)
+{
+    int64_t element_bytes = 4 + (sharing.sequence_parallel ? (int64_t)dtype_bytes(dtype) : 0);
+    return rows * config->width * element_bytes / sharing.ranks * (sharing.ranks - 1);
+}
+
+/* Computes the bytes of /dev/shm that the ranks need, with the sizes of the windows that a run
+ * creates. On GPUs, gradients are not in shared memory. */
+static int64_t compute_shared_memory(const struct plan *plan,
+                                     const int64_t bucket_windows[BUCKET_WINDOWS],
+                                     int64_t model_window)
+{
+    bool host = plan->device == DEVICE_CPU;
+    int64_t bytes = shared_space_groups_bytes(plan->ranks, plan->tensor);
+    for (int i = 0; i < BUCKET_WINDOWS && host && plan->data > 1; i++) {
+        bytes +=
+            bucket_windows[i] >= 0 ? shared_space_window_bytes(plan->ranks, bucket_windows[i]) : 0;
+    }
+    return bytes +
+           (host && plan->tensor > 1 ? shared_space_window_bytes(plan->ranks, model_window) : 0);
+}
+
+static status plan_memory(const struct recipe *r, const struct model_config *config,
+                          const struct model_parameter *parameters, int count, int64_t elements,
+                          struct plan *plan)
+{
+    enum dtype dtype = r->train.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32;
+    int64_t rows = derive_rows(r);
+    struct kernels_limits limits =
+        derive_kernel_limits(config, plan->tensor, rows, derive_longest_sequence(r), true);
+    struct model_parallelism sharing = {plan->tensor, r->parallel.sequence && plan->tensor > 1};
+    struct plan_buffers *buffers = &plan->buffers;
+    struct sharded_optimizer_bytes optimizer;
+    TRY(plan_optimizer(r, config, parameters, count, elements, plan, &optimizer));
+    plan->bytes[PLAN_WEIGHTS] = optimizer.weights;
+    plan->bytes[PLAN_GRADIENTS] = optimizer.shared_gradients + optimizer.own_gradients;
+    plan->bytes[PLAN_OPTIMIZER] = optimizer.moments;
+    plan->sent_bytes = optimizer.sent;
+    size_t activation_bytes = 0;
+    TRY(model_activation_bytes(config, sharing, dtype, rows, true, &activation_bytes));
+    plan->bytes[PLAN_ACTIVATIONS] = (int64_t)activation_bytes;
+    int64_t batches = 2 * (int64_t)batch_upload_bytes(plan->device, rows);
+    bool host = plan->device == DEVICE_CPU;
+    buffers->kernels =
+        (int64_t)kernels_workspace_bytes(plan->device, dtype, plan->threads, &limits) +
+        compute_objective_bytes(r, config->width, dtype, rows) +
+        compute_task_bytes(r, config, dtype) + batches;
+    buffers->pinned = host ? 0 : batches + 4 * WORKSPACE_ROW_ARRAYS * rows;
+    buffers->loaders = compute_all_loader_bytes(r, plan->data);
+    if (r->checkpoint.async || !host) { /* files are written from host memory */
+        TRY(compute_snapshot_bytes(parameters, count, elements, derive_moment_dtype(r), plan));
+    }
+    if (r->train.on_spike == ON_SPIKE_ROLLBACK) {
+        bool released = plan->zero_stage > 0 && dtype == DTYPE_BF16;
+        buffers->rollback = rollback_compute_bytes(parameters, count, dtype == DTYPE_BF16, released,
+                                                   optimizer.owned_elems, optimizer.moments);
+    }
+    buffers->samples = sample_bytes(r, config, dtype);
+    buffers->writer = compute_writer_bytes(parameters, count);
+    buffers->communication = !host ? 0
+                                   : optimizer.shared_gradients / plan->data * (plan->data - 1) +
+                                         compute_shared_window(config, sharing, dtype, rows);
+    plan->shared_memory_bytes = compute_shared_memory(
+        plan, optimizer.windows, (int64_t)model_window_bytes(config, sharing, dtype, rows));
+    buffers->program = get_program_bytes(plan->ranks);
+    plan->bytes[PLAN_BUFFERS] = buffers->kernels + buffers->loaders + buffers->pinned +
+                                buffers->snapshot + buffers->rollback + buffers->samples +
+                                buffers->writer + buffers->communication + buffers->program;
+    for (int i = 0; i < PLAN_KINDS; i++) {
+        plan->total_bytes += plan->bytes[i];
+    }
+    plan->device_bytes =
+        host ? plan->total_bytes - buffers->communication
+             : plan->total_bytes - plan->bytes[PLAN_BUFFERS] + buffers->kernels + buffers->samples;
+    return STATUS_OK;
+}
+
+/* ---- plan_make ---- */
+
+static status find_vocabulary(const struct recipe *r, int64_t *out)
+{
+    struct tokenizer *tokenizer = NULL;
+    *out = r->model.vocab_size;
+    if (*out > 0) {
+        return STATUS_OK;
+    }
+    status result = session_tokenizer(r, r->data.tokenizer, &tokenizer, out);
+    KEEP_FIRST(result, tokenizer_destroy(&tokenizer));
+    return result;
+}
+
+static status plan_steps(const struct recipe *r, struct plan *plan)
+{
+    TRY(data_count_steps(r, plan->epoch_samples, &plan->total_steps));
+    plan->warmup_steps = schedule_warmup_steps(r, plan->total_steps);
+    return STATUS_OK;
+}
+
+/* Returns the rows that a tensor-parallel group of an encoder-decoder reduces per pair. A layer of
+ * the decoder also reduces the output of cross-attention, the gradient of its queries and, for each
+ * row of the source, that of its keys and values. */
+static double count_stack_reductions(const struct recipe *r, const struct model_config *config,
+                                     const struct sample_lengths *lengths)
+{
+    bool recomputes = r->train.activation_checkpointing == RECOMPUTE_FULL;
+    double encoder = (double)config->encoder_layers;
+    double decoder = (double)(config->layers - config->encoder_layers);
+    double source = 4 * encoder + decoder + 1 + (recomputes ? encoder : 0);
+    double target = 6 * decoder + 2 + (recomputes ? 2 * (decoder - 1) : 0);
+    return lengths->source * source + lengths->target * target;
+}
+
+/* Computes the bytes that a rank sends to its tensor-parallel group per
+ * step.
+ *
+ * [N, C] is reduced in f32 twice per layer forward and twice backward, once after the embedding
+ * and once for the gradient of the hidden states. Each reduction is a reduce-scatter and, without
+ * sequence parallelism, an all-gather in the same type. With sequence parallelism, rows are
+ * gathered in the GEMM type: for the two matrices of a layer that read the residual stream, for
+ * the gradients of both projections, again for the gradients of the reading matrices, for the head
+ * and for the gradient of the embedding. The gradients of the norms are then reduced for every
+ * micro-batch, and those of QK norms in both cases. QK norms over all heads reduce two sums of each
+ * row instead, in forward and in backward. The loss takes 24 bytes per row. */
+static double compute_tensor_bytes(const struct recipe *r, const struct model_config *config,
+                                   const struct sample_lengths *lengths, const struct plan *plan)
+{
+    struct comm_range share = partition_shard(r->batch.global_size, 1, plan->data, 0);
+    bool has_source = lengths->source > 0;
+    double samples = (double)share.count;
+    double rows = samples * (has_source ? lengths->target : (double)get_sample_rows(r));
+    double layers = (double)config->layers, width = (double)config->width;
+    double other_share = (plan->tensor - 1) / (double)plan->tensor;
+    double gathered_type_bytes = r->train.precision == PRECISION_BF16 ? 2 : 4;
+    double recomputed = r->train.activation_checkpointing == RECOMPUTE_FULL ? layers - 1 : 0;
+    double embedding_share = (double)model_embedding_width(config) / width;
+    double reductions = has_source ? count_stack_reductions(r, config, lengths) * samples
+                                   : rows * (4 * layers + recomputed + 1 + embedding_share);
+    double scattered = 4 * width * reductions;
+    double gathered = r->parallel.sequence
+                          ? gathered_type_bytes * rows * width * (6 * layers + 2 * recomputed + 2)
+                          : scattered;
+    double norms =
+        8 * 2 * width * (model_block_norms(config) * layers + 1) * (double)plan->micro_steps;
+    double qk_norm = model_has_joint_qk_norm(config) ? 8 * 2 * rows * (2 * layers + recomputed)
+                                                     : 8 * 2 * (double)model_head_width(config) *
+                                                           layers * (double)plan->micro_steps;
+    double sum = scattered + gathered + (r->parallel.sequence ? norms : 0) +
+                 (model_has_qk_norm(config) ? qk_norm : 0);
+    return plan->tensor > 1 ? sum * other_share + 24 * rows : 0;
+}
+
+static void count_flops(const struct recipe *r, const struct model_config *config,
+                        const struct sample_lengths *lengths,
+                        const struct model_parameter *parameters, int count, struct plan *plan)
+{
+    int64_t first_trained = model_first_trained_layer(parameters, count);
+    bool causal = objective_spec_reads_last_row(r);
+    double full = flops_count_attention(config, lengths, first_trained, false);
+    double visible = causal ? flops_count_attention(config, lengths, first_trained, true) : full;
+    plan->gemm_flops = flops_count_gemms(r, config, lengths, parameters, count);
+    plan->token_flops = plan->gemm_flops + visible;
+    plan->token_flops_full_attention = plan->gemm_flops + full;
+    plan->step_flops = plan->token_flops * (double)plan->tokens;
+}
+
+static status plan_model(const struct recipe *r, const struct sample_lengths *lengths,
+                         struct plan *plan)
+{
+    struct model_config config = derive_model_config(r, plan->vocabulary);
+    struct model_parameter *parameters = NULL;
+    int count = 0;
+    int64_t elements = 0;
+    TRY(model_layout(&config, plan->tensor, 0, &parameters, &count, &elements));
+    count_parameters(parameters, count, plan);
+    count_flops(r, &config, lengths, parameters, count, plan);
+    status result = plan_memory(r, &config, parameters, count, elements, plan);
+    plan->tensor_bytes = compute_tensor_bytes(r, &config, lengths, plan);
+    plan->sent_bytes += plan->tensor_bytes;
+    free(parameters);
+    return result;
+}
+
+status plan_make(const struct recipe *recipe, int ranks, struct plan *out)
+{
+    *out = (struct plan){.ranks = ranks, .tensor = (int)recipe->parallel.tensor};
+    out->train_tokens = out->epoch_samples = -1;
+    out->epoch_steps = -1;
+    struct preference_settings preference;
+    const struct objective *objective;
+    struct early_stopping_rule rule;
+    struct sample_lengths lengths;
+    TRY(derive_preference(recipe, &preference));
+    TRY(objective_find(recipe_objective_name(recipe->objective), &objective));
+    TRY(evaluation_report_stopping_rule(recipe, objective, NULL, &rule));
+    TRY(mesh_check(ranks, out->tensor, recipe_tensor_divisor(recipe)));
+    out->data = ranks / out->tensor;
+    out->zero_stage = sharded_optimizer_stage((int)recipe->parallel.zero_stage, out->data);
+    out->threads = get_threads(recipe, ranks);
+    out->device = hardware_device_kind(recipe);
+    TRY(find_vocabulary(recipe, &out->vocabulary));
+    out->micro_steps = derive_micro_batches(recipe, out->data);
+    TRY(derive_sample_lengths(recipe, &lengths));
+    out->tokens = lengths.source > 0 ? (int64_t)llround((double)recipe->batch.global_size *
+                                                        (lengths.source + lengths.target))
+                                     : recipe->batch.global_size * get_sample_rows(recipe);
+    TRY(plan_model(recipe, &lengths, out));
+    return plan_steps(recipe, out);
+}
+
+/* ---- plan_check ---- */
+
+static status open_device(const struct recipe *r, struct plan *plan)
+{
+    struct device *device = NULL;
+    struct kernels *kernels = NULL;
+    static const struct kernels_limits min_limits = {.rows = 1,
+                                                     .width = 1,
+                                                     .inner = 1,
+                                                     .heads = 1,
+                                                     .head_width = 1,
+                                                     .sequence = 1,
+                                                     .vocabulary = 1};
+    status result = hardware_open_device(r, 0, 1, &min_limits, &device, &kernels);
+    size_t free_bytes = 0, all_bytes = 0;
+    if (result == STATUS_OK && !device_is_host(device)) {
+        result = device_memory(device, &free_bytes, &all_bytes);
+    }
+    plan->device_memory = (int64_t)all_bytes;
+    KEEP_FIRST(result, kernels_destroy(&kernels));
+    KEEP_FIRST(result, device_destroy(&device));
+    return result;
+}
+
+/* Returns the first input of a decoder. Without the tokenizer it can be unknown; token 0, which
+ * every vocabulary has, is then checked. */
+static int32_t find_decoder_start(const struct recipe *r, const struct tokenizer *t)
+{
+    int32_t start = derive_decoder_start(r, t);
+    return t == NULL && start < 0 ? 0 : start;
+}
+
+static status check_data(const struct recipe *r, const struct tokenizer *t, struct plan *plan)
+{
+    struct data_setup data = {
+        .recipe = r,
+        .ranks = plan->data,
+        .vocabulary = plan->vocabulary,
+        .tokenizer_sha256 = t != NULL ? tokenizer_sha256(t) : NULL,
+        .decoder_start = find_decoder_start(r, t),
+    };
+    struct masking masking;
+    struct denoise denoise;
+    struct data_summary summary;
+    TRY(derive_masking(r, t, plan->vocabulary, &masking));
+    data.masking = &masking;
+    data.denoise = t != NULL ? &denoise : NULL; /* it needs tokens of the tokenizer */
+    status result = derive_denoise(r, t, plan->vocabulary, &denoise);
+    result = result == STATUS_OK ? data_validate(&data, &summary) : result;
+    free((void *)masking.token_kinds);
+    free((void *)denoise.sentence_ends);
+    TRY(result);
+    plan->train_tokens = summary.train_tokens;
+    plan->epoch_samples = summary.train_samples;
+    plan->epoch_steps = (double)summary.train_samples / (double)r->batch.global_size;
+    return plan_steps(r, plan);
+}
+
+static status check_initial_model(const struct recipe *r, const struct plan *plan,
+                                  const struct tokenizer *tokenizer)
+{
+    struct comm *self = NULL;
+    if (r->model.init_from[0] == '\0') {
+        return STATUS_OK;
+    }
+    TRY(comm_self_create(&self));
+    status result = initial_model_check(r, self, plan->vocabulary, tokenizer);
+    KEEP_FIRST(result, comm_destroy(&self));
+    return result;
+}
+
+static status check_initial_moments(const struct recipe *r, const struct plan *plan)
+{
+    struct comm *self = NULL;
+    if (r->optimizer.init_from[0] == '\0') {
+        return STATUS_OK;
+    }
+    TRY(comm_self_create(&self));
+    status result = initial_model_check_moments(r, self, plan->vocabulary);
+    KEEP_FIRST(result, comm_destroy(&self));
+    return result;
+}
+
+/* Stores the pending error in plan->unchecked. */
+static void note_unchecked(struct plan *plan, const char *consequence)
+{
+    struct status_note note;
+    status_take(&note);
+    snprintf(plan->unchecked[plan->unchecked_count++], STATUS_TEXT_BYTES, "%s%s", note.text,
+             consequence);
+}
+
+/* Checks device and precision. A GPU that does not exist here is noted: the plan may be for another
+ * machine. */
+static status check_device(const struct recipe *r, struct plan *plan)
+{
+    TRY(hardware_check_settings(r, plan->device));
+    status result = open_device(r, plan);
+    bool is_absent = plan->device == DEVICE_CUDA && device_count(DEVICE_CUDA) == 0;
+    if (result == STATUS_UNAVAILABLE && is_absent) {
+        note_unchecked(plan, "; train would end with code 69 on this machine");
+        return STATUS_OK;
+    }
+    return result;
+}
+
+/* Stores the error of a missing input in plan->unchecked, if the recipe sets model.vocab_size.
+ *
+ * Such a recipe can be planned before its data exist, or on a machine without them. */
+static status note_missing(const struct recipe *r, struct plan *plan, status result, bool missing)
+{
+    bool inherited = r->model.init_from[0] != '\0' && !recipe_is_given(r, "model.vocab_size");
+    if (result == STATUS_OK || !missing || r->model.vocab_size == 0 || inherited) {
+        return result;
+    }
+    note_unchecked(plan, "");
+    return STATUS_OK;
+}
+
+static status check_inputs(const struct recipe *r, const struct tokenizer *tokenizer,
+                           struct plan *plan)
+{
+    struct token_list prompt = {0};
+    status result = STATUS_OK;
+    if (tokenizer != NULL && r->generate.prompt[0] != '\0') {
+        result = sample_encode(r, tokenizer, &prompt);
+        token_list_free(&prompt);
+        TRY(result);
+    }
+    TRY(sample_check_targets(r, plan->vocabulary, tokenizer));
+    result = sample_check_tasks(r);
+    TRY(note_missing(r, plan, result, result == STATUS_NO_INPUT));
+    result = check_data(r, tokenizer, plan);
+    TRY(note_missing(r, plan, result, result == STATUS_NO_INPUT || r->data.train_count == 0));
+    result = check_initial_model(r, plan, tokenizer);
+    TRY(note_missing(r, plan, result, result == STATUS_NO_INPUT));
+    result = check_initial_moments(r, plan);
+    return note_missing(r, plan, result, result == STATUS_NO_INPUT);
+}
+
+/* Warns if run_dir contains a checkpoint of another recipe, which train would not resume. With
+ * adapters, only train has all settings. */
+static status warn_run_folder(const struct recipe *r)
+{
+    struct comm *self = NULL;
+    struct checkpoint_info found = {0};
+    struct recipe saved;
+    char text[STATUS_TEXT_BYTES / 2];
+    TRY(comm_self_create(&self));
+    if (r->adapter.type == ADAPTER_NONE &&
+        checkpoint_find_recipe(self, r->run_dir, false, &found) == STATUS_OK &&
+        saved_recipe_parse(&found, NULL, 0, &saved) == STATUS_OK &&
+        recipe_differences(&saved, r, text, sizeof text) > 0) {
+        log_warning("RUN-DIR",
+                    "train would refuse to resume %s, which another recipe wrote: %s; set another "
+                    "run_dir, or use train --resume never",
+                    found.folder, text);
+    }
+    status_clear();
+    free(found.recipe_text);
+    return comm_destroy(&self);
+}
+
+status plan_check(const struct recipe *r, bool elsewhere, struct plan *plan)
+{
+    struct tokenizer *tokenizer = NULL;
+    int64_t vocabulary = 0;
+    TRY(elsewhere ? hardware_check_settings(r, plan->device) : check_device(r, plan));
+    TRY(elsewhere ? STATUS_OK : warn_run_folder(r));
+    status result = session_tokenizer(r, r->data.tokenizer, &tokenizer, &vocabulary);
+    result = note_missing(r, plan, result, result == STATUS_NO_INPUT);
+    if (result == STATUS_OK) {
+        result = check_inputs(r, tokenizer, plan);
+    }
+    KEEP_FIRST(result, tokenizer_destroy(&tokenizer));
+    return result;
+}

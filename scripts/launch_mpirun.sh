@@ -162,7 +162,7 @@ has_network_options() {
 # connections on all interfaces, for any oob_tcp_if_include and btl_tcp_if_include.
 isolate=()
 make_private_network() {
-    command+=("$flag" oob_tcp_if_include lo --mca btl_tcp_if_include lo)
+    local own_connections=("$flag" oob_tcp_if_include lo)
     # shellcheck disable=SC2016
     if unshare --net ip link set lo up 2>/dev/null; then
         isolate=(unshare --net bash -c 'ip link set lo up && exec "$@"' _)
@@ -171,9 +171,13 @@ make_private_network() {
         isolate=(unshare --user --map-current-user --keep-caps --net bash -c
             'ip link set lo up && exec setpriv --inh-caps=-all --ambient-caps=-all -- "$@"' _)
     else
+        # mpirun of Open MPI 5 does not start with this option if the host has other interfaces
+        # (PRRTE 3.0; https://github.com/openpmix/prrte/pull/2788).
+        [ "$version" -lt 5 ] || own_connections=()
         echo 'launch_mpirun.sh: network namespaces are not permitted here (or unshare or ip is' \
             'missing): Open MPI listens on all interfaces' >&2
     fi
+    command+=("${own_connections[@]}" --mca btl_tcp_if_include lo)
 }
 
 # Folders for the temporary files and the shared memory of Open MPI, which a killed mpirun leaves.
@@ -295,6 +299,7 @@ filter_messages() {
         $!N
         /\n\(MPI_ABORT was invoked\|Primary job  *terminated normally\)/b end
         /\n[a-z]* detected that one or more processes exited with non-zero/b end
+        /\n[a-z]* has exited due to process rank .* calling$/b end
         P; D
         :end
         N
@@ -390,6 +395,7 @@ report_end() {
 ' out of memory)' ;;
         139) report_lost_rank 'a rank crashed (signal 11)' ;;
         205) report_lost_rank 'the connection to a host is lost' ;;
+        213) report_lost_rank 'mpirun failed, and may have printed the reason above' ;;
         esac
         [ "$code" -lt 128 ] || report_lost_rank 'a rank ended abnormally'
     fi

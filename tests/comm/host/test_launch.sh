@@ -70,7 +70,8 @@ cat >"$folder/bin/mpirun" <<'END'
 line=--------------------------------------------------------------------------
 printf '%s\n' one $line 'Primary job  terminated normally, but' 'aborted.' $line $line \
     'There are not enough slots' $line $line 'mpirun detected that one or more processes '\
-'exited with non-zero status, thus causing' $line two $line >&2
+'exited with non-zero status, thus causing' $line $line 'prterun has exited due to process '\
+'rank 1 with PID 0 on node vm calling' '"abort". This may have caused' $line two $line >&2
 printf three >&2
 exit 78
 END

@@ -79,6 +79,13 @@ if ! has_only_loopback $$; then
     [ -s "$folder/reachable" ] || fail 'without a private network no socket is reachable'
 fi
 
+# Without permission for a namespace, the job starts with the networks of the host.
+mkdir "$folder/bin"
+printf '#!/bin/sh\nexit 1\n' >"$folder/bin/unshare"
+chmod +x "$folder/bin/unshare"
+(PATH=$folder/bin:$PATH list_reachable) || exit 1
+grep -q 'network namespaces are not permitted' "$folder/output" || fail 'unshare was not used'
+
 # The networks that a user selects are used.
 for option in '--network lo' '--host localhost:2' \
     '--mpirun --mca --mpirun btl --mpirun self,tcp'; do

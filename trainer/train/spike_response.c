@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 
-enum { SPIKE_TEXT_BYTES = 256, DOUBLINGS_MAX = 20 };
+enum { SPIKE_TEXT_BYTES = 256, DOUBLINGS_MAX = 20, WARNINGS_MAX = 10 };
 
 static void describe_spike(const struct spike_event *e, char text[SPIKE_TEXT_BYTES])
 {
@@ -46,13 +46,18 @@ static status count_spike(struct job *job, const struct spike_event *e)
     return STATUS_OK;
 }
 
+/* A run in which each spike is followed by another would fill the terminal with warnings. */
 static void log_spike(struct spike_response *response, const struct spike_event *e)
 {
     char text[SPIKE_TEXT_BYTES];
-    describe_spike(e, text);
-    if (!response->after_spike) {
-        log_warning("SPIKE", "%s; the weights were updated as usual (train.on_spike: warn)", text);
+    if (response->after_spike || response->warnings == WARNINGS_MAX) {
+        return;
     }
+    response->warnings++;
+    describe_spike(e, text);
+    log_warning("SPIKE", "%s; the weights were updated as usual (train.on_spike: warn)%s", text,
+                response->warnings == WARNINGS_MAX ? "; metrics.jsonl lists the further spikes"
+                                                   : "");
 }
 
 static status skip_update(struct job *job, struct spike_event *e)

@@ -56,9 +56,8 @@ struct step_result {
     int64_t rows;         /* rows of this rank */
     int64_t tokens;       /* of the global batch */
     struct spike_score spike;
-    bool skipped; /* the weights were not updated, because of a spike */
-    bool
-        abandoned; /* should_stop ended the step: no update of the weights; STEP_VOTE_STOP is set */
+    bool skipped;   /* the weights were not updated, because of a spike */
+    bool abandoned; /* should_stop ended the step without an update; STEP_VOTE_STOP is set */
 };
 
 /* step_create - allocate the working memory of steps.

@@ -1,12 +1,15 @@
-/* Tests of spike.h: scores and averages; and of the field `spikes` of a manifest. */
+/* Tests of spike.h: scores and averages; of the warnings of spike_response.h; and of the field
+ * `spikes` of a manifest. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "base/hash.h"
+#include "base/log.h"
 #include "tests/check.h"
 #include "trainer/formats/checkpoint/manifest.h"
 #include "trainer/formats/checkpoint/manifest_spikes.h"
 #include "trainer/train/spike.h"
+#include "trainer/train/spike_response.h"
 
 /* Observes a step with many predictions. */
 static struct spike_score observe_step(struct checkpoint_spikes *s, double loss,
@@ -220,6 +223,32 @@ static void test_bad_fields(void)
     CHECK(!parse_changed("skipped_samples", strcat(many, "]")));
 }
 
+/* Only the first of spikes in a row is printed, and only the first ten rows of them. */
+static void test_warnings(void)
+{
+    enum { STEPS = 60 };
+    static struct job job;
+    static char text[STEPS * 400];
+    struct spike_response response = {0};
+    job.session.recipe.train.on_spike = ON_SPIKE_WARN;
+    log_quiet(true);
+    log_divert_warnings(text, sizeof text);
+    for (int i = 0; i < STEPS; i++) {
+        struct step_result result = {.loss = 4, .spike = {.loss = 7, .is_spike = i % 3 != 0}};
+        struct spike_event event;
+        CHECK_OK(spike_response_apply(&response, &job, &result, &event));
+        CHECK((event.action != NULL) == result.spike.is_spike);
+    }
+    log_divert_warnings(NULL, 0);
+    log_quiet(false);
+    int warnings = 0;
+    for (const char *c = text; (c = strstr(c, "[W-SPIKE]")) != NULL; c++) {
+        warnings++;
+    }
+    CHECK_EQUAL(warnings, 10);
+    CHECK(strstr(text, "; metrics.jsonl lists the further spikes [W-SPIKE]") != NULL);
+}
+
 int main(void)
 {
     test_scores();
@@ -230,5 +259,6 @@ int main(void)
     test_round_trip();
     test_older_manifest();
     test_bad_fields();
+    test_warnings();
     return 0;
 }

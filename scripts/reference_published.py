@@ -229,6 +229,14 @@ def bart(sizes, vocabulary):
     )
 
 
+def mbart(vocabulary):
+    return stacks(
+        "mbart", "MBartForConditionalGeneration", (1024, 4096, 12, 16), vocabulary, 1024, "gelu",
+        scale_embedding=True, bos_token_id=0, pad_token_id=1, eos_token_id=2,
+        normalize_before=True, normalize_embedding=True, add_final_layer_norm=True
+    )
+
+
 def opus(vocabulary):
     return stacks(
         "marian", "MarianMTModel", (512, 2048, 6, 8), vocabulary, 512, "swish",
@@ -356,6 +364,8 @@ MODELS = {
     "BART base": bart((768, 3072, 6, 12), 50265),
     "BART large": bart((1024, 4096, 12, 16), 50265),
     "BART large CNN": bart((1024, 4096, 12, 16), 50264),
+    "mBART large CC25": mbart(250027),
+    "mBART-50 large": mbart(250054),
     "OPUS-MT en-de": opus(58101),
     "OPUS-MT en-es": opus(65001),
 }

@@ -52,6 +52,24 @@ def make_bart():
     return model
 
 
+def make_mbart():
+    """A MBartForConditionalGeneration in float64: norms before the sub-layers, a norm of the
+    embedding, and scaled token embeddings."""
+    import transformers
+    sizes = dict(encoder_layers=LAYERS, decoder_layers=LAYERS, encoder_attention_heads=4,
+                 decoder_attention_heads=4, encoder_ffn_dim=INNER, decoder_ffn_dim=INNER)
+    config = transformers.MBartConfig(
+        d_model=WIDTH, vocab_size=VOCABULARY, max_position_embeddings=POSITIONS, dropout=0.0,
+        activation_function="gelu", scale_embedding=True, pad_token_id=START,
+        decoder_start_token_id=START, bos_token_id=1, eos_token_id=0, forced_eos_token_id=None,
+        attn_implementation="eager", **sizes
+    )
+    model = transformers.MBartForConditionalGeneration(config).double().eval()
+    for part in model.model.encoder, model.model.decoder:
+        part.embed_tokens.padding_idx = None # the start token, which Bireme trains like any other
+    return model
+
+
 def make_t5(**settings):
     """A T5ForConditionalGeneration in float64. Its distances reach the last bucket."""
     import transformers
@@ -233,6 +251,7 @@ def write_folders(folder):
             ("t5_gated", make_t5, dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
             ("bart", make_bart, {}),
             ("marian", make_biased_marian, {}),
+            ("mbart", make_mbart, {}),
         )):
             torch.manual_seed(130 + seed)
             write_folder(folder, f, name, make(**settings))
@@ -309,6 +328,7 @@ def write_generation(path, model, end):
 # generation_config.json of each model in generation.json. END: the end token of the model; COMMON: a
 # token that greedy decoding often generates.
 END, COMMON = "end", "common"
+FIRST = 9 # a forced first token
 FOLDER_CASES = [
     dict(max_length=13),
     dict(max_length=16, min_length=6, no_repeat_ngram_size=2, repetition_penalty=1.3),
@@ -317,7 +337,7 @@ FOLDER_CASES = [
     dict(max_length=16, num_beams=4, length_penalty=2.0, min_length=7, no_repeat_ngram_size=3,
          early_stopping=True),
     dict(max_length=14, num_beams=6, length_penalty=0.6, forced_eos_token_id=END),
-    dict(max_length=10, num_beams=5, length_penalty=-1.0, forced_bos_token_id=9),
+    dict(max_length=10, num_beams=5, length_penalty=-1.0, forced_bos_token_id=FIRST),
     dict(max_new_tokens=9, min_new_tokens=4, num_beams=3, no_repeat_ngram_size=1,
          bad_words_ids=[[COMMON], [5, 6]], early_stopping=True),
     dict(max_length=12, num_beams=4, length_penalty=0.0, repetition_penalty=1.4,
@@ -359,7 +379,8 @@ def cut_row(row, end):
 def choose_tokens(model, sources):
     """An end token that ends many sequences after some tokens, and another frequent token."""
     _, rows = generate_ids(model, sources, dict(max_new_tokens=14, eos_token_id=None))
-    late = [i for (row,) in rows for i in sorted(set(row)) if i != START and row.index(i) > 2]
+    late = [i for (row,) in rows for i in sorted(set(row))
+            if i not in (START, FIRST) and row.index(i) > 2]
     end = max(late, key=late.count)
     others = [i for (row,) in rows for i in row if i not in (end, START)]
     return end, max(others, key=others.count)
@@ -373,6 +394,8 @@ def write_generation_folder(folder, name, model):
             if t.requires_grad:
                 t.copy_((float("norm" in n and n.endswith("weight")) + torch.randn_like(t) * scale)
                         .float())
+            if name == "mbart" and ("layernorm_embedding" in n or "shared" in n):
+                t.copy_((t * 0.3).float()) # else it repeats its input
         if hasattr(model, "final_logits_bias"):
             model.final_logits_bias.copy_(torch.randn_like(model.final_logits_bias).float())
     sources = draw_rows([13, 5, 9, 1, 16])
@@ -397,6 +420,7 @@ def write_generation_folders(folder):
         ("t5", make_t5, dict(feed_forward_proj="relu")),
         ("t5_gated", make_t5, dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
         ("bart", make_bart, {}),
+        ("mbart", make_mbart, {}),
     )):
         torch.manual_seed(150 + seed)
         models[name] = write_generation_folder(folder, name, make(**settings))
@@ -410,11 +434,55 @@ def write_generation_folders(folder):
     print(folder / "generation.json")
 
 
+def make_language_tokenizer(kind, corpus):
+    """A MBartTokenizer or MBart50Tokenizer of transformers with pieces of a corpus."""
+    import importlib
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+    name = kind.removesuffix("Tokenizer").lower()
+    module = importlib.import_module(f"transformers.models.{name}.tokenization_{name}")
+    t = Tokenizer(models.Unigram())
+    t.pre_tokenizer = pre_tokenizers.Metaspace()
+    specials = ["<s>", "<pad>", "</s>", "<unk>"]
+    t.train_from_iterator(corpus.splitlines(), trainers.UnigramTrainer(
+        vocab_size=200, special_tokens=specials, unk_token="<unk>", show_progress=False))
+    pieces = [tuple(pair) for pair in json.loads(t.to_str())["model"]["vocab"]]
+    codes = [(code, 0.0) for code in module.FAIRSEQ_LANGUAGE_CODES]
+    return getattr(module, kind)(vocab=pieces + codes + [("<mask>", 0.0)])
+
+
+def write_languages(folder):
+    """Tokenizers with tokens of languages, and the ids of sources and targets."""
+    corpus = (folder / "corpus.txt").read_text()
+    texts = corpus.splitlines()[:12] + [
+        "a", "two  spaces ", " leading", "1 caf\u00e9 \u4f60\u597d"
+    ]
+    expected = {}
+    for kind in "MBartTokenizer", "MBart50Tokenizer":
+        t = make_language_tokenizer(kind, corpus)
+        name = kind.removesuffix("Tokenizer").lower()
+        (folder / name).mkdir(exist_ok=True)
+        t.backend_tokenizer.save(str(folder / name / "tokenizer.json"))
+        rows = []
+        for source, target in ("en_XX", "es_XX"), ("fr_XX", "en_XX"):
+            t.src_lang, t.tgt_lang = source, target
+            for text in filter(None, texts):
+                rows.append(dict(
+                    text=text, source_lang=source, target_lang=target,
+                    source=t(text).input_ids, target=t(text_target=text).input_ids))
+        expected[name] = rows
+    with open(folder / "expected_languages.json", "w") as f:
+        json.dump(expected, f, separators=(",", ":"))
+        f.write("\n")
+    print(folder / "expected_languages.json")
+
+
 def write_seq2seq(folder):
     torch.manual_seed(120)
     write_steps(folder / "marian.h5", make_marian(), dict(scale_embedding=1))
     torch.manual_seed(123)
     write_steps(folder / "bart.h5", make_bart(), dict(gelu=1))
+    torch.manual_seed(127)
+    write_steps(folder / "mbart.h5", make_mbart(), dict(gelu=1, scale_embedding=1))
     t5 = dict(head_width=12, buckets=BUCKETS, max_distance=MAX_DISTANCE, norm_epsilon=1e-6)
     torch.manual_seed(121)
     model = make_t5(feed_forward_proj="relu")
@@ -434,8 +502,14 @@ def write_seq2seq(folder):
     write_steps(
         folder / "bart_lora.h5", make_bart(), dict(gelu=1), "encoder_attn.q_proj, encoder_attn.v_proj"
     )
+    torch.manual_seed(128)
+    write_steps(
+        folder / "mbart_lora.h5", make_mbart(), dict(gelu=1, scale_embedding=1),
+        "q_proj, encoder_attn.k_proj, fc2"
+    )
     write_folders(folder / "pretrained")
     write_adapter_folders(folder / "pretrained")
     torch.manual_seed(121)
     write_generation(folder / "marian_generation.h5", make_marian(), end=0)
     write_generation_folders(folder / "pretrained")
+    write_languages(folder / "tokenizer")

@@ -196,7 +196,8 @@ static status check_options(const struct loader_options *o)
             " predictions: the probability must be above 0 and at most 1, the number of "
             "predictions 1 to the sequence length, and the tokenizer must have a [MASK] token",
             m->probability, o->sequence_tokens, m->max_predictions);
-    REQUIRE(!loader_is_seq2seq(o) || (o->decoder_start >= 0 && o->decoder_start < o->vocab_size),
+    REQUIRE(!loader_is_seq2seq(o) || o->decoder_start == LOADER_START_LAST ||
+                (o->decoder_start >= 0 && o->decoder_start < o->vocab_size),
             STATUS_RECIPE,
             "the first input of the decoder is token %d of %" PRId64
             "; set model.decoder_start_token_id",

@@ -12,10 +12,10 @@
  * With other example kinds a sample is one example (example.h), in the same order. The masking of a
  * sentence pair is a pure function of (seed, epoch, source, example), see masking.h. A sample of
  * EXAMPLE_SFT is a pack of examples (packing.h). The batch of EXAMPLE_SEQ2SEQ has the sources and
- * the targets in separate rows; the input of a target's row is the token before it, and that of its
- * first row is decoder_start. Attention and positions stay inside of each
- * example, and the rows have no padding. Examples of task kinds are packed in the same way as
- * sentence pairs. */
+ * the targets in separate rows; the input of a target's row is the token before it, and that of
+ * its first row is decoder_start, or the last token of the target. Attention and positions stay
+ * inside of each example, and the rows have no padding. Examples of task kinds are packed in the
+ * same way as sentence pairs. */
 #pragma once
 
 #include <stdbool.h>
@@ -38,6 +38,10 @@ struct loader_source {
     double weight;    /* > 0; only ratios of weights matter */
 };
 
+/* The first input of a decoder is the last token of the target: the end token, or the language of
+ * the text (mBART). */
+enum { LOADER_START_LAST = -2 };
+
 struct loader_options {
     const struct loader_source *sources;
     int source_count;
@@ -59,7 +63,8 @@ struct loader_options {
     /* Preference pairs: for each source the log-probabilities [examples, 2] by the reference model;
      * NULL: none. Not copied; must outlive the loader. */
     const double *const *reference_logps;
-    int32_t decoder_start; /* seq2seq: the id before the first token of each target */
+    /* seq2seq: the id before the first token of each target, or LOADER_START_LAST */
+    int32_t decoder_start;
     /* EXAMPLE_TEXT: source and target are made from each window. sentence_ends is not copied and
      * must outlive the loader. */
     struct denoise denoise;

@@ -414,8 +414,10 @@ static void add_source_and_target(const struct loader *l, struct loader_slot *s)
     for (int64_t i = 0; i < e->source; i++) {
         s->source_positions[row + i] = (int32_t)i;
     }
+    int32_t start = l->options.decoder_start;
+    start = start == LOADER_START_LAST ? target[target_rows - 1] : start;
     for (int64_t i = 0; i < target_rows; i++) {
-        s->inputs[b->rows + i] = i > 0 ? target[i - 1] : l->options.decoder_start;
+        s->inputs[b->rows + i] = i > 0 ? target[i - 1] : start;
         s->targets[b->rows + i] = target[i];
         s->positions[b->rows + i] = (int32_t)i;
     }

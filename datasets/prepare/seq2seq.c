@@ -2,10 +2,13 @@
  * {"translation": {"en": ..., "es": ...}} with the codes of the two languages.
  *
  * Both texts are encoded separately, as the input of an encoder is: between the special tokens of
- * the post-processor ([CLS] or <s>, [SEP] or </s>), or with the end token at the end. A prefix can
- * name the task ("translate English to Spanish: "). Texts are not truncated. A row is bad if a
- * field is missing or empty, or if a text has more than sequence_tokens tokens. */
+ * the post-processor ([CLS] or <s>, [SEP] or </s>), with the token of its language (mBART), or with
+ * the end token at the end. A prefix can name the task ("translate English to Spanish: "). Texts
+ * are not truncated. A row is bad if a field is missing or empty, or if a text has more than
+ * sequence_tokens tokens. */
 #include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "datasets/prepare/output.h"
 #include "datasets/prepare/prepare.h"
@@ -15,14 +18,28 @@
 
 /* ---- fields of a row ---- */
 
+/* Finds the field of a language: its code, or without one the part of the code before "_", as in
+ * the examples of transformers: "en" for en_XX. */
+static const char *find_language(const json_t *translation, const char *language, char *out,
+                                 size_t bytes)
+{
+    snprintf(out, bytes, "%.*s", (int)strcspn(language, "_"), language);
+    return json_object_get(translation, language) == NULL &&
+                   json_object_get(translation, out) != NULL
+               ? out
+               : language;
+}
+
 static status read_translation(const json_t *translation, const char *language, struct text *out)
 {
+    char family[64];
     REQUIRE(json_is_object(translation), STATUS_DATA,
             "the field \"translation\" is not an object of languages and texts");
     REQUIRE(language != NULL, STATUS_USAGE,
             "rows with the field \"translation\" need --source-lang and --target-lang, for example "
             "--source-lang en --target-lang es");
-    return row_field_text(translation, language, out);
+    return row_field_text(translation, find_language(translation, language, family, sizeof family),
+                          out);
 }
 
 static status read_fields(const struct prepare_options *o, const json_t *row, struct text *source,
@@ -42,6 +59,20 @@ static status read_fields(const struct prepare_options *o, const json_t *row, st
 
 /* ---- texts to tokens ---- */
 
+/* Finds the tokens of the languages of sources and targets; -1: the tokenizer has none. */
+static status find_languages(const struct prepare_options *o, int32_t *source, int32_t *target)
+{
+    *source = *target = -1;
+    if (tokenizer_language_place(o->tokenizer) == TOKENIZER_LANGUAGE_NONE) {
+        return STATUS_OK;
+    }
+    REQUIRE(o->source_language != NULL && o->target_language != NULL, STATUS_USAGE,
+            "the tokenizer has tokens of languages; use --source-lang and --target-lang, for "
+            "example --source-lang en_XX --target-lang es_XX");
+    TRY(tokenizer_find_language(o->tokenizer, o->source_language, "--source-lang", source));
+    return tokenizer_find_language(o->tokenizer, o->target_language, "--target-lang", target);
+}
+
 static status check_length(const struct prepare_options *o, const char *name, int64_t tokens)
 {
     REQUIRE(tokens <= o->sequence_tokens, STATUS_DATA,
@@ -56,9 +87,12 @@ static status encode_row(const struct prepare_options *options, const json_t *ro
     struct text source = {0}, target = {0};
     struct token_list *ids = &out->text.ids;
     TRY(read_fields(options, row, &source, &target));
-    TRY(text_pair_encode_sequence(options->tokenizer, options->source_prefix, &source, ids));
+    int32_t source_language, target_language;
+    TRY(find_languages(options, &source_language, &target_language));
+    TRY(text_pair_encode_sequence(options->tokenizer, options->source_prefix, &source,
+                                  source_language, ids));
     int64_t source_tokens = ids->count;
-    TRY(text_pair_encode_sequence(options->tokenizer, NULL, &target, ids));
+    TRY(text_pair_encode_sequence(options->tokenizer, NULL, &target, target_language, ids));
     int64_t target_tokens = ids->count - source_tokens;
     TRY(check_length(options, "source", source_tokens));
     TRY(check_length(options, "target", target_tokens));
@@ -80,6 +114,8 @@ status prepare_seq2seq(const struct prepare_options *options, struct prepare_rep
     REQUIRE(options->sequence_tokens >= 2, STATUS_USAGE,
             "the sequence length is %" PRId64 " tokens; a text and its end token need at least 2",
             options->sequence_tokens);
+    int32_t source_language, target_language;
+    TRY(find_languages(options, &source_language, &target_language));
     struct prepare_output *output = NULL;
     struct row_split split = {0};
     return rows_prepare(&(struct rows_preparation){.options = options,

@@ -4,7 +4,9 @@
  * - BERT's [CLS] A [SEP] B [SEP], as in the files of ModernBERT and ALBERT;
  * - one token before each text (BOS), as in Llama 3's files;
  * - for Unigram models, one token after each text, as in T5's files;
+ * - A </s> en_XX or en_XX A </s> with any token of a language, as in mBART's files;
  * - ByteLevel, which only trims offsets. This code has no such offsets and ignores it. */
+#include <inttypes.h>
 #include <string.h>
 
 #include "datasets/tokenizer/json_reader.h"
@@ -95,6 +97,30 @@ static json_t *build_eos_template(const char *text, int32_t id, int second_type)
                           tokens);
 }
 
+/* Builds the template of the end token, and of the token of a language before a text or after its
+ * end token. */
+static json_t *build_language_template(const char *end, int32_t end_id, const char *language,
+                                       int32_t language_id, bool first)
+{
+    json_t *tokens = json_object(), *single = json_array(), *pair = json_array();
+    add_definition(tokens, end, end_id);
+    add_definition(tokens, language, language_id);
+    if (first) {
+        json_array_append_new(single, build_special(language, 0));
+        json_array_append_new(pair, build_special(language, 0));
+    }
+    json_array_append_new(single, build_sequence("A", 0));
+    json_array_append_new(single, build_special(end, 0));
+    json_array_append_new(pair, build_sequence("A", 0));
+    json_array_append_new(pair, build_sequence("B", 0));
+    json_array_append_new(pair, build_special(end, 0));
+    if (!first) {
+        json_array_append_new(single, build_special(language, 0));
+        json_array_append_new(pair, build_special(language, 0));
+    }
+    return build_template(single, pair, tokens);
+}
+
 /* Compares with an expected value and frees that value. */
 static bool equals_and_free(const json_t *post, json_t *expected)
 {
@@ -126,6 +152,26 @@ static bool read_eos_template(const struct json_reader *r, const json_t *post)
     return has_end;
 }
 
+/* Reads the template of an end token and a language. Returns whether it is this template. */
+static bool read_language_template(const struct json_reader *r, const json_t *post)
+{
+    struct tokenizer *t = r->t;
+    bool first = get_token(post, 0) != NULL;
+    const char *language = get_token(post, first ? 0 : 2), *end = get_token(post, first ? 2 : 1);
+    int32_t id = language != NULL ? json_reader_find_id(r, language) : -1;
+    int32_t end_id = end != NULL ? json_reader_find_id(r, end) : -1;
+    bool is_language = id >= 0 && end_id >= 0 && strcmp(end, "</s>") == 0 &&
+                       strcmp(language, "<s>") != 0 && id != end_id;
+    if (is_language &&
+        equals_and_free(post, build_language_template(end, end_id, language, id, first))) {
+        t->post_processor = first ? POST_PROCESSOR_LANGUAGE_FIRST : POST_PROCESSOR_LANGUAGE_LAST;
+        t->end = end_id;
+        t->language = id;
+        return true;
+    }
+    return false;
+}
+
 static status read_template(const struct json_reader *r, const json_t *post)
 {
     struct tokenizer *t = r->t;
@@ -145,7 +191,7 @@ static status read_template(const struct json_reader *r, const json_t *post)
         t->post_processor = POST_PROCESSOR_BERT;
         return STATUS_OK;
     }
-    if (read_eos_template(r, post)) {
+    if (read_eos_template(r, post) || read_language_template(r, post)) {
         return STATUS_OK;
     }
     const char *text = get_token(post, 0);
@@ -154,7 +200,8 @@ static status read_template(const struct json_reader *r, const json_t *post)
                                     equals_and_free(post, build_bos_template(text, id, 1)));
     NEED(r, is_supported,
          "post_processor's template is not supported; supported: the text alone, "
-         "<s> A </s> </s> B </s>, [CLS] A [SEP] B [SEP], and one token before each text");
+         "<s> A </s> </s> B </s>, [CLS] A [SEP] B [SEP], A </s> LANGUAGE, LANGUAGE A </s>, and one "
+         "token before each text");
     t->post_processor = POST_PROCESSOR_BOS;
     t->bos = id;
     return STATUS_OK;
@@ -223,6 +270,11 @@ json_t *post_processor_to_json(const struct tokenizer *t)
     if (t->post_processor == POST_PROCESSOR_EOS) {
         return build_eos_template(t->tokens[t->end].bytes, t->end, 0);
     }
+    if (t->language >= 0) {
+        return build_language_template(t->tokens[t->end].bytes, t->end,
+                                       t->tokens[t->language].bytes, t->language,
+                                       t->post_processor == POST_PROCESSOR_LANGUAGE_FIRST);
+    }
     if (t->post_processor == POST_PROCESSOR_ROBERTA) {
         return json_pack("{s:s, s:[s, i], s:[s, i], s:b, s:b}", "type", "RobertaProcessing", "sep",
                          "</s>", t->specials.sep, "cls", "<s>", t->specials.cls, "trim_offsets", 1,
@@ -236,4 +288,64 @@ json_t *post_processor_to_json(const struct tokenizer *t)
     }
     return json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 1,
                      "trim_offsets", 0, "use_regex", 1);
+}
+
+/* ---- tokens of languages ---- */
+
+enum tokenizer_language tokenizer_language_place(const struct tokenizer *t)
+{
+    return t->post_processor == POST_PROCESSOR_LANGUAGE_FIRST  ? TOKENIZER_LANGUAGE_FIRST
+           : t->post_processor == POST_PROCESSOR_LANGUAGE_LAST ? TOKENIZER_LANGUAGE_LAST
+                                                               : TOKENIZER_LANGUAGE_NONE;
+}
+
+status tokenizer_find_language(const struct tokenizer *t, const char *code, const char *option,
+                               int32_t *out)
+{
+    const struct tokenizer_specials s = t->specials;
+    int32_t id = tokenizer_find(t, code);
+    bool is_other = id == s.cls || id == s.sep || id == s.pad || id == s.mask || id == s.unknown;
+    REQUIRE(tokenizer_language_place(t) != TOKENIZER_LANGUAGE_NONE, STATUS_USAGE,
+            "%s %s: the tokenizer has no tokens of languages; omit the option", option, code);
+    REQUIRE(id >= 0 && !is_other && tokenizer_is_special(t, id), STATUS_USAGE,
+            "%s %s: the tokenizer has no token of this language; the codes are its special tokens, "
+            "such as %s",
+            option, code, t->tokens[t->language].bytes);
+    *out = id;
+    return STATUS_OK;
+}
+
+status tokenizer_encode_language(const struct tokenizer *t, const char *text, size_t bytes,
+                                 bool special, int32_t language, int64_t max_tokens,
+                                 struct token_list *out)
+{
+    int64_t before = out->count;
+    int32_t code = language >= 0 ? language : t->language;
+    bool first = tokenizer_language_place(t) == TOKENIZER_LANGUAGE_FIRST;
+    REQUIRE(max_tokens == 0 || max_tokens >= 2, STATUS_USAGE,
+            "at most %" PRId64 " ids: the special tokens alone are 2", max_tokens);
+    TRY(token_list_reserve(out, 1));
+    out->ids[out->count] = code;
+    out->count += first;
+    status result = tokenizer_encode(t, text, bytes, special, out);
+    if (result != STATUS_OK) {
+        out->count = before;
+        return result;
+    }
+    int64_t most = before + max_tokens - (first ? 1 : 2);
+    out->count = max_tokens > 0 && out->count > most ? most : out->count;
+    TRY(token_list_reserve(out, 2));
+    out->ids[out->count++] = t->end;
+    out->ids[out->count] = code;
+    out->count += !first;
+    return STATUS_OK;
+}
+
+status post_processor_encode_input(const struct tokenizer *t, const char *text, size_t bytes,
+                                   bool is_pair, bool special, int64_t max_tokens,
+                                   struct token_list *out)
+{
+    REQUIRE(!is_pair, STATUS_UNAVAILABLE,
+            "a tokenizer with tokens of languages does not encode pairs of texts");
+    return tokenizer_encode_language(t, text, bytes, special, -1, max_tokens, out);
 }

@@ -124,10 +124,13 @@ bool text_pair_has_segment_tokens(const struct tokenizer *t)
     return s.cls >= 0 && s.sep >= 0;
 }
 
-static status encode_sequence(const struct tokenizer *t, const struct text *text,
+static status encode_sequence(const struct tokenizer *t, const struct text *text, int32_t language,
                               struct token_list *out)
 {
     int64_t first_segment;
+    if (tokenizer_language_place(t) != TOKENIZER_LANGUAGE_NONE) {
+        return tokenizer_encode_language(t, text->bytes, text->count, false, language, 0, out);
+    }
     if (text_pair_has_segment_tokens(t)) {
         return tokenizer_encode_pair(t, text->bytes, text->count, NULL, 0, false, 0, out,
                                      &first_segment);
@@ -139,17 +142,18 @@ static status encode_sequence(const struct tokenizer *t, const struct text *text
 }
 
 status text_pair_encode_sequence(const struct tokenizer *t, const char *prefix,
-                                 const struct text *text, struct token_list *out)
+                                 const struct text *text, int32_t language, struct token_list *out)
 {
     size_t prefix_bytes = prefix != NULL ? strlen(prefix) : 0;
     if (prefix_bytes == 0) {
-        return encode_sequence(t, text, out);
+        return encode_sequence(t, text, language, out);
     }
     char *joined = malloc(prefix_bytes + text->count);
     REQUIRE(joined != NULL, STATUS_INTERNAL, "out of memory for a text of %zu bytes", text->count);
     memcpy(joined, prefix, prefix_bytes);
     memcpy(joined + prefix_bytes, text->bytes, text->count);
-    status result = encode_sequence(t, &(struct text){joined, prefix_bytes + text->count}, out);
+    const struct text whole = {joined, prefix_bytes + text->count};
+    status result = encode_sequence(t, &whole, language, out);
     free(joined);
     return result;
 }

@@ -22,7 +22,7 @@ status tokenizer_allocate(enum tokenizer_kind kind, int64_t vocab_size, struct t
     REQUIRE(t != NULL, STATUS_INTERNAL, "out of memory for a tokenizer");
     t->kind = kind;
     t->vocab_size = vocab_size;
-    t->eos = t->bos = t->end = -1;
+    t->eos = t->bos = t->end = t->language = -1;
     t->tokens = calloc((size_t)vocab_size + 1, sizeof *t->tokens);
     t->pool = calloc(1, sizeof *t->pool);
     if (t->tokens == NULL || t->pool == NULL) {
@@ -657,6 +657,9 @@ status tokenizer_encode_pair(const struct tokenizer *t, const char *a, size_t a_
                              const char *b, size_t b_bytes, bool special, int64_t max_tokens,
                              struct token_list *out, int64_t *first_segment_tokens)
 {
+    if (tokenizer_language_place(t) != TOKENIZER_LANGUAGE_NONE) {
+        return post_processor_encode_input(t, a, a_bytes, b != NULL, special, max_tokens, out);
+    }
     int32_t cls = t->specials.cls, sep = t->specials.sep;
     int64_t separators = t->post_processor == POST_PROCESSOR_ROBERTA && b != NULL ? 2 : 1;
     int64_t special_count = b == NULL ? 2 : 2 + separators, before = out->count;

@@ -136,6 +136,23 @@ struct tokenizer_specials tokenizer_get_specials(const struct tokenizer *t);
 /* tokenizer_is_roberta - return whether the post-processor is RoBERTa's: <s> A </s> </s> B </s>. */
 bool tokenizer_is_roberta(const struct tokenizer *t);
 
+/* Where a text has the token of its language, as in the tokenizers of mBART. */
+enum tokenizer_language {
+    TOKENIZER_LANGUAGE_NONE,
+    TOKENIZER_LANGUAGE_FIRST, /* en_XX A </s>, as mBART-50 */
+    TOKENIZER_LANGUAGE_LAST   /* A </s> en_XX, as mBART */
+};
+
+/* tokenizer_language_place - return where the post-processor puts the token of a language. */
+enum tokenizer_language tokenizer_language_place(const struct tokenizer *t);
+
+/* tokenizer_find_language - find the token of a language. `option` names the option with the code,
+ * for messages.
+ *
+ * Errors    STATUS_USAGE: the tokenizer has no such token of a language */
+status tokenizer_find_language(const struct tokenizer *t, const char *code, const char *option,
+                               int32_t *out);
+
 /* tokenizer_is_special - return whether the id is a special token or has no token. */
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
 
@@ -228,8 +245,9 @@ int64_t tokenizer_count_final(const struct tokenizer *t, const int32_t *ids, int
 
 /* tokenizer_encode_pair - append the input of an encoder model for one or two texts.
  *
- * [CLS] a [SEP], or [CLS] a [SEP] b [SEP] if b is not NULL; RoBERTa: <s> a </s> </s> b </s>. At
- * most max_tokens ids are appended (0: no limit): the longer text is truncated first, at its end.
+ * [CLS] a [SEP], or [CLS] a [SEP] b [SEP] if b is not NULL; RoBERTa: <s> a </s> </s> b </s>.
+ * A tokenizer with tokens of languages encodes one text, as tokenizer_encode_language. At most
+ * max_tokens ids are appended (0: no limit): the longer text is truncated first, at its end.
  * transformers does the same. *first_segment_tokens receives the size of the first segment, which
  * includes [CLS] and the separators before b.
  *
@@ -238,3 +256,13 @@ int64_t tokenizer_count_final(const struct tokenizer *t, const int32_t *ids, int
 status tokenizer_encode_pair(const struct tokenizer *t, const char *a, size_t a_bytes,
                              const char *b, size_t b_bytes, bool special, int64_t max_tokens,
                              struct token_list *out, int64_t *first_segment_tokens);
+
+/* tokenizer_encode_language - append the ids of a text with its end token and the token of its
+ * language.
+ *
+ * Units     language -1: that of the post-processor; max_tokens 0: no limit, else the text is
+ *           truncated at its end
+ * Errors    as tokenizer_encode; STATUS_USAGE: max_tokens is below 2 */
+status tokenizer_encode_language(const struct tokenizer *t, const char *text, size_t bytes,
+                                 bool special, int32_t language, int64_t max_tokens,
+                                 struct token_list *out);

@@ -56,7 +56,9 @@ enum post_processor {
     POST_PROCESSOR_ROBERTA, /* <s> A </s>, and <s> A </s> </s> B </s> */
     POST_PROCESSOR_BERT,    /* [CLS] A [SEP], and [CLS] A [SEP] B [SEP], as ModernBERT and ALBERT */
     POST_PROCESSOR_BOS,     /* one token before each text, such as Llama 3's <|begin_of_text|> */
-    POST_PROCESSOR_EOS      /* one token after each text, such as T5's </s> */
+    POST_PROCESSOR_EOS,     /* one token after each text, such as T5's </s> */
+    POST_PROCESSOR_LANGUAGE_FIRST, /* en_XX A </s>, as mBART-50 */
+    POST_PROCESSOR_LANGUAGE_LAST   /* A </s> en_XX, as mBART */
 };
 
 /* An added token in a set. If `normalized` is true, its text is normalized. */
@@ -137,8 +139,9 @@ struct tokenizer {
     bool add_prefix_space;
     bool ignore_merges;
     enum post_processor post_processor;
-    int32_t bos; /* the token of POST_PROCESSOR_BOS, otherwise -1 */
-    int32_t end; /* the token of POST_PROCESSOR_EOS, otherwise -1 */
+    int32_t bos;      /* the token of POST_PROCESSOR_BOS, otherwise -1 */
+    int32_t end;      /* the end token of POST_PROCESSOR_EOS and _LANGUAGE_*, otherwise -1 */
+    int32_t language; /* the token of the language in POST_PROCESSOR_LANGUAGE_*, otherwise -1 */
     struct merge *merges;
     int64_t merge_count;
 
@@ -187,6 +190,14 @@ status tokenizer_register_added(struct tokenizer *t, struct added_token token);
  * Errors    STATUS_DATA: the tokens or merges are not valid; STATUS_INTERNAL: out of memory, or
  *           the pattern does not compile */
 status tokenizer_finish(struct tokenizer *t);
+
+/* post_processor_encode_input - append the input of an encoder by a tokenizer with tokens of
+ * languages, as tokenizer_encode_language.
+ *
+ * Errors    as tokenizer_encode_language; STATUS_UNAVAILABLE: the input is a pair of texts */
+status post_processor_encode_input(const struct tokenizer *t, const char *text, size_t bytes,
+                                   bool is_pair, bool special, int64_t max_tokens,
+                                   struct token_list *out);
 
 /* tokenizer_from_text - create a tokenizer from the text of a tokenizer.json.
  *

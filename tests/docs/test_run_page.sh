@@ -83,7 +83,7 @@ check_architectures() { # CODE PAGE SED: check the documents after this change t
 check_architectures 0 README.md ''
 check_architectures 1 README.md 's/ModernBERT//'
 check_architectures 1 docs/reference/architectures.md '/^| `t5`/d'
-check_architectures 1 docs/glossary.md 's/ bart / /'
+check_architectures 1 docs/glossary.md 's/ mbart / /'
 check_architectures 1 trainer/model/architecture.c '/^ \* gemma2 /d'
 check_architectures 1 recipes/README.md 's/^| `architecture` | /&a_new_one, /'
 echo "run_page.sh, check_links.sh, check_records.sh and check_architectures.sh report each error"

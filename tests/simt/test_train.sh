@@ -339,8 +339,8 @@ print_chrf() {
         "$1/metrics.jsonl"
 }
 
-# Encoder-decoders: T5 with its relative position bias, Marian, and BART that denoises. Each rank of
-# a tensor-parallel pair has half of the heads.
+# Encoder-decoders: T5 with its relative position bias, Marian, mBART, and BART that denoises. Each
+# rank of a tensor-parallel pair has half of the heads.
 test_seq2seq() {
     write_pairs 120 13 reversed
     run_on cpu 0 tokenizer train --type bpe --special-tokens roberta --vocab-size 300 \
@@ -355,7 +355,8 @@ test_seq2seq() {
     compare_devices t5 seq2seq.yaml $t5 $targets
     compare_devices marian seq2seq.yaml model.architecture=marian model.activation=silu $targets \
         evaluate.generation_num_beams=2
-    for name in t5 marian; do
+    compare_devices mbart seq2seq.yaml model.architecture=mbart model.activation=gelu_erf $targets
+    for name in t5 mbart marian; do
         print_chrf $name-cpu >a
         [ "$(wc -l <a)" = 2 ] || fail "$name: no scores: $(cat a)"
         print_chrf $name-fp32 | cmp a - || fail "$name: the scores of generated targets differ"

@@ -113,7 +113,7 @@ static status open_data(const struct request *q, const struct session *s,
         .ranks = comm_size(s->mesh.data),
         .document_mask = r->data.document_mask,
         .kind = objective_spec_example(r),
-        .decoder_start = derive_decoder_start(r, s->tokenizer),
+        .decoder_start = derive_first_input(r, s->tokenizer),
         .packing = &rules,
         .reference_logps = reference != NULL && reference->sources > 0
                                ? (const double *const *)reference->values

@@ -10,12 +10,12 @@
 #include "base/text.h"
 #include "datasets/chat/chat.h"
 #include "datasets/rows/text_lines.h"
-#include "datasets/tokenizer/text_pair.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"
 #include "trainer/cli/options.h"
 #include "trainer/formats/weights/open.h"
 #include "trainer/inference/generation_config.h"
+#include "trainer/inference/source_text.h"
 #include "trainer/setup/derive.h"
 #include "trainer/setup/session.h"
 
@@ -23,6 +23,7 @@ struct request {
     const char *checkpoint, *prompt, *prompt_file, *columns;
     struct option_list stops, overrides;
     struct generate_options options;
+    struct source_text source; /* of an encoder-decoder */
     int64_t seed, batch_size;
     bool json, echo, no_echo, no_cache, no_slide;
     bool has_source; /* the model is an encoder-decoder, and the prompts are sources */
@@ -150,7 +151,7 @@ static status encode_prompts(const struct request *q, const struct tokenizer *t,
     for (int64_t i = 0; i < p->count; i++) {
         const struct text text = {p->texts[i], strlen(p->texts[i])};
         TRY(q->chat         ? encode_message(q, t, p->texts[i], &p->ids[i])
-            : q->has_source ? text_pair_encode_sequence(t, NULL, &text, &p->ids[i])
+            : q->has_source ? source_text_encode(t, &q->source, &text, &p->ids[i])
                             : generate_encode_prompt(t, p->texts[i], &p->ids[i]));
         REQUIRE(p->ids[i].count < positions + q->has_source, STATUS_USAGE,
                 "prompt %" PRId64 " has %" PRId64 " tokens, but the model has %" PRId64
@@ -297,6 +298,7 @@ static status complete_options(struct request *q, const struct session *s)
             "--chat: an encoder-decoder (%s) has no chat template",
             recipe_architecture_name(s->recipe.model.architecture));
     q->echo = q->echo && !q->has_source;
+    o->whole_text = q->has_source;
     o->decoder_start = derive_decoder_start(&s->recipe, s->tokenizer);
     const struct model_config *c = model_get_config(s->model);
     const struct generation_context context = {
@@ -307,6 +309,10 @@ static status complete_options(struct request *q, const struct session *s)
         .temperature = q->has_source ? 0 : 1,
     };
     TRY(generation_config_complete(q->has_source ? s->tokenizer_dir : NULL, &context, o));
+    REQUIRE(q->has_source || (q->source.from == NULL && q->source.to == NULL), STATUS_USAGE,
+            "--source-lang and --target-lang can only be used with an encoder-decoder, not with %s",
+            recipe_architecture_name(s->recipe.model.architecture));
+    TRY(q->has_source ? source_text_resolve(s->tokenizer, &q->source, o) : STATUS_OK);
     REQUIRE(o->num_samples <= o->num_beams || o->num_beams == 1, STATUS_USAGE,
             "--num-samples %" PRId64 " is larger than --num-beams %" PRId64
             "; give at least as many beams as samples",
@@ -380,6 +386,11 @@ static status add_prompt_options(struct request *q, struct option_table *table)
          "text to continue; the source of an encoder-decoder"},
         {"prompt-file", OPTION_TEXT, &q->prompt_file, "FILE", NULL,
          "file with one prompt per line; -: standard input"},
+        {"source-lang", OPTION_TEXT, &q->source.from, "CODE", NULL,
+         "language of the sources of an encoder-decoder with tokens of languages, for example "
+         "en_XX"},
+        {"target-lang", OPTION_TEXT, &q->source.to, "CODE", NULL,
+         "language of the targets, as in translate"},
         {"columns", OPTION_TEXT, &q->columns, "prompt=COLUMN", NULL,
          "with --prompt-file: read a column of *.csv, *.tsv or JSON Lines instead of lines"},
     };

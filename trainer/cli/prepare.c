@@ -68,9 +68,11 @@ static status add_input_options(struct request *q, struct option_table *table)
         {"validation-target", OPTION_LIST, &q->validation_targets, "FILE...", NULL,
          "seq2seq: targets of the validation set"},
         {"source-lang", OPTION_TEXT, &q->source_language, "CODE", NULL,
-         "seq2seq: language of the sources in the field \"translation\", for example en"},
+         "seq2seq: language of the sources in the field \"translation\", for example en; the token "
+         "of "
+         "the language, for example en_XX, if the tokenizer has such tokens (mBART)"},
         {"target-lang", OPTION_TEXT, &q->target_language, "CODE", NULL,
-         "seq2seq: language of the targets in the field \"translation\", for example es"},
+         "seq2seq: the same for the targets"},
         {"source-prefix", OPTION_TEXT, &q->source_prefix, "TEXT", NULL,
          "seq2seq: text before each source that names the task, for example \"translate English to "
          "Spanish: \""},

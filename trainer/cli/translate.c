@@ -10,22 +10,21 @@
 
 #include "base/memory.h"
 #include "datasets/rows/text_lines.h"
-#include "datasets/tokenizer/text_pair.h"
 #include "trainer/cli/batch_query.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"
 #include "trainer/formats/weights/open.h"
 #include "trainer/inference/generation_config.h"
 #include "trainer/inference/prediction/text_input.h"
+#include "trainer/inference/source_text.h"
 #include "trainer/setup/derive.h"
 
 struct query {
     struct batch_query_request request;
     struct generate_options options;
     int64_t batch_size, buffer_size;
-    const char *prefix, *target_language;
+    struct source_text source;
     struct session session;
-    int32_t language; /* id of the token before each source; -1: none */
     int64_t capacity; /* of the buffer, in lines */
     char **texts;     /* [capacity] */
     struct token_list *sources;
@@ -126,17 +125,6 @@ static status flush_buffer(struct query *q)
 
 /* ---- lines ---- */
 
-/* Encodes a line after its prefix and the token of the target language. */
-static status encode_source(const struct query *q, const char *line, struct token_list *out)
-{
-    if (q->language >= 0) {
-        TRY(token_list_reserve(out, 1));
-        out->ids[out->count++] = q->language;
-    }
-    const struct text text = {line, strlen(line)};
-    return text_pair_encode_sequence(q->session.tokenizer, q->prefix, &text, out);
-}
-
 /* Removes the tokens before the last one that do not fit. The last one is the end token. */
 static status limit_source(struct query *q, struct token_list *source)
 {
@@ -163,29 +151,12 @@ static status visit_line(void *user, const char *line, size_t bytes, const char 
     REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for a line of %zu bytes", bytes);
     q->texts[q->count] = text;
     struct token_list *source = &q->sources[q->count++];
-    TRY(encode_source(q, text, source));
+    TRY(source_text_encode(q->session.tokenizer, &q->source, &(struct text){text, bytes}, source));
     TRY(limit_source(q, source));
     return q->count == q->capacity ? flush_buffer(q) : STATUS_OK;
 }
 
 /* ---- the command ---- */
-
-/* Finds the token of the target language, as in models with several target languages. */
-static status find_language(struct query *q)
-{
-    char token[64];
-    q->language = -1;
-    if (q->target_language == NULL) {
-        return STATUS_OK;
-    }
-    snprintf(token, sizeof token, ">>%.40s<<", q->target_language);
-    q->language = tokenizer_find(q->session.tokenizer, token);
-    REQUIRE(q->language >= 0, STATUS_USAGE,
-            "--target-lang %s: the tokenizer has no token %s; a model with one target language "
-            "needs no --target-lang",
-            q->target_language, token);
-    return STATUS_OK;
-}
 
 static status open_session(struct query *q, struct comm *world)
 {
@@ -204,7 +175,7 @@ static status open_session(struct query *q, struct comm *world)
         .max_new_tokens = NEW_TOKENS,
     };
     TRY(generation_config_complete(s->tokenizer_dir, &context, &q->options));
-    return find_language(q);
+    return source_text_resolve(s->tokenizer, &q->source, &q->options);
 }
 
 static status read_lines(struct query *q)
@@ -242,10 +213,14 @@ static status run_command(const char *usage, const char *description, int argc, 
     struct query q = {.options = generation_config_unset()};
     struct generate_options *o = &q.options;
     const struct option table[] = {
-        {"source-prefix", OPTION_TEXT, &q.prefix, "TEXT", NULL,
+        {"source-prefix", OPTION_TEXT, &q.source.prefix, "TEXT", NULL,
          "text before each source, for example \"translate English to Spanish: \""},
-        {"target-lang", OPTION_TEXT, &q.target_language, "CODE", NULL,
-         "target language of a model with tokens such as >>es<<"},
+        {"source-lang", OPTION_TEXT, &q.source.from, "CODE", NULL,
+         "language of the sources, for example en_XX, of a model with tokens of languages "
+         "(default: that of its tokenizer.json)"},
+        {"target-lang", OPTION_TEXT, &q.source.to, "CODE", NULL,
+         "language of the targets: es_XX of a model with tokens of languages, or es of one with "
+         "tokens such as >>es<<"},
         {"max-new-tokens", OPTION_INTEGER, &o->max_new_tokens, "N", NULL,
          "maximum number of tokens of a target (default: 128)", .min = 1,
          .max = GENERATE_TOKENS_MAX},

@@ -66,6 +66,9 @@ status target_scores_read_options(const struct recipe *r, const char *tokenizer_
     out->chunk_tokens = rows < 256 ? rows : 256;
     out->decoder_start = decoder_start;
     TRY(generation_config_complete(tokenizer_folder, &context, out));
+    REQUIRE(out->decoder_start >= 0 || tokenizer == NULL, STATUS_RECIPE,
+            "evaluate.generate: the decoder begins with the language of the target; set "
+            "model.decoder_start_token_id to its token");
     /* the memory of the kernels is planned for this length */
     out->max_new_tokens = out->max_new_tokens < room ? out->max_new_tokens : room;
     return check_beams(r, &context, out);

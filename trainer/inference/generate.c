@@ -347,7 +347,7 @@ status generate_clean_text(const char *text, size_t bytes, char **out)
 status generate_decode(const struct tokenizer *t, const struct generate_options *options,
                        struct generate_output *output, char **out, size_t *bytes)
 {
-    TRY(tokenizer_decode_continued(t, output->tokens.ids, output->tokens.count, true, out, bytes));
+    TRY(output_text_join(t, options, output->tokens.ids, output->tokens.count, out, bytes));
     size_t stop = output_text_find_stop(options, *out, *bytes);
     output->stopped = stop < *bytes;
     *bytes = stop;

@@ -42,16 +42,22 @@ static size_t count_withheld(const struct generate_options *o, const char *text,
     return withheld;
 }
 
+status output_text_join(const struct tokenizer *t, const struct generate_options *o,
+                        const int32_t *ids, int64_t count, char **out, size_t *bytes)
+{
+    return o->whole_text ? tokenizer_decode(t, ids, count, true, out, bytes)
+                         : tokenizer_decode_continued(t, ids, count, true, out, bytes);
+}
+
 /* Counts the bytes that further tokens cannot change. */
-static status count_final_bytes(const struct tokenizer *t, const int32_t *ids, int64_t count,
-                                size_t bytes, size_t *out)
+static status count_final_bytes(const struct tokenizer *t, const struct generate_options *o,
+                                const int32_t *ids, int64_t count, size_t bytes, size_t *out)
 {
     int64_t final_count = tokenizer_count_final(t, ids, count);
     char *text = NULL;
     *out = bytes;
-    status result = final_count == count
-                        ? STATUS_OK
-                        : tokenizer_decode_continued(t, ids, final_count, true, &text, out);
+    status result =
+        final_count == count ? STATUS_OK : output_text_join(t, o, ids, final_count, &text, out);
     free(text);
     return result;
 }
@@ -61,8 +67,8 @@ status output_text_decode(const struct tokenizer *t, const struct generate_optio
                           size_t *ready, bool *has_stop)
 {
     size_t bytes = 0, final_bytes = 0;
-    TRY(tokenizer_decode_continued(t, ids, count, true, out, &bytes));
-    status result = count_final_bytes(t, ids, count, bytes, &final_bytes);
+    TRY(output_text_join(t, o, ids, count, out, &bytes));
+    status result = count_final_bytes(t, o, ids, count, bytes, &final_bytes);
     if (result != STATUS_OK) {
         free(*out);
         *out = NULL;

@@ -8,6 +8,12 @@
  * is none. */
 size_t output_text_find_stop(const struct generate_options *o, const char *text, size_t bytes);
 
+/* output_text_join - decode new tokens: as a whole text, or as the continuation of one.
+ *
+ * Memory    the caller frees *out with free() */
+status output_text_join(const struct tokenizer *t, const struct generate_options *o,
+                        const int32_t *ids, int64_t count, char **out, size_t *bytes);
+
 /* output_text_decode - decode new tokens. *ready receives the bytes that further tokens cannot
  * change and that cannot become part of a stop string; *has_stop whether a stop string ends the
  * text there.

@@ -53,6 +53,9 @@
  *          residual sums and sinusoidal positions. Vaswani et al. 2017, arXiv:1706.03762
  * bart     BartForConditionalGeneration: as marian, with a table of positions and a norm of the
  *          embedding in each stack. Lewis et al. 2020, arXiv:1910.13461
+ * mbart    MBartForConditionalGeneration: as bart, with norms before each sub-layer, and a final
+ *          norm of each stack. The norm of the embedding precedes that of the first block.
+ *          Liu et al. 2020, arXiv:2001.08210
  * t5       T5ForConditionalGeneration (T5, T5 1.1, mT5, ByT5): an encoder and a decoder with RMS
  *          norms before each sub-layer, a relative position bias, unscaled attention and no biases.
  *          The feed-forward network has a gate with config.parts.gated (T5 1.1).
@@ -281,10 +284,11 @@ static const struct architecture_names gemma3_names = {
 };
 
 /* Names in the blocks of a stack of Marian. */
-#define MARIAN_BLOCK_NAMES(stack)                                                                  \
+#define MARIAN_MATRIX_NAMES(stack)                                                                 \
     .block = "model." stack ".layers", .query = "self_attn.q_proj", .key = "self_attn.k_proj",     \
     .value = "self_attn.v_proj", .projection = "self_attn.out_proj", .fc = "fc1",                  \
-    .fc_projection = "fc2", .norm1 = "final_layer_norm"
+    .fc_projection = "fc2"
+#define MARIAN_BLOCK_NAMES(stack) MARIAN_MATRIX_NAMES(stack), .norm1 = "final_layer_norm"
 
 static const struct architecture_names marian_names = {
     MARIAN_BLOCK_NAMES("encoder"),      .token_table = "model.shared",
@@ -293,10 +297,12 @@ static const struct architecture_names marian_names = {
 };
 
 /* Names of cross-attention in Marian, and of the norms before and after it. */
-#define MARIAN_CROSS_NAMES                                                                         \
+#define MARIAN_CROSS_MATRIX_NAMES                                                                  \
     .cross_query = "encoder_attn.q_proj", .cross_key = "encoder_attn.k_proj",                      \
-    .cross_value = "encoder_attn.v_proj", .cross_projection = "encoder_attn.out_proj",             \
-    .cross_norm = "self_attn_layer_norm", .norm2 = "encoder_attn_layer_norm"
+    .cross_value = "encoder_attn.v_proj", .cross_projection = "encoder_attn.out_proj"
+#define MARIAN_CROSS_NAMES                                                                         \
+    MARIAN_CROSS_MATRIX_NAMES, .cross_norm = "self_attn_layer_norm",                               \
+                               .norm2 = "encoder_attn_layer_norm"
 
 static const struct architecture_names marian_decoder_names = {
     MARIAN_BLOCK_NAMES("decoder"),
@@ -318,6 +324,25 @@ static const struct architecture_names bart_decoder_names = {
     MARIAN_BLOCK_NAMES("decoder"),
     BART_EMBEDDING_NAMES("decoder"),
     MARIAN_CROSS_NAMES,
+};
+
+/* Names in a stack of mBART. Each norm precedes its sub-layer. */
+#define MBART_STACK_NAMES(stack)                                                                   \
+    MARIAN_MATRIX_NAMES(stack), BART_EMBEDDING_NAMES(stack),                                       \
+        .norm1 = "self_attn_layer_norm", .norm2 = "final_layer_norm",                              \
+        .final_norm = "model." stack ".layer_norm"
+
+static const struct architecture_names mbart_names = {
+    MBART_STACK_NAMES("encoder"),
+    .token_table = "model.shared",
+    .decoder = "lm_head",
+    .logits_bias = "final_logits_bias",
+};
+
+static const struct architecture_names mbart_decoder_names = {
+    MBART_STACK_NAMES("decoder"),
+    MARIAN_CROSS_MATRIX_NAMES,
+    .cross_norm = "encoder_attn_layer_norm",
 };
 
 /* Names in a stack of T5. The feed-forward network is the last sub-layer of a block. */
@@ -534,6 +559,14 @@ static const struct architecture architectures[] = {
         .decoder_names = &bart_decoder_names,
     },
     {
+        .name = "mbart",
+        .embedding = {.first_position = 2, .adds_positions = true, .extra_norm = true},
+        .attention = {.causal = true, .qkv_bias = true, .projection_bias = true},
+        .feed_forward = {.bias = true},
+        .names = &mbart_names,
+        .decoder_names = &mbart_decoder_names,
+    },
+    {
         .name = "t5",
         .embedding = {.positions = POSITIONS_RELATIVE},
         .norm = {.kind = NORM_RMS},
@@ -598,36 +631,10 @@ const char *model_architecture_names(char *text, size_t bytes)
     return text;
 }
 
-int64_t model_position_buckets(const struct model_config *config)
-{
-    const struct architecture *a = model_architecture(config->architecture);
-    return a != NULL && a->embedding.positions == POSITIONS_RELATIVE ? config->position_buckets : 0;
-}
-
 bool model_layer_has_cross(const struct model_config *config, int64_t layer)
 {
     const struct architecture *a = model_architecture(config->architecture);
     return a != NULL && architecture_has_decoder(a) && layer >= config->encoder_layers;
-}
-
-int64_t model_kv_heads(const struct model_config *config)
-{
-    return config->kv_heads > 0 ? config->kv_heads : config->heads;
-}
-
-int64_t model_head_width(const struct model_config *config)
-{
-    return config->head_width > 0 ? config->head_width : config->width / config->heads;
-}
-
-int64_t model_rotary_width(const struct model_config *config)
-{
-    return config->rotary_width > 0 ? config->rotary_width : model_head_width(config);
-}
-
-int64_t model_attention_width(const struct model_config *config)
-{
-    return config->heads * model_head_width(config);
 }
 
 int model_block_norms(const struct model_config *config)
@@ -643,58 +650,8 @@ int64_t model_parameter_uses(const struct model_config *config, const struct mod
     return a != NULL && a->shared_layers && in_block ? config->layers : 1;
 }
 
-bool model_has_qk_norm(const struct model_config *config)
-{
-    const struct architecture a = architecture_compose(config);
-    return a.attention.qk_norm != QK_NORM_NONE;
-}
-
-bool model_has_joint_qk_norm(const struct model_config *config)
-{
-    const struct architecture a = architecture_compose(config);
-    return a.attention.qk_norm == QK_NORM_ROWS;
-}
-
-int64_t model_qk_norm_width(const struct model_config *config, bool keys)
-{
-    int64_t heads = keys ? model_kv_heads(config) : config->heads;
-    return model_head_width(config) * (model_has_joint_qk_norm(config) ? heads : 1);
-}
-
-bool model_layer_is_local(const struct model_config *config, int64_t layer)
-{
-    const struct architecture a = architecture_compose(config);
-    int64_t position = a.attention.global_first ? layer : layer + 1;
-    return config->window_pattern > 0 && position % config->window_pattern != 0;
-}
-
-bool model_layer_has_rope(const struct model_config *config, int64_t layer)
-{
-    const struct architecture a = architecture_compose(config);
-    return a.names != NULL && architecture_is_rotary(&a) &&
-           (config->no_rope_interval == 0 || (layer + 1) % config->no_rope_interval != 0);
-}
-
-int64_t model_layer_window(const struct model_config *config, int64_t layer)
-{
-    bool full = config->window_pattern > 0 && !model_layer_is_local(config, layer);
-    return full ? 0 : config->window;
-}
-
-int64_t model_norm_width(const struct model_config *config)
-{
-    int64_t width = model_has_qk_norm(config) ? model_qk_norm_width(config, false) : 0;
-    return width > config->width ? width : config->width;
-}
-
 int64_t model_inner_outputs(const struct model_config *config)
 {
     const struct architecture a = architecture_compose(config);
     return a.feed_forward.gated ? 2 * config->inner : config->inner;
-}
-
-int64_t model_positions(const struct model_config *config)
-{
-    const struct architecture a = architecture_compose(config);
-    return config->positions - (a.embedding.adds_positions ? 0 : a.embedding.first_position);
 }

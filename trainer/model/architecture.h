@@ -49,7 +49,7 @@ enum position_kind {
 struct architecture_names {
     const char *token_table, *position_table, *token_type_table;
     const char *embedding_norm; /* norm of the embedding. With PLACEMENT_PRE it replaces norm1 of
-                                 * the first block. NULL: none */
+                                 * the first block, unless embedding.extra_norm. NULL: none */
     const char *embedding_projection; /* maps a factorized embedding to the width */
     const char *block;
     const char *norm1; /* PLACEMENT_PRE and _BOTH: before attention; _POST: at the block's end */
@@ -89,6 +89,7 @@ struct architecture {
         bool adds_positions;    /* config.positions excludes the rows before first_position */
         bool sines_first;       /* sinusoidal: all sines before all cosines; else they alternate */
         bool scaled;            /* the token embeddings are multiplied by sqrt(width) */
+        bool extra_norm;        /* norm1 of the first block reads the norm of the embedding */
     } embedding;
     struct {
         enum norm_kind kind; /* a layer norm has a bias, an RMS norm has none */
@@ -149,10 +150,12 @@ static inline bool architecture_is_post_norm(const struct architecture *a)
 }
 
 /* architecture_continues_norm1 - return whether the stream of a block continues with the output of
- * norm1: in each block with PLACEMENT_POST, else in the first one if the embedding has a norm. */
+ * norm1: in each block with PLACEMENT_POST, else in the first one if the norm of the embedding
+ * replaces its norm1. */
 static inline bool architecture_continues_norm1(const struct architecture *a, bool is_first_block)
 {
-    return architecture_is_post_norm(a) || (is_first_block && a->names->embedding_norm != NULL);
+    return architecture_is_post_norm(a) ||
+           (is_first_block && a->names->embedding_norm != NULL && !a->embedding.extra_norm);
 }
 
 /* architecture_has_input_norms - return whether each sub-layer of a block reads a norm of the

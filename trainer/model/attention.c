@@ -94,3 +94,31 @@ status model_attention_backward(struct backward *b, int64_t layer, struct tensor
     return model_input_matrix_backward(b, layer, MODEL_QKV, model_needs_norm1_gradient(m, layer),
                                        d_qkv, model_view_local_rows(m, a->norm1, b->n));
 }
+
+int64_t model_kv_heads(const struct model_config *config)
+{
+    return config->kv_heads > 0 ? config->kv_heads : config->heads;
+}
+
+int64_t model_head_width(const struct model_config *config)
+{
+    return config->head_width > 0 ? config->head_width : config->width / config->heads;
+}
+
+int64_t model_attention_width(const struct model_config *config)
+{
+    return config->heads * model_head_width(config);
+}
+
+bool model_layer_is_local(const struct model_config *config, int64_t layer)
+{
+    const struct architecture a = architecture_compose(config);
+    int64_t position = a.attention.global_first ? layer : layer + 1;
+    return config->window_pattern > 0 && position % config->window_pattern != 0;
+}
+
+int64_t model_layer_window(const struct model_config *config, int64_t layer)
+{
+    bool full = config->window_pattern > 0 && !model_layer_is_local(config, layer);
+    return full ? 0 : config->window;
+}

@@ -3,9 +3,14 @@
  *
  *   e = table[token] + positions;   x_0 = e, or norm(e + token types)
  *
+ * A factor of the token embeddings does not apply to a table of positions: its rows are added
+ * later, as those of the token types.
+ *
  * With a factorized embedding (ALBERT), tables and norm have U columns, and a matrix maps them to
  * the width: x_0 = M norm(e + token types) + b. The sum, its norm and the statistics then have
- * separate memory. Otherwise they are the input, norm1 and statistics1 of the first block.
+ * separate memory. Otherwise they are the input, norm1 and statistics1 of the first block. With
+ * embedding.extra_norm (mBART), sum and statistics have separate memory, and the norm is the input
+ * of the first block.
  *
  * Source    factorized: Lan et al. 2020, arXiv:1909.11942, section 3.1 */
 #include <math.h>
@@ -36,16 +41,23 @@ struct embedding {
     struct tensor sum, norm, statistics;
 };
 
+static bool has_extra_norm(const struct model *m)
+{
+    return m->architecture->embedding.extra_norm;
+}
+
 static struct embedding view_embedding(struct model *m, const struct model_input *input)
 {
     const struct activations *a = &m->activations;
     const struct layer_activations *first = get_first_layer(m, input);
-    bool factorized = model_is_factorized(&m->config);
-    int64_t n = input->rows;
+    int64_t n = input->rows, stack = model_get_stack(m, input) - m->stacks;
+    bool factorized = model_is_factorized(&m->config), separate = factorized || has_extra_norm(m);
+    struct tensor norm = factorized ? a->embedding_norm : separate ? first->input : first->norm1;
     return (struct embedding){
-        model_view_local_rows(m, factorized ? a->embedding_sum : first->input, n),
-        model_view_local_rows(m, factorized ? a->embedding_norm : first->norm1, n),
-        model_view_local_rows(m, factorized ? a->embedding_statistics : first->statistics1, n)};
+        model_view_local_rows(m, separate ? a->embedding_sum[stack] : first->input, n),
+        model_view_local_rows(m, norm, n),
+        model_view_local_rows(m, separate ? a->embedding_statistics[stack] : first->statistics1,
+                              n)};
 }
 
 /* Returns the parameter of the position table of the stack that reads the input; -1: none. */
@@ -63,18 +75,30 @@ static struct tensor skip_unused_positions(const struct model *m, struct tensor 
 
 static struct dropout get_embedding_dropout(const struct model *m, const struct model_input *input)
 {
-    return architecture_continues_norm1(m->architecture, true) ||
+    return architecture_continues_norm1(m->architecture, true) || has_extra_norm(m) ||
                    architecture_drops_sum(m->architecture)
                ? (struct dropout){0}
                : model_dropout(m, input, get_embedding_site(m, input), DROPOUT_PROJECTION);
 }
 
-/* Multiplies the token embeddings, or their gradient, by the factor of the architecture. */
+/* Returns the factor of the token embeddings; 0: none. */
+static float get_embedding_factor(const struct model *m)
+{
+    return m->architecture->embedding.scaled ? sqrtf((float)m->config.width)
+                                             : (float)m->config.embedding_multiplier;
+}
+
+/* Multiplies the token embeddings, or their gradient, by their factor. */
 static status scale_embedding(const struct model *m, struct tensor x)
 {
-    float factor = m->architecture->embedding.scaled ? sqrtf((float)m->config.width)
-                                                     : (float)m->config.embedding_multiplier;
+    float factor = get_embedding_factor(m);
     return factor > 0 ? op_scale(m->kernels, x, factor) : STATUS_OK;
+}
+
+/* Returns whether the positions are added after the token embeddings have been multiplied. */
+static bool adds_positions_later(const struct model *m, const struct model_input *input)
+{
+    return get_embedding_factor(m) > 0 && find_position_table(m, input) >= 0;
 }
 
 /* Only rank 0 adds the positions, because the results are reduced over the ranks. */
@@ -87,7 +111,9 @@ status model_embed(struct model *m, const struct model_input *input)
     bool fixed = m->architecture->embedding.positions == POSITIONS_SINUSOIDAL;
     struct tensor positions =
         fixed ? m->activations.position_table
-              : skip_unused_positions(m, model_matrix(m, find_position_table(m, input)));
+        : adds_positions_later(m, input)
+            ? tensor_absent()
+            : skip_unused_positions(m, model_matrix(m, find_position_table(m, input)));
     TRY(model_update_position_bias(m, input));
     TRY(embedding_forward(m->kernels, single_rank ? stream : model_view_exchange(m, n, columns),
                           input->tokens, input->positions,
@@ -119,19 +145,22 @@ status model_drop_first_norm(struct model *m, const struct model_input *input)
     return dropout.probability > 0 ? dropout_apply(m->kernels, e.norm, e.norm, dropout) : STATUS_OK;
 }
 
-/* Computes the token type embeddings of this rank's rows; *delta is absent if there are none. */
-static status embed_token_types(struct model *m, const struct model_input *input,
-                                struct tensor *delta)
+/* Computes the embeddings of the token types of this rank's rows, or those of the positions if they
+ * are added later; *delta is absent if there are none. No architecture has both. */
+static status embed_addition(struct model *m, const struct model_input *input, struct tensor *delta)
 {
+    bool positions = adds_positions_later(m, input);
     *delta = tensor_absent();
-    if (m->config.token_types == 0) {
+    if (m->config.token_types == 0 && !positions) {
         return STATUS_OK;
     }
     *delta = model_reduced_columns(m, input->rows, model_embedding_width(&m->config));
-    return embedding_forward(m->kernels, *delta,
-                             get_token_type_ids(m, input) + model_local_rows(m, input->rows).first,
-                             NULL, model_matrix(m, m->param_index[MODEL_TOKEN_TYPE_TABLE].weight),
-                             0, tensor_absent(), (struct dropout){0});
+    const int32_t *ids = positions ? input->positions : get_token_type_ids(m, input);
+    struct tensor table =
+        positions ? skip_unused_positions(m, model_matrix(m, find_position_table(m, input)))
+                  : model_matrix(m, m->param_index[MODEL_TOKEN_TYPE_TABLE].weight);
+    return embedding_forward(m->kernels, *delta, ids + model_local_rows(m, input->rows).first, NULL,
+                             table, 0, tensor_absent(), (struct dropout){0});
 }
 
 /* If dropout follows the sum of embedding and token types (architecture_drops_sum), computes this
@@ -161,6 +190,28 @@ status model_project_embedding(struct model *m, const struct model_input *input)
                           ACTIVATION_NONE);
 }
 
+/* Applies dropout to the norm of the embedding, and computes norm1 of the first block from it. */
+static status finish_extra_norm(struct model *m, const struct model_input *input)
+{
+    const struct layer_activations *first = get_first_layer(m, input);
+    struct tensor x = view_embedding(m, input).norm;
+    struct dropout dropout =
+        model_local_dropout(m, input, get_embedding_site(m, input), DROPOUT_PROJECTION);
+    TRY(dropout.probability > 0 ? dropout_apply(m->kernels, x, x, dropout) : STATUS_OK);
+    return model_add_and_norm(
+        m, tensor_absent(), model_view_local_rows(m, first->norm1, x.rows),
+        model_view_local_rows(m, first->statistics1, x.rows), x, tensor_absent(),
+        model_param_index(m, model_get_stack(m, input)->first, MODEL_NORM1), (struct dropout){0});
+}
+
+/* Returns the parameters of the norm that reads the sum of the embeddings. */
+static struct param_index find_first_norm(const struct model *m, const struct model_input *input)
+{
+    const struct stack *stack = model_get_stack(m, input);
+    return has_extra_norm(m) ? stack->param_index[MODEL_EMBEDDING_NORM]
+                             : model_param_index(m, stack->first, MODEL_NORM1);
+}
+
 status model_first_norm(struct model *m, const struct model_input *input)
 {
     struct embedding e = view_embedding(m, input);
@@ -168,11 +219,13 @@ status model_first_norm(struct model *m, const struct model_input *input)
     if (!architecture_has_first_norm(m->architecture)) {
         return model_drop_first_norm(m, input);
     }
-    TRY(embed_token_types(m, input, &delta));
+    TRY(embed_addition(m, input, &delta));
     TRY(drop_sum(m, input, e.sum, &delta));
-    TRY(model_add_and_norm(m, e.sum, e.norm, e.statistics, e.sum, delta,
-                           model_param_index(m, model_get_stack(m, input)->first, MODEL_NORM1),
+    TRY(model_add_and_norm(m, e.sum, e.norm, e.statistics, e.sum, delta, find_first_norm(m, input),
                            (struct dropout){0}));
+    if (has_extra_norm(m)) {
+        return finish_extra_norm(m, input);
+    }
     TRY(model_drop_first_norm(m, input));
     return model_is_factorized(&m->config) ? model_project_embedding(m, input) : STATUS_OK;
 }
@@ -233,6 +286,19 @@ static status factorized_backward(struct backward *b, struct tensor *delta)
                                    e.sum, e.statistics, NORM_RESIDUAL_NONE, (struct dropout){0});
 }
 
+/* Runs the backward pass of the embedding's norm that precedes norm1 of the first block. */
+static status extra_norm_backward(struct backward *b)
+{
+    struct model *m = b->m;
+    struct embedding e = view_embedding(m, b->input);
+    struct tensor stream = model_view_local_rows(m, m->activations.d_stream, b->n);
+    struct dropout dropout =
+        model_local_dropout(m, b->input, get_embedding_site(m, b->input), DROPOUT_PROJECTION);
+    TRY(dropout.probability > 0 ? dropout_apply(m->kernels, stream, stream, dropout) : STATUS_OK);
+    return model_run_norm_backward(b, find_first_norm(m, b->input), stream, tensor_absent(), stream,
+                                   e.sum, e.statistics, NORM_RESIDUAL_NONE, (struct dropout){0});
+}
+
 /* Computes the gradients of the tables.
  *
  * Shapes    stream [n, U], the gradient of the sum of the embeddings */
@@ -247,6 +313,11 @@ static status tables_backward(struct backward *b, struct tensor stream)
         TRY(dropout_apply(m->kernels, stream, stream, dropout));
     }
     TRY(model_all_gather(m, stream, b->n, &delta));
+    if (adds_positions_later(m, input)) {
+        TRY(embedding_backward(m->kernels, skip_unused_positions(m, positions), 0, tensor_absent(),
+                               delta, input->positions, NULL, (struct dropout){0}));
+        positions = tensor_absent();
+    }
     TRY(scale_embedding(m, delta));
     if (m->config.token_types > 0) {
         struct tensor table_gradient =
@@ -269,5 +340,6 @@ status model_embedding_backward(struct backward *b, struct tensor *delta)
     }
     bool continues = architecture_continues_norm1(m->architecture, true);
     TRY(continues ? embedding_norm_backward(b, delta) : STATUS_OK);
+    TRY(has_extra_norm(m) ? extra_norm_backward(b) : STATUS_OK);
     return tables_backward(b, model_view_local_rows(m, m->activations.d_stream, b->n));
 }

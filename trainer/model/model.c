@@ -221,6 +221,22 @@ static status arrange_encoder(const struct model_config *c, enum dtype dtype, in
     return training ? take_tensor(arena, dtype, rows, c->width, &out->d_encoder) : STATUS_OK;
 }
 
+/* Takes the sums of the embeddings of all stacks and their norms, if they are not those of the
+ * first blocks. */
+static status arrange_embedding(const struct model_config *c, enum dtype dtype, int64_t rows,
+                                struct arena *arena, struct activations *out)
+{
+    const struct architecture *a = model_architecture(c->architecture);
+    bool factorized = model_is_factorized(c), extra = a != NULL && a->embedding.extra_norm;
+    int64_t columns = model_embedding_width(c);
+    int stacks = !factorized && !extra ? 0 : architecture_has_decoder(a) ? STACKS_MAX : 1;
+    for (int i = 0; i < stacks; i++) {
+        TRY(take_tensor(arena, dtype, rows, columns, &out->embedding_sum[i]));
+        TRY(take_tensor(arena, DTYPE_F32, rows, 2, &out->embedding_statistics[i]));
+    }
+    return factorized ? take_tensor(arena, dtype, rows, columns, &out->embedding_norm) : STATUS_OK;
+}
+
 /* Takes the tables of the positions: sinusoids, rotations, and an f32 copy of the relative bias. */
 static status arrange_tables(const struct model_config *config, const struct architecture *a,
                              enum dtype dtype, int64_t heads, struct arena *arena,
@@ -275,11 +291,7 @@ static status arrange_activations(const struct model_config *config,
     struct layer_dims local = compute_local_dims(config, parallelism.ranks);
     int64_t own = count_local_rows(parallelism, rows);
     *out = (struct activations){.layers = layers};
-    if (model_is_factorized(config)) {
-        TRY(take_tensor(arena, dtype, own, config->embedding_width, &out->embedding_sum));
-        TRY(take_tensor(arena, dtype, own, config->embedding_width, &out->embedding_norm));
-        TRY(take_tensor(arena, DTYPE_F32, own, 2, &out->embedding_statistics));
-    }
+    TRY(arrange_embedding(config, dtype, own, arena, out));
     for (int64_t l = 0; l < config->layers; l++) {
         TRY(arrange_layer(config, parallelism, dtype, rows, training, arena, layers, l));
     }

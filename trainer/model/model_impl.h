@@ -81,9 +81,10 @@ enum { STACKS_MAX = 2 }; /* an encoder and a decoder */
 /* Working memory of one micro-batch. */
 struct activations {
     struct layer_activations *layers; /* [L]; without training all layers share one set */
-    /* of a factorized embedding: the sum of the tables, its norm and the statistics of the norm */
-    struct tensor embedding_sum, embedding_norm; /* [n, U] */
-    struct tensor embedding_statistics;
+    /* of each stack, if the norm of its embedding is not norm1 of the first block: the sum of the
+     * tables [n, U] and the statistics of its norm */
+    struct tensor embedding_sum[STACKS_MAX], embedding_statistics[STACKS_MAX];
+    struct tensor embedding_norm;   /* [n, U] of a factorized embedding */
     struct tensor last;             /* [n, C] residual stream after the last layer */
     struct tensor final_norm;       /* [n, C] */
     struct tensor final_statistics; /* f32 [n, 2] */

@@ -101,3 +101,27 @@ struct attention_bias model_position_bias(const struct model *m, const struct mo
         .max_distance = m->config.max_distance,
     };
 }
+
+int64_t model_position_buckets(const struct model_config *config)
+{
+    const struct architecture *a = model_architecture(config->architecture);
+    return a != NULL && a->embedding.positions == POSITIONS_RELATIVE ? config->position_buckets : 0;
+}
+
+bool model_layer_has_rope(const struct model_config *config, int64_t layer)
+{
+    const struct architecture a = architecture_compose(config);
+    return a.names != NULL && architecture_is_rotary(&a) &&
+           (config->no_rope_interval == 0 || (layer + 1) % config->no_rope_interval != 0);
+}
+
+int64_t model_rotary_width(const struct model_config *config)
+{
+    return config->rotary_width > 0 ? config->rotary_width : model_head_width(config);
+}
+
+int64_t model_positions(const struct model_config *config)
+{
+    const struct architecture a = architecture_compose(config);
+    return config->positions - (a.embedding.adds_positions ? 0 : a.embedding.first_position);
+}

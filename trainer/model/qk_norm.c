@@ -149,3 +149,27 @@ status model_qk_norm_backward(struct model *m, int64_t layer, int64_t n, float *
     }
     return model_qk_norm_reduce_end(m, weights);
 }
+
+bool model_has_qk_norm(const struct model_config *config)
+{
+    const struct architecture a = architecture_compose(config);
+    return a.attention.qk_norm != QK_NORM_NONE;
+}
+
+bool model_has_joint_qk_norm(const struct model_config *config)
+{
+    const struct architecture a = architecture_compose(config);
+    return a.attention.qk_norm == QK_NORM_ROWS;
+}
+
+int64_t model_qk_norm_width(const struct model_config *config, bool keys)
+{
+    int64_t heads = keys ? model_kv_heads(config) : config->heads;
+    return model_head_width(config) * (model_has_joint_qk_norm(config) ? heads : 1);
+}
+
+int64_t model_norm_width(const struct model_config *config)
+{
+    int64_t width = model_has_qk_norm(config) ? model_qk_norm_width(config, false) : 0;
+    return width > config->width ? width : config->width;
+}

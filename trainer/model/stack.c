@@ -49,8 +49,9 @@ static void describe_stack(const struct model *m, int number, struct stack *s)
     for (int i = 0; i < m->parameter_count; i++) {
         const struct model_parameter *p = &m->parameters[i];
         /* the norm of the embedding can take the place of the first norm1 */
-        bool is_first_norm1 =
-            p->role == MODEL_EMBEDDING_NORM && architecture_has_input_norms(m->architecture);
+        bool is_first_norm1 = p->role == MODEL_EMBEDDING_NORM &&
+                              architecture_has_input_norms(m->architecture) &&
+                              !m->architecture->embedding.extra_norm;
         bool is_first_block = p->stack == number && (p->layer == s->first || is_first_norm1);
         s->layer_parameters += is_first_block && !m->architecture->shared_layers;
         if (p->stack == number && p->role == MODEL_NORM1) {

@@ -419,13 +419,13 @@ static status check_objective(const struct recipe_reader *r)
     bool has_decoder = recipe_architecture_has_decoder(c->model.architecture);
     const struct relation relations[] = {
         {seq2seq != has_decoder, "objective", "conflicts with", "model.architecture",
-         "use seq2seq or denoise with marian, bart and t5, and only with them"},
+         "use seq2seq or denoise with marian, bart, mbart and t5, and only with them"},
         {denoise && c->data.document_mask, "data.document_mask", "conflicts with", "objective",
          "denoise corrupts windows of texts"},
         {has_decoder && c->parallel.sequence, "parallel.sequence", "conflicts with",
          "model.architecture", "encoder-decoders have no sequence parallelism"},
         {!has_decoder && c->model.num_decoder_layers > 0, "model.num_decoder_layers",
-         "conflicts with", "model.architecture", "it requires marian, bart or t5"},
+         "conflicts with", "model.architecture", "it requires marian, bart, mbart or t5"},
         {c->model.architecture == ARCHITECTURE_MARIAN && c->model.hidden_size % 2 != 0,
          "model.hidden_size", "is odd for", "model.architecture",
          "sinusoidal positions require an even width"},

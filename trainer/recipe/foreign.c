@@ -17,7 +17,7 @@ struct foreign_name {
 
 static const struct foreign_name missing[] = {
     {"translate|translation|summarize|summarization", "needs generation with an encoder-decoder"},
-    {"mbart|pegasus|whisper", "needs another encoder-decoder model than marian, bart and t5"},
+    {"pegasus|whisper", "needs another encoder-decoder model than marian, bart, mbart and t5"},
     {"ppo|grpo|rloo|rlhf|gspo|online_dpo|nash_md|xpo|reinforce",
      "needs online reinforcement learning"},
     {"kto|orpo|cpo|prm|gkd", "is a training method"},

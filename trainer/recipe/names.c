@@ -41,6 +41,7 @@ static const struct {
     [ARCHITECTURE_MARIAN] = {"marian", "q_proj, v_proj", .has_decoder = true},
     [ARCHITECTURE_T5] = {"t5", "q, v", .has_decoder = true},
     [ARCHITECTURE_BART] = {"bart", "q_proj, v_proj", .has_decoder = true},
+    [ARCHITECTURE_MBART] = {"mbart", "q_proj, v_proj", .has_decoder = true},
 };
 
 static const char *const rope_type_names[] = {"default", "linear", "llama3", "yarn"};

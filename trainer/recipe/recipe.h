@@ -60,7 +60,8 @@ enum recipe_architecture {
     ARCHITECTURE_BART,
     ARCHITECTURE_GEMMA2,
     ARCHITECTURE_MODERNBERT,
-    ARCHITECTURE_ALBERT
+    ARCHITECTURE_ALBERT,
+    ARCHITECTURE_MBART
 };
 enum recipe_rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
 enum recipe_activation {
@@ -388,7 +389,8 @@ int64_t recipe_architecture_token_types(enum recipe_architecture architecture);
 /* recipe_architecture_has_next_sentence - return whether model.next_sentence has an effect. */
 bool recipe_architecture_has_next_sentence(enum recipe_architecture architecture);
 
-/* recipe_architecture_has_decoder - return true for encoder-decoder models: marian, t5, bart. */
+/* recipe_architecture_has_decoder - return true for encoder-decoder models: marian, t5, bart,
+ * mbart. */
 bool recipe_architecture_has_decoder(enum recipe_architecture architecture);
 
 /* recipe_architecture_is_rotary - return true for llama and the architectures like it.

@@ -27,7 +27,7 @@ const struct setting recipe_table[] = {
      .choices =
          "gpt2|bert|roberta|llama|qwen2|mistral|qwen3|openai-gpt|gemma3_text|smollm3|granite|olmo2|"
          "distilbert|megatron-bert|phi3|stablelm|transformer_encoder|transformer_decoder|marian|"
-         "t5|bart|gemma2|modernbert|albert",
+         "t5|bart|gemma2|modernbert|albert|mbart",
      .initial = INITIAL_SHAPE,
      .description =
          "Model architecture: model_type in Hugging Face configurations, or a family of Bireme "
@@ -42,12 +42,14 @@ const struct setting recipe_table[] = {
     {"model.decoder_start_token_id", SETTING_INTEGER, FIELD(model.decoder_start_token_id), "null",
      .null = "the padding token of the tokenizer for t5, else its end token", .null_value = -1,
      WITHIN(0, 1e9), .initial = INITIAL_NUMERICS, .used = ENCODER_DECODER,
-     .description = "Token before each target: the first input of the decoder"},
+     .description =
+         "Token before each target: the first input of the decoder. mbart is trained with the "
+         "last token of the target in this place"},
     {"model.scale_embedding", SETTING_BOOLEAN, FIELD(model.scale_embedding), "true",
-     .initial = INITIAL_NUMERICS, .used = "model.architecture=marian",
+     .initial = INITIAL_NUMERICS, .used = "model.architecture=marian|mbart",
      .description = "Whether the token embeddings are multiplied by sqrt(hidden_size)"},
     {"model.final_logits_bias", SETTING_BOOLEAN, FIELD(model.final_logits_bias), "false",
-     .initial = INITIAL_SHAPE, .used = "model.architecture=marian|bart",
+     .initial = INITIAL_SHAPE, .used = "model.architecture=marian|bart|mbart",
      .description = "Whether a constant, which is not trained, is added to the logits"},
     {"model.relative_attention_num_buckets", SETTING_INTEGER,
      FIELD(model.relative_attention_num_buckets), "32", WITHIN(4, 128), .initial = INITIAL_SHAPE,
@@ -218,7 +220,7 @@ const struct setting recipe_table[] = {
      .choices = "gelu_tanh|gelu_erf|relu|relu2|silu", .initial = INITIAL_NUMERICS,
      .used = "model.architecture=gpt2|bert|roberta|openai-gpt|gemma2|gemma3_text|distilbert|"
              "megatron-bert|modernbert|albert|transformer_encoder|transformer_decoder|marian|t5|"
-             "bart",
+             "bart|mbart",
      .description =
          "Activation function of the feed-forward layers. gelu_tanh is gelu_new in Hugging Face "
          "configurations (GPT-2) and gelu_pytorch_tanh (Gemma), gelu_erf is gelu, relu2 is the "
@@ -299,10 +301,9 @@ const struct setting recipe_table[] = {
      .used = "adapter.type=lora",
      .description = "Dropout probability of the adapter inputs (lora_dropout in peft)"},
     {"adapter.targets", SETTING_LIST, FIELD(adapter.targets), "null", .unordered = true,
-     .null =
-         "as in peft: c_attn for gpt2 and openai-gpt, qkv_proj for phi3, Wqkv for modernbert, "
-         "q_lin and v_lin for distilbert, q and v for t5, q_proj and v_proj for marian, bart and "
-         "the other rotary architectures, query and value for the others",
+     .null = "as in peft: c_attn for gpt2 and openai-gpt, qkv_proj for phi3, Wqkv for modernbert, "
+             "q_lin and v_lin for distilbert, q and v for t5, q_proj and v_proj for marian, bart, "
+             "mbart and the other rotary architectures, query and value for the others",
      .choices = "all-linear|c_attn|c_proj|attn.c_proj|c_fc|mlp.c_proj|q_proj|k_proj|v_proj|o_proj|"
                 "gate_proj|up_proj|down_proj|query|key|value|attention.output.dense|intermediate."
                 "dense|output.dense|q_lin|k_lin|v_lin|out_lin|lin1|lin2|Wqkv|Wo|attn.Wo|Wi|mlp.Wo|"

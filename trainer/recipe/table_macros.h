@@ -12,7 +12,7 @@
 
 /* Value of .used: architectures with rotary position embeddings. */
 #define FREE "model.architecture=transformer_encoder|transformer_decoder"
-#define ENCODER_DECODER "model.architecture=marian|t5|bart"
+#define ENCODER_DECODER "model.architecture=marian|t5|bart|mbart"
 #define ROTARY                                                                                     \
     "model.architecture=llama|qwen2|mistral|qwen3|gemma2|gemma3_text|smollm3|granite|olmo2|phi3|"  \
     "stablelm|modernbert|transformer_encoder|transformer_decoder"

@@ -173,8 +173,9 @@ static double get_attention_scale(const struct recipe *recipe)
 
 static double get_embedding_multiplier(const struct recipe *recipe)
 {
-    bool scales =
-        recipe->model.architecture == ARCHITECTURE_MARIAN && recipe->model.scale_embedding;
+    enum recipe_architecture architecture = recipe->model.architecture;
+    bool scales = (architecture == ARCHITECTURE_MARIAN || architecture == ARCHITECTURE_MBART) &&
+                  recipe->model.scale_embedding;
     return scales ? sqrt((double)recipe->model.hidden_size) : recipe->model.embedding_multiplier;
 }
 
@@ -259,8 +260,19 @@ int32_t derive_decoder_start(const struct recipe *recipe, const struct tokenizer
         return (int32_t)id;
     }
     int32_t pad = tokenizer_get_specials(tokenizer).pad;
+    if (recipe->model.architecture == ARCHITECTURE_MBART &&
+        tokenizer_language_place(tokenizer) == TOKENIZER_LANGUAGE_LAST) {
+        return -1; /* the language of the target */
+    }
     bool pads = recipe->model.architecture == ARCHITECTURE_T5 && pad >= 0;
     return pads ? pad : tokenizer_eos(tokenizer);
+}
+
+int32_t derive_first_input(const struct recipe *recipe, const struct tokenizer *tokenizer)
+{
+    return recipe->model.architecture == ARCHITECTURE_MBART
+               ? LOADER_START_LAST
+               : derive_decoder_start(recipe, tokenizer);
 }
 
 status derive_masking(const struct recipe *recipe, const struct tokenizer *tokenizer,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "datasets/loader/denoise.h"
+#include "datasets/loader/loader.h"
 #include "datasets/loader/masking.h"
 #include "datasets/tokenizer/tokenizer.h"
 #include "kernels/kernels.h"
@@ -16,8 +17,12 @@
 struct model_config derive_model_config(const struct recipe *recipe, int64_t vocabulary);
 
 /* derive_decoder_start - return the first input of a decoder: model.decoder_start_token_id, or the
- * padding token of the tokenizer for t5, else its end token; -1: there is none. */
+ * padding token of the tokenizer for t5, else its end token; -1: there is none, or it is the
+ * language of the target (mbart). */
 int32_t derive_decoder_start(const struct recipe *recipe, const struct tokenizer *tokenizer);
+
+/* derive_first_input - return the same for training batches: LOADER_START_LAST for mbart. */
+int32_t derive_first_input(const struct recipe *recipe, const struct tokenizer *tokenizer);
 
 /* derive_masking - compute the masking settings of objective mlm.
  *

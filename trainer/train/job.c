@@ -168,7 +168,7 @@ struct data_setup job_get_data_setup(const struct job *job)
         .validation_reference = job->reference.validation,
         .masking = &s->masking,
         .denoise = &s->denoise,
-        .decoder_start = derive_decoder_start(&s->recipe, s->tokenizer),
+        .decoder_start = derive_first_input(&s->recipe, s->tokenizer),
     };
 }
 

@@ -186,10 +186,12 @@ int main(void)
     static const char *const files[][3] = {
         {"marian.h5", "marian"},
         {"bart.h5", "bart"},
+        {"mbart.h5", "mbart"},
         {"t5.h5", "t5"},
         {"t5_gated.h5", "t5"},
         {"marian_lora.h5", "marian", "all-linear"},
         {"t5_gated_lora.h5", "t5", "q, v, wi_0, wo"},
+        {"mbart_lora.h5", "mbart", "q_proj, encoder_attn.k_proj, fc2"},
         {"bart_lora.h5", "bart", "encoder_attn.q_proj, encoder_attn.v_proj"},
     };
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {

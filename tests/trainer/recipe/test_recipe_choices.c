@@ -74,7 +74,7 @@ static void test_adapter_targets(void)
     char text[CHOICES_BYTES], architecture[128];
     const char *choices[CHOICES_MAX];
     int count = recipe_value_choices(list, text, choices);
-    CHECK_EQUAL(count, ARCHITECTURE_ALBERT + 1);
+    CHECK_EQUAL(count, ARCHITECTURE_MBART + 1);
     for (int i = 0; i < count; i++) {
         enum recipe_architecture a = (enum recipe_architecture)i;
         if (recipe_architecture_has_decoder(a)) {

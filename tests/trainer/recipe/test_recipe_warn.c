@@ -124,7 +124,7 @@ static void test_warning(void)
                   "some.yaml: settings without effect: model.activation (used if "
                   "model.architecture is gpt2, bert, roberta, openai-gpt, "
                   "gemma2, gemma3_text, distilbert, megatron-bert, modernbert, albert, "
-                  "transformer_encoder, transformer_decoder, marian, t5 or bart)");
+                  "transformer_encoder, transformer_decoder, marian, t5, bart or mbart)");
     check_warning(HEAD "model: {type_vocab_size: 2}\n",
                   "some.yaml: settings without effect: model.type_vocab_size (used if "
                   "model.architecture is bert, roberta, megatron-bert or albert)");

@@ -48,11 +48,13 @@ if has_bf16 recipe.yaml; then
     compare_losses one bf16 0.05
 fi
 
-# T5 with and without a gate, and BART: equal losses at other layouts, and a bit for bit resume.
+# T5 with and without a gate, BART and mBART: equal losses at other layouts, and a bit for bit
+# resume.
 compare_layouts t5 model.architecture=t5 model.head_dim=6
 compare_layouts t5_gated model.architecture=t5 model.gated_linear_unit=true \
     model.activation=gelu_tanh model.tie_word_embeddings=false model.num_decoder_layers=1
 compare_layouts bart model.architecture=bart model.activation=gelu_erf
+compare_layouts mbart model.architecture=mbart model.activation=gelu_erf
 if has_bf16 recipe.yaml; then
     run_bireme 0 "${common[@]}" run_dir=t5_bf16 model.architecture=t5 model.head_dim=6 \
         train.precision=bf16
@@ -71,6 +73,6 @@ expect_error 'seq2seq .* --source FILE... --target FILE... --output none --valid
 run_bireme 78 "${common[@]}" run_dir=bad parallel.sequence=true
 expect_error 'encoder-decoders have no sequence parallelism'
 run_bireme 78 "${common[@]}" run_dir=bad objective=clm
-expect_error 'use seq2seq or denoise with marian, bart and t5, and only with them'
+expect_error 'use seq2seq or denoise with marian, bart, mbart and t5, and only with them'
 run_bireme 78 "${common[@]}" run_dir=bad model.decoder_start_token_id=300
 expect_error 'set model.decoder_start_token_id'

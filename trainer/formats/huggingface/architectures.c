@@ -121,7 +121,7 @@
     .buffer_suffixes = {"coder.embed_tokens.weight", "EncDecAttention.relative_attention_bias."    \
                                                      "weight"}
 
-/* Keys of BART and Marian. */
+/* Keys and properties of BART, mBART and Marian. */
 #define STACK_KEYS                                                                                 \
     INTEGER("d_model", hidden_size, 1024), INTEGER("encoder_layers", num_layers, 12),              \
         INTEGER("decoder_layers", num_decoder_layers, 12),                                         \
@@ -130,6 +130,10 @@
         INTEGER("max_position_embeddings", max_position_embeddings, 1024),                         \
         NUMBER("dropout", dropout, 0.1), NUMBER("attention_dropout", attention_dropout, 0),        \
         NUMBER("init_std", initializer_range, 0.02)
+#define STACK_PROPERTIES                                                                           \
+    .activation_key = "activation_function", .default_activation = "gelu", .fixed_epsilon = 1e-5,  \
+    .has_no_task = true, .tied_by_default = true,                                                  \
+    .aliases = {{"lm_head.weight", "model.shared.weight"}}, .has_logits_bias = true
 
 static const struct huggingface_architecture architectures[] = {
     {
@@ -458,15 +462,21 @@ static const struct huggingface_architecture architectures[] = {
         .classes = {{"BartForConditionalGeneration", true, false}, {"BartModel", false, false}},
         .keys = {INTEGER("vocab_size", vocab_size, 50265), STACK_KEYS},
         .switches = {{"scale_embedding", false}},
-        .activation_key = "activation_function",
-        .default_activation = "gelu",
         .decoder_start = 2,
-        .fixed_epsilon = 1e-5,
-        .has_no_task = true,
-        .tied_by_default = true,
-        .aliases = {{"lm_head.weight", "model.shared.weight"}},
         .buffer_suffixes = {"coder.embed_tokens.weight"},
-        .has_logits_bias = true,
+        STACK_PROPERTIES,
+    },
+    {
+        .model_type = "mbart",
+        .architecture = ARCHITECTURE_MBART,
+        .class_stem = "MBart",
+        .objective = OBJECTIVE_SEQ2SEQ,
+        .prefix = "model.",
+        .classes = {{"MBartForConditionalGeneration", true, false}, {"MBartModel", false, false}},
+        .keys = {INTEGER("vocab_size", vocab_size, 50265), STACK_KEYS},
+        .decoder_start = -1,
+        .buffer_suffixes = {"coder.embed_tokens.weight"},
+        STACK_PROPERTIES,
     },
     {
         .model_type = "marian",
@@ -477,15 +487,9 @@ static const struct huggingface_architecture architectures[] = {
         .classes = {{"MarianMTModel", true, false}, {"MarianModel", false, false}},
         .keys = {INTEGER("vocab_size", vocab_size, 58101), STACK_KEYS},
         .switches = {{"share_encoder_decoder_embeddings", true}},
-        .activation_key = "activation_function",
-        .default_activation = "gelu",
         .decoder_start = 58100,
-        .fixed_epsilon = 1e-5,
-        .has_no_task = true,
-        .tied_by_default = true,
-        .aliases = {{"lm_head.weight", "model.shared.weight"}},
         .buffer_suffixes = {"coder.embed_tokens.weight", "coder.embed_positions.weight"},
-        .has_logits_bias = true,
+        STACK_PROPERTIES,
     },
     {
         .model_type = "t5",

@@ -17,6 +17,12 @@ static bool has_equal_sizes(const struct huggingface_architecture *architecture)
     return architecture->architecture != ARCHITECTURE_T5;
 }
 
+static bool has_scaled_embedding(const struct huggingface_architecture *architecture)
+{
+    return architecture->architecture == ARCHITECTURE_MARIAN ||
+           architecture->architecture == ARCHITECTURE_MBART;
+}
+
 static status check_sizes(const struct config_document *c)
 {
     for (int i = 0; i < EQUAL_SIZES; i++) {
@@ -48,13 +54,16 @@ status config_read_seq2seq(const struct config_document *c,
 {
     int64_t start = architecture->decoder_start;
     TRY(config_read_integer(c, "decoder_start_token_id", start, &start));
-    REQUIRE(start >= 0 && start < r->model.vocab_size, STATUS_DATA,
+    bool is_none = start == -1 && architecture->decoder_start == -1;
+    REQUIRE(is_none || (start >= 0 && start < r->model.vocab_size), STATUS_DATA,
             "%s: decoder_start_token_id is %" PRId64
             "; the token ids of the model are 0 to %" PRId64,
             c->path, start, r->model.vocab_size - 1);
     r->model.decoder_start_token_id = start;
-    if (architecture->architecture == ARCHITECTURE_MARIAN) {
+    if (has_scaled_embedding(architecture)) {
         TRY(config_read_boolean(c, "scale_embedding", false, &r->model.scale_embedding));
+    }
+    if (architecture->architecture == ARCHITECTURE_MARIAN) {
         REQUIRE(r->model.tie_word_embeddings, STATUS_UNAVAILABLE,
                 "%s: tie_word_embeddings: false is not supported", c->path);
     }
@@ -65,9 +74,11 @@ void config_write_seq2seq(FILE *file, const struct huggingface_architecture *arc
                           const struct recipe *r)
 {
     fprintf(file, "  \"is_encoder_decoder\": true,\n");
+    if (has_scaled_embedding(architecture)) {
+        fprintf(file, "  \"scale_embedding\": %s,\n", r->model.scale_embedding ? "true" : "false");
+    }
     if (architecture->architecture == ARCHITECTURE_MARIAN) {
-        fprintf(file, "  \"scale_embedding\": %s,\n  \"static_position_embeddings\": true,\n",
-                r->model.scale_embedding ? "true" : "false");
+        fprintf(file, "  \"static_position_embeddings\": true,\n");
     }
     if (has_equal_sizes(architecture)) {
         config_write_integer(file, equal_sizes[0][1], r->model.num_heads);

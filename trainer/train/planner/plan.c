@@ -494,8 +494,8 @@ static status open_device(const struct recipe *r, struct plan *plan)
  * every vocabulary has, is then checked. */
 static int32_t find_decoder_start(const struct recipe *r, const struct tokenizer *t)
 {
-    int32_t start = derive_decoder_start(r, t);
-    return t == NULL && start < 0 ? 0 : start;
+    int32_t start = derive_first_input(r, t);
+    return t == NULL && start == -1 ? 0 : start;
 }
 
 static status check_data(const struct recipe *r, const struct tokenizer *t, struct plan *plan)

@@ -1,4 +1,4 @@
-/* Generation with imported T5 and BART models against generate() of transformers
+/* Generation with imported T5, BART and mBART models against generate() of transformers
  * (scripts/make_reference.py seq2seq): generation_config.json sets all options, and the ids of
  * greedy decoding and of all hypotheses of beam search are equal. */
 #include "comm/comm.h"
@@ -110,7 +110,7 @@ int main(void)
     huggingface_folder_start();
     join_path(path, reference, "generation.json");
     json_t *models = json_load_file(path, 0, NULL);
-    CHECK(json_object_size(models) == 3);
+    CHECK(json_object_size(models) == 4);
     json_object_foreach(models, name, model)
     {
         test_model(name, model);

@@ -141,6 +141,9 @@ static void test_config(void)
          "tie_word_embeddings: false is not supported"},
         {"marian", "decoder_attention_heads", "2", STATUS_UNAVAILABLE,
          "encoder_attention_heads is 4 and decoder_attention_heads is 2"},
+        {"mbart", "decoder_start_token_id", "null", STATUS_OK, NULL},
+        {"mbart", "decoder_start_token_id", "61", STATUS_DATA,
+         "decoder_start_token_id is 61; the token ids of the model are 0 to 60"},
         {"bart", "decoder_layers", "1", STATUS_DATA, "model.decoder.layers.1."},
     };
     check_config_cases(cases, sizeof cases / sizeof cases[0]);
@@ -217,6 +220,7 @@ int main(void)
     test_folder("t5");
     test_folder("t5_gated");
     test_folder("bart");
+    test_folder("mbart");
     test_folder("marian");
     test_adapter("t5_lora", "t5_gated", "all-linear");
     test_adapter("bart_lora", "bart", "q_proj, v_proj");

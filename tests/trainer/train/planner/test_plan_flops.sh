@@ -59,7 +59,7 @@ check_flops bert 0 'objective: mlm' 'mlm: {mask_probability: 0.25, max_predictio
 check_flops albert 0 'objective: mlm' 'mlm: {mask_probability: 0.25, max_predictions: 8}' \
     "model: {architecture: albert, vocab_size: 512, hidden_size: 64, embedding_size: 24,
     num_layers: 3, num_heads: 4}"
-for model in marian t5 bart; do
+for model in marian t5 bart mbart; do
     check_flops $model 32,32,2,3 'objective: seq2seq' "model: {architecture: $model,
         vocab_size: 512, hidden_size: 64, num_layers: 2, num_decoder_layers: 3, num_heads: 4}"
 done

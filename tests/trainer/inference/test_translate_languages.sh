@@ -1,0 +1,66 @@
+#!/bin/bash
+# mBART with tokens of languages: a model learns one word for each target language, and translate
+# and generate select it with --target-lang. Both places of the token, and errors.
+source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+
+reference=$source/tests/reference/tokenizer
+yes 'the list' | head -40 >pairs.a
+yes one | head -40 >pairs.en
+yes uno | head -40 >pairs.es
+model='model.architecture=mbart model.num_layers=1 model.hidden_size=32 model.num_heads=2
+    model.dropout=0 model.activation=gelu_erf optimizer.learning_rate=4e-3 train.max_steps=60
+    checkpoint.every=60 data.validation=null evaluate.every=0'
+
+# train_words NAME TOKENIZER: train on pairs of both target languages.
+train_words() {
+    local code
+    for code in en es; do
+        run_bireme 0 prepare --objective seq2seq --tokenizer "$2" --source pairs.a \
+            --target pairs.$code --source-lang fr_XX --target-lang ${code}_XX --output "$1-$code"
+    done
+    # shellcheck disable=SC2086
+    run_bireme 0 train recipe.yaml objective=seq2seq data.tokenizer="$2" run_dir="$1" $model \
+        "data.train=[{path: $1-en/train-*.h5, weight: 1}, {path: $1-es/train-*.h5, weight: 1}]"
+}
+
+# expect_words NAME LANGUAGE WORD
+expect_words() {
+    run_bireme 0 translate --checkpoint "$1" --source-lang fr_XX --target-lang "$2" pairs.a
+    [ "$(sort -u out)" = "$3" ] || fail "$1: $2: $(sort out | uniq -c)"
+    run_bireme 0 translate --checkpoint "$1" --target-lang "$2" --num-beams 2 <<<'the list'
+    [ "$(cat out)" = "$3" ] || fail "$1: $2, two beams: $(cat out)"
+    run_bireme 0 generate --checkpoint "$1" --prompt 'the list' --source-lang fr_XX \
+        --target-lang "$2"
+    [ "$(cat out)" = "$3" ] || fail "$1: $2: generate: $(cat out)"
+}
+
+for name in mbart mbart50; do
+    train_words $name "$reference/$name"
+    expect_words $name en_XX one
+    expect_words $name es_XX uno
+    run_bireme 64 translate --checkpoint $name --target-lang es <<<'the list'
+    expect_error 'target-lang es: the tokenizer has no token of this language'
+done
+
+# The token after the end token is the start token of the decoder, which has no default.
+run_bireme 64 translate --checkpoint mbart <<<'the list'
+expect_error 'give it with --target-lang'
+run_bireme 0 translate --checkpoint mbart --set model.decoder_start_token_id=249 <<<'the list'
+[ "$(cat out)" = uno ] || fail "model.decoder_start_token_id: $(cat out)"
+# shellcheck disable=SC2086
+run_bireme 78 train recipe.yaml objective=seq2seq data.tokenizer="$reference/mbart" run_dir=bad \
+    'data.train=mbart-en/train-*.h5' $model data.validation='mbart-en/train-*.h5' \
+    evaluate.every=30 evaluate.generate=true
+expect_error 'set model.decoder_start_token_id to its token'
+
+# The tokenizer is part of an export, and its ids are those of an import.
+run_bireme 0 export --checkpoint mbart --output exported
+run_bireme 0 import exported --output imported
+run_bireme 0 translate --checkpoint imported --target-lang es_XX <<<'the list'
+[ "$(cat out)" = uno ] || fail "imported: $(cat out)"
+
+# A model without tokens of languages.
+run_bireme 0 train recipe.yaml train.max_steps=1 schedule.warmup_steps=0 run_dir=decoder \
+    data.validation=null evaluate.every=0
+run_bireme 64 generate --checkpoint decoder --prompt a --target-lang es_XX
+expect_error 'can only be used with an encoder-decoder, not with gpt2'

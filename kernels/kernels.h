@@ -38,6 +38,7 @@
 #include "base/device.h"
 #include "base/status.h"
 #include "base/tensor.h"
+#include "kernels/control.h"
 #include "kernels/dropout.h"
 
 struct kernels; /* context: the operations, threads and workspace of one device */
@@ -531,6 +532,9 @@ struct adamw {
     struct rounding rounding; /* of the copy; its positions also apply to the moments */
     enum dtype moment_dtype;  /* DTYPE_BF16: the moments are rounded stochastically */
     uint64_t moment_keys[2];  /* random_key(seed, RANDOM_MOMENTS, step, 2 * parameter + 0 or 1) */
+    const struct update_control *control; /* replaces gradient_scale; NULL: unused */
+    const double *trust_ratio; /* of lamb_apply: base_rate times it replaces learning_rate */
+    double base_rate;
 };
 
 /* adamw_update - update weights and moments by one AdamW step, in one pass.
@@ -566,7 +570,7 @@ status lamb_moments(struct kernels *k, double *sums, const float *weights, void 
  * moments.
  *
  * Shapes    as adamw_update
- * Units     learning_rate includes the trust ratio |w| / |u|
+ * Units     learning_rate, or base_rate *trust_ratio, includes the trust ratio |w| / |u|
  * Source    as lamb_moments */
 status lamb_apply(struct kernels *k, float *weights, bf16 *copy, const void *moment1,
                   const void *moment2, int64_t count, const struct adamw *settings);
@@ -650,7 +654,7 @@ struct kernels_time {
     double bytes; /* each operand counts once */
 };
 
-enum { KERNELS_OPERATIONS_MAX = 40 };
+enum { KERNELS_OPERATIONS_MAX = 48 };
 
 /* kernels_profile - start (on) or stop profiling; a start resets all counters.
  *

@@ -8,6 +8,9 @@
 
 #include "kernels/kernels.h"
 
+/* clip_factor adds it to the norm, so that a norm of 0 can be divided by. */
+#define CLIP_DIVISION_GUARD 1e-6
+
 #define KERNELS_OPERATIONS(X)                                                                      \
     X(linear_forward)                                                                              \
     X(linear_backward_input)                                                                       \
@@ -42,6 +45,12 @@
     X(lamb_apply)                                                                                  \
     X(op_round_weights)                                                                            \
     X(op_sum_of_squares)                                                                           \
+    X(control_gradient_squares)                                                                    \
+    X(control_sum_exact)                                                                           \
+    X(control_sum_rows)                                                                            \
+    X(control_sum_segments)                                                                        \
+    X(control_trust_ratios)                                                                        \
+    X(control_decide_update)                                                                       \
     X(op_loss_stats)                                                                               \
     X(op_add)                                                                                      \
     X(op_cast)

@@ -1,4 +1,6 @@
 /* Checks and calls of the optimizer's operations, as kernels.c does for the others. */
+#include <math.h>
+
 #include "kernels/checks.h"
 
 static status check_rounding(const char *operation, const struct rounding *r)
@@ -81,4 +83,78 @@ status op_round_weights(struct kernels *k, bf16 *copy, const float *weights, int
     TRY(check_rounding("op_round_weights", rounding));
     DISPATCH(k, op_round_weights, (double)count, 6.0 * (double)count, k, copy, weights, count,
              rounding);
+}
+
+/* ---- the decision of a step ---- */
+
+double control_clip_factor(double norm, double max_norm)
+{
+    return max_norm > 0 ? fmin(1, max_norm / (norm + CLIP_DIVISION_GUARD)) : 1;
+}
+
+status control_gradient_squares(struct kernels *k, double *out, struct not_finite *found,
+                                const float *x, int64_t first, int64_t count)
+{
+    REQUIRE(first >= 0 && count >= 0 && (count == 0 || x != NULL), STATUS_INTERNAL,
+            "control_gradient_squares: %" PRId64 " elements from %" PRId64 " on at %p", count,
+            first, (const void *)x);
+    PRESENT(out);
+    PRESENT(found);
+    DISPATCH(k, control_gradient_squares, 2.0 * (double)count, 4.0 * (double)count, k, out, found,
+             x, first, count);
+}
+
+status control_sum_exact(struct kernels *k, double *out, const double *x, int64_t count)
+{
+    REQUIRE(count >= 0 && count < 1 << 20, STATUS_INTERNAL, "control_sum_exact: %" PRId64 " terms",
+            count);
+    PRESENT(out);
+    DISPATCH(k, control_sum_exact, (double)count, 8.0 * (double)count, k, out, x, count);
+}
+
+status control_sum_rows(struct kernels *k, double *out, const double *x, const double *y,
+                        int64_t rows, int64_t columns)
+{
+    REQUIRE(rows > 0 && columns > 0, STATUS_INTERNAL,
+            "control_sum_rows: [%" PRId64 ", %" PRId64 "]", rows, columns);
+    PRESENT(out);
+    PRESENT(x);
+    DISPATCH(k, control_sum_rows, (double)(rows * columns), 8.0 * (double)(rows * columns), k, out,
+             x, y, rows, columns);
+}
+
+status control_sum_segments(struct kernels *k, double *out, const double *x, const int32_t *first,
+                            const int32_t *counts, int64_t segments, int64_t columns)
+{
+    REQUIRE(segments > 0 && columns > 0, STATUS_INTERNAL,
+            "control_sum_segments: %" PRId64 " segments of %" PRId64 " columns", segments, columns);
+    PRESENT(out);
+    PRESENT(x);
+    PRESENT(first);
+    PRESENT(counts);
+    DISPATCH(k, control_sum_segments, (double)(segments * columns),
+             16.0 * (double)(segments * columns), k, out, x, first, counts, segments, columns);
+}
+
+status control_trust_ratios(struct kernels *k, double *ratios, const double *squares,
+                            const int32_t *tensors, int64_t count)
+{
+    REQUIRE(count > 0, STATUS_INTERNAL, "control_trust_ratios: %" PRId64 " ratios", count);
+    PRESENT(ratios);
+    PRESENT(squares);
+    PRESENT(tensors);
+    DISPATCH(k, control_trust_ratios, 2.0 * (double)count, 28.0 * (double)count, k, ratios, squares,
+             tensors, count);
+}
+
+status control_decide_update(struct kernels *k, struct update_control *control,
+                             const struct update_sums *sums)
+{
+    PRESENT(control);
+    PRESENT(sums->loss);
+    PRESENT(sums->count);
+    PRESENT(sums->squares);
+    REQUIRE(sums->max_norm >= 0, STATUS_INTERNAL, "control_decide_update: maximum norm %g",
+            sums->max_norm);
+    DISPATCH(k, control_decide_update, 8, 32, k, control, sums);
 }

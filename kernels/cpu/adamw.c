@@ -37,7 +37,7 @@ static struct factors make_factors(const struct adamw *s)
     return (struct factors){
         .rate1 = moment_rate_make(s->beta1),
         .rate2 = moment_rate_make(s->beta2),
-        .scale = vector_set(s->gradient_scale),
+        .scale = vector_set(moment_get_scale(s)),
         .step_size = vector_set((float)((double)s->learning_rate / s->correction1)),
         .decay = vector_set((float)(-(double)s->learning_rate * s->weight_decay)),
         .inverse_correction2 = vector_set((float)(1.0 / s->correction2)),
@@ -113,6 +113,9 @@ status CPU(adamw_update)(struct kernels *k, float *weights, bf16 *copy, void *mo
 {
     const struct rounding *rounding = &settings->rounding;
     bool is_stochastic = copy != NULL && rounding->stochastic;
+    if (moment_is_skipped(settings)) {
+        return STATUS_OK;
+    }
     struct slice slice = {.weights = weights,
                           .copy = is_stochastic ? NULL : copy,
                           .moment1 = moment1,

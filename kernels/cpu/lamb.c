@@ -29,12 +29,13 @@ static struct factors make_factors(const struct adamw *s)
     return (struct factors){
         .rate1 = moment_rate_make(s->beta1),
         .rate2 = moment_rate_make(s->beta2),
-        .scale = vector_set(s->gradient_scale),
+        .scale = vector_set(moment_get_scale(s)),
         .inverse_correction1 = vector_set((float)(1.0 / s->correction1)),
         .inverse_correction2 = vector_set((float)(1.0 / s->correction2)),
         .epsilon = vector_set(s->epsilon),
         .decay = vector_set(s->weight_decay),
-        .rate = vector_set(s->learning_rate),
+        .rate = vector_set(s->trust_ratio == NULL ? s->learning_rate
+                                                  : (float)(s->base_rate * *s->trust_ratio)),
     };
 }
 
@@ -120,6 +121,7 @@ status CPU(lamb_moments)(struct kernels *k, double *sums, const float *weights, 
     struct factors factors = make_factors(settings);
     struct squares block_sums[REDUCE_BLOCKS_MAX];
     int64_t size = reduce_block_elems(count), blocks = (count + size - 1) / size;
+    blocks = moment_is_skipped(settings) ? 0 : blocks;
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (blocks > 1)
     for (int64_t i = 0; i < blocks; i++) {
         int64_t end = (i + 1) * size;
@@ -155,6 +157,9 @@ status CPU(lamb_apply)(struct kernels *k, float *weights, bf16 *copy, const void
 {
     const struct rounding *rounding = &settings->rounding;
     bool is_stochastic = copy != NULL && rounding->stochastic;
+    if (moment_is_skipped(settings)) {
+        return STATUS_OK;
+    }
     struct factors f = make_factors(settings);
 #pragma omp parallel for num_threads(k->threads) schedule(static) if (count > TILE)
     for (int64_t first = 0; first < count; first += TILE) {

@@ -41,3 +41,15 @@ static inline void moment_round(bf16 *moment, const float *values, int64_t first
     rounding.offset += first;
     rounding_apply(moment, values, 0, count, &rounding);
 }
+
+/* moment_is_skipped - return whether the step changes nothing. */
+static inline bool moment_is_skipped(const struct adamw *s)
+{
+    return s->control != NULL && s->control->skip != 0;
+}
+
+/* moment_get_scale - return the factor of the gradients. */
+static inline float moment_get_scale(const struct adamw *s)
+{
+    return s->control != NULL ? s->control->gradient_scale : s->gradient_scale;
+}

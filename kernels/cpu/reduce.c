@@ -2,6 +2,8 @@
  * thread. */
 #include "kernels/cpu/reduce.h"
 
+#include <math.h>
+
 #include "kernels/cpu/cpu.h"
 
 static inline __attribute__((always_inline)) double sum_blocks(struct kernels *k, const float *x,
@@ -24,6 +26,18 @@ static inline __attribute__((always_inline)) double sum_blocks(struct kernels *k
 status CPU(op_sum_of_squares)(struct kernels *k, double *out, const float *x, int64_t count)
 {
     *out = sum_blocks(k, x, count, REDUCE_SQUARES);
+    return STATUS_OK;
+}
+
+status CPU(control_gradient_squares)(struct kernels *k, double *out, struct not_finite *found,
+                                     const float *x, int64_t first, int64_t count)
+{
+    *out = sum_blocks(k, x, count, REDUCE_SQUARES);
+    for (int64_t i = 0; i < count && !isfinite(*out) && found->number == 0; i++) {
+        if (!isfinite(x[i])) {
+            *found = (struct not_finite){first + i + 1, x[i]};
+        }
+    }
     return STATUS_OK;
 }
 

@@ -27,9 +27,10 @@ __global__ void __launch_bounds__(ADAMW_THREADS)
 {
     int64_t first = (static_cast<int64_t>(blockIdx.x) * ADAMW_THREADS + threadIdx.x) * EIGHT;
     int64_t left = p.count - first;
-    if (left <= 0) {
+    if (left <= 0 || is_skipped(s)) {
         return;
     }
+    const float scale = get_gradient_scale(s);
     MOMENT *moment1 = static_cast<MOMENT *>(p.moment1) + first;
     MOMENT *moment2 = static_cast<MOMENT *>(p.moment2) + first;
     float w[EIGHT], m[EIGHT], v[EIGHT], g[EIGHT];
@@ -39,7 +40,7 @@ __global__ void __launch_bounds__(ADAMW_THREADS)
     load_eight<ALIGNED>(g, p.gradient + first, left);
 #pragma unroll
     for (int i = 0; i < EIGHT; i++) {
-        float scaled = g[i] * s.gradient_scale;
+        float scaled = g[i] * scale;
         m[i] = update_moment(rates.first, m[i], scaled);
         v[i] = update_moment(rates.second, v[i], scaled * scaled);
         float step = m[i] / s.correction1 / (sqrtf(v[i] / s.correction2) + s.epsilon);

@@ -34,7 +34,7 @@ GPU_INLINE float compute_update(float w, float m, float v, const struct adamw &s
  * updates to sums. */
 template <class MOMENT, bool ALIGNED>
 GPU_INLINE void update_moments_eight(const struct lamb_slices &p, const struct adamw &s,
-                                     const struct moment_rates &rates, int64_t first,
+                                     const struct moment_rates &rates, float scale, int64_t first,
                                      double (&sums)[2])
 {
     float w[EIGHT], m[EIGHT], v[EIGHT], g[EIGHT];
@@ -47,7 +47,7 @@ GPU_INLINE void update_moments_eight(const struct lamb_slices &p, const struct a
     load_eight<ALIGNED>(g, p.gradient + first, left);
 #pragma unroll
     for (int i = 0; i < EIGHT; i++) {
-        float scaled = g[i] * s.gradient_scale;
+        float scaled = g[i] * scale;
         m[i] = update_moment(rates.first, m[i], scaled);
         v[i] = update_moment(rates.second, v[i], scaled * scaled);
     }
@@ -72,12 +72,14 @@ __global__ void __launch_bounds__(LAMB_THREADS)
     GPU_SHARED(double, scratch, LAMB_THREADS);
     int64_t from = static_cast<int64_t>(blockIdx.x) * p.slice;
     int64_t to = from + p.slice < p.count ? from + p.slice : p.count;
+    to = is_skipped(s) ? from : to;
+    const float scale = get_gradient_scale(s);
     double sums[2] = {};
     for (int64_t first = from + threadIdx.x * EIGHT; first < to; first += LAMB_THREADS * EIGHT) {
         if (ALIGNED && first + EIGHT <= p.count) {
-            update_moments_eight<MOMENT, true>(p, s, rates, first, sums);
+            update_moments_eight<MOMENT, true>(p, s, rates, scale, first, sums);
         } else {
-            update_moments_eight<MOMENT, false>(p, s, rates, first, sums);
+            update_moments_eight<MOMENT, false>(p, s, rates, scale, first, sums);
         }
     }
     for (int i = 0; i < 2; i++) {
@@ -90,7 +92,7 @@ __global__ void __launch_bounds__(LAMB_THREADS)
 }
 
 template <class MOMENT, bool ALIGNED>
-GPU_INLINE void apply_update_eight(const struct lamb_slices &p, const struct adamw &s,
+GPU_INLINE void apply_update_eight(const struct lamb_slices &p, const struct adamw &s, float rate,
                                    int64_t first)
 {
     float w[EIGHT], m[EIGHT], v[EIGHT];
@@ -100,7 +102,7 @@ GPU_INLINE void apply_update_eight(const struct lamb_slices &p, const struct ada
     load_eight<ALIGNED>(v, static_cast<const MOMENT *>(p.moment2) + first, left);
 #pragma unroll
     for (int i = 0; i < EIGHT; i++) {
-        w[i] -= s.learning_rate * compute_update(w[i], m[i], v[i], s);
+        w[i] -= rate * compute_update(w[i], m[i], v[i], s);
     }
     store_eight<ALIGNED>(p.weights + first, w, left);
     if (p.copy != nullptr) {
@@ -114,10 +116,15 @@ __global__ void __launch_bounds__(LAMB_THREADS)
     lamb_apply_pass(const struct lamb_slices p, const struct adamw s)
 {
     int64_t first = (static_cast<int64_t>(blockIdx.x) * LAMB_THREADS + threadIdx.x) * EIGHT;
+    if (is_skipped(s)) {
+        return;
+    }
+    const float rate = s.trust_ratio == nullptr ? s.learning_rate
+                                                : static_cast<float>(s.base_rate * *s.trust_ratio);
     if (ALIGNED && first + EIGHT <= p.count) {
-        apply_update_eight<MOMENT, true>(p, s, first);
+        apply_update_eight<MOMENT, true>(p, s, rate, first);
     } else if (first < p.count) {
-        apply_update_eight<MOMENT, false>(p, s, first);
+        apply_update_eight<MOMENT, false>(p, s, rate, first);
     }
 }
 

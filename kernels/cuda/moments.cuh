@@ -37,6 +37,17 @@ static inline void *get_moment_address(const void *moments, enum dtype dtype, in
 
 /* ---- device ---- */
 
+GPU_INLINE bool is_skipped(const struct adamw &s)
+{
+    return s.control != nullptr && s.control->skip != 0;
+}
+
+/* Returns the factor of the gradients. */
+GPU_INLINE float get_gradient_scale(const struct adamw &s)
+{
+    return s.control != nullptr ? s.control->gradient_scale : s.gradient_scale;
+}
+
 /* Returns beta moment + (1 - beta) value. */
 GPU_INLINE float update_moment(const struct moment_rate &r, float moment, float value)
 {

@@ -2,6 +2,7 @@
  * partial results.
  *
  *   op_sum_of_squares: out = sum_i x_i^2
+ *   control_gradient_squares: the same, and the first x_i that is not finite
  *   op_loss_stats:     out = (sum of losses, counted rows, correct predictions, sum of entropies)
  *   reduce_parts:      out[c] (+)= sum_r parts[r, c]
  *
@@ -43,6 +44,41 @@ __global__ void __launch_bounds__(REDUCE_THREADS)
     sum = block_sum<REDUCE_THREADS>(sum, scratch);
     if (threadIdx.x == 0) {
         *out = sum;
+    }
+}
+
+/* Adds the sums of slices as sum_parts does. If the result is not finite, the block looks for the
+ * first such element of x[count]. */
+__global__ void __launch_bounds__(REDUCE_THREADS)
+    sum_and_find(double *out, struct not_finite *found, const double *parts, int64_t parts_count,
+                 const float *x, int64_t first, int64_t count)
+{
+    GPU_SHARED(double, scratch, REDUCE_THREADS);
+    GPU_SHARED(int64_t, places, REDUCE_THREADS);
+    double sum = 0;
+    for (int64_t i = threadIdx.x; i < parts_count; i += REDUCE_THREADS) {
+        sum += parts[i];
+    }
+    sum = block_sum<REDUCE_THREADS>(sum, scratch);
+    if (threadIdx.x == 0) {
+        *out = sum;
+    }
+    if (sum < INFINITY) {
+        return;
+    }
+    int64_t place = threadIdx.x;
+    while (place < count && fabsf(x[place]) < INFINITY) {
+        place += REDUCE_THREADS;
+    }
+    places[threadIdx.x] = place;
+    __syncthreads();
+    if (threadIdx.x == 0 && found->number == 0) {
+        for (int i = 1; i < REDUCE_THREADS; i++) {
+            place = places[i] < place ? places[i] : place;
+        }
+        if (place < count) {
+            *found = {first + place + 1, x[place]};
+        }
     }
 }
 
@@ -119,22 +155,43 @@ extern "C" status cuda_reduce_doubles(struct kernels *k, double *out, const doub
     return STATUS_OK;
 }
 
-extern "C" status cuda_op_sum_of_squares(struct kernels *k, double *out, const float *x,
-                                         int64_t count)
+/* Queues the sums of squares of the slices. *blocks: their number. */
+static status sum_slices(struct kernels *k, const float *x, int64_t count, double **parts,
+                         int64_t *blocks)
 {
     int64_t slice = cuda_reduce_slice(count, 1);
-    int64_t blocks = (count + slice - 1) / slice;
     struct arena *scratch = &cuda_get_state(k)->scratch;
     size_t mark = arena_mark(scratch);
     void *memory;
-    TRY(arena_take(scratch, static_cast<size_t>(blocks + 1) * sizeof(double), &memory));
+    *blocks = (count + slice - 1) / slice;
+    TRY(arena_take(scratch, static_cast<size_t>(*blocks + 1) * sizeof(double), &memory));
     arena_release(scratch, mark);
-    double *parts = static_cast<double *>(memory);
-    if (blocks > 0) {
-        LAUNCH(k, sum_squares_of_slices, static_cast<unsigned>(blocks), REDUCE_THREADS, 0, parts, x,
-               count, slice);
+    *parts = static_cast<double *>(memory);
+    if (*blocks > 0) {
+        LAUNCH(k, sum_squares_of_slices, static_cast<unsigned>(*blocks), REDUCE_THREADS, 0, *parts,
+               x, count, slice);
     }
+    return STATUS_OK;
+}
+
+extern "C" status cuda_op_sum_of_squares(struct kernels *k, double *out, const float *x,
+                                         int64_t count)
+{
+    double *parts = nullptr;
+    int64_t blocks = 0;
+    TRY(sum_slices(k, x, count, &parts, &blocks));
     return cuda_reduce_doubles(k, out, parts, blocks);
+}
+
+extern "C" status cuda_control_gradient_squares(struct kernels *k, double *out,
+                                                struct not_finite *found, const float *x,
+                                                int64_t first, int64_t count)
+{
+    double *parts = nullptr;
+    int64_t blocks = 0;
+    TRY(sum_slices(k, x, count, &parts, &blocks));
+    LAUNCH(k, sum_and_find, 1, REDUCE_THREADS, 0, out, found, parts, blocks, x, first, count);
+    return STATUS_OK;
 }
 
 extern "C" status cuda_op_loss_stats(struct kernels *k, double *out, const struct loss_rows *t,

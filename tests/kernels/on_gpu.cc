@@ -15,7 +15,8 @@ extern "C" {
     X(norm)                                                                                        \
     X(flat)                                                                                        \
     X(embedding)                                                                                   \
-    X(rows) X(swiglu_rotary) X(linear) X(cross_entropy) X(attention) X(attention_features)
+    X(rows)                                                                                        \
+    X(control) X(swiglu_rotary) X(linear) X(cross_entropy) X(attention) X(attention_features)
 #define ON_GPU_PROTOTYPE(name) int on_gpu_##name(int count, char **arguments);
 ON_GPU_TESTS(ON_GPU_PROTOTYPE)
 #undef ON_GPU_PROTOTYPE

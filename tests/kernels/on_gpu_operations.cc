@@ -189,16 +189,19 @@ template <> struct with_copies<cuda_classifier_run> {
 
 template <> struct with_copies<cuda_adamw_update> {
     static status call(struct kernels *k, float *weights, bf16 *copy, void *moment1, void *moment2,
-                       const float *gradient, int64_t count, const struct adamw *settings)
+                       const float *gradient, int64_t count, const struct adamw *host_settings)
     {
+        struct adamw settings = *host_settings;
         operand_copies copies(k->device, k->stream);
+        copies.add(settings.control, 1);
         copies.add(weights, count);
         copies.add(copy, count);
-        copies.add(moment1, settings->moment_dtype, count);
-        copies.add(moment2, settings->moment_dtype, count);
+        copies.add(moment1, settings.moment_dtype, count);
+        copies.add(moment2, settings.moment_dtype, count);
         copies.add(gradient, count);
         return copies.run([&] {
-            return cuda_adamw_update(k, weights, copy, moment1, moment2, gradient, count, settings);
+            return cuda_adamw_update(k, weights, copy, moment1, moment2, gradient, count,
+                                     &settings);
         });
     }
 };
@@ -206,31 +209,38 @@ template <> struct with_copies<cuda_adamw_update> {
 template <> struct with_copies<cuda_lamb_moments> {
     static status call(struct kernels *k, double *sums, const float *weights, void *moment1,
                        void *moment2, const float *gradient, int64_t count,
-                       const struct adamw *settings)
+                       const struct adamw *host_settings)
     {
+        struct adamw settings = *host_settings;
         operand_copies copies(k->device, k->stream);
+        copies.add(settings.control, 1);
+        copies.add(settings.trust_ratio, 1);
         copies.add(sums, 2);
         copies.add(weights, count);
-        copies.add(moment1, settings->moment_dtype, count);
-        copies.add(moment2, settings->moment_dtype, count);
+        copies.add(moment1, settings.moment_dtype, count);
+        copies.add(moment2, settings.moment_dtype, count);
         copies.add(gradient, count);
         return copies.run([&] {
-            return cuda_lamb_moments(k, sums, weights, moment1, moment2, gradient, count, settings);
+            return cuda_lamb_moments(k, sums, weights, moment1, moment2, gradient, count,
+                                     &settings);
         });
     }
 };
 
 template <> struct with_copies<cuda_lamb_apply> {
     static status call(struct kernels *k, float *weights, bf16 *copy, const void *moment1,
-                       const void *moment2, int64_t count, const struct adamw *settings)
+                       const void *moment2, int64_t count, const struct adamw *host_settings)
     {
+        struct adamw settings = *host_settings;
         operand_copies copies(k->device, k->stream);
+        copies.add(settings.control, 1);
+        copies.add(settings.trust_ratio, 1);
         copies.add(weights, count);
         copies.add(copy, count);
-        copies.add(moment1, settings->moment_dtype, count);
-        copies.add(moment2, settings->moment_dtype, count);
+        copies.add(moment1, settings.moment_dtype, count);
+        copies.add(moment2, settings.moment_dtype, count);
         return copies.run(
-            [&] { return cuda_lamb_apply(k, weights, copy, moment1, moment2, count, settings); });
+            [&] { return cuda_lamb_apply(k, weights, copy, moment1, moment2, count, &settings); });
     }
 };
 
@@ -252,6 +262,90 @@ template <> struct with_copies<cuda_op_sum_of_squares> {
         copies.add(out, 1);
         copies.add(x, count);
         return copies.run([&] { return cuda_op_sum_of_squares(k, out, x, count); });
+    }
+};
+
+template <> struct with_copies<cuda_control_gradient_squares> {
+    static status call(struct kernels *k, double *out, struct not_finite *found, const float *x,
+                       int64_t first, int64_t count)
+    {
+        operand_copies copies(k->device, k->stream);
+        copies.add(out, 1);
+        copies.add(found, 1);
+        copies.add(x, count);
+        return copies.run(
+            [&] { return cuda_control_gradient_squares(k, out, found, x, first, count); });
+    }
+};
+
+template <> struct with_copies<cuda_control_sum_exact> {
+    static status call(struct kernels *k, double *out, const double *x, int64_t count)
+    {
+        operand_copies copies(k->device, k->stream);
+        copies.add(out, 1);
+        copies.add(x, count);
+        return copies.run([&] { return cuda_control_sum_exact(k, out, x, count); });
+    }
+};
+
+template <> struct with_copies<cuda_control_sum_rows> {
+    static status call(struct kernels *k, double *out, const double *x, const double *y,
+                       int64_t rows, int64_t columns)
+    {
+        operand_copies copies(k->device, k->stream);
+        copies.add(out, columns);
+        copies.add(x, rows * columns);
+        copies.add(y, rows * columns);
+        return copies.run([&] { return cuda_control_sum_rows(k, out, x, y, rows, columns); });
+    }
+};
+
+template <> struct with_copies<cuda_control_sum_segments> {
+    static status call(struct kernels *k, double *out, const double *x, const int32_t *first,
+                       const int32_t *counts, int64_t segments, int64_t columns)
+    {
+        int64_t rows = 0;
+        for (int64_t i = 0; i < segments; i++) {
+            rows = first[i] + counts[i] > rows ? first[i] + counts[i] : rows;
+        }
+        operand_copies copies(k->device, k->stream);
+        copies.add(out, segments * columns);
+        copies.add(x, rows * columns);
+        copies.add(first, segments);
+        copies.add(counts, segments);
+        return copies.run(
+            [&] { return cuda_control_sum_segments(k, out, x, first, counts, segments, columns); });
+    }
+};
+
+template <> struct with_copies<cuda_control_trust_ratios> {
+    static status call(struct kernels *k, double *ratios, const double *squares,
+                       const int32_t *tensors, int64_t count)
+    {
+        int64_t last = 0;
+        for (int64_t i = 0; i < count; i++) {
+            last = tensors[i] > last ? tensors[i] : last;
+        }
+        operand_copies copies(k->device, k->stream);
+        copies.add(ratios, count);
+        copies.add(squares, 2 * (last + 1));
+        copies.add(tensors, count);
+        return copies.run(
+            [&] { return cuda_control_trust_ratios(k, ratios, squares, tensors, count); });
+    }
+};
+
+template <> struct with_copies<cuda_control_decide_update> {
+    static status call(struct kernels *k, struct update_control *control,
+                       const struct update_sums *settings)
+    {
+        struct update_sums sums = *settings;
+        operand_copies copies(k->device, k->stream);
+        copies.add(control, 1);
+        copies.add(sums.loss, 1);
+        copies.add(sums.count, 1);
+        copies.add(sums.squares, 1);
+        return copies.run([&] { return cuda_control_decide_update(k, control, &sums); });
     }
 };
 

@@ -293,6 +293,10 @@ inline float rsqrtf(float x)
 {
     return 1.0f / sqrtf(x);
 }
+inline double __dmul_rn(double a, double b)
+{
+    return a * b;
+}
 inline uint32_t __umulhi(uint32_t a, uint32_t b)
 {
     return static_cast<uint32_t>((uint64_t{a} * b) >> 32);

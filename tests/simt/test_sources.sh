@@ -57,7 +57,7 @@ fi
 readonly project='_ZN4simt|_ZNK4simt|_Z[0-9]+(gpu|attention)_|cuda_|arena_|status_'
 readonly compiler='_GLOBAL_OFFSET_TABLE_|_Unwind_Resume|_Znwm|_ZdlPvm?|__gxx_personality_v0'
 readonly support='_ZTVN10__cxxabi.*|__stack_chk_fail|__gcov.*|__cxa_.*'
-readonly functions='attention_bucket|erfcf|exp2f|expf|fmaxf|fminf|logf|sqrtf|tanhf|getenv|strcmp'
+readonly functions='attention_bucket|erfcf|exp2f|expf|fmaxf?|fminf?|logf|sqrtf?|tanhf|getenv|strcmp'
 for object in "$@"; do
     forbidden=$(nm -u "$object" | awk '{ print $2 }' |
         grep -vE "^($project|__asan_|__tsan_|__ubsan_)" |

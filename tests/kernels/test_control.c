@@ -1,0 +1,305 @@
+/* Tests the operations of a step's decision in device memory, and the updates that read it. All
+ * back-ends must give the bits of the host. */
+#include "base/exact.h"
+#include "tests/kernels/operation.h"
+
+/* ---- exact sums ---- */
+
+/* Fills x with numbers from 2^-400 to 2^319 of both signs, and numbers that cancel. */
+static void fill_terms(double *x, int64_t count, uint64_t seed)
+{
+    uint64_t key = random_key(seed, RANDOM_TEST, 0, 0);
+    for (int64_t i = 0; i < count; i++) {
+        double exponent = 60 * random_normal(key, (uint64_t)(2 * i));
+        exponent = fmax(-400, fmin(318, exponent));
+        x[i] = ldexp(random_normal(key, (uint64_t)(2 * i + 1)), (int)exponent);
+        if (i % 5 == 4) {
+            x[i] = -x[i - 3];
+        }
+    }
+}
+
+static void check_exact_sum(struct kernels *k, const double *x, int64_t count)
+{
+    struct exact_sum sum = {{0}, 0, 0};
+    double got = 0;
+    for (int64_t i = 0; i < count; i++) {
+        exact_add(&sum, x[i]);
+    }
+    double expected = exact_value(&sum);
+    CHECK_OK(control_sum_exact(k, &got, x, count));
+    CHECK(isnan(expected) ? isnan(got) : memcmp(&got, &expected, sizeof got) == 0);
+}
+
+static void test_exact_sums(struct kernels *k)
+{
+    enum { TERMS = 1009 };
+    static const double special[] = {0.0,
+                                     -0.0,
+                                     0x1p-1074,
+                                     0x1p-330,
+                                     0x1p-320,
+                                     -0x1.8p-321,
+                                     0x1p319,
+                                     -1e-300,
+                                     1.0,
+                                     -1.0,
+                                     0x1.fffffffffffffp39,
+                                     0x1p-280,
+                                     3.0,
+                                     -0x1p319,
+                                     1e16,
+                                     1e-16};
+    double x[TERMS];
+    for (uint64_t seed = 0; seed < 8; seed++) {
+        fill_terms(x, TERMS, seed);
+        check_exact_sum(k, x, seed < 2 ? TERMS : (int64_t)(seed * seed));
+    }
+    check_exact_sum(k, x, 0);
+    for (size_t i = 0; i < sizeof special / sizeof *special; i++) {
+        check_exact_sum(k, special + i, 1);
+        check_exact_sum(k, special, (int64_t)i);
+    }
+    const double infinite[] = {INFINITY, -INFINITY, NAN, 0x1p320, -0x1p320};
+    for (int i = 0; i < 5; i++) {
+        fill_terms(x, TERMS, 9);
+        x[500] = infinite[i];
+        check_exact_sum(k, x, TERMS);
+    }
+    x[501] = INFINITY;
+    x[502] = -INFINITY;
+    check_exact_sum(k, x, TERMS);
+}
+
+/* ---- sums over ranks, and the decision ---- */
+
+static void test_row_sums(struct kernels *k, int64_t rows, int64_t columns)
+{
+    struct tensor x = operation_random(ORACLE_F64, rows, columns, 1, 1);
+    struct tensor y = operation_random(ORACLE_F64, rows, columns, 2, 1e10);
+    struct tensor out = operation_tensor(ORACLE_F64, 1, columns, columns);
+    for (int both = 0; both < 2; both++) {
+        CHECK_OK(control_sum_rows(k, out.data, x.data, both ? y.data : NULL, rows, columns));
+        for (int64_t c = 0; c < columns; c++) {
+            double sum = 0;
+            for (int64_t r = 0; r < rows; r++) {
+                sum += oracle_get(x, r, c) + (both ? oracle_get(y, r, c) : 0);
+            }
+            CHECK(oracle_get(out, 0, c) == sum);
+        }
+    }
+    operation_release(&x);
+    operation_release(&y);
+    operation_release(&out);
+}
+
+/* Segments in any order, also empty ones. */
+static void test_segments(struct kernels *k)
+{
+    enum { SEGMENTS = 150, ROWS = 400 };
+    int32_t first[SEGMENTS], counts[SEGMENTS];
+    double x[ROWS][2], out[SEGMENTS][2];
+    for (int i = 0; i < ROWS; i++) {
+        x[i][0] = random_normal(1, (uint64_t)i);
+        x[i][1] = 1e9 * random_normal(2, (uint64_t)i);
+    }
+    for (int i = 0; i < SEGMENTS; i++) {
+        first[i] = (7 * i) % (ROWS - 10);
+        counts[i] = i % 11;
+    }
+    CHECK_OK(control_sum_segments(k, &out[0][0], &x[0][0], first, counts, SEGMENTS, 2));
+    for (int i = 0; i < SEGMENTS; i++) {
+        double sums[2] = {0, 0};
+        for (int r = first[i]; r < first[i] + counts[i]; r++) {
+            sums[0] += x[r][0];
+            sums[1] += x[r][1];
+        }
+        CHECK(memcmp(out[i], sums, sizeof sums) == 0);
+    }
+}
+
+static void test_trust_ratios(struct kernels *k)
+{
+    const double squares[][2] = {{2, 3}, {0, 1}, {1, 0}, {1e-30, 7e20}, {NAN, 1}};
+    const int32_t tensors[] = {3, -1, 0, 1, 2, 0, -5};
+    enum { RATIOS = sizeof tensors / sizeof *tensors };
+    double ratios[RATIOS];
+    const double expected[RATIOS] = {sqrt(1e-30 / 7e20), 1, sqrt(2.0 / 3), 1, 1, sqrt(2.0 / 3), 1};
+    CHECK_OK(control_trust_ratios(k, ratios, &squares[0][0], tensors, RATIOS));
+    CHECK(memcmp(ratios, expected, sizeof ratios) == 0);
+    const int32_t last = 4;
+    CHECK_OK(control_trust_ratios(k, ratios, &squares[0][0], &last, 1));
+    CHECK(isnan(ratios[0]));
+}
+
+static struct update_control compute_control(struct kernels *k, double loss, double count,
+                                             double squares, double max_norm, int32_t skip)
+{
+    const struct update_sums sums = {&loss, &count, &squares, max_norm};
+    struct update_control control = {-7, skip};
+    CHECK_OK(control_decide_update(k, &control, &sums));
+    return control;
+}
+
+static void test_decision(struct kernels *k)
+{
+    for (uint64_t i = 0; i < 200; i++) {
+        double count = floor(1000 * fabs(random_normal(5, i)));
+        double squares = exp(10 * random_normal(6, i)), max_norm = i % 3 == 0 ? 0 : 0.5;
+        double scale = 1 / fmax(1, count), norm = sqrt(squares) * scale;
+        struct update_control control = compute_control(k, 1, count, squares, max_norm, 0);
+        CHECK(control.gradient_scale == (float)(scale * control_clip_factor(norm, max_norm)));
+        CHECK(control.skip == 0);
+    }
+    CHECK(compute_control(k, 1, 0, 0, 1, 0).gradient_scale == 1);
+    CHECK(compute_control(k, NAN, 1, 1, 1, 0).skip != 0 &&
+          compute_control(k, INFINITY, 1, 1, 1, 0).skip != 0);
+    CHECK(compute_control(k, 1, 1, NAN, 0, 0).skip != 0 &&
+          compute_control(k, 1, 1, INFINITY, 1, 0).skip != 0);
+    CHECK(compute_control(k, 1, 1, 1, 1, 1).skip != 0); /* it stays set */
+    struct update_control unused;
+    const struct update_sums missing = {0};
+    CHECK_FAILS(control_decide_update(k, &unused, &missing), STATUS_INTERNAL, "missing");
+}
+
+/* The sums have the bits of op_sum_of_squares. The first element that is not finite is found once
+ * for several slices of a buffer. */
+static void test_gradient_squares(struct kernels *k, int64_t count)
+{
+    struct tensor x = operation_random(DTYPE_F32, 1, count, 1, 1e20);
+    float *p = x.data;
+    int64_t half = count / 2, bad[] = {count - 1, half, count / 3};
+    struct not_finite found = {0, 7};
+    double expected, got;
+    CHECK_OK(op_sum_of_squares(k, &expected, p, count));
+    CHECK_OK(control_gradient_squares(k, &got, &found, p, 11, count));
+    CHECK(memcmp(&got, &expected, sizeof got) == 0 && found.number == 0 && found.value == 7);
+    for (int i = 0; i < 3; i++) {
+        p[bad[i]] = i == 0 ? -INFINITY : i == 1 ? NAN : INFINITY;
+        found.number = 0;
+        CHECK_OK(control_gradient_squares(k, &got, &found, p, 11, half));
+        CHECK_OK(control_gradient_squares(k, &got, &found, p + half, 11 + half, count - half));
+        CHECK(!isfinite(got) && found.number == 11 + bad[i] + 1);
+        CHECK(i == 0 ? found.value == -INFINITY : i == 1 ? isnan(found.value) : isinf(found.value));
+        CHECK_OK(control_gradient_squares(k, &got, &found, p, 500, count));
+        CHECK(found.number == 11 + bad[i] + 1); /* the first one remains */
+    }
+    operation_release(&x);
+}
+
+/* ---- updates ---- */
+
+struct arrays {
+    struct tensor weights, copy, moment1, moment2, gradient;
+};
+
+static struct arrays make_arrays(int64_t count, enum dtype moments)
+{
+    struct arrays a = {
+        .weights = operation_random(DTYPE_F32, 1, count, 1, 1),
+        .copy = operation_random(DTYPE_BF16, 1, count, 2, 1),
+        .moment1 = operation_random(moments, 1, count, 3, 0.1),
+        .moment2 = operation_random(moments, 1, count, 4, 1),
+        .gradient = operation_random(DTYPE_F32, 1, count, 5, 1),
+    };
+    for (int64_t i = 0; i < count; i++) {
+        oracle_set(a.moment2, 0, i, fabs(oracle_get(a.moment2, 0, i)));
+    }
+    return a;
+}
+
+static void run_update(struct kernels *k, const struct arrays *a, const struct adamw *settings,
+                       bool lamb, double sums[2])
+{
+    int64_t count = a->weights.columns;
+    if (lamb) {
+        CHECK_OK(lamb_moments(k, sums, a->weights.data, a->moment1.data, a->moment2.data,
+                              a->gradient.data, count, settings));
+        CHECK_OK(lamb_apply(k, a->weights.data, a->copy.data, a->moment1.data, a->moment2.data,
+                            count, settings));
+    } else {
+        CHECK_OK(adamw_update(k, a->weights.data, a->copy.data, a->moment1.data, a->moment2.data,
+                              a->gradient.data, count, settings));
+    }
+}
+
+static bool are_equal(const struct arrays *a, const struct arrays *b)
+{
+    return operation_equal(a->weights, b->weights) && operation_equal(a->copy, b->copy) &&
+           operation_equal(a->moment1, b->moment1) && operation_equal(a->moment2, b->moment2);
+}
+
+static void release_arrays(struct arrays *a)
+{
+    struct tensor *all[] = {&a->weights, &a->copy, &a->moment1, &a->moment2, &a->gradient};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        operation_release(all[i]);
+    }
+}
+
+/* An update that reads its factor from the control has the bits of one with the same factor in its
+ * settings. A skipped one changes nothing, also with gradients that are not numbers. */
+static void test_updates(struct kernels *k, int64_t count, enum dtype moments, bool lamb)
+{
+    struct adamw host = {.learning_rate = 0.01f,
+                         .beta1 = 0.9,
+                         .beta2 = 0.95,
+                         .epsilon = 1e-8f,
+                         .weight_decay = 0.1f,
+                         .gradient_scale = 0.37f,
+                         .correction1 = 0.19f,
+                         .correction2 = 0.0975f,
+                         .rounding = {.columns = count, .pitch = count},
+                         .moment_dtype = moments,
+                         .moment_keys = {1, 2}};
+    struct update_control control = {0.37f, 0};
+    struct adamw device = host;
+    device.gradient_scale = 0;
+    device.control = &control;
+    double ratio = 0.6;
+    host.learning_rate = (float)(0.01 * ratio);
+    device.trust_ratio = lamb ? &ratio : NULL;
+    device.base_rate = 0.01;
+    device.learning_rate = lamb ? 0 : host.learning_rate;
+    struct arrays a = make_arrays(count, moments), b = make_arrays(count, moments);
+    double sums[2], other_sums[2];
+    run_update(k, &a, &host, lamb, sums);
+    run_update(k, &b, &device, lamb, other_sums);
+    CHECK(are_equal(&a, &b));
+    CHECK(!lamb || memcmp(sums, other_sums, sizeof sums) == 0);
+    control.skip = 1;
+    oracle_set(b.gradient, 0, count / 2, NAN);
+    run_update(k, &b, &device, lamb, other_sums);
+    CHECK(are_equal(&a, &b));
+    CHECK(!lamb || (other_sums[0] == 0 && other_sums[1] == 0));
+    control.skip = 0;
+    run_update(k, &b, &device, lamb, other_sums);
+    CHECK(!are_equal(&a, &b));
+    release_arrays(&a);
+    release_arrays(&b);
+}
+
+static void test_all(struct kernels *k, struct kernels *other)
+{
+    test_exact_sums(k);
+    test_row_sums(k, 1, 1);
+    test_row_sums(k, 65, 20);
+    test_row_sums(other, 3, 131);
+    test_decision(k);
+    test_segments(k);
+    test_trust_ratios(k);
+    test_gradient_squares(k, 3);
+    test_gradient_squares(k, 100003);
+    for (int i = 0; i < 8; i++) {
+        enum dtype moments = i % 2 == 0 ? DTYPE_F32 : DTYPE_BF16;
+        test_updates(i % 4 < 2 ? k : other, i < 4 ? 3 : 5003, moments, i % 4 >= 2);
+        test_updates(k, 4096, moments, i < 4);
+    }
+}
+
+int main(void)
+{
+    const struct kernels_limits limits = {16, 16, 16, 1, 16, 16, 16, true};
+    operation_run_all(&limits, test_all);
+    return 0;
+}

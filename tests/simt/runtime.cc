@@ -10,6 +10,8 @@
  *           device uses the new data. SIMT_STREAMS=eager executes all work when it is queued, the
  *           other extreme of the behaviour of a GPU
  * Waits     SIMT_WAITS=FILE: writes at exit the number of times that the host waited for a stream
+ *           or for an event that was not reached. SIMT_IDLE=FILE: the number of these waits after
+ *           which no stream had work, so that a GPU would be idle until the host queues more
  * Pageable  SIMT_PAGEABLE=FILE: writes at exit the number of copies that waited because host memory
  *           was not page-locked
  * Ranges    SIMT_RANGES=FILE: appends the name of each NVTX range when it begins
@@ -68,7 +70,7 @@ struct wait_counter {
             fclose(file);
         }
     }
-} waits{"SIMT_WAITS"}, pageable{"SIMT_PAGEABLE"};
+} waits{"SIMT_WAITS"}, idle{"SIMT_IDLE"}, pageable{"SIMT_PAGEABLE"};
 } // namespace
 
 struct CUevent_st {
@@ -392,6 +394,17 @@ static void drain_stream(CUstream_st *stream)
     }
 }
 
+/* Counts a wait of the host that has ended. */
+static void count_wait()
+{
+    bool has_work = false;
+    for (const CUstream_st *stream : streams) {
+        has_work = has_work || !stream->queue.empty();
+    }
+    waits.count++;
+    idle.count += has_work ? 0 : 1;
+}
+
 static void push_operation(CUstream_st *stream, queued item)
 {
     stream->queue.push_back(std::move(item));
@@ -449,7 +462,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
     simt::device_access access;
     simt::refuse_in_capture("cudaStreamQuery");
     if (stream->queue.empty()) {
-        waits.count++;
+        count_wait();
         return cudaSuccess;
     }
     for (int i = 0; i < 32 && !stream->queue.empty(); i++) {
@@ -460,9 +473,9 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
-    waits.count++;
     simt::refuse_in_capture("cudaStreamSynchronize");
     drain_stream(stream);
+    count_wait();
     return cudaSuccess;
 }
 
@@ -519,6 +532,9 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
     }
     for (int i = 0; i < 32 && state.executed < state.recorded; i++) {
         advance_stream(state.stream);
+    }
+    if (state.executed >= state.recorded) {
+        count_wait();
     }
     return cudaErrorNotReady;
 }

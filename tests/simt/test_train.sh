@@ -425,23 +425,29 @@ test_memory() {
         fail "full activation checkpointing needs as much memory: $(tr '\n' ' ' <sizes)"
 }
 
-# In each step the host waits for the device once, for any number of micro-batches and buckets.
+# Between two steps the device always has work: the host queues a step before it waits for the
+# results of the previous one. Both runs contain the first step, in which GEMMs are timed, and the
+# last one.
 test_waits() {
-    local steps counts=() phases
-    for steps in 1 3; do
+    local steps waits=() idle=() phases
+    for steps in 2 6; do
         rm -f ranges
-        SIMT_RANGES=$PWD/ranges SIMT_WAITS=$PWD/waits train_gpu waits-$steps \
+        SIMT_RANGES=$PWD/ranges SIMT_WAITS=$PWD/waits SIMT_IDLE=$PWD/idle train_gpu waits-$steps \
             train.max_steps=$steps schedule.warmup_steps=0 evaluate.every=0 checkpoint.every=0 \
             model.num_layers=4 model.hidden_size=128 batch.global_size=2 batch.micro_size=1 \
             parallel.bucket_mib=1
-        counts+=("$(cat waits)")
+        waits+=("$(cat waits)")
+        idle+=("$(cat idle)")
     done
     # NVTX ranges mark the phases of a step.
     phases='forward;loss;backward;data;forward;loss;backward;gradient reduction;step reduction;'
     [ "$(grep -v evaluation ranges | tail -10 | sed 's/^0 //' | tr '\n' ';')" = \
         "${phases}optimizer;" ] || fail "unexpected ranges: $(tail -12 ranges | tr '\n' ';')"
-    [ $((counts[1] - counts[0])) = 2 ] ||
-        fail "two more steps waited $((counts[1] - counts[0])) times"
+    echo "four more steps: $((waits[1] - waits[0])) waits, $((idle[1] - idle[0])) of them idle"
+    [ "${idle[0]}" = "${idle[1]}" ] ||
+        fail "four more steps left the device without work $((idle[1] - idle[0])) times"
+    [ $((waits[1] - waits[0])) -le 12 ] ||
+        fail "four more steps waited $((waits[1] - waits[0])) times"
 }
 
 # GEMM plans that were tuned after the first step are stored, and the next run uses them from its

@@ -16,6 +16,8 @@ struct optimizer {
     /* LAMB, for each range: sums of squares on the device, their copy on the host, trust ratios. */
     struct optimizer_squares *device_squares, *squares;
     double *ratios;
+    const struct update_control *control;
+    const double *device_ratios; /* f64 [count]; NULL: `ratios` apply */
 };
 
 static size_t get_moment_bytes(const struct optimizer *o, int64_t elements)
@@ -113,12 +115,32 @@ const struct optimizer_range *optimizer_ranges(const struct optimizer *o, int *c
 
 double optimizer_clip_factor(const struct optimizer *o, double norm)
 {
-    static const double division_guard = 1e-6;
-    double limit = o->settings.max_grad_norm;
-    if (!(limit > 0)) {
-        return 1;
-    }
-    return fmin(1, limit / (norm + division_guard));
+    return control_clip_factor(norm, o->settings.max_grad_norm);
+}
+
+double optimizer_max_norm(const struct optimizer *o)
+{
+    return o->settings.max_grad_norm;
+}
+
+void optimizer_set_trust_ratios_on_device(struct optimizer *o, const double *ratios)
+{
+    o->device_ratios = ratios;
+}
+
+const struct optimizer_squares *optimizer_device_squares(const struct optimizer *o)
+{
+    return o->device_squares;
+}
+
+bool optimizer_has_trust_ratio(const struct optimizer *o, int range)
+{
+    return (o->ranges[range].decay && o->settings.weight_decay > 0) || o->settings.trust_all;
+}
+
+void optimizer_set_control(struct optimizer *o, const struct update_control *control)
+{
+    o->control = control;
 }
 
 struct rounding optimizer_rounding(const struct optimizer *o, const struct optimizer_range *r,
@@ -143,6 +165,7 @@ static struct adamw make_settings(const struct optimizer *o, const struct optimi
         .epsilon = (float)s->epsilon,
         .weight_decay = r->decay ? (float)s->weight_decay : 0,
         .gradient_scale = (float)scale,
+        .control = o->control,
         .correction1 = (float)(1 - pow(s->beta1, (double)step)),
         .correction2 = (float)(1 - pow(s->beta2, (double)step)),
         .rounding = optimizer_rounding(o, r, step),
@@ -200,8 +223,7 @@ void optimizer_set_trust_ratios(struct optimizer *o, const struct optimizer_squa
     for (int i = 0; i < o->count; i++) {
         const struct optimizer_range *r = &o->ranges[i];
         struct optimizer_squares s = squares[r->tensor];
-        bool decays = r->decay && o->settings.weight_decay > 0;
-        bool has_ratio = (decays || o->settings.trust_all) && s.weights != 0 && s.update != 0;
+        bool has_ratio = optimizer_has_trust_ratio(o, i) && s.weights != 0 && s.update != 0;
         o->ratios[i] = has_ratio ? sqrt(s.weights / s.update) : 1;
     }
 }
@@ -232,6 +254,8 @@ status optimizer_update(struct optimizer *o, const struct optimizer_slice *slice
             double ratio = optimizer_uses_trust_ratios(o) ? o->ratios[i] : 1;
             struct adamw settings =
                 make_settings(o, &o->ranges[i], step, learning_rate * ratio, scale);
+            settings.base_rate = learning_rate;
+            settings.trust_ratio = o->device_ratios != NULL ? o->device_ratios + i : NULL;
             TRY(update_range(o, slice, i, &settings));
         }
     }

@@ -71,11 +71,19 @@ int64_t optimizer_elements(const struct optimizer *o);
 /* optimizer_ranges - return the ranges of optimizer_create, which the optimizer owns. */
 const struct optimizer_range *optimizer_ranges(const struct optimizer *o, int *count);
 
-/* optimizer_clip_factor - compute the factor <= 1 that limits a norm to max_grad_norm.
- *
- * Source    Pascanu, Mikolov, Bengio 2013; as torch.nn.utils.clip_grad_norm_:
- *           max / (norm + 1e-6) */
+/* optimizer_clip_factor - compute the factor <= 1 that limits a norm to max_grad_norm
+ * (control_clip_factor). */
 double optimizer_clip_factor(const struct optimizer *o, double norm);
+
+/* optimizer_max_norm - return the largest gradient norm of an update; 0: no clipping. */
+double optimizer_max_norm(const struct optimizer *o);
+
+/* optimizer_set_control - let later updates read the factor of the gradients from the device.
+ *
+ * The argument `scale` of the updates is then unused. NULL: later updates use `scale` again.
+ *
+ * Memory    control is on the device and must outlive the updates */
+void optimizer_set_control(struct optimizer *o, const struct update_control *control);
 
 /* Elements [first, first + count) of the flat buffers. The pointers refer to element `first`. */
 struct optimizer_slice {
@@ -121,6 +129,19 @@ status optimizer_squares(struct optimizer *o, struct optimizer_squares *squares)
  * Shapes    squares [tensors]
  * Source    You et al. 2019, arXiv:1904.00962; as in NVIDIA's apex (FusedLAMB): no clamp */
 void optimizer_set_trust_ratios(struct optimizer *o, const struct optimizer_squares *squares);
+
+/* optimizer_device_squares - return the sums of squares of each range, [ranges] on the device
+ * (LAMB). */
+const struct optimizer_squares *optimizer_device_squares(const struct optimizer *o);
+
+/* optimizer_has_trust_ratio - return whether the ratio of a range may differ from 1. */
+bool optimizer_has_trust_ratio(const struct optimizer *o, int range);
+
+/* optimizer_set_trust_ratios_on_device - let later updates read the trust ratio of each range from
+ * ratios, f64 [ranges] on the device; NULL: those of optimizer_set_trust_ratios apply.
+ *
+ * Memory    ratios must outlive the updates */
+void optimizer_set_trust_ratios_on_device(struct optimizer *o, const double *ratios);
 
 /* optimizer_update - update the weights of the ranges that begin in the slice.
  *

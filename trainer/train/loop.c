@@ -27,11 +27,6 @@
 #include "trainer/train/spike_response.h"
 #include "trainer/train/train_line.h"
 
-enum { RECENT_STEPS = 16 };
-
-/* warn_about_minutes warns if train.max_minutes ends the run before this fraction of its steps. */
-static const double minutes_fraction = 0.9;
-
 static const char wall_reason[] = "train.wall_minutes is nearly over";
 
 enum { EVALUATE_FIELDS = EVALUATION_REPORT_FIELDS + TEXT_METRICS + TASK_SET_FIELDS + 1 };
@@ -39,13 +34,19 @@ enum { EVALUATE_FIELDS = EVALUATION_REPORT_FIELDS + TEXT_METRICS + TASK_SET_FIEL
 _Static_assert((int)EVALUATE_FIELDS <= (int)TENSORBOARD_SCALARS_MAX,
                "an evaluation can be written to TensorBoard");
 
+/* A step that is not counted and logged yet. */
+struct pending_step {
+    bool exists;
+    double rate; /* learning rate */
+    struct step_result result;
+};
+
 struct loop {
     struct job *job;
+    struct pending_step pending; /* the previous step, if the device still computes it */
     struct train_line_interval interval;
     struct progress progress;
-    double step_median; /* of the recent steps; train.wall_minutes reserves it */
-    double recent[RECENT_STEPS];
-    int recent_count;
+    struct progress_step_times times; /* train.wall_minutes reserves their median */
     double save_seconds;     /* of the longest save so far; train.wall_minutes reserves it */
     double evaluate_seconds; /* of the longest evaluation so far; reserved as well */
     double sample_seconds;   /* of the longest sample so far; reserved as well */
@@ -97,7 +98,8 @@ static void cast_votes(const void *user, double votes[STEP_VOTES])
     const struct recipe *r = get_recipe(loop);
     bool is_root = comm_rank(loop->job->world) == 0; /* one clock decides for all ranks */
     double elapsed = clock_seconds() - loop->job->started_seconds;
-    double reserve = 2 * loop->step_median + fmax(10, 2 * loop->save_seconds) +
+    int steps = step_runs_ahead(loop->job->step) ? 3 : 2; /* the queued ones, and the next */
+    double reserve = steps * loop->times.median + fmax(10, 2 * loop->save_seconds) +
                      (loop->evaluating ? 0 : loop->evaluate_seconds) + loop->sample_seconds;
     votes[STEP_VOTE_STOP] = stop_signal_received();
     votes[STEP_VOTE_TIME_UP] =
@@ -370,27 +372,6 @@ static status write_warnings(const struct job *job)
     return result;
 }
 
-/* Warns once if train.max_minutes will end the run while the learning rate is still high. */
-static void warn_about_minutes(const struct loop *loop)
-{
-    const struct job *job = loop->job;
-    const struct recipe *r = get_recipe(loop);
-    double left = 60 * r->train.max_minutes - get_train_seconds(loop);
-    double end = (double)job->state.step + left / fmax(loop->step_median, 1e-9);
-    double rate_at_end = schedule_learning_rate(r, (int64_t)end, job->total_steps);
-    double lowest = schedule_learning_rate(r, job->total_steps, job->total_steps);
-    if (r->train.max_minutes <= 0 || !(end < minutes_fraction * (double)job->total_steps) ||
-        rate_at_end <= lowest) {
-        return;
-    }
-    log_warning(
-        "SCHEDULE",
-        "at this speed train.max_minutes ends the run at about step %.0f of %" PRId64 ", where the "
-        "learning rate is %.2g (maximum %.2g); set train.max_steps=%.0f to let the schedule "
-        "finish",
-        end, job->total_steps, rate_at_end, r->optimizer.learning_rate, end);
-}
-
 static status log_step(struct loop *loop, const struct step_result *result, double rate)
 {
     struct job *job = loop->job;
@@ -423,22 +404,6 @@ static status log_step(struct loop *loop, const struct step_result *result, doub
 
 /* ---- one step of the loop ---- */
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static void update_step_median(struct loop *loop, double seconds)
-{
-    double sorted[RECENT_STEPS];
-    loop->recent[loop->recent_count++ % RECENT_STEPS] = seconds;
-    int count = loop->recent_count < RECENT_STEPS ? loop->recent_count : RECENT_STEPS;
-    memcpy(sorted, loop->recent, sizeof sorted);
-    qsort(sorted, (size_t)count, sizeof *sorted, compare_doubles);
-    loop->step_median = sorted[count / 2];
-}
-
 static bool is_due(int64_t step, int64_t every)
 {
     return every > 0 && step % every == 0;
@@ -452,8 +417,8 @@ static status finish_step(struct loop *loop, const struct step_result *result, d
     if (is_due(job->state.step, r->log.every) || job->state.step == 1 || last) {
         store_local_error(loop, log_step(loop, result, rate));
     }
-    if (loop->recent_count == RECENT_STEPS) {
-        warn_about_minutes(loop);
+    if (loop->times.count == PROGRESS_RECENT_STEPS) {
+        progress_warn_about_minutes(job, get_train_seconds(loop), loop->times.median);
     }
     if (result->votes[STEP_VOTE_WRITTEN] >= comm_size(job->world)) {
         TRY(publish_checkpoint(loop));
@@ -507,38 +472,71 @@ static void count_step(struct loop *loop, const struct step_result *result)
     loop->stepped = true;
 }
 
-static status run_step(struct loop *loop)
+/* Counts and logs a step after its results have arrived. */
+static status complete_step(struct loop *loop, const struct step_result *result, double rate)
 {
     struct job *job = loop->job;
-    const struct recipe *r = get_recipe(loop);
-    double votes[STEP_VOTES] = {0};
     bool rewound = false;
-    struct step_result result;
-    double rate = schedule_learning_rate(r, job->state.step, job->total_steps);
-    status_set_step(job->state.step + 1);
-    cast_votes(loop, votes);
-    TRY(tune_gemm(loop, false));
-    TRY(step_train(job->step, job->state.step, rate, votes, status_restore(&loop->local_error),
-                   job->state.step + 1 < job->total_steps, &result));
-    apply_stop_votes(loop, result.votes);
-    if (result.abandoned) {
-        return STATUS_OK;
-    }
     TRY(tune_gemm(loop, true));
     shared_cores_watch(&loop->shared_cores, &job->session);
-    TRY(respond_to_spike(loop, &result, &rewound));
+    TRY(respond_to_spike(loop, result, &rewound));
     loop->interval.steps++;
-    loop->interval.tokens += result.tokens;
-    loop->interval.rows += result.rows;
-    loop->interval.data_seconds += result.data_seconds;
-    loop->interval.step_seconds += result.total_seconds;
-    loop->finished = result.votes[STEP_VOTE_TIME_UP] > 0;
+    loop->interval.tokens += result->tokens;
+    loop->interval.rows += result->rows;
+    loop->interval.data_seconds += result->data_seconds;
+    loop->interval.step_seconds += result->total_seconds;
+    loop->finished = result->votes[STEP_VOTE_TIME_UP] > 0;
     if (rewound) {
         return STATUS_OK;
     }
-    update_step_median(loop, result.total_seconds);
-    count_step(loop, &result);
-    return finish_step(loop, &result, rate);
+    progress_add_step_time(&loop->times, result->total_seconds);
+    count_step(loop, result);
+    return finish_step(loop, result, rate);
+}
+
+/* Waits for the results of the pending step and completes it. */
+static status complete_pending(struct loop *loop)
+{
+    struct pending_step pending = loop->pending;
+    loop->pending.exists = false;
+    status_set_step(loop->job->state.step + 1);
+    TRY(step_finish(loop->job->step, &pending.result));
+    return complete_step(loop, &pending.result, pending.rate);
+}
+
+/* Returns whether the results of a queued step are needed before the next step is queued: the loop
+ * does more than to log it. step: its number, from 1. */
+static bool must_complete(const struct loop *loop, const struct step_result *result, int64_t step)
+{
+    const struct recipe *r = get_recipe(loop);
+    return !loop->tuned || loop->stop_reason != NULL || result->votes[STEP_VOTE_TIME_UP] > 0 ||
+           step == loop->job->total_steps || is_due(step, r->evaluate.every) ||
+           is_due(step, r->checkpoint.every) || is_due(step, r->parallel.check_every);
+}
+
+/* While the device computes the step that is queued here, the previous one is completed. */
+static status run_step(struct loop *loop)
+{
+    struct job *job = loop->job;
+    int64_t number = job->state.step + loop->pending.exists; /* from 0 */
+    double votes[STEP_VOTES] = {0};
+    struct pending_step next = {
+        .exists = true, .rate = schedule_learning_rate(get_recipe(loop), number, job->total_steps)};
+    status_set_step(number + 1);
+    cast_votes(loop, votes);
+    TRY(tune_gemm(loop, false));
+    TRY(step_train(job->step, number, next.rate, votes, status_restore(&loop->local_error),
+                   number + 1 < job->total_steps, &next.result));
+    TRY(loop->pending.exists ? complete_pending(loop) : STATUS_OK);
+    apply_stop_votes(loop, next.result.votes);
+    if (next.result.abandoned) {
+        return STATUS_OK;
+    }
+    if (!next.result.queued) {
+        return complete_step(loop, &next.result, next.rate);
+    }
+    loop->pending = next;
+    return must_complete(loop, &next.result, number + 1) ? complete_pending(loop) : STATUS_OK;
 }
 
 /* ---- the run ---- */

@@ -1,6 +1,7 @@
 #include "trainer/train/loss_readback.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +11,9 @@
 enum { SLOTS = 64 };
 
 struct loss_readback {
-    struct mirror sums; /* f64 [SLOTS, OBJECTIVE_SUMS] */
+    /* f64 [1 + SLOTS, OBJECTIVE_SUMS] each. Row 0 belongs to loss_readback_queue_sums; it remains 0
+     * in `sums`. */
+    struct mirror sums, host_sums;
     int count, next;
     struct loss_slot slots[SLOTS];
 };
@@ -20,8 +23,10 @@ status loss_readback_create(struct kernels *k, struct loss_readback **out)
     *out = NULL;
     struct loss_readback *r = calloc(1, sizeof *r);
     REQUIRE(r != NULL, STATUS_INTERNAL, "out of memory for the loss sums of a step");
-    status result = mirror_create(kernels_device(k), kernels_stream(k),
-                                  SLOTS * OBJECTIVE_SUMS * sizeof(double), "sums", &r->sums);
+    struct device *dev = kernels_device(k);
+    const size_t bytes = (1 + SLOTS) * OBJECTIVE_SUMS * sizeof(double);
+    status result = mirror_create(dev, kernels_stream(k), bytes, "sums", &r->sums);
+    KEEP_FIRST(result, mirror_create(dev, kernels_stream(k), bytes, "sums", &r->host_sums));
     if (result != STATUS_OK) {
         loss_readback_destroy(&r);
     }
@@ -33,6 +38,7 @@ void loss_readback_destroy(struct loss_readback **r)
 {
     if (*r != NULL) {
         mirror_destroy(&(*r)->sums);
+        mirror_destroy(&(*r)->host_sums);
         free(*r);
         *r = NULL;
     }
@@ -66,16 +72,32 @@ void loss_readback_describe_samples(const struct loss_samples *samples, const st
     }
 }
 
+status loss_readback_require_finite(double loss, const struct loss_samples *samples,
+                                    const struct loader *loader)
+{
+    if (isfinite(loss)) {
+        return STATUS_OK;
+    }
+    char text[1024];
+    loss_readback_describe_samples(samples, loader, text, (int)sizeof text);
+    RAISE(STATUS_NOT_FINITE,
+          "the loss is %g in the micro-batch of samples %s; the weights were not updated. Lower "
+          "optimizer.learning_rate, lengthen the warm-up, or check these samples",
+          loss, text);
+}
+
 static double *get_sums(void *memory, int index)
 {
-    return (double *)memory + (size_t)index * OBJECTIVE_SUMS;
+    return (double *)memory + (size_t)(1 + index) * OBJECTIVE_SUMS;
 }
 
 status loss_readback_add(struct loss_readback *r, const struct batch *batch, struct loss_slot **out)
 {
     struct loss_slot *slot = &r->slots[r->count];
     *slot = (struct loss_slot){.device_sums = get_sums(r->sums.device_data, r->count),
+                               .host_sums = get_sums(r->host_sums.host, r->count),
                                .samples = get_samples(batch)};
+    memset(slot->host_sums, 0, OBJECTIVE_SUMS * sizeof *slot->host_sums);
     r->count++;
     *out = slot;
     return device_zero(r->sums.device, r->sums.stream, slot->device_sums,
@@ -89,7 +111,7 @@ bool loss_readback_is_full(const struct loss_readback *r)
 
 static size_t get_used_bytes(const struct loss_readback *r)
 {
-    return (size_t)r->count * OBJECTIVE_SUMS * sizeof(double);
+    return (size_t)(1 + r->count) * OBJECTIVE_SUMS * sizeof(double);
 }
 
 status loss_readback_begin_copy(const struct loss_readback *r)
@@ -100,6 +122,35 @@ status loss_readback_begin_copy(const struct loss_readback *r)
 status loss_readback_wait(const struct loss_readback *r)
 {
     return mirror_download_and_wait(&r->sums, 0, get_used_bytes(r));
+}
+
+status loss_readback_queue_sums(struct loss_readback *r, struct kernels *k, double *out,
+                                const double carried[OBJECTIVE_SUMS])
+{
+    memcpy(r->host_sums.host, carried, OBJECTIVE_SUMS * sizeof *carried);
+    TRY(mirror_upload(&r->host_sums, 0, get_used_bytes(r)));
+    return control_sum_rows(k, out, r->host_sums.device_data, r->sums.device_data, 1 + r->count,
+                            OBJECTIVE_SUMS);
+}
+
+void loss_readback_discard(struct loss_readback *r)
+{
+    r->next = r->count = 0;
+}
+
+struct loss_samples loss_readback_samples(const struct loss_readback *r)
+{
+    struct loss_samples samples = {0};
+    for (int i = 0; i < r->count; i++) {
+        const struct loss_samples *from = &r->slots[i].samples;
+        for (int64_t j = 0; j < from->count && j < LOSS_NAMED_SAMPLES; j++) {
+            if (samples.count + j < LOSS_NAMED_SAMPLES) {
+                samples.numbers[samples.count + j] = from->numbers[j];
+            }
+        }
+        samples.count += from->count;
+    }
+    return samples;
 }
 
 bool loss_readback_next(struct loss_readback *r, double sums[OBJECTIVE_SUMS],
@@ -116,4 +167,15 @@ bool loss_readback_next(struct loss_readback *r, double sums[OBJECTIVE_SUMS],
     }
     *samples = &slot->samples;
     return true;
+}
+
+status loss_readback_require_all_finite(struct loss_readback *r, const struct loader *loader)
+{
+    const struct loss_samples *samples = NULL;
+    double sums[OBJECTIVE_SUMS];
+    status result = STATUS_OK;
+    while (loss_readback_next(r, sums, &samples)) {
+        KEEP_FIRST(result, loss_readback_require_finite(sums[OBJECTIVE_LOSS], samples, loader));
+    }
+    return result;
 }

@@ -18,8 +18,8 @@ struct loss_samples {
 
 /* The sums of one micro-batch. loss_readback_add sets both arrays to zero. */
 struct loss_slot {
-    double *device_sums;              /* f64 [OBJECTIVE_SUMS] in device memory, for kernels */
-    double host_sums[OBJECTIVE_SUMS]; /* for the objective's host code */
+    double *device_sums; /* f64 [OBJECTIVE_SUMS] in device memory, for kernels */
+    double *host_sums;   /* f64 [OBJECTIVE_SUMS], for the objective's host code */
     struct loss_samples samples;
 };
 
@@ -40,6 +40,20 @@ bool loss_readback_is_full(const struct loss_readback *r);
  * Memory    *out is valid until loss_readback_next has returned it */
 status loss_readback_add(struct loss_readback *r, const struct batch *batch,
                          struct loss_slot **out);
+
+/* loss_readback_queue_sums - queue the sum of carried and of all slots, in their order. `out` is
+ * f64 [OBJECTIVE_SUMS] on the device.
+ *
+ * Order     no slot may be added until the stream has finished the sum
+ * Numerics  the bits of a loop that adds the sums of loss_readback_next to carried */
+status loss_readback_queue_sums(struct loss_readback *r, struct kernels *k, double *out,
+                                const double carried[OBJECTIVE_SUMS]);
+
+/* loss_readback_samples - return the samples of all slots. */
+struct loss_samples loss_readback_samples(const struct loss_readback *r);
+
+/* loss_readback_discard - remove all slots without reading them. */
+void loss_readback_discard(struct loss_readback *r);
 
 /* loss_readback_begin_copy - queue the copy of the device sums to the host. */
 status loss_readback_begin_copy(const struct loss_readback *r);
@@ -62,3 +76,16 @@ bool loss_readback_next(struct loss_readback *r, double sums[OBJECTIVE_SUMS],
  * Memory    text[bytes]; `loader` is the one that the samples came from */
 void loss_readback_describe_samples(const struct loss_samples *samples, const struct loader *loader,
                                     char *text, int bytes);
+
+/* loss_readback_require_finite - require that the loss of a micro-batch is finite.
+ *
+ * Memory    `loader` as in loss_readback_describe_samples
+ * Errors    STATUS_NOT_FINITE with the samples */
+status loss_readback_require_finite(double loss, const struct loss_samples *samples,
+                                    const struct loader *loader);
+
+/* loss_readback_require_all_finite - read all slots, and require that their losses are finite.
+ *
+ * Order     as loss_readback_next
+ * Errors    STATUS_NOT_FINITE with the samples of the first micro-batch that is not finite */
+status loss_readback_require_all_finite(struct loss_readback *r, const struct loader *loader);

@@ -3,12 +3,19 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/text.h"
 #include "trainer/evaluation/report.h"
+#include "trainer/optimizer/schedule.h"
 
 static const double half_life_seconds = 60;
+
+/* progress_warn_about_minutes warns if train.max_minutes ends the run before this fraction of its
+ * steps. */
+static const double minutes_fraction = 0.9;
 
 void progress_add(struct progress *p, const struct progress_interval *interval)
 {
@@ -85,4 +92,39 @@ void progress_format(const struct job *job, const struct progress_interval *inte
         }
     }
     (void)text_append_fitting(line, tail);
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+void progress_add_step_time(struct progress_step_times *times, double seconds)
+{
+    double sorted[PROGRESS_RECENT_STEPS];
+    times->recent[times->count++ % PROGRESS_RECENT_STEPS] = seconds;
+    int count = times->count < PROGRESS_RECENT_STEPS ? times->count : PROGRESS_RECENT_STEPS;
+    memcpy(sorted, times->recent, sizeof sorted);
+    qsort(sorted, (size_t)count, sizeof *sorted, compare_doubles);
+    times->median = sorted[count / 2];
+}
+
+void progress_warn_about_minutes(const struct job *job, double train_seconds, double step_seconds)
+{
+    const struct recipe *r = &job->session.recipe;
+    double left = 60 * r->train.max_minutes - train_seconds;
+    double end = (double)job->state.step + left / fmax(step_seconds, 1e-9);
+    double rate_at_end = schedule_learning_rate(r, (int64_t)end, job->total_steps);
+    double lowest = schedule_learning_rate(r, job->total_steps, job->total_steps);
+    if (r->train.max_minutes <= 0 || !(end < minutes_fraction * (double)job->total_steps) ||
+        rate_at_end <= lowest) {
+        return;
+    }
+    log_warning(
+        "SCHEDULE",
+        "at this speed train.max_minutes ends the run at about step %.0f of %" PRId64 ", where the "
+        "learning rate is %.2g (maximum %.2g); set train.max_steps=%.0f to let the schedule "
+        "finish",
+        end, job->total_steps, rate_at_end, r->optimizer.learning_rate, end);
 }

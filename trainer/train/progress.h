@@ -32,3 +32,20 @@ double progress_left_seconds(const struct progress *p, const struct job *job,
  * Memory    line[TEXT_LINE_COLUMNS + 1] */
 void progress_format(const struct job *job, const struct progress_interval *interval,
                      double left_seconds, char *line);
+
+/* The time of recent steps. Zero before the first step. */
+enum { PROGRESS_RECENT_STEPS = 16 };
+struct progress_step_times {
+    double median; /* of the recent steps */
+    double recent[PROGRESS_RECENT_STEPS];
+    int count; /* of all steps so far */
+};
+
+/* progress_add_step_time - add a step. */
+void progress_add_step_time(struct progress_step_times *times, double seconds);
+
+/* progress_warn_about_minutes - warn (W-SCHEDULE) if train.max_minutes will end the run while the
+ * learning rate is still high.
+ *
+ * Units     train_seconds: training time of the run so far; step_seconds: of one step */
+void progress_warn_about_minutes(const struct job *job, double train_seconds, double step_seconds);

@@ -6,6 +6,7 @@
 
 #include "base/memory.h"
 #include "base/mirror.h"
+#include "trainer/optimizer/trust_ratios.h"
 #include "trainer/train/sharded_optimizer_layout.h"
 
 struct sharded_optimizer {
@@ -20,6 +21,8 @@ struct sharded_optimizer {
     int64_t weight_elements;
     struct optimizer_squares *squares; /* [parameters], for trust ratios */
     struct mirror partial_squares;     /* f64; until it is created, queue_squares only counts */
+    struct trust_ratios *ratios;       /* on the device; NULL: without a control, or not LAMB */
+    struct not_finite *found; /* on the device; NULL: without sharded_optimizer_set_control */
 };
 
 int sharded_optimizer_stage(int zero_stage, int data_ranks)
@@ -207,6 +210,7 @@ status sharded_optimizer_destroy(struct sharded_optimizer **sharded)
         result = bucket_destroy(&(*sharded)->buckets);
         free((*sharded)->gradients);
         free((*sharded)->squares);
+        trust_ratios_destroy(&(*sharded)->ratios);
         mirror_destroy(&(*sharded)->partial_squares);
         free((*sharded)->ranges);
         if ((*sharded)->weights != NULL) {
@@ -254,6 +258,16 @@ bool sharded_optimizer_is_sharded(const struct sharded_optimizer *sharded)
 
 /* ---- gradient norm ---- */
 
+static status add_squares_of_block(const struct sharded_optimizer *sharded, int bucket,
+                                   int64_t first, int64_t count, double *out)
+{
+    struct kernels *k = sharded->options.kernels;
+    const float *gradient = bucket_reduced_gradient(sharded->buckets, bucket, first);
+    return sharded->found != NULL
+               ? control_gradient_squares(k, out, sharded->found, gradient, first, count)
+               : op_sum_of_squares(k, out, gradient, count);
+}
+
 /* Queues the sum of squares of a range. With reproducible sums there is one sum per block of the
  * bucket, so that the blocks are the same for any number of ranks. */
 static status add_squares(const struct sharded_optimizer *sharded, int bucket,
@@ -268,9 +282,7 @@ static status add_squares(const struct sharded_optimizer *sharded, int bucket,
         next = sharded->options.reproducible_micro_batches > 0 && block < end ? block : end;
         TRY(parts == NULL
                 ? STATUS_OK
-                : op_sum_of_squares(sharded->options.kernels, parts + *count,
-                                    bucket_reduced_gradient(sharded->buckets, bucket, first),
-                                    next - first));
+                : add_squares_of_block(sharded, bucket, first, next - first, parts + *count));
         (*count)++;
     }
     return STATUS_OK;
@@ -356,6 +368,55 @@ status sharded_optimizer_sum_of_squares(struct sharded_optimizer *sharded, struc
     return STATUS_OK;
 }
 
+status sharded_optimizer_set_control(struct sharded_optimizer *sharded,
+                                     const struct update_control *control, struct not_finite *found)
+{
+    struct trust_ratios_options options = {.mesh = sharded->options.mesh,
+                                           .kernels = sharded->options.kernels,
+                                           .optimizer = sharded->inner,
+                                           .sharded = sharded->stage > 0};
+    options.parameters = model_parameters(sharded->options.model, &options.parameter_count);
+    sharded->found = found;
+    optimizer_set_control(sharded->inner, control);
+    return optimizer_uses_trust_ratios(sharded->inner)
+               ? trust_ratios_create(&options, &sharded->ratios)
+               : STATUS_OK;
+}
+
+status sharded_optimizer_queue_squares(struct sharded_optimizer *sharded, double *out)
+{
+    struct kernels *k = sharded->options.kernels;
+    int64_t count = 0;
+    TRY(device_zero(kernels_device(k), kernels_stream(k), sharded->found, sizeof *sharded->found));
+    TRY(queue_squares(sharded, &count));
+    return control_sum_exact(k, out, sharded->partial_squares.device_data, count);
+}
+
+static status raise_not_finite(const struct model_parameter *p, int64_t element, float value,
+                               const char *samples)
+{
+    RAISE(STATUS_NOT_FINITE,
+          "the gradient of %s is %g at element %" PRId64 ", with a finite loss on every "
+          "rank; the weights were not updated. Lower optimizer.learning_rate or use fp32%s%s",
+          p->name, (double)value, element,
+          samples[0] != '\0' ? ". The samples of this rank are " : "", samples);
+}
+
+status sharded_optimizer_raise_not_finite(const struct sharded_optimizer *sharded,
+                                          struct not_finite found, const char *samples)
+{
+    int count = 0;
+    int64_t element = found.number - 1;
+    const struct model_parameter *parameters = model_parameters(sharded->options.model, &count);
+    for (int i = 0; i < count && element >= 0; i++) {
+        const struct model_parameter *p = &parameters[i];
+        if (p->trained && element >= p->first && element < p->first + p->rows * p->columns) {
+            return raise_not_finite(p, element - p->first, found.value, samples);
+        }
+    }
+    return STATUS_OK;
+}
+
 static status require_finite_gradient(const struct sharded_optimizer *sharded, int bucket,
                                       const struct model_parameter *p)
 {
@@ -375,10 +436,9 @@ static status require_finite_gradient(const struct sharded_optimizer *sharded, i
                             (size_t)count * sizeof *values));
         }
         float value = values[e % CHUNK];
-        REQUIRE(isfinite(value), STATUS_NOT_FINITE,
-                "the gradient of %s is %g at element %" PRId64 ", with a finite loss on every "
-                "rank; the weights were not updated. Lower optimizer.learning_rate or use fp32",
-                p->name, (double)value, part.first - p->first + e);
+        if (!isfinite(value)) {
+            return raise_not_finite(p, part.first - p->first + e, value, "");
+        }
     }
     return STATUS_OK;
 }
@@ -503,6 +563,10 @@ static status compute_trust_ratios(struct sharded_optimizer *sharded, int64_t st
     for (int r = 0; r < count_owned_ranges(sharded); r++) {
         struct optimizer_slice slice = get_slice(sharded, r, &weights);
         KEEP_FIRST(result, optimizer_update_moments(sharded->inner, &slice, step, scale));
+    }
+    if (sharded->ratios != NULL) {
+        KEEP_FIRST(result, trust_ratios_queue(sharded->ratios));
+        return result;
     }
     KEEP_FIRST(result, optimizer_squares(sharded->inner, sharded->squares));
     for (int i = 0; i < count && comm_rank(mesh->tensor) > 0; i++) {

@@ -104,6 +104,31 @@ bool sharded_optimizer_is_sharded(const struct sharded_optimizer *sharded);
  *           ranks */
 status sharded_optimizer_sum_of_squares(struct sharded_optimizer *sharded, struct exact_sum *out);
 
+/* sharded_optimizer_set_control - let later updates read the factor of the gradients from *control,
+ * and let sharded_optimizer_queue_squares write *found. Both are on the device and belong to the
+ * caller. The trust ratios of LAMB are computed on the device too.
+ *
+ * Order     once
+ * Errors    STATUS_INTERNAL out of memory; errors of the device */
+status sharded_optimizer_set_control(struct sharded_optimizer *sharded,
+                                     const struct update_control *control,
+                                     struct not_finite *found);
+
+/* sharded_optimizer_queue_squares - sharded_optimizer_sum_of_squares in device memory. *out, f64
+ * [1] on the device, receives the sum, and the `found` of sharded_optimizer_set_control the first
+ * element that is not finite.
+ *
+ * Order     queued, after bucket_finish and sharded_optimizer_set_control
+ * Numerics  the bits of exact_value of sharded_optimizer_sum_of_squares */
+status sharded_optimizer_queue_squares(struct sharded_optimizer *sharded, double *out);
+
+/* sharded_optimizer_raise_not_finite - raise the error of the element that was found, if any.
+ * samples: description of the batch.
+ *
+ * Errors    STATUS_NOT_FINITE with the tensor, the element and the samples */
+status sharded_optimizer_raise_not_finite(const struct sharded_optimizer *sharded,
+                                          struct not_finite found, const char *samples);
+
 /* sharded_optimizer_require_finite - find the element that makes the gradient norm not finite,
  * among this rank's elements.
  *
@@ -113,7 +138,7 @@ status sharded_optimizer_require_finite(const struct sharded_optimizer *sharded)
 /* sharded_optimizer_step - update the weights and start to gather them.
  *
  * Units     step: from 1; norm: of the gradient of the mean loss; scale: factor from summed to mean
- *           gradients
+ *           gradients. norm and scale are unused after sharded_optimizer_set_control
  * Order     collective; a weight may be read after sharded_optimizer_wait_until covers it */
 status sharded_optimizer_step(struct sharded_optimizer *sharded, int64_t step, double learning_rate,
                               double norm, double scale);

@@ -8,14 +8,27 @@
 #include "base/memory.h"
 #include "comm/watchdog/watchdog.h"
 #include "datasets/loader/batch_upload.h"
+#include "trainer/optimizer/decision.h"
 #include "trainer/train/loss_readback.h"
 #include "trainer/train/micro_batch.h"
+
+/* A step of which the device has not reported the results. */
+struct queued_step {
+    int64_t number;
+    double started_seconds;
+    struct step_result result; /* the fields that are known before */
+};
 
 struct step {
     struct step_parts parts;
     struct workspace *workspace;
     struct micro_batch_context context;
-    struct loss_readback *readback;
+    struct loss_readback *readbacks[DECISION_STEPS]; /* of steps with even and odd numbers */
+    struct loss_readback *readback;                  /* that of the current step */
+    struct decision *decision; /* NULL: the host reads the sums before the update */
+    struct queued_step queued[DECISION_STEPS];
+    int queued_count;
+    double finished_seconds; /* the time of the last step_finish */
     struct batch_upload *upload, *evaluation_upload;
     int64_t collected;                /* micro-batches of the collect pass ... */
     struct tensor hidden;             /* ... and the hidden states of the last one */
@@ -33,7 +46,7 @@ struct step {
 
 /* Layout of the statistics that the ranks reduce once per step. The loss sums and tokens are
  * summed over the data-parallel group. The statistics from STAT_SQUARES on are summed over both
- * groups. */
+ * groups. With a decision, the loss sums and the squares are reduced there and are 0 here. */
 enum step_stat {
     STAT_TOKENS = OBJECTIVE_SUMS,
     STAT_SQUARES,
@@ -50,6 +63,15 @@ static void set_phase(const struct step *s, const char *name)
     device_set_profiler_range(kernels_device(s->parts.kernels), name);
 }
 
+static status create_decision(struct step *s)
+{
+    struct sharded_optimizer *o = s->parts.optimizer;
+    TRY(decision_create(&s->parts.mesh, s->parts.kernels,
+                        optimizer_max_norm(sharded_optimizer_inner(o)), &s->decision));
+    return sharded_optimizer_set_control(o, decision_control(s->decision),
+                                         decision_found(s->decision));
+}
+
 static status create_parts(struct step *s)
 {
     const struct step_parts *p = &s->parts;
@@ -59,7 +81,13 @@ static status create_parts(struct step *s)
         micro_batch_workspace_shape(p->model, p->micro_rows, p->batch_size, p->optimizer != NULL);
     TRY(batch_upload_create(dev, stream, p->micro_rows, &s->upload));
     TRY(batch_upload_create(dev, stream, p->micro_rows, &s->evaluation_upload));
-    TRY(loss_readback_create(p->kernels, &s->readback));
+    for (int i = 0; i < DECISION_STEPS; i++) {
+        TRY(loss_readback_create(p->kernels, &s->readbacks[i]));
+    }
+    s->readback = s->readbacks[0];
+    if (p->optimizer != NULL && !device_is_host(dev) && !p->skips_spikes) {
+        TRY(create_decision(s));
+    }
     TRY(workspace_create(p->kernels, p->objective, &shape, &s->workspace));
     TRY(ALLOCATE(s->rank_counts, comm_size(p->mesh.data), "the counts of the ranks"));
     s->context = (struct micro_batch_context){
@@ -96,9 +124,12 @@ status step_destroy(struct step **s)
 {
     status result = STATUS_OK;
     if (*s != NULL) {
+        decision_destroy(&(*s)->decision); /* waits for queued steps */
         KEEP_FIRST(result, batch_upload_destroy(&(*s)->upload));
         KEEP_FIRST(result, batch_upload_destroy(&(*s)->evaluation_upload));
-        loss_readback_destroy(&(*s)->readback);
+        for (int i = 0; i < DECISION_STEPS; i++) {
+            loss_readback_destroy(&(*s)->readbacks[i]);
+        }
         workspace_destroy(&(*s)->workspace);
         free((*s)->rank_counts);
         free(*s);
@@ -139,20 +170,6 @@ static status run_micro_batch(struct step *s, struct micro_batch *m)
     return micro_batch_run(&s->context, m);
 }
 
-static status require_finite_loss(const struct step *s, double loss,
-                                  const struct loss_samples *samples)
-{
-    if (isfinite(loss)) {
-        return STATUS_OK;
-    }
-    char text[1024];
-    loss_readback_describe_samples(samples, s->parts.loader, text, (int)sizeof text);
-    RAISE(STATUS_NOT_FINITE,
-          "the loss is %g in the micro-batch of samples %s; the weights were not updated. Lower "
-          "optimizer.learning_rate, lengthen the warm-up, or check these samples",
-          loss, text);
-}
-
 /* With parallel.reproducible the sums do not depend on the order of the additions. */
 static void add_sums(struct step *s, const double micro_batch_sums[OBJECTIVE_SUMS],
                      double sums[OBJECTIVE_SUMS])
@@ -173,7 +190,8 @@ static status add_arrived_sums(struct step *s, double sums[OBJECTIVE_SUMS])
     status result = STATUS_OK;
     while (loss_readback_next(s->readback, micro_batch_sums, &samples)) {
         if (!s->parts.skips_spikes) {
-            KEEP_FIRST(result, require_finite_loss(s, micro_batch_sums[OBJECTIVE_LOSS], samples));
+            KEEP_FIRST(result, loss_readback_require_finite(micro_batch_sums[OBJECTIVE_LOSS],
+                                                            samples, s->parts.loader));
         }
         add_sums(s, micro_batch_sums, sums);
     }
@@ -436,14 +454,66 @@ static status apply_optimizer(struct step *s, int64_t step_number, double learni
     return result;
 }
 
+/* Reads the first batch of the next step, unless this rank has an error. */
+static status read_next_batch(struct step *s, status result, struct step_result *out)
+{
+    double start = clock_seconds();
+    result = result == STATUS_OK ? read_batch(s) : result;
+    out->data_seconds += clock_seconds() - start;
+    return result;
+}
+
+/* Waits for the sums of this rank: its losses, and the squares of the gradients that it owns. */
+static status read_sums(struct step *s, status result, double stats[STEP_STATS])
+{
+    KEEP_FIRST(result, loss_readback_begin_copy(s->readback));
+    KEEP_FIRST(result, sharded_optimizer_sum_of_squares(s->parts.optimizer, &s->squares));
+    KEEP_FIRST(result, add_arrived_sums(s, stats));
+    stats[STAT_SQUARES] = exact_value(&s->squares);
+    return result;
+}
+
+/* Computes the loss, and updates the weights. stats: sums over all ranks. */
+static status update_weights(struct step *s, int64_t step_number, double learning_rate,
+                             const double stats[STEP_STATS], struct step_result *out)
+{
+    const struct step_parts *p = &s->parts;
+    if (!isfinite(stats[STAT_SQUARES]) && !p->skips_spikes) {
+        return comm_agree(p->mesh.world, sharded_optimizer_require_finite(p->optimizer));
+    }
+    memcpy(out->sums, stats, sizeof out->sums);
+    compute_loss(s, stats[STAT_SQUARES], out);
+    return out->skipped ? STATUS_OK : apply_optimizer(s, step_number, learning_rate, out);
+}
+
+/* Queues the decision and the update; the device computes the loss. carried: sums of micro-batches
+ * that have left the readback. */
+static status queue_update(struct step *s, int64_t step_number, double learning_rate,
+                           const double carried[OBJECTIVE_SUMS], double started_seconds,
+                           struct step_result *out)
+{
+    struct decision_sums *own = decision_own(s->decision);
+    TRY(loss_readback_queue_sums(s->readback, s->parts.kernels, own->sums, carried));
+    TRY(sharded_optimizer_queue_squares(s->parts.optimizer, &own->squares));
+    TRY(loss_readback_begin_copy(s->readback));
+    TRY(decision_queue(s->decision, step_number));
+    TRY(apply_optimizer(s, step_number, learning_rate, out));
+    device_set_profiler_range(kernels_device(s->parts.kernels), NULL);
+    out->queued = true;
+    s->queued[s->queued_count++] = (struct queued_step){step_number, started_seconds, *out};
+    return STATUS_OK;
+}
+
 status step_train(struct step *s, int64_t step_number, double learning_rate,
                   const double votes[STEP_VOTES], status pending_error, bool has_next_step,
                   struct step_result *out)
 {
     const struct step_parts *p = &s->parts;
-    double start = clock_seconds(), stats[STEP_STATS] = {0};
+    double start = clock_seconds(), stats[STEP_STATS] = {0}, carried[OBJECTIVE_SUMS];
+    bool is_host = device_is_host(kernels_device(p->kernels));
     *out = (struct step_result){0};
     s->abandoned = false;
+    s->readback = s->readbacks[step_number % DECISION_STEPS];
 
     TRY(count_global_batch(s));
     status result = pending_error;
@@ -456,15 +526,16 @@ status step_train(struct step *s, int64_t step_number, double learning_rate,
     }
     set_phase(s, "gradient reduction");
     TRY(bucket_finish(sharded_optimizer_buckets(p->optimizer)));
-    /* The step waits for the device once, for the squares; the sums arrive with them. */
-    KEEP_FIRST(result, loss_readback_begin_copy(s->readback));
-    KEEP_FIRST(result, sharded_optimizer_sum_of_squares(p->optimizer, &s->squares));
-    KEEP_FIRST(result, add_arrived_sums(s, stats));
-    stats[STAT_SQUARES] = exact_value(&s->squares);
-    if (result == STATUS_OK && has_next_step && !s->abandoned) {
-        double wait_start = clock_seconds();
-        result = read_batch(s);
-        out->data_seconds += clock_seconds() - wait_start;
+    bool reads_next = has_next_step && !s->abandoned;
+    if (reads_next && !is_host) { /* while the device computes */
+        result = read_next_batch(s, result, out);
+    }
+    memcpy(carried, stats, sizeof carried);
+    if (s->decision == NULL) {
+        result = read_sums(s, result, stats);
+    }
+    if (reads_next && is_host) {
+        result = read_next_batch(s, result, out);
     }
     stats[STAT_TOKENS] = (double)out->tokens;
     stats[STAT_ERRORS] = result != STATUS_OK;
@@ -480,18 +551,72 @@ status step_train(struct step *s, int64_t step_number, double learning_rate,
     memcpy(out->votes, stats + STAT_VOTES, sizeof out->votes);
     out->abandoned = stats[STAT_ABANDONED] > 0;
     if (out->abandoned) {
+        loss_readback_discard(s->readback);
         return STATUS_OK;
     }
-    if (!isfinite(stats[STAT_SQUARES]) && !p->skips_spikes) {
-        return comm_agree(p->mesh.world, sharded_optimizer_require_finite(p->optimizer));
-    }
-    memcpy(out->sums, stats, sizeof out->sums);
     out->tokens = (int64_t)stats[STAT_TOKENS];
-    compute_loss(s, stats[STAT_SQUARES], out);
-    TRY(out->skipped ? STATUS_OK : apply_optimizer(s, step_number, learning_rate, out));
+    if (s->decision != NULL) {
+        return queue_update(s, step_number, learning_rate, carried, start, out);
+    }
+    TRY(update_weights(s, step_number, learning_rate, stats, out));
     device_set_profiler_range(kernels_device(p->kernels), NULL);
     out->total_seconds = clock_seconds() - start;
     return STATUS_OK;
+}
+
+/* ---- the results of a queued step ---- */
+
+static status raise_gradient(const struct step *s, const struct loss_readback *readback,
+                             struct not_finite found)
+{
+    char text[1024];
+    const struct loss_samples samples = loss_readback_samples(readback);
+    loss_readback_describe_samples(&samples, s->parts.loader, text, (int)sizeof text);
+    return sharded_optimizer_raise_not_finite(s->parts.optimizer, found, text);
+}
+
+/* Agrees on the error of a step that is not finite. The sums are equal on all ranks. */
+static status require_finite_step(const struct step *s, struct loss_readback *readback,
+                                  const struct decision_result *r)
+{
+    struct comm *world = s->parts.mesh.world;
+    if (!isfinite(r->total.sums[OBJECTIVE_LOSS])) {
+        TRY(comm_agree(world, loss_readback_require_all_finite(readback, s->parts.loader)));
+    } else if (!isfinite(r->total.squares)) {
+        TRY(comm_agree(world, raise_gradient(s, readback, r->found)));
+    } else {
+        return STATUS_OK;
+    }
+    return comm_agree(
+        world, RAISE_STATUS(STATUS_NOT_FINITE,
+                            "the sum of the losses is %g, that of the squared gradients %g, and no "
+                            "rank has such a value; the weights were not updated. Lower "
+                            "optimizer.learning_rate",
+                            r->total.sums[OBJECTIVE_LOSS], r->total.squares));
+}
+
+status step_finish(struct step *s, struct step_result *out)
+{
+    struct decision_result r;
+    const struct queued_step q = s->queued[0];
+    struct loss_readback *readback = s->readbacks[q.number % DECISION_STEPS];
+    *out = q.result;
+    TRY(decision_wait(s->decision, q.number, &r));
+    s->queued[0] = s->queued[1];
+    s->queued_count--;
+    TRY(require_finite_step(s, readback, &r));
+    loss_readback_discard(readback);
+    memcpy(out->sums, r.total.sums, sizeof out->sums);
+    compute_loss(s, r.total.squares, out);
+    double now = clock_seconds();
+    out->total_seconds = now - fmax(q.started_seconds, s->finished_seconds);
+    s->finished_seconds = now;
+    return STATUS_OK;
+}
+
+bool step_runs_ahead(const struct step *s)
+{
+    return s->decision != NULL;
 }
 
 /* ---- evaluation ---- */

@@ -2,7 +2,12 @@
  *
  * batch -> model forward -> objective -> model backward -> buckets -> one small reduction ->
  * optimizer. A rank with an error stores it, contributes zeros and takes part in all collectives.
- * All ranks stop together at the small reduction. */
+ * All ranks stop together at the small reduction.
+ *
+ * On a GPU the host does not wait for the sums of a step. The ranks reduce errors, tokens and votes
+ * on the host. The device reduces losses and gradient norm, and updates the weights if they are
+ * finite (trainer/optimizer/decision.h). The caller reads these results with step_finish, after it
+ * has queued the next step. */
 #pragma once
 
 #include "comm/mesh.h"
@@ -52,11 +57,12 @@ struct step_result {
     double gradient_norm;        /* of the mean loss's gradient, before clipping */
     double votes[STEP_VOTES];
     double data_seconds;  /* time of waits for batches */
-    double total_seconds; /* of the whole call */
+    double total_seconds; /* of the call; of a queued step, until its results arrive */
     int64_t rows;         /* rows of this rank */
     int64_t tokens;       /* of the global batch */
     struct spike_score spike;
     bool skipped;   /* the weights were not updated, because of a spike */
+    bool queued;    /* sums, loss, gradient_norm, spike and total_seconds come from step_finish */
     bool abandoned; /* should_stop ended the step without an update; STEP_VOTE_STOP is set */
 };
 
@@ -80,6 +86,9 @@ void step_set_loaders(struct step *s, struct loader *loader, struct loader *coll
  * has_next_step the first batch of the next step is read before the reduction, so that an error in
  * it ends this step.
  *
+ * With step_runs_ahead the step is only queued, and out->queued is true. At most two steps may be
+ * queued. Call step_finish for all of them before the weights are used otherwise.
+ *
  * Units     step_number counts from 0
  * Order     collective
  * Errors    STATUS_NOT_FINITE, before the weights change, unless spikes are skipped; STATUS_DATA
@@ -87,6 +96,17 @@ void step_set_loaders(struct step *s, struct loader *loader, struct loader *coll
 status step_train(struct step *s, int64_t step_number, double learning_rate,
                   const double votes[STEP_VOTES], status pending_error, bool has_next_step,
                   struct step_result *out);
+
+/* step_finish - wait for the results of the oldest queued step.
+ *
+ * Order     collective
+ * Errors    STATUS_NOT_FINITE: neither this step nor a later one has changed weights or moments;
+ *           agreed on all ranks and printed once. STATUS_HANG */
+status step_finish(struct step *s, struct step_result *out);
+
+/* step_runs_ahead - return whether step_train queues a step and does not wait for the device: on a
+ * GPU, unless a spike skips the update, which the host decides. */
+bool step_runs_ahead(const struct step *s);
 
 /* Casts votes during an evaluation, at each reduction over the ranks. */
 struct step_ballot {

@@ -11,9 +11,11 @@
  *   FLIP_NAN      set: the weight becomes NaN; unset: one bit of it is inverted
  *   FLIP_STOP     number of the step, from 0, in which each rank receives SIGUSR1, once, after its
  *                 last micro-batch; the ranks agree on the stop in the next step
+ *   FLIP_HASH     set: prints a hash of the weights and the moments after the run, with f32 weights
  *
  * The linker replaces loop_run, step_train, bucket_finish and replica_check_run by these functions
  * (--wrap). */
+#include <inttypes.h>
 #include <math.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -93,10 +95,41 @@ static status change_weight(void)
                     : STATUS_OK;
 }
 
+static status hash_range(const void *data, size_t bytes, uint64_t *hash)
+{
+    const struct session *s = &running->session;
+    unsigned char *copy = malloc(bytes);
+    REQUIRE(copy != NULL, STATUS_INTERNAL, "out of memory for a copy of the weights");
+    status result = device_read(s->device, kernels_stream(s->kernels), copy, data, bytes);
+    for (size_t i = 0; i < bytes && result == STATUS_OK; i++) {
+        *hash = (*hash ^ copy[i]) * UINT64_C(0x100000001b3);
+    }
+    free(copy);
+    return result;
+}
+
+/* An error of the run stays the pending one. */
+static status print_hash(void)
+{
+    const struct optimizer *o = sharded_optimizer_inner(running->optimizer);
+    const struct model *m = running->session.model;
+    size_t moments = (size_t)optimizer_elements(o) * dtype_bytes(optimizer_moment_dtype(o));
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    TRY(hash_range(model_weights(m), (size_t)model_elements(m) * sizeof(float), &hash));
+    TRY(hash_range(optimizer_moment1(o), moments, &hash));
+    TRY(hash_range(optimizer_moment2(o), moments, &hash));
+    fprintf(stderr, "hash %016" PRIx64 "\n", hash);
+    return STATUS_OK;
+}
+
 status __wrap_loop_run(struct job *job)
 {
     running = job;
-    return __real_loop_run(job);
+    status result = __real_loop_run(job);
+    if (getenv("FLIP_HASH") != NULL && model_weights(job->session.model) != NULL) {
+        KEEP_FIRST(result, print_hash());
+    }
+    return result;
 }
 
 status __wrap_step_train(struct step *s, int64_t step, double learning_rate,

@@ -1,0 +1,108 @@
+#!/bin/bash
+# Tests steps on an emulated GPU that the host queues before it has the results of the previous one.
+# usage: test_ahead.sh PART; ctest sets BIREME_SIMT, BIREME_FLIPPING_SIMT and BIREME_SOURCE_DIR
+# shellcheck disable=SC2034,SC2086,SC2154 # settings are words; tiny_training.sh shares variables
+source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+gpu=${BIREME_SIMT:?} flipping=${BIREME_FLIPPING_SIMT:?} program=$gpu
+small='train.max_steps=4 evaluate.every=2 checkpoint.every=2 batch.global_size=4
+    batch.micro_size=2 schedule.warmup_steps=1 train.device=cuda log.every=1'
+
+# check_ahead NAME RANKS SETTING...: a run that decides about updates on the device has the bits of
+# one in which the host decides (train.on_spike: skip).
+check_ahead() {
+    local name=$1 ranks=$2
+    shift 2
+    local five="$small train.max_steps=5 checkpoint.every=5 optimizer.max_grad_norm=0.5 $*"
+    run_ranks "$ranks" 0 train recipe.yaml run_dir="$name-host" train.on_spike=skip $five
+    run_ranks "$ranks" 0 train recipe.yaml run_dir="$name-device" $five
+    compare_losses "$name-host" "$name-device" 0
+    compare_weights "$name-host" "$name-device" 00000005
+    [ "$(print_field grad_norm "$name-host")" = "$(print_field grad_norm "$name-device")" ] ||
+        fail "$name: the gradient norms differ"
+}
+
+# print_field NAME RUN: print this field of all train lines.
+print_field() {
+    grep '"event":"train"' "$2/metrics.jsonl" | grep -o "\"$1\":[^,}]*"
+}
+
+# Numbers do not depend on where an update is decided. Evaluations, a stop signal and a resume do
+# not change them either.
+test_ahead() {
+    need_mpirun
+    local stop="$small train.max_steps=5 checkpoint.every=5 optimizer.max_grad_norm=0.5
+        evaluate.every=0 batch.global_size=6"
+    check_ahead one 1 evaluate.every=0 batch.global_size=6
+    check_ahead graphs 1 train.cuda_graphs=true train.precision=bf16 evaluate.every=0
+    check_ahead zero 2 parallel.zero_stage=2 train.precision=bf16 optimizer.stochastic_rounding=true
+    check_ahead tensor 2 parallel.tensor=2 evaluate.every=0
+    program=$flipping
+    FLIP_STOP=1 run_bireme 75 recipe.yaml run_dir=stopped $stop
+    grep -q 'stopped after step 2 because' stderr || fail "another step: $(cat stderr)"
+    program=$gpu
+    run_bireme 0 train recipe.yaml run_dir=stopped $stop
+    compare_weights one-device stopped 00000005
+}
+
+# The trust ratios of LAMB are computed on the device. Each rank of ZeRO and of a tensor-parallel
+# group has a part of a tensor.
+test_lamb_ahead() {
+    need_mpirun
+    local steps idle=()
+    check_ahead one 1 optimizer.name=lamb
+    check_ahead zero 2 optimizer.name=lamb optimizer.nvlamb=true parallel.zero_stage=1 \
+        train.precision=bf16 evaluate.every=0
+    check_ahead tensor 2 optimizer.name=lamb parallel.tensor=2 evaluate.every=0
+    for steps in 2 6; do
+        SIMT_IDLE=$PWD/idle run_bireme 0 train recipe.yaml run_dir=idle-$steps $small \
+            optimizer.name=lamb evaluate.every=0 checkpoint.every=0 train.max_steps=$steps
+        idle+=("$(cat idle)")
+    done
+    [ "${idle[0]}" = "${idle[1]}" ] ||
+        fail "four more steps left the device without work $((idle[1] - idle[0])) times"
+}
+
+# hash_state: print the hash of weights and moments at the end of the last run of $flipping.
+hash_state() {
+    sed -n 's/^hash //p' stderr
+}
+
+# A gradient and a loss that are not finite. The host reads them after it has queued the next step.
+# The error names the step, the tensor and the samples. Neither step has changed a weight or moment.
+test_not_finite() {
+    need_mpirun
+    local sample='(data/train-.*h5 tokens [0-9]* to [0-9]*)' run
+    local six="$small train.max_steps=6 evaluate.every=0 batch.global_size=2
+        schedule.name=constant checkpoint.async=false"
+    local expected
+    export FLIP_HASH=1
+    run_bireme 0 train recipe.yaml run_dir=whole $six
+    program=$flipping
+    run_bireme 0 recipe.yaml run_dir=two $six train.max_steps=2
+    expected=$(hash_state)
+    [ -n "$expected" ] || fail 'no hash'
+    for run in gradient loss; do
+        program=$flipping
+        export FLIP_RANK=0 FLIP_STEP=2 FLIP_BEFORE=norm
+        [ $run = gradient ] || export FLIP_BEFORE=step FLIP_TENSOR=-1 FLIP_NAN=1
+        run_bireme 79 recipe.yaml run_dir=$run $six checkpoint.every=2
+        unset FLIP_RANK FLIP_STEP FLIP_BEFORE FLIP_TENSOR FLIP_NAN
+        grep -q '^error: step 3: ' stderr || fail "$run: another step: $(cat stderr)"
+        expect_error 'the weights were not updated'
+        [ "$(grep -c '"event":"train"' $run/metrics.jsonl)" = 2 ] || fail "$run: a line of step 3"
+        [ $run = loss ] || [ "$(hash_state)" = "$expected" ] || fail 'weights or moments changed'
+    done
+    expect_error "micro-batch of samples [45] $sample"
+    program=$gpu
+    run_bireme 0 train recipe.yaml run_dir=gradient $six checkpoint.every=2
+    grep -q '^resuming gradient/checkpoints/step-00000002' stderr || fail 'step 2 is not used'
+    compare_weights whole gradient 00000006
+    # Rank 1 has the element, and all ranks end with the error.
+    program=$flipping
+    export FLIP_RANK=1 FLIP_STEP=2 FLIP_BEFORE=norm
+    run_ranks 2 79 recipe.yaml run_dir=ranks $six parallel.zero_stage=1
+    unset FLIP_RANK FLIP_STEP FLIP_BEFORE
+    expect_error "step 3: the gradient of .* is nan at element [0-9]*.*samples of this rank are"
+}
+
+"test_$1"

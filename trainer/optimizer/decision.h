@@ -1,0 +1,63 @@
+/* The sums of a step over all ranks and the decision about its update, in device memory.
+ *
+ * The host does not wait for the sums before it queues the update. Kernels add the sums of the
+ * micro-batches and of the ranks, and compute the factor of the gradients (kernels/control.h). The
+ * host reads the results of a step while the device computes the next one. A step with a loss or a
+ * gradient that is not finite updates nothing, and neither does any step after it.
+ *
+ * All sums have the bits of a step on the host: they are added in the same order, and the squares
+ * in the exact accumulator. */
+#pragma once
+
+#include "comm/mesh.h"
+#include "kernels/kernels.h"
+#include "trainer/objective/objective.h"
+
+struct decision;
+
+/* The sums of a step over one rank, or over all ranks. */
+struct decision_sums {
+    double sums[OBJECTIVE_SUMS];
+    double squares; /* of the summed gradients */
+};
+
+/* The results of a step. */
+struct decision_result {
+    struct decision_sums total; /* over all ranks */
+    struct not_finite found;    /* first element of this rank's gradients that is not finite */
+};
+
+/* At most this number of steps is queued and not yet read. */
+enum { DECISION_STEPS = 2 };
+
+/* decision_create - allocate the sums.
+ *
+ * Units     max_norm as in optimizer_settings
+ * Memory    on the device and the host; release with decision_destroy
+ * Errors    STATUS_INTERNAL out of memory; errors of the device */
+status decision_create(const struct mesh *mesh, struct kernels *k, double max_norm,
+                       struct decision **out);
+
+/* decision_destroy - wait for queued steps, release the memory and set *d to NULL.
+ *
+ * Memory    *d may be NULL */
+void decision_destroy(struct decision **d);
+
+/* decision_own, decision_control, decision_found - return addresses on the device: of the sums of
+ * this rank, which the caller queues before decision_queue; of the decision, for updates; of the
+ * first element that is not finite, for control_gradient_squares. */
+struct decision_sums *decision_own(const struct decision *d);
+const struct update_control *decision_control(const struct decision *d);
+struct not_finite *decision_found(const struct decision *d);
+
+/* decision_queue - queue the sums over the ranks and the decision of step `number`. The update may
+ * be queued next.
+ *
+ * Order     collective */
+status decision_queue(struct decision *d, int64_t number);
+
+/* decision_wait - wait for the results of step `number`. Copies that were queued before
+ * decision_queue have arrived too.
+ *
+ * Errors    STATUS_HANG if the device does not finish in time */
+status decision_wait(const struct decision *d, int64_t number, struct decision_result *out);

@@ -49,8 +49,9 @@ trainer/formats/weights: base trainer/recipe trainer/model trainer/optimizer tra
   trainer/formats/checkpoint
 trainer/formats/huggingface: base datasets/shard datasets/tokenizer datasets/chat trainer/recipe
   trainer/model trainer/setup trainer/formats/checkpoint trainer/formats/weights
-trainer/formats/gguf: base kernels/kernels.h datasets/chat datasets/sentencepiece datasets/tokenizer
-  trainer/recipe trainer/model trainer/setup trainer/formats/checkpoint trainer/formats/huggingface
+trainer/formats/gguf: base kernels/kernels.h datasets/chat datasets/sentencepiece datasets/text
+  datasets/tokenizer trainer/recipe trainer/model trainer/setup trainer/formats/checkpoint
+  trainer/formats/huggingface
 trainer/inference: base kernels/kernels.h comm/comm.h datasets/loader datasets/tokenizer
   trainer/model trainer/objective
 trainer/inference/prediction: base kernels/kernels.h datasets/tokenizer trainer/recipe trainer/model

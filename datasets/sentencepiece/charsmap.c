@@ -57,6 +57,30 @@ status charsmap_open(struct charsmap *map, const uint8_t *data, size_t bytes, co
     return result;
 }
 
+static void write_word(uint8_t *out, uint32_t word)
+{
+    for (int i = 0; i < 4; i++) {
+        out[i] = (uint8_t)(word >> 8 * i);
+    }
+}
+
+status charsmap_data(const struct charsmap *map, uint8_t **out, size_t *out_bytes)
+{
+    size_t trie_bytes = 4 * map->count;
+    *out_bytes = map->count > 0 ? HEADER_BYTES + trie_bytes + map->replacement_bytes : 0;
+    *out = malloc(*out_bytes + 1);
+    REQUIRE(*out != NULL, STATUS_INTERNAL, "out of memory for a character map of %zu bytes",
+            *out_bytes);
+    if (*out_bytes > 0) {
+        write_word(*out, (uint32_t)trie_bytes);
+        for (size_t i = 0; i < map->count; i++) {
+            write_word(*out + HEADER_BYTES + 4 * i, map->units[i]);
+        }
+        memcpy(*out + HEADER_BYTES + trie_bytes, map->replacements, map->replacement_bytes);
+    }
+    return STATUS_OK;
+}
+
 void charsmap_close(struct charsmap *map)
 {
     free(map->units);

@@ -34,6 +34,12 @@ struct charsmap {
  *           STATUS_INTERNAL (out of memory) */
 status charsmap_open(struct charsmap *map, const uint8_t *data, size_t bytes, const char *path);
 
+/* charsmap_data - build the data of charsmap_open again.
+ *
+ * Memory    the caller frees *out with free()
+ * Errors    STATUS_INTERNAL (out of memory) */
+status charsmap_data(const struct charsmap *map, uint8_t **out, size_t *out_bytes);
+
 /* charsmap_close - free a map. */
 void charsmap_close(struct charsmap *map);
 

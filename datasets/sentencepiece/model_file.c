@@ -426,6 +426,21 @@ bool sentencepiece_adds_space(const struct sentencepiece *s)
     return s->add_dummy_prefix;
 }
 
+bool sentencepiece_merges_spaces(const struct sentencepiece *s)
+{
+    return s->remove_extra_whitespaces;
+}
+
+bool sentencepiece_has_usual_spaces(const struct sentencepiece *s)
+{
+    return s->escape_whitespaces && !s->space_is_suffix;
+}
+
+const struct charsmap *sentencepiece_charsmap(const struct sentencepiece *s)
+{
+    return &s->charsmap;
+}
+
 int32_t sentencepiece_bos(const struct sentencepiece *s)
 {
     return s->bos;
@@ -450,37 +465,44 @@ static void fill_piece(const struct sentencepiece_piece *piece, piece_proto *out
     out->type = (PieceFile__ModelProto__SentencePiece__Type)piece->type;
 }
 
-status sentencepiece_create_bpe(const struct sentencepiece_piece *pieces, int64_t count,
-                                const char *bos, const char *eos, bool adds_space, const char *path,
-                                struct sentencepiece **out)
+static void fill_normalizer(const struct sentencepiece_design *d, normalizer_proto *out)
+{
+    out->has_name = out->has_add_dummy_prefix = out->has_remove_extra_whitespaces = true;
+    out->name = make_data(d->charsmap_bytes > 0 ? "user_defined" : "identity");
+    out->add_dummy_prefix = d->adds_space;
+    out->remove_extra_whitespaces = d->merges_spaces;
+    out->has_precompiled_charsmap = d->charsmap_bytes > 0;
+    out->precompiled_charsmap =
+        (ProtobufCBinaryData){.data = (uint8_t *)(uintptr_t)d->charsmap, .len = d->charsmap_bytes};
+}
+
+status sentencepiece_create(const struct sentencepiece_design *d, const char *path,
+                            struct sentencepiece **out)
 {
     model_proto m = PIECE_FILE__MODEL_PROTO__INIT;
-    PieceFile__TrainerSpec trainer = PIECE_FILE__TRAINER_SPEC__INIT;
-    PieceFile__NormalizerSpec normalizer = PIECE_FILE__NORMALIZER_SPEC__INIT;
-    piece_proto *all = calloc((size_t)count + 1, sizeof *all);
-    piece_proto **list = calloc((size_t)count + 1, sizeof *list);
+    trainer_proto trainer = PIECE_FILE__TRAINER_SPEC__INIT;
+    normalizer_proto normalizer = PIECE_FILE__NORMALIZER_SPEC__INIT;
+    piece_proto *all = calloc((size_t)d->count + 1, sizeof *all);
+    piece_proto **list = calloc((size_t)d->count + 1, sizeof *list);
     status result = STATUS_OK;
     *out = NULL;
     REQUIRE_GOTO(result, done, all != NULL && list != NULL, STATUS_INTERNAL,
                  "out of memory for the pieces of %s", path);
     trainer.has_model_type = trainer.has_byte_fallback = true;
-    trainer.model_type = PIECE_FILE__TRAINER_SPEC__MODEL_TYPE__BPE;
-    for (int64_t i = 0; i < count; i++) {
-        fill_piece(&pieces[i], &all[i]);
+    trainer.model_type = d->is_bpe ? PIECE_FILE__TRAINER_SPEC__MODEL_TYPE__BPE
+                                   : PIECE_FILE__TRAINER_SPEC__MODEL_TYPE__UNIGRAM;
+    for (int64_t i = 0; i < d->count; i++) {
+        fill_piece(&d->pieces[i], &all[i]);
         list[i] = &all[i];
-        trainer.byte_fallback |= pieces[i].type == SENTENCEPIECE_BYTE;
+        trainer.byte_fallback |= d->pieces[i].type == SENTENCEPIECE_BYTE;
     }
-    trainer.has_bos_piece = bos != NULL;
-    trainer.has_eos_piece = eos != NULL;
-    trainer.bos_piece = bos != NULL ? make_data(bos) : trainer.bos_piece;
-    trainer.eos_piece = eos != NULL ? make_data(eos) : trainer.eos_piece;
-    normalizer.has_name = normalizer.has_add_dummy_prefix = true;
-    normalizer.has_remove_extra_whitespaces = true;
-    normalizer.name = make_data("identity");
-    normalizer.add_dummy_prefix = adds_space;
-    normalizer.remove_extra_whitespaces = false;
+    trainer.has_bos_piece = d->bos != NULL;
+    trainer.has_eos_piece = d->eos != NULL;
+    trainer.bos_piece = d->bos != NULL ? make_data(d->bos) : trainer.bos_piece;
+    trainer.eos_piece = d->eos != NULL ? make_data(d->eos) : trainer.eos_piece;
+    fill_normalizer(d, &normalizer);
     m.pieces = list;
-    m.n_pieces = (size_t)count;
+    m.n_pieces = (size_t)d->count;
     m.trainer_spec = &trainer;
     m.normalizer_spec = &normalizer;
     result = pack_and_open(&m, path, out);

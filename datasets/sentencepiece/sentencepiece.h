@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "datasets/sentencepiece/charsmap.h"
 
 struct sentencepiece;
 
@@ -45,16 +46,24 @@ struct sentencepiece_piece {
 status sentencepiece_open(const char *data, size_t bytes, const char *path,
                           struct sentencepiece **out);
 
-/* sentencepiece_create_bpe - create a BPE model from its pieces. It does not normalize texts.
+/* The parts of a new model. */
+struct sentencepiece_design {
+    const struct sentencepiece_piece *pieces; /* [count]; `bytes` is not used */
+    int64_t count;
+    bool is_bpe;             /* false: Unigram */
+    const char *bos, *eos;   /* control pieces around a text; NULL: the defaults <s> and </s> */
+    bool adds_space;         /* before a text */
+    bool merges_spaces;      /* removes spaces at both ends, and those after a space */
+    const uint8_t *charsmap; /* data of the character map */
+    size_t charsmap_bytes;   /* 0: characters are not replaced */
+};
+
+/* sentencepiece_create - create a model from its parts.
  *
- * bos and eos are the texts of the control pieces around a text; NULL: the defaults <s> and </s>.
- * With adds_space, a space is added before a text.
- *
- * Memory    the texts are copied
+ * Memory    all parts are copied
  * Errors    STATUS_DATA: the model is not valid, with path; STATUS_INTERNAL (out of memory) */
-status sentencepiece_create_bpe(const struct sentencepiece_piece *pieces, int64_t count,
-                                const char *bos, const char *eos, bool adds_space, const char *path,
-                                struct sentencepiece **out);
+status sentencepiece_create(const struct sentencepiece_design *design, const char *path,
+                            struct sentencepiece **out);
 
 /* sentencepiece_add_control - create a model with further control pieces after the last id. A piece
  * that exists becomes a control piece and keeps its id.
@@ -80,6 +89,17 @@ bool sentencepiece_is_bpe(const struct sentencepiece *s);
 
 /* sentencepiece_adds_space - return whether a space is added before a text. */
 bool sentencepiece_adds_space(const struct sentencepiece *s);
+
+/* sentencepiece_merges_spaces - return whether spaces at both ends of a text, and spaces after a
+ * space, are removed. */
+bool sentencepiece_merges_spaces(const struct sentencepiece *s);
+
+/* sentencepiece_has_usual_spaces - return whether spaces become U+2581, and the added space comes
+ * before a text, not after it. */
+bool sentencepiece_has_usual_spaces(const struct sentencepiece *s);
+
+/* sentencepiece_charsmap - return the character map. */
+const struct charsmap *sentencepiece_charsmap(const struct sentencepiece *s);
 
 /* sentencepiece_bos - return the control piece at the beginning of a text, such as <s>; -1: none.
  * sentencepiece_encode does not add it. */

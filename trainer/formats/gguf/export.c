@@ -1,6 +1,7 @@
 /* Writes a checkpoint as a GGUF file, tensor by tensor. */
 #include "trainer/formats/gguf/export.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,14 +70,32 @@ static bool has_rotary_factors(const struct gguf_job *job)
     return job->source.config.rope_scaling.kind == ROTARY_LLAMA3;
 }
 
+/* Returns whether the file also contains the token table as the output matrix. */
+static bool repeats_table(const struct gguf_job *job, const struct exported_tensor *t)
+{
+    return job->family->needs_output && job->source.config.tied &&
+           job->source.parameters[t->parameter].role == MODEL_TOKEN_TABLE;
+}
+
+static status add_tensor(struct gguf_job *job, const struct exported_tensor *t)
+{
+    job->count++;
+    return gguf_add_tensor(job->writer, t->name, t->type, t->rows, t->columns);
+}
+
 static status declare_tensors(struct gguf_job *job)
 {
-    TRY(ALLOCATE(job->tensors, job->source.count, "the tensors of a GGUF file"));
+    TRY(ALLOCATE(job->tensors, job->source.count + 1, "the tensors of a GGUF file"));
     for (int i = 0; i < job->source.count; i++) {
         struct exported_tensor *t = &job->tensors[job->count];
-        if (describe_tensor(job, i, t)) {
-            TRY(gguf_add_tensor(job->writer, t->name, t->type, t->rows, t->columns));
-            job->count++;
+        if (!describe_tensor(job, i, t)) {
+            continue;
+        }
+        TRY(add_tensor(job, t));
+        if (repeats_table(job, t)) {
+            t[1] = t[0];
+            snprintf(t[1].name, sizeof t[1].name, "output.weight");
+            TRY(add_tensor(job, &t[1]));
         }
     }
     return has_rotary_factors(job) ? gguf_add_tensor(job->writer, "rope_freqs.weight", GGUF_F32, 0,
@@ -174,10 +193,13 @@ static status write_tensors(struct gguf_job *job, struct huggingface_summary *su
     TRY(ALLOCATE(job->buffer, CHECKPOINT_READ_ELEMENTS, "reading a checkpoint"));
     const struct exported_tensor *next = job->tensors;
     for (int i = 0; i < job->source.count; i++) {
-        if (next < job->tensors + job->count && next->parameter == i) {
+        bool is_written = false;
+        while (next < job->tensors + job->count && next->parameter == i) {
             summary->parameters += next->columns * (next->rows > 0 ? next->rows : 1);
             TRY(write_tensor(job, next++));
-        } else if (job->source.adapters != NULL) {
+            is_written = true;
+        }
+        if (!is_written && job->source.adapters != NULL) {
             TRY(export_source_read(&job->source, i, job->buffer, skip_values, NULL));
         }
     }

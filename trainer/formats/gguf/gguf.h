@@ -96,6 +96,9 @@ void gguf_add_i32(struct gguf_writer *w, int32_t value);
 /* gguf_add_f32 - add an element to a list of numbers. */
 void gguf_add_f32(struct gguf_writer *w, float value);
 
+/* gguf_add_bytes - add all elements of a list of GGUF_VALUE_U8. */
+void gguf_add_bytes(struct gguf_writer *w, const uint8_t *data, size_t bytes);
+
 /* gguf_add_bool - add an element to a list of truth values. */
 void gguf_add_bool(struct gguf_writer *w, bool value);
 

@@ -12,7 +12,13 @@ struct gguf_family {
     bool interleaved_rotary;   /* the rotation pairs columns 2 i and 2 i + 1 of a head */
     bool rotates_every_fourth; /* one of four layers has no positions; there is no key for it */
     bool ignores_window;       /* llama.cpp attends to all earlier tokens */
-    bool fixed_scale;          /* the scale of attention is 1 / sqrt(D); there is no key for it */
+    bool stores_window;        /* with ignores_window: the file still contains the window */
+    bool fixed_scale;          /* there is no key for the scale of attention (gguf_family_scale) */
+    int64_t mean_scale_layers; /* with this number of layers, the scale is 1 / sqrt(C / H) */
+    bool has_softcaps;         /* of the attention scores and of the logits */
+    bool has_biases;           /* model.attention_bias and model.mlp_bias */
+    bool width_is_heads;       /* the width is that of all heads together */
+    bool needs_output;         /* the file contains the output matrix also if it is tied */
 };
 
 /* gguf_find_family - find the family of an architecture; NULL if llama.cpp does not have it. */
@@ -20,6 +26,11 @@ const struct gguf_family *gguf_find_family(const char *architecture);
 
 /* gguf_family_names - write the names of all families for messages to text[bytes]; return text. */
 const char *gguf_family_names(char *text, size_t bytes);
+
+/* gguf_family_scale - return the scale of attention of a family with fixed_scale: 1 / sqrt(D). In
+ * the largest models it is 1 / sqrt(C / H), and llama.cpp recognizes them by their layers. */
+double gguf_family_scale(const struct gguf_family *family, int64_t layers, int64_t width,
+                         int64_t heads, int64_t head_width);
 
 /* gguf_tensor_name - write the name of a parameter in GGUF files to out.
  *

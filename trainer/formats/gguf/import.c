@@ -98,6 +98,26 @@ static status read_size(const struct gguf_import_job *job, const char *name, int
     return STATUS_OK;
 }
 
+/* Finds whether the output matrix is the token table: the file has none, or the same one. */
+static status find_tied(const struct gguf_import_job *job, const struct gguf_tensor *table,
+                        bool *tied)
+{
+    const struct gguf_tensor *output = gguf_find_tensor(job->file, "output.weight");
+    float *a = NULL, *b = NULL;
+    *tied = output == NULL;
+    if (output == NULL || output->type != table->type || output->elements != table->elements) {
+        return STATUS_OK;
+    }
+    status result = ALLOCATE(a, table->elements, table->name);
+    KEEP_FIRST(result, result == STATUS_OK ? ALLOCATE(b, table->elements, output->name) : result);
+    KEEP_FIRST(result, result == STATUS_OK ? gguf_read_tensor(job->file, table, a) : result);
+    KEEP_FIRST(result, result == STATUS_OK ? gguf_read_tensor(job->file, output, b) : result);
+    *tied = result == STATUS_OK && memcmp(a, b, (size_t)table->elements * sizeof *a) == 0;
+    free(a);
+    free(b);
+    return result;
+}
+
 static status read_sizes(struct gguf_import_job *job)
 {
     struct recipe *r = &job->recipe;
@@ -111,8 +131,7 @@ static status read_sizes(struct gguf_import_job *job)
             "%s: the tensor token_embd.weight is missing or not a matrix", gguf_path(job->file));
     r->model.vocab_size = table->shape[1];
     TRY(read_count(job, "attention.head_count_kv", 0, &r->model.num_kv_heads));
-    r->model.tie_word_embeddings = gguf_find_tensor(job->file, "output.weight") == NULL;
-    return STATUS_OK;
+    return find_tied(job, table, &r->model.tie_word_embeddings);
 }
 
 /* Sets the recipe's scaling of the rotary frequencies, which GGUF files of Llama 3 store as factors
@@ -191,23 +210,59 @@ static status read_windows(struct gguf_import_job *job)
 {
     char key[GGUF_NAME_BYTES];
     struct recipe *r = &job->recipe;
-    int64_t layers = r->model.num_layers, pattern = 6;
+    bool global_first = job->huggingface->pattern.global_first;
+    int64_t layers = r->model.num_layers, pattern = job->huggingface->pattern.default_value;
     snprintf(key, sizeof key, "%s.attention.sliding_window_pattern", job->family->name);
     const struct gguf_key *found = gguf_find_key(job->file, key);
     TRY(read_count(job, "attention.sliding_window", 0, &r->model.sliding_window));
-    r->model.rope_local_base_freq = read_number(job, "rope.freq_base_swa", 10000);
+    if (job->huggingface->rope_bases[1].key != NULL) {
+        r->model.rope_local_base_freq = read_number(job, "rope.freq_base_swa", 10000);
+    }
     if (found != NULL && found->numbers != NULL && !found->is_list) {
-        TRY(read_count(job, "attention.sliding_window_pattern", 6, &pattern));
+        TRY(read_count(job, "attention.sliding_window_pattern", pattern, &pattern));
     } else if (found != NULL && found->numbers != NULL && found->count >= layers) {
-        int64_t wrong =
-            huggingface_find_interval(found->numbers, layers, has_full_attention, false, &pattern);
+        int64_t wrong = huggingface_find_interval(found->numbers, layers, has_full_attention,
+                                                  global_first, &pattern);
         REQUIRE(wrong < 0, STATUS_UNAVAILABLE,
-                "%s: %s has full attention in layers that are not multiples of %" PRId64
+                "%s: %s has full attention in layers that are not every layer number %" PRId64
                 ", or not in all of these; this is not supported",
                 gguf_path(job->file), key, pattern);
     }
     r->model.sliding_window_pattern = pattern;
     return STATUS_OK;
+}
+
+/* Reads how many columns of a head are rotated. */
+static status read_rotary_width(struct gguf_import_job *job)
+{
+    struct recipe *r = &job->recipe;
+    bool may_be_partial = job->huggingface->rotary_factor > 0;
+    int64_t rotated;
+    TRY(read_count(job, "rope.dimension_count", r->model.head_dim, &rotated));
+    REQUIRE(rotated == r->model.head_dim || (may_be_partial && rotated < r->model.head_dim),
+            STATUS_UNAVAILABLE,
+            "%s: %" PRId64 " of %" PRId64 " columns of a head are rotated; %s supports %s",
+            gguf_path(job->file), rotated, r->model.head_dim, job->family->architecture,
+            may_be_partial ? "no more than all" : "only all");
+    if (may_be_partial) {
+        double width = (double)r->model.head_dim, factor = (double)rotated / width;
+        bool is_less = (int64_t)(width * factor) < rotated; /* the product is rounded */
+        r->model.partial_rotary_factor = is_less ? nextafter(factor, 1) : factor;
+    }
+    return STATUS_OK;
+}
+
+/* Reads the settings of Gemma 2 and 3 that the sizes of the model determine. */
+static void read_fixed_scale(struct gguf_import_job *job)
+{
+    struct recipe *r = &job->recipe;
+    double scale = gguf_family_scale(job->family, r->model.num_layers, r->model.hidden_size,
+                                     r->model.num_heads, r->model.head_dim);
+    r->model.query_pre_attn_scalar = llround(1 / (scale * scale));
+    if (job->family->has_softcaps) {
+        r->model.attn_logit_softcapping = read_number(job, "attn_logit_softcapping", 50);
+        r->model.final_logit_softcapping = read_number(job, "final_logit_softcapping", 30);
+    }
 }
 
 static status read_rotary(struct gguf_import_job *job)
@@ -216,10 +271,9 @@ static status read_rotary(struct gguf_import_job *job)
     int64_t head_dim = r->model.hidden_size / r->model.num_heads;
     TRY(read_count(job, "attention.key_length", head_dim, &r->model.head_dim));
     r->model.rope_theta = read_number(job, "rope.freq_base", 10000);
-    double rotated = read_number(job, "rope.dimension_count", (double)r->model.head_dim);
-    REQUIRE(rotated == (double)r->model.head_dim, STATUS_UNAVAILABLE,
-            "%s: %g of %" PRId64 " columns of a head are rotated; only all are supported",
-            gguf_path(job->file), rotated, r->model.head_dim);
+    TRY(read_rotary_width(job));
+    r->model.use_qkv_bias =
+        job->huggingface->has_qkv_bias && gguf_find_tensor(job->file, "blk.0.attn_q.bias") != NULL;
     r->model.attention_bias = job->huggingface->has_attention_bias &&
                               gguf_find_tensor(job->file, "blk.0.attn_q.bias") != NULL;
     r->model.mlp_bias =
@@ -233,11 +287,18 @@ static status read_rotary(struct gguf_import_job *job)
         r->model.residual_multiplier = read_number(job, "residual_scale", 1);
         r->model.logits_scaling = read_number(job, "logit_scale", 1);
     }
+    if (job->family->fixed_scale) {
+        read_fixed_scale(job);
+    }
+    TRY(job->family->stores_window
+            ? read_count(job, "attention.sliding_window", 0, &r->model.sliding_window)
+            : STATUS_OK);
     TRY(job->huggingface->pattern.key != NULL ? read_windows(job) : STATUS_OK);
     return read_scaling(job);
 }
 
-/* Finds the architecture. RoBERTa and BERT share a name; only RoBERTa has a BPE tokenizer. */
+/* Finds the architecture. RoBERTa, DistilBERT and BERT share a name: only RoBERTa has a BPE
+ * tokenizer, and only DistilBERT has no token types. */
 static status find_family(struct gguf_import_job *job)
 {
     char names[256];
@@ -250,6 +311,9 @@ static status find_family(struct gguf_import_job *job)
             name, gguf_family_names(names, sizeof names));
     if (strcmp(name, "bert") == 0 && tokenizer != NULL && strcmp(tokenizer, "gpt2") == 0) {
         job->family = gguf_find_family("roberta");
+    } else if (strcmp(name, "bert") == 0 &&
+               gguf_find_tensor(job->file, "token_types.weight") == NULL) {
+        job->family = gguf_find_family("distilbert");
     }
     job->huggingface = huggingface_find_architecture(job->family->architecture);
     job->architecture = model_architecture(job->family->architecture);
@@ -265,7 +329,9 @@ static status read_model(struct gguf_import_job *job)
     snprintf(draft->run_dir, sizeof draft->run_dir, "runs/imported");
     draft->train.max_steps = 1; /* required in a recipe; nothing is trained */
     draft->model.architecture = job->huggingface->architecture;
-    draft->objective = job->huggingface->objective;
+    /* The files of encoders contain no head. */
+    draft->objective =
+        job->architecture->attention.causal ? job->huggingface->objective : OBJECTIVE_EMBED;
     status result = read_sizes(job);
     bool is_rms = job->architecture->norm.kind == NORM_RMS;
     draft->model.layer_norm_epsilon = read_number(
@@ -275,7 +341,9 @@ static status read_model(struct gguf_import_job *job)
     } else if (!job->architecture->attention.causal) {
         const struct gguf_tensor *types = gguf_find_tensor(job->file, "token_types.weight");
         draft->model.type_vocab_size =
-            types != NULL && types->dimensions == 2 ? types->shape[1] : 1;
+            types != NULL && types->dimensions == 2 ? types->shape[1] : 0;
+    }
+    if (!job->architecture->attention.causal) {
         draft->model.tie_word_embeddings = true;
     }
     if (result == STATUS_OK) {

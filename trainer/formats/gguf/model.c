@@ -65,10 +65,44 @@ static void put_factor(const struct model_keys *k, const char *name, double valu
     }
 }
 
+/* llama.cpp has default values for the soft-caps of its families, so that they cannot be absent. */
+static status check_softcaps(const struct export_source *source, const struct gguf_family *family)
+{
+    const struct model_config *c = &source->config;
+    bool valid = family->has_softcaps ? c->attention_softcap > 0 && c->logits_softcap > 0
+                                      : !(c->attention_softcap > 0) && !(c->logits_softcap > 0);
+    REQUIRE(valid, STATUS_UNAVAILABLE,
+            "%s: model.attn_logit_softcapping and model.final_logit_softcapping of %s must be %s "
+            "for the GGUF export, because llama.cpp supports nothing else",
+            source->found.folder, c->architecture,
+            family->has_softcaps ? "greater than 0" : "null");
+    return STATUS_OK;
+}
+
+/* Checks the parts of the model that have no key in GGUF files. */
+static status check_parts(const struct export_source *source, const struct gguf_family *family)
+{
+    const struct model_config *c = &source->config;
+    bool gated = model_architecture(c->architecture)->feed_forward.gated;
+    REQUIRE(gated || c->activation == ACTIVATION_GELU_TANH || c->activation == ACTIVATION_GELU_ERF,
+            STATUS_UNAVAILABLE, "%s: model.activation is not a GELU; llama.cpp has no other for %s",
+            source->found.folder, c->architecture);
+    REQUIRE(family->has_biases || (!c->attention_bias && !c->mlp_bias), STATUS_UNAVAILABLE,
+            "%s: llama.cpp does not have model.attention_bias and model.mlp_bias of %s",
+            source->found.folder, c->architecture);
+    REQUIRE(!family->width_is_heads || c->heads * model_head_width(c) == c->width,
+            STATUS_UNAVAILABLE,
+            "%s: model.head_dim times model.num_heads is %" PRId64
+            "; for %s, llama.cpp requires model.hidden_size, %" PRId64,
+            source->found.folder, c->heads * model_head_width(c), c->architecture, c->width);
+    return STATUS_OK;
+}
+
 status gguf_check_model(const struct export_source *source, const struct gguf_family *family)
 {
     const struct model_config *c = &source->config;
-    double plain_scale = 1 / sqrt((double)model_head_width(c));
+    double family_scale =
+        gguf_family_scale(family, c->layers, c->width, c->heads, model_head_width(c));
     bool causal = model_architecture(c->architecture)->attention.causal;
     REQUIRE(c->head == MODEL_HEAD_LM || c->head == MODEL_HEAD_NONE, STATUS_UNAVAILABLE,
             "%s has the head of the objective %s, which the GGUF export does not support; models "
@@ -77,15 +111,13 @@ status gguf_check_model(const struct export_source *source, const struct gguf_fa
     REQUIRE(!family->rotates_every_fourth || c->no_rope_interval == 4, STATUS_UNAVAILABLE,
             "%s: model.no_rope_layer_interval is %" PRId64 "; llama.cpp supports only 4",
             source->found.folder, c->no_rope_interval);
-    REQUIRE(!family->fixed_scale || !(fabs(c->attention_scale - plain_scale) > 1e-6),
+    REQUIRE(!family->fixed_scale || !(fabs(c->attention_scale - family_scale) > 1e-6),
             STATUS_UNAVAILABLE,
-            "%s: model.query_pre_attn_scalar is not the width of a head, %" PRId64
-            "; llama.cpp supports no other value",
-            source->found.folder, model_head_width(c));
-    REQUIRE(!(c->attention_softcap > 0) && !(c->logits_softcap > 0), STATUS_UNAVAILABLE,
-            "%s: model.attn_logit_softcapping and model.final_logit_softcapping are not supported "
-            "by the GGUF export",
-            source->found.folder);
+            "%s: model.query_pre_attn_scalar is not %.0f, the only value of llama.cpp for %" PRId64
+            " layers",
+            source->found.folder, 1 / (family_scale * family_scale), c->layers);
+    TRY(check_softcaps(source, family));
+    TRY(check_parts(source, family));
     if (family->ignores_window && c->window > 0 && c->window < model_positions(c)) {
         log_warning("EXPORT",
                     "llama.cpp does not have the window of %s: texts of more than %" PRId64
@@ -106,7 +138,7 @@ static void put_rotary(const struct model_keys *k, const struct model_config *c)
     const struct rotary_scaling *s = &c->rope_scaling;
     put_number(k, "rope.freq_base", c->rope_theta);
     put_factor(k, "rope.freq_base_swa", c->rope_local_theta);
-    put_integer(k, "rope.dimension_count", model_head_width(c));
+    put_integer(k, "rope.dimension_count", model_rotary_width(c));
     if (s->kind == ROTARY_LINEAR || s->kind == ROTARY_YARN) {
         put_text(k, "rope.scaling.type", s->kind == ROTARY_LINEAR ? "linear" : "yarn");
         put_number(k, "rope.scaling.factor", s->factor);
@@ -119,10 +151,11 @@ static void put_rotary(const struct model_keys *k, const struct model_config *c)
     }
 }
 
-static void put_windows(const struct model_keys *k, const struct model_config *c)
+/* `window` is that of the recipe: an encoder attends to half of it on each side. */
+static void put_windows(const struct model_keys *k, const struct model_config *c, int64_t window)
 {
     char key[GGUF_NAME_BYTES];
-    put_integer(k, "attention.sliding_window", c->window);
+    put_integer(k, "attention.sliding_window", window);
     gguf_begin_array(k->writer, make_key(k, "attention.sliding_window_pattern", key),
                      GGUF_VALUE_BOOL, c->layers);
     for (int64_t layer = 0; layer < c->layers; layer++) {
@@ -157,7 +190,9 @@ void gguf_put_model(struct gguf_writer *w, const struct export_source *source,
         put_rotary(k, c);
     }
     if (c->window > 0 && !family->ignores_window) {
-        put_windows(k, c);
+        put_windows(k, c, source->recipe.model.sliding_window);
+    } else if (c->window > 0 && family->stores_window) {
+        put_integer(k, "attention.sliding_window", c->window);
     }
     if (!family->fixed_scale) {
         put_factor(k, "attention.scale", c->attention_scale);
@@ -165,6 +200,8 @@ void gguf_put_model(struct gguf_writer *w, const struct export_source *source,
     put_factor(k, "embedding_scale", c->embedding_multiplier);
     put_factor(k, "residual_scale", c->residual_multiplier);
     put_factor(k, "logit_scale", c->logits_divisor);
+    put_factor(k, "attn_logit_softcapping", c->attention_softcap);
+    put_factor(k, "final_logit_softcapping", c->logits_softcap);
     if (!a->attention.causal) {
         char key[GGUF_NAME_BYTES];
         gguf_put_bool(w, make_key(k, "attention.causal", key), false);

@@ -1,6 +1,7 @@
 /* The families of models that llama.cpp has, and the names of their tensors. The names follow from
  * the parts of the architecture, so that a new family needs one row. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,20 +14,33 @@ static const struct gguf_family families[] = {
     {.architecture = "gpt2", .name = "gpt2"},
     {.architecture = "bert", .name = "bert"},
     {.architecture = "roberta", .name = "bert"},
-    {.architecture = "llama", .name = "llama", .interleaved_rotary = true},
+    {.architecture = "distilbert", .name = "bert"},
+    {.architecture = "modernbert", .name = "modern-bert", .width_is_heads = true},
+    {.architecture = "llama", .name = "llama", .interleaved_rotary = true, .has_biases = true},
     {.architecture = "mistral",
      .name = "llama",
      .interleaved_rotary = true,
      .ignores_window = true},
-    {.architecture = "granite", .name = "granite", .interleaved_rotary = true},
+    {.architecture = "granite", .name = "granite", .interleaved_rotary = true, .has_biases = true},
     {.architecture = "smollm3",
      .name = "smollm3",
      .interleaved_rotary = true,
      .rotates_every_fourth = true},
-    {.architecture = "qwen2", .name = "qwen2", .ignores_window = true},
+    {.architecture = "qwen2", .name = "qwen2", .ignores_window = true, .width_is_heads = true},
     {.architecture = "qwen3", .name = "qwen3", .ignores_window = true},
-    {.architecture = "olmo2", .name = "olmo2"},
-    {.architecture = "gemma3_text", .name = "gemma3", .fixed_scale = true},
+    {.architecture = "olmo2", .name = "olmo2", .width_is_heads = true, .needs_output = true},
+    {.architecture = "stablelm", .name = "stablelm", .width_is_heads = true, .needs_output = true},
+    {.architecture = "phi3",
+     .name = "phi3",
+     .ignores_window = true,
+     .stores_window = true,
+     .width_is_heads = true},
+    {.architecture = "gemma2",
+     .name = "gemma2",
+     .fixed_scale = true,
+     .mean_scale_layers = 46,
+     .has_softcaps = true},
+    {.architecture = "gemma3_text", .name = "gemma3", .fixed_scale = true, .mean_scale_layers = 62},
 };
 
 const struct gguf_family *gguf_find_family(const char *architecture)
@@ -47,6 +61,12 @@ const struct gguf_family *gguf_find_named_family(const char *name)
         }
     }
     return NULL;
+}
+
+double gguf_family_scale(const struct gguf_family *family, int64_t layers, int64_t width,
+                         int64_t heads, int64_t head_width)
+{
+    return 1 / sqrt((double)(layers == family->mean_scale_layers ? width / heads : head_width));
 }
 
 const char *gguf_family_names(char *text, size_t bytes)
@@ -94,6 +114,7 @@ static bool find_block_name(const struct architecture *a, const char *name, size
         {n->projection, "attn_output"},
         {n->attention_norm, "post_attention_norm"},
         {n->norm2, post ? "attn_output_norm" : "ffn_norm"},
+        {n->gate_fc, "ffn_up"},
         {n->gate, "ffn_gate"},
         {n->fc, "ffn_up"},
         {n->fc_projection, "ffn_down"},

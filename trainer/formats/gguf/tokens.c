@@ -1,6 +1,7 @@
 /* The metadata of a tokenizer in GGUF files. llama.cpp has one algorithm for each kind:
  * "gpt2" for BPE over bytes, with a name for the pattern that splits the words; "llama" for BPE of
- * SentencePiece; "bert" for WordPiece; "no_vocab" for a model that takes ids alone. */
+ * SentencePiece; "t5" for Unigram (unigram.c); "bert" for WordPiece; "no_vocab" for a model that
+ * takes ids alone. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -12,26 +13,7 @@
 #include "datasets/chat/chat.h"
 #include "datasets/sentencepiece/sentencepiece.h"
 #include "datasets/tokenizer/pretokenizer.h"
-#include "trainer/formats/gguf/gguf_impl.h"
-
-/* Types of tokens, with the numbers of the format; the same as those of SentencePiece. */
-enum { TOKEN_NORMAL = 1, TOKEN_CONTROL = 3, TOKEN_USER_DEFINED = 4, TOKEN_UNUSED = 5 };
-
-/* A token in a list by id; text NULL: no token has this id. */
-struct listed_token {
-    const char *text;
-    int32_t type;
-    float score;
-};
-
-struct token_table {
-    struct gguf_writer *writer;
-    const struct export_source *source;
-    json_t *document; /* the canonical tokenizer.json; NULL for SentencePiece */
-    struct listed_token *tokens;
-    int64_t count;
-    bool is_wordpiece;
-};
+#include "trainer/formats/gguf/tokens_impl.h"
 
 /* Score of an id without a token, as in llama.cpp's converter. */
 static const float unused_score = -10000;
@@ -72,7 +54,16 @@ static void put_token_scores(const struct token_table *t)
     }
 }
 
-static status set_token(struct token_table *t, int64_t id, struct listed_token token)
+void gguf_put_token_lists(const struct token_table *t, bool has_scores)
+{
+    put_token_texts(t);
+    if (has_scores) {
+        put_token_scores(t);
+    }
+    put_token_types(t);
+}
+
+status gguf_set_token(struct token_table *t, int64_t id, struct listed_token token)
 {
     REQUIRE(id >= 0 && id < t->count, STATUS_UNAVAILABLE,
             "%s: token %" PRId64 " is beyond the %" PRId64 " rows of the embedding",
@@ -88,24 +79,27 @@ static status list_tokens(struct token_table *t)
     json_t *id;
     json_object_foreach(json_object_get(json_object_get(t->document, "model"), "vocab"), text, id)
     {
-        TRY(set_token(t, json_integer_value(id), (struct listed_token){text, TOKEN_NORMAL, 0}));
+        TRY(gguf_set_token(t, json_integer_value(id),
+                           (struct listed_token){text, TOKEN_NORMAL, 0}));
     }
     json_t *added = json_object_get(t->document, "added_tokens");
     for (size_t i = 0; i < json_array_size(added); i++) {
         json_t *token = json_array_get(added, i);
         bool special = json_is_true(json_object_get(token, "special"));
-        TRY(set_token(t, json_integer_value(json_object_get(token, "id")),
-                      (struct listed_token){json_string_value(json_object_get(token, "content")),
-                                            special ? TOKEN_CONTROL : TOKEN_USER_DEFINED, 0}));
+        TRY(gguf_set_token(
+            t, json_integer_value(json_object_get(token, "id")),
+            (struct listed_token){json_string_value(json_object_get(token, "content")),
+                                  special ? TOKEN_CONTROL : TOKEN_USER_DEFINED, 0}));
     }
     return STATUS_OK;
 }
 
-static status list_pieces(struct token_table *t, const struct sentencepiece *model)
+status gguf_list_pieces(struct token_table *t, const struct sentencepiece *model)
 {
     for (int64_t id = 0; id < sentencepiece_count(model); id++) {
         struct sentencepiece_piece piece = sentencepiece_get_piece(model, (int32_t)id);
-        TRY(set_token(t, id, (struct listed_token){piece.text, (int32_t)piece.type, piece.score}));
+        TRY(gguf_set_token(t, id,
+                           (struct listed_token){piece.text, (int32_t)piece.type, piece.score}));
     }
     return STATUS_OK;
 }
@@ -170,13 +164,18 @@ static status put_byte_bpe(struct token_table *t)
             "GPT-2, SmolLM2, cl100k, Llama 3, Qwen 2 and o200k",
             t->source->tokenizer_folder);
     bool roberta = tokenizer_is_roberta(t->source->tokenizer);
+    /* The words of ModernBERT are those of GPT-2, after NFC. */
+    bool is_modern = strcmp(t->source->config.architecture, "modernbert") == 0 &&
+                     strcmp(pattern, "gpt-2") == 0 && normalizer != NULL;
     gguf_put_text(t->writer, "tokenizer.ggml.model", "gpt2");
-    gguf_put_text(t->writer, "tokenizer.ggml.pre", roberta ? "roberta-bpe" : pattern);
+    gguf_put_text(t->writer, "tokenizer.ggml.pre",
+                  roberta     ? "roberta-bpe"
+                  : is_modern ? "modern-bert"
+                              : pattern);
     gguf_put_bool(t->writer, "tokenizer.ggml.add_space_prefix",
                   json_is_true(json_object_get(pre, "add_prefix_space")));
     TRY(list_tokens(t));
-    put_token_texts(t);
-    put_token_types(t);
+    gguf_put_token_lists(t, false);
     put_merges(t);
     return STATUS_OK;
 }
@@ -196,23 +195,20 @@ static status put_wordpiece(struct token_table *t)
     gguf_put_text(t->writer, "tokenizer.ggml.model", "bert");
     gguf_put_text(t->writer, "tokenizer.ggml.pre", "default");
     TRY(list_tokens(t));
-    put_token_texts(t);
-    put_token_types(t);
+    gguf_put_token_lists(t, false);
     return STATUS_OK;
 }
 
 static status put_pieces(struct token_table *t, const struct sentencepiece *model)
 {
-    REQUIRE(sentencepiece_is_bpe(model), STATUS_UNAVAILABLE,
-            "%s is a Unigram model, which the GGUF export does not support; BPE is supported",
-            t->source->tokenizer_folder);
+    if (!sentencepiece_is_bpe(model)) {
+        return gguf_put_unigram_pieces(t, model);
+    }
     gguf_put_text(t->writer, "tokenizer.ggml.model", "llama");
     gguf_put_text(t->writer, "tokenizer.ggml.pre", "default");
     gguf_put_bool(t->writer, "tokenizer.ggml.add_space_prefix", sentencepiece_adds_space(model));
-    TRY(list_pieces(t, model));
-    put_token_texts(t);
-    put_token_scores(t);
-    put_token_types(t);
+    TRY(gguf_list_pieces(t, model));
+    gguf_put_token_lists(t, true);
     return STATUS_OK;
 }
 
@@ -244,13 +240,6 @@ static void put_no_tokenizer(const struct token_table *t)
                                              : "llama.cpp does not have one token per character");
 }
 
-static status put_unigram(const struct token_table *t)
-{
-    RAISE(STATUS_UNAVAILABLE,
-          "%s is a Unigram model, which the GGUF export does not support; BPE is supported",
-          t->source->tokenizer_folder);
-}
-
 static status put_kind(struct token_table *t)
 {
     if (t->source->tokenizer == NULL) {
@@ -265,7 +254,7 @@ static status put_kind(struct token_table *t)
     case TOKENIZER_SENTENCEPIECE:
         return put_sentencepiece(t);
     case TOKENIZER_UNIGRAM:
-        return put_unigram(t);
+        return gguf_put_unigram(t);
     case TOKENIZER_CHAR:
         put_no_tokenizer(t);
         break;
@@ -286,7 +275,8 @@ static void put_special(struct gguf_writer *w, const char *key, int32_t id)
 static int32_t find_bos(const struct tokenizer *t)
 {
     int32_t bos = tokenizer_bos(t), piece = tokenizer_find(t, "<s>");
-    bool has_pieces = tokenizer_get_kind(t) == TOKENIZER_SENTENCEPIECE;
+    bool has_pieces = tokenizer_get_kind(t) == TOKENIZER_SENTENCEPIECE ||
+                      tokenizer_get_kind(t) == TOKENIZER_UNIGRAM;
     return bos >= 0 ? bos : has_pieces && piece >= 0 ? piece : tokenizer_eos(t);
 }
 
@@ -307,8 +297,8 @@ static void put_specials(struct gguf_writer *w, const struct export_source *sour
     put_special(w, "tokenizer.ggml.cls_token_id", specials.cls);
     put_special(w, "tokenizer.ggml.seperator_token_id", specials.sep);
     put_special(w, "tokenizer.ggml.mask_token_id", specials.mask);
-    gguf_put_bool(w, "tokenizer.ggml.add_bos_token", true);
-    gguf_put_bool(w, "tokenizer.ggml.add_eos_token", true);
+    gguf_put_bool(w, "tokenizer.ggml.add_bos_token", specials.cls >= 0);
+    gguf_put_bool(w, "tokenizer.ggml.add_eos_token", specials.sep >= 0);
     gguf_put_u32(w, "tokenizer.ggml.token_type_count",
                  source->config.token_types > 0 ? source->config.token_types : 1);
 }

@@ -1,5 +1,5 @@
 /* Writes the tokenizer of a GGUF file as the files of a model folder: tokenizer.json for BPE over
- * bytes, tokenizer.model for SentencePiece, vocab.txt for WordPiece. */
+ * bytes, tokenizer.model for SentencePiece and Unigram, vocab.txt for WordPiece. */
 #include <float.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -73,6 +73,11 @@ static const char *get_special(const struct token_lists *l, const char *key)
     return id >= 0 ? l->texts->texts[id] : NULL;
 }
 
+static bool get_flag(const struct token_lists *l, const char *name, bool default_value)
+{
+    return gguf_get_number(l->file, name, default_value) != 0;
+}
+
 /* ---- BPE over bytes ---- */
 
 /* Patterns of words by tokenizer.ggml.pre. NULL: the pattern of GPT-2. */
@@ -83,6 +88,7 @@ static const struct {
 } patterns[] = {
     {"gpt-2", PRETOKENIZER_NONE, false, false, false},
     {"roberta-bpe", PRETOKENIZER_NONE, false, false, false},
+    {"modern-bert", PRETOKENIZER_NONE, false, true, false},
     {"smollm", PRETOKENIZER_NONE, true, false, false},
     {"llama-bpe", PRETOKENIZER_LLAMA3, false, false, true},
     {"dbrx", PRETOKENIZER_CL100K, false, false, false},
@@ -108,7 +114,29 @@ static json_t *build_pre_tokenizer(int index, bool add_prefix_space)
                      "behavior", "Isolated", "invert", 0, level);
 }
 
-/* Builds the post-processor: RoBERTa's, one that adds a token before each text, or none. */
+static json_t *build_special(const char *text, int type)
+{
+    return json_pack("{s:{s:s, s:i}}", "SpecialToken", "id", text, "type_id", type);
+}
+
+static json_t *build_sequence(const char *name, int type)
+{
+    return json_pack("{s:{s:s, s:i}}", "Sequence", "id", name, "type_id", type);
+}
+
+/* Builds BERT's post-processor, which also ModernBERT has: [CLS] A [SEP] B [SEP]. */
+static json_t *build_bert_processor(const char *cls, int cls_id, const char *sep, int sep_id)
+{
+    return json_pack("{s:s, s:[o, o, o], s:[o, o, o, o, o], s:{s:{s:s, s:[i], s:[s]}, s:{s:s, "
+                     "s:[i], s:[s]}}}",
+                     "type", "TemplateProcessing", "single", build_special(cls, 0),
+                     build_sequence("A", 0), build_special(sep, 0), "pair", build_special(cls, 0),
+                     build_sequence("A", 0), build_special(sep, 0), build_sequence("B", 1),
+                     build_special(sep, 1), "special_tokens", cls, "id", cls, "ids", cls_id,
+                     "tokens", cls, sep, "id", sep, "ids", sep_id, "tokens", sep);
+}
+
+/* Builds the post-processor: RoBERTa's, BERT's, one that adds a token before each text, or none. */
 static json_t *build_post_processor(const struct token_lists *l, bool roberta)
 {
     const char *bos = get_special(l, "tokenizer.ggml.bos_token_id");
@@ -119,8 +147,12 @@ static json_t *build_post_processor(const struct token_lists *l, bool roberta)
         return json_pack("{s:s, s:[s, i], s:[s, i], s:b, s:b}", "type", "RobertaProcessing", "sep",
                          eos, eos_id, "cls", bos, bos_id, "trim_offsets", 1, "add_prefix_space", 0);
     }
-    if (bos == NULL || gguf_get_number(l->file, "tokenizer.ggml.add_bos_token", 0) == 0) {
+    if (bos == NULL || !get_flag(l, "tokenizer.ggml.add_bos_token", false)) {
         return json_null();
+    }
+    bool has_both = eos != NULL && get_flag(l, "tokenizer.ggml.add_eos_token", false);
+    if (has_both && strcmp(bos, "[CLS]") == 0 && strcmp(eos, "[SEP]") == 0) {
+        return build_bert_processor(bos, bos_id, eos, eos_id);
     }
     return json_pack("{s:s, s:[{s:{s:s, s:i}}, {s:{s:s, s:i}}], s:[{s:{s:s, s:i}}, {s:{s:s, s:i}}, "
                      "{s:{s:s, s:i}}, {s:{s:s, s:i}}], s:{s:{s:s, s:[i], s:[s]}}}",
@@ -179,8 +211,8 @@ static status write_byte_bpe(const struct token_lists *l, const char *folder)
     const char *pre = gguf_get_text(l->file, "tokenizer.ggml.pre");
     int index = find_pattern(pre);
     REQUIRE(index >= 0, STATUS_UNAVAILABLE,
-            "%s: tokenizer.ggml.pre '%.60s' is not supported; gpt-2, roberta-bpe, smollm, "
-            "llama-bpe, dbrx, qwen2 and gpt-4o are",
+            "%s: tokenizer.ggml.pre '%.60s' is not supported; gpt-2, roberta-bpe, modern-bert, "
+            "smollm, llama-bpe, dbrx, qwen2 and gpt-4o are",
             gguf_path(l->file), pre != NULL ? pre : "(missing)");
     bool prefix = gguf_get_number(l->file, "tokenizer.ggml.add_space_prefix", 0) != 0;
     json_t *vocab = json_object(), *merges = json_array(), *added = json_array();
@@ -206,11 +238,53 @@ static status write_byte_bpe(const struct token_lists *l, const char *folder)
 
 /* ---- SentencePiece and WordPiece ---- */
 
-static status write_pieces(const struct token_lists *l, const char *folder)
+/* Reads the character map of a Unigram model; *data is NULL if there is none. */
+static status read_charsmap(const struct token_lists *l, uint8_t **data, size_t *bytes)
+{
+    const struct gguf_key *key = gguf_find_key(l->file, "tokenizer.ggml.precompiled_charsmap");
+    *data = NULL;
+    *bytes = 0;
+    if (key == NULL) {
+        return STATUS_OK;
+    }
+    REQUIRE(key->is_list && (key->type == GGUF_VALUE_U8 || key->type == GGUF_VALUE_I8), STATUS_DATA,
+            "%s: %s is not a list of bytes", gguf_path(l->file), key->name);
+    TRY(ALLOCATE(*data, key->count + 1, "a character map"));
+    for (int64_t i = 0; i < key->count; i++) {
+        (*data)[i] = (uint8_t)(int)key->numbers[i];
+    }
+    *bytes = (size_t)key->count;
+    return STATUS_OK;
+}
+
+/* Describes the model; the caller frees the character map. */
+static status design_model(const struct token_lists *l, const struct sentencepiece_piece *pieces,
+                           bool is_bpe, uint8_t **charsmap, struct sentencepiece_design *d)
+{
+    *d = (struct sentencepiece_design){
+        .pieces = pieces,
+        .count = l->texts->count,
+        .is_bpe = is_bpe,
+        .bos = get_special(l, "tokenizer.ggml.bos_token_id"),
+        .eos = get_special(l, "tokenizer.ggml.eos_token_id"),
+        .adds_space = get_flag(l, "tokenizer.ggml.add_space_prefix", is_bpe),
+    };
+    if (is_bpe) {
+        return STATUS_OK;
+    }
+    d->merges_spaces = get_flag(l, "tokenizer.ggml.remove_extra_whitespaces", false);
+    TRY(read_charsmap(l, charsmap, &d->charsmap_bytes));
+    d->charsmap = *charsmap;
+    return STATUS_OK;
+}
+
+static status write_pieces(const struct token_lists *l, bool is_bpe, const char *folder)
 {
     char path[FILE_PATH_BYTES];
     struct sentencepiece_piece *pieces = NULL;
+    struct sentencepiece_design design;
     struct sentencepiece *model = NULL;
+    uint8_t *charsmap = NULL;
     size_t bytes;
     TRY(file_join(path, folder, "tokenizer.model"));
     TRY(ALLOCATE(pieces, l->texts->count, "the tokens of a GGUF file"));
@@ -219,17 +293,17 @@ static status write_pieces(const struct token_lists *l, const char *folder)
         pieces[id].score = l->scores != NULL ? (float)l->scores->numbers[id] : 0;
         pieces[id].type = get_type(l, id);
     }
-    status result = sentencepiece_create_bpe(
-        pieces, l->texts->count, get_special(l, "tokenizer.ggml.bos_token_id"),
-        get_special(l, "tokenizer.ggml.eos_token_id"),
-        gguf_get_number(l->file, "tokenizer.ggml.add_space_prefix", 1) != 0, gguf_path(l->file),
-        &model);
+    status result = design_model(l, pieces, is_bpe, &charsmap, &design);
+    KEEP_FIRST(result, result == STATUS_OK
+                           ? sentencepiece_create(&design, gguf_path(l->file), &model)
+                           : result);
     if (result == STATUS_OK) {
         const char *data = sentencepiece_data(model, &bytes);
         result = file_write(path, data, bytes);
     }
     sentencepiece_close(&model);
     free(pieces);
+    free(charsmap);
     return result;
 }
 
@@ -261,7 +335,9 @@ static status write_wordpiece(const struct token_lists *l, const char *folder)
 
 /* ---- the other files ---- */
 
-static status write_tokenizer_config(const struct token_lists *l, const char *folder, bool pieces)
+/* adds_bos: of a file without the key add_bos_token. */
+static status write_tokenizer_config(const struct token_lists *l, const char *folder, bool pieces,
+                                     bool adds_bos)
 {
     const char *bos = get_special(l, "tokenizer.ggml.bos_token_id");
     const char *eos = get_special(l, "tokenizer.ggml.eos_token_id");
@@ -273,8 +349,8 @@ static status write_tokenizer_config(const struct token_lists *l, const char *fo
         json_object_set_new(config, "eos_token", json_string(eos));
     }
     if (pieces) {
-        bool add_bos = gguf_get_number(l->file, "tokenizer.ggml.add_bos_token", 1) != 0;
-        json_object_set_new(config, "add_bos_token", json_boolean(add_bos));
+        json_object_set_new(config, "add_bos_token",
+                            json_boolean(get_flag(l, "tokenizer.ggml.add_bos_token", adds_bos)));
     }
     return json_file_write(folder, "tokenizer_config.json", config);
 }
@@ -295,14 +371,16 @@ status gguf_read_tokenizer(const struct gguf_file *file, const char *folder, boo
     if (!*exists) {
         return STATUS_OK;
     }
-    bool is_pieces = strcmp(kind, "llama") == 0, is_wordpiece = strcmp(kind, "bert") == 0;
+    bool is_bpe = strcmp(kind, "llama") == 0, is_pieces = is_bpe || strcmp(kind, "t5") == 0;
+    bool is_wordpiece = strcmp(kind, "bert") == 0;
     REQUIRE(is_pieces || is_wordpiece || strcmp(kind, "gpt2") == 0, STATUS_UNAVAILABLE,
-            "%s: tokenizer.ggml.model '%.60s' is not supported; gpt2, llama, bert and no_vocab are",
+            "%s: tokenizer.ggml.model '%.60s' is not supported; gpt2, llama, t5, bert and no_vocab "
+            "are",
             gguf_path(file), kind);
     TRY(read_lists(file, &lists));
-    TRY(is_pieces      ? write_pieces(&lists, folder)
+    TRY(is_pieces      ? write_pieces(&lists, is_bpe, folder)
         : is_wordpiece ? write_wordpiece(&lists, folder)
                        : write_byte_bpe(&lists, folder));
-    TRY(is_wordpiece ? STATUS_OK : write_tokenizer_config(&lists, folder, is_pieces));
+    TRY(is_wordpiece ? STATUS_OK : write_tokenizer_config(&lists, folder, is_pieces, is_bpe));
     return write_template(file, folder);
 }

@@ -145,6 +145,11 @@ void gguf_add_i32(struct gguf_writer *w, int32_t value)
     put_bytes(w->metadata, &value, sizeof value);
 }
 
+void gguf_add_bytes(struct gguf_writer *w, const uint8_t *data, size_t bytes)
+{
+    put_bytes(w->metadata, data, bytes);
+}
+
 void gguf_add_f32(struct gguf_writer *w, float value)
 {
     put_bytes(w->metadata, &value, sizeof value);

@@ -1,0 +1,131 @@
+#!/bin/bash
+# Tests that models of each family return from GGUF files: decoders and the bodies of encoders bit
+# for bit, Unigram tokenizers with the same scores of texts. Models that llama.cpp does not have are
+# refused.
+#
+#   test_gguf_families.sh decoders | encoders | unigram | refused
+part=${1:-}
+# shellcheck source=tests/trainer/tiny_training.sh
+source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
+cat >small.yaml <<'END'
+objective: clm
+run_dir: run
+model: {num_layers: 1, hidden_size: 32, num_heads: 2, max_position_embeddings: 32}
+data: {tokenizer: tokenizer, train: data/train-*.h5, sequence_length: 32}
+batch: {global_size: 4, micro_size: 2}
+optimizer: {learning_rate: 1.0e-2}
+train: {max_steps: 2}
+END
+grep -o '[A-Z][a-z].*[a-z]' "$source/LICENSE" | head -n 9 | cut -c1-30 | sed 's/ *$//' >lines
+
+# export_and_import NAME: write NAME.gguf in f32 and import it as NAME-back.
+export_and_import() {
+    run_bireme 0 export --format gguf --checkpoint "$1" --output "$1.gguf" --type f32
+    run_bireme 0 import "$1.gguf" --output "$1-back"
+}
+
+# check_decoder NAME SETTING...: train, export, import; compare weights and scores.
+check_decoder() {
+    local name=$1
+    shift
+    run_bireme 0 train small.yaml run_dir="$name" "$@"
+    export_and_import "$name"
+    run_bireme 0 checkpoint diff "$name/final" "$name-back" --tolerance 0
+    grep -q '^equal: ' out || fail "the weights of $name differ"
+    run_bireme 0 score --checkpoint "$name/final" lines
+    cp out before
+    run_bireme 0 score --checkpoint "$name-back" lines
+    cmp before out || fail "the scores of $name differ"
+}
+
+test_decoders() {
+    rm -r tokenizer data
+    run_bireme 0 tokenizer train --vocab-size 300 --input "$source/LICENSE" --output tokenizer
+    run_bireme 0 prepare --tokenizer tokenizer --input "$source/LICENSE" --output data
+    check_decoder phi3 model.architecture=phi3 model.partial_rotary_factor=0.75 \
+        model.sliding_window=8
+    check_decoder stablelm model.architecture=stablelm model.use_qkv_bias=true
+    check_decoder untied model.architecture=stablelm model.tie_word_embeddings=false
+    check_decoder olmo2 model.architecture=olmo2
+    check_decoder gemma2 model.architecture=gemma2 model.num_layers=2 model.sliding_window=8 \
+        model.attn_logit_softcapping=5 model.final_logit_softcapping=3
+    check_decoder gemma3 model.architecture=gemma3_text model.num_layers=3 model.sliding_window=8 \
+        model.sliding_window_pattern=2
+}
+
+# check_encoder NAME SETTING...: train, export, import; compare the embeddings. The file has no
+# head, so that the imported model has fewer weights.
+check_encoder() {
+    local name=$1
+    shift
+    run_bireme 0 train words.yaml run_dir="$name" model.architecture="$name" "$@"
+    export_and_import "$name"
+    run_bireme 0 embed --checkpoint "$name/final" lines
+    cp out before
+    run_bireme 0 embed --checkpoint "$name-back" lines
+    cmp before out || fail "the embeddings of $name differ"
+}
+
+test_encoders() {
+    run_bireme 0 tokenizer train --type wordpiece --vocab-size 300 --input "$source/LICENSE" \
+        --output words
+    run_bireme 0 prepare --objective mlm --tokenizer words --input "$source/LICENSE" \
+        --sequence-length 32 --output pairs
+    sed -e 's/clm/mlm/; s/tokenizer: tokenizer/tokenizer: words/; s/data.train/pairs\/train/' \
+        -e 's/, sequence_length: 32//' small.yaml >words.yaml
+    check_encoder bert
+    check_encoder distilbert model.layer_norm_epsilon=1e-12
+    check_encoder modernbert model.num_layers=4 model.sliding_window=8
+}
+
+test_unigram() {
+    local name
+    for name in t5 xlm byte unigram unigram_bytes; do
+        cp -r "$source/tests/reference/tokenizer/sentencepiece/$name" "$name-tokenizer"
+        run_bireme 0 prepare --tokenizer "$name-tokenizer" --input "$source/LICENSE" \
+            --output "$name-data"
+        run_bireme 0 train small.yaml run_dir="$name" data.tokenizer="$name-tokenizer" \
+            data.train="$name-data/train-*.h5"
+        export_and_import "$name"
+        run_bireme 0 score --checkpoint "$name/final" lines
+        cp out before
+        run_bireme 0 score --checkpoint "$name-back" lines
+        cmp before out || fail "the scores with the tokenizer $name differ"
+        run_bireme 0 export --format gguf --checkpoint "$name-back" --output "$name-again.gguf" \
+            --type f32
+        cmp "$name.gguf" "$name-again.gguf" || fail "the second export of $name differs"
+    done
+}
+
+# check_refused TEXT SETTING...: the export of a model with these settings is refused.
+check_refused() {
+    local text=$1
+    shift
+    rm -rf refused
+    run_bireme 0 train small.yaml run_dir=refused train.max_steps=1 "$@"
+    run_bireme 69 export --format gguf --checkpoint refused --output refused.gguf
+    expect_error "$text"
+    [ ! -e refused.gguf ] || fail 'a file remains'
+}
+
+test_refused() {
+    check_refused 'is not a GELU' model.architecture=gpt2 model.activation=relu
+    check_refused model.attention_bias model.architecture=olmo2 model.attention_bias=true
+    check_refused 'requires model.hidden_size, 32' model.architecture=qwen2 model.head_dim=8
+    check_refused 'must be greater than 0' model.architecture=gemma2
+    check_refused 'must be null' model.architecture=gemma3_text model.final_logit_softcapping=30
+    check_refused 'is not 16' model.architecture=gemma3_text model.query_pre_attn_scalar=32
+    check_refused 'cannot be exported to GGUF' model.architecture=openai-gpt
+    cp -r "$source/tests/reference/tokenizer/sentencepiece/albert" albert
+    run_bireme 0 prepare --tokenizer albert --input "$source/LICENSE" --output albert-data
+    check_refused 'the normalizer or the pre-tokenizer' model.architecture=llama \
+        data.tokenizer=albert data.train='albert-data/train-*.h5'
+}
+
+case $part in
+decoders | encoders | unigram | refused) "test_$part" ;;
+*)
+    echo "unknown part: $part" >&2
+    exit 2
+    ;;
+esac

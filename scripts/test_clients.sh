@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# Tests `bireme serve` with its clients: the Python package openai and the browser Chromium.
+# Tests `bireme serve` with its clients, the Python package openai and the browser Chromium, and the
+# completion for zsh.
 #
 #   scripts/test_clients.sh [FOLDER]
 #
 # FOLDER is the build folder (default: build). Installs openai into a virtual environment there, and
-# Chromium with `setup.sh --clients`. Exit code 77: a client cannot be installed; the other one is
-# still tested.
+# Chromium and zsh with `setup.sh --clients`. Exit code 77: one of them cannot be installed; the
+# others are still tested.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 folder=${1:-build}
 python=$PWD/$folder/clients/bin/python
-tests=serve_page code=0
+tests='serve_page|manual' code=0
 install_openai() {
     timeout 120 python3 -m venv "$folder/clients" &&
         timeout 300 "$python" -m pip install --quiet --disable-pip-version-check openai
@@ -24,7 +25,7 @@ else
     code=77
 fi
 ./scripts/setup.sh --clients || {
-    echo "test_clients: skipped: Chromium is not installed"
+    echo "test_clients: skipped: Chromium or zsh is not installed"
     code=77
 }
 BIREME_PYTHON=$python ctest --test-dir "$folder" --output-on-failure --no-tests=error \

@@ -5,6 +5,7 @@
 #
 #   scripts/test_fresh.sh bookworm|trixie [--quickstart] [--test] [--keep]
 #   scripts/test_fresh.sh bookworm|trixie --package FILE|deb [--keep]
+#   scripts/test_fresh.sh bookworm --containers FILE [--keep]
 #
 #   --quickstart   run scripts/quickstart.sh with QUICKSTART_MINUTES minutes of training (default:
 #                  0.5), and a second time, which skips the completed stages
@@ -13,6 +14,9 @@
 #                  instead of the clone, and train and generate with it. "deb" instead of FILE first
 #                  builds the Debian package of the last commit in another root, checks it with
 #                  lintian and writes it to build-package/
+#   --containers FILE
+#                  run the commands of scripts/containers/Dockerfile and of bireme.def in a root
+#                  each, with this Debian package, and train and generate through their entry points
 #   --keep         do not remove the root folder at the end, and print its path
 #
 # The default is --quickstart --test. Packages come from the mirror of this machine's apt, with its
@@ -177,6 +181,97 @@ esac
 END
 }
 
+# write_image_build FILE: write a script that runs the commands of a Dockerfile or of an Apptainer
+# definition in this root, and writes /image/run, the command that its containers run.
+write_image_build() {
+    mkdir -p "$root/image"
+    case $1 in
+    */Dockerfile)
+        # Joins the lines of an instruction, and translates the instructions of this file.
+        sed -e ':a' -e '/\\$/N' -e 's/\\\n//' -e 'ta' "$1" | awk '
+            /^#/ || /^$/ || /^FROM / { next }
+            sub(/^COPY /, "") { print "cp /image/" $0; next }
+            sub(/^RUN /, "") { print "sh -c \047" $0 "\047"; next }
+            sub(/^ENV /, "") { print "export " $0; print "echo export " $0 " >>/image/run"; next }
+            sub(/^WORKDIR /, "") { print "mkdir -p " $0
+                print "echo cd " $0 " >>/image/run"; next }
+            sub(/^ENTRYPOINT \["/, "") { sub(/"\]$/, "")
+                print "echo \047exec " $0 " \"$@\"\047 >>/image/run"; next }
+            /^CMD \["--help"\]$/ { next }
+            { print "unknown instruction: " $0 > "/dev/stderr"; exit 1 }'
+        ;;
+    *.def)
+        awk '
+            /^#/ || /^$/ { next }
+            /^(Bootstrap|From): / { next }
+            /^%/ { section = $1; next }
+            section == "%files" { print "cp /image/" $1 " " $2; next }
+            section == "%post" { print; next }
+            section == "%runscript" { gsub(/\047/, "")
+                print "echo \047" $0 "\047 >>/image/run"; next }
+            { print "unknown section: " section > "/dev/stderr"; exit 1 }' "$1"
+        ;;
+    esac >"$root/image/commands"
+    cp "$package" "$root/image/"
+    cat >"$root/image/build.sh" <<'END'
+set -eu
+export DEBIAN_FRONTEND=noninteractive
+echo 'set -eu' >/image/run
+. /image/commands
+[ -z "$(ls /var/lib/apt/lists)" ] || { echo 'lists of apt remain in the image'; exit 1; }
+[ -z "$(ls /tmp/bireme_* 2>/dev/null)" ] || { echo 'the package remains in the image'; exit 1; }
+END
+}
+
+# write_image_use: write a script that uses a container through its command.
+write_image_use() {
+    cat >"$root/image/use.sh" <<'END'
+set -eu
+mkdir -p /work
+cd /work
+bireme() {
+    sh /image/run "$@"
+}
+bireme --help | grep -q '^usage: bireme'
+for i in $(seq 200); do echo "line $i of a text"; done >text
+bireme tokenizer train --type char --input text --output tokenizer
+bireme prepare --tokenizer tokenizer --input text --output data
+cat >recipe.yaml <<'YAML'
+objective: clm
+run_dir: run
+model: {num_layers: 1, hidden_size: 16, num_heads: 2, max_position_embeddings: 32}
+data: {tokenizer: tokenizer, train: data/train-*.h5, sequence_length: 32}
+batch: {global_size: 4, micro_size: 2}
+train: {max_steps: 3}
+YAML
+bireme train recipe.yaml
+[ "$(bireme generate --checkpoint run --prompt line --no-echo --max-new-tokens 5 | wc -c)" = 6 ]
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+mpirun --oversubscribe -np 2 sh /image/run train recipe.yaml run_dir=ranks
+bireme inspect ranks
+END
+}
+
+# test_containers: run the commands of both files in a root each.
+test_containers() {
+    local file
+    for file in scripts/containers/Dockerfile scripts/containers/bireme.def; do
+        grep -qE "^(FROM|From:) debian:$suite-slim\$" "$file" || {
+            print_message "$file is for another Debian release than $suite"
+            exit 1
+        }
+        root=$work/$(basename "$file")
+        make_root
+        copy_network_settings
+        mkdir "$root/bireme"
+        write_image_build "$file"
+        write_image_use
+        run_timed "the commands of $file" sh /image/build.sh
+        run_timed "the container of $file" sh /image/use.sh
+        $keep || rm -rf --one-file-system "$root"
+    done
+}
+
 # build_deb: build the Debian package in another root, and set the variable `package` to its path.
 build_deb() {
     root=$work/builder
@@ -201,11 +296,17 @@ case $suite in
 bookworm | trixie) shift ;;
 *) usage ;;
 esac
-quickstart=false tests=false keep=false package=''
+quickstart=false tests=false keep=false package='' containers=false
 while [ $# -gt 0 ]; do
     case $1 in
     --quickstart) quickstart=true ;;
     --test) tests=true ;;
+    --containers)
+        package=${2:-}
+        [ -f "$package" ] || usage
+        containers=true
+        shift
+        ;;
     --keep) keep=true ;;
     --package)
         package=${2:-}
@@ -251,6 +352,11 @@ for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
 done
 
 start=$SECONDS
+if $containers; then
+    test_containers
+    print_message "$suite: passed in $((SECONDS - start)) s"
+    exit
+fi
 if [ "$package" = deb ]; then
     build_deb
 fi

@@ -104,3 +104,25 @@ expect_zsh 'bireme|tokenizer|' 'train\:"train a tokenizer on text files"'
 expect_zsh 'bireme|tokenizer|train|--' '--type[type of the tokenizer]:TYPE:(bpe wordpiece'
 expect_zsh 'bireme|train|' '*:RECIPE:_bireme_operand'
 expect_zsh 'bireme|serve|--' '--host['
+
+# A real zsh, with its own functions, on a pseudo-terminal.
+cat >real.zsh <<'END'
+zmodload zsh/zpty
+zpty real env TERM=dumb COLUMNS=100 zsh -f -i
+zpty -w real "PS1=; fpath=($PWD/manual \$fpath); autoload -Uz compinit
+compinit -u -d $PWD/dump; setopt no_list_beep; echo rea''dy"
+zpty -r real text '*ready*'
+zpty -w -n real "$1"$'\t\t'
+zpty -r real text "*$2*"
+END
+# expect_typed WORDS TEXT: after WORDS and two presses of Tab, zsh prints this text.
+expect_typed() {
+    timeout 60 zsh -f real.zsh "$1" "$2" >typed 2>&1 || fail "zsh: Tab after '$1' gives no $2"
+}
+expect_typed 'bireme tok' 'bireme tokenizer '
+expect_typed 'bireme tokenizer tr' 'bireme tokenizer train '
+expect_typed 'bireme tokenizer train --type ' wordpiece
+expect_typed 'bireme tokenizer train --vo' 'train --vocab-size '
+expect_typed 'bireme train rec' 'bireme train recipe.yaml '
+expect_typed 'bireme train recipe.yaml train.preci' 'train.precision='
+expect_typed 'bireme serve --api' '--api-key-file '

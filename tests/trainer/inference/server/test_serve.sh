@@ -383,7 +383,22 @@ test_clients() {
     exec {deaf}<>"/dev/tcp/127.0.0.1/$port"
     # shellcheck disable=SC2059
     printf "$head" ${#body} "$body" >&$deaf
-    ask /v1/completions '{"prompt":"the","max_tokens":5}' && expect 200 text
+    # Clients that read a byte per second, and that send one.
+    exec {reader}<>"/dev/tcp/127.0.0.1/$port"
+    # shellcheck disable=SC2059
+    printf "$head" ${#body} "$body" >&$reader
+    exec {sender}<>"/dev/tcp/127.0.0.1/$port"
+    # shellcheck disable=SC2059
+    whole=$(printf "$head" ${#body} "$body")
+    (for ((i = 0; i < 60; i++)); do
+        printf '%s' "${whole:i:1}" >&$sender
+        IFS= read -r -t 5 -N 1 byte <&$reader && printf '%s' "$byte" >>slow
+        sleep 1
+    done) 2>/dev/null &
+    slow=$!
+    for _ in 1 2 3 4; do
+        ask /v1/completions '{"prompt":"the","max_tokens":5}' && expect 200 text
+    done
     # Clients that vanish: their sequences are cancelled, with and without a stream.
     long='"prompt":["the","a","of","to","in","or"],"n":128,"max_tokens":29,"temperature":3'
     for stream in true false; do
@@ -398,6 +413,11 @@ test_clients() {
         done
         fail "no request was cancelled (stream $stream)"
     done
+    kill -0 $slow || fail 'the slow clients ended too early'
+    [ -s slow ] && printf 'HTTP/1.1 200 OK' | grep -q "^$(head -c 15 slow)" ||
+        fail "the slow client got: $(cat slow)"
+    kill $slow
+    exec {reader}>&- {sender}>&-
     # Garbage is not HTTP: the answer is an error, or the server closes the connection.
     exec {garbage}<>"/dev/tcp/127.0.0.1/$port"
     head -c 2000 "$program" >&$garbage
@@ -485,20 +505,39 @@ test_stop() {
     stop_server
 }
 
-# The page in a browser: its program runs, reads the name of the model and creates the chat.
+# use_page CHECKPOINT TASK...: use the tabs of the page in a browser.
+use_page() {
+    start_server "$1"
+    shift
+    for task in "$@"; do
+        timeout 170 python3 "$source/scripts/check_page.py" "$url" "$task" >page 2>&1 ||
+            fail "the page, $task: $(tail -n 3 page)"
+    done
+    stop_server
+}
+
+# The page in a browser: conversation, stop button, probabilities, all tasks, light, dark, phone.
 test_page() {
     command -v chromium >/dev/null || {
         echo 'skipped: no chromium'
         exit 77
     }
-    run_bireme 0 train recipe.yaml
-    start_server run
-    timeout 100 chromium --headless --no-sandbox --disable-gpu --user-data-dir="$folder/profile" \
-        --virtual-time-budget=20000 --dump-dom "$url/" >page 2>browser
-    grep -q '<span id="model"[^>]*>run</span>' page ||
-        fail "the page does not show the model: $(head -c 3000 page) $(tail -n 5 browser)"
-    grep -q '<textarea' page || fail 'the page has no input'
-    stop_server
+    command -v python3 >/dev/null || {
+        echo 'skipped: no python3'
+        exit 77
+    }
+    # shellcheck source=tests/trainer/library/small_models.sh
+    source "$source/tests/trainer/library/small_models.sh"
+    make_models
+    # Wider and with more positions, so that an answer takes longer than a stop.
+    sed -e 's/messages-run/long-run/; s/num_layers: 2/num_layers: 4/' \
+        -e 's/hidden_size: 32/hidden_size: 128/; s/positions: 128/positions: 4096/' \
+        -e 's/max_steps: 40/max_steps: 2/' messages.yaml >long.yaml
+    run_bireme 0 train long.yaml
+    use_page long-run chat completions
+    use_page mlm-run fill-mask
+    use_page classify-run classify
+    use_page answer-run answer
 }
 
 test_openai() {

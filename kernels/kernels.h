@@ -242,12 +242,13 @@ status geglu_backward(struct kernels *k, struct tensor d_gate_up, struct tensor 
 /* ---- rotary position embedding (RoPE) ---- */
 
 /* The scaling of the frequencies for sequences that are longer than those of pre-training. */
-enum rotary_kind { ROTARY_PLAIN = 0, ROTARY_LINEAR, ROTARY_LLAMA3, ROTARY_YARN };
+enum rotary_kind { ROTARY_PLAIN = 0, ROTARY_LINEAR, ROTARY_LLAMA3, ROTARY_YARN, ROTARY_DYNAMIC };
 
 struct rotary_scaling {
     enum rotary_kind kind;
     double factor;
-    double original_positions; /* ROTARY_LLAMA3, ROTARY_YARN: context of pre-training */
+    double original_positions; /* ROTARY_LLAMA3, _YARN and _DYNAMIC: context of pre-training */
+    double positions;          /* ROTARY_DYNAMIC: the context, for which the base is computed */
     /* limits in rotations within original_positions: of ROTARY_LLAMA3, and of ROTARY_YARN */
     double low_frequency_factor, high_frequency_factor, beta_slow, beta_fast;
     double attention_factor; /* ROTARY_YARN: factor of the table; 0: 0.1 ln(factor) + 1 */

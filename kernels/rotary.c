@@ -6,6 +6,7 @@
  *   linear   f / s
  *   llama3   u f + (1 - u) f / s, with u = (o f / 2 pi - low) / (high - low) clamped to [0, 1]
  *   yarn     (1 - r) f + r f / s, with r = (i - first) / (last - first) clamped to [0, 1]
+ *   dynamic  f of the base theta (s p / o - s + 1)^(R / (R - 2)), for a context p above o
  *
  * Here o is original_positions, so that o f / 2 pi is the number of rotations within the context of
  * pre-training. Frequencies with at least `high` rotations are unchanged. Those with at most `low`
@@ -13,8 +14,8 @@
  * with at least beta_fast rotations, and `last` is the first index with at most beta_slow. It also
  * multiplies the table by the attention factor, which makes the scores of attention larger.
  *
- * Source    Chen et al. 2023, arXiv:2306.15595; Peng et al. 2023, arXiv:2309.00071;
- *           modeling_rope_utils of Hugging Face transformers, for Llama 3.1 and YaRN */
+ * Source    Chen et al. 2023, arXiv:2306.15595; Peng et al. 2023, arXiv:2309.00071 (also of the
+ *           dynamic base); modeling_rope_utils of Hugging Face transformers */
 #include <math.h>
 
 #include "kernels/kernels.h"
@@ -35,6 +36,14 @@ static double compute_yarn_ramp(int64_t i, int64_t width, double theta,
     return fmax(0, fmin(1, ((double)i - first) / (last - first)));
 }
 
+/* Computes the base of ROTARY_DYNAMIC. Its lowest frequency covers the context as f / s would; the
+ * highest one, f_0, stays 1. */
+static double compute_dynamic_base(int64_t width, double theta, const struct rotary_scaling *s)
+{
+    double ratio = fmax(s->positions / s->original_positions, 1);
+    return theta * pow(s->factor * ratio - s->factor + 1, (double)width / (double)(width - 2));
+}
+
 double rotary_frequency(int64_t i, int64_t width, double theta, const struct rotary_scaling *s)
 {
     double frequency = pow(theta, -2.0 * (double)i / (double)width);
@@ -52,6 +61,8 @@ double rotary_frequency(int64_t i, int64_t width, double theta, const struct rot
         double scaled = compute_yarn_ramp(i, width, theta, s);
         return (1 - scaled + scaled / s->factor) * frequency;
     }
+    case ROTARY_DYNAMIC:
+        return pow(compute_dynamic_base(width, theta, s), -2.0 * (double)i / (double)width);
     case ROTARY_PLAIN:
         break;
     }

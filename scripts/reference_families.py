@@ -46,7 +46,9 @@ ROTARY = {
         rope_type="yarn", rope_theta=THETA, factor=4.0, original_max_position_embeddings=40,
         beta_fast=8.0, beta_slow=0.5
     ),
+    "llama_dynamic": dict(rope_type="dynamic", rope_theta=THETA, factor=4.0),
 }
+DYNAMIC_POSITIONS, LENGTHS = 5, [10, 7, 3]
 
 
 def compute_frequencies(rope, config, width):
@@ -58,7 +60,8 @@ def compute_frequencies(rope, config, width):
     names = torch.float, torch.float32
     torch.float = torch.float32 = torch.float64  # transformers computes in float32
     try:
-        return ROPE_INIT_FUNCTIONS[kind](config, "cpu")
+        # a padded batch of the texts has the base of the longest one
+        return ROPE_INIT_FUNCTIONS[kind](config, "cpu", seq_len=max(LENGTHS))
     finally:
         torch.float, torch.float32 = names
 
@@ -158,15 +161,15 @@ def write_family_folder(folder, family, seed):
     model = make_model(
         family, dict(initializer_range=0.5), num_hidden_layers=2, hidden_size=width,
         num_attention_heads=4, num_key_value_heads=2, intermediate_size=12, vocab_size=19,
-        max_position_embeddings=12, tie_word_embeddings=True
+        max_position_embeddings=DYNAMIC_POSITIONS if family == "llama_dynamic" else 12,
+        tie_word_embeddings=True
     )
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn_like(p) * 0.1)
     model.save_pretrained(folder / family)
     (folder / family / "generation_config.json").unlink(missing_ok=True)
-    lengths = [10, 7, 3]
-    ids = [torch.randint(5, 19, (1, length)) for length in lengths]
+    ids = [torch.randint(5, 19, (1, length)) for length in LENGTHS]
     model = model.double().eval()
     with torch.no_grad():
         logits = [model(row).logits[0] for row in ids]
@@ -174,7 +177,7 @@ def write_family_folder(folder, family, seed):
         divisor = getattr(model.config, "logits_scaling", 1.0)
         hidden = [model.base_model(row).last_hidden_state[0] / divisor for row in ids]
     with h5py.File(folder / f"{family}.h5", "w") as f:
-        f[family + "/lengths"] = np.array(lengths, np.int32)
+        f[family + "/lengths"] = np.array(LENGTHS, np.int32)
         f[family + "/ids"] = torch.cat(ids, dim=1)[0].numpy().astype(np.int32)
         f[family + "/hidden"] = torch.cat(hidden).numpy()
         f[family + "/logits"] = torch.cat(logits).numpy()

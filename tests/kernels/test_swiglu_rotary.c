@@ -224,10 +224,38 @@ static void test_rotary_yarn(void)
     CHECK_NEAR(table[0], 0.5, 0);
 }
 
+/* Tests the table of a dynamic base against ROPE_INIT_FUNCTIONS["dynamic"] of transformers: theta
+ * 1e4, width of a head 64, factor 2, 2,048 original positions, a text of 5,000 tokens. */
+static void test_rotary_dynamic(void)
+{
+    static const struct {
+        int index;
+        double frequency;
+    } expected[] = {{0, 1.0},
+                    {1, 0.7177864909172058},
+                    {8, 0.07046318054199219},
+                    {20, 0.0013179699890315533},
+                    {31, 3.4344215237069875e-05}};
+    struct rotary_scaling dynamic = {
+        .kind = ROTARY_DYNAMIC, .factor = 2, .original_positions = 2048, .positions = 5000};
+    struct rotary_scaling plain = {.kind = ROTARY_PLAIN};
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        double frequency = rotary_frequency(expected[i].index, 64, 1e4, &dynamic);
+        CHECK_NEAR(frequency, expected[i].frequency, 1e-6 * expected[i].frequency);
+    }
+    dynamic.positions = 2000; /* a context that is not longer changes nothing */
+    for (int i = 0; i < 32; i++) {
+        double expected_frequency = rotary_frequency(i, 64, 1e4, &plain);
+        CHECK_NEAR(rotary_frequency(i, 64, 1e4, &dynamic), expected_frequency,
+                   1e-12 * expected_frequency);
+    }
+}
+
 int main(void)
 {
     test_rotary_scaling();
     test_rotary_yarn();
+    test_rotary_dynamic();
     const struct kernels_limits limits = {1000, 64, 64, 1, 16, 16, 16, true, 0};
     operation_run_all(&limits, test_all);
     return 0;

@@ -372,6 +372,8 @@ static status check_positions(const struct recipe_reader *r)
         {c->model.rope_type == ROPE_LLAMA3 &&
              !(c->model.rope_low_freq_factor < c->model.rope_high_freq_factor),
          "model.rope_low_freq_factor", "is not less than", "model.rope_high_freq_factor", NULL},
+        {c->model.rope_type == ROPE_DYNAMIC && recipe_rotary_width(c) <= 2, "model.rope_type",
+         "conflicts with", "model.head_dim", "dynamic requires more than 2 rotated columns"},
         {c->model.rope_type == ROPE_YARN && !(c->model.rope_beta_slow < c->model.rope_beta_fast),
          "model.rope_beta_slow", "is not less than", "model.rope_beta_fast", NULL},
         {c->data.sequence_length > positions, "data.sequence_length", "is greater than",

@@ -44,7 +44,7 @@ static const struct {
     [ARCHITECTURE_MBART] = {"mbart", "q_proj, v_proj", .has_decoder = true},
 };
 
-static const char *const rope_type_names[] = {"default", "linear", "llama3", "yarn"};
+static const char *const rope_type_names[] = {"default", "linear", "llama3", "yarn", "dynamic"};
 
 enum { OBJECTIVES = sizeof objective_names / sizeof objective_names[0] };
 

@@ -63,7 +63,7 @@ enum recipe_architecture {
     ARCHITECTURE_ALBERT,
     ARCHITECTURE_MBART
 };
-enum recipe_rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
+enum recipe_rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_DYNAMIC };
 enum recipe_activation {
     RECIPE_GELU_TANH,
     RECIPE_GELU_ERF,

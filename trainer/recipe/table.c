@@ -163,16 +163,18 @@ const struct setting recipe_table[] = {
      .description = "gemma3_text, modernbert: base of the rotary position embeddings in the layers "
                     "with sliding_window. rope_type does not apply to them"},
     {"model.rope_type", SETTING_ENUM, FIELD(model.rope_type), "default",
-     .choices = "default|linear|llama3|yarn", .initial = INITIAL_NUMERICS, .used = ROTARY,
+     .choices = "default|linear|llama3|yarn|dynamic", .initial = INITIAL_NUMERICS, .used = ROTARY,
      .description =
          "Rotary architectures: scaling of the rotary position embeddings for longer sequences. "
          "default: no scaling; linear: every frequency is divided by rope_factor; "
          "llama3: only low frequencies are divided, as in Llama 3.1 and later; "
-         "yarn: the same, and attention is sharpened (YaRN)"},
+         "yarn: the same, and attention is sharpened (YaRN); "
+         "dynamic: a greater base, which follows from max_position_embeddings (dynamic NTK)"},
     {"model.rope_factor", SETTING_NUMBER, FIELD(model.rope_factor), "1.0", WITHIN(1, 1e6),
-     .initial = INITIAL_NUMERICS, .used = "model.rope_type=linear|llama3|yarn",
+     .initial = INITIAL_NUMERICS, .used = "model.rope_type=linear|llama3|yarn|dynamic",
      .description =
-         "rope_type linear, llama3 and yarn: scaling factor of the rotary position embeddings"},
+         "rope_type linear, llama3, yarn and dynamic: scaling factor of the rotary position "
+         "embeddings"},
     {"model.rope_low_freq_factor", SETTING_NUMBER, FIELD(model.rope_low_freq_factor), "1.0",
      WITHIN(0, 1e6), .initial = INITIAL_NUMERICS, .used = "model.rope_type=llama3",
      .description = "rope_type llama3: frequencies with at most this number of periods within "
@@ -195,8 +197,8 @@ const struct setting recipe_table[] = {
      .description = "rope_type yarn: factor of rotated queries and keys"},
     {"model.rope_original_positions", SETTING_INTEGER, FIELD(model.rope_original_positions), "null",
      .null = "the value of max_position_embeddings", WITHIN(1, 1048576),
-     .initial = INITIAL_NUMERICS, .used = "model.rope_type=llama3|yarn",
-     .description = "rope_type llama3 and yarn: context length before the extension "
+     .initial = INITIAL_NUMERICS, .used = "model.rope_type=llama3|yarn|dynamic",
+     .description = "rope_type llama3, yarn and dynamic: context length before the extension "
                     "(original_max_position_embeddings in Hugging Face configurations)"},
     {"model.intermediate_size", SETTING_INTEGER, FIELD(model.intermediate_size), "null",
      .null = "4 times hidden_size", WITHIN(1, 1048576), .initial = INITIAL_SHAPE,

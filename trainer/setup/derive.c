@@ -84,6 +84,8 @@ static enum rotary_kind get_rotary_kind(enum recipe_rope_type type)
         return ROTARY_LLAMA3;
     case ROPE_YARN:
         return ROTARY_YARN;
+    case ROPE_DYNAMIC:
+        return ROTARY_DYNAMIC;
     case ROPE_DEFAULT:
         break;
     }
@@ -101,6 +103,7 @@ static struct rotary_scaling get_rotary_scaling(const struct recipe *recipe)
         .beta_slow = recipe->model.rope_beta_slow,
         .attention_factor = recipe->model.rope_attention_factor,
         .original_positions = (double)recipe->model.rope_original_positions,
+        .positions = (double)recipe->model.max_position_embeddings,
     };
 }
 

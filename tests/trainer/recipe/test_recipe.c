@@ -320,7 +320,7 @@ static void test_names(void)
     for (unsigned i = ARCHITECTURE_GPT2; i <= ARCHITECTURE_QWEN3; i++) {
         check_name("model.architecture", i, recipe_architecture_name((enum recipe_architecture)i));
     }
-    for (unsigned i = ROPE_DEFAULT; i <= ROPE_YARN; i++) {
+    for (unsigned i = ROPE_DEFAULT; i <= ROPE_DYNAMIC; i++) {
         check_name("model.rope_type", i, recipe_rope_type_name((enum recipe_rope_type)i));
     }
     check_name("model.activation", RECIPE_GELU_ERF, "gelu_erf");

@@ -118,6 +118,12 @@ status gguf_check_model(const struct export_source *source, const struct gguf_fa
             source->found.folder, 1 / (family_scale * family_scale), c->layers);
     TRY(check_softcaps(source, family));
     TRY(check_parts(source, family));
+    REQUIRE(c->rope_scaling.kind != ROTARY_DYNAMIC ||
+                c->rope_scaling.positions <= c->rope_scaling.original_positions,
+            STATUS_UNAVAILABLE,
+            "%s: model.rope_type is dynamic, which llama.cpp does not have; set "
+            "model.max_position_embeddings to model.rope_original_positions",
+            source->found.folder);
     if (family->ignores_window && c->window > 0 && c->window < model_positions(c)) {
         log_warning("EXPORT",
                     "llama.cpp does not have the window of %s: texts of more than %" PRId64

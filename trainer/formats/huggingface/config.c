@@ -655,6 +655,9 @@ status huggingface_config_write(const struct recipe *recipe, int64_t vocabulary,
     REQUIRE(r != NULL, STATUS_INTERNAL, "out of memory for config.json");
     *r = *recipe;
     r->model.vocab_size = vocabulary;
+    if (r->model.rope_type == ROPE_DYNAMIC) { /* transformers has one key for both lengths */
+        r->model.max_position_embeddings = r->model.rope_original_positions;
+    }
     write_class(file, architecture, r);
     if (objective_spec_head(r) != MODEL_HEAD_LM) {
         fprintf(file, "  \"%s\": \"%s\",\n", objective_key, recipe_objective_name(r->objective));

@@ -9,7 +9,12 @@
 #include "trainer/formats/huggingface/config.h"
 #include "trainer/formats/huggingface/config_impl.h"
 
-enum { IS_LINEAR = 1 << ROPE_LINEAR, IS_LLAMA3 = 1 << ROPE_LLAMA3, IS_YARN = 1 << ROPE_YARN };
+enum {
+    IS_LINEAR = 1 << ROPE_LINEAR,
+    IS_LLAMA3 = 1 << ROPE_LLAMA3,
+    IS_YARN = 1 << ROPE_YARN,
+    IS_DYNAMIC = 1 << ROPE_DYNAMIC
+};
 
 /* Numbers of rope_parameters, and the types that have them. A number without a default value is
  * required. attention_factor is not written if it is 0, which means the default. */
@@ -20,8 +25,8 @@ static const struct {
     bool is_required;
     double default_value;
 } rope_numbers[] = {
-    {"factor", offsetof(struct recipe, model.rope_factor), IS_LINEAR | IS_LLAMA3 | IS_YARN, true,
-     0},
+    {"factor", offsetof(struct recipe, model.rope_factor),
+     IS_LINEAR | IS_LLAMA3 | IS_YARN | IS_DYNAMIC, true, 0},
     {"low_freq_factor", offsetof(struct recipe, model.rope_low_freq_factor), IS_LLAMA3, true, 0},
     {"high_freq_factor", offsetof(struct recipe, model.rope_high_freq_factor), IS_LLAMA3, true, 0},
     {"beta_fast", offsetof(struct recipe, model.rope_beta_fast), IS_YARN, false, 32},
@@ -59,11 +64,12 @@ static status read_rope_type(const struct config_document *c, struct recipe *r)
     TRY(config_read_string(c, "type", "default", &name_before_v5));
     TRY(config_read_string(c, "rope_type", name_before_v5, &name));
     enum recipe_rope_type type = ROPE_DEFAULT;
-    while (type < ROPE_YARN && strcmp(name, recipe_rope_type_name(type)) != 0) {
+    while (type < ROPE_DYNAMIC && strcmp(name, recipe_rope_type_name(type)) != 0) {
         type++;
     }
     REQUIRE(strcmp(name, recipe_rope_type_name(type)) == 0, STATUS_UNAVAILABLE,
-            "%s: the rope_type %.60s is not supported; default, linear, llama3 and yarn are",
+            "%s: the rope_type %.60s is not supported; default, linear, llama3, yarn and dynamic "
+            "are",
             c->path, name);
     r->model.rope_type = type;
     for (int i = 0; i < ROPE_NUMBERS; i++) {

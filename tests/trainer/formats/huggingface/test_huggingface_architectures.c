@@ -103,8 +103,13 @@ static void find_numbers(const char *name, char path[FILE_PATH_BYTES])
     }
 }
 
+/* The context of the texts of llama_dynamic, which is longer than that of pre-training. */
+static char context_setting[] = "model.max_position_embeddings=10";
+static char *const dynamic_context[] = {context_setting};
+
 static void check_numbers(const char *name, const char *checkpoint, bool heads)
 {
+    bool is_dynamic = strcmp(name, "llama_dynamic") == 0;
     char path[FILE_PATH_BYTES];
     struct comm *self = NULL;
     struct session s = {0};
@@ -114,7 +119,8 @@ static void check_numbers(const char *name, const char *checkpoint, bool heads)
     CHECK(b.file >= 0);
     read_batch(&b);
     CHECK_OK(comm_self_create(&self));
-    CHECK_OK(weights_open_checkpoint(&s, self, checkpoint, NULL, 0, b.count));
+    CHECK_OK(weights_open_checkpoint(&s, self, checkpoint, is_dynamic ? dynamic_context : NULL,
+                                     is_dynamic, b.count));
     struct model_input input = {.rows = b.count,
                                 .tokens = b.ids,
                                 .positions = b.positions,
@@ -183,6 +189,8 @@ static const struct config_case config_cases[] = {
      STATUS_UNAVAILABLE, "truncate: false"},
     {"llama", "rope_parameters", "{\"rope_type\": \"yarn\", \"factor\": 2, \"beta_fast\": 1}",
      STATUS_DATA, "model.rope_beta_slow: 1.0 is not less than"},
+    {"llama", "rope_parameters", "{\"rope_type\": \"dynamic\"}", STATUS_DATA,
+     "dynamic has no factor"},
     {"llama", "rope_parameters", "[]", STATUS_DATA, "rope_parameters is not an object"},
     {"llama", "rope_parameters", "{\"rope_type\": \"linear\"}", STATUS_DATA,
      "linear has no factor"},
@@ -416,6 +424,7 @@ int main(void)
     test_numbers("llama3", true);
     test_numbers("llama_linear", true);
     test_numbers("llama_yarn", true);
+    test_numbers("llama_dynamic", true);
     test_numbers("qwen2", true);
     test_numbers("mistral", true);
     test_numbers("qwen3", true);

@@ -223,19 +223,34 @@ FREE = {
 }
 FREE_THETA = 300.0
 
+# file: the parts above, and further ones under the names of struct model_config. A token attends to
+# tokens at a distance below the window.
+FREE_MORE = {
+    "transformer_parts": (
+        ("pre", "rmsnorm", "rotary", True, "silu", False, 8),
+        dict(
+            window=3, window_pattern=2, rope_local_theta=40.0, rotary_width=6, qk_norm="full",
+            attention_softcap=2.0, attention_scale=0.3, residual_multiplier=0.4,
+            embedding_multiplier=3.0
+        )
+    ),
+}
+QK_NORMS = ("none", "head", "full")
+
 
 class FreeNorm(torch.nn.Module):
     """LayerNorm or RMSNorm."""
 
-    def __init__(self, kind):
+    def __init__(self, kind, width=WIDTH):
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(WIDTH))
-        self.bias = torch.nn.Parameter(torch.zeros(WIDTH)) if kind == "layernorm" else None
+        self.weight = torch.nn.Parameter(torch.ones(width))
+        self.bias = torch.nn.Parameter(torch.zeros(width)) if kind == "layernorm" else None
 
     def forward(self, x):
+        shape = self.weight.shape
         if self.bias is not None:
-            return torch.nn.functional.layer_norm(x, (WIDTH,), self.weight, self.bias, 1e-12)
-        return torch.nn.functional.rms_norm(x, (WIDTH,), self.weight, 1e-12)
+            return torch.nn.functional.layer_norm(x, shape, self.weight, self.bias, 1e-12)
+        return torch.nn.functional.rms_norm(x, shape, self.weight, 1e-12)
 
 
 def activate(x, name):
@@ -245,8 +260,10 @@ def activate(x, name):
     )[name](x)
 
 
-def rotate(x, theta):
-    """Rotary positions of x [B, H, T, D], in halves as in Llama."""
+def rotate(x, theta, width):
+    """Rotary positions of the first columns of x [B, H, T, D], in halves as in Llama."""
+    if width < x.shape[-1]:
+        return torch.cat((rotate(x[..., :width], theta, width), x[..., width:]), -1)
     half = x.shape[-1] // 2
     frequencies = theta ** (-torch.arange(half, dtype=torch.float64) / half)
     angle = torch.arange(x.shape[2])[:, None] * frequencies
@@ -258,9 +275,13 @@ class FreeLayer(torch.nn.Module):
     """A block of an encoder with free parts, of torch.nn layers. The order of the parameters is
     that of Bireme."""
 
-    def __init__(self, placement, norm, positions, gated, activation, biases, head_width):
+    def __init__(
+        self, layer, more, placement, norm, positions, gated, activation, biases, head_width
+    ):
         super().__init__()
         linear, inner = torch.nn.Linear, HEADS * head_width
+        self.more, self.rotated = more, more.get("rotary_width", head_width)
+        self.is_local = "window" in more and (layer + 1) % more["window_pattern"] != 0
         self.placement, self.positions, self.activation = placement, positions, activation
         before, after = placement in ("pre", "both"), placement in ("branch", "both")
         if before:
@@ -268,6 +289,9 @@ class FreeLayer(torch.nn.Module):
         self.attention = torch.nn.ModuleDict(
             {n: linear(WIDTH, inner, bias=biases) for n in ("query", "key", "value")}
         )
+        if more.get("qk_norm") == "full":
+            for name in "query_norm", "key_norm":
+                self.attention[name] = FreeNorm("rmsnorm", inner)
         self.attention["output"] = linear(inner, WIDTH, bias=biases)
         if after:
             self.attention_output_norm = FreeNorm(norm)
@@ -285,22 +309,32 @@ class FreeLayer(torch.nn.Module):
 
     def attend(self, x, mask):
         batch, tokens, _ = x.shape
-        q, k, v = (
-            self.attention[n](x).view(batch, tokens, HEADS, -1).transpose(1, 2)
-            for n in ("query", "key", "value")
-        )
+        q, k, v = (self.attention[n](x) for n in ("query", "key", "value"))
+        if "query_norm" in self.attention:
+            q, k = self.attention["query_norm"](q), self.attention["key_norm"](k)
+        q, k, v = (t.view(batch, tokens, HEADS, -1).transpose(1, 2) for t in (q, k, v))
         if self.positions == "rotary":
-            q, k = rotate(q, FREE_THETA), rotate(k, FREE_THETA)
-        y = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        return self.attention["output"](y.transpose(1, 2).reshape(batch, tokens, -1))
+            theta = self.more["rope_local_theta"] if self.is_local else FREE_THETA
+            q, k = rotate(q, theta, self.rotated), rotate(k, theta, self.rotated)
+        scores = q @ k.transpose(2, 3) * self.more.get("attention_scale", q.shape[-1] ** -0.5)
+        cap = self.more.get("attention_softcap", 0)
+        scores = cap * torch.tanh(scores / cap) if cap > 0 else scores
+        if self.is_local:
+            row = torch.arange(tokens)
+            near = (row[:, None] - row[None, :]).abs() < self.more["window"]
+            # rows of the padding attend to themselves, because a row without keys is NaN
+            mask = (mask & near) | torch.eye(tokens, dtype=torch.bool)
+        y = torch.softmax(scores.masked_fill(~mask, -torch.inf), -1) @ v
+        y = self.attention["output"](y.transpose(1, 2).reshape(batch, tokens, -1))
+        return y * self.more.get("residual_multiplier", 1)
 
     def feed(self, x):
-        up = self.feed_forward["up"](x)
+        up, factor = self.feed_forward["up"](x), self.more.get("residual_multiplier", 1)
         if "gate" in self.feed_forward:
-            return self.feed_forward["down"](
+            return factor * self.feed_forward["down"](
                 activate(self.feed_forward["gate"](x), self.activation) * up
             )
-        return self.feed_forward["down"](activate(up, self.activation))
+        return factor * self.feed_forward["down"](activate(up, self.activation))
 
     def forward(self, x, mask):
         if self.placement == "post": # the names are those of the norm's reader
@@ -319,14 +353,16 @@ class FreeLayer(torch.nn.Module):
 class FreeEncoder(torch.nn.Module):
     """transformer_encoder with the head of masked tokens."""
 
-    def __init__(self, placement, norm, positions, gated, activation, biases, head_width):
+    def __init__(
+        self, more, placement, norm, positions, gated, activation, biases, head_width
+    ):
         super().__init__()
-        self.positions, self.activation = positions, activation
+        self.positions, self.activation, self.more = positions, activation, more
         self.embeddings = torch.nn.ModuleDict({"tokens": torch.nn.Embedding(VOCABULARY, WIDTH)})
         if positions == "learned":
             self.embeddings["positions"] = torch.nn.Embedding(POSITIONS, WIDTH)
         parts = placement, norm, positions, gated, activation, biases, head_width
-        self.layers = torch.nn.ModuleList([FreeLayer(*parts) for _ in range(LAYERS)])
+        self.layers = torch.nn.ModuleList([FreeLayer(i, more, *parts) for i in range(LAYERS)])
         if placement != "post":
             self.final_norm = FreeNorm(norm)
         self.head = torch.nn.ModuleDict(
@@ -335,7 +371,7 @@ class FreeEncoder(torch.nn.Module):
         self.head.register_parameter("bias", torch.nn.Parameter(torch.zeros(VOCABULARY)))
 
     def embed(self, ids):
-        x = self.embeddings["tokens"](ids)
+        x = self.embeddings["tokens"](ids) * self.more.get("embedding_multiplier", 1)
         row = torch.arange(ids.shape[1], dtype=torch.float64)
         if self.positions == "learned":
             return x + self.embeddings["positions"](row.long())
@@ -359,7 +395,8 @@ class FreeEncoder(torch.nn.Module):
 def write_free(folder):
     """The encoders with free parts."""
     activations = ("gelu_tanh", "gelu_erf", "tanh", "relu", "relu2", "silu")
-    for seed, (name, parts) in enumerate(FREE.items()):
+    cases = {**{name: (parts, {}) for name, parts in FREE.items()}, **FREE_MORE}
+    for seed, (name, (parts, more)) in enumerate(cases.items()):
         placement, norm, positions, gated, activation, biases, head_width = parts
         torch.manual_seed(160 + seed)
         settings = dict(
@@ -367,10 +404,11 @@ def write_free(folder):
             norm_placement=1.0 + PLACEMENTS.index(placement), rms_norm=float(norm == "rmsnorm"),
             positions_kind=1.0 + ["learned", "sinusoidal", "rotary", "none"].index(positions),
             gated=float(gated), biases=float(biases), head_dim=float(head_width),
-            rope_theta=FREE_THETA
+            rope_theta=FREE_THETA, qk_norm=float(QK_NORMS.index(more.get("qk_norm", "none"))),
+            **{key: float(value) for key, value in more.items() if key != "qk_norm"}
         )
         write_encoder_steps(
-            folder / f"{name}.h5", FreeEncoder(*parts), 0, 0, make_adamw, settings, INPUTS
+            folder / f"{name}.h5", FreeEncoder(more, *parts), 0, 0, make_adamw, settings, INPUTS
         )
 
 

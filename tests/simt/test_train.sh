@@ -530,6 +530,10 @@ mlm megatron-bert
 mlm modernbert
 mlm albert model.embedding_size=16
 mlm transformer_encoder
+mlm transformer_encoder model.qk_norm=full model.sliding_window=4 model.residual_multiplier=0.5
+clm transformer_decoder model.position_embedding_type=rotary model.qk_norm=head
+clm transformer_decoder model.norm_placement=both model.norm_type=rmsnorm model.sliding_window=3
+clm transformer_decoder model.attn_logit_softcapping=5 model.final_logit_softcapping=9
 classify distilbert
 sft llama
 dpo gpt2

@@ -15,8 +15,8 @@
  * megatron-bert  MegatronBertForPreTraining; as bert, with norms before each sub-layer and a final
  *          norm instead of that of the embedding. Shoeybi et al. 2019, arXiv:1909.08053
  * transformer_encoder, transformer_decoder  families of Bireme: config.parts sets the placement and
- *          the kind of the norms, the positions and the feed-forward network. By default those of
- *          Vaswani et al. 2017, arXiv:1706.03762
+ *          the kind of the norms, those of the queries and keys, the positions and the feed-forward
+ *          network. By default those of Vaswani et al. 2017, arXiv:1706.03762
  * roberta  RobertaForMaskedLM; as bert, but positions begin with row 2 of the table.
  *          Liu et al. 2019, arXiv:1907.11692
  * modernbert  ModernBertForMaskedLM: an encoder with layer norms without biases before each
@@ -187,6 +187,7 @@ static const struct architecture_names distilbert_names = {
     .token_table = "embeddings.tokens", .position_table = "embeddings.positions",                  \
     .block = "layers", .norm1 = "attention_input_norm", .query = "attention.query",                \
     .key = "attention.key", .value = "attention.value", .projection = "attention.output",          \
+    .query_norm = "attention.query_norm", .key_norm = "attention.key_norm",                        \
     .attention_norm = "attention_output_norm", .norm2 = "feed_forward_input_norm",                 \
     .gate = "feed_forward.gate", .fc = "feed_forward.up", .fc_projection = "feed_forward.down",    \
     .feed_forward_norm = "feed_forward_output_norm", .final_norm = "final_norm",                   \
@@ -612,6 +613,11 @@ struct architecture architecture_compose(const struct model_config *config)
         [MODEL_POSITIONS_ROTARY] = POSITIONS_ROTARY,
         [MODEL_POSITIONS_NONE] = POSITIONS_NONE,
     };
+    static const enum qk_norm qk_norms[] = {
+        [MODEL_QK_NORM_NONE] = QK_NORM_NONE,
+        [MODEL_QK_NORM_HEADS] = QK_NORM_HEADS,
+        [MODEL_QK_NORM_ROWS] = QK_NORM_ROWS,
+    };
     if (parts->norm_placement != MODEL_PLACEMENT_DEFAULT) {
         a.norm.placement = placements[parts->norm_placement];
     }
@@ -619,6 +625,7 @@ struct architecture architecture_compose(const struct model_config *config)
         a.embedding.positions = positions[parts->positions];
     }
     a.norm.kind = parts->rms_norm ? NORM_RMS : NORM_LAYER;
+    a.attention.qk_norm = qk_norms[parts->qk_norm];
     return a;
 }
 

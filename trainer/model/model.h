@@ -78,6 +78,11 @@ struct model_parts {
         MODEL_POSITIONS_ROTARY,
         MODEL_POSITIONS_NONE
     } positions;
+    enum {
+        MODEL_QK_NORM_NONE = 0,
+        MODEL_QK_NORM_HEADS, /* a norm of each head of the queries and keys */
+        MODEL_QK_NORM_ROWS   /* of all heads together */
+    } qk_norm;
     bool rms_norm; /* RMS norms instead of layer norms */
     bool gated;    /* gated feed-forward network with config.activation: SiLU or a GELU; also an
                     * architecture with free_gate has this part */

@@ -240,16 +240,27 @@ static status check_dropout(const struct recipe_reader *r)
 /* Keys of some architectures only (`.used` in the table). Other architectures refuse them, because
  * they change the model. */
 static const char *const family_settings[] = {
-    "model.embedding_size",          "model.sliding_window",
-    "model.partial_rotary_factor",   "model.use_qkv_bias",
-    "model.sliding_window_pattern",  "model.query_pre_attn_scalar",
-    "model.attn_logit_softcapping",  "model.final_logit_softcapping",
-    "model.rope_local_base_freq",    "model.no_rope_layer_interval",
-    "model.embedding_multiplier",    "model.attention_multiplier",
-    "model.residual_multiplier",     "model.logits_scaling",
-    "model.attention_bias",          "model.mlp_bias",
-    "model.norm_placement",          "model.norm_type",
-    "model.position_embedding_type", "model.gated_linear_unit",
+    "model.embedding_size",
+    "model.sliding_window",
+    "model.partial_rotary_factor",
+    "model.use_qkv_bias",
+    "model.sliding_window_pattern",
+    "model.query_pre_attn_scalar",
+    "model.attn_logit_softcapping",
+    "model.final_logit_softcapping",
+    "model.rope_local_base_freq",
+    "model.no_rope_layer_interval",
+    "model.embedding_multiplier",
+    "model.attention_multiplier",
+    "model.residual_multiplier",
+    "model.logits_scaling",
+    "model.attention_bias",
+    "model.mlp_bias",
+    "model.norm_placement",
+    "model.norm_type",
+    "model.position_embedding_type",
+    "model.gated_linear_unit",
+    "model.qk_norm",
 };
 
 static status fail_family(const struct recipe_reader *r, const char *key, const char *used)
@@ -339,6 +350,37 @@ static status check_parts(const struct recipe_reader *r)
     return CHECK_RELATIONS(r, relations);
 }
 
+/* Refuses combinations of free parts that a model cannot have. */
+static status check_free_parts(const struct recipe_reader *r)
+{
+    const struct recipe *c = r->recipe;
+    bool is_free = recipe_architecture_is_free(c->model.architecture);
+    bool has_positions = is_free && !recipe_is_rotary(c);
+    bool branch_norms =
+        c->model.norm_placement == PLACE_BRANCH || c->model.norm_placement == PLACE_BOTH;
+    const char *kind = "model.position_embedding_type", *rotary = "it requires rotary";
+    const struct relation relations[] = {
+        {has_positions && c->model.partial_rotary_factor > 0, "model.partial_rotary_factor",
+         "conflicts with", kind, rotary},
+        {has_positions && c->model.no_rope_layer_interval > 0, "model.no_rope_layer_interval",
+         "conflicts with", kind, rotary},
+        {has_positions && c->model.rope_local_base_freq > 0, "model.rope_local_base_freq",
+         "conflicts with", kind, rotary},
+        {is_free && c->model.rope_local_base_freq > 0 && c->model.sliding_window_pattern == 0,
+         "model.rope_local_base_freq", "requires", "model.sliding_window_pattern",
+         "set it; without it use model.rope_theta"},
+        {is_free && c->model.sliding_window_pattern > 0 && c->model.sliding_window == 0,
+         "model.sliding_window_pattern", "requires", "model.sliding_window", "set it"},
+        {c->model.position_embedding_type == POSITION_LEARNED && c->model.embedding_multiplier > 0,
+         "model.embedding_multiplier", "conflicts with", kind,
+         "learned positions would be multiplied too; use another type"},
+        {branch_norms && c->model.residual_multiplier > 0, "model.residual_multiplier",
+         "conflicts with", "model.norm_placement",
+         "a norm follows each sub-layer; use pre or post"},
+    };
+    return CHECK_RELATIONS(r, relations);
+}
+
 static status check_head_counts(const struct recipe_reader *r)
 {
     const struct recipe *c = r->recipe;
@@ -391,6 +433,7 @@ static status check_model(const struct recipe_reader *r)
 {
     TRY(check_head_sizes(r));
     TRY(check_parts(r));
+    TRY(check_free_parts(r));
     TRY(check_head_counts(r));
     return check_positions(r);
 }

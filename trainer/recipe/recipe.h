@@ -73,6 +73,7 @@ enum recipe_activation {
 };
 enum recipe_norm_placement { PLACE_NULL, PLACE_PRE, PLACE_POST, PLACE_BRANCH, PLACE_BOTH };
 enum recipe_norm_type { NORM_TYPE_NULL, NORM_TYPE_LAYERNORM, NORM_TYPE_RMSNORM };
+enum recipe_qk_norm { RECIPE_QK_NORM_NONE, RECIPE_QK_NORM_HEAD, RECIPE_QK_NORM_FULL };
 enum recipe_positions {
     POSITION_NULL,
     POSITION_LEARNED,
@@ -137,7 +138,7 @@ struct recipe {
         int64_t num_kv_heads;           /* null: num_heads; resolved */
         int64_t head_dim;               /* null: hidden_size / num_heads; resolved */
         int64_t sliding_window;         /* null: 0, attention to all (earlier) tokens */
-        int64_t sliding_window_pattern; /* null: 6 for gemma3_text, 2 for gemma2; resolved */
+        int64_t sliding_window_pattern; /* null: of the family, else 0; resolved */
         int64_t query_pre_attn_scalar;  /* null: head_dim for gemma2 and gemma3_text; resolved */
         double rope_local_base_freq;    /* null: 10000 for gemma3_text, else 0; resolved */
         double partial_rotary_factor; /* null: 0.25 for stablelm, else 0 (all columns); resolved */
@@ -159,6 +160,7 @@ struct recipe {
         enum recipe_norm_placement norm_placement; /* null: post for free parts; resolved */
         enum recipe_norm_type norm_type;           /* null: layernorm for free parts; resolved */
         enum recipe_positions position_embedding_type; /* null: sinusoidal for free parts */
+        enum recipe_qk_norm qk_norm;
         bool gated_linear_unit;
         double initializer_range; /* standard deviation */
         bool tie_word_embeddings;

@@ -31,8 +31,7 @@ const struct setting recipe_table[] = {
      .initial = INITIAL_SHAPE,
      .description =
          "Model architecture: model_type in Hugging Face configurations, or a family of Bireme "
-         "(transformer_encoder, transformer_decoder). docs/reference/architectures.md lists the "
-         "parts and the objectives of each"},
+         "(transformer_*). docs/reference/architectures.md lists their parts and objectives"},
     {"model.num_layers", SETTING_INTEGER, FIELD(model.num_layers), "12", WITHIN(1, 1000),
      .initial = INITIAL_SHAPE,
      .description = "Number of transformer layers; of an encoder-decoder, those of the encoder"},
@@ -81,100 +80,96 @@ const struct setting recipe_table[] = {
     {"model.num_kv_heads", SETTING_INTEGER, FIELD(model.num_kv_heads), "null",
      .null = "the value of num_heads", WITHIN(1, 1024), .initial = INITIAL_SHAPE, .used = ROTARY,
      .description =
-         "Architectures with rotary positions, such as llama, and transformer_encoder and "
-         "transformer_decoder: number of key-value heads of each layer (grouped-query attention). "
-         "Each is shared by num_heads / num_kv_heads query heads. modernbert requires num_heads"},
+         "Architectures with rotary positions, such as llama, and transformer_*: number of "
+         "key-value heads of each layer (grouped-query attention). Each is shared by num_heads / "
+         "num_kv_heads query heads. modernbert requires num_heads"},
     {"model.head_dim", SETTING_INTEGER, FIELD(model.head_dim), "null",
      .null = "hidden_size / num_heads", WITHIN(1, HEAD_DIM_MAX), .initial = INITIAL_SHAPE,
      .used = ROTARY "|t5",
      .description = "t5 and rotary architectures: width of an attention head (d_kv for t5)"},
     {"model.sliding_window", SETTING_INTEGER, FIELD(model.sliding_window), "null",
      .null = "all earlier tokens", WITHIN(1, 1048576), .initial = INITIAL_NUMERICS,
-     .used = "model.architecture=mistral|gemma2|gemma3_text|modernbert|phi3",
+     .used = FREE "|mistral|gemma2|gemma3_text|modernbert|phi3",
      .description =
-         "mistral, gemma2, gemma3_text, phi3: number of last tokens, including itself, "
-         "that a token attends to. modernbert: a token attends to tokens at a distance of "
-         "at most half of this number (local_attention)"},
+         "mistral, gemma2, gemma3_text, phi3, transformer_decoder: number of last tokens, "
+         "including itself, that a token attends to. modernbert, transformer_encoder: a token "
+         "attends to tokens at a distance of at most half of this number (local_attention)"},
     {"model.sliding_window_pattern", SETTING_INTEGER, FIELD(model.sliding_window_pattern), "null",
-     .null = "6 for gemma3_text, 2 for gemma2, 3 for modernbert", WITHIN(1, 1001),
-     .initial = INITIAL_NUMERICS, .used = "model.architecture=gemma2|gemma3_text|modernbert",
+     .null = "6 for gemma3_text, 2 for gemma2, 3 for modernbert; else all layers have the window",
+     WITHIN(1, 1001), .initial = INITIAL_NUMERICS, .used = FREE "|gemma2|gemma3_text|modernbert",
      .description =
-         "gemma2, gemma3_text: every n-th layer attends to all earlier tokens, the other layers "
-         "have sliding_window (layer_types in Hugging Face configurations). modernbert: the first "
-         "layer and every n-th one after it attend to all tokens"},
+         "gemma2, gemma3_text, transformer_*: every n-th layer attends to all (earlier) tokens, "
+         "the other layers have sliding_window (layer_types in Hugging Face configurations). "
+         "modernbert: the first layer and every n-th one after it attend to all tokens"},
     {"model.query_pre_attn_scalar", SETTING_INTEGER, FIELD(model.query_pre_attn_scalar), "null",
      .null = "head_dim", WITHIN(1, 1000000), .initial = INITIAL_NUMERICS,
      .used = "model.architecture=gemma2|gemma3_text",
      .description = "gemma2, gemma3_text: attention scores are divided by the square root of this "
                     "number"},
     {"model.attn_logit_softcapping", SETTING_NUMBER, FIELD(model.attn_logit_softcapping), "null",
-     .null = "none", ABOVE(0, 1e6), .initial = INITIAL_NUMERICS,
-     .used = "model.architecture=gemma2|gemma3_text",
-     .description = "gemma2, gemma3_text: soft-cap c of the attention scores; a score s becomes "
-                    "c tanh(s / c). Gemma 2 has 50"},
+     .null = "none", ABOVE(0, 1e6), .initial = INITIAL_NUMERICS, .used = FREE "|gemma2|gemma3_text",
+     .description = "gemma2, gemma3_text, transformer_*: soft-cap c of scores: c tanh(s / c)"},
     {"model.final_logit_softcapping", SETTING_NUMBER, FIELD(model.final_logit_softcapping), "null",
      .null = "none", ABOVE(0, 1e6), .initial = INITIAL_NUMERICS,
-     .used = "model.architecture=gemma2|gemma3_text",
-     .description = "gemma2, gemma3_text: the same of the vocabulary logits. Gemma 2 has 30"},
+     .used = "model.architecture=gemma2|gemma3_text|transformer_decoder",
+     .description = "gemma2, gemma3_text, transformer_decoder: the same of the logits"},
     {"model.no_rope_layer_interval", SETTING_INTEGER, FIELD(model.no_rope_layer_interval), "null",
-     .null = "4", WITHIN(1, 1001), .initial = INITIAL_NUMERICS,
-     .used = "model.architecture=smollm3",
-     .description = "smollm3: every n-th layer has no rotary position embeddings"},
+     .null = "4 for smollm3, else none", WITHIN(1, 1001), .initial = INITIAL_NUMERICS,
+     .used = FREE "|smollm3",
+     .description = "smollm3, transformer_*: every n-th layer has no rotary position embeddings"},
     {"model.embedding_multiplier", SETTING_NUMBER, FIELD(model.embedding_multiplier), "null",
-     .null = "1", ABOVE(0, 1e6), .initial = INITIAL_NUMERICS, .used = "model.architecture=granite",
-     .description = "granite: factor of the token embeddings"},
+     .null = "1", ABOVE(0, 1e6), .initial = INITIAL_NUMERICS, .used = FREE "|granite",
+     .description = "granite, transformer_*: factor of the token embeddings"},
     {"model.attention_multiplier", SETTING_NUMBER, FIELD(model.attention_multiplier), "null",
      .null = "1 / sqrt(head_dim)", ABOVE(0, 1e6), .initial = INITIAL_NUMERICS,
-     .used = "model.architecture=granite", .description = "granite: factor of attention scores"},
+     .used = FREE "|granite", .description = "granite, transformer_*: factor of attention scores"},
     {"model.residual_multiplier", SETTING_NUMBER, FIELD(model.residual_multiplier), "null",
-     .null = "1", ABOVE(0, 1e6), .initial = INITIAL_NUMERICS, .used = "model.architecture=granite",
-     .description = "granite: factor of the outputs of attention and feed-forward layers"},
+     .null = "1", ABOVE(0, 1e6), .initial = INITIAL_NUMERICS, .used = FREE "|granite",
+     .description = "granite, transformer_*: factor of the outputs of the sub-layers"},
     {"model.logits_scaling", SETTING_NUMBER, FIELD(model.logits_scaling), "null", .null = "1",
-     ABOVE(0, 1e6), .initial = INITIAL_NUMERICS, .used = "model.architecture=granite",
-     .description = "granite: the logits are divided by this number"},
+     ABOVE(0, 1e6), .initial = INITIAL_NUMERICS,
+     .used = "model.architecture=granite|transformer_decoder",
+     .description = "granite, transformer_decoder: the logits are divided by this number"},
     {"model.use_qkv_bias", SETTING_BOOLEAN, FIELD(model.use_qkv_bias), "false",
-     .initial = INITIAL_SHAPE, .used = "model.architecture=stablelm",
-     .description = "stablelm: whether queries, keys and values have biases"},
+     .initial = INITIAL_SHAPE, .used = FREE "|stablelm",
+     .description = "stablelm, transformer_*: whether queries, keys and values have biases"},
     {"model.attention_bias", SETTING_BOOLEAN, FIELD(model.attention_bias), "false",
      .initial = INITIAL_SHAPE,
      .used = "model.architecture=llama|qwen3|gemma2|gemma3_text|smollm3|granite|olmo2|"
              "modernbert|transformer_encoder|transformer_decoder",
-     .description = "llama, qwen3, gemma2, gemma3_text, smollm3, granite, olmo2, modernbert, "
-                    "transformer_encoder, transformer_decoder: whether queries, keys, values and "
-                    "the attention's output projection have biases"},
+     .description =
+         "llama, qwen3, gemma2, gemma3_text, smollm3, granite, olmo2, modernbert, transformer_*: "
+         "whether queries, keys, values and the attention's output projection have biases"},
     {"model.mlp_bias", SETTING_BOOLEAN, FIELD(model.mlp_bias), "false", .initial = INITIAL_SHAPE,
      .used = "model.architecture=llama|smollm3|granite|modernbert|transformer_encoder|"
              "transformer_decoder",
      .description =
-         "llama, smollm3, granite, modernbert, transformer_encoder, transformer_decoder: whether "
-         "the matrices of the feed-forward layers have biases"},
+         "llama, smollm3, granite, modernbert, transformer_*: whether the matrices of the "
+         "feed-forward layers have biases"},
     {"model.rope_theta", SETTING_NUMBER, FIELD(model.rope_theta), "10000.0", ABOVE(1, 1e12),
      .initial = INITIAL_NUMERICS, .used = ROTARY,
      .description = "Rotary architectures: base of the rotary position embeddings"},
     {"model.partial_rotary_factor", SETTING_NUMBER, FIELD(model.partial_rotary_factor), "null",
      .null = "0.25 for stablelm, else 1", .range = {.min = 0, .max = 1, .exclusive_min = true},
-     .initial = INITIAL_NUMERICS, .used = "model.architecture=phi3|stablelm",
-     .description =
-         "phi3, stablelm: share of the columns of a head that have rotary position embeddings. "
-         "The product with head_dim is rounded down and must be even"},
+     .initial = INITIAL_NUMERICS, .used = FREE "|phi3|stablelm",
+     .description = "phi3, stablelm, transformer_*: share of a head's columns that rotate"},
     {"model.rope_local_base_freq", SETTING_NUMBER, FIELD(model.rope_local_base_freq), "null",
-     .null = "10000", ABOVE(1, 1e12), .initial = INITIAL_NUMERICS,
-     .used = "model.architecture=gemma3_text|modernbert",
-     .description = "gemma3_text, modernbert: base of the rotary position embeddings in the layers "
-                    "with sliding_window. rope_type does not apply to them"},
+     .null = "10000 for gemma3_text and modernbert, else rope_theta", ABOVE(1, 1e12),
+     .initial = INITIAL_NUMERICS, .used = FREE "|gemma3_text|modernbert",
+     .description =
+         "gemma3_text, modernbert, transformer_*: base of the rotary position embeddings in the "
+         "layers with sliding_window, where rope_type does not apply"},
     {"model.rope_type", SETTING_ENUM, FIELD(model.rope_type), "default",
      .choices = "default|linear|llama3|yarn|dynamic", .initial = INITIAL_NUMERICS, .used = ROTARY,
      .description =
          "Rotary architectures: scaling of the rotary position embeddings for longer sequences. "
-         "default: no scaling; linear: every frequency is divided by rope_factor; "
-         "llama3: only low frequencies are divided, as in Llama 3.1 and later; "
-         "yarn: the same, and attention is sharpened (YaRN); "
-         "dynamic: a greater base, which follows from max_position_embeddings (dynamic NTK)"},
+         "linear: every frequency is divided by rope_factor; llama3: only low frequencies are "
+         "divided, as in Llama 3.1 and later; yarn: the same, and attention is sharpened (YaRN); "
+         "dynamic: the base increases with max_position_embeddings (dynamic NTK)"},
     {"model.rope_factor", SETTING_NUMBER, FIELD(model.rope_factor), "1.0", WITHIN(1, 1e6),
      .initial = INITIAL_NUMERICS, .used = "model.rope_type=linear|llama3|yarn|dynamic",
      .description =
-         "rope_type linear, llama3, yarn and dynamic: scaling factor of the rotary position "
-         "embeddings"},
+         "rope_type other than default: scaling factor of the rotary position embeddings"},
     {"model.rope_low_freq_factor", SETTING_NUMBER, FIELD(model.rope_low_freq_factor), "1.0",
      WITHIN(0, 1e6), .initial = INITIAL_NUMERICS, .used = "model.rope_type=llama3",
      .description = "rope_type llama3: frequencies with at most this number of periods within "
@@ -199,7 +194,7 @@ const struct setting recipe_table[] = {
      .null = "the value of max_position_embeddings", WITHIN(1, 1048576),
      .initial = INITIAL_NUMERICS, .used = "model.rope_type=llama3|yarn|dynamic",
      .description = "rope_type llama3, yarn and dynamic: context length before the extension "
-                    "(original_max_position_embeddings in Hugging Face configurations)"},
+                    "(original_max_position_embeddings)"},
     {"model.intermediate_size", SETTING_INTEGER, FIELD(model.intermediate_size), "null",
      .null = "4 times hidden_size", WITHIN(1, 1048576), .initial = INITIAL_SHAPE,
      .description = "Inner width of the feed-forward layers"},
@@ -232,24 +227,26 @@ const struct setting recipe_table[] = {
      .null = "post for the families that accept this key, else that of the architecture",
      .choices = "pre|post|branch|both", .initial = INITIAL_SHAPE, .used = FREE,
      .description =
-         "transformer_encoder, transformer_decoder: place of the norms. pre: before each "
-         "sub-layer, and a final one (GPT-2). post: after each residual sum (BERT). branch: on "
-         "the output of each sub-layer before the sum (OLMo 2). both: pre and branch (Gemma)"},
+         "transformer_*: place of the norms. pre: before each sub-layer, and a final one "
+         "(GPT-2). post: after each residual sum (BERT). branch: on the output of each sub-layer "
+         "before the sum (OLMo 2). both: pre and branch (Gemma)"},
     {"model.norm_type", SETTING_ENUM, FIELD(model.norm_type), "null",
      .null = "layernorm for the families that accept this key, else that of the architecture",
      .choices = "layernorm|rmsnorm", .initial = INITIAL_SHAPE, .used = FREE,
-     .description = "transformer_encoder, transformer_decoder: kind of the norms"},
+     .description = "transformer_*: kind of the norms"},
     {"model.position_embedding_type", SETTING_ENUM, FIELD(model.position_embedding_type), "null",
      .null = "sinusoidal for the families that accept this key, else that of the architecture",
      .choices = "learned|sinusoidal|rotary|none", .initial = INITIAL_SHAPE, .used = FREE,
      .description =
-         "transformer_encoder, transformer_decoder: positions. learned: a table of embeddings; "
-         "sinusoidal: fixed sines and cosines, added to the token embeddings without a factor; "
-         "rotary: rotated queries and keys, with the keys rope_*; none: no positions"},
+         "transformer_*: positions. learned: a table of embeddings; sinusoidal: fixed sines and "
+         "cosines, added to the token embeddings without a factor; rotary: rotated queries and "
+         "keys, with the keys rope_*; none: no positions"},
+    {"model.qk_norm", SETTING_ENUM, FIELD(model.qk_norm), "none", .choices = "none|head|full",
+     .initial = INITIAL_SHAPE, .used = FREE,
+     .description = "transformer_*: RMS norms of queries and keys, by head or of all heads"},
     {"model.gated_linear_unit", SETTING_BOOLEAN, FIELD(model.gated_linear_unit), "false",
      .initial = INITIAL_SHAPE, .used = FREE "|t5",
-     .description = "transformer_encoder, transformer_decoder, t5: whether the feed-forward "
-                    "network has a gate: SwiGLU with activation silu, GEGLU with a GELU"},
+     .description = "transformer_*, t5: whether a gate makes the network SwiGLU or GEGLU"},
     {"model.initializer_range", SETTING_NUMBER, FIELD(model.initializer_range), "0.02",
      WITHIN(0, 10),
      .description = "Standard deviation of the initial weights. gpt2 divides it by sqrt(2 "

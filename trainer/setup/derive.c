@@ -158,11 +158,25 @@ static int get_positions(enum recipe_positions positions)
     return MODEL_POSITIONS_DEFAULT;
 }
 
+static int get_qk_norm(enum recipe_qk_norm norm)
+{
+    switch (norm) {
+    case RECIPE_QK_NORM_HEAD:
+        return MODEL_QK_NORM_HEADS;
+    case RECIPE_QK_NORM_FULL:
+        return MODEL_QK_NORM_ROWS;
+    case RECIPE_QK_NORM_NONE:
+        break;
+    }
+    return MODEL_QK_NORM_NONE;
+}
+
 static struct model_parts get_parts(const struct recipe *recipe)
 {
     return (struct model_parts){
         .norm_placement = get_norm_placement(recipe->model.norm_placement),
         .positions = get_positions(recipe->model.position_embedding_type),
+        .qk_norm = get_qk_norm(recipe->model.qk_norm),
         .rms_norm = recipe->model.norm_type == NORM_TYPE_RMSNORM,
         .gated = recipe->model.gated_linear_unit,
     };

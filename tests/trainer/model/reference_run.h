@@ -22,7 +22,17 @@ struct run {
     struct model *model;
     struct optimizer *optimizer;
     float *gradients, *parameter_gradients[RUN_PARAMETERS];
+    struct model_parameter *named; /* the parameters of the architecture that the file has the names
+                                    * of; NULL: those of the model */
 };
+
+/* Returns the parameter with the name in the file. */
+static inline const struct model_parameter *run_named(const struct run *r, int index)
+{
+    int count;
+    const struct model_parameter *parameters = model_parameters(r->model, &count);
+    return r->named != NULL ? &r->named[index] : &parameters[index];
+}
 
 /* Returns an attribute that not all files have. */
 static inline double run_attribute_or(hid_t file, const char *name, double default_value)
@@ -71,7 +81,7 @@ static inline void run_make_optimizer(struct run *r)
                 (struct optimizer_range){p->first, p->rows * p->columns, p->first, p->decay, i};
             r->parameter_gradients[i] = r->gradients + p->first;
         }
-        float *weights = reference_tensor(r->file, "weights", p);
+        float *weights = reference_tensor(r->file, "weights", run_named(r, i));
         memcpy(model_weights(r->model) + p->first, weights,
                (size_t)(p->whole_rows * p->whole_columns) * sizeof *weights);
         free(weights);

@@ -1,7 +1,8 @@
 /* Compares tiny models with PyTorch in double precision (scripts/make_reference.py): logits, the
  * gradient of every parameter, and ten steps with gradient clipping. The models are GPT-2 with
  * AdamW, with and without a document mask, GPT-2 with LAMB, and Llama and the families like it of
- * transformers. With LoRA, gradients and weights of the adapters are compared with peft.
+ * transformers. With LoRA, gradients and weights of the adapters are compared with peft. The
+ * families are also tested as transformer_decoder with their parts.
  *
  * The error of a tensor is |a - b| / |b| in the Frobenius norm. In exact arithmetic, the gradient
  * of the key biases is zero, because softmax does not change if a constant is added to a row of
@@ -9,6 +10,7 @@
  * the key biases are excluded from the comparison of weights. With rotary positions this holds for
  * the columns that do not rotate. */
 #include "tests/trainer/model/reference_run.h"
+#include "trainer/model/architecture.h"
 
 struct reference {
     struct run run;
@@ -88,12 +90,13 @@ static double compare_tensors(const struct run *r, const char *group, const floa
         if (!p->trained) {
             continue;
         }
-        float *expected = reference_tensor(r->file, group, p);
+        const struct model_parameter *named = run_named(r, i);
+        float *expected = reference_tensor(r->file, group, named);
         int64_t c = r->config.width, elements = p->whole_rows * p->columns;
         float *actual = malloc((size_t)elements * sizeof *actual);
         CHECK(actual != NULL);
         memcpy(actual, flat + p->first, (size_t)elements * sizeof *actual);
-        clear_free_biases(r, p, actual, expected, key_biases);
+        clear_free_biases(r, named, actual, expected, key_biases);
         bool qkv_bias = strstr(p->name, "c_attn.bias") != NULL;
         double error = qkv_bias ? check_max(reference_error(actual, expected, c),
                                             reference_error(actual + 2 * c, expected + 2 * c, c))
@@ -110,6 +113,38 @@ static double compare_tensors(const struct run *r, const char *group, const floa
         free(actual);
     }
     return largest;
+}
+
+/* Makes the model of a family with transformer_decoder: the recipe sets each part. The
+ * parameters have the same order and other names. */
+static void set_parts(struct run *r)
+{
+    struct model_config *c = &r->config;
+    const struct architecture *family = model_architecture(c->architecture);
+    static const int placements[] = {[PLACEMENT_PRE] = MODEL_PLACEMENT_PRE,
+                                     [PLACEMENT_BRANCH] = MODEL_PLACEMENT_BRANCH,
+                                     [PLACEMENT_BOTH] = MODEL_PLACEMENT_BOTH};
+    static const int qk_norms[] = {[QK_NORM_NONE] = MODEL_QK_NORM_NONE,
+                                   [QK_NORM_HEADS] = MODEL_QK_NORM_HEADS,
+                                   [QK_NORM_ROWS] = MODEL_QK_NORM_ROWS};
+    int count;
+    int64_t elements;
+    CHECK_OK(model_layout(c, 1, 0, &r->named, &count, &elements));
+    c->architecture = "transformer_decoder";
+    c->parts = (struct model_parts){.positions = MODEL_POSITIONS_ROTARY,
+                                    .rms_norm = family->norm.kind == NORM_RMS,
+                                    .gated = family->feed_forward.gated};
+    c->parts.norm_placement = placements[family->norm.placement];
+    c->parts.qk_norm = qk_norms[family->attention.qk_norm];
+    c->activation = family->feed_forward.gelu ? c->activation : ACTIVATION_SILU;
+    c->qkv_bias = c->qkv_bias || family->attention.qkv_bias;
+    c->embedding_multiplier =
+        family->embedding.scaled ? sqrt((double)c->width) : c->embedding_multiplier;
+    int same;
+    struct model_parameter *parameters = NULL;
+    CHECK_OK(model_layout(c, 1, 0, &parameters, &same, &elements));
+    CHECK_EQUAL(same, count);
+    free(parameters);
 }
 
 /* ---- training steps ---- */
@@ -212,11 +247,15 @@ static void train_step(struct training *t, int64_t step)
     run_update(run, step, count);
 }
 
-static void test_reference(const char *name, const char *architecture, const char *targets)
+static void run_reference(const char *name, const char *architecture, const char *targets,
+                          bool with_parts)
 {
     struct training t = {0};
     struct reference *r = &t.r;
     read_reference(name, architecture, targets, r);
+    if (with_parts) {
+        set_parts(&r->run);
+    }
     run_make(&r->run);
     int64_t rows = r->run.batch * r->run.tokens;
     t.losses = calloc((size_t)rows, sizeof *t.losses);
@@ -235,7 +274,20 @@ static void test_reference(const char *name, const char *architecture, const cha
     free(t.inputs);
     free(t.targets);
     free(t.cu_rows);
+    free(r->run.named);
     close_reference(r);
+}
+
+static void test_reference(const char *name, const char *architecture, const char *targets)
+{
+    run_reference(name, architecture, targets, false);
+}
+
+/* transformer_decoder with the parts of a family computes the numbers of the family. */
+static void test_parts(const char *name, const char *architecture)
+{
+    printf("%s as transformer_decoder\n", architecture);
+    run_reference(name, architecture, NULL, true);
 }
 
 int main(void)
@@ -258,5 +310,15 @@ int main(void)
     test_reference("gemma2.h5", "gemma2", NULL);
     test_reference("gpt2_lora.h5", "gpt2", "c_attn, c_proj, c_fc");
     test_reference("llama_lora.h5", "llama", "q_proj, v_proj");
+    test_parts("llama_biases.h5", "llama");
+    test_parts("qwen2.h5", "qwen2");
+    test_parts("mistral.h5", "mistral");
+    test_parts("qwen3.h5", "qwen3");
+    test_parts("gemma2.h5", "gemma2");
+    test_parts("gemma3_text.h5", "gemma3_text");
+    test_parts("smollm3.h5", "smollm3");
+    test_parts("granite.h5", "granite");
+    test_parts("olmo2.h5", "olmo2");
+    test_parts("stablelm.h5", "stablelm");
     return 0;
 }

@@ -27,6 +27,12 @@ static void read_parts(hid_t f, struct model_config *c)
                                     .gated = run_attribute_or(f, "gated", 0) > 0};
     c->parts.norm_placement = (int)run_attribute_or(f, "norm_placement", 0);
     c->parts.positions = (int)run_attribute_or(f, "positions_kind", 0);
+    c->parts.qk_norm = (int)run_attribute_or(f, "qk_norm", 0);
+    c->rotary_width = (int64_t)run_attribute_or(f, "rotary_width", 0);
+    c->attention_softcap = run_attribute_or(f, "attention_softcap", 0);
+    c->attention_scale = run_attribute_or(f, "attention_scale", 0);
+    c->residual_multiplier = run_attribute_or(f, "residual_multiplier", 0);
+    c->embedding_multiplier = run_attribute_or(f, "embedding_multiplier", 0);
     c->attention_bias = c->mlp_bias = run_attribute_or(f, "biases", 0) > 0;
     c->head_width = (int64_t)run_attribute_or(f, "head_dim", 0);
     c->rope_theta = run_attribute_or(f, "rope_theta", 0);
@@ -238,5 +244,6 @@ int main(void)
     test_reference("transformer_pre.h5", "transformer_encoder");
     test_reference("transformer_branch.h5", "transformer_encoder");
     test_reference("transformer_both.h5", "transformer_encoder");
+    test_reference("transformer_parts.h5", "transformer_encoder");
     return 0;
 }

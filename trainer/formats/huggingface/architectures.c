@@ -62,9 +62,9 @@
         NUMBER("layer_norm_eps", layer_norm_epsilon, 1e-5),                                        \
         NUMBER("initializer_range", initializer_range, 0.02)
 #define FREE_PARTS                                                                                 \
-    .has_attention_bias = true, .has_mlp_bias = true, .has_free_parts = true,                      \
-    .activation_key = "hidden_act", .default_activation = "gelu", .tied_by_default = true,         \
-    .aliases = {{"head.decoder.weight", "embeddings.tokens.weight"}}
+    .has_qkv_bias = true, .has_attention_bias = true, .has_mlp_bias = true,                        \
+    .has_free_parts = true, .activation_key = "hidden_act", .default_activation = "gelu",          \
+    .tied_by_default = true, .aliases = {{"head.decoder.weight", "embeddings.tokens.weight"}}
 
 /* Keys and properties of Llama and the families like it. */
 #define ROTARY_KEYS(vocabulary, kv_heads, head_width, inner, positions)                            \

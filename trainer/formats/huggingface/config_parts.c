@@ -2,11 +2,13 @@
  * (has_free_parts); the classes of transformers have fixed parts. */
 #include <string.h>
 
+#include "base/memory.h"
 #include "trainer/formats/huggingface/config_impl.h"
 
 enum { PART_VALUES_MAX = 5 };
 
-/* The values have the order of the enum in recipe.h, where the first value is null. */
+/* The values have the order of the enum in recipe.h. The first one is the default, or null if the
+ * key is required. */
 static const struct part {
     const char *key;
     size_t recipe_offset;
@@ -19,15 +21,53 @@ static const struct part {
     {"position_embedding_type",
      offsetof(struct recipe, model.position_embedding_type),
      {NULL, "learned", "sinusoidal", "rotary", "none"}},
+    {"qk_norm", offsetof(struct recipe, model.qk_norm), {"none", "head", "full"}},
 };
+
+/* Numbers and counts of parts. Those that are 0, which means none, are not written. */
+static const struct number {
+    const char *key;
+    size_t recipe_offset;
+    bool is_integer;
+} numbers[] = {
+    {"sliding_window", offsetof(struct recipe, model.sliding_window), true},
+    {"sliding_window_pattern", offsetof(struct recipe, model.sliding_window_pattern), true},
+    {"no_rope_layer_interval", offsetof(struct recipe, model.no_rope_layer_interval), true},
+    {"partial_rotary_factor", offsetof(struct recipe, model.partial_rotary_factor), false},
+    {"rope_local_base_freq", offsetof(struct recipe, model.rope_local_base_freq), false},
+    {"embedding_multiplier", offsetof(struct recipe, model.embedding_multiplier), false},
+    {"attention_multiplier", offsetof(struct recipe, model.attention_multiplier), false},
+    {"residual_multiplier", offsetof(struct recipe, model.residual_multiplier), false},
+    {"logits_scaling", offsetof(struct recipe, model.logits_scaling), false},
+    {"attn_logit_softcapping", offsetof(struct recipe, model.attn_logit_softcapping), false},
+    {"final_logit_softcapping", offsetof(struct recipe, model.final_logit_softcapping), false},
+};
+
+static status read_number(const struct config_document *c, const struct number *number,
+                          struct recipe *r)
+{
+    void *setting = (char *)r + number->recipe_offset;
+    return number->is_integer ? config_read_integer(c, number->key, 0, setting)
+                              : config_read_number(c, number->key, 0, setting);
+}
+
+static void write_number(FILE *file, const struct number *number, const struct recipe *r)
+{
+    const void *setting = (const char *)r + number->recipe_offset;
+    if (number->is_integer && *(const int64_t *)setting != 0) {
+        config_write_integer(file, number->key, *(const int64_t *)setting);
+    } else if (!number->is_integer && *(const double *)setting != 0) {
+        config_write_number(file, number->key, *(const double *)setting);
+    }
+}
 
 static status read_part(const struct config_document *c, const struct part *part, struct recipe *r)
 {
     const char *value;
-    TRY(config_read_string(c, part->key, NULL, &value));
+    TRY(config_read_string(c, part->key, part->values[0], &value));
     REQUIRE(value != NULL, STATUS_DATA, "%s: %s is missing", c->path, part->key);
-    for (int i = 1; i < PART_VALUES_MAX && part->values[i] != NULL; i++) {
-        if (strcmp(part->values[i], value) == 0) {
+    for (int i = 0; i < PART_VALUES_MAX; i++) {
+        if (part->values[i] != NULL && strcmp(part->values[i], value) == 0) {
             memcpy((char *)r + part->recipe_offset, &i, sizeof i);
             return STATUS_OK;
         }
@@ -40,6 +80,9 @@ status config_read_parts(const struct config_document *c, struct recipe *r)
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         TRY(read_part(c, &parts[i], r));
     }
+    for (int i = 0; i < COUNT(numbers); i++) {
+        TRY(read_number(c, &numbers[i], r));
+    }
     return config_read_boolean(c, "gated_linear_unit", false, &r->model.gated_linear_unit);
 }
 
@@ -49,6 +92,9 @@ void config_write_parts(FILE *file, const struct recipe *r)
         int value;
         memcpy(&value, (const char *)r + parts[i].recipe_offset, sizeof value);
         fprintf(file, "  \"%s\": \"%s\",\n", parts[i].key, parts[i].values[value]);
+    }
+    for (int i = 0; i < COUNT(numbers); i++) {
+        write_number(file, &numbers[i], r);
     }
     fprintf(file, "  \"gated_linear_unit\": %s,\n", r->model.gated_linear_unit ? "true" : "false");
 }

@@ -318,7 +318,8 @@ status config_read_rotary(const struct config_document *c,
 {
     const json_t *parameters = config_get_field(c, "rope_parameters");
     const json_t *scaling = config_get_field(c, "rope_scaling");
-    TRY(read_softcaps(c, architecture, r));
+    /* config_read_parts reads the soft-caps and the share of columns of free parts. */
+    TRY(!architecture->has_free_parts ? read_softcaps(c, architecture, r) : STATUS_OK);
     TRY(architecture->pattern.key != NULL ? read_pattern(c, architecture, r)
                                           : check_layer_types(c));
     if (architecture->rope_bases[0].key != NULL) {
@@ -326,12 +327,17 @@ status config_read_rotary(const struct config_document *c,
     }
     TRY(architecture->has_no_rope_layers ? read_no_rope_layers(c, r) : STATUS_OK);
     TRY(config_read_number(c, "rope_theta", 10000, &r->model.rope_theta));
-    TRY(config_read_number(c, rotary_factor_key, architecture->rotary_factor,
-                           &r->model.partial_rotary_factor));
+    if (!architecture->has_free_parts) {
+        TRY(config_read_number(c, rotary_factor_key, architecture->rotary_factor,
+                               &r->model.partial_rotary_factor));
+    }
     if (parameters != NULL) {
         TRY(read_rope_object(c, parameters, "rope_parameters", r));
     } else if (scaling != NULL) {
         TRY(read_rope_object(c, scaling, "rope_scaling", r));
+    }
+    if (architecture->has_free_parts) {
+        return STATUS_OK;
     }
     TRY(check_rope(c, architecture, r));
     r->model.partial_rotary_factor =

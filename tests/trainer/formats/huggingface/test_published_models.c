@@ -3,6 +3,7 @@
  * exported config.json reads back as the same recipe. */
 #include <sys/stat.h>
 
+#include "base/memory.h"
 #include "tests/trainer/formats/huggingface/huggingface_folder.h"
 #include "trainer/formats/huggingface/config.h"
 #include "trainer/train/planner/plan.h"
@@ -61,6 +62,30 @@ static void check_model(const json_t *model)
     check_round_trip(&recipe);
 }
 
+/* config.json of a family of Bireme keeps each part. */
+static void test_free_parts(void)
+{
+    static struct recipe recipe;
+    static const char *const texts[] = {
+        "model: {architecture: transformer_decoder, vocab_size: 50, qk_norm: head, "
+        "norm_placement: pre, norm_type: rmsnorm, position_embedding_type: rotary, "
+        "gated_linear_unit: true, activation: silu, use_qkv_bias: true, num_kv_heads: 4, "
+        "head_dim: 32, sliding_window: 9, sliding_window_pattern: 3, rope_local_base_freq: 50, "
+        "no_rope_layer_interval: 4, partial_rotary_factor: 0.5, embedding_multiplier: 3, "
+        "attention_multiplier: 0.1, residual_multiplier: 0.4, logits_scaling: 2, "
+        "attn_logit_softcapping: 20, final_logit_softcapping: 30}\n"
+        "train: {max_steps: 1}\n",
+        "objective: mlm\n"
+        "model: {architecture: transformer_encoder, vocab_size: 50, qk_norm: full, "
+        "position_embedding_type: none, sliding_window: 8, attn_logit_softcapping: 20}\n"
+        "train: {max_steps: 1}\n",
+    };
+    for (int i = 0; i < COUNT(texts); i++) {
+        CHECK_OK(recipe_parse("free.yaml", texts[i], strlen(texts[i]), NULL, 0, &recipe));
+        check_round_trip(&recipe);
+    }
+}
+
 int main(void)
 {
     char path[FILE_PATH_BYTES];
@@ -74,6 +99,7 @@ int main(void)
         check_model(json_array_get(models, i));
     }
     json_decref(models);
+    test_free_parts();
     CHECK_OK(file_remove_tree(root));
     return 0;
 }

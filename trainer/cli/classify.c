@@ -35,7 +35,8 @@ struct classify_state {
 static void print_label(const char *label)
 {
     for (const char *c = label; *c != '\0'; c++) {
-        putchar((*c >= 0 && *c < ' ') || *c == 0x7f ? '?' : *c);
+        unsigned char byte = (unsigned char)*c;
+        putchar(byte < ' ' || byte == 0x7f ? '?' : byte);
     }
 }
 

@@ -13,8 +13,8 @@
         a difference.
 
     scripts/make_tokenizer_reference.py compare-families PROGRAM [--input FILE...] [--megabytes N]
-        compares the ids and the decoded text of the tokenizers of tokenizer_families.py on these
-        files and manual pages, and on 10,000 random strings.
+        compares the ids and the decoded text of the tokenizers of tokenizer_families.py, and of
+        one for each pattern, on these files and manual pages, and on 10,000 random strings.
 
     scripts/make_tokenizer_reference.py classes
         prints the table of datasets/tokenizer/bert_classes.c
@@ -631,8 +631,13 @@ def compare_families(program, inputs, manual, megabytes):
     whole = "\n\n".join(pages)
     strings = tokenizer_families.random_texts(10000, 7)
     lines = [s.replace("\n", " ").replace("\r", " ") for s in strings]
+    families = tokenizer_families.make_families(CORPUS, PATTERNS)
+    for name in PATTERNS:
+        families["pattern " + name] = Tokenizer.from_file(
+            os.path.join(FOLDER, name, "tokenizer.json")
+        )
     with tempfile.TemporaryDirectory() as folder:
-        for name, tokenizer in tokenizer_families.make_families(CORPUS, PATTERNS).items():
+        for name, tokenizer in families.items():
             tokenizer.save(os.path.join(folder, "tokenizer.json"))
             good &= compare_texts(name + ", random", program, folder, lines, False)
             wanted = [e.ids for e in tokenizer.encode_batch(lines, add_special_tokens=False)]

@@ -476,6 +476,65 @@ def write_languages(folder):
     print(folder / "expected_languages.json")
 
 
+SPANISH = """la lista de los archivos del sistema
+el usuario imprime el nombre de cada archivo
+los barcos y los remos del r\u00edo
+dos bancos en la orilla, \u00bfcu\u00e1l es el m\u00e1s largo?
+el programa no puede abrir la lista
+escribe el n\u00famero de la l\u00ednea y el nombre
+una se\u00f1al que termina el programa
+"""
+
+
+def train_marian_models(folder, corpus):
+    """source.spm (Unigram) and target.spm (BPE) of two small corpora, and vocab.json with the pieces
+    of both."""
+    import io
+    import sentencepiece
+    pieces = []
+    for name, text, kind in ("source", corpus, "unigram"), ("target", SPANISH, "bpe"):
+        out = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(text.splitlines()), model_writer=out, model_type=kind,
+            vocab_size=280 if kind == "unigram" else 90, character_coverage=1.0, bos_id=-1,
+            eos_id=1, unk_id=0, hard_vocab_limit=False, minloglevel=2, num_threads=1,
+            normalization_rule_name="nmt_nfkc" if kind == "unigram" else "identity")
+        (folder / f"{name}.spm").write_bytes(out.getvalue())
+        model = sentencepiece.SentencePieceProcessor(model_proto=out.getvalue())
+        pieces += [model.id_to_piece(i) for i in range(2, model.get_piece_size())]
+    # some pieces are missing, so that they are unknown
+    kept = [piece for i, piece in enumerate(dict.fromkeys(pieces)) if i % 17 != 5]
+    tokens = ["</s>", "<unk>"] + kept + [">>es<<", ">>fr<<", "<pad>"]
+    with open(folder / "vocab.json", "w") as f:
+        json.dump({token: i for i, token in enumerate(tokens)}, f, indent=2, ensure_ascii=False)
+        f.write("\n")
+
+
+def write_marian_tokenizer(folder):
+    """The files of a MarianTokenizer, the ids of sources and targets, and decoded texts."""
+    import transformers
+    corpus = (folder / "corpus.txt").read_text()
+    (folder / "marian").mkdir(exist_ok=True)
+    train_marian_models(folder / "marian", corpus)
+    t = transformers.MarianTokenizer(
+        *(str(folder / "marian" / n) for n in ("source.spm", "target.spm", "vocab.json")))
+    texts = list(filter(None, corpus.splitlines()[:12] + SPANISH.splitlines())) + [
+        "a", " two  spaces ", "caf\u00e9 \u00f1and\u00fa", "\u4f60\u597d the \u4e16 list", "<<>>",
+        ">>es<< the list", ">>es<<the list", ">>xx<< the list", ">>es the list", "the >>es<< list",
+        "\uff21\uff22 \ufb01 \u2460", "tab\tand\u00a0space", "\u2581 \u2581a", "\u00f1\u00f1\u00f1 \u00bf"
+    ]
+    rows = []
+    for text in texts:
+        source, target = t(text).input_ids, t(text_target=text).input_ids
+        rows.append(dict(text=text, source=source, target=target, decoded=[
+            t.decode(ids, skip_special_tokens=True) for ids in (source, target)]))
+    with open(folder / "expected_marian.json", "w") as f:
+        json.dump(rows, f, separators=(",", ":"))
+        f.write("\n")
+    unknown = sum(t.unk_token_id in row[side] for row in rows for side in ("source", "target"))
+    print(folder / "expected_marian.json", "unknown", unknown, "of", 2 * len(rows))
+
+
 def write_seq2seq(folder):
     torch.manual_seed(120)
     write_steps(folder / "marian.h5", make_marian(), dict(scale_embedding=1))
@@ -513,3 +572,4 @@ def write_seq2seq(folder):
     write_generation(folder / "marian_generation.h5", make_marian(), end=0)
     write_generation_folders(folder / "pretrained")
     write_languages(folder / "tokenizer")
+    write_marian_tokenizer(folder / "tokenizer")

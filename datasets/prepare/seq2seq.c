@@ -89,10 +89,11 @@ static status encode_row(const struct prepare_options *options, const json_t *ro
     TRY(read_fields(options, row, &source, &target));
     int32_t source_language, target_language;
     TRY(find_languages(options, &source_language, &target_language));
-    TRY(text_pair_encode_sequence(options->tokenizer, options->source_prefix, &source,
+    TRY(text_pair_encode_sequence(options->tokenizer, options->source_prefix, &source, TEXT_SOURCE,
                                   source_language, ids));
     int64_t source_tokens = ids->count;
-    TRY(text_pair_encode_sequence(options->tokenizer, NULL, &target, target_language, ids));
+    TRY(text_pair_encode_sequence(options->tokenizer, NULL, &target, TEXT_TARGET, target_language,
+                                  ids));
     int64_t target_tokens = ids->count - source_tokens;
     TRY(check_length(options, "source", source_tokens));
     TRY(check_length(options, "target", target_tokens));

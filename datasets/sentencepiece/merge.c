@@ -37,13 +37,6 @@ struct merger {
     struct text_map splits; /* unused piece -> bytes of its left part */
 };
 
-/* The ids so far. */
-struct merge_output {
-    int32_t *ids;
-    int64_t *count;
-    bool after_unknown;
-};
-
 static bool is_better(const struct merge_pair *a, const struct merge_pair *b)
 {
     return a->score > b->score || (a->score == b->score && a->left < b->left);
@@ -153,7 +146,7 @@ static status join_pairs(struct merger *m)
 /* Writes the ids of a symbol; divides an unused piece. An unused piece that was not joined is
  * unknown. */
 static void emit_symbol(const struct merger *m, const char *text, size_t bytes, int depth,
-                        struct merge_output *out)
+                        struct sentencepiece_output *out)
 {
     const struct text_slot *slot = text_map_find(&m->s->normal, text, bytes);
     int32_t id = slot == NULL ? m->s->unknown : (int32_t)slot->value;
@@ -167,14 +160,13 @@ static void emit_symbol(const struct merger *m, const char *text, size_t bytes, 
         }
         id = m->s->unknown;
     }
-    sentencepiece_emit(m->s, id, text, bytes, &out->after_unknown, out->ids, out->count);
+    sentencepiece_emit(m->s, id, text, bytes, out);
 }
 
 status sentencepiece_merge(const struct sentencepiece *s, const char *text, size_t bytes,
-                           int32_t *ids, int64_t *count)
+                           struct sentencepiece_output *out)
 {
     struct merger m = {.s = s, .text = text, .symbols = malloc(bytes * sizeof *m.symbols)};
-    struct merge_output out = {ids, count, false};
     status result = STATUS_OK;
     REQUIRE_GOTO(result, done, m.symbols != NULL, STATUS_INTERNAL,
                  "out of memory for a text of %zu bytes", bytes);
@@ -184,7 +176,7 @@ status sentencepiece_merge(const struct sentencepiece *s, const char *text, size
     }
     TRY_GOTO(result, done, join_pairs(&m));
     for (int32_t i = 0; i >= 0; i = m.symbols[i].next) {
-        emit_symbol(&m, text + m.symbols[i].begin, m.symbols[i].bytes, 0, &out);
+        emit_symbol(&m, text + m.symbols[i].begin, m.symbols[i].bytes, 0, out);
     }
 done:
     text_map_free(&m.splits);

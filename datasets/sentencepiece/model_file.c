@@ -441,6 +441,11 @@ const struct charsmap *sentencepiece_charsmap(const struct sentencepiece *s)
     return &s->charsmap;
 }
 
+bool sentencepiece_has_bytes(const struct sentencepiece *s)
+{
+    return s->byte_fallback;
+}
+
 int32_t sentencepiece_bos(const struct sentencepiece *s)
 {
     return s->bos;

@@ -101,6 +101,9 @@ bool sentencepiece_has_usual_spaces(const struct sentencepiece *s);
 /* sentencepiece_charsmap - return the character map. */
 const struct charsmap *sentencepiece_charsmap(const struct sentencepiece *s);
 
+/* sentencepiece_has_bytes - return whether unknown characters become bytes. */
+bool sentencepiece_has_bytes(const struct sentencepiece *s);
+
 /* sentencepiece_bos - return the control piece at the beginning of a text, such as <s>; -1: none.
  * sentencepiece_encode does not add it. */
 int32_t sentencepiece_bos(const struct sentencepiece *s);
@@ -125,6 +128,14 @@ status sentencepiece_normalize(const struct sentencepiece *s, const char *text, 
  * Errors    STATUS_INTERNAL (out of memory) */
 status sentencepiece_encode(const struct sentencepiece *s, const char *text, size_t bytes,
                             int32_t *ids, int64_t *count);
+
+/* sentencepiece_split - the same, and the end of each piece in the text. An unknown piece has the
+ * text of all consecutive unknown characters. Not for models with byte fallback.
+ *
+ * Shapes    ids, ends [bytes]; *count receives the number of pieces
+ * Errors    STATUS_INTERNAL (out of memory) */
+status sentencepiece_split(const struct sentencepiece *s, const char *text, size_t bytes,
+                           int32_t *ids, uint32_t *ends, int64_t *count);
 
 /* sentencepiece_decode - convert ids to text. Control pieces are omitted if skip_control is true;
  * otherwise their text is written. continued: the ids continue a text, so the space at their

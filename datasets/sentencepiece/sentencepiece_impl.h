@@ -30,14 +30,22 @@ struct sentencepiece {
     bool space_is_suffix; /* the dummy space comes after the text */
 };
 
+/* The pieces of a text so far. */
+struct sentencepiece_output {
+    int32_t *ids;
+    uint32_t *ends; /* end of each piece in the text, without byte fallback; NULL: not written */
+    int64_t count;
+    size_t end; /* of the last piece */
+    bool after_unknown;
+};
+
 /* sentencepiece_merge - encode a normalized text by BPE.
  *
- * Shapes    ids [bytes]; *count receives the number of ids
  * Errors    STATUS_INTERNAL (out of memory) */
 status sentencepiece_merge(const struct sentencepiece *s, const char *text, size_t bytes,
-                           int32_t *ids, int64_t *count);
+                           struct sentencepiece_output *out);
 
-/* sentencepiece_emit - append the ids of text[0, bytes), which is the piece id, to ids. An unknown
- * piece becomes its bytes, or one id together with the unknown piece before it. */
+/* sentencepiece_emit - append the next piece, text[0, bytes), with its id. An unknown piece becomes
+ * its bytes, or one id together with the unknown piece before it. */
 void sentencepiece_emit(const struct sentencepiece *s, int32_t id, const char *text, size_t bytes,
-                        bool *after_unknown, int32_t *ids, int64_t *count);
+                        struct sentencepiece_output *out);

@@ -306,6 +306,8 @@ status tokenizer_add_special(const struct tokenizer *t, char *const *tokens, int
     if (t->kind == TOKENIZER_SENTENCEPIECE) {
         return sentencepiece_model_add_special(t, tokens, count, out);
     }
+    REQUIRE(t->kind != TOKENIZER_MARIAN, STATUS_UNAVAILABLE,
+            "a tokenizer with source.spm and target.spm gets no further tokens");
     TRY(tokenizer_to_text(t, &text, &bytes));
     json_t *root = json_loadb(text, bytes, JSON_ALLOW_NUL, NULL);
     free(text);

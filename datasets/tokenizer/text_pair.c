@@ -125,7 +125,7 @@ bool text_pair_has_segment_tokens(const struct tokenizer *t)
 }
 
 static status encode_sequence(const struct tokenizer *t, const struct text *text, int32_t language,
-                              struct token_list *out)
+                              enum text_side side, struct token_list *out)
 {
     int64_t first_segment;
     if (tokenizer_language_place(t) != TOKENIZER_LANGUAGE_NONE) {
@@ -135,25 +135,86 @@ static status encode_sequence(const struct tokenizer *t, const struct text *text
         return tokenizer_encode_pair(t, text->bytes, text->count, NULL, 0, false, 0, out,
                                      &first_segment);
     }
-    TRY(tokenizer_encode(t, text->bytes, text->count, false, out));
+    TRY(t->kind == TOKENIZER_MARIAN
+            ? marian_encode(t, text->bytes, text->count, false, side == TEXT_TARGET, out)
+            : tokenizer_encode(t, text->bytes, text->count, false, out));
     TRY(token_list_reserve(out, 1));
     out->ids[out->count++] = tokenizer_eos(t);
     return STATUS_OK;
 }
 
 status text_pair_encode_sequence(const struct tokenizer *t, const char *prefix,
-                                 const struct text *text, int32_t language, struct token_list *out)
+                                 const struct text *text, enum text_side side, int32_t language,
+                                 struct token_list *out)
 {
     size_t prefix_bytes = prefix != NULL ? strlen(prefix) : 0;
     if (prefix_bytes == 0) {
-        return encode_sequence(t, text, language, out);
+        return encode_sequence(t, text, language, side, out);
     }
     char *joined = malloc(prefix_bytes + text->count);
     REQUIRE(joined != NULL, STATUS_INTERNAL, "out of memory for a text of %zu bytes", text->count);
     memcpy(joined, prefix, prefix_bytes);
     memcpy(joined + prefix_bytes, text->bytes, text->count);
     const struct text whole = {joined, prefix_bytes + text->count};
-    status result = encode_sequence(t, &whole, language, out);
+    status result = encode_sequence(t, &whole, language, side, out);
     free(joined);
     return result;
+}
+
+/* Shortens lengths a and b to a sum of max_tokens: first the longer one until both are equal, then
+ * both. */
+static void shorten_pair(int64_t *a, int64_t *b, int64_t max_tokens)
+{
+    int64_t *shorter = *a <= *b ? a : b, *longer = *a <= *b ? b : a;
+    int64_t left = max_tokens - *shorter;
+    if (left >= *shorter) {
+        *longer = left;
+    } else {
+        *shorter = max_tokens / 2;
+        *longer = max_tokens - max_tokens / 2;
+    }
+}
+
+status tokenizer_encode_pair(const struct tokenizer *t, const char *a, size_t a_bytes,
+                             const char *b, size_t b_bytes, bool special, int64_t max_tokens,
+                             struct token_list *out, int64_t *first_segment_tokens)
+{
+    if (tokenizer_language_place(t) != TOKENIZER_LANGUAGE_NONE) {
+        return post_processor_encode_input(t, a, a_bytes, b != NULL, special, max_tokens, out);
+    }
+    int32_t cls = t->specials.cls, sep = t->specials.sep;
+    int64_t separators = t->post_processor == POST_PROCESSOR_ROBERTA && b != NULL ? 2 : 1;
+    int64_t special_count = b == NULL ? 2 : 2 + separators, before = out->count;
+    REQUIRE(cls >= 0 && sep >= 0, STATUS_DATA,
+            "the tokenizer has no [CLS] and [SEP] tokens, which the input of an encoder needs");
+    REQUIRE(max_tokens == 0 || max_tokens >= special_count, STATUS_USAGE,
+            "at most %" PRId64 " ids: the special tokens alone are %" PRId64, max_tokens,
+            special_count);
+    TRY(token_list_reserve(out, special_count));
+    out->ids[out->count++] = cls;
+    status result = tokenizer_encode(t, a, a_bytes, special, out);
+    int64_t b_begin = out->count;
+    if (result == STATUS_OK && b != NULL) {
+        result = tokenizer_encode(t, b, b_bytes, special, out);
+    }
+    if (result != STATUS_OK) {
+        out->count = before;
+        return result;
+    }
+    int64_t a_count = b_begin - before - 1, b_count = out->count - b_begin;
+    if (max_tokens > 0 && a_count + b_count > max_tokens - special_count) {
+        shorten_pair(&a_count, &b_count, max_tokens - special_count);
+    }
+    TRY(token_list_reserve(out, 3));
+    *first_segment_tokens = a_count + 1 + separators;
+    memmove(out->ids + before + *first_segment_tokens, out->ids + b_begin,
+            (size_t)b_count * sizeof *out->ids);
+    for (int64_t i = 0; i < separators; i++) {
+        out->ids[before + a_count + 1 + i] = sep;
+    }
+    out->count = before + *first_segment_tokens + b_count;
+    if (b != NULL) {
+        out->ids[out->count++] = sep;
+    }
+    return STATUS_OK;
 }

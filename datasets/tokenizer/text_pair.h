@@ -30,6 +30,9 @@ status text_pair_encode(const struct tokenizer *t, const struct text *text, cons
  * [CLS] and [SEP]. */
 bool text_pair_has_segment_tokens(const struct tokenizer *t);
 
+/* Marian has one model for sources and another one for targets. */
+enum text_side { TEXT_SOURCE, TEXT_TARGET };
+
 /* text_pair_encode_sequence - append the ids of a source or a target of an encoder-decoder: as
  * text_pair_encode if the tokenizer has segment tokens, with the token of the language if it has
  * such tokens, else with the end token at the end. A prefix is put before the text;
@@ -38,7 +41,8 @@ bool text_pair_has_segment_tokens(const struct tokenizer *t);
  * Units     language -1: that of the post-processor
  * Errors    those of tokenizer_encode; the tokenizer must have segment tokens or an end token */
 status text_pair_encode_sequence(const struct tokenizer *t, const char *prefix,
-                                 const struct text *text, int32_t language, struct token_list *out);
+                                 const struct text *text, enum text_side side, int32_t language,
+                                 struct token_list *out);
 
 enum { TEXT_PAIR_WORD_BYTES = 4000 };
 

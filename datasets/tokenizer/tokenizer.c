@@ -65,6 +65,8 @@ status tokenizer_destroy(struct tokenizer **tokenizer)
     wordpiece_free(t->wordpiece);
     unigram_model_free(t->unigram);
     sentencepiece_close(&t->sentencepiece);
+    sentencepiece_close(&t->marian[0]);
+    sentencepiece_close(&t->marian[1]);
     free(t->char_ids);
     free(t->pairs);
     text_map_free(&t->by_bytes);
@@ -134,7 +136,8 @@ static int32_t find_added(const struct tokenizer *t, const char *text, size_t by
 static int32_t find_special(const struct tokenizer *t, const char *bert, const char *roberta)
 {
     bool roberta_first = t->post_processor == POST_PROCESSOR_ROBERTA;
-    if (t->post_processor == POST_PROCESSOR_BOS || t->chars != NULL) {
+    if (t->post_processor == POST_PROCESSOR_BOS || t->chars != NULL ||
+        (t->kind == TOKENIZER_MARIAN && strcmp(roberta, "<s>") == 0)) {
         return tokenizer_find(t, bert);
     }
     int32_t id = tokenizer_find(t, roberta_first ? roberta : bert);
@@ -145,6 +148,9 @@ static status compute_sha256(struct tokenizer *t)
 {
     if (t->kind == TOKENIZER_SENTENCEPIECE) {
         return sentencepiece_model_sha256(t, t->sha256);
+    }
+    if (t->kind == TOKENIZER_MARIAN) {
+        return marian_sha256(t, t->sha256);
     }
     char *text = NULL;
     size_t bytes = 0;
@@ -158,7 +164,7 @@ status tokenizer_finish(struct tokenizer *t)
 {
     if (t->kind == TOKENIZER_CHAR) {
         TRY(char_build(t));
-    } else if (t->kind == TOKENIZER_SENTENCEPIECE) {
+    } else if (t->kind == TOKENIZER_SENTENCEPIECE || t->kind == TOKENIZER_MARIAN) {
         TRY(map_bytes(t));
     } else if (t->kind == TOKENIZER_UNIGRAM) {
         TRY(map_bytes(t));
@@ -204,6 +210,7 @@ status tokenizer_train_source(enum tokenizer_kind kind, bool roberta, int64_t vo
         result = unigram_model_train(vocab_size, source, workers, out);
         break;
     case TOKENIZER_SENTENCEPIECE:
+    case TOKENIZER_MARIAN:
         result =
             RAISE_STATUS(STATUS_USAGE, "a file tokenizer.model cannot be trained; use unigram");
         break;
@@ -234,7 +241,7 @@ bool tokenizer_exists(const char *folder)
     snprintf(tokenizer_path, sizeof tokenizer_path, "%s/%s", folder, TOKENIZER_FILE);
     snprintf(vocab_path, sizeof vocab_path, "%s/%s", folder, VOCAB_FILE);
     return file_exists(tokenizer_path) || file_exists(vocab_path) || vocab_merges_exists(folder) ||
-           sentencepiece_model_exists(folder);
+           sentencepiece_model_exists(folder) || marian_exists(folder);
 }
 
 static status open_vocab_merges(const char *folder, struct tokenizer **out)
@@ -263,6 +270,9 @@ status tokenizer_open(const char *folder, struct tokenizer **out)
     if (!file_exists(path) && sentencepiece_model_exists(folder)) {
         return sentencepiece_model_open(folder, out);
     }
+    if (!file_exists(path) && marian_exists(folder)) {
+        return marian_open(folder, out);
+    }
     if (vocab_alone && !file_exists(path)) {
         return wordpiece_open_vocab(folder, out);
     }
@@ -290,6 +300,9 @@ status tokenizer_save(const struct tokenizer *t, const char *folder)
 {
     if (t->kind == TOKENIZER_SENTENCEPIECE) {
         return sentencepiece_model_save(t, folder);
+    }
+    if (t->kind == TOKENIZER_MARIAN) {
+        return marian_save(t, folder);
     }
     char path[FILE_PATH_BYTES];
     TRY(file_join(path, folder, TOKENIZER_FILE));
@@ -343,7 +356,8 @@ bool tokenizer_keeps_bytes(const struct tokenizer *t)
 
 bool tokenizer_has_character_words(const struct tokenizer *t)
 {
-    return t->chars != NULL || t->unigram != NULL || t->sentencepiece != NULL;
+    return t->chars != NULL || t->unigram != NULL || t->sentencepiece != NULL ||
+           t->marian[0] != NULL;
 }
 
 const char *tokenizer_sha256(const struct tokenizer *t)
@@ -375,7 +389,8 @@ bool tokenizer_is_continuation(const struct tokenizer *t, int32_t id)
     if (t->kind == TOKENIZER_WORDPIECE) {
         return strncmp(token->bytes, t->wordpiece->prefix, strlen(t->wordpiece->prefix)) == 0;
     }
-    if (t->kind == TOKENIZER_SENTENCEPIECE || t->kind == TOKENIZER_UNIGRAM) {
+    if (t->kind == TOKENIZER_SENTENCEPIECE || t->kind == TOKENIZER_UNIGRAM ||
+        t->kind == TOKENIZER_MARIAN) {
         return strncmp(token->bytes, SENTENCEPIECE_SPACE, strlen(SENTENCEPIECE_SPACE)) != 0;
     }
     if (t->chars != NULL) {
@@ -436,6 +451,9 @@ static status encode_plain(const struct encoding *e, size_t from, size_t to)
     }
     if (t->kind == TOKENIZER_SENTENCEPIECE) {
         return sentencepiece_model_encode(t, e->text + from, to - from, place.continued, e->out);
+    }
+    if (t->kind == TOKENIZER_MARIAN) {
+        return marian_encode(t, e->text + from, to - from, place.continued, false, e->out);
     }
     if (t->kind == TOKENIZER_UNIGRAM) {
         return unigram_model_encode(t, e->text + from, to - from, place, e->out);
@@ -587,6 +605,9 @@ static status decode_ids(const struct tokenizer *t, const int32_t *ids, int64_t 
     if (t->kind == TOKENIZER_WORDPIECE) {
         return wordpiece_decode(t, ids, count, skip_special, out, out_bytes);
     }
+    if (t->kind == TOKENIZER_MARIAN) {
+        return marian_decode(t, ids, count, skip_special, continued, out, out_bytes);
+    }
     if (t->kind == TOKENIZER_SENTENCEPIECE) {
         return sentencepiece_decode(t->sentencepiece, ids, count, skip_special, continued, out,
                                     out_bytes != NULL ? out_bytes : &bytes);
@@ -637,62 +658,4 @@ int64_t tokenizer_count_final(const struct tokenizer *t, const int32_t *ids, int
         count--;
     }
     return count;
-}
-
-/* Shortens lengths a and b to a sum of max_tokens: first the longer one until both are equal, then
- * both. */
-static void truncate_pair(int64_t *a, int64_t *b, int64_t max_tokens)
-{
-    int64_t *shorter = *a <= *b ? a : b, *longer = *a <= *b ? b : a;
-    int64_t left = max_tokens - *shorter;
-    if (left >= *shorter) {
-        *longer = left;
-    } else {
-        *shorter = max_tokens / 2;
-        *longer = max_tokens - max_tokens / 2;
-    }
-}
-
-status tokenizer_encode_pair(const struct tokenizer *t, const char *a, size_t a_bytes,
-                             const char *b, size_t b_bytes, bool special, int64_t max_tokens,
-                             struct token_list *out, int64_t *first_segment_tokens)
-{
-    if (tokenizer_language_place(t) != TOKENIZER_LANGUAGE_NONE) {
-        return post_processor_encode_input(t, a, a_bytes, b != NULL, special, max_tokens, out);
-    }
-    int32_t cls = t->specials.cls, sep = t->specials.sep;
-    int64_t separators = t->post_processor == POST_PROCESSOR_ROBERTA && b != NULL ? 2 : 1;
-    int64_t special_count = b == NULL ? 2 : 2 + separators, before = out->count;
-    REQUIRE(cls >= 0 && sep >= 0, STATUS_DATA,
-            "the tokenizer has no [CLS] and [SEP] tokens, which the input of an encoder needs");
-    REQUIRE(max_tokens == 0 || max_tokens >= special_count, STATUS_USAGE,
-            "at most %" PRId64 " ids: the special tokens alone are %" PRId64, max_tokens,
-            special_count);
-    TRY(token_list_reserve(out, special_count));
-    out->ids[out->count++] = cls;
-    status result = tokenizer_encode(t, a, a_bytes, special, out);
-    int64_t b_begin = out->count;
-    if (result == STATUS_OK && b != NULL) {
-        result = tokenizer_encode(t, b, b_bytes, special, out);
-    }
-    if (result != STATUS_OK) {
-        out->count = before;
-        return result;
-    }
-    int64_t a_count = b_begin - before - 1, b_count = out->count - b_begin;
-    if (max_tokens > 0 && a_count + b_count > max_tokens - special_count) {
-        truncate_pair(&a_count, &b_count, max_tokens - special_count);
-    }
-    TRY(token_list_reserve(out, 3));
-    *first_segment_tokens = a_count + 1 + separators;
-    memmove(out->ids + before + *first_segment_tokens, out->ids + b_begin,
-            (size_t)b_count * sizeof *out->ids);
-    for (int64_t i = 0; i < separators; i++) {
-        out->ids[before + a_count + 1 + i] = sep;
-    }
-    out->count = before + *first_segment_tokens + b_count;
-    if (b != NULL) {
-        out->ids[out->count++] = sep;
-    }
-    return STATUS_OK;
 }

@@ -1,11 +1,12 @@
 /* Tokenizers: conversion between text and token ids.
  *
  * Kinds: `bpe` (BPE over bytes, as GPT-2, or over characters, as Llama 2), `wordpiece` (as BERT),
- * `char` (one token per character), `unigram` (as T5) and `sentencepiece` (the file tokenizer.model
- * of Llama 2, T5 and others, which is stored as it is). The other ones are stored in a folder as
- * tokenizer.json, in the format of Hugging Face `tokenizers`. A wordpiece tokenizer also has a
- * vocab.txt, which is enough to read it; a char tokenizer is stored as a model with a vocabulary of
- * single characters.
+ * `char` (one token per character), `unigram` (as T5), `sentencepiece` (the file tokenizer.model
+ * of Llama 2, T5 and others, which is stored as it is) and `marian` (source.spm, target.spm and
+ * vocab.json; only text_pair_encode_sequence encodes targets). The other ones are stored in a
+ * folder as tokenizer.json, in the format of Hugging Face `tokenizers`. A wordpiece tokenizer also
+ * has a vocab.txt, which is enough to read it; a char tokenizer is stored as a model with a
+ * vocabulary of single characters.
  *
  * A tokenizer is immutable after it has been created. Any number of threads may encode and decode
  * with it. */
@@ -27,7 +28,8 @@ enum tokenizer_kind {
     TOKENIZER_WORDPIECE,
     TOKENIZER_CHAR,
     TOKENIZER_SENTENCEPIECE,
-    TOKENIZER_UNIGRAM
+    TOKENIZER_UNIGRAM,
+    TOKENIZER_MARIAN
 };
 
 /* tokenizer_train - train a tokenizer with at most vocab_size tokens on the texts of these files.

@@ -153,6 +153,7 @@ struct tokenizer {
     struct unigram_model *unigram;       /* NULL for the other kinds */
     struct wordpiece *wordpiece;         /* NULL for the other kinds */
     struct sentencepiece *sentencepiece; /* NULL for the other kinds */
+    struct sentencepiece *marian[2];     /* of sources and of targets; NULL for the other kinds */
 
     /* derived by tokenizer_finish */
     struct added_set added_sets[2]; /* index: normalized */
@@ -370,6 +371,34 @@ status sentencepiece_model_add_special(const struct tokenizer *t, char *const *t
  */
 status sentencepiece_model_encode(const struct tokenizer *t, const char *text, size_t bytes,
                                   bool continued, struct token_list *out);
+
+/* marian_exists - return whether the folder contains source.spm, target.spm and vocab.json. */
+bool marian_exists(const char *folder);
+
+/* marian_open - read these files.
+ *
+ * Errors    STATUS_NO_INPUT; STATUS_DATA with the file and the reason; STATUS_UNAVAILABLE: targets
+ *           have another vocabulary */
+status marian_open(const char *folder, struct tokenizer **out);
+
+/* marian_save - write these files.
+ *
+ * Errors    STATUS_WRITE */
+status marian_save(const struct tokenizer *t, const char *folder);
+
+/* marian_sha256 - compute the SHA-256 of both models and the vocabulary, in hexadecimal. */
+status marian_sha256(const struct tokenizer *t, char sha256[HASH_TEXT_BYTES]);
+
+/* marian_encode - append the ids of a source or a target. A token such as >>es<< at the beginning
+ * is one id.
+ *
+ * Errors    as sentencepiece_model_encode */
+status marian_encode(const struct tokenizer *t, const char *text, size_t bytes, bool continued,
+                     bool is_target, struct token_list *out);
+
+/* marian_decode - convert ids to text, as tokenizer_decode. */
+status marian_decode(const struct tokenizer *t, const int32_t *ids, int64_t count,
+                     bool skip_special, bool continued, char **out, size_t *out_bytes);
 
 /* tokenizer_config_read_eos - set the end-of-text token from folder/tokenizer_config.json.
  *

@@ -18,8 +18,8 @@ static void check_side(const char *name, const struct tokenizer *t, const json_t
     struct token_list ids = {0};
     int32_t language;
     CHECK_OK(tokenizer_find_language(t, get_text(row, language_key), "--source-lang", &language));
-    CHECK_OK(
-        text_pair_encode_sequence(t, NULL, &(struct text){text, strlen(text)}, language, &ids));
+    CHECK_OK(text_pair_encode_sequence(t, NULL, &(struct text){text, strlen(text)}, TEXT_TARGET,
+                                       language, &ids));
     reference_check_ids(name, text, &ids, json_object_get(row, side));
     token_list_free(&ids);
 }

@@ -132,7 +132,8 @@ static status run_import(const char *folder, const char *base, const char *objec
 static const char description_format[] =
     "Converts a model folder in the format of Hugging Face transformers into a checkpoint. The "
     "folder contains config.json, model.safetensors (or several files with an index; F32, F16, "
-    "BF16) and tokenizer.json, tokenizer.model or vocab.txt. Supported values of model_type: %s. "
+    "BF16) and tokenizer.json, tokenizer.model, vocab.txt, or source.spm with target.spm. "
+    "Supported values of model_type: %s. "
     "Their classes with fine-tuning heads are supported too. generate, score, fill-mask, classify, "
     "answer, embed, evaluate, inspect, export and model.init_from accept the checkpoint.\n\n"
     "A GGUF file of llama.cpp can take the place of the folder (f32, f16, bf16, q8_0 and "

@@ -46,7 +46,8 @@ status inspect_print_json(json_t *document)
 
 static const char *get_kind_name(enum tokenizer_kind kind)
 {
-    static const char *const names[] = {"bpe", "wordpiece", "char", "sentencepiece", "unigram"};
+    static const char *const names[] = {"bpe",           "wordpiece", "char",
+                                        "sentencepiece", "unigram",   "marian"};
     return names[kind];
 }
 
@@ -114,7 +115,7 @@ static status inspect_folder(const char *path, bool json, bool settings)
         return inspect_shards(path, json);
     }
     if (inspect_has_file(path, "tokenizer.json") || inspect_has_file(path, "tokenizer.model") ||
-        inspect_has_file(path, "spiece.model")) {
+        inspect_has_file(path, "spiece.model") || inspect_has_file(path, "source.spm")) {
         return inspect_tokenizer(path, json);
     }
     RAISE(STATUS_DATA,

@@ -55,5 +55,5 @@ status source_text_encode(const struct tokenizer *t, const struct source_text *s
         TRY(token_list_reserve(out, 1));
         out->ids[out->count++] = source->command;
     }
-    return text_pair_encode_sequence(t, source->prefix, text, source->language, out);
+    return text_pair_encode_sequence(t, source->prefix, text, TEXT_SOURCE, source->language, out);
 }

@@ -53,6 +53,33 @@ run_bireme 78 train recipe.yaml objective=seq2seq data.tokenizer="$reference/mba
     evaluate.every=30 evaluate.generate=true
 expect_error 'set model.decoder_start_token_id to its token'
 
+# Marian with source.spm, target.spm and vocab.json: a token before the source.
+yes 'la lista' | head -40 >pairs.es
+yes 'el nombre' | head -40 >pairs.fr
+for code in es fr; do
+    run_bireme 0 prepare --objective seq2seq --tokenizer "$reference/marian" --source pairs.a \
+        --target pairs.$code --source-prefix ">>$code<< " --output marian-$code
+done
+# shellcheck disable=SC2086
+run_bireme 0 train recipe.yaml objective=seq2seq data.tokenizer="$reference/marian" \
+    run_dir=marian $model model.architecture=marian \
+    "data.train=[{path: marian-es/train-*.h5, weight: 1}, {path: marian-fr/train-*.h5, weight: 1}]"
+run_bireme 0 export --checkpoint marian --output exported-marian
+for file in source.spm target.spm; do
+    cmp "exported-marian/$file" "$reference/marian/$file" || fail "export: $file differs"
+done
+grep -q '"tokenizer_class": "MarianTokenizer"' exported-marian/tokenizer_config.json ||
+    fail "tokenizer_class: $(cat exported-marian/tokenizer_config.json)"
+run_bireme 0 import exported-marian --output imported-marian
+for folder in marian imported-marian; do
+    run_bireme 0 translate --checkpoint $folder --target-lang es <<<'the list'
+    [ "$(cat out)" = 'la lista' ] || fail "$folder: es: $(cat out)"
+    run_bireme 0 translate --checkpoint $folder --num-beams 2 <<<'>>fr<< the list'
+    [ "$(cat out)" = 'el nombre' ] || fail "$folder: fr: $(cat out)"
+done
+run_bireme 64 translate --checkpoint marian --target-lang de <<<'the list'
+expect_error 'the tokenizer has no token >>de<<'
+
 # The tokenizer is part of an export, and its ids are those of an import.
 run_bireme 0 export --checkpoint mbart --output exported
 run_bireme 0 import exported --output imported

@@ -256,6 +256,7 @@ static status put_kind(struct token_table *t)
     case TOKENIZER_UNIGRAM:
         return gguf_put_unigram(t);
     case TOKENIZER_CHAR:
+    case TOKENIZER_MARIAN:
         put_no_tokenizer(t);
         break;
     }

@@ -254,13 +254,16 @@ static status add_tokens(const struct export_job *ex, json_t *config)
 static status write_tokenizer_config(const struct export_job *ex)
 {
     struct model_config model = derive_model_config(&ex->source.recipe, ex->source.vocabulary);
-    bool has_model_file = tokenizer_get_kind(ex->source.tokenizer) == TOKENIZER_SENTENCEPIECE;
+    enum tokenizer_kind kind = tokenizer_get_kind(ex->source.tokenizer);
+    bool has_model_file = kind == TOKENIZER_SENTENCEPIECE;
     const char *model_class =
         ex->source.architecture->architecture == ARCHITECTURE_T5 ? "T5Tokenizer" : "LlamaTokenizer";
-    json_t *config =
-        json_pack("{s:s, s:I, s:b}", "tokenizer_class",
-                  has_model_file ? model_class : "PreTrainedTokenizerFast", "model_max_length",
-                  (json_int_t)model_positions(&model), "clean_up_tokenization_spaces", 0);
+    json_t *config = json_pack("{s:s, s:I, s:b}", "tokenizer_class",
+                               kind == TOKENIZER_MARIAN ? "MarianTokenizer"
+                               : has_model_file         ? model_class
+                                                        : "PreTrainedTokenizerFast",
+                               "model_max_length", (json_int_t)model_positions(&model),
+                               "clean_up_tokenization_spaces", 0);
     if (has_model_file) {
         json_object_set_new(config, "add_bos_token",
                             json_boolean(tokenizer_bos(ex->source.tokenizer) >= 0));

@@ -31,17 +31,9 @@ static const size_t index_limit_bytes = (size_t)64 << 20;
 enum { COMPARE_ELEMENTS = 1 << 16 };
 
 const char *const huggingface_tokenizer_files[] = {
-    "tokenizer.json",
-    "tokenizer.model",
-    "spiece.model",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "vocab.json",
-    "merges.txt",
-    "vocab.txt",
-    "chat_template.jinja",
-    "generation_config.json",
-    NULL,
+    "tokenizer.json",        "tokenizer.model",         "spiece.model", "source.spm", "target.spm",
+    "tokenizer_config.json", "special_tokens_map.json", "vocab.json",   "merges.txt", "vocab.txt",
+    "chat_template.jinja",   "generation_config.json",  NULL,
 };
 
 /* ---- files ---- */
@@ -603,26 +595,11 @@ static status write_extended(struct huggingface_import_job *job, const char *out
     return result == STATUS_OK ? STATUS_OK : status_restore(&pending);
 }
 
-/* Warns about a tokenizer with a model of sources and a model of targets. */
-static status warn_two_models(const struct huggingface_import_job *job)
-{
-    char path[FILE_PATH_BYTES];
-    TRY(file_join(path, job->folder, "source.spm"));
-    if (file_exists(path)) {
-        log_warning("TOKENIZER",
-                    "%s: source.spm and target.spm are not supported; the checkpoint has no "
-                    "tokenizer",
-                    job->folder);
-    }
-    return STATUS_OK;
-}
-
 static status import_folder(struct huggingface_import_job *job, const char *objective,
                             const char *output, struct huggingface_summary *summary)
 {
     TRY(huggingface_config_read(job->folder, objective, job->recipe, &job->config));
     TRY(huggingface_import_check_tokenizer(job, job->folder, &summary->tokenizer));
-    TRY(summary->tokenizer ? STATUS_OK : warn_two_models(job));
     TRY(open_files(job));
     TRY(find_pooler(job));
     TRY(find_output_matrix(job));

@@ -11,10 +11,11 @@
 #   - translated manual pages (manpages-LANGUAGE) and the English pages of the same packages. Their
 #     paragraphs are aligned if both pages have the same sequence of paragraphs.
 #
-# Pairs are cleaned: markers of keys (_File) and line ends are removed; pairs without words, with
-# equal sides, with more than 400 characters, or with very different lengths are omitted. Each
-# source occurs once. All sources with the same letters are in the same part: about one of 50 in
-# the validation part and one of 50 in the test part. Needs msgunfmt (package gettext).
+# Pairs are cleaned: markers of keys (_File, Com_pact) and line ends are removed; pairs without
+# words, with equal sides, with more than 400 characters, or with very different lengths are
+# omitted. Each source occurs once. All sources with the same letters are in the same part: about
+# one of 50 in the validation part and one of 50 in the test part. Needs msgunfmt (package
+# gettext).
 set -euo pipefail
 
 catalogues=(abiword-common apt aptitude-common audacity-data bash binutils-common coreutils
@@ -110,8 +111,19 @@ clean_pairs() {
             gsub(/<[^<>]*>/, " ", s); gsub(/ +/, " ", s); sub(/^ /, "", s); sub(/ $/, "", s)
             return s
         }
+        function find_word(s) {
+            return match(s, /[A-Za-z0-9]*_[A-Za-z0-9]*/) ? substr(s, RSTART, RLENGTH) : ""
+        }
+        # Whether the underscore within a word of a label marks a key (Com_pact). Other such words
+        # are names (key_id, LC_ALL): there are several, or the translation has the same word.
+        function marks_key(a, b,  s, t) {
+            s = a; t = b
+            return a ~ /^[A-Z]/ && a !~ /[.:]$/ && gsub(/_/, "_", s) == 1 &&
+                gsub(/_/, "_", t) <= 1 && find_word(a) ~ /^[A-Za-z]+_[a-z]+$/ &&
+                find_word(a) != find_word(b)
+        }
         NF == 2 {
-            if ($1 ~ /[A-Za-z]_[A-Za-z]/) {
+            if ($1 ~ /[A-Za-z]_[A-Za-z]/ && !marks_key($1, $2)) {
                 a = $1; b = $2; gsub(/_/, "\002", a); gsub(/_/, "\002", b)
                 a = clean(a); b = clean(b); gsub(/\002/, "_", a); gsub(/\002/, "_", b)
             } else { a = clean($1); b = clean($2) }

@@ -23,7 +23,8 @@ template <typename T> struct attention_task {
     matrix<T> dkeys, dvalues;
     float *lse; /* [heads, rows of q]; may be absent in the forward pass */
     int64_t lse_stride;
-    float *delta; /* [heads, rows of q]: d_o . o */
+    float *delta;    /* [heads, rows of q]: d_o . o */
+    uint32_t *turns; /* backward with wgmma: [heads, rows of q, 2], then a ticket counter */
     int64_t rows_q;
     const int32_t *cu_q, *cu_k, *shared_prefix_offsets;
     int heads, group;          /* group: query heads for each key-value head */
@@ -222,6 +223,21 @@ static inline bool attention_fits_tiles(const struct attention *a, const struct 
 status attention_wgmma_forward(struct kernels *k, struct tensor o, struct tensor lse,
                                struct tensor q, struct tensor keys, struct tensor values,
                                const struct attention_call *call, bool *done);
+
+/* attention_wgmma_supports_backward - return whether the backward pass with wgmma supports the GPU
+ * and the call: head widths of 64 and 128. */
+bool attention_wgmma_supports_backward(const struct attention *a);
+
+/* attention_wgmma_backward - compute the backward pass with wgmma, for calls that
+ * attention_wgmma_supports_backward accepts.
+ *
+ * *done is false if the driver refused a TMA map; nothing was queued then.
+ *
+ * Memory    sums f32 [heads, rows of q, head_width], or NULL if longest_k is at most
+ *           CUDA_ATTENTION_KEYS; t.turns zero */
+status attention_wgmma_backward(struct kernels *k, const attention_task<bf16> &t, struct tensor d_o,
+                                struct tensor q, struct tensor keys, struct tensor values,
+                                float *sums, const struct attention_call *call, bool *done);
 
 /* attention_rows_forward - implement attention_forward with one warp for each row. */
 status attention_rows_forward(struct kernels *k, struct tensor o, struct tensor lse,

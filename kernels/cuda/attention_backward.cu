@@ -6,8 +6,9 @@
  *   with a soft-cap c: p = exp(s - lse), s = c tanh(scale q k^T / c), ds *= 1 - (s / c)^2
  *   with a bias: p = exp(scale q k^T + bias - lse); attention_bias.cu computes its gradient
  *
- * Delta     A first kernel computes delta, one warp for each row and head: grid (ceil(rows / 8),
- *           heads), block 256.
+ * Delta     A first kernel computes delta, 8, 16 or 32 lanes for each row and head, 16 bytes at a
+ *           time if rows are aligned: grid (ceil(rows / (256 / lanes)), heads), block 256.
+ * sm_90a    attention_wgmma_backward.cu computes the rest for head widths of 64 and 128.
  * Keys      A second kernel computes dk and dv: grid (sequences ceil(longest_k / 128), kv_heads),
  *           block 256. A block owns 128 keys of a key-value head and iterates over the query heads
  *           of its group and their queries in order, 64 at a time. It computes the scores
@@ -27,23 +28,36 @@
 
 enum { DELTA_THREADS = 256, BLOCK_ROWS = 128, BACKWARD_THREADS = 256 };
 
-/* delta = d_o . o, one warp for each row and head. */
-template <typename T>
+/* delta = d_o . o, a group of LANES lanes for each row and head, eight elements for each lane. Also
+ * zeroes the turns, if the call has them. */
+template <typename T, int LANES, bool ALIGNED>
 __global__ void __launch_bounds__(DELTA_THREADS) attention_delta(const attention_task<T> a)
 {
-    int64_t row = static_cast<int64_t>(blockIdx.x) * (DELTA_THREADS / 32) + threadIdx.x / 32;
-    if (row >= a.rows_q) {
-        return;
-    }
+    int64_t row = static_cast<int64_t>(blockIdx.x) * (DELTA_THREADS / LANES) + threadIdx.x / LANES;
+    int64_t first = threadIdx.x % LANES * EIGHT, column = blockIdx.y * a.width + first;
     float sum = 0;
-    for (int64_t c = threadIdx.x % 32; c < a.width; c += 32) {
-        int64_t column = blockIdx.y * a.width + c;
-        sum += gpu_float(a.o.data[row * a.o.stride + column]) *
-               gpu_float(a.d_o.data[row * a.d_o.stride + column]);
+    if (row < a.rows_q && first < a.width) {
+        float o[EIGHT], d_o[EIGHT];
+        load_eight<ALIGNED>(o, a.o.data + row * a.o.stride + column, a.width - first);
+        load_eight<ALIGNED>(d_o, a.d_o.data + row * a.d_o.stride + column, a.width - first);
+#pragma unroll
+        for (int i = 0; i < EIGHT; i++) {
+            sum += o[i] * d_o[i];
+        }
     }
-    sum = team_sum<32>(sum, nullptr);
-    if (threadIdx.x % 32 == 0) {
-        a.delta[blockIdx.y * a.rows_q + row] = sum;
+#pragma unroll
+    for (int with = LANES / 2; with > 0; with /= 2) {
+        sum += __shfl_xor_sync(~0u, sum, with);
+    }
+    if (row < a.rows_q && first == 0) {
+        int64_t at = blockIdx.y * a.rows_q + row;
+        a.delta[at] = sum;
+        if (a.turns != nullptr) {
+            a.turns[2 * at] = a.turns[2 * at + 1] = 0;
+            if (at == 0) {
+                a.turns[2 * a.heads * a.rows_q] = 0;
+            }
+        }
     }
 }
 
@@ -348,20 +362,9 @@ static status launch_width(struct kernels *k, const attention_task<bf16> &t,
                                        : launch_kernels<D, false>(k, t, call->a);
 }
 
-status attention_tiles_backward(struct kernels *k, struct tensor dq, struct tensor dkeys,
-                                struct tensor dvalues, struct tensor d_o, struct tensor q,
-                                struct tensor keys, struct tensor values, struct tensor lse,
-                                const float *delta, const struct attention_call *call)
+status attention_tiles_backward(struct kernels *k, const attention_task<bf16> &t,
+                                const struct attention_call *call)
 {
-    attention_task<bf16> t = make_attention_task<bf16>(q, keys, values, lse, call);
-    t.out = make_matrix<bf16>(dq);
-    t.dkeys = make_matrix<bf16>(dkeys);
-    t.dvalues = make_matrix<bf16>(dvalues);
-    t.d_o = make_matrix<const bf16>(d_o);
-    t.delta = const_cast<float *>(delta);
-    if (t.bias_parts != NULL) {
-        TRY(attention_tiles_bias_gradient(k, t));
-    }
     switch (t.width) {
     case 32:
         return launch_width<32>(k, t, call);
@@ -374,19 +377,61 @@ status attention_tiles_backward(struct kernels *k, struct tensor dq, struct tens
     }
 }
 
+template <typename T, bool ALIGNED>
+static status launch_delta_rows(struct kernels *k, const attention_task<T> &t)
+{
+    const int lanes = t.width > 128 ? 32 : t.width > 64 ? 16 : 8;
+    dim3 grid(count_blocks(t.rows_q, DELTA_THREADS / lanes), static_cast<unsigned>(t.heads));
+    if (grid.x == 0) {
+        return STATUS_OK;
+    }
+    if (lanes == 32) {
+        LAUNCH(k, (attention_delta<T, 32, ALIGNED>), grid, DELTA_THREADS, 0, t);
+    } else if (lanes == 16) {
+        LAUNCH(k, (attention_delta<T, 16, ALIGNED>), grid, DELTA_THREADS, 0, t);
+    } else {
+        LAUNCH(k, (attention_delta<T, 8, ALIGNED>), grid, DELTA_THREADS, 0, t);
+    }
+    return STATUS_OK;
+}
+
 template <typename T>
-static status launch_delta(struct kernels *k, float *delta, struct tensor o, struct tensor d_o,
-                           const struct attention *a)
+static status launch_delta(struct kernels *k, float *delta, uint32_t *turns, struct tensor o,
+                           struct tensor d_o, const struct attention *a)
 {
     attention_task<T> t = {};
     t.o = make_matrix<const T>(o);
     t.d_o = make_matrix<const T>(d_o);
     t.delta = delta;
+    t.turns = turns;
     t.rows_q = o.rows;
+    t.heads = a->heads;
     t.width = a->head_width;
-    dim3 grid(count_blocks(o.rows, DELTA_THREADS / 32), static_cast<unsigned>(a->heads));
-    if (grid.x > 0) {
-        LAUNCH(k, attention_delta<T>, grid, DELTA_THREADS, 0, t);
+    bool aligned = operation_is_aligned(o) && operation_is_aligned(d_o) && t.width % EIGHT == 0;
+    return aligned ? launch_delta_rows<T, true>(k, t) : launch_delta_rows<T, false>(k, t);
+}
+
+/* The scratch memory of a call. turns and sums are NULL where wgmma is not used. */
+struct backward_scratch {
+    float *delta, *sums;
+    uint32_t *turns;
+};
+
+static status take_scratch(struct arena *scratch, struct backward_scratch *s, int64_t rows,
+                           const struct attention *a, bool uses_wgmma)
+{
+    const size_t bytes = static_cast<size_t>(rows * a->heads) * sizeof(float);
+    void *memory;
+    TRY(arena_take(scratch, cuda_align_bytes(bytes), &memory));
+    s->delta = static_cast<float *>(memory);
+    if (uses_wgmma) {
+        TRY(arena_take(scratch, cuda_align_bytes(2 * bytes + sizeof(uint32_t)), &memory));
+        s->turns = static_cast<uint32_t *>(memory);
+    }
+    if (uses_wgmma && a->longest_k > CUDA_ATTENTION_KEYS) {
+        TRY(arena_take(scratch, cuda_align_bytes(bytes * static_cast<size_t>(a->head_width)),
+                       &memory));
+        s->sums = static_cast<float *>(memory);
     }
     return STATUS_OK;
 }
@@ -396,22 +441,37 @@ extern "C" status cuda_attention_backward(struct kernels *k, struct tensor dq, s
                                           struct tensor keys, struct tensor values, struct tensor o,
                                           struct tensor lse, const struct attention *a)
 {
+    const struct tensor tensors[] = {dq, dkeys, dvalues, d_o, q, keys, values};
+    const bool fits_tiles = attention_fits_tiles(a, tensors, 7);
+    const bool uses_wgmma = fits_tiles && attention_wgmma_supports_backward(a);
     struct arena *scratch = &cuda_get_state(k)->scratch;
     size_t mark = arena_mark(scratch);
-    void *memory;
-    size_t bytes = static_cast<size_t>(o.rows * a->heads) * sizeof(float);
+    struct backward_scratch s = {};
     struct attention_call call = {a, {}};
-    TRY(arena_take(scratch, cuda_align_bytes(bytes), &memory));
+    TRY(take_scratch(scratch, &s, o.rows, a, uses_wgmma));
     TRY(attention_bias_expand(k, &call.distances, a, true));
     arena_release(scratch, mark);
-    float *delta = static_cast<float *>(memory);
-    TRY(k->dtype == DTYPE_F32 ? launch_delta<float>(k, delta, o, d_o, a)
-                              : launch_delta<bf16>(k, delta, o, d_o, a));
-    const struct tensor tensors[] = {dq, dkeys, dvalues, d_o, q, keys, values};
-    TRY(attention_fits_tiles(a, tensors, 7)
-            ? attention_tiles_backward(k, dq, dkeys, dvalues, d_o, q, keys, values, lse, delta,
-                                       &call)
-            : attention_rows_backward(k, dq, dkeys, dvalues, d_o, q, keys, values, lse, delta,
-                                      &call));
+    TRY(k->dtype == DTYPE_F32 ? launch_delta<float>(k, s.delta, s.turns, o, d_o, a)
+                              : launch_delta<bf16>(k, s.delta, s.turns, o, d_o, a));
+    if (!fits_tiles) {
+        TRY(attention_rows_backward(k, dq, dkeys, dvalues, d_o, q, keys, values, lse, s.delta,
+                                    &call));
+        return attention_bias_finish(k, &call.distances, a);
+    }
+    attention_task<bf16> t = make_attention_task<bf16>(q, keys, values, lse, &call);
+    t.out = make_matrix<bf16>(dq);
+    t.dkeys = make_matrix<bf16>(dkeys);
+    t.dvalues = make_matrix<bf16>(dvalues);
+    t.d_o = make_matrix<const bf16>(d_o);
+    t.delta = s.delta;
+    t.turns = s.turns;
+    if (t.bias_parts != NULL) {
+        TRY(attention_tiles_bias_gradient(k, t));
+    }
+    bool done = false;
+    if (uses_wgmma) {
+        TRY(attention_wgmma_backward(k, t, d_o, q, keys, values, s.sums, &call, &done));
+    }
+    TRY(done ? STATUS_OK : attention_tiles_backward(k, t, &call));
     return attention_bias_finish(k, &call.distances, a);
 }

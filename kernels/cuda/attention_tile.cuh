@@ -8,6 +8,8 @@
  *           next GEMM, so the probabilities stay in registers. */
 #pragma once
 
+#include <cstdlib>
+
 #include "kernels/cuda/attention.cuh"
 
 /* Returns the element offset of chunk c of row r in a tile. */
@@ -287,6 +289,48 @@ GPU_INLINE void mask_hidden(float (&s)[M][N][4], const attention_task<bf16> &a, 
     }
 }
 
+/* ---- tiles of wgmma: swizzled boxes of 64 columns, with rows of 128 bytes ---- */
+
+enum { WARPGROUP = 128, BOX = 64 };
+
+#ifdef GPU_HAS_SM90
+
+/* Releases a stage to the producer; one lane of each warp arrives. */
+GPU_INLINE void release_stage(gpu_mbarrier *empty)
+{
+    if (threadIdx.x % 32 == 0) {
+        gpu_mbarrier_arrive(empty);
+    }
+}
+
+/* Converts accumulators to the A operand of a following wgmma. */
+template <int N> GPU_INLINE void pack_scores(uint32_t (&p)[N][4], const float (&s)[2 * N][4])
+{
+#pragma unroll
+    for (int kk = 0; kk < N; kk++) {
+        p[kk][0] = gpu_pack(s[2 * kk][0], s[2 * kk][1]);
+        p[kk][1] = gpu_pack(s[2 * kk][2], s[2 * kk][3]);
+        p[kk][2] = gpu_pack(s[2 * kk + 1][0], s[2 * kk + 1][1]);
+        p[kk][3] = gpu_pack(s[2 * kk + 1][2], s[2 * kk + 1][3]);
+    }
+}
+
+#endif
+
+/* ---- host ---- */
+
+/* BIREME_ATTENTION=mma selects the sm_80 kernels, to compare both on the same GPU. */
+static inline bool wgmma_is_enabled()
+{
+    const char *wanted = getenv("BIREME_ATTENTION");
+    return gpu_capability() == 9 && (wanted == nullptr || strcmp(wanted, "mma") != 0);
+}
+
+static inline bool wgmma_make_map(gpu_map *map, struct tensor t, int rows)
+{
+    return gpu_map_make(map, t.data, t.rows, t.columns, t.stride, rows, BOX);
+}
+
 /* attention_tiles_forward - implement attention_forward on tensor cores, for calls that
  * attention_fits_tiles accepts. */
 status attention_tiles_forward(struct kernels *k, struct tensor o, struct tensor lse,
@@ -294,10 +338,6 @@ status attention_tiles_forward(struct kernels *k, struct tensor o, struct tensor
                                const struct attention_call *call);
 
 /* attention_tiles_backward - implement attention_backward on tensor cores, for calls that
- * attention_fits_tiles accepts.
- *
- * Shapes    delta as in attention_rows_backward */
-status attention_tiles_backward(struct kernels *k, struct tensor dq, struct tensor dkeys,
-                                struct tensor dvalues, struct tensor d_o, struct tensor q,
-                                struct tensor keys, struct tensor values, struct tensor lse,
-                                const float *delta, const struct attention_call *call);
+ * attention_fits_tiles accepts. t has the operands. */
+status attention_tiles_backward(struct kernels *k, const attention_task<bf16> &t,
+                                const struct attention_call *call);

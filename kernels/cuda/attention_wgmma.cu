@@ -21,9 +21,7 @@
  * Source    Shah et al. 2024, arXiv:2407.08608 (FlashAttention-3) */
 #include "kernels/cuda/attention_softmax.cuh"
 
-#include <cstdlib>
-
-enum { KEYS = 128, STAGES = 2, WARPGROUP = 128, CONSUMER_QUERIES = 64, BOX = 64, EDGE = 15 };
+enum { KEYS = 128, STAGES = 2, CONSUMER_QUERIES = 64, EDGE = 15 };
 
 /* Byte offsets in shared memory: the queries of each consumer, then keys, then values, in boxes of
  * BOX columns; then the mbarriers. */
@@ -140,25 +138,6 @@ GPU_INLINE void issue_values(float (&o)[D / 8][4], const uint32_t (&p)[KEYS / 16
         gpu_wgmma(o, p[kk], descriptor + 128 * kk, true);
     }
     gpu_wgmma_commit();
-}
-
-/* Releases a stage to the producer; one lane of each warp arrives. */
-GPU_INLINE void release_stage(gpu_mbarrier *empty)
-{
-    if (threadIdx.x % 32 == 0) {
-        gpu_mbarrier_arrive(empty);
-    }
-}
-
-GPU_INLINE void pack_scores(uint32_t (&p)[KEYS / 16][4], const float (&s)[KEYS / 8][4])
-{
-#pragma unroll
-    for (int kk = 0; kk < KEYS / 16; kk++) {
-        p[kk][0] = gpu_pack(s[2 * kk][0], s[2 * kk][1]);
-        p[kk][1] = gpu_pack(s[2 * kk][2], s[2 * kk][3]);
-        p[kk][2] = gpu_pack(s[2 * kk + 1][0], s[2 * kk + 1][1]);
-        p[kk][3] = gpu_pack(s[2 * kk + 1][2], s[2 * kk + 1][3]);
-    }
 }
 
 /* Zeroes the rows of a tile of values from `valid` on, before any consumer multiplies with them. */
@@ -349,18 +328,6 @@ static status launch_wgmma(struct kernels *k, attention_task<bf16> t,
     return STATUS_OK;
 }
 
-/* BIREME_ATTENTION=mma selects the sm_80 kernel, to compare both on the same GPU. */
-static bool is_enabled()
-{
-    const char *wanted = getenv("BIREME_ATTENTION");
-    return gpu_capability() == 9 && (wanted == nullptr || strcmp(wanted, "mma") != 0);
-}
-
-static bool make_map(gpu_map *map, struct tensor t, int rows)
-{
-    return gpu_map_make(map, t.data, t.rows, t.columns, t.stride, rows, BOX);
-}
-
 status attention_wgmma_forward(struct kernels *k, struct tensor o, struct tensor lse,
                                struct tensor q, struct tensor keys, struct tensor values,
                                const struct attention_call *call, bool *done)
@@ -368,9 +335,9 @@ status attention_wgmma_forward(struct kernels *k, struct tensor o, struct tensor
     const struct attention *a = call->a;
     gpu_map maps[3];
     *done = (a->head_width == 64 || a->head_width == 128) && !(a->dropout.probability > 0) &&
-            a->shared_prefix_offsets == NULL && is_enabled() &&
-            make_map(&maps[0], q, CONSUMER_QUERIES) && make_map(&maps[1], keys, KEYS) &&
-            make_map(&maps[2], values, KEYS);
+            a->shared_prefix_offsets == NULL && wgmma_is_enabled() &&
+            wgmma_make_map(&maps[0], q, CONSUMER_QUERIES) && wgmma_make_map(&maps[1], keys, KEYS) &&
+            wgmma_make_map(&maps[2], values, KEYS);
     if (!*done) {
         return STATUS_OK;
     }

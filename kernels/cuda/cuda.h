@@ -49,7 +49,8 @@ enum {
     CUDA_REDUCE_BLOCKS_MAX = 1 << 18,
     CUDA_ROW_STATS_BYTES = 24, /* statistics of a row that vocabulary shards exchange */
     CUDA_BIAS_PARTS = 64,      /* partial gradients of a relative position bias */
-    CUDA_BIAS_PADDING = 256    /* distances of rows in tiles after the end of a sequence */
+    CUDA_BIAS_PADDING = 256,   /* distances of rows in tiles after the end of a sequence */
+    CUDA_ATTENTION_KEYS = 128  /* keys of a block of the attention backward pass with wgmma */
 };
 
 /* cuda_norm_blocks - return the largest number of blocks of the backward pass of a norm. */

@@ -173,6 +173,40 @@ GPU_INLINE void gpu_barrier_arrive(int number, int threads)
     asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
+/* ---- the order of blocks ---- */
+
+/* gpu_take_ticket - return the number of earlier calls for this counter.
+ *
+ * Blocks that take their work by ticket may wait for blocks with lower tickets: those have
+ * started. */
+GPU_INLINE uint32_t gpu_take_ticket(uint32_t *counter)
+{
+    uint32_t ticket;
+    asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;"
+                 : "=r"(ticket)
+                 : "l"(counter)
+                 : "memory");
+    return ticket;
+}
+/* Waits until `turn` was passed `count` times, and sees all writes before that. */
+GPU_INLINE void gpu_turn_wait(const uint32_t *turn, uint32_t count)
+{
+    asm volatile("{ .reg .pred p;\n"
+                 ".reg .u32 passed;\n"
+                 "wait_%=: ld.acquire.gpu.global.u32 passed, [%0];\n"
+                 "setp.ne.u32 p, passed, %1;\n"
+                 "@p bra wait_%=; }" ::"l"(turn),
+                 "r"(count)
+                 : "memory");
+}
+/* Passes the turn, with all writes of this thread, and those that a barrier ordered before it. */
+GPU_INLINE void gpu_turn_pass(uint32_t *turn)
+{
+    asm volatile("fence.acq_rel.gpu;\n"
+                 "red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(turn)
+                 : "memory");
+}
+
 /* ---- tensor cores of sm_80: fragments as in mma.m16n8k16 and ldmatrix ----
  *
  * With g = lane / 4 and q = lane % 4:
@@ -296,6 +330,14 @@ template <int GROUPS_LEFT> GPU_INLINE void gpu_wgmma_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS_LEFT) : "memory");
 }
+/* Adds x to four floats in global memory, each addition atomic; p is a multiple of 16 bytes.
+ * Subnormal numbers count as 0. */
+GPU_INLINE void gpu_add16(float *p, const float (&x)[4])
+{
+    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(x[0]),
+                 "f"(x[1]), "f"(x[2]), "f"(x[3])
+                 : "memory");
+}
 template <int REGISTERS> GPU_INLINE void gpu_registers_raise()
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
@@ -371,6 +413,14 @@ GPU_INLINE void gpu_wgmma(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b,
         GPU_WGMMA("m64n128k16", GPU_64_NAMES, "{%64, %65, %66, %67}, %68", "%69", "1, 1, 1")
         : GPU_64
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
+}
+/* gpu_wgmma_columns - issue d [64, 64] (+)= A^T B, for A [16, 64] and B [16, 64] as they are stored
+ * (gpu_columns_descriptor). */
+GPU_INLINE void gpu_wgmma_columns(float (&d)[8][4], uint64_t a, uint64_t b, bool add)
+{
+    asm volatile(GPU_WGMMA("m64n64k16", GPU_32_NAMES, "%32, %33", "%34", "1, 1, 1, 1")
+                 : GPU_32
+                 : "l"(a), "l"(b), "r"((int)add));
 }
 #undef GPU_WGMMA
 #undef GPU_64_NAMES

@@ -96,9 +96,17 @@ static size_t get_classifier_scratch(enum dtype dtype, int64_t rows,
            (separate ? cuda_align_bytes(cuda_logits_bytes(count, limits->vocabulary) / 2) : 0);
 }
 
-static size_t get_attention_scratch(const struct kernels_limits *limits)
+static size_t get_attention_scratch(enum dtype dtype, const struct kernels_limits *limits)
 {
-    size_t bytes = cuda_align_bytes((size_t)(limits->rows * limits->heads) * sizeof(float));
+    const size_t delta = (size_t)(limits->rows * limits->heads) * sizeof(float);
+    size_t bytes = cuda_align_bytes(delta);
+    /* of the backward pass with wgmma: turns, and dq in f32 */
+    if (limits->training && dtype == DTYPE_BF16 && limits->head_width >= 64) {
+        bytes += cuda_align_bytes(2 * delta + sizeof(uint32_t));
+        bytes += limits->sequence > CUDA_ATTENTION_KEYS
+                     ? cuda_align_bytes(delta * (size_t)min_int64(limits->head_width, 128))
+                     : 0;
+    }
     if (limits->bias_buckets > 0) {
         size_t row = (size_t)cuda_bias_span(limits->sequence, limits->sequence) * sizeof(float);
         bytes += cuda_align_bytes((size_t)limits->heads * row) + cuda_align_bytes(row);
@@ -120,7 +128,7 @@ size_t cuda_scratch_bytes(enum dtype dtype, int64_t classifier_rows,
         get_linear_scratch(limits),
         cuda_align_bytes((CUDA_REDUCE_BLOCKS_MAX + 1) * sizeof(double)),
         get_classifier_scratch(dtype, classifier_rows, limits),
-        get_attention_scratch(limits),
+        get_attention_scratch(dtype, limits),
     };
     size_t largest = 0;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {

@@ -48,6 +48,9 @@ static const struct shape shapes[] = {
     {"dropout, grouped, window", 4, 2, 96, true, 50, 1, {140}, {150}, 1, 0.2f},
     {"many tiles", 2, 1, 64, true, 0, 2, {200, 70}, {420, 70}, 1, 0},
     {"many tiles, width 128", 1, 1, 128, false, 0, 1, {70}, {400}, 1, 0},
+    {"full, many tiles, width 64", 1, 1, 64, false, 0, 1, {400}, {300}, 1, 0},
+    {"many tiles, width 128, grouped", 2, 1, 128, true, 0, 1, {300}, {300}, 1, 0},
+    {"window over many tiles, width 128", 1, 1, 128, true, 90, 1, {300}, {330}, 1, 0},
     {"window over many tiles", 1, 1, 64, true, 150, 1, {200}, {420}, 1, 0},
     {"shared prefix", 2, 2, 64, true, 0, 2, {150, 30}, {150, 30}, 1, 0, {100, 120, 3, 17}},
     {"shared prefix, grouped heads", 2, 1, 32, true, 0, 1, {300}, {300}, 1, 0, {40, 170}},
@@ -127,7 +130,7 @@ static void make_problem(struct problem *p, const struct shape *s)
 /* Gaps between rows are multiples of this many elements: 1, or 8 with the argument `aligned`. Some
  * kernels need rows of whole 16-byte units. */
 static int64_t stride_unit = 1;
-/* With the argument `wgmma`, rows are aligned and only shapes of the wgmma kernel are tested. */
+/* With the argument `wgmma`, rows are aligned and only shapes of the wgmma kernels are tested. */
 static bool wgmma_only;
 
 /* Creates tensors with gaps between the rows, as in views of a wider matrix. */
@@ -430,10 +433,10 @@ static void test_nan(struct kernels *k)
     release_tensors(&m);
 }
 
-/* The result of a sequence does not depend on its neighbours, even if they contain NaN. */
-static void test_neighbours(struct kernels *k)
+/* The results of a sequence do not depend on its neighbours, even if they contain NaN. */
+static void test_neighbours(struct kernels *k, int64_t width)
 {
-    const struct shape both = {"", 1, 1, 64, false, 0, 2, {75, 40}, {75, 40}, 1, 0};
+    const struct shape both = {"", 1, 1, width, false, 0, 2, {75, 40}, {75, 40}, 1, 0};
     struct problem p;
     make_problem(&p, &both);
     struct tensors m = make_tensors(&p, kernels_dtype(k)), n = make_tensors(&p, kernels_dtype(k));
@@ -443,14 +446,42 @@ static void test_neighbours(struct kernels *k)
         oracle_set(n.q, r, 3, NAN);
         oracle_set(n.keys, r, 5, NAN);
         oracle_set(n.values, r, 7, NAN);
+        oracle_set(n.d_o, r, 9, NAN);
     }
-    CHECK_OK(attention_forward(k, m.o, m.lse, m.q, m.keys, m.values, &p.a));
-    CHECK_OK(attention_forward(k, n.o, n.lse, n.q, n.keys, n.values, &p.a));
-    CHECK(operation_equal(tensor_rows(m.o, LEAD, 75), tensor_rows(n.o, LEAD, 75)));
-    CHECK(isnan(oracle_get(n.o, LEAD + 75, 7)));
+    run_attention(k, &p, m);
+    run_attention(k, &p, n);
+    const struct tensor got[] = {n.o, n.dq, n.dkeys, n.dvalues};
+    const struct tensor expected[] = {m.o, m.dq, m.dkeys, m.dvalues};
+    for (int i = 0; i < 4; i++) {
+        CHECK(operation_equal(tensor_rows(got[i], LEAD, 75), tensor_rows(expected[i], LEAD, 75)));
+        CHECK(isnan(oracle_get(got[i], LEAD + 75, 9)));
+    }
     release_tensors(&m);
     release_tensors(&n);
 }
+
+#if defined(GPU_EMULATOR) /* other GPUs than sm_90a have mma.sync only */
+/* BIREME_ATTENTION=mma selects other kernels for the backward pass too: the sums of dq have another
+ * order. */
+static void test_selection(struct kernels *k, int64_t width)
+{
+    const struct shape s = {"", 1, 1, width, true, 0, 1, {300}, {300}, 1, 0};
+    struct problem p;
+    make_problem(&p, &s);
+    struct tensors m = make_tensors(&p, kernels_dtype(k)), n = make_tensors(&p, kernels_dtype(k));
+    fill_tensors(m, 1);
+    copy_tensors(n, m);
+    run_attention(k, &p, m);
+    CHECK(setenv("BIREME_ATTENTION", "mma", 1) == 0);
+    run_attention(k, &p, n);
+    CHECK(unsetenv("BIREME_ATTENTION") == 0);
+    CHECK(!operation_equal(m.dq, n.dq));
+    CHECK(operation_difference(tensor_rows(m.dq, LEAD, 300), tensor_rows(n.dq, LEAD, 300)) <= 1e-2);
+    release_tensors(&m);
+    release_tensors(&n);
+}
+
+#endif
 
 /* Two query heads that share a key-value head have the results of two heads with copies of it. */
 static void test_grouped_heads(struct kernels *k)
@@ -529,7 +560,7 @@ static bool is_skipped(const struct shape *s)
     is_slow = s->queries[0] * s->keys[0] * s->heads * s->width > 1700000;
 #endif
     if (wgmma_only) {
-        return (s->width != 64 && s->width != 128) || s->dropout > 0;
+        return s->width != 64 && s->width != 128;
     }
     return stride_unit > 1 ? s->width % 32 != 0 || s->width > 128 : is_slow;
 }
@@ -548,7 +579,13 @@ static void test_all(struct kernels *k, struct kernels *other)
     test_shared_prefix(k);
     test_causality(k);
     test_nan(k);
-    test_neighbours(k);
+    test_neighbours(k, 64);
+    test_neighbours(k, 128);
+#if defined(GPU_EMULATOR)
+    for (int64_t width = 64; wgmma_only && width <= 128; width += 64) {
+        test_selection(k, width);
+    }
+#endif
     test_grouped_heads(k);
     test_head_shards(k);
 }

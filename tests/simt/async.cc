@@ -120,6 +120,31 @@ void gpu_mbarrier_wait(gpu_mbarrier *b, int phase, site here)
     fiber_acquire(phase_token(b, phase));
 }
 
+/* ---- turns of blocks ---- */
+
+uint32_t gpu_take_ticket(uint32_t *counter)
+{
+    unwatched inside; /* relaxed: it orders no other access */
+    return (*counter)++;
+}
+
+void gpu_turn_wait(const uint32_t *turn, uint32_t count, site here)
+{
+    unwatched inside;
+    while (*turn != count) {
+        wait_for(turn, "a turn", here);
+    }
+    fiber_acquire(turn);
+}
+
+void gpu_turn_pass(uint32_t *turn)
+{
+    unwatched inside;
+    fiber_release(turn);
+    ++*turn;
+    wake(turn);
+}
+
 /* ---- TMA ---- */
 
 namespace simt
@@ -166,6 +191,7 @@ struct wgmma_slot {
     float *d;
     const uint32_t *registers;
     int columns;
+    wgmma_form form;
     uint64_t a, b;
     bool add;
 };
@@ -178,11 +204,11 @@ static group_rendezvous &get_warpgroup()
 static void issue_wgmma(void *const *slots, uint32_t)
 {
     auto *first = static_cast<const wgmma_slot *>(slots[0]);
-    issued_wgmma p = {{}, {}, first->columns, first->a, first->b, first->add};
+    issued_wgmma p = {{}, {}, first->columns, first->form, first->a, first->b, first->add};
     for (int i = 0; i < WARPGROUP; i++) {
         auto *s = static_cast<const wgmma_slot *>(slots[i]);
         if (s->a != p.a || s->b != p.b || s->add != p.add || s->columns != p.columns ||
-            (s->registers == nullptr) != (first->registers == nullptr)) {
+            s->form != p.form) {
             fail("wgmma: operands differ within the warpgroup");
         }
         p.d[i] = s->d;
@@ -238,12 +264,13 @@ static void compute_wgmma(const issued_wgmma &p)
     float a[64][16], b[128][16];
     for (int k = 0; k < 16; k++) {
         for (int i = 0; i < 64; i++) {
-            a[i][k] = p.registers[0] != nullptr ? read_fragment_element(p, i, k)
-                                                : read_row_element(p.a, i, k);
+            a[i][k] = p.form == WGMMA_REGISTERS ? read_fragment_element(p, i, k)
+                      : p.form == WGMMA_ROWS    ? read_row_element(p.a, i, k)
+                                                : read_column_element(p.a, k, i);
         }
         for (int i = 0; i < 8 * p.columns; i++) {
-            b[i][k] = p.registers[0] != nullptr ? read_column_element(p.b, k, i)
-                                                : read_row_element(p.b, i, k);
+            b[i][k] =
+                p.form == WGMMA_ROWS ? read_row_element(p.b, i, k) : read_column_element(p.b, k, i);
         }
     }
     for (int t = 0; t < WARPGROUP; t++) {
@@ -259,17 +286,17 @@ static void compute_wgmma(const issued_wgmma &p)
     }
 }
 
-void wgmma(float *d, int columns, const uint32_t *a_registers, uint64_t a, uint64_t b, bool add,
-           site here)
+void wgmma(float *d, int columns, wgmma_form form, const uint32_t *a_registers, uint64_t a,
+           uint64_t b, bool add, site here)
 {
-    if ((a_registers == nullptr && (a >> 62) != 1) || (b >> 62) != 1) {
+    if ((form != WGMMA_REGISTERS && (a >> 62) != 1) || (b >> 62) != 1) {
         fail("wgmma: a descriptor without the 128-byte swizzle at %s:%d", here.file, here.line);
     }
     if (!running_worker()->wgmma_fenced) {
         fail("wgmma: no wgmma.fence since the last wait, which released its registers, at %s:%d",
              here.file, here.line);
     }
-    wgmma_slot slot = {d, a_registers, columns, a, b, add};
+    wgmma_slot slot = {d, a_registers, columns, form, a, b, add};
     sync_warpgroup("wgmma", &slot, issue_wgmma, here);
 }
 

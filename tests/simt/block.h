@@ -56,6 +56,7 @@ struct issued_wgmma {
     float *d[WARPGROUP];                  /* D fragment of each thread */
     const uint32_t *registers[WARPGROUP]; /* A fragments, if A has no descriptor */
     int columns;                          /* groups of eight columns */
+    wgmma_form form;
     uint64_t a, b;
     bool add;
 };

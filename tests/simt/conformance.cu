@@ -269,6 +269,23 @@ static void run_chain(uint32_t *out, const uint32_t *in)
     GPU_LAUNCH(multiply_chain, 1, 128, bytes, 0, a, b, v, out);
 }
 
+static void run_outer(uint32_t *out, const uint32_t *in)
+{
+    const bf16 *x = reinterpret_cast<const bf16 *>(in);
+    planted_outer(PLANTED_NONE, reinterpret_cast<float *>(out), x, x + 8192);
+}
+
+/* The counters and the data follow the results. */
+static void run_turns(uint32_t *out, const uint32_t *in)
+{
+    float *x = reinterpret_cast<float *>(out + 128);
+    memset(out, 0, (64 + 2) * sizeof *out);
+    for (int i = 0; i < 64 * 4; i++) {
+        x[i] = bf16_to_f32(reinterpret_cast<const bf16 *>(in)[i]);
+    }
+    planted_turns(PLANTED_NONE, reinterpret_cast<float *>(out), x, out + 64);
+}
+
 static const struct section {
     const char *name;
     int words;
@@ -286,6 +303,8 @@ static const struct section {
     {"tile GEMM", 70 * 66, 0, false, run_gemm},
     {"TMA, mbarrier, wgmma", 62 * 66, 0, true, run_pipeline},
     {"wgmma of registers and of columns", 64 * 128, 0, true, run_chain},
+    {"wgmma of two transposed operands", 64 * 64, 0, true, run_outer},
+    {"turns of blocks", 64 + 2, 0, true, run_turns},
 };
 
 static bool is_equal_word(const section &s, uint32_t actual, uint32_t expected)

@@ -264,6 +264,84 @@ __global__ void __launch_bounds__(256, 1)
 #endif
 }
 
+/* ---- GEMM of two transposed operands by wgmma ---- */
+
+/* Stores x [128, 64], so that wgmma can read it as it is stored. */
+template <int BUG> GPU_INLINE void store_tile(unsigned char *tile, const bf16 *x)
+{
+    for (int i = threadIdx.x; i < 128 * 8; i += 128) {
+        int row = i / 8, chunk = i % 8;
+        int at = BUG == PLANTED_OUTER_NO_SWIZZLE ? chunk : chunk ^ (row & 7);
+        gpu_store16(tile + row * 128 + at * 16, gpu_load16(x + row * 64 + chunk * 8));
+    }
+}
+
+template <int BUG>
+__global__ void __launch_bounds__(128) run_outer(float *c, const bf16 *a, const bf16 *b)
+{
+#ifdef GPU_HAS_SM90
+    GPU_SHARED_DYNAMIC(unsigned char, tile_a);
+    gpu_require_swizzle_base(tile_a);
+    unsigned char *tile_b = tile_a + 16384;
+    store_tile<BUG>(tile_a, a);
+    store_tile<BUG == PLANTED_OUTER_NO_SWIZZLE ? PLANTED_NONE : BUG>(tile_b, b);
+    if (BUG != PLANTED_OUTER_STALE) {
+        gpu_fence_async();
+    }
+    __syncthreads();
+    float sums[8][4];
+    uint64_t rows = gpu_columns_descriptor(tile_a, 0), columns = gpu_columns_descriptor(tile_b, 0);
+    gpu_wgmma_order(sums);
+    gpu_wgmma_fence();
+    for (int kk = 0; kk < 8; kk++) {
+        gpu_wgmma_columns(sums, rows + 128 * kk, columns + 128 * kk, kk > 0);
+    }
+    gpu_wgmma_commit();
+    gpu_wgmma_wait<0>();
+    gpu_wgmma_order(sums);
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    for (int i = 0; i < 32; i++) {
+        int row = 16 * warp + lane / 4 + 8 * (i / 2 % 2), column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+        c[row * 64 + column] = sums[i / 4][i % 4];
+    }
+#endif
+}
+
+/* ---- blocks in turn ---- */
+
+enum { TURNS = 4 };
+
+template <int BUG>
+__global__ void __launch_bounds__(64) run_turns(float *out, const float *x, uint32_t *words)
+{
+#ifdef GPU_HAS_SM90
+    GPU_SHARED(uint32_t, place, 1);
+    uint32_t *turn = words + 1;
+    if (threadIdx.x == 0) {
+        *place = BUG == PLANTED_TURN_NO_TICKET ? blockIdx.x : gpu_take_ticket(words);
+        if (BUG != PLANTED_TURN_NO_WAIT) {
+            gpu_turn_wait(turn, *place);
+        }
+    }
+    __syncthreads();
+    int block = static_cast<int>(*place), i = static_cast<int>(threadIdx.x);
+    if (BUG == PLANTED_TURN_EARLY && i == 0) {
+        gpu_turn_pass(turn);
+    }
+    if (i < 16) { /* each adds to four elements */
+        float part[4];
+        for (int e = 0; e < 4; e++) {
+            part[e] = out[4 * i + e] + x[4 * (4 * i + e) + block];
+        }
+        gpu_add16(out + 4 * i, part);
+    }
+    __syncthreads();
+    if (BUG != PLANTED_TURN_EARLY && i == 0 && !(BUG == PLANTED_TURN_NOT_PASSED && block == 1)) {
+        gpu_turn_pass(turn);
+    }
+#endif
+}
+
 /* ---- neighbours ---- */
 
 template <int BUG> __global__ void add_neighbours(float *out, const float *x)
@@ -338,6 +416,14 @@ template <int BUG> struct planted_launches {
         GPU_LAUNCH(run_pipeline<BUG>, dim3((n + 63) / 64, (m + 63) / 64), 256, bytes, 0, map_a,
                    map_b, c, m, n, k);
     }
+    static void launch_outer(float *c, const bf16 *a, const bf16 *b)
+    {
+        GPU_LAUNCH(run_outer<BUG>, 1, 128, 32768, 0, c, a, b);
+    }
+    static void launch_turns(float *out, const float *x, uint32_t *words)
+    {
+        GPU_LAUNCH(run_turns<BUG>, TURNS, 64, 0, 0, out, x, words);
+    }
     static void launch_neighbours(float *out, const float *x, int blocks)
     {
         GPU_LAUNCH(add_neighbours<BUG>, blocks, 96, 64 * sizeof(float), 0, out, x);
@@ -395,6 +481,28 @@ void planted_pipeline(planted_bug bug, float *c, const bf16 *a, const bf16 *b, i
         PLANTED_CASE(launch_pipeline, PLANTED_SHARED_NOT_ALLOWED, c, a, b, m, n, k)
     default:
         planted_launches<PLANTED_NONE>::launch_pipeline(c, a, b, m, n, k);
+    }
+}
+
+void planted_outer(planted_bug bug, float *c, const bf16 *a, const bf16 *b)
+{
+    switch (bug) {
+        PLANTED_CASE(launch_outer, PLANTED_OUTER_STALE, c, a, b)
+        PLANTED_CASE(launch_outer, PLANTED_OUTER_NO_SWIZZLE, c, a, b)
+    default:
+        planted_launches<PLANTED_NONE>::launch_outer(c, a, b);
+    }
+}
+
+void planted_turns(planted_bug bug, float *out, const float *x, uint32_t *words)
+{
+    switch (bug) {
+        PLANTED_CASE(launch_turns, PLANTED_TURN_NO_TICKET, out, x, words)
+        PLANTED_CASE(launch_turns, PLANTED_TURN_NOT_PASSED, out, x, words)
+        PLANTED_CASE(launch_turns, PLANTED_TURN_NO_WAIT, out, x, words)
+        PLANTED_CASE(launch_turns, PLANTED_TURN_EARLY, out, x, words)
+    default:
+        planted_launches<PLANTED_NONE>::launch_turns(out, x, words);
     }
 }
 

@@ -25,6 +25,14 @@ enum planted_bug {
     PLANTED_WGMMA_STALE,     /* no fence.proxy.async after writes of threads to a stage */
     PLANTED_RING_NO_FENCE,   /* no fence after the initialization of the mbarriers */
     PLANTED_RING_MISALIGNED, /* a static array moves the tiles off a multiple of 1024 bytes */
+    /* outer: C = A^T B, both stored by threads and read as they are stored by wgmma */
+    PLANTED_OUTER_STALE,      /* no fence.proxy.async after the stores */
+    PLANTED_OUTER_NO_SWIZZLE, /* the stores do not swizzle */
+    /* turns: blocks modify the same words in turn */
+    PLANTED_TURN_NO_TICKET,  /* a block waits for a block that may start later */
+    PLANTED_TURN_NOT_PASSED, /* a block does not pass its turn */
+    PLANTED_TURN_NO_WAIT,    /* a block does not wait for its turn */
+    PLANTED_TURN_EARLY,      /* the turn is passed before other threads have written */
     /* neighbours: each thread reads the value that the next one wrote */
     PLANTED_GLOBAL_PAST_END,    /* reads one element too many */
     PLANTED_DYNAMIC_PAST_END,   /* writes one element too many to dynamic shared memory */
@@ -48,5 +56,10 @@ void planted_values(planted_bug bug, float *o, const bf16 *q, const bf16 *k, con
                     int keys);
 /* The same as planted_gemm, by TMA and wgmma. */
 void planted_pipeline(planted_bug bug, float *c, const bf16 *a, const bf16 *b, int m, int n, int k);
+/* c [64, 64] = a [128, 64]^T b [128, 64]. */
+void planted_outer(planted_bug bug, float *c, const bf16 *a, const bf16 *b);
+/* out[i] = 2 out[i] + x[4 i + block] for block = 0, 1, 2, 3 in this order; out has 64 elements and
+ * begins with 0. words: 2, zero. */
+void planted_turns(planted_bug bug, float *out, const float *x, uint32_t *words);
 /* out[i] = x[(i + 1) % 64] + x[i % 32] in each block of 64. Half of the last warp exits early. */
 void planted_neighbours(planted_bug bug, float *out, const float *x, int blocks);

@@ -89,9 +89,12 @@ void fail(const char *format, ...)
 [[noreturn]] static void fail_deadlock()
 {
     fprintf(stderr, "simt: deadlock\n");
-    int shown = 0;
+    /* the first of the threads of a warp that wait at the same line */
+    const worker *shown = nullptr;
     for (const worker *w : running_block->threads) {
-        if (!w->finished && shown++ < 12) {
+        if (!w->finished && (shown == nullptr || w->warp != shown->warp ||
+                             w->at.line != shown->at.line || w->at.file != shown->at.file)) {
+            shown = w;
             fprintf(stderr, "    ");
             print_thread(w);
             fprintf(stderr, " waits in %s at %s:%d\n", w->waits, w->at.file, w->at.line);

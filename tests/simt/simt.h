@@ -22,13 +22,13 @@
  * divergent or unequal barriers, an absent lane, a misaligned address, copies and wgmmas that are
  * never waited for, barrier arrivals that no thread waits for, too much shared memory, a wgmma
  * without wgmma.fence since the last wait, TMA to an mbarrier that was initialized without a fence,
- * and a deadlock (the message lists the waiting threads). With the address sanitizer (SIMT_ASAN)
- * shared arrays have red zones. With the thread sanitizer (SIMT_TSAN) accesses that no barrier
- * orders are reported as races, also between blocks.
+ * a block that waits for a later block, and a deadlock (the message lists the waiting threads).
+ * With the address sanitizer (SIMT_ASAN) shared arrays have red zones. With the thread sanitizer
+ * (SIMT_TSAN) accesses that no barrier orders are reported as races, also between blocks.
  *
  * Not detected: races through the accesses of wgmma and TMA themselves, a fence by the wrong
- * thread, weak memory order, blocks that wait for each other, the order of additions and the
- * rounding within mma, the error of ex2.approx, and speed. */
+ * thread, weak memory order, the order of additions and the rounding within mma, the error of
+ * ex2.approx, and speed. */
 #pragma once
 
 #include <cmath>
@@ -242,10 +242,14 @@ void copy_commit();
 int copy_due(int groups_left, const copy **copies);
 void copy_check_none(); /* called at the end of a thread */
 
+/* The operands of wgmma that are in registers or transposed: A in registers and B as it is stored,
+ * both K-major, or both as they are stored. */
+enum wgmma_form { WGMMA_REGISTERS, WGMMA_ROWS, WGMMA_COLUMNS };
+
 /* wgmma - d [64, 8 columns] (+)= a b. a_registers is the A fragment of the warp's rows, or NULL if
  * the descriptor a is used. Operands are read when the wgmma is waited for. */
-void wgmma(float *d, int columns, const uint32_t *a_registers, uint64_t a, uint64_t b, bool add,
-           site here);
+void wgmma(float *d, int columns, wgmma_form form, const uint32_t *a_registers, uint64_t a,
+           uint64_t b, bool add, site here);
 void wgmma_commit(site here);
 void wgmma_wait(int groups_left, site here);
 } // namespace simt
@@ -483,6 +487,30 @@ inline bool gpu_map_make(gpu_map *map, const void *base, int64_t rows, int64_t c
     *map = {base, columns, rows, stride, box_columns, box_rows};
     return true;
 }
+/* Blocks run one after the other: a turn that no thread of this or an earlier block passes is a
+ * deadlock. */
+uint32_t gpu_take_ticket(uint32_t *counter);
+void gpu_turn_wait(const uint32_t *turn, uint32_t count, SIMT_HERE);
+void gpu_turn_pass(uint32_t *turn);
+namespace simt
+{
+/* Returns 0 for a subnormal number, as red.add.f32 does. */
+inline float flush(float x)
+{
+    return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x;
+}
+} // namespace simt
+inline void gpu_add16(float *p, const float (&x)[4], SIMT_HERE)
+{
+    if (reinterpret_cast<uintptr_t>(p) % 16 != 0) {
+        simt::fail("red.v4 at the misaligned address %p at %s:%d", static_cast<void *>(p),
+                   here.file, here.line);
+    }
+    for (int i = 0; i < 4; i++) {
+        p[i] = simt::flush(simt::flush(p[i]) + simt::flush(x[i]));
+    }
+}
+
 void gpu_copy_box(void *to, const gpu_map *map, int column, int row, gpu_mbarrier *b, SIMT_HERE);
 
 void gpu_fence_async();
@@ -504,12 +532,16 @@ template <typename T, int N> void gpu_wgmma_order(T (&)[N][4])
 }
 template <int N> void gpu_wgmma(float (&d)[N][4], uint64_t a, uint64_t b, bool add, SIMT_HERE)
 {
-    simt::wgmma(d[0], N, nullptr, a, b, add, here);
+    simt::wgmma(d[0], N, simt::WGMMA_ROWS, nullptr, a, b, add, here);
 }
 template <int N>
 void gpu_wgmma(float (&d)[N][4], const uint32_t (&a)[4], uint64_t b, bool add, SIMT_HERE)
 {
-    simt::wgmma(d[0], N, a, 0, b, add, here);
+    simt::wgmma(d[0], N, simt::WGMMA_REGISTERS, a, 0, b, add, here);
+}
+inline void gpu_wgmma_columns(float (&d)[8][4], uint64_t a, uint64_t b, bool add, SIMT_HERE)
+{
+    simt::wgmma(d[0], 8, simt::WGMMA_COLUMNS, nullptr, a, b, add, here);
 }
 inline void gpu_wgmma_commit(SIMT_HERE)
 {

@@ -63,7 +63,7 @@ for architecture in 80 90a; do
         failed=1
     fi
     # Static shared memory could move swizzled tiles (gpu_require_swizzle_base).
-    if [ "$stem" = attention_wgmma ] && grep 'bytes smem' "$work/$architecture"; then
+    if [[ $stem == attention_wgmma* ]] && grep 'bytes smem' "$work/$architecture"; then
         echo "$stem, sm_$architecture: static shared memory next to swizzled tiles"
         failed=1
     fi

@@ -139,6 +139,52 @@ static bool run_pipeline(planted_bug bug)
     return check_gemm(planted_pipeline, bug);
 }
 
+static bool run_outer(planted_bug bug)
+{
+    const size_t rows = 128, columns = 64;
+    /* gpu_load16 needs multiples of 16 bytes */
+    std::vector<uint4> memory(2 * rows * columns / 8);
+    bf16 *a = reinterpret_cast<bf16 *>(memory.data()), *b = a + rows * columns;
+    std::vector<float> c(columns * columns, NAN);
+    for (size_t i = 0; i < 2 * rows * columns; i++) {
+        a[i] = random_bf16();
+    }
+    planted_outer(bug, c.data(), a, b);
+    bool passed = true;
+    for (size_t i = 0; i < columns; i++) {
+        for (size_t j = 0; j < columns; j++) {
+            float sum = 0;
+            for (size_t l = 0; l < rows; l++) {
+                sum += gpu_float(a[l * columns + i]) * gpu_float(b[l * columns + j]);
+            }
+            passed = passed && c[i * columns + j] == sum;
+        }
+    }
+    return passed;
+}
+
+static bool run_turns(planted_bug bug)
+{
+    const size_t count = 64, blocks = 4;
+    std::vector<float4> memory(count / 4);
+    auto *out = reinterpret_cast<float *>(memory.data());
+    std::vector<float> x(count * blocks);
+    std::vector<uint32_t> words(2);
+    for (float &e : x) {
+        e = random_number();
+    }
+    planted_turns(bug, out, x.data(), words.data());
+    bool passed = true;
+    for (size_t i = 0; i < count; i++) {
+        float sum = 0;
+        for (size_t block = 0; block < blocks; block++) {
+            sum += sum + x[i * blocks + block];
+        }
+        passed = passed && out[i] == sum;
+    }
+    return passed;
+}
+
 static bool run_neighbours(planted_bug bug)
 {
     const size_t blocks = 3;
@@ -164,6 +210,8 @@ static const struct planted {
     {"gemm", PLANTED_NONE, run_gemm, ANY_BUILD},
     {"values", PLANTED_NONE, run_values, ANY_BUILD},
     {"pipeline", PLANTED_NONE, run_pipeline, ANY_BUILD},
+    {"outer", PLANTED_NONE, run_outer, ANY_BUILD},
+    {"turns", PLANTED_NONE, run_turns, ANY_BUILD},
     {"neighbours", PLANTED_NONE, run_neighbours, ANY_BUILD},
     {"scratch read too early", PLANTED_SUM_NO_BARRIER, run_sums, ANY_BUILD},
     {"scratch written too early", PLANTED_SUM_SCRATCH_REUSED, run_sums, ANY_BUILD},
@@ -181,6 +229,12 @@ static const struct planted {
     {"mbarrier init not fenced", PLANTED_RING_NO_FENCE, run_pipeline, ANY_BUILD},
     {"tiles after a static array", PLANTED_RING_MISALIGNED, run_pipeline, ANY_BUILD},
     {"shared memory not allowed", PLANTED_SHARED_NOT_ALLOWED, run_pipeline, ANY_BUILD},
+    {"stored for wgmma, not fenced", PLANTED_OUTER_STALE, run_outer, ANY_BUILD},
+    {"stored without a swizzle", PLANTED_OUTER_NO_SWIZZLE, run_outer, ANY_BUILD},
+    {"turn of a later block", PLANTED_TURN_NO_TICKET, run_turns, ANY_BUILD},
+    {"turn not passed", PLANTED_TURN_NOT_PASSED, run_turns, ANY_BUILD},
+    {"turn not waited for", PLANTED_TURN_NO_WAIT, run_turns, THREAD_ONLY},
+    {"turn passed too early", PLANTED_TURN_EARLY, run_turns, THREAD_ONLY},
     {"global memory past its end", PLANTED_GLOBAL_PAST_END, run_neighbours, ADDRESS_ONLY},
     {"dynamic array past its end", PLANTED_DYNAMIC_PAST_END, run_neighbours, ADDRESS_ONLY},
     {"static array past its end", PLANTED_STATIC_PAST_END, run_neighbours, ADDRESS_ONLY},

@@ -87,6 +87,26 @@ test_bf16() {
     compare_weights half resumed 00000004
 }
 
+# Attention with TMA and wgmma, forward and backward, with two tiles of keys for each head of 64.
+# The losses are those of the CPU, and graphs give the same bits.
+test_wgmma() {
+    export SIMT_CAPABILITY=9
+    local wide="$small train.max_steps=3 evaluate.every=0 checkpoint.every=3 model.num_layers=1
+        model.hidden_size=128 model.num_heads=2 model.max_position_embeddings=160
+        data.sequence_length=160 batch.global_size=2 batch.micro_size=1 model.dropout=0"
+    local half="train.precision=bf16 $wide"
+    train_cpu one $wide
+    train_gpu half $half
+    compare_losses one half 1e-2
+    train_gpu graphs train.cuda_graphs=true $half
+    compare_losses half graphs 0
+    compare_weights half graphs 00000003
+    BIREME_ATTENTION=mma train_gpu mma $half
+    if (compare_weights half mma 00000003) >/dev/null 2>&1; then
+        fail "the weights do not depend on BIREME_ATTENTION"
+    fi
+}
+
 # Fifty steps with heads of 32, so that attention in bf16 uses the tensor-core kernels. The learning
 # rate is low enough that rounding errors do not grow: at 1e-2 the losses of two instruction sets of
 # one CPU differ by 2 % after 20 steps in fp32, and at 3e-3 those of bf16 and fp32.

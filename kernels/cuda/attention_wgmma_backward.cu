@@ -1,0 +1,556 @@
+/* Attention backward on the tensor cores of Hopper (sm_90a): TMA, wgmma and warp specialization.
+ * attention_backward.cu states the formulas and computes delta.
+ *
+ * Launch    grid (work items); block 384: two consumers (warpgroups) and a producer. Shared memory:
+ *           struct backward_space, 163 KiB for D = 64 and 162 KiB for D = 128
+ * Work      An item is 128 keys of a sequence and key-value head. Its block copies keys and values
+ *           once, and iterates over the query heads of the group and the tiles of their queries
+ *           (128 for D = 64, 64 for D = 128). Each consumer has 64 keys: s^T and ds^T are in
+ *           registers, as the GEMMs of dv and dk need them. Both store ds^T to shared memory, and
+ *           each computes half of the tile's dq = ds k: five GEMMs.
+ * Order     The sums of dq are f32 in global memory. A tile's blocks add to them in turn, in the
+ *           order of their keys: the first stores, the last rounds the sum to bf16. dk and dv are
+ *           summed by one block, head by head. So the bits of a sequence depend on nothing else.
+ * Deadlock  A block waits only for blocks with earlier keys of its sequence and head. These have
+ *           lower tickets, and a block takes its ticket when it starts.
+ * Tiles     Queries of D = 128 are 64, also for full attention: with 80, dv, dk, s^T and dp^T alone
+ *           need 208 of 232 registers, and 80 is not a whole number of swizzled boxes.
+ * Others    Other head widths, fp32, rows that cannot be read 16 bytes at a time and other GPUs use
+ *           attention_backward.cu or attention_rows.cu. So does BIREME_ATTENTION=mma.
+ * Source    Shah et al. 2024, arXiv:2407.08608 (FlashAttention-3) */
+#include "kernels/cuda/attention_wgmma_work.cuh"
+
+#ifdef GPU_HAS_SM90
+
+/* ---- consumers ---- */
+
+/* A consumer's number in the block, and the first key and row of the lane. */
+struct consumer {
+    int number, first, key; /* first key of the consumer, and of the lane */
+    int row;                /* first of the lane's rows of 64 */
+};
+
+/* Issues d = k q^T: the consumer's 64 rows of a tile of keys or values, and a tile of queries. */
+template <int D, int N>
+GPU_INLINE void issue_transposed(float (&d)[N][4], const unsigned char *keys,
+                                 const unsigned char *q)
+{
+#pragma unroll
+    for (int kk = 0; kk < D / 16; kk++) {
+        int box = kk / 4, within = kk % 4;
+        gpu_wgmma(d, gpu_matrix_descriptor(keys + box * KEYS * BOX * 2) + 2 * within,
+                  gpu_matrix_descriptor(q + box * 8 * N * BOX * 2) + 2 * within, kk > 0);
+    }
+    gpu_wgmma_commit();
+}
+
+/* Issues sums += p b, for p in registers and a tile of queries. */
+template <int D, int N>
+GPU_INLINE void issue_rows(float (&sums)[D / 8][4], const uint32_t (&p)[N][4],
+                           const unsigned char *b)
+{
+    uint64_t descriptor = gpu_columns_descriptor(b, 16 * N * BOX * 2);
+#pragma unroll
+    for (int kk = 0; kk < N; kk++) {
+        gpu_wgmma(sums, p[kk], descriptor + 128 * kk, true);
+    }
+    gpu_wgmma_commit();
+}
+
+/* Issues the consumer's half of dq = ds k: 64 queries if D = 64, else 64 columns. */
+template <int D>
+GPU_INLINE void issue_dq(float (&dq)[SUM_COLUMNS / 8][4], const unsigned char *ds,
+                         const unsigned char *keys, int consumer)
+{
+    int box = consumer * KEYS * BOX * 2;
+    uint64_t rows = gpu_columns_descriptor(ds + (D == 64 ? box : 0), KEYS * BOX * 2);
+    uint64_t columns = gpu_columns_descriptor(keys + (D == 64 ? 0 : box), KEYS * BOX * 2);
+#pragma unroll
+    for (int kk = 0; kk < KEYS / 16; kk++) {
+        gpu_wgmma_columns(dq, rows + 128 * kk, columns + 128 * kk, kk > 0);
+    }
+    gpu_wgmma_commit();
+}
+
+/* Stores ds^T, rounded to bf16, in swizzled boxes of 64 queries. */
+template <int N>
+GPU_INLINE void store_ds(unsigned char *ds, const uint32_t (&packed)[N][4], int row)
+{
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int kk = 0; kk < N; kk++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int r = row + i % 2 * 8, chunk = 2 * kk + i / 2;
+            int at = chunk / 8 * KEYS * BOX * 2 + r * BOX * 2 + ((chunk ^ (r & 7)) & 7) * 16;
+            *reinterpret_cast<uint32_t *>(ds + at + lane % 4 * 4) = packed[kk][i];
+        }
+    }
+}
+
+/* Zeroes the rows of a tile from `valid` on, in boxes of `rows` rows, by all consumers. */
+template <int D, int ROWS> GPU_INLINE void clear_tile_rows(unsigned char *tile, int valid)
+{
+    const uint4 zero = {0, 0, 0, 0};
+    for (int box = 0; box < D / BOX; box++) {
+        unsigned char *from = tile + (box * ROWS + valid) * BOX * 2;
+        for (int i = threadIdx.x; i < (ROWS - valid) * BOX / 8; i += CONSUMER_THREADS) {
+            gpu_store16(from + 16 * i, zero);
+        }
+    }
+}
+
+GPU_INLINE void wait_for_consumers()
+{
+    gpu_fence_async();
+    gpu_barrier_sync(ALL_CONSUMERS, CONSUMER_THREADS);
+}
+
+/* Sets the scores of queries that do not attend to a key to -infinity. */
+template <int N>
+GPU_INLINE void mask_transposed(float (&s)[N][4], const attention_task<bf16> &a,
+                                const struct block_item &t, int key, int query)
+{
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            int i = query + 8 * n + static_cast<int>(threadIdx.x % 4) * 2 + e;
+            int left = i < t.s.queries ? visible_end(a, t.s, i) - key : 0;
+            int from = visible_begin(a, t.s, i) - key;
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                if (8 * r >= left || 8 * r < from || is_hidden(t.hidden, i, key + 8 * r)) {
+                    s[n][2 * r + e] = -INFINITY;
+                }
+            }
+        }
+    }
+}
+
+GPU_INLINE float2 load_pair(const float *p)
+{
+    return *reinterpret_cast<const float2 *>(p);
+}
+
+/* Multiplies dp - delta by the factors of dropout and by the derivative of the soft-cap, which
+ * needs the scores. The scores are modified here; kept states which elements dropout keeps. */
+template <int N>
+GPU_INLINE void modify_tile(float (&s)[1][N][4], float (&ds)[N][4], uint32_t (&kept)[N / 8],
+                            const attention_task<bf16> &a, const struct block_item &t,
+                            const struct consumer &c, int head, int query, const float *delta)
+{
+    int column = threadIdx.x % 4 * 2;
+    get_kept_words<8 * N, true>(kept, a, t.s.first_q + query + column, c.key, head);
+    if (a.softcap > 0 || a.bias != nullptr) {
+        modify_scores<true>(s, a, t.s, head, query + column, c.key);
+    }
+    float keep_scale = attention_dropout_scale(a);
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        float2 pair = load_pair(delta + 8 * n + column);
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            bool is_kept = (kept[n / 8] >> (n % 8 * 4 + e) & 1) != 0;
+            float d = (is_kept ? ds[n][e] * keep_scale : 0.0f) - (e % 2 == 0 ? pair.x : pair.y);
+            ds[n][e] = d * softcap_derivative(a, s[0][n][e]);
+        }
+    }
+}
+
+/* Replaces the scores by p. */
+template <int N>
+GPU_INLINE void compute_probabilities(float (&s)[N][4], const attention_task<bf16> &a,
+                                      const struct block_item &t, const struct consumer &c,
+                                      int query, const float *lse)
+{
+    const float factor = a.score_scale * log2_e;
+    int last = query + 8 * N < t.s.queries ? query + 8 * N - 1 : t.s.queries - 1;
+    if (query + 8 * N > t.s.queries || t.hidden.end > t.hidden.begin ||
+        c.first + CONSUMER_KEYS > visible_end(a, t.s, query) ||
+        c.first < visible_begin(a, t.s, last)) {
+        mask_transposed(s, a, t, c.key, query);
+    }
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        float2 pair = load_pair(lse + 8 * n + threadIdx.x % 4 * 2);
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            s[n][e] = gpu_exp2(s[n][e] * factor - (e % 2 == 0 ? pair.x : pair.y));
+        }
+    }
+}
+
+/* ds = p (dp - delta). */
+template <int N>
+GPU_INLINE void compute_ds(float (&ds)[N][4], const float (&p)[N][4], const float *delta)
+{
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        float2 pair = load_pair(delta + 8 * n + threadIdx.x % 4 * 2);
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            ds[n][e] = p[n][e] * (ds[n][e] - (e % 2 == 0 ? pair.x : pair.y));
+        }
+    }
+}
+
+/* Multiplies ds by p, then sets p to 0 where dropout does not keep the element. */
+template <int N>
+GPU_INLINE void multiply_kept(float (&ds)[N][4], float (&p)[N][4], const uint32_t (&kept)[N / 8])
+{
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            ds[n][e] *= p[n][e];
+            p[n][e] = (kept[n / 8] >> (n % 8 * 4 + e) & 1) != 0 ? p[n][e] : 0.0f;
+        }
+    }
+}
+
+/* Adds a consumer's half of dq to the sums in its turn. */
+template <int D>
+GPU_INLINE void add_dq(float (&dq)[SUM_COLUMNS / 8][4], const attention_task<bf16> &a,
+                       const backward_plan &plan, const struct block_item &t,
+                       const struct consumer &c, int head, int query)
+{
+    struct rank rank = get_rank(a, t, query, backward_space<D>::queries);
+    int row = query + (D == 64 ? 64 * c.number : 0) + c.row, lane = threadIdx.x % 32;
+    int column = D == 64 ? 0 : 64 * c.number;
+    float *at = plan.sums + (head * a.rows_q + t.s.first_q + row) * D + column + lane % 4 * 4;
+    if (rank.number > 0) {
+        gpu_barrier_sync(GRANTED + c.number, TURN_THREADS);
+    }
+    if (rank.last && rank.number == 0) { /* the only part: no sum in memory */
+        store_sums<SUM_COLUMNS>(a.out, dq, t.s.first_q + row - lane / 4,
+                                t.s.queries - row + lane / 4, head * D + column, a.scale, a.scale);
+        return;
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        bool inside = row + 8 * r < t.s.queries;
+#pragma unroll
+        for (int j = 0; j < SUM_COLUMNS / 16; j++) {
+            float *to = at + 8 * r * D + 16 * j;
+            float part[4] = {dq[2 * j][2 * r], dq[2 * j][2 * r + 1], dq[2 * j + 1][2 * r],
+                             dq[2 * j + 1][2 * r + 1]};
+            if (inside && rank.last) {
+                uint4 sum = gpu_load16(to);
+                dq[2 * j][2 * r] = gpu_from_bits(sum.x) + part[0];
+                dq[2 * j][2 * r + 1] = gpu_from_bits(sum.y) + part[1];
+                dq[2 * j + 1][2 * r] = gpu_from_bits(sum.z) + part[2];
+                dq[2 * j + 1][2 * r + 1] = gpu_from_bits(sum.w) + part[3];
+            } else if (inside && rank.number > 0) {
+                gpu_add16(to, part);
+            } else if (inside) {
+                gpu_store16(to, uint4{gpu_bits(part[0]), gpu_bits(part[1]), gpu_bits(part[2]),
+                                      gpu_bits(part[3])});
+            }
+        }
+    }
+    if (rank.last) {
+        store_sums<SUM_COLUMNS>(a.out, dq, t.s.first_q + row - lane / 4,
+                                t.s.queries - row + lane / 4, head * D + column, a.scale, a.scale);
+    }
+    gpu_barrier_arrive(WRITTEN + c.number, TURN_THREADS);
+}
+
+/* Zeroes the dq of queries that attend to no key: those before the first tile. */
+template <int D>
+GPU_INLINE void clear_first_dq(const attention_task<bf16> &a, const struct block_item &t)
+{
+    int count = t.from * backward_space<D>::queries;
+    count = count < t.s.queries ? count : t.s.queries;
+    const int chunks = a.group * (D / 8);
+    for (int i = threadIdx.x; i < count * chunks; i += CONSUMER_THREADS) {
+        int64_t row = t.s.first_q + i / chunks;
+        bf16 *to = a.out.data + row * a.out.stride + t.kv_head * a.group * D + i % chunks * 8;
+        gpu_store16(to, uint4{0, 0, 0, 0});
+    }
+}
+
+/* Waits for a tile of queries, and zeroes its rows after the end of the sequence, which may be NaN:
+ * 0 times NaN is NaN. */
+template <int D>
+GPU_INLINE void prepare_queries(const struct block_item &t, unsigned char *memory,
+                                block_barriers *b, int i, int query)
+{
+    using space = backward_space<D>;
+    int stage = i % STAGES, phase = i / STAGES & 1;
+    gpu_mbarrier_wait(&b->q_full[stage], phase);
+    if (query + space::queries > t.s.queries) {
+        gpu_mbarrier_wait(&b->d_o_full[stage], phase);
+        clear_tile_rows<D, space::queries>(memory + space::q_at + stage * space::tile,
+                                           t.s.queries - query);
+        clear_tile_rows<D, space::queries>(memory + space::d_o_at + stage * space::tile,
+                                           t.s.queries - query);
+        wait_for_consumers();
+    }
+}
+
+/* A step of a block: a query head, the first query of a tile, and the number of earlier steps. */
+struct step {
+    int head, query, number;
+};
+
+template <int D> GPU_INLINE struct step next_step(const struct block_item &t, const struct step &p)
+{
+    const int queries = backward_space<D>::queries;
+    struct step next = {p.head, p.query + queries, p.number + 1};
+    if (next.query == t.to * queries) {
+        next.head++;
+        next.query = t.from * queries;
+    }
+    return next;
+}
+
+/* Issues the scores of a tile of queries. First zeroes its rows after the end of the sequence,
+ * which may be NaN: 0 times NaN is NaN. */
+template <int D, int N>
+GPU_INLINE void start_step(float (&s)[1][N][4], const struct block_item &t,
+                           const struct consumer &c, unsigned char *memory, block_barriers *b,
+                           const struct step &p)
+{
+    using space = backward_space<D>;
+    int stage = p.number % STAGES, phase = p.number / STAGES & 1;
+    unsigned char *q = memory + space::q_at + stage * space::tile;
+    gpu_mbarrier_wait(&b->q_full[stage], phase);
+    if (p.query + space::queries > t.s.queries) {
+        unsigned char *d_o = memory + space::d_o_at + stage * space::tile;
+        gpu_mbarrier_wait(&b->d_o_full[stage], phase);
+        clear_tile_rows<D, space::queries>(q, t.s.queries - p.query);
+        clear_tile_rows<D, space::queries>(d_o, t.s.queries - p.query);
+        wait_for_consumers();
+    }
+    gpu_wgmma_order(s[0]);
+    gpu_wgmma_fence();
+    issue_transposed<D>(s[0], memory + c.number * CONSUMER_KEYS * BOX * 2, q);
+}
+
+/* Processes a tile of queries. Its scores are issued or, with READY, computed. With NEXT, also
+ * computes the scores of the next tile, while dq is added to memory. */
+template <int D, bool GENERAL, bool READY, bool NEXT>
+GPU_INLINE void finish_step(float (&s)[1][backward_space<D>::queries / 8][4], float (&dk)[D / 8][4],
+                            float (&dv)[D / 8][4], const attention_task<bf16> &a,
+                            const backward_plan &plan, const struct block_item &t,
+                            const struct consumer &c, unsigned char *memory, block_barriers *b,
+                            const struct step &p)
+{
+    using space = backward_space<D>;
+    constexpr int N = space::queries / 8;
+    int stage = p.number % STAGES, phase = p.number / STAGES & 1;
+    const unsigned char *values = memory + space::values_at + c.number * CONSUMER_KEYS * BOX * 2;
+    const unsigned char *q = memory + space::q_at + stage * space::tile;
+    const unsigned char *d_o = memory + space::d_o_at + stage * space::tile;
+    unsigned char *ds_tile = memory + space::ds_at + p.number % 2 * space::ds;
+    const float *stats = reinterpret_cast<const float *>(memory + space::stats_at);
+    const float *lse = stats + stage * 2 * space::queries, *delta = lse + space::queries;
+    float ds[N][4], dq[SUM_COLUMNS / 8][4];
+    gpu_mbarrier_wait(&b->d_o_full[stage], phase);
+    gpu_wgmma_order(ds);
+    gpu_wgmma_fence();
+    issue_transposed<D>(ds, values, d_o);
+    gpu_mbarrier_wait(&b->stats_full[stage], phase);
+    if (GENERAL) {
+        uint32_t kept[N / 8];
+        gpu_wgmma_wait<0>();
+        gpu_wgmma_order(s[0]);
+        gpu_wgmma_order(ds);
+        modify_tile(s, ds, kept, a, t, c, p.head, p.query, delta);
+        compute_probabilities(s[0], a, t, c, p.query, lse);
+        multiply_kept(ds, s[0], kept);
+    } else {
+        if (!READY) {
+            gpu_wgmma_wait<1>();
+            gpu_wgmma_order(s[0]);
+        }
+        compute_probabilities(s[0], a, t, c, p.query, lse);
+        gpu_wgmma_wait<0>();
+        gpu_wgmma_order(ds);
+        compute_ds(ds, s[0], delta);
+    }
+    uint32_t p_packed[N / 2][4], ds_packed[N / 2][4];
+    pack_scores(ds_packed, ds);
+    gpu_wgmma_order(ds_packed);
+    pack_scores(p_packed, s[0]);
+    gpu_wgmma_order(dv);
+    gpu_wgmma_order(p_packed);
+    gpu_wgmma_fence();
+    issue_rows<D>(dv, p_packed, d_o);
+    store_ds(ds_tile, ds_packed, c.number * CONSUMER_KEYS + c.row);
+    wait_for_consumers();
+    gpu_wgmma_order(dq);
+    gpu_wgmma_order(dk);
+    gpu_wgmma_order(ds_packed);
+    gpu_wgmma_fence();
+    issue_dq<D>(dq, ds_tile, memory, c.number);
+    issue_rows<D>(dk, ds_packed, q);
+    gpu_wgmma_wait<2>();
+    gpu_wgmma_order(dv);
+    release_stage(&b->d_o_empty[stage]);
+    if (NEXT) {
+        start_step<D>(s, t, c, memory, b, next_step<D>(t, p));
+    }
+    gpu_wgmma_wait<NEXT ? 2 : 1>();
+    gpu_wgmma_order(dq);
+    add_dq<D>(dq, a, plan, t, c, p.head, p.query);
+    gpu_wgmma_wait<0>();
+    gpu_wgmma_order(dk);
+    gpu_wgmma_order(s[0]);
+    release_stage(&b->q_empty[stage]);
+}
+
+template <int D, bool GENERAL>
+GPU_INLINE void compute_tiles(const attention_task<bf16> &a, const backward_plan &plan,
+                              const struct block_item &t, const struct consumer &c,
+                              unsigned char *memory, block_barriers *b, float (&dk)[D / 8][4],
+                              float (&dv)[D / 8][4])
+{
+    using space = backward_space<D>;
+    const int steps = (t.to - t.from) * a.group;
+    struct step p = {t.kv_head * a.group, t.from * space::queries, 0};
+    float s[1][space::queries / 8][4];
+    gpu_mbarrier_wait(&b->keys_full, 0);
+    if (t.first + KEYS > t.s.keys) {
+        clear_tile_rows<D, KEYS>(memory, t.s.keys - t.first);
+        clear_tile_rows<D, KEYS>(memory + space::values_at, t.s.keys - t.first);
+        wait_for_consumers();
+    }
+    if (GENERAL || D == 128) { /* there are no registers for the scores of the next tile */
+        for (; p.number < steps; p = next_step<D>(t, p)) {
+            start_step<D>(s, t, c, memory, b, p);
+            finish_step<D, GENERAL, false, false>(s, dk, dv, a, plan, t, c, memory, b, p);
+        }
+        return;
+    }
+    start_step<D>(s, t, c, memory, b, p);
+    gpu_wgmma_wait<0>();
+    gpu_wgmma_order(s[0]);
+    for (; p.number + 1 < steps; p = next_step<D>(t, p)) {
+        finish_step<D, GENERAL, true, true>(s, dk, dv, a, plan, t, c, memory, b, p);
+    }
+    finish_step<D, GENERAL, true, false>(s, dk, dv, a, plan, t, c, memory, b, p);
+}
+
+template <int D, bool GENERAL>
+GPU_INLINE void run_consumer(const attention_task<bf16> &a, const backward_plan &plan,
+                             const struct block_item &t, unsigned char *memory, block_barriers *b)
+{
+    struct consumer c;
+    int lane = threadIdx.x % 32, warp_row = threadIdx.x % WARPGROUP / 32 * 16;
+    c.number = threadIdx.x / WARPGROUP;
+    c.first = t.first + c.number * CONSUMER_KEYS;
+    c.row = warp_row + lane / 4;
+    c.key = c.first + c.row;
+    float dk[D / 8][4], dv[D / 8][4], keep_scale = attention_dropout_scale(a);
+    clear_sums(dk);
+    clear_sums(dv);
+    if (t.tile == 0) {
+        clear_first_dq<D>(a, t);
+    }
+    if (t.from < t.to) {
+        compute_tiles<D, GENERAL>(a, plan, t, c, memory, b, dk, dv);
+    }
+    int row = c.first + warp_row;
+    store_sums<D>(a.dvalues, dv, t.s.first_k + row, t.s.keys - row, t.kv_head * D, keep_scale,
+                  keep_scale);
+    store_sums<D>(a.dkeys, dk, t.s.first_k + row, t.s.keys - row, t.kv_head * D, a.scale, a.scale);
+}
+
+#endif
+
+template <int D, bool GENERAL>
+__global__ void __launch_bounds__(BLOCK_THREADS, 1)
+    wgmma_backward(const attention_task<bf16> a, const backward_plan plan,
+                   const __grid_constant__ backward_maps maps)
+{
+#ifdef GPU_HAS_SM90
+    using space = backward_space<D>;
+    GPU_SHARED_DYNAMIC(unsigned char, memory);
+    gpu_require_swizzle_base(memory);
+    block_barriers *b = reinterpret_cast<block_barriers *>(memory + space::barriers_at);
+    if (threadIdx.x == 0) {
+        b->ticket = gpu_take_ticket(a.turns + 2 * a.heads * a.rows_q);
+        gpu_mbarrier_init(&b->keys_full, 1);
+        for (int i = 0; i < STAGES; i++) {
+            gpu_mbarrier_init(&b->q_full[i], 1);
+            gpu_mbarrier_init(&b->d_o_full[i], 1);
+            gpu_mbarrier_init(&b->stats_full[i], 32);
+            gpu_mbarrier_init(&b->q_empty[i], CONSUMER_THREADS / 32);
+            gpu_mbarrier_init(&b->d_o_empty[i], CONSUMER_THREADS / 32);
+        }
+        gpu_fence_async();
+    }
+    __syncthreads();
+    struct block_item t = make_item<D>(a, plan, static_cast<int>(b->ticket));
+    if (t.first >= t.s.keys && t.tile > 0) {
+        return;
+    }
+    int warp = static_cast<int>(threadIdx.x / 32);
+    if (warp >= COPY_WARP) {
+        gpu_registers_lower<FETCH_REGISTERS>();
+        if (t.from >= t.to) {
+            return;
+        }
+        if (warp >= TURN_WARP) {
+            pass_turns<D>(a, t, warp - TURN_WARP);
+        } else if (warp == STATS_WARP) {
+            load_stats<D>(a, t, reinterpret_cast<float *>(memory + space::stats_at), b);
+        } else if (threadIdx.x % 32 == 0) {
+            copy_tiles<D>(a, t, memory, b, &maps);
+        }
+    } else {
+        gpu_registers_raise<COMPUTE_REGISTERS>();
+        run_consumer<D, GENERAL>(a, plan, t, memory, b);
+    }
+#endif
+}
+
+/* ---- host ---- */
+
+template <int D>
+static status launch_wgmma(struct kernels *k, const attention_task<bf16> &t,
+                           const struct attention_call *call, const backward_plan &plan,
+                           const backward_maps &maps)
+{
+    const int bytes = backward_space<D>::bytes;
+    dim3 grid(static_cast<unsigned>(plan.pairs * plan.tiles));
+    if (attention_is_modified(call) || call->a->dropout.probability > 0) {
+        LAUNCH(k, (wgmma_backward<D, true>), grid, BLOCK_THREADS, bytes, t, plan, maps);
+    } else {
+        LAUNCH(k, (wgmma_backward<D, false>), grid, BLOCK_THREADS, bytes, t, plan, maps);
+    }
+    return STATUS_OK;
+}
+
+bool attention_wgmma_supports_backward(const struct attention *a)
+{
+    return (a->head_width == 64 || a->head_width == 128) && a->sequences > 0 && a->longest_q > 0 &&
+           a->longest_k > 0 && wgmma_is_enabled();
+}
+
+status attention_wgmma_backward(struct kernels *k, const attention_task<bf16> &t, struct tensor d_o,
+                                struct tensor q, struct tensor keys, struct tensor values,
+                                float *sums, const struct attention_call *call, bool *done)
+{
+    const struct attention *a = call->a;
+    const int64_t queries = a->head_width == 64 ? 128 : 64;
+    backward_maps maps;
+    *done = wgmma_make_map(&maps.q, q, static_cast<int>(queries)) &&
+            wgmma_make_map(&maps.d_o, d_o, static_cast<int>(queries)) &&
+            wgmma_make_map(&maps.keys, keys, KEYS) && wgmma_make_map(&maps.values, values, KEYS);
+    if (!*done) {
+        return STATUS_OK;
+    }
+    /* q, d_o and the sums of the heads of a pair */
+    int64_t bytes = a->longest_q * a->head_width * t.group * 8;
+    backward_plan plan = {};
+    plan.sums = sums;
+    plan.kv_heads = a->kv_heads;
+    plan.pairs = static_cast<int>(a->sequences * a->kv_heads);
+    plan.tiles = static_cast<int>((a->longest_k + KEYS - 1) / KEYS);
+    plan.section = static_cast<int>(min_int64(plan.pairs, 1 + SECTION_BYTES / bytes));
+    return a->head_width == 64 ? launch_wgmma<64>(k, t, call, plan, maps)
+                               : launch_wgmma<128>(k, t, call, plan, maps);
+}

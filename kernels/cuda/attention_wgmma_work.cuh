@@ -1,0 +1,209 @@
+/* The work of the blocks of the attention backward pass with wgmma: its order, and the producers.
+ *
+ * Sections  Tickets go through the heads of a section, key tile by key tile. The operands of a
+ *           section fit into the L2 cache.
+ * Producer  Warp 0 copies tiles by TMA into rings of two stages. Warp 1 loads lse and delta. Warps
+ *           2 and 3 wait for the turns of the consumers and pass them on, so that no consumer waits
+ *           for a fence. */
+#pragma once
+
+#include "kernels/cuda/attention_tile.cuh"
+
+enum {
+    KEYS = CUDA_ATTENTION_KEYS,
+    STAGES = 2,
+    CONSUMERS = 2,
+    CONSUMER_KEYS = 64,
+    SUM_COLUMNS = 64
+};
+enum { BLOCK_THREADS = (CONSUMERS + 1) * WARPGROUP, CONSUMER_THREADS = CONSUMERS * WARPGROUP };
+enum { FETCH_REGISTERS = 40, COMPUTE_REGISTERS = 232 };
+/* Warps of the producer: the last CONSUMERS of them pass turns. */
+enum { COPY_WARP = CONSUMER_THREADS / 32, STATS_WARP, TURN_WARP };
+/* Named barriers; those of turns have a number for each consumer. */
+enum { ALL_CONSUMERS = 1, GRANTED = 2, WRITTEN = GRANTED + CONSUMERS };
+enum { TURN_THREADS = WARPGROUP + 32 };
+enum { SECTION_BYTES = 24 << 20 };
+
+/* The barriers of a block, in shared memory. */
+struct block_barriers {
+    gpu_mbarrier keys_full;
+    gpu_mbarrier q_full[STAGES], d_o_full[STAGES], stats_full[STAGES];
+    gpu_mbarrier q_empty[STAGES], d_o_empty[STAGES];
+    uint32_t ticket;
+};
+
+/* Byte offsets in shared memory. */
+template <int D> struct backward_space {
+    static constexpr int queries = D == 64 ? 128 : 64;
+    static constexpr int keys = KEYS * D * 2, tile = queries * D * 2, ds = KEYS * queries * 2;
+    static constexpr int values_at = keys, q_at = values_at + keys, d_o_at = q_at + STAGES * tile;
+    static constexpr int ds_at = d_o_at + STAGES * tile, stats_at = ds_at + 2 * ds;
+    static constexpr int barriers_at = stats_at + STAGES * 2 * queries * int{sizeof(float)};
+    static constexpr int bytes = barriers_at + int{sizeof(block_barriers)};
+};
+
+struct backward_maps {
+    gpu_map q, d_o, keys, values;
+};
+
+/* How tickets are divided into items, and the memory of the blocks' order. */
+struct backward_plan {
+    float *sums; /* of dq: [heads, rows of q, D]; four lanes share 16 columns */
+    int kv_heads, pairs, section, tiles; /* pairs: sequences x kv_heads */
+};
+
+/* A block's 128 keys of a sequence and key-value head, and the tiles of queries that attend to
+ * them. */
+struct block_item {
+    struct attention_sequence s;
+    struct hidden_keys hidden;
+    int kv_head, tile, first, from, to;
+};
+
+template <int D>
+GPU_INLINE struct block_item make_item(const attention_task<bf16> &a, const backward_plan &plan,
+                                       int ticket)
+{
+    const int queries = backward_space<D>::queries;
+    struct block_item t;
+    int begin = ticket / (plan.section * plan.tiles) * plan.section;
+    int pairs = plan.pairs - begin < plan.section ? plan.pairs - begin : plan.section;
+    int within = ticket - begin * plan.tiles, pair = begin + within % pairs;
+    int sequence = pair / plan.kv_heads;
+    t.s = get_sequence(a, sequence);
+    t.hidden = {0, 0};
+    if (a.shared_prefix_offsets != nullptr) {
+        t.hidden = {a.shared_prefix_offsets[2 * sequence],
+                    a.shared_prefix_offsets[2 * sequence + 1]};
+    }
+    t.kv_head = pair % plan.kv_heads;
+    t.tile = within / pairs;
+    t.first = t.tile * KEYS;
+    int offset = t.s.queries - t.s.keys, window = static_cast<int>(a.window), to = t.s.queries;
+    int from = a.causal ? t.first + offset : window > 0 ? t.first + offset + 1 - window : 0;
+    if (window > 0 && t.first + KEYS - 1 + offset + window < to) {
+        to = t.first + KEYS - 1 + offset + window;
+    }
+    from = from < 0 ? 0 : from < t.s.queries ? from : t.s.queries;
+    t.from = t.s.keys > 0 ? from / queries : (t.s.queries + queries - 1) / queries;
+    t.to = to > 0 ? (to + queries - 1) / queries : 0;
+    return t;
+}
+
+#ifdef GPU_HAS_SM90
+
+/* The place of an item among those that add to the dq of a tile of queries: its rank by key tile,
+ * and whether it is the last. */
+struct rank {
+    int number;
+    bool last;
+};
+
+GPU_INLINE struct rank get_rank(const attention_task<bf16> &a, const struct block_item &t,
+                                int query, int queries)
+{
+    int last = query + queries < t.s.queries ? query + queries - 1 : t.s.queries - 1;
+    return {t.tile - visible_begin(a, t.s, query) / KEYS,
+            (t.tile + 1) * KEYS >= visible_end(a, t.s, last)};
+}
+
+/* ---- producer ---- */
+
+template <int D, int ROWS>
+GPU_INLINE void copy_tile(unsigned char *to, const gpu_map *map, int row, int column,
+                          gpu_mbarrier *full)
+{
+    gpu_mbarrier_expect(full, ROWS * D * 2);
+#pragma unroll
+    for (int box = 0; box < D / BOX; box++) {
+        gpu_copy_box(to + box * ROWS * BOX * 2, map, column + box * BOX, row, full);
+    }
+}
+
+template <int D>
+GPU_INLINE void copy_tiles(const attention_task<bf16> &a, const struct block_item &t,
+                           unsigned char *memory, block_barriers *b, const backward_maps *maps)
+{
+    using space = backward_space<D>;
+    int row = t.s.first_k + t.first, i = 0;
+    gpu_mbarrier_expect(&b->keys_full, 2 * space::keys);
+#pragma unroll
+    for (int box = 0; box < D / BOX; box++) {
+        int at = box * KEYS * BOX * 2, column = t.kv_head * D + box * BOX;
+        gpu_copy_box(memory + at, &maps->keys, column, row, &b->keys_full);
+        gpu_copy_box(memory + space::values_at + at, &maps->values, column, row, &b->keys_full);
+    }
+    for (int head = t.kv_head * a.group; head < (t.kv_head + 1) * a.group; head++) {
+#pragma unroll 1
+        for (int m = t.from; m < t.to; m++, i++) {
+            int stage = i % STAGES, phase = (i / STAGES & 1) ^ 1;
+            row = t.s.first_q + m * space::queries;
+            gpu_mbarrier_wait(&b->q_empty[stage], phase);
+            copy_tile<D, space::queries>(memory + space::q_at + stage * space::tile, &maps->q, row,
+                                         head * D, &b->q_full[stage]);
+            gpu_mbarrier_wait(&b->d_o_empty[stage], phase);
+            copy_tile<D, space::queries>(memory + space::d_o_at + stage * space::tile, &maps->d_o,
+                                         row, head * D, &b->d_o_full[stage]);
+        }
+    }
+}
+
+/* Loads lse, in base two, and delta of the queries of each tile. lse is infinite for rows without
+ * keys, so that p is 0 there. */
+template <int D>
+GPU_INLINE void load_stats(const attention_task<bf16> &a, const struct block_item &t, float *stats,
+                           block_barriers *b)
+{
+    const int queries = backward_space<D>::queries;
+    int i = 0;
+    for (int head = t.kv_head * a.group; head < (t.kv_head + 1) * a.group; head++) {
+#pragma unroll 1
+        for (int m = t.from; m < t.to; m++, i++) {
+            int stage = i % STAGES;
+            float *to = stats + stage * 2 * queries;
+            gpu_mbarrier_wait(&b->q_empty[stage], (i / STAGES & 1) ^ 1);
+            for (int row = threadIdx.x % 32; row < queries; row += 32) {
+                int query = m * queries + row;
+                bool inside = query < t.s.queries;
+                int64_t at = t.s.first_q + query;
+                float lse = inside ? a.lse[head * a.lse_stride + at] * log2_e : INFINITY;
+                to[row] = lse == -INFINITY ? INFINITY : lse;
+                to[queries + row] = inside ? a.delta[head * a.rows_q + at] : 0.0f;
+            }
+            gpu_mbarrier_arrive(&b->stats_full[stage]);
+        }
+    }
+}
+
+/* Waits for the turns of a consumer and passes them on. */
+template <int D>
+GPU_INLINE void pass_turns(const attention_task<bf16> &a, const struct block_item &t, int consumer)
+{
+    const int queries = backward_space<D>::queries;
+    bool leads = threadIdx.x % 32 == 0;
+    for (int head = t.kv_head * a.group; head < (t.kv_head + 1) * a.group; head++) {
+#pragma unroll 1
+        for (int m = t.from; m < t.to; m++) {
+            struct rank r = get_rank(a, t, m * queries, queries);
+            int64_t row = head * a.rows_q + t.s.first_q + m * queries;
+            uint32_t *turn = a.turns + 2 * row + consumer;
+            if (r.number > 0) {
+                if (leads) {
+                    gpu_turn_wait(turn, static_cast<uint32_t>(r.number));
+                }
+                __syncwarp();
+                gpu_barrier_arrive(GRANTED + consumer, TURN_THREADS);
+            }
+            if (r.number > 0 || !r.last) { /* so that no grant precedes the use of the last one */
+                gpu_barrier_sync(WRITTEN + consumer, TURN_THREADS);
+            }
+            if (leads && !r.last) {
+                gpu_turn_pass(turn);
+            }
+            __syncwarp();
+        }
+    }
+}
+
+#endif

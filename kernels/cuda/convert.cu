@@ -1,10 +1,12 @@
-/* Conversion of a matrix between f32 and bf16.
+/* Conversion of a matrix between f32 and bf16, and the bf16 copy of weights that were loaded or
+ * initialized, not updated by the optimizer.
  *
  *   to[r, c] = from[r, c];  bf16 is rounded to nearest even
+ *   copy[i] = bf16(weights[i]), to nearest even or stochastically (rounding.cuh)
  *
- * Launch    grid ceil(rows ceil(columns / 8) / 256); block 256; no shared memory. A thread converts
- *           eight elements of a row */
-#include "kernels/cuda/operation.cuh"
+ * Launch    grid ceil(rows ceil(columns / 8) / 256), or ceil(count / 2048); block 256; no shared
+ *           memory. A thread converts eight elements of a row */
+#include "kernels/cuda/rounding.cuh"
 
 enum { CONVERT_THREADS = 256 };
 
@@ -49,4 +51,26 @@ extern "C" status cuda_op_cast(struct kernels *k, struct tensor to, struct tenso
     }
     return from.dtype == DTYPE_F32 ? launch_convert<bf16, float>(k, to, from)
                                    : launch_convert<bf16, bf16>(k, to, from);
+}
+
+/* ---- weights ---- */
+
+__global__ void __launch_bounds__(CONVERT_THREADS)
+    round_weights(bf16 *copy, const float *weights, int64_t count, const struct rounding rounding)
+{
+    int64_t first = (static_cast<int64_t>(blockIdx.x) * CONVERT_THREADS + threadIdx.x) * EIGHT;
+    float w[EIGHT];
+    if (first < count) {
+        load_eight<false>(w, weights + first, count - first);
+        round_eight(w, rounding, first);
+        store_eight<false>(copy + first, w, count - first);
+    }
+}
+
+extern "C" status cuda_op_round_weights(struct kernels *k, bf16 *copy, const float *weights,
+                                        int64_t count, const struct rounding *rounding)
+{
+    LAUNCH(k, round_weights, count_blocks(count, CONVERT_THREADS * EIGHT), CONVERT_THREADS, 0, copy,
+           weights, count, *rounding);
+    return STATUS_OK;
 }

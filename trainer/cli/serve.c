@@ -13,6 +13,10 @@ status command_serve(int argc, char **argv)
     const struct option table[] = {
         {"checkpoint", OPTION_TEXT, &o.checkpoint, "DIR", OPTION_REQUIRED,
          "run folder, checkpoints/ folder, one checkpoint or final/"},
+        {"source-lang", OPTION_TEXT, &o.source_language, "CODE", NULL,
+         "language of the sources of an encoder-decoder, as in translate"},
+        {"target-lang", OPTION_TEXT, &o.target_language, "CODE", NULL,
+         "language of the targets of an encoder-decoder, as in translate"},
         {"host", OPTION_TEXT, &o.host, "ADDRESS", "127.0.0.1",
          "address to listen on; 0.0.0.0: all addresses of this machine"},
         {"port", OPTION_INTEGER, &o.port, "PORT", "8000", "port to listen on; 0: a free one",

@@ -45,6 +45,8 @@ done
 # The token after the end token is the start token of the decoder, which has no default.
 run_bireme 64 translate --checkpoint mbart <<<'the list'
 expect_error 'give it with --target-lang'
+run_bireme 64 serve --checkpoint mbart --port 0
+expect_error 'give it with --target-lang'
 run_bireme 0 translate --checkpoint mbart --set model.decoder_start_token_id=249 <<<'the list'
 [ "$(cat out)" = uno ] || fail "model.decoder_start_token_id: $(cat out)"
 # shellcheck disable=SC2086
@@ -90,4 +92,6 @@ run_bireme 0 translate --checkpoint imported --target-lang es_XX <<<'the list'
 run_bireme 0 train recipe.yaml train.max_steps=1 schedule.warmup_steps=0 run_dir=decoder \
     data.validation=null evaluate.every=0
 run_bireme 64 generate --checkpoint decoder --prompt a --target-lang es_XX
+expect_error 'can only be used with an encoder-decoder, not with gpt2'
+run_bireme 64 serve --checkpoint decoder --port 0 --source-lang en_XX
 expect_error 'can only be used with an encoder-decoder, not with gpt2'

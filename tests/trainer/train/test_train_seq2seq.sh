@@ -62,7 +62,7 @@ if has_bf16 recipe.yaml; then
 fi
 
 # A trained model is refused by the commands of other models.
-for command in 'serve --port 0' 'score recipe.yaml' 'embed recipe.yaml'; do
+for command in 'score recipe.yaml' 'embed recipe.yaml'; do
     # shellcheck disable=SC2086 # two words of the command
     run_bireme 69 ${command%% *} --checkpoint one ${command#* }
     expect_error 'one is an encoder-decoder'

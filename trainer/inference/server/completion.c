@@ -41,7 +41,9 @@ status server_encode_prompt(struct server *s, const struct request_prompt *promp
     if (prompt->text != NULL) {
         REQUIRE(strlen(prompt->text) == prompt->bytes, STATUS_DATA,
                 "the text contains a NUL character");
-        return generate_encode_prompt(s->session.tokenizer, prompt->text, out);
+        const struct text text = {prompt->text, prompt->bytes};
+        return s->has_source ? source_text_encode(s->session.tokenizer, &s->source, &text, out)
+                             : generate_encode_prompt(s->session.tokenizer, prompt->text, out);
     }
     TRY(token_list_reserve(out, prompt->ids.count));
     for (int64_t i = 0; i < prompt->ids.count; i++) {
@@ -61,6 +63,20 @@ static status encode_messages(struct server *s, struct job *job)
                     &text));
     token_list_free(&text.loss_mask);
     job->prompts[0] = text.ids;
+    return STATUS_OK;
+}
+
+static status check_sources(const struct server *s, const struct job *job, const char **code)
+{
+    for (int64_t i = 0; i < job->prompt_count; i++) {
+        int64_t count = job->prompts[i].count;
+        REQUIRE(count > 0, STATUS_DATA, "the prompt has no tokens; it is the source");
+        *code = count <= s->max_tokens ? *code : "context_length_exceeded";
+        REQUIRE(count <= s->max_tokens, STATUS_DATA,
+                "the prompt has %" PRId64 " tokens; a source can have %" PRId64
+                "; shorten the prompt",
+                count, s->max_tokens);
+    }
     return STATUS_OK;
 }
 
@@ -104,6 +120,11 @@ static status make_completions(struct server *s, struct job *job)
                                  .prompt = i / q->n,
                                  .slot = -1};
         c->options.max_new_tokens = q->max_tokens >= 0 ? q->max_tokens : s->max_tokens;
+        if (s->has_source) {
+            c->options.decoder_start = s->defaults.decoder_start;
+            c->options.constraints = s->defaults.constraints;
+            c->options.whole_text = true;
+        }
         if (is_chat(job)) {
             c->end_token = chat_end_of_turn(s->template);
             c->options.end_token = &c->end_token;
@@ -118,6 +139,8 @@ status completion_prepare(struct server *s, struct job *job, const char **code)
     *code = "unsupported_model";
     REQUIRE(s->engine != NULL, STATUS_DATA,
             "this model does not generate text; /v1/models lists what it can answer");
+    REQUIRE(!s->has_source || !q->echo, STATUS_DATA,
+            "echo: the text of an encoder-decoder does not continue its prompt");
     REQUIRE(!is_chat(job) || s->template != NULL, STATUS_DATA,
             "the tokenizer of this model has no chat template; use /v1/completions");
     *code = NULL;
@@ -135,7 +158,7 @@ status completion_prepare(struct server *s, struct job *job, const char **code)
     for (int64_t i = 0; !is_chat(job) && i < prompts; i++) {
         TRY(server_encode_prompt(s, &q->prompts[i], &job->prompts[i]));
     }
-    TRY(check_length(s, job, code));
+    TRY(s->has_source ? check_sources(s, job, code) : check_length(s, job, code));
     for (int64_t i = 0; i < prompts; i++) {
         job->prompt_tokens += job->prompts[i].count;
     }

@@ -23,7 +23,7 @@ bool server_can(const struct server *s, enum request_kind kind)
     case REQUEST_CHAT:
         return s->engine != NULL && s->template != NULL;
     case REQUEST_EMBEDDING:
-        return prediction_supports(session, PREDICTION_EMBEDDING);
+        return !s->has_source && prediction_supports(session, PREDICTION_EMBEDDING);
     case REQUEST_FILL_MASK:
         return prediction_supports(session, PREDICTION_MASKS);
     case REQUEST_CLASSIFY:

@@ -11,8 +11,10 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "trainer/formats/weights/open.h"
+#include "trainer/inference/generation_config.h"
 #include "trainer/inference/server/server_impl.h"
 #include "trainer/logging/json_text.h"
+#include "trainer/setup/derive.h"
 #include "trainer/setup/stop_signal.h"
 
 enum { CHUNK_TOKENS = 256, IDLE_MILLISECONDS = 100, CLOSE_SECONDS = 10 };
@@ -264,13 +266,57 @@ static status read_key(struct server *s)
     return STATUS_OK;
 }
 
-/* Creates the engine of a causal model. */
+/* Reads the languages and generation_config.json of an encoder-decoder. */
+static status read_source_settings(struct server *s)
+{
+    const struct session *session = &s->session;
+    const struct model_config *c = model_get_config(session->model);
+    const struct generation_context context = {
+        .vocabulary = c->vocabulary,
+        .positions = c->positions,
+        .end_token = tokenizer_eos(session->tokenizer),
+        .max_new_tokens = c->positions - 1,
+    };
+    s->source = (struct source_text){.from = s->options->source_language,
+                                     .to = s->options->target_language};
+    REQUIRE(s->has_source || (s->source.from == NULL && s->source.to == NULL), STATUS_USAGE,
+            "--source-lang and --target-lang can only be used with an encoder-decoder, not with %s",
+            recipe_architecture_name(session->recipe.model.architecture));
+    if (!s->has_source) {
+        return STATUS_OK;
+    }
+    s->defaults = generation_config_unset();
+    s->defaults.decoder_start = derive_decoder_start(&session->recipe, session->tokenizer);
+    TRY(generation_config_complete(session->tokenizer_dir, &context, &s->defaults));
+    TRY(source_text_resolve(session->tokenizer, &s->source, &s->defaults));
+    REQUIRE(
+        s->defaults.decoder_start >= 0 && s->defaults.decoder_start < c->vocabulary, STATUS_DATA,
+        "the start token of the decoder is %" PRId32
+        ", but the token ids of the model are 0 to %" PRId64 "; set model.decoder_start_token_id",
+        s->defaults.decoder_start, c->vocabulary - 1);
+    return STATUS_OK;
+}
+
+/* Opens the chat template of a causal model, if it has one. */
+static status open_template(struct server *s)
+{
+    if (!s->has_source &&
+        chat_open(s->session.tokenizer_dir, s->session.tokenizer, &s->template) != STATUS_OK) {
+        REQUIRE(status_pending()->code == STATUS_NO_INPUT, status_pending()->code, "no template");
+        status_clear();
+    }
+    return STATUS_OK;
+}
+
+/* Creates the engine of a causal model or an encoder-decoder. */
 static status create_engine(struct server *s)
 {
     const struct model_config *c = model_get_config(s->session.model);
     int64_t wanted = s->options->max_model_len;
     s->max_tokens = model_positions(c);
-    if (weights_require_causal(&s->session, s->options->checkpoint) != STATUS_OK) {
+    s->has_source = recipe_architecture_has_decoder(s->session.recipe.model.architecture);
+    TRY(read_source_settings(s));
+    if (weights_require_generator(&s->session, s->options->checkpoint) != STATUS_OK) {
         status_clear();
         return STATUS_OK;
     }
@@ -282,17 +328,14 @@ static status create_engine(struct server *s)
     const struct engine_limits limits = {
         .slots = s->options->max_num_seqs,
         .max_tokens = s->max_tokens,
+        .source_tokens = s->has_source ? s->max_tokens : 0,
         .chunk_tokens = CHUNK_TOKENS,
         .use_cache = true,
-        .has_prompt_log_probabilities = true,
+        .has_prompt_log_probabilities = !s->has_source,
     };
     TRY(engine_create(s->session.kernels, s->session.model, s->session.tokenizer, &limits,
                       &s->engine));
-    if (chat_open(s->session.tokenizer_dir, s->session.tokenizer, &s->template) != STATUS_OK) {
-        REQUIRE(status_pending()->code == STATUS_NO_INPUT, status_pending()->code, "no template");
-        status_clear();
-    }
-    return STATUS_OK;
+    return open_template(s);
 }
 
 static status open_server(struct server *s)
@@ -302,7 +345,6 @@ static status open_server(struct server *s)
     TRY(comm_self_create(&s->world));
     TRY(weights_open_checkpoint(&s->session, s->world, o->checkpoint, o->overrides,
                                 o->override_count, CHUNK_TOKENS));
-    TRY(weights_require_single_stack(&s->session, o->checkpoint));
     TRY(weights_require_tokenizer(&s->session, o->checkpoint, "serve"));
     REQUIRE(device_is_host(s->session.device), STATUS_UNAVAILABLE,
             "serve runs on the CPU only in this version; add --set train.device=cpu");

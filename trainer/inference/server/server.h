@@ -9,6 +9,8 @@ struct server_options {
     const char *checkpoint;
     char *const *overrides; /* settings "section.key=value" */
     int override_count;
+    /* languages of an encoder-decoder; NULL: not given */
+    const char *source_language, *target_language;
     const char *host;         /* address to listen on */
     int64_t port;             /* 0: the kernel chooses one */
     const char *api_key_file; /* its first line is the key that /v1 requires; NULL: none */

@@ -10,6 +10,7 @@
 #include "trainer/inference/server/job.h"
 #include "trainer/inference/server/metrics.h"
 #include "trainer/inference/server/server.h"
+#include "trainer/inference/source_text.h"
 #include "trainer/setup/session.h"
 
 enum { SERVER_KEY_BYTES = 512 };
@@ -20,12 +21,15 @@ struct server {
     const struct server_options *options;
     struct comm *world;
     struct session session;
-    struct chat_template *template; /* NULL: the tokenizer has none */
-    struct text_batch batch;        /* used by the model's thread */
-    struct engine *engine;          /* NULL: the model is not causal */
-    int64_t max_tokens;             /* of a sequence with its prompt */
-    char api_key[SERVER_KEY_BYTES]; /* "": none */
-    int64_t started;                /* Unix time */
+    struct chat_template *template;   /* NULL: the tokenizer has none */
+    struct text_batch batch;          /* used by the model's thread */
+    struct engine *engine;            /* NULL: the model generates no text */
+    bool has_source;                  /* an encoder-decoder: the prompts are sources */
+    struct source_text source;        /* of an encoder-decoder */
+    struct generate_options defaults; /* of an encoder-decoder: start token and constraints */
+    int64_t max_tokens;               /* of a sequence with its prompt */
+    char api_key[SERVER_KEY_BYTES];   /* "": none */
+    int64_t started;                  /* Unix time */
     struct metrics metrics;
     struct http *http;
 

@@ -2,7 +2,7 @@
 # The HTTP server: answers equal those of the commands, bad requests get their status, and clients
 # that are slow, vanish or are many do not disturb others.
 #
-#   test_serve.sh text | tasks | errors | clients | stop | openai | page
+#   test_serve.sh text | seq2seq | tasks | errors | clients | stop | openai | page
 part=${1:-}
 # shellcheck source=tests/trainer/tiny_training.sh
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
@@ -65,6 +65,53 @@ print_metric() {
 generate() {
     run_bireme 0 generate --checkpoint run --json --no-slide "$@"
     sed -E 's/.*"text": ?"(.*)", ?"ids".*/\1/' out
+}
+
+# An encoder-decoder: the prompt is the source, and the texts are those of translate and generate.
+test_seq2seq() {
+    local line
+    write_pairs 200 8 capitals
+    run_bireme 0 tokenizer train --type bpe --vocab-size 300 --input pairs.a pairs.b --output words
+    run_bireme 0 prepare --objective seq2seq --tokenizer words --source pairs.a --target pairs.b \
+        --output pairs
+    run_bireme 0 train recipe.yaml objective=seq2seq data.tokenizer=words run_dir=run \
+        'data.train=pairs/train-*.h5' data.validation=null evaluate.every=0 \
+        model.architecture=marian model.num_layers=1 model.dropout=0 model.activation=relu \
+        optimizer.learning_rate=4e-3 train.max_steps=200 checkpoint.every=0 model.hidden_size=64
+    head -6 pairs.a >sources
+    run_bireme 0 translate --checkpoint run sources
+    mv out expected
+    [ "$(sort -u expected | wc -l)" -gt 3 ] || fail "equal targets: $(cat expected)"
+    run_bireme 64 serve --checkpoint run --port 0 --target-lang es
+    expect_error 'the tokenizer has no token >>es<<'
+    start_server run --max-num-seqs 2
+    # One at a time, then all in one request: three rounds of two slots.
+    while IFS= read -r line; do
+        ask /v1/completions "{\"prompt\":\"$line\",\"temperature\":0,\"max_tokens\":99}"
+        print_texts
+    done <sources | cmp - expected || fail 'other targets'
+    ask /v1/completions "{\"prompt\":[$(sed 's/.*/"&"/' sources | paste -sd,)],\"temperature\":0,
+        \"max_tokens\":99}"
+    print_texts | cmp - expected || fail "other targets of one request: $(cat out)"
+    ask /v1/completions "{\"prompt\":\"$(head -1 sources)\",\"temperature\":0,
+        \"max_tokens\":99,\"stream\":true}"
+    expect 200 'data: [DONE]'
+    [ "$(print_texts | tr -d '\n')" = "$(head -1 expected)" ] || fail "stream: $(cat out)"
+    run_bireme 0 generate --checkpoint run --json --seed 3 --temperature 2 --max-new-tokens 9 \
+        --num-samples 3 --prompt "$(head -1 sources)"
+    sed -E 's/.*"text": ?"(.*)", ?"ids".*/\1/' out >sampled
+    ask /v1/completions "{\"prompt\":\"$(head -1 sources)\",\"seed\":3,\"n\":3,\"max_tokens\":9,
+        \"temperature\":2}"
+    print_texts | cmp - sampled || fail "other samples: $(cat out sampled)"
+    # Requests that such a model cannot answer.
+    ask /v1/models '' -X GET && expect 200 '"tasks":["completions"]'
+    ask /v1/completions '{"prompt":"a","echo":true}' && expect 400 'does not continue its prompt'
+    ask /v1/completions '{"prompt":[[]]}' && expect 400 'error'
+    ask /v1/completions "{\"prompt\":\"$(yes the | head -300 | paste -sd' ')\"}"
+    expect 400 context_length_exceeded
+    ask /v1/chat/completions '{"messages":[{"role":"user","content":"a"}]}' && expect 400 chat
+    ask /v1/embeddings '{"input":"a"}' && expect 400 'does not support this path'
+    stop_server
 }
 
 test_text() {
@@ -553,7 +600,7 @@ test_openai() {
 }
 
 case $part in
-text | tasks | errors | clients | stop | openai | page) "test_$part" ;;
+text | seq2seq | tasks | errors | clients | stop | openai | page) "test_$part" ;;
 *)
     echo "unknown part: $part" >&2
     exit 2

@@ -75,14 +75,40 @@ static inline void operation_release(struct tensor *t)
     t->data = NULL;
 }
 
+/* operation_normals - return the first `count` normal numbers of a seed. They are computed once,
+ * because the shapes, dtypes and instruction sets of a test use the same seeds. */
+static inline const float *operation_normals(uint64_t seed, int64_t count)
+{
+    enum { SEEDS = 32 };
+    static struct {
+        uint64_t seed;
+        int64_t count;
+        float *numbers;
+    } tables[SEEDS];
+    uint64_t i = seed % SEEDS;
+    if (tables[i].numbers == NULL || tables[i].seed != seed) {
+        tables[i].count = 0;
+        tables[i].seed = seed;
+    }
+    if (count > tables[i].count) {
+        uint64_t key = random_key(seed, RANDOM_TEST, 0, 0);
+        tables[i].numbers = realloc(tables[i].numbers, (size_t)count * sizeof(float));
+        CHECK(tables[i].numbers != NULL);
+        for (int64_t n = tables[i].count; n < count; n++) {
+            tables[i].numbers[n] = random_normal(key, (uint64_t)n);
+        }
+        tables[i].count = count;
+    }
+    return tables[i].numbers;
+}
+
 /* operation_fill - fill a tensor with seeded normal numbers times scale. */
 static inline void operation_fill(struct tensor t, uint64_t seed, double scale)
 {
-    uint64_t key = random_key(seed, RANDOM_TEST, 0, 0);
+    const float *numbers = operation_normals(seed, t.rows * t.columns);
     for (int64_t r = 0; r < t.rows; r++) {
         for (int64_t c = 0; c < t.columns; c++) {
-            double x = random_normal(key, (uint64_t)(r * t.columns + c));
-            oracle_set(t, r, c, scale * x);
+            oracle_set(t, r, c, scale * numbers[r * t.columns + c]);
         }
     }
 }

@@ -6,28 +6,6 @@
 
 #include "base/random.h"
 
-double oracle_get(struct tensor t, int64_t row, int64_t column)
-{
-    int64_t at = row * t.stride + column;
-    if (t.dtype == ORACLE_F64) {
-        return ((const double *)t.data)[at];
-    }
-    return t.dtype == DTYPE_F32 ? ((const float *)t.data)[at]
-                                : bf16_to_f32(((const bf16 *)t.data)[at]);
-}
-
-void oracle_set(struct tensor t, int64_t row, int64_t column, double value)
-{
-    int64_t at = row * t.stride + column;
-    if (t.dtype == ORACLE_F64) {
-        ((double *)t.data)[at] = value;
-    } else if (t.dtype == DTYPE_F32) {
-        ((float *)t.data)[at] = (float)value;
-    } else {
-        ((bf16 *)t.data)[at] = f32_to_bf16((float)value);
-    }
-}
-
 static void add_to_element(struct tensor t, int64_t row, int64_t column, double value)
 {
     oracle_set(t, row, column, oracle_get(t, row, column) + value);

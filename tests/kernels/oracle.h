@@ -12,10 +12,28 @@
 #define ORACLE_F64 ((enum dtype)64)
 
 /* oracle_get - return an element. */
-double oracle_get(struct tensor t, int64_t row, int64_t column);
+static inline double oracle_get(struct tensor t, int64_t row, int64_t column)
+{
+    int64_t at = row * t.stride + column;
+    if (t.dtype == ORACLE_F64) {
+        return ((const double *)t.data)[at];
+    }
+    return t.dtype == DTYPE_F32 ? ((const float *)t.data)[at]
+                                : bf16_to_f32(((const bf16 *)t.data)[at]);
+}
 
 /* oracle_set - set an element, rounded to the tensor's dtype. */
-void oracle_set(struct tensor t, int64_t row, int64_t column, double value);
+static inline void oracle_set(struct tensor t, int64_t row, int64_t column, double value)
+{
+    int64_t at = row * t.stride + column;
+    if (t.dtype == ORACLE_F64) {
+        ((double *)t.data)[at] = value;
+    } else if (t.dtype == DTYPE_F32) {
+        ((float *)t.data)[at] = (float)value;
+    } else {
+        ((bf16 *)t.data)[at] = f32_to_bf16((float)value);
+    }
+}
 
 /* oracle_activation - compute act(x). */
 double oracle_activation(double x, enum activation act);

@@ -127,11 +127,13 @@ static void compute_forward_row(struct tensor o, struct tensor lse, struct tenso
 {
     int64_t width = r->a->head_width;
     double logsum = compute_scores(s, r, q, keys);
+    for (int64_t j = r->begin; j < r->end; j++) {
+        s[j] = get_dropout_factor(r, j) * exp(s[j] - logsum);
+    }
     for (int64_t d = 0; d < width; d++) {
         double sum = 0;
         for (int64_t j = r->begin; j < r->end; j++) {
-            sum += get_dropout_factor(r, j) * exp(s[j] - logsum) *
-                   oracle_get(values, r->first_key + j, r->kv_head * width + d);
+            sum += s[j] * oracle_get(values, r->first_key + j, r->kv_head * width + d);
         }
         oracle_set(o, r->row, r->head * width + d, sum);
     }
@@ -154,9 +156,9 @@ static void compute_backward_row(struct tensor dq, double *dkeys, double *dvalue
     }
     double *sums = calloc((size_t)width, sizeof *sums);
     for (int64_t j = r->begin; sums != NULL && j < r->end; j++) {
-        double p = exp(s[j] - logsum);
+        double p = exp(s[j] - logsum), factor = get_dropout_factor(r, j);
         double dp = compute_dot(d_o, r->row, r->head, values, r->first_key + j, r->kv_head, width);
-        double ds = p * (get_dropout_factor(r, j) * dp - do_dot_o);
+        double ds = p * (factor * dp - do_dot_o);
         if (has_bias(r->a) && r->a->bias.gradient.data != NULL) {
             int64_t bucket = compute_bucket(r, j);
             oracle_set(r->a->bias.gradient, bucket, r->head,
@@ -169,8 +171,7 @@ static void compute_backward_row(struct tensor dq, double *dkeys, double *dvalue
         }
         for (int64_t d = 0; d < width; d++) {
             int64_t at = (r->first_key + j) * columns + r->kv_head * width + d;
-            dvalues[at] +=
-                get_dropout_factor(r, j) * p * oracle_get(d_o, r->row, r->head * width + d);
+            dvalues[at] += factor * p * oracle_get(d_o, r->row, r->head * width + d);
             dkeys[at] += ds * oracle_get(q, r->row, r->head * width + d);
             sums[d] += ds * oracle_get(keys, r->first_key + j, r->kv_head * width + d);
         }

@@ -34,6 +34,13 @@ namespace simt
 /* Sized for sanitizers, which make stack frames several times larger. */
 static const size_t stack_bytes = 256 << 10, guard_bytes = 4096;
 
+/* Stacks begin in different sets of the first cache, so that the threads of a warp do not evict each
+ * other's stacks: each stack begins 5 cache lines after the last one, modulo a page. */
+static const size_t cache_line_bytes = 64, page_lines = 64, step_lines = 5;
+
+/* Only frames that are left when a thread ends stay poisoned: those of the emulator, at the top. */
+static const size_t left_bytes = 4096 + page_lines * cache_line_bytes;
+
 static fiber *adopted;
 
 #if defined(__x86_64__)
@@ -121,13 +128,15 @@ void fiber_start(fiber &f, void (*entry)())
             perror("simt: a fiber's stack");
             abort();
         }
+        static size_t stacks;
+        size_t skipped_bytes = stacks++ * step_lines % page_lines * cache_line_bytes;
         f.stack = static_cast<char *>(memory) + guard_bytes;
-        f.bytes = stack_bytes;
+        f.bytes = stack_bytes - skipped_bytes;
 #ifdef SIMT_TSAN
         f.tsan = __tsan_create_fiber(0);
 #endif
     }
-    fiber_unpoison(f.stack, f.bytes);
+    fiber_unpoison(f.stack + f.bytes - left_bytes, left_bytes);
     prepare_stack(f, entry);
 }
 

@@ -28,8 +28,20 @@ static struct {
     std::mt19937 random;
 } settings;
 
+/* Ready threads in the order in which they became ready: a ring, because a block has at most
+ * THREADS_MAX threads. */
+struct ready_queue {
+    worker *ring[THREADS_MAX];
+    unsigned first = 0, count = 0;
+
+    worker *&at(unsigned i)
+    {
+        return ring[(first + i) % THREADS_MAX];
+    }
+};
+
 /* One queue for each warp in the warp schedule; other schedules use only the first queue. */
-static std::deque<worker *> ready[THREADS_MAX / WARP];
+static ready_queue ready[THREADS_MAX / WARP];
 static int ready_count;
 static std::deque<worker> pool;
 static std::vector<std::pair<const void *, size_t>> allowed;
@@ -107,7 +119,8 @@ void fail(const char *format, ...)
 
 void mark_ready(worker *w)
 {
-    ready[settings.order == GREEDY ? w->warp : 0].push_back(w);
+    ready_queue &queue = ready[settings.order == GREEDY ? w->warp : 0];
+    queue.at(queue.count++) = w;
     ready_count++;
 }
 
@@ -115,21 +128,20 @@ void mark_ready(worker *w)
 static worker *take_ready()
 {
     int warp = settings.order == GREEDY && self != nullptr ? self->warp : 0;
-    while (ready[warp].empty()) {
+    while (ready[warp].count == 0) {
         warp = (warp + 1) % (THREADS_MAX / WARP);
     }
-    std::deque<worker *> &queue = ready[warp];
+    ready_queue &queue = ready[warp];
     if (settings.order == RANDOM) {
-        std::swap(queue[settings.random() % queue.size()], queue.back());
-    }
-    bool last = settings.order == LIFO || settings.order == RANDOM;
-    worker *next = last ? queue.back() : queue.front();
-    if (last) {
-        queue.pop_back();
-    } else {
-        queue.pop_front();
+        std::swap(queue.at(settings.random() % queue.count), queue.at(queue.count - 1));
     }
     ready_count--;
+    queue.count--;
+    if (settings.order == LIFO || settings.order == RANDOM) {
+        return queue.at(queue.count);
+    }
+    worker *next = queue.at(0);
+    queue.first = (queue.first + 1) % THREADS_MAX;
     return next;
 }
 
@@ -223,6 +235,12 @@ void add_operation(void (*run)(const void *context), const void *context, size_t
     running_block->operations.push_back({run, {from, from + bytes}, event});
 }
 
+/* Compares literals: those of the same file are usually one object. */
+static bool is_same_text(const char *a, const char *b)
+{
+    return a == b || strcmp(a, b) == 0;
+}
+
 /* ---- barriers: exited threads count as arrived (sm_70 and newer) ---- */
 
 static void open_barrier(block_barrier &b)
@@ -249,7 +267,8 @@ void barrier(int number, int threads, bool wait, site here)
     } else if (b.expected != threads) {
         fail("barrier %d is for %d threads at %s:%d and for %d at %s:%d", number, b.expected,
              b.first.file, b.first.line, threads, here.file, here.line);
-    } else if (number == 0 && (b.first.line != here.line || strcmp(b.first.file, here.file) != 0)) {
+    } else if (number == 0 &&
+               (b.first.line != here.line || !is_same_text(b.first.file, here.file))) {
         fail("divergent __syncthreads: %s:%d and %s:%d", b.first.file, b.first.line, here.file,
              here.line);
     }
@@ -303,7 +322,7 @@ void sync_warp(uint32_t mask, const char *what, void *slot, rendezvous_work *wor
     if (m.arrived == 0) {
         m.what = what;
         m.first = here;
-    } else if (m.first.line != here.line || strcmp(m.what, what) != 0) {
+    } else if (m.first.line != here.line || !is_same_text(m.what, what)) {
         fail("divergent warp: %s at %s:%d and %s at %s:%d", m.what, m.first.file, m.first.line,
              what, here.file, here.line);
     }
@@ -340,7 +359,7 @@ void sync_warpgroup(const char *what, void *slot, rendezvous_work *work, site he
     group_rendezvous &m = running_block->groups[static_cast<size_t>(me->number / WARPGROUP)];
     if (m.arrived == 0) {
         m.what = what;
-    } else if (strcmp(m.what, what) != 0) {
+    } else if (!is_same_text(m.what, what)) {
         fail("divergent warpgroup: %s and %s at %s:%d", m.what, what, here.file, here.line);
     }
     const void *token = m.tokens.now();

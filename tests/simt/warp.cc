@@ -16,12 +16,22 @@ struct shuffle_slot {
     unsigned char before[16];
 };
 
+/* Copies a value. Most have four bytes, and a copy of a known size is one instruction. */
+static void copy_value(void *to, const void *from, size_t bytes)
+{
+    if (bytes == 4) {
+        memcpy(to, from, 4);
+    } else {
+        memcpy(to, from, bytes);
+    }
+}
+
 static void compute_shuffle(void *const *slots, uint32_t mask)
 {
     for (int i = 0; i < WARP; i++) {
         if ((mask >> i & 1) != 0) {
             auto *s = static_cast<shuffle_slot *>(slots[i]);
-            memcpy(s->before, s->value, s->bytes);
+            copy_value(s->before, s->value, s->bytes);
         }
     }
     for (int i = 0; i < WARP; i++) {
@@ -30,7 +40,7 @@ static void compute_shuffle(void *const *slots, uint32_t mask)
             if ((mask >> s->source & 1) == 0) {
                 fail("a shuffle reads lane %d, which mask %08x excludes", s->source, mask);
             }
-            memcpy(s->value, static_cast<shuffle_slot *>(slots[s->source])->before, s->bytes);
+            copy_value(s->value, static_cast<shuffle_slot *>(slots[s->source])->before, s->bytes);
         }
     }
 }

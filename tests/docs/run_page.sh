@@ -25,7 +25,7 @@ source_folder=${BIREME_SOURCE_DIR:?} program=${BIREME_PROGRAM:?}
 folder=$(mktemp -d)
 mkdir "$folder/bin" "$folder/steps" "$folder/work"
 ln -s "$program" "$folder/bin/bireme"
-export PATH=$folder/bin:$PATH OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive BIREME_PLANS=off
+export PATH=$folder/bin:$PATH OMP_THREAD_LIMIT=1 OMP_WAIT_POLICY=passive BIREME_PLANS=off
 # The thread sanitizer does not see the barriers of OpenMP; on one core, a rank has one thread.
 if [ -n "${TSAN_OPTIONS:-}" ]; then
     taskset -pc "$(taskset -pc $$ | sed 's/.*: *\([0-9]*\).*/\1/')" $$ >/dev/null

@@ -34,8 +34,8 @@ namespace simt
 /* Sized for sanitizers, which make stack frames several times larger. */
 static const size_t stack_bytes = 256 << 10, guard_bytes = 4096;
 
-/* Stacks begin in different sets of the first cache, so that the threads of a warp do not evict each
- * other's stacks: each stack begins 5 cache lines after the last one, modulo a page. */
+/* Stacks begin in different sets of the first cache, so that the threads of a warp do not evict
+ * each other's stacks: each stack begins 5 cache lines after the last one, modulo a page. */
 static const size_t cache_line_bytes = 64, page_lines = 64, step_lines = 5;
 
 /* Only frames that are left when a thread ends stay poisoned: those of the emulator, at the top. */

@@ -5,7 +5,8 @@
 set -u
 program=${BIREME_PROGRAM:?} source=${BIREME_SOURCE_DIR:?}
 source "$source/tests/temporary_folder.sh"
-export OMP_NUM_THREADS=1
+# One thread for each rank: at these sizes the threads of a team only wait for each other.
+export OMP_NUM_THREADS=1 OMP_THREAD_LIMIT=1
 # The thread sanitizer does not support OpenMP's barriers; on one core, a rank has one thread.
 one_core=()
 [ -z "${TSAN_OPTIONS:-}" ] ||

@@ -9,9 +9,11 @@ set -u
 program=${1:?}
 source "${BIREME_SOURCE_DIR:?}/tests/mount_namespace.sh"
 enter_mount_namespace "$0" "$@"
+export TMPDIR=/tmp # not in the folder that the test replaces
 folder=$(mktemp -d)
 trap 'umount /dev/shm 2>/dev/null; rm -rf "$folder"' EXIT
 cd "$folder" || exit 1
+mpirun=(mpirun --oversubscribe --mca mpi_yield_when_idle 1 -np 2)
 
 # KiB of /dev/shm, and whether both windows fit: 1 MiB for each rank to exchange data, and 1.2 MB
 # for each rank with the data of the test. Into 3000 KiB only the first one fits.
@@ -23,7 +25,7 @@ for case in '4 no' '1024 no' '3000 no' '40960 yes' '65536 yes'; do
     }
     little=()
     [ "$fits" = yes ] || little=(-x BIREME_TEST_LITTLE_SHARED_MEMORY=1)
-    timeout 100 mpirun "${little[@]}" --oversubscribe -np 2 "$program" >out 2>stderr
+    timeout 100 "${mpirun[@]}" "${little[@]}" "$program" >out 2>stderr
     code=$?
     [ "$code" = 0 ] || {
         echo "$kib KiB of /dev/shm: exit code $code" >&2
@@ -42,8 +44,7 @@ done
 # A segment of an ended job is named.
 mount -t tmpfs -o size=3000k,mode=1777 none /dev/shm
 head -c 1000000 /dev/zero >/dev/shm/vader_segment.host.0.1.0
-timeout 100 mpirun -x BIREME_TEST_LITTLE_SHARED_MEMORY=1 --oversubscribe -np 2 "$program" \
-    >out 2>stderr
+timeout 100 "${mpirun[@]}" -x BIREME_TEST_LITTLE_SHARED_MEMORY=1 "$program" >out 2>stderr
 grep -q 'files of ended MPI jobs use .*/dev/shm/vader_segment.host.0.1.0' stderr || {
     echo 'the file of an ended job is not named' >&2
     cat stderr >&2
@@ -54,8 +55,7 @@ grep -q 'files of ended MPI jobs use .*/dev/shm/vader_segment.host.0.1.0' stderr
 rm /dev/shm/vader_segment.host.0.1.0
 mkdir /dev/shm/launch_mpirun.abcdef
 head -c 1000000 /dev/zero >/dev/shm/launch_mpirun.abcdef/vader_segment.host.0.1.1
-timeout 100 mpirun -x BIREME_TEST_LITTLE_SHARED_MEMORY=1 --oversubscribe -np 2 "$program" \
-    >out 2>stderr
+timeout 100 "${mpirun[@]}" -x BIREME_TEST_LITTLE_SHARED_MEMORY=1 "$program" >out 2>stderr
 grep -q 'files of ended MPI jobs use .*/dev/shm/launch_mpirun.abcdef/vader_segment' stderr || {
     echo 'the file of a killed launch_mpirun.sh is not named' >&2
     cat stderr >&2

@@ -4,11 +4,14 @@
 # usage: test_train_layouts.sh PART; BIREME_PROGRAM and BIREME_SOURCE_DIR are set by ctest
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 
-# Equal losses at any number of ranks, and equal bits in two runs on the same number.
+# Equal losses at any number of ranks, and equal bits in two runs on the same number, and at any
+# number of threads.
 test_layouts() {
     need_mpirun
     run_bireme 0 train recipe.yaml run_dir=one
-    run_bireme 0 train recipe.yaml run_dir=again
+    unset OMP_THREAD_LIMIT
+    run_bireme 0 train recipe.yaml run_dir=again parallel.threads=3
+    export OMP_THREAD_LIMIT=1
     compare_losses one again 0
     compare_weights one again 00000020
     for ranks in 2 4 5; do # 12 sequences do not divide by 5

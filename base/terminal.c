@@ -6,6 +6,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "base/memory.h"
+
 bool terminal_has_colors(int descriptor)
 {
     const char *forbidden = getenv("NO_COLOR"), *type = getenv("TERM");
@@ -18,7 +20,7 @@ char *terminal_paint(int descriptor, const char *line, char *out, size_t bytes)
     static const struct {
         const char *word, *color;
     } words[] = {{"error:", "\033[1;31m"}, {"warning:", "\033[1;33m"}};
-    for (size_t i = 0; i < sizeof words / sizeof *words && terminal_has_colors(descriptor); i++) {
+    for (int i = 0; i < COUNT(words) && terminal_has_colors(descriptor); i++) {
         size_t length = strlen(words[i].word);
         if (strncmp(line, words[i].word, length) == 0) {
             snprintf(out, bytes, "%s%s\033[0m%s", words[i].color, words[i].word, line + length);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/status.h"
 #include "base/terminal.h"
 #include "base/text.h"
@@ -65,7 +66,7 @@ static const struct command commands[] = {
     {NULL, NULL, NULL},
 };
 
-enum { COMMANDS = sizeof commands / sizeof commands[0] - 1 };
+enum { COMMANDS = COUNT(commands) - 1 };
 
 static void print_help(void)
 {
@@ -121,7 +122,7 @@ static const char *find_alias(const char *name)
         {"finetune", "train"},     {"pretrain", "train"},    {"tokenize", "tokenizer"},
         {"preprocess", "prepare"}, {"convert", "import"},
     };
-    for (size_t i = 0; i < sizeof aliases / sizeof aliases[0]; i++) {
+    for (int i = 0; i < COUNT(aliases); i++) {
         if (strcmp(aliases[i][0], name) == 0) {
             return aliases[i][1];
         }

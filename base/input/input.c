@@ -158,7 +158,7 @@ static bool is_prefix(const unsigned char *text, const char *magic, size_t bytes
 static const struct format *find_format(const struct input *in, bool *more)
 {
     *more = false;
-    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+    for (int i = 0; i < COUNT(formats); i++) {
         const struct format *f = &formats[i];
         size_t common = in->head_bytes < f->bytes ? in->head_bytes : f->bytes;
         if (is_prefix(in->head, f->magic, common)) {
@@ -458,7 +458,7 @@ bool input_has_suffix(const char *path, const char *suffix)
 {
     static const char *const compressions[] = {".gz", ".zst", ".xz", ".bz2"};
     size_t length = strlen(path), tail = strlen(suffix);
-    for (size_t i = 0; i < sizeof compressions / sizeof *compressions; i++) {
+    for (int i = 0; i < COUNT(compressions); i++) {
         size_t bytes = strlen(compressions[i]);
         if (length > bytes && strcmp(path + length - bytes, compressions[i]) == 0) {
             length -= bytes;

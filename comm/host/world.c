@@ -1,6 +1,7 @@
 /* The communicator of all ranks, and the environment variables of the launcher. */
 #include <stdlib.h>
 
+#include "base/memory.h"
 #include "comm/comm_impl.h"
 
 /* Returns whether mpirun or srun started this process, according to the environment. */
@@ -20,7 +21,7 @@ static int read_launched_rank(void)
 {
     static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
                                         "SLURM_PROCID"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    for (int i = 0; i < COUNT(names); i++) {
         if (getenv(names[i]) != NULL) {
             return read_env_int(names[i]);
         }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "datasets/chat/chat_impl.h"
 
 struct writer {
@@ -302,7 +303,7 @@ static status read_role(const char *name, int64_t number, enum chat_role *out)
                  {"assistant", CHAT_ASSISTANT},
                  {"human", CHAT_USER},
                  {"gpt", CHAT_ASSISTANT}};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    for (int i = 0; i < COUNT(names); i++) {
         if (strcmp(names[i].name, name) == 0) {
             *out = names[i].role;
             return STATUS_OK;

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "datasets/chat/chat_impl.h"
 
 enum { JINJA_BYTES = 1 << 20 };
@@ -153,7 +154,7 @@ static bool is_same_template(const char *a, const char *b)
 static bool is_published(const char *text, const char *name)
 {
     bool same = false;
-    for (size_t i = 0; i < sizeof published / sizeof *published; i++) {
+    for (int i = 0; i < COUNT(published); i++) {
         same = same ||
                (strcmp(published[i].name, name) == 0 && is_same_template(text, published[i].jinja));
     }
@@ -179,7 +180,7 @@ static bool is_shipped(const char *text, const char *name, const struct tokenize
 const char *chat_recognize_jinja(const char *text, const struct tokenizer *tokenizer)
 {
     static const char *const names[] = {"chatml", "alpaca", "llama-2", "llama-3"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    for (int i = 0; i < COUNT(names); i++) {
         if (is_shipped(text, names[i], tokenizer)) {
             return names[i];
         }

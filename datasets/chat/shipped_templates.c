@@ -6,6 +6,7 @@
  *           Llama 3: from its tokenizer_config.json. */
 #include <string.h>
 
+#include "base/memory.h"
 #include "datasets/chat/chat_impl.h"
 
 #define HEAD "{\n  \"format\": \"bireme-chat-template\",\n  \"version\": 1,\n"
@@ -57,7 +58,7 @@ static const struct {
 
 const char *chat_shipped(const char *name)
 {
-    for (size_t i = 0; i < sizeof shipped / sizeof *shipped; i++) {
+    for (int i = 0; i < COUNT(shipped); i++) {
         if (strcmp(shipped[i].name, name) == 0) {
             return shipped[i].text;
         }

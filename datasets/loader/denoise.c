@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/random.h"
 
 /* The streams of random numbers of a window. */
@@ -147,7 +148,7 @@ static const struct {
     {0.15, 3, 0}, {0.15, 8, 0}, {0.25, 0, 1}, {0.5, 3, 2}, {0.5, 8, 2}, {0.5, 64, 2}, {0.15, 64, 2},
 };
 
-enum { UL2_DENOISERS = sizeof ul2_denoisers / sizeof *ul2_denoisers };
+enum { UL2_DENOISERS = COUNT(ul2_denoisers) };
 
 static void plan_ul2(const struct denoise *d, uint64_t key, int64_t window, struct plan *plan)
 {

@@ -10,6 +10,7 @@
 
 #include "base/input/line_reader.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/utf8.h"
 #include "datasets/rows/csv.h"
 #include "datasets/rows/jsonl.h"
@@ -114,7 +115,7 @@ status corpus_check_format(const char *path, const char *text, size_t bytes)
                    {"\x89HDF\r\n", 6, "HDF5"},
                    {"\xFF\xFE", 2, "UTF-16"},
                    {"\xFE\xFF", 2, "UTF-16"}};
-    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+    for (int i = 0; i < COUNT(formats); i++) {
         bool matches =
             bytes >= formats[i].bytes && memcmp(text, formats[i].magic, formats[i].bytes) == 0;
         REQUIRE(!matches, STATUS_DATA, "%s is a %s file, not text; decompress or convert it first",

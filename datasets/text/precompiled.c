@@ -6,6 +6,7 @@
 
 #include <utf8proc.h>
 
+#include "base/memory.h"
 #include "base/utf8.h"
 
 #define SHORT_GRAPHEME_BYTES 6 /* a shorter grapheme is looked up as a whole */
@@ -24,7 +25,7 @@ static const struct {
     {0x1E08F, 0x1E08F}, {0x1E4EC, 0x1E4EF}, {0x1E5EE, 0x1E5EF}, {0x1E6E3, 0x1E6E3},
     {0x1E6E6, 0x1E6E6}, {0x1E6EE, 0x1E6EF}, {0x1E6F5, 0x1E6F5},
 };
-enum { MARKS = sizeof marks_since_14 / sizeof *marks_since_14 };
+enum { MARKS = COUNT(marks_since_14) };
 
 /* Returns the value of a base64 digit; -1: another character. */
 static int read_digit(char c)

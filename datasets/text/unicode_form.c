@@ -7,6 +7,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
+#include "base/memory.h"
 #include "base/utf8.h"
 
 #define MAX_DECOMPOSED 32 /* the longest decomposition has 18 code points */
@@ -49,7 +50,7 @@ static bool is_recent(uint32_t code)
         {0x16FF0, 0x16FF1}, {0x1CCD6, 0x1CCF9}, {0x1E030, 0x1E06D}, {0x1E08F, 0x1E08F},
         {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF}, {0x1E4EC, 0x1E4EF},
         {0x1E5EE, 0x1E5EF}, {0x1F16C, 0x1F16C}, {0x1FBF0, 0x1FBF9}};
-    return code >= 0x7FD && is_in(recent, sizeof recent / sizeof *recent, code);
+    return code >= 0x7FD && is_in(recent, COUNT(recent), code);
 }
 
 /* Returns whether no normal form changes the character and it combines with no character before
@@ -242,7 +243,7 @@ static uint32_t lower_recent(uint32_t code)
                   {0xA7D2, 0xA7D2, 1},      {0xA7D4, 0xA7D4, 1},
                   {0xA7DA, 0xA7DA, 1},      {0xA7DC, 0xA7DC, 0x19B - 0xA7DC},
                   {0x10D50, 0x10D65, 0x20}, {0x16EA0, 0x16EB8, 0x1B}};
-    for (size_t i = 0; i < sizeof recent / sizeof *recent; i++) {
+    for (int i = 0; i < COUNT(recent); i++) {
         if (code >= recent[i].first && code <= recent[i].last) {
             return (uint32_t)((int32_t)code + recent[i].offset);
         }
@@ -312,7 +313,7 @@ static bool is_mark(uint32_t code)
     return code >= 0x300 &&
            (category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_MC ||
             category == UTF8PROC_CATEGORY_ME) &&
-           !is_in(recent, sizeof recent / sizeof *recent, code);
+           !is_in(recent, COUNT(recent), code);
 }
 
 status unicode_form_strip_accents(const char *text, size_t bytes, struct text_buffer *out)

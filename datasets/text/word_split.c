@@ -3,6 +3,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
+#include "base/memory.h"
 #include "base/utf8.h"
 
 struct run {
@@ -24,7 +25,7 @@ static bool is_number(uint32_t code)
     if (code < 0x80) {
         return code >= '0' && code <= '9';
     }
-    for (size_t i = 0; i < sizeof recent / sizeof *recent && code >= recent[0].first; i++) {
+    for (int i = 0; i < COUNT(recent) && code >= recent[0].first; i++) {
         if (code >= recent[i].first && code <= recent[i].last) {
             return true;
         }

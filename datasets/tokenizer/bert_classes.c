@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <utf8proc.h>
 
+#include "base/memory.h"
 #include "datasets/tokenizer/bert_text.h"
 
 #define TABLE_CODES 0x3100u /* code points below this one have an entry in class_table */
@@ -132,7 +133,7 @@ static const struct {
     {0x1DA9B, 0x1DA9F, M}, {0x1DAA1, 0x1DAAF, M}, {0x1E8D0, 0x1E8D6, M}, {0xE0001, 0xE0001, C},
     {0xE0020, 0xE007F, C}, {0xE0100, 0xE01EF, M}, {0xF0000, 0xFFFFD, C}, {0x100000, 0x10FFFD, C}};
 
-#define RANGES ((int)(sizeof ranges / sizeof *ranges))
+#define RANGES COUNT(ranges)
 
 static enum bert_class search_ranges(uint32_t code)
 {
@@ -186,8 +187,7 @@ int bert_text_combining_class(uint32_t code)
     if (bert_text_class(code) == BERT_MARK) {
         return utf8proc_get_property((utf8proc_int32_t)code)->combining_class;
     }
-    for (size_t i = 0; i < sizeof kept_marks / sizeof *kept_marks && code >= kept_marks[i].first;
-         i++) {
+    for (int i = 0; i < COUNT(kept_marks) && code >= kept_marks[i].first; i++) {
         if (code <= kept_marks[i].last) {
             return kept_marks[i].order;
         }

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "datasets/tokenizer/alphabet.h"
 #include "datasets/tokenizer/merge_train.h"
 #include "datasets/tokenizer/word_count.h"
@@ -44,7 +45,7 @@ static status learn_merges(struct merge_train *t, const struct word_count *words
 
 /* RoBERTa's special tokens, in the order of fairseq's dictionary. */
 static const char *const roberta_tokens[] = {"<s>", "<pad>", "</s>", "<unk>", "<mask>"};
-enum { ROBERTA_TOKENS = sizeof roberta_tokens / sizeof *roberta_tokens };
+enum { ROBERTA_TOKENS = COUNT(roberta_tokens) };
 
 static status add_special_token(struct tokenizer *t, int32_t id, const char *text)
 {

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "datasets/sentencepiece/sentencepiece.h"
 #include "datasets/tokenizer/json_reader.h"
 
@@ -20,7 +21,7 @@ static const char *const model_names[] = {MODEL_FILE, "spiece.model"};
 /* Writes the path of the file to path; returns whether it exists. */
 static bool find_file(const char *folder, char path[FILE_PATH_BYTES])
 {
-    for (size_t i = 0; i < sizeof model_names / sizeof *model_names; i++) {
+    for (int i = 0; i < COUNT(model_names); i++) {
         if (file_join(path, folder, model_names[i]) == STATUS_OK && file_exists(path)) {
             return true;
         }

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/utf8.h"
 #include "datasets/tokenizer/json_reader.h"
 
@@ -63,7 +64,7 @@ static const struct {
                          {"NFKD", NORMALIZER_NFKD},
                          {"Lowercase", NORMALIZER_LOWERCASE},
                          {"StripAccents", NORMALIZER_STRIP_ACCENTS}};
-enum { PLAIN_NORMALIZERS = sizeof plain_normalizers / sizeof *plain_normalizers };
+enum { PLAIN_NORMALIZERS = COUNT(plain_normalizers) };
 
 static status read_replace(const struct json_reader *r, json_t *json, struct normalizer_step *step)
 {

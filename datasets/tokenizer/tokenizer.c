@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "base/utf8.h"
 #include "datasets/sentencepiece/sentencepiece.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
@@ -179,7 +180,7 @@ status tokenizer_finish(struct tokenizer *t)
         TRY(pretokenizer_create(t->pattern, &t->pretokenizer));
     }
     TRY(added_build(t));
-    for (size_t i = 0; i < sizeof known_eos_tokens / sizeof *known_eos_tokens && t->eos < 0; i++) {
+    for (int i = 0; i < COUNT(known_eos_tokens) && t->eos < 0; i++) {
         t->eos = find_added(t, known_eos_tokens[i], strlen(known_eos_tokens[i]));
     }
     t->specials = (struct tokenizer_specials){.cls = find_special(t, "[CLS]", "<s>"),

@@ -486,7 +486,7 @@ static status train_pieces(const struct word_count *words, int64_t vocab_size, i
     REQUIRE(RESERVED + t->alphabet <= vocab_size, STATUS_USAGE,
             "a vocabulary of %" PRId64 " is too small: this text needs %" PRId64
             " (%d special tokens, %d bytes, and its characters)",
-            vocab_size, RESERVED + t->alphabet, (int)COUNT(reserved), (int)BYTE_TOKENS);
+            vocab_size, RESERVED + t->alphabet, COUNT(reserved), (int)BYTE_TOKENS);
     TRY(list_words(t, words));
     TRY(unigram_train(t->words, t->count, vocab_size - RESERVED, workers, &pieces, &count));
     status result = create_tokenizer(pieces, count, out);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
 
 #define VOCAB_JSON "vocab.json"
@@ -71,7 +72,7 @@ static void make_special_parts(const json_t *vocab, json_t **added, json_t **pro
     json_t *cls = json_object_get(vocab, "<s>"), *sep = json_object_get(vocab, "</s>");
     bool is_roberta = cls != NULL && sep != NULL && json_object_get(vocab, "<mask>") != NULL;
     *added = json_array();
-    for (size_t i = 0; is_roberta && i < sizeof roberta / sizeof *roberta; i++) {
+    for (int i = 0; is_roberta && i < COUNT(roberta); i++) {
         add_special(*added, vocab, roberta[i], false);
     }
     if (is_roberta) {

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
 
 #define FREE UINT32_MAX
@@ -184,7 +185,7 @@ static size_t append_token(const struct wordpiece *w, const struct token *token,
     }
     memcpy(out + used, token->bytes + skipped, token->length - skipped);
     used += token->length - skipped;
-    for (size_t i = 0; i < sizeof cleanup_rules / sizeof *cleanup_rules && w->cleanup; i++) {
+    for (int i = 0; i < COUNT(cleanup_rules) && w->cleanup; i++) {
         used = replace_all(out, used, cleanup_rules[i].from, cleanup_rules[i].to);
     }
     return used;

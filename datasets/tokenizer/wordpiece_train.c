@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/utf8.h"
 #include "datasets/tokenizer/merge_train.h"
 #include "datasets/tokenizer/word_count.h"
@@ -24,7 +25,7 @@
 
 static const char *const specials[] = {"[PAD]", WORDPIECE_UNKNOWN, "[CLS]", "[SEP]", "[MASK]"};
 
-enum { SPECIALS = sizeof specials / sizeof *specials };
+enum { SPECIALS = COUNT(specials) };
 
 struct character {
     uint32_t code;

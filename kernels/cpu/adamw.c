@@ -11,6 +11,7 @@
  * moments are updated in f32, in a buffer of one chunk, and then rounded.
  *
  * Source    Loshchilov, Hutter 2019, arXiv:1711.05101 */
+#include "base/memory.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/moments.h"
 #include "kernels/cpu/rounding.h"
@@ -52,7 +53,7 @@ static inline void prefetch_streams(const struct slice *s, int64_t i, size_t mom
     enum { AHEAD_BYTES = 2048 };
     const void *streams[] = {s->gradient, s->weights, s->moment1, s->moment2};
     const size_t bytes[] = {sizeof(float), sizeof(float), moment_bytes, moment_bytes};
-    for (size_t j = 0; j < sizeof streams / sizeof streams[0]; j++) {
+    for (int j = 0; j < COUNT(streams); j++) {
         __builtin_prefetch(
             (const void *)((uintptr_t)streams[j] + (size_t)i * bytes[j] + AHEAD_BYTES));
     }

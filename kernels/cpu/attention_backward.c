@@ -21,6 +21,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 
+#include "base/memory.h"
 #include "kernels/cpu/attention_bias.h"
 
 enum { KEYS = ATTENTION_KEYS, ROWS = 64, GROUP = ATTENTION_GROUP };
@@ -79,7 +80,7 @@ static struct workspace make_workspace(float *memory, int64_t padded, int64_t qu
         {&w.dkeys, keys * padded},
         {&w.dvalues, keys * padded},
     };
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+    for (int i = 0; i < COUNT(parts); i++) {
         *parts[i].part = memory;
         memory += parts[i].floats;
     }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/thread/cores.h"
 #include "base/thread/thread.h"
 #include "kernels/cpu/matmul.h"
@@ -54,7 +55,7 @@ static const struct candidate {
     {&CPU_JOIN(baseline, variant), runs_baseline},
 };
 
-enum { CANDIDATES = sizeof candidates / sizeof *candidates };
+enum { CANDIDATES = COUNT(candidates) };
 
 static status choose_variant(const struct cpu_variant **out)
 {

@@ -9,6 +9,7 @@
  *           the functions library_* hide this. */
 #include "kernels/cpu/matmul.h"
 
+#include "base/memory.h"
 #include "kernels/cpu/divisions.h"
 
 #include <inttypes.h>
@@ -411,7 +412,7 @@ static dnnl_status_t execute_plan(struct matmul *m, const struct plan *p, int th
         dnnl_memory_set_data_handle(l->scratch, m->states[thread].scratch),
         p->key.bias ? dnnl_memory_set_data_handle(l->bias, o->bias) : dnnl_success,
     };
-    for (size_t i = 0; i < sizeof results / sizeof *results; i++) {
+    for (int i = 0; i < COUNT(results); i++) {
         if (results[i] != dnnl_success) {
             return results[i];
         }

@@ -1,4 +1,5 @@
 /* The table of one instruction set. This file is compiled once for each instruction set (cpu.h). */
+#include "base/memory.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/roofline.h"
 
@@ -11,7 +12,7 @@ static size_t scratch_bytes(enum dtype dtype, int threads, const struct kernels_
         CPU(norm_scratch),
     };
     size_t largest = 0;
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    for (int i = 0; i < COUNT(sizes); i++) {
         size_t bytes = sizes[i](dtype, threads, limits);
         largest = bytes > largest ? bytes : largest;
     }

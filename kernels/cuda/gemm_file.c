@@ -19,6 +19,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "kernels/cuda/gemm.h"
 
 #define FILE_HEADER "bireme-products 1\n"
@@ -86,7 +87,7 @@ static status append_plan(struct text_buffer *t, const char *machine, const stru
     }
     length += snprintf(line + length, sizeof line - (size_t)length, "\t%d %.9g %.9g\t", plan->fused,
                        (double)plan->seconds, (double)plan->default_seconds);
-    for (size_t i = 0; i < sizeof plan->algorithm.data / sizeof *plan->algorithm.data; i++) {
+    for (int i = 0; i < COUNT(plan->algorithm.data); i++) {
         length += snprintf(line + length, sizeof line - (size_t)length, "%016" PRIx64,
                            plan->algorithm.data[i]);
     }
@@ -126,7 +127,7 @@ static bool read_numbers(const char *from, struct gemm_plan *plan)
         return false;
     }
     from += read;
-    for (size_t i = 0; i < sizeof plan->algorithm.data / sizeof *plan->algorithm.data; i++) {
+    for (int i = 0; i < COUNT(plan->algorithm.data); i++) {
         unsigned long long word;
         if (sscanf(from, "%16llx%n", &word, &read) != 1 || read != 16) {
             return false;

@@ -10,6 +10,7 @@
  *           its AUX matrix is a multiple of eight elements */
 #include <string.h>
 
+#include "base/memory.h"
 #include "kernels/cuda/gemm.h"
 
 enum { ALIGNMENT_MAX = 256, ALIGNMENT_AUX = 16, AUX_ROW_ELEMS = 8 };
@@ -203,7 +204,7 @@ static status set_preference(struct cuda_gemm_context *gemm, const struct gemm_p
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &c, sizeof c},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &c, sizeof c},
     };
-    for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++) {
+    for (int i = 0; i < COUNT(attributes); i++) {
         GEMM_CHECK(gemm, "setting a preference",
                    gemm->library.cublasLtMatmulPreferenceSetAttribute(
                        preference, attributes[i].name, attributes[i].value, attributes[i].bytes));

@@ -1,6 +1,7 @@
 /* The memory that operations of the CUDA back-end need in addition to their operands. These are
  * pure functions of the shapes and use no CUDA, so that `bireme plan` works on a machine without a
  * GPU. */
+#include "base/memory.h"
 #include "kernels/cuda/cuda.h"
 
 static int64_t min_int64(int64_t a, int64_t b)
@@ -131,7 +132,7 @@ size_t cuda_scratch_bytes(enum dtype dtype, int64_t classifier_rows,
         get_attention_scratch(dtype, limits),
     };
     size_t largest = 0;
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    for (int i = 0; i < COUNT(sizes); i++) {
         largest = sizes[i] > largest ? sizes[i] : largest;
     }
     return largest;

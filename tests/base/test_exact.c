@@ -1,5 +1,6 @@
 /* Tests of exact sums: integers with a known sum, and the same addends in other orders. */
 #include "base/exact.h"
+#include "base/memory.h"
 #include "tests/check.h"
 
 enum { TERMS = 5000 };
@@ -18,7 +19,7 @@ static double make_term(int i)
 static void test_value(void)
 {
     static const int powers[] = {-320, -300, -53, -40, -1, 0, 1, 39, 40, 41, 200, 250};
-    for (size_t p = 0; p < sizeof powers / sizeof powers[0]; p++) {
+    for (int p = 0; p < COUNT(powers); p++) {
         struct exact_sum sum = {0};
         int64_t integer_sum = 0;
         for (int i = 0; i < TERMS; i++) {

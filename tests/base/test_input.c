@@ -4,6 +4,7 @@
 
 #include "base/input/input.h"
 #include "base/input/line_reader.h"
+#include "base/memory.h"
 #include "tests/datasets/folder.h"
 
 enum { TEXT_BYTES = 30011 };
@@ -161,7 +162,7 @@ static void test_json(void)
                   "a,b\n",
                   false},
                  {"\xEF\xBB", false}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (int i = 0; i < COUNT(cases); i++) {
         char *path = folder_file("json"), out[16];
         struct input in;
         bool is_json;

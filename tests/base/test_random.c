@@ -1,5 +1,6 @@
 /* Tests of Philox with the published vectors of Random123 (kat_vectors), and of the functions that
  * use it. */
+#include "base/memory.h"
 #include "base/random.h"
 
 #include "tests/check.h"
@@ -19,7 +20,7 @@ static void test_philox_vectors(void)
          {0xa4093822, 0x299f31d0},
          {{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}}},
     };
-    for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
+    for (int i = 0; i < COUNT(vectors); i++) {
         struct random_block block =
             random_philox(vectors[i].counter, vectors[i].key[0], vectors[i].key[1]);
         CHECK(memcmp(&block, &vectors[i].expected, sizeof block) == 0);
@@ -89,7 +90,7 @@ int main(void)
     test_philox_vectors();
     test_16_bit_numbers();
     static const uint64_t counts[] = {1, 2, 3, 5, 16, 17, 1000, 4096, 100003};
-    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+    for (int i = 0; i < COUNT(counts); i++) {
         test_permutation(counts[i]);
     }
     test_moments();

@@ -3,6 +3,7 @@
 #include <float.h>
 #include <math.h>
 
+#include "base/memory.h"
 #include "base/random.h"
 #include "base/text.h"
 #include "tests/check.h"
@@ -27,10 +28,10 @@ static void test_integers(void)
         {"9223372036854775808", "64"}, {"--5", "not an integer"}};
     char reason[TEXT_REASON_BYTES];
     int64_t value;
-    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+    for (int i = 0; i < COUNT(good); i++) {
         CHECK(text_to_integer(good[i].text, &value, reason) && value == good[i].value);
     }
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    for (int i = 0; i < COUNT(bad); i++) {
         CHECK(!text_to_integer(bad[i].text, &value, reason));
         CHECK(strstr(reason, bad[i].reason) != NULL);
     }
@@ -50,10 +51,10 @@ static void test_numbers(void)
                                       "1,5", "1_0",   "4e-320", "infinity"};
     char reason[TEXT_REASON_BYTES];
     double value;
-    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+    for (int i = 0; i < COUNT(good); i++) {
         CHECK(text_to_number(good[i].text, &value, reason) && value == good[i].value);
     }
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    for (int i = 0; i < COUNT(bad); i++) {
         CHECK(!text_to_number(bad[i], &value, reason) && reason[0] != '\0');
     }
 }
@@ -121,13 +122,13 @@ static void test_scaling(void)
                    {855, "14.2 min"},
                    {11520, "3.20 h"},
                    {815514.2, "9.44 days"}};
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+    for (int i = 0; i < COUNT(counts); i++) {
         check_scaled(text_scale_count, counts[i].value, counts[i].text);
     }
-    for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++) {
+    for (int i = 0; i < COUNT(bytes); i++) {
         check_scaled(text_scale_bytes, bytes[i].value, bytes[i].text);
     }
-    for (size_t i = 0; i < sizeof seconds / sizeof *seconds; i++) {
+    for (int i = 0; i < COUNT(seconds); i++) {
         check_scaled(text_scale_seconds, seconds[i].value, seconds[i].text);
     }
 }
@@ -148,11 +149,11 @@ static void test_progress(void)
                      {90, "2 min"},      {720, "12 min"},      {5400, "1.5 h"},
                      {172799, "48.0 h"}, {172800, "2.0 days"}, {1e12, "11574074.1 days"}};
     char text[TEXT_NUMBER_BYTES], line[TEXT_LINE_COLUMNS + 1] = "";
-    for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++) {
+    for (int i = 0; i < COUNT(metrics); i++) {
         CHECK_TEXT(text_from_metric(metrics[i].value, text), metrics[i].text);
     }
     CHECK(strstr(text_from_metric(NAN, text), "nan") != NULL);
-    for (size_t i = 0; i < sizeof durations / sizeof *durations; i++) {
+    for (int i = 0; i < COUNT(durations); i++) {
         CHECK_TEXT(text_from_duration(durations[i].value, text), durations[i].text);
     }
     CHECK_EQUAL(strlen(text_from_duration(1e300, text)), TEXT_NUMBER_BYTES - 1);

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <unistd.h>
 
+#include "base/memory.h"
 #include "comm/comm.h"
 #include "comm/mesh.h"
 #include "comm/partition.h"
@@ -12,7 +13,7 @@
 #include "tests/comm/world.h"
 
 static const int64_t sizes[] = {0, 1, 7, 16, 1009, 65536 + 3, 300007};
-#define SIZES ((int)(sizeof sizes / sizeof sizes[0]))
+#define SIZES COUNT(sizes)
 #define LARGEST 300007
 
 static struct comm *world;

@@ -1,4 +1,5 @@
 /* Added tokens that are not special in long documents: a document is never split inside of one. */
+#include "base/memory.h"
 #include "base/random.h"
 #include "datasets/prepare/splitter.h"
 #include "tests/datasets/added_tokens.h"
@@ -16,7 +17,7 @@ static void make_tokenizer(void)
     char *path = folder_file("text");
     folder_write(path, text, sizeof text - 1);
     CHECK_OK(tokenizer_train(TOKENIZER_BPE, 300, &path, 1, 1, &bpe));
-    tokenizer = added_tokens_make(bpe, contents, sizeof contents / sizeof *contents);
+    tokenizer = added_tokens_make(bpe, contents, COUNT(contents));
     CHECK_OK(tokenizer_destroy(&bpe));
 }
 
@@ -29,7 +30,7 @@ static void test_boundaries(uint64_t seed)
     struct token_list whole = {0}, split = {0};
     size_t bytes = 0;
     for (uint64_t i = 0; bytes < 500; i++) {
-        const char *part = parts[random_below(seed, i, sizeof parts / sizeof *parts)];
+        const char *part = parts[random_below(seed, i, COUNT(parts))];
         bytes += (size_t)snprintf(text + bytes, sizeof text - bytes, "%s", part);
     }
     CHECK_OK(tokenizer_encode(tokenizer, text, bytes, false, &whole));

@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include "base/log.h"
+#include "base/memory.h"
 #include "datasets/chat/chat.h"
 #include "datasets/rows/jsonl.h"
 #include "tests/datasets/folder.h"
@@ -10,7 +11,7 @@
 static const char *const added[] = {
     "<|im_start|>",        "<|im_end|>",        "<s>",       "</s>", "<|begin_of_text|>",
     "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"};
-enum { ADDED = sizeof added / sizeof *added };
+enum { ADDED = COUNT(added) };
 
 static struct tokenizer *tokenizer;
 static char *folder;
@@ -205,7 +206,7 @@ static void test_strip(void)
         {"\xe2\x80\x82\xe3\x80\x80", ""},
     };
     struct chat_template *t = install_template("llama-3");
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (int i = 0; i < COUNT(cases); i++) {
         char expected[256];
         struct chat_text text = {0};
         struct chat_message m = make_message(CHAT_USER, cases[i].content);
@@ -378,7 +379,7 @@ static void test_rows(void)
     struct jsonl_bad_rows bad;
     struct row_counts row_counts;
     char text[1024];
-    for (size_t i = 0; i < sizeof bad_rows / sizeof *bad_rows; i++) {
+    for (int i = 0; i < COUNT(bad_rows); i++) {
         snprintf(text, sizeof text, GOOD "\n%s\n" GOOD, bad_rows[i][0]);
         CHECK_FAILS(read_rows(text, false, &bad, &row_counts), STATUS_DATA, "rows.jsonl:3: ");
         CHECK_EQUAL(row_counts.rows, 1);
@@ -405,7 +406,7 @@ static void test_jinja(bool write)
     char path[FILE_PATH_BYTES], *all = NULL, *golden = NULL;
     size_t bytes = 0, golden_bytes = 0;
     FILE *file = open_memstream(&all, &bytes);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    for (int i = 0; i < COUNT(names); i++) {
         struct chat_template *t = install_template(names[i]);
         char *text = NULL;
         size_t length = 0;
@@ -444,7 +445,7 @@ static void test_end_token(void)
                  {"{}", "<|endoftext|>"}};
     char *path = folder_file("tokenizer/tokenizer_config.json");
     struct tokenizer *t;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (int i = 0; i < COUNT(cases); i++) {
         folder_write(path, cases[i].text, strlen(cases[i].text));
         CHECK_OK(tokenizer_open(folder, &t));
         CHECK_EQUAL(tokenizer_eos(t), tokenizer_find(t, cases[i].token));
@@ -497,11 +498,11 @@ static void test_known_jinja(void)
         {"{{", NULL},
         {"{%-%}{{-}}{%", NULL},
         {"{{ '", NULL}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (int i = 0; i < COUNT(cases); i++) {
         const char *name = chat_recognize_jinja(cases[i].jinja, tokenizer);
         if ((name == NULL) != (cases[i].name == NULL) ||
             (name != NULL && strcmp(name, cases[i].name) != 0)) {
-            fprintf(stderr, "case %zu: %s\n", i, name != NULL ? name : "not recognized");
+            fprintf(stderr, "case %d: %s\n", i, name != NULL ? name : "not recognized");
             exit(1);
         }
     }

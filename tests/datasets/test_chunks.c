@@ -3,6 +3,7 @@
  * message contains their position. */
 #include <hdf5.h>
 
+#include "base/memory.h"
 #include "base/random.h"
 #include "datasets/shard/chunks.h"
 #include "datasets/shard/fletcher32.h"
@@ -51,7 +52,7 @@ static void check_checksum(const unsigned char *data, size_t bytes)
 static void test_checksum(void)
 {
     static const size_t sizes[] = {16383, 16384, 16385, 65536, 65537, 262147, (1 << 20) + 31};
-    size_t largest = sizes[sizeof sizes / sizeof *sizes - 1];
+    size_t largest = sizes[COUNT(sizes) - 1];
     unsigned char *data = malloc(largest + 1);
     CHECK(data != NULL);
     for (int kind = 0; kind < 5; kind++) { /* random, 0x00, 0xff, one bit, sums near 65535 */
@@ -63,7 +64,7 @@ static void test_checksum(void)
         for (size_t bytes = 1; bytes <= 150; bytes++) {
             check_checksum(data + bytes % 2, bytes);
         }
-        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        for (int i = 0; i < COUNT(sizes); i++) {
             check_checksum(data + i % 2, sizes[i]);
         }
     }

@@ -1,6 +1,7 @@
 /* Tests of the CSV reader: a first row of many names in linear time, and the delimiter of a first
  * row with long names. The rules of the format are tested with `bireme prepare`
  * (test_shard_task.c). */
+#include "base/memory.h"
 #include "datasets/rows/csv.h"
 #include "tests/check.h"
 #include "tests/datasets/folder.h"
@@ -41,7 +42,7 @@ static void test_delimiter(void)
     static const char *const texts[] = {"the_first_name;b\n1;2,3\n", "the_first_name\tb\n1\t2\n",
                                         "\xEF\xBB\xBFthe_first_name;b\n1;2",
                                         "the_first_name,b\n1,2\n"};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+    for (int i = 0; i < COUNT(texts); i++) {
         size_t fields;
         const char *path = folder_file("table");
         folder_write(path, texts[i], strlen(texts[i]));
@@ -63,7 +64,7 @@ static status keep_field(void *user, struct jsonl_row *row)
 static void test_tabs(void)
 {
     static const char *const fields[] = {"\"x", "x\"", "\"x\"", "x \"y\" z", "\"", "\"\"", "\"\r"};
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+    for (int i = 0; i < COUNT(fields); i++) {
         char text[64], field[32] = "none";
         struct jsonl_bad_rows bad = {.skip = false};
         int64_t bytes = 0;

@@ -1,5 +1,6 @@
 /* Corruption of texts for denoising: the text is restored from source and target, counts of noise
  * and spans are exact, and frequencies are those of the definitions. */
+#include "base/memory.h"
 #include "datasets/loader/denoise.h"
 
 #include <math.h>
@@ -92,7 +93,7 @@ static void test_span_corruption(void)
     } cases[] = {{2, 1, 1, 0.15, 3},     {3, 1, 1, 0.15, 3},     {17, 3, 1, 0.15, 3},
                  {512, 77, 26, 0.15, 3}, {512, 77, 1, 0.15, 64}, {512, 256, 85, 0.5, 3},
                  {101, 91, 10, 0.9, 3}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (int i = 0; i < COUNT(cases); i++) {
         struct denoise d = make_denoise(DENOISE_SPAN_CORRUPTION);
         d.density = cases[i].density;
         d.mean_span = cases[i].mean;

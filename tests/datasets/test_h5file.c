@@ -1,5 +1,6 @@
 /* Tests of h5file.h, mainly with files that the reader must refuse: damaged files, links out of the
  * file, false sizes, wrong types. The HDF5 library writes these files here. */
+#include "base/memory.h"
 #include "datasets/shard/h5file.h"
 
 #include <signal.h>
@@ -342,7 +343,7 @@ static void test_types(void)
                  {H5T_STD_U64LE, "integer of 8"}, {H5T_STD_U8LE, "integer of 1"},
                  {H5T_IEEE_F32LE, "float of 4"},  {H5T_IEEE_F64LE, "float of 8"}};
     const char *path = folder_file("types.h5");
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    for (int i = 0; i < COUNT(wrong); i++) {
         hid_t file = create_file(path);
         fill_and_close(create_dataset(file, "tokens", wrong[i].type, 8, H5P_DEFAULT), 8);
         H5Fclose(file);

@@ -1,6 +1,7 @@
 /* Tokens of languages against MBartTokenizer and MBart50Tokenizer of transformers
  * (scripts/make_reference.py seq2seq): the ids of sources and targets, prepared pairs, and
  * errors. */
+#include "base/memory.h"
 #include "datasets/prepare/prepare.h"
 #include "datasets/shard/shard.h"
 #include "datasets/tokenizer/text_pair.h"
@@ -53,7 +54,7 @@ static void check_codes(const struct tokenizer *t)
 {
     static const char *const codes[] = {"en", "<mask>", "</s>", "the"};
     int32_t id;
-    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
+    for (int i = 0; i < COUNT(codes); i++) {
         CHECK_FAILS(tokenizer_find_language(t, codes[i], "--target-lang", &id), STATUS_USAGE,
                     "has no token of this language; the codes are its special tokens, such as "
                     "en_XX");

@@ -7,6 +7,7 @@
 #include <hdf5.h>
 
 #include "base/log.h"
+#include "base/memory.h"
 #include "datasets/loader/loader.h"
 #include "datasets/shard/shard.h"
 #include "tests/datasets/folder.h"
@@ -238,7 +239,7 @@ static void test_evaluation(const char *path)
     int32_t expected[100];
     int64_t n = expected_samples(expected);
     static const int64_t limits[] = {LOADER_ONE_EPOCH, 1000, 61, 60, 13, 4, 1};
-    for (size_t k = 0; k < sizeof limits / sizeof *limits; k++) {
+    for (int k = 0; k < COUNT(limits); k++) {
         int64_t expected_total = limits[k] > 0 && limits[k] < n ? limits[k] : n, total = 0;
         for (int rank = 0; rank < 4; rank++) {
             struct loader_options o = make_options(path);

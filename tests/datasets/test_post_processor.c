@@ -3,6 +3,7 @@
  * tested: training of a RoBERTa tokenizer, and its sentences and documents in shards. */
 #include <jansson.h>
 
+#include "base/memory.h"
 #include "datasets/prepare/prepare.h"
 #include "datasets/shard/h5file.h"
 #include "datasets/shard/shard.h"
@@ -250,7 +251,7 @@ static void test_bare_template(void)
     CHECK_OK(tokenizer_train(TOKENIZER_BPE, 270, &corpus, 1, 1, &plain));
     CHECK_OK(tokenizer_save(plain, folder));
     CHECK_OK(tokenizer_encode(plain, "the oars", 8, true, &a));
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (int i = 0; i < COUNT(cases); i++) {
         struct tokenizer *t = NULL;
         char path[FILE_PATH_BYTES];
         CHECK_OK(file_join(path, folder, "tokenizer.json"));
@@ -324,7 +325,7 @@ static void test_refusals(void)
         {"begun", "\"processors\":[", "\"processors\":[{},{},{},", "has 5 members"},
         {"begun", "\"type\":\"TemplateProcessing\"", "\"type\":\"Unknown\"", "'Unknown'"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (int i = 0; i < COUNT(cases); i++) {
         char path[FILE_PATH_BYTES], *text = NULL;
         size_t bytes = 0;
         struct tokenizer *t = NULL;

@@ -2,6 +2,7 @@
  * rows, refused shards, and the file with the log-probabilities of the reference model. */
 #include <math.h>
 
+#include "base/memory.h"
 #include "base/random.h"
 #include "datasets/loader/loader.h"
 #include "datasets/shard/shard_logps.h"
@@ -129,7 +130,7 @@ static void test_bad_rows(void)
     };
     struct prepare_report report;
     char rows[1024];
-    for (size_t i = 0; i < sizeof bad_rows / sizeof *bad_rows; i++) {
+    for (int i = 0; i < COUNT(bad_rows); i++) {
         struct prepare_options o = {.chat_template = chat, .sequence_tokens = 8};
         snprintf(rows, sizeof rows, "%s%s\n%s", good, bad_rows[i][0], good);
         CHECK_FAILS(prepare_shards(rows, "bad", o, &report), STATUS_DATA, "rows.jsonl:2: ");

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/random.h"
 #include "datasets/prepare/splitter.h"
 #include "tests/datasets/prepared.h"
@@ -54,7 +55,7 @@ static char *mixed_text(size_t bytes, uint64_t seed, bool valid)
         "naïve", " größe",  "。",   "文字列", "，",    "中文",   "🚣",      " 🚣",       "don't",
         ".\n",   "!!",      "\r\n", " /usr",  "_name", "\u00a0", "\u3000", "한국어 ",  ") ",
         "\x01",  "\x7f",    "é ",   "-",      "0x1F ", "\xff",   "\xc3 ",  "\xe4\xb8", "\xf0\x9f "};
-    int kinds = (int)(sizeof parts / sizeof *parts) - (valid ? 4 : 0);
+    int kinds = COUNT(parts) - (valid ? 4 : 0);
     char *text = malloc(bytes + 32);
     size_t used = 0;
     for (uint64_t i = 0; used < bytes; i++) {
@@ -226,7 +227,7 @@ static void test_json_lines(void)
                {"{\"text\": \"\xff\"}", "not valid JSON"},
                {"{\"text\": \"\\ud800\"}", "not valid JSON"},
                {"nonsense", "not valid JSON"}};
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    for (int i = 0; i < COUNT(bad); i++) {
         char text[256];
         snprintf(text, sizeof text, "{\"text\": \"good\"}\n%s\n{\"text\": \"end\"}\n", bad[i].row);
         write_text(folder_file("rows.jsonl"), text);

@@ -1,6 +1,7 @@
 /* Tests of row workers: the output does not depend on the number of threads. The first of several
  * bad rows is reported, whether it is invalid JSON or not usable. */
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/random.h"
 #include "datasets/prepare/prepare.h"
 #include "tests/datasets/folder.h"
@@ -97,7 +98,7 @@ static void test_same_bytes(prepare_function function)
 static void test_first_bad_row(prepare_function function)
 {
     static const int bad_lines[][2] = {{333, 334}, {334, 333}, {1, 700}, {700, 1}, {64, 31}};
-    for (size_t i = 0; i < sizeof bad_lines / sizeof *bad_lines; i++) {
+    for (int i = 0; i < COUNT(bad_lines); i++) {
         char *input = write_rows(bad_lines[i][0], bad_lines[i][1]);
         char location[64];
         int first = bad_lines[i][0] < bad_lines[i][1] ? bad_lines[i][0] : bad_lines[i][1];

@@ -1,11 +1,12 @@
 /* Tests of the order of samples: each sample once per epoch, shifted windows, exact mixtures. */
+#include "base/memory.h"
 #include "datasets/loader/sample_order.h"
 #include "tests/check.h"
 
 static void test_epochs(void)
 {
     static const int64_t sizes[] = {1, 2, 3, 17, 64, 1000, 4097};
-    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+    for (int k = 0; k < COUNT(sizes); k++) {
         int64_t n = sizes[k], moved = 0;
         double weight = 1.0;
         struct sample_order order;

@@ -1,5 +1,6 @@
 /* Tests of sources and targets: rows, translations and aligned files as examples, bad rows, batches
  * that do not depend on the number of ranks, and refused shards. */
+#include "base/memory.h"
 #include "base/random.h"
 #include "datasets/loader/loader.h"
 #include "datasets/prepare/prepare.h"
@@ -113,7 +114,7 @@ static void test_bad_rows(void)
     };
     struct prepare_report report;
     char rows[1024];
-    for (size_t i = 0; i < sizeof bad_rows / sizeof *bad_rows; i++) {
+    for (int i = 0; i < COUNT(bad_rows); i++) {
         struct prepare_options o = {
             .sequence_tokens = 8, .source_language = "en", .target_language = "es"};
         snprintf(rows, sizeof rows, "%s%s\n%s", good, bad_rows[i][0], good);

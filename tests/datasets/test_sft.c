@@ -3,6 +3,7 @@
  * and after resume. */
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/random.h"
 #include "datasets/loader/loader.h"
 #include "tests/datasets/chat_tokenizer.h"
@@ -74,7 +75,7 @@ static void test_join_encoding(void)
     static const char *const texts[][2] = {{"of t", "he files"}, {"What?", " the list"},
                                            {"the", "the"},       {"", "the user"},
                                            {"t", "he"},          {"the ", "user"}};
-    enum { ROWS = sizeof texts / sizeof *texts };
+    enum { ROWS = COUNT(texts) };
     char rows[1024] = "";
     int64_t differing = 0;
     for (int i = 0; i < ROWS; i++) {
@@ -173,14 +174,14 @@ static void test_bad_rows(void)
     };
     struct prepare_report report;
     char rows[1024];
-    for (size_t i = 0; i < sizeof bad_rows / sizeof *bad_rows; i++) {
+    for (int i = 0; i < COUNT(bad_rows); i++) {
         struct prepare_options o = {.chat_template = chat, .sequence_tokens = 8};
         snprintf(rows, sizeof rows, "{\"text\": \"a\"}\n%s\n{\"text\": \"b\"}\n", bad_rows[i][0]);
         CHECK_FAILS(prepare_shards(rows, "bad", o, &report), STATUS_DATA, "rows.jsonl:2: ");
         CHECK_FAILS(prepare_shards(rows, "bad", o, &report), STATUS_DATA, bad_rows[i][1]);
         CHECK(!file_exists(folder_file("bad/train-00000-of-00001.h5")));
     }
-    for (size_t i = 0; i < sizeof bad_rows / sizeof *bad_rows; i++) {
+    for (int i = 0; i < COUNT(bad_rows); i++) {
         struct prepare_options o = {
             .chat_template = chat, .sequence_tokens = 8, .skip_bad_rows = true};
         snprintf(rows, sizeof rows, "{\"text\": \"a\"}\n%s\n{\"text\": \"b\"}\n", bad_rows[i][0]);

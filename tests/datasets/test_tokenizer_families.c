@@ -4,6 +4,7 @@
  * in parts, refusals and malicious files. */
 #include <jansson.h>
 
+#include "base/memory.h"
 #include "base/random.h"
 #include "base/utf8.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
@@ -134,7 +135,7 @@ static void test_forms(const json_t *root)
                  {"NFKD", NORMALIZER_NFKD},
                  {"Lowercase", NORMALIZER_LOWERCASE},
                  {"StripAccents", NORMALIZER_STRIP_ACCENTS}};
-    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+    for (int i = 0; i < COUNT(forms); i++) {
         char digest[HASH_TEXT_BYTES];
         digest_form(forms[i].kind, digest);
         const json_t *expected = json_object_get(json_object_get(root, "forms"), forms[i].name);
@@ -323,7 +324,7 @@ static void test_refusals(void)
         {"family_smollm2", "\"normalizer\":null", "\"normalizer\":{\"type\":\"BertNormalizer\"}",
          "'BertNormalizer' is not supported"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (int i = 0; i < COUNT(cases); i++) {
         struct tokenizer *t = NULL;
         char *text = replace_part(cases[i].name, cases[i].from, cases[i].to);
         status result = tokenizer_from_text(text, strlen(text), "f.json", &t);
@@ -331,7 +332,7 @@ static void test_refusals(void)
             CHECK(result == STATUS_DATA);
         } else if (result != STATUS_DATA ||
                    strstr(status_pending()->text, cases[i].reason) == NULL) {
-            fprintf(stderr, "case %zu: expected a reason with '%s'\n", i, cases[i].reason);
+            fprintf(stderr, "case %d: expected a reason with '%s'\n", i, cases[i].reason);
             status_print();
             exit(1);
         }

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
+#include "base/memory.h"
 #include "base/random.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
 #include "tests/check.h"
@@ -120,11 +121,11 @@ static const struct bad_part bad_parts[] = {
 static void test_bad_parts(void)
 {
     CHECK_OK(parse_text(valid_file, strlen(valid_file)));
-    for (size_t i = 0; i < sizeof bad_parts / sizeof *bad_parts; i++) {
+    for (int i = 0; i < COUNT(bad_parts); i++) {
         char *text = replace_part(bad_parts[i].part, bad_parts[i].replacement);
         status result = parse_text(text, strlen(text));
         if (result != STATUS_DATA || strstr(status_pending()->text, bad_parts[i].reason) == NULL) {
-            fprintf(stderr, "part %zu, %s: returned %d, expected a reason with '%s'\n", i,
+            fprintf(stderr, "part %d, %s: returned %d, expected a reason with '%s'\n", i,
                     bad_parts[i].replacement, result, bad_parts[i].reason);
             status_print();
             exit(1);
@@ -302,7 +303,7 @@ static void test_plain_added_tokens(void)
     snprintf(with_plain, bytes, "%.*s%s{\"id\":5,\"content\":\"ba\",\"normalized\":false},%s",
              (int)(at - text), text, list, at + strlen(list));
     CHECK_OK(tokenizer_from_text(with_plain, strlen(with_plain), "f.json", &t));
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (int i = 0; i < COUNT(cases); i++) {
         struct token_list ids = {0};
         CHECK_OK(tokenizer_encode(t, cases[i].text, strlen(cases[i].text), cases[i].special, &ids));
         CHECK_EQUAL(ids.count, cases[i].count);

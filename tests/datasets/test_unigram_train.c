@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "datasets/sentencepiece/unigram_train.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
 #include "tests/datasets/folder.h"
@@ -53,7 +54,7 @@ static void test_seeds(void)
         {"nan\xC3\xA4", 5, 1}, {"abcdefghijklmnopqrstuvwxyz", 26, 2},
         {"once", 4, 4},        {"n", 1, 9},
     };
-    enum { WORDS = sizeof words / sizeof *words };
+    enum { WORDS = COUNT(words) };
     struct unigram_piece *pieces = NULL;
     int64_t count = 0, characters = 0;
     CHECK_OK(unigram_find_seeds(words, WORDS, 1000, &pieces, &count, &characters));

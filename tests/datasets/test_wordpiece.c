@@ -2,6 +2,7 @@
  * tested: tokenizer.json and vocab.txt, training, and malicious texts and files. */
 #include <jansson.h>
 
+#include "base/memory.h"
 #include "base/random.h"
 #include "base/utf8.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
@@ -329,7 +330,7 @@ static void test_malicious_texts(void)
     CHECK(text != NULL);
     static const char *const patterns[] = {
         "a", "\u302f\U0001D165\U0001D16D", "\xff", "\u0301", "(", "\u6f22"};
-    for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++) {
+    for (int p = 0; p < COUNT(patterns); p++) {
         size_t length = strlen(patterns[p]), used = 0;
         for (; used + length <= BYTES; used += length) {
             memcpy(text + used, patterns[p], length);

@@ -1,5 +1,6 @@
 /* Fuzz target: adapter_config.json of peft, with its patterns of module names. */
 #include "trainer/formats/huggingface/adapter_config.h"
+#include "base/memory.h"
 #include "tests/fuzz/fuzz.h"
 
 const struct fuzz_limits fuzz_limits = {.bytes = 1 << 20, .factor = 200};
@@ -9,7 +10,7 @@ static status read_targets(const struct adapter_config *config)
     static const char *const modules[] = {"h.0.attn.c_attn", "h.11.mlp.c_proj",
                                           "model.layers.10.self_attn.q_proj", "score"};
     bool selected;
-    for (size_t i = 0; i < sizeof modules / sizeof modules[0]; i++) {
+    for (int i = 0; i < COUNT(modules); i++) {
         TRY(adapter_config_is_target(config, modules[i], &selected));
     }
     return STATUS_OK;

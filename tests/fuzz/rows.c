@@ -1,6 +1,7 @@
 /* Fuzz target: the rows of the fine-tuning objectives. The first byte selects the objective, and
  * its bit 7 selects CSV instead of JSON Lines; the rest is the file. */
 #include "base/file.h"
+#include "base/memory.h"
 #include "datasets/chat/chat.h"
 #include "datasets/prepare/prepare.h"
 #include "tests/fuzz/small_tokenizer.h"
@@ -13,7 +14,7 @@ static prepare_function *const functions[] = {
     prepare_sft,    prepare_preferences, prepare_classify, prepare_regress, prepare_classify_tokens,
     prepare_answer, prepare_choose,      prepare_embed,    prepare_seq2seq};
 
-enum { FUNCTIONS = sizeof functions / sizeof functions[0], DECODERS = 2, CSV = 0x80 };
+enum { FUNCTIONS = COUNT(functions), DECODERS = 2, CSV = 0x80 };
 
 /* Returns the template of the objectives with messages. */
 static const struct chat_template *get_template(const struct tokenizer *tokenizer)

@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "datasets/tokenizer/tokenizer.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -25,7 +26,7 @@ static inline void small_tokenizer_add_specials(const char *folder)
     json_t *root = json_load_file(path, 0, NULL), *added = json_object_get(root, "added_tokens");
     int first = 1 + (int)json_integer_value(
                         json_object_get(json_array_get(added, json_array_size(added) - 1), "id"));
-    for (int i = 0; i < (int)(sizeof texts / sizeof texts[0]); i++) {
+    for (int i = 0; i < COUNT(texts); i++) {
         small_tokenizer_add_special(added, first + i, texts[i]);
     }
     fuzz_require(json_dump_file(root, path, 0) == 0, "a tokenizer can be written");

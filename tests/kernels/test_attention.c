@@ -1,6 +1,7 @@
 /* Tests attention, forward and backward, against the oracle. Results must have the same bits for
  * packed and separate sequences, for any number of threads and in repeated calls. A change of a
  * token must not change earlier rows. */
+#include "base/memory.h"
 #include "tests/kernels/attention_rows.h"
 #include "tests/kernels/operation.h"
 
@@ -91,7 +92,7 @@ static const struct shape shapes[] = {
     {"bias, many tiles", 1, 1, 32, false, 0, 1, {200}, {270}, 1, 0, {0}, 0, 32},
 };
 
-enum { SHAPES = sizeof shapes / sizeof *shapes };
+enum { SHAPES = COUNT(shapes) };
 
 struct tensors {
     struct tensor q, keys, values, d_o, o, lse, dq, dkeys, dvalues, bias, d_bias;
@@ -184,7 +185,7 @@ static void release_tensors(struct tensors *m)
 {
     struct tensor *all[] = {&m->q,  &m->keys,  &m->values,  &m->d_o,  &m->o,     &m->lse,
                             &m->dq, &m->dkeys, &m->dvalues, &m->bias, &m->d_bias};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    for (int i = 0; i < COUNT(all); i++) {
         operation_release(all[i]);
     }
 }

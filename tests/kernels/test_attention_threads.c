@@ -1,5 +1,6 @@
 /* Tests that the bits of attention do not depend on the number of threads. With many threads, heads
  * are divided into blocks of queries and tiles of keys, and several threads add to dq. */
+#include "base/memory.h"
 #include "tests/kernels/operation.h"
 
 enum { SEQUENCES_MAX = 4 };
@@ -24,8 +25,8 @@ static const struct shape shapes[] = {
 static const int thread_counts[] = {3, 7, 64};
 
 enum {
-    SHAPES = sizeof shapes / sizeof *shapes,
-    COUNTS = sizeof thread_counts / sizeof *thread_counts,
+    SHAPES = COUNT(shapes),
+    COUNTS = COUNT(thread_counts),
     REPETITIONS = 5, /* the order in which threads take work items differs */
     RESULTS = 5
 };

@@ -1,6 +1,7 @@
 /* Tests the operations of a step's decision in device memory, and the updates that read it. All
  * back-ends must give the bits of the host. */
 #include "base/exact.h"
+#include "base/memory.h"
 #include "tests/kernels/operation.h"
 
 /* ---- exact sums ---- */
@@ -56,7 +57,7 @@ static void test_exact_sums(struct kernels *k)
         check_exact_sum(k, x, seed < 2 ? TERMS : (int64_t)(seed * seed));
     }
     check_exact_sum(k, x, 0);
-    for (size_t i = 0; i < sizeof special / sizeof *special; i++) {
+    for (int i = 0; i < COUNT(special); i++) {
         check_exact_sum(k, special + i, 1);
         check_exact_sum(k, special, (int64_t)i);
     }
@@ -122,7 +123,7 @@ static void test_trust_ratios(struct kernels *k)
 {
     const double squares[][2] = {{2, 3}, {0, 1}, {1, 0}, {1e-30, 7e20}, {NAN, 1}};
     const int32_t tensors[] = {3, -1, 0, 1, 2, 0, -5};
-    enum { RATIOS = sizeof tensors / sizeof *tensors };
+    enum { RATIOS = COUNT(tensors) };
     double ratios[RATIOS];
     const double expected[RATIOS] = {sqrt(1e-30 / 7e20), 1, sqrt(2.0 / 3), 1, 1, sqrt(2.0 / 3), 1};
     CHECK_OK(control_trust_ratios(k, ratios, &squares[0][0], tensors, RATIOS));
@@ -232,7 +233,7 @@ static bool are_equal(const struct arrays *a, const struct arrays *b)
 static void release_arrays(struct arrays *a)
 {
     struct tensor *all[] = {&a->weights, &a->copy, &a->moment1, &a->moment2, &a->gradient};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    for (int i = 0; i < COUNT(all); i++) {
         operation_release(all[i]);
     }
 }

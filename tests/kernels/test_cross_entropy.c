@@ -1,6 +1,7 @@
 /* Tests the classifier against the oracle: losses, argmax, gradients, entropies, mean logits. The
  * cases include a padded vocabulary, ignored targets, row weights, chunks of rows and vocabulary
  * shards. Results must not depend on the number of threads. */
+#include "base/memory.h"
 #include "tests/kernels/operation.h"
 
 struct shape {
@@ -38,7 +39,7 @@ static const struct shape shapes[] = {
 };
 
 /* FIRST_CAPPED: the first shape with a soft-cap; of its 4 shards, two contain only padding */
-enum { SHAPES = sizeof shapes / sizeof *shapes, FIRST_CAPPED = 13, ROWS_MAX = 600, IGNORED = -100 };
+enum { SHAPES = COUNT(shapes), FIRST_CAPPED = 13, ROWS_MAX = 600, IGNORED = -100 };
 
 struct problem {
     struct tensor x, w, bias;

@@ -1,5 +1,6 @@
 /* Tests the embedding lookup and its gradients against the oracle. The bits must not depend on the
  * number of threads. */
+#include "base/memory.h"
 #include "tests/kernels/operation.h"
 
 struct shape {
@@ -40,7 +41,7 @@ static void release_tensors(struct tensors *m)
 {
     struct tensor *all[] = {&m->tokens_table, &m->positions_table, &m->y,
                             &m->dy,           &m->d_tokens,        &m->d_positions};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    for (int i = 0; i < COUNT(all); i++) {
         operation_release(all[i]);
     }
 }
@@ -150,7 +151,7 @@ static void test_vocabulary_shards(struct kernels *k)
 
 static void test_all(struct kernels *k, struct kernels *other)
 {
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    for (int i = 0; i < COUNT(shapes); i++) {
         test_shape(k, other, &shapes[i]);
     }
     test_vocabulary_shards(k);

@@ -1,9 +1,10 @@
 /* Tests operations on flat slices (AdamW, LAMB, rounded copies, sums in a fixed order), casts and
  * dropout. */
+#include "base/memory.h"
 #include "tests/kernels/operation.h"
 
 static const int64_t counts[] = {1, 3, 16, 17, 4095, 4096, 4099, 16384, 16385, 100003};
-enum { COUNTS = sizeof counts / sizeof *counts };
+enum { COUNTS = COUNT(counts) };
 
 static const struct adamw settings = {
     .learning_rate = 0.01f,
@@ -39,7 +40,7 @@ static struct slice make_slice(int64_t count)
 static void release_slice(struct slice *s)
 {
     struct tensor *all[] = {&s->weights, &s->copy, &s->moment1, &s->moment2, &s->gradient};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    for (int i = 0; i < COUNT(all); i++) {
         operation_release(all[i]);
     }
 }
@@ -182,7 +183,7 @@ static const struct rounding roundings[] = {
     {true, 9, (INT64_C(1) << 35) - 13, 2, 1, 3},
     {true, 10, INT64_C(1) << 40, 4095, 333, 1001},
 };
-enum { ROUNDINGS = sizeof roundings / sizeof *roundings };
+enum { ROUNDINGS = COUNT(roundings) };
 
 /* Returns whether all bf16 elements from offset on are equal or both NaN. */
 static bool is_equal_or_nan(struct tensor a, struct tensor b, int64_t offset)
@@ -247,7 +248,7 @@ static void test_rounding_values(struct kernels *k)
     struct tensor x = operation_tensor(DTYPE_F32, 1, all, all);
     struct tensor copy = operation_tensor(DTYPE_BF16, 1, all, all);
     struct tensor expected = operation_tensor(DTYPE_BF16, 1, all, all);
-    for (size_t j = 0; j < sizeof below / sizeof *below; j++) {
+    for (int j = 0; j < COUNT(below); j++) {
         int64_t rounded_up = 0;
         for (int64_t i = 0; i < all; i++) {
             uint32_t bits = (uint32_t)i << 16 | below[j];
@@ -297,7 +298,7 @@ static void test_rounding_mean(struct kernels *k)
     struct tensor x = operation_tensor(DTYPE_F32, 1, DRAWS, DRAWS);
     struct tensor copy = operation_tensor(DTYPE_BF16, 1, DRAWS, DRAWS);
     struct tensor before = operation_random(DTYPE_BF16, 1, DRAWS, 1, 1);
-    for (size_t j = 0; j < sizeof fractions / sizeof *fractions; j++) {
+    for (int j = 0; j < COUNT(fractions); j++) {
         /* probabilities to round up, and that two draws are equal */
         double p = fractions[j] / 65536.0, p_equal = p * p + (1 - p) * (1 - p);
         double all = 0, repeated = 0, up, same;
@@ -417,7 +418,7 @@ static void test_bf16_moments(struct kernels *k, struct kernels *other, int64_t 
                           lamb ? 1e-4
                                : 1e-6); /* LAMB: one unit of a moment that lies near a bound */
     struct slice *all[] = {&s, &t, &r, &unused[0], &unused[1], &unused[2]};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    for (int i = 0; i < COUNT(all); i++) {
         release_slice(all[i]);
     }
 }
@@ -566,7 +567,7 @@ static void test_casts(struct kernels *k)
         ((bf16 *)from.data)[i / 256 * from.stride + i % 256] = (bf16)i;
     }
     static const uint32_t below[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
-    for (size_t j = 0; j < sizeof below / sizeof *below; j++) {
+    for (int j = 0; j < COUNT(below); j++) {
         CHECK_OK(op_cast(k, as_f32, from));
         for (int64_t i = 0; i < all; i++) {
             float *x = (float *)as_f32.data + i / 256 * as_f32.stride + i % 256;

@@ -1,6 +1,7 @@
 /* Tests that the bits of a GEMM do not depend on the number of threads, at sizes at which oneDNN
  * selects other code for parts of a matrix than for the whole, and that the work is divided over up
  * to 64 threads. */
+#include "base/memory.h"
 #include "kernels/cpu/grid.h"
 #include "tests/kernels/operation.h"
 
@@ -29,11 +30,7 @@ static const struct shape shapes[] = {
 
 static const int thread_counts[] = {3, 8, 64};
 
-enum {
-    GPT2_SHAPES = sizeof gpt2 / sizeof *gpt2,
-    SHAPES = sizeof shapes / sizeof *shapes,
-    COUNTS = sizeof thread_counts / sizeof *thread_counts
-};
+enum { GPT2_SHAPES = COUNT(gpt2), SHAPES = COUNT(shapes), COUNTS = COUNT(thread_counts) };
 
 static struct matmul_call make_call(enum dtype dtype, const struct shape *s)
 {

@@ -2,6 +2,7 @@
  * used before must not allocate. */
 #include <malloc.h>
 
+#include "base/memory.h"
 #include "kernels/cpu/matmul.h"
 #include "tests/kernels/operation.h"
 
@@ -159,7 +160,7 @@ static void test_buckets(void)
                              {.bias = {.max_distance = 50}}};
     a[0].bias.table.rows = a[1].bias.table.rows = 32;
     a[2].bias.table.rows = 16;
-    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+    for (int i = 0; i < COUNT(expected); i++) {
         for (int j = 0; j < 3; j++) {
             CHECK_EQUAL(attention_bucket(&a[j], expected[i][0]), expected[i][j + 1]);
         }
@@ -205,7 +206,7 @@ static void test_bias_memory(struct device *dev)
     a.bias.max_distance = 4;
     CHECK(attention_forward(k, d, lse, x, x, x, &a) == STATUS_INTERNAL);
     struct tensor *all[] = {&x, &d, &lse, &table, &gradient};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    for (int i = 0; i < COUNT(all); i++) {
         operation_release(all[i]);
     }
     CHECK_OK(kernels_destroy(&k));

@@ -1,5 +1,6 @@
 /* Tests the linear layer, forward and backward, against the oracle. The bits must not depend on the
  * number of threads and must be the same in repeated calls. */
+#include "base/memory.h"
 #include "tests/kernels/operation.h"
 
 struct shape {
@@ -13,7 +14,7 @@ static const struct shape shapes[] = {
     {70, 1, 449, 3}, {5, 131, 29, 1},  {16, 67, 43, 0},
 };
 
-enum { SHAPES = sizeof shapes / sizeof *shapes };
+enum { SHAPES = COUNT(shapes) };
 
 struct operands {
     struct tensor x, w, bias, dy, pre_x; /* pre_x: the pre-activation of x */

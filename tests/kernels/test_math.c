@@ -1,6 +1,7 @@
 /* Tests the vector functions against the C library in double precision, and dropout factors against
  * base/random.h. CMake compiles the test once for each instruction set. It prints the largest
  * errors, which math.h documents. */
+#include "base/memory.h"
 #include "kernels/cpu/math.h"
 
 #include "base/random.h"
@@ -126,7 +127,7 @@ static void test_lanes(void)
 }
 
 static const float probabilities[] = {0x1p-16f, 0.1f, 0.5f, 0.999f, 1 - 0x1p-16f};
-enum { PROBABILITIES = sizeof probabilities / sizeof *probabilities };
+enum { PROBABILITIES = COUNT(probabilities) };
 
 /* Tests dropout factors, also where the counter of the blocks exceeds 32 bits. */
 static void test_dropout(void)
@@ -195,7 +196,7 @@ int main(void)
         CHECK_SKIP("this processor has no AVX2");
     }
 #endif
-    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+    for (int i = 0; i < COUNT(functions); i++) {
         test_function(&functions[i]);
     }
     test_limits();

@@ -1,6 +1,7 @@
 /* Tests residual addition and norm against the oracle: both kinds of norm, both dtypes, dropout,
  * rows with gaps, and tails of vectors. The RMS norm of rows that are split by columns
  * (split_norm.h) gives the results of the norm of the whole rows. */
+#include "base/memory.h"
 #include "tests/kernels/operation.h"
 
 struct shape {
@@ -92,7 +93,7 @@ static void copy_tensors(struct tensors to, struct tensors from)
         {to.dz, from.dz},         {to.gamma, from.gamma}, {to.beta, from.beta},
         {to.dgamma, from.dgamma}, {to.dbeta, from.dbeta},
     };
-    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+    for (int i = 0; i < COUNT(pairs); i++) {
         if (pairs[i][0].data != NULL) {
             oracle_cast(pairs[i][0], pairs[i][1]);
         }
@@ -103,7 +104,7 @@ static void release_tensors(struct tensors *m)
 {
     struct tensor *all[] = {&m->x,    &m->delta, &m->z,  &m->y,      &m->statistics, &m->gamma,
                             &m->beta, &m->dy,    &m->dz, &m->ddelta, &m->dgamma,     &m->dbeta};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    for (int i = 0; i < COUNT(all); i++) {
         operation_release(all[i]);
     }
 }
@@ -332,14 +333,14 @@ static void test_split(struct kernels *k, struct kernels *other)
         {515, 48, NORM_RMS, false, false, NORM_RESIDUAL_NONE, 0, 0, true},
         {19, 769, NORM_RMS, false, false, NORM_RESIDUAL_NONE, 0, 0},
     };
-    for (size_t i = 0; i < sizeof split_shapes / sizeof *split_shapes; i++) {
+    for (int i = 0; i < COUNT(split_shapes); i++) {
         test_split_shape(k, other, &split_shapes[i]);
     }
 }
 
 static void test_all(struct kernels *k, struct kernels *other)
 {
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    for (int i = 0; i < COUNT(shapes); i++) {
         test_shape(k, other, &shapes[i]);
     }
     test_alias(k);

@@ -1,5 +1,6 @@
 /* Tests op_gather_rows and op_scatter_rows. They only copy and add to distinct rows, so that the
  * results must equal those of the oracle. */
+#include "base/memory.h"
 #include "tests/kernels/operation.h"
 
 struct shape {
@@ -78,7 +79,7 @@ static void test_errors(struct kernels *k)
 
 static void test_all(struct kernels *k, struct kernels *other)
 {
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    for (int i = 0; i < COUNT(shapes); i++) {
         int32_t *rows = make_rows(&shapes[i]);
         struct kernels *both[] = {k, other};
         for (int j = 0; j < 2; j++) {

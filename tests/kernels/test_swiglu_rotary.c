@@ -1,5 +1,6 @@
 /* Tests the operations that Llama and Gemma use and GPT does not: SwiGLU, GEGLU and rotary position
  * embedding. */
+#include "base/memory.h"
 #include "tests/kernels/operation.h"
 
 struct shape {
@@ -140,7 +141,7 @@ static void test_rotary(struct kernels *k, struct kernels *other, const struct r
 
 static void test_all(struct kernels *k, struct kernels *other)
 {
-    for (size_t i = 0; i < sizeof swiglu_shapes / sizeof *swiglu_shapes; i++) {
+    for (int i = 0; i < COUNT(swiglu_shapes); i++) {
         test_gated(k, other, &swiglu_shapes[i], ACTIVATION_NONE);
         test_gated(k, other, &swiglu_shapes[i], ACTIVATION_GELU_TANH);
         test_gated(k, other, &swiglu_shapes[i], ACTIVATION_GELU_ERF);
@@ -148,7 +149,7 @@ static void test_all(struct kernels *k, struct kernels *other)
     test_gated_extremes(k, ACTIVATION_NONE);
     test_gated_extremes(k, ACTIVATION_GELU_TANH);
     test_gated_extremes(k, ACTIVATION_GELU_ERF);
-    for (size_t i = 0; i < sizeof rotary_shapes / sizeof *rotary_shapes; i++) {
+    for (int i = 0; i < COUNT(rotary_shapes); i++) {
         test_rotary(k, other, &rotary_shapes[i]);
     }
 }
@@ -179,7 +180,7 @@ static void test_rotary_scaling(void)
     const struct rotary_scaling linear = {.kind = ROTARY_LINEAR, .factor = 4};
     float table[2 * 64], scaled[5 * 64], plain[2 * 64];
     rotary_fill_table(table, 2, 64, 5e5, &llama3);
-    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+    for (int i = 0; i < COUNT(expected); i++) {
         double sine = sin(expected[i].frequency);
         CHECK_NEAR(table[64 + expected[i].index], cos(expected[i].frequency), 1e-6);
         CHECK_NEAR(table[64 + 32 + expected[i].index], sine, 2e-6 * sine);
@@ -214,7 +215,7 @@ static void test_rotary_yarn(void)
                                   .beta_slow = 1};
     float table[2 * 64];
     rotary_fill_table(table, 2, 64, 1e6, &yarn);
-    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+    for (int i = 0; i < COUNT(expected); i++) {
         double sine = 1.138629436111989 * sin(expected[i].frequency);
         CHECK_NEAR(table[64 + 32 + expected[i].index], sine, 2e-6 * sine);
     }
@@ -239,7 +240,7 @@ static void test_rotary_dynamic(void)
     struct rotary_scaling dynamic = {
         .kind = ROTARY_DYNAMIC, .factor = 2, .original_positions = 2048, .positions = 5000};
     struct rotary_scaling plain = {.kind = ROTARY_PLAIN};
-    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+    for (int i = 0; i < COUNT(expected); i++) {
         double frequency = rotary_frequency(expected[i].index, 64, 1e4, &dynamic);
         CHECK_NEAR(frequency, expected[i].frequency, 1e-6 * expected[i].frequency);
     }

@@ -20,6 +20,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
+
 extern void *__libc_malloc(size_t bytes);
 extern void *__libc_calloc(size_t count, size_t bytes);
 extern void *__libc_realloc(void *old, size_t bytes);
@@ -46,7 +48,7 @@ static bool is_counted_object(const char *name)
         return strstr(name, "/libhdf5") != NULL;
     }
     bool counted = name[0] == '\0'; /* the program itself */
-    for (size_t i = 0; i < sizeof libraries / sizeof libraries[0]; i++) {
+    for (int i = 0; i < COUNT(libraries); i++) {
         counted = counted || strstr(name, libraries[i]) != NULL;
     }
     return counted;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "trainer/cli/batch_query.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"
@@ -211,7 +212,7 @@ status command_answer(int argc, char **argv)
                        "Prints the answer, a tab and its probability. The answer is empty if the "
                        "text does not contain one. Long texts are split into windows.",
         .table = table,
-        .count = sizeof table / sizeof table[0],
+        .count = COUNT(table),
         .operand_name = "FILE",
         .operands_max = 1,
     };

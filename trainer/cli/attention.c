@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "trainer/cli/batch_query.h"
 #include "trainer/cli/command.h"
@@ -176,7 +177,7 @@ status command_attention(int argc, char **argv)
             "The page is one file that loads nothing from the network. --json prints tokens and "
             "attentions[layer][head][query][key].",
         .table = table,
-        .count = sizeof table / sizeof table[0],
+        .count = COUNT(table),
         .operand_name = "TEXT",
         .operands_min = 1,
         .operands_max = 2,

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "datasets/loader/loader.h"
 #include "trainer/cli/bench_impl.h"
@@ -223,7 +224,7 @@ static status run_comm(const struct request *q, struct comm *world)
     float *data = NULL;
     json_t *rows = json_array();
     TRY(comm_allocate(world, sizes[5], (void **)&data));
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+    for (int i = 0; i < COUNT(sizes); i++) {
         int64_t count = (int64_t)(sizes[i] / sizeof *data);
         double seconds = 0, copy = 0;
         log_progress("measuring all-reduce of %zu bytes, %" PRId64 " times", sizes[i],
@@ -452,7 +453,7 @@ status command_bench(int argc, char **argv)
             "           an all-reduce\n\n"
             "Without a recipe, GPT-2 124M with 4 x 256 tokens is used.",
         .table = table,
-        .count = sizeof table / sizeof table[0],
+        .count = COUNT(table),
         .operand_name = "step|kernels|comm|data|cluster",
         .operands_min = 0,
         .operands_max = -1,

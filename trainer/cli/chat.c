@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "base/input/line_reader.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "datasets/chat/chat.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
@@ -472,7 +473,7 @@ status command_chat(int argc, char **argv)
             "not a "
             "terminal, the exit code is that of the first message without a response.\n\n" HELP,
         .table = table,
-        .count = sizeof table / sizeof table[0]};
+        .count = COUNT(table)};
     TRY(options_parse(&options, argc, argv, &help));
     status result = help ? STATUS_OK : run_chat(&q);
     free(q.overrides.items);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "trainer/cli/batch_query.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"
@@ -329,7 +330,7 @@ status command_classify(int argc, char **argv)
                        "  choose           TEXT<tab>CHOICE<tab>CHOICE...: index of the choice from "
                        "0, and probability",
         .table = table,
-        .count = sizeof table / sizeof table[0],
+        .count = COUNT(table),
         .operand_name = "FILE",
         .operands_max = 1,
     };

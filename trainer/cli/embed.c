@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "trainer/cli/batch_query.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"
@@ -213,7 +214,7 @@ status command_embed(int argc, char **argv)
             "encoder-decoder can be used; a model that was trained with objective embed gives the "
             "best similarities.",
         .table = table,
-        .count = sizeof table / sizeof table[0],
+        .count = COUNT(table),
         .operand_name = "FILE",
         .operands_max = 1,
     };

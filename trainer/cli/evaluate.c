@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/evaluate_texts.h"
 #include "trainer/cli/json_output.h"
@@ -348,7 +349,7 @@ static status evaluate_rows(const struct request *q, struct session *s, struct c
                             comm_rank(s->mesh.data), comm_size(s->mesh.data), &local));
     double sums[] = {(double)local.rows, local.correct, local.correct_norm,
                      local.correct_norm_tokens, (double)local.truncated};
-    TRY(comm_sum_doubles(s->mesh.data, sums, sizeof sums / sizeof sums[0]));
+    TRY(comm_sum_doubles(s->mesh.data, sums, COUNT(sums)));
     if (comm_rank(world) != 0) {
         return STATUS_OK;
     }
@@ -526,7 +527,7 @@ static status parse_request(int argc, char **argv, struct request *q, bool *help
                        "--predictions, prints metrics of texts against references; no model is "
                        "used.",
         .table = table,
-        .count = sizeof table / sizeof table[0],
+        .count = COUNT(table),
     };
     TRY(options_parse(&options, argc, argv, help));
     q->texts.json = q->json;

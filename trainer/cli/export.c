@@ -71,7 +71,7 @@ status command_export(int argc, char **argv)
                        "model.architecture are supported. With --format gguf it writes one file "
                        "with tokenizer and chat template for llama.cpp.",
         .table = table,
-        .count = sizeof table / sizeof table[0],
+        .count = COUNT(table),
     };
     TRY(options_parse(&options, argc, argv, &help));
     if (help) {

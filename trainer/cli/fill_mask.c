@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "trainer/cli/batch_query.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"
@@ -183,7 +184,7 @@ status command_fill_mask(int argc, char **argv)
                        "each TEXT, one line for each mask. Without a TEXT, the texts are read from "
                        "standard input, one per line.",
         .table = table,
-        .count = sizeof table / sizeof table[0],
+        .count = COUNT(table),
         .operand_name = "TEXT",
         .operands_min = 0,
         .operands_max = -1,

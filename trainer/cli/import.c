@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "datasets/chat/chat.h"
 #include "trainer/cli/command.h"
@@ -167,7 +168,7 @@ status command_import(int argc, char **argv)
         .usage = "bireme import HF_DIR|FILE.gguf --output DIR [options]",
         .description = description,
         .table = table,
-        .count = sizeof table / sizeof table[0],
+        .count = COUNT(table),
         .operand_name = "HF_DIR",
         .operands_min = 1,
         .operands_max = 1,

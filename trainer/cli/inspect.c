@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "datasets/shard/shard.h"
 #include "datasets/tokenizer/tokenizer.h"
@@ -198,7 +199,7 @@ status command_inspect(int argc, char **argv)
                        "file names; or a run folder or recipe (*.yaml) of objective clm or sft, "
                        "of which the samples are counted in the order of training.",
         .table = table,
-        .count = sizeof table / sizeof table[0],
+        .count = COUNT(table),
         .operand_name = "PATH",
         .operands_min = 1,
         .operands_max = 1,

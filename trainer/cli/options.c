@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/memory.h"
 #include "base/terminal.h"
 #include "base/text.h"
 #include "trainer/recipe/foreign.h"
@@ -142,7 +143,7 @@ static void print_table(const struct options *options)
                                 required ? "" : o->default_value,
                                 o->choices,
                                 o->help};
-        print_row("option", fields, sizeof fields / sizeof fields[0]);
+        print_row("option", fields, COUNT(fields));
     }
     if (options->operand_name != NULL) {
         print_row("operand", &options->operand_name, 1);

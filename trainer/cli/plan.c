@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "base/thread/cores.h"
 #include "trainer/cli/command.h"
@@ -324,7 +325,7 @@ status command_plan(int argc, char **argv)
             "listed. "
             "If a rank needs more memory than the device has, the exit code is 78.",
         .table = table,
-        .count = (int)(sizeof table / sizeof table[0]),
+        .count = COUNT(table),
         .operand_name = "RECIPE.yaml",
         .operands_max = -1,
     };

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "base/memory.h"
 #include "base/text.h"
 #include "trainer/cli/json_output.h"
 #include "trainer/optimizer/schedule.h"
@@ -135,7 +136,7 @@ static void print_fixed_settings(const struct recipe *r)
     static const char *const searched[] = {"parallel.tensor", "parallel.zero_stage",
                                            "batch.micro_size"};
     const char *lead = "  fixed on the command line: ";
-    for (size_t i = 0; i < sizeof searched / sizeof searched[0]; i++) {
+    for (int i = 0; i < COUNT(searched); i++) {
         if (recipe_is_on_command_line(r, searched[i])) {
             printf("%s%s", lead, searched[i]);
             lead = ", ";
@@ -281,7 +282,7 @@ static void print_run(const struct recipe *r, const struct plan *plan,
         print_run_time(r, plan, forecast);
     }
     print_count("warm-up steps", plan->warmup_steps);
-    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+    for (int i = 0; i < COUNT(steps); i++) {
         int64_t step = steps[i] < total ? steps[i] : total - 1;
         char name[48], rate[32];
         if (i > 0 && step <= steps[i - 1]) {

@@ -212,7 +212,7 @@ static char parse_delimiter(const char *name)
         const char *name;
         char delimiter;
     } table[] = {{"comma", ','}, {"semicolon", ';'}, {"tab", '\t'}, {"pipe", '|'}};
-    for (size_t i = 0; name != NULL && i < sizeof table / sizeof table[0]; i++) {
+    for (int i = 0; name != NULL && i < COUNT(table); i++) {
         if (strcmp(table[i].name, name) == 0) {
             return table[i].delimiter;
         }
@@ -280,7 +280,7 @@ static status find_preparation(const struct request *q, const struct preparation
         {"answer", prepare_answer, true, false, false},
         {"choose", prepare_choose, true, false, true},
         {"embed", prepare_embed, true, false, false}};
-    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+    for (int i = 0; i < COUNT(table); i++) {
         if (strcmp(table[i].name, q->objective) == 0) {
             REQUIRE(
                 table[i].has_rows || q->validation_inputs.count == 0, STATUS_USAGE,

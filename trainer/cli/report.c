@@ -146,7 +146,7 @@ status command_report(int argc, char **argv)
             "nothing "
             "from the network. With --plot, writes a picture of one field, such as loss.",
         .table = table,
-        .count = sizeof table / sizeof table[0],
+        .count = COUNT(table),
         .operand_name = "RUN_DIR",
         .operands_min = 1,
         .operands_max = CHART_CURVES_MAX / 2,

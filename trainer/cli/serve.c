@@ -1,6 +1,7 @@
 /* bireme serve: an HTTP server with the interface of the OpenAI API. */
 #include <stdlib.h>
 
+#include "base/memory.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/options.h"
 #include "trainer/inference/server/server.h"
@@ -47,7 +48,7 @@ status command_serve(int argc, char **argv)
             "Prints the address to standard output. Ctrl-C or SIGTERM ends the server after the "
             "running answers.",
         .table = table,
-        .count = sizeof table / sizeof table[0],
+        .count = COUNT(table),
     };
     TRY(options_parse(&options, argc, argv, &help));
     o.overrides = overrides.items;

@@ -247,7 +247,7 @@ static status run_command(const char *usage, const char *description, int argc, 
     const struct options options = {.usage = usage,
                                     .description = description,
                                     .table = table,
-                                    .count = sizeof table / sizeof table[0],
+                                    .count = COUNT(table),
                                     .operand_name = "FILE",
                                     .operands_max = 1};
     return batch_query_run_command(&options, true, argc, argv, &q.request, run_query);

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 
 struct document {
     char path[FILE_PATH_BYTES]; /* for messages */
@@ -224,7 +225,7 @@ static void warn_unsupported(const struct document *d, const struct generation_c
     };
     char names[1024] = ""; /* of all keys */
     size_t used = 0;
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+    for (int i = 0; i < COUNT(keys); i++) {
         if (!is_neutral(get_value(d, keys[i].name), keys[i].neutral)) {
             used += (size_t)snprintf(names + used, sizeof names - used, "%s%s",
                                      used > 0 ? ", " : "", keys[i].name);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "trainer/formats/weights/open.h"
 #include "trainer/inference/generate.h"
 #include "trainer/inference/log_likelihood.h"
@@ -40,7 +41,7 @@ static status check_options(const bm_generate_options *o, struct generate_option
         {"length_penalty", o->length_penalty, -GENERATE_LENGTH_PENALTY_MAX,
          GENERATE_LENGTH_PENALTY_MAX},
     };
-    for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
+    for (int i = 0; i < COUNT(ranges); i++) {
         REQUIRE(ranges[i].value >= ranges[i].min && ranges[i].value <= ranges[i].max, STATUS_USAGE,
                 "%s is %g; it must be from %g to %g", ranges[i].name, ranges[i].value,
                 ranges[i].min, ranges[i].max);

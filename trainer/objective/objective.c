@@ -1,6 +1,7 @@
 /* The table of objectives, and helper functions that they share. */
 #include "trainer/objective/objective.h"
 
+#include "base/memory.h"
 #include "base/mirror.h"
 
 static const struct objective *const objectives[] = {&objective_clm,
@@ -102,7 +103,7 @@ int objective_metric_count(const struct objective *o)
 
 status objective_find(const char *name, const struct objective **out)
 {
-    for (size_t i = 0; i < sizeof objectives / sizeof objectives[0]; i++) {
+    for (int i = 0; i < COUNT(objectives); i++) {
         if (strcmp(objectives[i]->name, name) == 0) {
             *out = objectives[i];
             return STATUS_OK;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/text.h"
 #include "trainer/recipe/settings.h"
 
@@ -211,8 +212,7 @@ static status check_relations(const struct recipe_reader *r, const struct relati
     return STATUS_OK;
 }
 
-#define CHECK_RELATIONS(r, relations)                                                              \
-    check_relations((r), (relations), sizeof(relations) / sizeof *(relations))
+#define CHECK_RELATIONS(r, relations) check_relations((r), (relations), COUNT(relations))
 
 /* Refuses a dropout above 0 that rounds to 0 or 1 in units of 1 / 65536 (struct dropout). */
 static status check_dropout(const struct recipe_reader *r)
@@ -225,7 +225,7 @@ static status check_dropout(const struct recipe_reader *r)
                  {"model.attention_dropout", c->model.attention_dropout},
                  {"adapter.dropout", c->adapter.dropout}};
     const float unit = 0x1p-16f;
-    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
+    for (int i = 0; i < COUNT(rates); i++) {
         float rate = (float)rates[i].value;
         if (rate > 0 && (rate < unit / 2 || rate >= 1 - unit / 2)) {
             return recipe_fail(r, r->locations[recipe_table_find(rates[i].key)], rates[i].key,
@@ -278,7 +278,7 @@ static status fail_family(const struct recipe_reader *r, const char *key, const 
 
 static status check_families(const struct recipe_reader *r)
 {
-    for (size_t i = 0; i < sizeof family_settings / sizeof *family_settings; i++) {
+    for (int i = 0; i < COUNT(family_settings); i++) {
         int index = recipe_table_find(family_settings[i]);
         const char *failed = recipe_find_failed_condition(r->recipe, index);
         if (failed != NULL && !recipe_has_default(r->recipe, index)) {

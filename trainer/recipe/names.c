@@ -1,6 +1,7 @@
 /* Names of enum values in recipes. test_recipe compares them with the settings table. */
 #include <string.h>
 
+#include "base/memory.h"
 #include "trainer/recipe/recipe.h"
 
 static const char *const objective_names[] = {
@@ -46,7 +47,7 @@ static const struct {
 
 static const char *const rope_type_names[] = {"default", "linear", "llama3", "yarn", "dynamic"};
 
-enum { OBJECTIVES = sizeof objective_names / sizeof objective_names[0] };
+enum { OBJECTIVES = COUNT(objective_names) };
 
 const char *recipe_objective_name(enum recipe_objective objective)
 {

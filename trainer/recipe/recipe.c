@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "trainer/recipe/foreign.h"
 #include "trainer/recipe/settings.h"
@@ -418,7 +419,7 @@ static status displace_setting(struct recipe_reader *r, const char *given, const
 
 static status displace_alternatives(struct recipe_reader *r)
 {
-    for (size_t i = 0; i < sizeof alternatives / sizeof alternatives[0]; i++) {
+    for (int i = 0; i < COUNT(alternatives); i++) {
         TRY(displace_setting(r, alternatives[i][0], alternatives[i][1]));
         TRY(displace_setting(r, alternatives[i][1], alternatives[i][0]));
     }

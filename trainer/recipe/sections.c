@@ -1,4 +1,5 @@
 /* The sections of a recipe, in the order of the settings table (table.c). */
+#include "base/memory.h"
 #include "trainer/recipe/settings.h"
 
 const struct section recipe_sections[] = {
@@ -35,7 +36,6 @@ const struct section recipe_sections[] = {
     {"log", "Logging."},
 };
 
-const int recipe_section_count = sizeof recipe_sections / sizeof recipe_sections[0];
+const int recipe_section_count = COUNT(recipe_sections);
 
-_Static_assert(sizeof recipe_sections / sizeof recipe_sections[0] <= SECTIONS_MAX,
-               "raise SECTIONS_MAX");
+_Static_assert(COUNT(recipe_sections) <= SECTIONS_MAX, "raise SECTIONS_MAX");

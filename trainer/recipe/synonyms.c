@@ -1,6 +1,7 @@
 /* Names of settings and values in other frameworks and in Python, for "did you mean". */
 #include <string.h>
 
+#include "base/memory.h"
 #include "trainer/recipe/settings.h"
 
 const struct synonym recipe_synonyms[] = {
@@ -145,7 +146,7 @@ const struct synonym recipe_synonyms[] = {
     {"poly", "polynomial"},
 };
 
-const int recipe_synonym_count = sizeof recipe_synonyms / sizeof recipe_synonyms[0];
+const int recipe_synonym_count = COUNT(recipe_synonyms);
 
 const char *recipe_find_synonym(const char *alias)
 {

@@ -1,5 +1,6 @@
 /* The settings table: the only list of all recipe keys. Parsing, checks, `bireme plan`, the
  * resolved recipe and recipes/README.md use it. Its order is that of the resolved recipe. */
+#include "base/memory.h"
 #include "trainer/recipe/table_macros.h"
 
 const struct setting recipe_table[] = {
@@ -694,6 +695,6 @@ const struct setting recipe_table[] = {
                     "checkpoints and at the end"},
 };
 
-const int recipe_table_count = sizeof recipe_table / sizeof recipe_table[0];
+const int recipe_table_count = COUNT(recipe_table);
 
-_Static_assert(sizeof recipe_table / sizeof recipe_table[0] <= SETTINGS_MAX, "raise SETTINGS_MAX");
+_Static_assert(COUNT(recipe_table) <= SETTINGS_MAX, "raise SETTINGS_MAX");

@@ -7,8 +7,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/memory.h"
+
 static const int signals[] = {SIGUSR1, SIGTERM, SIGINT, SIGHUP};
-enum { SIGNALS = sizeof signals / sizeof signals[0] };
+enum { SIGNALS = COUNT(signals) };
 
 static volatile sig_atomic_t requested, terminated;
 

@@ -1,3 +1,4 @@
+#include "base/memory.h"
 #include "trainer/train/job_impl.h"
 
 #include <errno.h>
@@ -116,7 +117,7 @@ static void remove_new_folder(const struct job *job)
     static const char *const names[] = {"checkpoints", "recipe.yaml", "metrics.jsonl",
                                         "log.txt",     "LOCK",        ""};
     char path[FILE_PATH_BYTES];
-    for (size_t i = 0; i < sizeof names / sizeof names[0] && job->made_folder; i++) {
+    for (int i = 0; i < COUNT(names) && job->made_folder; i++) {
         snprintf(path, sizeof path, "%.4000s/%s", job->session.recipe.run_dir, names[i]);
         if (remove(path) != 0 && errno != ENOENT) {
             return; /* a folder that is not empty stays */

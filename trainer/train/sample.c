@@ -132,9 +132,9 @@ status sample_run(struct job *job, status *written)
         metric_text("text", text),
         metric_number("seconds", clock_seconds() - start),
     };
-    *written = job->metrics == NULL ? STATUS_OK
-                                    : metrics_write(job->metrics, "sample", job->state.step, fields,
-                                                    sizeof fields / sizeof fields[0]);
+    *written = job->metrics == NULL
+                   ? STATUS_OK
+                   : metrics_write(job->metrics, "sample", job->state.step, fields, COUNT(fields));
     free(text);
     return STATUS_OK;
 }

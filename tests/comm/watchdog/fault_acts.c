@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "comm/watchdog/straggler.h"
 #include "comm/watchdog/watchdog.h"
 #include "tests/check.h"
@@ -534,7 +535,7 @@ static const struct fault faults[] = {
 
 const struct fault *fault_acts_find(const char *mode)
 {
-    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
+    for (int i = 0; i < COUNT(faults); i++) {
         if (strcmp(faults[i].mode, mode) == 0) {
             return &faults[i];
         }

@@ -1,4 +1,5 @@
 /* The table of options: values of each kind, defaults, lists, operands and errors. */
+#include "base/memory.h"
 #include "tests/check.h"
 #include "trainer/cli/options.h"
 
@@ -106,7 +107,7 @@ static void test_foreign_flags(void)
         {"--lr-warmup-fraction=0", "schedule.warmup_ratio=VALUE"},
         {"--init_from=x", "model.init_from=VALUE"},
     };
-    for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
+    for (int i = 0; i < COUNT(expected); i++) {
         char flag[64], command[] = "train";
         snprintf(flag, sizeof flag, "%s", expected[i][0]);
         char *argv[] = {command, flag};

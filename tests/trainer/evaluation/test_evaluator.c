@@ -2,6 +2,7 @@
 #include <jansson.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "datasets/shard/example.h"
 #include "tests/check.h"
 #include "trainer/evaluation/evaluator.h"
@@ -215,7 +216,7 @@ static void check_windows(const struct tokenizer *t, double threshold, double ex
     CHECK_OK(squad_create(t, threshold, &w));
     for (int round = 0; round < 2; round++) { /* squad_clear removes all windows */
         squad_clear(w);
-        for (int i = (int)(sizeof windows / sizeof *windows) - 1; i >= 0; i--) {
+        for (int i = COUNT(windows) - 1; i >= 0; i--) {
             if (is_mine(i)) {
                 add_window(w, i);
             }

@@ -2,6 +2,7 @@
  * of its queries and keys, and BERT: those of transformers (scripts/make_reference.py attention),
  * in fp32 and, if the processor has it, bf16. */
 #include "base/device.h"
+#include "base/memory.h"
 #include "comm/comm.h"
 #include "datasets/shard/h5file.h"
 #include "kernels/kernels.h"
@@ -70,7 +71,7 @@ int main(void)
     bool has_bf16 = kernels_supports(cpu, DTYPE_BF16);
     CHECK_OK(device_destroy(&cpu));
     hid_t file = reference_open("attention.h5");
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    for (int i = 0; i < COUNT(names); i++) {
         check_model(file, names[i], "fp32", 1e-5);
         if (has_bf16) {
             check_model(file, names[i], "bf16", 0.1);

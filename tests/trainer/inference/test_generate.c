@@ -1,5 +1,6 @@
 /* Beam search against generate() of transformers (scripts/make_reference.py beams): all returned
  * hypotheses, their order and their scores. Repetition penalty, stop strings and clean texts. */
+#include "base/memory.h"
 #include "tests/trainer/inference/small_model.h"
 #include "tests/trainer/reference_file.h"
 #include "trainer/inference/generate.h"
@@ -143,7 +144,7 @@ static void test_stop_strings(const struct fixture *f)
         {" they they", {"y ", "hey"}, " t"}, {" they they", {"x", "z"}, " they they"},
         {"aab", {"ab", "aab"}, ""},          {"b", {"b", "ab"}, ""},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (int i = 0; i < COUNT(cases); i++) {
         struct generate_options options = {.stops = {cases[i].stops[0], cases[i].stops[1]},
                                            .stop_count = 2};
         struct generate_output output = {0};

@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "tests/check.h"
 #include "trainer/inference/generation_config.h"
 
@@ -66,7 +67,7 @@ static void test_errors(void)
         {"{\"bad_words_ids\": [[1, 50]]}", STATUS_DATA, "a token of bad_words_ids is 50; the"},
         {"{\"bad_words_ids\": [[-1]]}", STATUS_DATA, "a token of bad_words_ids is -1; the"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (int i = 0; i < COUNT(cases); i++) {
         struct generate_options o;
         CHECK_FAILS(complete_with_file(cases[i].text, &o), cases[i].expected, cases[i].message);
     }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "tests/check.h"
 #include "trainer/logging/metrics.h"
 #include "trainer/setup/stop_signal.h"
@@ -48,7 +49,7 @@ static void test_values(void)
 {
     static const double numbers[] = {0.1,  1.0 / 3.0, 6.02214076e23, 5e-324,
                                      -0.0, 1e300,     3.0,           0x1.fffffffffffffp-1};
-    enum { NUMBERS = sizeof numbers / sizeof numbers[0] };
+    enum { NUMBERS = COUNT(numbers) };
     struct metrics *m = NULL;
     CHECK_OK(metrics_open(path, -1, 0, &m));
     for (int i = 0; i < NUMBERS; i++) {

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/nvml.h"
 #include "tests/check.h"
 #include "trainer/logging/utilization.h"
@@ -40,7 +41,7 @@ static void test_peaks(void)
         {"cpu", 0},
         {"", 0},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (int i = 0; i < COUNT(cases); i++) {
         if (utilization_peak_tflops(cases[i].name) != cases[i].tflops) {
             fprintf(stderr, "%s: %g\n", cases[i].name, utilization_peak_tflops(cases[i].name));
         }

@@ -2,6 +2,7 @@
  * encoders): logits, both losses, the gradient of every parameter, and ten steps of AdamW and of
  * LAMB with gradient clipping. The batches of transformers are padded; here they have no padding.
  * Errors and key biases are treated as in test_reference.c. */
+#include "base/memory.h"
 #include "tests/trainer/model/reference_run.h"
 
 /* AdamW amplifies the rounding of gradients that are nearly zero. The amount differs between
@@ -67,7 +68,7 @@ static void read_reference(const char *name, const char *architecture, struct re
 static void close_reference(struct reference *r)
 {
     void *all[] = {r->ids, r->attention_mask, r->segments, r->labels, r->next};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    for (int i = 0; i < COUNT(all); i++) {
         free(all[i]);
     }
     run_close(&r->run);
@@ -207,7 +208,7 @@ static void make_arrays(struct training *t)
     CHECK(t->floats != NULL && t->integers != NULL);
     int32_t **arrays[] = {&t->ids,         &t->positions,  &t->segments,
                           &t->masked_rows, &t->masked_ids, &t->all_rows};
-    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
+    for (int i = 0; i < COUNT(arrays); i++) {
         *arrays[i] = t->integers + (i + 1) * rows;
     }
 }

@@ -6,6 +6,7 @@
  * In exact arithmetic, the gradient of the key biases is zero, because softmax does not change if a
  * constant is added to a row of scores. They are compared by absolute error, and excluded from the
  * comparison of weights, because AdamW amplifies their rounding noise. */
+#include "base/memory.h"
 #include "tests/trainer/model/reference_run.h"
 
 enum { PAIRS_MAX = 8 };
@@ -194,7 +195,7 @@ int main(void)
         {"mbart_lora.h5", "mbart", "q_proj, encoder_attn.k_proj, fc2"},
         {"bart_lora.h5", "bart", "encoder_attn.q_proj, encoder_attn.v_proj"},
     };
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+    for (int i = 0; i < COUNT(files); i++) {
         printf("%s\n", files[i][0]);
         for (int mode = MODEL_RECOMPUTE_NONE; mode <= MODEL_RECOMPUTE_FULL; mode++) {
             test_reference(files[i][0], files[i][1], files[i][2], (enum model_recompute)mode);

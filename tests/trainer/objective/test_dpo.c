@@ -6,6 +6,7 @@
  * In exact arithmetic the gradient of the key biases is zero; it is compared by absolute error. */
 #include <math.h>
 
+#include "base/memory.h"
 #include "tests/trainer/reference_file.h"
 #include "trainer/train/objective_input.h"
 
@@ -340,7 +341,7 @@ static void test_first_step(struct setup *s)
     CHECK(reference_sums[OBJECTIVE_COUNT] == PAIRS);
     s->reference = logps;
     make_micro_batch(s, 0, PAIRS, &micro_batch);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (int i = 0; i < COUNT(cases); i++) {
         double sums[OBJECTIVE_SUMS] = {0};
         struct preference_settings settings = {
             .terms = 1, .term = {{cases[i].loss, 1}}, .beta = 0.1};

@@ -356,7 +356,7 @@ static void test_case(hid_t file, const char *architecture, const char *kind, bo
     CHECK_OK(device_destroy(&dev));
     void *all[] = {t.gradients,    t.ids,       t.segments, t.cu_rows, t.rows,
                    t.example_rows, t.positions, t.labels,   t.numbers, outputs};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    for (int i = 0; i < COUNT(all); i++) {
         free(all[i]);
     }
     H5Gclose(t.group);
@@ -411,30 +411,30 @@ int main(void)
         {"bert", "spans"}, {"gpt2", "tokens"},   {"bert", "choices"}, {"bert", "vectors"}};
     static const char *const others[] = {"texts", "tokens", "spans", "choices", "vectors"};
     hid_t file = reference_open("heads.h5");
-    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+    for (int k = 0; k < COUNT(kinds); k++) {
         test_case(file, "bert", kinds[k].name, false);
         test_case(file, "gpt2", kinds[k].name, false);
     }
     test_case(file, "roberta", "texts", false);
     test_case(file, "roberta", "choices", false);
     test_case(file, "llama", "texts", false);
-    for (size_t k = 0; k < sizeof others / sizeof *others; k++) {
+    for (int k = 0; k < COUNT(others); k++) {
         test_case(file, "distilbert", others[k], false);
         test_case(file, "megatron-bert", others[k], false);
     }
     H5Fclose(file);
     file = reference_open("heads_lora.h5");
-    for (size_t i = 0; i < sizeof lora / sizeof *lora; i++) {
+    for (int i = 0; i < COUNT(lora); i++) {
         test_case(file, lora[i][0], lora[i][1], true);
     }
     H5Fclose(file);
     file = reference_open("heads_albert.h5");
-    for (size_t k = 0; k < sizeof others / sizeof *others; k++) {
+    for (int k = 0; k < COUNT(others); k++) {
         test_case(file, "albert", others[k], false);
     }
     H5Fclose(file);
     file = reference_open("heads_modernbert.h5");
-    for (size_t k = 0; k < sizeof others / sizeof *others - 1; k++) { /* but "vectors" */
+    for (int k = 0; k < COUNT(others) - 1; k++) { /* but "vectors" */
         test_case(file, "modernbert", others[k], false);
     }
     H5Fclose(file);

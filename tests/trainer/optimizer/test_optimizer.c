@@ -1,5 +1,6 @@
 /* LAMB's trust ratios, computed from sums over whole tensors, against one step in closed form.
  * Steps of AdamW against the formula of PyTorch in double precision. */
+#include "base/memory.h"
 #include "tests/check.h"
 #include "trainer/optimizer/optimizer.h"
 
@@ -10,7 +11,7 @@ static const struct optimizer_range ranges[] = {
     {0, 3, 0, true, 0}, {3, 3, 3, true, 1},   {6, 3, 6, false, 2},
     {9, 1, 9, true, 3}, {10, 2, 10, true, 3},
 };
-enum { RANGES = sizeof ranges / sizeof *ranges };
+enum { RANGES = COUNT(ranges) };
 
 static const float weights[ELEMENTS] = {1, -2, 3, 0, 0, 0, 0.5f, 0.25f, -1, 4, -1, 2};
 static const float gradients[ELEMENTS] = {2, 1, -1, 3, -3, 1, 1, 2, 3, -1, -2, 0.5f};

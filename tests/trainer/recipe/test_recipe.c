@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "base/random.h"
 #include "tests/check.h"
 #include "trainer/recipe/settings.h"
@@ -38,7 +39,7 @@ static const struct bad_recipe bad_recipes[] = {
 
 static void test_corpus(void)
 {
-    int count = (int)(sizeof bad_recipes / sizeof bad_recipes[0]);
+    int count = COUNT(bad_recipes);
     int wrong = 0;
     for (int i = 0; i < count; i++) {
         const struct bad_recipe *bad = &bad_recipes[i];
@@ -100,7 +101,7 @@ static const struct {
 
 static void test_bad_overrides(void)
 {
-    for (size_t i = 0; i < sizeof bad_overrides / sizeof bad_overrides[0]; i++) {
+    for (int i = 0; i < COUNT(bad_overrides); i++) {
         char text[256];
         snprintf(text, sizeof text, "%s", bad_overrides[i].override);
         char *list[] = {text};
@@ -171,7 +172,7 @@ static const struct {
 static void test_missing_features(void)
 {
     struct recipe recipe;
-    for (size_t i = 0; i < sizeof missing_features / sizeof missing_features[0]; i++) {
+    for (int i = 0; i < COUNT(missing_features); i++) {
         char text[64];
         snprintf(text, sizeof text, "%s", missing_features[i].override);
         char *list[] = {text};
@@ -224,7 +225,7 @@ static void test_hints(void)
         {"model.attention_window=8", "did you mean 'model.sliding_window'?"},
         {"model.weight_tying=true", "did you mean 'model.tie_word_embeddings'?"},
     };
-    for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
+    for (int i = 0; i < COUNT(expected); i++) {
         struct recipe recipe;
         char text[64];
         snprintf(text, sizeof text, "%s", expected[i][0]);
@@ -372,7 +373,7 @@ static void test_round_trip(void)
         "model: {vocab_size: 300}\ntrain: {max_steps: 100}\nschedule: {warmup_ratio: 0.3, name: "
         "wsd}\n",
     };
-    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+    for (int i = 0; i < COUNT(texts); i++) {
         struct recipe recipe;
         parse_valid(texts[i], NULL, 0, &recipe);
         check_round_trip(&recipe);
@@ -544,7 +545,7 @@ static void test_large_inputs(void)
         {"%YAML 1.1\n", "bomb.yaml:"},
         {"- []\n", "more than 4096 values"},
     };
-    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
+    for (int i = 0; i < COUNT(units); i++) {
         char *text = repeat_text(units[i].unit, 400000);
         check_large_input(text, 400000, units[i].expected);
         free(text);
@@ -652,7 +653,7 @@ static void test_golden(bool write)
     size_t bytes = 0;
     FILE *file = open_memstream(&written, &bytes);
     CHECK(file != NULL);
-    for (size_t i = 0; i < sizeof golden_recipes / sizeof golden_recipes[0]; i++) {
+    for (int i = 0; i < COUNT(golden_recipes); i++) {
         struct recipe recipe;
         CHECK_EQUAL(parse_recipe(golden_recipes[i], &recipe), STATUS_RECIPE);
         fprintf(file, "%s\n", status_pending()->text);

@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "tests/check.h"
 #include "trainer/objective/objective.h"
 #include "trainer/recipe/settings.h"
@@ -102,7 +103,7 @@ static void test_positions(void)
     static const char *const quiet[] = {
         "model: {max_position_embeddings: 64}\n", "model: {architecture: llama}\n",
         "objective: mlm\nmodel: {architecture: bert}\n", "model: {init_from: x}\n"};
-    for (size_t i = 0; i < sizeof quiet / sizeof quiet[0]; i++) {
+    for (int i = 0; i < COUNT(quiet); i++) {
         snprintf(text, sizeof text, "%s%s", learned, quiet[i]);
         check_warning(text, NULL);
     }

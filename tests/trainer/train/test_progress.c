@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/memory.h"
 #include "base/text.h"
 #include "tests/check.h"
 #include "trainer/evaluation/report.h"
@@ -76,7 +77,7 @@ static void check_main_metrics(void)
     for (int i = 0; i < OBJECTIVE_SUMS; i++) {
         sums[i] = 1;
     }
-    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+    for (int i = 0; i < COUNT(expected); i++) {
         const struct objective *o = expected[i].objective;
         struct job job = {.objective = o, .total_steps = 10, .state.step = 1};
         struct progress_interval last = {1, 100, 1, 2, sums};

@@ -5,6 +5,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "tests/check.h"
 #include "trainer/formats/checkpoint/manifest.h"
 #include "trainer/formats/checkpoint/manifest_spikes.h"
@@ -211,7 +212,7 @@ static void test_bad_fields(void)
         {"skipped_samples", "[[1, 2, 3]]"},
         {"skipped_samples", "[[1, 3], [3, 4]]"},
     };
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    for (int i = 0; i < COUNT(bad); i++) {
         CHECK(!parse_changed(bad[i][0], bad[i][1]));
     }
     CHECK(parse_changed("skipped_samples", "[]"));

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/memory.h"
 #include "trainer/formats/checkpoint/checkpoint_impl.h"
 #include "trainer/formats/checkpoint/reader.h"
 #include "trainer/formats/checkpoint/reader_impl.h"
@@ -37,7 +38,7 @@ static bool is_head(const char *name)
 {
     static const char *const heads[] = {"cls.", "lm_head.", "classifier.", "score.", "qa_outputs."};
     bool head = strstr(name, ".pooler.dense.") != NULL;
-    for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
+    for (int i = 0; i < COUNT(heads); i++) {
         head = head || strncmp(name, heads[i], strlen(heads[i])) == 0;
     }
     return head;

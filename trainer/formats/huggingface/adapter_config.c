@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "base/memory.h"
 #include "datasets/tokenizer/pattern.h"
 
 enum { CONFIG_BYTES_MAX = 1 << 20 };
@@ -67,7 +68,7 @@ static const char *const accepted_keys[] = {
 static bool is_accepted(const char *key)
 {
     bool found = false;
-    for (size_t i = 0; i < sizeof accepted_keys / sizeof accepted_keys[0]; i++) {
+    for (int i = 0; i < COUNT(accepted_keys); i++) {
         found = found || strcmp(accepted_keys[i], key) == 0;
     }
     return found;
@@ -87,7 +88,7 @@ static status check_initialization(const struct adapter_config *c)
     const json_t *value = get_field(c, "init_lora_weights");
     const char *name = json_string_value(value);
     bool supported = value == NULL || json_is_boolean(value);
-    for (size_t i = 0; i < sizeof initializations / sizeof initializations[0]; i++) {
+    for (int i = 0; i < COUNT(initializations); i++) {
         supported = supported || (name != NULL && strcmp(initializations[i], name) == 0);
     }
     REQUIRE(supported, STATUS_UNAVAILABLE,
@@ -197,7 +198,7 @@ status adapter_config_find_objective(const struct adapter_config *c,
         *out = get_sequence_objective(architecture, outputs);
         return STATUS_OK;
     }
-    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+    for (int i = 0; i < COUNT(types); i++) {
         if (strcmp(types[i].task_type, type) == 0) {
             *out = types[i].objective;
             return STATUS_OK;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "trainer/formats/checkpoint/checkpoint.h"
 #include "trainer/formats/checkpoint/reader.h"
 #include "trainer/formats/huggingface/adapter_config.h"
@@ -115,7 +116,7 @@ static int64_t count_outputs(const struct adapter_job *import)
     static const char *const names[] = {"classifier.weight", "classifier.out_proj.weight",
                                         "score.weight"};
     int64_t rows = 0;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    for (int i = 0; i < COUNT(names); i++) {
         char name[HUGGINGFACE_NAME_BYTES];
         snprintf(name, sizeof name, "base_model.model.%s", names[i]);
         const struct safetensors_tensor *t = safetensors_find(import->job.files[0], name);
@@ -265,7 +266,7 @@ static const char *const target_names[] = {
  * adapters; else the module. */
 static const char *get_target_name(const struct adapter_job *import, const char *module)
 {
-    for (size_t i = 0; i < sizeof target_names / sizeof target_names[0]; i++) {
+    for (int i = 0; i < COUNT(target_names); i++) {
         if (ends_with_name(module, target_names[i]) && adapts_all(import, target_names[i])) {
             return target_names[i];
         }

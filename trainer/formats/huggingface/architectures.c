@@ -511,7 +511,7 @@ static const struct huggingface_architecture architectures[] = {
 
 const struct huggingface_architecture *huggingface_find_architecture(const char *type)
 {
-    for (size_t i = 0; i < sizeof architectures / sizeof *architectures; i++) {
+    for (int i = 0; i < COUNT(architectures); i++) {
         if (strcmp(architectures[i].model_type, type) == 0) {
             return &architectures[i];
         }
@@ -557,7 +557,7 @@ static const struct {
     {OBJECTIVE_EMBED, "Model", "Model"},
 };
 
-enum { TASK_CLASSES = sizeof task_classes / sizeof task_classes[0] };
+enum { TASK_CLASSES = COUNT(task_classes) };
 
 /* Returns NULL if the architecture does not have the class. */
 static const char *get_class_suffix(const struct huggingface_architecture *architecture, int task)

@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "trainer/formats/huggingface/config_impl.h"
 #include "trainer/setup/objective_spec.h"
 
@@ -132,7 +133,7 @@ static status read_activation(const struct config_document *c,
         r->model.gated_linear_unit = true;
     }
     bool gelu_only = recipe_architecture_is_rotary(architecture->architecture);
-    for (size_t i = 0; i < sizeof activations / sizeof activations[0]; i++) {
+    for (int i = 0; i < COUNT(activations); i++) {
         bool allowed = !gelu_only || activations[i].ours <= RECIPE_GELU_ERF;
         if (allowed && strcmp(activations[i].theirs, name) == 0) {
             *out = activations[i].ours;

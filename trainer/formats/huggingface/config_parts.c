@@ -77,7 +77,7 @@ static status read_part(const struct config_document *c, const struct part *part
 
 status config_read_parts(const struct config_document *c, struct recipe *r)
 {
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+    for (int i = 0; i < COUNT(parts); i++) {
         TRY(read_part(c, &parts[i], r));
     }
     for (int i = 0; i < COUNT(numbers); i++) {
@@ -88,7 +88,7 @@ status config_read_parts(const struct config_document *c, struct recipe *r)
 
 void config_write_parts(FILE *file, const struct recipe *r)
 {
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+    for (int i = 0; i < COUNT(parts); i++) {
         int value;
         memcpy(&value, (const char *)r + parts[i].recipe_offset, sizeof value);
         fprintf(file, "  \"%s\": \"%s\",\n", parts[i].key, parts[i].values[value]);

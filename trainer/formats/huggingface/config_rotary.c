@@ -34,7 +34,7 @@ static const struct {
     {"attention_factor", offsetof(struct recipe, model.rope_attention_factor), IS_YARN, false, 0},
 };
 
-enum { ROPE_NUMBERS = sizeof rope_numbers / sizeof rope_numbers[0] };
+enum { ROPE_NUMBERS = COUNT(rope_numbers) };
 static const char rope_positions_key[] = "original_max_position_embeddings";
 static const char rotary_factor_key[] = "partial_rotary_factor";
 static const char full_attention[] = "full_attention", sliding_attention[] = "sliding_attention";

@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "trainer/formats/huggingface/config_impl.h"
 
 /* Sizes of the decoder that must equal those of the encoder. */
@@ -10,7 +11,7 @@ static const char *const equal_sizes[][2] = {
     {"encoder_ffn_dim", "decoder_ffn_dim"},
 };
 
-enum { EQUAL_SIZES = sizeof equal_sizes / sizeof *equal_sizes };
+enum { EQUAL_SIZES = COUNT(equal_sizes) };
 
 static bool has_equal_sizes(const struct huggingface_architecture *architecture)
 {

@@ -3,11 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "trainer/formats/huggingface/json_file.h"
 
 /* Names of pad tokens. The first one that is free becomes the name of a new pad token. */
 static const char *const names[] = {"<|pad|>", "<pad>", "[PAD]", "<|finetune_right_pad_id|>"};
-enum { NAMES = sizeof names / sizeof names[0] };
+enum { NAMES = COUNT(names) };
 
 /* Takes the token as the pad token if it is a special token other than the end token. */
 static bool take_token(const struct tokenizer *t, const char *text, struct pad_token *out)

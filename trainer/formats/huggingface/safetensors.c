@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "base/tensor.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "elements are read without a byte swap");
@@ -72,7 +73,7 @@ static const struct dtype_row dtype_rows[] = {
 
 static const struct dtype_row *find_dtype(const char *name)
 {
-    for (size_t i = 0; name != NULL && i < sizeof dtype_rows / sizeof dtype_rows[0]; i++) {
+    for (int i = 0; name != NULL && i < COUNT(dtype_rows); i++) {
         if (strcmp(dtype_rows[i].name, name) == 0) {
             return &dtype_rows[i];
         }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "trainer/formats/checkpoint/reader.h"
 #include "trainer/formats/weights/adapter_base.h"
 #include "trainer/formats/weights/open.h"
@@ -106,7 +107,7 @@ static const struct manifest_tensor *find_embedding(const struct manifest *m)
     static const char *const names[] = {"wte.weight", "word_embeddings.weight",
                                         "embed_tokens.weight"};
     for (int i = 0; i < m->tensor_count; i++) {
-        for (size_t e = 0; e < sizeof names / sizeof names[0]; e++) {
+        for (int e = 0; e < COUNT(names); e++) {
             if (strcmp(m->tensors[i].set, "model") == 0 &&
                 strstr(m->tensors[i].name, names[e]) != NULL) {
                 return &m->tensors[i];

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/text_buffer.h"
 #include "build_info.h"
 #include "chat_page.h"
@@ -174,7 +175,7 @@ static const struct route routes[] = {
 
 static const struct route *find_route(const char *path)
 {
-    for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
+    for (int i = 0; i < COUNT(routes); i++) {
         if (strcmp(routes[i].path, path) == 0) {
             return &routes[i];
         }
@@ -207,7 +208,7 @@ static bool has_key(const struct server *s, struct MHD_Connection *c)
 static bool is_loopback_name(const char *host)
 {
     static const char *const names[] = {"localhost", "127.0.0.1", "[::1]"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    for (int i = 0; i < COUNT(names); i++) {
         size_t length = strlen(names[i]);
         if (strncasecmp(host, names[i], length) == 0 &&
             (host[length] == '\0' || host[length] == ':')) {

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/memory.h"
 #include "base/text.h"
 #include "trainer/logging/report/report_impl.h"
 
@@ -321,7 +322,7 @@ static void write_figure(const struct history *runs, int count, int figure, FILE
 void report_write_figures(const struct history *runs, int count, FILE *file)
 {
     report_begin_table(runs, count, "Run", file);
-    for (size_t i = 0; i < sizeof figures / sizeof *figures; i++) {
+    for (int i = 0; i < COUNT(figures); i++) {
         write_figure(runs, count, (int)i, file);
     }
     report_end_table(file);

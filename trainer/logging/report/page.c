@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "trainer/logging/report/report.h"
 #include "trainer/logging/report/report_impl.h"
 
@@ -484,13 +485,13 @@ static bool is_in(const char *const *names, size_t count, const char *name)
 
 static bool has_no_metric_chart(const char *name)
 {
-    for (size_t i = 0; i < sizeof charts / sizeof *charts; i++) {
+    for (int i = 0; i < COUNT(charts); i++) {
         if (strcmp(charts[i].field, name) == 0) {
             return true;
         }
     }
-    return is_in(without_chart, sizeof without_chart / sizeof *without_chart, name) ||
-           is_in(averages, sizeof averages / sizeof *averages, name);
+    return is_in(without_chart, COUNT(without_chart), name) ||
+           is_in(averages, COUNT(averages), name);
 }
 
 static bool has_series_before(const struct history *runs, int run, bool evaluate, const char *name)
@@ -527,7 +528,7 @@ static void write_charts(const struct history *runs, int count, FILE *file)
     fputs("<h2>Curves</h2><div class=\"charts\">\n", file);
     write_chart(runs, count, charts[0].field, charts[0].title, file);
     write_metric_charts(runs, count, file);
-    for (size_t i = 1; i < sizeof charts / sizeof *charts; i++) {
+    for (int i = 1; i < COUNT(charts); i++) {
         write_chart(runs, count, charts[i].field, charts[i].title, file);
     }
     fputs("</div>\n", file);

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/deadlines.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/random.h"
 #include "trainer/setup/derive.h"
 #include "trainer/setup/session.h"
@@ -102,7 +103,7 @@ static status take_operands(struct kernels_bench *b, struct arena *arena)
         {&b->flat[3], f, 1, b->flat_elems},
         {&b->copy, DTYPE_BF16, 1, b->flat_elems},
     };
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+    for (int i = 0; i < COUNT(all); i++) {
         TRY(take_tensor(arena, all[i].dtype, all[i].rows, all[i].columns, all[i].tensor));
     }
     TRY(arena_take(arena, 2 * sizeof *b->sums, (void **)&b->sums));
@@ -419,7 +420,7 @@ static status (*const runs[])(struct kernels_bench *b) = {
     run_convert,
 };
 
-enum { RUNS = sizeof runs / sizeof runs[0] };
+enum { RUNS = COUNT(runs) };
 
 _Static_assert((int)RUNS <= (int)KERNELS_OPERATIONS_MAX, "more operations than a report can hold");
 

@@ -1,4 +1,5 @@
 /* bireme bench step: the time of a training step, of its operations and of its GEMMs alone. */
+#include "base/memory.h"
 #include "trainer/train/bench/bench.h"
 
 #include <inttypes.h>
@@ -172,10 +173,9 @@ static int list_gemms(const struct bench *b, struct gemm_shape out[GEMMS_MAX])
         {predicts_tokens ? outputs : 0, c->width, embedding, 1},
         {model_is_factorized(c) ? rows : 0, embedding, c->width, 1},
     };
-    _Static_assert(sizeof layers / sizeof layers[0] * 3 <= GEMMS_MAX,
-                   "three GEMMs of each row of layers fit");
+    _Static_assert(COUNT(layers) * 3 <= GEMMS_MAX, "three GEMMs of each row of layers fit");
     int count = 0;
-    for (size_t i = 0; i < sizeof layers / sizeof layers[0]; i++) {
+    for (int i = 0; i < COUNT(layers); i++) {
         for (int kind = GEMM_FORWARD; kind <= GEMM_BACKWARD_WEIGHT && layers[i].rows > 0; kind++) {
             out[count++] = (struct gemm_shape){(enum gemm_kind)kind, layers[i].rows,
                                                layers[i].inner, layers[i].outputs, layers[i].count};

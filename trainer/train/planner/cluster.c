@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "trainer/recipe/settings.h"
 
@@ -31,11 +32,11 @@ static const struct setting table[] = {
     {"overlap", SETTING_NUMBER, FIELD(overlap), .range = {.min = 0, .max = 1}},
 };
 
-enum { TABLE_COUNT = sizeof table / sizeof table[0], KEY_BYTES = 256, FILE_BYTES_MAX = 1 << 20 };
+enum { TABLE_COUNT = COUNT(table), KEY_BYTES = 256, FILE_BYTES_MAX = 1 << 20 };
 
 static const char *const required[] = {"device.memory_gib", "device.memory_gb_per_second",
                                        "node.devices"};
-enum { REQUIRED_COUNT = sizeof required / sizeof required[0] };
+enum { REQUIRED_COUNT = COUNT(required) };
 
 /* Names of keys in older files. */
 static const struct {
@@ -44,7 +45,7 @@ static const struct {
     {"device.product_tflops_fp32", "device.gemm_tflops_fp32"},
     {"device.product_tflops_bf16", "device.gemm_tflops_bf16"},
 };
-enum { SYNONYM_COUNT = sizeof synonyms / sizeof synonyms[0] };
+enum { SYNONYM_COUNT = COUNT(synonyms) };
 
 static int find_key(const char *key)
 {

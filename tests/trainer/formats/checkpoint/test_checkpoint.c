@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "comm/comm.h"
 #include "tests/check.h"
 #include "trainer/formats/checkpoint/checkpoint.h"
@@ -25,7 +26,7 @@ static const struct shape {
               {"g.wide", 2, 1, 1100003, false},      {"h.wide_transposed", 2, 3, 700001, true},
               {"i.column", 2, 4099, 1, false},       {"j.group/inner", 2, 5, 7, true},
               {"j.group/deep/inner", 1, 1, 3, false}};
-enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+enum { SHAPES = COUNT(shapes) };
 
 /* The value of an element depends only on the tensor and on its position in the file. */
 static float element_value(int tensor, int64_t row, int64_t column)

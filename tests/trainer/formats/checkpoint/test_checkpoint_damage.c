@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/memory.h"
 #include "comm/comm.h"
 #include "tests/check.h"
 #include "trainer/formats/checkpoint/checkpoint.h"
@@ -140,7 +141,7 @@ static void test_each_file(void)
     static const char *const files[] = {"model-00000-of-00001.h5", "optimizer-00000-of-00001.h5",
                                         "state-00000.h5", "tokenizer/tokenizer.json",
                                         "manifest.json"};
-    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+    for (int i = 0; i < COUNT(files); i++) {
         const char *file = files[i];
         bool manifest = strcmp(file, MANIFEST_FILE) == 0;
         expect_skip("printf '\\377' | dd of=\"$A/$B\" bs=1 seek=9 conv=notrunc 2>/dev/null", file,

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "tests/check.h"
 
 enum { STEPS = 8, ARGUMENTS = 40 };
@@ -68,7 +69,7 @@ static void add_launcher(const char **arguments)
                            "0",
                            "-np",
                            number};
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+    for (int i = 0; i < COUNT(words); i++) {
         if (ranks > 1 || i < 4) {
             add_argument(arguments, words[i]);
         }
@@ -105,7 +106,7 @@ static void start_trainer(long at)
         }
     }
     const char *rest[] = {trainer, "run", steps, "4", "1", "async"};
-    for (size_t i = 0; i < sizeof rest / sizeof rest[0]; i++) {
+    for (int i = 0; i < COUNT(rest); i++) {
         add_argument(arguments, rest[i]);
     }
     int file = open(output, O_WRONLY | O_CREAT | O_TRUNC, 0600);

@@ -2,6 +2,7 @@
  * manifest with many tensors. */
 #include <inttypes.h>
 
+#include "base/memory.h"
 #include "tests/check.h"
 #include "trainer/formats/checkpoint/manifest.h"
 
@@ -32,10 +33,10 @@ static void test_names(void)
     CHECK_OK(add_shard("optimizer", "exp_avg/wte.weight", "exp_avg/wte.weight@1"));
     CHECK_OK(add_shard("abcdefghijabcdefghijabcdefghija", "x", "a/b/c"));
     CHECK_FAILS(manifest_add_file(&m, "a/b/c", 1, digest), STATUS_INTERNAL, "invalid file name");
-    for (size_t i = 0; i < sizeof bad_sets / sizeof *bad_sets; i++) {
+    for (int i = 0; i < COUNT(bad_sets); i++) {
         CHECK_FAILS(add_shard(bad_sets[i], "x", "x"), STATUS_INTERNAL, "invalid tensor family");
     }
-    for (size_t i = 0; i < sizeof bad_paths / sizeof *bad_paths; i++) {
+    for (int i = 0; i < COUNT(bad_paths); i++) {
         CHECK_FAILS(add_shard("model", bad_paths[i], "x"), STATUS_INTERNAL, "invalid tensor name");
         CHECK_FAILS(add_shard("model", "x", bad_paths[i]), STATUS_INTERNAL, "invalid dataset name");
         CHECK_FAILS(manifest_add_file(&m, bad_paths[i], 1, digest), STATUS_INTERNAL,

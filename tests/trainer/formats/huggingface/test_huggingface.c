@@ -3,6 +3,7 @@
  * imported again. Errors of damaged files and unsupported models name file, position and reason. */
 #include <fcntl.h>
 
+#include "base/memory.h"
 #include "base/random.h"
 #include "comm/comm.h"
 #include "datasets/shard/h5file.h"
@@ -125,7 +126,7 @@ static void test_config(void)
         {"a key of a later version", "[1]", STATUS_OK, NULL},
     };
     char folder[FILE_PATH_BYTES], output[FILE_PATH_BYTES];
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (int i = 0; i < COUNT(cases); i++) {
         copy_model("whole", folder);
         set_config(folder, cases[i].key, cases[i].value);
         if (cases[i].code == STATUS_OK) {
@@ -279,7 +280,7 @@ static void test_headers(void)
     };
 #undef TENSOR
     char path[FILE_PATH_BYTES];
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (int i = 0; i < COUNT(cases); i++) {
         struct safetensors *file = NULL;
         write_forged(path, strlen(cases[i].header), cases[i].header, cases[i].data_bytes);
         if (cases[i].text == NULL) {
@@ -291,7 +292,7 @@ static void test_headers(void)
     }
     struct safetensors *file = NULL;
     static const uint64_t lengths[] = {3, 100000001, (uint64_t)1 << 63, UINT64_MAX, UINT64_MAX - 7};
-    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+    for (int i = 0; i < COUNT(lengths); i++) {
         CHECK_FAILS(safetensors_open(write_forged(path, lengths[i], "{}", 0), &file), STATUS_DATA,
                     "a header of");
     }

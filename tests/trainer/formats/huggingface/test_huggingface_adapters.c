@@ -1,6 +1,7 @@
 /* Adapter folders of peft (scripts/reference_adapters.py) on imported models. Hidden states and the
  * outputs of a head equal those of peft in double precision. Exported adapters have the same bits
  * when they are imported again. Unsupported adapters, and those of another model, are refused. */
+#include "base/memory.h"
 #include "comm/comm.h"
 #include "datasets/shard/h5file.h"
 #include "tests/trainer/formats/huggingface/huggingface_folder.h"
@@ -178,7 +179,7 @@ static void test_refusals(void)
     char folder[FILE_PATH_BYTES], base[FILE_PATH_BYTES], output[FILE_PATH_BYTES];
     char path[FILE_PATH_BYTES];
     import_base("whole", base);
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (int i = 0; i < COUNT(cases); i++) {
         copy_model("gpt2_lora", folder);
         set_json(folder, config_name, cases[i].key, cases[i].value);
         CHECK_FAILS(import_adapter(folder, base, "refused", output, &recipe), cases[i].code,

@@ -2,6 +2,7 @@
  * states, logits and labels of padded batches are compared with double precision. Models that are
  * exported and imported again have the same bits. Missing, renamed and additional tensors are
  * tested for each class. */
+#include "base/memory.h"
 #include "comm/comm.h"
 #include "datasets/shard/h5file.h"
 #include "tests/trainer/formats/huggingface/huggingface_folder.h"
@@ -304,7 +305,7 @@ static void test_config(void)
 {
     static struct recipe recipe;
     char folder[FILE_PATH_BYTES], output[FILE_PATH_BYTES];
-    check_config_cases(config_cases, sizeof config_cases / sizeof config_cases[0]);
+    check_config_cases(config_cases, COUNT(config_cases));
     /* The setting of transformers before version 5. */
     copy_model("gemma3_text", folder);
     set_config(folder, "rope_parameters", NULL);

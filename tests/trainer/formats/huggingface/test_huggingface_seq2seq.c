@@ -1,6 +1,7 @@
 /* Folders of encoder-decoder models of transformers (scripts/make_reference.py seq2seq). Logits of
  * padded batches are compared with double precision. Models that are exported and imported again
  * have the same bits. Adapters of peft have its logits. */
+#include "base/memory.h"
 #include "comm/comm.h"
 #include "datasets/shard/h5file.h"
 #include "tests/trainer/formats/huggingface/huggingface_folder.h"
@@ -146,7 +147,7 @@ static void test_config(void)
          "decoder_start_token_id is 61; the token ids of the model are 0 to 60"},
         {"bart", "decoder_layers", "1", STATUS_DATA, "model.decoder.layers.1."},
     };
-    check_config_cases(cases, sizeof cases / sizeof cases[0]);
+    check_config_cases(cases, COUNT(cases));
 }
 
 /* Keys and names of older versions of transformers, and of mT5. */

@@ -255,7 +255,7 @@ static void test_settings(hid_t file, const json_t *configs)
     char folder[FILE_PATH_BYTES], output[FILE_PATH_BYTES];
     struct task_case t = {.name = "bert_texts"};
     t.group = H5Gopen2(file, t.name, H5P_DEFAULT);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (int i = 0; i < COUNT(cases); i++) {
         make_folder(&t, configs, folder);
         set_config(folder, cases[i].key, cases[i].value);
         check_refused(folder, cases[i].code, cases[i].text);

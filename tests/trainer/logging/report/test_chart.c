@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "tests/check.h"
 #include "trainer/logging/report/chart.h"
 
@@ -110,7 +111,7 @@ static void check_format(void)
         {0.415, CHART_SHARE, "41.5 %"},
     };
     char text[48];
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (int i = 0; i < COUNT(cases); i++) {
         chart_format(cases[i].value, cases[i].unit, text, sizeof text);
         CHECK(strcmp(text, cases[i].text) == 0);
     }

@@ -348,7 +348,7 @@ static void test_text(void)
         {"prediction; not yet measured on a GPU\n", " days  on 64 GPUs = ",
          "train.max_minutes ends it at about step", "with 8 ranks per host"},
         {"rollback copy", " device hours\n", "of 80.0 GiB\n", "exposed tensor-parallel"}};
-    for (size_t i = 0; i < COUNT(arguments); i++) {
+    for (int i = 0; i < COUNT(arguments); i++) {
         CHECK_EQUAL(run_program(arguments[i]), 0);
         for (int e = 0; e < 4; e++) {
             if (strstr(output, expected[i][e]) == NULL) {
@@ -462,7 +462,7 @@ static void test_errors(void)
         {"inspect recipes/gpt2_124m.yaml", 65, "recipes/gpt2_124m.yaml"},
         {"inspect recipes", 65, "recipes is not a checkpoint"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (int i = 0; i < COUNT(cases); i++) {
         char arguments[256];
         snprintf(arguments, sizeof arguments, "%s 2>&1", cases[i].arguments);
         int code = run_program(arguments);
@@ -504,7 +504,7 @@ static void test_memory_limit(void)
          "80.0 GiB; no other setting needs clearly less with 8 ranks; use more ranks",
          "micro_size=1 (", 78},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (int i = 0; i < COUNT(cases); i++) {
         char arguments[512];
         snprintf(arguments, sizeof arguments, "%s%s", large, cases[i].arguments);
         CHECK_EQUAL(run_program(arguments), cases[i].code);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "tests/check.h"
 #include "trainer/train/planner/predict.h"
 
@@ -275,7 +276,7 @@ static void test_refused(void)
     struct cluster cluster;
     struct plan plan;
     struct prediction p;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (int i = 0; i < COUNT(cases); i++) {
         write_text(cases[i].text);
         CHECK_FAILS(cluster_read(path, &cluster), STATUS_RECIPE, cases[i].expected);
     }

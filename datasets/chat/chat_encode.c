@@ -77,8 +77,7 @@ static status write_special(struct writer *w, int32_t id)
 {
     TRY(encode_collected(w));
     w->after_plain = false;
-    TRY(token_list_reserve(&w->out->ids, 1));
-    w->out->ids.ids[w->out->ids.count++] = id;
+    TRY(token_list_add(&w->out->ids, id));
     return fill_loss_mask(w->out, w->mask);
 }
 
@@ -286,8 +285,7 @@ status chat_encode_plain(const struct tokenizer *tokenizer, const char *text, si
     TRY(out->ids.count > 0 ? tokenizer_encode_continued(tokenizer, text, bytes, &out->ids)
                            : tokenizer_encode(tokenizer, text, bytes, false, &out->ids));
     if (end && tokenizer_eos(tokenizer) >= 0) {
-        TRY(token_list_reserve(&out->ids, 1));
-        out->ids.ids[out->ids.count++] = tokenizer_eos(tokenizer);
+        TRY(token_list_add(&out->ids, tokenizer_eos(tokenizer)));
     }
     return fill_loss_mask(out, mask);
 }

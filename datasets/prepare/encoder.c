@@ -47,8 +47,7 @@ static status encode_sentences(struct encoder *e, struct slot *s, const char *te
     for (size_t begin = 0; begin < bytes;) {
         size_t end = splitter_find_sentence_end(text, bytes, begin, at_punctuation);
         TRY(tokenizer_encode(e->tokenizer, text + begin, end - begin, false, &s->tokens));
-        TRY(token_list_reserve(&s->tokens, 1));
-        s->tokens.ids[s->tokens.count++] = ENCODER_SENTENCE_END;
+        TRY(token_list_add(&s->tokens, ENCODER_SENTENCE_END));
         begin = end;
     }
     return STATUS_OK;

@@ -173,15 +173,6 @@ static status encode_texts(const struct preference_encoder *p, const struct pair
     return encode(p, prompt, rejected, texts[2]);
 }
 
-static status append_tokens(struct token_list *to, const struct token_list *from, int64_t first)
-{
-    int64_t count = from->count - first;
-    TRY(token_list_reserve(to, count));
-    memcpy(to->ids + to->count, from->ids + first, (size_t)count * sizeof *to->ids);
-    to->count += count;
-    return STATUS_OK;
-}
-
 /* Returns whether the response was too long. */
 static bool truncate_response(const struct preference_encoder *p, struct token_list *response)
 {
@@ -211,10 +202,9 @@ static status build_example(const struct preference_encoder *p)
         chosen->count == rejected->count && count_common_tokens(chosen, rejected) == chosen->count;
     REQUIRE(!equal, STATUS_DATA, "the chosen response equals the rejected one%s",
             out->overlong ? " once they are truncated to --sequence-length" : "");
-    TRY(append_tokens(&out->text.ids, prompt_ids, 0));
-    out->text.ids.count = prompt;
-    TRY(append_tokens(&out->text.ids, chosen, prompt));
-    TRY(append_tokens(&out->text.ids, rejected, prompt));
+    TRY(token_list_append(&out->text.ids, prompt_ids->ids, prompt));
+    TRY(token_list_append(&out->text.ids, chosen->ids + prompt, chosen->count - prompt));
+    TRY(token_list_append(&out->text.ids, rejected->ids + prompt, rejected->count - prompt));
     out->prompt_tokens = (uint32_t)prompt;
     out->chosen_tokens = (uint32_t)(chosen->count - prompt);
     out->values[EXAMPLE_PROMPT] = &out->prompt_tokens;

@@ -60,13 +60,6 @@ static status collect_labels(void *user, struct jsonl_row *row)
 
 /* ---- words to tokens ---- */
 
-static status add_token(struct token_classification *c, int32_t id)
-{
-    TRY(token_list_reserve(&c->ids, 1));
-    c->ids.ids[c->ids.count++] = id;
-    return STATUS_OK;
-}
-
 /* Adds labels for all tokens that have none yet. The first of them gets this label. */
 static status add_token_labels(struct token_classification *c, int32_t first)
 {
@@ -101,7 +94,7 @@ static status add_words(struct token_classification *c, const json_t *row, int32
     const json_t *words = json_object_get(row, "tokens"), *labels = get_labels(row);
     c->ids.count = c->token_labels.count = 0;
     if (begin >= 0) {
-        TRY(add_token(c, begin));
+        TRY(token_list_add(&c->ids, begin));
         TRY(add_token_labels(c, EXAMPLE_NO_LABEL));
     }
     for (size_t i = 0; i < json_array_size(words); i++) {
@@ -123,7 +116,7 @@ static status write_row(void *user, struct jsonl_row *row)
     c->ids.count -= truncated;
     c->token_labels.count -= truncated;
     if (encoder) {
-        TRY(add_token(c, s.sep));
+        TRY(token_list_add(&c->ids, s.sep));
         TRY(add_token_labels(c, EXAMPLE_NO_LABEL));
     }
     rows_count_example(c->report, c->ids.count, truncated);

@@ -307,9 +307,7 @@ static status merge_word(const struct tokenizer *t, struct bpe_encoder *e, const
     if (t->ignore_merges) {
         const struct text_slot *slot = text_map_find(&t->by_bytes, word, bytes);
         if (slot != NULL) {
-            TRY(token_list_reserve(out, 1));
-            out->ids[out->count++] = (int32_t)slot->value;
-            return STATUS_OK;
+            return token_list_add(out, (int32_t)slot->value);
         }
     }
     int64_t begin = out->count;
@@ -333,10 +331,7 @@ status bpe_encode_word(const struct tokenizer *t, struct bpe_encoder *e, const c
     }
     struct cached_word *slot = &e->cache[text_map_hash(word, bytes) & (CACHE_SLOTS - 1)];
     if (slot->bytes == bytes && memcmp(slot->text, word, bytes) == 0) {
-        TRY(token_list_reserve(out, slot->count));
-        memcpy(out->ids + out->count, slot->ids, slot->count * sizeof *slot->ids);
-        out->count += slot->count;
-        return STATUS_OK;
+        return token_list_append(out, slot->ids, slot->count);
     }
     int64_t before = out->count;
     TRY(merge_word(t, e, word, bytes, offset, out));

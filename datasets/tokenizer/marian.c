@@ -250,8 +250,7 @@ status marian_encode(const struct tokenizer *t, const char *text, size_t bytes, 
     char *normal = NULL;
     size_t normal_bytes = 0, language_bytes = continued ? 0 : measure_language(text, bytes);
     if (language_bytes > 0) {
-        TRY(token_list_reserve(out, 1));
-        out->ids[out->count++] = find_piece(t, text, language_bytes);
+        TRY(token_list_add(out, find_piece(t, text, language_bytes)));
     }
     status result = sentencepiece_normalize(model, text + language_bytes, bytes - language_bytes,
                                             continued, &normal, &normal_bytes);

@@ -49,17 +49,10 @@ size_t qa_windows_byte_offset(const struct text *text, int64_t point)
 
 /* ---- tokens of the context and their character offsets ---- */
 
-static status append_value(struct token_list *list, int64_t value)
-{
-    TRY(token_list_reserve(list, 1));
-    list->ids[list->count++] = (int32_t)value;
-    return STATUS_OK;
-}
-
 static status append_offsets(struct qa_windows *w, int64_t begin, int64_t end)
 {
-    TRY(append_value(&w->char_begin, begin));
-    return append_value(&w->char_end, end);
+    TRY(token_list_add(&w->char_begin, (int32_t)begin));
+    return token_list_add(&w->char_end, (int32_t)end);
 }
 
 static bool is_white_space(char byte)
@@ -160,7 +153,7 @@ static status encode_around_added(const struct tokenizer *t, const char *text, s
         }
         if (match.id >= 0 && match.start < match.end) {
             int64_t points = count_code_points(text + match.start, match.end - match.start);
-            TRY(append_value(&w->context, match.id));
+            TRY(token_list_add(&w->context, match.id));
             TRY(append_offsets(w, *point, *point + points));
             *point += points;
         }
@@ -224,7 +217,7 @@ static status find_special_tokens(const struct tokenizer *t, struct qa_windows *
     status result = STATUS_OK;
     if (s.cls < 0 || s.sep < 0) {
         int32_t end = tokenizer_eos(t);
-        result = end >= 0 ? append_value(&specials, end)
+        result = end >= 0 ? token_list_add(&specials, end)
                           : tokenizer_encode(t, "\n", 1, false, &specials);
         if (result == STATUS_OK) {
             result =
@@ -280,16 +273,6 @@ status qa_windows_encode(const struct tokenizer *t, const struct text *question,
     return plan_windows(out, max_tokens);
 }
 
-static status append_ids(struct token_list *to, const int32_t *ids, int64_t count)
-{
-    TRY(token_list_reserve(to, count));
-    if (count > 0) {
-        memcpy(to->ids + to->count, ids, (size_t)count * sizeof *ids);
-    }
-    to->count += count;
-    return STATUS_OK;
-}
-
 status qa_windows_window(const struct qa_windows *w, int64_t window, struct token_list *ids,
                          struct qa_windows_window *out)
 {
@@ -301,11 +284,11 @@ status qa_windows_window(const struct qa_windows *w, int64_t window, struct toke
         .first_context_token = token,
         .context_tokens = tokens,
     };
-    TRY(append_ids(ids, w->prefix, w->prefix_count));
-    TRY(append_ids(ids, w->question.ids, w->question.count));
-    TRY(append_ids(ids, w->separator, w->separator_count));
-    TRY(append_ids(ids, w->context.ids + token, tokens));
-    return append_ids(ids, w->suffix, w->suffix_count);
+    TRY(token_list_append(ids, w->prefix, w->prefix_count));
+    TRY(token_list_append(ids, w->question.ids, w->question.count));
+    TRY(token_list_append(ids, w->separator, w->separator_count));
+    TRY(token_list_append(ids, w->context.ids + token, tokens));
+    return token_list_append(ids, w->suffix, w->suffix_count);
 }
 
 bool qa_windows_find_tokens(const struct qa_windows *w, int64_t begin, int64_t end, int64_t *first,

@@ -31,9 +31,7 @@ static status append_delimiter(const struct tokenizer *t, struct token_list *out
     if (end < 0) {
         return tokenizer_encode(t, "\n", 1, false, out);
     }
-    TRY(token_list_reserve(out, 1));
-    out->ids[out->count++] = end;
-    return STATUS_OK;
+    return token_list_add(out, end);
 }
 
 /* Moves `count` ids from index `begin` down to `to` and makes them the end of the list. */
@@ -138,9 +136,7 @@ static status encode_sequence(const struct tokenizer *t, const struct text *text
     TRY(t->kind == TOKENIZER_MARIAN
             ? marian_encode(t, text->bytes, text->count, false, side == TEXT_TARGET, out)
             : tokenizer_encode(t, text->bytes, text->count, false, out));
-    TRY(token_list_reserve(out, 1));
-    out->ids[out->count++] = tokenizer_eos(t);
-    return STATUS_OK;
+    return token_list_add(out, tokenizer_eos(t));
 }
 
 status text_pair_encode_sequence(const struct tokenizer *t, const char *prefix,

@@ -19,3 +19,9 @@ void token_list_free(struct token_list *list);
  *
  * Errors    STATUS_INTERNAL (out of memory) */
 status token_list_reserve(struct token_list *list, int64_t more);
+
+/* token_list_add - append one id. Errors as token_list_reserve. */
+status token_list_add(struct token_list *list, int32_t id);
+
+/* token_list_append - append ids. `ids` may be NULL if count is 0. Errors as token_list_reserve. */
+status token_list_append(struct token_list *list, const int32_t *ids, int64_t count);

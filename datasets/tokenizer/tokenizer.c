@@ -340,8 +340,7 @@ int32_t tokenizer_bos(const struct tokenizer *t)
 status tokenizer_append_bos(const struct tokenizer *t, struct token_list *out)
 {
     if (t->bos >= 0) {
-        TRY(token_list_reserve(out, 1));
-        out->ids[out->count++] = t->bos;
+        TRY(token_list_add(out, t->bos));
     }
     return STATUS_OK;
 }
@@ -482,8 +481,7 @@ static status encode_around_added(const struct encoding *e, size_t from, size_t 
                          : encode_around_added(e, begin, match.start, set + 1));
         }
         if (match.id >= 0 && match.start < match.end) {
-            TRY(token_list_reserve(e->out, 1));
-            e->out->ids[e->out->count++] = match.id;
+            TRY(token_list_add(e->out, match.id));
         }
     } while (match.id >= 0);
     return STATUS_OK;

@@ -59,11 +59,7 @@ static void test_positions(void)
 
 static status collect_tokens(void *user, const int32_t *ids, int64_t count)
 {
-    struct token_list *list = user;
-    TRY(token_list_reserve(list, count));
-    memcpy(list->ids + list->count, ids, (size_t)count * sizeof *ids);
-    list->count += count;
-    return STATUS_OK;
+    return token_list_append(user, ids, count);
 }
 
 static status end_document(void *user)

@@ -48,8 +48,7 @@ static void encode_with_specials(const struct tokenizer *t, const char *text, si
         CHECK_EQUAL(first, ids->count);
         return;
     }
-    CHECK_OK(token_list_reserve(ids, 1));
-    ids->ids[ids->count++] = tokenizer_bos(t);
+    CHECK_OK(token_list_add(ids, tokenizer_bos(t)));
     CHECK_OK(tokenizer_encode(t, text, bytes, true, ids));
 }
 
@@ -175,9 +174,7 @@ static void test_sentences(void)
         CHECK(ids[0] == 0 && ids[count - 1] == 2 && first == count && next == 0);
         int32_t stop = tokenizer_find(t, ".");
         split_count += count == T && ids[T - 2] != stop;
-        CHECK_OK(token_list_reserve(&example_ids, count));
-        memcpy(example_ids.ids + example_ids.count, ids + 1, (size_t)(count - 2) * sizeof *ids);
-        example_ids.count += count - 2;
+        CHECK_OK(token_list_append(&example_ids, ids + 1, count - 2));
     }
     CHECK(split_count > 0 && split_count < report.examples / 2);
     for (char *at = text, *end; (end = strstr(at, "\n\n")) != NULL; at = end + 2) {

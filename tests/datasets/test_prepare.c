@@ -262,8 +262,7 @@ static void check_tokens(const struct prepared *c, char *const *texts, const boo
     for (int i = 0; i < 20; i++) {
         if (chosen[i] == value) {
             CHECK_OK(tokenizer_encode(bpe, texts[i], strlen(texts[i]), false, &ids));
-            CHECK_OK(token_list_reserve(&ids, 1));
-            ids.ids[ids.count++] = eos;
+            CHECK_OK(token_list_add(&ids, eos));
         }
     }
     CHECK_EQUAL(ids.count, c->count);

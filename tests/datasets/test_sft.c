@@ -100,8 +100,7 @@ static void test_join_encoding(void)
             CHECK_OK(tokenizer_encode(tokenizer, text, strlen(text), true, &whole));
             CHECK_OK(tokenizer_encode(tokenizer, t[0], strlen(t[0]), true, &apart));
             CHECK_OK(tokenizer_encode(tokenizer, t[1], strlen(t[1]), true, &apart));
-            CHECK_OK(token_list_reserve(&apart, 1));
-            apart.ids[apart.count++] = eos;
+            CHECK_OK(token_list_add(&apart, eos));
             differing += join && whole.count != apart.count;
             check_ids(s, i, join ? &whole : &apart, prompt.count);
             token_list_free(&prompt);

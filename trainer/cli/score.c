@@ -36,8 +36,7 @@ static status encode_response(const struct session *s, const char *text, size_t 
     ids->count = 0;
     TRY(tokenizer_encode(s->tokenizer, text, bytes, false, ids));
     if (tokenizer_eos(s->tokenizer) >= 0) {
-        TRY(token_list_reserve(ids, 1));
-        ids->ids[ids->count++] = tokenizer_eos(s->tokenizer);
+        TRY(token_list_add(ids, tokenizer_eos(s->tokenizer)));
     }
     REQUIRE(ids->count > 0, STATUS_DATA, "the line is empty, so it has no reward");
     REQUIRE(ids->count <= positions, STATUS_DATA,
@@ -70,8 +69,7 @@ static status encode_line(const struct session *s, const char *text, size_t byte
     TRY(tokenizer_append_bos(t, ids));
     /* The first token can only be scored after another token. */
     if (ids->count == 0 && tokenizer_eos(t) >= 0) {
-        TRY(token_list_reserve(ids, 1));
-        ids->ids[ids->count++] = tokenizer_eos(t);
+        TRY(token_list_add(ids, tokenizer_eos(t)));
     }
     TRY(tokenizer_encode(t, text, bytes, false, ids));
     REQUIRE(ids->count - 1 <= positions, STATUS_DATA,

@@ -139,8 +139,7 @@ static status parse_ids(struct worker_range *range, const char *line, size_t byt
         REQUIRE(offset > start && ended && id <= INT32_MAX, STATUS_DATA,
                 "%s:%" PRId64 ":%zu: not a token id; write ids separated by spaces",
                 range->job->path, number, start + 1);
-        TRY(token_list_reserve(&range->ids, 1));
-        range->ids.ids[range->ids.count++] = (int32_t)id;
+        TRY(token_list_add(&range->ids, (int32_t)id));
     }
     return STATUS_OK;
 }

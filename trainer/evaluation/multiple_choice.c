@@ -107,10 +107,7 @@ static status encode_choice(const struct tokenizer *t, const char *context, cons
     strcat(continuation, choice);
     status result = tokenizer_encode(t, context, context_bytes, false, ids);
     if (result == STATUS_OK && ids->count == 0 && tokenizer_eos(t) >= 0) {
-        result = token_list_reserve(ids, 1);
-        if (result == STATUS_OK) {
-            ids->ids[ids->count++] = tokenizer_eos(t);
-        }
+        result = token_list_add(ids, tokenizer_eos(t));
     }
     int64_t context_tokens = ids->count;
     if (result == STATUS_OK) {

@@ -11,13 +11,6 @@ enum { TABLE_VALUES_MAX = 1 << 28 }; /* of the longest common subsequence: 1 GiB
 
 /* ---- tokens ---- */
 
-static status append_id(struct token_list *out, int32_t id)
-{
-    TRY(token_list_reserve(out, 1));
-    out->ids[out->count++] = id;
-    return STATUS_OK;
-}
-
 status ngrams_append_word(struct ngrams_words *words, const char *text, size_t bytes,
                           struct token_list *out)
 {
@@ -25,7 +18,7 @@ status ngrams_append_word(struct ngrams_words *words, const char *text, size_t b
     bool is_new = false;
     TRY(text_map_find_or_add(&words->map, &words->store, text, bytes, &slot, &is_new));
     slot->value = is_new ? (int64_t)words->map.count : slot->value;
-    return append_id(out, (int32_t)slot->value);
+    return token_list_add(out, (int32_t)slot->value);
 }
 
 status ngrams_append_words(struct ngrams_words *words, const char *text, size_t bytes,
@@ -48,7 +41,7 @@ status ngrams_append_characters(const char *text, size_t bytes, struct token_lis
     for (size_t i = 0, length; i < bytes; i += length) {
         uint32_t code;
         length = char_class_read(text + i, bytes - i, &code);
-        TRY(char_class_is_space(code) ? STATUS_OK : append_id(out, (int32_t)code));
+        TRY(char_class_is_space(code) ? STATUS_OK : token_list_add(out, (int32_t)code));
     }
     return STATUS_OK;
 }

@@ -46,9 +46,7 @@ static status read_line(struct ngrams_words *words, const char *text, size_t byt
 
 static status end_line(struct rouge_text *t)
 {
-    TRY(token_list_reserve(&t->ends, 1));
-    t->ends.ids[t->ends.count++] = (int32_t)t->words.count;
-    return STATUS_OK;
+    return token_list_add(&t->ends, (int32_t)t->words.count);
 }
 
 static status read_lines(struct ngrams_words *words, const char *text, size_t bytes, char *word,

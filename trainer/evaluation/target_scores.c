@@ -95,14 +95,6 @@ int64_t target_scores_bytes(const struct recipe *r, const struct model_config *c
 
 /* ---- the samples of a global batch ---- */
 
-static status append_ids(struct token_list *list, const int32_t *ids, int64_t count)
-{
-    TRY(token_list_reserve(list, count));
-    memcpy(list->ids + list->count, ids, (size_t)count * sizeof *ids);
-    list->count += count;
-    return STATUS_OK;
-}
-
 static status reserve_samples(struct group *g, int64_t more)
 {
     int64_t capacity = 2 * (g->count + more);
@@ -124,9 +116,10 @@ static status add_samples(struct group *g, const struct batch *batch)
         int64_t at = g->count++;
         g->sources[at] = g->targets[at] = (struct token_list){0};
         g->outputs[at] = (struct generate_output){0};
-        TRY(append_ids(&g->sources[at], batch->source.inputs + sources[0],
-                       sources[1] - sources[0]));
-        TRY(append_ids(&g->targets[at], batch->targets + targets[0], targets[1] - targets[0]));
+        TRY(token_list_append(&g->sources[at], batch->source.inputs + sources[0],
+                              sources[1] - sources[0]));
+        TRY(token_list_append(&g->targets[at], batch->targets + targets[0],
+                              targets[1] - targets[0]));
     }
     return STATUS_OK;
 }

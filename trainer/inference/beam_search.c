@@ -68,8 +68,8 @@ static status finish_beam(struct beams *b, const struct beam_candidate *c, bool 
     }
     b->ranks[at] = rank;
     b->finished[at] = (struct generate_output){.log_probability = c->score, .ended = ended};
-    TRY(slots_append(&b->finished[at].tokens, s->tokens.ids + s->prompt_tokens, tokens));
-    return ended || c->id < 0 ? STATUS_OK : slots_append(&b->finished[at].tokens, &c->id, 1);
+    TRY(token_list_append(&b->finished[at].tokens, s->tokens.ids + s->prompt_tokens, tokens));
+    return ended || c->id < 0 ? STATUS_OK : token_list_append(&b->finished[at].tokens, &c->id, 1);
 }
 
 /* Ends the search before its end: the running beams are ranked too. */
@@ -131,8 +131,8 @@ static status continue_beams(struct beams *b, const struct beam_candidate *chose
     for (int64_t i = 0; i < b->beams; i++) {
         sources[i] = chosen[i].beam;
         const struct token_list *source = &d->sequences[sources[i]].tokens;
-        TRY_GOTO(result, done, slots_append(&next[i], source->ids, source->count));
-        TRY_GOTO(result, done, slots_append(&next[i], &chosen[i].id, 1));
+        TRY_GOTO(result, done, token_list_append(&next[i], source->ids, source->count));
+        TRY_GOTO(result, done, token_list_append(&next[i], &chosen[i].id, 1));
     }
     for (int64_t i = 0; i < b->beams; i++) {
         token_list_free(&d->sequences[i].tokens);

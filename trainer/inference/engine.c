@@ -253,7 +253,7 @@ static status sample_token(struct engine *e, int64_t slot)
     if (token.id == get_end_token(e, e->states[slot].request.options)) {
         end_sequence(e, slot, ENGINE_END_TOKEN);
     } else {
-        TRY(slots_append(&s->tokens, &token.id, 1));
+        TRY(token_list_append(&s->tokens, &token.id, 1));
         if (s->tokens.count >= s->limit) {
             end_sequence(e, slot, ENGINE_LENGTH);
         }

@@ -77,7 +77,7 @@ static status store_outputs(const struct run *r, const struct engine *e,
         const int32_t *ids = engine_get_tokens(e, i, &count);
         enum engine_end end = engine_get_end(e, i);
         out[i] = (struct generate_output){.ended = end == ENGINE_END_TOKEN || end == ENGINE_STOP};
-        TRY(slots_append(&out[i].tokens, ids, count));
+        TRY(token_list_append(&out[i].tokens, ids, count));
     }
     return STATUS_OK;
 }
@@ -218,7 +218,7 @@ status generate_encode_prompt(const struct tokenizer *t, const char *text, struc
         REQUIRE(eos >= 0, STATUS_USAGE,
                 "an empty prompt needs a tokenizer with an end-of-text token; give a text with "
                 "--prompt");
-        TRY(slots_append(ids, &eos, 1));
+        TRY(token_list_append(ids, &eos, 1));
     }
     return STATUS_OK;
 }

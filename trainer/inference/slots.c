@@ -4,16 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-status slots_append(struct token_list *list, const int32_t *ids, int64_t count)
-{
-    TRY(token_list_reserve(list, count));
-    if (count > 0) { /* ids may be NULL without a token */
-        memcpy(list->ids + list->count, ids, (size_t)count * sizeof *ids);
-    }
-    list->count += count;
-    return STATUS_OK;
-}
-
 bool slots_is_running(const struct slots *d, int64_t slot)
 {
     const struct slots_sequence *s = &d->sequences[slot];
@@ -70,8 +60,8 @@ status slots_begin(struct slots *d, int64_t slot, const struct token_list *sourc
     struct slots_sequence *s = &d->sequences[slot];
     *s = (struct slots_sequence){.is_used = true, .prompt_tokens = prompt->count, .limit = limit};
     model_cache_clear(d->cache, slot);
-    TRY(source != NULL ? slots_append(&s->source, source->ids, source->count) : STATUS_OK);
-    return slots_append(&s->tokens, prompt->ids, prompt->count);
+    TRY(source != NULL ? token_list_append(&s->source, source->ids, source->count) : STATUS_OK);
+    return token_list_append(&s->tokens, prompt->ids, prompt->count);
 }
 
 void slots_release(struct slots *d, int64_t slot)

@@ -74,9 +74,6 @@ static inline int64_t slots_kept_tokens(int64_t positions)
     return (positions + 1) / 2;
 }
 
-/* slots_append - append ids to a list of tokens. */
-status slots_append(struct token_list *list, const int32_t *ids, int64_t count);
-
 /* slots_is_running - return whether a slot holds a sequence that gets another token. */
 bool slots_is_running(const struct slots *d, int64_t slot);
 

@@ -52,8 +52,7 @@ status source_text_encode(const struct tokenizer *t, const struct source_text *s
                           const struct text *text, struct token_list *out)
 {
     if (source->command >= 0) {
-        TRY(token_list_reserve(out, 1));
-        out->ids[out->count++] = source->command;
+        TRY(token_list_add(out, source->command));
     }
     return text_pair_encode_sequence(t, source->prefix, text, TEXT_SOURCE, source->language, out);
 }

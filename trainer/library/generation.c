@@ -108,9 +108,7 @@ static status begin_document(const bm_model *m, struct token_list *ids)
     }
     REQUIRE(tokenizer_eos(t) >= 0, STATUS_USAGE,
             "an empty prompt requires a tokenizer with an end-of-text token");
-    TRY(token_list_reserve(ids, 1));
-    ids->ids[ids->count++] = tokenizer_eos(t);
-    return STATUS_OK;
+    return token_list_add(ids, tokenizer_eos(t));
 }
 
 static bm_end find_end(const struct generate_options *options, const struct generate_output *output)
@@ -211,12 +209,9 @@ bm_status bm_generate(bm_model *m, const int32_t *ids, int64_t count,
     }
     result = library_require_ids(m, ids, count);
     if (result == STATUS_OK) {
-        result = token_list_reserve(&prompt, count);
+        result = token_list_append(&prompt, ids, count);
     }
     if (result == STATUS_OK) {
-        for (int64_t i = 0; i < count; i++) { /* memcpy is undefined for NULL if count is 0 */
-            prompt.ids[prompt.count++] = ids[i];
-        }
         result = generate_output_text(m, &prompt, options, listener, out);
     }
     library_end_use(m);

@@ -67,9 +67,7 @@ static void open_fixture(struct fixture *f)
     int32_t *sources = reference_dataset(f->file, "sources", H5T_NATIVE_INT32, 4, &ids);
     CHECK(f->count <= SOURCES_MAX);
     for (int64_t i = 0; i < f->count; row += lengths[i], i++) {
-        CHECK_OK(token_list_reserve(&f->sources[i], lengths[i]));
-        memcpy(f->sources[i].ids, sources + row, (size_t)lengths[i] * sizeof *sources);
-        f->sources[i].count = lengths[i];
+        CHECK_OK(token_list_append(&f->sources[i], sources + row, lengths[i]));
     }
     free(lengths);
     free(sources);

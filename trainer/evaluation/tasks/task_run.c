@@ -46,20 +46,13 @@ static int32_t get_prefix_token(const struct tokenizer *t)
     return tokenizer_bos(t) >= 0 ? tokenizer_bos(t) : tokenizer_eos(t);
 }
 
-static status append_token(struct token_list *ids, int32_t id)
-{
-    TRY(token_list_reserve(ids, 1));
-    ids->ids[ids->count++] = id;
-    return STATUS_OK;
-}
-
 static status encode_without_context(const struct tokenizer *t, struct text text,
                                      struct token_list *ids, int64_t *scored)
 {
     int32_t prefix = get_prefix_token(t);
     REQUIRE(prefix >= 0, STATUS_DATA,
             "the context is empty, and the tokenizer has no beginning or end token");
-    TRY(append_token(ids, prefix));
+    TRY(token_list_add(ids, prefix));
     TRY(tokenizer_encode(t, text.bytes, text.count, true, ids));
     if (ids->count > 1 && ids->ids[1] == prefix) {
         ids->count--; /* the continuation begins with this token */
@@ -236,7 +229,7 @@ static status score_text(const struct run *r, const struct task_request *q, int6
             "loglikelihood_rolling needs a beginning or end token in the tokenizer");
     REQUIRE(json_string_length(text) > 0, STATUS_DATA, "the text is empty");
     TRY(encode_text(r->m->tokenizer, json_string_value(text), json_string_length(text), ids));
-    TRY(append_token(ids, prefix));
+    TRY(token_list_add(ids, prefix));
     memmove(ids->ids + 1, ids->ids, (size_t)(ids->count - 1) * sizeof *ids->ids);
     ids->ids[0] = prefix;
     TRY(score_windows(r, ids, &log_likelihood));

@@ -72,9 +72,7 @@ static status add_special(const struct session *s, int32_t id, struct token_list
     }
     REQUIRE(id >= 0, STATUS_DATA,
             "the tokenizer has no [CLS] or no [SEP] token, which an encoder needs");
-    TRY(token_list_reserve(ids, 1));
-    ids->ids[ids->count++] = id;
-    return STATUS_OK;
+    return token_list_add(ids, id);
 }
 
 status text_input_encode_words(const struct session *s, const struct text *text,
@@ -86,8 +84,7 @@ status text_input_encode_words(const struct session *s, const struct text *text,
     for (struct text word; word = text_input_next_word(&rest), word.count > 0;) {
         int64_t begin = 0;
         TRY(text_pair_encode_word(s->tokenizer, &word, begins->count == 0, ids, &begin));
-        TRY(token_list_reserve(begins, 1));
-        begins->ids[begins->count++] = (int32_t)begin;
+        TRY(token_list_add(begins, (int32_t)begin));
     }
     REQUIRE(begins->count > 0, STATUS_DATA, "the text contains no word");
     return add_special(s, special.sep, ids);

@@ -36,6 +36,15 @@ status arena_take(struct arena *arena, size_t bytes, void **out)
     return STATUS_OK;
 }
 
+status arena_take_tensor(struct arena *arena, enum dtype dtype, int64_t rows, int64_t columns,
+                         struct tensor *out)
+{
+    struct tensor t = tensor_view(NULL, dtype, rows, columns);
+    TRY(arena_take(arena, tensor_bytes(t), &t.data));
+    *out = t;
+    return STATUS_OK;
+}
+
 size_t arena_mark(const struct arena *arena)
 {
     return arena->used;

@@ -40,6 +40,12 @@ static inline struct tensor tensor_view(void *data, enum dtype dtype, int64_t ro
     return (struct tensor){data, dtype, rows, columns, columns};
 }
 
+/* tensor_bytes - return the size of the elements of t. */
+static inline size_t tensor_bytes(struct tensor t)
+{
+    return (size_t)(t.rows * t.columns) * dtype_bytes(t.dtype);
+}
+
 /* tensor_absent - return a view without data. */
 static inline struct tensor tensor_absent(void)
 {

@@ -570,6 +570,13 @@ status op_cast(struct kernels *k, struct tensor to, struct tensor from)
              compute_tensor_bytes(to) + compute_tensor_bytes(from), k, to, from);
 }
 
+status op_copy(struct kernels *k, struct tensor to, struct tensor from)
+{
+    return to.dtype != from.dtype
+               ? op_cast(k, to, from)
+               : device_copy(k->device, k->stream, to.data, from.data, tensor_bytes(from));
+}
+
 /* ---- roofline ---- */
 
 status kernels_roofline(struct kernels *k, double (*seconds)[KERNELS_ROOFLINE_ALGORITHMS],

@@ -627,6 +627,9 @@ status op_add(struct kernels *k, float *to, const float *from, int64_t count);
  * Numerics  rounds to nearest even */
 status op_cast(struct kernels *k, struct tensor to, struct tensor from);
 
+/* op_copy - copy a tensor with contiguous rows; op_cast if the types differ. */
+status op_copy(struct kernels *k, struct tensor to, struct tensor from);
+
 /* ---- choice of GEMM algorithms: by timing on a GPU; the CPU has one algorithm ---- */
 
 /* kernels_tune - select the fastest algorithm for each GEMM shape.

@@ -31,10 +31,23 @@ static inline size_t element_bytes(enum dtype dtype)
     return dtype == ORACLE_F64 ? 8 : dtype_bytes(dtype);
 }
 
-/* tensor_bytes - return the bytes of a tensor, including the gaps between its rows. */
-static inline size_t tensor_bytes(struct tensor t)
+/* padded_bytes - return the bytes of a tensor, including the gaps between its rows. */
+static inline size_t padded_bytes(struct tensor t)
 {
     return (size_t)(t.rows * t.stride) * element_bytes(t.dtype);
+}
+
+/* operation_limits - return the limits of a test of GEMMs with this many rows. */
+static inline struct kernels_limits operation_limits(int64_t rows)
+{
+    return (struct kernels_limits){.rows = rows,
+                                   .width = 64,
+                                   .inner = 64,
+                                   .heads = 1,
+                                   .head_width = 64,
+                                   .sequence = 64,
+                                   .vocabulary = 64,
+                                   .training = true};
 }
 
 /* operation_tensor - allocate a tensor between guard bytes; release it with operation_release. */
@@ -42,9 +55,9 @@ static inline struct tensor operation_tensor(enum dtype dtype, int64_t rows, int
                                              int64_t stride)
 {
     struct tensor t = {NULL, dtype, rows, columns, stride};
-    char *memory = malloc(tensor_bytes(t) + 2 * GUARD);
+    char *memory = malloc(padded_bytes(t) + 2 * GUARD);
     CHECK(memory != NULL);
-    memset(memory, UNTOUCHED, tensor_bytes(t) + 2 * GUARD);
+    memset(memory, UNTOUCHED, padded_bytes(t) + 2 * GUARD);
     t.data = memory + GUARD;
     return t;
 }
@@ -55,7 +68,7 @@ static inline void operation_check_guards(struct tensor t)
 {
     const unsigned char *p = t.data;
     for (size_t i = 0; i < GUARD; i++) {
-        CHECK(p[-(ptrdiff_t)i - 1] == UNTOUCHED && p[tensor_bytes(t) + i] == UNTOUCHED);
+        CHECK(p[-(ptrdiff_t)i - 1] == UNTOUCHED && p[padded_bytes(t) + i] == UNTOUCHED);
     }
     size_t size = element_bytes(t.dtype);
     for (int64_t r = 0; r < t.rows; r++) {
@@ -174,7 +187,7 @@ static inline double operation_difference(struct tensor a, struct tensor b)
 /* operation_equal - return whether all bytes of two tensors are equal. */
 static inline bool operation_equal(struct tensor a, struct tensor b)
 {
-    return tensor_bytes(a) == tensor_bytes(b) && memcmp(a.data, b.data, tensor_bytes(a)) == 0;
+    return padded_bytes(a) == padded_bytes(b) && memcmp(a.data, b.data, padded_bytes(a)) == 0;
 }
 
 #ifdef OPERATION_SIMT

@@ -3,20 +3,12 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "tests/kernels/operation.h"
 #include "tests/simt/cuda/cublasLt.h"
 #include "tests/simt/gemm.h"
 
 enum { N = 48, K = 40, M = 56 };
-
-static const struct kernels_limits limits = {.rows = 128,
-                                             .width = 64,
-                                             .inner = 64,
-                                             .heads = 1,
-                                             .head_width = 64,
-                                             .sequence = 64,
-                                             .vocabulary = 64,
-                                             .training = true};
 
 static struct device *cpu;
 static char folder[] = "/tmp/gemm-XXXXXX", path[FILE_PATH_BYTES];
@@ -32,6 +24,7 @@ static void select_new_file(void)
 static struct kernels *create_context(enum dtype dtype)
 {
     struct kernels *k = NULL;
+    const struct kernels_limits limits = operation_limits(128);
     CHECK_OK(simt_kernels_create(cpu, dtype, &limits, &k));
     return k;
 }
@@ -65,7 +58,7 @@ static void layer_release(struct layer *l)
 {
     struct tensor *all[] = {&l->x,  &l->w,  &l->bias, &l->y,    &l->aux,
                             &l->dx, &l->dy, &l->dw,   &l->dbias};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    for (int i = 0; i < COUNT(all); i++) {
         operation_release(all[i]);
     }
 }

@@ -121,7 +121,8 @@ status model_embed(struct model *m, const struct model_input *input)
                           find_first_token(m), m->rank == 0 ? positions : tensor_absent(),
                           get_embedding_dropout(m, input)));
     TRY(model_reduce_columns(m, n, columns));
-    TRY(single_rank ? STATUS_OK : model_copy_rows(m, stream, model_reduced_columns(m, n, columns)));
+    TRY(single_rank ? STATUS_OK
+                    : op_copy(m->kernels, stream, model_reduced_columns(m, n, columns)));
     return scale_embedding(m, stream);
 }
 

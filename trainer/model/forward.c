@@ -60,12 +60,6 @@ status model_add_and_norm(struct model *m, struct tensor stream, struct tensor n
                                  m->config.norm_epsilon, dropout);
 }
 
-status model_copy_rows(const struct model *m, struct tensor to, struct tensor from)
-{
-    return device_copy(kernels_device(m->kernels), kernels_stream(m->kernels), to.data, from.data,
-                       (size_t)(from.rows * from.columns) * dtype_bytes(from.dtype));
-}
-
 /* Applies the branch norm, or the factor residual_multiplier, to the output of a sub-layer in
  * `exchange`, if the architecture has one of them. `output` keeps the norm's input for backward. */
 static status finish_branch(struct model *m, int64_t n, struct tensor output,
@@ -77,7 +71,7 @@ static status finish_branch(struct model *m, int64_t n, struct tensor output,
         return factor > 0 ? op_scale(m->kernels, branch, factor) : STATUS_OK;
     }
     output = model_view_local_rows(m, output, n);
-    TRY(model_copy_rows(m, output, branch));
+    TRY(op_copy(m->kernels, output, branch));
     return model_add_and_norm(m, tensor_absent(), branch, model_view_local_rows(m, statistics, n),
                               output, tensor_absent(), index, (struct dropout){0});
 }
@@ -389,7 +383,7 @@ static status branch_backward(struct backward *b, struct param_index index, stru
     }
     *delta = model_view_local_rows(b->m, b->m->activations.d_delta, b->n);
     if (index.weight < 0) {
-        TRY(delta->data != dy.data ? model_copy_rows(b->m, *delta, dy) : STATUS_OK);
+        TRY(delta->data != dy.data ? op_copy(b->m->kernels, *delta, dy) : STATUS_OK);
         return op_scale(b->m->kernels, *delta, factor);
     }
     return model_run_norm_backward(b, index, *delta, tensor_absent(), dy, output, statistics,
@@ -517,8 +511,8 @@ status model_backward(struct model *m, const struct model_input *input, float *c
     if (has_encoder && lowest < m->stacks[0].end) {
         struct model_input source = model_source_input(input);
         struct backward encoder = {m, &source, gradients, source.rows};
-        TRY(model_copy_rows(m, model_view_rows(m->activations.exchange, source.rows),
-                            model_view_rows(m->activations.d_encoder, source.rows)));
+        TRY(op_copy(m->kernels, model_view_rows(m->activations.exchange, source.rows),
+                    model_view_rows(m->activations.d_encoder, source.rows)));
         TRY(stack_backward(&encoder, lowest, hook, user));
     }
     return hook != NULL ? hook(user, 0) : STATUS_OK;

@@ -11,15 +11,6 @@
 
 enum { ADAPTERS_FUSED = 3 }; /* most adapters of one GEMM: query, key and value */
 
-static status take_tensor(struct arena *arena, enum dtype dtype, int64_t rows, int64_t columns,
-                          struct tensor *out)
-{
-    void *data = NULL;
-    TRY(arena_take(arena, (size_t)(rows * columns) * dtype_bytes(dtype), &data));
-    *out = tensor_view(data, dtype, rows, columns);
-    return STATUS_OK;
-}
-
 /* Returns the local sizes of a layer that is split over `ranks` ranks. */
 static struct layer_dims compute_local_dims(const struct model_config *config, int ranks)
 {
@@ -52,8 +43,8 @@ static status arrange_branch(const struct model_config *c, enum dtype dtype, int
                              struct arena *arena, struct tensor *output, struct tensor *statistics)
 {
     if (has_branch_norms(c)) {
-        TRY(take_tensor(arena, dtype, own, c->width, output));
-        TRY(take_tensor(arena, DTYPE_F32, own, 2, statistics));
+        TRY(arena_take_tensor(arena, dtype, own, c->width, output));
+        TRY(arena_take_tensor(arena, DTYPE_F32, own, 2, statistics));
     }
     return STATUS_OK;
 }
@@ -65,11 +56,11 @@ static status arrange_recomputed(const struct model_config *c, struct model_para
 {
     int64_t own = count_local_rows(parallelism, n);
     if (!has_placement(c, PLACEMENT_BRANCH)) {
-        TRY(take_tensor(arena, dtype, own, c->width, &out->norm1));
-        TRY(take_tensor(arena, dtype, own, c->width, &out->norm2));
+        TRY(arena_take_tensor(arena, dtype, own, c->width, &out->norm1));
+        TRY(arena_take_tensor(arena, dtype, own, c->width, &out->norm2));
     }
-    return take_tensor(arena, dtype, n, compute_local_dims(c, parallelism.ranks).inner,
-                       &out->inner);
+    return arena_take_tensor(arena, dtype, n, compute_local_dims(c, parallelism.ranks).inner,
+                             &out->inner);
 }
 
 /* Takes the activations that full recompute does not keep, in addition to arrange_recomputed. */
@@ -80,24 +71,24 @@ static status arrange_interior(const struct model_config *c, struct model_parall
     struct layer_dims local = compute_local_dims(c, parallelism.ranks);
     int64_t own = count_local_rows(parallelism, n);
     int64_t inner_outputs = model_inner_outputs(c) / parallelism.ranks;
-    TRY(take_tensor(arena, DTYPE_F32, own, 2, &out->statistics1));
-    TRY(take_tensor(arena, dtype, n, local.width + 2 * local.kv_width, &out->qkv));
-    TRY(take_tensor(arena, dtype, n, local.width, &out->attended));
+    TRY(arena_take_tensor(arena, DTYPE_F32, own, 2, &out->statistics1));
+    TRY(arena_take_tensor(arena, dtype, n, local.width + 2 * local.kv_width, &out->qkv));
+    TRY(arena_take_tensor(arena, dtype, n, local.width, &out->attended));
     TRY(arrange_branch(c, dtype, own, arena, &out->attention_output,
                        &out->attention_output_statistics));
-    TRY(take_tensor(arena, dtype, own, c->width, &out->middle));
-    TRY(take_tensor(arena, DTYPE_F32, own, 2, &out->statistics2));
+    TRY(arena_take_tensor(arena, dtype, own, c->width, &out->middle));
+    TRY(arena_take_tensor(arena, DTYPE_F32, own, 2, &out->statistics2));
     if (model_has_qk_norm(c)) {
         int64_t heads = local.heads + local.kv_heads;
-        TRY(take_tensor(arena, dtype, n, local.width + local.kv_width, &out->query_keys));
-        TRY(take_tensor(arena, DTYPE_F32, n, 2 * heads, &out->qk_statistics));
+        TRY(arena_take_tensor(arena, dtype, n, local.width + local.kv_width, &out->query_keys));
+        TRY(arena_take_tensor(arena, DTYPE_F32, n, 2 * heads, &out->qk_statistics));
     }
     out->saved_for_backward = out->lse = tensor_absent();
     if (training) {
-        TRY(take_tensor(arena, DTYPE_F32, local.heads, n, &out->lse));
+        TRY(arena_take_tensor(arena, DTYPE_F32, local.heads, n, &out->lse));
     }
     if (training || inner_outputs > local.inner) {
-        TRY(take_tensor(arena, dtype, n, inner_outputs, &out->saved_for_backward));
+        TRY(arena_take_tensor(arena, dtype, n, inner_outputs, &out->saved_for_backward));
     }
     return STATUS_OK;
 }
@@ -107,14 +98,15 @@ static status arrange_cross(const struct model_config *c, int ranks, enum dtype 
                             bool training, struct arena *arena, struct layer_activations *out)
 {
     struct layer_dims local = compute_local_dims(c, ranks);
-    TRY(take_tensor(arena, dtype, n, c->width, &out->between));
-    TRY(take_tensor(arena, dtype, n, c->width, &out->between_norm));
-    TRY(take_tensor(arena, DTYPE_F32, n, 2, &out->between_statistics));
-    TRY(take_tensor(arena, dtype, n, local.width, &out->cross_query));
-    TRY(take_tensor(arena, dtype, n, 2 * local.width, &out->cross_key_value));
-    TRY(take_tensor(arena, dtype, n, local.width, &out->cross_attended));
+    TRY(arena_take_tensor(arena, dtype, n, c->width, &out->between));
+    TRY(arena_take_tensor(arena, dtype, n, c->width, &out->between_norm));
+    TRY(arena_take_tensor(arena, DTYPE_F32, n, 2, &out->between_statistics));
+    TRY(arena_take_tensor(arena, dtype, n, local.width, &out->cross_query));
+    TRY(arena_take_tensor(arena, dtype, n, 2 * local.width, &out->cross_key_value));
+    TRY(arena_take_tensor(arena, dtype, n, local.width, &out->cross_attended));
     out->cross_lse = tensor_absent();
-    return training ? take_tensor(arena, DTYPE_F32, local.heads, n, &out->cross_lse) : STATUS_OK;
+    return training ? arena_take_tensor(arena, DTYPE_F32, local.heads, n, &out->cross_lse)
+                    : STATUS_OK;
 }
 
 static status arrange_task_head(const struct model_config *c, enum dtype dtype, bool training,
@@ -125,14 +117,14 @@ static status arrange_task_head(const struct model_config *c, enum dtype dtype, 
     bool transforms = a.head.task_transform && c->head != MODEL_HEAD_NONE;
     int64_t m = c->output_rows, norm = transforms ? m : 0;
     int64_t dense = transforms || (texts && !a.attention.causal) ? m : 0;
-    TRY(take_tensor(arena, dtype, m, c->width, &out->rows));
-    TRY(take_tensor(arena, dtype, dense, c->width, &out->dense));
-    TRY(take_tensor(arena, dtype, norm, c->width, &out->norm));
-    TRY(take_tensor(arena, DTYPE_F32, norm, 2, &out->statistics));
+    TRY(arena_take_tensor(arena, dtype, m, c->width, &out->rows));
+    TRY(arena_take_tensor(arena, dtype, dense, c->width, &out->dense));
+    TRY(arena_take_tensor(arena, dtype, norm, c->width, &out->norm));
+    TRY(arena_take_tensor(arena, DTYPE_F32, norm, 2, &out->statistics));
     out->saved_for_backward = tensor_absent();
     if (training) {
-        TRY(take_tensor(arena, dtype, dense, c->width, &out->saved_for_backward));
-        TRY(take_tensor(arena, dtype, m, c->width, &out->d_dense));
+        TRY(arena_take_tensor(arena, dtype, dense, c->width, &out->saved_for_backward));
+        TRY(arena_take_tensor(arena, dtype, m, c->width, &out->d_dense));
     }
     return STATUS_OK;
 }
@@ -145,17 +137,17 @@ static status arrange_head(const struct model_config *c, enum dtype dtype, bool 
         return arrange_task_head(c, dtype, training, arena, out);
     }
     int64_t columns = model_embedding_width(c);
-    TRY(take_tensor(arena, dtype, m, c->width, &out->rows));
-    TRY(take_tensor(arena, dtype, m, columns, &out->dense));
-    TRY(take_tensor(arena, dtype, m, columns, &out->norm));
-    TRY(take_tensor(arena, DTYPE_F32, m, 2, &out->statistics));
-    TRY(take_tensor(arena, dtype, e, c->width, &out->first_rows));
-    TRY(take_tensor(arena, dtype, e, c->width, &out->pooled));
+    TRY(arena_take_tensor(arena, dtype, m, c->width, &out->rows));
+    TRY(arena_take_tensor(arena, dtype, m, columns, &out->dense));
+    TRY(arena_take_tensor(arena, dtype, m, columns, &out->norm));
+    TRY(arena_take_tensor(arena, DTYPE_F32, m, 2, &out->statistics));
+    TRY(arena_take_tensor(arena, dtype, e, c->width, &out->first_rows));
+    TRY(arena_take_tensor(arena, dtype, e, c->width, &out->pooled));
     if (training) {
-        TRY(take_tensor(arena, dtype, m, columns, &out->saved_for_backward));
-        TRY(take_tensor(arena, dtype, m, columns, &out->d_dense));
-        TRY(take_tensor(arena, dtype, e, c->width, &out->pooled_saved));
-        TRY(take_tensor(arena, dtype, e, c->width, &out->d_pooled));
+        TRY(arena_take_tensor(arena, dtype, m, columns, &out->saved_for_backward));
+        TRY(arena_take_tensor(arena, dtype, m, columns, &out->d_dense));
+        TRY(arena_take_tensor(arena, dtype, e, c->width, &out->pooled_saved));
+        TRY(arena_take_tensor(arena, dtype, e, c->width, &out->d_pooled));
     }
     return STATUS_OK;
 }
@@ -173,12 +165,12 @@ static status arrange_layer(const struct model_config *c, struct model_paralleli
     *out = layers[base];
     if (first || training) {
         int64_t own = count_local_rows(parallelism, n);
-        TRY(take_tensor(arena, dtype, own, c->width, &out->input));
+        TRY(arena_take_tensor(arena, dtype, own, c->width, &out->input));
         TRY(arrange_branch(c, dtype, own, arena, &out->feed_forward_output,
                            &out->feed_forward_output_statistics));
         int adapters = 0;
         TRY(model_adapters_per_layer(c, layer, &adapters));
-        TRY(take_tensor(arena, dtype, n, c->adapter.rank * adapters, &out->adapter_hidden));
+        TRY(arena_take_tensor(arena, dtype, n, c->adapter.rank * adapters, &out->adapter_hidden));
     }
     if (first || (training && c->recompute < MODEL_RECOMPUTE_FULL)) {
         TRY(arrange_interior(c, parallelism, dtype, n, training, arena, out));
@@ -202,7 +194,7 @@ static status arrange_d_inner(const struct model_config *config, struct layer_di
                               struct tensor *out)
 {
     bool widens = local.width > config->width && local.width > local.inner;
-    TRY(take_tensor(arena, dtype, rows, widens ? local.width : local.inner, out));
+    TRY(arena_take_tensor(arena, dtype, rows, widens ? local.width : local.inner, out));
     *out = tensor_view(out->data, dtype, rows, local.inner);
     return STATUS_OK;
 }
@@ -215,10 +207,10 @@ static status arrange_encoder(const struct model_config *c, enum dtype dtype, in
     if (a == NULL || !architecture_has_decoder(a)) {
         return STATUS_OK;
     }
-    TRY(take_tensor(arena, dtype, rows, c->width, &out->encoder_last));
-    TRY(take_tensor(arena, dtype, rows, c->width, &out->encoder_norm));
-    TRY(take_tensor(arena, DTYPE_F32, rows, 2, &out->encoder_statistics));
-    return training ? take_tensor(arena, dtype, rows, c->width, &out->d_encoder) : STATUS_OK;
+    TRY(arena_take_tensor(arena, dtype, rows, c->width, &out->encoder_last));
+    TRY(arena_take_tensor(arena, dtype, rows, c->width, &out->encoder_norm));
+    TRY(arena_take_tensor(arena, DTYPE_F32, rows, 2, &out->encoder_statistics));
+    return training ? arena_take_tensor(arena, dtype, rows, c->width, &out->d_encoder) : STATUS_OK;
 }
 
 /* Takes the sums of the embeddings of all stacks and their norms, if they are not those of the
@@ -231,10 +223,11 @@ static status arrange_embedding(const struct model_config *c, enum dtype dtype, 
     int64_t columns = model_embedding_width(c);
     int stacks = !factorized && !extra ? 0 : architecture_has_decoder(a) ? STACKS_MAX : 1;
     for (int i = 0; i < stacks; i++) {
-        TRY(take_tensor(arena, dtype, rows, columns, &out->embedding_sum[i]));
-        TRY(take_tensor(arena, DTYPE_F32, rows, 2, &out->embedding_statistics[i]));
+        TRY(arena_take_tensor(arena, dtype, rows, columns, &out->embedding_sum[i]));
+        TRY(arena_take_tensor(arena, DTYPE_F32, rows, 2, &out->embedding_statistics[i]));
     }
-    return factorized ? take_tensor(arena, dtype, rows, columns, &out->embedding_norm) : STATUS_OK;
+    return factorized ? arena_take_tensor(arena, dtype, rows, columns, &out->embedding_norm)
+                      : STATUS_OK;
 }
 
 /* Takes the tables of the positions: sinusoids, rotations, and an f32 copy of the relative bias. */
@@ -243,20 +236,22 @@ static status arrange_tables(const struct model_config *config, const struct arc
                              struct activations *out)
 {
     if (a->embedding.positions == POSITIONS_SINUSOIDAL) {
-        TRY(take_tensor(arena, dtype, config->positions, config->width, &out->position_table));
+        TRY(arena_take_tensor(arena, dtype, config->positions, config->width,
+                              &out->position_table));
     }
     if (architecture_is_rotary(a)) {
         int64_t width = model_rotary_width(config);
-        TRY(take_tensor(arena, DTYPE_F32, config->positions, width, &out->rope_table));
+        TRY(arena_take_tensor(arena, DTYPE_F32, config->positions, width, &out->rope_table));
         if (config->rope_local_theta > 0) {
-            TRY(take_tensor(arena, DTYPE_F32, config->positions, width, &out->rope_local_table));
+            TRY(arena_take_tensor(arena, DTYPE_F32, config->positions, width,
+                                  &out->rope_local_table));
         }
     }
     bool copies_bias = a->embedding.positions == POSITIONS_RELATIVE && dtype != DTYPE_F32;
     int stacks = architecture_has_decoder(a) ? STACKS_MAX : 1;
     for (int i = 0; i < stacks && copies_bias; i++) {
-        TRY(take_tensor(arena, DTYPE_F32, model_position_buckets(config), heads,
-                        &out->position_bias[i]));
+        TRY(arena_take_tensor(arena, DTYPE_F32, model_position_buckets(config), heads,
+                              &out->position_bias[i]));
     }
     return STATUS_OK;
 }
@@ -266,19 +261,20 @@ static status arrange_backward(const struct model_config *config, struct layer_d
                                enum dtype dtype, int64_t rows, int64_t own, struct arena *arena,
                                struct activations *out)
 {
-    TRY(take_tensor(arena, dtype, own, config->width, &out->d_stream));
+    TRY(arena_take_tensor(arena, dtype, own, config->width, &out->d_stream));
     if (config->dropout > 0 || has_branch_norms(config) || config->residual_multiplier > 0) {
-        TRY(take_tensor(arena, dtype, own, config->width, &out->d_delta));
+        TRY(arena_take_tensor(arena, dtype, own, config->width, &out->d_delta));
     }
-    TRY(take_tensor(arena, dtype, rows, local.width + 2 * local.kv_width, &out->d_qkv));
+    TRY(arena_take_tensor(arena, dtype, rows, local.width + 2 * local.kv_width, &out->d_qkv));
     TRY(arrange_d_inner(config, local, dtype, rows, arena, &out->d_inner));
-    TRY(take_tensor(arena, DTYPE_F32, 2, model_norm_width(config), &out->frozen_norm_gradients));
-    TRY(take_tensor(arena, dtype, rows, ADAPTERS_FUSED * config->adapter.rank,
-                    &out->d_adapter_hidden));
+    TRY(arena_take_tensor(arena, DTYPE_F32, 2, model_norm_width(config),
+                          &out->frozen_norm_gradients));
+    TRY(arena_take_tensor(arena, dtype, rows, ADAPTERS_FUSED * config->adapter.rank,
+                          &out->d_adapter_hidden));
     int64_t widest = config->width > local.inner ? config->width : local.inner;
     widest = local.width > widest ? local.width : widest;
     bool adapter_dropout = config->adapter.rank > 0 && config->adapter.dropout > 0;
-    TRY(take_tensor(arena, dtype, rows, adapter_dropout ? widest : 0, &out->adapter_input));
+    TRY(arena_take_tensor(arena, dtype, rows, adapter_dropout ? widest : 0, &out->adapter_input));
     return STATUS_OK;
 }
 
@@ -295,18 +291,18 @@ static status arrange_activations(const struct model_config *config,
     for (int64_t l = 0; l < config->layers; l++) {
         TRY(arrange_layer(config, parallelism, dtype, rows, training, arena, layers, l));
     }
-    TRY(take_tensor(arena, dtype, own, config->width, &out->last));
-    TRY(take_tensor(arena, dtype, own, config->width, &out->final_norm));
-    TRY(take_tensor(arena, DTYPE_F32, own, 2, &out->final_statistics));
+    TRY(arena_take_tensor(arena, dtype, own, config->width, &out->last));
+    TRY(arena_take_tensor(arena, dtype, own, config->width, &out->final_norm));
+    TRY(arena_take_tensor(arena, DTYPE_F32, own, 2, &out->final_statistics));
     if (parallelism.ranks == 1 || dtype != DTYPE_F32) {
-        TRY(take_tensor(arena, dtype, rows, config->width, &out->exchange));
+        TRY(arena_take_tensor(arena, dtype, rows, config->width, &out->exchange));
     }
     const struct architecture a = architecture_compose(config);
     TRY(arrange_encoder(config, dtype, rows, training, arena, out));
     TRY(arrange_tables(config, &a, dtype, local.heads, arena, out));
     TRY(arrange_head(config, dtype, training, arena, &out->head));
     if (config->token_types == 1) {
-        TRY(take_tensor(arena, DTYPE_F32, 1, rows, &out->zero_token_type_ids));
+        TRY(arena_take_tensor(arena, DTYPE_F32, 1, rows, &out->zero_token_type_ids));
     }
     return training ? arrange_backward(config, local, dtype, rows, own, arena, out) : STATUS_OK;
 }

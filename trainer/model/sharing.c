@@ -146,12 +146,6 @@ struct comm_range model_local_rows(const struct model *m, int64_t n)
     return m->parallelism.sequence_parallel ? find_rows(m, m->rank, n) : (struct comm_range){0, n};
 }
 
-static status copy_tensor(const struct model *m, struct tensor to, struct tensor from)
-{
-    return device_copy(kernels_device(m->kernels), kernels_stream(m->kernels), to.data, from.data,
-                       (size_t)(from.rows * from.columns) * dtype_bytes(from.dtype));
-}
-
 /* ---- sums over the ranks ---- */
 
 struct tensor model_view_exchange(const struct model *m, int64_t n, int64_t columns)
@@ -255,7 +249,7 @@ status model_all_gather_start(struct model *m, struct tensor local_rows, int64_t
     }
     struct comm_range rows = model_local_rows(m, n);
     *all = tensor_view(m->gathered.data, m->gathered.dtype, n, local_rows.columns);
-    TRY(copy_tensor(m, tensor_rows(*all, rows.first, rows.count), local_rows));
+    TRY(op_copy(m->kernels, tensor_rows(*all, rows.first, rows.count), local_rows));
     return comm_all_gather_start(m->tensor_group, all->data, dtype_bytes(all->dtype),
                                  fill_element_ranges(m, n, local_rows.columns), &m->gather_request);
 }
@@ -289,8 +283,8 @@ status model_norm_reduce_begin(struct model *m, struct tensor *dgamma, struct te
     struct tensor rows[2] = {view_norm_sums(m, 0, dgamma->columns),
                              view_norm_sums(m, 1, dgamma->columns)};
     if (m->rank == 0) {
-        TRY(copy_tensor(m, rows[0], *dgamma));
-        TRY(dbeta->data != NULL ? copy_tensor(m, rows[1], *dbeta) : STATUS_OK);
+        TRY(op_copy(m->kernels, rows[0], *dgamma));
+        TRY(dbeta->data != NULL ? op_copy(m->kernels, rows[1], *dbeta) : STATUS_OK);
     } else {
         TRY(device_zero(kernels_device(m->kernels), kernels_stream(m->kernels), rows[0].data,
                         (size_t)(2 * dgamma->columns) * sizeof(float)));
@@ -307,8 +301,9 @@ status model_norm_reduce_end(struct model *m, struct tensor dgamma, struct tenso
     }
     int64_t vectors = dbeta.data != NULL ? 2 : 1, columns = dgamma.columns;
     TRY(comm_all_reduce(m->tensor_group, m->norm_sums.data, vectors * columns));
-    TRY(copy_tensor(m, dgamma, view_norm_sums(m, 0, columns)));
-    return dbeta.data == NULL ? STATUS_OK : copy_tensor(m, dbeta, view_norm_sums(m, 1, columns));
+    TRY(op_copy(m->kernels, dgamma, view_norm_sums(m, 0, columns)));
+    return dbeta.data == NULL ? STATUS_OK
+                              : op_copy(m->kernels, dbeta, view_norm_sums(m, 1, columns));
 }
 
 /* ---- gradients of a factorized embedding's matrix, from the local rows of each rank ---- */
@@ -328,7 +323,7 @@ status model_embedding_reduce_begin(struct model *m, struct tensor gradients[2])
         struct tensor sum = view_embedding_sums(m, i);
         if (gradients[i].data != NULL) {
             TRY(m->rank == 0
-                    ? copy_tensor(m, sum, gradients[i])
+                    ? op_copy(m->kernels, sum, gradients[i])
                     : device_zero(kernels_device(m->kernels), kernels_stream(m->kernels), sum.data,
                                   (size_t)(sum.rows * sum.columns) * sizeof(float)));
             gradients[i] = sum;
@@ -343,7 +338,7 @@ status model_embedding_reduce_end(struct model *m, const struct tensor gradients
         struct tensor sum = view_embedding_sums(m, i);
         if (gradients[i].data != NULL) {
             TRY(comm_all_reduce(m->tensor_group, sum.data, sum.rows * sum.columns));
-            TRY(copy_tensor(m, gradients[i], sum));
+            TRY(op_copy(m->kernels, gradients[i], sum));
         }
     }
     return STATUS_OK;
@@ -374,7 +369,7 @@ status model_qk_norm_reduce_begin(struct model *m, struct tensor sums[2])
 {
     for (int kind = 0; kind < 2 && m->ranks > 1; kind++) {
         struct tensor sum = view_qk_norm_sums(m, kind);
-        TRY(m->rank == 0 ? copy_tensor(m, sum, sums[kind])
+        TRY(m->rank == 0 ? op_copy(m->kernels, sum, sums[kind])
                          : device_zero(kernels_device(m->kernels), kernels_stream(m->kernels),
                                        sum.data, (size_t)sum.columns * sizeof(float)));
         sums[kind] = sum;
@@ -388,8 +383,8 @@ status model_qk_norm_reduce_end(struct model *m, const struct tensor gradients[2
         return STATUS_OK;
     }
     TRY(comm_all_reduce(m->tensor_group, m->qk_norm_sums, count_qk_norm_sums(&m->config, m->rows)));
-    TRY(copy_tensor(m, gradients[0], view_qk_norm_sums(m, 0)));
-    return copy_tensor(m, gradients[1], view_qk_norm_sums(m, 1));
+    TRY(op_copy(m->kernels, gradients[0], view_qk_norm_sums(m, 0)));
+    return op_copy(m->kernels, gradients[1], view_qk_norm_sums(m, 1));
 }
 
 /* ---- gradients of a replicated adapter matrix, from a partial sum on each rank ---- */
@@ -406,7 +401,7 @@ status model_adapter_reduce_begin(struct model *m, bool first_micro_batch, struc
     }
     struct tensor sums = view_adapter_sums(m, *gradient);
     if (!first_micro_batch && m->rank == 0) {
-        TRY(copy_tensor(m, sums, *gradient));
+        TRY(op_copy(m->kernels, sums, *gradient));
     } else if (!first_micro_batch) {
         TRY(device_zero(kernels_device(m->kernels), kernels_stream(m->kernels), sums.data,
                         (size_t)(sums.rows * sums.columns) * sizeof(float)));
@@ -421,5 +416,5 @@ status model_adapter_reduce_end(struct model *m, struct tensor gradient)
         return STATUS_OK;
     }
     TRY(comm_all_reduce(m->tensor_group, m->adapter_sums, gradient.rows * gradient.columns));
-    return copy_tensor(m, gradient, view_adapter_sums(m, gradient));
+    return op_copy(m->kernels, gradient, view_adapter_sums(m, gradient));
 }

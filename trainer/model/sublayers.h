@@ -71,9 +71,6 @@ status model_add_and_norm(struct model *m, struct tensor stream, struct tensor n
                           struct tensor statistics, struct tensor x, struct tensor delta,
                           struct param_index index, struct dropout dropout);
 
-/* model_copy_rows - copy a tensor without gaps between its rows. */
-status model_copy_rows(const struct model *m, struct tensor to, struct tensor from);
-
 /* model_run_norm_backward - run the backward pass of a norm with its input z. The tensors have this
  * rank's rows.
  *

@@ -29,15 +29,6 @@ static struct tensor view_device(const struct task_head *m, size_t first, enum d
     return tensor_view((char *)m->mirror.device_data + first, dtype, rows, m->labels);
 }
 
-static status copy_tensor(struct kernels *k, struct tensor to, struct tensor from)
-{
-    if (to.dtype != from.dtype) {
-        return op_cast(k, to, from);
-    }
-    return device_copy(kernels_device(k), kernels_stream(k), to.data, from.data,
-                       (size_t)(to.rows * to.columns) * dtype_bytes(to.dtype));
-}
-
 status task_head_forward(struct kernels *k, const struct objective_input *in, const float **outputs,
                          float **gradients)
 {
@@ -52,7 +43,7 @@ status task_head_forward(struct kernels *k, const struct objective_input *in, co
     struct tensor logits = view_device(m, compute_output_bytes(m), DTYPE_F32, rows);
     TRY(head->weight.data != NULL
             ? classifier_logits(k, logits, in->hidden.value, head->weight, head->bias)
-            : copy_tensor(k, logits, in->hidden.value));
+            : op_copy(k, logits, in->hidden.value));
     *gradients = m->mirror.host;
     *outputs = (const float *)((const char *)m->mirror.host + compute_output_bytes(m));
     return mirror_download_and_wait(&m->mirror, compute_output_bytes(m),
@@ -66,7 +57,7 @@ status task_head_backward(struct kernels *k, const struct objective_input *in)
     struct tensor gradients = view_device(m, 0, DTYPE_F32, rows), dy = gradients;
     TRY(mirror_upload(&m->mirror, 0, (size_t)(rows * m->labels) * sizeof(float)));
     if (in->label_head.weight.data == NULL) {
-        return copy_tensor(k, in->hidden.gradient, gradients);
+        return op_copy(k, in->hidden.gradient, gradients);
     }
     if (kernels_dtype(k) != DTYPE_F32) {
         dy = view_device(m, 2 * compute_output_bytes(m), kernels_dtype(k), rows);

@@ -30,25 +30,19 @@ static void assign_row_arrays(struct workspace *w, int64_t rows)
     scratch->selected_targets = scratch->selected_index + rows;
 }
 
-static size_t compute_tensor_bytes(struct tensor t)
-{
-    return (size_t)(t.rows * t.columns) * dtype_bytes(t.dtype);
-}
-
 static status allocate_tensor(struct workspace *w, const struct workspace_shape *shape,
                               const char *name, struct tensor *out)
 {
-    void *data = NULL;
     struct tensor t = tensor_view(NULL, kernels_dtype(w->kernels), shape->rows, shape->width);
-    TRY(device_allocate(kernels_device(w->kernels), compute_tensor_bytes(t), name, &data));
-    *out = tensor_view(data, t.dtype, t.rows, t.columns);
+    TRY(device_allocate(kernels_device(w->kernels), tensor_bytes(t), name, &t.data));
+    *out = t;
     return STATUS_OK;
 }
 
 static void release_tensor(struct workspace *w, struct tensor t)
 {
     if (t.data != NULL) {
-        device_release(kernels_device(w->kernels), t.data, compute_tensor_bytes(t));
+        device_release(kernels_device(w->kernels), t.data, tensor_bytes(t));
     }
 }
 

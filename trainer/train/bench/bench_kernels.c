@@ -50,15 +50,6 @@ struct kernels_bench {
 
 /* ---- memory ---- */
 
-static status take_tensor(struct arena *arena, enum dtype dtype, int64_t rows, int64_t columns,
-                          struct tensor *out)
-{
-    void *data = NULL;
-    TRY(arena_take(arena, (size_t)(rows * columns) * dtype_bytes(dtype), &data));
-    *out = tensor_view(data, dtype, rows, columns);
-    return STATUS_OK;
-}
-
 static status take_operands(struct kernels_bench *b, struct arena *arena)
 {
     const enum dtype d = kernels_dtype(b->k), f = DTYPE_F32;
@@ -104,7 +95,7 @@ static status take_operands(struct kernels_bench *b, struct arena *arena)
         {&b->copy, DTYPE_BF16, 1, b->flat_elems},
     };
     for (int i = 0; i < COUNT(all); i++) {
-        TRY(take_tensor(arena, all[i].dtype, all[i].rows, all[i].columns, all[i].tensor));
+        TRY(arena_take_tensor(arena, all[i].dtype, all[i].rows, all[i].columns, all[i].tensor));
     }
     TRY(arena_take(arena, 2 * sizeof *b->sums, (void **)&b->sums));
     TRY(arena_take(arena, (size_t)n * sizeof *b->tokens, (void **)&b->tokens));

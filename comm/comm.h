@@ -108,6 +108,14 @@ struct comm_range {
     int64_t count;
 };
 
+/* comm_range_intersect - return the common elements of two ranges. Without one, the count is 0. */
+static inline struct comm_range comm_range_intersect(struct comm_range a, struct comm_range b)
+{
+    int64_t a_end = a.first + a.count, b_end = b.first + b.count;
+    int64_t first = a.first > b.first ? a.first : b.first, end = a_end < b_end ? a_end : b_end;
+    return (struct comm_range){first, end > first ? end - first : 0};
+}
+
 /* comm_barrier - wait until every rank has called it. */
 status comm_barrier(struct comm *comm);
 

@@ -5,14 +5,6 @@
 
 #include "comm/shared/shared.h"
 
-static struct comm_range intersect_range(struct comm_range range, int64_t first, int64_t count)
-{
-    int64_t from = range.first > first ? range.first : first;
-    int64_t to =
-        range.first + range.count < first + count ? range.first + range.count : first + count;
-    return (struct comm_range){from - first, to > from ? to - from : 0};
-}
-
 static void copy_range(char *to, const char *from, struct comm_range range, size_t element_bytes)
 {
     size_t offset = (size_t)range.first * element_bytes;
@@ -48,7 +40,9 @@ static status run_in_chunks(struct shared_group *group, const struct comm_work *
         struct comm_work chunk = *work;
         chunk.count = count;
         for (int r = 0; r < group->size && work->ranges != NULL; r++) {
-            group->chunk_ranges[r] = intersect_range(work->ranges[r], first, count);
+            group->chunk_ranges[r] =
+                comm_range_intersect(work->ranges[r], (struct comm_range){first, count});
+            group->chunk_ranges[r].first -= first;
             chunk.ranges = group->chunk_ranges;
         }
         if (work->kind == COMM_ACCUMULATE) {

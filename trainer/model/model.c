@@ -482,17 +482,15 @@ float *model_vectors(const struct model *m, int64_t *count)
 /* Copies the vectors within a range of elements; `weights` points to the range's first element. */
 static status copy_vectors(struct model *m, struct comm_range elements, const float *weights)
 {
-    int64_t end = elements.first + elements.count;
     for (int i = 0; i < m->parameter_count; i++) {
         const struct model_parameter *p = &m->parameters[i];
-        int64_t low = p->first > elements.first ? p->first : elements.first;
-        int64_t high = p->first + p->rows * p->columns;
-        high = high < end ? high : end;
-        if (p->dimensions == 1 && low < high) {
+        struct comm_range part =
+            comm_range_intersect(elements, (struct comm_range){p->first, p->rows * p->columns});
+        if (p->dimensions == 1 && part.count > 0) {
             TRY(device_copy(kernels_device(m->kernels), kernels_stream(m->kernels),
-                            m->vectors + p->vector_offset + (low - p->first),
-                            weights + (low - elements.first),
-                            (size_t)(high - low) * sizeof(float)));
+                            m->vectors + p->vector_offset + (part.first - p->first),
+                            weights + (part.first - elements.first),
+                            (size_t)part.count * sizeof(float)));
         }
     }
     return STATUS_OK;

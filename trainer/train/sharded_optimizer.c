@@ -80,14 +80,6 @@ done:
     return result;
 }
 
-static struct comm_range intersect_ranges(struct comm_range a, struct comm_range b)
-{
-    int64_t first = a.first > b.first ? a.first : b.first;
-    int64_t a_end = a.first + a.count, b_end = b.first + b.count;
-    int64_t end = a_end < b_end ? a_end : b_end;
-    return (struct comm_range){first, end > first ? end - first : 0};
-}
-
 /* Returns the number of ranges that this rank updates: 1 at stage 0, else one per bucket. */
 static int count_owned_ranges(const struct sharded_optimizer *sharded)
 {
@@ -162,7 +154,7 @@ static int list_ranges(const struct sharded_optimizer *sharded, struct optimizer
         for (int i = 0; i < count; i++) {
             const struct model_parameter *p = &parameters[i];
             struct comm_range part =
-                intersect_ranges(owned, (struct comm_range){p->first, p->rows * p->columns});
+                comm_range_intersect(owned, (struct comm_range){p->first, p->rows * p->columns});
             if (p->trained && part.count > 0) {
                 struct optimizer_range range = {.first = part.first,
                                                 .count = part.count,
@@ -302,7 +294,7 @@ static status add_bucket_squares(const struct sharded_optimizer *sharded, int bu
         const struct model_parameter *p = &parameters[i];
         bool counts = p->trained && (is_first_rank || !p->replicated);
         struct comm_range all = {p->first, counts ? p->rows * p->columns : 0};
-        struct comm_range part = intersect_ranges(bucket_shard(sharded->buckets, bucket), all);
+        struct comm_range part = comm_range_intersect(bucket_shard(sharded->buckets, bucket), all);
         if (part.count > 0 && part.first != run.first + run.count) {
             TRY(add_squares(sharded, bucket, run, count));
             run = (struct comm_range){part.first, 0};
@@ -420,8 +412,9 @@ status sharded_optimizer_raise_not_finite(const struct sharded_optimizer *sharde
 static status require_finite_gradient(const struct sharded_optimizer *sharded, int bucket,
                                       const struct model_parameter *p)
 {
-    struct comm_range part = intersect_ranges(bucket_shard(sharded->buckets, bucket),
-                                              (struct comm_range){p->first, p->rows * p->columns});
+    struct comm_range part =
+        comm_range_intersect(bucket_shard(sharded->buckets, bucket),
+                             (struct comm_range){p->first, p->rows * p->columns});
     if (part.count == 0) {
         return STATUS_OK;
     }
@@ -598,7 +591,7 @@ static status gather_vectors(struct sharded_optimizer *sharded)
         for (int i = 0; i < count; i++) {
             const struct model_parameter *p = &parameters[i];
             struct comm_range part =
-                intersect_ranges(owned, (struct comm_range){p->first, p->rows * p->columns});
+                comm_range_intersect(owned, (struct comm_range){p->first, p->rows * p->columns});
             if (p->trained && p->dimensions == 1 && part.count > 0) {
                 TRY(device_copy(dev, stream, vectors + p->vector_offset + (part.first - p->first),
                                 weights + (part.first - owned.first),

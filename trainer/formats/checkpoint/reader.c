@@ -29,14 +29,14 @@ static struct block get_tensor_block(const struct checkpoint_tensor *t)
 static bool intersect_blocks(struct block a, const struct manifest_shard *s, struct block *out)
 {
     for (int d = 0; d < 2; d++) {
-        int64_t first = a.offset[d] > s->offset[d] ? a.offset[d] : s->offset[d];
-        int64_t a_end = a.offset[d] + a.shape[d], s_end = s->offset[d] + s->shape[d];
-        int64_t end = a_end < s_end ? a_end : s_end;
-        if (first >= end) {
+        struct comm_range common =
+            comm_range_intersect((struct comm_range){a.offset[d], a.shape[d]},
+                                 (struct comm_range){s->offset[d], s->shape[d]});
+        if (common.count == 0) {
             return false;
         }
-        out->offset[d] = first;
-        out->shape[d] = end - first;
+        out->offset[d] = common.first;
+        out->shape[d] = common.count;
     }
     return true;
 }

@@ -67,13 +67,13 @@ static void add_piece(struct fingerprint *f, int number, const struct model_para
 static void add_parameter(struct fingerprint *f, int number, const struct model_parameter *p,
                           struct comm_range range, const float *weights)
 {
-    int64_t end = range.first + range.count;
     for (int j = 0; j < p->shard_count; j++) {
         const struct model_shard *piece = &p->shards[j];
-        int64_t from = p->first + piece->first, to = from + piece->rows * piece->columns;
-        int64_t low = range.first > from ? range.first : from, high = end < to ? end : to;
-        if (low < high) {
-            add_piece(f, number, p, piece, low, high, weights + (low - range.first));
+        struct comm_range elements = {p->first + piece->first, piece->rows * piece->columns};
+        struct comm_range part = comm_range_intersect(range, elements);
+        if (part.count > 0) {
+            add_piece(f, number, p, piece, part.first, part.first + part.count,
+                      weights + (part.first - range.first));
         }
     }
 }

@@ -253,12 +253,16 @@ bool file_is_folder(const char *path)
     return stat(path, &about) == 0 && S_ISDIR(about.st_mode);
 }
 
+bool file_is_at_path(int file, const char *path)
+{
+    struct stat opened, named;
+    return fstat(file, &opened) == 0 && stat(path, &named) == 0 && opened.st_dev == named.st_dev &&
+           opened.st_ino == named.st_ino;
+}
+
 status file_require_present(int file, const char *path)
 {
-    struct stat open_file, now;
-    bool present = fstat(file, &open_file) == 0 && stat(path, &now) == 0 &&
-                   open_file.st_dev == now.st_dev && open_file.st_ino == now.st_ino;
-    REQUIRE(present, STATUS_WRITE,
+    REQUIRE(file_is_at_path(file, path), STATUS_WRITE,
             "%s was removed or replaced during the run; start again with a run_dir that nothing "
             "else changes",
             path);

@@ -63,6 +63,10 @@ bool file_exists(const char *path);
 /* file_is_folder - return whether the path is a folder, or a symbolic link to one. */
 bool file_is_folder(const char *path);
 
+/* file_is_at_path - return whether the open file or folder still has this path, and was not
+ * removed, renamed or replaced. */
+bool file_is_at_path(int file, const char *path);
+
 /* file_require_present - check that the open file still has this path, and was not removed, renamed
  * or replaced.
  *

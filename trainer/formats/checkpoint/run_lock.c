@@ -52,14 +52,6 @@ static bool is_lock_unsupported(int error)
     return error == ENOSYS || error == EOPNOTSUPP || error == ENOLCK || error == EINVAL;
 }
 
-/* Returns false if the path was removed, or names another file, since this one was opened. */
-static bool is_same_file(int file, const char *path)
-{
-    struct stat opened, named;
-    return fstat(file, &opened) == 0 && stat(path, &named) == 0 && opened.st_dev == named.st_dev &&
-           opened.st_ino == named.st_ino;
-}
-
 static status wait_for_lock(int file, const char *path, double wait_seconds)
 {
     double start = clock_seconds();
@@ -83,7 +75,7 @@ static status wait_for_lock(int file, const char *path, double wait_seconds)
         clock_sleep(0.05);
     }
     write_holder(file);
-    REQUIRE(is_same_file(file, path), STATUS_CREATE,
+    REQUIRE(file_is_at_path(file, path), STATUS_CREATE,
             "%s was removed after a failed start of another job; start again", path);
     return STATUS_OK;
 }

@@ -6,7 +6,6 @@
  * Each window of the context (qa_windows.h) is one example. All windows of a row go to the same
  * split. With a random split, so do all rows with the same context. */
 #include <inttypes.h>
-#include <math.h>
 #include <string.h>
 
 #include "datasets/prepare/output.h"
@@ -141,10 +140,7 @@ static status choose_split(const struct extractive_qa *q, int64_t row, const str
         *out = in_validation ? PREPARE_SPLIT_VALIDATION : PREPARE_SPLIT_TRAIN;
         return STATUS_OK;
     }
-    int64_t validation_rows = (int64_t)floor((double)q->row_count * fraction + 0.5);
-    validation_rows = validation_rows < 1                  ? 1
-                      : validation_rows > q->row_count - 1 ? q->row_count - 1
-                                                           : validation_rows;
+    int64_t validation_rows = prepare_output_count_validation(q->row_count, fraction);
     *out = row >= q->row_count - validation_rows ? PREPARE_SPLIT_VALIDATION : PREPARE_SPLIT_TRAIN;
     return STATUS_OK;
 }

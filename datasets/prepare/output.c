@@ -78,15 +78,6 @@ static status get_temporary_path(const struct prepare_output *o, int number,
     return file_join(out, o->temporary_folder, name);
 }
 
-/* Returns whether the path still names the open folder: the owner of the lock removes the folder
- * before it releases the lock. */
-static bool is_same_folder(int file, const char *path)
-{
-    struct stat opened, named;
-    return fstat(file, &opened) == 0 && stat(path, &named) == 0 && opened.st_dev == named.st_dev &&
-           opened.st_ino == named.st_ino;
-}
-
 /* Locks an open folder. *locked is false if a preparation that has ended removed the folder. */
 static status lock_open_folder(const struct prepare_output *o, int file, bool *locked)
 {
@@ -101,7 +92,8 @@ static status lock_open_folder(const struct prepare_output *o, int file, bool *l
                     "`bireme prepare` writes to the folder",
                     o->options->output, strerror(error));
     }
-    *locked = is_same_folder(file, o->temporary_folder);
+    /* The owner of the lock removes the folder before it releases the lock. */
+    *locked = file_is_at_path(file, o->temporary_folder);
     return STATUS_OK;
 }
 
@@ -215,6 +207,12 @@ status prepare_output_set_labels(struct prepare_output *o, const struct labels *
 const char *prepare_output_temporary_folder(const struct prepare_output *o)
 {
     return o->temporary_folder;
+}
+
+int64_t prepare_output_count_validation(int64_t examples, double fraction)
+{
+    int64_t count = (int64_t)floor((double)examples * fraction + 0.5);
+    return count < 1 ? 1 : count > examples - 1 ? examples - 1 : count;
 }
 
 int64_t prepare_output_draw_from_stratum(const struct prepare_options *options, int64_t stratum,
@@ -502,8 +500,7 @@ static status move_last_documents(struct prepare_output *o)
                 fraction);
         return move_tail_to_validation(o, all, token);
     }
-    int64_t count = (int64_t)floor((double)o->documents * fraction + 0.5), token = 0;
-    count = count < 1 ? 1 : count > o->documents - 1 ? o->documents - 1 : count;
+    int64_t count = prepare_output_count_validation(o->documents, fraction), token = 0;
     TRY(find_document_token(o, &all, o->documents - count, &token));
     return move_tail_to_validation(o, all, token);
 }

@@ -86,7 +86,7 @@ status row_split_group_add(struct row_groups *s, const char *text, size_t bytes)
 status row_split_group_plan(struct row_groups *s, double fraction, uint64_t seed)
 {
     uint64_t groups = s->groups.count, key = random_key(seed, RANDOM_SPLIT, 0, 1);
-    int64_t wanted = (int64_t)floor((double)s->rows * fraction + 0.5), rows = 0;
+    int64_t wanted = prepare_output_count_validation(s->rows, fraction), rows = 0;
     REQUIRE(groups > 1, STATUS_DATA,
             "all rows have the same context, which cannot be divided into a training and a "
             "validation set; give --validation-input");

@@ -318,10 +318,7 @@ static status choose_validation_documents(struct pair_builder *p)
         TRY(token_spool_divide_document(p->spool, fraction));
         p->document_count = 2;
     }
-    int64_t count = (int64_t)floor((double)p->document_count * fraction + 0.5);
-    p->validation_documents = count < 1                       ? 1
-                              : count > p->document_count - 1 ? p->document_count - 1
-                                                              : count;
+    p->validation_documents = prepare_output_count_validation(p->document_count, fraction);
     return STATUS_OK;
 }
 

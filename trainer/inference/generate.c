@@ -344,11 +344,25 @@ status generate_clean_text(const char *text, size_t bytes, char **out)
     return STATUS_OK;
 }
 
+size_t generate_find_stop(const struct generate_options *o, const char *text, size_t bytes)
+{
+    size_t first = bytes;
+    for (int i = 0; i < o->stop_count; i++) {
+        size_t length = strlen(o->stops[i]);
+        for (size_t at = 0; at < first && at + length <= bytes; at++) {
+            if (memcmp(text + at, o->stops[i], length) == 0) {
+                first = at;
+            }
+        }
+    }
+    return first;
+}
+
 status generate_decode(const struct tokenizer *t, const struct generate_options *options,
                        struct generate_output *output, char **out, size_t *bytes)
 {
     TRY(output_text_join(t, options, output->tokens.ids, output->tokens.count, out, bytes));
-    size_t stop = output_text_find_stop(options, *out, *bytes);
+    size_t stop = generate_find_stop(options, *out, *bytes);
     output->stopped = stop < *bytes;
     *bytes = stop;
     (*out)[*bytes] = '\0';

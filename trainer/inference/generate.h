@@ -76,6 +76,10 @@ status generate_run_sorted(struct kernels *k, struct model *m, const struct toke
  * Memory    the caller frees *out with free(); it is terminated with NUL */
 status generate_clean_text(const char *text, size_t bytes, char **out);
 
+/* generate_find_stop - return the offset of the stop string that begins first; `bytes` if there is
+ * none. */
+size_t generate_find_stop(const struct generate_options *o, const char *text, size_t bytes);
+
 /* generate_decode - decode an output to bytes and cut it before the first stop string.
  *
  * Memory    the caller frees *out with free() */

@@ -3,20 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-size_t output_text_find_stop(const struct generate_options *o, const char *text, size_t bytes)
-{
-    size_t first = bytes;
-    for (int i = 0; i < o->stop_count; i++) {
-        size_t length = strlen(o->stops[i]);
-        for (size_t at = 0; at < first && at + length <= bytes; at++) {
-            if (memcmp(text + at, o->stops[i], length) == 0) {
-                first = at;
-            }
-        }
-    }
-    return first;
-}
-
 /* Returns how many bytes at the end must not be streamed yet: the start of a UTF-8 character or of
  * a stop string. */
 static size_t count_withheld(const struct generate_options *o, const char *text, size_t bytes)
@@ -74,7 +60,7 @@ status output_text_decode(const struct tokenizer *t, const struct generate_optio
         *out = NULL;
         return result;
     }
-    size_t stop = output_text_find_stop(o, *out, bytes);
+    size_t stop = generate_find_stop(o, *out, bytes);
     *has_stop = stop < bytes;
     *ready = stop;
     if (!*has_stop && !is_last) {

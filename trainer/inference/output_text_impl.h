@@ -4,10 +4,6 @@
 
 #include "trainer/inference/generate.h"
 
-/* output_text_find_stop - return the offset of the stop string that begins first; `bytes` if there
- * is none. */
-size_t output_text_find_stop(const struct generate_options *o, const char *text, size_t bytes);
-
 /* output_text_join - decode new tokens: as a whole text, or as the continuation of one.
  *
  * Memory    the caller frees *out with free() */

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE /* memmem */
 #include "trainer/evaluation/tasks/task_run.h"
 
 #include <inttypes.h>
@@ -290,29 +289,25 @@ static status add_to_batch(const struct run *r, struct batch *b, int64_t index)
 }
 
 /* Decodes an output and cuts it before the stop string that begins first. */
-static status decode_output(const struct run *r, const struct generate_output *output, json_t **out)
+static status decode_output(const struct run *r, const struct generate_options *options,
+                            const struct generate_output *output, json_t **out)
 {
     char *text = NULL;
-    size_t bytes = 0, end;
+    size_t bytes = 0;
     TRY(tokenizer_decode(r->m->tokenizer, output->tokens.ids, output->tokens.count, true, &text,
                          &bytes));
-    end = bytes;
-    for (int i = 0; i < r->config->until_count; i++) {
-        const char *until = r->config->until[i];
-        const char *stop = memmem(text, bytes, until, strlen(until));
-        end = stop != NULL && (size_t)(stop - text) < end ? (size_t)(stop - text) : end;
-    }
-    status result = task_scores_make_text(text, end, out);
+    status result = task_scores_make_text(text, generate_find_stop(options, text, bytes), out);
     free(text);
     return result;
 }
 
-static status score_outputs(const struct run *r, const struct batch *b)
+static status score_outputs(const struct run *r, const struct generate_options *options,
+                            const struct batch *b)
 {
     for (int64_t i = 0; i < b->count; i++) {
         json_t *text = NULL;
         int64_t index = b->documents[i];
-        TRY(decode_output(r, &b->outputs[i], &text));
+        TRY(decode_output(r, options, &b->outputs[i], &text));
         status result = task_annotate_error(
             r->task, index, task_scores_add_output(&r->scores, &b->requests[i], text, index));
         if (result == STATUS_OK) {
@@ -340,7 +335,7 @@ static status generate_batch(const struct run *r, struct batch *b)
     memcpy(options.stops, c->until, sizeof c->until);
     TRY(generate_run(r->m->kernels, r->m->model, r->m->tokenizer, b->prompts, b->count, &options,
                      NULL, NULL, b->outputs));
-    return score_outputs(r, b);
+    return score_outputs(r, &options, b);
 }
 
 _Static_assert((int)TASK_STOPS_MAX == (int)GENERATE_STOPS_MAX, "the stop strings fit");

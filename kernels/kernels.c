@@ -385,6 +385,9 @@ static status check_attention(const char *where, const struct attention *a, int6
     REQUIRE(a->first_head >= 0 && (a->all_heads == 0 || a->first_head + a->heads <= a->all_heads),
             STATUS_INTERNAL, "%s: heads [%d, %d) of %d", where, a->first_head,
             a->first_head + a->heads, a->all_heads);
+    REQUIRE(a->head_width <= ATTENTION_WIDTH_MAX && a->scale > 0, STATUS_INTERNAL,
+            "%s: head width %" PRId64 " (at most %d), scale %g (above 0)", where, a->head_width,
+            ATTENTION_WIDTH_MAX, (double)a->scale);
     TRY(check_attention_bias(where, a));
     REQUIRE(a->softcap >= 0, STATUS_INTERNAL, "%s: softcap %g (at least 0)", where,
             (double)a->softcap);

@@ -416,7 +416,7 @@ struct attention {
     int all_heads;          /* heads of the model, over all tensor-parallel ranks; 0: H */
 };
 
-enum { ATTENTION_BUCKETS_MAX = 128 };
+enum { ATTENTION_BUCKETS_MAX = 128, ATTENTION_WIDTH_MAX = 256 };
 
 /* attention_bucket - return the bucket of a distance (struct attention_bias).
  *

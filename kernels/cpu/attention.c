@@ -16,7 +16,6 @@
  *           part nor on other sequences.
  *
  * Source    Milakov, Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135 */
-#include <inttypes.h>
 #include <omp.h>
 
 #include "kernels/cpu/attention_bias.h"
@@ -322,9 +321,6 @@ status CPU(attention_forward)(struct kernels *k, struct tensor o, struct tensor 
                               struct tensor q, struct tensor keys, struct tensor values,
                               const struct attention *a)
 {
-    REQUIRE(a->head_width <= ATTENTION_WIDTH && a->scale > 0, STATUS_INTERNAL,
-            "attention: head width %" PRId64 " (at most %d), scale %g (above 0)", a->head_width,
-            ATTENTION_WIDTH, (double)a->scale);
     struct arena *scratch = &cpu_get_state(k)->scratch;
     size_t mark = arena_mark(scratch);
     int64_t padded = attention_padded_width(a->head_width);

@@ -16,7 +16,6 @@
  *           split by queries and by keys would need seven GEMMs instead of five.
  *
  * Source    Dao et al. 2022, arXiv:2205.14135 */
-#include <inttypes.h>
 #include <omp.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -528,9 +527,6 @@ status CPU(attention_backward)(struct kernels *k, struct tensor dq, struct tenso
                                struct tensor keys, struct tensor values, struct tensor o,
                                struct tensor lse, const struct attention *a)
 {
-    REQUIRE(a->head_width <= ATTENTION_WIDTH && a->scale > 0, STATUS_INTERNAL,
-            "attention: head width %" PRId64 " (at most %d), scale %g (above 0)", a->head_width,
-            ATTENTION_WIDTH, (double)a->scale);
     struct arena *scratch = &cpu_get_state(k)->scratch;
     size_t mark = arena_mark(scratch);
     int64_t padded = attention_padded_width(a->head_width);

@@ -21,7 +21,6 @@ enum {
     ATTENTION_QUERIES = 256, /* query rows for which the forward pass packs a tile of keys once */
     ATTENTION_KEYS = 64,     /* keys of a tile: whole vectors in every instruction set */
     ATTENTION_GROUP = 6,     /* rows of a register block */
-    ATTENTION_WIDTH = 256,   /* largest head width */
 #if defined(VECTOR_AVX512)
     ATTENTION_VECTORS = 4, /* columns of a register block: 24 of 32 registers are sums */
 #else

@@ -13,7 +13,6 @@
  *           masked element by element. Tiles without keys for the queries of the block are skipped.
  * Order     In a causal call, the blocks with the most keys start first.
  * Source    Dao 2023, arXiv:2307.08691 */
-#include <cinttypes>
 
 #include "kernels/cuda/attention_softmax.cuh"
 
@@ -172,10 +171,6 @@ extern "C" status cuda_attention_forward(struct kernels *k, struct tensor o, str
                                          struct tensor q, struct tensor keys, struct tensor values,
                                          const struct attention *a)
 {
-    REQUIRE(a->head_width <= ATTENTION_WIDTH_MAX && a->scale > 0, STATUS_INTERNAL,
-            "attention: the head width is %" PRId64
-            " and the scale is %g; the width must be at most %d and the scale above 0",
-            a->head_width, (double)a->scale, (int)ATTENTION_WIDTH_MAX);
     struct arena *scratch = &cuda_get_state(k)->scratch;
     size_t mark = arena_mark(scratch);
     struct attention_call call = {a, {}};

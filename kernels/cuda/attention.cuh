@@ -15,8 +15,6 @@
 
 #include "kernels/cuda/dropout.cuh"
 
-enum { ATTENTION_WIDTH_MAX = 256 };
-
 template <typename T> struct attention_task {
     matrix<const T> q, keys, values, o, d_o;
     matrix<T> out; /* o in the forward pass, dq in the backward pass */

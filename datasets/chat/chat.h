@@ -17,8 +17,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include <jansson.h>
-
 #include "base/status.h"
 #include "datasets/shard/example.h"
 #include "datasets/tokenizer/tokenizer.h"
@@ -122,11 +120,13 @@ const char *chat_recognize_jinja(const char *text, const struct tokenizer *token
  * Errors    as file_read */
 status chat_read_jinja(const char *folder, char **out);
 
+struct json_t;
+
 /* chat_messages_read - read the list of messages in a row's field.
  *
  * A message is an object with "role" and "content", or with "from" and "value" (ShareGPT).
  *
  * Memory    the caller frees *out with free(); the strings belong to `value`
  * Errors    STATUS_DATA: the message's number and the reason */
-status chat_messages_read(const json_t *value, const char *field, struct chat_message **out,
+status chat_messages_read(const struct json_t *value, const char *field, struct chat_message **out,
                           int64_t *count);

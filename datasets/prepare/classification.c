@@ -7,7 +7,7 @@
 #include "base/text.h"
 #include "datasets/prepare/output.h"
 #include "datasets/prepare/prepare.h"
-#include "datasets/prepare/row_field.h"
+#include "datasets/prepare/row_field_impl.h"
 #include "datasets/prepare/rows.h"
 #include "datasets/tokenizer/text_pair.h"
 

@@ -17,7 +17,7 @@
 
 #include "datasets/prepare/output.h"
 #include "datasets/prepare/prepare.h"
-#include "datasets/prepare/row_field.h"
+#include "datasets/prepare/row_field_impl.h"
 #include "datasets/prepare/rows.h"
 
 /* A field of a row: a text, or messages. */

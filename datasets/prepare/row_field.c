@@ -1,4 +1,4 @@
-#include "datasets/prepare/row_field.h"
+#include "datasets/prepare/row_field_impl.h"
 
 #include <stdio.h>
 #include <string.h>

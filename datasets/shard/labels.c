@@ -1,5 +1,6 @@
 #include "datasets/shard/labels.h"
 
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -5,8 +5,6 @@
 
 #include <stdbool.h>
 
-#include <jansson.h>
-
 #include "base/hash.h"
 #include "base/status.h"
 
@@ -15,8 +13,8 @@ enum { LABELS_MAX = 10000, LABELS_TEXT_BYTES = 60000 }; /* an HDF5 attribute can
 
 struct labels {
     int count;
-    const char **names; /* [count] strings owned by index */
-    json_t *index;      /* maps each name to its number */
+    const char **names;   /* [count] strings owned by index */
+    struct json_t *index; /* maps each name to its number */
 };
 
 /* labels_free - release all memory and set *labels to zeros. */

@@ -11,7 +11,7 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "datasets/sentencepiece/sentencepiece.h"
-#include "datasets/tokenizer/json_reader.h"
+#include "datasets/tokenizer/json_reader_impl.h"
 
 #define VOCAB_JSON "vocab.json"
 #define UNKNOWN "<unk>"

@@ -9,7 +9,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "datasets/tokenizer/json_reader.h"
+#include "datasets/tokenizer/json_reader_impl.h"
 
 static json_t *build_special(const char *text, int type)
 {

@@ -5,7 +5,7 @@
 
 #include "base/memory.h"
 #include "base/utf8.h"
-#include "datasets/tokenizer/json_reader.h"
+#include "datasets/tokenizer/json_reader_impl.h"
 
 #define MAX_STEPS 16
 #define MAX_TEXT_BYTES ((size_t)64)

@@ -19,7 +19,7 @@
 #include "base/file.h"
 #include "base/utf8.h"
 #include "datasets/tokenizer/alphabet.h"
-#include "datasets/tokenizer/json_reader.h"
+#include "datasets/tokenizer/json_reader_impl.h"
 
 #define MAX_VALUES ((size_t)3000000)
 #define FREE_GAPS ((int64_t)65536)

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "datasets/tokenizer/alphabet.h"
-#include "datasets/tokenizer/json_reader.h"
+#include "datasets/tokenizer/json_reader_impl.h"
 
 /* Writes the spelling of a token in the file; out has room for twice the token's bytes. */
 static size_t write_spelling(const struct token *token, char *out)

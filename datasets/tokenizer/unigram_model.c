@@ -12,7 +12,7 @@
 #include "base/memory.h"
 #include "base/utf8.h"
 #include "datasets/sentencepiece/unigram_train.h"
-#include "datasets/tokenizer/json_reader.h"
+#include "datasets/tokenizer/json_reader_impl.h"
 #include "datasets/tokenizer/word_count.h"
 
 /* Training: the characters of the vocabulary are this share of the text; the others are written as

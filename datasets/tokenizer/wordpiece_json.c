@@ -7,7 +7,7 @@
 
 #include "base/file.h"
 #include "base/utf8.h"
-#include "datasets/tokenizer/json_reader.h"
+#include "datasets/tokenizer/json_reader_impl.h"
 
 #define VOCAB_FILE_LIMIT_BYTES TOKENIZER_FILE_LIMIT_BYTES
 #define WORD_CHARS_LIMIT 100000

@@ -8,7 +8,7 @@
 #include "base/memory.h"
 #include "tests/check.h"
 #include "trainer/formats/checkpoint/manifest.h"
-#include "trainer/formats/checkpoint/manifest_spikes.h"
+#include "trainer/formats/checkpoint/manifest_spikes_impl.h"
 #include "trainer/train/spike.h"
 #include "trainer/train/spike_response.h"
 

@@ -10,7 +10,7 @@
 #include "base/text_buffer.h"
 #include "trainer/evaluation/tasks/few_shot.h"
 #include "trainer/evaluation/tasks/task_documents_impl.h"
-#include "trainer/evaluation/tasks/task_template.h"
+#include "trainer/evaluation/tasks/task_template_impl.h"
 #include "trainer/evaluation/tasks/template_functions_impl.h"
 #include "trainer/recipe/settings.h"
 

@@ -11,17 +11,16 @@
  * examples. */
 #pragma once
 
-#include <jansson.h>
-
 #include "trainer/evaluation/tasks/task_config.h"
 
 struct task;
 
 /* The texts of a document. */
 struct task_request {
-    json_t *context; /* string: description, few-shot examples and the question */
-    json_t *choices; /* array of strings, without target_delimiter; NULL: none */
-    json_t *targets; /* array with at least one string; with multiple_choice indices of choices */
+    struct json_t *context; /* string: description, few-shot examples and the question */
+    struct json_t *choices; /* array of strings, without target_delimiter; NULL: none */
+    struct json_t
+        *targets; /* array with at least one string; with multiple_choice indices of choices */
 };
 
 /* task_open - read a task file and its documents.

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE /* memmem */
-#include "trainer/evaluation/tasks/task_template.h"
+#include "trainer/evaluation/tasks/task_template_impl.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -8,7 +8,7 @@
 
 #include "base/memory.h"
 #include "base/text.h"
-#include "trainer/evaluation/tasks/task_template.h"
+#include "trainer/evaluation/tasks/task_template_impl.h"
 #include "trainer/evaluation/tasks/template_impl.h"
 
 enum { DEPTH_MAX = 48, NODES_MAX = 4096, NAME_BYTES = 64 };

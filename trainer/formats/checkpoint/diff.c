@@ -1,6 +1,7 @@
 /* Compares two checkpoints tensor by tensor, in blocks. */
 #include "trainer/formats/checkpoint/diff.h"
 
+#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 /* Comparison of two checkpoints (`bireme checkpoint diff`). Memory use is constant. */
 #pragma once
 
-#include <jansson.h>
-
 #include "base/status.h"
+
+struct json_t;
 
 /* checkpoint_diff - compare every tensor of two verified checkpoints; their layouts may differ.
  *
@@ -14,4 +14,4 @@
  *           "tensors", "different": [{"family", "name", "reason" or "elements",
  *           "largest_difference", "relative"}]}
  * Errors    STATUS_CHECKPOINT if a checkpoint cannot be read; a difference is not an error */
-status checkpoint_diff(const char *a, const char *b, double tolerance, json_t **out);
+status checkpoint_diff(const char *a, const char *b, double tolerance, struct json_t **out);

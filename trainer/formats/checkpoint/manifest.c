@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "trainer/formats/checkpoint/manifest_spikes.h"
+#include "trainer/formats/checkpoint/manifest_spikes_impl.h"
 
 /* The text ends with this tail, which contains the digest of all bytes before the tail. */
 #define TAIL_START ",\n \"sha256\": \""

@@ -1,4 +1,4 @@
-#include "trainer/formats/checkpoint/manifest_spikes.h"
+#include "trainer/formats/checkpoint/manifest_spikes_impl.h"
 
 static json_t *trend_to_json(const struct checkpoint_trend *trend)
 {

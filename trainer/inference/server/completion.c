@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/text_buffer.h"
 #include "trainer/inference/server/server_impl.h"
-#include "trainer/inference/server/token_json.h"
+#include "trainer/inference/server/token_json_impl.h"
 #include "trainer/logging/json_text.h"
 
 /* One choice of an answer: a sequence of the engine. */

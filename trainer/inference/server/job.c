@@ -1,5 +1,5 @@
 #define _GNU_SOURCE /* POLLRDHUP */
-#include "trainer/inference/server/job.h"
+#include "trainer/inference/server/job_impl.h"
 
 #include <inttypes.h>
 #include <poll.h>

@@ -1,4 +1,4 @@
-#include "trainer/inference/server/request.h"
+#include "trainer/inference/server/request_impl.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -7,7 +7,7 @@
 #include "datasets/chat/chat.h"
 #include "trainer/inference/engine.h"
 #include "trainer/inference/prediction/text_batch.h"
-#include "trainer/inference/server/job.h"
+#include "trainer/inference/server/job_impl.h"
 #include "trainer/inference/server/metrics.h"
 #include "trainer/inference/server/server.h"
 #include "trainer/inference/source_text.h"

@@ -1,4 +1,4 @@
-#include "trainer/inference/server/token_json.h"
+#include "trainer/inference/server/token_json_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Templates of task files: the values are those of jinja2 3.1 with StrictUndefined. */
 #include "tests/check.h"
-#include "trainer/evaluation/tasks/task_template.h"
+#include "trainer/evaluation/tasks/task_template_impl.h"
 
 static const char document[] =
     "{\"q\": \" Why? \", \"n\": 7, \"x\": 0.5, \"big\": 1e22, \"flag\": true, \"none\": null,"

@@ -1,6 +1,7 @@
 /* Functions for tests that damage, change and compare model folders of transformers. */
 #pragma once
 
+#include <jansson.h>
 #include <unistd.h>
 
 #include "base/file.h"

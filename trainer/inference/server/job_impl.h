@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <stdarg.h>
 
-#include "trainer/inference/server/request.h"
+#include "trainer/inference/server/request_impl.h"
 
 enum { JOB_ID_BYTES = 40 };
 

@@ -255,7 +255,7 @@ void device_identity(struct device *dev, unsigned char out[DEVICE_IDENTITY_BYTES
 
 bool device_is_host(const struct device *dev)
 {
-    return dev->kind == DEVICE_CPU;
+    return device_kind_is_host(dev->kind);
 }
 
 status device_memory(struct device *dev, size_t *free_bytes, size_t *all_bytes)

@@ -72,6 +72,13 @@ status device_create(enum device_kind kind, int index, struct device **out);
 /* device_destroy - close the device and set *dev to NULL. Always returns STATUS_OK. */
 status device_destroy(struct device **dev);
 
+/* device_kind_is_host - return whether the host may read and write the memory of this kind of
+ * device directly. */
+static inline bool device_kind_is_host(enum device_kind kind)
+{
+    return kind == DEVICE_CPU;
+}
+
 /* device_kind_of - return the kind of this device. */
 enum device_kind device_kind_of(const struct device *dev);
 

@@ -240,12 +240,13 @@ static status check_memory(const struct recipe *r, const struct plan *plan,
                            const struct plan_forecast *forecast)
 {
     if (forecast != NULL) {
-        TRY(memory_check_device(
-            r, plan, forecast->step.memory_bytes,
-            plan->device == DEVICE_CPU ? "its share of a node" : "a GPU of the cluster", true));
+        TRY(memory_check_device(r, plan, forecast->step.memory_bytes,
+                                device_kind_is_host(plan->device) ? "its share of a node"
+                                                                  : "a GPU of the cluster",
+                                true));
         return check_host_memory(forecast);
     }
-    if (plan->device == DEVICE_CUDA) {
+    if (!device_kind_is_host(plan->device)) {
         return memory_check_device(r, plan, (double)plan->device_memory, "the GPU of this machine",
                                    true);
     }

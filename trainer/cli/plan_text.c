@@ -85,7 +85,7 @@ static void print_memory(const struct plan *plan, const struct plan_forecast *fo
     }
     print_buffers(&plan->buffers);
     print_bytes("total", plan->total_bytes);
-    if (plan->device == DEVICE_CUDA) {
+    if (!device_kind_is_host(plan->device)) {
         bool too_large = plan->device_memory > 0 && plan->device_bytes > plan->device_memory;
         print_bytes(too_large ? "GPU DOES NOT FIT: needed" : "of it on the GPU",
                     plan->device_bytes);

@@ -89,7 +89,7 @@ int utilization_fields(const struct utilization *u, struct device *dev, struct m
     fields[count++] = make_field("mfu", u->mfu);
     fields[count++] = make_field("mfu_full_attention", u->mfu_full_attention);
     fields[count++] = make_field("tflops", u->tflops);
-    if (device_kind_of(dev) == DEVICE_CUDA) {
+    if (!device_is_host(dev)) {
         unsigned char identity[DEVICE_IDENTITY_BYTES];
         device_identity(dev, identity);
         struct nvml_reading reading = nvml_read(identity);

@@ -62,7 +62,7 @@ enum device_kind hardware_device_kind(const struct recipe *recipe)
 
 status hardware_check_settings(const struct recipe *recipe, enum device_kind kind)
 {
-    if (kind == DEVICE_CUDA && recipe->parallel.reproducible) {
+    if (!device_kind_is_host(kind) && recipe->parallel.reproducible) {
         return recipe_raise(
             recipe, STATUS_UNAVAILABLE, "parallel.reproducible",
             "order-independent sums are supported on CPUs only; set train.device to "
@@ -85,7 +85,7 @@ status hardware_open_device(const struct recipe *recipe, int local_rank, int thr
     if (result == STATUS_OK) {
         kernels_graphs_enable(*kernels, recipe->train.cuda_graphs);
     }
-    const char *key = kind == DEVICE_CPU ? "train.precision" : "train.device";
+    const char *key = device_kind_is_host(kind) ? "train.precision" : "train.device";
     return result == STATUS_UNAVAILABLE ? recipe_annotate_error(recipe, key, result, "") : result;
 }
 

@@ -1,6 +1,6 @@
 #include "trainer/setup/objective_spec.h"
 
-#include "base/device.h"
+#include "trainer/setup/hardware.h"
 
 /* One row per objective. example: what a shard's rows hold; head: what the model predicts. */
 struct objective_spec {
@@ -65,10 +65,9 @@ int64_t objective_spec_window(const struct recipe *recipe)
 
 bool objective_spec_shares_prompt(const struct recipe *r)
 {
-    bool cpu = r->train.device == RECIPE_DEVICE_CPU ||
-               (r->train.device == RECIPE_DEVICE_AUTO && device_count(DEVICE_CUDA) == 0);
+    bool is_host = device_kind_is_host(hardware_device_kind(r));
     return objective_spec_example(r) == EXAMPLE_PREFERENCE_PAIRS && objective_spec_window(r) == 0 &&
-           (r->dpo.shared_prefix == PREFIX_AUTO ? cpu : r->dpo.shared_prefix == PREFIX_TRUE);
+           (r->dpo.shared_prefix == PREFIX_AUTO ? is_host : r->dpo.shared_prefix == PREFIX_TRUE);
 }
 
 static enum packing_kind get_packing_kind(enum recipe_packing packing)

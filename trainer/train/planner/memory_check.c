@@ -110,7 +110,7 @@ status memory_check_run(const struct recipe *recipe, struct comm *world)
     struct plan plan;
     TRY(plan_make(recipe, comm_size(world), &plan));
     double available = (double)cores_memory_bytes("");
-    if (plan.device != DEVICE_CPU) {
+    if (!device_kind_is_host(plan.device)) {
         return STATUS_OK;
     }
     TRY(memory_check_device(recipe, &plan, available, "this machine", true));

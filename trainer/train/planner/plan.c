@@ -269,7 +269,7 @@ static int64_t compute_shared_memory(const struct plan *plan,
                                      const int64_t bucket_windows[BUCKET_WINDOWS],
                                      int64_t model_window)
 {
-    bool host = plan->device == DEVICE_CPU;
+    bool host = device_kind_is_host(plan->device);
     int64_t bytes = shared_space_groups_bytes(plan->ranks, plan->tensor);
     for (int i = 0; i < BUCKET_WINDOWS && host && plan->data > 1; i++) {
         bytes +=
@@ -299,7 +299,7 @@ static status plan_memory(const struct recipe *r, const struct model_config *con
     TRY(model_activation_bytes(config, sharing, dtype, rows, true, &activation_bytes));
     plan->bytes[PLAN_ACTIVATIONS] = (int64_t)activation_bytes;
     int64_t batches = 2 * (int64_t)batch_upload_bytes(plan->device, rows);
-    bool host = plan->device == DEVICE_CPU;
+    bool host = device_kind_is_host(plan->device);
     buffers->kernels =
         (int64_t)kernels_workspace_bytes(plan->device, dtype, plan->threads, &limits) +
         compute_objective_bytes(r, config->width, dtype, rows) +
@@ -564,8 +564,7 @@ static status check_device(const struct recipe *r, struct plan *plan)
 {
     TRY(hardware_check_settings(r, plan->device));
     status result = open_device(r, plan);
-    bool is_absent = plan->device == DEVICE_CUDA && device_count(DEVICE_CUDA) == 0;
-    if (result == STATUS_UNAVAILABLE && is_absent) {
+    if (result == STATUS_UNAVAILABLE && device_count(plan->device) == 0) {
         note_unchecked(plan, "; train would end with code 69 on this machine");
         return STATUS_OK;
     }

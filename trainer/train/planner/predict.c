@@ -209,8 +209,9 @@ status predict_step(const struct recipe *r, const struct plan *plan, const struc
         .device_bytes = plan->device_bytes,
     };
     out->node_ranks = count_on_node(cluster, plan->ranks, plan->ranks, 1);
-    out->host_bytes =
-        plan->device == DEVICE_CPU ? 0 : (plan->total_bytes - plan->device_bytes) * out->node_ranks;
+    out->host_bytes = device_kind_is_host(plan->device)
+                          ? 0
+                          : (plan->total_bytes - plan->device_bytes) * out->node_ranks;
     out->devices = cluster->network.gb_per_second > 0
                        ? plan->ranks
                        : min_int(plan->ranks, (int)cluster->node.devices);

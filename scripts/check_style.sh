@@ -11,9 +11,6 @@
 #   --ci FOLDER    check all rules; install clang-format into FOLDER if it is missing, and fail if
 #                  it cannot be installed
 #   --fix          format the C, C++ and CUDA files, then check all rules
-#   --pending      count the violations per rule and top folder, including those in paths that
-#                  scripts/style_pending.txt lists
-#   --prune        remove the lines without a violation from scripts/style_pending.txt
 #   --self-test    check a temporary tree with known violations of each rule and fail unless exactly
 #                  these are reported
 #
@@ -232,27 +229,10 @@ self_test() {
         missed=1
     fi
 
-    # A listed path is not reported, another one is. --prune removes a line that is not needed.
     expect_result 1 'base/width.c:3: width: ' --rules "$tree"
-    mkdir -p "$work/small/base" "$work/small/scripts"
-    cp "$tree/base/width.c" "$work/small/base/"
-    printf 'width base/wi\nwords base/\n' >"$work/small/scripts/style_pending.txt"
+    mkdir -p "$work/small/base"
+    echo '/* */' >"$work/small/base/width.c"
     expect_result 0 'clean' --rules "$work/small"
-    expect_result 0 'width       total         1 violations in   1 files' --pending "$work/small"
-    expect_result 0 'removed from scripts/style_pending.txt: words base/' --prune "$work/small"
-    expect_result 0 'clean' --rules "$work/small"
-    if [ "$(cat "$work/small/scripts/style_pending.txt")" != 'width base/wi' ]; then
-        echo "self-test: --prune did not keep exactly the line that is needed"
-        missed=1
-    fi
-    cp "$tree/base/width.c" "$work/small/base/other.c"
-    expect_result 1 'base/other.c:3: width: ' --rules "$work/small"
-    echo 'width base/' >>"$work/small/scripts/style_pending.txt"
-    expect_result 0 'clean' --rules "$work/small"
-    mkdir "$work/small/base/sub"
-    cp "$tree/base/width.c" "$work/small/base/sub/"
-    expect_result 1 'base/sub/width.c:3: width: ' --rules "$work/small"
-    rm -r "$work/small/base/other.c" "$work/small/base/sub"
 
     test_format
     return $missed
@@ -264,7 +244,7 @@ case ${1:-} in
     option=--ci folder=${2:?"--ci needs a folder"}
     shift 2
     ;;
---rules | --format | --fix | --pending | --prune | --self-test)
+--rules | --format | --fix | --self-test)
     option=$1
     shift
     ;;
@@ -281,9 +261,7 @@ fi
 cd "${1:-$here/..}"
 list_files
 
-case $option in
---rules | --pending | --prune) ;;
-*)
+if [ "$option" != --rules ]; then
     if find_format "$folder" ||
         { [ "$option" = --ci ] && install_format "$folder" && find_format "$folder"; }; then
         if [ "$option" = --fix ]; then
@@ -299,26 +277,14 @@ case $option in
             "(pip install clang-format==$format_version)"
         [ "$option" != --format ] || exit 77
     fi
-    ;;
-esac
+fi
 if [ "$option" != --format ]; then
     check_rules >>"$work/found" # not after "||", where bash ignores errors
 fi
-case $option in
---pending)
-    awk -v print_what=counts -f "$here/style/pending.awk" "$work/found" | sort
-    exit
-    ;;
---prune)
-    awk -v print_what=unneeded -f "$here/style/pending.awk" "$work/found" >"$work/unneeded"
-    grep -vxFf "$work/unneeded" scripts/style_pending.txt >"$work/list" || true
-    cat "$work/list" >scripts/style_pending.txt
-    sed 's/^/check_style: removed from scripts\/style_pending.txt: /' "$work/unneeded"
-    exit
-    ;;
-esac
-awk -v print_what=violations -f "$here/style/pending.awk" "$work/found" |
-    sort -t: -k1,1 -k2,2n >"$work/new"
+awk -F '\t' '{
+    split($2, part, ":")
+    print part[1] ":" part[2] ": " $1 substr($2, length(part[1]) + length(part[2]) + 2)
+}' "$work/found" | sort -t: -k1,1 -k2,2n >"$work/new"
 if [ -s "$work/new" ]; then
     cat "$work/new"
     echo "check_style: $(wc -l <"$work/new") violations" >&2

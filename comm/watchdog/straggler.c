@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/doubles.h"
 #include "base/log.h"
 #include "base/memory.h"
 
@@ -20,13 +21,6 @@ static struct {
     int consecutive; /* checks in a row with this rank */
 } slow = {.rank = -1};
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a;
-    double y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Returns the median. With an even count it is the lower of the two middle values, so that of two
  * ranks the faster one is the reference. */
 static double compute_median(const struct rank_report *reports, int count, double *sorted)
@@ -34,7 +28,7 @@ static double compute_median(const struct rank_report *reports, int count, doubl
     for (int r = 0; r < count; r++) {
         sorted[r] = reports[r].busy_seconds;
     }
-    qsort(sorted, (size_t)count, sizeof *sorted, compare_doubles);
+    doubles_sort(sorted, count);
     return sorted[(count - 1) / 2];
 }
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/doubles.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "trainer/evaluation/report.h"
@@ -94,20 +95,13 @@ void progress_format(const struct job *job, const struct progress_interval *inte
     (void)text_append_fitting(line, tail);
 }
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 void progress_add_step_time(struct progress_step_times *times, double seconds)
 {
     double sorted[PROGRESS_RECENT_STEPS];
     times->recent[times->count++ % PROGRESS_RECENT_STEPS] = seconds;
     int count = times->count < PROGRESS_RECENT_STEPS ? times->count : PROGRESS_RECENT_STEPS;
     memcpy(sorted, times->recent, sizeof sorted);
-    qsort(sorted, (size_t)count, sizeof *sorted, compare_doubles);
-    times->median = sorted[count / 2];
+    times->median = doubles_median(sorted, count);
 }
 
 void progress_warn_about_minutes(const struct job *job, double train_seconds, double step_seconds)

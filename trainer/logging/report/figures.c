@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/doubles.h"
 #include "base/memory.h"
 #include "base/text.h"
 #include "trainer/logging/report/report_impl.h"
@@ -47,12 +48,6 @@ static const char *get_setting(const struct history *h, const char *key)
     return json_string_value(json_object_get(h->settings, key));
 }
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double compute_median(const struct history_series *s)
 {
     double *sorted = s != NULL && s->count > 0 ? malloc((size_t)s->count * sizeof *sorted) : NULL;
@@ -60,8 +55,7 @@ static double compute_median(const struct history_series *s)
         return NAN;
     }
     memcpy(sorted, s->values, (size_t)s->count * sizeof *sorted);
-    qsort(sorted, (size_t)s->count, sizeof *sorted, compare_doubles);
-    double median = sorted[s->count / 2];
+    double median = doubles_median(sorted, s->count);
     free(sorted);
     return median;
 }

@@ -63,6 +63,3 @@ struct bench_kernels {
  * Units     repeats: number of samples; the median is reported
  * Errors    STATUS_RECIPE if parallel.tensor is above 1 */
 status bench_kernels_run(struct session *s, int repeats, struct bench_kernels *out);
-
-/* bench_median - sort values[count] and return their median. */
-double bench_median(double *values, int count);

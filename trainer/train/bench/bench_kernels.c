@@ -14,6 +14,7 @@
 #include "base/arena.h"
 #include "base/clock.h"
 #include "base/deadlines.h"
+#include "base/doubles.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/random.h"
@@ -441,7 +442,7 @@ static status time_operation(struct kernels_bench *b, status (*run)(struct kerne
     for (int i = 0; i < repeats && result == STATUS_OK; i++) {
         result = measure_sample(b, run, calls, &samples[i]);
     }
-    *seconds = bench_median(samples, repeats);
+    *seconds = doubles_median(samples, repeats);
     free(samples);
     return result;
 }

@@ -1,4 +1,5 @@
 /* bireme bench step: the time of a training step, of its operations and of its GEMMs alone. */
+#include "base/doubles.h"
 #include "base/memory.h"
 #include "trainer/train/bench/bench.h"
 
@@ -29,18 +30,6 @@ struct bench {
     int64_t steps;
     double first_losses[BENCH_LOSSES];
 };
-
-static int compare_values(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-double bench_median(double *values, int count)
-{
-    qsort(values, (size_t)count, sizeof *values, compare_values);
-    return values[count / 2];
-}
 
 /* ---- a step on random tokens ---- */
 
@@ -206,7 +195,7 @@ static int find_fastest_algorithm(const gemm_times *times, int repeats, int gemm
         for (int i = 0; i < repeats; i++) {
             scratch[i] = times[i][gemm][algorithm];
         }
-        double time = bench_median(scratch, repeats);
+        double time = doubles_median(scratch, repeats);
         fastest = time < least ? algorithm : fastest;
         least = fmin(time, least);
     }
@@ -224,7 +213,7 @@ static double compute_roofline(const gemm_times *times, int repeats, int count, 
             sums[i] += times[i][p][algorithm];
         }
     }
-    return bench_median(sums, repeats);
+    return doubles_median(sums, repeats);
 }
 
 /* Measures the bytes per second that a copy larger than the caches reads and writes.
@@ -247,7 +236,7 @@ static status measure_copy_rate(struct bench *b, double *out)
         TRY(device_wait(s->device, kernels_stream(s->kernels), DEADLINE_DEVICE_STEP_SECONDS));
         seconds[i] = clock_seconds() - start;
     }
-    *out = 2 * (double)dtype_bytes(dtype) * (double)elements / bench_median(seconds, COPIES);
+    *out = 2 * (double)dtype_bytes(dtype) * (double)elements / doubles_median(seconds, COPIES);
     return STATUS_OK;
 }
 
@@ -348,7 +337,7 @@ static status measure_steps(struct bench *b, int repeats, bool roofline, struct 
     }
     out->data = read_traffic(mesh->data, roofline ? 2 * repeats : repeats);
     out->tensor = read_traffic(mesh->tensor, roofline ? 2 * repeats : repeats);
-    qsort(steps, (size_t)repeats, sizeof *steps, compare_values);
+    qsort(steps, (size_t)repeats, sizeof *steps, doubles_compare);
     out->step_seconds = steps[repeats / 2].seconds;
     out->roofline_seconds = roofline ? compute_roofline(times, repeats, count, scratch) : 0;
     out->tokens = b->random.batch.tokens_seen * comm_size(mesh->data);

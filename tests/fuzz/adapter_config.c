@@ -1,7 +1,7 @@
 /* Fuzz target: adapter_config.json of peft, with its patterns of module names. */
-#include "trainer/formats/huggingface/adapter_config.h"
 #include "base/memory.h"
 #include "tests/fuzz/fuzz.h"
+#include "trainer/formats/huggingface/adapter_config_impl.h"
 
 const struct fuzz_limits fuzz_limits = {.bytes = 1 << 20, .factor = 200};
 

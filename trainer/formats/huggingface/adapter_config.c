@@ -1,39 +1,9 @@
-#include "trainer/formats/huggingface/adapter_config.h"
+#include "trainer/formats/huggingface/adapter_config_impl.h"
 
 #include <string.h>
 
 #include "base/memory.h"
 #include "datasets/tokenizer/pattern.h"
-
-enum { CONFIG_BYTES_MAX = 1 << 20 };
-
-/* ---- fields ---- */
-
-/* Returns NULL if the key is missing or null. */
-static const json_t *get_field(const struct adapter_config *c, const char *key)
-{
-    const json_t *value = json_object_get(c->document, key);
-    return json_is_null(value) ? NULL : value;
-}
-
-static status read_string(const struct adapter_config *c, const char *key, const char **out)
-{
-    const json_t *value = get_field(c, key);
-    REQUIRE(value == NULL || json_is_string(value), STATUS_DATA, "%s: %s is not a string", c->path,
-            key);
-    *out = value != NULL ? json_string_value(value) : NULL;
-    return STATUS_OK;
-}
-
-static status read_number(const struct adapter_config *c, const char *key, double default_value,
-                          double *out)
-{
-    const json_t *value = get_field(c, key);
-    REQUIRE(value == NULL || json_is_number(value), STATUS_DATA, "%s: %s is not a number", c->path,
-            key);
-    *out = value != NULL ? json_number_value(value) : default_value;
-    return STATUS_OK;
-}
 
 /* ---- supported settings ---- */
 
@@ -82,10 +52,10 @@ static bool is_off(const json_t *value)
 }
 
 /* Accepts initializations that keep the base weights. Others change them. */
-static status check_initialization(const struct adapter_config *c)
+static status check_initialization(const struct config_document *c)
 {
     static const char *const initializations[] = {"gaussian", "eva", "orthogonal"};
-    const json_t *value = get_field(c, "init_lora_weights");
+    const json_t *value = config_get_field(c, "init_lora_weights");
     const char *name = json_string_value(value);
     bool supported = value == NULL || json_is_boolean(value);
     for (int i = 0; i < COUNT(initializations); i++) {
@@ -98,14 +68,14 @@ static status check_initialization(const struct adapter_config *c)
     return STATUS_OK;
 }
 
-static status check_settings(const struct adapter_config *c)
+static status check_settings(const struct config_document *c)
 {
     const char *type, *bias, *key;
     json_t *value;
-    TRY(read_string(c, "peft_type", &type));
+    TRY(config_read_string(c, "peft_type", NULL, &type));
     REQUIRE(type != NULL && strcmp(type, "LORA") == 0, STATUS_UNAVAILABLE,
             "%s: peft_type %.40s is not supported; LORA is", c->path, type != NULL ? type : "null");
-    TRY(read_string(c, "bias", &bias));
+    TRY(config_read_string(c, "bias", NULL, &bias));
     REQUIRE(bias == NULL || strcmp(bias, "none") == 0, STATUS_UNAVAILABLE,
             "%s: bias %.40s is not supported; none is", c->path, bias);
     json_object_foreach(c->document, key, value)
@@ -116,43 +86,32 @@ static status check_settings(const struct adapter_config *c)
     return check_initialization(c);
 }
 
-static status read_settings(struct adapter_config *c)
+static status read_settings(struct adapter_config *out)
 {
+    const struct config_document *c = &out->file;
     double rank;
-    const json_t *rslora = get_field(c, "use_rslora");
     TRY(check_settings(c));
-    TRY(read_number(c, "r", 8, &rank));
-    TRY(read_number(c, "lora_alpha", 8, &c->alpha));
-    TRY(read_number(c, "lora_dropout", 0, &c->dropout));
-    TRY(read_string(c, "base_model_name_or_path", &c->base_path));
+    TRY(config_read_number(c, "r", 8, &rank));
+    TRY(config_read_number(c, "lora_alpha", 8, &out->alpha));
+    TRY(config_read_number(c, "lora_dropout", 0, &out->dropout));
+    TRY(config_read_string(c, "base_model_name_or_path", NULL, &out->base_path));
     REQUIRE(rank >= 1 && rank <= 65536 && (double)(int64_t)rank >= rank, STATUS_DATA,
             "%s: r is %g; it must be an integer from 1 to 65536", c->path, rank);
-    REQUIRE(rslora == NULL || json_is_boolean(rslora), STATUS_DATA,
-            "%s: use_rslora is neither true nor false", c->path);
-    c->rank = (int64_t)rank;
-    c->rslora = json_is_true(rslora);
+    TRY(config_read_boolean(c, "use_rslora", false, &out->rslora));
+    out->rank = (int64_t)rank;
     return STATUS_OK;
 }
 
 void adapter_config_free(struct adapter_config *c)
 {
-    json_decref(c->document);
-    c->document = NULL;
+    json_decref(c->file.document);
+    c->file.document = NULL;
 }
 
 status adapter_config_read(const char *folder, struct adapter_config *out)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    json_error_t error;
-    *out = (struct adapter_config){.document = NULL};
-    TRY(file_join(out->path, folder, "adapter_config.json"));
-    TRY(file_read(out->path, CONFIG_BYTES_MAX, &text, &bytes));
-    out->document = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
-    free(text);
-    REQUIRE(out->document != NULL, STATUS_DATA, "%s:%d:%d: %s", out->path, error.line, error.column,
-            error.text);
-    REQUIRE(json_is_object(out->document), STATUS_DATA, "%s: not a JSON object", out->path);
+    *out = (struct adapter_config){.rank = 0};
+    TRY(config_document_read(folder, "adapter_config.json", &out->file));
     return read_settings(out);
 }
 
@@ -167,10 +126,10 @@ get_sequence_objective(const struct huggingface_architecture *architecture, int6
 
 /* Returns the objective of a class for which peft has no task_type. */
 static enum recipe_objective
-get_class_objective(const struct adapter_config *c,
+get_class_objective(const struct config_document *c,
                     const struct huggingface_architecture *architecture)
 {
-    const json_t *mapping = get_field(c, "auto_mapping");
+    const json_t *mapping = config_get_field(c, "auto_mapping");
     const char *name = json_string_value(json_object_get(mapping, "base_model_class"));
     return name != NULL && strstr(name, "ForMultipleChoice") != NULL ? OBJECTIVE_CHOOSE
                                                                      : architecture->objective;
@@ -189,9 +148,9 @@ status adapter_config_find_objective(const struct adapter_config *c,
                  {"QUESTION_ANS", OBJECTIVE_ANSWER},
                  {"FEATURE_EXTRACTION", OBJECTIVE_EMBED}};
     const char *type;
-    TRY(read_string(c, "task_type", &type));
+    TRY(config_read_string(&c->file, "task_type", NULL, &type));
     if (type == NULL) {
-        *out = get_class_objective(c, architecture);
+        *out = get_class_objective(&c->file, architecture);
         return STATUS_OK;
     }
     if (strcmp(type, "SEQ_CLS") == 0) {
@@ -204,7 +163,7 @@ status adapter_config_find_objective(const struct adapter_config *c,
             return STATUS_OK;
         }
     }
-    RAISE(STATUS_UNAVAILABLE, "%s: task_type %.40s is not supported", c->path, type);
+    RAISE(STATUS_UNAVAILABLE, "%s: task_type %.40s is not supported", c->file.path, type);
 }
 
 /* ---- the modules ---- */
@@ -216,10 +175,10 @@ static bool ends_with_name(const char *module, const char *end)
     return matches && (module_bytes == end_bytes || module[module_bytes - end_bytes - 1] == '.');
 }
 
-static status matches_setting(const struct adapter_config *c, const char *key, const char *module,
+static status matches_setting(const struct config_document *c, const char *key, const char *module,
                               bool *out)
 {
-    const json_t *value = get_field(c, key);
+    const json_t *value = config_get_field(c, key);
     *out = false;
     if (json_is_string(value)) {
         return pattern_matches(json_string_value(value), module, out);
@@ -236,14 +195,14 @@ static status matches_setting(const struct adapter_config *c, const char *key, c
 
 status adapter_config_is_target(const struct adapter_config *c, const char *module, bool *out)
 {
-    const char *all = json_string_value(get_field(c, "target_modules"));
+    const char *all = json_string_value(config_get_field(&c->file, "target_modules"));
     bool excluded;
     if (all != NULL && strcmp(all, "all-linear") == 0) {
         *out = true;
     } else {
-        TRY(matches_setting(c, "target_modules", module, out));
+        TRY(matches_setting(&c->file, "target_modules", module, out));
     }
-    TRY(matches_setting(c, "exclude_modules", module, &excluded));
+    TRY(matches_setting(&c->file, "exclude_modules", module, &excluded));
     *out = *out && !excluded;
     return STATUS_OK;
 }

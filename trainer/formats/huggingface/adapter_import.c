@@ -10,7 +10,7 @@
 #include "base/memory.h"
 #include "trainer/formats/checkpoint/checkpoint.h"
 #include "trainer/formats/checkpoint/reader.h"
-#include "trainer/formats/huggingface/adapter_config.h"
+#include "trainer/formats/huggingface/adapter_config_impl.h"
 #include "trainer/formats/huggingface/adapter_export.h"
 #include "trainer/formats/huggingface/huggingface_impl.h"
 #include "trainer/formats/weights/adapter_base.h"
@@ -45,7 +45,7 @@ static status find_base(struct adapter_job *import, const char *base, struct rec
     REQUIRE(base != NULL || is_local, STATUS_USAGE,
             "%s: the base model (base_model_name_or_path: %.200s) is not a local checkpoint; "
             "import its folder with `bireme import` and name the result with --base",
-            import->settings.path, named_path != NULL ? named_path : "null");
+            import->settings.file.path, named_path != NULL ? named_path : "null");
     TRY(comm_self_create(&self));
     status result =
         checkpoint_resolve(self, base != NULL ? base : named_path, true, &import->found);
@@ -305,13 +305,13 @@ static status find_targets(struct adapter_job *import, struct recipe *r)
         TRY(adapter_config_is_target(&import->settings, module, &is_target));
         REQUIRE(is_target == has_adapter, STATUS_DATA,
                 "%s %s an adapter of %s, which target_modules of %s %s", weights_name,
-                has_adapter ? "holds" : "lacks", module, import->settings.path,
+                has_adapter ? "holds" : "lacks", module, import->settings.file.path,
                 has_adapter ? "does not name" : "names");
         all = all && has_adapter;
         TRY(has_adapter ? add_target(r, get_target_name(import, module)) : STATUS_OK);
     }
     REQUIRE(r->adapter.targets[0] != '\0', STATUS_DATA,
-            "%s contains no adapter for a matrix in a block of %s", import->settings.path,
+            "%s contains no adapter for a matrix in a block of %s", import->settings.file.path,
             recipe_architecture_name(r->model.architecture));
     if (all) {
         snprintf(r->adapter.targets, sizeof r->adapter.targets, "all-linear");
@@ -434,7 +434,7 @@ static status import_folder(struct adapter_job *import, const char *base_path, c
     TRY(find_sources(import));
     TRY(check_all_used(import));
     TRY(fingerprint_base(import, draft->adapter.base_weights));
-    TRY(huggingface_config_check(import->settings.path, draft, recipe));
+    TRY(huggingface_config_check(import->settings.file.path, draft, recipe));
     for (int i = 0; i < import->job.count; i++) {
         summary->parameters +=
             import->job.parameters[i].whole_rows * import->job.parameters[i].whole_columns;

@@ -13,8 +13,6 @@
 #include "trainer/formats/huggingface/config_impl.h"
 #include "trainer/setup/objective_spec.h"
 
-enum { CONFIG_BYTES_MAX = 1 << 20 };
-
 /* Stores the objective, because several objectives share a class. transformers keeps unknown
  * keys. */
 static const char objective_key[] = "bireme_objective";
@@ -432,19 +430,11 @@ status huggingface_config_read(const char *folder, const char *objective, struct
                                struct huggingface_config *config)
 {
     *config = (struct huggingface_config){0};
-    struct config_document c = {.document = NULL};
-    char *text = NULL;
-    size_t bytes = 0;
-    json_error_t error;
-    TRY(file_join(c.path, folder, "config.json"));
-    TRY(file_read(c.path, CONFIG_BYTES_MAX, &text, &bytes));
-    c.document = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
-    free(text);
-    REQUIRE(c.document != NULL, STATUS_DATA, "%s:%d:%d: %s", c.path, error.line, error.column,
-            error.text);
-    status result = json_is_object(c.document)
-                        ? read_document(&c, objective, out, config)
-                        : RAISE_STATUS(STATUS_DATA, "%s: not a JSON object", c.path);
+    struct config_document c;
+    status result = config_document_read(folder, "config.json", &c);
+    if (result == STATUS_OK) {
+        result = read_document(&c, objective, out, config);
+    }
     json_decref(c.document);
     return result;
 }

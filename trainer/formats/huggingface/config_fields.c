@@ -3,6 +3,18 @@
 
 #include "base/text.h"
 #include "trainer/formats/huggingface/config_impl.h"
+#include "trainer/formats/huggingface/json_file.h"
+
+enum { DOCUMENT_BYTES_MAX = 1 << 20 };
+
+status config_document_read(const char *folder, const char *name, struct config_document *out)
+{
+    out->document = NULL;
+    TRY(file_join(out->path, folder, name));
+    TRY(json_file_load(out->path, DOCUMENT_BYTES_MAX, &out->document));
+    REQUIRE(json_is_object(out->document), STATUS_DATA, "%s: not a JSON object", out->path);
+    return STATUS_OK;
+}
 
 const json_t *config_get_field(const struct config_document *c, const char *key)
 {

@@ -1,4 +1,5 @@
-/* Functions to read and write the keys of config.json, for the files config*.c of this folder. */
+/* Functions to read and write the keys of config.json and adapter_config.json, for the files of
+ * this folder. */
 #pragma once
 
 #include <jansson.h>
@@ -11,6 +12,12 @@ struct config_document {
     char path[FILE_PATH_BYTES]; /* for messages */
     json_t *document;
 };
+
+/* config_document_read - read the JSON object in folder/name.
+ *
+ * Memory    the caller releases out->document with json_decref, after an error too
+ * Errors    STATUS_NO_INPUT; STATUS_DATA naming file, line and reason */
+status config_document_read(const char *folder, const char *name, struct config_document *out);
 
 /* config_get_field - return the value of a key; NULL if it is missing or null. */
 const json_t *config_get_field(const struct config_document *c, const char *key);

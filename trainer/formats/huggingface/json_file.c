@@ -27,6 +27,19 @@ status json_file_read(const char *folder, const char *name, json_t **out)
     return STATUS_OK;
 }
 
+status json_file_load(const char *path, size_t limit_bytes, json_t **out)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    json_error_t error;
+    *out = NULL;
+    TRY(file_read(path, limit_bytes, &text, &bytes));
+    *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+    free(text);
+    REQUIRE(*out != NULL, STATUS_DATA, "%s:%d:%d: %s", path, error.line, error.column, error.text);
+    return STATUS_OK;
+}
+
 status json_file_write(const char *folder, const char *name, json_t *document)
 {
     char path[FILE_PATH_BYTES];

@@ -1,14 +1,12 @@
-/* Reads peft's adapter_config.json. Unsupported settings are refused by name. */
+/* Reads peft's adapter_config.json. Unsupported settings are refused by name. Private to
+ * trainer/formats/huggingface. */
 #pragma once
 
-#include <jansson.h>
-
-#include "base/file.h"
 #include "trainer/formats/huggingface/architectures.h"
+#include "trainer/formats/huggingface/config_impl.h"
 
 struct adapter_config {
-    char path[FILE_PATH_BYTES];
-    json_t *document;
+    struct config_document file;
     int64_t rank;
     double alpha, dropout;
     bool rslora;

@@ -41,8 +41,8 @@ import numpy as np
 import torch
 
 from reference_steps import (
-    ADAMW, BATCH, CLIP, DECAY, LAYERS, POSITIONS, STEPS, TOKENS, VOCABULARY, WIDTH, logits_of,
-    tiny_llama, write_steps
+    ADAMW, BATCH, CLIP, DECAY, LAYERS, POSITIONS, STEPS, TOKENS, VOCABULARY, WIDTH, add_noise,
+    logits_of, tiny_llama, write_steps
 )
 
 HEADS, INNER = 3, 96
@@ -277,9 +277,7 @@ def write_pretrained(folder):
         for seed, (name, (more, dtype, options)) in enumerate(cases.items()):
             torch.manual_seed(seed)
             model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **more))
-            with torch.no_grad():
-                for p in model.parameters():
-                    p.add_(torch.randn_like(p) * 0.1)
+            add_noise(model, 0.1)
             model = model.to(dtype)
             (model.transformer if name == "bare" else model).save_pretrained(
                 folder / name, **options
@@ -356,9 +354,7 @@ def write_model_folders(folder):
         for seed, (name, (kind, config, inside, dtype, options)) in enumerate(cases.items()):
             torch.manual_seed(seed + 40)
             model = kind(config)
-            with torch.no_grad():
-                for p in model.parameters():
-                    p.add_(torch.randn_like(p) * 0.1)
+            add_noise(model, 0.1)
             model = model.to(dtype)
             (getattr(model, inside) if inside else model).save_pretrained(folder / name, **options)
             (folder / name / "generation_config.json").unlink(missing_ok=True)

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from reference_steps import (
-    ADAMW, BATCH, DECAY, LAYERS, POSITIONS, STEPS, TOKENS, VOCABULARY, WIDTH, logits_of, tiny_llama,
-    write_steps
+    ADAMW, BATCH, DECAY, LAYERS, POSITIONS, STEPS, TOKENS, VOCABULARY, WIDTH, logits_of,
+    save_adapter_folder, tiny_llama, write_steps
 )
 
 
@@ -83,17 +83,7 @@ def write_adapter_folders(folder):
             more = dict(num_labels=3) if "Sequence" in kind.__name__ else {}
             model = kind.from_pretrained(folder / base, **more)
             config = peft.LoraConfig(r=2, lora_alpha=5, fan_in_fan_out=base == "whole", **settings)
-            model = peft.get_peft_model(model, config)
-            with torch.no_grad():
-                for p in model.parameters():
-                    if p.requires_grad:
-                        p.add_(torch.randn_like(p) * 0.3)
-            model.save_pretrained(folder / name)
-            (folder / name / "README.md").unlink()
-            text = (folder / name / "adapter_config.json").read_text()
-            (folder / name / "adapter_config.json").write_text(
-                text.replace(str(folder.resolve()), "models")
-            )
+            model = save_adapter_folder(model, config, folder, name, 0.3)
             lengths, longest = [9, 5], 9
             ids = torch.randint(5, 19, (len(lengths), longest))
             there = torch.arange(longest)[None, :] < torch.tensor(lengths)[:, None]

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from reference_steps import (
-    ADAMW, BATCH, CLIP, DECAY, LAYERS, POSITIONS, STEPS, TOKENS, VOCABULARY, WIDTH
+    ADAMW, BATCH, CLIP, DECAY, LAYERS, POSITIONS, STEPS, TOKENS, VOCABULARY, WIDTH, save_folder
 )
 
 HEADS, INNER = 3, 96
@@ -185,11 +185,7 @@ def write_family_folder(folder, family, seed):
     torch.manual_seed(seed)
     _, types, names, keys = FAMILIES[family]
     model = make_model(family, 2, 8, 2, 12, 12, 19, initializer_range=0.5)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(torch.randn_like(p) * 0.1)
-    model.save_pretrained(folder / family)
-    (folder / family / "generation_config.json").unlink(missing_ok=True)
+    save_folder(model, folder / family, 0.1)
     lengths = [10, 7, 3]
     ids = torch.randint(5, 19, (len(lengths), max(lengths)))
     there = torch.arange(max(lengths))[None, :] < torch.tensor(lengths)[:, None]

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 
 from reference_steps import (
-    ADAMW, BATCH, DECAY, LAYERS, POSITIONS, STEPS, TOKENS, VOCABULARY, WIDTH, logits_of, write_steps
+    ADAMW, BATCH, DECAY, LAYERS, POSITIONS, STEPS, TOKENS, VOCABULARY, WIDTH, logits_of,
+    save_folder, write_steps
 )
 
 THETA, LOCAL_THETA = 300.0, 40.0
@@ -164,11 +165,7 @@ def write_family_folder(folder, family, seed):
         max_position_embeddings=DYNAMIC_POSITIONS if family == "llama_dynamic" else 12,
         tie_word_embeddings=True
     )
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(torch.randn_like(p) * 0.1)
-    model.save_pretrained(folder / family)
-    (folder / family / "generation_config.json").unlink(missing_ok=True)
+    save_folder(model, folder / family, 0.1)
     ids = [torch.randint(5, 19, (1, length)) for length in LENGTHS]
     model = model.double().eval()
     with torch.no_grad():

@@ -7,7 +7,9 @@ import h5py
 import numpy as np
 import torch
 
-from reference_steps import ADAMW, CLIP, DECAY, LAYERS, POSITIONS, STEPS, VOCABULARY, WIDTH
+from reference_steps import (
+    ADAMW, CLIP, DECAY, LAYERS, POSITIONS, STEPS, VOCABULARY, WIDTH, save_adapter_folder
+)
 
 SOURCES, TARGETS = [13, 5, 9], [7, 11, 1]  # lengths of the pairs of a batch
 START = VOCABULARY - 1                     # the token before each target, also used as padding
@@ -225,15 +227,7 @@ def write_adapter_folders(folder):
             torch.manual_seed(140 + seed)
             model = getattr(transformers, kind).from_pretrained(folder / base)
             config = peft.LoraConfig(r=2, lora_alpha=5, task_type="SEQ_2_SEQ_LM", **settings)
-            model = peft.get_peft_model(model, config)
-            with torch.no_grad():
-                for t in model.parameters():
-                    if t.requires_grad:
-                        t.add_(torch.randn_like(t) * 0.1)
-            model.save_pretrained(folder / name)
-            (folder / name / "README.md").unlink()
-            path = folder / name / "adapter_config.json"
-            path.write_text(path.read_text().replace(str(folder.resolve()), "models"))
+            model = save_adapter_folder(model, config, folder, name, 0.1)
             write_logits(f, name, model.eval())
     print(folder / "seq2seq_lora.h5")
 

@@ -34,6 +34,33 @@ def tiny_llama():
     return model, settings
 
 
+def add_noise(model, scale):
+    """Add random values to the trained parameters."""
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.requires_grad:
+                p.add_(torch.randn_like(p) * scale)
+
+
+def save_folder(model, path, scale):
+    """Add random values to the trained parameters of a transformers or peft model and save it."""
+    add_noise(model, scale)
+    model.save_pretrained(path)
+    for name in ("generation_config.json", "README.md"):
+        (path / name).unlink(missing_ok=True)
+
+
+def save_adapter_folder(model, config, folder, name, scale):
+    """Add adapters with random values to a model, save them without the folder of the base model,
+    and return the model with its adapters."""
+    import peft
+    model = peft.get_peft_model(model, config)
+    save_folder(model, folder / name, scale)
+    path = folder / name / "adapter_config.json"
+    path.write_text(path.read_text().replace(str(folder.resolve()), "models"))
+    return model
+
+
 def logits_of(model):
     """A function from ids to logits for write_steps, of a transformers model."""
     return lambda ids: model(ids, use_cache=False).logits

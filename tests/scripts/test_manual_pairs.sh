@@ -3,7 +3,8 @@
 # responses.
 set -u
 source=${BIREME_SOURCE_DIR:?}
-source "${BIREME_SOURCE_DIR:?}/tests/temporary_folder.sh"
+source "$source/tests/temporary_folder.sh"
+source "$source/tests/scripts/every_awk.sh"
 
 # A mock of manual_corpus.sh: 40 commands with two options each, `ls` with all cases, and a page of
 # another section.
@@ -88,17 +89,4 @@ awk -F '\t' 'NF != 2 || $1 == $2 { exit 1 }' pairs || fail 'two responses are eq
 cut -f1 pairs | sort -u >chosen
 cut -f2 pairs | sort -u | comm -13 chosen - | grep . &&
     fail 'a rejected response is of another part'
-scripts/manual_pairs.sh again 2>stderr && diff -r out again ||
-    fail 'a second run writes other files'
-
-# Each installed awk writes the same files.
-mkdir bin
-for awk in mawk gawk original-awk 'busybox awk'; do
-    $awk 'BEGIN { exit }' 2>/dev/null </dev/null || continue
-    printf '#!/bin/sh\nexec %s "$@"\n' "$awk" >bin/awk
-    chmod +x bin/awk
-    rm -rf again
-    PATH=$folder/bin:$PATH scripts/manual_pairs.sh again 2>stderr && diff -r out again ||
-        fail "$awk writes other files: $(cat stderr)"
-    echo "$awk writes the same files"
-done
+check_every_awk manual_pairs.sh

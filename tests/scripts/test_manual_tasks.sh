@@ -2,7 +2,8 @@
 # scripts/manual_tasks.sh on small mock pages: the rows of each task and their division into parts.
 set -u
 source=${BIREME_SOURCE_DIR:?}
-source "${BIREME_SOURCE_DIR:?}/tests/temporary_folder.sh"
+source "$source/tests/temporary_folder.sh"
+source "$source/tests/scripts/every_awk.sh"
 
 # A mock of manual_corpus.sh: 40 commands without options, and `ls` with all cases. Byte 2 marks
 # bold characters, byte 3 italic ones.
@@ -73,17 +74,4 @@ print_pages out/{sections,sentences}-validation.jsonl >validation_pages
 [ -z "$(comm -12 train_pages validation_pages)" ] || fail 'a page is in both parts'
 ! LC_ALL=C sort -C out/sentences-train.jsonl || fail 'the sentences are in the order of the pages'
 diff <(print_pages out/pages/*.txt) train_pages || fail 'out/pages/ are not the training pages'
-scripts/manual_tasks.sh again 2>stderr && diff -r out again ||
-    fail 'a second run writes other files'
-
-# Each installed awk writes the same files.
-mkdir bin
-for awk in mawk gawk original-awk 'busybox awk'; do
-    $awk 'BEGIN { exit }' 2>/dev/null </dev/null || continue
-    printf '#!/bin/sh\nexec %s "$@"\n' "$awk" >bin/awk
-    chmod +x bin/awk
-    rm -rf again
-    PATH=$folder/bin:$PATH scripts/manual_tasks.sh again 2>stderr && diff -r out again ||
-        fail "$awk writes other files: $(cat stderr)"
-    echo "$awk writes the same files"
-done
+check_every_awk manual_tasks.sh

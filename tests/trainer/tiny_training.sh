@@ -80,6 +80,21 @@ need_shim() {
     }
 }
 
+# stop_first_evaluation JOB RUN SECONDS: stop a training with the files `out` and `stderr` this long
+# after its start, during the evaluation before the first step.
+stop_first_evaluation() {
+    until grep -qs '"event":"start"' "$2/metrics.jsonl" || ! kill -0 "$1" 2>/dev/null; do
+        sleep 0.1
+    done
+    sleep "$3"
+    kill -USR1 "$1"
+    wait "$1"
+    local code=$?
+    [ $code = 75 ] || fail "a stop during an evaluation ended with $code"
+    grep -q '^stopped after step 0 ' stderr || fail 'the stop is not reported'
+    ! grep -q '"event":"evaluate"' "$2/metrics.jsonl" || fail 'the evaluation was too short'
+}
+
 # compare_losses RUN RUN TOLERANCE: the losses of both runs are equal, up to a relative tolerance.
 compare_losses() {
     for event in train evaluate; do

@@ -124,15 +124,7 @@ run_bireme 0 prepare --objective seq2seq --tokenizer words --source many.a --tar
 many=(train "${model[@]}" run_dir=stopped 'data.validation=many/train-*.h5' train.max_steps=2
     schedule.warmup_steps=0 evaluate.generate=true)
 "$program" "${many[@]}" evaluate.batches=null >out 2>stderr &
-job=$!
-until grep -qs '"event":"start"' stopped/metrics.jsonl; do sleep 0.1; done
-sleep 2
-kill -USR1 $job
-wait $job
-code=$?
-[ $code = 75 ] || fail "a stop ended with $code"
-grep -q '^stopped after step 0 ' stderr || fail 'the stop is not reported'
-! grep -q '"event":"evaluate"' stopped/metrics.jsonl || fail 'a part of an evaluation was recorded'
+stop_first_evaluation $! stopped 2
 run_bireme 0 "${many[@]}" evaluate.batches=1
 [ "$(grep -c '"event":"evaluate".*"rougeLsum"' stopped/metrics.jsonl)" = 2 ] ||
     fail 'the evaluation was not repeated'

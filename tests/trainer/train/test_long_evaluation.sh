@@ -18,16 +18,7 @@ run_fast() {
 # check_stop ARGUMENT...: the first evaluation takes 1200 s of a fast clock and is then stopped.
 check_stop() {
     run_fast 200 "$@"
-    until grep -qs '"event":"start"' run/metrics.jsonl || ! kill -0 $job 2>/dev/null; do
-        sleep 0.1
-    done
-    sleep 6
-    kill -USR1 $job
-    wait $job
-    code=$?
-    [ $code = 75 ] || fail "a long evaluation ended with $code"
-    grep -q '^stopped after step 0 ' stderr || fail 'the stop is not reported'
-    ! grep -q '"event":"evaluate"' run/metrics.jsonl || fail 'the evaluation was too short'
+    stop_first_evaluation $job run 6
 }
 
 test_targets() {

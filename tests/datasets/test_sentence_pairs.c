@@ -1,32 +1,20 @@
 /* Tests of sentence pairs: masking, the examples of `bireme prepare`, columns of shards, and equal
  * batches for all numbers of ranks. Also tested: NVIDIA's shards, which are written here as their
- * scripts write them (with deflate).
- *
- * The vocabulary has one token for each word of the texts. Words are numbered, so that an id
- * identifies its document and position. */
+ * scripts write them (with deflate). */
 #include <hdf5.h>
 
-#include "base/random.h"
 #include "datasets/loader/loader.h"
 #include "datasets/prepare/prepare.h"
-#include "datasets/shard/shard.h"
-#include "tests/check.h"
-#include "tests/datasets/folder.h"
+#include "tests/datasets/word_documents.h"
 
 enum {
-    SPECIALS = 5,
-    CLS = 2,
-    SEP = 3,
-    MASK = 4,
     DOCUMENTS = 40,
     SENTENCES = 30, /* of a document */
-    MAX_WORDS = 12 * DOCUMENTS * SENTENCES,
     T = 48,
     MAX_PREDICTIONS = 7
 };
 
-static int word_count;
-static int document_of[MAX_WORDS], first_word[DOCUMENTS + 1];
+static int first_word[DOCUMENTS + 1];
 static struct tokenizer *tokenizer;
 static uint8_t *token_kinds;
 
@@ -123,28 +111,15 @@ static void write_texts(void)
         first_word[d] = word_count;
         for (int s = 0; s < SENTENCES; s++) {
             int words = 1 + (int)random_below(77, draws++, 12);
-            for (int w = 0; w < words; w++) {
-                document_of[word_count] = d;
-                fprintf(text, "%sw%d", w > 0 ? " " : "", word_count);
-                fprintf(one, "w%d%s ", word_count, w + 1 == words ? "." : "");
-                word_count++;
+            for (int w = write_sentence(text, d, words); w < word_count; w++) {
+                fprintf(one, "w%d%s ", w, w + 1 == word_count ? "." : "");
             }
-            fprintf(text, "\n");
         }
         fprintf(text, "\n");
     }
     first_word[DOCUMENTS] = word_count;
     CHECK(fclose(text) == 0 && fclose(one) == 0);
-    CHECK_OK(file_make_folders(folder_file("tokenizer")));
-    FILE *vocab = fopen(folder_file("tokenizer/vocab.txt"), "wb");
-    CHECK(vocab != NULL);
-    fprintf(vocab, "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n");
-    for (int w = 0; w < word_count; w++) {
-        fprintf(vocab, "w%d\n", w);
-    }
-    fprintf(vocab, ".\n");
-    CHECK(fclose(vocab) == 0);
-    CHECK_OK(tokenizer_open(folder_file("tokenizer"), &tokenizer));
+    tokenizer = make_word_tokenizer();
     token_kinds = malloc((size_t)tokenizer_vocab_size(tokenizer));
     CHECK(token_kinds != NULL);
     masking_classify_tokens(tokenizer, token_kinds);
@@ -174,23 +149,12 @@ static struct prepare_options make_prepare_options(const char *input, const char
 struct pair_counts {
     int64_t examples, random, full, tokens;
     bool documents[DOCUMENTS]; /* documents of the first segments */
+    bool seen[DOCUMENTS];      /* documents of all segments */
 };
 
-/* Checks that the tokens are consecutive words of one document, and returns that document. */
-static int check_segment(const int32_t *ids, int64_t count)
+static void check_example(void *user, const int32_t *ids, int64_t count, int64_t first, bool random)
 {
-    CHECK(count > 0 && ids[0] >= SPECIALS);
-    int document = document_of[ids[0] - SPECIALS];
-    for (int64_t i = 0; i < count; i++) {
-        CHECK_EQUAL(ids[i], ids[0] + i);
-        CHECK_EQUAL(document_of[ids[i] - SPECIALS], document);
-    }
-    return document;
-}
-
-static void check_example(const int32_t *ids, int64_t count, int64_t first, bool random,
-                          struct pair_counts *pair_counts, bool *seen)
-{
+    struct pair_counts *pair_counts = user;
     CHECK(count <= T && first >= 3 && first < count);
     CHECK(ids[0] == CLS && ids[first - 1] == SEP && ids[count - 1] == SEP);
     int a = check_segment(ids + 1, first - 2);
@@ -202,11 +166,10 @@ static void check_example(const int32_t *ids, int64_t count, int64_t first, bool
     pair_counts->full += count > T - 13;
     pair_counts->tokens += count;
     pair_counts->documents[a] = true;
-    seen[a] = seen[b] = true;
+    pair_counts->seen[a] = pair_counts->seen[b] = true;
 }
 
-static void count_pairs(const char *folder, const char *split, struct pair_counts *pair_counts,
-                        bool *seen)
+static void count_pairs(const char *folder, const char *split, struct pair_counts *pair_counts)
 {
     *pair_counts = (struct pair_counts){0};
     int shard_count = 1;
@@ -219,35 +182,19 @@ static void count_pairs(const char *folder, const char *split, struct pair_count
                 break;
             }
         }
-        struct shard *s;
-        CHECK_OK(shard_open(path, &s));
-        CHECK_OK(shard_verify(s));
-        CHECK_EQUAL(shard_get_header(s)->kind, EXAMPLE_SENTENCE_PAIRS);
-        for (int64_t e = 0; e < shard_get_header(s)->documents; e++) {
-            int64_t range[2];
-            uint32_t first, random;
-            int32_t ids[T];
-            CHECK_OK(shard_read_documents(s, e, 2, range));
-            CHECK(range[1] - range[0] <= T);
-            CHECK_OK(shard_read(s, range[0], range[1] - range[0], ids));
-            CHECK_OK(shard_read_column(s, EXAMPLE_FIRST_SEGMENT, e, 1, &first));
-            CHECK_OK(shard_read_column(s, EXAMPLE_NEXT_SENTENCE, e, 1, &random));
-            check_example(ids, range[1] - range[0], first, random == 1, pair_counts, seen);
-        }
-        CHECK_OK(shard_close(&s));
+        read_pairs(path, check_example, pair_counts);
     }
 }
 
 static void check_splits(const char *folder, struct pair_counts *train, int held_out)
 {
-    bool seen[DOCUMENTS] = {false}, validation_seen[DOCUMENTS] = {false};
     struct pair_counts validation;
-    count_pairs(folder, "train", train, seen);
-    count_pairs(folder, "validation", &validation, validation_seen);
+    count_pairs(folder, "train", train);
+    count_pairs(folder, "validation", &validation);
     int in_train = 0, in_validation = 0;
     for (int d = 0; d < DOCUMENTS; d++) {
         CHECK(train->documents[d] != validation.documents[d]); /* each document is in one set */
-        CHECK(!(seen[d] && validation_seen[d]));
+        CHECK(!(train->seen[d] && validation.seen[d]));
         in_train += train->documents[d];
         in_validation += validation.documents[d];
     }
@@ -448,8 +395,7 @@ static void test_ranks(void)
             first++;
         }
         struct pair_counts pair_counts = {0};
-        bool seen[DOCUMENTS] = {false};
-        check_example(s->ids, s->tokens, first, s->next_sentence == 1, &pair_counts, seen);
+        check_example(&pair_counts, s->ids, s->tokens, first, s->next_sentence == 1);
     }
 }
 

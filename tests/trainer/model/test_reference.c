@@ -4,11 +4,7 @@
  * transformers. With LoRA, gradients and weights of the adapters are compared with peft. The
  * families are also tested as transformer_decoder with their parts.
  *
- * The error of a tensor is |a - b| / |b| in the Frobenius norm. In exact arithmetic, the gradient
- * of the key biases is zero, because softmax does not change if a constant is added to a row of
- * scores. AdamW amplifies its rounding noise. These gradients are compared by absolute error, and
- * the key biases are excluded from the comparison of weights. With rotary positions this holds for
- * the columns that do not rotate. */
+ * The error of a tensor is |a - b| / |b| in the Frobenius norm (reference_run.h). */
 #include "tests/trainer/model/reference_run.h"
 #include "trainer/model/architecture.h"
 
@@ -22,10 +18,9 @@ static void read_reference(const char *name, const char *architecture, const cha
                            struct reference *r)
 {
     int64_t count;
-    run_open(&r->run, name);
+    run_open(&r->run, name, architecture, targets);
     hid_t f = r->run.file;
     struct model_config *c = &r->run.config;
-    c->architecture = architecture;
     c->kv_heads = (int64_t)run_attribute_or(f, "kv_heads", 0);
     c->head_width = (int64_t)run_attribute_or(f, "head_dim", 0);
     c->attention_bias = c->mlp_bias = run_attribute_or(f, "biases", 0) > 0;
@@ -43,11 +38,6 @@ static void read_reference(const char *name, const char *architecture, const cha
     c->rope_theta = run_attribute_or(f, "rope_theta", 0);
     c->rope_local_theta = run_attribute_or(f, "rope_local_theta", 0);
     c->norm_epsilon = 1e-5f;
-    c->initializer_range = 0.02f;
-    c->tied = run_attribute_or(f, "tied", 1) > 0;
-    c->adapter = (struct model_adapter){.rank = (int64_t)run_attribute_or(f, "adapter_rank", 0),
-                                        .alpha = (float)run_attribute_or(f, "adapter_alpha", 0),
-                                        .targets = targets};
     r->ids = reference_dataset(f, "ids", H5T_NATIVE_INT32, 4, &count);
     r->positions = reference_dataset(f, "positions", H5T_NATIVE_INT32, 4, &count);
     r->ignored = reference_dataset(f, "ignored", H5T_NATIVE_INT32, 4, &count);
@@ -61,58 +51,6 @@ static void close_reference(struct reference *r)
     free(r->ignored);
     free(r->starts);
     run_close(&r->run);
-}
-
-/* Checks the key biases of columns that do not rotate, then replaces them by the expected values.
- * key_biases: as in compare_tensors. */
-static void clear_free_biases(const struct run *r, const struct model_parameter *p, float *actual,
-                              const float *expected, bool key_biases)
-{
-    int64_t width = model_head_width(&r->config), rotated = model_rotary_width(&r->config);
-    bool applies = r->config.rotary_width > 0 && strstr(p->name, "k_proj.bias") != NULL;
-    for (int64_t j = 0; applies && j < p->columns; j++) {
-        if (j % width >= rotated) {
-            CHECK(!key_biases || fabs((double)actual[j] - (double)expected[j]) <= tolerance);
-            actual[j] = expected[j];
-        }
-    }
-}
-
-/* Compares a flat buffer with a group of the file. key_biases: also compare the key biases. */
-static double compare_tensors(const struct run *r, const char *group, const float *flat,
-                              bool key_biases)
-{
-    int count;
-    double largest = 0;
-    const struct model_parameter *parameters = model_parameters(r->model, &count);
-    for (int i = 0; i < count; i++) {
-        const struct model_parameter *p = &parameters[i];
-        if (!p->trained) {
-            continue;
-        }
-        const struct model_parameter *named = run_named(r, i);
-        float *expected = reference_tensor(r->file, group, named);
-        int64_t c = r->config.width, elements = p->whole_rows * p->columns;
-        float *actual = malloc((size_t)elements * sizeof *actual);
-        CHECK(actual != NULL);
-        memcpy(actual, flat + p->first, (size_t)elements * sizeof *actual);
-        clear_free_biases(r, named, actual, expected, key_biases);
-        bool qkv_bias = strstr(p->name, "c_attn.bias") != NULL;
-        double error = qkv_bias ? check_max(reference_error(actual, expected, c),
-                                            reference_error(actual + 2 * c, expected + 2 * c, c))
-                                : reference_error(actual, expected, elements);
-        for (int64_t j = c; qkv_bias && key_biases && j < 2 * c; j++) {
-            CHECK_NEAR(actual[j], expected[j], tolerance);
-        }
-        if (!(error <= tolerance)) {
-            fprintf(stderr, "%s/%s: relative error %.3g\n", group, p->name, error);
-            exit(1);
-        }
-        largest = fmax(largest, error);
-        free(expected);
-        free(actual);
-    }
-    return largest;
 }
 
 /* Makes the model of a family with transformer_decoder: the recipe sets each part. The
@@ -241,7 +179,7 @@ static void train_step(struct training *t, int64_t step)
     if (step == 0) {
         run_divide_gradients(run, count);
         printf("gradients: relative error %.2g\n",
-               compare_tensors(run, "gradients", run->gradients, true));
+               run_compare_tensors(run, "gradients", run->gradients, tolerance, true));
         count = 1;
     }
     run_update(run, step, count);
@@ -269,7 +207,7 @@ static void run_reference(const char *name, const char *architecture, const char
         train_step(&t, step);
     }
     printf("weights after %lld steps: relative error %.2g\n", (long long)r->run.steps,
-           compare_tensors(&r->run, "trained", model_weights(r->run.model), false));
+           run_compare_tensors(&r->run, "trained", model_weights(r->run.model), tolerance, false));
     free(t.losses);
     free(t.inputs);
     free(t.targets);

@@ -44,10 +44,9 @@ static void read_parts(hid_t f, struct model_config *c)
 
 static void read_reference(const char *name, const char *architecture, struct reference *r)
 {
-    run_open(&r->run, name);
+    run_open(&r->run, name, architecture, NULL);
     hid_t f = r->run.file;
     struct model_config *c = &r->run.config;
-    c->architecture = architecture;
     c->embedding_width = (int64_t)run_attribute_or(f, "embedding_size", 0);
     c->activation = run_attribute_or(f, "relu", 0) > 0 ? ACTIVATION_RELU : c->activation;
     c->activation = (enum activation)run_attribute_or(f, "activation", c->activation);

@@ -47,10 +47,9 @@ static void open_training(struct training *t, const char *name, const char *arch
                           const char *targets)
 {
     int64_t count;
-    run_open(&t->run, name);
+    run_open(&t->run, name, architecture, targets);
     hid_t f = t->run.file;
     struct model_config *c = &t->run.config;
-    c->architecture = architecture;
     c->encoder_layers = (int64_t)reference_attribute(f, "encoder_layers");
     c->embedding_multiplier =
         run_attribute_or(f, "scale_embedding", 0) > 0 ? sqrt((double)c->width) : 0;
@@ -59,14 +58,9 @@ static void open_training(struct training *t, const char *name, const char *arch
                     : run_attribute_or(f, "gelu", 0) > 0 ? ACTIVATION_GELU_ERF
                                                          : ACTIVATION_RELU;
     c->norm_epsilon = (float)run_attribute_or(f, "norm_epsilon", 1e-5);
-    c->initializer_range = 0.02f;
-    c->tied = run_attribute_or(f, "tied", 1) > 0;
     c->head_width = (int64_t)run_attribute_or(f, "head_width", 0);
     c->position_buckets = (int64_t)run_attribute_or(f, "buckets", 0);
     c->max_distance = (int64_t)run_attribute_or(f, "max_distance", 0);
-    c->adapter = (struct model_adapter){.rank = (int64_t)run_attribute_or(f, "adapter_rank", 0),
-                                        .alpha = (float)run_attribute_or(f, "adapter_alpha", 0),
-                                        .targets = targets};
     c->logits_divisor = run_attribute_or(f, "scale_outputs", 0) > 0 ? sqrt((double)c->width) : 0;
     t->start = (int32_t)reference_attribute(f, "start");
     t->sources = reference_dataset(f, "sources", H5T_NATIVE_INT32, 4, &count);

@@ -67,12 +67,6 @@ size_t kernels_workspace_bytes(enum device_kind kind, enum dtype dtype, int thre
                               : cuda_workspace_bytes(dtype, limits);
 }
 
-bool kernels_supports(struct device *dev, enum dtype dtype)
-{
-    const struct kernels_driver *driver = drivers[device_kind_of(dev)];
-    return driver != NULL && driver->supports(dtype);
-}
-
 struct device *kernels_device(const struct kernels *k)
 {
     return k->device;

@@ -81,9 +81,6 @@ void cuda_register(void);
 size_t kernels_workspace_bytes(enum device_kind kind, enum dtype dtype, int threads,
                                const struct kernels_limits *limits);
 
-/* kernels_supports - return whether the device has native instructions for dtype. */
-bool kernels_supports(struct device *dev, enum dtype dtype);
-
 /* kernels_device - return the device of a context. */
 struct device *kernels_device(const struct kernels *k);
 

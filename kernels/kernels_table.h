@@ -102,11 +102,9 @@ status kernels_record(struct kernels *k, enum kernels_operation operation, doubl
                       double flops, double bytes, status result);
 
 /* A back-end. `create` gets a context with device, dtype and limits, and sets its description,
- * stream, threads, table and state. On failure it releases all that it allocated. `supports` is a
- * pure function. */
+ * stream, threads, table and state. On failure it releases all that it allocated. */
 struct kernels_driver {
     status (*create)(struct kernels *k, int threads);
-    bool (*supports)(enum dtype dtype);
 };
 
 /* kernels_register - register a back-end other than the CPU's.

@@ -16,8 +16,8 @@ struct row_workers;
 status row_workers_open(const struct rows_preparation *p, struct jsonl_bad_rows *bad_rows,
                         struct row_workers **out);
 
-/* row_workers_add - queue a row. It is a callback of jsonl_read and csv_read; `workers` is a struct
- * row_workers.
+/* row_workers_add - queue a row. It is a callback of jsonl_read and csv_read_open; `workers` is a
+ * struct row_workers.
  *
  * Memory    takes row->value
  * Errors    of earlier rows, in order: as jsonl_report_bad_row and prepare_output_write_example */

@@ -58,7 +58,7 @@ struct rows_preparation {
  *
  * Bad rows are skipped without a message; the second pass reports them.
  *
- * Errors    as jsonl_read and csv_read */
+ * Errors    as jsonl_read and csv_read_open */
 status rows_prescan(const struct prepare_options *options,
                     status (*use)(void *user, struct jsonl_row *row), void *user);
 

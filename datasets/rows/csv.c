@@ -321,13 +321,3 @@ status csv_read_open(struct file_reader *r, char delimiter, struct jsonl_bad_row
     *bytes += r->bytes;
     return result;
 }
-
-status csv_read(const char *path, char delimiter, struct jsonl_bad_rows *bad, int64_t *bytes,
-                status (*use)(void *user, struct jsonl_row *row), void *user)
-{
-    struct file_reader r;
-    TRY(file_reader_open(path, &r));
-    status result = csv_read_open(&r, delimiter, bad, bytes, use, user);
-    file_reader_close(&r);
-    return result;
-}

@@ -11,7 +11,7 @@
 #include "datasets/rows/file_reader.h"
 #include "datasets/rows/jsonl.h"
 
-/* csv_read - call `use` for every row of a file, in order.
+/* csv_read_open - call `use` for every row of an open file, in order. The caller closes the file.
  *
  * delimiter '\0': a tab if the name ends in .tsv, otherwise the most frequent one of comma,
  * semicolon and tab in the first line, outside of quotes.
@@ -23,13 +23,13 @@
  * Units     adds the file's size in bytes to *bytes; row->line is the line on which the row begins
  * Memory    the largest row (at most 64 MiB)
  * Errors    as jsonl_read; STATUS_DATA: the first row names a field twice or has an empty name */
-status csv_read(const char *path, char delimiter, struct jsonl_bad_rows *bad, int64_t *bytes,
-                status (*use)(void *user, struct jsonl_row *row), void *user);
+status csv_read_open(struct file_reader *r, char delimiter, struct jsonl_bad_rows *bad,
+                     int64_t *bytes, status (*use)(void *user, struct jsonl_row *row), void *user);
 
 /* A table that is read block by block. */
 struct csv;
 
-/* csv_open - begin to read an open file; see csv_read.
+/* csv_open - begin to read an open file; see csv_read_open.
  *
  * Memory    r, bad and user are borrowed until csv_close
  * Errors    STATUS_INTERNAL (out of memory) */
@@ -39,12 +39,8 @@ status csv_open(struct file_reader *r, char delimiter, struct jsonl_bad_rows *ba
 /* csv_read_block - read a block of the file, and call `use` for the rows that end in it. *more is
  * false after the last one.
  *
- * Errors    as csv_read */
+ * Errors    as csv_read_open */
 status csv_read_block(struct csv *c, bool *more);
 
 /* csv_close - free the table and set *c to NULL; NULL is allowed. The file stays open. */
 void csv_close(struct csv **c);
-
-/* csv_read_open - like csv_read, for an open file; the caller closes it. */
-status csv_read_open(struct file_reader *r, char delimiter, struct jsonl_bad_rows *bad,
-                     int64_t *bytes, status (*use)(void *user, struct jsonl_row *row), void *user);

@@ -14,7 +14,7 @@
 /* How to read rows. All zeros: the defaults. */
 struct row_format {
     struct columns columns;
-    char delimiter; /* of tables; '\0': as csv_read determines */
+    char delimiter; /* of tables; '\0': as csv_read_open determines */
     bool has_squad; /* read SQuAD's own JSON (squad.h) too, recognized by its beginning */
 };
 
@@ -23,7 +23,7 @@ bool row_file_is_table(const char *path);
 
 /* row_file_read - call `use` for every row of a file, in order, after columns_rename.
  *
- * Errors    as jsonl_read and csv_read; a row without one of the columns is a bad row */
+ * Errors    as jsonl_read and csv_read_open; a row without one of the columns is a bad row */
 status row_file_read(const struct row_format *format, const char *path, struct jsonl_bad_rows *bad,
                      int64_t *bytes, status (*use)(void *user, struct jsonl_row *row), void *user);
 

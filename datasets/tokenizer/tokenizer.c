@@ -191,9 +191,8 @@ status tokenizer_finish(struct tokenizer *t)
     return compute_sha256(t);
 }
 
-status tokenizer_train_source(enum tokenizer_kind kind, bool roberta, int64_t vocab_size,
-                              const struct corpus_source *source, int workers,
-                              struct tokenizer **out)
+status tokenizer_train(enum tokenizer_kind kind, bool roberta, int64_t vocab_size,
+                       const struct corpus_source *source, int workers, struct tokenizer **out)
 {
     *out = NULL;
     status result = STATUS_OK;
@@ -220,20 +219,6 @@ status tokenizer_train_source(enum tokenizer_kind kind, bool roberta, int64_t vo
         tokenizer_destroy(out);
     }
     return result;
-}
-
-status tokenizer_train(enum tokenizer_kind kind, int64_t vocab_size, char *const *files, int count,
-                       int workers, struct tokenizer **out)
-{
-    const struct corpus_source source = {.files = files, .count = count};
-    return tokenizer_train_source(kind, false, vocab_size, &source, workers, out);
-}
-
-status tokenizer_train_roberta(int64_t vocab_size, char *const *files, int count, int workers,
-                               struct tokenizer **out)
-{
-    const struct corpus_source source = {.files = files, .count = count};
-    return tokenizer_train_source(TOKENIZER_BPE, true, vocab_size, &source, workers, out);
 }
 
 bool tokenizer_exists(const char *folder)

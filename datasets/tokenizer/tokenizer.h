@@ -32,11 +32,13 @@ enum tokenizer_kind {
     TOKENIZER_MARIAN
 };
 
-/* tokenizer_train - train a tokenizer with at most vocab_size tokens on the texts of these files.
+/* tokenizer_train - train a tokenizer with at most vocab_size tokens on the texts of a corpus.
  *
  * bpe: the ids are the 256 bytes, the merges by descending pair count, then the special token
  * <|endoftext|>. Ties go to the pair with the smaller ids. Pairs that occur once are not merged, so
  * the vocabulary may be smaller than vocab_size.
+ * bpe, roberta: the ids 0 to 4 are <s> <pad> </s> <unk> <mask>; bytes and merges follow. (RoBERTa
+ * itself has the same ids, except for <mask>, which is its last token.)
  * wordpiece: the ids are [PAD] [UNK] [CLS] [SEP] [MASK], the characters, then the merged pieces.
  * The text is normalized as for bert-base-uncased.
  * unigram: the ids are <unk> <s> </s>, the 256 bytes, and pieces by descending probability
@@ -46,23 +48,8 @@ enum tokenizer_kind {
  *
  * Errors    STATUS_NO_INPUT; STATUS_DATA, for example char: invalid UTF-8, with the byte offset;
  *           STATUS_USAGE: vocab_size is out of range */
-status tokenizer_train(enum tokenizer_kind kind, int64_t vocab_size, char *const *files, int count,
-                       int workers, struct tokenizer **out);
-
-/* tokenizer_train_roberta - train a byte-level BPE tokenizer with RoBERTa's special tokens.
- *
- * The ids 0 to 4 are <s> <pad> </s> <unk> <mask>; bytes and merges follow. (RoBERTa itself has the
- * same ids, except for <mask>, which is its last token.)
- *
- * Errors    as tokenizer_train */
-status tokenizer_train_roberta(int64_t vocab_size, char *const *files, int count, int workers,
-                               struct tokenizer **out);
-
-/* tokenizer_train_source - the same for a corpus that can also read columns of tables. roberta: as
- * tokenizer_train_roberta, for kind bpe. */
-status tokenizer_train_source(enum tokenizer_kind kind, bool roberta, int64_t vocab_size,
-                              const struct corpus_source *source, int workers,
-                              struct tokenizer **out);
+status tokenizer_train(enum tokenizer_kind kind, bool roberta, int64_t vocab_size,
+                       const struct corpus_source *source, int workers, struct tokenizer **out);
 
 /* tokenizer_exists - return whether the folder contains tokenizer.json, tokenizer.model, vocab.txt,
  * or vocab.json with merges.txt. */

@@ -288,7 +288,7 @@ status char_bpe_encode(const struct tokenizer *t, struct bpe_encoder *encoder, c
 status char_bpe_append_symbols(const struct tokenizer *t, const char *word, size_t bytes,
                                size_t offset, struct token_list *out);
 
-/* bpe_train - train a byte-level BPE tokenizer; see tokenizer_train and tokenizer_train_roberta. */
+/* bpe_train - train a byte-level BPE tokenizer; see tokenizer_train. */
 status bpe_train(int64_t vocab_size, bool roberta, const struct corpus_source *source, int workers,
                  struct tokenizer **out);
 

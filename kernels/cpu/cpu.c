@@ -77,11 +77,6 @@ static status choose_variant(const struct cpu_variant **out)
           wanted);
 }
 
-static bool is_supported(enum dtype dtype)
-{
-    return matmul_supports(dtype);
-}
-
 static size_t compute_scratch_bytes(enum dtype dtype, int threads,
                                     const struct kernels_limits *limits)
 {
@@ -121,7 +116,7 @@ static status start_threads(int threads)
 
 static status create_context(struct kernels *k, int threads)
 {
-    REQUIRE(is_supported(k->dtype), STATUS_UNAVAILABLE,
+    REQUIRE(matmul_supports(k->dtype), STATUS_UNAVAILABLE,
             "precision %s: this processor lacks the instructions for it (AVX-512 BF16 or AMX); set "
             "train.precision to fp32",
             dtype_name(k->dtype));
@@ -145,4 +140,4 @@ fail:
     return result;
 }
 
-const struct kernels_driver cpu_driver = {create_context, is_supported};
+const struct kernels_driver cpu_driver = {create_context};

@@ -485,12 +485,6 @@ size_t matmul_library_bytes(enum dtype dtype, int threads, const struct kernels_
            divisions_bytes(threads, limits);
 }
 
-size_t matmul_allocated_bytes(const struct kernels *k)
-{
-    const struct matmul *m = cpu_get_state(k)->matmul;
-    return (size_t)m->threads * m->scratch_bytes;
-}
-
 static void *get_element(struct tensor t, int64_t row, int64_t column, bool transposed)
 {
     int64_t at = transposed ? column * t.stride + row : row * t.stride + column;

@@ -21,9 +21,6 @@ bool matmul_supports(enum dtype dtype);
  * and it packs panels of both matrices. */
 size_t matmul_library_bytes(enum dtype dtype, int threads, const struct kernels_limits *limits);
 
-/* matmul_allocated_bytes - return the scratchpad bytes allocated so far, over all threads. */
-size_t matmul_allocated_bytes(const struct kernels *k);
-
 /* A block of the output of a GEMM, and the thread that computes it. */
 struct matmul_block {
     int64_t row, rows, column, columns;

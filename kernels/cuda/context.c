@@ -58,14 +58,9 @@ static status create_context(struct kernels *k, int threads)
     return cuda_create(k, cuda_classifier_rows(&k->limits));
 }
 
-static bool supports_dtype(enum dtype dtype)
-{
-    return dtype == DTYPE_F32 || dtype == DTYPE_BF16;
-}
-
 void cuda_register(void)
 {
-    static const struct kernels_driver driver = {create_context, supports_dtype};
+    static const struct kernels_driver driver = {create_context};
     device_register(DEVICE_CUDA, &cuda_device_driver);
     kernels_register(DEVICE_CUDA, &driver);
 }

@@ -3,6 +3,7 @@
 #include "base/random.h"
 #include "datasets/prepare/splitter.h"
 #include "tests/datasets/added_tokens.h"
+#include "tests/datasets/train_tokenizer.h"
 
 static struct tokenizer *tokenizer;
 
@@ -16,7 +17,7 @@ static void make_tokenizer(void)
     struct tokenizer *bpe = NULL;
     char *path = folder_file("text");
     folder_write(path, text, sizeof text - 1);
-    CHECK_OK(tokenizer_train(TOKENIZER_BPE, 300, &path, 1, 1, &bpe));
+    CHECK_OK(train_tokenizer(TOKENIZER_BPE, 300, &path, 1, 1, &bpe));
     tokenizer = added_tokens_make(bpe, contents, COUNT(contents));
     CHECK_OK(tokenizer_destroy(&bpe));
 }

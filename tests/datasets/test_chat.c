@@ -7,6 +7,7 @@
 #include "datasets/chat/chat.h"
 #include "datasets/rows/jsonl.h"
 #include "tests/datasets/folder.h"
+#include "tests/datasets/train_tokenizer.h"
 
 static const char *const added[] = {
     "<|im_start|>",        "<|im_end|>",        "<s>",       "</s>", "<|begin_of_text|>",
@@ -24,7 +25,7 @@ static void make_tokenizer(void)
     const char words[] = "the list of files and the user of the system said the answer the list "
                          "the files the user the system the answer";
     folder_write(text, words, sizeof words - 1);
-    CHECK_OK(tokenizer_train(TOKENIZER_BPE, 300, &text, 1, 1, &small));
+    CHECK_OK(train_tokenizer(TOKENIZER_BPE, 300, &text, 1, 1, &small));
     CHECK_OK(tokenizer_save(small, plain));
     json_t *root = json_load_file(folder_file("plain/tokenizer.json"), 0, NULL);
     json_t *list = json_object_get(root, "added_tokens");

@@ -2,7 +2,7 @@
  * row with long names. The rules of the format are tested with `bireme prepare`
  * (test_shard_task.c). */
 #include "base/memory.h"
-#include "datasets/rows/csv.h"
+#include "datasets/rows/row_file.h"
 #include "tests/check.h"
 #include "tests/datasets/folder.h"
 
@@ -33,7 +33,8 @@ static status read_fields(const char *path, char delimiter, size_t *fields)
     struct jsonl_bad_rows bad = {.skip = false};
     int64_t bytes = 0;
     *fields = 0;
-    return csv_read(path, delimiter, &bad, &bytes, count_fields, fields);
+    struct row_format format = {.delimiter = delimiter};
+    return row_file_read(&format, path, &bad, &bytes, count_fields, fields);
 }
 
 /* The delimiter is that of the whole first line: the first read of a file returns a few bytes. */
@@ -44,7 +45,7 @@ static void test_delimiter(void)
                                         "the_first_name,b\n1,2\n"};
     for (int i = 0; i < COUNT(texts); i++) {
         size_t fields;
-        const char *path = folder_file("table");
+        const char *path = folder_file("table.csv");
         folder_write(path, texts[i], strlen(texts[i]));
         CHECK_OK(read_fields(path, '\0', &fields));
         CHECK_EQUAL(fields, 2);
@@ -68,10 +69,11 @@ static void test_tabs(void)
         char text[64], field[32] = "none";
         struct jsonl_bad_rows bad = {.skip = false};
         int64_t bytes = 0;
-        const char *path = folder_file("table");
+        const char *path = folder_file("table.csv");
         int used = snprintf(text, sizeof text, "a\tb\nq\t%s\nr\t%s", fields[i], fields[i]);
         folder_write(path, text, (size_t)used);
-        CHECK_OK(csv_read(path, '\0', &bad, &bytes, keep_field, field));
+        CHECK_OK(row_file_read(&(struct row_format){.delimiter = '\0'}, path, &bad, &bytes,
+                               keep_field, field));
         CHECK(strncmp(field, fields[i], strcspn(fields[i], "\r")) == 0);
         CHECK(strchr(field, '\r') == NULL && strlen(field) > 0);
         size_t count;

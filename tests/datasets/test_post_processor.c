@@ -10,6 +10,7 @@
 #include "datasets/tokenizer/tokenizer_impl.h"
 #include "tests/check.h"
 #include "tests/datasets/tokenizer_reference.h"
+#include "tests/datasets/train_tokenizer.h"
 
 static void check_pairs(const char *name, const struct tokenizer *t, const json_t *pairs,
                         const json_t *reference_ids)
@@ -102,8 +103,9 @@ static void test_training(void)
     char *corpus = folder_file("corpus.txt");
     CHECK_OK(file_write(corpus, "the oars, the oars; the banks of the oars", 41));
     char *files[] = {corpus};
-    CHECK_OK(tokenizer_train(TOKENIZER_BPE, 270, files, 1, 1, &plain));
-    CHECK_OK(tokenizer_train_roberta(274, files, 1, 1, &t));
+    const struct corpus_source source = {.files = files, .count = 1};
+    CHECK_OK(train_tokenizer(TOKENIZER_BPE, 270, files, 1, 1, &plain));
+    CHECK_OK(tokenizer_train(TOKENIZER_BPE, true, 274, &source, 1, &t));
     CHECK_EQUAL(tokenizer_vocab_size(t), tokenizer_vocab_size(plain) + 4);
     CHECK(tokenizer_find(t, "<s>") == 0 && tokenizer_find(t, "<mask>") == 4);
     CHECK(tokenizer_is_special(t, 4) && !tokenizer_is_special(t, 5) && tokenizer_eos(t) == 2);
@@ -124,7 +126,8 @@ static void test_training(void)
     token_list_free(&b);
     CHECK_OK(tokenizer_destroy(&t));
     CHECK_OK(tokenizer_destroy(&plain));
-    CHECK_FAILS(tokenizer_train_roberta(260, files, 1, 1, &t), STATUS_USAGE, "bpe takes 261");
+    CHECK_FAILS(tokenizer_train(TOKENIZER_BPE, true, 260, &source, 1, &t), STATUS_USAGE,
+                "bpe takes 261");
 }
 
 /* An example contains whole sentences of one document. Each sentence occurs once. Only a sentence
@@ -245,7 +248,7 @@ static void test_bare_template(void)
     struct tokenizer *plain = NULL;
     struct token_list a = {0}, b = {0};
     CHECK_OK(file_write(corpus, "the oars, the oars; the banks of the oars", 41));
-    CHECK_OK(tokenizer_train(TOKENIZER_BPE, 270, &corpus, 1, 1, &plain));
+    CHECK_OK(train_tokenizer(TOKENIZER_BPE, 270, &corpus, 1, 1, &plain));
     CHECK_OK(tokenizer_save(plain, folder));
     CHECK_OK(tokenizer_encode(plain, "the oars", 8, true, &a));
     for (int i = 0; i < COUNT(cases); i++) {

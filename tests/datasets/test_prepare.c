@@ -11,6 +11,7 @@
 #include "base/random.h"
 #include "datasets/prepare/splitter.h"
 #include "tests/datasets/prepared.h"
+#include "tests/datasets/train_tokenizer.h"
 
 static struct tokenizer *bpe, *char_tokenizer;
 static int32_t eos;
@@ -509,8 +510,8 @@ int main(void)
     free(text);
     write_text(folder_file("letters.txt"), "abc \n中");
     char *inputs[] = {folder_file("train.txt"), folder_file("letters.txt")};
-    CHECK_OK(tokenizer_train(TOKENIZER_BPE, 600, inputs, 1, 1, &bpe));
-    CHECK_OK(tokenizer_train(TOKENIZER_CHAR, 0, inputs + 1, 1, 1, &char_tokenizer));
+    CHECK_OK(train_tokenizer(TOKENIZER_BPE, 600, inputs, 1, 1, &bpe));
+    CHECK_OK(train_tokenizer(TOKENIZER_CHAR, 0, inputs + 1, 1, 1, &char_tokenizer));
     eos = tokenizer_eos(bpe);
     CHECK(eos >= 0 && tokenizer_eos(char_tokenizer) < 0);
     test_boundaries();

@@ -5,6 +5,7 @@
 #include "datasets/prepare/prepare.h"
 #include "datasets/shard/shard.h"
 #include "tests/datasets/folder.h"
+#include "tests/datasets/train_tokenizer.h"
 
 enum { ROWS = 211, CONTEXTS = 13, TEXT_BYTES = 1 << 17 };
 
@@ -190,7 +191,7 @@ int main(void)
     folder_make();
     char *words = folder_file("text");
     folder_write(words, "row 0123456789 of rows\n", 23);
-    CHECK_OK(tokenizer_train(TOKENIZER_BPE, 270, &words, 1, 1, &tokenizer));
+    CHECK_OK(train_tokenizer(TOKENIZER_BPE, 270, &words, 1, 1, &tokenizer));
     test_labels();
     test_seed();
     test_contexts();

@@ -5,6 +5,7 @@
 #include "base/random.h"
 #include "datasets/prepare/prepare.h"
 #include "tests/datasets/folder.h"
+#include "tests/datasets/train_tokenizer.h"
 
 enum { ROWS = 700, ROW_BYTES = 5 << 10, LONG_TEXT = 4000 };
 
@@ -120,7 +121,7 @@ int main(void)
     log_quiet(true);
     char *text = folder_file("text");
     folder_write(text, "the list of files and the user", 30);
-    CHECK_OK(tokenizer_train(TOKENIZER_BPE, 270, &text, 1, 1, &tokenizer));
+    CHECK_OK(train_tokenizer(TOKENIZER_BPE, 270, &text, 1, 1, &tokenizer));
     for (int i = 0; i < 2; i++) {
         test_same_bytes(functions[i]);
         test_first_bad_row(functions[i]);

@@ -7,6 +7,7 @@
 #include "datasets/shard/shard.h"
 #include "datasets/shard/shard_set.h"
 #include "tests/datasets/folder.h"
+#include "tests/datasets/train_tokenizer.h"
 
 #define END "<|endoftext|>"
 
@@ -17,8 +18,8 @@ static void make_tokenizers(void)
     char *text = folder_file("text");
     const char words[] = "the list of files and the user of the system said the answer";
     folder_write(text, words, sizeof words - 1);
-    CHECK_OK(tokenizer_train(TOKENIZER_BPE, 300, &text, 1, 1, &tokenizer));
-    CHECK_OK(tokenizer_train(TOKENIZER_WORDPIECE, 80, &text, 1, 1, &wordpiece));
+    CHECK_OK(train_tokenizer(TOKENIZER_BPE, 300, &text, 1, 1, &tokenizer));
+    CHECK_OK(train_tokenizer(TOKENIZER_WORDPIECE, 80, &text, 1, 1, &wordpiece));
 }
 
 static char *write_text(const char *name, const char *text)
@@ -275,7 +276,7 @@ static void test_refused(void)
     struct prepare_report report;
     struct tokenizer *characters;
     char *text = folder_file("text");
-    CHECK_OK(tokenizer_train(TOKENIZER_CHAR, 0, &text, 1, 1, &characters));
+    CHECK_OK(train_tokenizer(TOKENIZER_CHAR, 0, &text, 1, 1, &characters));
     struct prepare_options without_end = {.tokenizer = characters};
     CHECK_FAILS(prepare_file(text, text, "none", without_end, &report), STATUS_DATA,
                 "the tokenizer has no end token");

@@ -3,13 +3,14 @@
 #include "base/log.h"
 #include "datasets/loader/loader.h"
 #include "datasets/prepare/prepare.h"
-#include "datasets/rows/csv.h"
+#include "datasets/rows/row_file.h"
 #include "datasets/shard/labels.h"
 #include "datasets/shard/shard.h"
 #include "datasets/tokenizer/qa_windows.h"
 #include "datasets/tokenizer/text_pair.h"
 #include "tests/datasets/added_tokens.h"
 #include "tests/datasets/prepared.h"
+#include "tests/datasets/train_tokenizer.h"
 
 static struct tokenizer *wordpiece, *bpe, *char_tokenizer;
 
@@ -19,9 +20,9 @@ static void make_tokenizers(void)
     const char words[] =
         "the list of files and the user of the system said the answer is yes or no\n";
     folder_write(text, words, sizeof words - 1);
-    CHECK_OK(tokenizer_train(TOKENIZER_WORDPIECE, 80, &text, 1, 1, &wordpiece));
-    CHECK_OK(tokenizer_train(TOKENIZER_BPE, 280, &text, 1, 1, &bpe));
-    CHECK_OK(tokenizer_train(TOKENIZER_CHAR, 0, &text, 1, 1, &char_tokenizer));
+    CHECK_OK(train_tokenizer(TOKENIZER_WORDPIECE, 80, &text, 1, 1, &wordpiece));
+    CHECK_OK(train_tokenizer(TOKENIZER_BPE, 280, &text, 1, 1, &bpe));
+    CHECK_OK(train_tokenizer(TOKENIZER_CHAR, 0, &text, 1, 1, &char_tokenizer));
 }
 
 static char *write_rows(const char *name, const char *rows)
@@ -53,12 +54,15 @@ static status record_row(void *user, struct jsonl_row *row)
     return STATUS_OK;
 }
 
+static const struct row_format default_format;
+
 static void check_csv(const char *rows, const char *expected, int64_t bad_rows)
 {
     struct recorded_rows recorded_rows = {""};
     struct jsonl_bad_rows bad = {.skip = true, .quiet = true};
     int64_t bytes = 0;
-    CHECK_OK(csv_read(write_rows("rows.csv", rows), 0, &bad, &bytes, record_row, &recorded_rows));
+    CHECK_OK(row_file_read(&default_format, write_rows("rows.csv", rows), &bad, &bytes, record_row,
+                           &recorded_rows));
     if (strcmp(recorded_rows.text, expected) != 0) {
         fprintf(stderr, "got      %s\nexpected %s\n", recorded_rows.text, expected);
         exit(1);
@@ -78,12 +82,12 @@ static void test_csv(void)
     struct jsonl_bad_rows bad = {.skip = false};
     struct recorded_rows recorded_rows = {""};
     int64_t bytes = 0;
-    CHECK_FAILS(
-        csv_read(write_rows("rows.csv", "a,a\n"), 0, &bad, &bytes, record_row, &recorded_rows),
-        STATUS_DATA, "two fields have the name");
-    CHECK_FAILS(
-        csv_read(write_rows("rows.csv", "a,b\n1\n"), 0, &bad, &bytes, record_row, &recorded_rows),
-        STATUS_DATA, "rows.csv:2: 1 field, but the first row names 2");
+    CHECK_FAILS(row_file_read(&default_format, write_rows("rows.csv", "a,a\n"), &bad, &bytes,
+                              record_row, &recorded_rows),
+                STATUS_DATA, "two fields have the name");
+    CHECK_FAILS(row_file_read(&default_format, write_rows("rows.csv", "a,b\n1\n"), &bad, &bytes,
+                              record_row, &recorded_rows),
+                STATUS_DATA, "rows.csv:2: 1 field, but the first row names 2");
 }
 
 /* ---- label names ---- */

@@ -5,6 +5,7 @@
 #include "datasets/shard/shard.h"
 #include "tests/check.h"
 #include "tests/datasets/folder.h"
+#include "tests/datasets/train_tokenizer.h"
 
 enum { BLOCK = 256 << 10 }; /* a file is read in blocks of this size */
 
@@ -15,9 +16,9 @@ static void train_tokenizers(void)
     static const char text[] = "a b c\n中 ab";
     char *files[] = {folder_file("train.txt")};
     folder_write(files[0], text, sizeof text - 1);
-    CHECK_OK(tokenizer_train(TOKENIZER_BPE, 257, files, 1, 1, &bpe));
-    CHECK_OK(tokenizer_train(TOKENIZER_WORDPIECE, 40, files, 1, 1, &wordpiece));
-    CHECK_OK(tokenizer_train(TOKENIZER_CHAR, 0, files, 1, 1, &characters));
+    CHECK_OK(train_tokenizer(TOKENIZER_BPE, 257, files, 1, 1, &bpe));
+    CHECK_OK(train_tokenizer(TOKENIZER_WORDPIECE, 40, files, 1, 1, &wordpiece));
+    CHECK_OK(train_tokenizer(TOKENIZER_CHAR, 0, files, 1, 1, &characters));
 }
 
 static struct prepare_options make_options(const struct tokenizer *t, char *const *input)

@@ -1,6 +1,7 @@
 /* Tests of prepare_clm with token files of other programs: llm.c and Megatron-LM. */
 #include "base/log.h"
 #include "tests/datasets/prepared.h"
+#include "tests/datasets/train_tokenizer.h"
 
 static struct tokenizer *bpe;
 
@@ -159,7 +160,7 @@ int main(void)
     log_quiet(true);
     char license[FILE_PATH_BYTES];
     CHECK_OK(file_join(license, getenv("BIREME_SOURCE_DIR"), "LICENSE"));
-    CHECK_OK(tokenizer_train(TOKENIZER_BPE, 300, (char *[]){license}, 1, 1, &bpe));
+    CHECK_OK(train_tokenizer(TOKENIZER_BPE, 300, (char *[]){license}, 1, 1, &bpe));
     test_llmc();
     test_llmc_llama();
     test_megatron();

@@ -10,6 +10,7 @@
 #include "datasets/tokenizer/tokenizer_impl.h"
 #include "tests/check.h"
 #include "tests/datasets/tokenizer_reference.h"
+#include "tests/datasets/train_tokenizer.h"
 
 static void encode_text(const struct tokenizer *t, const char *text, size_t bytes, bool special,
                         struct token_list *out)
@@ -131,7 +132,7 @@ static struct tokenizer *train_bpe(int64_t vocab_size, int workers)
 {
     char *files[] = {reference_path("corpus.txt")};
     struct tokenizer *t = NULL;
-    CHECK_OK(tokenizer_train(TOKENIZER_BPE, vocab_size, files, 1, workers, &t));
+    CHECK_OK(train_tokenizer(TOKENIZER_BPE, vocab_size, files, 1, workers, &t));
     return t;
 }
 
@@ -217,7 +218,7 @@ static void test_training_determinism(void)
     char name[HASH_TEXT_BYTES] = "";
     for (int workers = 1; workers <= 2; workers++) {
         struct tokenizer *t = NULL;
-        CHECK_OK(tokenizer_train(TOKENIZER_BPE, 700, files, 1, workers, &t));
+        CHECK_OK(train_tokenizer(TOKENIZER_BPE, 700, files, 1, workers, &t));
         CHECK_EQUAL(tokenizer_vocab_size(t), 700);
         CHECK(workers == 1 || strcmp(name, tokenizer_sha256(t)) == 0);
         snprintf(name, sizeof name, "%s", tokenizer_sha256(t));
@@ -234,9 +235,9 @@ static void test_training_files(void)
     write_file("empty.txt", "", 0);
     char *two[] = {folder_file("a.txt"), folder_file("empty.txt"), folder_file("b.txt")};
     struct tokenizer *a = NULL, *b = NULL;
-    CHECK_OK(tokenizer_train(TOKENIZER_BPE, 300, two, 3, 2, &a));
+    CHECK_OK(train_tokenizer(TOKENIZER_BPE, 300, two, 3, 2, &a));
     char *one[] = {folder_file("ab.txt")};
-    CHECK_OK(tokenizer_train(TOKENIZER_BPE, 300, one, 1, 1, &b));
+    CHECK_OK(train_tokenizer(TOKENIZER_BPE, 300, one, 1, 1, &b));
     CHECK_TEXT(tokenizer_sha256(a), tokenizer_sha256(b));
     /* " row" occurs more than once and becomes a token; " boat" occurs once. */
     CHECK(tokenizer_find(a, " row") >= 256);
@@ -245,15 +246,15 @@ static void test_training_files(void)
     CHECK_OK(tokenizer_destroy(&b));
     char *empty[] = {folder_file("empty.txt")};
     for (int workers = 1; workers <= 2; workers++) {
-        CHECK_FAILS(tokenizer_train(TOKENIZER_BPE, 300, empty, 1, workers, &a), STATUS_DATA,
+        CHECK_FAILS(train_tokenizer(TOKENIZER_BPE, 300, empty, 1, workers, &a), STATUS_DATA,
                     "empty.txt has no text");
     }
     char *missing[] = {folder_file("missing.txt")};
-    CHECK_FAILS(tokenizer_train(TOKENIZER_BPE, 300, missing, 1, 2, &a), STATUS_NO_INPUT, "missing");
+    CHECK_FAILS(train_tokenizer(TOKENIZER_BPE, 300, missing, 1, 2, &a), STATUS_NO_INPUT, "missing");
     CHECK(a == NULL);
-    CHECK_FAILS(tokenizer_train(TOKENIZER_BPE, 256, one, 1, 1, &a), STATUS_USAGE, "257");
+    CHECK_FAILS(train_tokenizer(TOKENIZER_BPE, 256, one, 1, 1, &a), STATUS_USAGE, "257");
     char *directory[] = {folder_path};
-    CHECK_FAILS(tokenizer_train(TOKENIZER_BPE, 300, directory, 1, 1, &a), STATUS_DATA, folder_path);
+    CHECK_FAILS(train_tokenizer(TOKENIZER_BPE, 300, directory, 1, 1, &a), STATUS_DATA, folder_path);
 }
 
 static void test_round_trips(void)
@@ -424,7 +425,7 @@ static void test_char(void)
     write_file("char.txt", text, sizeof text - 1);
     char *files[] = {folder_file("char.txt")};
     struct tokenizer *t = NULL;
-    CHECK_OK(tokenizer_train(TOKENIZER_CHAR, 0, files, 1, 1, &t));
+    CHECK_OK(train_tokenizer(TOKENIZER_CHAR, 0, files, 1, 1, &t));
     CHECK_EQUAL(tokenizer_vocab_size(t), 6);
     CHECK_EQUAL(tokenizer_eos(t), -1);
     static const char *const order[] = {"\n", " ", "a", "b", "\xc3\xa9", "\xf0\x9f\x98\x80"};
@@ -441,10 +442,10 @@ static void test_char(void)
     token_list_free(&ids);
     check_saved(t, "char-trained");
     CHECK_OK(tokenizer_destroy(&t));
-    CHECK_FAILS(tokenizer_train(TOKENIZER_CHAR, 5, files, 1, 1, &t), STATUS_USAGE, "6 different");
+    CHECK_FAILS(train_tokenizer(TOKENIZER_CHAR, 5, files, 1, 1, &t), STATUS_USAGE, "6 different");
     write_file("bad.txt", "good \xc3(", 7);
     files[0] = folder_file("bad.txt");
-    CHECK_FAILS(tokenizer_train(TOKENIZER_CHAR, 0, files, 1, 1, &t), STATUS_DATA, "offset 5");
+    CHECK_FAILS(train_tokenizer(TOKENIZER_CHAR, 0, files, 1, 1, &t), STATUS_DATA, "offset 5");
 }
 
 struct thread_work {

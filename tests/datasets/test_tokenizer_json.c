@@ -10,6 +10,7 @@
 #include "datasets/tokenizer/tokenizer_impl.h"
 #include "tests/check.h"
 #include "tests/datasets/folder.h"
+#include "tests/datasets/train_tokenizer.h"
 
 /* A small valid file. Each bad file is this one with one part replaced. */
 static const char valid_file[] =
@@ -424,11 +425,11 @@ static void test_vocab_and_merges(void)
 {
     static const char words[] = "the user of the work # the licensee, the user's work\n";
     char *text = folder_file("words"), *folder = folder_file("merges"), path[FILE_PATH_BYTES];
+    const struct corpus_source source = {.files = &text, .count = 1};
     folder_write(text, words, sizeof words - 1);
     for (int roberta = 0; roberta < 2; roberta++) {
         struct tokenizer *trained = NULL, *t = NULL;
-        CHECK_OK(roberta ? tokenizer_train_roberta(280, &text, 1, 1, &trained)
-                         : tokenizer_train(TOKENIZER_BPE, 280, &text, 1, 1, &trained));
+        CHECK_OK(tokenizer_train(TOKENIZER_BPE, roberta != 0, 280, &source, 1, &trained));
         write_vocab_and_merges(trained, folder);
         CHECK(tokenizer_exists(folder));
         CHECK_OK(tokenizer_open(folder, &t));

@@ -8,6 +8,7 @@
 #include "datasets/sentencepiece/unigram_train.h"
 #include "datasets/tokenizer/tokenizer_impl.h"
 #include "tests/datasets/folder.h"
+#include "tests/datasets/train_tokenizer.h"
 
 /* ---- seeds ---- */
 
@@ -168,10 +169,10 @@ static void test_tokenizer(void)
     char *files[] = {folder_file("train.txt")};
     CHECK_OK(file_write(files[0], text, split));
     struct tokenizer *t = NULL, *other = NULL, *reopened = NULL;
-    CHECK_OK(tokenizer_train(TOKENIZER_UNIGRAM, vocabulary, files, 1, 1, &t));
+    CHECK_OK(train_tokenizer(TOKENIZER_UNIGRAM, vocabulary, files, 1, 1, &t));
     CHECK_EQUAL(tokenizer_vocab_size(t), vocabulary);
     for (int workers = 2; workers <= 5; workers += 3) {
-        CHECK_OK(tokenizer_train(TOKENIZER_UNIGRAM, vocabulary, files, 1, workers, &other));
+        CHECK_OK(train_tokenizer(TOKENIZER_UNIGRAM, vocabulary, files, 1, workers, &other));
         CHECK_TEXT(tokenizer_sha256(other), tokenizer_sha256(t));
         CHECK_OK(tokenizer_destroy(&other));
     }
@@ -187,9 +188,9 @@ static void test_tokenizer(void)
     CHECK_TEXT(tokenizer_sha256(reopened), tokenizer_sha256(t));
     CHECK_OK(tokenizer_destroy(&reopened));
     CHECK_OK(tokenizer_destroy(&t));
-    CHECK_FAILS(tokenizer_train(TOKENIZER_UNIGRAM, 300, files, 1, 1, &t), STATUS_USAGE,
+    CHECK_FAILS(train_tokenizer(TOKENIZER_UNIGRAM, 300, files, 1, 1, &t), STATUS_USAGE,
                 "too small");
-    CHECK_FAILS(tokenizer_train(TOKENIZER_UNIGRAM, 259, files, 1, 1, &t), STATUS_USAGE,
+    CHECK_FAILS(train_tokenizer(TOKENIZER_UNIGRAM, 259, files, 1, 1, &t), STATUS_USAGE,
                 "unigram takes 260 to");
     json_decref(reference);
     free(text);
@@ -208,7 +209,7 @@ static void test_odd_corpus(void)
     char *files[] = {folder_file("odd.txt")};
     CHECK_OK(file_write(files[0], text, bytes + LONG + 12));
     struct tokenizer *t = NULL;
-    CHECK_OK(tokenizer_train(TOKENIZER_UNIGRAM, 1000, files, 1, 1, &t));
+    CHECK_OK(train_tokenizer(TOKENIZER_UNIGRAM, 1000, files, 1, 1, &t));
     CHECK(tokenizer_find(t, "\xE2\x96\x81ok") >= 0 && tokenizer_find(t, "xx") == -1);
     check_round_trip(t, text + bytes, LONG + 12);
     CHECK_OK(tokenizer_destroy(&t));

@@ -8,6 +8,7 @@
 #include "datasets/tokenizer/tokenizer_impl.h"
 #include "tests/check.h"
 #include "tests/datasets/tokenizer_reference.h"
+#include "tests/datasets/train_tokenizer.h"
 
 /* ---- words of texts with every code point ---- */
 
@@ -287,7 +288,7 @@ static struct tokenizer *train_wordpiece(int64_t vocab_size, int workers)
 {
     char *files[] = {reference_path("corpus.txt")};
     struct tokenizer *t = NULL;
-    CHECK_OK(tokenizer_train(TOKENIZER_WORDPIECE, vocab_size, files, 1, workers, &t));
+    CHECK_OK(train_tokenizer(TOKENIZER_WORDPIECE, vocab_size, files, 1, workers, &t));
     return t;
 }
 
@@ -309,10 +310,10 @@ static void test_train(void)
           !tokenizer_is_continuation(one_worker, 2));
     struct tokenizer *small = NULL;
     char *files[] = {reference_path("corpus.txt"), folder_file("blank")};
-    CHECK_FAILS(tokenizer_train(TOKENIZER_WORDPIECE, 100, files, 1, 1, &small), STATUS_USAGE,
+    CHECK_FAILS(train_tokenizer(TOKENIZER_WORDPIECE, 100, files, 1, 1, &small), STATUS_USAGE,
                 "too small");
     folder_write(files[1], " \n ", 3);
-    CHECK_FAILS(tokenizer_train(TOKENIZER_WORDPIECE, 100, files + 1, 1, 1, &small), STATUS_DATA,
+    CHECK_FAILS(train_tokenizer(TOKENIZER_WORDPIECE, 100, files + 1, 1, 1, &small), STATUS_DATA,
                 "no words");
     CHECK_OK(tokenizer_destroy(&package_tokenizer));
     CHECK_OK(tokenizer_destroy(&three_workers));

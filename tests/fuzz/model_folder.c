@@ -38,5 +38,5 @@ status fuzz_read(const uint8_t *data, size_t bytes)
     TRY(file_join(output, fuzz_folder(), "out"));
     write_folder(folder, data, bytes);
     fuzz_require(file_remove_tree(output) == STATUS_OK, "the output can be removed");
-    return huggingface_import(folder, NULL, output, &recipe, &summary);
+    return huggingface_import(folder, NULL, output, NULL, 0, &recipe, &summary);
 }

@@ -1,6 +1,6 @@
 /* Fuzz target: requests of the server. The first byte selects the kind of request. */
-#include "trainer/inference/server/request_impl.h"
 #include "tests/fuzz/fuzz.h"
+#include "trainer/inference/server/request_impl.h"
 
 const struct fuzz_limits fuzz_limits = {.bytes = 1 << 20, .factor = 400};
 

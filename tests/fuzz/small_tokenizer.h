@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "datasets/tokenizer/tokenizer.h"
+#include "tests/datasets/train_tokenizer.h"
 #include "tests/fuzz/fuzz.h"
 
 static inline void small_tokenizer_add_special(json_t *added, int id, const char *text)
@@ -45,7 +46,7 @@ static inline const struct tokenizer *small_tokenizer(enum tokenizer_kind kind)
         return tokenizers[kind];
     }
     status result = file_join(folder, fuzz_folder(), "small");
-    KEEP_FIRST(result, tokenizer_train(kind, 300, &path, 1, 1, &tokenizers[kind]));
+    KEEP_FIRST(result, train_tokenizer(kind, 300, &path, 1, 1, &tokenizers[kind]));
     if (kind == TOKENIZER_BPE) {
         KEEP_FIRST(result, tokenizer_save(tokenizers[kind], folder));
         KEEP_FIRST(result, tokenizer_destroy(&tokenizers[kind]));

@@ -1,6 +1,7 @@
 /* Tests that the bits of attention do not depend on the number of threads. With many threads, heads
  * are divided into blocks of queries and tiles of keys, and several threads add to dq. */
 #include "base/memory.h"
+#include "kernels/cpu/matmul.h"
 #include "tests/kernels/operation.h"
 
 enum { SEQUENCES_MAX = 4 };
@@ -153,7 +154,7 @@ int main(void)
     CHECK_OK(device_create(DEVICE_CPU, 0, &dev));
     for (int i = 0; i < SHAPES; i++) {
         check_shape(dev, DTYPE_F32, &shapes[i]);
-        if (kernels_supports(dev, DTYPE_BF16)) {
+        if (matmul_supports(DTYPE_BF16)) {
             check_shape(dev, DTYPE_BF16, &shapes[i]);
         }
     }

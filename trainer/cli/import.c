@@ -110,8 +110,8 @@ static status run_import(const char *folder, const char *base, const char *objec
     TRY(is_gguf   ? gguf_import(folder, objective, output, tokens->items, tokens->count, &recipe,
                                 &summary)
         : adapter ? huggingface_import_adapter(folder, base, output, &recipe, &summary)
-                  : huggingface_import_with_tokens(folder, objective, output, tokens->items,
-                                                   tokens->count, &recipe, &summary));
+                  : huggingface_import(folder, objective, output, tokens->items, tokens->count,
+                                       &recipe, &summary));
     log_summary(folder, output, &summary);
     TRY(install_template(folder, output));
     const struct huggingface_architecture *architecture =

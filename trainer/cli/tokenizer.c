@@ -534,7 +534,7 @@ static status create_tokenizer(const struct training_request *q, enum tokenizer_
             "--vocab-size %" PRId64 " must be more than the %d further --special-tokens",
             q->vocab_size, new_tokens);
     int64_t learned = q->vocab_size == 0 ? 0 : q->vocab_size - new_tokens;
-    TRY(tokenizer_train_source(kind, roberta, learned, &source, (int)q->workers, out));
+    TRY(tokenizer_train(kind, roberta, learned, &source, (int)q->workers, out));
     return add_special_tokens(tokens, out);
 }
 

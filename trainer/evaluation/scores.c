@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/doubles.h"
 #include "datasets/text/answer_text.h"
 
 static double divide_or_zero(double numerator, double denominator)
@@ -70,22 +71,6 @@ void scores_average(struct scores_class *each, int32_t classes, struct scores_su
     out->weighted = divide_prf(weighted, (double)out->count);
 }
 
-status scores_compute_classes(const int32_t *predictions, const int32_t *labels, int64_t count,
-                              int32_t classes, struct scores_class *each,
-                              struct scores_summary *out)
-{
-    memset(each, 0, (size_t)classes * sizeof *each);
-    for (int64_t i = 0; i < count; i++) {
-        int32_t p = predictions[i], l = labels[i];
-        REQUIRE(l < 0 || (p >= 0 && p < classes && l < classes), STATUS_INTERNAL,
-                "example %" PRId64 ": prediction %d or label %d is not one of %d classes", i, p, l,
-                classes);
-        scores_count(each, p, l);
-    }
-    scores_average(each, classes, out);
-    return STATUS_OK;
-}
-
 /* ---- correlations ---- */
 
 static double compute_mean(const double *x, int64_t count)
@@ -116,16 +101,10 @@ double scores_pearson(const double *x, const double *y, int64_t count)
     return x_varies && y_varies ? fmax(-1, fmin(1, xy / (sqrt(xx) * sqrt(yy)))) : NAN;
 }
 
-struct indexed_value {
+struct indexed_value { /* in the order of doubles_compare */
     double value;
     int64_t index;
 };
-
-static int compare_values(const void *a, const void *b)
-{
-    const struct indexed_value *x = a, *y = b;
-    return (x->value > y->value) - (x->value < y->value);
-}
 
 /* Computes ranks from 0; equal values share the mean of their ranks. */
 static void compute_ranks(const double *x, int64_t count, struct indexed_value *order,
@@ -134,7 +113,7 @@ static void compute_ranks(const double *x, int64_t count, struct indexed_value *
     for (int64_t i = 0; i < count; i++) {
         order[i] = (struct indexed_value){x[i], i};
     }
-    qsort(order, (size_t)count, sizeof *order, compare_values);
+    qsort(order, (size_t)count, sizeof *order, doubles_compare);
     for (int64_t first = 0, end; first < count; first = end) {
         for (end = first + 1; end < count && order[end].value == order[first].value; end++) {
         }

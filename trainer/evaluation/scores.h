@@ -37,16 +37,6 @@ void scores_count(struct scores_class *each, int32_t prediction, int32_t label);
  * Shapes    each [classes] */
 void scores_average(struct scores_class *each, int32_t classes, struct scores_summary *out);
 
-/* scores_compute_classes - count all examples of two arrays and compute their scores.
- *
- * Examples with a negative label are skipped.
- *
- * Shapes    predictions, labels [count]; each [classes]
- * Errors    STATUS_INTERNAL if a prediction or label is not a class */
-status scores_compute_classes(const int32_t *predictions, const int32_t *labels, int64_t count,
-                              int32_t classes, struct scores_class *each,
-                              struct scores_summary *out);
-
 /* scores_pearson - compute Pearson's r; NaN if x or y is constant or count < 2.
  *
  * Shapes    x, y [count] */

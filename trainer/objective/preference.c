@@ -24,11 +24,6 @@ static const char *const names[PREFERENCE_LOSSES] = {
     [PREFERENCE_SIGMOID_NORM] = "sigmoid_norm",
 };
 
-const char *preference_name(enum preference_loss loss)
-{
-    return names[loss];
-}
-
 enum preference_loss preference_find(const char *name)
 {
     int loss = 0;

@@ -71,9 +71,6 @@ enum preference_loss {
 /* preference_find - find a loss by name; PREFERENCE_LOSSES if there is none. */
 enum preference_loss preference_find(const char *name);
 
-/* preference_name - return the name of a loss. */
-const char *preference_name(enum preference_loss loss);
-
 struct preference_term {
     enum preference_loss loss;
     double weight;

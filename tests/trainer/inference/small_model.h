@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "datasets/tokenizer/tokenizer.h"
 #include "tests/check.h"
+#include "tests/datasets/train_tokenizer.h"
 #include "trainer/model/model.h"
 
 enum { SMALL_MODEL_VOCABULARY = 257 }; /* the bytes and the end token */
@@ -26,7 +27,7 @@ static inline void small_model_train_tokenizer(struct tokenizer **out)
     CHECK_OK(file_join(path, folder, "text"));
     CHECK_OK(file_write(path, "abc", 3));
     char *files[] = {path};
-    CHECK_OK(tokenizer_train(TOKENIZER_BPE, SMALL_MODEL_VOCABULARY, files, 1, 1, out));
+    CHECK_OK(train_tokenizer(TOKENIZER_BPE, SMALL_MODEL_VOCABULARY, files, 1, 1, out));
     CHECK_OK(file_remove_tree(folder));
 }
 

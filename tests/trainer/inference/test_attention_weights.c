@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "comm/comm.h"
 #include "datasets/shard/h5file.h"
+#include "kernels/cpu/matmul.h"
 #include "kernels/kernels.h"
 #include "tests/trainer/formats/huggingface/huggingface_folder.h"
 #include "trainer/formats/weights/open.h"
@@ -68,7 +69,7 @@ int main(void)
     huggingface_folder_start();
     h5file_init();
     CHECK_OK(device_create(DEVICE_CPU, 0, &cpu));
-    bool has_bf16 = kernels_supports(cpu, DTYPE_BF16);
+    bool has_bf16 = matmul_supports(DTYPE_BF16);
     CHECK_OK(device_destroy(&cpu));
     hid_t file = reference_open("attention.h5");
     for (int i = 0; i < COUNT(names); i++) {

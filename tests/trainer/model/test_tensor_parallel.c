@@ -7,6 +7,7 @@
  * with dropout. Activation checkpointing must not change any bit. */
 #include "base/memory.h"
 #include "base/random.h"
+#include "kernels/cpu/matmul.h"
 #include "tests/check.h"
 #include "trainer/model/model_impl.h"
 #include "trainer/train/objective_input.h"
@@ -457,7 +458,7 @@ int main(int argc, char **argv)
         for (int i = 0; i < COUNT(cases); i++) {
             test_model(dev, DTYPE_F32, &cases[i], sequence == 1);
         }
-        for (int i = 0; i < COUNT(bf16_cases) && kernels_supports(dev, DTYPE_BF16); i++) {
+        for (int i = 0; i < COUNT(bf16_cases) && matmul_supports(DTYPE_BF16); i++) {
             test_model(dev, DTYPE_BF16, &bf16_cases[i], sequence == 1);
         }
     }

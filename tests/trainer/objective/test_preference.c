@@ -71,8 +71,7 @@ static void test_first_step(void)
     for (int loss = 0; loss < PREFERENCE_LOSSES; loss++) {
         struct preference_settings s = make_settings((enum preference_loss)loss, beta, e);
         double actual = sum_losses(&s, pairs, PAIRS) / PAIRS;
-        printf("%-14s %.9f, expected %.9f\n", preference_name((enum preference_loss)loss), actual,
-               expected[loss]);
+        printf("loss %d: %.9f, expected %.9f\n", loss, actual, expected[loss]);
         CHECK(fabs(actual - expected[loss]) <= 1e-12 * fmax(1, expected[loss]));
     }
 }
@@ -101,8 +100,7 @@ static void test_gradients(void)
                 CHECK(error <= 1e-7);
             }
         }
-        printf("%-14s gradients within %.1e\n", preference_name((enum preference_loss)loss),
-               largest);
+        printf("loss %d: gradients within %.1e\n", loss, largest);
     }
 }
 

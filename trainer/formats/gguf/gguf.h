@@ -161,11 +161,6 @@ const struct gguf_key *gguf_find_key(const struct gguf_file *file, const char *n
 /* gguf_find_tensor - find a tensor; NULL if there is none. */
 const struct gguf_tensor *gguf_find_tensor(const struct gguf_file *file, const char *name);
 
-/* gguf_tensors - return all tensors in the order of the file.
- *
- * Memory    owned by file */
-const struct gguf_tensor *gguf_tensors(const struct gguf_file *file, int64_t *count);
-
 /* gguf_read_tensor - read all elements of a tensor and convert them to f32.
  *
  * Shapes    out [elements]

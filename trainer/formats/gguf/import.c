@@ -535,10 +535,9 @@ status gguf_import(const char *path, const char *objective, const char *output, 
     REQUIRE(job != NULL, STATUS_INTERNAL, "out of memory while importing %s", path);
     status result = gguf_open(path, &job->file);
     KEEP_FIRST(result, result == STATUS_OK ? write_folder(job, folder) : result);
-    KEEP_FIRST(result, result == STATUS_OK
-                           ? huggingface_import_with_tokens(folder, objective, output, tokens,
-                                                            token_count, recipe, summary)
-                           : result);
+    KEEP_FIRST(result, result == STATUS_OK ? huggingface_import(folder, objective, output, tokens,
+                                                                token_count, recipe, summary)
+                                           : result);
     gguf_close(&job->file);
     free(job->parameters);
     free(job);

@@ -343,12 +343,6 @@ const struct gguf_tensor *gguf_find_tensor(const struct gguf_file *file, const c
     return slot != NULL && slot->value < 0 ? &file->tensors[-1 - slot->value] : NULL;
 }
 
-const struct gguf_tensor *gguf_tensors(const struct gguf_file *file, int64_t *count)
-{
-    *count = file->tensor_count;
-    return file->tensors;
-}
-
 status gguf_read_tensor(const struct gguf_file *file, const struct gguf_tensor *t, float *out)
 {
     REQUIRE(is_known_type(t->type), STATUS_UNAVAILABLE,

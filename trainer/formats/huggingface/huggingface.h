@@ -21,20 +21,15 @@ struct huggingface_summary {
  *
  * `objective` is required if the class supports several (config.h); with NULL it follows from
  * config.json. *recipe receives the recipe of the checkpoint: the settings of config.json and
- * defaults.
+ * defaults. `tokens` are further special tokens; the embedding grows if the tokenizer then has more
+ * ids than the model (added_tokens.h).
  *
- * Errors    STATUS_NO_INPUT; STATUS_DATA naming file, place and reason; STATUS_UNAVAILABLE for an
- *           unsupported setting of config.json; STATUS_CREATE if output exists; STATUS_WRITE */
+ * Errors    STATUS_NO_INPUT, also for tokens without a tokenizer; STATUS_DATA naming file, place
+ *           and reason; STATUS_UNAVAILABLE for an unsupported setting of config.json; STATUS_CREATE
+ *           if output exists; STATUS_WRITE; as tokenizer_add_special */
 status huggingface_import(const char *folder, const char *objective, const char *output,
-                          struct recipe *recipe, struct huggingface_summary *summary);
-
-/* huggingface_import_with_tokens - like huggingface_import, with further special tokens. The
- * embedding grows if the tokenizer then has more ids than the model (added_tokens.h).
- *
- * Errors    as huggingface_import and tokenizer_add_special; STATUS_NO_INPUT without a tokenizer */
-status huggingface_import_with_tokens(const char *folder, const char *objective, const char *output,
-                                      char *const *tokens, int token_count, struct recipe *recipe,
-                                      struct huggingface_summary *summary);
+                          char *const *tokens, int token_count, struct recipe *recipe,
+                          struct huggingface_summary *summary);
 
 /* huggingface_is_adapter_folder - return whether a folder contains adapters in peft's format. */
 bool huggingface_is_adapter_folder(const char *folder);

@@ -21,6 +21,7 @@
 #include "trainer/formats/checkpoint/rewrite.h"
 #include "trainer/formats/huggingface/added_tokens.h"
 #include "trainer/formats/huggingface/huggingface_impl.h"
+#include "trainer/formats/huggingface/json_file.h"
 #include "trainer/model/architecture.h"
 #include "trainer/setup/derive.h"
 #include "trainer/setup/session.h"
@@ -85,13 +86,8 @@ static status open_map(struct huggingface_import_job *job, const char *index, co
 
 static status open_index(struct huggingface_import_job *job, const char *path)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    json_error_t error;
-    TRY(file_read(path, index_limit_bytes, &text, &bytes));
-    json_t *index = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
-    free(text);
-    REQUIRE(index != NULL, STATUS_DATA, "%s:%d:%d: %s", path, error.line, error.column, error.text);
+    json_t *index = NULL;
+    TRY(json_file_load(path, index_limit_bytes, &index));
     status result = open_map(job, path, json_object_get(index, "weight_map"));
     json_decref(index);
     return result;
@@ -636,14 +632,8 @@ void huggingface_import_close(struct huggingface_import_job *job)
 }
 
 status huggingface_import(const char *folder, const char *objective, const char *output,
-                          struct recipe *recipe, struct huggingface_summary *summary)
-{
-    return huggingface_import_with_tokens(folder, objective, output, NULL, 0, recipe, summary);
-}
-
-status huggingface_import_with_tokens(const char *folder, const char *objective, const char *output,
-                                      char *const *tokens, int token_count, struct recipe *recipe,
-                                      struct huggingface_summary *summary)
+                          char *const *tokens, int token_count, struct recipe *recipe,
+                          struct huggingface_summary *summary)
 {
     *summary = (struct huggingface_summary){0};
     REQUIRE(file_is_folder(folder), STATUS_NO_INPUT,

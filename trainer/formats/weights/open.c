@@ -196,7 +196,8 @@ status weights_check_tokenizer(const struct recipe *recipe, const struct tokeniz
     return result;
 }
 
-const char *weights_command(const struct session *s)
+/* Returns the command that uses a model with this objective. */
+static const char *get_command(const struct session *s)
 {
     switch (s->recipe.objective) {
     case OBJECTIVE_MLM:
@@ -240,10 +241,10 @@ status weights_require_causal(const struct session *s, const char *checkpoint)
     TRY(weights_require_single_stack(s, checkpoint));
     REQUIRE(!objective_spec_is_masked(&s->recipe), STATUS_DATA,
             "%s predicts masked tokens, not next tokens; use `bireme %s`", checkpoint,
-            weights_command(s));
+            get_command(s));
     REQUIRE(objective_spec_head(&s->recipe) == MODEL_HEAD_LM, STATUS_DATA,
             "%s was trained with objective %s and does not predict next tokens; use `bireme %s`",
-            checkpoint, recipe_objective_name(s->recipe.objective), weights_command(s));
+            checkpoint, recipe_objective_name(s->recipe.objective), get_command(s));
     return STATUS_OK;
 }
 
@@ -259,6 +260,6 @@ status weights_require_seq2seq(const struct session *s, const char *checkpoint)
     enum recipe_architecture architecture = s->recipe.model.architecture;
     REQUIRE(recipe_architecture_has_decoder(architecture), STATUS_DATA,
             "%s has the architecture %s, which is not an encoder-decoder; use `bireme %s`",
-            checkpoint, recipe_architecture_name(architecture), weights_command(s));
+            checkpoint, recipe_architecture_name(architecture), get_command(s));
     return STATUS_OK;
 }

@@ -27,10 +27,6 @@ status weights_open_checkpoint(struct session *s, struct comm *world, const char
 status weights_check_tokenizer(const struct recipe *recipe, const struct tokenizer *tokenizer,
                                const char *data_sha256, const char *checkpoint);
 
-/* weights_command - return the name of the command that uses a model with this objective, for
- * example "classify". */
-const char *weights_command(const struct session *s);
-
 /* weights_require_single_stack - check that the model of a session is no encoder-decoder.
  *
  * Errors    STATUS_UNAVAILABLE with the checkpoint and the commands to use instead */

@@ -78,6 +78,17 @@ static void check_results(const json_t *test_case, const struct task_field *fiel
     }
 }
 
+static struct task_model make_task_model(const struct session *s)
+{
+    int64_t positions = model_get_config(s->model)->positions;
+    return (struct task_model){.kernels = s->kernels,
+                               .model = s->model,
+                               .tokenizer = s->tokenizer,
+                               .mesh = &s->mesh,
+                               .rows = positions,
+                               .max_tokens = positions};
+}
+
 static void run_case(const struct session *s, const json_t *test_case)
 {
     char path[FILE_PATH_BYTES];
@@ -85,13 +96,7 @@ static void run_case(const struct session *s, const json_t *test_case)
     struct task_set set;
     struct task_field fields[TASK_SET_FIELDS];
     int count;
-    int64_t positions = model_get_config(s->model)->positions;
-    const struct task_model model = {.kernels = s->kernels,
-                                     .model = s->model,
-                                     .tokenizer = s->tokenizer,
-                                     .mesh = &s->mesh,
-                                     .rows = positions,
-                                     .max_tokens = positions};
+    const struct task_model model = make_task_model(s);
     int64_t shots = json_integer_value(json_object_get(test_case, "shots"));
     bool is_alone = comm_size(s->mesh.world) == 1;
     FILE *samples = is_alone ? tmpfile() : NULL;
@@ -136,14 +141,9 @@ static json_t *run_samples(const struct session *s, const struct mesh *mesh, con
     struct task_set set;
     struct task_field fields[TASK_SET_FIELDS];
     int count;
-    int64_t positions = model_get_config(s->model)->positions;
-    const struct task_model model = {.kernels = s->kernels,
-                                     .model = s->model,
-                                     .tokenizer = s->tokenizer,
-                                     .mesh = mesh,
-                                     .rows = positions,
-                                     .max_tokens = positions,
-                                     .seed = 3};
+    struct task_model model = make_task_model(s);
+    model.mesh = mesh;
+    model.seed = 3;
     FILE *samples = tmpfile();
     json_t *all = json_object();
     CHECK_OK(task_set_open(paths, 1, -1, 0, &set));
@@ -204,7 +204,6 @@ static void test_stop(const struct session *s)
     char *paths[] = {path};
     struct task_set set;
     struct task_field fields[TASK_SET_FIELDS];
-    int64_t positions = model_get_config(s->model)->positions;
     int batches = (20 + 8 * comm_size(s->mesh.data) - 1) / (8 * comm_size(s->mesh.data));
     CHECK(mkdtemp(folder) != NULL);
     write_sampling_task(folder, path);
@@ -212,13 +211,8 @@ static void test_stop(const struct session *s)
     for (int limit = 1; limit <= batches + 1; limit++) {
         struct stops stops = {.limit = limit};
         const struct stop_poll poll = {.run = count_poll, .user = &stops};
-        const struct task_model model = {.kernels = s->kernels,
-                                         .model = s->model,
-                                         .tokenizer = s->tokenizer,
-                                         .mesh = &s->mesh,
-                                         .rows = positions,
-                                         .max_tokens = positions,
-                                         .poll = &poll};
+        struct task_model model = make_task_model(s);
+        model.poll = &poll;
         int count = -1;
         CHECK_OK(task_set_run(&set, &model, NULL, fields, &count));
         CHECK_EQUAL(stops.polls, limit <= batches ? limit : batches);
@@ -249,9 +243,10 @@ int main(int argc, char **argv)
     CHECK(comm_rank(world) != 0 || mkdtemp(folder) != NULL);
     CHECK_OK(comm_broadcast(world, folder, sizeof folder, 0));
     snprintf(checkpoint, sizeof checkpoint, "%s/checkpoint", folder);
-    CHECK_OK(comm_agree(world, comm_rank(world) != 0 ? STATUS_OK
-                                                     : huggingface_import(model, NULL, checkpoint,
-                                                                          &recipe, &summary)));
+    CHECK_OK(comm_agree(
+        world, comm_rank(world) != 0
+                   ? STATUS_OK
+                   : huggingface_import(model, NULL, checkpoint, NULL, 0, &recipe, &summary)));
     CHECK_OK(weights_open_checkpoint(&s, world, checkpoint, overrides, 1, 0));
     for (size_t i = 0; i < json_array_size(cases); i++) {
         run_case(&s, json_array_get(cases, i));

@@ -36,7 +36,7 @@ static inline status import_for(const char *objective, const char *folder, const
     struct huggingface_summary summary;
     join_path(output, root, name);
     CHECK_OK(file_remove_tree(output));
-    return huggingface_import(folder, objective, output, recipe, &summary);
+    return huggingface_import(folder, objective, output, NULL, 0, recipe, &summary);
 }
 
 static inline status import_to(const char *folder, const char *name, char output[FILE_PATH_BYTES],

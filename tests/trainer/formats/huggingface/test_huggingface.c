@@ -7,6 +7,7 @@
 #include "base/random.h"
 #include "comm/comm.h"
 #include "datasets/shard/h5file.h"
+#include "tests/datasets/train_tokenizer.h"
 #include "tests/trainer/formats/huggingface/huggingface_folder.h"
 #include "trainer/formats/weights/open.h"
 #include "trainer/inference/log_likelihood.h"
@@ -157,7 +158,8 @@ static void test_folders(void)
     struct huggingface_summary summary;
     check_refused("/nowhere/gpt2", STATUS_NO_INPUT, "there is no folder /nowhere/gpt2");
     copy_model("whole", folder);
-    CHECK_FAILS(huggingface_import(folder, NULL, root, &recipe, &summary), STATUS_CREATE, "exists");
+    CHECK_FAILS(huggingface_import(folder, NULL, root, NULL, 0, &recipe, &summary), STATUS_CREATE,
+                "exists");
     write_file(folder, "config.json", "{\"model_type\": \"gpt2\",\n}");
     check_refused(folder, STATUS_DATA, "config.json:2:");
     write_file(folder, "config.json", "[]");
@@ -191,7 +193,7 @@ static void test_folders(void)
     copy_model("whole", folder);
     join_path(output, root, "text");
     CHECK_OK(file_write(output, "abcdefghijklmnopqrs", 19));
-    CHECK_OK(tokenizer_train(TOKENIZER_CHAR, 0, files, 1, 1, &t));
+    CHECK_OK(train_tokenizer(TOKENIZER_CHAR, 0, files, 1, 1, &t));
     CHECK_OK(tokenizer_save(t, folder));
     CHECK_OK(tokenizer_destroy(&t));
     char checkpoint[FILE_PATH_BYTES], exported[FILE_PATH_BYTES];
@@ -204,7 +206,7 @@ static void test_folders(void)
     CHECK_EQUAL(tokenizer_vocab_size(t), 19);
     CHECK_OK(tokenizer_destroy(&t));
     CHECK_OK(file_write(output, "abcdefghijklmnopqrst", 20));
-    CHECK_OK(tokenizer_train(TOKENIZER_CHAR, 0, files, 1, 1, &t));
+    CHECK_OK(train_tokenizer(TOKENIZER_CHAR, 0, files, 1, 1, &t));
     CHECK_OK(tokenizer_save(t, folder));
     CHECK_OK(tokenizer_destroy(&t));
     check_refused(folder, STATUS_DATA, "has 20 ids");
@@ -496,13 +498,13 @@ static void test_added_tokens(const char *name, const char *const *tensors)
     copy_model(name, folder);
     join_path(text, root, "letters");
     write_file(root, "letters", "abcdefghijklmnopqrs");
-    CHECK_OK(tokenizer_train(TOKENIZER_CHAR, 0, &input, 1, 1, &t));
+    CHECK_OK(train_tokenizer(TOKENIZER_CHAR, 0, &input, 1, 1, &t));
     CHECK_OK(tokenizer_save(t, folder));
     CHECK_OK(tokenizer_destroy(&t));
     CHECK_OK(import_to(folder, "a", a, &recipe));
     join_path(b, root, "b");
     CHECK_OK(file_remove_tree(b));
-    CHECK_OK(huggingface_import_with_tokens(folder, NULL, b, tokens, 2, &recipe, &summary));
+    CHECK_OK(huggingface_import(folder, NULL, b, tokens, 2, &recipe, &summary));
     CHECK_EQUAL(recipe.model.vocab_size, 21);
     join_path(text, b, "tokenizer");
     CHECK_OK(tokenizer_open(text, &t));
@@ -520,16 +522,16 @@ static void test_added_tokens(const char *name, const char *const *tensors)
     }
     /* The tokens exist now: nothing grows, and the result is the same model. */
     CHECK_OK(file_remove_tree(a));
-    CHECK_OK(huggingface_import_with_tokens(grown, NULL, a, tokens, 2, &recipe, &summary));
+    CHECK_OK(huggingface_import(grown, NULL, a, tokens, 2, &recipe, &summary));
     CHECK(recipe.model.vocab_size == 21 && has_same_weights(a, b));
     tokens[1] = start + strlen(start); /* an empty token */
     CHECK_OK(file_remove_tree(a));
-    CHECK_FAILS(huggingface_import_with_tokens(folder, NULL, a, tokens, 2, &recipe, &summary),
-                STATUS_USAGE, "an added token is empty");
+    CHECK_FAILS(huggingface_import(folder, NULL, a, tokens, 2, &recipe, &summary), STATUS_USAGE,
+                "an added token is empty");
     CHECK(!file_exists(a));
     join_path(folder, reference, name);
-    CHECK_FAILS(huggingface_import_with_tokens(folder, NULL, a, tokens, 1, &recipe, &summary),
-                STATUS_NO_INPUT, "contains no tokenizer");
+    CHECK_FAILS(huggingface_import(folder, NULL, a, tokens, 1, &recipe, &summary), STATUS_NO_INPUT,
+                "contains no tokenizer");
 }
 
 int main(void)

@@ -18,6 +18,62 @@ static inline void join_path(char out[FILE_PATH_BYTES], const char *folder, cons
     CHECK_OK(file_join(out, folder, name));
 }
 
+enum { TEXT_ROWS_MAX = 64 };
+
+/* Texts of a reference file, one after another without padding. */
+struct reference_texts {
+    int32_t *ids;
+    int32_t positions[TEXT_ROWS_MAX], segments[TEXT_ROWS_MAX], cu_rows[TEXT_ROWS_MAX + 1];
+    int64_t rows, texts, longest;
+};
+
+/* Reads the dataset folder/name of a file. */
+static inline void *read_values(hid_t file, const char *folder, const char *name, hid_t type,
+                                size_t size, int64_t *count)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return reference_dataset(file, path, type, size, count);
+}
+
+/* read_texts - read the datasets `ids` and `lengths` of a folder. The second segment begins at
+ * position 2.
+ *
+ * Memory    the caller frees out->ids */
+static inline void read_texts(hid_t file, const char *folder, const char *ids, const char *lengths,
+                              struct reference_texts *out)
+{
+    *out = (struct reference_texts){0};
+    out->ids = read_values(file, folder, ids, H5T_NATIVE_INT32, 4, &out->rows);
+    int32_t *counts = read_values(file, folder, lengths, H5T_NATIVE_INT32, 4, &out->texts), row = 0;
+    CHECK(out->rows <= TEXT_ROWS_MAX && out->texts <= TEXT_ROWS_MAX);
+    for (int64_t i = 0; i < out->texts; i++) {
+        for (int32_t position = 0; position < counts[i]; position++) {
+            out->segments[row] = position >= 2;
+            out->positions[row++] = position;
+        }
+        out->cu_rows[i + 1] = row;
+        out->longest = counts[i] > out->longest ? counts[i] : out->longest;
+    }
+    CHECK_EQUAL(row, out->rows);
+    free(counts);
+}
+
+/* Compares a tensor with the dataset folder/name of a file, relative to values above 1. */
+static inline void compare_tensor(hid_t file, const char *folder, const char *name,
+                                  struct tensor actual, double tolerance)
+{
+    int64_t count;
+    double *expected = read_values(file, folder, name, H5T_NATIVE_DOUBLE, 8, &count);
+    const float *values = actual.data;
+    CHECK_EQUAL(count, actual.rows * actual.columns);
+    for (int64_t i = 0; i < count; i++) {
+        double value = values[i / actual.columns * actual.stride + i % actual.columns];
+        CHECK_NEAR(value, expected[i], tolerance * fmax(1, fabs(expected[i])));
+    }
+    free(expected);
+}
+
 /* huggingface_folder_start - create the folder `root`, in memory if possible, where fsync is
  * fast. */
 static inline void huggingface_folder_start(void)

@@ -10,8 +10,6 @@
 
 static const double tolerance = 1e-5;
 
-enum { ROWS_MAX = 64 };
-
 static void clear_output(char out[FILE_PATH_BYTES], const char *name)
 {
     join_path(out, root, name);
@@ -36,53 +34,18 @@ static status import_adapter(const char *folder, const char *base, const char *n
 
 /* ---- comparison with peft ---- */
 
-struct texts {
-    int32_t *ids, *lengths;
-    int32_t cu_rows[ROWS_MAX], positions[ROWS_MAX], segments[ROWS_MAX], first[ROWS_MAX];
-    int64_t count, texts;
-    hid_t group;
-};
-
-static void read_texts(struct texts *t)
+static void check_outputs(struct session *s, hid_t file, const char *name,
+                          const struct reference_texts *t, struct model_input *input)
 {
-    t->ids = reference_dataset(t->group, "ids", H5T_NATIVE_INT32, 4, &t->count);
-    t->lengths = reference_dataset(t->group, "lengths", H5T_NATIVE_INT32, 4, &t->texts);
-    CHECK(t->count <= ROWS_MAX);
-    int32_t row = 0;
-    for (int64_t e = 0; e < t->texts; e++) {
-        t->first[e] = row;
-        for (int32_t i = 0; i < t->lengths[e]; i++, row++) {
-            t->positions[row] = i;
-            t->segments[row] = i >= 2;
-        }
-        t->cu_rows[e + 1] = row;
-    }
-}
-
-static void compare_tensor(const struct texts *t, const char *dataset, struct tensor actual)
-{
-    int64_t count;
-    double *expected = reference_dataset(t->group, dataset, H5T_NATIVE_DOUBLE, 8, &count);
-    const float *values = actual.data;
-    CHECK_EQUAL(count, actual.rows * actual.columns);
-    for (int64_t i = 0; i < count; i++) {
-        double value = values[i / actual.columns * actual.stride + i % actual.columns];
-        CHECK_NEAR(value, expected[i], tolerance * fmax(1, fabs(expected[i])));
-    }
-    free(expected);
-}
-
-static void check_outputs(struct session *s, const struct texts *t, struct model_input *input)
-{
-    float outputs[ROWS_MAX];
+    float outputs[TEXT_ROWS_MAX];
     struct tensor hidden,
         to = tensor_view(outputs, DTYPE_F32, t->texts, s->recipe.model.num_labels);
-    input->output_rows = t->first;
+    input->output_rows = t->cu_rows;
     input->outputs = t->texts;
     CHECK_OK(model_forward(s->model, input, &hidden));
     struct model_label_head labels = model_get_label_head(s->model, input, NULL);
     CHECK_OK(classifier_logits(s->kernels, to, hidden, labels.weight, labels.bias));
-    compare_tensor(t, "outputs", to);
+    compare_tensor(file, name, "outputs", to, tolerance);
 }
 
 static void check_numbers(const char *name, const char *checkpoint)
@@ -93,28 +56,26 @@ static void check_numbers(const char *name, const char *checkpoint)
     struct tensor hidden;
     join_path(path, reference, "adapters.h5");
     hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
-    struct texts t = {.group = H5Gopen2(file, name, H5P_DEFAULT)};
-    CHECK(file >= 0 && t.group >= 0);
-    read_texts(&t);
+    struct reference_texts t;
+    CHECK(file >= 0);
+    read_texts(file, name, "ids", "lengths", &t);
     CHECK_OK(comm_self_create(&self));
-    CHECK_OK(weights_open_checkpoint(&s, self, checkpoint, NULL, 0, t.count));
-    struct model_input input = {.rows = t.count,
+    CHECK_OK(weights_open_checkpoint(&s, self, checkpoint, NULL, 0, t.rows));
+    struct model_input input = {.rows = t.rows,
                                 .tokens = t.ids,
                                 .positions = t.positions,
                                 .segments = t.texts,
                                 .cu_rows = t.cu_rows,
-                                .longest = t.lengths[0],
+                                .longest = t.longest,
                                 .token_type_ids = t.segments};
     CHECK_OK(model_forward(s.model, &input, &hidden));
-    compare_tensor(&t, "hidden", hidden);
+    compare_tensor(file, name, "hidden", hidden, tolerance);
     if (s.recipe.objective == OBJECTIVE_CLASSIFY) {
-        check_outputs(&s, &t, &input);
+        check_outputs(&s, file, name, &t, &input);
     }
     CHECK_OK(session_stop(&s));
     CHECK_OK(comm_destroy(&self));
     free(t.ids);
-    free(t.lengths);
-    H5Gclose(t.group);
     H5Fclose(file);
 }
 

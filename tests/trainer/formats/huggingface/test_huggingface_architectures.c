@@ -14,82 +14,45 @@
  * of its head divides by small deviations). */
 static const double tolerance = 1e-5, tolerance_roberta_logits = 5e-5;
 
-enum { ROWS_MAX = 64, VALUES_MAX = 4096 };
+enum { VALUES_MAX = 4096 };
 
 /* ---- comparison with transformers ---- */
 
 struct reference_batch {
-    int32_t *ids, *lengths;
-    int32_t cu_rows[ROWS_MAX], positions[ROWS_MAX], segments[ROWS_MAX], rows[ROWS_MAX];
-    int64_t count, texts, longest;
+    struct reference_texts texts;
     hid_t file;
     const char *name;
 };
 
-static void *read_values(const struct reference_batch *b, const char *dataset, hid_t type,
-                         size_t size, int64_t *count)
+static void compare_logits(const struct reference_batch *b, struct tensor actual)
 {
-    char path[128];
-    snprintf(path, sizeof path, "%s/%s", b->name, dataset);
-    return reference_dataset(b->file, path, type, size, count);
-}
-
-static void read_batch(struct reference_batch *b)
-{
-    b->ids = read_values(b, "ids", H5T_NATIVE_INT32, 4, &b->count);
-    b->lengths = read_values(b, "lengths", H5T_NATIVE_INT32, 4, &b->texts);
-    CHECK(b->count <= ROWS_MAX);
-    int32_t row = 0;
-    for (int64_t e = 0; e < b->texts; e++) {
-        for (int32_t i = 0; i < b->lengths[e]; i++, row++) {
-            b->positions[row] = i;
-            b->segments[row] = i >= 2;
-            b->rows[row] = row;
-        }
-        b->cu_rows[e + 1] = row;
-        b->longest = b->lengths[e] > b->longest ? b->lengths[e] : b->longest;
-    }
-    CHECK_EQUAL(row, b->count);
-}
-
-static void compare_tensor(const struct reference_batch *b, const char *dataset,
-                           struct tensor actual)
-{
-    int64_t count;
-    double *expected = read_values(b, dataset, H5T_NATIVE_DOUBLE, 8, &count);
-    const float *values = actual.data;
-    bool is_amplified = strcmp(b->name, "roberta") == 0 && strcmp(dataset, "logits") == 0;
-    double allowed = is_amplified ? tolerance_roberta_logits : tolerance;
-    CHECK_EQUAL(count, actual.rows * actual.columns);
-    for (int64_t row = 0; row < actual.rows; row++) {
-        for (int64_t c = 0; c < actual.columns; c++) {
-            double reference_value = expected[row * actual.columns + c];
-            CHECK_NEAR(values[row * actual.stride + c], reference_value,
-                       allowed * fmax(1, fabs(reference_value)));
-        }
-    }
-    free(expected);
+    compare_tensor(b->file, b->name, "logits", actual,
+                   strcmp(b->name, "roberta") == 0 ? tolerance_roberta_logits : tolerance);
 }
 
 static void check_logits(struct session *s, const struct reference_batch *b,
                          struct model_input *input)
 {
     static float logits[VALUES_MAX];
+    int32_t rows[TEXT_ROWS_MAX];
     int64_t vocabulary = model_get_config(s->model)->vocabulary;
-    struct tensor hidden, to = tensor_view(logits, DTYPE_F32, b->count, vocabulary);
+    struct tensor hidden, to = tensor_view(logits, DTYPE_F32, b->texts.rows, vocabulary);
     if (s->recipe.objective == OBJECTIVE_MLM) {
-        input->output_rows = b->rows;
-        input->outputs = b->count;
+        for (int32_t row = 0; row < b->texts.rows; row++) {
+            rows[row] = row;
+        }
+        input->output_rows = rows;
+        input->outputs = b->texts.rows;
     }
-    CHECK(b->count * vocabulary <= VALUES_MAX);
+    CHECK(b->texts.rows * vocabulary <= VALUES_MAX);
     CHECK_OK(model_forward(s->model, input, &hidden));
     CHECK_OK(model_logits(s->model, to, hidden));
-    compare_tensor(b, "logits", to);
+    compare_logits(b, to);
     if (model_get_config(s->model)->next_sentence) {
         struct model_label_head labels = model_get_label_head(s->model, input, NULL);
-        to = tensor_view(logits, DTYPE_F32, b->texts, 2);
+        to = tensor_view(logits, DTYPE_F32, b->texts.texts, 2);
         CHECK_OK(classifier_logits(s->kernels, to, labels.hidden, labels.weight, labels.bias));
-        compare_tensor(b, "labels", to);
+        compare_tensor(b->file, b->name, "labels", to, tolerance);
     }
 }
 
@@ -118,26 +81,25 @@ static void check_numbers(const char *name, const char *checkpoint, bool heads)
     find_numbers(name, path);
     struct reference_batch b = {.name = name, .file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT)};
     CHECK(b.file >= 0);
-    read_batch(&b);
+    read_texts(b.file, name, "ids", "lengths", &b.texts);
     CHECK_OK(comm_self_create(&self));
     CHECK_OK(weights_open_checkpoint(&s, self, checkpoint, is_dynamic ? dynamic_context : NULL,
-                                     is_dynamic, b.count));
-    struct model_input input = {.rows = b.count,
-                                .tokens = b.ids,
-                                .positions = b.positions,
-                                .segments = b.texts,
-                                .cu_rows = b.cu_rows,
-                                .longest = b.longest,
-                                .token_type_ids = b.segments};
+                                     is_dynamic, b.texts.rows));
+    struct model_input input = {.rows = b.texts.rows,
+                                .tokens = b.texts.ids,
+                                .positions = b.texts.positions,
+                                .segments = b.texts.texts,
+                                .cu_rows = b.texts.cu_rows,
+                                .longest = b.texts.longest,
+                                .token_type_ids = b.texts.segments};
     CHECK_OK(model_forward(s.model, &input, &hidden));
-    compare_tensor(&b, "hidden", hidden);
+    compare_tensor(b.file, b.name, "hidden", hidden, tolerance);
     if (heads) {
         check_logits(&s, &b, &input);
     }
     CHECK_OK(session_stop(&s));
     CHECK_OK(comm_destroy(&self));
-    free(b.ids);
-    free(b.lengths);
+    free(b.texts.ids);
     H5Fclose(b.file);
 }
 

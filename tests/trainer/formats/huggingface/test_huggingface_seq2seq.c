@@ -8,43 +8,9 @@
 #include "trainer/formats/weights/open.h"
 #include "trainer/setup/session.h"
 
-enum { ROWS_MAX = 64, TEXTS_MAX = 8, VALUES_MAX = 4096 };
+enum { VALUES_MAX = 4096 };
 
 static const double tolerance = 1e-5; /* of the largest logit */
-
-/* The sources or the targets of a folder, without padding. */
-struct side {
-    int32_t *ids;
-    int32_t positions[ROWS_MAX], cu_rows[TEXTS_MAX + 1];
-    int64_t rows, texts, longest;
-};
-
-static void *read_values(hid_t file, const char *name, const char *dataset, hid_t type, size_t size,
-                         int64_t *count)
-{
-    char path[128];
-    snprintf(path, sizeof path, "%s/%s", name, dataset);
-    return reference_dataset(file, path, type, size, count);
-}
-
-static void read_side(hid_t file, const char *name, const char *side, struct side *out)
-{
-    char dataset[64];
-    *out = (struct side){0};
-    snprintf(dataset, sizeof dataset, "%s_ids", side);
-    out->ids = read_values(file, name, dataset, H5T_NATIVE_INT32, 4, &out->rows);
-    snprintf(dataset, sizeof dataset, "%s_lengths", side);
-    int32_t *lengths = read_values(file, name, dataset, H5T_NATIVE_INT32, 4, &out->texts);
-    CHECK(out->rows <= ROWS_MAX && out->texts <= TEXTS_MAX);
-    for (int64_t i = 0, row = 0; i < out->texts; i++) {
-        for (int32_t position = 0; position < lengths[i]; position++) {
-            out->positions[row++] = position;
-        }
-        out->cu_rows[i + 1] = (int32_t)row;
-        out->longest = lengths[i] > out->longest ? lengths[i] : out->longest;
-    }
-    free(lengths);
-}
 
 static void check_logits_of(const char *file_name, const char *name, const char *checkpoint)
 {
@@ -52,15 +18,15 @@ static void check_logits_of(const char *file_name, const char *name, const char 
     char path[FILE_PATH_BYTES];
     struct comm *self = NULL;
     struct session s = {0};
-    struct side source, target;
+    struct reference_texts source, target;
     int64_t count;
     join_path(path, reference, file_name);
     hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
     CHECK(file >= 0);
-    read_side(file, name, "source", &source);
-    read_side(file, name, "target", &target);
+    read_texts(file, name, "source_ids", "source_lengths", &source);
+    read_texts(file, name, "target_ids", "target_lengths", &target);
     CHECK_OK(comm_self_create(&self));
-    CHECK_OK(weights_open_checkpoint(&s, self, checkpoint, NULL, 0, ROWS_MAX));
+    CHECK_OK(weights_open_checkpoint(&s, self, checkpoint, NULL, 0, TEXT_ROWS_MAX));
     struct model_input input = {.rows = target.rows,
                                 .tokens = target.ids,
                                 .positions = target.positions,

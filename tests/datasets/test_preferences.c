@@ -4,8 +4,8 @@
 
 #include "base/memory.h"
 #include "base/random.h"
-#include "datasets/loader/loader.h"
 #include "datasets/shard/shard_logps.h"
+#include "tests/datasets/batch_layouts.h"
 #include "tests/datasets/chat_tokenizer.h"
 #include "tests/datasets/prepared.h"
 
@@ -144,7 +144,7 @@ static void test_bad_rows(void)
 
 /* ---- batches ---- */
 
-enum { PAIRS = 23, LENGTH = 40, GLOBAL = 6 };
+enum { PAIRS = 23 };
 
 static void make_pairs(void)
 {
@@ -161,25 +161,9 @@ static void make_pairs(void)
     }
     struct prepare_report report;
     struct prepare_options o = {
-        .sequence_tokens = LENGTH, .validation_fraction = 0.2, .shard_tokens = 300};
+        .sequence_tokens = LAYOUT_TOKENS, .validation_fraction = 0.2, .shard_tokens = 300};
     CHECK_OK(prepare_shards(rows, "pairs", o, &report));
     CHECK(report.train_shards > 1 && report.validation_tokens > 0);
-}
-
-static struct loader_options make_options(const struct loader_source *source, int rank, int ranks,
-                                          int64_t micro)
-{
-    return (struct loader_options){.sources = source,
-                                   .source_count = 1,
-                                   .sequence_tokens = LENGTH,
-                                   .global_sequences = GLOBAL,
-                                   .micro_sequences = micro,
-                                   .rank = rank,
-                                   .ranks = ranks,
-                                   .seed = 3,
-                                   .shuffle = true,
-                                   .kind = EXAMPLE_PREFERENCE_PAIRS,
-                                   .vocab_size = tokenizer_vocab_size(tokenizer)};
 }
 
 /* Returns row j of response s, counted from the first row of its prompt; -1: no such row. */
@@ -201,6 +185,10 @@ static int32_t find_row(const struct batch *b, int64_t s, int32_t j)
 static void describe_pair(const struct batch *b, int64_t i, char *out, size_t bytes)
 {
     size_t used = 0;
+    const double *logps = b->preference_pairs.reference_logps;
+    bool shared = b->preference_pairs.shared_prefix_offsets != NULL;
+    CHECK(b->segments == (shared ? 1 : 2) * b->sequences);
+    CHECK(b->rows <= 2 * b->sequences * LAYOUT_TOKENS && logps != NULL);
     for (int64_t s = 2 * i; s < 2 * i + 2; s++) {
         int32_t row, next;
         for (int32_t j = 0; (row = find_row(b, s, j)) >= 0; j++) {
@@ -214,71 +202,36 @@ static void describe_pair(const struct batch *b, int64_t i, char *out, size_t by
         }
         used += (size_t)snprintf(out + used, bytes - used, "| ");
     }
-    if (b->preference_pairs.reference_logps != NULL) {
-        snprintf(out + used, bytes - used, "%g %g", b->preference_pairs.reference_logps[2 * i],
-                 b->preference_pairs.reference_logps[2 * i + 1]);
-    }
+    snprintf(out + used, bytes - used, "%g %g", logps[2 * i], logps[2 * i + 1]);
 }
 
-/* Reads the pairs of all ranks, from number `first` up to `samples`, as texts by number. */
-static void read_all(int ranks, int64_t micro, int64_t first, const double *const *reference,
-                     bool shared_prompt, char (*out)[1024], int64_t samples)
+static void set_shared_prompt(struct loader_options *layout)
 {
-    const struct loader_source source = {folder_file("pairs/train-*.h5"), 1};
-    for (int rank = 0; rank < ranks; rank++) {
-        struct loader *l;
-        struct loader_options o = make_options(&source, rank, ranks, micro);
-        o.first_sample = first;
-        o.limit_samples = samples;
-        o.reference_logps = reference;
-        o.shared_prompt = shared_prompt;
-        CHECK_OK(loader_open(&o, &l));
-        for (bool end = false; !end;) {
-            struct batch b;
-            bool last;
-            CHECK_OK(loader_next(l, &b, &last, &end));
-            CHECK(end || (b.segments == (shared_prompt ? 1 : 2) * b.sequences &&
-                          b.rows <= 2 * micro * LENGTH));
-            for (int64_t i = 0; i < b.sequences && !end; i++) {
-                describe_pair(&b, i, out[b.samples[i]], sizeof *out);
-            }
-        }
-        CHECK_OK(loader_close(&l));
-    }
+    layout->shared_prompt = layout->micro_sequences % 2 == 0;
 }
 
 static void test_batches(void)
 {
-    enum { SAMPLES = 36 };
-    static char one_rank[SAMPLES][1024], other[SAMPLES][1024];
     static double table[2 * PAIRS];
     for (int i = 0; i < 2 * PAIRS; i++) {
         table[i] = -i;
     }
     const double *const reference[] = {table};
-    read_all(1, 3, 0, reference, false, one_rank, SAMPLES);
-    CHECK(strstr(one_rank[0], "-") != NULL);
-    for (int ranks = 1; ranks <= 4; ranks++) {
-        for (int64_t micro = 1; micro <= 4; micro += 3) {
-            memset(other, 0, sizeof other);
-            read_all(ranks, micro, 0, reference, micro == 4, other, SAMPLES);
-            CHECK(memcmp(one_rank, other, sizeof one_rank) == 0);
-        }
-    }
-    memcpy(other, one_rank, sizeof other);
-    memset(other + 2 * GLOBAL, 0, sizeof other - 2 * GLOBAL * sizeof *other);
-    read_all(2, 2, 2 * GLOBAL, reference, true, other, SAMPLES); /* resume */
-    CHECK(memcmp(one_rank, other, sizeof one_rank) == 0);
+    struct layout_test t = {
+        layout_options(EXAMPLE_PREFERENCE_PAIRS, tokenizer_vocab_size(tokenizer)),
+        set_shared_prompt, describe_pair};
+    t.options.reference_logps = reference;
+    check_layouts(&t);
 }
 
 static void test_refused(void)
 {
-    const struct loader_source source = {folder_file("pairs/train-*.h5"), 1};
     struct loader *l;
-    struct loader_options o = make_options(&source, 0, 1, 2);
+    struct loader_options o =
+        layout_options(EXAMPLE_PREFERENCE_PAIRS, tokenizer_vocab_size(tokenizer));
     o.sequence_tokens = 12;
     CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "--sequence-length 12");
-    o = make_options(&source, 0, 1, 2);
+    o.sequence_tokens = LAYOUT_TOKENS;
     o.kind = EXAMPLE_TEXT;
     CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "'preference_pairs', not 'text'");
 }

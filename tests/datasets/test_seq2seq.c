@@ -2,10 +2,10 @@
  * that do not depend on the number of ranks, and refused shards. */
 #include "base/memory.h"
 #include "base/random.h"
-#include "datasets/loader/loader.h"
 #include "datasets/prepare/prepare.h"
 #include "datasets/shard/shard.h"
 #include "datasets/shard/shard_set.h"
+#include "tests/datasets/batch_layouts.h"
 #include "tests/datasets/folder.h"
 #include "tests/datasets/train_tokenizer.h"
 
@@ -164,7 +164,7 @@ static void test_aligned(void)
 
 /* ---- batches ---- */
 
-enum { PAIRS = 23, LENGTH = 40, GLOBAL = 6, SAMPLES = 36, START = 7 };
+enum { PAIRS = 23, START = 7 };
 
 static void make_pairs(void)
 {
@@ -179,32 +179,17 @@ static void make_pairs(void)
     }
     struct prepare_report report;
     struct prepare_options o = {
-        .sequence_tokens = LENGTH, .validation_fraction = 0.2, .shard_tokens = 300};
+        .sequence_tokens = LAYOUT_TOKENS, .validation_fraction = 0.2, .shard_tokens = 300};
     CHECK_OK(prepare_file(write_text("pairs.jsonl", rows), NULL, "pairs", o, &report));
     CHECK(report.train_shards > 1 && report.validation_tokens > 0);
-}
-
-static struct loader_options make_options(const struct loader_source *source, int rank, int ranks,
-                                          int64_t micro)
-{
-    return (struct loader_options){.sources = source,
-                                   .source_count = 1,
-                                   .sequence_tokens = LENGTH,
-                                   .global_sequences = GLOBAL,
-                                   .micro_sequences = micro,
-                                   .rank = rank,
-                                   .ranks = ranks,
-                                   .seed = 3,
-                                   .shuffle = true,
-                                   .kind = EXAMPLE_SEQ2SEQ,
-                                   .decoder_start = START,
-                                   .vocab_size = tokenizer_vocab_size(tokenizer)};
 }
 
 /* Writes example i of a batch as text, with the global numbers of its rows. */
 static void describe_example(const struct batch *b, int64_t i, char *out, size_t bytes)
 {
     const struct batch_source *s = &b->source;
+    CHECK(b->kind == BATCH_SEQ2SEQ && b->segments == b->sequences);
+    CHECK_EQUAL(b->tokens_seen, b->rows + s->rows);
     size_t used = (size_t)snprintf(out, bytes, "from %d:", (int)s->first_row + s->cu_rows[i]);
     for (int32_t row = s->cu_rows[i]; row < s->cu_rows[i + 1]; row++) {
         CHECK_EQUAL(s->positions[row], row - s->cu_rows[i]);
@@ -221,56 +206,25 @@ static void describe_example(const struct batch *b, int64_t i, char *out, size_t
     CHECK_EQUAL(b->targets[b->cu_rows[i + 1] - 1], tokenizer_eos(tokenizer));
 }
 
-/* Reads the examples of all ranks, from number `first` on, as texts by number. */
-static void read_all(int ranks, int64_t micro, bool interleave, int64_t first, char (*out)[1024])
+static struct loader_options make_options(void)
 {
-    const struct loader_source source = {folder_file("pairs/train-*.h5"), 1};
-    for (int rank = 0; rank < ranks; rank++) {
-        struct loader *l;
-        struct loader_options o = make_options(&source, rank, ranks, micro);
-        o.first_sample = first;
-        o.limit_samples = SAMPLES;
-        o.interleave_micro_batches = interleave;
-        CHECK_OK(loader_open(&o, &l));
-        for (bool end = false; !end;) {
-            struct batch b;
-            bool last;
-            CHECK_OK(loader_next(l, &b, &last, &end));
-            CHECK(end || (b.kind == BATCH_SEQ2SEQ && b.segments == b.sequences));
-            CHECK(b.tokens_seen == b.rows + (end ? 0 : b.source.rows));
-            for (int64_t i = 0; i < b.sequences && !end; i++) {
-                describe_example(&b, i, out[b.samples[i]], sizeof *out);
-            }
-        }
-        CHECK_OK(loader_close(&l));
-    }
+    struct loader_options o = layout_options(EXAMPLE_SEQ2SEQ, tokenizer_vocab_size(tokenizer));
+    o.decoder_start = START;
+    return o;
 }
 
-static void test_batches(void)
+static void set_interleaving(struct loader_options *layout)
 {
-    static char one_rank[SAMPLES][1024], other[SAMPLES][1024];
-    read_all(1, 3, false, 0, one_rank);
-    CHECK(one_rank[SAMPLES - 1][0] != '\0');
-    for (int ranks = 1; ranks <= 4; ranks++) {
-        for (int64_t micro = 1; micro <= 4; micro += 3) {
-            memset(other, 0, sizeof other);
-            read_all(ranks, micro, ranks % 2 == 0, 0, other);
-            CHECK(memcmp(one_rank, other, sizeof one_rank) == 0);
-        }
-    }
-    memset(other + 2 * GLOBAL, 0, sizeof other - 2 * GLOBAL * sizeof *other);
-    read_all(2, 2, false, 2 * GLOBAL, other); /* resume */
-    CHECK(memcmp(one_rank, other, sizeof one_rank) == 0);
+    layout->interleave_micro_batches = layout->ranks % 2 == 0 && layout->first_sample == 0;
 }
 
 static void test_refused(void)
 {
-    const struct loader_source source = {folder_file("pairs/train-*.h5"), 1};
     struct loader *l;
-    struct loader_options o = make_options(&source, 0, 1, 2);
+    struct loader_options o = make_options();
     o.sequence_tokens = 12;
     CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "--sequence-length 12");
-    o = make_options(&source, 0, 1, 2);
+    o = make_options();
     o.kind = EXAMPLE_TEXT;
     CHECK_FAILS(loader_open(&o, &l), STATUS_DATA, "'seq2seq', not 'text'");
     struct prepare_report report;
@@ -291,7 +245,7 @@ int main(void)
     test_bad_rows();
     test_aligned();
     make_pairs();
-    test_batches();
+    check_layouts(&(struct layout_test){make_options(), set_interleaving, describe_example});
     test_refused();
     CHECK_OK(tokenizer_destroy(&wordpiece));
     CHECK_OK(tokenizer_destroy(&tokenizer));

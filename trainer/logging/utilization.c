@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "base/nvml.h"
 #include "base/status.h"
+#include "trainer/logging/nvml.h"
 
 /* Peak rates by the name of the driver. A part of a GPU (MIG), a laptop's GPU and the models for
  * export have a suffix and another rate, so a pattern also matches the end of the name.

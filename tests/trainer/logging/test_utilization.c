@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "base/nvml.h"
 #include "tests/check.h"
+#include "trainer/logging/nvml.h"
 #include "trainer/logging/utilization.h"
 
 static void test_peaks(void)

@@ -1,4 +1,4 @@
-#include "base/nvml.h"
+#include "trainer/logging/nvml.h"
 
 #include <dlfcn.h>
 #include <math.h>

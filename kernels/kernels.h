@@ -38,6 +38,7 @@
 #include "base/device.h"
 #include "base/status.h"
 #include "base/tensor.h"
+#include "kernels/adamw_parts.h"
 #include "kernels/control.h"
 #include "kernels/dropout.h"
 
@@ -564,8 +565,7 @@ status lamb_moments(struct kernels *k, double *sums, const float *weights, void 
                     void *moment2, const float *gradient, int64_t count,
                     const struct adamw *settings);
 
-/* lamb_apply - second half of a LAMB step: w -= learning_rate u, with u recomputed from the
- * moments.
+/* lamb_apply - second half of a LAMB step: w -= learning_rate u, u recomputed from the moments.
  *
  * Shapes    as adamw_update
  * Units     learning_rate, or base_rate *trust_ratio, includes the trust ratio |w| / |u|

@@ -41,6 +41,7 @@
     X(classifier_run)                                                                              \
     X(classifier_logits)                                                                           \
     X(adamw_update)                                                                                \
+    X(adamw_parts_update)                                                                          \
     X(lamb_moments)                                                                                \
     X(lamb_apply)                                                                                  \
     X(op_round_weights)                                                                            \

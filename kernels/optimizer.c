@@ -45,6 +45,26 @@ status adamw_update(struct kernels *k, float *weights, bf16 *copy, void *moment1
              k, weights, copy, moment1, moment2, gradient, count, settings);
 }
 
+status adamw_parts_update(struct kernels *k, float *weights, bf16 *copy, float *moment1,
+                          float *moment2, const float *gradient, const struct adamw_parts *p,
+                          const struct adamw *settings)
+{
+    REQUIRE(p->part_count > 0 && p->blocks > 0 && p->elements > 0, STATUS_INTERNAL,
+            "adamw_parts_update: %" PRId64 " parts, %" PRId64 " blocks, %" PRId64 " elements",
+            p->part_count, p->blocks, p->elements);
+    REQUIRE(!settings->rounding.stochastic && settings->moment_dtype == DTYPE_F32, STATUS_INTERNAL,
+            "adamw_parts_update: stochastic rounding needs the positions of the elements");
+    PRESENT(weights);
+    PRESENT(moment1);
+    PRESENT(moment2);
+    PRESENT(gradient);
+    PRESENT(p->parts);
+    double count = (double)p->elements;
+    DISPATCH(k, adamw_parts_update, 18.0 * count,
+             count * (copy == NULL ? 12.0 : 14.0) + 2 * get_moment_bytes(p->elements, settings), k,
+             weights, copy, moment1, moment2, gradient, p, settings);
+}
+
 status lamb_moments(struct kernels *k, double *sums, const float *weights, void *moment1,
                     void *moment2, const float *gradient, int64_t count,
                     const struct adamw *settings)

@@ -10,6 +10,8 @@
 static const char *get_reported_name(enum kernels_operation operation, const char *function)
 {
     switch (operation) {
+    case OPERATION_adamw_parts_update:
+        return "adamw_update";
     case OPERATION_op_scale:
         return "scale";
     case OPERATION_op_loss_stats:

@@ -56,6 +56,7 @@ const struct cpu_variant CPU(variant) = {
             .classifier_run = CPU(classifier_run),
             .classifier_logits = CPU(classifier_logits),
             .adamw_update = CPU(adamw_update),
+            .adamw_parts_update = CPU(adamw_parts_update),
             .lamb_moments = CPU(lamb_moments),
             .lamb_apply = CPU(lamb_apply),
             .op_round_weights = CPU(op_round_weights),

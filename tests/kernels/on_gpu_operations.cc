@@ -206,6 +206,28 @@ template <> struct with_copies<cuda_adamw_update> {
     }
 };
 
+template <> struct with_copies<cuda_adamw_parts_update> {
+    static status call(struct kernels *k, float *weights, bf16 *copy, float *moment1,
+                       float *moment2, const float *gradient, const struct adamw_parts *host_parts,
+                       const struct adamw *host_settings)
+    {
+        struct adamw settings = *host_settings;
+        struct adamw_parts p = *host_parts;
+        operand_copies copies(k->device, k->stream);
+        copies.add(settings.control, 1);
+        copies.add(p.parts, p.part_count);
+        copies.add(weights, p.elements);
+        copies.add(copy, p.elements);
+        copies.add(moment1, p.moment_elements);
+        copies.add(moment2, p.moment_elements);
+        copies.add(gradient, p.elements);
+        return copies.run([&] {
+            return cuda_adamw_parts_update(k, weights, copy, moment1, moment2, gradient, &p,
+                                           &settings);
+        });
+    }
+};
+
 template <> struct with_copies<cuda_lamb_moments> {
     static status call(struct kernels *k, double *sums, const float *weights, void *moment1,
                        void *moment2, const float *gradient, int64_t count,

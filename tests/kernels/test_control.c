@@ -280,8 +280,60 @@ static void test_updates(struct kernels *k, int64_t count, enum dtype moments, b
     release_arrays(&b);
 }
 
+/* Parts of different lengths and alignments, some of them longer than a block, with gaps between
+ * them, have the bits of separate updates. The elements of gaps do not change. */
+static void test_parts(struct kernels *k, struct kernels *other, int64_t gap)
+{
+    enum { PARTS = 9, SKIPPED = 2, ELEMENTS = 16384 };
+    static const int64_t counts[PARTS] = {8, 64, 1, 17, 2048, 4099, 640, 2047, 5};
+    struct adamw_part parts[PARTS];
+    struct adamw settings = {.learning_rate = 0.01f,
+                             .beta1 = 0.9,
+                             .beta2 = 0.95,
+                             .epsilon = 1e-8f,
+                             .gradient_scale = 0.5f,
+                             .correction1 = 0.19f,
+                             .correction2 = 0.0975f};
+    int64_t first = 100, moment = 0, blocks = 0;
+    for (int i = 0; i < PARTS; i++) {
+        parts[i] = (struct adamw_part){first, counts[i], moment, blocks, i % 3 == 0 ? 0 : 0.1f};
+        first += counts[i] + gap;
+        moment += counts[i] + (i % 2 == 0 ? gap : 0);
+        blocks += adamw_parts_blocks(&parts[i]);
+    }
+    const struct adamw_parts all = {.parts = parts + SKIPPED,
+                                    .part_count = PARTS - SKIPPED,
+                                    .blocks = blocks - parts[SKIPPED].first_block,
+                                    .first_block = parts[SKIPPED].first_block,
+                                    .origin = 96,
+                                    .elements = ELEMENTS,
+                                    .moment_elements = ELEMENTS};
+    struct arrays a = make_arrays(ELEMENTS, DTYPE_F32), b = make_arrays(ELEMENTS, DTYPE_F32);
+    CHECK(first < ELEMENTS + all.origin);
+    CHECK_OK(adamw_parts_update(k, a.weights.data, a.copy.data, a.moment1.data, a.moment2.data,
+                                a.gradient.data, &all, &settings));
+    for (int i = SKIPPED; i < PARTS; i++) {
+        int64_t at = parts[i].first - all.origin;
+        settings.weight_decay = parts[i].weight_decay;
+        CHECK_OK(adamw_update(other, (float *)b.weights.data + at, (bf16 *)b.copy.data + at,
+                              (float *)b.moment1.data + parts[i].moment,
+                              (float *)b.moment2.data + parts[i].moment,
+                              (float *)b.gradient.data + at, parts[i].count, &settings));
+    }
+    CHECK(are_equal(&a, &b));
+    settings.moment_dtype = DTYPE_BF16;
+    CHECK_FAILS(adamw_parts_update(k, a.weights.data, NULL, a.moment1.data, a.moment2.data,
+                                   a.gradient.data, &all, &settings),
+                STATUS_INTERNAL, "positions");
+    release_arrays(&a);
+    release_arrays(&b);
+}
+
 static void test_all(struct kernels *k, struct kernels *other)
 {
+    test_parts(k, other, 0);
+    test_parts(k, other, 8);
+    test_parts(k, other, 3);
     test_exact_sums(k);
     test_row_sums(k, 1, 1);
     test_row_sums(k, 65, 20);

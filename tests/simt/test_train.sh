@@ -516,6 +516,7 @@ test_bench() {
         fail "two more steps waited $((counts[1] - counts[0])) times"
     grep -q '"name": *"attention_backward"' out ||
         fail "the output does not list the operations of the step"
+    grep -q '"name": *"adamw_update", *"calls": *1,' out || fail "AdamW has more than one launch"
     paste -d' ' <(print_first_losses cpu) <(print_first_losses out) |
         awk 'NF != 2 { bad = 1 } { d = $1 - $2 }
             !(d <= 1e-4 && d >= -1e-4) { bad = 1 } END { exit bad || NR != 5 }' ||

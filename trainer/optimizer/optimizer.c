@@ -17,7 +17,8 @@ struct optimizer {
     struct optimizer_squares *device_squares, *squares;
     double *ratios;
     const struct update_control *control;
-    const double *device_ratios; /* f64 [count]; NULL: `ratios` apply */
+    struct adamw_part *parts, *device_parts; /* [count] each; NULL: an update for each range */
+    const double *device_ratios;             /* f64 [count]; NULL: `ratios` apply */
 };
 
 static size_t get_moment_bytes(const struct optimizer *o, int64_t elements)
@@ -42,6 +43,28 @@ static status allocate_trust_ratios(struct optimizer *o)
                            (void **)&o->device_squares);
 }
 
+/* Lists the ranges for adamw_parts_update, which needs no positions of elements. */
+static status create_parts(struct optimizer *o)
+{
+    struct device *dev = kernels_device(o->kernels);
+    size_t bytes = (size_t)o->count * sizeof *o->parts;
+    int64_t blocks = 0;
+    o->parts = calloc((size_t)o->count + 1, sizeof *o->parts);
+    REQUIRE(o->parts != NULL, STATUS_INTERNAL, "out of memory for %d ranges", o->count);
+    for (int i = 0; i < o->count; i++) {
+        const struct optimizer_range *r = &o->ranges[i];
+        o->parts[i] =
+            (struct adamw_part){.first = r->first,
+                                .count = r->count,
+                                .moment = r->moment_offset,
+                                .first_block = blocks,
+                                .weight_decay = r->decay ? (float)o->settings.weight_decay : 0};
+        blocks += adamw_parts_blocks(&o->parts[i]);
+    }
+    TRY(device_allocate(dev, bytes, "the ranges of the optimizer", (void **)&o->device_parts));
+    return device_write(dev, kernels_stream(o->kernels), o->device_parts, o->parts, bytes);
+}
+
 status optimizer_create(struct kernels *k, const struct optimizer_settings *settings,
                         const struct optimizer_range *ranges, int count, int64_t elements,
                         struct optimizer **out)
@@ -62,6 +85,8 @@ status optimizer_create(struct kernels *k, const struct optimizer_settings *sett
     TRY_GOTO(result, fail, device_allocate(dev, bytes, "second moments", &o->moment2));
     if (optimizer_uses_trust_ratios(o)) {
         TRY_GOTO(result, fail, allocate_trust_ratios(o));
+    } else if (!optimizer_needs_positions(settings)) {
+        TRY_GOTO(result, fail, create_parts(o));
     }
     *out = o;
     return STATUS_OK;
@@ -78,6 +103,8 @@ status optimizer_destroy(struct optimizer **o)
         device_release(dev, (*o)->moment1, bytes);
         device_release(dev, (*o)->moment2, bytes);
         device_release(dev, (*o)->device_squares, (size_t)(*o)->count * sizeof *(*o)->squares);
+        device_release(dev, (*o)->device_parts, (size_t)(*o)->count * sizeof *(*o)->parts);
+        free((*o)->parts);
         free((*o)->squares);
         free((*o)->ratios);
         free((*o)->ranges);
@@ -246,9 +273,34 @@ static status update_range(struct optimizer *o, const struct optimizer_slice *sl
                         slice->gradients + offset, r->count, settings);
 }
 
+/* Updates the ranges that begin in the slice together. They are consecutive. */
+static status update_parts(struct optimizer *o, const struct optimizer_slice *slice,
+                           const struct adamw *settings)
+{
+    struct adamw_parts parts = {
+        .origin = slice->first, .elements = slice->count, .moment_elements = o->elements};
+    for (int i = 0; i < o->count; i++) {
+        if (is_range_in_slice(&o->ranges[i], slice)) {
+            parts.parts = parts.part_count == 0 ? o->device_parts + i : parts.parts;
+            parts.first_block = parts.part_count == 0 ? o->parts[i].first_block : parts.first_block;
+            parts.part_count++;
+            parts.blocks += adamw_parts_blocks(&o->parts[i]);
+        }
+    }
+    return parts.part_count == 0
+               ? STATUS_OK
+               : adamw_parts_update(o->kernels, slice->weights, slice->bf16_weights, o->moment1,
+                                    o->moment2, slice->gradients, &parts, settings);
+}
+
 status optimizer_update(struct optimizer *o, const struct optimizer_slice *slice, int64_t step,
                         double learning_rate, double scale)
 {
+    if (o->parts != NULL) {
+        const struct optimizer_range any = {0};
+        struct adamw settings = make_settings(o, &any, step, learning_rate, scale);
+        return update_parts(o, slice, &settings);
+    }
     for (int i = 0; i < o->count; i++) {
         if (is_range_in_slice(&o->ranges[i], slice)) {
             double ratio = optimizer_uses_trust_ratios(o) ? o->ratios[i] : 1;

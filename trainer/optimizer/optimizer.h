@@ -45,7 +45,7 @@ static inline bool optimizer_needs_positions(const struct optimizer_settings *s)
 
 /* optimizer_create - allocate both moments and set them to zero.
  *
- * Shapes    ranges [count], sorted by first
+ * Shapes    ranges [count], sorted by first, not empty
  * Units     elements: length of each moment
  * Memory    8 bytes per element on the device of k, or 4 in bf16; the ranges are copied
  * Errors    STATUS_INTERNAL out of memory, and the errors of the device */

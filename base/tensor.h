@@ -10,7 +10,9 @@
 #include <stdint.h>
 #include <string.h>
 
-enum dtype { DTYPE_F32 = 0, DTYPE_BF16 = 1 };
+/* E4M3 and E5M2 are the 8-bit types of the operands of FP8 GEMMs: 4 or 5 exponent bits, 3 or 2
+ * fraction bits. E4M3 has no infinity. */
+enum dtype { DTYPE_F32 = 0, DTYPE_BF16 = 1, DTYPE_E4M3 = 2, DTYPE_E5M2 = 3 };
 
 typedef uint16_t bf16;
 
@@ -25,13 +27,14 @@ struct tensor {
 /* dtype_bytes - return the size of one element. */
 static inline size_t dtype_bytes(enum dtype dtype)
 {
-    return dtype == DTYPE_F32 ? 4 : 2;
+    return dtype == DTYPE_F32 ? 4 : dtype == DTYPE_BF16 ? 2 : 1;
 }
 
-/* dtype_name - return "fp32" or "bf16". */
+/* dtype_name - return "fp32", "bf16", "e4m3" or "e5m2". */
 static inline const char *dtype_name(enum dtype dtype)
 {
-    return dtype == DTYPE_F32 ? "fp32" : "bf16";
+    static const char *const names[] = {"fp32", "bf16", "e4m3", "e5m2"};
+    return names[dtype];
 }
 
 /* tensor_view - return a view of contiguous rows. */

@@ -46,16 +46,16 @@ struct kernels; /* context: the operations, threads and workspace of one device 
 
 /* The largest sizes that the operations of a context will use. They determine its workspace. */
 struct kernels_limits {
-    int64_t rows;          /* N of a micro-batch */
-    int64_t width;         /* C */
-    int64_t inner;         /* F */
-    int heads;             /* H */
-    int64_t head_width;    /* D */
-    int64_t sequence;      /* largest T */
-    int64_t vocabulary;    /* V with padding; of this rank's shard */
-    bool training;         /* backward operations will be called */
-    int vocabulary_shards; /* ranks that share the vocabulary; 0 and 1: not sharded */
-    int bias_buckets;      /* of a relative position bias in attention; 0: none */
+    int64_t rows;                     /* N of a micro-batch */
+    int64_t width, inner;             /* C, F */
+    int heads;                        /* H */
+    int64_t head_width;               /* D */
+    int64_t sequence;                 /* largest T */
+    int64_t vocabulary;               /* V with padding; of this rank's shard */
+    bool training;                    /* backward operations will be called */
+    int vocabulary_shards;            /* ranks that share the vocabulary; 0 and 1: not sharded */
+    int bias_buckets;                 /* of a relative position bias in attention; 0: none */
+    int64_t fp8_columns, fp8_weights; /* largest K or M, and K M, of FP8 layers; 0: none */
 };
 
 /* kernels_create - create a context on dev.

@@ -6,6 +6,7 @@
  * shapes before it calls a function of a back-end. */
 #pragma once
 
+#include "kernels/fp8.h"
 #include "kernels/kernels.h"
 
 /* clip_factor adds it to the norm, so that a norm of 0 can be divided by. */
@@ -16,6 +17,9 @@
     X(linear_backward_input)                                                                       \
     X(linear_backward_weight)                                                                      \
     X(linear_add)                                                                                  \
+    X(fp8_linear_forward)                                                                          \
+    X(fp8_linear_backward_input)                                                                   \
+    X(fp8_linear_backward_weight)                                                                  \
     X(activation_forward)                                                                          \
     X(op_scale)                                                                                    \
     X(op_softcap)                                                                                  \

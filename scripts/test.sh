@@ -47,7 +47,8 @@ readonly fast='^([a-z0-9]+|attention_features|cross_entropy|post_processor|row_w
 '|train_(bert|inspect|lora_objectives|tasks_objectives|dpo_resume)|checkpoint_kill_rank_0_of_2'\
 '|sft_trl|model_folder_commands|include_rules|style_can_fail|simt_planted|simt_gemm'\
 '|simt_device_late|sample_order|swiglu_rotary|token_files'\
-'|simt_(norm|flat|embedding|rows|swiglu_rotary|linear|attention_features|attention_wgmma)_lifo)$'
+'|simt_(norm|flat|embedding|rows|swiglu_rotary|linear|fp8)_lifo'\
+'|simt_(attention_features|attention_wgmma)_lifo)$'
 excluded=$(printf '|^%s$' "${longest[@]}")
 ci=false selected=(--exclude-regex "${excluded#|}")
 case ${1:-} in

@@ -87,6 +87,7 @@ typedef size_t cpu_scratch(enum dtype dtype, int threads, const struct kernels_l
 cpu_scratch CPU(attention_scratch);
 cpu_scratch CPU(norm_scratch);
 cpu_scratch CPU(embedding_scratch);
+cpu_scratch CPU(fp8_scratch);
 cpu_scratch CPU(classifier_scratch);
 
 extern const struct cpu_variant CPU(variant);

@@ -6,10 +6,8 @@
 static size_t scratch_bytes(enum dtype dtype, int threads, const struct kernels_limits *limits)
 {
     cpu_scratch *sizes[] = {
-        CPU(attention_scratch),
-        CPU(classifier_scratch),
-        CPU(embedding_scratch),
-        CPU(norm_scratch),
+        CPU(attention_scratch), CPU(classifier_scratch), CPU(embedding_scratch),
+        CPU(fp8_scratch),       CPU(norm_scratch),
     };
     size_t largest = 0;
     for (int i = 0; i < COUNT(sizes); i++) {
@@ -31,6 +29,9 @@ const struct cpu_variant CPU(variant) = {
             .linear_backward_input = CPU(linear_backward_input),
             .linear_backward_weight = CPU(linear_backward_weight),
             .linear_add = CPU(linear_add),
+            .fp8_linear_forward = CPU(fp8_linear_forward),
+            .fp8_linear_backward_input = CPU(fp8_linear_backward_input),
+            .fp8_linear_backward_weight = CPU(fp8_linear_backward_weight),
             .activation_forward = CPU(activation_forward),
             .op_scale = CPU(op_scale),
             .op_softcap = CPU(op_softcap),

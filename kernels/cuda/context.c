@@ -52,9 +52,22 @@ status cuda_create(struct kernels *k, int64_t classifier_rows)
     return STATUS_OK;
 }
 
+/* FP8 GEMMs need Ada or Hopper. */
+static status check_fp8(const struct kernels *k)
+{
+    int capability = cuda_device_capability(k->device);
+    REQUIRE(
+        capability >= CUDA_MIN_CAPABILITY_FP8, STATUS_UNAVAILABLE,
+        "precision fp8: %s has compute capability %d.%d; FP8 needs 8.9 (Ada) or 9.0 (Hopper) or "
+        "newer; set train.precision to bf16",
+        device_name(k->device), capability / 10, capability % 10);
+    return STATUS_OK;
+}
+
 static status create_context(struct kernels *k, int threads)
 {
     (void)threads;
+    TRY(k->limits.fp8_columns > 0 ? check_fp8(k) : STATUS_OK);
     return cuda_create(k, cuda_classifier_rows(&k->limits));
 }
 

@@ -10,7 +10,10 @@
 #include "base/arena.h"
 #include "kernels/kernels_table.h"
 
-enum { CUDA_MIN_CAPABILITY = 8 };
+enum {
+    CUDA_MIN_CAPABILITY = 8,
+    CUDA_MIN_CAPABILITY_FP8 = 89 /* as cuda_device_capability returns it */
+};
 
 #define CUDA_GEMM_WORKSPACE_BYTES ((size_t)32 << 20) /* for cuBLASLt; Hopper needs 32 MiB */
 
@@ -25,6 +28,9 @@ struct cuda_state {
 };
 
 extern const struct device_driver cuda_device_driver;
+
+/* cuda_device_capability - return 10 times the compute capability of a GPU: 90 is 9.0. */
+int cuda_device_capability(const struct device *dev);
 
 /* cuda_create - implement `create` of struct kernels_driver (kernels_table.h).
  *
@@ -184,7 +190,7 @@ void cuda_graphs_destroy(struct kernels *k);
 struct cuda_gemm {
     struct tensor c; /* [m, n], f32 or the type of a and b */
     struct tensor a; /* [m, k], or [k, m] with transpose_a */
-    struct tensor b; /* [k, n], or [n, k] with transpose_b */
+    struct tensor b; /* [k, n], or [n, k] with transpose_b, as FP8 operands are */
     bool transpose_a, transpose_b;
     bool accumulate;     /* add to c and sums; not with a bias or an activation */
     struct tensor bias;  /* f32 [1, n], added to every row; absent */
@@ -192,6 +198,7 @@ struct cuda_gemm {
     bool derivative;     /* multiply by the activation's derivative at `aux` instead */
     struct tensor aux;   /* [m, n]: input of the activation, written for backward; absent */
     struct tensor sums;  /* f32 [1, m] (+)= sums of op(a) over k; requires transpose_a; absent */
+    const float *scale_a, *scale_b; /* factors of FP8 operands, on the device; NULL: 1 */
 };
 
 /* cuda_gemm_run - compute c (+)= act(op(a) op(b) + bias).

@@ -17,6 +17,7 @@
 struct gpu {
     int index;
     char name[288];
+    int capability; /* 10 times the compute capability */
     unsigned char identity[DEVICE_IDENTITY_BYTES];
     cudaStream_t stream; /* for work that the host waits for */
     bool in_range;       /* an NVTX range is open */
@@ -334,6 +335,7 @@ static status read_properties(struct gpu *gpu)
             cudaGetErrorString(error));
     snprintf(gpu->name, sizeof gpu->name, "GPU %d (%.250s)", gpu->index, properties.name);
     memcpy(gpu->identity, &properties.uuid, sizeof gpu->identity);
+    gpu->capability = 10 * properties.major + properties.minor;
     REQUIRE(properties.major >= CUDA_MIN_CAPABILITY, STATUS_UNAVAILABLE,
             "device cuda: %s has compute capability %d.%d; the minimum is %d.0 (Ampere); set "
             "train.device to cpu",
@@ -366,6 +368,11 @@ static status gpu_open(int index, struct device *dev, const struct device_operat
     *table = &operations;
     *state = gpu;
     return STATUS_OK;
+}
+
+int cuda_device_capability(const struct device *dev)
+{
+    return get_gpu(dev)->capability;
 }
 
 const struct device_driver cuda_device_driver = {.count = gpu_count, .open = gpu_open};

@@ -26,7 +26,8 @@ struct gemm_key {
     int64_t rows[3], columns[3], stride[3]; /* of c, a, b as tensors */
     int64_t aux_stride;                     /* 0: aux is absent */
     int32_t alignment[5];                   /* bytes, of c, a, b, aux, and the bias or the sums */
-    int32_t type, c_type, transpose_a, transpose_b;
+    int32_t type;                           /* of a; plus 256 (1 + that of b), if it differs */
+    int32_t c_type, transpose_a, transpose_b;
     int32_t epilogue;               /* set of enum gemm_epilogue */
     int32_t activation, derivative; /* enum activation; 1: its derivative */
 };
@@ -70,6 +71,10 @@ status gemm_perform(struct kernels *k, struct gemm_plan *plan, const struct cuda
 
 /* gemm_plan_key - return the key of a GEMM. */
 struct gemm_key gemm_plan_key(const struct cuda_gemm *p);
+
+/* gemm_plan_is_fp8 - return whether the operands are FP8 numbers. Such a plan is never tuned: its
+ * operands are in scratch memory, which other operations overwrite. */
+bool gemm_plan_is_fp8(const struct gemm_key *key);
 
 enum { GEMM_FUSIONS_MAX = 4 };
 

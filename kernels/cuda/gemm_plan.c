@@ -4,6 +4,7 @@
  *           there. So c = op(a) op(b) is computed as c^T = op(b)^T op(a)^T, and cuBLASLt's rows are
  *           our columns. A bias is one of its columns. The sums of our a over the inner dimension
  *           are those of its B (BGRADB).
+ * FP8       The first operand of cuBLASLt is our b, so its factor is that of b.
  * Order     The sums of a split inner dimension are reduced in a second pass, never in place in
  *           order of arrival: the same call gives the same bits.
  * Source    cublasLt.h of CUDA 13.0: its GELU is the tanh approximation; the leading dimension of
@@ -17,7 +18,11 @@ enum { ALIGNMENT_MAX = 256, ALIGNMENT_AUX = 16, AUX_ROW_ELEMS = 8 };
 
 static cudaDataType_t get_cuda_type(enum dtype dtype)
 {
-    return dtype == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+    static const cudaDataType_t types[] = {[DTYPE_F32] = CUDA_R_32F,
+                                           [DTYPE_BF16] = CUDA_R_16BF,
+                                           [DTYPE_E4M3] = CUDA_R_8F_E4M3,
+                                           [DTYPE_E5M2] = CUDA_R_8F_E5M2};
+    return types[dtype];
 }
 
 static int32_t get_alignment(const void *data)
@@ -51,6 +56,9 @@ struct gemm_key gemm_plan_key(const struct cuda_gemm *p)
     }
     key.aux_stride = p->aux.data != NULL ? p->aux.stride : 0;
     key.type = (int32_t)get_cuda_type(p->a.dtype);
+    if (p->b.dtype != p->a.dtype) { /* E5M2 by E4M3 */
+        key.type |= ((int32_t)get_cuda_type(p->b.dtype) + 1) << 8;
+    }
     key.c_type = (int32_t)get_cuda_type(p->c.dtype);
     key.transpose_a = p->transpose_a;
     key.transpose_b = p->transpose_b;
@@ -60,17 +68,26 @@ struct gemm_key gemm_plan_key(const struct cuda_gemm *p)
     return key;
 }
 
-/* cuBLASLt fuses the tanh approximation of GELU only, and accesses aux 16 bytes at a time. */
+bool gemm_plan_is_fp8(const struct gemm_key *key)
+{
+    int32_t type = key->type & 0xff;
+    return type == (int32_t)CUDA_R_8F_E4M3 || type == (int32_t)CUDA_R_8F_E5M2;
+}
+
+/* cuBLASLt fuses the tanh approximation of GELU only, and accesses aux 16 bytes at a time. The
+ * activation of an FP8 GEMM is a separate kernel. */
 static bool supports_activation(const struct gemm_key *key)
 {
     bool aux = key->aux_stride > 0;
-    return key->activation == (int32_t)ACTIVATION_GELU_TANH &&
+    return key->activation == (int32_t)ACTIVATION_GELU_TANH && !gemm_plan_is_fp8(key) &&
            (!aux || (key->aux_stride % AUX_ROW_ELEMS == 0 && key->alignment[3] >= ALIGNMENT_AUX));
 }
 
 int gemm_plan_fusions(const struct gemm_key *key, int fusions[GEMM_FUSIONS_MAX])
 {
-    int count = 0, bias = key->epilogue & GEMM_BIAS;
+    /* With FP8 operands and an f32 output, cuBLASLt reads the bias as bf16. */
+    bool wide = gemm_plan_is_fp8(key) && key->c_type == (int32_t)CUDA_R_32F;
+    int count = 0, bias = wide ? 0 : key->epilogue & GEMM_BIAS;
     fusions[count++] = bias;
     if ((key->epilogue & GEMM_ACTIVATION) != 0 && supports_activation(key)) {
         fusions[count++] = bias | GEMM_ACTIVATION;
@@ -117,6 +134,12 @@ static status set_attribute(struct cuda_gemm_context *gemm, struct gemm_plan *pl
 status gemm_plan_set_pointers(struct cuda_gemm_context *gemm, struct gemm_plan *plan,
                               const struct cuda_gemm *p, const void *vector)
 {
+    if (p->scale_a != NULL) {
+        TRY(set_attribute(gemm, plan, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &p->scale_b,
+                          sizeof p->scale_b));
+        TRY(set_attribute(gemm, plan, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &p->scale_a,
+                          sizeof p->scale_a));
+    }
     if ((plan->fused & (GEMM_BIAS | GEMM_SUMS)) != 0) {
         TRY(set_attribute(gemm, plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector));
     }

@@ -121,6 +121,12 @@ GPU_INLINE uint32_t gpu_pack(float low, float high)
 
 /* ---- memory ---- */
 
+/* Sets *p = max(*p, value) atomically. */
+GPU_INLINE void gpu_atomic_max(uint32_t *p, uint32_t value)
+{
+    atomicMax(p, value);
+}
+
 GPU_INLINE uint4 gpu_load16(const void *p)
 {
     return *static_cast<const uint4 *>(p);

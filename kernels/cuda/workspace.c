@@ -82,6 +82,15 @@ static size_t get_linear_scratch(const struct kernels_limits *limits)
     return cuda_align_bytes(cuda_column_sums_scratch(get_widest_output(limits)));
 }
 
+/* Two operands of a GEMM: both have rows, or one is a matrix of weights. */
+static size_t get_fp8_scratch(const struct kernels_limits *limits)
+{
+    int64_t rows = (limits->rows + FP8_MULTIPLE - 1) / FP8_MULTIPLE * FP8_MULTIPLE;
+    size_t activations = cuda_align_bytes((size_t)(rows * limits->fp8_columns));
+    size_t weights = cuda_align_bytes((size_t)limits->fp8_weights);
+    return activations + (weights > activations ? weights : activations);
+}
+
 static size_t get_classifier_scratch(enum dtype dtype, int64_t rows,
                                      const struct kernels_limits *limits)
 {
@@ -130,6 +139,7 @@ size_t cuda_scratch_bytes(enum dtype dtype, int64_t classifier_rows,
         cuda_align_bytes((CUDA_REDUCE_BLOCKS_MAX + 1) * sizeof(double)),
         get_classifier_scratch(dtype, classifier_rows, limits),
         get_attention_scratch(dtype, limits),
+        get_fp8_scratch(limits),
     };
     size_t largest = 0;
     for (int i = 0; i < COUNT(sizes); i++) {

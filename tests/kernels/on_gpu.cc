@@ -16,7 +16,8 @@ extern "C" {
     X(flat)                                                                                        \
     X(embedding)                                                                                   \
     X(rows)                                                                                        \
-    X(control) X(swiglu_rotary) X(linear) X(cross_entropy) X(attention) X(attention_features)
+    X(control)                                                                                     \
+    X(swiglu_rotary) X(linear) X(fp8) X(cross_entropy) X(attention) X(attention_features)
 #define ON_GPU_PROTOTYPE(name) int on_gpu_##name(int count, char **arguments);
 ON_GPU_TESTS(ON_GPU_PROTOTYPE)
 #undef ON_GPU_PROTOTYPE

@@ -28,6 +28,7 @@ struct simt_gemm_desc {
     uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     void *bias = nullptr, *aux = nullptr;
     int64_t aux_stride = 0;
+    const float *first_scale = nullptr, *second_scale = nullptr;
 };
 
 struct simt_layout {
@@ -143,6 +144,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
         return copy_value(&desc->aux, sizeof desc->aux, value, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
         return copy_value(&desc->aux_stride, sizeof desc->aux_stride, value, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
+        return copy_value(&desc->first_scale, sizeof desc->first_scale, value, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
+        return copy_value(&desc->second_scale, sizeof desc->second_scale, value, bytes);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -213,6 +218,26 @@ static bool has_aux(uint32_t epilogue)
     return (epilogue & 128) != 0;
 }
 
+static bool is_fp8(cudaDataType_t type)
+{
+    return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2;
+}
+
+/* FP8 matrices as on Hopper: the first one is transposed and the second one is not, at most one is
+ * E5M2, and all rows are aligned. The output and the bias are bf16, or the output is f32 without
+ * bias. */
+static bool supports_fp8(const simt_gemm_desc *desc, const simt_layout *a, const simt_layout *b,
+                         const simt_layout *d)
+{
+    bool bias = (desc->epilogue & CUBLASLT_EPILOGUE_BIAS) != 0;
+    return is_fp8(b->type) && desc->first == CUBLAS_OP_T && desc->second == CUBLAS_OP_N &&
+           (a->type == CUDA_R_8F_E4M3 || b->type == CUDA_R_8F_E4M3) && a->rows % 16 == 0 &&
+           a->columns % 16 == 0 && a->stride % 16 == 0 && b->stride % 16 == 0 &&
+           (d->type == CUDA_R_16BF ? d->stride % 8 == 0 : !bias && d->stride % 4 == 0) &&
+           (bias ? desc->epilogue == CUBLASLT_EPILOGUE_BIAS
+                 : desc->epilogue == CUBLASLT_EPILOGUE_DEFAULT);
+}
+
 static cublasStatus_t check_arguments(const simt_gemm_desc *desc, const simt_layout *a,
                                       const simt_layout *b, const simt_layout *d)
 {
@@ -220,8 +245,12 @@ static cublasStatus_t check_arguments(const simt_gemm_desc *desc, const simt_lay
     int64_t columns = desc->second == CUBLAS_OP_N ? b->columns : b->rows;
     int64_t inner = desc->second == CUBLAS_OP_N ? b->rows : b->columns;
     if (rows != d->rows || columns != d->columns || inner != get_inner(desc, a) ||
-        a->type != b->type || (d->type != a->type && d->type != CUDA_R_32F)) {
+        (a->type != b->type && !is_fp8(a->type)) ||
+        (d->type != a->type && d->type != CUDA_R_32F && !is_fp8(a->type))) {
         return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    if (is_fp8(a->type) && !supports_fp8(desc, a, b, d)) {
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     }
     size_t element = d->type == CUDA_R_32F ? 4 : 2;
     if (has_bias(desc->epilogue) && (desc->bias == nullptr || !is_aligned(desc->bias, element))) {
@@ -281,8 +310,28 @@ struct gemm_task {
     int algorithm;
 };
 
+/* Returns the value of an FP8 number. */
+static float decode_fp8(uint8_t code, cudaDataType_t type)
+{
+    bool e5m2 = type == CUDA_R_8F_E5M2;
+    int fraction_bits = e5m2 ? 2 : 3, bias = e5m2 ? 15 : 7, magnitude = code & 0x7f;
+    int exponent = magnitude >> fraction_bits, fraction = magnitude & ((1 << fraction_bits) - 1);
+    float value = exponent == 0 ? ldexpf(static_cast<float>(fraction), 1 - bias - fraction_bits)
+                                : ldexpf(static_cast<float>(fraction + (1 << fraction_bits)),
+                                         exponent - bias - fraction_bits);
+    if (e5m2 && exponent == 31) {
+        value = fraction == 0 ? INFINITY : NAN;
+    } else if (!e5m2 && magnitude == 0x7f) {
+        value = NAN;
+    }
+    return (code & 0x80) != 0 ? -value : value;
+}
+
 static float get_element(const void *data, cudaDataType_t type, int64_t at)
 {
+    if (is_fp8(type)) {
+        return decode_fp8(static_cast<const uint8_t *>(data)[at], type);
+    }
     return type == CUDA_R_32F ? static_cast<const float *>(data)[at]
                               : gpu_float(static_cast<const bf16 *>(data)[at]);
 }
@@ -335,6 +384,8 @@ static void store_element(const struct gemm_task &w, int64_t row, int64_t column
     const simt_gemm_desc &desc = w.desc;
     cudaDataType_t type = w.d_layout.type;
     int64_t at = column * w.d_layout.stride + row, aux = column * desc.aux_stride + row;
+    sum *= desc.first_scale != nullptr ? *desc.first_scale : 1.0f;
+    sum *= desc.second_scale != nullptr ? *desc.second_scale : 1.0f;
     sum += w.beta != 0 ? w.beta * get_element(w.d, type, at) : 0.0f;
     float used = ignores_epilogue(w) ? 0.0f : 1.0f; /* factor of the epilogue's operand */
     bool has_row_bias = (desc.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0;
@@ -415,7 +466,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                                    d,
                                    workspace,
                                    has_bias(w.desc.epilogue) ? w.desc.bias : nullptr,
-                                   has_aux(w.desc.epilogue) ? w.desc.aux : nullptr};
+                                   has_aux(w.desc.epilogue) ? w.desc.aux : nullptr,
+                                   w.desc.first_scale,
+                                   w.desc.second_scale};
         simt::refuse_host_address(addresses, sizeof addresses);
     }
     calls.gemms++;

@@ -372,6 +372,13 @@ inline uint32_t gpu_pack(float low, float high)
     return gpu_bf16(low) | uint32_t{gpu_bf16(high)} << 16;
 }
 
+inline void gpu_atomic_max(uint32_t *p, uint32_t value)
+{
+    uint32_t before = __atomic_load_n(p, __ATOMIC_RELAXED);
+    while (before < value && !__atomic_compare_exchange_n(p, &before, value, false,
+                                                          __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+}
 inline uint4 gpu_load16(const void *p, SIMT_HERE)
 {
     if (reinterpret_cast<uintptr_t>(p) % 16 != 0) {

@@ -9,7 +9,9 @@
     X(CUBLAS_STATUS_NOT_SUPPORTED, 15)
 #define CUBLASLT_TYPE_NUMBERS(X)                                                                   \
     X(CUDA_R_32F, 0)                                                                               \
-    X(CUDA_R_16BF, 14)
+    X(CUDA_R_16BF, 14)                                                                             \
+    X(CUDA_R_8F_E4M3, 28)                                                                          \
+    X(CUDA_R_8F_E5M2, 29)
 #define CUBLASLT_OPERATION_NUMBERS(X)                                                              \
     X(CUBLAS_OP_N, 0)                                                                              \
     X(CUBLAS_OP_T, 1)
@@ -20,7 +22,9 @@
     X(CUBLASLT_MATMUL_DESC_EPILOGUE, 7)                                                            \
     X(CUBLASLT_MATMUL_DESC_BIAS_POINTER, 8)                                                        \
     X(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, 11)                                               \
-    X(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, 12)
+    X(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, 12)                                                    \
+    X(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, 17)                                                    \
+    X(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, 18)
 #define CUBLASLT_PREF_NUMBERS(X)                                                                   \
     X(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, 1)                                                 \
     X(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, 3)                                               \

@@ -1,0 +1,164 @@
+/* Linear layers with operands that are rounded to FP8.
+ *
+ *   u' = q(scale u) / scale,  then the GEMM of linear.c with u' instead of u
+ *
+ * The numbers of E4M3 and E5M2 have at most 3 fraction bits and the scale is a power of two, so
+ * bf16 and f32 represent u' exactly. oneDNN multiplies with f32 sums, as a GPU does. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/vector.h"
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* A type of numbers: its fraction bits, the exponent of its smallest normal number, and its largest
+ * number. */
+struct grid {
+    int fraction_bits, least_exponent;
+    float largest;
+};
+
+static const struct grid grids[FP8_OPERANDS] = {
+    [FP8_X] = {3, -6, FP8_MAX_E4M3},
+    [FP8_W] = {3, -6, FP8_MAX_E4M3},
+    [FP8_DY] = {2, -14, FP8_MAX_E5M2},
+};
+
+/* Rounds to nearest even. Subnormal numbers are rounded by the addition of a number with their
+ * distance as its last bit. */
+INLINE vector round_to_grid(vector x, const struct grid *g)
+{
+    vector clamped = vector_max(vector_set(-g->largest), vector_min(vector_set(g->largest), x));
+    vector_words bits = (vector_words)clamped, sign = bits & 0x80000000u;
+    const int shift = 23 - g->fraction_bits;
+    const uint32_t unit = 1u << shift;
+    vector normal = (vector)((bits + (bits >> shift & 1u) + (unit / 2 - 1)) & ~(unit - 1));
+    float anchor = ldexpf(1.5f, g->least_exponent - g->fraction_bits + 23);
+    vector subnormal = (clamped + anchor) - anchor;
+    vector_words magnitude = bits & 0x7fffffffu;
+    vector_bits is_small = (vector)magnitude < ldexpf(1.0f, g->least_exponent);
+    vector rounded = vector_select(is_small, subnormal, normal);
+    rounded = (vector)(((vector_words)rounded & 0x7fffffffu) | sign);
+    return vector_select(x != x, x, rounded);
+}
+
+/* Returns the larger of two vectors of magnitudes as integers: NaN is the largest. */
+INLINE vector_bits select_larger(vector_bits a, vector_bits b)
+{
+    vector_bits mask = a > b;
+    return (a & mask) | (b & ~mask);
+}
+
+/* Rounds columns of a row, if `to` is present. Returns the bits of the largest magnitude. */
+INLINE int32_t round_row(struct tensor to, struct tensor from, int64_t row, enum dtype dtype,
+                         const struct grid *g, const float *scale)
+{
+    vector_bits largest = {0};
+    for (int64_t c = 0; c < from.columns; c += VECTOR_LANES) {
+        int64_t left = from.columns - c;
+        vector x = vector_get(from.data, dtype, row * from.stride + c, left);
+        largest = select_larger((vector_bits)x & 0x7fffffff, largest);
+        if (to.data != NULL) {
+            vector_put(to.data, dtype, row * to.stride + c,
+                       round_to_grid(x * scale[0], g) * scale[1], left);
+        }
+    }
+    int32_t result = 0;
+    for (int i = 0; i < VECTOR_LANES; i++) {
+        result = largest[i] > result ? largest[i] : result;
+    }
+    return result;
+}
+
+static int32_t round_rows(int threads, struct tensor to, struct tensor from, const struct grid *g,
+                          const float *scale)
+{
+    int32_t largest = 0;
+#pragma omp parallel for num_threads(threads) schedule(static) reduction(max : largest)
+    for (int64_t row = 0; row < from.rows; row++) {
+        int32_t bits = from.dtype == DTYPE_F32 ? round_row(to, from, row, DTYPE_F32, g, scale)
+                                               : round_row(to, from, row, DTYPE_BF16, g, scale);
+        largest = bits > largest ? bits : largest;
+    }
+    return largest;
+}
+
+/* Prepares an operand of a GEMM: measures it, and with scales sets *to to its rounded values in
+ * scratch memory. */
+static status prepare_operand(struct kernels *k, struct tensor *to, struct tensor maxima,
+                              struct tensor from, struct tensor scales, enum fp8_operand operand)
+{
+    *to = from;
+    if (scales.data == NULL && maxima.data == NULL) {
+        return STATUS_OK;
+    }
+    struct tensor rounded = tensor_absent();
+    if (scales.data != NULL) {
+        void *memory = NULL;
+        size_t bytes = (size_t)(from.rows * from.columns) * dtype_bytes(from.dtype);
+        TRY(arena_take(&cpu_get_state(k)->scratch, bytes, &memory));
+        rounded = *to = tensor_view(memory, from.dtype, from.rows, from.columns);
+    }
+    const float *scale =
+        scales.data != NULL ? (const float *)scales.data + operand * scales.stride : NULL;
+    int32_t largest = round_rows(k->threads, rounded, from, &grids[operand], scale);
+    if (maxima.data != NULL) {
+        int32_t before;
+        memcpy(&before, (float *)maxima.data + operand, sizeof before);
+        largest = before > largest ? before : largest;
+        memcpy((float *)maxima.data + operand, &largest, sizeof largest);
+    }
+    return STATUS_OK;
+}
+
+size_t CPU(fp8_scratch)(enum dtype dtype, int threads, const struct kernels_limits *limits)
+{
+    (void)threads;
+    size_t rows = (size_t)(limits->rows * limits->fp8_columns) * dtype_bytes(dtype);
+    size_t weights = (size_t)limits->fp8_weights * dtype_bytes(dtype);
+    return cpu_scratch_align(rows) + cpu_scratch_align(weights > rows ? weights : rows);
+}
+
+status CPU(fp8_linear_forward)(struct kernels *k, struct tensor y, struct tensor saved,
+                               struct tensor maxima, struct tensor x, struct tensor w,
+                               struct tensor bias, struct tensor scales, enum activation act)
+{
+    struct arena *scratch = &cpu_get_state(k)->scratch;
+    size_t mark = arena_mark(scratch);
+    struct tensor operands[2];
+    TRY(prepare_operand(k, &operands[0], maxima, x, scales, FP8_X));
+    TRY(prepare_operand(k, &operands[1], maxima, w, scales, FP8_W));
+    status result = CPU(linear_forward)(k, y, saved, operands[0], operands[1], bias, act);
+    arena_release(scratch, mark);
+    return result;
+}
+
+status CPU(fp8_linear_backward_input)(struct kernels *k, struct tensor dx, struct tensor maxima,
+                                      struct tensor dy, struct tensor w, struct tensor scales,
+                                      enum activation act, struct tensor saved)
+{
+    struct arena *scratch = &cpu_get_state(k)->scratch;
+    size_t mark = arena_mark(scratch);
+    struct tensor operands[2];
+    TRY(prepare_operand(k, &operands[0], maxima, dy, scales, FP8_DY));
+    TRY(prepare_operand(k, &operands[1], tensor_absent(), w, scales, FP8_W));
+    status result = CPU(linear_backward_input)(k, dx, operands[0], operands[1], act, saved);
+    arena_release(scratch, mark);
+    return result;
+}
+
+status CPU(fp8_linear_backward_weight)(struct kernels *k, struct tensor dw, struct tensor dbias,
+                                       struct tensor maxima, struct tensor dy, struct tensor x,
+                                       struct tensor scales, bool overwrite)
+{
+    struct arena *scratch = &cpu_get_state(k)->scratch;
+    size_t mark = arena_mark(scratch);
+    struct tensor operands[2], none = tensor_absent();
+    TRY(CPU(linear_backward_weight)(k, none, dbias, dy, x, overwrite));
+    TRY(prepare_operand(k, &operands[0], maxima, dy, dw.data != NULL ? scales : none, FP8_DY));
+    if (dw.data == NULL) {
+        return STATUS_OK;
+    }
+    TRY(prepare_operand(k, &operands[1], none, x, scales, FP8_X));
+    status result = CPU(linear_backward_weight)(k, dw, none, operands[0], operands[1], overwrite);
+    arena_release(scratch, mark);
+    return result;
+}

@@ -1,0 +1,78 @@
+/* Checks the shapes of FP8 linear layers, then calls the back-end. */
+#include "kernels/fp8.h"
+
+#include "kernels/checks.h"
+
+static double count_flops(struct tensor x, struct tensor w)
+{
+    return 2.0 * (double)x.rows * (double)w.rows * (double)w.columns;
+}
+
+static status check_fp8(const char *where, const struct kernels *k, struct tensor maxima,
+                        struct tensor scales, int64_t rows, int64_t inner, int64_t outputs)
+{
+    int64_t widest = inner > outputs ? inner : outputs;
+    REQUIRE(inner % FP8_MULTIPLE == 0 && outputs % FP8_MULTIPLE == 0 && rows <= k->limits.rows &&
+                widest <= k->limits.fp8_columns && inner * outputs <= k->limits.fp8_weights,
+            STATUS_INTERNAL,
+            "%s: %" PRId64 " rows, w [%" PRId64 ", %" PRId64
+            "]; the sizes of w must be multiples of %d, and the limits are %" PRId64
+            " rows, %" PRId64 " columns and %" PRId64 " weights",
+            where, rows, outputs, inner, (int)FP8_MULTIPLE, k->limits.rows, k->limits.fp8_columns,
+            k->limits.fp8_weights);
+    TRY(check_optional_shape(where, "maxima", maxima, DTYPE_F32, 1, FP8_OPERANDS));
+    return check_optional_shape(where, "scales", scales, DTYPE_F32, FP8_OPERANDS, 2);
+}
+
+status fp8_linear_forward(struct kernels *k, struct tensor y, struct tensor saved,
+                          struct tensor maxima, struct tensor x, struct tensor w,
+                          struct tensor bias, struct tensor scales, enum activation act)
+{
+    SHAPE(x, k->dtype, y.rows, w.columns);
+    SHAPE(w, k->dtype, y.columns, x.columns);
+    SHAPE(y, k->dtype, x.rows, w.rows);
+    SHAPE_OPTIONAL(saved, k->dtype, x.rows, w.rows);
+    SHAPE_OPTIONAL(bias, DTYPE_F32, 1, w.rows);
+    TRY(check_fp8(__func__, k, maxima, scales, x.rows, w.columns, w.rows));
+    REQUIRE(saved.data == NULL || act != ACTIVATION_NONE, STATUS_INTERNAL,
+            "fp8_linear_forward: saved without an activation");
+    DISPATCH(k, fp8_linear_forward, count_flops(x, w),
+             compute_tensor_bytes(y) + compute_tensor_bytes(saved) + compute_tensor_bytes(x) +
+                 compute_tensor_bytes(w),
+             k, y, saved, maxima, x, w, bias, scales, act);
+}
+
+status fp8_linear_backward_input(struct kernels *k, struct tensor dx, struct tensor maxima,
+                                 struct tensor dy, struct tensor w, struct tensor scales,
+                                 enum activation act, struct tensor saved)
+{
+    SHAPE(dy, k->dtype, dx.rows, w.rows);
+    SHAPE(w, k->dtype, dy.columns, dx.columns);
+    SHAPE(dx, k->dtype, dy.rows, w.columns);
+    TRY(check_fp8(__func__, k, maxima, scales, dy.rows, w.columns, w.rows));
+    if (act != ACTIVATION_NONE) {
+        SHAPE(saved, k->dtype, dx.rows, dx.columns);
+    }
+    DISPATCH(k, fp8_linear_backward_input, count_flops(dy, w),
+             compute_tensor_bytes(dx) + compute_tensor_bytes(dy) + compute_tensor_bytes(w) +
+                 compute_tensor_bytes(saved),
+             k, dx, maxima, dy, w, scales, act, saved);
+}
+
+status fp8_linear_backward_weight(struct kernels *k, struct tensor dw, struct tensor dbias,
+                                  struct tensor maxima, struct tensor dy, struct tensor x,
+                                  struct tensor scales, bool overwrite)
+{
+    SHAPE(dy, k->dtype, x.rows, dy.columns);
+    SHAPE(x, k->dtype, dy.rows, x.columns);
+    SHAPE_OPTIONAL(dw, DTYPE_F32, dy.columns, x.columns);
+    SHAPE_OPTIONAL(dbias, DTYPE_F32, 1, dy.columns);
+    TRY(check_fp8(__func__, k, maxima, scales, x.rows, x.columns, dy.columns));
+    if (dw.data == NULL && dbias.data == NULL) {
+        return STATUS_OK;
+    }
+    DISPATCH(k, fp8_linear_backward_weight, dw.data != NULL ? count_flops(x, dw) : 0,
+             (overwrite ? 1 : 2) * compute_tensor_bytes(dw) + compute_tensor_bytes(dy) +
+                 compute_tensor_bytes(x),
+             k, dw, dbias, maxima, dy, x, scales, overwrite);
+}

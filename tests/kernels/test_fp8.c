@@ -1,0 +1,419 @@
+/* Tests the FP8 linear layers. A GEMM with the identity matrix shows how an operand is rounded: all
+ * bf16 numbers, and the f32 numbers at which PyTorch's rounding changes (scripts/reference_fp8.py).
+ * The other GEMMs are compared with linear_* of rounded operands. */
+#include "kernels/fp8.h"
+#include "tests/kernels/operation.h"
+#include "tests/reference/fp8.inc"
+
+enum { E4M3_CODES = sizeof e4m3_thresholds / 4, E5M2_CODES = sizeof e5m2_thresholds / 4 };
+
+enum { WIDTH = 16, CAST_ROWS = 65536 / WIDTH };
+
+/* ---- rounding ---- */
+
+static double decode_fp8(int code, enum fp8_operand operand)
+{
+    int fraction_bits = operand == FP8_DY ? 2 : 3, bias = operand == FP8_DY ? 15 : 7;
+    int exponent = code >> fraction_bits, fraction = code & ((1 << fraction_bits) - 1);
+    return exponent == 0 ? ldexp(fraction, 1 - bias - fraction_bits)
+                         : ldexp(fraction + (1 << fraction_bits), exponent - bias - fraction_bits);
+}
+
+/* Rounds as PyTorch does after a limitation to the largest number. */
+static double round_reference(float x, enum fp8_operand operand)
+{
+    const uint32_t *thresholds = operand == FP8_DY ? e5m2_thresholds : e4m3_thresholds;
+    int codes = operand == FP8_DY ? E5M2_CODES : E4M3_CODES, code = 0;
+    float size = fabsf(x);
+    uint32_t bits;
+    memcpy(&bits, &size, sizeof bits);
+    while (code < codes && thresholds[code] <= bits) {
+        code++;
+    }
+    return isnan(x) ? NAN : copysign(decode_fp8(code, operand), x);
+}
+
+static float round_scaled(double x, double scale, enum fp8_operand operand)
+{
+    return (float)(round_reference((float)(x * scale), operand) / scale);
+}
+
+/* Returns a copy with rounded elements. */
+static struct tensor make_rounded(struct tensor from, struct tensor scales,
+                                  enum fp8_operand operand)
+{
+    struct tensor t = operation_tensor(from.dtype, from.rows, from.columns, from.columns);
+    for (int64_t i = 0; i < t.rows; i++) {
+        for (int64_t j = 0; j < t.columns; j++) {
+            double scale = oracle_get(scales, operand, 0);
+            oracle_set(t, i, j, (double)round_scaled(oracle_get(from, i, j), scale, operand));
+        }
+    }
+    return t;
+}
+
+static struct tensor make_scales(int x, int w, int dy)
+{
+    struct tensor scales = operation_tensor(DTYPE_F32, FP8_OPERANDS, 2, 2);
+    const int exponents[FP8_OPERANDS] = {x, w, dy};
+    for (int i = 0; i < FP8_OPERANDS; i++) {
+        oracle_set(scales, i, 0, ldexp(1, exponents[i]));
+        oracle_set(scales, i, 1, ldexp(1, -exponents[i]));
+    }
+    return scales;
+}
+
+static struct tensor make_maxima(void)
+{
+    struct tensor maxima = operation_tensor(DTYPE_F32, 1, FP8_OPERANDS, FP8_OPERANDS);
+    operation_set(maxima, 0);
+    return maxima;
+}
+
+static struct tensor make_identity(enum dtype dtype)
+{
+    struct tensor identity = operation_tensor(dtype, WIDTH, WIDTH, WIDTH);
+    operation_set(identity, 0);
+    for (int64_t i = 0; i < WIDTH; i++) {
+        oracle_set(identity, i, i, 1);
+    }
+    return identity;
+}
+
+/* Rounds x by a GEMM with the identity matrix: as x or as dy. */
+static void run_cast(struct kernels *k, struct tensor y, struct tensor x, struct tensor scales,
+                     struct tensor maxima, enum fp8_operand operand)
+{
+    struct tensor none = tensor_absent(), identity = make_identity(x.dtype);
+    if (operand == FP8_X) {
+        CHECK_OK(
+            fp8_linear_forward(k, y, none, maxima, x, identity, none, scales, ACTIVATION_NONE));
+    } else {
+        CHECK_OK(
+            fp8_linear_backward_input(k, y, maxima, x, identity, scales, ACTIVATION_NONE, none));
+    }
+    operation_release(&identity);
+}
+
+static void check_cast(struct kernels *k, struct tensor x, int exponent, enum fp8_operand operand)
+{
+    struct tensor y = operation_tensor(x.dtype, x.rows, x.columns, x.columns);
+    struct tensor scales = make_scales(exponent, 0, exponent), maxima = make_maxima();
+    double largest = 0;
+    run_cast(k, y, x, scales, maxima, operand);
+    for (int64_t i = 0; i < x.rows; i++) {
+        for (int64_t j = 0; j < x.columns; j++) {
+            double from = oracle_get(x, i, j), got = oracle_get(y, i, j);
+            float expected = round_scaled(from, ldexp(1, exponent), operand);
+            largest = fmax(largest, fabs(from));
+            if (got != (double)expected) {
+                fprintf(stderr, "%s: %a became %a, not %a\n", kernels_description(k), from, got,
+                        (double)expected);
+                exit(1);
+            }
+        }
+    }
+    CHECK(oracle_get(maxima, 0, operand) == largest);
+    operation_release(&y);
+    operation_release(&scales);
+    operation_release(&maxima);
+}
+
+/* Fills x with all bf16 numbers, and zero in the place of NaN. */
+static void fill_bf16(struct tensor x)
+{
+    for (int64_t i = 0; i < 65536; i++) {
+        float value = bf16_to_f32((bf16)i);
+        oracle_set(x, i / WIDTH, i % WIDTH, isnan(value) ? 0 : (double)value);
+    }
+}
+
+/* Fills x with numbers near the thresholds, and with other numbers of all sizes. */
+static void fill_f32(struct tensor x, const uint32_t *thresholds, int count)
+{
+    uint64_t key = random_key(1, RANDOM_TEST, 0, 0);
+    for (int64_t i = 0; i < 65536; i++) {
+        uint32_t bits = (uint32_t)(random_uniform(key, (uint64_t)i) * 0x7f800000);
+        if (i < 6 * count) {
+            bits = thresholds[i / 6] + (uint32_t)(i % 3) - 1;
+        }
+        float value;
+        memcpy(&value, &bits, sizeof value);
+        oracle_set(x, i / WIDTH, i % WIDTH, i / 3 % 2 == 0 ? (double)value : -(double)value);
+    }
+}
+
+static void test_cast(struct kernels *k)
+{
+    struct tensor x = operation_tensor(kernels_dtype(k), CAST_ROWS, WIDTH, WIDTH);
+    fill_bf16(x);
+    check_cast(k, x, 0, FP8_X);
+    check_cast(k, x, 0, FP8_DY);
+    if (kernels_dtype(k) == DTYPE_F32) {
+        fill_f32(x, e4m3_thresholds, E4M3_CODES);
+        check_cast(k, x, 0, FP8_X);
+        fill_f32(x, e5m2_thresholds, E5M2_CODES);
+        check_cast(k, x, 0, FP8_DY);
+    }
+    operation_fill(x, 3, 0.02);
+    check_cast(k, x, 13, FP8_X);
+    check_cast(k, x, 19, FP8_DY);
+    operation_fill(x, 4, 3000);
+    check_cast(k, x, -4, FP8_X);
+    operation_release(&x);
+}
+
+/* NaN stays NaN, and the maximum is NaN. A maximum is never lowered. */
+static void test_nan_and_maxima(struct kernels *k)
+{
+    struct tensor x = operation_random(kernels_dtype(k), 40, WIDTH, 1, 1.0);
+    struct tensor y = operation_tensor(kernels_dtype(k), 40, WIDTH, WIDTH);
+    struct tensor scales = make_scales(0, 0, 0), maxima = make_maxima();
+    operation_set(maxima, 1e6);
+    for (int operand = FP8_X; operand <= FP8_DY; operand += FP8_DY - FP8_X) {
+        run_cast(k, y, x, scales, maxima, (enum fp8_operand)operand);
+        CHECK(oracle_get(maxima, 0, operand) == 1e6);
+    }
+    oracle_set(x, 33, 5, NAN);
+    for (int operand = FP8_X; operand <= FP8_DY; operand += FP8_DY - FP8_X) {
+        run_cast(k, y, x, scales, maxima, (enum fp8_operand)operand);
+        CHECK(isnan(oracle_get(maxima, 0, operand)));
+        for (int64_t i = 0; i < y.rows; i++) {
+            CHECK((bool)isnan(oracle_get(y, i, 5)) == (i == 33));
+        }
+    }
+    operation_release(&x);
+    operation_release(&y);
+    operation_release(&scales);
+    operation_release(&maxima);
+}
+
+/* ---- GEMMs ---- */
+
+struct shape {
+    int64_t rows, inner, outputs; /* N, K, M */
+    int64_t pad;                  /* elements between the rows of x and dy */
+};
+
+static const struct shape shapes[] = {
+    {1, 16, 16, 0}, {7, 48, 32, 8}, {33, 80, 144, 3}, {130, 128, 64, 0}, {257, 64, 208, 16},
+};
+
+struct operands {
+    struct tensor x, w, bias, dy, saved; /* saved: of x = act(u) */
+};
+
+struct results {
+    struct tensor y, saved, dx, dw, dbias, maxima;
+};
+
+static struct operands make_operands(struct kernels *k, const struct shape *s)
+{
+    enum dtype dtype = kernels_dtype(k);
+    struct operands o = {
+        .x = operation_tensor(dtype, s->rows, s->inner, s->inner + s->pad),
+        .w = operation_random(dtype, s->outputs, s->inner, 2, 0.05),
+        .bias = operation_random(DTYPE_F32, 1, s->outputs, 3, 0.5),
+        .dy = operation_tensor(dtype, s->rows, s->outputs, s->outputs + s->pad),
+        .saved = operation_random(dtype, s->rows, s->inner, 5, 1.0),
+    };
+    operation_fill(o.x, 1, 2.0);
+    operation_fill(o.dy, 4, 0.01);
+    for (int64_t i = 0; i < s->outputs; i++) { /* cuBLASLt reads it in the dtype of y */
+        oracle_set(o.bias, 0, i, bf16_to_f32(f32_to_bf16((float)oracle_get(o.bias, 0, i))));
+    }
+    return o;
+}
+
+static void release_operands(struct operands *o)
+{
+    struct tensor *const all[] = {&o->x, &o->w, &o->bias, &o->dy, &o->saved};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        operation_release(all[i]);
+    }
+}
+
+static struct results make_results(struct kernels *k, const struct shape *s)
+{
+    enum dtype dtype = kernels_dtype(k);
+    return (struct results){
+        .y = operation_tensor(dtype, s->rows, s->outputs, s->outputs),
+        .saved = operation_tensor(dtype, s->rows, s->outputs, s->outputs),
+        .dx = operation_tensor(dtype, s->rows, s->inner, s->inner),
+        .dw = operation_random(DTYPE_F32, s->outputs, s->inner, 6, 0.01),
+        .dbias = operation_random(DTYPE_F32, 1, s->outputs, 7, 0.01),
+        .maxima = make_maxima(),
+    };
+}
+
+static void release_results(struct results *r)
+{
+    struct tensor *const all[] = {&r->y, &r->saved, &r->dx, &r->dw, &r->dbias, &r->maxima};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        operation_release(all[i]);
+    }
+}
+
+static void run_fp8(struct kernels *k, struct results *r, const struct operands *o,
+                    struct tensor scales, enum activation act, bool overwrite)
+{
+    bool activated = act != ACTIVATION_NONE;
+    struct tensor none = tensor_absent();
+    CHECK_OK(fp8_linear_forward(k, r->y, activated ? r->saved : none, r->maxima, o->x, o->w,
+                                o->bias, scales, act));
+    CHECK_OK(fp8_linear_backward_input(k, r->dx, r->maxima, o->dy, o->w, scales, act,
+                                       activated ? o->saved : none));
+    CHECK_OK(
+        fp8_linear_backward_weight(k, r->dw, r->dbias, r->maxima, o->dy, o->x, scales, overwrite));
+}
+
+/* Runs linear_* with rounded operands. The gradient of the bias has the dy that is not rounded. */
+static void run_expected(struct kernels *k, struct results *r, const struct operands *o,
+                         struct tensor scales, enum activation act, bool overwrite)
+{
+    bool activated = act != ACTIVATION_NONE, rounds = scales.data != NULL;
+    struct tensor none = tensor_absent();
+    struct tensor x = rounds ? make_rounded(o->x, scales, FP8_X) : o->x;
+    struct tensor w = rounds ? make_rounded(o->w, scales, FP8_W) : o->w;
+    struct tensor dy = rounds ? make_rounded(o->dy, scales, FP8_DY) : o->dy;
+    CHECK_OK(linear_forward(k, r->y, activated ? r->saved : none, x, w, o->bias, act));
+    CHECK_OK(linear_backward_input(k, r->dx, dy, w, act, activated ? o->saved : none));
+    CHECK_OK(linear_backward_weight(k, none, r->dbias, o->dy, o->x, overwrite));
+    CHECK_OK(linear_backward_weight(k, r->dw, none, dy, x, overwrite));
+    if (rounds) {
+        operation_release(&x);
+        operation_release(&w);
+        operation_release(&dy);
+    }
+}
+
+static double find_largest(struct tensor t)
+{
+    double largest = 0;
+    for (int64_t i = 0; i < t.rows; i++) {
+        for (int64_t j = 0; j < t.columns; j++) {
+            largest = fmax(largest, fabs(oracle_get(t, i, j)));
+        }
+    }
+    return largest;
+}
+
+/* On a CPU the results have the same bits. On a GPU the sums may have another order. */
+static void check_results(struct kernels *k, const struct results *got,
+                          const struct results *expected, const struct operands *o,
+                          enum activation act)
+{
+    bool activated = act != ACTIVATION_NONE;
+    double rounded = !OPERATION_ON_GPU ? 0 : kernels_dtype(k) == DTYPE_BF16 ? 0x1p-7 : 3e-6;
+    double sums = OPERATION_ON_GPU ? 3e-6 : 0;
+    operation_check_error("y", k, operation_difference(got->y, expected->y), rounded);
+    if (activated) {
+        operation_check_error("saved", k, operation_difference(got->saved, expected->saved),
+                              rounded);
+    }
+    operation_check_error("dx", k, operation_difference(got->dx, expected->dx), rounded);
+    operation_check_error("dw", k, operation_difference(got->dw, expected->dw), sums);
+    operation_check_error("dbias", k, operation_difference(got->dbias, expected->dbias), sums);
+    CHECK(oracle_get(got->maxima, 0, FP8_X) == find_largest(o->x));
+    CHECK(oracle_get(got->maxima, 0, FP8_W) == find_largest(o->w));
+    CHECK(oracle_get(got->maxima, 0, FP8_DY) == find_largest(o->dy));
+}
+
+static void check_equal(const struct results *a, const struct results *b)
+{
+    CHECK(operation_equal(a->y, b->y) && operation_equal(a->dx, b->dx));
+    CHECK(operation_equal(a->dw, b->dw) && operation_equal(a->dbias, b->dbias));
+    CHECK(operation_equal(a->maxima, b->maxima));
+}
+
+static void test_shape(struct kernels *k, struct kernels *other, const struct shape *s,
+                       struct tensor scales, enum activation act, bool overwrite)
+{
+    struct operands o = make_operands(k, s);
+    struct results got = make_results(k, s), repeated = make_results(k, s);
+    struct results threads = make_results(k, s), expected = make_results(k, s);
+    run_fp8(k, &got, &o, scales, act, overwrite);
+    run_fp8(k, &repeated, &o, scales, act, overwrite);
+    run_fp8(other, &threads, &o, scales, act, overwrite);
+    run_expected(k, &expected, &o, scales, act, overwrite);
+    check_results(k, &got, &expected, &o, act);
+    check_equal(&got, &repeated);
+    check_equal(&got, &threads);
+    /* with a frozen matrix */
+    struct tensor none = tensor_absent();
+    operation_set(repeated.maxima, 0);
+    CHECK_OK(fp8_linear_backward_weight(k, none, repeated.dbias, repeated.maxima, o.dy, o.x, scales,
+                                        true));
+    CHECK(oracle_get(repeated.maxima, 0, FP8_DY) == find_largest(o.dy));
+    CHECK_OK(linear_backward_weight(k, none, threads.dbias, o.dy, o.x, true));
+    CHECK(operation_equal(repeated.dbias, threads.dbias));
+    release_operands(&o);
+    release_results(&got);
+    release_results(&repeated);
+    release_results(&threads);
+    release_results(&expected);
+}
+
+/* The operands are neither rounded nor measured without scales and maxima. */
+static void test_plain(struct kernels *k)
+{
+    const struct shape s = {9, 32, 48, 0};
+    struct operands o = make_operands(k, &s);
+    struct results got = make_results(k, &s), expected = make_results(k, &s);
+    struct tensor none = tensor_absent();
+    operation_release(&got.maxima);
+    run_fp8(k, &got, &o, none, ACTIVATION_NONE, true);
+    run_expected(k, &expected, &o, none, ACTIVATION_NONE, true);
+    CHECK(operation_equal(got.y, expected.y) && operation_equal(got.dx, expected.dx) &&
+          operation_equal(got.dw, expected.dw) && operation_equal(got.dbias, expected.dbias));
+    release_operands(&o);
+    release_results(&got);
+    release_results(&expected);
+}
+
+static void test_refused(struct kernels *k, int64_t inner, int64_t outputs)
+{
+    const struct shape s = {4, inner, outputs, 0};
+    struct operands o = make_operands(k, &s);
+    struct results r = make_results(k, &s);
+    struct tensor none = tensor_absent(), scales = make_scales(0, 0, 0);
+    CHECK(fp8_linear_forward(k, r.y, none, none, o.x, o.w, none, scales, ACTIVATION_NONE) ==
+          STATUS_INTERNAL);
+    status_clear();
+    operation_release(&scales);
+    release_operands(&o);
+    release_results(&r);
+}
+
+static void test_all(struct kernels *k, struct kernels *other)
+{
+    test_cast(k);
+    test_nan_and_maxima(k);
+    struct tensor scales = make_scales(5, 12, 21), none = tensor_absent();
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        test_shape(k, other, &shapes[i], scales, ACTIVATION_NONE, false);
+        test_shape(k, other, &shapes[i], scales, ACTIVATION_GELU_TANH, true);
+        test_shape(k, other, &shapes[i], none, ACTIVATION_NONE, true);
+    }
+    operation_release(&scales);
+    test_plain(k);
+    test_refused(k, 24, 16);
+    test_refused(k, 16, 8);
+    test_refused(k, 16, 224);
+}
+
+int main(void)
+{
+    const struct kernels_limits limits = {.rows = CAST_ROWS,
+                                          .width = 208,
+                                          .inner = 208,
+                                          .heads = 1,
+                                          .head_width = 64,
+                                          .sequence = 64,
+                                          .vocabulary = 64,
+                                          .training = true,
+                                          .fp8_columns = 208,
+                                          .fp8_weights = 64 * 208};
+    operation_run_all(&limits, test_all);
+    return 0;
+}

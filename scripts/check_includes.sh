@@ -38,11 +38,12 @@ datasets/prepare: base base/input base/thread datasets/rows datasets/shard datas
 trainer/recipe: base
 trainer/logging: base
 trainer/logging/report: base base/input trainer/recipe
-trainer/model: base base/thread kernels/kernels.h comm/comm.h
+trainer/model: base base/thread kernels/kernels.h kernels/fp8.h comm/comm.h
 trainer/objective: base kernels/kernels.h comm/comm.h datasets/loader/batch.h
 trainer/optimizer: base kernels/kernels.h comm trainer/recipe/recipe.h trainer/model
   trainer/objective
-trainer/setup: base base/thread kernels/kernels.h comm comm/device/device.h datasets/loader
+trainer/setup: base base/thread kernels/kernels.h kernels/fp8.h comm comm/device/device.h
+  datasets/loader
   datasets/shard datasets/tokenizer trainer/recipe trainer/model trainer/objective
 trainer/formats/checkpoint: base base/thread comm/comm.h comm/partition.h datasets/shard/h5file.h
 trainer/formats/weights: base trainer/recipe trainer/model trainer/optimizer trainer/setup

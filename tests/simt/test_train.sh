@@ -107,6 +107,27 @@ test_wgmma() {
     fi
 }
 
+# FP8 matrices are near those of the CPU, a resume and graphs give the same bits, and GPUs without
+# FP8 are refused.
+test_fp8() {
+    train_cpu one $small
+    local eight="train.device=cuda train.precision=fp8 fp8.first_last_layers_bf16=false $small"
+    run_on gpu 0 train recipe.yaml run_dir=eight $eight
+    compare_losses one eight 2e-2
+    if (compare_losses one eight 1e-5) >/dev/null 2>&1; then
+        fail "nothing was rounded"
+    fi
+    cp -r eight resumed
+    rm -rf resumed/checkpoints/step-00000004 resumed/final
+    run_on gpu 0 train recipe.yaml run_dir=resumed train.cuda_graphs=true $eight
+    compare_losses eight resumed 0
+    compare_weights eight resumed 00000004
+    cmp {eight,resumed}/checkpoints/step-00000004/fp8-00000-of-00001.h5 ||
+        fail "the amax history differs"
+    SIMT_CAPABILITY=8 run_on gpu 69 train recipe.yaml run_dir=old $eight
+    expect_error 'precision fp8: .*compute capability 8.0; FP8 needs 8.9'
+}
+
 # Fifty steps with heads of 32, so that attention in bf16 uses the tensor-core kernels. The learning
 # rate is low enough that rounding errors do not grow: at 1e-2 the losses of two instruction sets of
 # one CPU differ by 2 % after 20 steps in fp32, and at 3e-3 those of bf16 and fp32.

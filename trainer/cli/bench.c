@@ -66,7 +66,7 @@ static json_t *make_step_json(const struct session *s, const struct bench_step *
     double tokens = (double)b->tokens;
     json_t *report = json_pack(
         "{s:s, s:i, s:i, s:i, s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "precision",
-        dtype_name(kernels_dtype(s->kernels)), "ranks", comm_size(s->mesh.world), "tensor",
+        derive_precision_name(&s->recipe), "ranks", comm_size(s->mesh.world), "tensor",
         comm_size(s->mesh.tensor), "threads", kernels_threads(s->kernels), "backend",
         kernels_description(s->kernels), "tokens", (json_int_t)b->tokens, "step_seconds",
         b->step_seconds, "tokens_per_second", tokens / b->step_seconds, "comm_seconds",
@@ -116,7 +116,7 @@ static void print_step_text(const struct session *s, const struct bench_step *b)
 {
     double tokens = (double)b->tokens, listed = 0;
     int ranks = comm_size(s->mesh.world), threads = kernels_threads(s->kernels);
-    printf("%s, %d rank%s x %d thread%s, %s\n", dtype_name(kernels_dtype(s->kernels)), ranks,
+    printf("%s, %d rank%s x %d thread%s, %s\n", derive_precision_name(&s->recipe), ranks,
            text_plural(ranks), threads, text_plural(threads), kernels_description(s->kernels));
     printf("step      %8.2f ms  %10.0f tokens/s\n", 1e3 * b->step_seconds,
            tokens / b->step_seconds);
@@ -302,7 +302,7 @@ static status run_cluster(const struct request *q, struct comm *world)
     struct cluster cluster = {.node = {.devices = 1}};
     TRY(time_step(q, world, false, &s, &b));
     int ranks = comm_size(world);
-    describe_operations(&b, s.recipe.train.precision == PRECISION_BF16, ranks, &cluster);
+    describe_operations(&b, s.recipe.train.precision != PRECISION_FP32, ranks, &cluster);
     cluster.device.memory_gib =
         (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / 1073741824.0;
     snprintf(cluster.name, sizeof cluster.name, "measured with %d rank%s: %.200s", ranks,

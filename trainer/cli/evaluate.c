@@ -153,7 +153,7 @@ static status compute_reference(const struct request *q, const struct session *s
     char *overrides[] = {precision};
     struct session base = {0};
     struct recipe r = s->recipe;
-    bool is_bf16 = r.train.precision == PRECISION_BF16;
+    bool is_bf16 = r.train.precision != PRECISION_FP32;
     memcpy(strchr(precision, '=') + 1, is_bf16 ? "bf16" : "fp32", 4);
     r.data.train_count = 1;
     r.data.train[0] = (struct recipe_source){.weight = 1};

@@ -26,8 +26,8 @@ status model_project_qkv(struct model *m, const struct model_input *input, int64
     struct param_index index = model_param_index(m, layer, MODEL_QKV);
     struct tensor norm, qkv = model_view_rows(a->qkv, n);
     TRY(model_all_gather(m, model_view_local_rows(m, a->norm1, n), n, &norm));
-    TRY(linear_forward(m->kernels, qkv, tensor_absent(), norm, model_matrix(m, index.weight),
-                       model_vector(m, index.bias), ACTIVATION_NONE));
+    TRY(model_linear_forward(m, input, layer, MODEL_QKV, qkv, tensor_absent(), norm,
+                             model_vector(m, index.bias), ACTIVATION_NONE));
     TRY(model_adapters_forward(m, input, layer, index, qkv, norm));
     if (m->architecture->attention.qk_norm) {
         TRY(model_qk_norm_forward(m, layer, n));
@@ -38,7 +38,7 @@ status model_project_qkv(struct model *m, const struct model_input *input, int64
 status model_project_attended(struct model *m, const struct model_input *input, int64_t layer)
 {
     return model_project_output(
-        m, input, layer, model_param_index(m, layer, MODEL_PROJECTION),
+        m, input, layer, MODEL_PROJECTION,
         model_view_rows(m->activations.layers[layer].attended, input->rows));
 }
 

@@ -32,8 +32,8 @@ static status project_rows(struct model *m, const struct model_input *input, int
                            enum model_role role, struct tensor y, struct tensor x)
 {
     struct param_index index = model_param_index(m, layer, role);
-    TRY(linear_forward(m->kernels, y, tensor_absent(), x, model_matrix(m, index.weight),
-                       model_vector(m, index.bias), ACTIVATION_NONE));
+    TRY(model_linear_forward(m, input, layer, role, y, tensor_absent(), x,
+                             model_vector(m, index.bias), ACTIVATION_NONE));
     return model_adapters_forward(m, input, layer, index, y, x);
 }
 
@@ -71,8 +71,7 @@ status model_cross_attention_forward(struct model *m, const struct model_input *
         TRY(model_attend_source(m, input, layer, attended, model_view_columns(a->cross_lse, n),
                                 query, key_value));
     }
-    return model_project_output(m, input, layer,
-                                model_param_index(m, layer, MODEL_CROSS_PROJECTION), attended);
+    return model_project_output(m, input, layer, MODEL_CROSS_PROJECTION, attended);
 }
 
 /* Returns the memory of the gradients of queries [N, W] and of keys and values [S, 2 W]: the two

@@ -7,13 +7,13 @@
 /* Computes y = act(x W^T + b + adapters), and in `saved` the value that the backward pass of the
  * activation reads. */
 static status project_and_activate(struct model *m, const struct model_input *input, int64_t layer,
-                                   struct param_index index, struct tensor y, struct tensor saved,
-                                   struct tensor x, enum activation act)
+                                   struct tensor y, struct tensor saved, struct tensor x,
+                                   enum activation act)
 {
+    struct param_index index = model_param_index(m, layer, MODEL_FC);
     bool separate = act != ACTIVATION_NONE && model_has_adapter(m, index);
-    TRY(linear_forward(m->kernels, y, separate ? tensor_absent() : saved, x,
-                       model_matrix(m, index.weight), model_vector(m, index.bias),
-                       separate ? ACTIVATION_NONE : act));
+    TRY(model_linear_forward(m, input, layer, MODEL_FC, y, separate ? tensor_absent() : saved, x,
+                             model_vector(m, index.bias), separate ? ACTIVATION_NONE : act));
     TRY(model_adapters_forward(m, input, layer, index, y, x));
     return separate ? activation_forward(m->kernels, y, saved, act) : STATUS_OK;
 }
@@ -50,18 +50,15 @@ status model_feed_forward_inner(struct model *m, const struct model_input *input
 {
     int64_t n = input->rows;
     struct layer_activations *a = &m->activations.layers[layer];
-    struct param_index index = model_param_index(m, layer, MODEL_FC);
     struct tensor norm, inner = model_view_rows(a->inner, n),
                         saved = model_view_rows(a->saved_for_backward, n);
     bool separate = m->architecture->feed_forward.gated ||
                     model_get_recompute(m, layer) == MODEL_RECOMPUTE_SELECTIVE;
     TRY(model_all_gather(m, model_view_local_rows(m, a->norm2, n), n, &norm));
     if (!separate) {
-        return project_and_activate(m, input, layer, index, inner, saved, norm,
-                                    m->config.activation);
+        return project_and_activate(m, input, layer, inner, saved, norm, m->config.activation);
     }
-    TRY(project_and_activate(m, input, layer, index, saved, tensor_absent(), norm,
-                             ACTIVATION_NONE));
+    TRY(project_and_activate(m, input, layer, saved, tensor_absent(), norm, ACTIVATION_NONE));
     return model_apply_activation(m, layer, n, false);
 }
 

@@ -136,8 +136,7 @@ status model_finish_layer(struct model *m, const struct model_input *input, int6
     bool post_norm = architecture_is_post_norm(m->architecture);
     struct tensor delta = model_reduced_rows(m, n), stream, norm, statistics;
     TRY(run_layer_middle(m, input, layer));
-    TRY(model_project_output(m, input, layer, model_param_index(m, layer, MODEL_FC_PROJECTION),
-                             model_view_rows(a->inner, n)));
+    TRY(model_project_output(m, input, layer, MODEL_FC_PROJECTION, model_view_rows(a->inner, n)));
     TRY(finish_branch(m, n, a->feed_forward_output, a->feed_forward_output_statistics,
                       model_param_index(m, layer, MODEL_FEED_FORWARD_NORM)));
     struct param_index index = find_next_norm(m, input, layer, &stream, &norm, &statistics);

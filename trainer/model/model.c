@@ -371,6 +371,7 @@ static status allocate_model(struct model *m)
     TRY(arena_create(dev, bytes, "the activations", &m->arena));
     TRY(arrange_activations(&m->config, m->parallelism, dtype, m->rows, m->training,
                             m->activations.layers, &m->arena, &m->activations));
+    TRY(model_fp8_create(m));
     return model_fill_positions(m);
 }
 
@@ -418,6 +419,7 @@ status model_destroy(struct model **m)
             device_release(dev, (*m)->vectors, (size_t)vector_elements(*m) * sizeof(float));
         }
         device_release(dev, (*m)->bf16_weights, elements * sizeof(bf16));
+        model_fp8_destroy(*m);
         arena_destroy(&(*m)->arena);
         free((*m)->activations.layers);
         free((*m)->ranges);

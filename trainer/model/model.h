@@ -88,6 +88,12 @@ struct model_parts {
                     * architecture with free_gate has this part */
 };
 
+/* FP8 matrices of the layers (linear.c). */
+struct model_fp8 {
+    int64_t amax_history; /* steps; 0: no FP8 */
+    bool first_last_bf16; /* the first and the last layer are not FP8 */
+};
+
 struct model_config {
     const char *architecture; /* "gpt2", "bert", ...: a name in architecture.c */
     int64_t layers, width, heads, inner, positions, vocabulary;
@@ -127,6 +133,7 @@ struct model_config {
     struct model_adapter adapter;
     const char *frozen; /* comma-separated fnmatch patterns of parameters to freeze; NULL: none */
     struct model_freezing freezing; /* parameters to freeze by position */
+    struct model_fp8 fp8;           /* of a model for training */
 };
 
 /* A rectangle of a whole matrix in this rank's part of it; contiguous there as [rows, columns]. */
@@ -396,6 +403,38 @@ status model_activation_bytes(const struct model_config *config,
  * group; 0 with one rank. */
 size_t model_window_bytes(const struct model_config *config, struct model_parallelism parallelism,
                           enum dtype dtype, int64_t rows);
+
+/* ---- FP8: linear.c ---- */
+
+/* The sizes of the FP8 matrices on one tensor-parallel rank; zeros: there is none. */
+struct model_fp8_sizes {
+    int64_t columns;      /* largest K and M */
+    int64_t weights;      /* largest K M */
+    int64_t not_multiple; /* a K or M that is not a multiple of FP8_MULTIPLE; 0: there is none */
+};
+
+/* model_fp8_sizes - find the sizes of the FP8 matrices. */
+struct model_fp8_sizes model_fp8_sizes(const struct model_config *config, int ranks);
+
+/* model_fp8_bytes - return the memory of scales and history; 0 without FP8. */
+size_t model_fp8_bytes(const struct model_config *config);
+
+/* model_fp8_history - return the amax history, newest step first. The largest magnitudes of the
+ * operands are equal on all ranks.
+ *
+ * Shapes    f32 [*length, *operands]
+ * Memory    host memory, owned by the model; NULL without FP8 */
+float *model_fp8_history(const struct model *m, int64_t *length, int64_t *operands);
+
+/* model_fp8_sync - compute the scales from the history, after a change of it. */
+status model_fp8_sync(struct model *m);
+
+/* model_fp8_advance - end a step: add the largest magnitudes over all ranks to the history, and
+ * compute the scales of the next step. keep false: the step was skipped, its magnitudes are
+ * dropped. Does nothing without FP8.
+ *
+ * Order     collective; waits for the device */
+status model_fp8_advance(struct model *m, struct comm *world, bool keep);
 
 /* model_create - create this rank's shard of the model with zero weights and its working memory.
  *

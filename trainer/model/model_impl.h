@@ -158,7 +158,37 @@ struct model {
     float *qk_norm_sums;       /* [2, D] gradients of the QK norms of a layer; QK_NORM_ROWS:
                                 * [N, 2] sums of the rows of the queries and keys */
     struct comm_range *ranges; /* [ranks] workspace for collectives */
+    struct fp8_state *fp8;     /* NULL: no FP8 */
 };
+
+/* ---- linear.c ---- */
+
+/* model_fp8_create - allocate scales and history of a model for training with FP8. */
+status model_fp8_create(struct model *m);
+
+/* model_fp8_destroy - release them. */
+void model_fp8_destroy(struct model *m);
+
+/* model_linear_forward - compute y = act(x W^T + bias) with the matrix of a role.
+ *
+ * Shapes    as linear_forward */
+status model_linear_forward(struct model *m, const struct model_input *input, int64_t layer,
+                            enum model_role role, struct tensor y, struct tensor saved,
+                            struct tensor x, struct tensor bias, enum activation act);
+
+/* model_linear_backward_input - compute dx = (dy W) act' with the matrix of a role.
+ *
+ * Shapes    as linear_backward_input */
+status model_linear_backward_input(struct model *m, const struct model_input *input, int64_t layer,
+                                   enum model_role role, struct tensor dx, struct tensor dy,
+                                   enum activation act, struct tensor saved);
+
+/* model_linear_backward_weight - compute the gradients of the matrix and bias of a role.
+ *
+ * Shapes    as linear_backward_weight */
+status model_linear_backward_weight(struct model *m, const struct model_input *input, int64_t layer,
+                                    enum model_role role, float *const *gradients, struct tensor dy,
+                                    struct tensor x);
 
 /* model_param_index - return the parameter indices of a role in a block.
  * MODEL_NORM1 is the norm before the layer; both indices are -1 if there is none. With

@@ -1,5 +1,5 @@
 /* The sub-layers of a block: attention (attention.c) and the feed-forward network (feed_forward.c).
- * forward.c runs them with the norms and residual sums between them. projection.c has the matrices
+ * forward.c runs them with the norms and residual sums between them. linear.c has the matrices
  * that both use. */
 #pragma once
 
@@ -169,14 +169,14 @@ status model_apply_activation(struct model *m, int64_t layer, int64_t n, bool fo
  * Shapes    delta [N, C], this rank's rows */
 status model_feed_forward_backward(struct backward *b, int64_t layer, struct tensor delta);
 
-/* ---- projection.c ---- */
+/* ---- linear.c ---- */
 
 /* model_project_output - compute y = x w^T + b into `exchange`, reduced over the ranks' columns of
  * x and w. Rank 0 adds the bias.
  *
  * Shapes    x [N, K / t] */
 status model_project_output(struct model *m, const struct model_input *input, int64_t layer,
-                            struct param_index index, struct tensor x);
+                            enum model_role role, struct tensor x);
 
 /* model_project_backward - compute the gradients of an output projection: those of its weights from
  * dy and x, and dx for this rank's columns of x, before the activation that made x.

@@ -625,9 +625,9 @@ static status check_optimizer(const struct recipe_reader *r)
     const struct relation relations[] = {
         {c->optimizer.nvlamb && c->optimizer.name != RECIPE_LAMB, "optimizer.nvlamb",
          "conflicts with", "optimizer.name", "it requires lamb"},
-        {c->optimizer.stochastic_rounding && c->train.precision != PRECISION_BF16,
+        {c->optimizer.stochastic_rounding && c->train.precision == PRECISION_FP32,
          "optimizer.stochastic_rounding", "conflicts with", "train.precision",
-         "it requires bf16; weights in fp32 are not rounded"},
+         "it requires bf16 or fp8; weights in fp32 are not rounded"},
         {c->optimizer.init_from[0] != '\0' && c->model.init_from[0] == '\0', "optimizer.init_from",
          "requires", "model.init_from",
          "moments belong to the weights of their checkpoint; set both"},

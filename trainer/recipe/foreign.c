@@ -36,7 +36,7 @@ static const struct foreign_name missing[] = {
     {"dora|use_dora|loha|lokr|ia3|prefix_tuning|prompt_tuning", "is a kind of adapter"},
     {"sync_ref_model|ref_model_sync_steps", "needs a reference model that follows the policy"},
     {"fsdp|zero3|deepspeed|parallel.zero_stage=3", "needs sharded weights (ZeRO stage 3)"},
-    {"fp16|float16|half|fp8|fp8_format|fp8_hybrid|int8|int4|qlora|load_in_4bit|load_in_8bit|"
+    {"fp16|float16|half|fp8_format|fp8_hybrid|int8|int4|qlora|load_in_4bit|load_in_8bit|"
      "quantization",
      "is a number format"},
     {"adafactor|lion|muon|sgd|adam8bit|adamw_8bit|shampoo", "is an optimizer"},

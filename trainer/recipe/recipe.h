@@ -99,7 +99,7 @@ enum recipe_packing { SFT_PACK_NONE, SFT_PACK_BFD, SFT_PACK_BFD_SPLIT, SFT_PACK_
 enum recipe_completion_only { COMPLETION_AUTO, COMPLETION_TRUE, COMPLETION_FALSE };
 enum recipe_join { JOIN_AUTO, JOIN_TRUE, JOIN_FALSE };
 enum recipe_greater { GREATER_AUTO, GREATER_TRUE, GREATER_FALSE };
-enum recipe_precision { PRECISION_FP32, PRECISION_BF16 };
+enum recipe_precision { PRECISION_FP32, PRECISION_BF16, PRECISION_FP8 };
 enum recipe_on_spike { ON_SPIKE_WARN, ON_SPIKE_SKIP, ON_SPIKE_ROLLBACK };
 enum recipe_prefix { PREFIX_AUTO, PREFIX_TRUE, PREFIX_FALSE };
 enum recipe_device { RECIPE_DEVICE_AUTO, RECIPE_DEVICE_CPU, RECIPE_DEVICE_CUDA };
@@ -257,6 +257,10 @@ struct recipe {
         char freeze[RECIPE_LIST_BYTES]; /* list of embeddings, backbone */
         int64_t freeze_layers;
     } train;
+    struct {
+        int64_t amax_history;        /* steps */
+        bool first_last_layers_bf16; /* these layers are not FP8 */
+    } fp8;
     struct {
         char loss_type[RECIPE_LIST_BYTES];    /* names of preference.h */
         char loss_weights[RECIPE_LIST_BYTES]; /* "": every weight is 1 */

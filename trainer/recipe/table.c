@@ -25,11 +25,7 @@ const struct setting recipe_table[] = {
      .description = "Random seed of the initial weights, the data order and dropout"},
 
     {"model.architecture", SETTING_ENUM, FIELD(model.architecture), "gpt2",
-     .choices =
-         "gpt2|bert|roberta|llama|qwen2|mistral|qwen3|openai-gpt|gemma3_text|smollm3|granite|olmo2|"
-         "distilbert|megatron-bert|phi3|stablelm|transformer_encoder|transformer_decoder|marian|"
-         "t5|bart|gemma2|modernbert|albert|mbart",
-     .initial = INITIAL_SHAPE,
+     .choices = ARCHITECTURES, .initial = INITIAL_SHAPE,
      .description =
          "Model architecture: model_type in Hugging Face configurations, or a family of Bireme "
          "(transformer_*). docs/reference/architectures.md lists their parts and objectives"},
@@ -486,10 +482,11 @@ const struct setting recipe_table[] = {
      .used = "optimizer.name=lamb",
      .description = "lamb: whether the trust ratio also applies to tensors without weight decay"},
     {"optimizer.stochastic_rounding", SETTING_BOOLEAN, FIELD(optimizer.stochastic_rounding),
-     "false", .used = "train.precision=bf16",
-     .description = "train.precision bf16: whether the fp32 master weights are rounded to bf16 "
-                    "stochastically, which keeps their mean, instead of to nearest. Each step "
-                    "draws new random numbers from the seed"},
+     "false", .used = "train.precision=bf16|fp8",
+     .description =
+         "train.precision bf16 or fp8: whether the fp32 master weights are rounded to bf16 "
+         "stochastically, which keeps their mean, instead of to nearest. Each step "
+         "draws new random numbers from the seed"},
     {"optimizer.state_dtype", SETTING_ENUM, FIELD(optimizer.state_dtype), "fp32",
      .choices = "fp32|bf16", .resume = true,
      .description =
@@ -554,10 +551,10 @@ const struct setting recipe_table[] = {
      .resume = true, .used = "train.on_spike=skip|rollback",
      .description = "Number of spikes in a run that are skipped or rolled back; the next one ends "
                     "the run with exit code 79"},
-    {"train.precision", SETTING_ENUM, FIELD(train.precision), "fp32", .choices = "fp32|bf16",
-     .description = "Data type of matrix multiplications and activations. Master weights and "
-                    "reductions are always fp32; optimizer.state_dtype is that of the optimizer "
-                    "state"},
+    {"train.precision", SETTING_ENUM, FIELD(train.precision), "fp32", .choices = "fp32|bf16|fp8",
+     .resume = true,
+     .description = "Data type of matrix multiplications and activations. fp8: bf16 with 8-bit "
+                    "operands in the layers. Master weights and reductions are always fp32"},
     {"train.device", SETTING_ENUM, FIELD(train.device), "auto", .choices = "auto|cpu|cuda",
      .resume = true,
      .description =
@@ -584,9 +581,12 @@ const struct setting recipe_table[] = {
     {"train.freeze_layers", SETTING_INTEGER, FIELD(train.freeze_layers), "0", WITHIN(0, 1000),
      .description = "Number of layers to freeze, counted from the first"},
 
-    {"dpo.loss_type", SETTING_LIST, FIELD(dpo.loss_type), "sigmoid",
-     .choices = "sigmoid|hinge|ipo|exo_pair|nca_pair|robust|bco_pair|sppo_hard|aot|aot_unpaired|"
-                "apo_zero|apo_down|discopop|sft|sigmoid_norm",
+    {"fp8.amax_history", SETTING_INTEGER, FIELD(fp8.amax_history), "1024", WITHIN(1, 65536),
+     .used = FP8, .description = "Number of past steps that set the scale of an operand"},
+    {"fp8.first_last_layers_bf16", SETTING_BOOLEAN, FIELD(fp8.first_last_layers_bf16), "true",
+     .used = FP8, .description = "Whether the first and the last layer stay in bf16"},
+
+    {"dpo.loss_type", SETTING_LIST, FIELD(dpo.loss_type), "sigmoid", .choices = LOSS_TYPES,
      .used = "objective=dpo",
      .description = "Type of the preference loss, one name or a list for a weighted sum. The "
                     "losses are those of TRL (trainer/objective/preference.h)"},

@@ -10,6 +10,17 @@
 #define ABOVE(a, b) .range = {.min = (a), .max = (b), .exclusive_min = true}
 #define BELOW(a, b) .range = {.min = (a), .max = (b), .exclusive_max = true}
 
+/* Values of .choices of several lines. */
+#define ARCHITECTURES                                                                              \
+    "gpt2|bert|roberta|llama|qwen2|mistral|qwen3|openai-gpt|gemma3_text|smollm3|granite|"          \
+    "olmo2|distilbert|megatron-bert|phi3|stablelm|transformer_encoder|"                            \
+    "transformer_decoder|marian|t5|bart|gemma2|modernbert|albert|mbart"
+#define LOSS_TYPES                                                                                 \
+    "sigmoid|hinge|ipo|exo_pair|nca_pair|robust|bco_pair|sppo_hard|aot|aot_unpaired|"              \
+    "apo_zero|apo_down|discopop|sft|sigmoid_norm"
+
+#define FP8 "train.precision=fp8"
+
 /* Value of .used: architectures with rotary position embeddings. */
 #define FREE "model.architecture=transformer_encoder|transformer_decoder"
 #define ENCODER_DECODER "model.architecture=marian|t5|bart|mbart"

@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "comm/partition.h"
+#include "kernels/fp8.h"
 #include "trainer/setup/objective_spec.h"
 
 static bool is_frozen(const struct recipe *recipe, const char *part)
@@ -208,6 +209,11 @@ static float get_initializer_range(const struct recipe *recipe)
     return (float)(is_t5 ? recipe->model.initializer_factor : recipe->model.initializer_range);
 }
 
+static bool is_fp8(const struct recipe *recipe)
+{
+    return recipe->train.precision == PRECISION_FP8;
+}
+
 struct model_config derive_model_config(const struct recipe *recipe, int64_t vocabulary)
 {
     return (struct model_config){
@@ -267,7 +273,36 @@ struct model_config derive_model_config(const struct recipe *recipe, int64_t voc
         .freezing = {is_frozen(recipe, "embeddings"), is_frozen(recipe, "backbone"),
                      recipe->train.freeze_layers},
         .recompute = get_recompute(recipe),
+        .fp8 = {is_fp8(recipe) ? recipe->fp8.amax_history : 0, recipe->fp8.first_last_layers_bf16},
     };
+}
+
+const char *derive_precision_name(const struct recipe *recipe)
+{
+    static const char *const names[] = {"fp32", "bf16", "fp8"};
+    return names[recipe->train.precision];
+}
+
+status derive_check_fp8(const struct recipe *recipe, const struct model_config *config)
+{
+    struct model_fp8_sizes sizes = model_fp8_sizes(config, (int)recipe->parallel.tensor);
+    if (!is_fp8(recipe)) {
+        return STATUS_OK;
+    }
+    if (sizes.columns == 0) {
+        return recipe_raise(recipe, STATUS_RECIPE, "train.precision",
+                            "fp8: a model of one or two layers has no matrix in FP8; set "
+                            "fp8.first_last_layers_bf16 to false, or train.precision to bf16");
+    }
+    if (sizes.not_multiple > 0) {
+        return recipe_raise(recipe, STATUS_RECIPE, "train.precision",
+                            "fp8: a matrix of a layer has %" PRId64 " rows or columns on a rank; "
+                            "FP8 needs a multiple of %d. Change model.hidden_size, "
+                            "model.intermediate_size or parallel.tensor, or set train.precision to "
+                            "bf16",
+                            sizes.not_multiple, (int)FP8_MULTIPLE);
+    }
+    return STATUS_OK;
 }
 
 int32_t derive_decoder_start(const struct recipe *recipe, const struct tokenizer *tokenizer)
@@ -390,6 +425,7 @@ status derive_sample_lengths(const struct recipe *r, struct sample_lengths *out)
 struct kernels_limits derive_kernel_limits(const struct model_config *config, int tensor,
                                            int64_t rows, int64_t sequence, bool training)
 {
+    struct model_fp8_sizes fp8 = model_fp8_sizes(config, tensor);
     return (struct kernels_limits){
         .rows = rows,
         .width = model_norm_width(config),
@@ -401,6 +437,8 @@ struct kernels_limits derive_kernel_limits(const struct model_config *config, in
         .training = training,
         .vocabulary_shards = tensor,
         .bias_buckets = (int)model_position_buckets(config),
+        .fp8_columns = training ? fp8.columns : 0,
+        .fp8_weights = training ? fp8.weights : 0,
     };
 }
 

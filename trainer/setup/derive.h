@@ -54,6 +54,15 @@ struct sample_lengths {
  * Errors    STATUS_INTERNAL out of memory */
 status derive_sample_lengths(const struct recipe *recipe, struct sample_lengths *out);
 
+/* derive_precision_name - return "fp32", "bf16" or "fp8". */
+const char *derive_precision_name(const struct recipe *recipe);
+
+/* derive_check_fp8 - check that train.precision fp8 fits the model.
+ *
+ * Errors    STATUS_RECIPE if no matrix is in FP8, or if a size is not a multiple of
+ *           FP8_MULTIPLE */
+status derive_check_fp8(const struct recipe *recipe, const struct model_config *config);
+
 /* derive_kernel_limits - return the largest sizes that the kernels have to support.
  *
  * Units     rows: of a micro-batch; sequence: rows of the longest sequence; tensor: ranks that

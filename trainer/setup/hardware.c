@@ -77,7 +77,7 @@ status hardware_open_device(const struct recipe *recipe, int local_rank, int thr
 {
     enum device_kind kind;
     int index;
-    enum dtype dtype = recipe->train.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32;
+    enum dtype dtype = recipe->train.precision != PRECISION_FP32 ? DTYPE_BF16 : DTYPE_F32;
     choose_device(recipe, local_rank, &kind, &index);
     TRY(hardware_check_settings(recipe, kind));
     TRY(recipe_annotate_error(recipe, "train.device", device_create(kind, index, device), ""));

@@ -321,6 +321,7 @@ static status validate_data(struct job *job)
 
 static status create_state_dicts(struct job *job)
 {
+    TRY(state_dict_create_session_fp8(&job->session, &job->state_dicts[2]));
     TRY(state_dict_create_session_weights(&job->session, NULL, NULL, &job->state_dicts[0]));
     return sharded_optimizer_moments_state(&job->session, job->optimizer, &job->state_dicts[1]);
 }
@@ -434,12 +435,12 @@ static status open_checkpoints(struct job *job)
 static status reserve_snapshot(struct job *job)
 {
     const struct recipe *r = &job->session.recipe;
-    struct checkpoint_tensor_set tensor_sets[2] = {job->state_dicts[0].tensor_set,
-                                                   job->state_dicts[1].tensor_set};
+    struct checkpoint_tensor_set tensor_sets[JOB_TENSOR_SETS];
+    int count = job_tensor_sets(job, tensor_sets);
     if (!r->checkpoint.async || r->checkpoint.every == 0) {
         return STATUS_OK;
     }
-    return checkpoint_reserve(job->checkpoint, tensor_sets, 2);
+    return checkpoint_reserve(job->checkpoint, tensor_sets, count);
 }
 
 static status require_same_job(const struct job *job, const struct checkpoint_info *found,
@@ -498,9 +499,11 @@ static status resume_from(struct job *job, const struct checkpoint_info *found)
 {
     struct recipe saved;
     TRY(comm_agree(job->world, require_same_job(job, found, &saved)));
-    struct checkpoint_tensor_set tensor_sets[2] = {job->state_dicts[0].tensor_set,
-                                                   job->state_dicts[1].tensor_set};
-    TRY(checkpoint_load(job->world, found->folder, tensor_sets, 2));
+    struct checkpoint_tensor_set tensor_sets[JOB_TENSOR_SETS];
+    int count = job_tensor_sets(job, tensor_sets);
+    bool has_history = saved.train.precision == PRECISION_FP8;
+    TRY(checkpoint_load(job->world, found->folder, tensor_sets, has_history ? count : 2));
+    TRY(comm_agree(job->world, model_fp8_sync(job->session.model)));
     TRY(checkpoint_archive_newer(job->checkpoint, found->state.step));
     job->state = found->state;
     job->resumed = true;
@@ -670,6 +673,7 @@ status job_stop(struct job *job)
     KEEP_FIRST(result, metrics_close(&job->metrics));
     state_dict_destroy(&job->state_dicts[0]);
     state_dict_destroy(&job->state_dicts[1]);
+    state_dict_destroy(&job->state_dicts[2]);
     reference_logprobs_destroy(&job->reference);
     KEEP_FIRST(result, sharded_optimizer_destroy(&job->optimizer));
     KEEP_FIRST(result, session_stop(&job->session));

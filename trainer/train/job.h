@@ -51,7 +51,7 @@ struct job {
     struct checkpoint_state state;
     struct early_stopping_rule early_stopping_rule;
     struct early_stopping early_stopping; /* best evaluation so far */
-    struct state_dict state_dicts[2];     /* weights; Adam moments */
+    struct state_dict state_dicts[3];     /* weights; Adam moments; with FP8 the amax history */
     char *recipe_text;
     char *labels; /* label names of the head as a JSON array; NULL: none */
     char labels_sha256[HASH_TEXT_BYTES];
@@ -68,6 +68,21 @@ struct job {
     double started_seconds;     /* clock_seconds at job_start */
     double start_limit_seconds; /* as job_read_recipe has set it */
 };
+
+enum { JOB_TENSOR_SETS = 3 };
+
+/* job_tensor_sets - list the tensor sets of a checkpoint.
+ *
+ * Memory    the sets point into the job
+ * Returns   the number of sets */
+static inline int job_tensor_sets(const struct job *job,
+                                  struct checkpoint_tensor_set sets[JOB_TENSOR_SETS])
+{
+    for (int i = 0; i < JOB_TENSOR_SETS; i++) {
+        sets[i] = job->state_dicts[i].tensor_set;
+    }
+    return sets[2].count > 0 ? 3 : 2;
+}
 
 /* job_read_recipe - read the recipe of a new job, and begin the time limit of its start
  * (parallel.start_seconds).

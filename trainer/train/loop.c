@@ -325,8 +325,8 @@ static status save_checkpoint(struct loop *loop)
     TRY(spike_response_copy(&loop->spikes, job));
     TRY(publish_checkpoint(loop)); /* one save at a time */
     TRY(sharded_optimizer_wait_all(job->optimizer));
-    struct checkpoint_tensor_set tensor_sets[2] = {job->state_dicts[0].tensor_set,
-                                                   job->state_dicts[1].tensor_set};
+    struct checkpoint_tensor_set tensor_sets[JOB_TENSOR_SETS];
+    int count = job_tensor_sets(job, tensor_sets);
     /* Sync the metrics first: after a power failure the checkpoint must not be newer than they
      * are. */
     if (job->metrics != NULL) {
@@ -335,7 +335,7 @@ static status save_checkpoint(struct loop *loop)
     job->state.train_seconds = get_train_seconds(loop);
     loop->save_started_seconds = clock_seconds();
     job_long_phase(job, "checkpoint");
-    TRY(checkpoint_save(job->checkpoint, &job->state, tensor_sets, 2, NULL));
+    TRY(checkpoint_save(job->checkpoint, &job->state, tensor_sets, count, NULL));
     loop->save_stall_seconds = clock_seconds() - started;
     job_long_phase(job, NULL);
     loop->last_saved = job->state.step;
@@ -384,9 +384,9 @@ static status log_step(struct loop *loop, const struct step_result *result, doub
     TRY(straggler_check(job->world, busy, i->rows));
     double seconds = clock_seconds() - i->started_seconds;
     double tokens_per_second = (double)i->tokens / fmax(seconds, 1e-9);
-    struct utilization u = utilization_measure(job->session.device, &job->flops,
-                                               tokens_per_second / comm_size(job->world),
-                                               job->session.recipe.train.peak_tflops);
+    struct utilization u =
+        utilization_measure(job->session.device, &job->flops,
+                            tokens_per_second / comm_size(job->world), train_line_peak_tflops(job));
     struct progress_interval last = {i->steps, i->tokens, seconds, result->loss, result->sums};
     progress_add(&loop->progress, &last);
     progress_format(job, &last,

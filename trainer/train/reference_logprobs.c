@@ -72,7 +72,7 @@ static status prepare_set(struct set *s)
     s->key.pairs = loader_samples(loader);
     snprintf(s->key.data, sizeof s->key.data, "%s", loader_fingerprint(loader));
     TRY(loader_close(&loader));
-    bool uses_bf16 = s->data->recipe->train.precision == PRECISION_BF16;
+    bool uses_bf16 = s->data->recipe->train.precision != PRECISION_FP32;
     snprintf(s->key.precision, sizeof s->key.precision, "%s", uses_bf16 ? "bf16" : "fp32");
     snprintf(s->key.tokenizer_sha256, sizeof s->key.tokenizer_sha256, "%s",
              s->data->tokenizer_sha256 != NULL ? s->data->tokenizer_sha256 : "");

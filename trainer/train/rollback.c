@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REGIONS_MAX = 6 };
+enum { REGIONS_MAX = 7 };
 
 /* A range of memory that steps change. */
 struct region {
@@ -45,6 +45,9 @@ static void list_regions(struct rollback *r, const struct model *m,
     add_region(r, sharded_optimizer_weights(optimizer), owned, sizeof(float));
     add_region(r, optimizer_moment1(o), owned, moment_bytes);
     add_region(r, optimizer_moment2(o), owned, moment_bytes);
+    int64_t steps = 0, operands = 0;
+    float *history = model_fp8_history(m, &steps, &operands);
+    add_region(r, history, steps * operands, sizeof *history);
 }
 
 status rollback_create(const struct session *session, const struct sharded_optimizer *optimizer,

@@ -97,6 +97,7 @@ static status roll_back(struct spike_response *response, struct job *job, struct
     job_long_phase(job, "rollback");
     TRY(sharded_optimizer_wait_all(job->optimizer));
     TRY(comm_agree(job->world, rollback_restore(job->rollback)));
+    TRY(comm_agree(job->world, model_fp8_sync(job->session.model)));
     rewind_counters(response, job, end);
     describe_spike(e, text);
     log_warning("SPIKE",

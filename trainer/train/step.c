@@ -85,7 +85,8 @@ static status create_parts(struct step *s)
         TRY(loss_readback_create(p->kernels, &s->readbacks[i]));
     }
     s->readback = s->readbacks[0];
-    if (p->optimizer != NULL && !device_is_host(dev) && !p->skips_spikes) {
+    bool is_fp8 = model_get_config(p->model)->fp8.amax_history > 0;
+    if (p->optimizer != NULL && !device_is_host(dev) && !p->skips_spikes && !is_fp8) {
         TRY(create_decision(s));
     }
     TRY(workspace_create(p->kernels, p->objective, &shape, &s->workspace));
@@ -483,6 +484,7 @@ static status update_weights(struct step *s, int64_t step_number, double learnin
     }
     memcpy(out->sums, stats, sizeof out->sums);
     compute_loss(s, stats[STAT_SQUARES], out);
+    TRY(model_fp8_advance(p->model, p->mesh.world, !out->skipped));
     return out->skipped ? STATUS_OK : apply_optimizer(s, step_number, learning_rate, out);
 }
 

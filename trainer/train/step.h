@@ -105,7 +105,7 @@ status step_train(struct step *s, int64_t step_number, double learning_rate,
 status step_finish(struct step *s, struct step_result *out);
 
 /* step_runs_ahead - return whether step_train queues a step and does not wait for the device: on a
- * GPU, unless a spike skips the update, which the host decides. */
+ * GPU, unless a spike skips the update or FP8 has scales, which the host computes. */
 bool step_runs_ahead(const struct step *s);
 
 /* Casts votes during an evaluation, at each reduction over the ranks. */

@@ -12,6 +12,15 @@ int64_t train_line_peak_memory_bytes(void)
     return getrusage(RUSAGE_SELF, &usage) == 0 ? (int64_t)usage.ru_maxrss * 1024 : 0;
 }
 
+double train_line_peak_tflops(const struct job *job)
+{
+    const struct recipe *r = &job->session.recipe;
+    double factor = r->train.precision == PRECISION_FP8 ? 2 : 1;
+    return r->train.peak_tflops > 0
+               ? r->train.peak_tflops
+               : factor * utilization_peak_tflops(device_name(job->session.device));
+}
+
 struct train_line_traffic train_line_take_traffic(const struct mesh *mesh)
 {
     struct train_line_traffic t;

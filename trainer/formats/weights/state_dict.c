@@ -237,3 +237,26 @@ status state_dict_create_session_moments(const struct session *s,
     set_device(s, out);
     return STATUS_OK;
 }
+
+status state_dict_create_session_fp8(const struct session *s, struct state_dict *out)
+{
+    int64_t steps = 0, operands = 0;
+    float *history = model_fp8_history(s->model, &steps, &operands);
+    *out = (struct state_dict){0};
+    if (history == NULL) {
+        return STATUS_OK;
+    }
+    TRY(reserve_entry(out));
+    snprintf(out->names[0], sizeof *out->names, "amax_history");
+    out->tensors[0] = (struct checkpoint_tensor){
+        .dimensions = 2,
+        .global_shape = {steps, operands},
+        .rows = steps,
+        .columns = operands,
+        .data = history,
+        .load_only = comm_rank(s->mesh.tensor) > 0,
+        .dtype = DTYPE_F32,
+    };
+    out->tensor_set.count = 1;
+    return finish_entries(STATUS_OK, "fp8", out);
+}

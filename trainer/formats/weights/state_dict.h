@@ -92,5 +92,12 @@ status state_dict_create_session_subset(const struct session *s, enum parameter_
                                         struct comm_range elements, float *weights,
                                         struct state_dict *out);
 
+/* state_dict_create_session_fp8 - describe the amax history of FP8 as the tensor set "fp8". All
+ * ranks have the same history; of each replica, the first tensor-parallel rank saves it.
+ *
+ * Memory    as state_dict_create_session_weights; empty without FP8
+ * Errors    as state_dict_create_session_weights */
+status state_dict_create_session_fp8(const struct session *s, struct state_dict *out);
+
 /* state_dict_destroy - free the entries. The weights stay. */
 void state_dict_destroy(struct state_dict *d);

@@ -99,6 +99,7 @@ static status run_step(struct bench *b)
     if (b->steps < BENCH_LOSSES) {
         b->first_losses[b->steps] = objective_loss(b->objective, sums);
     }
+    TRY(model_fp8_advance(s->model, s->mesh.world, true));
     double scale = 1 / sums[OBJECTIVE_COUNT];
     return sharded_optimizer_step(b->optimizer, ++b->steps, s->recipe.optimizer.learning_rate,
                                   sqrt(exact_value(&squares)) * scale, scale);

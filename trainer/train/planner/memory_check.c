@@ -64,8 +64,10 @@ static status find_remedies(struct remedies *list, const struct recipe *recipe)
     r.train.activation_checkpointing = RECOMPUTE_FULL;
     TRY(try_remedy(list, &r, "train.activation_checkpointing=full"));
     r = *recipe;
-    r.train.precision = PRECISION_BF16;
-    TRY(try_remedy(list, &r, "train.precision=bf16"));
+    if (recipe->train.precision == PRECISION_FP32) {
+        r.train.precision = PRECISION_BF16;
+        TRY(try_remedy(list, &r, "train.precision=bf16"));
+    }
     r = *recipe;
     r.optimizer.state_dtype = PRECISION_BF16;
     TRY(try_remedy(list, &r, "optimizer.state_dtype=bf16"));

@@ -242,7 +242,7 @@ static status plan_optimizer(const struct recipe *r, const struct model_config *
         .layers = config->layers,
         .elements = elements,
         .stage = plan->zero_stage,
-        .bf16 = r->train.precision == PRECISION_BF16,
+        .bf16 = r->train.precision != PRECISION_FP32,
         .bucket_elems = derive_bucket_elements(r),
         .micro_batches = plan->micro_steps,
         .reproducible = r->parallel.reproducible,
@@ -283,7 +283,7 @@ static status plan_memory(const struct recipe *r, const struct model_config *con
                           const struct model_parameter *parameters, int count, int64_t elements,
                           struct plan *plan)
 {
-    enum dtype dtype = r->train.precision == PRECISION_BF16 ? DTYPE_BF16 : DTYPE_F32;
+    enum dtype dtype = r->train.precision != PRECISION_FP32 ? DTYPE_BF16 : DTYPE_F32;
     int64_t rows = derive_rows(r);
     struct kernels_limits limits =
         derive_kernel_limits(config, plan->tensor, rows, derive_longest_sequence(r), true);
@@ -303,7 +303,7 @@ static status plan_memory(const struct recipe *r, const struct model_config *con
     buffers->kernels =
         (int64_t)kernels_workspace_bytes(plan->device, dtype, plan->threads, &limits) +
         compute_objective_bytes(r, config->width, dtype, rows) +
-        compute_task_bytes(r, config, dtype) + batches;
+        compute_task_bytes(r, config, dtype) + batches + (int64_t)model_fp8_bytes(config);
     buffers->pinned = host ? 0 : batches + 4 * WORKSPACE_ROW_ARRAYS * rows;
     buffers->loaders = compute_all_loader_bytes(r, plan->data);
     if (r->checkpoint.async || !host) { /* files are written from host memory */
@@ -312,7 +312,11 @@ static status plan_memory(const struct recipe *r, const struct model_config *con
     if (r->train.on_spike == ON_SPIKE_ROLLBACK) {
         bool released = plan->zero_stage > 0 && dtype == DTYPE_BF16;
         buffers->rollback = rollback_compute_bytes(parameters, count, dtype == DTYPE_BF16, released,
-                                                   optimizer.owned_elems, optimizer.moments);
+                                                   optimizer.owned_elems, optimizer.moments) +
+                            (int64_t)model_fp8_bytes(config);
+    }
+    if (r->checkpoint.async || !host) {
+        buffers->snapshot += (int64_t)model_fp8_bytes(config);
     }
     buffers->samples = sample_bytes(r, config, dtype);
     buffers->writer = compute_writer_bytes(parameters, count);
@@ -389,7 +393,7 @@ static double compute_tensor_bytes(const struct recipe *r, const struct model_co
     double rows = samples * (has_source ? lengths->target : (double)get_sample_rows(r));
     double layers = (double)config->layers, width = (double)config->width;
     double other_share = (plan->tensor - 1) / (double)plan->tensor;
-    double gathered_type_bytes = r->train.precision == PRECISION_BF16 ? 2 : 4;
+    double gathered_type_bytes = r->train.precision != PRECISION_FP32 ? 2 : 4;
     double recomputed = r->train.activation_checkpointing == RECOMPUTE_FULL ? layers - 1 : 0;
     double embedding_share = (double)model_embedding_width(config) / width;
     double reductions = has_source ? count_stack_reductions(r, config, lengths) * samples
@@ -429,6 +433,7 @@ static status plan_model(const struct recipe *r, const struct sample_lengths *le
     struct model_parameter *parameters = NULL;
     int count = 0;
     int64_t elements = 0;
+    TRY(derive_check_fp8(r, &config));
     TRY(model_layout(&config, plan->tensor, 0, &parameters, &count, &elements));
     count_parameters(parameters, count, plan);
     count_flops(r, &config, lengths, parameters, count, plan);

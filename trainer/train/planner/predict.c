@@ -46,7 +46,7 @@ static int count_on_node(const struct cluster *cluster, int ranks, int group, in
 static status find_rates(const struct recipe *r, const struct plan *plan,
                          const struct cluster *cluster, struct rates *out)
 {
-    bool is_bf16 = r->train.precision == PRECISION_BF16;
+    bool is_bf16 = r->train.precision != PRECISION_FP32;
     int on_node = count_on_node(cluster, plan->ranks, plan->ranks, 1);
     double share = (double)cluster->node.devices / on_node;
     double gemm = is_bf16 ? cluster->device.gemm_tflops_bf16 : cluster->device.gemm_tflops_fp32;
@@ -131,7 +131,7 @@ static double compute_elementwise_bytes(const struct recipe *r, const struct pla
     layer += get_recompute_share(r) * (recomputes_all(r) ? layer / 3 : norms / 4 + 2 * inner);
     double elements =
         (double)r->model.num_layers * layer + 5 * width + 2 * (double)plan->vocabulary / tensor;
-    return rows * elements * (r->train.precision == PRECISION_BF16 ? 2 : 4);
+    return rows * elements * (r->train.precision != PRECISION_FP32 ? 2 : 4);
 }
 
 static void predict_work(const struct recipe *r, const struct plan *plan, const struct rates *rates,

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "build_info.h"
 #include "comm/shared/space.h"
+#include "trainer/setup/derive.h"
 #include "trainer/train/planner/plan.h"
 
 enum { OTHER_FIELDS = 14 }; /* fields of a start line, without the kinds of memory */
@@ -61,8 +62,8 @@ static status write_start_line(struct job *job)
     log_info("%s: %s parameters%s", r->run_dir,
              text_scale_count((double)plan.parameters, parameters), trained);
     log_info("%s, %s on %.*s; %" PRId64 " of %" PRId64 " steps done", layout,
-             dtype_name(kernels_dtype(job->session.kernels)), (int)strcspn(device, ","), device,
-             job->state.step, job->total_steps);
+             derive_precision_name(r), (int)strcspn(device, ","), device, job->state.step,
+             job->total_steps);
     if (job->metrics == NULL) {
         return STATUS_OK;
     }

@@ -13,7 +13,7 @@
  *           call. */
 #pragma once
 
-#include "kernels/cuda/dropout.cuh"
+#include "kernels/cuda/random.cuh"
 
 template <typename T> struct attention_task {
     matrix<const T> q, keys, values, o, d_o;

@@ -1,11 +1,11 @@
 /* Dropout as a separate operation, after a norm. Other operations apply dropout in their own
  * kernels.
  *
- *   y = x m / (1 - probability);  m is 1 with probability 1 - probability, else 0 (dropout.cuh)
+ *   y = x m / (1 - probability);  m is 1 with probability 1 - probability, else 0 (random.cuh)
  *
  * Launch    grid ceil(rows ceil(columns / 8) / 256); block 256; no shared memory. A thread handles
  *           eight elements of a row */
-#include "kernels/cuda/dropout.cuh"
+#include "kernels/cuda/random.cuh"
 
 enum { DROPOUT_THREADS = 256 };
 

@@ -11,7 +11,7 @@
  * Launch    block 256; no shared memory. Forward: grid ceil(N ceil(C / 8) / 256), a thread for
  *           eight elements. Backward: grid (ceil(N / 8), ceil(C / 256)), a warp for a sorted row
  *           and 256 columns */
-#include "kernels/cuda/dropout.cuh"
+#include "kernels/cuda/random.cuh"
 
 enum { EMBEDDING_THREADS = 256, WARP_COLUMNS = 256, ROWS_AHEAD = 4 };
 

@@ -18,7 +18,7 @@
  *           in order. */
 #include <cinttypes>
 
-#include "kernels/cuda/dropout.cuh"
+#include "kernels/cuda/random.cuh"
 
 enum { NORM_THREADS = 256, NORM_WIDTH_MAX = 8192 };
 

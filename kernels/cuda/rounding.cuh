@@ -7,7 +7,7 @@
  * If the eight elements of a thread are not such a group, it generates both of their blocks. */
 #pragma once
 
-#include "kernels/cuda/philox.cuh"
+#include "kernels/cuda/random.cuh"
 
 /* Returns an f32 that bf16 represents exactly, so that the store does not round again. */
 GPU_INLINE float round_stochastic(float x, uint32_t half)

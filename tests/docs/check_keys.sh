@@ -20,7 +20,7 @@ wrong=$(grep -rnoE "(^|[\` (])($sections)\.[a-z][a-z0-9_]*(: |=|\`)" --include='
     while IFS=: read -r file line text; do
         key=$(echo "$text" | grep -oE "($sections)\.[a-z0-9_]+" | head -n 1)
         case $key in
-        *.[ch] | *.py | *.txt | *.safetensors) continue ;; # files
+        *.[ch] | *.cu | *.py | *.txt | *.safetensors) continue ;; # files
         parallel.pipeline | log.wandb) continue ;; # missing features
         optimizer.learning_rat | train.max_stps) continue ;; # examples of typing errors
         esac

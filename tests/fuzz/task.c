@@ -1,7 +1,7 @@
 /* Fuzz target: task files and their documents. The parts of the input are task.yaml, data.jsonl and
  * shots.jsonl. */
-#include "tests/fuzz/fuzz.h"
 #include "trainer/evaluation/tasks/task.h"
+#include "tests/fuzz/fuzz.h"
 
 const struct fuzz_limits fuzz_limits = {.bytes = 48 << 20, .factor = 400};
 

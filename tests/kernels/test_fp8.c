@@ -1,6 +1,7 @@
 /* Tests the FP8 linear layers. A GEMM with the identity matrix shows how an operand is rounded: all
  * bf16 numbers, and the f32 numbers at which PyTorch's rounding changes (scripts/reference_fp8.py).
  * The other GEMMs are compared with linear_* of rounded operands. */
+#include "base/memory.h"
 #include "kernels/fp8.h"
 #include "tests/kernels/operation.h"
 #include "tests/reference/fp8.inc"
@@ -228,7 +229,7 @@ static struct operands make_operands(struct kernels *k, const struct shape *s)
 static void release_operands(struct operands *o)
 {
     struct tensor *const all[] = {&o->x, &o->w, &o->bias, &o->dy, &o->saved};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    for (int i = 0; i < COUNT(all); i++) {
         operation_release(all[i]);
     }
 }
@@ -249,7 +250,7 @@ static struct results make_results(struct kernels *k, const struct shape *s)
 static void release_results(struct results *r)
 {
     struct tensor *const all[] = {&r->y, &r->saved, &r->dx, &r->dw, &r->dbias, &r->maxima};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    for (int i = 0; i < COUNT(all); i++) {
         operation_release(all[i]);
     }
 }
@@ -390,7 +391,7 @@ static void test_all(struct kernels *k, struct kernels *other)
     test_cast(k);
     test_nan_and_maxima(k);
     struct tensor scales = make_scales(5, 12, 21), none = tensor_absent();
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    for (int i = 0; i < COUNT(shapes); i++) {
         test_shape(k, other, &shapes[i], scales, ACTIVATION_NONE, false);
         test_shape(k, other, &shapes[i], scales, ACTIVATION_GELU_TANH, true);
         test_shape(k, other, &shapes[i], none, ACTIVATION_NONE, true);

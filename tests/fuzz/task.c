@@ -1,7 +1,9 @@
 /* Fuzz target: task files and their documents. The parts of the input are task.yaml, data.jsonl and
  * shots.jsonl. */
-#include "trainer/evaluation/tasks/task.h"
+#include <jansson.h>
+
 #include "tests/fuzz/fuzz.h"
+#include "trainer/evaluation/tasks/task.h"
 
 const struct fuzz_limits fuzz_limits = {.bytes = 48 << 20, .factor = 400};
 

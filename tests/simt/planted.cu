@@ -318,7 +318,7 @@ __global__ void __launch_bounds__(64) run_turns(float *out, const float *x, uint
     GPU_SHARED(uint32_t, place, 1);
     uint32_t *turn = words + 1;
     if (threadIdx.x == 0) {
-        *place = BUG == PLANTED_TURN_NO_TICKET ? blockIdx.x : gpu_take_ticket(words);
+        *place = BUG == PLANTED_TURN_NO_TICKET ? TURNS - 1 - blockIdx.x : gpu_take_ticket(words);
         if (BUG != PLANTED_TURN_NO_WAIT) {
             gpu_turn_wait(turn, *place);
         }

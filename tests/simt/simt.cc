@@ -535,11 +535,18 @@ static void run_block(dim3 grid, dim3 size, size_t shared_bytes, dim3 block_inde
     b.live = static_cast<int>(count);
     b.rendezvous_by_warp.resize((count + WARP - 1) / WARP);
     b.groups.resize((count + WARPGROUP - 1) / WARPGROUP);
-    /* The pool is larger than a block, so that the offset changes the fibers. */
-    while (pool.size() < count + WARP) {
+    /* The pool is larger than a block, so that the offset changes the fibers. For the thread
+     * sanitizer, no fiber of a block was in the previous block: a barrier there would order its
+     * accesses. */
+#ifdef SIMT_TSAN
+    const size_t spare = count, step = count;
+#else
+    const size_t spare = WARP, step = 37;
+#endif
+    while (pool.size() < count + spare) {
         pool.emplace_back();
     }
-    pool_offset += 37;
+    pool_offset += step;
     for (size_t i = 0; i < count; i++) {
         worker *w = &pool[(i + pool_offset) % pool.size()];
         unsigned n = static_cast<unsigned>(i);

@@ -4,7 +4,11 @@
  * Two micro-batches test that gradients are set and then added to. Sequence parallelism is on or
  * off; its shares of the 21 rows are unequal. In some cases parameters are frozen on the divided
  * model only; the gradients of the others must not change. In other cases both models have adapters
- * with dropout. Activation checkpointing must not change any bit. */
+ * with dropout. Activation checkpointing must not change any bit.
+ *
+ * usage: test_tensor_parallel [STEP]; every STEP-th model in fp32 is tested, by default each one. */
+#include <stdlib.h>
+
 #include "base/memory.h"
 #include "base/random.h"
 #include "kernels/cpu/matmul.h"
@@ -454,8 +458,9 @@ int main(int argc, char **argv)
     struct device *dev;
     CHECK_OK(comm_world_create(&argc, &argv, &world));
     CHECK_OK(device_create(DEVICE_CPU, 0, &dev));
+    int step = argc > 1 ? atoi(argv[1]) : 1;
     for (int sequence = 0; sequence < 2; sequence++) {
-        for (int i = 0; i < COUNT(cases); i++) {
+        for (int i = 0; i < COUNT(cases); i += step) {
             test_model(dev, DTYPE_F32, &cases[i], sequence == 1);
         }
         for (int i = 0; i < COUNT(bf16_cases) && matmul_supports(DTYPE_BF16); i++) {

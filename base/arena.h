@@ -35,7 +35,7 @@ void arena_destroy(struct arena *arena);
  * Errors    STATUS_INTERNAL if the arena is too small, because its size was computed wrongly */
 status arena_take(struct arena *arena, size_t bytes, void **out);
 
-/* arena_take_tensor - take the memory of a tensor with contiguous rows. Errors as arena_take. */
+/* arena_take_tensor - take the memory of a tensor with contiguous rows. Errors as in arena_take. */
 status arena_take_tensor(struct arena *arena, enum dtype dtype, int64_t rows, int64_t columns,
                          struct tensor *out);
 

@@ -1,4 +1,4 @@
-/* The order and the median of doubles. */
+/* Functions that sort doubles and compute their median. */
 #pragma once
 
 #include <stdint.h>

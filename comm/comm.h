@@ -108,7 +108,7 @@ struct comm_range {
     int64_t count;
 };
 
-/* comm_range_intersect - return the common elements of two ranges. Without one, the count is 0. */
+/* comm_range_intersect - return the common elements of two ranges; count is 0 if there are none. */
 static inline struct comm_range comm_range_intersect(struct comm_range a, struct comm_range b)
 {
     int64_t a_end = a.first + a.count, b_end = b.first + b.count;

@@ -32,8 +32,8 @@ struct adamw_parts {
     const struct adamw_part *parts;    /* [part_count] on the device */
     int64_t part_count, blocks;        /* blocks: of all these parts */
     int64_t first_block;               /* of the first part */
-    int64_t origin;                    /* `weights`, `copy`, `gradient` refer to this element ... */
-    int64_t elements, moment_elements; /* ... and have this length, as the moments theirs */
+    int64_t origin;                    /* `weights`, `copy` and `gradient` begin at this element */
+    int64_t elements, moment_elements; /* lengths of these arrays, and of the moments */
 };
 
 /* adamw_parts_update - adamw_update for several parts.

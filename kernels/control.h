@@ -1,5 +1,6 @@
-/* The decision of a training step in device memory: sums over ranks, the factor of the gradients,
- * whether the update is skipped, and the trust ratios of LAMB. The host does not wait for them.
+/* The decision about the update of a training step, in device memory. It consists of sums over
+ * ranks, the factor of the gradients, the skip flag, and the trust ratios of LAMB. The host does
+ * not wait for them.
  *
  * kernels.h includes this header and states the conventions of all operations. The results have the
  * bits that the host computes from the same numbers. */
@@ -11,7 +12,7 @@
 
 struct kernels;
 
-/* The decision of a training step, in device memory. control_decide_update writes it. An update
+/* The decision about an update, in device memory. control_decide_update writes it. An update
  * that reads it (struct adamw) needs no value from the host. */
 struct update_control {
     float gradient_scale; /* 1 / count, times the clipping factor */
@@ -26,12 +27,12 @@ struct not_finite {
     float value;
 };
 
-/* control_gradient_squares - op_sum_of_squares for elements [first, first + count) of a buffer,
- * which also finds the first element that is not finite.
+/* control_gradient_squares - compute op_sum_of_squares of elements [first, first + count) of a
+ * buffer, and find the first element that is not finite.
  *
  * Shapes    out f64 [1], found [1], both on the device;  x f32 [count]
  * Memory    *found changes only if found->number is 0 and an element of x is not finite
- * Numerics  out as op_sum_of_squares */
+ * Numerics  out as in op_sum_of_squares */
 status control_gradient_squares(struct kernels *k, double *out, struct not_finite *found,
                                 const float *x, int64_t first, int64_t count);
 
@@ -63,7 +64,7 @@ status control_sum_segments(struct kernels *k, double *out, const double *x, con
  * Shapes    ratios f64 [count];  squares f64 [tensors, 2];  tensors int32 [count]: negative: the
  *           ratio is 1; all on the device
  * Numerics  1 if one of the sums is 0
- * Source    as lamb_moments */
+ * Source    as in lamb_moments */
 status control_trust_ratios(struct kernels *k, double *ratios, const double *squares,
                             const int32_t *tensors, int64_t count);
 

@@ -246,7 +246,7 @@ struct rotary_scaling {
     enum rotary_kind kind;
     double factor;
     double original_positions; /* ROTARY_LLAMA3, _YARN and _DYNAMIC: context of pre-training */
-    double positions;          /* ROTARY_DYNAMIC: the context, for which the base is computed */
+    double positions;          /* ROTARY_DYNAMIC: context for which the base is computed */
     /* limits in rotations within original_positions: of ROTARY_LLAMA3, and of ROTARY_YARN */
     double low_frequency_factor, high_frequency_factor, beta_slow, beta_fast;
     double attention_factor; /* ROTARY_YARN: factor of the table; 0: 0.1 ln(factor) + 1 */
@@ -532,7 +532,7 @@ struct adamw {
     enum dtype moment_dtype;  /* DTYPE_BF16: the moments are rounded stochastically */
     uint64_t moment_keys[2];  /* random_key(seed, RANDOM_MOMENTS, step, 2 * parameter + 0 or 1) */
     const struct update_control *control; /* replaces gradient_scale; NULL: unused */
-    const double *trust_ratio; /* of lamb_apply: base_rate times it replaces learning_rate */
+    const double *trust_ratio; /* lamb_apply: base_rate *trust_ratio replaces learning_rate */
     double base_rate;
 };
 
@@ -624,7 +624,7 @@ status op_add(struct kernels *k, float *to, const float *from, int64_t count);
  * Numerics  rounds to nearest even */
 status op_cast(struct kernels *k, struct tensor to, struct tensor from);
 
-/* op_copy - copy a tensor with contiguous rows; op_cast if the types differ. */
+/* op_copy - copy a tensor with contiguous rows; convert it as op_cast does if the types differ. */
 status op_copy(struct kernels *k, struct tensor to, struct tensor from);
 
 /* ---- choice of GEMM algorithms: by timing on a GPU; the CPU has one algorithm ---- */

@@ -9,7 +9,7 @@
 #include "kernels/fp8.h"
 #include "kernels/kernels.h"
 
-/* clip_factor adds it to the norm, so that a norm of 0 can be divided by. */
+/* control_clip_factor adds this number to the norm, which may be 0, before it divides. */
 #define CLIP_DIVISION_GUARD 1e-6
 
 #define KERNELS_OPERATIONS(X)                                                                      \

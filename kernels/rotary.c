@@ -36,8 +36,8 @@ static double compute_yarn_ramp(int64_t i, int64_t width, double theta,
     return fmax(0, fmin(1, ((double)i - first) / (last - first)));
 }
 
-/* Computes the base of ROTARY_DYNAMIC. Its lowest frequency covers the context as f / s would; the
- * highest one, f_0, stays 1. */
+/* Computes the base of ROTARY_DYNAMIC. With it, the lowest frequency covers the context as f / s
+ * would, and the highest one, f_0, stays 1. */
 static double compute_dynamic_base(int64_t width, double theta, const struct rotary_scaling *s)
 {
     double ratio = fmax(s->positions / s->original_positions, 1);

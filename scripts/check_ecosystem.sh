@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Compares Bireme with the programs around it, once and completely: lm-evaluation-harness,
-# transformers, llama.cpp and the Python package openai.
+# Compares Bireme with lm-evaluation-harness, transformers, llama.cpp and the Python package openai,
+# in one complete run.
 #
 #   scripts/check_ecosystem.sh [FOLDER] [PART...]
 #
-# FOLDER is the build folder (default: build). The parts are, in this order and by default all:
+# FOLDER is the build folder (default: build). By default all parts run, in this order:
 #
 #   tasks      `bireme evaluate --task` against lm-eval with transformers, question by question
 #   served     lm-eval's local-completions through `bireme serve` against the same results

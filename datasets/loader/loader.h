@@ -12,9 +12,9 @@
  * With other example kinds a sample is one example (example.h), in the same order. The masking of a
  * sentence pair is a pure function of (seed, epoch, source, example), see masking.h. A sample of
  * EXAMPLE_SFT is a pack of examples (packing.h). The batch of EXAMPLE_SEQ2SEQ has the sources and
- * the targets in separate rows; the input of a target's row is the token before it, and that of
+ * the targets in separate rows. The input of a target's row is the token before it, and that of
  * its first row is decoder_start, or the last token of the target. Attention and positions stay
- * inside of each example, and the rows have no padding. Examples of task kinds are packed in the
+ * inside each example, and the rows have no padding. Examples of task kinds are packed in the
  * same way as sentence pairs. */
 #pragma once
 
@@ -38,8 +38,8 @@ struct loader_source {
     double weight;    /* > 0; only ratios of weights matter */
 };
 
-/* The first input of a decoder is the last token of the target: the end token, or the language of
- * the text (mBART). */
+/* A value of decoder_start: the first input of the decoder is the last token of the target. This is
+ * the end token, or the language token of the text (mBART). */
 enum { LOADER_START_LAST = -2 };
 
 struct loader_options {

@@ -43,7 +43,7 @@ status prepare_output_write_example(struct prepare_output *o, enum prepare_split
                                     const uint32_t *const *values);
 
 /* prepare_output_count_validation - return how many of at least two examples belong to the
- * validation set: the fraction, rounded, but at least one example and not all of them. */
+ * validation set: the rounded fraction, but at least one example and not all of them. */
 int64_t prepare_output_count_validation(int64_t examples, double fraction);
 
 /* prepare_output_draw_from_stratum - draw the validation document of a stratum (shuffle_split).

@@ -1,9 +1,9 @@
 /* Sources and targets, such as a text and its translation or summary: {"source", "target"}, or
  * {"translation": {"en": ..., "es": ...}} with the codes of the two languages.
  *
- * Both texts are encoded separately, as the input of an encoder is: between the special tokens of
- * the post-processor ([CLS] or <s>, [SEP] or </s>), with the token of its language (mBART), or with
- * the end token at the end. A prefix can name the task ("translate English to Spanish: "). Texts
+ * Both texts are encoded separately, each as the input of an encoder: between the special tokens of
+ * the post-processor ([CLS] or <s>, [SEP] or </s>), with its language token (mBART), or with the
+ * end token at the end. A prefix can name the task ("translate English to Spanish: "). Texts
  * are not truncated. A row is bad if a field is missing or empty, or if a text has more than
  * sequence_tokens tokens. */
 #include <inttypes.h>
@@ -18,8 +18,8 @@
 
 /* ---- fields of a row ---- */
 
-/* Finds the field of a language: its code, or without one the part of the code before "_", as in
- * the examples of transformers: "en" for en_XX. */
+/* Finds the field of a language. Its name is the code or, if this field is missing, the part of the
+ * code before "_", as in the examples of transformers: "en" for en_XX. */
 static const char *find_language(const json_t *translation, const char *language, char *out,
                                  size_t bytes)
 {
@@ -59,7 +59,7 @@ static status read_fields(const struct prepare_options *o, const json_t *row, st
 
 /* ---- texts to tokens ---- */
 
-/* Finds the tokens of the languages of sources and targets; -1: the tokenizer has none. */
+/* Finds the language tokens of sources and targets; -1: the tokenizer has none. */
 static status find_languages(const struct prepare_options *o, int32_t *source, int32_t *target)
 {
     *source = *target = -1;

@@ -34,7 +34,7 @@ struct charsmap {
  *           STATUS_INTERNAL (out of memory) */
 status charsmap_open(struct charsmap *map, const uint8_t *data, size_t bytes, const char *path);
 
-/* charsmap_data - build the data of charsmap_open again.
+/* charsmap_data - serialize a map to the format that charsmap_open reads.
  *
  * Memory    the caller frees *out with free()
  * Errors    STATUS_INTERNAL (out of memory) */

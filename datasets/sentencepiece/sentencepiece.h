@@ -52,7 +52,7 @@ struct sentencepiece_design {
     int64_t count;
     bool is_bpe;             /* false: Unigram */
     const char *bos, *eos;   /* control pieces around a text; NULL: the defaults <s> and </s> */
-    bool adds_space;         /* before a text */
+    bool adds_space;         /* adds a space before a text */
     bool merges_spaces;      /* removes spaces at both ends, and those after a space */
     const uint8_t *charsmap; /* data of the character map */
     size_t charsmap_bytes;   /* 0: characters are not replaced */
@@ -129,8 +129,8 @@ status sentencepiece_normalize(const struct sentencepiece *s, const char *text, 
 status sentencepiece_encode(const struct sentencepiece *s, const char *text, size_t bytes,
                             int32_t *ids, int64_t *count);
 
-/* sentencepiece_split - the same, and the end of each piece in the text. An unknown piece has the
- * text of all consecutive unknown characters. Not for models with byte fallback.
+/* sentencepiece_split - split a text as above, and also return the end of each piece in the text.
+ * An unknown piece contains all consecutive unknown characters. Not for models with byte fallback.
  *
  * Shapes    ids, ends [bytes]; *count receives the number of pieces
  * Errors    STATUS_INTERNAL (out of memory) */

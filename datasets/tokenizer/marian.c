@@ -1,9 +1,9 @@
 /* Tokenizers of Marian: source.spm and target.spm are the SentencePiece models of the two
- * languages, and vocab.json has the ids of the pieces of both.
+ * languages, and vocab.json contains the ids of the pieces of both.
  *
- * A piece that vocab.json does not contain is unknown. A text can begin with a token such as
- * >>es<<, the language of the target. The ids of sources and targets are those of
- * MarianTokenizer of transformers. */
+ * A piece that vocab.json does not contain is unknown. A text can begin with a language token of
+ * the target, such as >>es<<. The ids of sources and targets are those of MarianTokenizer in
+ * transformers. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

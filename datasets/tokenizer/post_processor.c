@@ -1,10 +1,10 @@
 /* The post_processor of tokenizer.json for byte-level and char tokenizers. Supported forms:
- * - none, which transformers 5 writes as a template of the texts alone;
+ * - none, which transformers 5 writes as a template that contains only the texts;
  * - RoBERTa's <s> A </s> </s> B </s>, as RobertaProcessing or as a template;
  * - BERT's [CLS] A [SEP] B [SEP], as in the files of ModernBERT and ALBERT;
  * - one token before each text (BOS), as in Llama 3's files;
  * - for Unigram models, one token after each text, as in T5's files;
- * - A </s> en_XX or en_XX A </s> with any token of a language, as in mBART's files;
+ * - A </s> en_XX or en_XX A </s> with any language token, as in mBART's files;
  * - ByteLevel, which only trims offsets. This code has no such offsets and ignores it. */
 #include <inttypes.h>
 #include <string.h>
@@ -97,7 +97,7 @@ static json_t *build_eos_template(const char *text, int32_t id, int second_type)
                           tokens);
 }
 
-/* Builds the template of the end token, and of the token of a language before a text or after its
+/* Builds the template with the end token, and with the language token before a text or after its
  * end token. */
 static json_t *build_language_template(const char *end, int32_t end_id, const char *language,
                                        int32_t language_id, bool first)
@@ -152,7 +152,7 @@ static bool read_eos_template(const struct json_reader *r, const json_t *post)
     return has_end;
 }
 
-/* Reads the template of an end token and a language. Returns whether it is this template. */
+/* Reads a template with an end token and a language token. Returns false for other templates. */
 static bool read_language_template(const struct json_reader *r, const json_t *post)
 {
     struct tokenizer *t = r->t;
@@ -290,7 +290,7 @@ json_t *post_processor_to_json(const struct tokenizer *t)
                      "trim_offsets", 0, "use_regex", 1);
 }
 
-/* ---- tokens of languages ---- */
+/* ---- language tokens ---- */
 
 enum tokenizer_language tokenizer_language_place(const struct tokenizer *t)
 {

@@ -34,9 +34,8 @@ bool text_pair_has_segment_tokens(const struct tokenizer *t);
 enum text_side { TEXT_SOURCE, TEXT_TARGET };
 
 /* text_pair_encode_sequence - append the ids of a source or a target of an encoder-decoder: as
- * text_pair_encode if the tokenizer has segment tokens, with the token of the language if it has
- * such tokens, else with the end token at the end. A prefix is put before the text;
- * NULL: none.
+ * text_pair_encode if the tokenizer has segment tokens, with the language token if it has such
+ * tokens, else with the end token at the end. The prefix precedes the text; NULL: none.
  *
  * Units     language -1: that of the post-processor
  * Errors    those of tokenizer_encode; the tokenizer must have segment tokens or an end token */

@@ -1,12 +1,12 @@
 /* Tokenizers: conversion between text and token ids.
  *
  * Kinds: `bpe` (BPE over bytes, as GPT-2, or over characters, as Llama 2), `wordpiece` (as BERT),
- * `char` (one token per character), `unigram` (as T5), `sentencepiece` (the file tokenizer.model
- * of Llama 2, T5 and others, which is stored as it is) and `marian` (source.spm, target.spm and
- * vocab.json; only text_pair_encode_sequence encodes targets). The other ones are stored in a
- * folder as tokenizer.json, in the format of Hugging Face `tokenizers`. A wordpiece tokenizer also
- * has a vocab.txt, which is enough to read it; a char tokenizer is stored as a model with a
- * vocabulary of single characters.
+ * `char` (one token per character), `unigram` (as in T5), `sentencepiece` (the file
+ * tokenizer.model of Llama 2, T5 and others) and `marian` (source.spm, target.spm and vocab.json;
+ * only text_pair_encode_sequence encodes targets). The last two are stored as these files. The
+ * others are stored in a folder as tokenizer.json, in the format of Hugging Face `tokenizers`. A
+ * wordpiece tokenizer also has a vocab.txt, which is enough to read it. A char tokenizer is stored
+ * as a model with a vocabulary of single characters.
  *
  * A tokenizer is immutable after it has been created. Any number of threads may encode and decode
  * with it. */
@@ -125,20 +125,20 @@ struct tokenizer_specials tokenizer_get_specials(const struct tokenizer *t);
 /* tokenizer_is_roberta - return whether the post-processor is RoBERTa's: <s> A </s> </s> B </s>. */
 bool tokenizer_is_roberta(const struct tokenizer *t);
 
-/* Where a text has the token of its language, as in the tokenizers of mBART. */
+/* The place of the language token in a text, as in the tokenizers of mBART. */
 enum tokenizer_language {
     TOKENIZER_LANGUAGE_NONE,
-    TOKENIZER_LANGUAGE_FIRST, /* en_XX A </s>, as mBART-50 */
-    TOKENIZER_LANGUAGE_LAST   /* A </s> en_XX, as mBART */
+    TOKENIZER_LANGUAGE_FIRST, /* en_XX A </s>, as in mBART-50 */
+    TOKENIZER_LANGUAGE_LAST   /* A </s> en_XX, as in mBART */
 };
 
-/* tokenizer_language_place - return where the post-processor puts the token of a language. */
+/* tokenizer_language_place - return where the post-processor adds the language token. */
 enum tokenizer_language tokenizer_language_place(const struct tokenizer *t);
 
-/* tokenizer_find_language - find the token of a language. `option` names the option with the code,
- * for messages.
+/* tokenizer_find_language - find the token of a language. Messages name `option`, the option with
+ * the code.
  *
- * Errors    STATUS_USAGE: the tokenizer has no such token of a language */
+ * Errors    STATUS_USAGE: the tokenizer has no such language token */
 status tokenizer_find_language(const struct tokenizer *t, const char *code, const char *option,
                                int32_t *out);
 
@@ -235,7 +235,7 @@ int64_t tokenizer_count_final(const struct tokenizer *t, const int32_t *ids, int
 /* tokenizer_encode_pair - append the input of an encoder model for one or two texts.
  *
  * [CLS] a [SEP], or [CLS] a [SEP] b [SEP] if b is not NULL; RoBERTa: <s> a </s> </s> b </s>.
- * A tokenizer with tokens of languages encodes one text, as tokenizer_encode_language. At most
+ * A tokenizer with language tokens encodes one text, as tokenizer_encode_language does. At most
  * max_tokens ids are appended (0: no limit): the longer text is truncated first, at its end.
  * transformers does the same. *first_segment_tokens receives the size of the first segment, which
  * includes [CLS] and the separators before b.
@@ -246,8 +246,8 @@ status tokenizer_encode_pair(const struct tokenizer *t, const char *a, size_t a_
                              const char *b, size_t b_bytes, bool special, int64_t max_tokens,
                              struct token_list *out, int64_t *first_segment_tokens);
 
-/* tokenizer_encode_language - append the ids of a text with its end token and the token of its
- * language.
+/* tokenizer_encode_language - append the ids of a text with its end token and its language
+ * token.
  *
  * Units     language -1: that of the post-processor; max_tokens 0: no limit, else the text is
  *           truncated at its end

@@ -57,8 +57,8 @@ enum post_processor {
     POST_PROCESSOR_BERT,    /* [CLS] A [SEP], and [CLS] A [SEP] B [SEP], as ModernBERT and ALBERT */
     POST_PROCESSOR_BOS,     /* one token before each text, such as Llama 3's <|begin_of_text|> */
     POST_PROCESSOR_EOS,     /* one token after each text, such as T5's </s> */
-    POST_PROCESSOR_LANGUAGE_FIRST, /* en_XX A </s>, as mBART-50 */
-    POST_PROCESSOR_LANGUAGE_LAST   /* A </s> en_XX, as mBART */
+    POST_PROCESSOR_LANGUAGE_FIRST, /* en_XX A </s>, as in mBART-50 */
+    POST_PROCESSOR_LANGUAGE_LAST   /* A </s> en_XX, as in mBART */
 };
 
 /* An added token in a set. If `normalized` is true, its text is normalized. */
@@ -141,7 +141,7 @@ struct tokenizer {
     enum post_processor post_processor;
     int32_t bos;      /* the token of POST_PROCESSOR_BOS, otherwise -1 */
     int32_t end;      /* the end token of POST_PROCESSOR_EOS and _LANGUAGE_*, otherwise -1 */
-    int32_t language; /* the token of the language in POST_PROCESSOR_LANGUAGE_*, otherwise -1 */
+    int32_t language; /* the language token of POST_PROCESSOR_LANGUAGE_*, otherwise -1 */
     struct merge *merges;
     int64_t merge_count;
 
@@ -192,8 +192,8 @@ status tokenizer_register_added(struct tokenizer *t, struct added_token token);
  *           the pattern does not compile */
 status tokenizer_finish(struct tokenizer *t);
 
-/* post_processor_encode_input - append the input of an encoder by a tokenizer with tokens of
- * languages, as tokenizer_encode_language.
+/* post_processor_encode_input - append the input of an encoder with a language token, as
+ * tokenizer_encode_language does.
  *
  * Errors    as tokenizer_encode_language; STATUS_UNAVAILABLE: the input is a pair of texts */
 status post_processor_encode_input(const struct tokenizer *t, const char *text, size_t bytes,
@@ -375,13 +375,13 @@ status sentencepiece_model_encode(const struct tokenizer *t, const char *text, s
 /* marian_exists - return whether the folder contains source.spm, target.spm and vocab.json. */
 bool marian_exists(const char *folder);
 
-/* marian_open - read these files.
+/* marian_open - read source.spm, target.spm and vocab.json.
  *
- * Errors    STATUS_NO_INPUT; STATUS_DATA with the file and the reason; STATUS_UNAVAILABLE: targets
- *           have another vocabulary */
+ * Errors    STATUS_NO_INPUT; STATUS_DATA with the file and the reason; STATUS_UNAVAILABLE:
+ *           sources and targets have separate vocabularies */
 status marian_open(const char *folder, struct tokenizer **out);
 
-/* marian_save - write these files.
+/* marian_save - write source.spm, target.spm and vocab.json.
  *
  * Errors    STATUS_WRITE */
 status marian_save(const struct tokenizer *t, const char *folder);

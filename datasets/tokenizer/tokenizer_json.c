@@ -594,7 +594,7 @@ done:
 /* ---- tokenizer_config.json ----
  *
  * transformers writes this file next to tokenizer.json. Bireme uses it to find the end-of-text
- * token: a tokenizer may have several candidates, as those of Qwen and Llama 3. */
+ * token: a tokenizer may have several candidates, as in Qwen and Llama 3. */
 
 status tokenizer_config_load(const char *folder, json_t **out)
 {

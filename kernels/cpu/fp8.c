@@ -1,6 +1,6 @@
 /* Linear layers with operands that are rounded to FP8.
  *
- *   u' = q(scale u) / scale,  then the GEMM of linear.c with u' instead of u
+ *   u' = q(scale u) / scale;  the GEMM of linear.c then reads u' instead of u
  *
  * The numbers of E4M3 and E5M2 have at most 3 fraction bits and the scale is a power of two, so
  * bf16 and f32 represent u' exactly. oneDNN multiplies with f32 sums, as a GPU does. */
@@ -9,7 +9,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* A type of numbers: its fraction bits, the exponent of its smallest normal number, and its largest
+/* An FP8 type: its fraction bits, the exponent of its smallest normal number, and its largest
  * number. */
 struct grid {
     int fraction_bits, least_exponent;
@@ -47,7 +47,7 @@ INLINE vector_bits select_larger(vector_bits a, vector_bits b)
     return (a & mask) | (b & ~mask);
 }
 
-/* Rounds columns of a row, if `to` is present. Returns the bits of the largest magnitude. */
+/* Rounds the columns of a row if `to` is present. Returns the bits of the largest magnitude. */
 INLINE int32_t round_row(struct tensor to, struct tensor from, int64_t row, enum dtype dtype,
                          const struct grid *g, const float *scale)
 {
@@ -81,8 +81,7 @@ static int32_t round_rows(int threads, struct tensor to, struct tensor from, con
     return largest;
 }
 
-/* Prepares an operand of a GEMM: measures it, and with scales sets *to to its rounded values in
- * scratch memory. */
+/* Measures an operand of a GEMM. With scales, also rounds it into scratch memory and sets *to. */
 static status prepare_operand(struct kernels *k, struct tensor *to, struct tensor maxima,
                               struct tensor from, struct tensor scales, enum fp8_operand operand)
 {

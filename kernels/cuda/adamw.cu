@@ -7,8 +7,8 @@
  *           with bf16 moments it reads 12 and writes 8
  * Launch    grid ceil(count / 2048); block 256; no shared memory. A thread updates eight elements.
  *           A second launch with scalar accesses updates the last count % 8 elements, or all
- *           elements if an array is not 16-byte aligned. adamw_parts_update is one launch for all
- *           parts, with a block of 2048 elements of one part
+ *           elements if an array is not 16-byte aligned. adamw_parts_update uses one launch for all
+ *           parts; a block updates 2048 elements of one part
  * Source    Loshchilov, Hutter 2019, arXiv:1711.05101 */
 #include "kernels/cuda/moments.cuh"
 
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(ADAMW_THREADS)
     }
 }
 
-/* A block finds its part: the last one that begins at this block or before. */
+/* A block updates elements of the last part that begins at this block or before it. */
 __global__ void __launch_bounds__(ADAMW_THREADS)
     adamw_parts_step(struct adamw_slices p, const struct adamw_part *parts, int64_t part_count,
                      int64_t first_block, int64_t origin, bool aligned, const struct adamw s,

@@ -8,13 +8,14 @@
  *           (128 for D = 64, 64 for D = 128). Each consumer has 64 keys: s^T and ds^T are in
  *           registers, as the GEMMs of dv and dk need them. Both store ds^T to shared memory, and
  *           each computes half of the tile's dq = ds k: five GEMMs.
- * Order     The sums of dq are f32 in global memory. A tile's blocks add to them in turn, in the
- *           order of their keys: the first stores, the last rounds the sum to bf16. dk and dv are
- *           summed by one block, head by head. So the bits of a sequence depend on nothing else.
+ * Order     The sums of dq are f32 in global memory. The blocks of a tile add to them in turn, in
+ *           the order of their keys: the first one stores, the last one rounds the sum to bf16. One
+ *           block sums dk and dv, head by head. So the bits of a sequence depend only on its data.
  * Deadlock  A block waits only for blocks with earlier keys of its sequence and head. These have
  *           lower tickets, and a block takes its ticket when it starts.
- * Tiles     Queries of D = 128 are 64, also for full attention: with 80, dv, dk, s^T and dp^T alone
- *           need 208 of 232 registers, and 80 is not a whole number of swizzled boxes.
+ * Tiles     For D = 128 a tile has 64 queries, also for full attention. With 80 queries, dv, dk,
+ *           s^T and dp^T alone need 208 of 232 registers, and 80 is not a multiple of the 64
+ *           queries of a swizzled box.
  * Others    Other head widths, fp32, rows that cannot be read 16 bytes at a time and other GPUs use
  *           attention_backward.cu or attention_rows.cu. So does BIREME_ATTENTION=mma.
  * Source    Shah et al. 2024, arXiv:2407.08608 (FlashAttention-3) */
@@ -30,7 +31,7 @@ struct consumer {
     int row;                /* first of the lane's rows of 64 */
 };
 
-/* Issues d = k q^T: the consumer's 64 rows of a tile of keys or values, and a tile of queries. */
+/* Issues d = k q^T for the consumer's 64 rows of a tile of keys or values and a tile of queries. */
 template <int D, int N>
 GPU_INLINE void issue_transposed(float (&d)[N][4], const unsigned char *keys,
                                  const unsigned char *q)
@@ -57,7 +58,7 @@ GPU_INLINE void issue_rows(float (&sums)[D / 8][4], const uint32_t (&p)[N][4],
     gpu_wgmma_commit();
 }
 
-/* Issues the consumer's half of dq = ds k: 64 queries if D = 64, else 64 columns. */
+/* Issues the consumer's half of dq = ds k. The half is 64 queries if D = 64, else 64 columns. */
 template <int D>
 GPU_INLINE void issue_dq(float (&dq)[SUM_COLUMNS / 8][4], const unsigned char *ds,
                          const unsigned char *keys, int consumer)
@@ -181,7 +182,7 @@ GPU_INLINE void compute_probabilities(float (&s)[N][4], const attention_task<bf1
     }
 }
 
-/* ds = p (dp - delta). */
+/* Computes ds = p (dp - delta). */
 template <int N>
 GPU_INLINE void compute_ds(float (&ds)[N][4], const float (&p)[N][4], const float *delta)
 {
@@ -256,7 +257,7 @@ GPU_INLINE void add_dq(float (&dq)[SUM_COLUMNS / 8][4], const attention_task<bf1
     gpu_barrier_arrive(WRITTEN + c.number, TURN_THREADS);
 }
 
-/* Zeroes the dq of queries that attend to no key: those before the first tile. */
+/* Zeroes dq of the queries before the first tile, which attend to no key. */
 template <int D>
 GPU_INLINE void clear_first_dq(const attention_task<bf16> &a, const struct block_item &t)
 {
@@ -543,7 +544,7 @@ status attention_wgmma_backward(struct kernels *k, const attention_task<bf16> &t
     if (!*done) {
         return STATUS_OK;
     }
-    /* q, d_o and the sums of the heads of a pair */
+    /* bytes of q, d_o and the sums of the heads of a pair */
     int64_t bytes = a->longest_q * a->head_width * t.group * 8;
     backward_plan plan = {};
     plan.sums = sums;

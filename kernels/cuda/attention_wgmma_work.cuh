@@ -1,10 +1,10 @@
 /* The work of the blocks of the attention backward pass with wgmma: its order, and the producers.
  *
- * Sections  Tickets go through the heads of a section, key tile by key tile. The operands of a
- *           section fit into the L2 cache.
+ * Sections  A section is a group of heads with operands that fit into the L2 cache. Tickets go
+ *           through the heads of a section, key tile by key tile, then through the next section.
  * Producer  Warp 0 copies tiles by TMA into rings of two stages. Warp 1 loads lse and delta. Warps
- *           2 and 3 wait for the turns of the consumers and pass them on, so that no consumer waits
- *           for a fence. */
+ *           2 and 3 wait for the turns of the consumers and pass the turns to the next blocks, so
+ *           that no consumer waits for a fence. */
 #pragma once
 
 #include "kernels/cuda/attention_tile.cuh"
@@ -20,7 +20,7 @@ enum { BLOCK_THREADS = (CONSUMERS + 1) * WARPGROUP, CONSUMER_THREADS = CONSUMERS
 enum { FETCH_REGISTERS = 40, COMPUTE_REGISTERS = 232 };
 /* Warps of the producer: the last CONSUMERS of them pass turns. */
 enum { COPY_WARP = CONSUMER_THREADS / 32, STATS_WARP, TURN_WARP };
-/* Named barriers; those of turns have a number for each consumer. */
+/* Named barriers. GRANTED and WRITTEN have one barrier for each consumer. */
 enum { ALL_CONSUMERS = 1, GRANTED = 2, WRITTEN = GRANTED + CONSUMERS };
 enum { TURN_THREADS = WARPGROUP + 32 };
 enum { SECTION_BYTES = 24 << 20 };
@@ -47,7 +47,7 @@ struct backward_maps {
     gpu_map q, d_o, keys, values;
 };
 
-/* How tickets are divided into items, and the memory of the blocks' order. */
+/* The division of tickets into items, and the memory for the order of the blocks. */
 struct backward_plan {
     float *sums; /* of dq: [heads, rows of q, D]; four lanes share 16 columns */
     int kv_heads, pairs, section, tiles; /* pairs: sequences x kv_heads */
@@ -176,7 +176,7 @@ GPU_INLINE void load_stats(const attention_task<bf16> &a, const struct block_ite
     }
 }
 
-/* Waits for the turns of a consumer and passes them on. */
+/* Waits for the turns of a consumer and passes each one to the next block. */
 template <int D>
 GPU_INLINE void pass_turns(const attention_task<bf16> &a, const struct block_item &t, int consumer)
 {
@@ -195,7 +195,7 @@ GPU_INLINE void pass_turns(const attention_task<bf16> &a, const struct block_ite
                 __syncwarp();
                 gpu_barrier_arrive(GRANTED + consumer, TURN_THREADS);
             }
-            if (r.number > 0 || !r.last) { /* so that no grant precedes the use of the last one */
+            if (r.number > 0 || !r.last) { /* no grant may precede the use of the last one */
                 gpu_barrier_sync(WRITTEN + consumer, TURN_THREADS);
             }
             if (leads && !r.last) {

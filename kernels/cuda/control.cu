@@ -41,14 +41,14 @@ GPU_INLINE double get_power(int exponent)
     return power;
 }
 
-/* Returns whether |x| < 2^EXACT_HIGHEST. False for NaN. */
+/* Returns whether |x| < 2^EXACT_HIGHEST; false for NaN. */
 GPU_INLINE bool fits_digits(double x)
 {
     return fabs(x) < get_power(EXACT_HIGHEST);
 }
 
-/* Returns the contribution of x to a digit of the sum; as in exact_add, bits below the lowest one
- * are truncated. x fits the digits. */
+/* Returns the contribution of x to a digit of the sum. As in exact_add, bits below the lowest digit
+ * are truncated. fits_digits(x) must be true. */
 GPU_INLINE int64_t get_digit(double x, int digit)
 {
     int64_t all;

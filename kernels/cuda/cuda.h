@@ -12,7 +12,7 @@
 
 enum {
     CUDA_MIN_CAPABILITY = 8,
-    CUDA_MIN_CAPABILITY_FP8 = 89 /* as cuda_device_capability returns it */
+    CUDA_MIN_CAPABILITY_FP8 = 89 /* in the units of cuda_device_capability */
 };
 
 #define CUDA_GEMM_WORKSPACE_BYTES ((size_t)32 << 20) /* for cuBLASLt; Hopper needs 32 MiB */

@@ -1,14 +1,14 @@
 /* Linear layers with operands that are rounded to FP8 (kernels/fp8.h). A kernel rounds, measures
- * and, if necessary, transposes an operand in one pass; cuBLASLt multiplies the FP8 numbers.
+ * and, if necessary, transposes an operand in one pass. cuBLASLt multiplies the FP8 numbers.
  *
- * Layout    cuBLASLt multiplies FP8 matrices only if both have the inner dimension contiguous:
+ * Layout    cuBLASLt multiplies FP8 matrices only if the inner dimension of both is contiguous:
  *             y  [N, M]   x [N, K]     w [M, K]
  *             dx [N, K]   dy [N, M]    w^T [K, M]
  *             dw [M, K]   dy^T [M, N]  x^T [K, N], with zeros up to a multiple of 16 rows
  * Launch    grid (ceil(columns / 64), ceil(rows / 64)); block 256; 4.3 KiB of shared memory. A
  *           block casts a tile of 64 x 64 elements
- * Order     the maximum of a block is added by an atomic maximum of integers, which gives the same
- *           bits in every order */
+ * Order     an atomic maximum of integers combines the maxima of the blocks. It gives the same bits
+ *           in every order */
 #include "kernels/cuda/operation.cuh"
 
 enum { FP8_THREADS = 256, FP8_TILE = 64, FP8_PITCH = FP8_TILE + 4, FP8_SEGMENT = 16 };
@@ -22,8 +22,8 @@ template <bool E5M2> GPU_INLINE uint32_t round_to_fp8(float x)
     if (magnitude > infinity) {
         return 0x7fu;
     }
-    /* Below the smallest normal number, the addition of a number with the distance of the subnormal
-     * numbers as its last bit rounds to a multiple of this distance. */
+    /* Subnormal numbers are multiples of their distance. Adding a number that has this distance as
+     * its last bit rounds x to such a multiple. */
     const uint32_t least = static_cast<uint32_t>(128 - bias) << 23;
     const uint32_t anchor = static_cast<uint32_t>(128 - bias - fraction_bits + 23) << 23;
     uint32_t code;
@@ -171,7 +171,7 @@ static status measure_operand(struct kernels *k, const struct fp8_cast *cast)
     return out.maximum != nullptr ? launch_cast(k, cast, &out) : STATUS_OK;
 }
 
-/* Casts an operand to scratch memory. *reciprocal: the factor of its numbers in the GEMM. */
+/* Casts an operand to scratch memory. *reciprocal receives its factor in the GEMM. */
 static status cast_operand(struct kernels *k, const struct fp8_cast *cast, struct tensor *to,
                            const float **reciprocal)
 {

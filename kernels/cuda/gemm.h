@@ -26,7 +26,7 @@ struct gemm_key {
     int64_t rows[3], columns[3], stride[3]; /* of c, a, b as tensors */
     int64_t aux_stride;                     /* 0: aux is absent */
     int32_t alignment[5];                   /* bytes, of c, a, b, aux, and the bias or the sums */
-    int32_t type;                           /* of a; plus 256 (1 + that of b), if it differs */
+    int32_t type;                           /* of a; if b differs, plus 256 (1 + type of b) */
     int32_t c_type, transpose_a, transpose_b;
     int32_t epilogue;               /* set of enum gemm_epilogue */
     int32_t activation, derivative; /* enum activation; 1: its derivative */

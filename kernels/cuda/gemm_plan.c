@@ -2,8 +2,8 @@
  *
  * Layout    Matrices of cuBLASLt are column-major: a row-major t [rows, columns] is its transpose
  *           there. So c = op(a) op(b) is computed as c^T = op(b)^T op(a)^T, and cuBLASLt's rows are
- *           our columns. A bias is one of its columns. The sums of our a over the inner dimension
- *           are those of its B (BGRADB).
+ *           our columns. A bias is one column of cuBLASLt. The sums of our a over the inner
+ *           dimension are the sums of its B (BGRADB).
  * FP8       The first operand of cuBLASLt is our b, so its factor is that of b.
  * Order     The sums of a split inner dimension are reduced in a second pass, never in place in
  *           order of arrival: the same call gives the same bits.

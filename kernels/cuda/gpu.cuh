@@ -194,7 +194,7 @@ GPU_INLINE uint32_t gpu_take_ticket(uint32_t *counter)
                  : "memory");
     return ticket;
 }
-/* Waits until `turn` was passed `count` times, and sees all writes before that. */
+/* Waits until `turn` was passed `count` times. All writes before that are then visible. */
 GPU_INLINE void gpu_turn_wait(const uint32_t *turn, uint32_t count)
 {
     asm volatile("{ .reg .pred p;\n"
@@ -205,7 +205,8 @@ GPU_INLINE void gpu_turn_wait(const uint32_t *turn, uint32_t count)
                  "r"(count)
                  : "memory");
 }
-/* Passes the turn, with all writes of this thread, and those that a barrier ordered before it. */
+/* Passes the turn. The next block sees all writes of this thread, and those that a barrier ordered
+ * before the call. */
 GPU_INLINE void gpu_turn_pass(uint32_t *turn)
 {
     asm volatile("fence.acq_rel.gpu;\n"
@@ -336,7 +337,7 @@ template <int GROUPS_LEFT> GPU_INLINE void gpu_wgmma_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS_LEFT) : "memory");
 }
-/* Adds x to four floats in global memory, each addition atomic; p is a multiple of 16 bytes.
+/* Adds x to four floats in global memory. Each addition is atomic, and p is 16-byte aligned.
  * Subnormal numbers count as 0. */
 GPU_INLINE void gpu_add16(float *p, const float (&x)[4])
 {

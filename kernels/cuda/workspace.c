@@ -82,7 +82,7 @@ static size_t get_linear_scratch(const struct kernels_limits *limits)
     return cuda_align_bytes(cuda_column_sums_scratch(get_widest_output(limits)));
 }
 
-/* Two operands of a GEMM: both have rows, or one is a matrix of weights. */
+/* Returns the bytes of two operands of a GEMM: both have rows, or one is a matrix of weights. */
 static size_t get_fp8_scratch(const struct kernels_limits *limits)
 {
     int64_t rows = (limits->rows + FP8_MULTIPLE - 1) / FP8_MULTIPLE * FP8_MULTIPLE;

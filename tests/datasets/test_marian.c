@@ -1,4 +1,4 @@
-/* source.spm, target.spm and vocab.json against MarianTokenizer of transformers
+/* Compares source.spm, target.spm and vocab.json with MarianTokenizer of transformers
  * (scripts/make_reference.py seq2seq): ids of sources and targets, decoded texts, a copy of the
  * files, and files that are refused. */
 #include "datasets/tokenizer/text_pair.h"

@@ -1,5 +1,5 @@
-/* Tests the pairs of `bireme prepare --sentence-order`: two segments of one document that follow
- * one another, in their order or swapped. */
+/* Tests the pairs of `bireme prepare --sentence-order`: two consecutive segments of one document,
+ * in their order or swapped. */
 #include "datasets/prepare/prepare.h"
 #include "tests/datasets/word_documents.h"
 

@@ -1,6 +1,6 @@
 /* Tests of sentence pairs: masking, the examples of `bireme prepare`, columns of shards, and equal
- * batches for all numbers of ranks. Also tested: NVIDIA's shards, which are written here as their
- * scripts write them (with deflate). */
+ * batches for all numbers of ranks. NVIDIA's shards are tested too: the test writes them as their
+ * scripts do (with deflate). */
 #include <hdf5.h>
 
 #include "datasets/loader/loader.h"

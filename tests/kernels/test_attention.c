@@ -461,7 +461,7 @@ static void test_neighbours(struct kernels *k, int64_t width)
     release_tensors(&n);
 }
 
-#if defined(GPU_EMULATOR) /* other GPUs than sm_90a have mma.sync only */
+#if defined(GPU_EMULATOR) /* a GPU other than sm_90a has mma.sync only */
 /* BIREME_ATTENTION=mma selects other kernels for the backward pass too: the sums of dq have another
  * order. */
 static void test_selection(struct kernels *k, int64_t width)

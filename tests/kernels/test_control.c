@@ -94,7 +94,7 @@ static void test_row_sums(struct kernels *k, int64_t rows, int64_t columns)
     operation_release(&out);
 }
 
-/* Segments in any order, also empty ones. */
+/* Tests segments in any order, also empty ones. */
 static void test_segments(struct kernels *k)
 {
     enum { SEGMENTS = 150, ROWS = 400 };
@@ -280,8 +280,8 @@ static void test_updates(struct kernels *k, int64_t count, enum dtype moments, b
     release_arrays(&b);
 }
 
-/* Parts of different lengths and alignments, some of them longer than a block, with gaps between
- * them, have the bits of separate updates. The elements of gaps do not change. */
+/* Parts have the bits of separate updates, and the elements of gaps between them do not change. The
+ * parts have different lengths and alignments, and some are longer than a block. */
 static void test_parts(struct kernels *k, struct kernels *other, int64_t gap)
 {
     enum { PARTS = 9, SKIPPED = 2, ELEMENTS = 16384 };

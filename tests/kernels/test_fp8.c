@@ -20,7 +20,7 @@ static double decode_fp8(int code, enum fp8_operand operand)
                          : ldexp(fraction + (1 << fraction_bits), exponent - bias - fraction_bits);
 }
 
-/* Rounds as PyTorch does after a limitation to the largest number. */
+/* Limits x to the largest number and rounds it as PyTorch does. */
 static double round_reference(float x, enum fp8_operand operand)
 {
     const uint32_t *thresholds = operand == FP8_DY ? e5m2_thresholds : e4m3_thresholds;
@@ -81,7 +81,7 @@ static struct tensor make_identity(enum dtype dtype)
     return identity;
 }
 
-/* Rounds x by a GEMM with the identity matrix: as x or as dy. */
+/* Rounds x by a GEMM with the identity matrix, as the operand x or dy. */
 static void run_cast(struct kernels *k, struct tensor y, struct tensor x, struct tensor scales,
                      struct tensor maxima, enum fp8_operand operand)
 {
@@ -120,7 +120,7 @@ static void check_cast(struct kernels *k, struct tensor x, int exponent, enum fp
     operation_release(&maxima);
 }
 
-/* Fills x with all bf16 numbers, and zero in the place of NaN. */
+/* Fills x with all bf16 numbers, and with zero instead of NaN. */
 static void fill_bf16(struct tensor x)
 {
     for (int64_t i = 0; i < 65536; i++) {
@@ -268,7 +268,7 @@ static void run_fp8(struct kernels *k, struct results *r, const struct operands 
         fp8_linear_backward_weight(k, r->dw, r->dbias, r->maxima, o->dy, o->x, scales, overwrite));
 }
 
-/* Runs linear_* with rounded operands. The gradient of the bias has the dy that is not rounded. */
+/* Runs linear_* with rounded operands. The gradient of the bias uses dy without rounding. */
 static void run_expected(struct kernels *k, struct results *r, const struct operands *o,
                          struct tensor scales, enum activation act, bool overwrite)
 {

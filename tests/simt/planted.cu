@@ -266,7 +266,7 @@ __global__ void __launch_bounds__(256, 1)
 
 /* ---- GEMM of two transposed operands by wgmma ---- */
 
-/* Stores x [128, 64], so that wgmma can read it as it is stored. */
+/* Stores x [128, 64], so that wgmma can read it MN-major. */
 template <int BUG> GPU_INLINE void store_tile(unsigned char *tile, const bf16 *x)
 {
     for (int i = threadIdx.x; i < 128 * 8; i += 128) {

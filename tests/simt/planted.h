@@ -25,7 +25,7 @@ enum planted_bug {
     PLANTED_WGMMA_STALE,     /* no fence.proxy.async after writes of threads to a stage */
     PLANTED_RING_NO_FENCE,   /* no fence after the initialization of the mbarriers */
     PLANTED_RING_MISALIGNED, /* a static array moves the tiles off a multiple of 1024 bytes */
-    /* outer: C = A^T B, both stored by threads and read as they are stored by wgmma */
+    /* outer: C = A^T B; threads store both operands, and wgmma reads them MN-major */
     PLANTED_OUTER_STALE,      /* no fence.proxy.async after the stores */
     PLANTED_OUTER_NO_SWIZZLE, /* the stores do not swizzle */
     /* turns: blocks modify the same words in turn */

@@ -242,8 +242,8 @@ void copy_commit();
 int copy_due(int groups_left, const copy **copies);
 void copy_check_none(); /* called at the end of a thread */
 
-/* The operands of wgmma that are in registers or transposed: A in registers and B as it is stored,
- * both K-major, or both as they are stored. */
+/* The operands of wgmma. WGMMA_REGISTERS: A in registers and B MN-major; WGMMA_ROWS: both K-major;
+ * WGMMA_COLUMNS: both MN-major. */
 enum wgmma_form { WGMMA_REGISTERS, WGMMA_ROWS, WGMMA_COLUMNS };
 
 /* wgmma - d [64, 8 columns] (+)= a b. a_registers is the A fragment of the warp's rows, or NULL if
@@ -494,7 +494,7 @@ inline bool gpu_map_make(gpu_map *map, const void *base, int64_t rows, int64_t c
     *map = {base, columns, rows, stride, box_columns, box_rows};
     return true;
 }
-/* Blocks run one after the other: a turn that no thread of this or an earlier block passes is a
+/* Blocks run one after the other, so waiting for a turn that only a later block passes is a
  * deadlock. */
 uint32_t gpu_take_ticket(uint32_t *counter);
 void gpu_turn_wait(const uint32_t *turn, uint32_t count, SIMT_HERE);

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Tests steps on an emulated GPU that the host queues before it has the results of the previous one.
+# Tests steps on an emulated GPU that the host queues before it reads the previous step's results.
 # usage: test_ahead.sh PART; ctest sets BIREME_SIMT, BIREME_FLIPPING_SIMT and BIREME_SOURCE_DIR
 # shellcheck disable=SC2034,SC2086,SC2154 # settings are words; tiny_training.sh shares variables
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
@@ -26,8 +26,8 @@ print_field() {
     grep '"event":"train"' "$2/metrics.jsonl" | grep -o "\"$1\":[^,}]*"
 }
 
-# Numbers do not depend on where an update is decided. Evaluations, a stop signal and a resume do
-# not change them either.
+# The numbers do not depend on where the decision about an update is computed. Evaluations, a stop
+# signal and a resume do not change them either.
 test_ahead() {
     need_mpirun
     local stop="$small train.max_steps=5 checkpoint.every=5 optimizer.max_grad_norm=0.5
@@ -67,7 +67,7 @@ hash_state() {
     sed -n 's/^hash //p' stderr
 }
 
-# A gradient and a loss that are not finite. The host reads them after it has queued the next step.
+# A gradient or a loss is not finite. The host reads it after it has queued the next step.
 # The error names the step, the tensor and the samples. Neither step has changed a weight or moment.
 test_not_finite() {
     need_mpirun
@@ -97,7 +97,7 @@ test_not_finite() {
     run_bireme 0 train recipe.yaml run_dir=gradient $six checkpoint.every=2
     grep -q '^resuming gradient/checkpoints/step-00000002' stderr || fail 'step 2 is not used'
     compare_weights whole gradient 00000006
-    # Rank 1 has the element, and all ranks end with the error.
+    # The element is on rank 1, and all ranks end with the error.
     program=$flipping
     export FLIP_RANK=1 FLIP_STEP=2 FLIP_BEFORE=norm
     run_ranks 2 79 recipe.yaml run_dir=ranks $six parallel.zero_stage=1

@@ -107,8 +107,8 @@ test_wgmma() {
     fi
 }
 
-# FP8 matrices are near those of the CPU, a resume and graphs give the same bits, and GPUs without
-# FP8 are refused.
+# The losses in FP8 are near those of the CPU, a resume and graphs give the same bits, and GPUs
+# without FP8 are refused.
 test_fp8() {
     train_cpu one $small
     local eight="train.device=cuda train.precision=fp8 fp8.first_last_layers_bf16=false $small"

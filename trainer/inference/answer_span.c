@@ -8,7 +8,7 @@ static double log_sum_exp(const float *outputs, int64_t tokens, int column)
     double largest = -INFINITY, sum = 0;
     for (int64_t t = 0; t < tokens; t++) {
         double x = (double)outputs[2 * t + column];
-        largest = x > largest ? x : largest; /* gcc 12 for arm64 fails on fmax in this loop */
+        largest = x > largest ? x : largest; /* gcc 12 for arm64 cannot compile fmax here */
     }
     for (int64_t t = 0; t < tokens; t++) {
         sum += exp((double)outputs[2 * t + column] - largest);

@@ -35,7 +35,7 @@ struct generate_options {
     double length_penalty;   /* beams are ranked by log-probability / tokens^length_penalty */
     bool early_stopping;     /* beam search ends as soon as num_beams hypotheses have ended */
     int32_t decoder_start;   /* start token of an encoder-decoder */
-    bool whole_text; /* the output does not continue the prompt: it is decoded as a whole text */
+    bool whole_text;         /* the output is a separate text, not the continuation of the prompt */
     const char *stops[GENERATE_STOPS_MAX]; /* the output ends before the one that begins first */
     int stop_count;
     const int32_t *end_token; /* end-of-sequence token; NULL: the tokenizer's */

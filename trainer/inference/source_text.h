@@ -1,9 +1,9 @@
-/* The sources of an encoder-decoder: the languages that the options --source-lang and --target-lang
- * select. A model has them in one of three ways:
+/* The sources of an encoder-decoder, with the languages of --source-lang and --target-lang. A model
+ * represents the languages in one of these ways, or has no language tokens:
  *
- *   >>es<< before each source (Marian): the language of the target
- *   en_XX in each source (mBART): its language; that of the target is the first token of the
- *   target, or the start token of the decoder */
+ *   Marian    >>es<< before each source is the language of the target
+ *   mBART     en_XX in each source is its language; the language of the target is the first token
+ *             of the target, or the start token of the decoder */
 #pragma once
 
 #include "datasets/tokenizer/text_pair.h"
@@ -12,12 +12,12 @@
 struct source_text {
     const char *prefix;    /* text before each source; NULL: none */
     const char *from, *to; /* values of --source-lang and --target-lang; NULL: not given */
-    int32_t language,
-        command; /* token of the source's language; token before each source. -1: none */
+    int32_t language;      /* token of the source's language; -1: none */
+    int32_t command;       /* token before each source; -1: none */
 };
 
-/* source_text_resolve - find the tokens of the languages, and set the first token of the targets in
- * the options.
+/* source_text_resolve - find the language tokens, and set the first token of the targets in the
+ * options.
  *
  * Order     after generation_config_complete: the target language replaces the tokens of the file
  * Errors    STATUS_USAGE: the tokenizer has no token of a language, or a language is missing */

@@ -16,7 +16,7 @@
  *          norm instead of that of the embedding. Shoeybi et al. 2019, arXiv:1909.08053
  * transformer_encoder, transformer_decoder  families of Bireme: config.parts sets the placement and
  *          the kind of the norms, those of the queries and keys, the positions and the feed-forward
- *          network. By default those of Vaswani et al. 2017, arXiv:1706.03762
+ *          network. The defaults are those of Vaswani et al. 2017, arXiv:1706.03762
  * roberta  RobertaForMaskedLM; as bert, but positions begin with row 2 of the table.
  *          Liu et al. 2019, arXiv:1907.11692
  * modernbert  ModernBertForMaskedLM: an encoder with layer norms without biases before each
@@ -327,7 +327,7 @@ static const struct architecture_names bart_decoder_names = {
     MARIAN_CROSS_NAMES,
 };
 
-/* Names in a stack of mBART. Each norm precedes its sub-layer. */
+/* The names of the tensors in a stack of mBART. Each norm precedes its sub-layer. */
 #define MBART_STACK_NAMES(stack)                                                                   \
     MARIAN_MATRIX_NAMES(stack), BART_EMBEDDING_NAMES(stack),                                       \
         .norm1 = "self_attn_layer_norm", .norm2 = "final_layer_norm",                              \

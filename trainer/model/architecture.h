@@ -150,8 +150,8 @@ static inline bool architecture_is_post_norm(const struct architecture *a)
 }
 
 /* architecture_continues_norm1 - return whether the stream of a block continues with the output of
- * norm1: in each block with PLACEMENT_POST, else in the first one if the norm of the embedding
- * replaces its norm1. */
+ * norm1. With PLACEMENT_POST this holds for each block, otherwise for the first block if the norm
+ * of the embedding replaces its norm1. */
 static inline bool architecture_continues_norm1(const struct architecture *a, bool is_first_block)
 {
     return architecture_is_post_norm(a) ||

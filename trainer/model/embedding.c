@@ -4,7 +4,7 @@
  *   e = table[token] + positions;   x_0 = e, or norm(e + token types)
  *
  * A factor of the token embeddings does not apply to a table of positions: its rows are added
- * later, as those of the token types.
+ * later, like those of the token types.
  *
  * With a factorized embedding (ALBERT), tables and norm have U columns, and a matrix maps them to
  * the width: x_0 = M norm(e + token types) + b. The sum, its norm and the statistics then have

@@ -2,11 +2,12 @@
  * begins with a matrix that reads the residual stream, and ends with an output projection that
  * writes to it.
  *
- * With FP8, a GEMM has three operands: x, w and dy. The scale of an operand is the largest power of
- * two with which the largest magnitude of the last `amax_history` steps is at most the largest FP8
- * number. A step measures the magnitudes while it rounds the operands, so all micro-batches of a
- * step have the same scales. The magnitudes are maxima over all ranks, so every layout has the same
- * scales. Without a history, in the first step of a run, the operands are measured and not rounded.
+ * With FP8, the GEMMs of a matrix have three operands: x, w and dy. The scale of an operand is a
+ * power of two: the largest one with which the largest magnitude of the last `amax_history` steps
+ * is at most the largest FP8 number. A step measures the magnitudes while it rounds the operands,
+ * so all micro-batches of a step have the same scales. The magnitudes are maxima over all ranks, so
+ * every layout has the same scales. Without a history, in the first step of a run, the operands are
+ * measured and not rounded.
  *
  * Embeddings, norms, attention, adapters and heads are not FP8. A pass without gradients rounds
  * with the same scales and measures nothing.
@@ -28,7 +29,7 @@ struct fp8_state {
     float *host;      /* [2 operands] copies of `scales` or of maxima of a step */
     float *scales;    /* [operands, 2] on the device: the scale and its reciprocal */
     float *maxima;    /* [operands] on the device: of this step so far */
-    bool is_measured; /* the history has a step */
+    bool is_measured; /* the history contains a step */
 };
 
 static int get_matrix(enum model_role role)

@@ -81,7 +81,7 @@ struct model_parts {
     enum {
         MODEL_QK_NORM_NONE = 0,
         MODEL_QK_NORM_HEADS, /* a norm of each head of the queries and keys */
-        MODEL_QK_NORM_ROWS   /* of all heads together */
+        MODEL_QK_NORM_ROWS   /* one norm of all heads together */
     } qk_norm;
     bool rms_norm; /* RMS norms instead of layer norms */
     bool gated;    /* gated feed-forward network with config.activation: SiLU or a GELU; also an
@@ -426,12 +426,12 @@ size_t model_fp8_bytes(const struct model_config *config);
  * Memory    host memory, owned by the model; NULL without FP8 */
 float *model_fp8_history(const struct model *m, int64_t *length, int64_t *operands);
 
-/* model_fp8_sync - compute the scales from the history, after a change of it. */
+/* model_fp8_sync - compute the scales after the caller changed the history. */
 status model_fp8_sync(struct model *m);
 
 /* model_fp8_advance - end a step: add the largest magnitudes over all ranks to the history, and
- * compute the scales of the next step. keep false: the step was skipped, its magnitudes are
- * dropped. Does nothing without FP8.
+ * compute the scales of the next step. keep is false if the step was skipped; its magnitudes are
+ * then discarded. Does nothing without FP8.
  *
  * Order     collective; waits for the device */
 status model_fp8_advance(struct model *m, struct comm *world, bool keep);

@@ -81,14 +81,14 @@ enum { STACKS_MAX = 2 }; /* an encoder and a decoder */
 /* Working memory of one micro-batch. */
 struct activations {
     struct layer_activations *layers; /* [L]; without training all layers share one set */
-    /* of each stack, if the norm of its embedding is not norm1 of the first block: the sum of the
-     * tables [n, U] and the statistics of its norm */
+    /* for each stack in which the norm of the embedding is not norm1 of the first block: the sum
+     * of the embeddings [n, U] and the statistics of its norm */
     struct tensor embedding_sum[STACKS_MAX], embedding_statistics[STACKS_MAX];
     struct tensor embedding_norm;   /* [n, U] of a factorized embedding */
     struct tensor last;             /* [n, C] residual stream after the last layer */
     struct tensor final_norm;       /* [n, C] */
     struct tensor final_statistics; /* f32 [n, 2] */
-    /* the same of the encoder: its output is encoder_norm [S, C] */
+    /* the same for the encoder, with the output encoder_norm [S, C] */
     struct tensor encoder_last, encoder_norm, encoder_statistics;
     struct head_activations head;
     struct tensor position_table;   /* [P, C] sinusoidal positions, divided by the factor of the
@@ -166,17 +166,17 @@ struct model {
 /* model_fp8_create - allocate scales and history of a model for training with FP8. */
 status model_fp8_create(struct model *m);
 
-/* model_fp8_destroy - release them. */
+/* model_fp8_destroy - release the scales and the history. */
 void model_fp8_destroy(struct model *m);
 
-/* model_linear_forward - compute y = act(x W^T + bias) with the matrix of a role.
+/* model_linear_forward - compute y = act(x W^T + bias), where W is the matrix of a role.
  *
  * Shapes    as linear_forward */
 status model_linear_forward(struct model *m, const struct model_input *input, int64_t layer,
                             enum model_role role, struct tensor y, struct tensor saved,
                             struct tensor x, struct tensor bias, enum activation act);
 
-/* model_linear_backward_input - compute dx = (dy W) act' with the matrix of a role.
+/* model_linear_backward_input - compute dx = (dy W) act', where W is the matrix of a role.
  *
  * Shapes    as linear_backward_input */
 status model_linear_backward_input(struct model *m, const struct model_input *input, int64_t layer,

@@ -6,7 +6,7 @@
  * gradient that is not finite updates nothing, and neither does any step after it.
  *
  * All sums have the bits of a step on the host: they are added in the same order, and the squares
- * in the exact accumulator. */
+ * are added exactly. */
 #pragma once
 
 #include "comm/mesh.h"
@@ -27,7 +27,7 @@ struct decision_result {
     struct not_finite found;    /* first element of this rank's gradients that is not finite */
 };
 
-/* At most this number of steps is queued and not yet read. */
+/* The largest number of steps that are queued and not yet read. */
 enum { DECISION_STEPS = 2 };
 
 /* decision_create - allocate the sums.
@@ -43,9 +43,11 @@ status decision_create(const struct mesh *mesh, struct kernels *k, double max_no
  * Memory    *d may be NULL */
 void decision_destroy(struct decision **d);
 
-/* decision_own, decision_control, decision_found - return addresses on the device: of the sums of
- * this rank, which the caller queues before decision_queue; of the decision, for updates; of the
- * first element that is not finite, for control_gradient_squares. */
+/* decision_own, decision_control, decision_found - return addresses on the device.
+ *
+ * decision_own: the sums of this rank, which the caller queues before decision_queue.
+ * decision_control: the decision, for updates. decision_found: the first element that is not
+ * finite, for control_gradient_squares. */
 struct decision_sums *decision_own(const struct decision *d);
 const struct update_control *decision_control(const struct decision *d);
 struct not_finite *decision_found(const struct decision *d);

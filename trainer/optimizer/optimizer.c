@@ -43,7 +43,7 @@ static status allocate_trust_ratios(struct optimizer *o)
                            (void **)&o->device_squares);
 }
 
-/* Lists the ranges for adamw_parts_update, which needs no positions of elements. */
+/* Lists the ranges for adamw_parts_update, which does not use the positions of elements. */
 static status create_parts(struct optimizer *o)
 {
     struct device *dev = kernels_device(o->kernels);
@@ -273,7 +273,7 @@ static status update_range(struct optimizer *o, const struct optimizer_slice *sl
                         slice->gradients + offset, r->count, settings);
 }
 
-/* Updates the ranges that begin in the slice together. They are consecutive. */
+/* Updates the consecutive ranges that begin in the slice, in one launch. */
 static status update_parts(struct optimizer *o, const struct optimizer_slice *slice,
                            const struct adamw *settings)
 {

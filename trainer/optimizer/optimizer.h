@@ -78,7 +78,7 @@ double optimizer_clip_factor(const struct optimizer *o, double norm);
 /* optimizer_max_norm - return the largest gradient norm of an update; 0: no clipping. */
 double optimizer_max_norm(const struct optimizer *o);
 
-/* optimizer_set_control - let later updates read the factor of the gradients from the device.
+/* optimizer_set_control - make later updates read the factor of the gradients from the device.
  *
  * The argument `scale` of the updates is then unused. NULL: later updates use `scale` again.
  *
@@ -137,8 +137,8 @@ const struct optimizer_squares *optimizer_device_squares(const struct optimizer 
 /* optimizer_has_trust_ratio - return whether the ratio of a range may differ from 1. */
 bool optimizer_has_trust_ratio(const struct optimizer *o, int range);
 
-/* optimizer_set_trust_ratios_on_device - let later updates read the trust ratio of each range from
- * ratios, f64 [ranges] on the device; NULL: those of optimizer_set_trust_ratios apply.
+/* optimizer_set_trust_ratios_on_device - make later updates read the trust ratio of each range from
+ * ratios, f64 [ranges] on the device. NULL: those of optimizer_set_trust_ratios apply.
  *
  * Memory    ratios must outlive the updates */
 void optimizer_set_trust_ratios_on_device(struct optimizer *o, const double *ratios);

@@ -14,7 +14,7 @@ struct trust_ratios_options {
     struct optimizer *optimizer; /* its later updates read the ratios */
     const struct model_parameter *parameters;
     int parameter_count;
-    bool sharded; /* the data-parallel ranks have different ranges */
+    bool sharded; /* the data-parallel ranks own different ranges */
 };
 
 /* trust_ratios_create - allocate the sums and the ratios.

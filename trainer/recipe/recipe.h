@@ -138,7 +138,7 @@ struct recipe {
         int64_t num_kv_heads;           /* null: num_heads; resolved */
         int64_t head_dim;               /* null: hidden_size / num_heads; resolved */
         int64_t sliding_window;         /* null: 0, attention to all (earlier) tokens */
-        int64_t sliding_window_pattern; /* null: of the family, else 0; resolved */
+        int64_t sliding_window_pattern; /* null: default of the family; 0: no pattern; resolved */
         int64_t query_pre_attn_scalar;  /* null: head_dim for gemma2 and gemma3_text; resolved */
         double rope_local_base_freq;    /* null: 10000 for gemma3_text, else 0; resolved */
         double partial_rotary_factor; /* null: 0.25 for stablelm, else 0 (all columns); resolved */

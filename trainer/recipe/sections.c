@@ -23,11 +23,11 @@ const struct section recipe_sections[] = {
     {"optimizer", "Optimizer."},
     {"schedule", "Learning rate schedule."},
     {"train", "Length of the training, numerics and device."},
-    {"fp8", "8-bit matrix multiplications (`train.precision: fp8`): E4M3 in the forward pass, E5M2 "
-            "for gradients, one scale for each operand from the steps before (delayed scaling). "
-            "Embeddings, norms, attention and heads stay in bf16. GPUs need compute capability "
-            "8.9. Names are those of Transformer "
-            "Engine."},
+    {"fp8",
+     "8-bit matrix multiplications (`train.precision: fp8`): E4M3 in the forward pass, E5M2 "
+     "for gradients. The scale of each operand follows from earlier steps (delayed scaling). "
+     "Embeddings, norms, attention and heads stay in bf16. GPUs need compute capability "
+     "8.9 or newer. Names are those of Transformer Engine."},
     {"dpo", "Preference optimization (`objective: dpo`). Names and defaults are those of TRL. The "
             "reference model is `model.init_from`."},
     {"reward", "Reward modeling (`objective: reward`) on the same pairs. Names are those of TRL. "

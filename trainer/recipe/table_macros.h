@@ -10,7 +10,7 @@
 #define ABOVE(a, b) .range = {.min = (a), .max = (b), .exclusive_min = true}
 #define BELOW(a, b) .range = {.min = (a), .max = (b), .exclusive_max = true}
 
-/* Values of .choices of several lines. */
+/* Values of .choices that need several lines. */
 #define ARCHITECTURES                                                                              \
     "gpt2|bert|roberta|llama|qwen2|mistral|qwen3|openai-gpt|gemma3_text|smollm3|granite|"          \
     "olmo2|distilbert|megatron-bert|phi3|stablelm|transformer_encoder|"                            \

@@ -21,7 +21,8 @@ struct model_config derive_model_config(const struct recipe *recipe, int64_t voc
  * language of the target (mbart). */
 int32_t derive_decoder_start(const struct recipe *recipe, const struct tokenizer *tokenizer);
 
-/* derive_first_input - return the same for training batches: LOADER_START_LAST for mbart. */
+/* derive_first_input - return the first decoder input of training batches: derive_decoder_start, or
+ * LOADER_START_LAST for mbart. */
 int32_t derive_first_input(const struct recipe *recipe, const struct tokenizer *tokenizer);
 
 /* derive_masking - compute the masking settings of objective mlm.

@@ -34,7 +34,7 @@ enum { EVALUATE_FIELDS = EVALUATION_REPORT_FIELDS + TEXT_METRICS + TASK_SET_FIEL
 _Static_assert((int)EVALUATE_FIELDS <= (int)TENSORBOARD_SCALARS_MAX,
                "an evaluation can be written to TensorBoard");
 
-/* A step that is not counted and logged yet. */
+/* A queued step that is not yet counted and logged. */
 struct pending_step {
     bool exists;
     double rate; /* learning rate */
@@ -43,7 +43,7 @@ struct pending_step {
 
 struct loop {
     struct job *job;
-    struct pending_step pending; /* the previous step, if the device still computes it */
+    struct pending_step pending; /* the previous step, if its results were not read */
     struct train_line_interval interval;
     struct progress progress;
     struct progress_step_times times; /* train.wall_minutes reserves their median */
@@ -98,7 +98,7 @@ static void cast_votes(const void *user, double votes[STEP_VOTES])
     const struct recipe *r = get_recipe(loop);
     bool is_root = comm_rank(loop->job->world) == 0; /* one clock decides for all ranks */
     double elapsed = clock_seconds() - loop->job->started_seconds;
-    int steps = step_runs_ahead(loop->job->step) ? 3 : 2; /* the queued ones, and the next */
+    int steps = step_runs_ahead(loop->job->step) ? 3 : 2; /* the queued steps and the next one */
     double reserve = steps * loop->times.median + fmax(10, 2 * loop->save_seconds) +
                      (loop->evaluating ? 0 : loop->evaluate_seconds) + loop->sample_seconds;
     votes[STEP_VOTE_STOP] = stop_signal_received();
@@ -504,8 +504,8 @@ static status complete_pending(struct loop *loop)
     return complete_step(loop, &pending.result, pending.rate);
 }
 
-/* Returns whether the results of a queued step are needed before the next step is queued: the loop
- * does more than to log it. step: its number, from 1. */
+/* Returns whether the results of a queued step are needed before the next step is queued, because
+ * more than a log line follows it. step: its number, from 1. */
 static bool must_complete(const struct loop *loop, const struct step_result *result, int64_t step)
 {
     const struct recipe *r = get_recipe(loop);
@@ -514,7 +514,7 @@ static bool must_complete(const struct loop *loop, const struct step_result *res
            is_due(step, r->checkpoint.every) || is_due(step, r->parallel.check_every);
 }
 
-/* While the device computes the step that is queued here, the previous one is completed. */
+/* Queues a step, and completes the previous one while the device computes the new one. */
 static status run_step(struct loop *loop)
 {
     struct job *job = loop->job;

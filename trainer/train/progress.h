@@ -33,7 +33,7 @@ double progress_left_seconds(const struct progress *p, const struct job *job,
 void progress_format(const struct job *job, const struct progress_interval *interval,
                      double left_seconds, char *line);
 
-/* The time of recent steps. Zero before the first step. */
+/* Times of recent steps, in seconds. All fields are zero before the first step. */
 enum { PROGRESS_RECENT_STEPS = 16 };
 struct progress_step_times {
     double median; /* of the recent steps */
@@ -41,7 +41,7 @@ struct progress_step_times {
     int count; /* of all steps so far */
 };
 
-/* progress_add_step_time - add a step. */
+/* progress_add_step_time - add the time of a step and update the median. */
 void progress_add_step_time(struct progress_step_times *times, double seconds);
 
 /* progress_warn_about_minutes - warn (W-SCHEDULE) if train.max_minutes will end the run while the

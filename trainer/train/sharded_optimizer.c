@@ -21,7 +21,7 @@ struct sharded_optimizer {
     int64_t weight_elements;
     struct optimizer_squares *squares; /* [parameters], for trust ratios */
     struct mirror partial_squares;     /* f64; until it is created, queue_squares only counts */
-    struct trust_ratios *ratios;       /* on the device; NULL: without a control, or not LAMB */
+    struct trust_ratios *ratios;       /* on the device; NULL without a control or LAMB */
     struct not_finite *found; /* on the device; NULL: without sharded_optimizer_set_control */
 };
 

@@ -104,9 +104,9 @@ bool sharded_optimizer_is_sharded(const struct sharded_optimizer *sharded);
  *           ranks */
 status sharded_optimizer_sum_of_squares(struct sharded_optimizer *sharded, struct exact_sum *out);
 
-/* sharded_optimizer_set_control - let later updates read the factor of the gradients from *control,
- * and let sharded_optimizer_queue_squares write *found. Both are on the device and belong to the
- * caller. The trust ratios of LAMB are computed on the device too.
+/* sharded_optimizer_set_control - make later updates read the factor of the gradients from
+ * *control, and make sharded_optimizer_queue_squares write *found. Both are on the device and
+ * belong to the caller. The trust ratios of LAMB are then computed on the device too.
  *
  * Order     once
  * Errors    STATUS_INTERNAL out of memory; errors of the device */
@@ -114,9 +114,9 @@ status sharded_optimizer_set_control(struct sharded_optimizer *sharded,
                                      const struct update_control *control,
                                      struct not_finite *found);
 
-/* sharded_optimizer_queue_squares - sharded_optimizer_sum_of_squares in device memory. *out, f64
- * [1] on the device, receives the sum, and the `found` of sharded_optimizer_set_control the first
- * element that is not finite.
+/* sharded_optimizer_queue_squares - queue sharded_optimizer_sum_of_squares in device memory. *out,
+ * f64 [1] on the device, receives the sum. *found of sharded_optimizer_set_control receives the
+ * first element that is not finite.
  *
  * Order     queued, after bucket_finish and sharded_optimizer_set_control
  * Numerics  the bits of exact_value of sharded_optimizer_sum_of_squares */

@@ -12,7 +12,7 @@
 struct spike_response {
     struct checkpoint_state copy; /* counters of the last copy; at first those of the job */
     bool after_spike;             /* the previous step was a spike */
-    int warnings;                 /* of train.on_spike: warn, since the start of the process */
+    int warnings;                 /* printed with train.on_spike: warn in this process */
 };
 
 /* The description of a spike for metrics.jsonl. */

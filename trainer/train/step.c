@@ -12,18 +12,18 @@
 #include "trainer/train/loss_readback.h"
 #include "trainer/train/micro_batch.h"
 
-/* A step of which the device has not reported the results. */
+/* A queued step; its results have not been read. */
 struct queued_step {
     int64_t number;
     double started_seconds;
-    struct step_result result; /* the fields that are known before */
+    struct step_result result; /* the fields that are known when the step is queued */
 };
 
 struct step {
     struct step_parts parts;
     struct workspace *workspace;
     struct micro_batch_context context;
-    struct loss_readback *readbacks[DECISION_STEPS]; /* of steps with even and odd numbers */
+    struct loss_readback *readbacks[DECISION_STEPS]; /* for steps with even and odd numbers */
     struct loss_readback *readback;                  /* that of the current step */
     struct decision *decision; /* NULL: the host reads the sums before the update */
     struct queued_step queued[DECISION_STEPS];
@@ -46,7 +46,7 @@ struct step {
 
 /* Layout of the statistics that the ranks reduce once per step. The loss sums and tokens are
  * summed over the data-parallel group. The statistics from STAT_SQUARES on are summed over both
- * groups. With a decision, the loss sums and the squares are reduced there and are 0 here. */
+ * groups. With a decision, the device reduces loss sums and squares, and they are 0 here. */
 enum step_stat {
     STAT_TOKENS = OBJECTIVE_SUMS,
     STAT_SQUARES,
@@ -489,7 +489,7 @@ static status update_weights(struct step *s, int64_t step_number, double learnin
 }
 
 /* Queues the decision and the update; the device computes the loss. carried: sums of micro-batches
- * that have left the readback. */
+ * that were already read back. */
 static status queue_update(struct step *s, int64_t step_number, double learning_rate,
                            const double carried[OBJECTIVE_SUMS], double started_seconds,
                            struct step_result *out)
@@ -591,9 +591,9 @@ static status require_finite_step(const struct step *s, struct loss_readback *re
     }
     return comm_agree(
         world, RAISE_STATUS(STATUS_NOT_FINITE,
-                            "the sum of the losses is %g, that of the squared gradients %g, and no "
-                            "rank has such a value; the weights were not updated. Lower "
-                            "optimizer.learning_rate",
+                            "the sum of the losses is %g, and that of the squared gradients is %g, "
+                            "but the values of each rank are finite; the weights were not "
+                            "updated. Lower optimizer.learning_rate",
                             r->total.sums[OBJECTIVE_LOSS], r->total.squares));
 }
 

@@ -4,10 +4,10 @@
  * optimizer. A rank with an error stores it, contributes zeros and takes part in all collectives.
  * All ranks stop together at the small reduction.
  *
- * On a GPU the host does not wait for the sums of a step. The ranks reduce errors, tokens and votes
- * on the host. The device reduces losses and gradient norm, and updates the weights if they are
- * finite (trainer/optimizer/decision.h). The caller reads these results with step_finish, after it
- * has queued the next step. */
+ * With step_runs_ahead (on a GPU) the host does not wait for the sums of a step. The ranks reduce
+ * errors, tokens and votes on the host. The device reduces losses and gradient norm, and updates
+ * the weights if both are finite (trainer/optimizer/decision.h). The caller reads these results
+ * with step_finish, after it has queued the next step. */
 #pragma once
 
 #include "comm/mesh.h"
@@ -87,7 +87,7 @@ void step_set_loaders(struct step *s, struct loader *loader, struct loader *coll
  * it ends this step.
  *
  * With step_runs_ahead the step is only queued, and out->queued is true. At most two steps may be
- * queued. Call step_finish for all of them before the weights are used otherwise.
+ * queued. Call step_finish for all of them before the weights are used for another purpose.
  *
  * Units     step_number counts from 0
  * Order     collective
@@ -104,8 +104,10 @@ status step_train(struct step *s, int64_t step_number, double learning_rate,
  *           agreed on all ranks and printed once. STATUS_HANG */
 status step_finish(struct step *s, struct step_result *out);
 
-/* step_runs_ahead - return whether step_train queues a step and does not wait for the device: on a
- * GPU, unless a spike skips the update or FP8 has scales, which the host computes. */
+/* step_runs_ahead - return whether step_train queues a step and does not wait for the device.
+ *
+ * True on a GPU, except with train.on_spike skip and rollback, where the host decides about the
+ * update, and with FP8, where it computes the scales. */
 bool step_runs_ahead(const struct step *s);
 
 /* Casts votes during an evaluation, at each reduction over the ranks. */

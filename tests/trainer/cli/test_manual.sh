@@ -105,7 +105,7 @@ expect_zsh 'bireme|tokenizer|train|--' '--type[type of the tokenizer]:TYPE:(bpe 
 expect_zsh 'bireme|train|' '*:RECIPE:_bireme_operand'
 expect_zsh 'bireme|serve|--' '--host['
 
-# A real zsh, with its own functions, on a pseudo-terminal.
+# Tests the completion in zsh with zsh's functions, on a pseudo-terminal.
 cat >real.zsh <<'END'
 zmodload zsh/zpty
 zpty real env TERM=dumb COLUMNS=100 zsh -f -i

@@ -1,6 +1,6 @@
 #!/bin/bash
-# mBART with tokens of languages: a model learns one word for each target language, and translate
-# and generate select it with --target-lang. Both places of the token, and errors.
+# Tests mBART with language tokens: a model learns one word for each target language, and translate
+# and generate select it with --target-lang. Both places of the token and errors are tested.
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 
 reference=$source/tests/reference/tokenizer
@@ -55,7 +55,7 @@ run_bireme 78 train recipe.yaml objective=seq2seq data.tokenizer="$reference/mba
     evaluate.every=30 evaluate.generate=true
 expect_error 'set model.decoder_start_token_id to its token'
 
-# Marian with source.spm, target.spm and vocab.json: a token before the source.
+# Marian with source.spm, target.spm and vocab.json has a token before the source.
 yes 'la lista' | head -40 >pairs.es
 yes 'el nombre' | head -40 >pairs.fr
 for code in es fr; do
@@ -88,7 +88,7 @@ run_bireme 0 import exported --output imported
 run_bireme 0 translate --checkpoint imported --target-lang es_XX <<<'the list'
 [ "$(cat out)" = uno ] || fail "imported: $(cat out)"
 
-# A model without tokens of languages.
+# A model that is not an encoder-decoder refuses the options.
 run_bireme 0 train recipe.yaml train.max_steps=1 schedule.warmup_steps=0 run_dir=decoder \
     data.validation=null evaluate.every=0
 run_bireme 64 generate --checkpoint decoder --prompt a --target-lang es_XX

@@ -1,5 +1,5 @@
-/* Opens, uses and closes models of five kinds in a thread each, and compares the results with those
- * of one thread. The thread sanitizer reports races between the threads.
+/* Opens, uses and closes models of five kinds in separate threads, and compares the results with
+ * those of one thread. The thread sanitizer reports races between the threads.
  * usage: models_in_threads, in a folder of small_models.sh */
 #include <pthread.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ enum { RESULT_BYTES = 4096, ROUNDS = 4 };
         }                                                                                          \
     } while (0)
 
-/* A kind of model, and what it computes as text. */
+/* A kind of model, and a function that returns its results as text. */
 struct use {
     const char *folder;
     void (*compute)(bm_model *model, char out[RESULT_BYTES]);

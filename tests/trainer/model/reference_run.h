@@ -22,8 +22,8 @@ struct run {
     struct model *model;
     struct optimizer *optimizer;
     float *gradients, *parameter_gradients[RUN_PARAMETERS];
-    struct model_parameter *named; /* the parameters of the architecture that the file has the names
-                                    * of; NULL: those of the model */
+    struct model_parameter *named; /* parameters with the names in the file, if the architecture of
+                                    * the file differs; NULL: those of the model */
 };
 
 /* Returns the parameter with the name in the file. */

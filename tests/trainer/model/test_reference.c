@@ -1,6 +1,6 @@
 /* Compares tiny models with PyTorch in double precision (scripts/make_reference.py): logits, the
  * gradient of every parameter, and ten steps with gradient clipping. The models are GPT-2 with
- * AdamW, with and without a document mask, GPT-2 with LAMB, and Llama and the families like it of
+ * AdamW, with and without a document mask, GPT-2 with LAMB, Llama, and similar families of
  * transformers. With LoRA, gradients and weights of the adapters are compared with peft. The
  * families are also tested as transformer_decoder with their parts.
  *
@@ -53,8 +53,8 @@ static void close_reference(struct reference *r)
     run_close(&r->run);
 }
 
-/* Makes the model of a family with transformer_decoder: the recipe sets each part. The
- * parameters have the same order and other names. */
+/* Sets the parts of a family in transformer_decoder. The parameters have the same order and other
+ * names. */
 static void set_parts(struct run *r)
 {
     struct model_config *c = &r->config;

@@ -224,7 +224,7 @@ static void test_bad_fields(void)
     CHECK(!parse_changed("skipped_samples", strcat(many, "]")));
 }
 
-/* Only the first of spikes in a row is printed, and only the first ten rows of them. */
+/* Only the first of consecutive spikes is printed, and at most ten warnings in all. */
 static void test_warnings(void)
 {
     enum { STEPS = 60 };

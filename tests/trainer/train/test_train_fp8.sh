@@ -1,6 +1,6 @@
 #!/bin/bash
-# Training with train.precision fp8: bits repeat, all layouts have the same scales, a resume is
-# exact, and a run can change between bf16 and fp8.
+# Tests training with train.precision fp8: two runs have the same bits, all layouts have the same
+# scales, a resume is exact, and a run can change between bf16 and fp8.
 # usage: test_train_fp8.sh; BIREME_PROGRAM and BIREME_SOURCE_DIR are set by ctest
 # shellcheck disable=SC2086,SC2154 # settings are words; tiny_training.sh shares variables
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
@@ -22,7 +22,7 @@ differ() {
     fi
 }
 
-# The same bits in two runs and in the second half of a resumed run.
+# Two runs have the same bits, and so does the second half of a resumed run.
 run_bireme 0 train recipe.yaml run_dir=fp8 train.precision=fp8 $deep
 run_bireme 0 train recipe.yaml run_dir=again train.precision=fp8 $deep
 compare_losses fp8 again 0
@@ -68,7 +68,7 @@ done
 # Inference reads the run in bf16.
 run_bireme 0 evaluate --checkpoint fp8/final --data 'data/validation-*.h5' --batches 1
 
-# Sizes that have no FP8 matrix.
+# Sizes at which no matrix can be in FP8 are refused.
 run_bireme 78 train recipe.yaml run_dir=none train.precision=fp8
 expect_error 'train.precision: fp8: a model of one or two layers'
 run_bireme 78 train recipe.yaml run_dir=none train.precision=fp8 $deep model.hidden_size=40

@@ -48,8 +48,8 @@ if has_bf16 recipe.yaml; then
     compare_losses one bf16 0.05
 fi
 
-# T5 with and without a gate, BART and mBART: equal losses at other layouts, and a bit for bit
-# resume.
+# T5 with and without a gate, BART and mBART have equal losses at other layouts, and resume bit for
+# bit.
 compare_layouts t5 model.architecture=t5 model.head_dim=6
 compare_layouts t5_gated model.architecture=t5 model.gated_linear_unit=true \
     model.activation=gelu_tanh model.tie_word_embeddings=false model.num_decoder_layers=1

@@ -15,7 +15,7 @@ struct gguf_family {
     bool stores_window;        /* with ignores_window: the file still contains the window */
     bool fixed_scale;          /* there is no key for the scale of attention (gguf_family_scale) */
     int64_t mean_scale_layers; /* with this number of layers, the scale is 1 / sqrt(C / H) */
-    bool has_softcaps;         /* of the attention scores and of the logits */
+    bool has_softcaps;         /* for the attention scores and the logits */
     bool has_biases;           /* model.attention_bias and model.mlp_bias */
     bool width_is_heads;       /* the width is that of all heads together */
     bool needs_output;         /* the file contains the output matrix also if it is tied */
@@ -28,7 +28,8 @@ const struct gguf_family *gguf_find_family(const char *architecture);
 const char *gguf_family_names(char *text, size_t bytes);
 
 /* gguf_family_scale - return the scale of attention of a family with fixed_scale: 1 / sqrt(D). In
- * the largest models it is 1 / sqrt(C / H), and llama.cpp recognizes them by their layers. */
+ * the largest model it is 1 / sqrt(C / H). llama.cpp recognizes that model by its number of layers.
+ */
 double gguf_family_scale(const struct gguf_family *family, int64_t layers, int64_t width,
                          int64_t heads, int64_t head_width);
 

@@ -98,7 +98,8 @@ static status read_size(const struct gguf_import_job *job, const char *name, int
     return STATUS_OK;
 }
 
-/* Finds whether the output matrix is the token table: the file has none, or the same one. */
+/* Finds whether the output matrix is the token table: the file has no output matrix, or an equal
+ * one. */
 static status find_tied(const struct gguf_import_job *job, const struct gguf_tensor *table,
                         bool *tied)
 {
@@ -243,7 +244,7 @@ static status read_rotary_width(struct gguf_import_job *job)
             STATUS_UNAVAILABLE,
             "%s: %" PRId64 " of %" PRId64 " columns of a head are rotated; %s supports %s",
             gguf_path(job->file), rotated, r->model.head_dim, job->family->architecture,
-            may_be_partial ? "no more than all" : "only all");
+            may_be_partial ? "at most all of them" : "only all of them");
     if (may_be_partial) {
         double width = (double)r->model.head_dim, factor = (double)rotated / width;
         bool is_less = (int64_t)(width * factor) < rotated; /* the product is rounded */

@@ -65,7 +65,8 @@ static void put_factor(const struct model_keys *k, const char *name, double valu
     }
 }
 
-/* llama.cpp has default values for the soft-caps of its families, so that they cannot be absent. */
+/* Checks the soft-caps. llama.cpp has defaults for those of its families, so they cannot be absent.
+ */
 static status check_softcaps(const struct export_source *source, const struct gguf_family *family)
 {
     const struct model_config *c = &source->config;
@@ -85,7 +86,8 @@ static status check_parts(const struct export_source *source, const struct gguf_
     const struct model_config *c = &source->config;
     bool gated = model_architecture(c->architecture)->feed_forward.gated;
     REQUIRE(gated || c->activation == ACTIVATION_GELU_TANH || c->activation == ACTIVATION_GELU_ERF,
-            STATUS_UNAVAILABLE, "%s: model.activation is not a GELU; llama.cpp has no other for %s",
+            STATUS_UNAVAILABLE,
+            "%s: model.activation is not a GELU; llama.cpp has only GELU for %s",
             source->found.folder, c->architecture);
     REQUIRE(family->has_biases || (!c->attention_bias && !c->mlp_bias), STATUS_UNAVAILABLE,
             "%s: llama.cpp does not have model.attention_bias and model.mlp_bias of %s",

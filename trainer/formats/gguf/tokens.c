@@ -1,7 +1,7 @@
 /* The metadata of a tokenizer in GGUF files. llama.cpp has one algorithm for each kind:
  * "gpt2" for BPE over bytes, with a name for the pattern that splits the words; "llama" for BPE of
- * SentencePiece; "t5" for Unigram (unigram.c); "bert" for WordPiece; "no_vocab" for a model that
- * takes ids alone. */
+ * SentencePiece; "t5" for Unigram (unigram.c); "bert" for WordPiece; "no_vocab" for a model
+ * without a tokenizer. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -164,7 +164,7 @@ static status put_byte_bpe(struct token_table *t)
             "GPT-2, SmolLM2, cl100k, Llama 3, Qwen 2 and o200k",
             t->source->tokenizer_folder);
     bool roberta = tokenizer_is_roberta(t->source->tokenizer);
-    /* The words of ModernBERT are those of GPT-2, after NFC. */
+    /* ModernBERT normalizes with NFC and then splits words as GPT-2 does. */
     bool is_modern = strcmp(t->source->config.architecture, "modernbert") == 0 &&
                      strcmp(pattern, "gpt-2") == 0 && normalizer != NULL;
     gguf_put_text(t->writer, "tokenizer.ggml.model", "gpt2");

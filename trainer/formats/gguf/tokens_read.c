@@ -124,7 +124,7 @@ static json_t *build_sequence(const char *name, int type)
     return json_pack("{s:{s:s, s:i}}", "Sequence", "id", name, "type_id", type);
 }
 
-/* Builds BERT's post-processor, which also ModernBERT has: [CLS] A [SEP] B [SEP]. */
+/* Builds the post-processor of BERT and ModernBERT: [CLS] A [SEP] B [SEP]. */
 static json_t *build_bert_processor(const char *cls, int cls_id, const char *sep, int sep_id)
 {
     return json_pack("{s:s, s:[o, o, o], s:[o, o, o, o, o], s:{s:{s:s, s:[i], s:[s]}, s:{s:s, "
@@ -335,7 +335,7 @@ static status write_wordpiece(const struct token_lists *l, const char *folder)
 
 /* ---- the other files ---- */
 
-/* adds_bos: of a file without the key add_bos_token. */
+/* Writes tokenizer_config.json. adds_bos: the value for a file without the key add_bos_token. */
 static status write_tokenizer_config(const struct token_lists *l, const char *folder, bool pieces,
                                      bool adds_bos)
 {

@@ -15,7 +15,7 @@
 struct spaces {
     bool adds;          /* a space before the text */
     bool merges;        /* see sentencepiece_merges_spaces */
-    bool equal_at_ends; /* also spaces at the ends of a text give the tokens of llama.cpp */
+    bool equal_at_ends; /* texts with spaces at their ends give equal tokens in llama.cpp */
 };
 
 static status put_charsmap(const struct token_table *t, const struct charsmap *map)
@@ -87,7 +87,7 @@ status gguf_put_unigram_pieces(struct token_table *t, const struct sentencepiece
 
 /* ---- tokenizer.json ---- */
 
-/* Steps of a section, without those that are read already. */
+/* The steps of a section that are not read yet. */
 struct steps {
     json_t *list; /* borrowed; NULL: `single` is the only step */
     json_t *single;

@@ -24,7 +24,7 @@ static const struct part {
     {"qk_norm", offsetof(struct recipe, model.qk_norm), {"none", "head", "full"}},
 };
 
-/* Numbers and counts of parts. Those that are 0, which means none, are not written. */
+/* Numbers and counts of parts. The value 0 means none and is not written. */
 static const struct number {
     const char *key;
     size_t recipe_offset;

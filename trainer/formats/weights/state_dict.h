@@ -93,7 +93,7 @@ status state_dict_create_session_subset(const struct session *s, enum parameter_
                                         struct state_dict *out);
 
 /* state_dict_create_session_fp8 - describe the amax history of FP8 as the tensor set "fp8". All
- * ranks have the same history; of each replica, the first tensor-parallel rank saves it.
+ * ranks have the same history; the first tensor-parallel rank of each replica saves it.
  *
  * Memory    as state_dict_create_session_weights; empty without FP8
  * Errors    as state_dict_create_session_weights */

@@ -70,7 +70,7 @@ static status check_sources(const struct server *s, const struct job *job, const
 {
     for (int64_t i = 0; i < job->prompt_count; i++) {
         int64_t count = job->prompts[i].count;
-        REQUIRE(count > 0, STATUS_DATA, "the prompt has no tokens; it is the source");
+        REQUIRE(count > 0, STATUS_DATA, "the prompt, which is the source, has no tokens");
         *code = count <= s->max_tokens ? *code : "context_length_exceeded";
         REQUIRE(count <= s->max_tokens, STATUS_DATA,
                 "the prompt has %" PRId64 " tokens; a source can have %" PRId64

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Tests that models of each family return from GGUF files: decoders and the bodies of encoders bit
-# for bit, Unigram tokenizers with the same scores of texts. Models that llama.cpp does not have are
-# refused.
+# Tests that an export to GGUF and an import return the models of each family: decoders and the
+# bodies of encoders bit for bit, and Unigram tokenizers with the same scores of texts. Models that
+# llama.cpp does not support are refused.
 #
 #   test_gguf_families.sh decoders | encoders | unigram | refused
 part=${1:-}

@@ -1,4 +1,4 @@
-/* Generation with imported T5, BART and mBART models against generate() of transformers
+/* Compares generation with imported T5, BART and mBART models with generate() of transformers
  * (scripts/make_reference.py seq2seq): generation_config.json sets all options, and the ids of
  * greedy decoding and of all hypotheses of beam search are equal. */
 #include "comm/comm.h"

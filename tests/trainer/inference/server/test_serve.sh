@@ -85,7 +85,7 @@ test_seq2seq() {
     run_bireme 64 serve --checkpoint run --port 0 --target-lang es
     expect_error 'the tokenizer has no token >>es<<'
     start_server run --max-num-seqs 2
-    # One at a time, then all in one request: three rounds of two slots.
+    # The sources are sent one at a time, then all in one request: three rounds of two slots.
     while IFS= read -r line; do
         ask /v1/completions "{\"prompt\":\"$line\",\"temperature\":0,\"max_tokens\":99}"
         print_texts
@@ -103,7 +103,7 @@ test_seq2seq() {
     ask /v1/completions "{\"prompt\":\"$(head -1 sources)\",\"seed\":3,\"n\":3,\"max_tokens\":9,
         \"temperature\":2}"
     print_texts | cmp - sampled || fail "other samples: $(cat out sampled)"
-    # Requests that such a model cannot answer.
+    # The server refuses requests that such a model cannot answer.
     ask /v1/models '' -X GET && expect 200 '"tasks":["completions"]'
     ask /v1/completions '{"prompt":"a","echo":true}' && expect 400 'does not continue its prompt'
     ask /v1/completions '{"prompt":[[]]}' && expect 400 'error'
@@ -430,7 +430,7 @@ test_clients() {
     exec {deaf}<>"/dev/tcp/127.0.0.1/$port"
     # shellcheck disable=SC2059
     printf "$head" ${#body} "$body" >&$deaf
-    # Clients that read a byte per second, and that send one.
+    # One client reads a byte per second, another one sends a byte per second.
     exec {reader}<>"/dev/tcp/127.0.0.1/$port"
     # shellcheck disable=SC2059
     printf "$head" ${#body} "$body" >&$reader
@@ -563,7 +563,8 @@ use_page() {
     stop_server
 }
 
-# The page in a browser: conversation, stop button, probabilities, all tasks, light, dark, phone.
+# Tests the page in a browser: conversation, stop button, probabilities, all tasks, light and dark
+# mode, and the width of a phone.
 test_page() {
     command -v chromium >/dev/null || {
         echo 'skipped: no chromium'
@@ -576,7 +577,7 @@ test_page() {
     # shellcheck source=tests/trainer/library/small_models.sh
     source "$source/tests/trainer/library/small_models.sh"
     make_models
-    # Wider and with more positions, so that an answer takes longer than a stop.
+    # The model is wider and has more positions, so that an answer takes longer than a stop.
     sed -e 's/messages-run/long-run/; s/num_layers: 2/num_layers: 4/' \
         -e 's/hidden_size: 32/hidden_size: 128/; s/positions: 128/positions: 4096/' \
         -e 's/max_steps: 40/max_steps: 2/' messages.yaml >long.yaml

@@ -269,7 +269,7 @@ comm/host/self.c|#include <mpi.h>
 trainer/train/loop.c|#  include <mpi.h>
 trainer/model/a.c|#include \"datasets/loader/batch.h\"
 trainer/objective/a.c|#include \"trainer/model/model.h\"
-trainer/optimizer/a.c|#include \"comm/comm.h\"
+trainer/optimizer/a.c|#include \"trainer/setup/derive.h\"
 trainer/recipe/a.c|#include \"trainer/train/loop.h\"
 trainer/logging/metrics.c|#include \"trainer/recipe/recipe.h\"
 trainer/formats/checkpoint/a.c|#include \"trainer/model/model.h\"

@@ -445,7 +445,7 @@ def make_language_tokenizer(kind, corpus):
 
 
 def write_languages(folder):
-    """Tokenizers with tokens of languages, and the ids of sources and targets."""
+    """Tokenizers with language tokens, and the ids of sources and targets."""
     corpus = (folder / "corpus.txt").read_text()
     texts = corpus.splitlines()[:12] + [
         "a", "two  spaces ", " leading", "1 caf\u00e9 \u4f60\u597d"

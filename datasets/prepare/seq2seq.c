@@ -67,7 +67,7 @@ static status find_languages(const struct prepare_options *o, int32_t *source, i
         return STATUS_OK;
     }
     REQUIRE(o->source_language != NULL && o->target_language != NULL, STATUS_USAGE,
-            "the tokenizer has tokens of languages; use --source-lang and --target-lang, for "
+            "the tokenizer has language tokens; use --source-lang and --target-lang, for "
             "example --source-lang en_XX --target-lang es_XX");
     TRY(tokenizer_find_language(o->tokenizer, o->source_language, "--source-lang", source));
     return tokenizer_find_language(o->tokenizer, o->target_language, "--target-lang", target);

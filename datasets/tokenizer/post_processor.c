@@ -306,7 +306,7 @@ status tokenizer_find_language(const struct tokenizer *t, const char *code, cons
     int32_t id = tokenizer_find(t, code);
     bool is_other = id == s.cls || id == s.sep || id == s.pad || id == s.mask || id == s.unknown;
     REQUIRE(tokenizer_language_place(t) != TOKENIZER_LANGUAGE_NONE, STATUS_USAGE,
-            "%s %s: the tokenizer has no tokens of languages; omit the option", option, code);
+            "%s %s: the tokenizer has no language tokens; omit the option", option, code);
     REQUIRE(id >= 0 && !is_other && tokenizer_is_special(t, id), STATUS_USAGE,
             "%s %s: the tokenizer has no token of this language; the codes are its special tokens, "
             "such as %s",
@@ -346,6 +346,6 @@ status post_processor_encode_input(const struct tokenizer *t, const char *text, 
                                    struct token_list *out)
 {
     REQUIRE(!is_pair, STATUS_UNAVAILABLE,
-            "a tokenizer with tokens of languages does not encode pairs of texts");
+            "a tokenizer with language tokens does not encode pairs of texts");
     return tokenizer_encode_language(t, text, bytes, special, -1, max_tokens, out);
 }

@@ -143,7 +143,7 @@ static void test_without_languages(void)
     CHECK_OK(tokenizer_open(reference_path("roberta"), &t));
     CHECK_EQUAL(tokenizer_language_place(t), TOKENIZER_LANGUAGE_NONE);
     CHECK_FAILS(tokenizer_find_language(t, "en_XX", "--source-lang", &id), STATUS_USAGE,
-                "has no tokens of languages");
+                "has no language tokens");
     CHECK_OK(tokenizer_destroy(&t));
 }
 

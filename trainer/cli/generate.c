@@ -387,7 +387,7 @@ static status add_prompt_options(struct request *q, struct option_table *table)
         {"prompt-file", OPTION_TEXT, &q->prompt_file, "FILE", NULL,
          "file with one prompt per line; -: standard input"},
         {"source-lang", OPTION_TEXT, &q->source.from, "CODE", NULL,
-         "language of the sources of an encoder-decoder with tokens of languages, for example "
+         "language of the sources of an encoder-decoder with language tokens, for example "
          "en_XX"},
         {"target-lang", OPTION_TEXT, &q->source.to, "CODE", NULL,
          "language of the targets, as in translate"},

@@ -216,10 +216,10 @@ static status run_command(const char *usage, const char *description, int argc, 
         {"source-prefix", OPTION_TEXT, &q.source.prefix, "TEXT", NULL,
          "text before each source, for example \"translate English to Spanish: \""},
         {"source-lang", OPTION_TEXT, &q.source.from, "CODE", NULL,
-         "language of the sources, for example en_XX, of a model with tokens of languages "
+         "language of the sources, for example en_XX, of a model with language tokens "
          "(default: that of its tokenizer.json)"},
         {"target-lang", OPTION_TEXT, &q.source.to, "CODE", NULL,
-         "language of the targets: es_XX of a model with tokens of languages, or es of one with "
+         "language of the targets: es_XX of a model with language tokens, or es of one with "
          "tokens such as >>es<<"},
         {"max-new-tokens", OPTION_INTEGER, &o->max_new_tokens, "N", NULL,
          "maximum number of tokens of a target (default: 128)", .min = 1,

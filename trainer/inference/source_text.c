@@ -7,7 +7,7 @@ static status find_command(const struct tokenizer *t, struct source_text *source
 {
     char token[64];
     REQUIRE(source->from == NULL, STATUS_USAGE,
-            "--source-lang %s: the tokenizer has no tokens of languages; omit the option",
+            "--source-lang %s: the tokenizer has no language tokens; omit the option",
             source->from);
     if (source->to == NULL) {
         return STATUS_OK;

@@ -390,7 +390,7 @@ static status check_head_counts(const struct recipe_reader *r)
     const struct relation relations[] = {
         {!rotary && !is_free && c->model.num_kv_heads != heads, "model.num_kv_heads",
          "differs from", "model.num_heads",
-         "only architectures with rotary positions support fewer key-value heads"},
+         "this architecture does not support fewer key-value heads than heads"},
         {heads % c->model.num_kv_heads != 0, "model.num_kv_heads", "does not divide",
          "model.num_heads", NULL},
         {rotary && c->model.head_dim % 2 != 0, "model.num_heads", "gives heads of odd size with",

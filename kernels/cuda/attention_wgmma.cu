@@ -102,7 +102,9 @@ GPU_INLINE void run_producer(const attention_task<bf16> &a, const struct block_t
 /* ---- consumers ---- */
 
 /* Lets the other consumers issue, by an arrival at their barriers. In the last round only the
- * consumers with higher numbers still wait, so only they are signalled. */
+ * consumers with higher numbers still wait, so only they are signalled. A consumer signals the next
+ * round after its own barrier, where each other one arrives after its barrier of this round: so no
+ * barrier counts arrivals of two rounds. */
 template <int CONSUMERS> GPU_INLINE void signal_turn(int me, bool signal_lower, bool signal_higher)
 {
 #pragma unroll

@@ -220,14 +220,12 @@ GPU_INLINE void add_dq(float (&dq)[SUM_COLUMNS / 8][4], const attention_task<bf1
     int row = query + (D == 64 ? 64 * c.number : 0) + c.row, lane = threadIdx.x % 32;
     int column = D == 64 ? 0 : 64 * c.number;
     float *at = plan.sums + (head * a.rows_q + t.s.first_q + row) * D + column + lane % 4 * 4;
-    if (rank.number > 0) {
-        gpu_barrier_sync(GRANTED + c.number, TURN_THREADS);
-    }
-    if (rank.last && rank.number == 0) { /* the only part: no sum in memory */
+    if (!has_sum(rank)) {
         store_sums<SUM_COLUMNS>(a.out, dq, t.s.first_q + row - lane / 4,
                                 t.s.queries - row + lane / 4, head * D + column, a.scale, a.scale);
         return;
     }
+    gpu_barrier_sync(GRANTED + c.number, TURN_THREADS);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         bool inside = row + 8 * r < t.s.queries;

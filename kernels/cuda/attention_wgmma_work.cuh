@@ -4,7 +4,14 @@
  *           through the heads of a section, key tile by key tile, then through the next section.
  * Producer  Warp 0 copies tiles by TMA into rings of two stages. Warp 1 loads lse and delta. Warps
  *           2 and 3 wait for the turns of the consumers and pass the turns to the next blocks, so
- *           that no consumer waits for a fence. */
+ *           that the fence of a step runs while the consumers compute the next one.
+ * Barriers  A consumer and its turn warp use GRANTED, then WRITTEN, in each step with a sum in
+ *           memory, also if it needs no turn. The turn warp arrives at GRANTED only after WRITTEN
+ *           of the step before, and the consumer arrives at WRITTEN only after GRANTED. So neither
+ *           is a step ahead, and a barrier never counts arrivals of two steps. The turn warp waits
+ *           only for its consumer and for blocks with lower tickets, a consumer only for earlier
+ *           steps, the other consumer and the producer. So no schedule of warps leads to a
+ *           deadlock. */
 #pragma once
 
 #include "kernels/cuda/attention_tile.cuh"
@@ -108,6 +115,12 @@ GPU_INLINE struct rank get_rank(const attention_task<bf16> &a, const struct bloc
             (t.tile + 1) * KEYS >= visible_end(a, t.s, last)};
 }
 
+/* Whether the part of dq goes through the sum in memory: it is not the only one. */
+GPU_INLINE bool has_sum(const struct rank &r)
+{
+    return r.number > 0 || !r.last;
+}
+
 /* ---- producer ---- */
 
 template <int D, int ROWS>
@@ -188,14 +201,12 @@ GPU_INLINE void pass_turns(const attention_task<bf16> &a, const struct block_ite
             struct rank r = get_rank(a, t, m * queries, queries);
             int64_t row = head * a.rows_q + t.s.first_q + m * queries;
             uint32_t *turn = a.turns + 2 * row + consumer;
-            if (r.number > 0) {
-                if (leads) {
+            if (has_sum(r)) {
+                if (leads && r.number > 0) {
                     gpu_turn_wait(turn, static_cast<uint32_t>(r.number));
                 }
                 __syncwarp();
                 gpu_barrier_arrive(GRANTED + consumer, TURN_THREADS);
-            }
-            if (r.number > 0 || !r.last) { /* no grant may precede the use of the last one */
                 gpu_barrier_sync(WRITTEN + consumer, TURN_THREADS);
             }
             if (leads && !r.last) {

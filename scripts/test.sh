@@ -35,6 +35,7 @@ readonly longest=(
     'replica_check_(replicas|unchanged)' 'fault_.*' 'debian_package' 'gpu_check' 'headers'
     'tensor_parallel_3_ranks' 'train_lora_seq2seq' 'train_moments_of_lamb'
     'simt_train_(seq2seq|bench_objectives)' 'simt_attention_wgmma_lifo'
+    'simt_attention_wgmma_lowest' 'simt_attention_wgmma_highest'
     'train_(qwen2|mistral|openai_gpt|gemma3_text|smollm3|granite|olmo2|phi3|stablelm)'
 )
 # One test of each operation, objective and layout, and all tests with a name of one word, which

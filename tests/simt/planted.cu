@@ -342,6 +342,82 @@ __global__ void __launch_bounds__(64) run_turns(float *out, const float *x, uint
 #endif
 }
 
+/* ---- steps of a block, counted by a warp ---- */
+
+enum { STEP_THREADS = 64, STEP_ROWS = 8, STEP_ELEMENTS = 64 * STEP_ROWS };
+enum { STEP_SUMMED = 1, STEP_GRANTED, STEP_WRITTEN };
+enum { STEP_BARRIERS_AT = STEP_ELEMENTS * int{sizeof(bf16)}, STEP_SUMS_AT = STEP_BARRIERS_AT + 16 };
+enum { STEP_BYTES = STEP_SUMS_AT + 2 * int{sizeof(float)} };
+
+#ifdef GPU_HAS_SM90
+
+GPU_INLINE float sum_chunk(const unsigned char *tile)
+{
+    uint4 x = gpu_load16(tile + 16 * threadIdx.x);
+    const uint32_t words[4] = {x.x, x.y, x.z, x.w};
+    float sum = 0;
+    for (uint32_t word : words) {
+        sum += gpu_from_bits(word << 16) + gpu_from_bits(word & 0xffff0000u);
+    }
+    for (int with = 16; with > 0; with /= 2) {
+        sum += __shfl_xor_sync(~0u, sum, with);
+    }
+    return sum;
+}
+
+#endif
+
+template <int BUG>
+__global__ void __launch_bounds__(128)
+    run_steps(float *sums, uint32_t *count, const __grid_constant__ gpu_map map, int steps)
+{
+#ifdef GPU_HAS_SM90
+    GPU_SHARED_DYNAMIC(unsigned char, tile);
+    gpu_mbarrier *full = reinterpret_cast<gpu_mbarrier *>(tile + STEP_BARRIERS_AT);
+    gpu_mbarrier *empty = full + 1;
+    float *parts = reinterpret_cast<float *>(tile + STEP_SUMS_AT);
+    int t = static_cast<int>(threadIdx.x), warp = t / 32;
+    if (t == 0) {
+        gpu_mbarrier_init(full, 1);
+        gpu_mbarrier_init(empty, STEP_THREADS);
+        gpu_fence_async();
+    }
+    __syncthreads();
+    for (int step = 0; step < steps; step++) {
+        if (warp == 3) {
+            if (BUG != PLANTED_STEPS_AHEAD) {
+                gpu_barrier_arrive(STEP_GRANTED, STEP_THREADS + 32);
+            }
+            gpu_barrier_sync(STEP_WRITTEN, STEP_THREADS + 32);
+            if (t % 32 == 0) {
+                gpu_turn_pass(count);
+            }
+            __syncwarp();
+        } else if (warp == 2) {
+            if (t % 32 == 0) {
+                gpu_mbarrier_wait(empty, (step & 1) ^ 1);
+                gpu_mbarrier_expect(full, STEP_BARRIERS_AT);
+                gpu_copy_box(tile, &map, 0, step * STEP_ROWS, full);
+            }
+        } else {
+            gpu_mbarrier_wait(full, step & 1);
+            parts[warp] = sum_chunk(tile);
+            gpu_barrier_sync(STEP_SUMMED, STEP_THREADS);
+            float sum = parts[0] + parts[1];
+            gpu_barrier_sync(STEP_SUMMED, STEP_THREADS);
+            gpu_mbarrier_arrive(empty);
+            if (BUG != PLANTED_STEPS_AHEAD) {
+                gpu_barrier_sync(STEP_GRANTED, STEP_THREADS + 32);
+            }
+            if (t == 0) {
+                sums[step] = sum;
+            }
+            gpu_barrier_arrive(STEP_WRITTEN, STEP_THREADS + 32);
+        }
+    }
+#endif
+}
+
 /* ---- neighbours ---- */
 
 template <int BUG> __global__ void add_neighbours(float *out, const float *x)
@@ -424,6 +500,15 @@ template <int BUG> struct planted_launches {
     {
         GPU_LAUNCH(run_turns<BUG>, TURNS, 64, 0, 0, out, x, words);
     }
+    static void launch_steps(float *sums, uint32_t *count, const bf16 *x, int steps)
+    {
+        gpu_map map;
+        if (!gpu_map_make(&map, x, int64_t{steps} * STEP_ROWS, 64, 64, STEP_ROWS, 64)) {
+            printf("the driver refuses a TMA map\n"); /* and the sums are wrong */
+            return;
+        }
+        GPU_LAUNCH(run_steps<BUG>, 1, 128, STEP_BYTES, 0, sums, count, map, steps);
+    }
     static void launch_neighbours(float *out, const float *x, int blocks)
     {
         GPU_LAUNCH(add_neighbours<BUG>, blocks, 96, 64 * sizeof(float), 0, out, x);
@@ -503,6 +588,15 @@ void planted_turns(planted_bug bug, float *out, const float *x, uint32_t *words)
         PLANTED_CASE(launch_turns, PLANTED_TURN_EARLY, out, x, words)
     default:
         planted_launches<PLANTED_NONE>::launch_turns(out, x, words);
+    }
+}
+
+void planted_steps(planted_bug bug, float *sums, uint32_t *count, const bf16 *x, int steps)
+{
+    switch (bug) {
+        PLANTED_CASE(launch_steps, PLANTED_STEPS_AHEAD, sums, count, x, steps)
+    default:
+        planted_launches<PLANTED_NONE>::launch_steps(sums, count, x, steps);
     }
 }
 

@@ -33,6 +33,8 @@ enum planted_bug {
     PLANTED_TURN_NOT_PASSED, /* a block does not pass its turn */
     PLANTED_TURN_NO_WAIT,    /* a block does not wait for its turn */
     PLANTED_TURN_EARLY,      /* the turn is passed before other threads have written */
+    /* steps: two warps process tiles that a third one copies; a fourth one counts the steps */
+    PLANTED_STEPS_AHEAD, /* arrivals at the barrier of the next step complete that of this step */
     /* neighbours: each thread reads the value that the next one wrote */
     PLANTED_GLOBAL_PAST_END,    /* reads one element too many */
     PLANTED_DYNAMIC_PAST_END,   /* writes one element too many to dynamic shared memory */
@@ -61,5 +63,7 @@ void planted_outer(planted_bug bug, float *c, const bf16 *a, const bf16 *b);
 /* out[i] = 2 out[i] + x[4 i + block] for block = 0, 1, 2, 3 in this order; out has 64 elements and
  * begins with 0. words: 2, zero. */
 void planted_turns(planted_bug bug, float *out, const float *x, uint32_t *words);
+/* sums[step] = the sum of the 512 elements of x[step]; count = the number of steps, from zero. */
+void planted_steps(planted_bug bug, float *sums, uint32_t *count, const bf16 *x, int steps);
 /* out[i] = x[(i + 1) % 64] + x[i % 32] in each block of 64. Half of the last warp exits early. */
 void planted_neighbours(planted_bug bug, float *out, const float *x, int blocks);

@@ -20,7 +20,8 @@ static const size_t shared_static_max = 48 << 10, red_zone = 16;
 static const size_t shared_reserved = 1 << 10; /* of the system, as on sm_90 */
 static const size_t shared_memory = 320 << 10; /* arrays and the red zones between them */
 
-enum schedule { FIFO, LIFO, GREEDY, RANDOM };
+/* LOWEST and HIGHEST starve warps: a warp waits while one of a lower or higher number is ready. */
+enum schedule { FIFO, LIFO, GREEDY, RANDOM, LOWEST, HIGHEST };
 
 static struct {
     bool is_set;
@@ -40,8 +41,9 @@ struct ready_queue {
     }
 };
 
-/* One queue for each warp in the warp schedule; other schedules use only the first queue. */
-static ready_queue ready[THREADS_MAX / WARP];
+/* One queue for each warp; fifo, lifo and random use only the first one. */
+enum { QUEUES = THREADS_MAX / WARP };
+static ready_queue ready[QUEUES];
 static int ready_count;
 static std::deque<worker> pool;
 static std::vector<std::pair<const void *, size_t>> allowed;
@@ -55,16 +57,16 @@ static unsigned pool_offset; /* offset in the pool: consecutive blocks use diffe
 
 void set_schedule(const char *name, unsigned seed)
 {
-    static const char *const names[] = {"fifo", "lifo", "warp", "random"};
+    static const char *const names[] = {"fifo", "lifo", "warp", "random", "lowest", "highest"};
     settings.is_set = true;
     settings.random.seed(seed);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 6; i++) {
         if (strcmp(name, names[i]) == 0) {
             settings.order = static_cast<schedule>(i);
             return;
         }
     }
-    fail("SIMT_SCHEDULE=%s: must be fifo, lifo, warp or random", name);
+    fail("SIMT_SCHEDULE=%s: must be fifo, lifo, warp, random, lowest or highest", name);
 }
 
 static void read_settings()
@@ -117,9 +119,14 @@ void fail(const char *format, ...)
 
 /* ---- scheduling ---- */
 
+static bool starves_warps()
+{
+    return settings.order == LOWEST || settings.order == HIGHEST;
+}
+
 void mark_ready(worker *w)
 {
-    ready_queue &queue = ready[settings.order == GREEDY ? w->warp : 0];
+    ready_queue &queue = ready[settings.order == GREEDY || starves_warps() ? w->warp : 0];
     queue.at(queue.count++) = w;
     ready_count++;
 }
@@ -127,9 +134,13 @@ void mark_ready(worker *w)
 /* Selects one of the ready threads by the schedule. */
 static worker *take_ready()
 {
-    int warp = settings.order == GREEDY && self != nullptr ? self->warp : 0;
+    int warp = settings.order == GREEDY && self != nullptr ? self->warp : 0, step = 1;
+    if (settings.order == HIGHEST) {
+        warp = QUEUES - 1;
+        step = -1;
+    }
     while (ready[warp].count == 0) {
-        warp = (warp + 1) % (THREADS_MAX / WARP);
+        warp = (warp + step) % QUEUES;
     }
     ready_queue &queue = ready[warp];
     if (settings.order == RANDOM) {
@@ -181,6 +192,8 @@ static worker *next_worker()
 {
     if (settings.order == RANDOM && settings.random() % 8 == 0) {
         run_operation();
+    }
+    while (starves_warps() && run_operation()) { /* copies are never slower than a warp */
     }
     while (ready_count == 0) {
         if (running_block->live == 0) {

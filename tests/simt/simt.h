@@ -11,12 +11,14 @@
  *   cp.async       poisons its destination when it is issued, and writes the data when a thread
  *                  waits for it
  *   TMA            writes the data only when no thread can continue without it, and only that copy
- *                  (random schedule: any copy at any time; fifo: in order)
+ *                  (random schedule: any copy at any time; fifo: in order; lowest and highest:
+ *                  as soon as a thread waits)
  *   wgmma          reads its operands, including registers, when a thread waits for it. It reads
  *                  data that TMA wrote; data that threads wrote only if fence.proxy.async follows
- *   schedule       SIMT_SCHEDULE=fifo | lifo | warp (one warp runs as far as possible) | random
- *                  selects the next thread, SIMT_SEED=n seeds it; lifo and random also change the
- *                  order of blocks
+ *   schedule       SIMT_SCHEDULE=fifo | lifo | warp (one warp runs as far as possible) | random |
+ *                  lowest | highest (the ready warp of that number, so that others starve) selects
+ *                  the next thread, SIMT_SEED=n seeds it; lifo and random also change the order of
+ *                  blocks
  *
  * An error ends the program with a message that names block, thread, file and line. Errors are:
  * divergent or unequal barriers, an absent lane, a misaligned address, copies and wgmmas that are

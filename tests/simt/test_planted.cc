@@ -1,7 +1,8 @@
 /* Test of the emulator: it must detect every planted bug (planted.h), and report no error in
  * kernels without a bug. Each run is a child process. It succeeds, finds a wrong result, or is
  * ended by the emulator or a sanitizer. A bug counts as detected if the run fails in at least one
- * schedule; with the thread sanitizer, in the first schedule. */
+ * schedule; with the thread sanitizer, in the first schedule. A bug that needs STARVED_WARPS fails
+ * in no other schedule. */
 #include <cstdio>
 #include <cstdlib>
 #include <sys/wait.h>
@@ -10,7 +11,7 @@
 
 #include "tests/simt/planted.h"
 
-enum tool { ANY_BUILD, ADDRESS_ONLY, THREAD_ONLY };
+enum tool { ANY_BUILD, ADDRESS_ONLY, THREAD_ONLY, STARVED_WARPS };
 
 #if defined(SIMT_ASAN)
 static const tool this_build = ADDRESS_ONLY;
@@ -185,6 +186,29 @@ static bool run_turns(planted_bug bug)
     return passed;
 }
 
+static bool run_steps(planted_bug bug)
+{
+    const size_t steps = 4, elements = 512;
+    /* TMA needs multiples of 16 bytes */
+    std::vector<uint4> memory(steps * elements / 8);
+    bf16 *x = reinterpret_cast<bf16 *>(memory.data());
+    std::vector<float> sums(steps, NAN);
+    uint32_t count = 0;
+    for (size_t i = 0; i < steps * elements; i++) {
+        x[i] = random_bf16();
+    }
+    planted_steps(bug, sums.data(), &count, x, steps);
+    bool passed = count == steps;
+    for (size_t step = 0; step < steps; step++) {
+        float sum = 0;
+        for (size_t i = 0; i < elements; i++) {
+            sum += gpu_float(x[step * elements + i]);
+        }
+        passed = passed && sums[step] == sum;
+    }
+    return passed;
+}
+
 static bool run_neighbours(planted_bug bug)
 {
     const size_t blocks = 3;
@@ -212,6 +236,7 @@ static const struct planted {
     {"pipeline", PLANTED_NONE, run_pipeline, ANY_BUILD},
     {"outer", PLANTED_NONE, run_outer, ANY_BUILD},
     {"turns", PLANTED_NONE, run_turns, ANY_BUILD},
+    {"steps", PLANTED_NONE, run_steps, ANY_BUILD},
     {"neighbours", PLANTED_NONE, run_neighbours, ANY_BUILD},
     {"scratch read too early", PLANTED_SUM_NO_BARRIER, run_sums, ANY_BUILD},
     {"scratch written too early", PLANTED_SUM_SCRATCH_REUSED, run_sums, ANY_BUILD},
@@ -235,6 +260,7 @@ static const struct planted {
     {"turn not passed", PLANTED_TURN_NOT_PASSED, run_turns, ANY_BUILD},
     {"turn not waited for", PLANTED_TURN_NO_WAIT, run_turns, THREAD_ONLY},
     {"turn passed too early", PLANTED_TURN_EARLY, run_turns, THREAD_ONLY},
+    {"arrivals one step ahead", PLANTED_STEPS_AHEAD, run_steps, STARVED_WARPS},
     {"global memory past its end", PLANTED_GLOBAL_PAST_END, run_neighbours, ADDRESS_ONLY},
     {"dynamic array past its end", PLANTED_DYNAMIC_PAST_END, run_neighbours, ADDRESS_ONLY},
     {"static array past its end", PLANTED_STATIC_PAST_END, run_neighbours, ADDRESS_ONLY},
@@ -249,8 +275,10 @@ static const struct planted {
 static const struct order {
     const char *name;
     unsigned seed;
-} orders[] = {{"fifo", 1}, {"lifo", 1}, {"warp", 1}, {"random", 1}, {"random", 2}};
-enum { ORDERS = 5 };
+    bool starves_warps;
+} orders[] = {{"fifo", 1, false},   {"lifo", 1, false},  {"warp", 1, false},  {"random", 1, false},
+              {"random", 2, false}, {"lowest", 1, true}, {"highest", 1, true}};
+enum { ORDERS = 7 };
 
 /* Runs a kernel in a child process; returns whether it failed. Standard error goes to `output`. */
 static bool is_detected(const planted &p, const order &o, FILE *output)
@@ -281,16 +309,18 @@ static void print_output(FILE *output)
 
 static bool test_bug(const planted &p)
 {
-    bool detected_later = false, detected_first = false;
+    bool detected_later = false, detected_first = false, detected_fair = false;
     printf("%-32s", p.name);
     FILE *output = tmpfile();
     for (int i = 0; i < ORDERS && !(detected_first && this_build != ANY_BUILD); i++) {
         bool failed = is_detected(p, orders[i], output);
         detected_first = detected_first || (i == 0 && failed);
         detected_later = detected_later || (i > 0 && failed);
+        detected_fair = detected_fair || (!orders[i].starves_warps && failed);
         printf(" %s%u:%s", orders[i].name, orders[i].seed, failed ? "detected" : "-");
     }
     bool passed = p.bug == PLANTED_NONE       ? !detected_first && !detected_later
+                  : p.needs == STARVED_WARPS  ? detected_later && !detected_fair
                   : this_build == THREAD_ONLY ? detected_first
                                               : detected_first || detected_later;
     printf("%s\n", passed ? "" : "  WRONG");
@@ -305,7 +335,7 @@ int main()
 {
     int wrong_count = 0;
     for (const planted &p : all) {
-        if (p.needs == ANY_BUILD || p.needs == this_build) {
+        if (p.needs == ANY_BUILD || p.needs == STARVED_WARPS || p.needs == this_build) {
             wrong_count += !test_bug(p);
         }
     }

@@ -239,7 +239,7 @@ extern "C" status cuda_op_scale(struct kernels *k, struct tensor x, float factor
     if (blocks == 0) {
         return STATUS_OK;
     }
-    FOR_TYPE(k->dtype, operation_is_aligned(x),
+    FOR_TYPE(x.dtype, operation_is_aligned(x),
              LAUNCH(k, (scale_rows<T, ALIGNED>), blocks, LINEAR_THREADS, 0, make_matrix<T>(x),
                     x.rows, x.columns, factor));
     return STATUS_OK;

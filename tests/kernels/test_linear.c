@@ -336,6 +336,21 @@ static void test_adapter(struct kernels *k, int64_t rows, int64_t inner, int64_t
     operation_release(&expected_dx);
 }
 
+/* The type of op_scale is that of its operand, not that of the context. */
+static void test_scale_f32(struct kernels *k)
+{
+    enum { COLUMNS = 13 };
+    struct tensor x = operation_tensor(DTYPE_F32, 1, COLUMNS, COLUMNS);
+    for (int64_t i = 0; i < COLUMNS; i++) {
+        oracle_set(x, 0, i, (double)(1 + i));
+    }
+    CHECK_OK(op_scale(k, x, 2.51f));
+    for (int64_t i = 0; i < COLUMNS; i++) {
+        CHECK((float)oracle_get(x, 0, i) == 2.51f * (float)(1 + i));
+    }
+    operation_release(&x);
+}
+
 /* activation_forward gives the results of linear_forward with the identity matrix. */
 static void test_activation_forward(struct kernels *k, enum activation act)
 {
@@ -477,6 +492,7 @@ static void test_all(struct kernels *k, struct kernels *other)
     test_adapter(k, 1, 64, 96, 1);
     test_adapter(k, 130, 96, 64, 3);
     test_adapter(k, 16, 65, 31, 4);
+    test_scale_f32(k);
     for (int64_t rows = 2; !OPERATION_ON_GPU && rows <= KERNELS_FEW_ROWS; rows++) {
         test_independent_rows(k, rows);
     }

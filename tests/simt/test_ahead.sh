@@ -44,6 +44,44 @@ test_ahead() {
     compare_weights one-device stopped 00000005
 }
 
+# write_documents: write documents.txt; in every second one, sentences have at most two words.
+write_documents() {
+    awk 'BEGIN {
+        split("license work source object form list files user system", words, " ")
+        x = 3
+        for (d = 0; d < 120; d++) {
+            for (s = 0; s < 2; s++) {
+                x = (x * 1103 + 12345) % 65536
+                line = ""
+                for (n = 1 + int(x / 8) % (d % 2 ? 2 : 9); n > 0; n--) {
+                    x = (x * 1103 + 12345) % 65536
+                    line = line " " words[1 + int(x / 8) % 9]
+                }
+                print line "."
+            }
+            print ""
+        } }' >documents.txt
+}
+
+# Values of one step that the host writes: the weight of next-sentence prediction, which changes
+# with the masked tokens per pair, and the gradients of a head.
+test_weights_ahead() {
+    local settings='model.architecture=bert evaluate.every=0 batch.global_size=2'
+    write_documents
+    run_bireme 0 tokenizer train --type wordpiece --vocab-size 300 --input "$source/LICENSE" \
+        --output words
+    run_bireme 0 prepare --objective mlm --tokenizer words --input documents.txt --output pairs \
+        --validation-fraction 0.2 --sequence-length 32
+    check_ahead mlm 1 objective=mlm data.tokenizer=words data.train=pairs/train-*.h5 \
+        data.validation=pairs/validation-*.h5 $settings
+    awk 'NF > 0 { printf "{\"text\": \"%s\", \"label\": %d}\n", $0, NR % 3 }' documents.txt \
+        >rows.jsonl
+    run_bireme 0 prepare --objective classify --tokenizer words --input rows.jsonl --output labels \
+        --validation-fraction 0.2
+    check_ahead head 1 objective=classify data.tokenizer=words data.train=labels/train-*.h5 \
+        data.validation=labels/validation-*.h5 $settings
+}
+
 # The trust ratios of LAMB are computed on the device. Each rank of ZeRO and of a tensor-parallel
 # group has a part of a tensor.
 test_lamb_ahead() {

@@ -52,12 +52,22 @@ static status compute_token_loss(struct kernels *k, const struct batch *batch,
     return add_stats(k, in, targets, batch->outputs.count, TOKEN_LOSS);
 }
 
+/* Sets the row scales to example_weight. The host memory is 1 in every step, because a queued copy
+ * of the previous step may still read it. A kernel gets the weight, which differs between steps. */
+static status set_row_scales(struct kernels *k, const struct batch *batch,
+                             const struct objective_input *in)
+{
+    TRY(objective_set_row_scale(in, batch->sequences, 1));
+    return op_scale(k, tensor_view(in->scratch.row_scales, DTYPE_F32, 1, batch->sequences),
+                    (float)in->example_weight);
+}
+
 static status compute_example_loss(struct kernels *k, const struct batch *batch,
                                    const struct objective_input *in, bool gradient)
 {
     const struct objective_label_head *head = &in->label_head;
     const int32_t *next_sentence = in->device_batch->sentence_pairs.next_sentence;
-    TRY(objective_set_row_scale(in, batch->sequences, in->example_weight));
+    TRY(set_row_scales(k, batch, in));
     struct classifier c = {
         .vocabulary = head->weight.rows,
         .ignored = BATCH_IGNORED,

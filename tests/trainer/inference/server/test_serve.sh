@@ -557,8 +557,7 @@ use_page() {
     start_server "$1"
     shift
     for task in "$@"; do
-        SERVER_PID=$server timeout 170 python3 "$source/scripts/check_page.py" "$url" "$task" \
-            >page 2>&1 ||
+        timeout 170 python3 "$source/scripts/check_page.py" "$url" "$task" >page 2>&1 ||
             fail "the page, $task: $(tail -n 3 page)"
     done
     stop_server

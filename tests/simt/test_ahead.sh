@@ -141,6 +141,12 @@ test_not_finite() {
     run_ranks 2 79 recipe.yaml run_dir=ranks $six parallel.zero_stage=1
     unset FLIP_RANK FLIP_STEP FLIP_BEFORE
     expect_error "step 3: the gradient of .* is nan at element [0-9]*.*samples of this rank are"
+    # The host reads the sums of 64 micro-batches before the step ends.
+    export FLIP_RANK=0 FLIP_STEP=0 FLIP_BEFORE=norm
+    run_bireme 79 recipe.yaml run_dir=many $six batch.global_size=66 batch.micro_size=1 \
+        data.sequence_length=4 model.num_layers=1 model.hidden_size=8
+    unset FLIP_RANK FLIP_STEP FLIP_BEFORE
+    expect_error "samples of this rank are 0 $sample, 1 $sample, 2 $sample, 3 $sample and 62 more"
 }
 
 "test_$1"

@@ -15,6 +15,7 @@ struct loss_readback {
      * in `sums`. */
     struct mirror sums, host_sums;
     int count, next;
+    struct loss_samples samples; /* of all slots since loss_readback_discard */
     struct loss_slot slots[SLOTS];
 };
 
@@ -42,6 +43,14 @@ void loss_readback_destroy(struct loss_readback **r)
         free(*r);
         *r = NULL;
     }
+}
+
+static void add_samples(struct loss_samples *to, const struct loss_samples *from)
+{
+    for (int64_t i = 0; i < from->count && to->count + i < LOSS_NAMED_SAMPLES; i++) {
+        to->numbers[to->count + i] = from->numbers[i];
+    }
+    to->count += from->count;
 }
 
 static struct loss_samples get_samples(const struct batch *batch)
@@ -98,6 +107,7 @@ status loss_readback_add(struct loss_readback *r, const struct batch *batch, str
                                .host_sums = get_sums(r->host_sums.host, r->count),
                                .samples = get_samples(batch)};
     memset(slot->host_sums, 0, OBJECTIVE_SUMS * sizeof *slot->host_sums);
+    add_samples(&r->samples, &slot->samples);
     r->count++;
     *out = slot;
     return device_zero(r->sums.device, r->sums.stream, slot->device_sums,
@@ -136,21 +146,12 @@ status loss_readback_queue_sums(struct loss_readback *r, struct kernels *k, doub
 void loss_readback_discard(struct loss_readback *r)
 {
     r->next = r->count = 0;
+    r->samples = (struct loss_samples){0};
 }
 
 struct loss_samples loss_readback_samples(const struct loss_readback *r)
 {
-    struct loss_samples samples = {0};
-    for (int i = 0; i < r->count; i++) {
-        const struct loss_samples *from = &r->slots[i].samples;
-        for (int64_t j = 0; j < from->count && j < LOSS_NAMED_SAMPLES; j++) {
-            if (samples.count + j < LOSS_NAMED_SAMPLES) {
-                samples.numbers[samples.count + j] = from->numbers[j];
-            }
-        }
-        samples.count += from->count;
-    }
-    return samples;
+    return r->samples;
 }
 
 bool loss_readback_next(struct loss_readback *r, double sums[OBJECTIVE_SUMS],

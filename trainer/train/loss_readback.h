@@ -49,10 +49,11 @@ status loss_readback_add(struct loss_readback *r, const struct batch *batch,
 status loss_readback_queue_sums(struct loss_readback *r, struct kernels *k, double *out,
                                 const double carried[OBJECTIVE_SUMS]);
 
-/* loss_readback_samples - return the samples of all slots. */
+/* loss_readback_samples - return the samples of all slots that were added since
+ * loss_readback_discard, also of those that loss_readback_next has returned. */
 struct loss_samples loss_readback_samples(const struct loss_readback *r);
 
-/* loss_readback_discard - remove all slots without reading them. */
+/* loss_readback_discard - remove all slots without reading them, and forget their samples. */
 void loss_readback_discard(struct loss_readback *r);
 
 /* loss_readback_begin_copy - queue the copy of the device sums to the host. */

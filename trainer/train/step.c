@@ -516,6 +516,7 @@ status step_train(struct step *s, int64_t step_number, double learning_rate,
     *out = (struct step_result){0};
     s->abandoned = false;
     s->readback = s->readbacks[step_number % DECISION_STEPS];
+    loss_readback_discard(s->readback); /* drop samples of an evaluation */
 
     TRY(count_global_batch(s));
     status result = pending_error;

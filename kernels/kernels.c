@@ -115,7 +115,7 @@ status activation_forward(struct kernels *k, struct tensor y, struct tensor save
 
 status op_scale(struct kernels *k, struct tensor x, float factor)
 {
-    SHAPE(x, k->dtype, x.rows, x.columns);
+    SHAPE(x, x.dtype == DTYPE_F32 ? DTYPE_F32 : k->dtype, x.rows, x.columns);
     DISPATCH(k, op_scale, (double)x.rows * (double)x.columns, 2 * compute_tensor_bytes(x), k, x,
              factor);
 }

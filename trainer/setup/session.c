@@ -71,7 +71,7 @@ static status create_local_objects(struct session *s, struct comm *world, const 
     if (!training && (objective_spec_is_masked(r) || objective_spec_head(r) != MODEL_HEAD_LM)) {
         config->output_rows = config->examples = rows;
     }
-    TRY(derive_check_fp8(r, config));
+    TRY(training ? derive_check_fp8(r, config) : STATUS_OK); /* inference runs in bf16 */
     struct kernels_limits limits =
         derive_kernel_limits(config, (int)r->parallel.tensor, rows, sequence, training);
     return hardware_open_device(r, comm_local_rank(world), s->threads, &limits, &s->device,

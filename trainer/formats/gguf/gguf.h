@@ -166,3 +166,10 @@ const struct gguf_tensor *gguf_find_tensor(const struct gguf_file *file, const c
  * Shapes    out [elements]
  * Errors    STATUS_UNAVAILABLE for a type that cannot be read; STATUS_DATA */
 status gguf_read_tensor(const struct gguf_file *file, const struct gguf_tensor *tensor, float *out);
+
+/* gguf_compare_tensors - set *equal to whether two tensors have the same type and the same bytes.
+ *
+ * Memory    two chunks of 256 KiB at most; reading stops at the first difference
+ * Errors    STATUS_UNAVAILABLE for a type that cannot be read; STATUS_DATA */
+status gguf_compare_tensors(const struct gguf_file *file, const struct gguf_tensor *a,
+                            const struct gguf_tensor *b, bool *equal);

@@ -104,19 +104,8 @@ static status find_tied(const struct gguf_import_job *job, const struct gguf_ten
                         bool *tied)
 {
     const struct gguf_tensor *output = gguf_find_tensor(job->file, "output.weight");
-    float *a = NULL, *b = NULL;
     *tied = output == NULL;
-    if (output == NULL || output->type != table->type || output->elements != table->elements) {
-        return STATUS_OK;
-    }
-    status result = ALLOCATE(a, table->elements, table->name);
-    KEEP_FIRST(result, result == STATUS_OK ? ALLOCATE(b, table->elements, output->name) : result);
-    KEEP_FIRST(result, result == STATUS_OK ? gguf_read_tensor(job->file, table, a) : result);
-    KEEP_FIRST(result, result == STATUS_OK ? gguf_read_tensor(job->file, output, b) : result);
-    *tied = result == STATUS_OK && memcmp(a, b, (size_t)table->elements * sizeof *a) == 0;
-    free(a);
-    free(b);
-    return result;
+    return output != NULL ? gguf_compare_tensors(job->file, table, output, tied) : STATUS_OK;
 }
 
 static status read_sizes(struct gguf_import_job *job)

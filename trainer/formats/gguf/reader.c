@@ -16,7 +16,7 @@
 #include "base/utf8.h"
 #include "trainer/formats/gguf/gguf.h"
 
-enum { NAME_BYTES_MAX = 1 << 16 };
+enum { NAME_BYTES_MAX = 1 << 16, CHUNK_ELEMENTS = 1 << 16, CHUNK_BYTES = 4 * CHUNK_ELEMENTS };
 
 struct gguf_file {
     char path[FILE_PATH_BYTES];
@@ -343,26 +343,62 @@ const struct gguf_tensor *gguf_find_tensor(const struct gguf_file *file, const c
     return slot != NULL && slot->value < 0 ? &file->tensors[-1 - slot->value] : NULL;
 }
 
-status gguf_read_tensor(const struct gguf_file *file, const struct gguf_tensor *t, float *out)
+static status require_known_type(const struct gguf_file *file, const struct gguf_tensor *t)
 {
     REQUIRE(is_known_type(t->type), STATUS_UNAVAILABLE,
             "%s: tensor %s has the GGUF type %d; f32, f16, bf16, q8_0 and q4_0 are supported",
             file->path, t->name, t->type);
+    return STATUS_OK;
+}
+
+/* Reads the bytes of at most CHUNK_ELEMENTS elements from `first` on to data. */
+static status read_chunk(const struct gguf_file *file, const struct gguf_tensor *t, int64_t first,
+                         unsigned char *data, int64_t *elements, size_t *bytes)
+{
     enum gguf_type type = (enum gguf_type)t->type;
-    enum { CHUNK = 1 << 16 };
+    int64_t left = t->elements - first;
+    *elements = left < CHUNK_ELEMENTS ? left : CHUNK_ELEMENTS;
+    *bytes = gguf_type_bytes(type, *elements);
+    off_t place = (off_t)(t->first_byte + (int64_t)gguf_type_bytes(type, first));
+    REQUIRE(pread(fileno(file->stream), data, *bytes, place) == (ssize_t)*bytes, STATUS_DATA,
+            "cannot read tensor %s of %s", t->name, file->path);
+    return STATUS_OK;
+}
+
+status gguf_read_tensor(const struct gguf_file *file, const struct gguf_tensor *t, float *out)
+{
     unsigned char *data;
-    TRY(ALLOCATE(data, 4 * CHUNK, "reading a GGUF file"));
+    int64_t n;
+    size_t bytes;
+    TRY(require_known_type(file, t));
+    TRY(ALLOCATE(data, CHUNK_BYTES, "reading a GGUF file"));
     status result = STATUS_OK;
-    for (int64_t done = 0; done < t->elements && result == STATUS_OK;) {
-        int64_t left = t->elements - done, n = left < CHUNK ? left : CHUNK;
-        size_t bytes = gguf_type_bytes(type, n);
-        off_t place = (off_t)(t->first_byte + (int64_t)gguf_type_bytes(type, done));
-        if (pread(fileno(file->stream), data, bytes, place) != (ssize_t)bytes) {
-            result = RAISE_STATUS(STATUS_DATA, "cannot read tensor %s of %s", t->name, file->path);
-        } else {
-            gguf_decode(type, data, n, out + done);
-            done += n;
+    for (int64_t done = 0; done < t->elements && result == STATUS_OK; done += n) {
+        result = read_chunk(file, t, done, data, &n, &bytes);
+        if (result == STATUS_OK) {
+            gguf_decode((enum gguf_type)t->type, data, n, out + done);
         }
+    }
+    free(data);
+    return result;
+}
+
+status gguf_compare_tensors(const struct gguf_file *file, const struct gguf_tensor *a,
+                            const struct gguf_tensor *b, bool *equal)
+{
+    unsigned char *data;
+    int64_t n;
+    size_t bytes;
+    *equal = a->type == b->type && a->elements == b->elements;
+    TRY(require_known_type(file, a));
+    TRY(ALLOCATE(data, 2 * CHUNK_BYTES, "reading a GGUF file"));
+    status result = STATUS_OK;
+    for (int64_t done = 0; done < a->elements && *equal && result == STATUS_OK; done += n) {
+        result = read_chunk(file, a, done, data, &n, &bytes);
+        if (result == STATUS_OK) {
+            result = read_chunk(file, b, done, data + CHUNK_BYTES, &n, &bytes);
+        }
+        *equal = result == STATUS_OK && memcmp(data, data + CHUNK_BYTES, bytes) == 0;
     }
     free(data);
     return result;

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "base/tensor.h"
 #include "tests/check.h"
 #include "trainer/formats/gguf/gguf_impl.h"
@@ -130,6 +131,35 @@ static void test_round_trip(const char *path)
     CHECK(f == NULL);
 }
 
+/* Tensors of more than one chunk: the first one, a copy, one with another last element, one with
+ * another type, and a shorter one. */
+static void test_compare(void)
+{
+    enum { COLUMNS = 32, ROWS = 5000, LAST = ROWS * COLUMNS - 1 };
+    static const char *const names[] = {"first", "copy", "changed", "f16", "short"};
+    static float values[ROWS * COLUMNS];
+    struct gguf_writer *w;
+    struct gguf_file *f;
+    CHECK_OK(gguf_writer_create("compared.gguf", &w));
+    for (int i = 0; i < COUNT(names); i++) {
+        CHECK_OK(
+            gguf_add_tensor(w, names[i], i == 3 ? GGUF_F16 : GGUF_F32, ROWS - (i == 4), COLUMNS));
+    }
+    for (int i = 0; i < COUNT(names); i++) {
+        values[LAST] = i == 2;
+        CHECK_OK(gguf_write_tensor(w, values));
+    }
+    CHECK_OK(gguf_writer_finish(&w, STATUS_OK));
+    CHECK_OK(gguf_open("compared.gguf", &f));
+    for (int i = 0; i < COUNT(names); i++) {
+        bool equal = i > 1;
+        CHECK_OK(gguf_compare_tensors(f, gguf_find_tensor(f, names[0]),
+                                      gguf_find_tensor(f, names[i]), &equal));
+        CHECK_EQUAL(equal, i <= 1);
+    }
+    gguf_close(&f);
+}
+
 /* No file with a changed or missing byte crashes the reader. A file that ends early is refused. */
 static void test_damage(const char *path)
 {
@@ -248,6 +278,7 @@ int main(void)
     test_f16();
     write_file("file.gguf");
     test_round_trip("file.gguf");
+    test_compare();
     test_damage("file.gguf");
     test_writer_errors("file.gguf");
     test_refused_tokens();

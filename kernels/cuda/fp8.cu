@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(FP8_THREADS)
         for (int i = 0; i < EIGHT; i++) {
             uint32_t magnitude = gpu_bits(x[i]) & 0x7fffffffu;
             largest = magnitude > largest ? magnitude : largest;
-            x[i] *= factor;
+            x[i] *= magnitude < 0x7f800000u ? factor : 0.0f; /* infinity becomes NaN */
         }
         const uint32_t words[2] = {pack_fp8<E5M2>(x), pack_fp8<E5M2>(x + 4)};
         if (out.rounded != nullptr && left > 0) {

@@ -120,12 +120,12 @@ static void check_cast(struct kernels *k, struct tensor x, int exponent, enum fp
     operation_release(&maxima);
 }
 
-/* Fills x with all bf16 numbers, and with zero instead of NaN. */
+/* Fills x with all finite bf16 numbers, and with zero instead of infinity and NaN. */
 static void fill_bf16(struct tensor x)
 {
     for (int64_t i = 0; i < 65536; i++) {
         float value = bf16_to_f32((bf16)i);
-        oracle_set(x, i / WIDTH, i % WIDTH, isnan(value) ? 0 : (double)value);
+        oracle_set(x, i / WIDTH, i % WIDTH, isfinite(value) ? (double)value : 0);
     }
 }
 
@@ -161,11 +161,29 @@ static void test_cast(struct kernels *k)
     check_cast(k, x, 19, FP8_DY);
     operation_fill(x, 4, 3000);
     check_cast(k, x, -4, FP8_X);
+    operation_fill(x, 5, 1e37); /* the product with the scale exceeds f32 */
+    check_cast(k, x, 13, FP8_X);
+    check_cast(k, x, 19, FP8_DY);
     operation_release(&x);
 }
 
-/* NaN stays NaN, and the maximum is NaN. A maximum is never lowered. */
-static void test_nan_and_maxima(struct kernels *k)
+/* An element that is infinite or NaN becomes NaN, and the maximum is its magnitude. */
+static void check_not_finite(struct kernels *k, struct tensor y, struct tensor x,
+                             struct tensor scales, struct tensor maxima, double value)
+{
+    oracle_set(x, 33, 5, value);
+    for (int operand = FP8_X; operand <= FP8_DY; operand += FP8_DY - FP8_X) {
+        run_cast(k, y, x, scales, maxima, (enum fp8_operand)operand);
+        double maximum = oracle_get(maxima, 0, operand);
+        CHECK(isnan(value) ? isnan(maximum) : maximum == INFINITY);
+        for (int64_t i = 0; i < y.rows; i++) {
+            CHECK((bool)isnan(oracle_get(y, i, 5)) == (i == 33));
+        }
+    }
+}
+
+/* A maximum is never lowered. */
+static void test_not_finite_and_maxima(struct kernels *k)
 {
     struct tensor x = operation_random(kernels_dtype(k), 40, WIDTH, 1, 1.0);
     struct tensor y = operation_tensor(kernels_dtype(k), 40, WIDTH, WIDTH);
@@ -175,14 +193,9 @@ static void test_nan_and_maxima(struct kernels *k)
         run_cast(k, y, x, scales, maxima, (enum fp8_operand)operand);
         CHECK(oracle_get(maxima, 0, operand) == 1e6);
     }
-    oracle_set(x, 33, 5, NAN);
-    for (int operand = FP8_X; operand <= FP8_DY; operand += FP8_DY - FP8_X) {
-        run_cast(k, y, x, scales, maxima, (enum fp8_operand)operand);
-        CHECK(isnan(oracle_get(maxima, 0, operand)));
-        for (int64_t i = 0; i < y.rows; i++) {
-            CHECK((bool)isnan(oracle_get(y, i, 5)) == (i == 33));
-        }
-    }
+    check_not_finite(k, y, x, scales, maxima, INFINITY);
+    check_not_finite(k, y, x, scales, maxima, -INFINITY);
+    check_not_finite(k, y, x, scales, maxima, NAN);
     operation_release(&x);
     operation_release(&y);
     operation_release(&scales);
@@ -389,7 +402,7 @@ static void test_refused(struct kernels *k, int64_t inner, int64_t outputs)
 static void test_all(struct kernels *k, struct kernels *other)
 {
     test_cast(k);
-    test_nan_and_maxima(k);
+    test_not_finite_and_maxima(k);
     struct tensor scales = make_scales(5, 12, 21), none = tensor_absent();
     for (int i = 0; i < COUNT(shapes); i++) {
         test_shape(k, other, &shapes[i], scales, ACTIVATION_NONE, false);

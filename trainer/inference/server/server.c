@@ -325,6 +325,10 @@ static status create_engine(struct server *s)
             "--max-model-len is %" PRId64 ", but the model has %" PRId64 " positions", wanted,
             s->max_tokens);
     s->max_tokens = wanted > 0 ? wanted : s->max_tokens;
+    REQUIRE(!s->has_source || s->max_tokens > 1, STATUS_USAGE,
+            "a sequence can have one token, which is the start token of a target, so that no text "
+            "can be generated; %s",
+            wanted > 0 ? "increase --max-model-len" : "the model has only one position");
     const struct engine_limits limits = {
         .slots = s->options->max_num_seqs,
         .max_tokens = s->max_tokens,

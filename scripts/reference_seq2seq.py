@@ -515,6 +515,8 @@ def write_marian_tokenizer(folder):
     texts = list(filter(None, corpus.splitlines()[:12] + SPANISH.splitlines())) + [
         "a", " two  spaces ", "caf\u00e9 \u00f1and\u00fa", "\u4f60\u597d the \u4e16 list", "<<>>",
         ">>es<< the list", ">>es<<the list", ">>xx<< the list", ">>es the list", "the >>es<< list",
+        ">><<", ">><", ">>", ">><< the list", ">>><< the list", ">>es<< the << list",
+        ">>es<<>>fr<< the list", " >>es<< the list", ">>a list<< the list", ">>es<<",
         "\uff21\uff22 \ufb01 \u2460", "tab\tand\u00a0space", "\u2581 \u2581a", "\u00f1\u00f1\u00f1 \u00bf"
     ]
     rows = []

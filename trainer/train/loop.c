@@ -685,6 +685,9 @@ status loop_run(struct job *job)
     struct status_note first; /* the error of the steps remains the only one */
     status result = run_steps(&loop);
     status_take(&first);
+    if (result == STATUS_NOT_FINITE) { /* on all ranks; a running save has earlier weights */
+        (void)publish_checkpoint(&loop);
+    }
     status written = write_warnings(job);
     if (result == STATUS_OK || result == STATUS_STOPPED) {
         run_report_write(&loop.report, job, true);

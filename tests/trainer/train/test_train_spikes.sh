@@ -221,6 +221,13 @@ test_not_finite() {
     run_bireme 0 train recipe.yaml "${short[@]}" run_dir=undisturbed
     train_changed 1 79 0 14 norm "${short[@]}" run_dir=warn
     expect_error 'the gradient of .* is nan'
+    # A save that is still running when a step fails is published, and the run resumes there.
+    for layout in '1 zero_stage=0' '2 zero_stage=1' '2 tensor=2'; do
+        train_changed "${layout% *}" 79 0 14 norm "${short[@]}" checkpoint.every=2 \
+            parallel."${layout#* }" run_dir=saved
+        run_bireme 0 checkpoint verify saved/checkpoints/step-00000014
+        rm -r saved
+    done
     for layout in '1 zero_stage=0' '2 zero_stage=0' '2 zero_stage=1' '2 zero_stage=2' \
         '2 tensor=2'; do
         # A gradient in step 15: skipped once.

@@ -604,7 +604,7 @@ status op_loss_stats(struct kernels *k, double *out, const struct loss_rows *t, 
 
 /* op_scale - compute x *= factor.
  *
- * Shapes    x [N, C] */
+ * Shapes    x [N, C] in the type of the kernels, or f32 */
 status op_scale(struct kernels *k, struct tensor x, float factor);
 
 /* op_softcap - compute x = cap tanh(x / cap), for logits outside of classifier_run.

@@ -40,11 +40,13 @@ check_shortage_in_hdf5() {
 }
 
 # fail_allocations LIBRARY: a sample of the allocations of a run with checkpoints fails, one in each
-# run. Every second run resumes; half of the failing allocations are among those of the start.
+# run. Every second run resumes; half of the failing allocations are among those of the start. There
+# are more runs if fewer than two of them failed.
 fail_allocations() {
-    local count at i failed=0 check=check_shortage
+    local count at i failed=0 check=check_shortage runs
+    runs=$(choose_number 14 300)
     [ -z "$1" ] || { export ALLOCATION_IN=$1 && check=check_shortage_in_$1; }
-    for ((i = 0; i < $(choose_number 14 300); i++)); do
+    for ((i = 0; i < runs || (failed < 2 && i < 5 * runs); i++)); do
         rm -rf few
         if [ $((i % 2)) = 1 ]; then
             run_bireme 0 train recipe.yaml run_dir="$folder/few"

@@ -37,39 +37,30 @@ def make_marian():
     return model
 
 
-def make_bart():
-    """A BartForConditionalGeneration in float64. Its table of positions begins with row 2."""
+def make_stacked(name, scale_embedding):
+    """A NAMEForConditionalGeneration in float64. Its table of positions begins with row 2."""
     import transformers
     sizes = dict(encoder_layers=LAYERS, decoder_layers=LAYERS, encoder_attention_heads=4,
                  decoder_attention_heads=4, encoder_ffn_dim=INNER, decoder_ffn_dim=INNER)
-    config = transformers.BartConfig(
+    config = getattr(transformers, name + "Config")(
         d_model=WIDTH, vocab_size=VOCABULARY, max_position_embeddings=POSITIONS, dropout=0.0,
-        activation_function="gelu", scale_embedding=False, pad_token_id=START,
+        activation_function="gelu", scale_embedding=scale_embedding, pad_token_id=START,
         decoder_start_token_id=START, bos_token_id=1, eos_token_id=0, forced_eos_token_id=None,
         attn_implementation="eager", **sizes
     )
-    model = transformers.BartForConditionalGeneration(config).double().eval()
+    model = getattr(transformers, name + "ForConditionalGeneration")(config).double().eval()
     for part in model.model.encoder, model.model.decoder:
         part.embed_tokens.padding_idx = None # the start token, which Bireme trains like any other
     return model
+
+
+def make_bart():
+    return make_stacked("Bart", scale_embedding=False)
 
 
 def make_mbart():
-    """A MBartForConditionalGeneration in float64: norms before the sub-layers, a norm of the
-    embedding, and scaled token embeddings."""
-    import transformers
-    sizes = dict(encoder_layers=LAYERS, decoder_layers=LAYERS, encoder_attention_heads=4,
-                 decoder_attention_heads=4, encoder_ffn_dim=INNER, decoder_ffn_dim=INNER)
-    config = transformers.MBartConfig(
-        d_model=WIDTH, vocab_size=VOCABULARY, max_position_embeddings=POSITIONS, dropout=0.0,
-        activation_function="gelu", scale_embedding=True, pad_token_id=START,
-        decoder_start_token_id=START, bos_token_id=1, eos_token_id=0, forced_eos_token_id=None,
-        attn_implementation="eager", **sizes
-    )
-    model = transformers.MBartForConditionalGeneration(config).double().eval()
-    for part in model.model.encoder, model.model.decoder:
-        part.embed_tokens.padding_idx = None # the start token, which Bireme trains like any other
-    return model
+    """Unlike BART: norms before the sub-layers, a final norm, and scaled token embeddings."""
+    return make_stacked("MBart", scale_embedding=True)
 
 
 def make_t5(**settings):

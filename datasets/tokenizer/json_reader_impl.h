@@ -6,6 +6,7 @@
 #include "datasets/tokenizer/tokenizer_impl.h"
 
 #define TOKENIZER_CONFIG "tokenizer_config.json"
+#define VOCAB_JSON "vocab.json"
 #define EXCERPT "%.60s" /* format of a string from the file in an error message */
 
 /* NEED - raise STATUS_DATA with the file's path if the condition is false. */
@@ -157,3 +158,9 @@ json_t *tokenizer_text_added_json(const struct tokenizer *t);
  *
  * Errors    STATUS_DATA: not a JSON object, with the line */
 status tokenizer_config_load(const char *folder, json_t **out);
+
+/* vocab_merges_read_vocab - parse vocab.json of a folder.
+ *
+ * Memory    the caller releases *out with json_decref
+ * Errors    those of file_read; STATUS_DATA: no JSON, or a key occurs twice */
+status vocab_merges_read_vocab(const char *folder, json_t **out);

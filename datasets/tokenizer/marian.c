@@ -13,7 +13,6 @@
 #include "datasets/sentencepiece/sentencepiece.h"
 #include "datasets/tokenizer/json_reader_impl.h"
 
-#define VOCAB_JSON "vocab.json"
 #define UNKNOWN "<unk>"
 
 enum { MODELS = 2 };
@@ -45,19 +44,6 @@ static status read_model(const char *folder, int i, struct tokenizer *t)
     TRY(result);
     REQUIRE(!sentencepiece_has_bytes(t->marian[i]), STATUS_DATA,
             "%s: a model of Marian with byte fallback is not supported", path);
-    return STATUS_OK;
-}
-
-static status read_vocab(const char *folder, json_t **out)
-{
-    char path[FILE_PATH_BYTES], *text = NULL;
-    size_t bytes = 0;
-    json_error_t error;
-    TRY(file_join(path, folder, VOCAB_JSON));
-    TRY(file_read(path, TOKENIZER_FILE_LIMIT_BYTES, &text, &bytes));
-    *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
-    free(text);
-    REQUIRE(*out != NULL, STATUS_DATA, "%s:%d:%d: %s", path, error.line, error.column, error.text);
     return STATUS_OK;
 }
 
@@ -137,7 +123,7 @@ status marian_open(const char *folder, struct tokenizer **out)
     json_t *vocab = NULL;
     *out = NULL;
     TRY(check_config(folder));
-    TRY(read_vocab(folder, &vocab));
+    TRY(vocab_merges_read_vocab(folder, &vocab));
     status result = read_tokenizer(folder, vocab, out);
     json_decref(vocab);
     if (result != STATUS_OK) {

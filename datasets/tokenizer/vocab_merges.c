@@ -1,15 +1,13 @@
 /* Reads the files of GPT-2 and RoBERTa without a tokenizer.json: vocab.json (an object of tokens
  * and ids) and merges.txt (a pair per line, after a line "#version: ..."). The text of a
  * tokenizer.json is made of them, so that the result passes all checks of such a file. */
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/file.h"
 #include "base/memory.h"
-#include "datasets/tokenizer/tokenizer_impl.h"
+#include "datasets/tokenizer/json_reader_impl.h"
 
-#define VOCAB_JSON "vocab.json"
 #define MERGES_FILE "merges.txt"
 
 bool vocab_merges_exists(const char *folder)
@@ -20,7 +18,7 @@ bool vocab_merges_exists(const char *folder)
     return file_exists(vocab) && file_exists(merges);
 }
 
-static status read_vocab(const char *folder, json_t **out)
+status vocab_merges_read_vocab(const char *folder, json_t **out)
 {
     char path[FILE_PATH_BYTES], *text = NULL;
     size_t bytes = 0;
@@ -110,7 +108,7 @@ status vocab_merges_open(const char *folder, struct tokenizer **out)
     json_t *vocab = NULL, *merges = json_array();
     *out = NULL;
     status result = file_join(path, folder, VOCAB_JSON);
-    KEEP_FIRST(result, result == STATUS_OK ? read_vocab(folder, &vocab) : result);
+    KEEP_FIRST(result, result == STATUS_OK ? vocab_merges_read_vocab(folder, &vocab) : result);
     KEEP_FIRST(result, result == STATUS_OK ? read_merges(folder, merges) : result);
     if (result != STATUS_OK) {
         json_decref(vocab);

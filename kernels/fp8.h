@@ -2,8 +2,8 @@
  *
  * The operations are those of linear_*, but the GEMM multiplies operands that are rounded to FP8: x
  * and w to E4M3, dy to E5M2. An operand u is rounded to q(scale u) / scale: q rounds to nearest
- * even and saturates at 448 or 57344. An infinite u becomes NaN. A scale is a power of two, so that
- * u / scale is exact.
+ * even and saturates at 448 or 57344. An infinite u becomes NaN. A scale is a power of two, so
+ * q / scale is exact.
  *
  * Shapes    scales f32 [3, 2]: of x, w and dy the scale and its reciprocal; absent: the operands
  *           are not rounded.  maxima f32 [1, 3]: of x, w and dy; maxima = max(maxima, |operand|);

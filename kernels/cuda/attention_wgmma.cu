@@ -102,9 +102,10 @@ GPU_INLINE void run_producer(const attention_task<bf16> &a, const struct block_t
 /* ---- consumers ---- */
 
 /* Lets the other consumers issue, by an arrival at their barriers. In the last round only the
- * consumers with higher numbers still wait, so only they are signalled. A consumer signals the next
- * round after its own barrier, where each other one arrives after its barrier of this round: so no
- * barrier counts arrivals of two rounds. */
+ * consumers with higher numbers still wait, so only they are signalled. A consumer signals
+ * the next round only after it has passed its own barrier. The others arrive at that barrier only
+ * after they have passed their barriers of this round. So no barrier counts arrivals of two
+ * rounds. */
 template <int CONSUMERS> GPU_INLINE void signal_turn(int me, bool signal_lower, bool signal_higher)
 {
 #pragma unroll

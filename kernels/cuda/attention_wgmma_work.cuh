@@ -6,12 +6,12 @@
  *           2 and 3 wait for the turns of the consumers and pass the turns to the next blocks, so
  *           that the fence of a step runs while the consumers compute the next one.
  * Barriers  A consumer and its turn warp use GRANTED, then WRITTEN, in each step with a sum in
- *           memory, also if it needs no turn. The turn warp arrives at GRANTED only after WRITTEN
- *           of the step before, and the consumer arrives at WRITTEN only after GRANTED. So neither
- *           is a step ahead, and a barrier never counts arrivals of two steps. The turn warp waits
- *           only for its consumer and for blocks with lower tickets, a consumer only for earlier
- *           steps, the other consumer and the producer. So no schedule of warps leads to a
- *           deadlock. */
+ *           memory, even if the step needs no turn. The turn warp arrives at GRANTED only after
+ *           WRITTEN of the step before, and the consumer arrives at WRITTEN only after GRANTED. So
+ *           neither is a full step ahead, and a barrier never counts arrivals of two steps. The turn
+ *           warp waits only for its consumer and for blocks with lower tickets. A consumer waits
+ *           only for earlier steps, the other consumer and the producer. So no schedule of warps
+ *           leads to a deadlock. */
 #pragma once
 
 #include "kernels/cuda/attention_tile.cuh"
@@ -115,7 +115,7 @@ GPU_INLINE struct rank get_rank(const attention_task<bf16> &a, const struct bloc
             (t.tile + 1) * KEYS >= visible_end(a, t.s, last)};
 }
 
-/* Whether the part of dq goes through the sum in memory: it is not the only one. */
+/* Returns whether a part of dq is added to a sum in memory. A part that is the only one is not. */
 GPU_INLINE bool has_sum(const struct rank &r)
 {
     return r.number > 0 || !r.last;

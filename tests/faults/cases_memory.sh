@@ -40,8 +40,8 @@ check_shortage_in_hdf5() {
 }
 
 # fail_allocations LIBRARY: a sample of the allocations of a run with checkpoints fails, one in each
-# run. Every second run resumes; half of the failing allocations are among those of the start. There
-# are more runs if fewer than two of them failed.
+# run. Every second run resumes. Half of the failing allocations belong to the start of a run. If
+# fewer than two runs failed, more follow, up to five times the number.
 fail_allocations() {
     local count at i failed=0 check=check_shortage runs
     runs=$(choose_number 14 300)

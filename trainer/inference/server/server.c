@@ -326,8 +326,8 @@ static status create_engine(struct server *s)
             s->max_tokens);
     s->max_tokens = wanted > 0 ? wanted : s->max_tokens;
     REQUIRE(!s->has_source || s->max_tokens > 1, STATUS_USAGE,
-            "a sequence can have one token, which is the start token of a target, so that no text "
-            "can be generated; %s",
+            "a sequence has at most one token, the start token of the target, so no text can be "
+            "generated; %s",
             wanted > 0 ? "increase --max-model-len" : "the model has only one position");
     const struct engine_limits limits = {
         .slots = s->options->max_num_seqs,

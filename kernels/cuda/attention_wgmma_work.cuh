@@ -8,10 +8,10 @@
  * Barriers  A consumer and its turn warp use GRANTED, then WRITTEN, in each step with a sum in
  *           memory, even if the step needs no turn. The turn warp arrives at GRANTED only after
  *           WRITTEN of the step before, and the consumer arrives at WRITTEN only after GRANTED. So
- *           neither is a full step ahead, and a barrier never counts arrivals of two steps. The turn
- *           warp waits only for its consumer and for blocks with lower tickets. A consumer waits
- *           only for earlier steps, the other consumer and the producer. So no schedule of warps
- *           leads to a deadlock. */
+ *           neither is a full step ahead, and a barrier never counts arrivals of two steps. The
+ *           turn warp waits only for its consumer and for blocks with lower tickets. A consumer
+ *           waits only for earlier steps, the other consumer and the producer. So no schedule of
+ *           warps leads to a deadlock. */
 #pragma once
 
 #include "kernels/cuda/attention_tile.cuh"

@@ -5,13 +5,15 @@
                          [--device cuda|cpu] [--small] [--repeats N]
     scripts/bench_gpu.py flops [MODEL]
     scripts/bench_gpu.py library FILE
+    scripts/bench_gpu.py timeline LAUNCHES.csv
     scripts/bench_gpu.py judge OPERATIONS.json
     scripts/bench_gpu.py judge ATTENTION.json {mma,wgmma}_WIDTH_TOKENS.json...
 
-Needs Python with torch, except for flops, library and judge. Every command prints one JSON object;
-`step --mode both` prints one for each mode. flops prints the FLOPs per token of a model, library the
-path of a shared library in the packages nvidia of this Python (exit code 1: none), and judge
-compares measurements with goals (exit code 3 if one is missed).
+Needs Python with torch, except for flops, library, timeline and judge. Every command prints one
+JSON object; `step --mode both` prints one for each mode. flops prints the FLOPs per token of a
+model, library the path of a shared library in the packages nvidia of this Python (exit code 1:
+none), timeline the time of each kernel in a training step, and judge compares measurements with
+goals (exit code 3 if one is missed).
 
 Times are medians of device events after three warm-up runs. Data are random, never zeros. A step is
 forward, backward and fused AdamW on one fixed batch: weights and GEMMs in bf16 with fp32 master
@@ -20,6 +22,7 @@ shapes for a test on a CPU.
 """
 
 import argparse
+import csv
 import gc
 import json
 import pathlib
@@ -395,6 +398,28 @@ def check_goals(files):
     return 0 if reached else 3
 
 
+def print_timeline(file):
+    """Print the seconds, the launches and the name of each kernel in the last step that ends with
+    AdamW, from the CSV output of ncu with gpu__time_duration.sum in ns; return the exit code."""
+    lines = pathlib.Path(file).read_text().splitlines()
+    header = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if header is None:
+        print("ncu measured no kernel", file=sys.stderr)
+        return 1
+    launches = [(row["Kernel Name"].split("(")[0], float(row["Metric Value"].replace(",", "")))
+                for row in csv.DictReader(lines[header:]) if row["Metric Value"]]
+    ends = [i for i, (name, _) in enumerate(launches) if "adamw" in name]
+    if len(ends) < 2:
+        print(f"{len(ends)} steps among {len(launches)} kernels", file=sys.stderr)
+        return 1
+    kernels = {}
+    for name, nanoseconds in launches[ends[-2] + 1:ends[-1] + 1]:
+        kernels.setdefault(name, []).append(nanoseconds * 1e-9)
+    for name, seconds in sorted(kernels.items(), key=lambda kernel: -sum(kernel[1])):
+        print(f"{sum(seconds):.9f}\t{len(seconds)}\t{name}")
+    return 0
+
+
 def find_library(name):
     """Print the path of a shared library of the packages nvidia; return the exit code."""
     try:
@@ -416,6 +441,8 @@ COMMANDS = {
 def main():
     if sys.argv[1:2] == ["judge"]:
         sys.exit(check_goals(sys.argv[2:]))
+    if sys.argv[1:2] == ["timeline"]:
+        sys.exit(print_timeline(sys.argv[2]))
     if sys.argv[1:2] == ["library"]:
         sys.exit(find_library(sys.argv[2]))
     parser = argparse.ArgumentParser(

@@ -161,7 +161,7 @@ for test in "$build/tests/kernels/test_cuda_operations" "$build/tests/simt/confo
     fi
 done
 mkdir -p "$out/scripts"
-cp "$source"/scripts/{gpu_check,gpu_check_results,gpu_rebuild}.sh \
+cp "$source"/scripts/{gpu_check,gpu_check_kernels,gpu_check_results,gpu_rebuild}.sh \
     "$source"/scripts/{bench_gpu,bench_peers}.py "$out/scripts/"
 cp -R "$source/recipes" "$out/recipes"
 
@@ -238,15 +238,13 @@ for library in "$libraries"/libicudata.so.*; do
 done
 glibc=$({ find "$root" -type f -exec objdump -T {} + 2>/dev/null || true; } |
     grep -oE 'GLIBC_[0-9]+\.[0-9]+' | sort -uV | tail -n 1 | cut -d_ -f2)
-tar -cf - -C "$libraries" . | gzip >"$root/lib.tar.gz"
-rm -rf "$libraries"
 
 # write_launcher: print the script that starts a program of root/bin.
 write_launcher() {
     sed "s/@GLIBC@/$glibc/g" <<'EOF'
 #!/bin/sh
 # Starts the program of the same name in root/bin with the libraries of this folder. The first start
-# unpacks the libraries, for which it needs permission to write here.
+# unpacks the programs and libraries, for which it needs permission to write here.
 here=$(cd "$(dirname "$0")" && pwd -P) || exit 71
 root=$here/root
 
@@ -257,9 +255,13 @@ if [ ! -d "$root/lib" ]; then
         echo "$0: glibc $have is too old, @GLIBC@ is needed: build on an older system" >&2
         exit 69
     fi
-    mkdir "$root/lib.$$" && gzip -dc "$root/lib.tar.gz" | tar -xf - -C "$root/lib.$$" || exit 73
-    # If the move fails, another process has unpacked the libraries.
-    mv -T "$root/lib.$$" "$root/lib" 2>/dev/null || rm -rf "$root/lib.$$"
+    new=$root/new.$$
+    mkdir "$new" && gzip -dc "$root/files.tar.gz" | tar -xf - -C "$new" || exit 73
+    # A move fails if another process has unpacked the files. lib is last: it marks the end.
+    for folder in bin tests lib; do
+        mv -T "$new/$folder" "$root/$folder" 2>/dev/null || true
+    done
+    rm -rf "$new"
 fi
 
 LD_LIBRARY_PATH=$root/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
@@ -279,11 +281,14 @@ for name in bireme mpirun; do
         chmod 755 "$out/$name"
     fi
 done
+mkdir -p "$root/tests"
+tar -cf - -C "$root" lib bin tests | gzip >"$root/files.tar.gz"
+rm -rf "$libraries" "$root/bin" "$root/tests"
 {
     echo "commit $(git -C "$source" rev-parse HEAD 2>/dev/null || echo unknown)"
     echo "glibc $glibc or newer"
     (cd "$out" && find . -type f | sort)
-    tar -tzf "$root/lib.tar.gz" | sort
+    tar -tzf "$root/files.tar.gz" | sort
 } >"$out/CONTENTS.txt"
 
 mib=$(du -sm --apparent-size "$out" | cut -f1)

@@ -29,6 +29,7 @@
 #   BIREME_CUBLASLT, BIREME_NCCL   libraries (default: those of ldconfig, of /usr/local/cuda or of
 #                       the packages nvidia of PYTHON)
 #   GPU_CHECK_SECONDS   time limit of the whole check (default: 540)
+#   GPU_CHECK_JOBS      kernel tests that run at the same time (default: 6)
 #   GPU_CHECK_ITEMS     a shell file that changes ITEMS and defines further items, for tests
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd -P)
@@ -47,11 +48,14 @@ conformance 20 gate: the wrapper of each instruction gives the same results as t
 kernels 120 gate: the tests of the kernels pass on the GPU
 losses 60 gate: losses of 50 steps: as on the CPU (fp32 1e-4, bf16 1 %), the same with CUDA graphs
 gpt2_124m 90 a training step of GPT-2 124M, 64 x 1024 tokens; goal: 48 % MFU
+train_gpt2_124m 60 the same steps by bireme train, without and with CUDA graphs
 operations 60 each operation and its bound; goal: 85 % of the copy rate for memory-bound operations
 attention 80 attention in PyTorch by back-end; goals: mma.sync 85 % of flash, wgmma 95 % of cuDNN
 plans 5 the timings of GEMMs and their epilogues from the steps: gemm.plans
+timeline 60 Nsight Compute: the time of each kernel in a step of GPT-2 124M
 profile 60 Nsight Compute: one launch of each of the slowest kernels
 sanitizer 60 gate: compute-sanitizer (racecheck, memcheck) finds no error in six tests
+gpt2_124m_fp8 90 the step of gpt2_124m with train.precision fp8
 torch_gpt2_124m 120 the same in PyTorch, eager and compiled; goal: Bireme has 1.10 times its rate
 gpt2_1558m 90 GPT-2 1558M, 16 x 1024 tokens; goal: 55 % MFU
 bert_large_phase1 90 BERT-large, 256 x 128 tokens; goal: 52 % MFU
@@ -60,6 +64,7 @@ torch_bert_large_phase1 120 the same in PyTorch
 torch_gpt2_1558m 120 the same in PyTorch
 torch_bert_large_phase2 120 the same in PyTorch
 llama_1b 90 a Llama of 1B parameters, 8 x 4096 tokens
+llama_1b_fp8 90 the step of llama_1b with train.precision fp8
 torch_llama_1b 120 the same in PyTorch
 ceilings 40 the rates of a copy and of GEMMs in PyTorch
 "
@@ -130,6 +135,9 @@ run_bireme() {
 
 # ---- items ----
 
+# shellcheck source=scripts/gpu_check_kernels.sh
+. "$here/gpu_check_kernels.sh"
+
 item_versions() {
     local gpu=null driver=null nvcc torch=null
     need_program
@@ -168,106 +176,6 @@ item_conformance() {
     write_summary "the same results as in the emulator"
 }
 
-# need_kernel_tests: set $test to the program with the kernel tests, and the environment in which a
-# bundle's program finds its libraries. Python must not get this environment.
-need_kernel_tests() {
-    for test in "$bundle/root/tests/test_cuda_operations" \
-        "$top/build/tests/kernels/test_cuda_operations"; do
-        [ ! -x "$test" ] || break
-    done
-    [ -x "$test" ] || skip 78 "no kernel tests for a GPU: build with cmake -DBIREME_CUDA=ON"
-    case $test in "$top"/build/*) return 0 ;; esac
-    if [ -x "$bundle/bireme" ]; then
-        "$bundle/bireme" --version >&2 || skip 1 "$bundle/bireme does not start: $folder/log"
-    fi
-    export LD_LIBRARY_PATH=$bundle/root/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-}
-
-# list_kernel_tests: print the arguments of each kernel test, the most important ones first.
-list_kernel_tests() {
-    local list first='attention aligned
-attention wgmma
-linear
-cross_entropy'
-    list=$("$test" --list) || return
-    grep -xF "$list" <<<"$first"
-    grep -vxF "$first" <<<"$list" | grep .
-}
-
-item_kernels() {
-    need_gpu
-    local test words failed=0 count=0 skipped=0 code
-    need_kernel_tests
-    while read -r words; do
-        code=0
-        # shellcheck disable=SC2086 # $words is one or two arguments
-        BIREME_PLANS=$folder/plans timeout --foreground 60 "$test" $words >&2 </dev/null || code=$?
-        count=$((count + 1))
-        case $code in
-        0) ;;
-        77) skipped=$((skipped + 1)) ;;
-        *) failed=$((failed + 1)) && echo "$words ended with code $code" >&2 ;;
-        esac
-        echo "{\"tests\":$count,\"failed\":$failed,\"skipped\":$skipped}" >"$folder/partial.json"
-        write_summary "$((count - failed - skipped)) of $count runs passed, $skipped skipped"
-    done < <(list_kernel_tests)
-    [ "$count" -gt 0 ] || skip 1 "$test --list prints no tests: $folder/log"
-    [ "$failed" = 0 ] || skip 1 "$failed of $count runs failed: $folder/log"
-    [ "$skipped" -lt "$count" ] || skip 1 "all skipped: $(grep -m 1 skipped: "$folder/log")"
-}
-
-# The tests that run under compute-sanitizer. The attention kernels copy asynchronously between
-# barriers, the others sum over warps and blocks. Kernels of NVIDIA's libraries (GEMMs, sorting) are
-# excluded. Failing CUDA calls are not reported, since some tests cause them.
-SANITIZED="attention aligned,linear,cross_entropy,norm,embedding,flat"
-SANITIZER_OPTIONS=(--error-exitcode 9 --check-exit-code no --report-api-errors no
-    --kernel-name-exclude 'regex=cutlass|cublas|nvjet|xmma|gem[mv]|splitK|cub[0-9]|DeviceRadix')
-
-# run_sanitizer TOOL TEST ARGUMENT...: run a test under a tool of compute-sanitizer. Returns 0 if no
-# error was found, 1 if there was one or the test failed, 77 if the tool does not work here or the
-# test was skipped, 124 if the time limit was exceeded.
-run_sanitizer() {
-    local tool=$1 code=0 output=$folder/output
-    shift
-    BIREME_PLANS=off timeout --kill-after=2 20 compute-sanitizer --tool "$tool" \
-        "${SANITIZER_OPTIONS[@]}" "$@" >"$output" 2>&1 || code=$?
-    cat "$output" >&2
-    case $code in 124 | 137) return 124 ;; esac
-    grep -qE '(ERROR|RACECHECK) SUMMARY: ' "$output" || return 77
-    if grep -qE '(ERROR SUMMARY: [1-9]|[(][1-9][0-9]* error)' "$output"; then
-        return 1
-    fi
-    case $code in 0 | 77) return "$code" ;; *) return 1 ;; esac
-}
-
-item_sanitizer() {
-    need_gpu
-    local test words tool clean=0 late=0 code
-    command -v compute-sanitizer >/dev/null || skip 77 "no compute-sanitizer"
-    need_kernel_tests
-    for tool in racecheck memcheck; do
-        while read -r words; do
-            code=124
-            # shellcheck disable=SC2086 # $words is one or two arguments
-            [ "$SECONDS" -ge 38 ] ||
-                { code=0 && run_sanitizer "$tool" "$test" $words </dev/null || code=$?; }
-            case $code in
-            0) clean=$((clean + 1)) ;;
-            1) skip 1 "$tool: errors in the test of $words, or it failed: $folder/log" ;;
-            124) late=$((late + 1)) ;;
-            *) echo "$tool cannot check the test of $words: $(tail -n 1 "$folder/output")" |
-                tee -a "$folder/refused" >&2 ;;
-            esac
-            printf '{"clean":%d,"late":%d,"refused":%d}\n' "$clean" "$late" \
-                "$(cat "$folder/refused" 2>/dev/null | wc -l)" >"$folder/partial.json"
-            write_summary "racecheck and memcheck of ${SANITIZED//,/, }: no error in $clean runs," \
-                "$late exceeded the time limit"
-        done < <(tr ',' '\n' <<<"$SANITIZED")
-    done
-    [ "$clean" -gt 0 ] || skip 77 "$(head -n 1 "$folder/refused" 2>/dev/null ||
-        echo "all runs exceeded the time limit")"
-}
-
 # print_losses RUN: print the step and the loss of each training step.
 print_losses() {
     sed -nE 's/.*"event":"train".*"step":([0-9]+).*"loss":([-+.eE0-9]+).*/\1 \2/p' \
@@ -287,17 +195,21 @@ print_fastest_step() {
         "$folder/$1/metrics.jsonl" | sort -g | head -n 1
 }
 
+# prepare_text FILE: write a tokenizer of characters to $folder/words, and FILE's tokens to
+# $folder/rows.
+prepare_text() {
+    run_bireme tokenizer train --type char --input "$1" --output "$folder/words" >&2
+    run_bireme prepare --objective clm --tokenizer "$folder/words" --input "$1" \
+        --output "$folder/rows" >&2
+}
+
 item_losses() {
     need_gpu
     local run settings
     # Without this, a run would use the timings of GEMMs from the previous run, and its losses would
     # differ in rounding.
     export BIREME_PLANS=off
-    rm -rf "$folder"/{words,rows,cpu,fp32,bf16,graphs}
-    run_bireme tokenizer train --type char --input "$here/gpu_check.sh" \
-        --output "$folder/words" >&2
-    run_bireme prepare --objective clm --tokenizer "$folder/words" --input "$here/gpu_check.sh" \
-        --output "$folder/rows" >&2
+    prepare_text "$here/gpu_check.sh"
     cat >"$folder/recipe.yaml" <<END
 objective: clm
 model:
@@ -444,14 +356,14 @@ model_overrides() {
 
 PEAK_FLOPS=989e12 # H100 and H200, bf16 without sparsity
 
-# bench_step MODEL [GOAL]: time a training step of Bireme. The MFU is computed twice: with half of
-# the attention matrix, as causal attention needs it, and with all of it.
+# bench_step MODEL [GOAL [PRECISION]]: time a training step of Bireme. The MFU is computed twice:
+# with half of the attention matrix, as causal attention needs it, and with all of it.
 bench_step() {
-    local model=$1 goal=${2:-0} rate memory half full mfu mfu_full
+    local model=$1 goal=${2:-0} precision=${3:-bf16} rate memory half full mfu mfu_full
     need_gpu
     # shellcheck disable=SC2046 # a list of arguments
     run_bireme bench step --json --no-roofline --repeats 20 $(model_overrides "$model") \
-        train.device=cuda train.precision=bf16 >"$folder/out"
+        train.device=cuda train.precision="$precision" >"$folder/out"
     rate=$(print_field tokens_per_second <"$folder/out")
     memory=$(print_field device_bytes <"$folder/out")
     read -r half full < <("$PYTHON" "$here/bench_gpu.py" flops "$model") ||
@@ -467,11 +379,47 @@ bench_step() {
         skip 3 "below the goal of $goal MFU"
 }
 
+# Trains with data from files. Unlike `bench step`, the host queues a step before the last one ends.
+# The rate is that of the median step after the first five.
+item_train_gpt2_124m() {
+    need_gpu
+    local run rates=() seconds flops
+    for run in $(seq 40); do
+        cat "$here"/*.{sh,py}
+    done >"$folder/text"
+    prepare_text "$folder/text"
+    read -r flops _ < <("$PYTHON" "$here/bench_gpu.py" flops gpt2_124m)
+    cat >"$folder/recipe.yaml" <<END
+objective: clm
+model: {architecture: gpt2, vocab_size: 50257, dropout: 0}
+data: {tokenizer: $folder/words, train: "$folder/rows/train-*.h5"}
+optimizer: {learning_rate: 1.0e-4}
+train: {device: cuda, precision: bf16, max_steps: 30}
+evaluate: {every: 0}
+checkpoint: {every: 0}
+log: {every: 1, tensorboard: false}
+END
+    for run in false true; do
+        # shellcheck disable=SC2046 # a list of arguments
+        run_bireme train "$folder/recipe.yaml" $(model_overrides gpt2_124m) \
+            run_dir="$folder/graphs_$run" train.cuda_graphs="$run" >&2
+        seconds=$(sed -nE 's/.*"event":"train".*"step_seconds":([-+.eE0-9]+).*/\1/p' \
+            "$folder/graphs_$run/metrics.jsonl" | tail -n +6 | sort -g | sed -n 13p)
+        rates+=("$(awk -v s="$seconds" -v f="$flops" -v p="$PEAK_FLOPS" \
+            'BEGIN { printf "%.0f tokens/s (%.1f %% MFU)", 65536 / s, 6553600 / s * f / p }')")
+        echo "{\"step_seconds\":$seconds,\"graphs\":$run}" >>"$folder/out"
+    done
+    echo "[$(paste -sd, "$folder/out")]"
+    write_summary "${rates[0]}; with graphs ${rates[1]}"
+}
+
 item_gpt2_124m() { bench_step gpt2_124m 0.48; }
 item_gpt2_1558m() { bench_step gpt2_1558m 0.55; }
 item_bert_large_phase1() { bench_step bert_large_phase1 0.52; }
 item_bert_large_phase2() { bench_step bert_large_phase2; }
 item_llama_1b() { bench_step llama_1b; }
+item_gpt2_124m_fp8() { bench_step gpt2_124m 0 fp8; }
+item_llama_1b_fp8() { bench_step llama_1b 0 fp8; }
 
 # torch_step MODEL [RATIO]: time a training step of PyTorch in eager mode and compiled. The goal is
 # the ratio of Bireme's rate to that of the compiled step, or to that of the eager step if the
@@ -502,8 +450,26 @@ item_torch_bert_large_phase1() { torch_step bert_large_phase1 1.10; }
 item_torch_bert_large_phase2() { torch_step bert_large_phase2; }
 item_torch_llama_1b() { torch_step llama_1b; }
 
+# The time of each kernel in the last step of `bench step`, summed over its launches: kernels.tsv
+# has the seconds, the launches and the name. Nsight Compute measures one kernel at a time, and
+# leaves the clocks alone.
+item_timeline() {
+    need_gpu
+    command -v ncu >/dev/null || skip 77 "no ncu (Nsight Compute)"
+    need_program
+    # shellcheck disable=SC2046 # a list of arguments
+    timeout --kill-after=2 55 ncu --clock-control none --metrics gpu__time_duration.sum --csv \
+        --print-units base --log-file "$folder/launches.csv" "$program" bench step --no-roofline \
+        --repeats 1 $(model_overrides gpt2_124m) train.device=cuda train.precision=bf16 >&2 ||
+        skip 1 "ncu ended with code $?: $(tail -n 1 "$folder/launches.csv")"
+    "$PYTHON" "$here/bench_gpu.py" timeline "$folder/launches.csv" >"$folder/kernels.tsv" ||
+        skip 1 "bench_gpu.py timeline failed: $folder/log"
+    write_summary "$(awk -F '\t' '{ t += $1; n += $2 }
+        END { printf "%d kernels in %.1f ms", n, t * 1e3 }' "$folder/kernels.tsv")"
+}
+
 # The kernels that Nsight Compute measures, as regular expressions for their names.
-PROFILED="(tiles|wgmma)_backward,wgmma_forward,norm_backward,cross_entropy_rows,activate"
+PROFILED="(tiles|wgmma)_backward,wgmma_forward,norm_backward,cross_entropy_rows,norm_forward"
 
 # One launch of each kernel, in a step of GPT-2 with two layers. It leaves the clocks alone.
 item_profile() {
@@ -569,6 +535,12 @@ done
 items_dir=${items_dir:-$out/items}
 mkdir -p "$out" "$items_dir" || exit 73
 out=$(cd "$out" && pwd -P) items_dir=$(cd "$items_dir" && pwd -P) bundle=$(cd "$bundle" && pwd -P)
+
+# ---- the first start of a bundle unpacks its programs ----
+
+if [ -x "$bundle/bireme" ]; then
+    "$bundle/bireme" --version >/dev/null 2>&1 || true # the item `versions` reports an error
+fi
 
 # ---- the libraries of CUDA ----
 

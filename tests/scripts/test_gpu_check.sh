@@ -41,7 +41,8 @@ run_check 0 --list
 grep -q '^gpt2_124m .*64 x 1024 tokens' output || fail "the list lacks the first model"
 
 for item in $(awk '{ print $1 }' output); do
-    grep -q "^item_$item()" "$check" || fail "item $item is listed but not implemented"
+    grep -q "^item_$item()" "${check%.sh}"{,_kernels}.sh ||
+        fail "item $item is listed but not implemented"
 done
 
 # On a machine without a GPU no item fails, and each one has a reason.
@@ -264,17 +265,18 @@ case "$1 $MOCK_TESTS" in
 *" skipped") echo "skipped: no GPU: none"; exit 77 ;;
 "norm failing") exit 1 ;;
 "norm slow") sleep 100 ;;
-*) echo "ran $*" ;;
+*) echo "ran $*" | tee -a started ;;
 esac
 E2
 printf '#!/bin/sh\necho "bireme 0"\n' >tree/bireme
 chmod +x tree/root/tests/test_cuda_operations tree/bireme
 unset BIREME_PROGRAM
 for check in "$check --bundle $folder/tree" "$folder/tree/scripts/gpu_check.sh"; do
-    MOCK_TESTS=good run_check 0 --only kernels out
+    rm -f started
+    GPU_CHECK_JOBS=1 MOCK_TESTS=good run_check 0 --only kernels out
     expect_state kernels passed '4 of 4 runs passed'
 done
-grep '^ran' out/items/kernels/log | paste -sd' ' >output
+paste -sd' ' started >output
 [ "$(cat output)" = "ran attention wgmma ran linear ran norm ran flat" ] || fail "another order"
 MOCK_TESTS=none run_check 1 --only kernels out
 expect_state kernels failed 'prints no tests'
@@ -283,8 +285,8 @@ expect_state kernels failed '0 of 4 .* all skipped: skipped: no GPU'
 MOCK_TESTS=failing run_check 1 --only kernels out
 expect_state kernels failed '3 of 4 .* 1 of 4 runs failed'
 GPU_CHECK_SECONDS=8 MOCK_TESTS=slow run_check 1 --only kernels out
-expect_state kernels failed '[12] of [12] runs passed, 0 skipped exceeded its limit'
-grep -q '"data":{"tests":[12],"failed":0' out/check.json || fail "the partial counts are missing"
+expect_state kernels failed '[1-3] of [1-3] runs passed, 0 skipped exceeded its limit'
+grep -q '"data":{"tests":[1-3],"failed":0' out/check.json || fail "the partial counts are missing"
 mv bin/nvidia-smi away
 printf '#!/bin/sh\nexit 6\n' >bin/nvidia-smi
 chmod +x bin/nvidia-smi
@@ -303,6 +305,29 @@ MOCK_RESULT=clean run_check 0 --only profile out
 expect_state profile measured '5 kernels'
 MOCK_RESULT=none run_check 0 --only profile out
 expect_state profile skipped 'measured no kernel: ==ERROR== no permission'
+
+# The timeline has the kernels of the last step: those after the last AdamW but one.
+if [ "${has_python:-}" = true ]; then
+    cat >bin/ncu <<'E2'
+#!/bin/sh
+while [ "$1" != --log-file ]; do shift; done
+cat >"$2" <<'E3'
+==PROF== Connected to process 1
+"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"
+"0","first(int)","gpu__time_duration.sum","ns","7,000"
+"1","adamw_step(int)","gpu__time_duration.sum","ns","1,000"
+"2","f<int>(int)","gpu__time_duration.sum","ns","2,000,000"
+"3","g(int)","gpu__time_duration.sum","ns","3,000,000"
+"4","f<int>(int)","gpu__time_duration.sum","ns","2,500,000"
+"5","adamw_step(int)","gpu__time_duration.sum","ns","1,000"
+"6","after(int)","gpu__time_duration.sum","ns","9,000"
+E3
+E2
+    run_check 0 --only timeline out
+    expect_state timeline measured '4 kernels in 7.5 ms'
+    head -n 1 out/items/timeline/kernels.tsv >output
+    [ "$(cat output)" = "$(printf '0.004500000\t2\tf<int>')" ] || fail "another first kernel"
+fi
 
 # A mock compute-sanitizer: it finds errors, does not support the machine, or runs a failing test.
 printf '#!/bin/sh\necho "$*" >>%s/sanitized\n[ "$*" != "${FAILING:-}" ]\n' "$folder" \

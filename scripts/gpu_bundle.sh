@@ -161,9 +161,13 @@ for test in "$build/tests/kernels/test_cuda_operations" "$build/tests/simt/confo
     fi
 done
 mkdir -p "$out/scripts"
-cp "$source"/scripts/{gpu_check,gpu_check_kernels,gpu_check_results,gpu_rebuild}.sh \
+cp "$source"/scripts/{gpu_check,gpu_check_tests,gpu_check_results,gpu_rebuild}.sh \
     "$source"/scripts/{bench_gpu,bench_peers}.py "$out/scripts/"
-cp -R "$source/recipes" "$out/recipes"
+cp -R "$source/recipes" "$source/LICENSE" "$out/"
+mkdir -p "$out/tests/simt" "$out/tests/trainer"
+cp "$source/tests/temporary_folder.sh" "$out/tests/"
+cp "$source/tests/simt/test_train.sh" "$out/tests/simt/"
+cp "$source/tests/trainer/tiny_training.sh" "$out/tests/trainer/"
 
 # ---- a build with CUDA: the comparison with the emulator, and the parts for gpu_rebuild.sh ----
 

@@ -46,6 +46,7 @@ ITEMS="
 versions 20 the machine, its driver and libraries
 conformance 20 gate: the wrapper of each instruction gives the same results as the emulator
 kernels 120 gate: the tests of the kernels pass on the GPU
+training 150 gate: the tests of training pass on the GPU
 losses 60 gate: losses of 50 steps: as on the CPU (fp32 1e-4, bf16 1 %), the same with CUDA graphs
 gpt2_124m 90 a training step of GPT-2 124M, 64 x 1024 tokens; goal: 48 % MFU
 train_gpt2_124m 60 the same steps by bireme train, without and with CUDA graphs
@@ -135,8 +136,8 @@ run_bireme() {
 
 # ---- items ----
 
-# shellcheck source=scripts/gpu_check_kernels.sh
-. "$here/gpu_check_kernels.sh"
+# shellcheck source=scripts/gpu_check_tests.sh
+. "$here/gpu_check_tests.sh"
 
 item_versions() {
     local gpu=null driver=null nvcc torch=null

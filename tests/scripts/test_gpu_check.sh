@@ -41,7 +41,7 @@ run_check 0 --list
 grep -q '^gpt2_124m .*64 x 1024 tokens' output || fail "the list lacks the first model"
 
 for item in $(awk '{ print $1 }' output); do
-    grep -q "^item_$item()" "${check%.sh}"{,_kernels}.sh ||
+    grep -q "^item_$item()" "${check%.sh}"{,_tests}.sh ||
         fail "item $item is listed but not implemented"
 done
 
@@ -293,6 +293,18 @@ chmod +x bin/nvidia-smi
 MOCK_TESTS=skipped run_check 0 --only kernels out
 expect_state kernels skipped 'no GPU'
 mv away bin/nvidia-smi
+
+# Mock tests of training: all run, and one fails.
+mkdir -p tree/tests/simt
+cat >tree/tests/simt/test_train.sh <<'E2'
+[ "$BIREME_PROGRAM" = "$BIREME_SIMT" ] && [ -d "$BIREME_SOURCE_DIR/tests" ] || exit 1
+[ "$1" != "${MOCK_FAILING:-}" ] || { echo "failed: $1 differs"; exit 1; }
+E2
+MOCK_FAILING='' run_check 0 --only training --bundle tree out
+expect_state training passed '14 of 14 runs passed'
+MOCK_FAILING=lora run_check 1 --only training --bundle tree out
+expect_state training failed '13 of 14 .* 1 of 14 runs failed'
+grep -q '^failed: lora differs' out/items/training/log || fail "the log lacks the failure"
 
 # A mock Nsight Compute measures one launch of each kernel, or none.
 cat >bin/ncu <<'E2'

@@ -1,11 +1,14 @@
 #!/bin/bash
 # Tests training on an emulated GPU: the losses equal those of the CPU, checkpoints resume on either
 # device, and the commands that read a trained model give the same results. The host cannot access
-# device memory, and streams execute late.
+# device memory, and streams execute late. Many parts also run on a real GPU (the item `training` of
+# scripts/gpu_check.sh); they omit what only the emulator measures.
 # usage: test_train.sh PART; ctest sets BIREME_PROGRAM (CPU), BIREME_SIMT and BIREME_SOURCE_DIR
 # shellcheck disable=SC2034,SC2086,SC2154 # settings are words; tiny_training.sh shares variables
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
 cpu=$program gpu=${BIREME_SIMT:?}
+emulated=false
+! "$gpu" --version | grep -q emulated || emulated=true
 small='train.max_steps=4 evaluate.every=2 checkpoint.every=2 batch.global_size=4
     batch.micro_size=2 schedule.warmup_steps=1'
 
@@ -32,7 +35,7 @@ train_gpu() {
 test_fp32() {
     train_cpu one $small
     train_gpu late $small
-    grep -q 'GPU 0 (emulated)' stderr || fail "the log does not name the device"
+    grep -q 'GPU 0 (' stderr || fail "the log does not name the device"
     compare_losses one late 1e-4
     # Eager or late streams, and asynchronous or synchronous checkpoints, give the same bits.
     SIMT_STREAMS=eager run_on gpu 0 train recipe.yaml run_dir=eager $small checkpoint.async=false
@@ -56,6 +59,7 @@ test_graphs() {
     SIMT_GRAPHS=$PWD/counts train_gpu graphs train.cuda_graphs=true $many
     compare_losses single graphs 0
     compare_weights single graphs 00000005
+    [ $emulated = true ] || return 0
     local created launched updated
     read -r created launched updated <counts
     [ "$created" -ge 4 ] && [ "$launched" -ge $((3 * created)) ] &&
@@ -124,6 +128,7 @@ test_fp8() {
     compare_weights eight resumed 00000004
     cmp {eight,resumed}/checkpoints/step-00000004/fp8-00000-of-00001.h5 ||
         fail "the amax history differs"
+    [ $emulated = true ] || return 0
     SIMT_CAPABILITY=8 run_on gpu 69 train recipe.yaml run_dir=old $eight
     expect_error 'precision fp8: .*compute capability 8.0; FP8 needs 8.9'
 }
@@ -222,6 +227,20 @@ test_beams() {
     cmp beams-cpu beams-gpu || fail "the beams differ: $(cat beams-*)"
 }
 
+# Sums and gathered weights use page-locked memory only: three steps have as many pageable copies as
+# one.
+count_pageable_copies() {
+    local steps counts=()
+    for steps in 1 3; do
+        SIMT_PAGEABLE=$PWD/pageable run_ranks 2 0 train recipe.yaml run_dir=pageable-$steps \
+            train.device=cuda parallel.zero_stage=1 $small train.max_steps=$steps \
+            evaluate.every=0 checkpoint.every=0
+        counts+=("$(cat pageable)")
+    done
+    [ "${counts[0]}" = "${counts[1]}" ] ||
+        fail "two more steps have $((counts[1] - counts[0])) copies of pageable memory"
+}
+
 # Ranks that share one GPU: their sums are staged through the host, in the same order as on the CPU.
 test_ranks() {
     need_mpirun
@@ -241,17 +260,7 @@ test_ranks() {
         grep -q '^warning: ranks 0, 1, 2, 3 share one GPU' stderr ||
         fail "not exactly one warning that names all four ranks"
     compare_losses one four 1e-5
-    # Sums and gathered weights use page-locked memory only: three steps have as many pageable
-    # copies as one.
-    local steps counts=()
-    for steps in 1 3; do
-        SIMT_PAGEABLE=$PWD/pageable run_ranks 2 0 train recipe.yaml run_dir=pageable-$steps \
-            train.device=cuda parallel.zero_stage=1 $small train.max_steps=$steps \
-            evaluate.every=0 checkpoint.every=0
-        counts+=("$(cat pageable)")
-    done
-    [ "${counts[0]}" = "${counts[1]}" ] ||
-        fail "two more steps have $((counts[1] - counts[0])) copies of pageable memory"
+    [ $emulated = false ] || count_pageable_copies
     # Both ranks use the tuned plans of rank 0.
     BIREME_PLANS=$PWD/plans run_ranks 2 0 train recipe.yaml run_dir=tuned train.device=cuda \
         parallel.tensor=2 $small

@@ -1,6 +1,48 @@
 # shellcheck shell=bash disable=SC2154
-# Items of scripts/gpu_check.sh, which sources this file: the kernel tests, and the same tests under
-# compute-sanitizer. They use the functions and variables of gpu_check.sh.
+# Items of scripts/gpu_check.sh, which sources this file: the kernel tests, the same tests under
+# compute-sanitizer, and the tests of training. They use the functions and variables of
+# gpu_check.sh.
+
+# start_test NAME COMMAND ARGUMENT...: run a test in the background, when fewer than JOBS run. Its
+# output goes to $folder/NAME.log and its exit code to $folder/NAME.log.code.
+start_test() {
+    local test_name=$1
+    shift
+    while [ "$(jobs -rp | wc -l)" -ge "${GPU_CHECK_JOBS:-6}" ]; do
+        wait -n
+    done
+    {
+        code=0
+        "$@" >"$folder/$test_name.log" 2>&1 </dev/null || code=$?
+        [ "$code" = 0 ] || echo "$test_name ended with code $code" >>"$folder/$test_name.log"
+        echo "$code" >"$folder/$test_name.log.code"
+        report_tests >"$folder/partial.json"
+    } &
+}
+
+# report_tests: write the summary of the tests that have ended, and print their numbers as JSON.
+# Sets $count, $passed and $skipped.
+report_tests() {
+    read -r count passed skipped < <(cat "$folder"/*.log.code 2>/dev/null |
+        awk '{ n++ } $1 == 0 { passed++ } $1 == 77 { skipped++ }
+            END { print n + 0, passed + 0, skipped + 0 }')
+    write_summary "$passed of $count runs passed, $skipped skipped"
+    echo "{\"tests\":$count,\"failed\":$((count - passed - skipped)),\"skipped\":$skipped}"
+}
+
+# finish_tests: wait for the tests, write their output to the log, and end the item unless all
+# passed.
+finish_tests() {
+    local log count passed skipped
+    wait
+    for log in "$folder"/*.log; do
+        cat "$log" >&2
+    done
+    report_tests
+    [ $((passed + skipped)) = "$count" ] ||
+        skip 1 "$((count - passed - skipped)) of $count runs failed: $folder/log"
+    [ "$skipped" -lt "$count" ] || skip 1 "all skipped: $(grep -m 1 skipped: "$folder/log")"
+}
 
 # need_kernel_tests: set $test to the program with the kernel tests, and the environment in which a
 # bundle's program finds its libraries. Python must not get this environment.
@@ -25,60 +67,52 @@ cross_entropy'
     grep -vxF "$first" <<<"$list" | grep .
 }
 
-# run_kernel_test ARGUMENT...: run a kernel test, and store its exit code. A failed test runs again
-# under memcheck, which names the thread and the address of an invalid access.
+# run_kernel_test ARGUMENT...: run a kernel test. A failed test runs again under memcheck, which
+# names the thread and the address of an invalid access.
 run_kernel_test() {
-    local words="$*" code=0 log
-    log=$folder/${words// /_}.log
-    BIREME_PLANS=$log.plans timeout --foreground 60 "$test" "$@" >"$log" 2>&1 </dev/null || code=$?
+    local words="$*" code=0
+    words=$folder/${words// /_}
+    BIREME_PLANS=$words.plans timeout --foreground 60 "$test" "$@" || code=$?
     case $code in
     0 | 77) ;;
     *)
-        echo "$* ended with code $code" >>"$log"
-        if command -v compute-sanitizer >/dev/null; then
+        ! command -v compute-sanitizer >/dev/null ||
             BIREME_PLANS=off timeout --foreground --kill-after=2 20 compute-sanitizer \
-                --check-exit-code no --report-api-errors no "$test" "$@" >"$log.memcheck" 2>&1 \
-                </dev/null
-        fi
+                --check-exit-code no --report-api-errors no "$test" "$@" >"$words.memcheck" 2>&1
         ;;
     esac
-    echo "$code" >"$log.code"
-    report_kernel_tests >"$folder/partial.json"
-}
-
-# count_codes PATTERN: print the number of kernel tests that ended with such an exit code.
-count_codes() {
-    cat "$folder"/*.log.code 2>/dev/null | grep -cE "^($1)$"
-}
-
-# report_kernel_tests: write the summary of the kernel tests that have ended, and print their
-# numbers as JSON. Sets $count, $passed and $skipped.
-report_kernel_tests() {
-    passed=$(count_codes 0) skipped=$(count_codes 77) count=$(count_codes '.*')
-    write_summary "$passed of $count runs passed, $skipped skipped"
-    echo "{\"tests\":$count,\"failed\":$((count - passed - skipped)),\"skipped\":$skipped}"
+    return "$code"
 }
 
 item_kernels() {
     need_gpu
-    local test words log count passed skipped
+    local test words
     need_kernel_tests
+    "$test" --list | grep . >/dev/null || skip 1 "$test --list prints no tests"
     while read -r words; do
-        while [ "$(jobs -rp | wc -l)" -ge "${GPU_CHECK_JOBS:-6}" ]; do
-            wait -n
-        done
         # shellcheck disable=SC2086 # $words is one or two arguments
-        run_kernel_test $words &
+        start_test "${words// /_}" run_kernel_test $words
     done < <(list_kernel_tests)
-    wait
-    for log in "$folder"/*.log; do
-        cat "$log" >&2
+    finish_tests
+}
+
+# The parts of tests/simt/test_train.sh that run on a real GPU, slow ones first.
+TRAINING_TESTS="objectives seq2seq bench_objectives ranks tasks fp32 checkpoints bf16 graphs fp8
+readers wgmma lora beams"
+
+# Trains with the program on the CPU and on the GPU, and compares losses, checkpoints and outputs.
+item_training() {
+    need_gpu
+    need_program
+    local part source=$bundle
+    [ -e "$source/tests/simt/test_train.sh" ] || source=$top
+    export BIREME_PROGRAM=$program BIREME_SIMT=$program BIREME_SOURCE_DIR=$source
+    export BIREME_PLANS=off PATH=$bundle:$PATH
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    for part in $TRAINING_TESTS; do
+        start_test "$part" bash "$source/tests/simt/test_train.sh" "$part"
     done
-    report_kernel_tests
-    [ "$count" -gt 0 ] || skip 1 "$test --list prints no tests: $folder/log"
-    [ $((passed + skipped)) = "$count" ] ||
-        skip 1 "$((count - passed - skipped)) of $count runs failed: $folder/log"
-    [ "$skipped" -lt "$count" ] || skip 1 "all skipped: $(grep -m 1 skipped: "$folder/log")"
+    finish_tests
 }
 
 # The tests that run under compute-sanitizer. The attention kernels copy asynchronously between

@@ -55,7 +55,7 @@ attention 80 attention in PyTorch by back-end; goals: mma.sync 85 % of flash, wg
 plans 5 the timings of GEMMs and their epilogues from the steps: gemm.plans
 timeline 60 Nsight Compute: the time of each kernel in a step of GPT-2 124M
 profile 60 Nsight Compute: one launch of each of the slowest kernels
-sanitizer 60 gate: compute-sanitizer (racecheck, memcheck) finds no error in six tests
+sanitizer 90 gate: compute-sanitizer (racecheck, memcheck) finds no error in seven tests
 gpt2_124m_fp8 90 the step of gpt2_124m with train.precision fp8
 torch_gpt2_124m 120 the same in PyTorch, eager and compiled; goal: Bireme has 1.10 times its rate
 gpt2_1558m 90 GPT-2 1558M, 16 x 1024 tokens; goal: 55 % MFU

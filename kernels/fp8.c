@@ -20,7 +20,12 @@ static status check_fp8(const char *where, const struct kernels *k, struct tenso
             " rows, %" PRId64 " columns and %" PRId64 " weights",
             where, rows, outputs, inner, (int)FP8_MULTIPLE, k->limits.rows, k->limits.fp8_columns,
             k->limits.fp8_weights);
+    const size_t alignment = FP8_SCALES_STRIDE * sizeof(float);
     TRY(check_optional_shape(where, "maxima", maxima, DTYPE_F32, 1, FP8_OPERANDS));
+    REQUIRE((uintptr_t)scales.data % alignment == 0 &&
+                (scales.data == NULL || scales.stride % FP8_SCALES_STRIDE == 0),
+            STATUS_INTERNAL, "%s: the rows of scales are not aligned to %d bytes", where,
+            (int)alignment);
     return check_optional_shape(where, "scales", scales, DTYPE_F32, FP8_OPERANDS, 2);
 }
 

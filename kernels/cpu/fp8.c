@@ -58,9 +58,9 @@ INLINE int32_t round_row(struct tensor to, struct tensor from, int64_t row, enum
         largest = select_larger((vector_bits)x & 0x7fffffff, largest);
         if (to.data != NULL) {
             vector rest = x - x; /* NaN if x is not finite, else 0 */
-            vector scaled = vector_select(rest == rest, x * scale[0], rest);
-            vector_put(to.data, dtype, row * to.stride + c, round_to_grid(scaled, g) * scale[1],
-                       left);
+            vector scaled = vector_select(rest == rest, x * scale[FP8_SCALE], rest);
+            vector_put(to.data, dtype, row * to.stride + c,
+                       round_to_grid(scaled, g) * scale[FP8_RECIPROCAL], left);
         }
     }
     int32_t result = 0;

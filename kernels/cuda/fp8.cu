@@ -132,16 +132,20 @@ struct fp8_cast {
     bool transposed;
 };
 
+/* Returns the address of the scale or of its reciprocal. */
+static const float *get_factor(const struct fp8_cast *cast, int column)
+{
+    return static_cast<const float *>(cast->scales.data) + cast->operand * cast->scales.stride +
+           column;
+}
+
 static status launch_cast(struct kernels *k, const struct fp8_cast *cast,
                           const struct fp8_outputs *out)
 {
     const struct tensor *from = &cast->from;
     int64_t rows = out->transposed != nullptr ? out->stride : from->rows;
     dim3 grid(count_blocks(from->columns, FP8_TILE), count_blocks(rows, FP8_TILE));
-    const float *scale =
-        cast->scales.data != nullptr
-            ? static_cast<const float *>(cast->scales.data) + cast->operand * cast->scales.stride
-            : nullptr;
+    const float *scale = cast->scales.data != nullptr ? get_factor(cast, FP8_SCALE) : nullptr;
     if (from->rows == 0) {
         return STATUS_OK;
     }
@@ -183,8 +187,7 @@ static status cast_operand(struct kernels *k, const struct fp8_cast *cast, struc
                    &memory));
     struct fp8_outputs out = {};
     out.maximum = get_maximum(cast);
-    *reciprocal =
-        static_cast<const float *>(cast->scales.data) + cast->operand * cast->scales.stride + 1;
+    *reciprocal = get_factor(cast, FP8_RECIPROCAL);
     if (cast->transposed) {
         out.transposed = static_cast<uint8_t *>(memory);
         out.stride = stride;

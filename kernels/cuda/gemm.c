@@ -83,11 +83,9 @@ const char *cuda_gemm_library_name(const struct cuda_gemm_context *gemm)
 
 static status raise_no_algorithm(const struct cuda_gemm *p)
 {
-    RAISE(STATUS_INTERNAL,
-          "cuBLASLt has no algorithm for the GEMM of [%" PRId64 ", %" PRId64 "]%s by [%" PRId64
-          ", %" PRId64 "]%s",
-          p->a.rows, p->a.columns, p->transpose_a ? "^T" : "", p->b.rows, p->b.columns,
-          p->transpose_b ? "^T" : "");
+    char text[GEMM_TEXT_BYTES];
+    gemm_plan_format(p, p->c, text);
+    RAISE(STATUS_INTERNAL, "cuBLASLt has no algorithm for the GEMM of %s", text);
 }
 
 /* Returns the dimension that counts batch rows. Without padding it differs between
@@ -245,6 +243,15 @@ static status run_epilogue(struct kernels *k, const struct cuda_gemm *p, int fus
     return p->accumulate ? cuda_op_add(k, p->sums.data, vector, p->sums.columns) : STATUS_OK;
 }
 
+static status raise_refused(const struct cuda_gemm_context *gemm, const struct cuda_gemm *p,
+                            int fused, float beta, cublasStatus_t error)
+{
+    char text[GEMM_TEXT_BYTES];
+    gemm_plan_format(p, gemm_plan_output(p, fused), text);
+    RAISE(STATUS_INTERNAL, "cuBLASLt: cublasLtMatmul: %s: %s, fused parts %d, beta %g",
+          gemm->library.cublasLtGetStatusString(error), text, fused, (double)beta);
+}
+
 status gemm_perform(struct kernels *k, struct gemm_plan *plan, const struct cuda_gemm *p)
 {
     struct cuda_gemm_context *gemm = cuda_get_state(k)->gemm;
@@ -255,13 +262,14 @@ status gemm_perform(struct kernels *k, struct gemm_plan *plan, const struct cuda
     TRY(prefilled ? cuda_fill_rows(k, output, p->bias) : STATUS_OK);
     TRY(prepare_vector(k, p, plan->fused, output, &vector));
     TRY(gemm_plan_set_pointers(gemm, plan, p, vector));
-    GEMM_CHECK(gemm, "cublasLtMatmul",
-               gemm->library.cublasLtMatmul(
-                   gemm->handle, plan->descriptor, &one, p->b.data, plan->layouts[2], p->a.data,
-                   plan->layouts[1], &beta, output.data, plan->layouts[0], output.data,
-                   plan->layouts[0], &plan->algorithm, gemm->workspace,
-                   gemm->library.workspace_bytes,
-                   (cudaStream_t)device_stream_handle(k->device, k->stream)));
+    cublasStatus_t result = gemm->library.cublasLtMatmul(
+        gemm->handle, plan->descriptor, &one, p->b.data, plan->layouts[2], p->a.data,
+        plan->layouts[1], &beta, output.data, plan->layouts[0], output.data, plan->layouts[0],
+        &plan->algorithm, gemm->workspace, gemm->library.workspace_bytes,
+        (cudaStream_t)device_stream_handle(k->device, k->stream));
+    if (result != CUBLAS_STATUS_SUCCESS) {
+        return raise_refused(gemm, p, plan->fused, beta, result);
+    }
     return run_epilogue(k, p, plan->fused, output, vector);
 }
 

@@ -76,6 +76,12 @@ struct gemm_key gemm_plan_key(const struct cuda_gemm *p);
  * operands are in scratch memory, which other operations overwrite. */
 bool gemm_plan_is_fp8(const struct gemm_key *key);
 
+enum { GEMM_TEXT_BYTES = 256 };
+
+/* gemm_plan_format - format a GEMM that writes `output` for a message: shapes, types, strides and
+ * the alignments of its addresses. */
+void gemm_plan_format(const struct cuda_gemm *p, struct tensor output, char text[GEMM_TEXT_BYTES]);
+
 enum { GEMM_FUSIONS_MAX = 4 };
 
 /* gemm_plan_fusions - list the sets of epilogue parts that cuBLASLt can fuse, the default first.

@@ -9,6 +9,8 @@
  *           order of arrival: the same call gives the same bits.
  * Source    cublasLt.h of CUDA 13.0: its GELU is the tanh approximation; the leading dimension of
  *           its AUX matrix is a multiple of eight elements */
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -121,6 +123,19 @@ static uint32_t get_epilogue_code(const struct gemm_plan *plan)
         return CUBLASLT_EPILOGUE_BGRADB;
     }
     return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+void gemm_plan_format(const struct cuda_gemm *p, struct tensor output, char text[GEMM_TEXT_BYTES])
+{
+    snprintf(text, GEMM_TEXT_BYTES,
+             "[%" PRId64 ", %" PRId64 "]%s %s by [%" PRId64 ", %" PRId64 "]%s %s to %s, strides "
+             "%" PRId64 ", %" PRId64 " and %" PRId64 ", addresses aligned to %d, %d and %d bytes, "
+             "factors to %d and %d",
+             p->a.rows, p->a.columns, p->transpose_a ? "^T" : "", dtype_name(p->a.dtype), p->b.rows,
+             p->b.columns, p->transpose_b ? "^T" : "", dtype_name(p->b.dtype),
+             dtype_name(output.dtype), p->a.stride, p->b.stride, output.stride,
+             get_alignment(p->a.data), get_alignment(p->b.data), get_alignment(output.data),
+             get_alignment(p->scale_a), get_alignment(p->scale_b));
 }
 
 static status set_attribute(struct cuda_gemm_context *gemm, struct gemm_plan *plan,

@@ -299,6 +299,23 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
     return known ? check_arguments(desc, a, b, d) : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
+/* Checks the addresses that cublasLtMatmul refuses and the heuristic does not. Since version 12.9
+ * the factors of FP8 matrices must be aligned to 16 bytes too. */
+static cublasStatus_t check_addresses(const simt_gemm_desc *desc, const simt_layout *a,
+                                      const void *const matrices[3])
+{
+    const void *const factors[2] = {desc->first_scale, desc->second_scale};
+    bool has_factors = factors[0] != nullptr || factors[1] != nullptr;
+    bool aligned = is_aligned(factors[0], 16) && is_aligned(factors[1], 16);
+    for (int i = 0; i < 3; i++) {
+        aligned = aligned && is_aligned(matrices[i], 16);
+    }
+    if (has_factors && !is_fp8(a->type)) {
+        return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    return aligned || !is_fp8(a->type) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
 /* ---- GEMMs ---- */
 
 struct gemm_task {
@@ -446,7 +463,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
 {
     (void)handle;
     (void)workspace_bytes;
+    const void *const matrices[3] = {a, b, d};
     cublasStatus_t result = check_arguments(desc, a_layout, b_layout, d_layout);
+    if (result == CUBLAS_STATUS_SUCCESS) {
+        result = check_addresses(desc, a_layout, matrices);
+    }
     if (result != CUBLAS_STATUS_SUCCESS || algorithm->data[0] != ALGORITHM_MARK || c != d ||
         c_layout != d_layout || *static_cast<const float *>(alpha) != 1) {
         return result != CUBLAS_STATUS_SUCCESS ? result : CUBLAS_STATUS_INVALID_VALUE;

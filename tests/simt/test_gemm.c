@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "kernels/cuda/cuda.h"
 #include "tests/kernels/operation.h"
 #include "tests/simt/cuda/cublasLt.h"
 #include "tests/simt/gemm.h"
@@ -285,6 +286,30 @@ static void test_zero_operands(enum dtype dtype)
     CHECK_OK(kernels_destroy(&k));
 }
 
+/* cuBLASLt refuses an FP8 GEMM with a factor that is not aligned. The message describes the
+ * GEMM. */
+static void test_refused(void)
+{
+    enum { ROWS = 3, COLUMNS = 16, INNER = 32 };
+    static _Alignas(64) unsigned char a[ROWS * INNER], b[COLUMNS * INNER];
+    static _Alignas(64) float factors[8];
+    struct kernels *k = create_context(DTYPE_F32);
+    struct cuda_gemm p = {.a = tensor_view(a, DTYPE_E5M2, ROWS, INNER),
+                          .b = tensor_view(b, DTYPE_E4M3, COLUMNS, INNER),
+                          .c = operation_tensor(DTYPE_F32, ROWS, COLUMNS, COLUMNS),
+                          .transpose_b = true,
+                          .scale_a = factors + 4,
+                          .scale_b = factors + 1};
+    CHECK_FAILS(cuda_gemm_run(k, &p), STATUS_INTERNAL,
+                "not supported: [3, 32] e5m2 by [16, 32]^T e4m3 to fp32, strides 32, 32 and 16, ");
+    CHECK_FAILS(cuda_gemm_run(k, &p), STATUS_INTERNAL,
+                "factors to 16 and 4, fused parts 0, beta 0");
+    p.scale_b = factors;
+    CHECK_OK(cuda_gemm_run(k, &p));
+    operation_release(&p.c);
+    CHECK_OK(kernels_destroy(&k));
+}
+
 /* ---- the file ---- */
 
 static void test_file(struct layer *l)
@@ -409,6 +434,7 @@ int main(void)
     test_wrong(DTYPE_F32);
     test_zero_operands(DTYPE_BF16);
     test_zero_operands(DTYPE_F32);
+    test_refused();
     CHECK(!has_warned(""));
     /* Both tests use the same tensors, because alignments are part of the key of a plan. */
     struct layer l = layer_make(DTYPE_BF16, N);

@@ -26,8 +26,8 @@ enum { MATRICES = 7, SCALE_EXPONENT_MAX = 100 };
 struct fp8_state {
     int64_t operands, length;
     float *history;   /* [length, operands] in host memory, newest step first */
-    float *host;      /* [2 operands] copies of `scales` or of maxima of a step */
-    float *scales;    /* [operands, 2] on the device: the scale and its reciprocal */
+    float *host;      /* copies of `scales` or of maxima of a step */
+    float *scales;    /* [operands, FP8_SCALES_STRIDE] on the device, as in kernels/fp8.h */
     float *maxima;    /* [operands] on the device: of this step so far */
     bool is_measured; /* the history contains a step */
 };
@@ -101,7 +101,8 @@ struct model_fp8_sizes model_fp8_sizes(const struct model_config *config, int ra
 
 size_t model_fp8_bytes(const struct model_config *config)
 {
-    int64_t rows = config->fp8.amax_history > 0 ? config->fp8.amax_history + 5 : 0;
+    int64_t rows =
+        config->fp8.amax_history > 0 ? config->fp8.amax_history + 2 * FP8_SCALES_STRIDE + 1 : 0;
     return (size_t)(rows * count_operands(config)) * sizeof(float);
 }
 
@@ -119,8 +120,8 @@ status model_fp8_create(struct model *m)
     f->length = m->config.fp8.amax_history;
     size_t bytes = (size_t)f->operands * sizeof(float);
     TRY(ALLOCATE(f->history, f->length * f->operands, "the amax history"));
-    TRY(ALLOCATE(f->host, 2 * f->operands, "the FP8 scales"));
-    TRY(device_allocate(dev, 2 * bytes, "the FP8 scales", (void **)&f->scales));
+    TRY(ALLOCATE(f->host, FP8_SCALES_STRIDE * f->operands, "the FP8 scales"));
+    TRY(device_allocate(dev, FP8_SCALES_STRIDE * bytes, "the FP8 scales", (void **)&f->scales));
     return device_allocate(dev, bytes, "the FP8 scales", (void **)&f->maxima);
 }
 
@@ -129,7 +130,7 @@ void model_fp8_destroy(struct model *m)
     struct fp8_state *f = m->fp8;
     if (f != NULL) {
         size_t bytes = (size_t)f->operands * sizeof(float);
-        device_release(kernels_device(m->kernels), f->scales, 2 * bytes);
+        device_release(kernels_device(m->kernels), f->scales, FP8_SCALES_STRIDE * bytes);
         device_release(kernels_device(m->kernels), f->maxima, bytes);
         free(f->history);
         free(f->host);
@@ -175,11 +176,11 @@ status model_fp8_sync(struct model *m)
     for (int64_t i = f->operands - 1; i >= 0; i--) {
         float scale = compute_scale(amax[i], (enum fp8_operand)(i % FP8_OPERANDS));
         f->is_measured = f->is_measured || amax[i] > 0;
-        f->host[2 * i] = scale;
-        f->host[2 * i + 1] = 1 / scale;
+        f->host[FP8_SCALES_STRIDE * i + FP8_RECIPROCAL] = 1 / scale;
+        f->host[FP8_SCALES_STRIDE * i + FP8_SCALE] = scale;
     }
     return device_write(kernels_device(m->kernels), kernels_stream(m->kernels), f->scales, f->host,
-                        2 * (size_t)f->operands * sizeof(float));
+                        FP8_SCALES_STRIDE * (size_t)f->operands * sizeof(float));
 }
 
 /* Replaces the magnitudes of this rank by their finite maxima over all ranks. */
@@ -232,8 +233,10 @@ static int64_t find_operands(const struct model *m, int64_t layer, enum model_ro
 
 static struct tensor view_scales(const struct model *m, int64_t first)
 {
-    return m->fp8->is_measured ? tensor_view(m->fp8->scales + 2 * first, DTYPE_F32, FP8_OPERANDS, 2)
-                               : tensor_absent();
+    float *scales = m->fp8->scales + FP8_SCALES_STRIDE * first;
+    return m->fp8->is_measured
+               ? (struct tensor){scales, DTYPE_F32, FP8_OPERANDS, 2, FP8_SCALES_STRIDE}
+               : tensor_absent();
 }
 
 static struct tensor view_maxima(const struct model *m, const struct model_input *input,

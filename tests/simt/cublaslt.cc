@@ -6,10 +6,12 @@
  *             offered only if the caller allows that
  * Times       A GEMM advances the emulated time (pass_time) as simt_set_gemm_times defines. By
  *             default the first algorithm is the fastest, and fused epilogues are faster than
- *             separate kernels
+ *             separate kernels. Without tuning (BIREME_PLANS=off) it does not advance the time
  * Layout      Matrices are column-major, as in cublasLt.h of CUDA 13.0 */
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <vector>
 
 #include "kernels/cuda/operation.cuh"
@@ -46,8 +48,10 @@ enum { ALGORITHMS = 4, IN_PLACE = 3, ALGORITHM_MARK = 0x51 };
 
 static double get_default_time(int algorithm, unsigned epilogue)
 {
+    const char *plans = getenv("BIREME_PLANS");
     bool plain = epilogue == CUBLASLT_EPILOGUE_DEFAULT || epilogue == CUBLASLT_EPILOGUE_BIAS;
-    return (plain ? 200 : 100) + algorithm;
+    bool tuned = plans == nullptr || strcmp(plans, "off") != 0;
+    return tuned ? (plain ? 200 : 100) + algorithm : 0;
 }
 static double (*gemm_times)(int algorithm, unsigned epilogue) = get_default_time;
 static struct simt_gemm_calls calls;

@@ -100,6 +100,40 @@ test_lamb_ahead() {
         fail "four more steps left the device without work $((idle[1] - idle[0])) times"
 }
 
+# The time of a step is that of the device, although the host reads the results of a step after the
+# device has finished the next one, and those of the last two steps one after the other. The times
+# of the steps sum up to the time of the run, and tokens per second have the same times. During the
+# pauses of `mixed` the host evaluates and saves.
+test_times() {
+    local run eight="$small train.max_steps=8 model.hidden_size=64"
+    export SIMT_STREAMS=eager
+    run_bireme 0 train recipe.yaml run_dir=steps $eight evaluate.every=0 checkpoint.every=0
+    run_bireme 0 train recipe.yaml run_dir=mixed $eight evaluate.every=5 checkpoint.every=5
+    for run in steps mixed; do
+        paste -d ' ' <(print_numbers step_seconds $run) <(print_numbers tokens_per_second $run) \
+            <(print_numbers tokens $run) <(print_numbers time $run) >times
+        awk -v run=$run '
+            NR == 1 { begin = $4; before = $3; next }
+            { sum += $1; end = $4; all[NR] = $1 }
+            NR > 2 && (run == "steps" || NR != 6) {
+                seconds = ($3 - before) / $2
+                if (seconds < 0.999 * $1 || seconds > 1.001 * $1) bad = bad " speed of step " NR
+            }
+            { before = $3 }
+            END {
+                for (i = 2; i <= 8; i++) if (all[i] < sum / 7 / 5) bad = bad " time of step " i
+                if (run == "steps" && (sum < 0.8 * (end - begin) || sum > 1.2 * (end - begin)))
+                    bad = bad " sum " sum " in " end - begin " s"
+                if (NR != 8 || bad != "") { print "wrong:" bad; exit 1 }
+            }' times || fail "$run: $(cat times)"
+    done
+}
+
+# print_numbers NAME RUN: print the values of this field of all train lines.
+print_numbers() {
+    print_field "$1" "$2" | sed 's/.*://'
+}
+
 # hash_state: print the hash of weights and moments at the end of the last run of $flipping.
 hash_state() {
     sed -n 's/^hash //p' stderr

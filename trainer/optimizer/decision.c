@@ -1,12 +1,15 @@
 #include "trainer/optimizer/decision.h"
 
+#include <math.h>
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "base/deadlines.h"
 #include "base/memory.h"
 #include "trainer/optimizer/rank_sum.h"
 
 enum { RANK_SUMS = OBJECTIVE_SUMS + 1 }; /* doubles of struct decision_sums */
+enum { EVENTS = DECISION_STEPS + 1 };
 
 _Static_assert(sizeof(struct decision_sums) == RANK_SUMS * sizeof(double), "no padding");
 
@@ -24,8 +27,12 @@ struct decision {
     double max_norm;
     struct memory *memory;
     struct decision_result *results[DECISION_STEPS]; /* page-locked host memory */
-    struct event *done[DECISION_STEPS];
-    struct comm_range *ranges; /* [ranks of the larger group] */
+    struct event *done[EVENTS];    /* timed: of the queued steps and of the one before them */
+    int queued;                    /* steps with results that were not read */
+    double pauses[DECISION_STEPS]; /* seconds without a queued step before each step */
+    double waited_seconds;         /* clock_seconds at the end of the last decision_wait; 0: none */
+    double ended_seconds;          /* of the last step, as in decision_time */
+    struct comm_range *ranges;     /* [ranks of the larger group] */
 };
 
 static size_t count_bytes(const struct decision *d)
@@ -43,7 +50,9 @@ static status allocate_memory(struct decision *d)
     for (int i = 0; i < DECISION_STEPS; i++) {
         TRY(device_host_allocate(dev, sizeof *d->results[i], "the results of a step",
                                  (void **)&d->results[i]));
-        TRY(device_event_create(dev, &d->done[i]));
+    }
+    for (int i = 0; i < EVENTS; i++) {
+        TRY(device_event_create_timed(dev, &d->done[i]));
     }
     return STATUS_OK;
 }
@@ -74,6 +83,8 @@ void decision_destroy(struct decision **decision)
         (void)device_wait(dev, kernels_stream(d->kernels), DEADLINE_DEVICE_STEP_SECONDS);
         for (int i = 0; i < DECISION_STEPS; i++) {
             device_host_release(dev, d->results[i], sizeof *d->results[i]);
+        }
+        for (int i = 0; i < EVENTS; i++) {
             (void)device_event_destroy(dev, &d->done[i]);
         }
         device_release(dev, d->memory, count_bytes(d));
@@ -110,6 +121,30 @@ static status add_ranks(const struct decision *d)
     return rank_sum_queue(d->kernels, tensor, &total->squares, squares, 1, d->ranges);
 }
 
+static struct event *get_event(const struct decision *d, int64_t number)
+{
+    return d->done[number % EVENTS];
+}
+
+/* Returns the event of the step before. */
+static struct event *get_event_before(const struct decision *d, int64_t number)
+{
+    return get_event(d, number + EVENTS - 1);
+}
+
+/* When the first step begins, the stream is idle. */
+status decision_begin(struct decision *d, int64_t number)
+{
+    double now = clock_seconds(), *pause = &d->pauses[number % DECISION_STEPS];
+    *pause = d->queued == 0 && d->waited_seconds > 0 ? now - d->waited_seconds : 0;
+    if (d->waited_seconds > 0 || d->queued > 0) {
+        return STATUS_OK;
+    }
+    d->ended_seconds = now;
+    return device_event_record(kernels_device(d->kernels), get_event_before(d, number),
+                               kernels_stream(d->kernels));
+}
+
 status decision_queue(struct decision *d, int64_t number)
 {
     struct device *dev = kernels_device(d->kernels);
@@ -122,13 +157,23 @@ status decision_queue(struct decision *d, int64_t number)
     TRY(add_ranks(d));
     TRY(control_decide_update(d->kernels, &d->memory->control, &inputs));
     TRY(device_copy(dev, stream, d->results[slot], result, sizeof *result));
-    return device_event_record(dev, d->done[slot], stream);
+    d->queued++;
+    return device_event_record(dev, get_event(d, number), stream);
 }
 
-status decision_wait(const struct decision *d, int64_t number, struct decision_result *out)
+status decision_wait(struct decision *d, int64_t number, struct decision_result *out,
+                     struct decision_time *time)
 {
-    int slot = (int)(number % DECISION_STEPS);
-    TRY(device_event_wait(kernels_device(d->kernels), d->done[slot], DEADLINE_DEVICE_STEP_SECONDS));
-    *out = *d->results[slot];
+    struct device *dev = kernels_device(d->kernels);
+    struct event *done = get_event(d, number);
+    double seconds = 0;
+    TRY(device_event_wait(dev, done, DEADLINE_DEVICE_STEP_SECONDS));
+    TRY(device_event_seconds(dev, get_event_before(d, number), done, &seconds));
+    *out = *d->results[number % DECISION_STEPS];
+    d->queued--;
+    d->ended_seconds += seconds;
+    d->waited_seconds = clock_seconds();
+    *time = (struct decision_time){d->ended_seconds,
+                                   fmax(seconds - d->pauses[number % DECISION_STEPS], 0)};
     return STATUS_OK;
 }

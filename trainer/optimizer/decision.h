@@ -27,6 +27,13 @@ struct decision_result {
     struct not_finite found;    /* first element of this rank's gradients that is not finite */
 };
 
+/* The time of a step: from the time at which the device had the results of the step before, to that
+ * of this one. The host may read them later. */
+struct decision_time {
+    double ended_seconds; /* the time of clock_seconds at its end */
+    double total_seconds; /* without the time in which the host had queued no step */
+};
+
 /* The largest number of steps that are queued and not yet read. */
 enum { DECISION_STEPS = 2 };
 
@@ -52,14 +59,19 @@ struct decision_sums *decision_own(const struct decision *d);
 const struct update_control *decision_control(const struct decision *d);
 struct not_finite *decision_found(const struct decision *d);
 
+/* decision_begin - begin the time of step `number`, before anything of it is queued. Steps have
+ * successive numbers. */
+status decision_begin(struct decision *d, int64_t number);
+
 /* decision_queue - queue the sums over the ranks and the decision of step `number`. The update may
  * be queued next.
  *
  * Order     collective */
 status decision_queue(struct decision *d, int64_t number);
 
-/* decision_wait - wait for the results of step `number`. Copies that were queued before
- * decision_queue have arrived too.
+/* decision_wait - wait for the results of step `number`, the oldest one that is queued. Copies that
+ * were queued before decision_queue have arrived too.
  *
  * Errors    STATUS_HANG if the device does not finish in time */
-status decision_wait(const struct decision *d, int64_t number, struct decision_result *out);
+status decision_wait(struct decision *d, int64_t number, struct decision_result *out,
+                     struct decision_time *time);

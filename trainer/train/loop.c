@@ -357,20 +357,6 @@ static status save_best(struct loop *loop)
 
 /* ---- logging ---- */
 
-/* Writes the warnings since the last call to metrics.jsonl. */
-static status write_warnings(const struct job *job)
-{
-    status result = STATUS_OK;
-    for (struct log_entry *w; (w = log_take_warning()) != NULL; free(w)) {
-        const struct metric fields[] = {metric_text("name", w->name), metric_text("text", w->text)};
-        if (job->metrics != NULL) {
-            KEEP_FIRST(result, metrics_write(job->metrics, "warning", job->state.step, fields,
-                                             COUNT(fields)));
-        }
-    }
-    return result;
-}
-
 static status log_step(struct loop *loop, const struct step_result *result, double rate)
 {
     struct job *job = loop->job;
@@ -381,7 +367,7 @@ static status log_step(struct loop *loop, const struct step_result *result, doub
                   traffic.data.small_seconds - traffic.tensor.exposed_seconds -
                   traffic.tensor.small_seconds;
     TRY(straggler_check(job->world, busy, i->rows));
-    double seconds = clock_seconds() - i->started_seconds;
+    double seconds = result->ended_seconds - i->started_seconds;
     double tokens_per_second = (double)i->tokens / fmax(seconds, 1e-9);
     struct utilization u =
         utilization_measure(job->session.device, &job->flops,
@@ -397,7 +383,7 @@ static status log_step(struct loop *loop, const struct step_result *result, doub
     if (job->metrics != NULL) {
         write_result = train_line_write(job, i, result, rate, tokens_per_second, &u, &traffic);
     }
-    *i = (struct train_line_interval){.started_seconds = clock_seconds()};
+    *i = (struct train_line_interval){.started_seconds = result->ended_seconds};
     return write_result;
 }
 
@@ -422,7 +408,7 @@ static status finish_step(struct loop *loop, const struct step_result *result, d
     if (result->votes[STEP_VOTE_WRITTEN] >= comm_size(job->world)) {
         TRY(publish_checkpoint(loop));
     }
-    store_local_error(loop, write_warnings(job));
+    store_local_error(loop, train_line_write_warnings(job));
     if (is_due(job->state.step, r->parallel.check_every)) {
         TRY(check_replicas(loop));
     }
@@ -476,7 +462,9 @@ static status complete_step(struct loop *loop, const struct step_result *result,
 {
     struct job *job = loop->job;
     bool rewound = false;
+    double start = clock_seconds();
     TRY(tune_gemm(loop, true));
+    double tuning_seconds = clock_seconds() - start;
     shared_cores_watch(&loop->shared_cores, &job->session);
     TRY(respond_to_spike(loop, result, &rewound));
     loop->interval.steps++;
@@ -490,7 +478,9 @@ static status complete_step(struct loop *loop, const struct step_result *result,
     }
     progress_add_step_time(&loop->times, result->total_seconds);
     count_step(loop, result);
-    return finish_step(loop, result, rate);
+    TRY(finish_step(loop, result, rate));
+    loop->interval.started_seconds += tuning_seconds; /* exclude it from the training speed */
+    return STATUS_OK;
 }
 
 /* Waits for the results of the pending step and completes it. */
@@ -588,7 +578,7 @@ static status write_end(const struct loop *loop, const char *reason)
     if (job->metrics == NULL) {
         return STATUS_OK;
     }
-    TRY(write_warnings(job));
+    TRY(train_line_write_warnings(job));
     const struct metric fields[] = {
         metric_text("reason", reason),
         metric_integer("tokens", job->state.tokens),
@@ -656,7 +646,7 @@ static status evaluate_at_start(struct loop *loop)
 static status run_steps(struct loop *loop)
 {
     const struct job *job = loop->job;
-    store_local_error(loop, write_warnings(job));
+    store_local_error(loop, train_line_write_warnings(job));
     TRY(spike_response_copy(&loop->spikes, loop->job));
     TRY(evaluate_at_start(loop));
     loop->interval.started_seconds = clock_seconds();
@@ -687,7 +677,7 @@ status loop_run(struct job *job)
     if (result == STATUS_NOT_FINITE) { /* on all ranks; a running save has earlier weights */
         (void)publish_checkpoint(&loop);
     }
-    status written = write_warnings(job);
+    status written = train_line_write_warnings(job);
     if (result == STATUS_OK || result == STATUS_STOPPED) {
         run_report_write(&loop.report, job, true);
     }

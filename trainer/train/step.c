@@ -15,7 +15,6 @@
 /* A queued step; its results have not been read. */
 struct queued_step {
     int64_t number;
-    double started_seconds;
     struct step_result result; /* the fields that are known when the step is queued */
 };
 
@@ -28,7 +27,6 @@ struct step {
     struct decision *decision; /* NULL: the host reads the sums before the update */
     struct queued_step queued[DECISION_STEPS];
     int queued_count;
-    double finished_seconds; /* the time of the last step_finish */
     struct batch_upload *upload, *evaluation_upload;
     int64_t collected;                /* micro-batches of the collect pass ... */
     struct tensor hidden;             /* ... and the hidden states of the last one */
@@ -491,8 +489,7 @@ static status update_weights(struct step *s, int64_t step_number, double learnin
 /* Queues the decision and the update; the device computes the loss. carried: sums of micro-batches
  * that were already read back. */
 static status queue_update(struct step *s, int64_t step_number, double learning_rate,
-                           const double carried[OBJECTIVE_SUMS], double started_seconds,
-                           struct step_result *out)
+                           const double carried[OBJECTIVE_SUMS], struct step_result *out)
 {
     struct decision_sums *own = decision_own(s->decision);
     TRY(loss_readback_queue_sums(s->readback, s->parts.kernels, own->sums, carried));
@@ -502,7 +499,7 @@ static status queue_update(struct step *s, int64_t step_number, double learning_
     TRY(apply_optimizer(s, step_number, learning_rate, out));
     device_set_profiler_range(kernels_device(s->parts.kernels), NULL);
     out->queued = true;
-    s->queued[s->queued_count++] = (struct queued_step){step_number, started_seconds, *out};
+    s->queued[s->queued_count++] = (struct queued_step){step_number, *out};
     return STATUS_OK;
 }
 
@@ -517,6 +514,7 @@ status step_train(struct step *s, int64_t step_number, double learning_rate,
     s->abandoned = false;
     s->readback = s->readbacks[step_number % DECISION_STEPS];
     loss_readback_discard(s->readback); /* drop samples of an evaluation */
+    TRY(s->decision != NULL ? decision_begin(s->decision, step_number) : STATUS_OK);
 
     TRY(count_global_batch(s));
     status result = pending_error;
@@ -559,11 +557,12 @@ status step_train(struct step *s, int64_t step_number, double learning_rate,
     }
     out->tokens = (int64_t)stats[STAT_TOKENS];
     if (s->decision != NULL) {
-        return queue_update(s, step_number, learning_rate, carried, start, out);
+        return queue_update(s, step_number, learning_rate, carried, out);
     }
     TRY(update_weights(s, step_number, learning_rate, stats, out));
     device_set_profiler_range(kernels_device(p->kernels), NULL);
-    out->total_seconds = clock_seconds() - start;
+    out->ended_seconds = clock_seconds();
+    out->total_seconds = out->ended_seconds - start;
     return STATUS_OK;
 }
 
@@ -601,19 +600,19 @@ static status require_finite_step(const struct step *s, struct loss_readback *re
 status step_finish(struct step *s, struct step_result *out)
 {
     struct decision_result r;
+    struct decision_time time;
     const struct queued_step q = s->queued[0];
     struct loss_readback *readback = s->readbacks[q.number % DECISION_STEPS];
     *out = q.result;
-    TRY(decision_wait(s->decision, q.number, &r));
+    TRY(decision_wait(s->decision, q.number, &r, &time));
     s->queued[0] = s->queued[1];
     s->queued_count--;
     TRY(require_finite_step(s, readback, &r));
     loss_readback_discard(readback);
     memcpy(out->sums, r.total.sums, sizeof out->sums);
     compute_loss(s, r.total.squares, out);
-    double now = clock_seconds();
-    out->total_seconds = now - fmax(q.started_seconds, s->finished_seconds);
-    s->finished_seconds = now;
+    out->total_seconds = time.total_seconds;
+    out->ended_seconds = time.ended_seconds;
     return STATUS_OK;
 }
 

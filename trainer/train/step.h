@@ -57,12 +57,13 @@ struct step_result {
     double gradient_norm;        /* of the mean loss's gradient, before clipping */
     double votes[STEP_VOTES];
     double data_seconds;  /* time of waits for batches */
-    double total_seconds; /* of the call; of a queued step, until its results arrive */
+    double total_seconds; /* of the call; of a queued step: struct decision_time */
+    double ended_seconds; /* the time of clock_seconds at the end */
     int64_t rows;         /* rows of this rank */
     int64_t tokens;       /* of the global batch */
     struct spike_score spike;
     bool skipped;   /* the weights were not updated, because of a spike */
-    bool queued;    /* sums, loss, gradient_norm, spike and total_seconds come from step_finish */
+    bool queued;    /* sums, loss, gradient_norm, spike and the times come from step_finish */
     bool abandoned; /* should_stop ended the step without an update; STEP_VOTE_STOP is set */
 };
 

@@ -1,8 +1,10 @@
 #include "trainer/train/train_line.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "trainer/evaluation/report.h"
 
@@ -74,4 +76,17 @@ status train_line_write(const struct job *job, const struct train_line_interval 
     }
     count += evaluation_report_means(job->objective, result->sums, fields + count);
     return metrics_write(job->metrics, "train", job->state.step, fields, count);
+}
+
+status train_line_write_warnings(const struct job *job)
+{
+    status result = STATUS_OK;
+    for (struct log_entry *w; (w = log_take_warning()) != NULL; free(w)) {
+        const struct metric fields[] = {metric_text("name", w->name), metric_text("text", w->text)};
+        if (job->metrics != NULL) {
+            KEEP_FIRST(result, metrics_write(job->metrics, "warning", job->state.step, fields,
+                                             COUNT(fields)));
+        }
+    }
+    return result;
 }

@@ -1,4 +1,4 @@
-/* The lines of metrics.jsonl with the event "train". */
+/* The lines of metrics.jsonl with the events "train" and "warning". */
 #pragma once
 
 #include "trainer/logging/utilization.h"
@@ -6,7 +6,7 @@
 
 /* Totals since the last train line of metrics.jsonl. */
 struct train_line_interval {
-    double started_seconds;
+    double started_seconds; /* the end of the last step of the interval before */
     int64_t steps, tokens;
     int64_t rows; /* on this rank */
     double data_seconds, step_seconds;
@@ -35,3 +35,9 @@ status train_line_write(const struct job *job, const struct train_line_interval 
                         const struct step_result *result, double rate, double tokens_per_second,
                         const struct utilization *utilization,
                         const struct train_line_traffic *traffic);
+
+/* train_line_write_warnings - write a line for each warning since the last call.
+ *
+ * Order     on all ranks; only rank 0 writes
+ * Errors    STATUS_WRITE, STATUS_INTERNAL */
+status train_line_write_warnings(const struct job *job);

@@ -307,7 +307,7 @@ status cuda_tune(struct kernels *k, bool measure, char **text)
     bool tuned = false, enabled = measure && gemm_file_is_enabled();
     for (int i = 0; i < gemm->count; i++) {
         struct gemm_plan *plan = &gemm->plans[i];
-        if (enabled && plan->used && !plan->tuned && !gemm_plan_is_fp8(&plan->key)) {
+        if (enabled && plan->used && !plan->tuned) {
             TRY(gemm_tune_plan(k, plan));
             tuned = true;
         }

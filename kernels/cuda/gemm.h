@@ -7,8 +7,9 @@
  *           GPU
  * Default   cuBLASLt's first heuristic with only the bias fused, or with the fusion that was
  *           fastest for the nearest number of rows
- * Tuned     After the first step, cuda_tune measures every fusion and several algorithms on the
- *           operands of that step and stores the fastest in a file (gemm_file.c) */
+ * Tuned     After the first step (FP8: the second), cuda_tune measures every fusion and several
+ *           algorithms on the operands of that step and stores the fastest in a file
+ *           (gemm_file.c) */
 #pragma once
 
 #include "kernels/cuda/cublaslt.h"
@@ -72,8 +73,8 @@ status gemm_perform(struct kernels *k, struct gemm_plan *plan, const struct cuda
 /* gemm_plan_key - return the key of a GEMM. */
 struct gemm_key gemm_plan_key(const struct cuda_gemm *p);
 
-/* gemm_plan_is_fp8 - return whether the operands are FP8 numbers. Such a plan is never tuned: its
- * operands are in scratch memory, which other operations overwrite. */
+/* gemm_plan_is_fp8 - return whether the operands are FP8 numbers. They are in scratch memory, which
+ * other operations overwrite. */
 bool gemm_plan_is_fp8(const struct gemm_key *key);
 
 enum { GEMM_TEXT_BYTES = 256 };
@@ -121,6 +122,10 @@ bool gemm_plan_is_valid(struct cuda_gemm_context *gemm, const struct gemm_plan *
 /* gemm_check_elems - return the number of elements that are compared of a GEMM's outputs. */
 int64_t gemm_check_elems(const struct cuda_gemm *p);
 
+/* gemm_check_fill_fp8 - replace both FP8 operands, which other operations have overwritten, by
+ * numbers of a fixed pattern. They are not restored. */
+status gemm_check_fill_fp8(struct kernels *k, const struct cuda_gemm *p);
+
 /* gemm_check_clear - queue an operation that zeroes these elements, so that the results of another
  * plan are not compared. */
 status gemm_check_clear(struct kernels *k, const struct cuda_gemm *p);
@@ -144,6 +149,7 @@ struct gemm_check_changes {
 
 /* gemm_check_fill_input - fill rows of `a` if all compared elements of an output are zero, such as
  * the gradients of a layer before weights that are zero. *filled is whether they were filled.
+ * FP8 operands are never filled: gemm_check_fill_fp8 has replaced them.
  *
  * Shapes    expected: the results of gemm_check_read
  * Memory    release with gemm_check_restore, also after an error */

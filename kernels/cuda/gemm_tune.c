@@ -4,7 +4,8 @@
  * Operands  The measurements multiply the values that the step left, and overwrite the results: the
  *           next step recomputes all of them. A GEMM that accumulates is measured without
  *           accumulation. The bias and some rows of other inputs are replaced for the comparison of
- *           results (gemm_check.c), and restored.
+ *           results (gemm_check.c), and restored. FP8 operands are lost after the step, and numbers
+ *           of a fixed pattern replace them.
  * Results   The first candidate that fuses nothing gives the expected results (gemm_check.c).
  *           Candidates with other results are reported and not chosen.
  * Order     Every candidate runs twice, the first time as a warm-up. Then the default and the
@@ -225,8 +226,14 @@ static status choose_right(const struct stopwatch *watch, struct gemm_plan *plan
     struct results results = {malloc(bytes), malloc(bytes), {0}};
     status result =
         results.expected != NULL && results.got != NULL
-            ? choose_fastest(watch, plan, &operands, &results)
+            ? STATUS_OK
             : RAISE_STATUS(STATUS_INTERNAL, "tuning a GEMM: no memory for %zu bytes", 2 * bytes);
+    if (result == STATUS_OK && gemm_plan_is_fp8(&plan->key)) {
+        result = gemm_check_fill_fp8(watch->k, &operands);
+    }
+    if (result == STATUS_OK) {
+        result = choose_fastest(watch, plan, &operands, &results);
+    }
     status restored = gemm_check_restore(watch->k, &results.changes);
     free(results.expected);
     free(results.got);

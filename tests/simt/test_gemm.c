@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/fp8.h"
 #include "tests/kernels/operation.h"
 #include "tests/simt/cuda/cublasLt.h"
 #include "tests/simt/gemm.h"
@@ -310,6 +311,89 @@ static void test_refused(void)
     CHECK_OK(kernels_destroy(&k));
 }
 
+/* ---- FP8 ---- */
+
+enum { FP8_ROWS = 40, FP8_INNER = 32, FP8_OUTPUTS = 48 };
+
+/* Tensors of one FP8 layer. */
+struct fp8_layer {
+    struct tensor x, w, bias, y, dx, dy, dw, scales;
+};
+
+static struct fp8_layer make_fp8_layer(enum dtype dtype)
+{
+    struct fp8_layer l = {
+        .x = operation_random(dtype, FP8_ROWS, FP8_INNER, 1, 0.5),
+        .w = operation_random(dtype, FP8_OUTPUTS, FP8_INNER, 2, 0.5),
+        .bias = operation_random(DTYPE_F32, 1, FP8_OUTPUTS, 3, 0.5),
+        .y = operation_tensor(dtype, FP8_ROWS, FP8_OUTPUTS, FP8_OUTPUTS),
+        .dx = operation_tensor(dtype, FP8_ROWS, FP8_INNER, FP8_INNER),
+        .dy = operation_random(dtype, FP8_ROWS, FP8_OUTPUTS, 4, 0.5),
+        .dw = operation_tensor(DTYPE_F32, FP8_OUTPUTS, FP8_INNER, FP8_INNER),
+        .scales = operation_tensor(DTYPE_F32, FP8_OPERANDS, 2, FP8_SCALES_STRIDE),
+    };
+    operation_set(l.scales, 1);
+    return l;
+}
+
+static void release_fp8_layer(struct fp8_layer *l)
+{
+    struct tensor *all[] = {&l->x, &l->w, &l->bias, &l->y, &l->dx, &l->dy, &l->dw, &l->scales};
+    for (int i = 0; i < COUNT(all); i++) {
+        operation_release(all[i]);
+    }
+}
+
+/* Runs both passes. Returns the algorithm of the last GEMM, that of dw. */
+static int run_fp8(struct kernels *k, struct fp8_layer *l)
+{
+    struct tensor none = tensor_absent();
+    (void)simt_gemm_reset_calls();
+    CHECK_OK(
+        fp8_linear_forward(k, l->y, none, none, l->x, l->w, l->bias, l->scales, ACTIVATION_NONE));
+    CHECK_OK(
+        fp8_linear_backward_input(k, l->dx, none, l->dy, l->w, l->scales, ACTIVATION_NONE, none));
+    CHECK_OK(fp8_linear_backward_weight(k, l->dw, none, none, l->dy, l->x, l->scales, true));
+    struct simt_gemm_calls calls = simt_gemm_reset_calls();
+    CHECK_EQUAL(calls.gemms, 3);
+    return calls.last_algorithm;
+}
+
+/* FP8 GEMMs are tuned although other operations have overwritten their operands, even with NaN. The
+ * results stay the same within rounding, and a wrong algorithm is not chosen. */
+static void test_fp8(enum dtype dtype)
+{
+    struct kernels_limits limits = operation_limits(128);
+    limits.fp8_columns = FP8_OUTPUTS;
+    limits.fp8_weights = FP8_OUTPUTS * FP8_INNER;
+    for (int is_wrong = 0; is_wrong < 2; is_wrong++) {
+        struct kernels *k = NULL;
+        select_new_file();
+        CHECK_OK(simt_kernels_create(cpu, dtype, &limits, &k));
+        struct fp8_layer first = make_fp8_layer(dtype), tuned = make_fp8_layer(dtype);
+        CHECK_EQUAL(run_fp8(k, &first), 0);
+        CHECK_OK(
+            kernels_tune(k, false, NULL)); /* the next GEMMs are timed; their outputs are lost */
+        run_fp8(k, &tuned);
+        struct arena *scratch = &cuda_get_state(k)->scratch;
+        memset(scratch->memory, 0xff, scratch->bytes);
+        simt_set_gemm_times(get_time_fast_third);
+        simt_set_wrong_gemm(is_wrong ? 2 : -1, CUBLASLT_EPILOGUE_DEFAULT);
+        CHECK_OK(kernels_tune(k, true, NULL));
+        simt_set_wrong_gemm(-1, 0);
+        simt_set_gemm_times(NULL);
+        CHECK(has_warned("gives another result") == is_wrong);
+        CHECK_EQUAL(run_fp8(k, &tuned), is_wrong ? 1 : 2);
+        double tolerance = dtype == DTYPE_BF16 ? 1.0 / 128 : 3e-6;
+        operation_check_error("y", k, operation_difference(tuned.y, first.y), tolerance);
+        operation_check_error("dx", k, operation_difference(tuned.dx, first.dx), tolerance);
+        operation_check_error("dw", k, operation_difference(tuned.dw, first.dw), 3e-6);
+        release_fp8_layer(&first);
+        release_fp8_layer(&tuned);
+        CHECK_OK(kernels_destroy(&k));
+    }
+}
+
 /* ---- the file ---- */
 
 static void test_file(struct layer *l)
@@ -435,6 +519,8 @@ int main(void)
     test_zero_operands(DTYPE_BF16);
     test_zero_operands(DTYPE_F32);
     test_refused();
+    test_fp8(DTYPE_BF16);
+    test_fp8(DTYPE_F32);
     CHECK(!has_warned(""));
     /* Both tests use the same tensors, because alignments are part of the key of a plan. */
     struct layer l = layer_make(DTYPE_BF16, N);

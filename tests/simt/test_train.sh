@@ -521,6 +521,14 @@ test_plans() {
     compare_weights second third 00000004
     compare_losses one third 1e-4
     cmp tuned "$BIREME_PLANS" || fail "a run without new plans changed the file"
+    # FP8 GEMMs have a key with type 28 (E4M3), or 29 (E5M2) and 28.
+    for run in fourth fifth; do
+        train_gpu $run train.precision=fp8 fp8.first_last_layers_bf16=false $small
+    done
+    compare_losses one fourth 1e-1
+    compare_losses fourth fifth 1e-2
+    [ "$(cut -f 3 "$BIREME_PLANS" | grep -cE ' (28|7453) ')" -ge 8 ] ||
+        fail "too few plans of FP8 GEMMs: $(cat "$BIREME_PLANS")"
     echo "not a plan" >>"$BIREME_PLANS"
     train_gpu damaged $small
     grep -q '1 damaged lines.*\[W-GEMM-PLANS\]$' stderr || fail "no warning about a damaged line"

@@ -62,7 +62,7 @@ struct loop {
     bool finished;           /* the run ends normally after this step */
     bool evaluating;
     bool stepped;  /* this session has completed a step */
-    bool tuned;    /* GEMM algorithms were timed after the first step */
+    bool tuned;    /* GEMM algorithms were timed after a step */
     bool improved; /* the last evaluation is the best so far and is not saved yet */
     /* An error of this rank alone, such as a full disk under metrics.jsonl. The next collective
      * step reports it to all ranks, so that none waits for a rank that has left. */
@@ -420,10 +420,11 @@ static status finish_step(struct loop *loop, const struct step_result *result, d
 }
 
 /* Before the first step: use known GEMM algorithms. After it: time its GEMM shapes on its
- * operands. */
+ * operands. With FP8, the second step is the first one with FP8 operands. */
 static status tune_gemm(struct loop *loop, bool measure)
 {
-    if (loop->tuned) {
+    bool is_early = measure && get_recipe(loop)->train.precision == PRECISION_FP8 && !loop->stepped;
+    if (loop->tuned || is_early) {
         return STATUS_OK;
     }
     loop->tuned = measure;

@@ -50,7 +50,7 @@ KERNELS_OPERATIONS(CUDA_PROTOTYPE)
 /* ---- workspace.c: linked into every program, with or without CUDA ---- */
 
 enum {
-    CUDA_NORM_BLOCKS_MAX = 512,
+    CUDA_NORM_BLOCKS = 132, /* blocks of the backward pass of a norm */
     CUDA_COLUMN_SLICES = 64,
     CUDA_REDUCE_BLOCKS_MAX = 1 << 18,
     CUDA_ROW_STATS_BYTES = 24, /* statistics of a row that vocabulary shards exchange */
@@ -58,9 +58,6 @@ enum {
     CUDA_BIAS_PADDING = 256,   /* distances of rows in tiles after the end of a sequence */
     CUDA_ATTENTION_KEYS = 128  /* keys of a block of the attention backward pass with wgmma */
 };
-
-/* cuda_norm_blocks - return the largest number of blocks of the backward pass of a norm. */
-int64_t cuda_norm_blocks(int64_t columns);
 
 /* cuda_bias_span - return the number of distances for which attention expands its bias. */
 int64_t cuda_bias_span(int64_t longest_q, int64_t longest_k);
@@ -108,13 +105,14 @@ int64_t cuda_reduce_slice(int64_t count, int64_t sums);
  * Numerics  fixed order */
 status cuda_reduce_doubles(struct kernels *k, double *out, const double *parts, int64_t count);
 
-/* cuda_reduce_parts - compute out[c] += the sum over r of parts[r, c].
+/* cuda_reduce_parts - compute out[c] += the sum over r of parts[r, c], and
+ * second[c] += the sum over r of parts[r, columns + c].
  *
- * Shapes    out f32 [columns], parts f32 [rows, stride]
+ * Shapes    out, second f32 [columns], parts f32 [rows, stride]; second may be NULL
  * Memory    overwrite: out is set, not added to
  * Numerics  fixed order */
-status cuda_reduce_parts(struct kernels *k, float *out, const float *parts, int64_t rows,
-                         int64_t stride, int64_t columns, bool overwrite);
+status cuda_reduce_parts(struct kernels *k, float *out, float *second, const float *parts,
+                         int64_t rows, int64_t stride, int64_t columns, bool overwrite);
 
 /* cuda_column_sums - compute out[c] += the sum of column c of dy.
  *

@@ -276,7 +276,7 @@ extern "C" status cuda_column_sums(struct kernels *k, float *out, struct tensor 
     FOR_TYPE(k->dtype, operation_is_aligned(dy),
              LAUNCH(k, (sum_column_slices<T, ALIGNED>), grid, LINEAR_THREADS, 0, parts,
                     make_matrix<const T>(dy), dy.rows, dy.columns));
-    return cuda_reduce_parts(k, out, parts, slices, dy.columns, dy.columns, overwrite);
+    return cuda_reduce_parts(k, out, nullptr, parts, slices, dy.columns, dy.columns, overwrite);
 }
 
 extern "C" status cuda_bias_gradient(struct kernels *k, struct tensor dbias, struct tensor dy,

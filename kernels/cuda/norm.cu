@@ -5,22 +5,30 @@
  *           The norm uses z rounded to its storage type, as the backward pass reads it.
  * Backward  g = dy gamma;  dz += r (g - mean(g) - h mean(g h)), without mean(g) for RMSNorm;
  *           dgamma += sum over rows of dy h;  dbeta += sum over rows of dy.
- * Launch    block 256, or 128 for aligned rows of 769 to 4096 elements in the backward pass. A team
- *           of threads processes one row at a time and keeps it in registers, in chunks of eight
- *           elements for each thread. A team is a warp for aligned rows of up to 2048 elements (768
- *           in the backward pass), else the block. Forward grid: a team for each row. Backward
- *           grid: min(N, cuda_norm_blocks(C)) blocks. Shared memory: at most four floats for each
- *           warp
- * Memory    A thread loads all its elements of a row before it stores any, so that the loads
- *           overlap: outputs may alias inputs, and the compiler moves no load before a store.
- * Order     In the backward pass, the rows of a block depend on N and C alone. Each thread sums its
- *           columns, each block writes one partial sum, and cuda_reduce_parts adds the partial sums
- *           in order. */
+ * Launch    A team of threads processes one row at a time; its size is a multiple of 32.
+ *           Forward: a team is a block, a thread has eight elements of FORWARD_ROWS rows, grid
+ *           ceil(N / FORWARD_ROWS), 1 KiB of shared memory. Backward: a thread has CHUNKS groups of
+ *           eight elements, a block has as many teams as fit into BACKWARD_THREADS, grid
+ *           min(N, CUDA_NORM_BLOCKS), at most 97 KiB of shared memory
+ * Memory    A thread loads the elements of all its rows before it uses or stores any, so that the
+ *           loads overlap: outputs may alias inputs, and the compiler moves no load before a store.
+ *           In the backward pass cp.async copies the next row to shared memory meanwhile
+ * Order     In the backward pass, the rows of a team depend on N and C alone. Each thread sums its
+ *           columns, the block adds the sums of its teams in order, and cuda_reduce_parts adds the
+ *           sums of the blocks in order. */
 #include <cinttypes>
 
 #include "kernels/cuda/random.cuh"
 
-enum { NORM_THREADS = 256, NORM_WIDTH_MAX = 8192 };
+enum {
+    NORM_THREADS = 1024,
+    NORM_WARPS = NORM_THREADS / 32,
+    NORM_WIDTH_MAX = NORM_THREADS * EIGHT,
+    FORWARD_ROWS = 2,
+    BACKWARD_THREADS = 512,
+    CHUNKS = 2,    /* groups of eight elements of a thread in the backward pass */
+    TEAMS_MAX = 15 /* the number of named barriers */
+};
 
 template <typename T> struct forward_task {
     matrix<T> z, y;
@@ -28,9 +36,10 @@ template <typename T> struct forward_task {
     float *statistics;
     int64_t statistics_stride;
     const float *gamma, *beta;
-    int64_t rows, columns;
+    int64_t rows;
+    int columns;
     bool layer;
-    float epsilon;
+    float epsilon, inverse_columns;
     struct dropout dropout;
 };
 
@@ -41,203 +50,357 @@ template <typename T> struct backward_task {
     int64_t statistics_stride;
     const float *gamma;
     float *parts; /* [blocks][2][columns]: dgamma, dbeta */
-    int64_t rows, columns;
+    int64_t rows;
+    int columns;
     bool layer;
     enum norm_residual stream;
+    float inverse_columns, dropout_scale;
     struct dropout dropout;
 };
 
-/* Loads the thread's elements of z, from column `first` on. If delta is present, adds it, stores
- * the sum and returns it as stored. */
-template <typename T, bool ALIGNED, int TEAM, int CHUNKS>
-GPU_INLINE void load_residual(float (&z)[CHUNKS][EIGHT], const forward_task<T> &f, int64_t n,
-                              int64_t first)
+template <typename T> GPU_INLINE void swap_pointers(T *&a, T *&b)
 {
-    float delta[CHUNKS][EIGHT];
-#pragma unroll
-    for (int j = 0; j < CHUNKS; j++) {
-        int64_t c = first + j * TEAM * EIGHT;
-        load_eight<ALIGNED>(z[j], f.x.data + n * f.x.stride + c, f.columns - c);
-        if (f.delta.data != nullptr) {
-            load_eight<ALIGNED>(delta[j], f.delta.data + n * f.delta.stride + c, f.columns - c);
-        }
-    }
-#pragma unroll
-    for (int j = 0; j < CHUNKS; j++) {
-        int64_t c = first + j * TEAM * EIGHT;
-        if (f.delta.data != nullptr && c < f.columns) {
-            dropout_apply_eight(delta[j], f.dropout, n * f.columns + c);
-#pragma unroll
-            for (int i = 0; i < EIGHT; i++) {
-                z[j][i] = round_to_storage(z[j][i] + delta[j][i], f.z.data);
-            }
-            store_eight<ALIGNED>(f.z.data + n * f.z.stride + c, z[j], f.columns - c);
-        }
-    }
+    T *first = a;
+    a = b;
+    b = first;
 }
 
-template <typename T, bool ALIGNED, int TEAM, int CHUNKS>
-__global__ void __launch_bounds__(NORM_THREADS) norm_forward(const forward_task<T> f)
-{
-    GPU_SHARED(float, scratch, NORM_THREADS / 32);
-    int64_t n = static_cast<int64_t>(blockIdx.x) * (NORM_THREADS / TEAM) + threadIdx.x / TEAM;
-    if (n >= f.rows) {
-        return;
-    }
-    float z[CHUNKS][EIGHT], sum = 0, squares = 0;
-    int64_t first = static_cast<int64_t>(threadIdx.x % TEAM) * EIGHT;
-    load_residual<T, ALIGNED, TEAM>(z, f, n, first);
-#pragma unroll
-    for (int j = 0; j < CHUNKS; j++) {
-        for (int i = 0; i < EIGHT; i++) {
-            sum += z[j][i];
-        }
-    }
-    if (f.y.data == nullptr) {
-        return;
-    }
-    float mean = f.layer ? team_sum<TEAM>(sum, scratch) / static_cast<float>(f.columns) : 0.0f;
-#pragma unroll
-    for (int j = 0; j < CHUNKS; j++) {
-        int64_t left = f.columns - first - j * TEAM * EIGHT;
-        for (int i = 0; i < EIGHT; i++) {
-            float d = i < left ? z[j][i] - mean : 0.0f;
-            squares += d * d;
-        }
-    }
-    float variance = team_sum<TEAM>(squares, scratch) / static_cast<float>(f.columns);
-    float r = 1.0f / sqrtf(variance + f.epsilon);
-    if (threadIdx.x % TEAM == 0 && f.statistics != nullptr) {
-        f.statistics[n * f.statistics_stride] = mean;
-        f.statistics[n * f.statistics_stride + 1] = r;
-    }
-#pragma unroll
-    for (int j = 0; j < CHUNKS; j++) {
-        int64_t c = first + j * TEAM * EIGHT, left = f.columns - c;
-        float gamma[EIGHT], beta[EIGHT] = {};
-        load_eight<ALIGNED>(gamma, f.gamma + c, left);
-        if (f.beta != nullptr) {
-            load_eight<ALIGNED>(beta, f.beta + c, left);
-        }
-        for (int i = 0; i < EIGHT; i++) {
-            z[j][i] = (z[j][i] - mean) * r * gamma[i] + beta[i];
-        }
-        store_eight<ALIGNED>(f.y.data + n * f.y.stride + c, z[j], left);
-    }
-}
-
-/* Stores the sums of dgamma and dbeta of the block. The teams add theirs one after the other. */
-template <int THREADS, int TEAM, int CHUNKS>
-GPU_INLINE void store_parts(float *parts, int64_t columns, const float (&dgamma)[CHUNKS][EIGHT],
-                            const float (&dbeta)[CHUNKS][EIGHT])
-{
-    int64_t first = static_cast<int64_t>(threadIdx.x % TEAM) * EIGHT;
-    for (int team = 0; team < THREADS / TEAM; team++) {
-        if (static_cast<int>(threadIdx.x / TEAM) == team) {
-#pragma unroll
-            for (int j = 0; j < CHUNKS; j++) {
-                int64_t c = first + j * TEAM * EIGHT;
-                for (int i = 0; i < EIGHT && c + i < columns; i++) {
-                    parts[c + i] = (team == 0 ? 0.0f : parts[c + i]) + dgamma[j][i];
-                    float before = team == 0 ? 0.0f : parts[columns + c + i];
-                    parts[columns + c + i] = before + dbeta[j][i];
-                }
-            }
-        }
-        __syncthreads();
-    }
-}
-
-/* Sums a and b over a team. For a block, two calls one after the other use different scratch, so
- * that one barrier is enough. */
-template <int TEAM> GPU_INLINE void sum_pair(float &a, float &b, float *scratch)
+/* Sums each x[i] over the team, which is a row of threads of the block. ALONE: the block has one
+ * team. scratch: COUNT floats for each warp of the team. Two calls one after the other use
+ * different scratch, so that one barrier is enough. */
+template <bool ALONE, int COUNT> GPU_INLINE void sum_over_team(float (&x)[COUNT], float *scratch)
 {
 #pragma unroll
     for (int with = 16; with > 0; with /= 2) {
-        a += __shfl_xor_sync(~0u, a, with);
-        b += __shfl_xor_sync(~0u, b, with);
-    }
-    if (TEAM > 32) {
-        if (threadIdx.x % 32 == 0) {
-            scratch[threadIdx.x / 32] = a;
-            scratch[TEAM / 32 + threadIdx.x / 32] = b;
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            x[i] += __shfl_xor_sync(~0u, x[i], with);
         }
+    }
+    if (blockDim.x == 32) {
+        return;
+    }
+    if (threadIdx.x % 32 == 0) {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            scratch[threadIdx.x / 32 * COUNT + i] = x[i];
+        }
+    }
+    if (ALONE) {
         __syncthreads();
-        a = b = 0;
-        for (int i = 0; i < TEAM / 32; i++) {
-            a += scratch[i];
-            b += scratch[TEAM / 32 + i];
+    } else {
+        gpu_barrier_sync(1 + static_cast<int>(threadIdx.y), static_cast<int>(blockDim.x));
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        x[i] = 0;
+    }
+#pragma unroll 4
+    for (unsigned warp = 0; warp < blockDim.x / 32; warp++) {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            x[i] += scratch[warp * COUNT + i];
         }
     }
 }
 
-template <typename T, bool ALIGNED, int THREADS, int TEAM, int CHUNKS>
-__global__ void __launch_bounds__(THREADS, TEAM == 32 ? 2 : 1)
-    norm_backward(const backward_task<T> b)
+/* Loads the thread's elements of the rows of z. If delta is present, adds it, stores the sum and
+ * returns it as stored. left[i]: as in load_eight for row n + i. */
+template <typename T, bool ALIGNED>
+GPU_INLINE void load_residual(float (&z)[FORWARD_ROWS][EIGHT], const forward_task<T> &f, int64_t n,
+                              int c, const int (&left)[FORWARD_ROWS])
 {
-    /* A warp has three chunks and loads the stream's gradient late: two blocks need 128 registers
-     * for each thread. */
-    constexpr bool LOADS_EARLY = TEAM > 32;
-    enum { PAIR = 2 * (THREADS / 32) };
-    GPU_SHARED(float, scratch, 2 * PAIR);
-    int64_t from = b.rows * blockIdx.x / gridDim.x, to = b.rows * (blockIdx.x + 1) / gridDim.x;
-    int64_t first = static_cast<int64_t>(threadIdx.x % TEAM) * EIGHT;
-    float width = static_cast<float>(b.columns);
+    eight_bits<T> x[FORWARD_ROWS], delta[FORWARD_ROWS];
+#pragma unroll
+    for (int i = 0; i < FORWARD_ROWS; i++) {
+        load_bits<ALIGNED>(x[i], f.x.data + (n + i) * f.x.stride + c, left[i]);
+    }
+    if (f.delta.data == nullptr) {
+#pragma unroll
+        for (int i = 0; i < FORWARD_ROWS; i++) {
+            convert_bits(z[i], x[i]);
+        }
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < FORWARD_ROWS; i++) {
+        load_bits<ALIGNED>(delta[i], f.delta.data + (n + i) * f.delta.stride + c, left[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < FORWARD_ROWS; i++) {
+        float d[EIGHT];
+        convert_bits(z[i], x[i]);
+        convert_bits(d, delta[i]);
+        dropout_apply_eight(d, f.dropout, (n + i) * f.columns + c);
+#pragma unroll
+        for (int j = 0; j < EIGHT; j++) {
+            z[i][j] += d[j];
+        }
+        round_eight_bits(x[i], z[i]);
+        store_bits<ALIGNED>(f.z.data + (n + i) * f.z.stride + c, x[i], left[i]);
+        convert_bits(z[i], x[i]);
+    }
+}
+
+template <typename T, bool ALIGNED>
+__global__ void __launch_bounds__(NORM_THREADS) norm_forward(const forward_task<T> f)
+{
+    GPU_SHARED(float, scratch, 2 * FORWARD_ROWS * NORM_WARPS);
+    const int64_t n = static_cast<int64_t>(blockIdx.x) * FORWARD_ROWS;
+    const int c = static_cast<int>(threadIdx.x) * EIGHT;
+    float z[FORWARD_ROWS][EIGHT], gamma[EIGHT] = {}, beta[EIGHT] = {};
+    float mean[FORWARD_ROWS] = {}, r[FORWARD_ROWS] = {};
+    int left[FORWARD_ROWS];
+#pragma unroll
+    for (int i = 0; i < FORWARD_ROWS; i++) {
+        left[i] = n + i < f.rows ? f.columns - c : 0;
+    }
+    load_residual<T, ALIGNED>(z, f, n, c, left);
+    if (f.y.data == nullptr) {
+        return;
+    }
+    load_eight<ALIGNED>(gamma, f.gamma + c, f.columns - c);
+    if (f.beta != nullptr) {
+        load_eight<ALIGNED>(beta, f.beta + c, f.columns - c);
+    }
+    if (f.layer) {
+#pragma unroll
+        for (int i = 0; i < FORWARD_ROWS; i++) {
+#pragma unroll
+            for (int j = 0; j < EIGHT; j++) {
+                mean[i] += z[i][j];
+            }
+        }
+        sum_over_team<true>(mean, scratch);
+#pragma unroll
+        for (int i = 0; i < FORWARD_ROWS; i++) {
+            mean[i] *= f.inverse_columns;
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < FORWARD_ROWS; i++) {
+#pragma unroll
+        for (int j = 0; j < EIGHT; j++) {
+            z[i][j] -= mean[i];
+            r[i] += ALIGNED || j < left[i] ? z[i][j] * z[i][j] : 0.0f;
+        }
+        r[i] = left[i] > 0 ? r[i] : 0.0f;
+    }
+    sum_over_team<true>(r, scratch + FORWARD_ROWS * NORM_WARPS);
+#pragma unroll
+    for (int i = 0; i < FORWARD_ROWS; i++) {
+        r[i] = 1.0f / sqrtf(r[i] * f.inverse_columns + f.epsilon);
+        if (threadIdx.x == 0 && f.statistics != nullptr && left[i] > 0) {
+            float *statistics = f.statistics + (n + i) * f.statistics_stride;
+            statistics[0] = mean[i];
+            statistics[1] = r[i];
+        }
+#pragma unroll
+        for (int j = 0; j < EIGHT; j++) {
+            z[i][j] = z[i][j] * r[i] * gamma[j] + beta[j];
+        }
+        store_eight<ALIGNED>(f.y.data + (n + i) * f.y.stride + c, z[i], left[i]);
+    }
+}
+
+/* Where the thread's first eight elements of a row begin, and the statistics of the row. */
+template <typename T> struct row_pointers {
+    const T *z, *dy;
+    T *dz;
+    const float *statistics;
+};
+
+template <typename T>
+GPU_INLINE row_pointers<T> get_row(const backward_task<T> &b, int64_t n, int c)
+{
+    return {b.z.data + n * b.z.stride + c, b.dy.data + n * b.dy.stride + c,
+            b.dz.data + n * b.dz.stride + c, b.statistics + n * b.statistics_stride};
+}
+
+template <typename T>
+GPU_INLINE row_pointers<T> get_next_row(const backward_task<T> &b, const row_pointers<T> &row)
+{
+    return {row.z + b.z.stride, row.dy + b.dy.stride, row.dz + b.dz.stride,
+            row.statistics + b.statistics_stride};
+}
+
+/* The copies of a thread: for each chunk of two rows, [COPIES][threads]. */
+enum { COPY_Z, COPY_DY, COPY_STREAM, COPIES };
+
+/* Starts to copy elements from `offset` on to shared memory. Only the thread itself reads them, so
+ * no barrier is needed. */
+template <typename T>
+GPU_INLINE void copy_chunk(uint4 *to, const backward_task<T> &b, const row_pointers<T> &row,
+                           int offset)
+{
+    const unsigned threads = blockDim.x * blockDim.y;
+    gpu_copy_async(to + COPY_Z * threads, row.z + offset, true);
+    gpu_copy_async(to + COPY_DY * threads, row.dy + offset, true);
+    if (b.stream != NORM_RESIDUAL_NONE) {
+        gpu_copy_async(to + COPY_STREAM * threads, row.dz + offset, true);
+    }
+}
+
+/* Loads eight elements from p, or from their copy if the kernel makes copies. */
+template <bool ALIGNED>
+GPU_INLINE void load_or_copy(float (&x)[EIGHT], const bf16 *p, const uint4 *copy, int left)
+{
+    if (ALIGNED) {
+        const eight_bits<bf16> bits = {{*copy}};
+        convert_bits(x, bits);
+    } else {
+        load_eight<false>(x, p, left);
+    }
+}
+template <bool ALIGNED>
+GPU_INLINE void load_or_copy(float (&x)[EIGHT], const float *p, const uint4 *, int left)
+{
+    load_eight<ALIGNED>(x, p, left);
+}
+
+/* Adds the sums of the teams in their order and stores those of the block. sums: shared memory,
+ * [2][CHUNKS][EIGHT][threads of a team]. */
+template <bool ALIGNED>
+GPU_INLINE void store_parts(float *parts, float *sums, int columns, float (&dgamma)[CHUNKS][EIGHT],
+                            float (&dbeta)[CHUNKS][EIGHT])
+{
+    const unsigned others = CHUNKS * EIGHT * blockDim.x;
+    __syncthreads();
+    for (unsigned team = 0; team < blockDim.y; team++) {
+        if (team == threadIdx.y) {
+#pragma unroll
+            for (int i = 0; i < CHUNKS * EIGHT; i++) {
+                float *sum = sums + i * blockDim.x + threadIdx.x;
+                float &gamma_sum = dgamma[i / EIGHT][i % EIGHT];
+                float &beta_sum = dbeta[i / EIGHT][i % EIGHT];
+                gamma_sum += team > 0 ? sum[0] : 0.0f;
+                beta_sum += team > 0 ? sum[others] : 0.0f;
+                sum[0] = gamma_sum;
+                sum[others] = beta_sum;
+            }
+        }
+        __syncthreads();
+    }
+    if (threadIdx.y < blockDim.y - 1) {
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < CHUNKS; j++) {
+        int c = static_cast<int>(j * blockDim.x + threadIdx.x) * EIGHT;
+        store_eight<ALIGNED>(parts + c, dgamma[j], columns - c);
+        store_eight<ALIGNED>(parts + columns + c, dbeta[j], columns - c);
+    }
+}
+
+/* POST: the residual stream is added to dy, not to dz. */
+template <typename T, bool ALIGNED, bool POST>
+__global__ void __launch_bounds__(BACKWARD_THREADS) norm_backward(const backward_task<T> b)
+{
+    constexpr bool COPIED = ALIGNED && sizeof(T) == sizeof(bf16);
+    GPU_SHARED(float, scratch, 2 * 2 * BACKWARD_THREADS / 32);
+    GPU_SHARED_DYNAMIC(uint4, copies);
+    const int c = static_cast<int>(threadIdx.x) * EIGHT, left = b.columns - c;
+    const int step = static_cast<int>(blockDim.x) * EIGHT; /* between the chunks of a thread */
+    const unsigned threads = blockDim.x * blockDim.y, chunk_copies = COPIES * threads;
+    const int64_t team = blockIdx.x * blockDim.y + threadIdx.y, teams = gridDim.x * blockDim.y;
+    const int64_t end = b.rows * (team + 1) / teams;
+    uint4 *stage = copies + threadIdx.y * blockDim.x + threadIdx.x;
+    uint4 *next_stage = stage + CHUNKS * chunk_copies;
+    float *sums = scratch + 2 * threadIdx.y * (blockDim.x / 32);
+    float *next_sums = sums + 2 * BACKWARD_THREADS / 32;
     float dgamma[CHUNKS][EIGHT] = {}, dbeta[CHUNKS][EIGHT] = {};
-    for (int64_t n = from + threadIdx.x / TEAM; n < to; n += THREADS / TEAM) {
-        float mean = b.statistics[n * b.statistics_stride];
-        float r = b.statistics[n * b.statistics_stride + 1];
-        float h[CHUNKS][EIGHT], g[CHUNKS][EIGHT], dz[CHUNKS][EIGHT] = {};
-        float mean_g = 0, mean_gh = 0;
+    int64_t n = b.rows * team / teams;
+    row_pointers<T> row = get_row(b, n, c);
+    for (int j = 0; COPIED && j < CHUNKS; j++) {
+        if (n < end && left > j * step) {
+            copy_chunk(stage + j * chunk_copies, b, row, j * step);
+        }
+    }
+    gpu_copy_commit();
+    float next_mean = n < end ? row.statistics[0] : 0.0f;
+    float next_r = n < end ? row.statistics[1] : 0.0f;
+    for (; n < end; n++) {
+        const row_pointers<T> next = get_next_row(b, row);
+        const float mean = next_mean, r = next_r;
+        if (n + 1 < end) {
+            next_mean = next.statistics[0];
+            next_r = next.statistics[1];
+        }
+#pragma unroll
+        for (int j = 0; COPIED && j < CHUNKS; j++) {
+            if (n + 1 < end && left > j * step) {
+                copy_chunk(next_stage + j * chunk_copies, b, next, j * step);
+            }
+        }
+        gpu_copy_commit();
+        gpu_copy_wait<1>();
+        float g[CHUNKS][EIGHT], means[2] = {};
 #pragma unroll
         for (int j = 0; j < CHUNKS; j++) {
-            int64_t c = first + j * TEAM * EIGHT, left = b.columns - c;
-            float gamma[EIGHT];
-            load_eight<ALIGNED>(h[j], b.z.data + n * b.z.stride + c, left);
-            load_eight<ALIGNED>(g[j], b.dy.data + n * b.dy.stride + c, left);
-            load_eight<ALIGNED>(gamma, b.gamma + c, left);
-            if (b.stream == NORM_RESIDUAL_POST) {
+            const int offset = j * step, chunk_left = left - offset;
+            if (chunk_left <= 0) {
+                continue;
+            }
+            const uint4 *copy = stage + j * chunk_copies;
+            float h[EIGHT], gamma[EIGHT];
+            load_or_copy<ALIGNED>(h, row.z + offset, copy + COPY_Z * threads, chunk_left);
+            load_or_copy<ALIGNED>(g[j], row.dy + offset, copy + COPY_DY * threads, chunk_left);
+            load_eight<ALIGNED>(gamma, b.gamma + c + offset, chunk_left);
+            if (POST) {
                 float stream[EIGHT];
-                load_eight<ALIGNED>(stream, b.dz.data + n * b.dz.stride + c, left);
+                load_or_copy<ALIGNED>(stream, row.dz + offset, copy + COPY_STREAM * threads,
+                                      chunk_left);
 #pragma unroll
                 for (int i = 0; i < EIGHT; i++) {
                     g[j][i] += stream[i];
                 }
-            } else if (LOADS_EARLY && b.stream == NORM_RESIDUAL_PRE) {
-                load_eight<ALIGNED>(dz[j], b.dz.data + n * b.dz.stride + c, left);
             }
 #pragma unroll
             for (int i = 0; i < EIGHT; i++) {
-                h[j][i] = (h[j][i] - mean) * r;
+                h[i] = (h[i] - mean) * r;
                 dbeta[j][i] += g[j][i];
-                dgamma[j][i] += g[j][i] * h[j][i];
+                dgamma[j][i] += g[j][i] * h[i];
                 g[j][i] *= gamma[i];
-                mean_g += g[j][i];
-                mean_gh += g[j][i] * h[j][i];
+                means[0] += g[j][i];
+                means[1] += g[j][i] * h[i];
             }
         }
-        sum_pair<TEAM>(mean_g, mean_gh, scratch + n % 2 * PAIR);
-        mean_g = b.layer ? mean_g / width : 0.0f;
-        mean_gh /= width;
+        sum_over_team<false>(means, sums);
+        const float mean_g = b.layer ? means[0] * b.inverse_columns : 0.0f;
+        const float mean_gh = means[1] * b.inverse_columns;
 #pragma unroll
         for (int j = 0; j < CHUNKS; j++) {
-            int64_t c = first + j * TEAM * EIGHT, left = b.columns - c;
-            if (!LOADS_EARLY && b.stream == NORM_RESIDUAL_PRE) {
-                load_eight<ALIGNED>(dz[j], b.dz.data + n * b.dz.stride + c, left);
+            const int offset = j * step, chunk_left = left - offset;
+            if (chunk_left <= 0) {
+                continue;
+            }
+            const uint4 *copy = stage + j * chunk_copies;
+            float h[EIGHT], dz[EIGHT] = {};
+            load_or_copy<ALIGNED>(h, row.z + offset, copy + COPY_Z * threads, chunk_left);
+            if (b.stream == NORM_RESIDUAL_PRE) {
+                load_or_copy<ALIGNED>(dz, row.dz + offset, copy + COPY_STREAM * threads,
+                                      chunk_left);
             }
 #pragma unroll
             for (int i = 0; i < EIGHT; i++) {
-                dz[j][i] += r * (g[j][i] - mean_g - h[j][i] * mean_gh);
+                dz[i] += r * (g[j][i] - mean_g - (h[i] - mean) * r * mean_gh);
             }
-            store_eight<ALIGNED>(b.dz.data + n * b.dz.stride + c, dz[j], left);
-            if (b.ddelta.data != nullptr && left > 0) {
-                dropout_apply_eight(dz[j], b.dropout, n * b.columns + c);
-                store_eight<ALIGNED>(b.ddelta.data + n * b.ddelta.stride + c, dz[j], left);
+            store_eight<ALIGNED>(row.dz + offset, dz, chunk_left);
+            if (b.ddelta.data != nullptr) {
+                const int64_t at = c + offset;
+                if (b.dropout.probability > 0) {
+                    uint32_t kept = dropout_kept_eight(b.dropout, n * b.columns + at);
+                    dropout_scale_eight(dz, kept, b.dropout_scale);
+                }
+                store_eight<ALIGNED>(b.ddelta.data + n * b.ddelta.stride + at, dz, left - j * step);
             }
         }
+        row = next;
+        swap_pointers(stage, next_stage);
+        swap_pointers(sums, next_sums);
     }
     float *parts = b.parts + static_cast<int64_t>(blockIdx.x) * 2 * b.columns;
-    store_parts<THREADS, TEAM>(parts, b.columns, dgamma, dbeta);
+    store_parts<ALIGNED>(parts, reinterpret_cast<float *>(copies), b.columns, dgamma, dbeta);
 }
 
 /* ---- host ---- */
@@ -250,18 +413,23 @@ static status check_width(int64_t columns)
     return STATUS_OK;
 }
 
-template <typename T, bool ALIGNED>
-static status launch_forward(struct kernels *k, const forward_task<T> &f)
+/* Returns the number of threads that process a row, with `elements` elements each. */
+static unsigned count_team_threads(int64_t columns, int elements)
 {
-    const int warps = NORM_THREADS / 32;
-    if (ALIGNED && f.columns <= 768) {
-        LAUNCH(k, (norm_forward<T, ALIGNED, 32, 3>), count_blocks(f.rows, warps), NORM_THREADS, 0,
-               f);
-    } else if (ALIGNED && f.columns <= 2048) {
-        LAUNCH(k, (norm_forward<T, ALIGNED, 32, 8>), count_blocks(f.rows, warps), NORM_THREADS, 0,
-               f);
+    return count_blocks(columns, 32 * elements) * 32;
+}
+
+template <typename T, bool ALIGNED>
+static status launch_backward(struct kernels *k, const backward_task<T> &b, unsigned blocks)
+{
+    const unsigned threads = count_team_threads(b.columns, CHUNKS * EIGHT);
+    const unsigned teams = static_cast<unsigned>(min_int64(BACKWARD_THREADS / threads, TEAMS_MAX));
+    const dim3 block(threads, teams);
+    const size_t shared_bytes = 2 * CHUNKS * COPIES * sizeof(uint4) * threads * teams;
+    if (b.stream == NORM_RESIDUAL_POST) {
+        LAUNCH(k, (norm_backward<T, ALIGNED, true>), blocks, block, shared_bytes, b);
     } else {
-        LAUNCH(k, (norm_forward<T, ALIGNED, 256, 4>), count_blocks(f.rows, 1), NORM_THREADS, 0, f);
+        LAUNCH(k, (norm_backward<T, ALIGNED, false>), blocks, block, shared_bytes, b);
     }
     return STATUS_OK;
 }
@@ -289,29 +457,14 @@ extern "C" status cuda_residual_norm_forward(struct kernels *k, struct tensor z,
                              static_cast<const float *>(gamma.data),
                              static_cast<const float *>(beta.data),
                              x.rows,
-                             x.columns,
+                             static_cast<int>(x.columns),
                              kind == NORM_LAYER,
                              epsilon,
+                             1.0f / static_cast<float>(x.columns),
                              dropout};
-        TRY((launch_forward<T, ALIGNED>(k, f)));
+        LAUNCH(k, (norm_forward<T, ALIGNED>), count_blocks(x.rows, FORWARD_ROWS),
+               count_team_threads(x.columns, EIGHT), 0, f);
     });
-    return STATUS_OK;
-}
-
-template <typename T, bool ALIGNED>
-static status launch_backward(struct kernels *k, const backward_task<T> &b, unsigned blocks)
-{
-    if (ALIGNED && b.columns <= 768) {
-        LAUNCH(k, (norm_backward<T, ALIGNED, 256, 32, 3>), blocks, 256, 0, b);
-    } else if (ALIGNED && b.columns <= 1024) {
-        LAUNCH(k, (norm_backward<T, ALIGNED, 128, 128, 1>), blocks, 128, 0, b);
-    } else if (ALIGNED && b.columns <= 2048) {
-        LAUNCH(k, (norm_backward<T, ALIGNED, 128, 128, 2>), blocks, 128, 0, b);
-    } else if (ALIGNED && b.columns <= 4096) {
-        LAUNCH(k, (norm_backward<T, ALIGNED, 128, 128, 4>), blocks, 128, 0, b);
-    } else {
-        LAUNCH(k, (norm_backward<T, ALIGNED, 256, 256, 4>), blocks, 256, 0, b);
-    }
     return STATUS_OK;
 }
 
@@ -326,7 +479,7 @@ extern "C" status cuda_residual_norm_backward(struct kernels *k, struct tensor d
     if (z.rows == 0) {
         return STATUS_OK;
     }
-    int64_t blocks = min_int64(z.rows, cuda_norm_blocks(z.columns));
+    const int64_t blocks = min_int64(z.rows, CUDA_NORM_BLOCKS);
     struct arena *scratch = &cuda_get_state(k)->scratch;
     size_t mark = arena_mark(scratch);
     void *memory;
@@ -346,17 +499,14 @@ extern "C" status cuda_residual_norm_backward(struct kernels *k, struct tensor d
                               static_cast<const float *>(gamma.data),
                               parts,
                               z.rows,
-                              z.columns,
+                              static_cast<int>(z.columns),
                               kind == NORM_LAYER,
                               stream,
+                              1.0f / static_cast<float>(z.columns),
+                              dropout_scale(dropout.probability),
                               dropout};
         TRY((launch_backward<T, ALIGNED>(k, b, static_cast<unsigned>(blocks))));
     });
-    TRY(cuda_reduce_parts(k, static_cast<float *>(dgamma.data), parts, blocks, 2 * z.columns,
-                          z.columns, false));
-    if (dbeta.data != NULL) {
-        TRY(cuda_reduce_parts(k, static_cast<float *>(dbeta.data), parts + z.columns, blocks,
-                              2 * z.columns, z.columns, false));
-    }
-    return STATUS_OK;
+    return cuda_reduce_parts(k, static_cast<float *>(dgamma.data), static_cast<float *>(dbeta.data),
+                             parts, blocks, 2 * z.columns, z.columns, false);
 }

@@ -82,87 +82,108 @@ static inline bool operation_is_aligned(struct tensor t)
 
 enum { EIGHT = 8 };
 
-/* load_eight, store_eight - load or store eight consecutive elements, converted to f32.
+/* Eight elements as they are stored. Between its load and its conversion, a row needs half the
+ * registers in bf16, and no instruction waits for the load. */
+template <typename T> struct eight_bits {
+    uint4 words[sizeof(T) / 2];
+};
+
+/* load_bits - load eight consecutive elements.
  *
- * `left` counts the elements left in the row: further elements are loaded as 0 and not stored.
- * ALIGNED requires that p is a multiple of 16 bytes and `left` a multiple of eight, and uses
- * 16-byte accesses. */
-template <bool ALIGNED> GPU_INLINE void load_eight(float (&x)[EIGHT], const float *p, int64_t left)
+ * `left` counts the elements left in the row: further elements are loaded as 0. ALIGNED requires
+ * that p is a multiple of 16 bytes and `left` a multiple of eight, and uses 16-byte accesses. */
+template <bool ALIGNED, typename T>
+GPU_INLINE void load_bits(eight_bits<T> &bits, const T *p, int64_t left)
 {
+    bits = {};
     if (ALIGNED && left > 0) {
-        for (int i = 0; i < 2; i++) {
-            uint4 word = gpu_load16(p + 4 * i);
-            x[4 * i] = gpu_from_bits(word.x);
-            x[4 * i + 1] = gpu_from_bits(word.y);
-            x[4 * i + 2] = gpu_from_bits(word.z);
-            x[4 * i + 3] = gpu_from_bits(word.w);
-        }
-        return;
-    }
 #pragma unroll
-    for (int i = 0; i < EIGHT; i++) {
-        x[i] = i < left ? p[i] : 0.0f;
+        for (size_t i = 0; i < sizeof(T) / 2; i++) {
+            bits.words[i] = gpu_load16(p + i * EIGHT / (sizeof(T) / 2));
+        }
+    } else if (!ALIGNED) {
+        T x[EIGHT];
+#pragma unroll
+        for (int i = 0; i < EIGHT; i++) {
+            x[i] = i < left ? p[i] : T{};
+        }
+        memcpy(&bits, x, sizeof bits);
     }
 }
 
-template <bool ALIGNED> GPU_INLINE void load_eight(float (&x)[EIGHT], const bf16 *p, int64_t left)
+/* convert_bits - convert eight elements to f32. */
+GPU_INLINE void convert_bits(float (&x)[EIGHT], const eight_bits<float> &bits)
 {
-    if (ALIGNED && left > 0) {
-        uint4 four = gpu_load16(p);
-        const uint32_t words[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            x[2 * i] = gpu_from_bits(words[i] << 16);
-            x[2 * i + 1] = gpu_from_bits(words[i] & 0xffff0000u);
-        }
-        return;
+    for (int i = 0; i < 2; i++) {
+        x[4 * i] = gpu_from_bits(bits.words[i].x);
+        x[4 * i + 1] = gpu_from_bits(bits.words[i].y);
+        x[4 * i + 2] = gpu_from_bits(bits.words[i].z);
+        x[4 * i + 3] = gpu_from_bits(bits.words[i].w);
     }
+}
+GPU_INLINE void convert_bits(float (&x)[EIGHT], const eight_bits<bf16> &bits)
+{
+    const uint32_t words[4] = {bits.words[0].x, bits.words[0].y, bits.words[0].z, bits.words[0].w};
 #pragma unroll
-    for (int i = 0; i < EIGHT; i++) {
-        x[i] = i < left ? gpu_float(p[i]) : 0.0f;
+    for (int i = 0; i < 4; i++) {
+        x[2 * i] = gpu_from_bits(words[i] << 16);
+        x[2 * i + 1] = gpu_from_bits(words[i] & 0xffff0000u);
     }
 }
 
-template <bool ALIGNED> GPU_INLINE void store_eight(float *p, const float (&x)[EIGHT], int64_t left)
+/* load_eight - load_bits and convert_bits. */
+template <bool ALIGNED, typename T>
+GPU_INLINE void load_eight(float (&x)[EIGHT], const T *p, int64_t left)
+{
+    eight_bits<T> bits;
+    load_bits<ALIGNED>(bits, p, left);
+    convert_bits(x, bits);
+}
+
+/* round_eight_bits - round eight elements to their type. */
+GPU_INLINE void round_eight_bits(eight_bits<float> &bits, const float (&x)[EIGHT])
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        bits.words[i] = {gpu_bits(x[4 * i]), gpu_bits(x[4 * i + 1]), gpu_bits(x[4 * i + 2]),
+                         gpu_bits(x[4 * i + 3])};
+    }
+}
+GPU_INLINE void round_eight_bits(eight_bits<bf16> &bits, const float (&x)[EIGHT])
+{
+    bits.words[0] = {gpu_pack(x[0], x[1]), gpu_pack(x[2], x[3]), gpu_pack(x[4], x[5]),
+                     gpu_pack(x[6], x[7])};
+}
+
+/* store_bits - store eight elements. The arguments are those of load_bits. */
+template <bool ALIGNED, typename T>
+GPU_INLINE void store_bits(T *p, const eight_bits<T> &bits, int64_t left)
 {
     if (ALIGNED && left > 0) {
-        for (int i = 0; i < 2; i++) {
-            gpu_store16(p + 4 * i, uint4{gpu_bits(x[4 * i]), gpu_bits(x[4 * i + 1]),
-                                         gpu_bits(x[4 * i + 2]), gpu_bits(x[4 * i + 3])});
-        }
-        return;
-    }
 #pragma unroll
-    for (int i = 0; i < EIGHT; i++) {
-        if (i < left) {
-            p[i] = x[i];
+        for (size_t i = 0; i < sizeof(T) / 2; i++) {
+            gpu_store16(p + i * EIGHT / (sizeof(T) / 2), bits.words[i]);
+        }
+    } else if (!ALIGNED) {
+        T x[EIGHT];
+        memcpy(x, &bits, sizeof bits);
+#pragma unroll
+        for (int i = 0; i < EIGHT; i++) {
+            if (i < left) {
+                p[i] = x[i];
+            }
         }
     }
 }
 
-template <bool ALIGNED> GPU_INLINE void store_eight(bf16 *p, const float (&x)[EIGHT], int64_t left)
+/* store_eight - round_eight_bits and store_bits. */
+template <bool ALIGNED, typename T>
+GPU_INLINE void store_eight(T *p, const float (&x)[EIGHT], int64_t left)
 {
-    if (ALIGNED && left > 0) {
-        gpu_store16(p, uint4{gpu_pack(x[0], x[1]), gpu_pack(x[2], x[3]), gpu_pack(x[4], x[5]),
-                             gpu_pack(x[6], x[7])});
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < EIGHT; i++) {
-        if (i < left) {
-            p[i] = gpu_bf16(x[i]);
-        }
-    }
-}
-
-/* round_to_storage - return x as it reads back after a store in the type of the second argument. */
-GPU_INLINE float round_to_storage(float x, const float *)
-{
-    return x;
-}
-GPU_INLINE float round_to_storage(float x, const bf16 *)
-{
-    return gpu_float(gpu_bf16(x));
+    eight_bits<T> bits;
+    round_eight_bits(bits, x);
+    store_bits<ALIGNED>(p, bits, left);
 }
 
 /* team_sum - sum x over a team of TEAM consecutive threads and return the sum to each of them.

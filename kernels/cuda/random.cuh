@@ -70,24 +70,34 @@ GPU_INLINE uint32_t get_kept_byte(const struct dropout &dropout, int64_t element
     return kept;
 }
 
-/* Multiplies x by the factors of eight consecutive elements, from `element` on. They have two
- * blocks if `element` is not a multiple of eight. */
-GPU_INLINE void dropout_apply_eight(float (&x)[EIGHT], const struct dropout &dropout,
-                                    int64_t element)
+/* Returns bit i for each of eight consecutive elements, from `element` on: whether element i is
+ * kept. They have two blocks if `element` is not a multiple of eight. */
+GPU_INLINE uint32_t dropout_kept_eight(const struct dropout &dropout, int64_t element)
 {
-    if (!(dropout.probability > 0)) {
-        return;
-    }
     int skip = static_cast<int>(static_cast<uint64_t>(dropout.first + element) % EIGHT);
     uint32_t kept = 0;
 #pragma unroll 1
     for (int i = 0; i < EIGHT + skip; i += EIGHT) {
         kept |= get_kept_byte(dropout, element - skip + i) << i;
     }
-    kept >>= skip;
-    float scale = get_dropout_scale(dropout);
+    return kept >> skip;
+}
+
+/* Multiplies the kept elements by scale and sets the others to 0. kept: dropout_kept_eight. */
+GPU_INLINE void dropout_scale_eight(float (&x)[EIGHT], uint32_t kept, float scale)
+{
 #pragma unroll
     for (int i = 0; i < EIGHT; i++) {
         x[i] = (kept >> i & 1) != 0 ? x[i] * scale : 0.0f;
+    }
+}
+
+/* Multiplies x by the factors of eight consecutive elements, from `element` on. */
+GPU_INLINE void dropout_apply_eight(float (&x)[EIGHT], const struct dropout &dropout,
+                                    int64_t element)
+{
+    if (dropout.probability > 0) {
+        uint32_t kept = dropout_kept_eight(dropout, element);
+        dropout_scale_eight(x, kept, get_dropout_scale(dropout));
     }
 }

@@ -4,14 +4,15 @@
  *   op_sum_of_squares: out = sum_i x_i^2
  *   control_gradient_squares: the same, and the first x_i that is not finite
  *   op_loss_stats:     out = (sum of losses, counted rows, correct predictions, sum of entropies)
- *   reduce_parts:      out[c] (+)= sum_r parts[r, c]
+ *   reduce_parts:      out[c] (+)= sum_r parts[r, c], and a second sum of the next columns
  *
  * Order     A slice is split into blocks of REDUCE_ELEMS elements, independent of the GPU. A thread
  *           sums every 256th element, a tree adds the sums of the threads, and one block adds the
  *           sums of the blocks in the same way. NaN and infinity propagate
  * Launch    op_sum_of_squares: a block of 256 threads for each slice, then one block; 2 KiB of
  *           shared memory. op_loss_stats: one block of 512 threads, 4 KiB. reduce_parts: block
- *           32 x 8, grid ceil(columns / 32), 1 KiB. op_add: grid ceil(count / 256), block 256 */
+ *           32 x 8, grid (ceil(columns / 32), 1 or 2), 1 KiB. op_add: grid ceil(count / 256),
+ *           block 256 */
 #include "kernels/cuda/operation.cuh"
 
 enum { REDUCE_THREADS = 256, STATS_THREADS = 512, REDUCE_ELEMS = 16384 };
@@ -118,12 +119,16 @@ __global__ void __launch_bounds__(REDUCE_THREADS)
 enum { PARTS_COLUMNS = 32, PARTS_ROWS = 8 };
 
 __global__ void __launch_bounds__(PARTS_COLUMNS *PARTS_ROWS)
-    reduce_parts(float *out, const float *parts, int64_t rows, int64_t stride, int64_t columns,
-                 bool overwrite)
+    reduce_parts(float *out, float *second, const float *parts, int64_t rows, int64_t stride,
+                 int64_t columns, bool overwrite)
 {
     GPU_SHARED(float, scratch, PARTS_COLUMNS *PARTS_ROWS);
     int64_t c = static_cast<int64_t>(blockIdx.x) * PARTS_COLUMNS + threadIdx.x;
     float sum = 0;
+    if (blockIdx.y == 1) {
+        out = second;
+        parts += columns;
+    }
     for (int64_t r = threadIdx.y; r < rows && c < columns; r += PARTS_ROWS) {
         sum += parts[r * stride + c];
     }
@@ -210,10 +215,12 @@ extern "C" status cuda_op_add(struct kernels *k, float *to, const float *from, i
     return STATUS_OK;
 }
 
-extern "C" status cuda_reduce_parts(struct kernels *k, float *out, const float *parts, int64_t rows,
-                                    int64_t stride, int64_t columns, bool overwrite)
+extern "C" status cuda_reduce_parts(struct kernels *k, float *out, float *second,
+                                    const float *parts, int64_t rows, int64_t stride,
+                                    int64_t columns, bool overwrite)
 {
-    LAUNCH(k, reduce_parts, count_blocks(columns, PARTS_COLUMNS), dim3(PARTS_COLUMNS, PARTS_ROWS),
-           0, out, parts, rows, stride, columns, overwrite);
+    LAUNCH(k, reduce_parts, dim3(count_blocks(columns, PARTS_COLUMNS), second != nullptr ? 2 : 1),
+           dim3(PARTS_COLUMNS, PARTS_ROWS), 0, out, second, parts, rows, stride, columns,
+           overwrite);
     return STATUS_OK;
 }

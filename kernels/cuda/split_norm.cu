@@ -3,7 +3,7 @@
  *
  * Launch    block 256. sum_rows and normalize_rows: a warp for each row, grid ceil(N / 8).
  *           sum_gamma: a thread for each column and a block for each range of rows, grid
- *           (ceil(C / 256), min(N, CUDA_NORM_BLOCKS_MAX / 2))
+ *           (ceil(C / 256), min(N, 2 * CUDA_NORM_BLOCKS))
  * Order     Each thread of sum_gamma sums its rows in order, and cuda_reduce_parts adds the sums of
  *           the blocks in order. The ranges of rows depend on N alone. */
 #include "kernels/cuda/operation.cuh"
@@ -169,7 +169,7 @@ extern "C" status cuda_split_norm_backward_sums(struct kernels *k, struct tensor
     if (x.rows == 0) {
         return STATUS_OK;
     }
-    int64_t blocks = min_int64(x.rows, CUDA_NORM_BLOCKS_MAX / 2);
+    int64_t blocks = min_int64(x.rows, 2 * CUDA_NORM_BLOCKS);
     struct arena *scratch = &cuda_get_state(k)->scratch;
     size_t mark = arena_mark(scratch);
     void *memory;
@@ -182,8 +182,8 @@ extern "C" status cuda_split_norm_backward_sums(struct kernels *k, struct tensor
                            make_rows<float>(x, dy, none, statistics, sums, gamma, x.columns, 0))
             : launch_gamma(k, parts, blocks,
                            make_rows<bf16>(x, dy, none, statistics, sums, gamma, x.columns, 0)));
-    return cuda_reduce_parts(k, static_cast<float *>(dgamma.data), parts, blocks, x.columns,
-                             x.columns, false);
+    return cuda_reduce_parts(k, static_cast<float *>(dgamma.data), nullptr, parts, blocks,
+                             x.columns, x.columns, false);
 }
 
 extern "C" status cuda_split_norm_backward(struct kernels *k, struct tensor dx, struct tensor dy,

@@ -39,12 +39,6 @@ size_t cuda_sort_scratch(int64_t count)
     return cuda_align_bytes((size_t)count * 5 * sizeof(int32_t)) + counters;
 }
 
-/* Blocks of 128 threads need twice the number of blocks of 256 threads to fill a GPU. */
-int64_t cuda_norm_blocks(int64_t columns)
-{
-    return columns > 768 && columns <= 4096 ? CUDA_NORM_BLOCKS_MAX : CUDA_NORM_BLOCKS_MAX / 2;
-}
-
 int64_t cuda_bias_span(int64_t longest_q, int64_t longest_k)
 {
     return longest_q + longest_k + 2 * CUDA_BIAS_PADDING;
@@ -59,7 +53,7 @@ size_t cuda_bias_part_bytes(int64_t heads, int64_t buckets)
 
 static size_t get_norm_scratch(const struct kernels_limits *limits)
 {
-    size_t blocks = (size_t)min_int64(limits->rows, CUDA_NORM_BLOCKS_MAX);
+    size_t blocks = (size_t)min_int64(limits->rows, CUDA_NORM_BLOCKS);
     return cuda_align_bytes(blocks * 2 * (size_t)limits->width * sizeof(float));
 }
 

@@ -39,6 +39,11 @@ static const struct shape shapes[] = {
     {3, 4096, NORM_RMS, false, true, NORM_RESIDUAL_PRE, 0, 0, true},
     {2, 8192, NORM_LAYER, true, true, NORM_RESIDUAL_POST, 0.25f, 100, true},
     {2, 8191, NORM_LAYER, true, true, NORM_RESIDUAL_PRE, 0, 0},
+    /* several rows for each group of threads in the backward pass */
+    {4100, 24, NORM_LAYER, true, true, NORM_RESIDUAL_PRE, 0, 0, true},
+    {3300, 520, NORM_LAYER, true, true, NORM_RESIDUAL_POST, 0.25f, 0, true},
+    {420, 4104, NORM_RMS, false, true, NORM_RESIDUAL_PRE, 0, 0, true},
+    {420, 2051, NORM_LAYER, true, false, NORM_RESIDUAL_NONE, 0, 0},
 };
 
 struct tensors {

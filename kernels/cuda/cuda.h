@@ -51,7 +51,7 @@ KERNELS_OPERATIONS(CUDA_PROTOTYPE)
 
 enum {
     CUDA_NORM_BLOCKS = 132, /* blocks of the backward pass of a norm */
-    CUDA_COLUMN_SLICES = 64,
+    CUDA_COLUMN_SLICES = 128,
     CUDA_REDUCE_BLOCKS_MAX = 1 << 18,
     CUDA_ROW_STATS_BYTES = 24, /* statistics of a row that vocabulary shards exchange */
     CUDA_BIAS_PARTS = 64,      /* partial gradients of a relative position bias */

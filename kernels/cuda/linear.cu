@@ -106,6 +106,16 @@ __global__ void __launch_bounds__(LINEAR_THREADS)
     store_eight<ALIGNED>(x.data + n * x.stride + c, row, left);
 }
 
+template <typename T> GPU_INLINE void add_eight(float (&sums)[EIGHT], const eight_bits<T> &bits)
+{
+    float x[EIGHT];
+    convert_bits(x, bits);
+#pragma unroll
+    for (int i = 0; i < EIGHT; i++) {
+        sums[i] += x[i];
+    }
+}
+
 template <typename T, bool ALIGNED>
 __global__ void __launch_bounds__(LINEAR_THREADS)
     sum_column_slices(float *parts, const matrix<const T> dy, int64_t rows, int64_t columns)
@@ -114,13 +124,26 @@ __global__ void __launch_bounds__(LINEAR_THREADS)
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int64_t c = static_cast<int64_t>(blockIdx.x) * SLICE_COLUMNS + lane * EIGHT;
     int64_t from = rows * blockIdx.y / gridDim.y, to = rows * (blockIdx.y + 1) / gridDim.y;
+    const int loads = 16 / sizeof(T); /* of a thread before it adds */
+    const int64_t left = ALIGNED ? int64_t{EIGHT} : columns - c, step = 8 * dy.stride;
+    int64_t n = c < columns ? from + warp : to;
     float sums[EIGHT] = {};
-    for (int64_t n = from + warp; n < to; n += 8) {
-        float x[EIGHT];
-        load_eight<ALIGNED>(x, dy.data + n * dy.stride + c, columns - c);
-        for (int j = 0; j < EIGHT; j++) {
-            sums[j] += x[j];
+    for (; n + 8 * (loads - 1) < to; n += 8 * loads) {
+        const T *p = dy.data + n * dy.stride + c;
+        eight_bits<T> bits[loads];
+#pragma unroll
+        for (int i = 0; i < loads; i++) {
+            load_bits<ALIGNED>(bits[i], p + i * step, left);
         }
+#pragma unroll
+        for (int i = 0; i < loads; i++) {
+            add_eight(sums, bits[i]);
+        }
+    }
+    for (; n < to; n += 8) {
+        eight_bits<T> bits;
+        load_bits<ALIGNED>(bits, dy.data + n * dy.stride + c, left);
+        add_eight(sums, bits);
     }
     for (int j = 0; j < EIGHT; j++) {
         scratch[warp * SLICE_COLUMNS + j * 32 + lane] = sums[j];

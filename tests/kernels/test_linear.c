@@ -465,6 +465,32 @@ static void test_adapter(struct kernels *k, int64_t rows, int64_t inner, int64_t
     operation_release(&expected_dx);
 }
 
+/* The bias gradient of many rows, of which a block of a GPU adds several groups. */
+static void test_many_rows(struct kernels *k, int64_t rows, int64_t outputs, int64_t pad)
+{
+    struct tensor dy = make_padded(kernels_dtype(k), rows, outputs, pad, 1, 1);
+    struct tensor sums = operation_random(DTYPE_F32, 1, outputs, 2, 1), none = tensor_absent();
+    struct tensor x = operation_tensor(kernels_dtype(k), rows, 1, 1);
+    struct tensor exact = operation_copy(sums, ORACLE_F64);
+    double largest = 0; /* sum of magnitudes */
+    for (int64_t c = 0; c < outputs; c++) {
+        double sum = oracle_get(exact, 0, c), magnitudes = fabs(sum);
+        for (int64_t r = 0; r < rows; r++) {
+            sum += oracle_get(dy, r, c);
+            magnitudes += fabs(oracle_get(dy, r, c));
+        }
+        oracle_set(exact, 0, c, sum);
+        largest = fmax(largest, magnitudes);
+    }
+    CHECK_OK(linear_backward_weight(k, none, sums, dy, x, false));
+    check_near(k, "dbias of many rows", sums, exact,
+               get_sum_tolerance(rows + 1, largest) / find_largest(exact));
+    operation_release(&dy);
+    operation_release(&sums);
+    operation_release(&x);
+    operation_release(&exact);
+}
+
 /* The type of op_scale is that of its operand, not that of the context. */
 static void test_scale_f32(struct kernels *k)
 {
@@ -620,6 +646,8 @@ static void test_all(struct kernels *k, struct kernels *other)
     test_adapter(k, 1, 64, 96, 1);
     test_adapter(k, 130, 96, 64, 3);
     test_adapter(k, 16, 65, 31, 4);
+    test_many_rows(k, 9000, 40, 0);
+    test_many_rows(k, 16500, 13, 3);
     test_scale_f32(k);
     for (int64_t rows = 2; !OPERATION_ON_GPU && rows <= KERNELS_FEW_ROWS; rows++) {
         test_independent_rows(k, rows);

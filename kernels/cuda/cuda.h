@@ -52,6 +52,7 @@ KERNELS_OPERATIONS(CUDA_PROTOTYPE)
 enum {
     CUDA_NORM_BLOCKS = 132, /* blocks of the backward pass of a norm */
     CUDA_COLUMN_SLICES = 128,
+    CUDA_EMBEDDING_SEGMENT = 64, /* sorted rows of a partial sum of an embedding gradient */
     CUDA_REDUCE_BLOCKS_MAX = 1 << 18,
     CUDA_ROW_STATS_BYTES = 24, /* statistics of a row that vocabulary shards exchange */
     CUDA_BIAS_PARTS = 64,      /* partial gradients of a relative position bias */
@@ -86,6 +87,13 @@ size_t cuda_logits_bytes(int64_t rows, int64_t vocabulary);
 /* cuda_row_stats_bytes - return the size of the statistics of rows over `parts` vocabulary
  * shards. */
 size_t cuda_row_stats_bytes(int64_t rows, int parts);
+
+/* cuda_embedding_parts_stride - return the row stride of the partial sums of an embedding
+ * gradient. */
+int64_t cuda_embedding_parts_stride(int64_t columns);
+
+/* cuda_embedding_parts_bytes - return the size of these partial sums, for `rows` ids. */
+size_t cuda_embedding_parts_bytes(int64_t rows, int64_t columns);
 
 /* ---- functions that several operations use ---- */
 

@@ -39,6 +39,17 @@ size_t cuda_sort_scratch(int64_t count)
     return cuda_align_bytes((size_t)count * 5 * sizeof(int32_t)) + counters;
 }
 
+int64_t cuda_embedding_parts_stride(int64_t columns)
+{
+    return (columns + 7) / 8 * 8;
+}
+
+size_t cuda_embedding_parts_bytes(int64_t rows, int64_t columns)
+{
+    int64_t segments = (rows + CUDA_EMBEDDING_SEGMENT - 1) / CUDA_EMBEDDING_SEGMENT;
+    return (size_t)(2 * segments * cuda_embedding_parts_stride(columns)) * sizeof(float);
+}
+
 int64_t cuda_bias_span(int64_t longest_q, int64_t longest_k)
 {
     return longest_q + longest_k + 2 * CUDA_BIAS_PADDING;
@@ -60,7 +71,8 @@ static size_t get_norm_scratch(const struct kernels_limits *limits)
 static size_t get_embedding_scratch(const struct kernels_limits *limits)
 {
     size_t ids = cuda_align_bytes((size_t)limits->rows * sizeof(int32_t));
-    return 2 * ids + cuda_align_bytes(cuda_sort_scratch(limits->rows));
+    size_t parts = cuda_align_bytes(cuda_embedding_parts_bytes(limits->rows, limits->width));
+    return 2 * ids + parts + cuda_align_bytes(cuda_sort_scratch(limits->rows));
 }
 
 /* Returns the width of the widest output of a layer. */

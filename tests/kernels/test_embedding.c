@@ -10,11 +10,21 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    {1, 1, 1, 1, 0},           {7, 5, 3, 7, 0},
-    {64, 48, 1, 16, 0},        {257, 1, 66000, 100, 0},
-    {100, 64, 40, 0, 0},       {130, 33, 5, 13, 0.2f},
-    {1000, 8, 2, 3, 0},        {20, 264, 9, 5, 0.2f, true},
+    {1, 1, 1, 1, 0},
+    {7, 5, 3, 7, 0},
+    {64, 48, 1, 16, 0},
+    {257, 1, 66000, 100, 0},
+    {100, 64, 40, 0, 0},
+    {130, 33, 5, 13, 0.2f},
+    {1000, 8, 2, 3, 0},
+    {20, 264, 9, 5, 0.2f, true},
     {33, 1600, 7, 0, 0, true},
+    /* ids with several partial sums: one id, columns that are not aligned, more than a block adds,
+     * and more segments than the warps of a block read at a time */
+    {300, 33, 1, 1, 0.2f},
+    {900, 264, 3, 2, 0.2f, true},
+    {640, 7, 5, 10, 0},
+    {17000, 4, 1, 2, 0},
 };
 
 struct tensors {
@@ -159,7 +169,7 @@ static void test_all(struct kernels *k, struct kernels *other)
 
 int main(void)
 {
-    const struct kernels_limits limits = {1000, 1600, 1600, 1, 16, 16, 70000, true};
+    const struct kernels_limits limits = {17000, 1600, 1600, 1, 16, 16, 70000, true};
     operation_run_all(&limits, test_all);
     return 0;
 }

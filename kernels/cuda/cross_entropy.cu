@@ -6,19 +6,30 @@
  * derivative 1 - (z / c)^2 of the replaced z. Label smoothing replaces onehot(target) by
  * q = (1 - eps) onehot(target) + eps / V, and z_target by the mean of z with the weights q.
  *
- * Logits are f32; a chunk has `classifier_rows` rows. A block reads its row twice: once for the
- * maximum and the sum of exponentials (online softmax), and once to write dz. The second read comes
- * from the cache. dz has the type of the GEMMs and overwrites the logits if that type is f32. For
- * entropies, mean logits and label smoothing, the block reads the row a third time in between. If
- * the vocabulary is sharded over ranks, these are two launches, and the statistics of the rows
- * (struct row_stats) are gathered in between.
+ * Logits are f32; a chunk has `classifier_rows` rows. A block reads its row for the maximum and the
+ * sum of exponentials (online softmax), and again to write dz. Asynchronous copies keep as much of
+ * the row in shared memory as fits, so the device memory is read once for rows of up to 57,000
+ * logits. The second pass begins at the end of the row: what is not in shared memory may be in the
+ * L2 cache. For entropies, mean logits and label smoothing, the block reads the row a third time in
+ * between. dz has the type of the GEMMs and overwrites the logits if that type is f32. If the
+ * vocabulary is sharded over ranks, these are two launches of one pass each, and the statistics of
+ * the rows (struct row_stats) are gathered in between.
  *
- * Launch    a block for each row of the chunk; 512 threads, or 128 for rows of up to 4096 logits;
- *           shared memory: 12 + 8 bytes for each of 16 warps
+ * Launch    a block for each row of the chunk; 128 threads for rows of up to 4096 logits, 512 for
+ *           up to 32768, otherwise 1024. Shared memory: 12 + 8 bytes for each of 32 warps, and
+ *           logits: at most the maximum of a block (1024 threads), or of half of a multiprocessor
  * Source    Milakov, Gimelshein 2018, arXiv:1805.02867 */
 #include "kernels/cuda/operation.cuh"
 
-enum { ROW_THREADS = 512, SHORT_ROW_THREADS = 128, SHORT_ROW = 4096 };
+enum {
+    ROW_THREADS_MAX = 1024,
+    ROW_WARPS_MAX = ROW_THREADS_MAX / 32,
+    SOFTCAP_THREADS = 512,
+    FOUR = 4,
+    GROUPS_AHEAD = 4,
+    STATIC_BYTES = 1024, /* of shared memory, with the alignment of the dynamic part */
+    DRIVER_BYTES = 1024  /* that the driver takes for each block */
+};
 
 /* Statistics of a row over one shard of the vocabulary. */
 struct row_stats {
@@ -31,10 +42,10 @@ static_assert(sizeof(struct row_stats) == CUDA_ROW_STATS_BYTES, "workspace.c pla
 
 template <typename T> struct rows_task {
     const float *logits;
-    T *dz;                     /* nullptr: no gradient */
-    int64_t stride;            /* of both */
-    int64_t padded;            /* columns that the GEMMs read; zeros from the vocabulary on */
-    int64_t first, vocabulary; /* first id of this shard, and its number of existing ids */
+    T *dz;                  /* nullptr: no gradient */
+    int64_t stride;         /* of both */
+    int padded, vocabulary; /* columns that the GEMMs read, and that exist; the others are 0 */
+    int64_t first;          /* id of this shard */
     int64_t ignored;
     struct row_stats
         *local_stats; /* [rows]: write only these statistics; nullptr: write the results */
@@ -42,6 +53,7 @@ template <typename T> struct rows_task {
     int parts;
     int64_t rows, part_ids; /* rows of this launch, ids of each shard */
     int64_t all_ids;        /* V over all shards */
+    int cached;             /* groups that begin before this column stay in shared memory */
     float softcap;          /* 0: none */
     float smoothing;        /* of the labels; 0: none */
     const int32_t *targets;
@@ -56,17 +68,101 @@ GPU_INLINE float cap_logit(float z, float cap)
     return cap * tanhf(z / cap);
 }
 
-/* Reads eight logits of a row. */
-template <bool CAPPED, typename T>
-GPU_INLINE void load_logits(float (&x)[EIGHT], const rows_task<T> &task, const float *z)
+/* Returns exp(x - largest). */
+GPU_INLINE float exp_difference(float x, float largest)
 {
-    load_eight<true>(x, z, EIGHT);
+    const float log2_e = 1.4426950408889634f;
+    return gpu_exp2((x - largest) * log2_e);
+}
+
+/* ---- the logits of a thread ----
+ *
+ * A thread has groups of eight logits: four from column c on, and four from column c + 4 threads
+ * on. So a warp reads and writes 512 consecutive bytes at a time. */
+
+/* Returns the distance of the columns c of a thread's groups. */
+GPU_INLINE int get_step()
+{
+    return static_cast<int>(blockDim.x) * EIGHT;
+}
+
+GPU_INLINE int get_column(int c, int i)
+{
+    return c + i % FOUR + (i < FOUR ? 0 : get_step() / 2);
+}
+
+template <typename T> GPU_INLINE bool is_whole(const rows_task<T> &task, int c)
+{
+    return get_column(c, EIGHT - 1) < task.vocabulary;
+}
+
+GPU_INLINE void load_four(float *x, const float *p)
+{
+    uint4 word = gpu_load16(p);
+    x[0] = gpu_from_bits(word.x);
+    x[1] = gpu_from_bits(word.y);
+    x[2] = gpu_from_bits(word.z);
+    x[3] = gpu_from_bits(word.w);
+}
+
+GPU_INLINE void store_four(float *p, const float *x)
+{
+    gpu_store16(p, uint4{gpu_bits(x[0]), gpu_bits(x[1]), gpu_bits(x[2]), gpu_bits(x[3])});
+}
+
+struct alignas(8) packed_four {
+    uint32_t low, high;
+};
+
+GPU_INLINE void store_four(bf16 *p, const float *x)
+{
+    *reinterpret_cast<struct packed_four *>(p) = {gpu_pack(x[0], x[1]), gpu_pack(x[2], x[3])};
+}
+
+/* Reads a group of which all logits exist. */
+template <bool CAPPED, typename T>
+GPU_INLINE void load_whole(float (&x)[EIGHT], const rows_task<T> &task, const float *from)
+{
+    load_four(x, from);
+    load_four(x + FOUR, from + get_step() / 2);
     for (int i = 0; i < EIGHT && CAPPED; i++) {
         x[i] = cap_logit(x[i], task.softcap);
     }
 }
 
-/* Partial softmax: the maximum of some logits, its first index, and the sum of exp(z - maximum). */
+/* Reads a group from the cache or from the row. Logits that do not exist are minus infinity. */
+template <bool CAPPED, typename T>
+GPU_INLINE void load_group(float (&x)[EIGHT], const rows_task<T> &task, const float *z,
+                           const float *cache, int c)
+{
+    if (c < task.cached) {
+        load_whole<CAPPED>(x, task, cache + c);
+    } else if (is_whole(task, c)) {
+        load_whole<CAPPED>(x, task, z + c);
+    } else {
+        for (int i = 0; i < EIGHT; i++) {
+            int column = get_column(c, i);
+            bool exists = column < task.vocabulary;
+            x[i] = exists ? z[column] : -INFINITY;
+            x[i] = CAPPED && exists ? cap_logit(x[i], task.softcap) : x[i];
+        }
+    }
+}
+
+/* Copies a group into the cache, as one group of asynchronous copies. */
+GPU_INLINE void copy_group(float *to, const float *from, bool cached)
+{
+    if (cached) {
+        gpu_copy_async(to, from, true);
+        gpu_copy_async(to + get_step() / 2, from + get_step() / 2, true);
+    }
+    gpu_copy_commit();
+}
+
+/* ---- statistics of a row ---- */
+
+/* Partial softmax: the maximum of some logits, the sum of exp(z - maximum), and the first column of
+ * the first four logits that contain the maximum. */
 struct softmax_part {
     float largest, sum;
     int32_t index;
@@ -74,7 +170,7 @@ struct softmax_part {
 
 GPU_INLINE float rescale_factor(float from, float to)
 {
-    return from == to ? 1.0f : expf(from - to);
+    return from == to ? 1.0f : exp_difference(from, to);
 }
 
 GPU_INLINE struct softmax_part merge_parts(struct softmax_part a, struct softmax_part b)
@@ -86,27 +182,7 @@ GPU_INLINE struct softmax_part merge_parts(struct softmax_part a, struct softmax
     return {largest, sum, second ? b.index : a.index};
 }
 
-GPU_INLINE struct softmax_part merge_eight(struct softmax_part p, const float (&z)[EIGHT],
-                                           int64_t first, int64_t left)
-{
-    float largest = p.largest;
-    for (int i = 0; i < EIGHT; i++) {
-        if (i < left && z[i] > largest) {
-            largest = z[i];
-            p.index = static_cast<int32_t>(first + i);
-        }
-    }
-    p.sum *= rescale_factor(p.largest, largest);
-    p.largest = largest;
-    for (int i = 0; i < EIGHT; i++) {
-        if (i < left) {
-            p.sum += expf(z[i] - largest);
-        }
-    }
-    return p;
-}
-
-GPU_INLINE struct softmax_part merge_over_block(struct softmax_part p, struct softmax_part *scratch)
+GPU_INLINE struct softmax_part merge_over_warp(struct softmax_part p)
 {
     for (int lane_mask = 16; lane_mask > 0; lane_mask /= 2) {
         struct softmax_part other = {__shfl_xor_sync(~0u, p.largest, lane_mask),
@@ -114,13 +190,59 @@ GPU_INLINE struct softmax_part merge_over_block(struct softmax_part p, struct so
                                      __shfl_xor_sync(~0u, p.index, lane_mask)};
         p = threadIdx.x & lane_mask ? merge_parts(other, p) : merge_parts(p, other);
     }
-    if (threadIdx.x % 32 == 0) {
+    return p;
+}
+
+GPU_INLINE struct softmax_part merge_over_block(struct softmax_part p, struct softmax_part *scratch)
+{
+    unsigned warps = blockDim.x / 32, lane = threadIdx.x % 32;
+    p = merge_over_warp(p);
+    if (lane == 0) {
         scratch[threadIdx.x / 32] = p;
     }
     __syncthreads();
-    p = scratch[0];
-    for (unsigned i = 1; i < blockDim.x / 32; i++) {
-        p = merge_parts(p, scratch[i]);
+    return merge_over_warp(lane < warps ? scratch[lane] : softmax_part{-INFINITY, 0.0f, INT32_MAX});
+}
+
+GPU_INLINE void merge_group(struct softmax_part *p, const float (&x)[EIGHT], int c)
+{
+    float first = p->largest, largest;
+    for (int i = 0; i < FOUR; i++) {
+        first = fmaxf(first, x[i]);
+    }
+    largest = first;
+    for (int i = FOUR; i < EIGHT; i++) {
+        largest = fmaxf(largest, x[i]);
+    }
+    if (largest > p->largest) {
+        *p = {largest, p->sum * exp_difference(p->largest, largest),
+              get_column(c, largest == first ? 0 : FOUR)};
+    }
+    for (int i = 0; i < EIGHT; i++) {
+        p->sum += exp_difference(x[i], largest);
+    }
+}
+
+/* Reads the logits of this thread, the first ones through the cache. */
+template <bool CAPPED, typename T>
+GPU_INLINE struct softmax_part scan_row(const rows_task<T> &task, const float *z, float *cache)
+{
+    struct softmax_part p = {-INFINITY, 0.0f, INT32_MAX};
+    int c = static_cast<int>(threadIdx.x) * FOUR, step = get_step(), ahead = GROUPS_AHEAD * step;
+    const float *from = z + c;
+    float *to = cache + c, x[EIGHT];
+    for (int i = 0; i < ahead; i += step) {
+        copy_group(to + i, from + i, c + i < task.cached);
+    }
+    for (; c < task.cached; c += step, from += step, to += step) {
+        copy_group(to + ahead, from + ahead, c + ahead < task.cached);
+        gpu_copy_wait<GROUPS_AHEAD>();
+        load_whole<CAPPED>(x, task, to);
+        merge_group(&p, x, c);
+    }
+    for (; c < task.vocabulary; c += step) {
+        load_group<CAPPED>(x, task, z, cache, c);
+        merge_group(&p, x, c);
     }
     return p;
 }
@@ -160,17 +282,16 @@ struct row_sums {
 };
 
 template <bool CAPPED, typename T>
-GPU_INLINE struct row_sums sum_row(const rows_task<T> &task, const float *z, float largest,
-                                   struct row_sums *scratch)
+GPU_INLINE struct row_sums sum_row(const rows_task<T> &task, const float *z, const float *cache,
+                                   float largest, struct row_sums *scratch)
 {
     struct row_sums m = {0, 0};
-    float x[EIGHT];
-    int64_t first = static_cast<int64_t>(threadIdx.x) * EIGHT;
-    for (int64_t c = first; c < task.vocabulary; c += blockDim.x * EIGHT) {
-        load_logits<CAPPED>(x, task, z + c);
+    for (int c = static_cast<int>(threadIdx.x) * FOUR; c < task.vocabulary; c += get_step()) {
+        float x[EIGHT];
+        load_group<CAPPED>(x, task, z, cache, c);
         for (int i = 0; i < EIGHT; i++) {
-            if (c + i < task.vocabulary) {
-                m.weighted += (x[i] - largest) * expf(x[i] - largest);
+            if (get_column(c, i) < task.vocabulary) {
+                m.weighted += (x[i] - largest) * exp_difference(x[i], largest);
                 m.total += x[i];
             }
         }
@@ -194,39 +315,89 @@ GPU_INLINE struct row_sums sum_row(const rows_task<T> &task, const float *z, flo
 /* Computes the statistics of a row of this shard; all threads of the block call it. */
 template <bool CAPPED, typename T>
 GPU_INLINE struct row_stats compute_row_stats(const rows_task<T> &task, const float *z,
-                                              int64_t target, struct softmax_part *scratch,
-                                              struct row_sums *sums)
+                                              float *cache, int64_t target,
+                                              struct softmax_part *scratch, struct row_sums *sums)
 {
-    struct softmax_part p = {-INFINITY, 0.0f, INT32_MAX};
-    float x[EIGHT];
-    int64_t first = static_cast<int64_t>(threadIdx.x) * EIGHT;
-    for (int64_t c = first; c < task.vocabulary; c += blockDim.x * EIGHT) {
-        load_logits<CAPPED>(x, task, z + c);
-        p = merge_eight(p, x, c, task.vocabulary - c);
-    }
-    p = merge_over_block(p, scratch);
+    struct softmax_part p = merge_over_block(scan_row<CAPPED>(task, z, cache), scratch);
     struct row_sums m = {0, 0};
     if (task.entropies != nullptr || task.smoothing > 0) {
-        m = sum_row<CAPPED>(task, z, p.largest, sums);
+        m = sum_row<CAPPED>(task, z, cache, p.largest, sums);
     }
-    int32_t best = static_cast<int32_t>(task.first) + (p.index == INT32_MAX ? 0 : p.index);
+    int32_t best = 0;
+    for (int i = FOUR - 1; i >= 0 && p.index != INT32_MAX; i--) {
+        int column = p.index + i;
+        float x = column < task.vocabulary ? z[column] : -INFINITY;
+        x = CAPPED ? cap_logit(x, task.softcap) : x;
+        best = column < task.vocabulary && x == p.largest ? column : best;
+    }
+    best += static_cast<int32_t>(task.first);
     float at_target = target >= 0 && target < task.vocabulary ? z[target] : 0.0f;
     at_target = CAPPED ? cap_logit(at_target, task.softcap) : at_target;
     return {p.largest, p.sum, m.weighted, m.total, at_target, best};
 }
 
-template <typename T, bool CAPPED>
-__global__ void __launch_bounds__(ROW_THREADS) cross_entropy_rows(const rows_task<T> task)
+/* ---- gradients ---- */
+
+/* Terms that the gradients of all logits of a row share. */
+struct gradient_terms {
+    float largest, of_softmax, of_each, softcap;
+};
+
+template <bool CAPPED> GPU_INLINE float get_gradient(const struct gradient_terms &terms, float x)
 {
-    GPU_SHARED(struct softmax_part, scratch, ROW_THREADS / 32);
-    GPU_SHARED(struct row_sums, sums, ROW_THREADS / 32);
-    int64_t n = blockIdx.x, first = static_cast<int64_t>(threadIdx.x) * EIGHT;
+    float gradient = exp_difference(x, terms.largest) * terms.of_softmax - terms.of_each;
+    float share = CAPPED ? x / terms.softcap : 0.0f;
+    return CAPPED ? gradient * (1.0f - share * share) : gradient;
+}
+
+/* Writes the gradients of this thread's logits, without the share of the target. It begins with the
+ * last ones: they are not in the cache, but may be in the L2 cache. */
+template <bool CAPPED, typename T>
+GPU_INLINE void write_gradients(T *dz, const rows_task<T> &task, const struct gradient_terms &terms,
+                                const float *z, const float *cache)
+{
+    int step = get_step(), groups = (task.padded + step - 1) / step;
+    int c = static_cast<int>(threadIdx.x) * FOUR + (groups - 1) * step;
+    float x[EIGHT];
+    for (; c >= 0 && c >= task.cached; c -= step) {
+        load_group<CAPPED>(x, task, z, cache, c);
+        for (int i = 0; i < EIGHT; i++) {
+            int column = get_column(c, i);
+            bool exists = column < task.vocabulary;
+            x[i] = exists ? get_gradient<CAPPED>(terms, x[i]) : 0.0f;
+        }
+        for (int i = 0; i < EIGHT; i += FOUR) {
+            int column = get_column(c, i);
+            if (column < task.padded) {
+                store_four(dz + column, x + i);
+            }
+        }
+    }
+    T *to = dz + c;
+    const float *from = cache + c;
+    for (; c >= 0; c -= step, to -= step, from -= step) {
+        load_whole<CAPPED>(x, task, from);
+        for (int i = 0; i < EIGHT; i++) {
+            x[i] = get_gradient<CAPPED>(terms, x[i]);
+        }
+        store_four(to, x);
+        store_four(to + step / 2, x + FOUR);
+    }
+}
+
+template <typename T, bool CAPPED>
+__global__ void __launch_bounds__(ROW_THREADS_MAX) cross_entropy_rows(const rows_task<T> task)
+{
+    GPU_SHARED(struct softmax_part, scratch, ROW_WARPS_MAX);
+    GPU_SHARED(struct row_sums, sums, ROW_WARPS_MAX);
+    GPU_SHARED_DYNAMIC(float, cache);
+    int64_t n = blockIdx.x;
     const float *z = task.logits + n * task.stride;
     int32_t whole_target = task.targets[n];
     bool counted = whole_target != task.ignored;
     int64_t target = counted ? whole_target - task.first : -1;
     struct row_stats p = task.all_stats == nullptr
-                             ? compute_row_stats<CAPPED>(task, z, target, scratch, sums)
+                             ? compute_row_stats<CAPPED>(task, z, cache, target, scratch, sums)
                              : merge_shards(task, n, whole_target);
     if (task.local_stats != nullptr) {
         if (threadIdx.x == 0) {
@@ -249,27 +420,31 @@ __global__ void __launch_bounds__(ROW_THREADS) cross_entropy_rows(const rows_tas
             task.mean_logits[n] = p.total / ids;
         }
     }
-    float x[EIGHT];
     if (task.dz == nullptr) {
         return;
     }
     __syncthreads(); /* the target's logit has been read: dz may overwrite it */
-    float scale = !counted ? 0.0f : task.row_scale == nullptr ? 1.0f : task.row_scale[n];
-    float of_target = 1.0f - task.smoothing, of_each = task.smoothing / ids;
-    for (int64_t c = first; c < task.padded; c += blockDim.x * EIGHT) {
-        load_logits<CAPPED>(x, task, z + c);
-        for (int i = 0; i < EIGHT; i++) {
-            float label = (c + i == target ? of_target : 0.0f) + of_each;
-            float gradient = expf(x[i] - p.largest) / p.sum - label;
-            float share = CAPPED ? x[i] / task.softcap : 0.0f;
-            gradient *= CAPPED ? 1.0f - share * share : 1.0f;
-            x[i] = counted && c + i < task.vocabulary ? scale * gradient : 0.0f;
+    T *dz = task.dz + n * task.stride;
+    if (counted) {
+        float scale = task.row_scale == nullptr ? 1.0f : task.row_scale[n];
+        struct gradient_terms terms = {p.largest, scale / p.sum, scale * task.smoothing / ids,
+                                       task.softcap};
+        write_gradients<CAPPED>(dz, task, terms, z, cache);
+        bool exists = target >= 0 && target < task.vocabulary;
+        if (exists && static_cast<unsigned>(target) / FOUR % blockDim.x == threadIdx.x) {
+            terms.of_each += scale * (1.0f - task.smoothing);
+            const float at_target[EIGHT] = {get_gradient<CAPPED>(terms, p.at_target)};
+            store_eight<false>(dz + target, at_target, 1); /* this thread has written its column */
         }
-        store_eight<true>(task.dz + n * task.stride + c, x, EIGHT);
+        return;
+    }
+    const float zeros[EIGHT] = {};
+    for (int c = static_cast<int>(threadIdx.x) * EIGHT; c < task.padded; c += get_step()) {
+        store_eight<true>(dz + c, zeros, EIGHT);
     }
 }
 
-__global__ void __launch_bounds__(ROW_THREADS)
+__global__ void __launch_bounds__(SOFTCAP_THREADS)
     softcap_rows(float *x, int64_t rows, int64_t columns, int64_t stride, float cap)
 {
     int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
@@ -311,14 +486,36 @@ static status run_gradient_gemms(struct kernels *k, const struct chunk *c, struc
     return cuda_gemm_run(k, &p);
 }
 
-template <typename T>
-static status launch_statistics(struct kernels *k, const rows_task<T> &task, unsigned threads)
+/* The number of threads, and with it the order of the sums, depends on the length of a row only. */
+static unsigned get_threads(int64_t columns)
 {
-    unsigned rows = static_cast<unsigned>(task.rows);
+    return columns <= 4096 ? 128 : columns <= 32768 ? 512 : ROW_THREADS_MAX;
+}
+
+/* Returns the number of logits of a row that fit in shared memory, if a block reads them again. A
+ * block of 1024 threads may use all shared memory of a multiprocessor, a smaller one half of it. */
+template <typename T> static int64_t count_cached(const rows_task<T> &task, unsigned threads)
+{
+    bool again =
+        task.all_stats == nullptr && ((task.dz != nullptr && task.local_stats == nullptr) ||
+                                      task.entropies != nullptr || task.smoothing > 0);
+    int64_t bytes = static_cast<int64_t>(gpu_shared_limit());
+    bytes = threads == ROW_THREADS_MAX ? bytes : (bytes + DRIVER_BYTES) / 2 - DRIVER_BYTES;
+    bytes -= STATIC_BYTES;
+    return again && bytes > 0 ? min_int64(bytes / static_cast<int64_t>(sizeof(float)), task.stride)
+                              : 0;
+}
+
+template <typename T> static status launch_statistics(struct kernels *k, rows_task<T> task)
+{
+    unsigned rows = static_cast<unsigned>(task.rows), threads = get_threads(task.stride);
+    int64_t cached = count_cached(task, threads), group = threads * FOUR + FOUR;
+    task.cached = static_cast<int>(min_int64(cached, task.vocabulary) - group + 1);
+    size_t shared = task.cached > 0 ? static_cast<size_t>(cached) * sizeof(float) : 0;
     if (task.softcap > 0) {
-        LAUNCH(k, (cross_entropy_rows<T, true>), rows, threads, 0, task);
+        LAUNCH(k, (cross_entropy_rows<T, true>), rows, threads, shared, task);
     } else {
-        LAUNCH(k, (cross_entropy_rows<T, false>), rows, threads, 0, task);
+        LAUNCH(k, (cross_entropy_rows<T, false>), rows, threads, shared, task);
     }
     return STATUS_OK;
 }
@@ -328,13 +525,13 @@ static status launch_rows(struct kernels *k, const struct chunk *ch, const struc
                           const int32_t *targets, float *losses, int32_t *best, int64_t first)
 {
     int64_t first_id = c->vocabulary_shard.index * ch->logits.columns,
-            existing = c->vocabulary - first_id;
+            existing = c->vocabulary > first_id ? c->vocabulary - first_id : 0;
     rows_task<T> task = {static_cast<const float *>(ch->logits.data),
                          static_cast<T *>(ch->dz.data),
                          ch->logits.stride,
-                         ch->logits.stride,
+                         static_cast<int>(ch->logits.stride),
+                         static_cast<int>(min_int64(existing, ch->logits.columns)),
                          first_id,
-                         existing < 0 ? 0 : min_int64(existing, ch->logits.columns),
                          c->ignored,
                          nullptr,
                          nullptr,
@@ -342,6 +539,7 @@ static status launch_rows(struct kernels *k, const struct chunk *ch, const struc
                          ch->x.rows,
                          ch->logits.columns,
                          c->vocabulary,
+                         0,
                          c->softcap,
                          c->label_smoothing,
                          targets + first,
@@ -350,16 +548,15 @@ static status launch_rows(struct kernels *k, const struct chunk *ch, const struc
                          best == NULL ? NULL : best + first,
                          c->entropies == NULL ? NULL : c->entropies + first,
                          c->mean_logits == NULL ? NULL : c->mean_logits + first};
-    unsigned threads = ch->logits.columns <= SHORT_ROW ? SHORT_ROW_THREADS : ROW_THREADS;
     if (c->vocabulary_shard.count > 1) {
         task.local_stats = ch->local_stats;
-        TRY(launch_statistics(k, task, threads));
+        TRY(launch_statistics(k, task));
         TRY(c->vocabulary_shard.all_gather(c->vocabulary_shard.context, ch->all_stats,
                                            ch->local_stats, cuda_row_stats_bytes(ch->x.rows, 1)));
         task.local_stats = nullptr;
         task.all_stats = ch->all_stats;
     }
-    return launch_statistics(k, task, threads);
+    return launch_statistics(k, task);
 }
 
 /* Takes scratch memory for a chunk: logits, dz if there is a gradient, and statistics if there are
@@ -444,11 +641,11 @@ extern "C" status cuda_classifier_logits(struct kernels *k, struct tensor logits
 extern "C" status cuda_op_softcap(struct kernels *k, struct tensor x, float cap)
 {
     const int64_t most = 1024;
-    int64_t blocks = (x.rows * x.columns + ROW_THREADS - 1) / ROW_THREADS;
+    int64_t blocks = (x.rows * x.columns + SOFTCAP_THREADS - 1) / SOFTCAP_THREADS;
     if (blocks == 0) {
         return STATUS_OK;
     }
-    LAUNCH(k, softcap_rows, static_cast<unsigned>(min_int64(blocks, most)), ROW_THREADS, 0,
+    LAUNCH(k, softcap_rows, static_cast<unsigned>(min_int64(blocks, most)), SOFTCAP_THREADS, 0,
            static_cast<float *>(x.data), x.rows, x.columns, x.stride, cap);
     return STATUS_OK;
 }

@@ -25,6 +25,9 @@ static const struct shape shapes[] = {
     /* rows longer than a GPU block reads at a time, for blocks of few and of many threads */
     {5, 8, 3001, 3008, 3, true, false, true},
     {3, 8, 9001, 9008, 3, false, true, true},
+    /* a row that is longer than the shared memory of 512 threads, and one for 1024 threads */
+    {1, 8, 30001, 30008, 3, false},
+    {1, 8, 33001, 33008, 3, true, false, true},
     {66, 16, 457, 480, 3, true, false, true},
     {33, 24, 77, 160, 4, true, true, false, 3},
     {35, 24, 500, 512, 40, true, false, true, 30},
@@ -39,7 +42,7 @@ static const struct shape shapes[] = {
 };
 
 /* FIRST_CAPPED: the first shape with a soft-cap; of its 4 shards, two contain only padding */
-enum { SHAPES = COUNT(shapes), FIRST_CAPPED = 13, ROWS_MAX = 600, IGNORED = -100 };
+enum { SHAPES = COUNT(shapes), FIRST_CAPPED = 15, ROWS_MAX = 600, IGNORED = -100 };
 
 struct problem {
     struct tensor x, w, bias;
@@ -200,8 +203,9 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
                           &c);
     check_row_outputs(k, &got, &exact);
     operation_check_error("losses", k, operation_difference(got.losses, exact.losses), 3e-6);
+    double sum_error = 1e-9 * (double)s->padded; /* of a GEMM that adds in order */
     operation_check_error("dx", k, operation_difference(got.dx, exact.dx),
-                          get_tolerance(dtype, 6e-6));
+                          get_tolerance(dtype, 6e-6 + sum_error));
     operation_check_error("dw", k, operation_difference(got.dw, exact.dw),
                           get_tolerance(dtype, 6e-6));
     if (s->biased) {
@@ -505,7 +509,7 @@ int main(void)
                                           .heads = 1,
                                           .head_width = 64,
                                           .sequence = 64,
-                                          .vocabulary = 9008,
+                                          .vocabulary = 33008,
                                           .training = true,
                                           .vocabulary_shards = SHARDS_MAX};
     operation_run_all(&limits, test_all);

@@ -154,14 +154,25 @@ size_t cuda_scratch_bytes(enum dtype dtype, int64_t classifier_rows,
     return largest;
 }
 
-/* A chunk has about 256 MiB of logits: enough rows for GEMMs that fill a GPU, and little memory
- * compared with the activations. */
+static int64_t max_int64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Each chunk reads and writes the f32 gradient of the output matrix. With about 700 rows this takes
+ * as long on an H100 as the GEMM itself, so in training a chunk has an eighth of the rows, up to
+ * 4096. The logits of a chunk take at least 256 MiB, which is little compared with the activations,
+ * and at most 1 GiB. The order of the sums depends on the chunks, so they do not depend on the free
+ * memory. All chunks have the same number of rows if possible: the last one costs as much. */
 int64_t cuda_classifier_rows(const struct kernels_limits *limits)
 {
-    const int64_t logits_bytes = 256 << 20, step = 128;
-    int64_t rows = logits_bytes / (4 * limits->vocabulary) / step * step;
-    rows = rows > step ? rows : step;
-    return rows < limits->rows ? rows : limits->rows;
+    const int64_t least = 256 << 20, most = 1 << 30, step = 128, row = 4 * limits->vocabulary;
+    int64_t wanted = limits->training ? min_int64(limits->rows / 8, 4096) : 0;
+    int64_t rows = max_int64(min_int64(wanted, most / row), least / row);
+    rows = max_int64(rows / step * step, step);
+    int64_t chunks = max_int64((limits->rows + rows - 1) / rows, 1);
+    rows = (limits->rows + chunks - 1) / chunks;
+    return min_int64((rows + step - 1) / step * step, limits->rows);
 }
 
 size_t cuda_gemm_vector_bytes(const struct kernels_limits *limits)

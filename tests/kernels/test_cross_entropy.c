@@ -2,6 +2,7 @@
  * cases include a padded vocabulary, ignored targets, row weights, chunks of rows and vocabulary
  * shards. Results must not depend on the number of threads. */
 #include "base/memory.h"
+#include "kernels/cuda/cuda.h"
 #include "tests/kernels/operation.h"
 
 struct shape {
@@ -479,6 +480,29 @@ static void test_errors(struct kernels *k)
     release_problem(&p);
 }
 
+/* The rows of a chunk of logits on a GPU. */
+static void test_chunk_rows(void)
+{
+    static const struct {
+        int64_t rows, vocabulary;
+        bool training;
+        int64_t expected;
+    } cases[] = {
+        {65536, 50304, true, 4096},  /* the most rows */
+        {16384, 50304, true, 2048},  /* an eighth */
+        {32768, 128256, true, 2048}, /* 1 GiB of logits */
+        {8192, 50304, true, 1280},   /* 256 MiB */
+        {16384, 50304, false, 1280}, {18432, 32000, true, 2304}, {20000, 32000, true, 2304},
+        {1024, 1000000, true, 128},  {100, 50304, true, 100},    {1, 1, true, 1},
+    };
+    for (int i = 0; i < COUNT(cases); i++) {
+        const struct kernels_limits limits = {.rows = cases[i].rows,
+                                              .vocabulary = cases[i].vocabulary,
+                                              .training = cases[i].training};
+        CHECK_EQUAL(cuda_classifier_rows(&limits), cases[i].expected);
+    }
+}
+
 static void test_all(struct kernels *k, struct kernels *other)
 {
     for (int i = 0; i < SHAPES; i++) {
@@ -512,6 +536,7 @@ int main(void)
                                           .vocabulary = 33008,
                                           .training = true,
                                           .vocabulary_shards = SHARDS_MAX};
+    test_chunk_rows();
     operation_run_all(&limits, test_all);
     return 0;
 }

@@ -31,22 +31,31 @@ template <int M, int N>
 GPU_INLINE void mask_scores(float (&s)[M][N][4], const attention_task<bf16> &a,
                             const struct attention_sequence &sequence, int query, int key)
 {
+    int lane_key = key + static_cast<int>(threadIdx.x % 4) * 2;
 #pragma unroll
     for (int m = 0; m < M; m++) {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            int i = query + 16 * m + 8 * r;
-            int left = visible_end(a, sequence, i) - key,
-                from = visible_begin(a, sequence, i) - key;
+            int end = visible_end(a, sequence, query + 16 * m + 8 * r) - lane_key;
 #pragma unroll
             for (int n = 0; n < N; n++) {
+                s[m][n][2 * r] = 8 * n < end ? s[m][n][2 * r] : -INFINITY;
+                s[m][n][2 * r + 1] = 8 * n + 1 < end ? s[m][n][2 * r + 1] : -INFINITY;
+            }
+        }
+    }
+    if (a.window == 0) {
+        return;
+    }
 #pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    int j = 8 * n + static_cast<int>(threadIdx.x % 4) * 2 + e;
-                    if (j >= left || j < from) {
-                        s[m][n][2 * r + e] = -INFINITY;
-                    }
-                }
+    for (int m = 0; m < M; m++) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            int begin = visible_begin(a, sequence, query + 16 * m + 8 * r) - lane_key;
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                s[m][n][2 * r] = 8 * n >= begin ? s[m][n][2 * r] : -INFINITY;
+                s[m][n][2 * r + 1] = 8 * n + 1 >= begin ? s[m][n][2 * r + 1] : -INFINITY;
             }
         }
     }

@@ -107,6 +107,31 @@ template <int N> GPU_INLINE void rescale_sums(float (&o)[N][4], const float (&re
     }
 }
 
+/* Stores rows lane / 4 and lane / 4 + 8 of 16, each multiplied by its factor. Pairs of lanes
+ * exchange columns, so that each lane stores eight bytes, and the four lanes of a row a sector. */
+template <int D>
+GPU_INLINE void store_sectors(const matrix<bf16> &to, const float (&sums)[D / 8][4], int64_t first,
+                              int64_t valid, int64_t column, const float (&factor)[2])
+{
+    int lane = threadIdx.x % 32, odd = lane % 2;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int row = lane / 4 + 8 * r;
+        bf16 *at = to.data + (first + row) * to.stride + column + 8 * odd + lane % 4 / 2 * 4;
+#pragma unroll
+        for (int n = 0; n < D / 8; n += 2) {
+            const float *even_sums = &sums[n][2 * r], *odd_sums = &sums[n + 1][2 * r];
+            uint32_t even_pair = gpu_pack(even_sums[0] * factor[r], even_sums[1] * factor[r]);
+            uint32_t odd_pair = gpu_pack(odd_sums[0] * factor[r], odd_sums[1] * factor[r]);
+            uint32_t other = __shfl_xor_sync(~0u, odd ? even_pair : odd_pair, 1);
+            if (row < valid) {
+                uint64_t low = odd ? other : even_pair, high = odd ? odd_pair : other;
+                *reinterpret_cast<uint64_t *>(at + 8 * n) = high << 32 | low;
+            }
+        }
+    }
+}
+
 /* Stores o and lse of the rows of a warp. `query` is the first query of the lane, counted within
  * the sequence. */
 template <int D, int M>
@@ -130,7 +155,6 @@ GPU_INLINE void store_rows(const attention_task<bf16> &a, const float (&o)[M][D 
             }
         }
         int first = query - static_cast<int>(threadIdx.x % 32 / 4) + 16 * m;
-        store_sums<D>(a.out, o[m], s.first_q + first, s.queries - first, head * D, factor[0],
-                      factor[1]);
+        store_sectors<D>(a.out, o[m], s.first_q + first, s.queries - first, head * D, factor);
     }
 }

@@ -8,10 +8,11 @@
  *           (128 for D = 64, 64 for D = 128). Each consumer has 64 keys: s^T and ds^T are in
  *           registers, as the GEMMs of dv and dk need them. Both store ds^T to shared memory, and
  *           each computes half of the tile's dq = ds k: five GEMMs.
- * Order     The sums of dq are f32 in global memory. The blocks of a tile add to them in turn, in
- *           the order of their keys: the first one stores, the last one rounds the sum to bf16. One
- *           block sums dk and dv, head by head. So the bits of a sequence depend only on its data.
- * Deadlock  A block waits only for blocks with earlier keys of its sequence and head. These have
+ * Order     The sums of dq are f32 in global memory. The blocks of a tile add to them in turn, from
+ *           the last keys to the first: the first block stores, the last one rounds the sum to
+ *           bf16. One block sums dk and dv, head by head. So the bits of a sequence depend only on
+ *           its data.
+ * Deadlock  A block waits only for blocks with later keys of its sequence and head. These have
  *           lower tickets, and a block takes its ticket when it starts.
  * Tiles     For D = 128 a tile has 64 queries, also for full attention. With 80 queries, dv, dk,
  *           s^T and dp^T alone need 208 of 232 registers, and 80 is not a multiple of the 64

@@ -2,6 +2,10 @@
  *
  * Sections  A section is a group of heads with operands that fit into the L2 cache. Tickets go
  *           through the heads of a section, key tile by key tile, then through the next section.
+ * Order     Tickets and turns begin with the last key tile of a sequence. With a causal mask or a
+ *           window, an item's first queries are those that attend to no later key tile, or to few.
+ *           So it starts without a turn, and an item with earlier keys reaches the same queries
+ *           later. In the opposite order an item would wait for a full pass of an earlier one.
  * Producer  Warp 0 copies tiles by TMA into rings of two stages. Warp 1 loads lse and delta. Warps
  *           2 and 3 wait for the turns of the consumers and pass the turns to the next blocks, so
  *           that the fence of a step runs while the consumers compute the next one.
@@ -85,7 +89,7 @@ GPU_INLINE struct block_item make_item(const attention_task<bf16> &a, const back
                     a.shared_prefix_offsets[2 * sequence + 1]};
     }
     t.kv_head = pair % plan.kv_heads;
-    t.tile = within / pairs;
+    t.tile = plan.tiles - 1 - within / pairs;
     t.first = t.tile * KEYS;
     int offset = t.s.queries - t.s.keys, window = static_cast<int>(a.window), to = t.s.queries;
     int from = a.causal ? t.first + offset : window > 0 ? t.first + offset + 1 - window : 0;
@@ -100,8 +104,8 @@ GPU_INLINE struct block_item make_item(const attention_task<bf16> &a, const back
 
 #ifdef GPU_HAS_SM90
 
-/* The place of an item among those that add to the dq of a tile of queries: its rank by key tile,
- * and whether it is the last. */
+/* The place of an item among those that add to the dq of a tile of queries: the number of later key
+ * tiles, and whether it is the last to add. */
 struct rank {
     int number;
     bool last;
@@ -111,8 +115,8 @@ GPU_INLINE struct rank get_rank(const attention_task<bf16> &a, const struct bloc
                                 int query, int queries)
 {
     int last = query + queries < t.s.queries ? query + queries - 1 : t.s.queries - 1;
-    return {t.tile - visible_begin(a, t.s, query) / KEYS,
-            (t.tile + 1) * KEYS >= visible_end(a, t.s, last)};
+    return {(visible_end(a, t.s, last) - 1) / KEYS - t.tile,
+            t.first <= visible_begin(a, t.s, query)};
 }
 
 /* Returns whether a part of dq is added to a sum in memory. A part that is the only one is not. */

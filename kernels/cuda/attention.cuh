@@ -22,7 +22,7 @@ template <typename T> struct attention_task {
     float *lse; /* [heads, rows of q]; may be absent in the forward pass */
     int64_t lse_stride;
     float *delta;    /* [heads, rows of q]: d_o . o */
-    uint32_t *turns; /* backward with wgmma: [heads, rows of q, 2], then a ticket counter */
+    uint32_t *turns; /* backward with wgmma: [heads, rows of q], then a ticket counter */
     int64_t rows_q;
     const int32_t *cu_q, *cu_k, *shared_prefix_offsets;
     int heads, group;          /* group: query heads for each key-value head */

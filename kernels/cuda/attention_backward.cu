@@ -53,9 +53,9 @@ __global__ void __launch_bounds__(DELTA_THREADS) attention_delta(const attention
         int64_t at = blockIdx.y * a.rows_q + row;
         a.delta[at] = sum;
         if (a.turns != nullptr) {
-            a.turns[2 * at] = a.turns[2 * at + 1] = 0;
+            a.turns[at] = 0;
             if (at == 0) {
-                a.turns[2 * a.heads * a.rows_q] = 0;
+                a.turns[a.heads * a.rows_q] = 0;
             }
         }
     }
@@ -425,7 +425,7 @@ static status take_scratch(struct arena *scratch, struct backward_scratch *s, in
     TRY(arena_take(scratch, cuda_align_bytes(bytes), &memory));
     s->delta = static_cast<float *>(memory);
     if (uses_wgmma) {
-        TRY(arena_take(scratch, cuda_align_bytes(2 * bytes + sizeof(uint32_t)), &memory));
+        TRY(arena_take(scratch, cuda_align_bytes(bytes + sizeof(uint32_t)), &memory));
         s->turns = static_cast<uint32_t *>(memory);
     }
     if (uses_wgmma && a->longest_k > CUDA_ATTENTION_KEYS) {

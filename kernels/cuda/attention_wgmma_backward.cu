@@ -2,7 +2,7 @@
  * attention_backward.cu states the formulas and computes delta.
  *
  * Launch    grid (work items); block 384: two consumers (warpgroups) and a producer. Shared memory:
- *           struct backward_space, 163 KiB for D = 64 and 162 KiB for D = 128
+ *           struct backward_space, 195 KiB for D = 64 and 194 KiB for D = 128
  * Work      An item is 128 keys of a sequence and key-value head. Its block copies keys and values
  *           once, and iterates over the query heads of the group and the tiles of their queries
  *           (128 for D = 64, 64 for D = 128). Each consumer has 64 keys: s^T and ds^T are in
@@ -211,49 +211,60 @@ GPU_INLINE void multiply_kept(float (&ds)[N][4], float (&p)[N][4], const uint32_
     }
 }
 
-/* Adds a consumer's half of dq to the sums in its turn. */
+/* A step of a block: a query head, the first query of a tile, and the number of earlier steps. */
+struct step {
+    int head, query, number;
+};
+
+/* Returns the byte offset of the lane's columns 0 and 1 in a consumer's half of the tile of dq.
+ * Columns 8 n on are at this offset xor 32 n: their order depends on the row, so that a warp has no
+ * bank conflicts. */
+template <int D> GPU_INLINE int get_dq_offset(const struct consumer &c)
+{
+    int row = (D == 64 ? 64 * c.number : 0) + c.row, column = D == 64 ? 0 : 64 * c.number;
+    int lane = threadIdx.x % 32;
+    return (row * D + column) * int{sizeof(float)} + (lane / 4 & 3) * 32 + lane % 4 * 8;
+}
+
+/* Writes a consumer's half of dq to the tile that is added to the sums. If the block is the last to
+ * add, adds the sum to dq instead, and stores dq. */
 template <int D>
 GPU_INLINE void add_dq(float (&dq)[SUM_COLUMNS / 8][4], const attention_task<bf16> &a,
-                       const backward_plan &plan, const struct block_item &t,
-                       const struct consumer &c, int head, int query)
+                       const struct block_item &t, const struct consumer &c, unsigned char *memory,
+                       block_barriers *b, const struct step &p)
 {
-    struct rank rank = get_rank(a, t, query, backward_space<D>::queries);
-    int row = query + (D == 64 ? 64 * c.number : 0) + c.row, lane = threadIdx.x % 32;
-    int column = D == 64 ? 0 : 64 * c.number;
-    float *at = plan.sums + (head * a.rows_q + t.s.first_q + row) * D + column + lane % 4 * 4;
-    if (!has_sum(rank)) {
-        store_sums<SUM_COLUMNS>(a.out, dq, t.s.first_q + row - lane / 4,
-                                t.s.queries - row + lane / 4, head * D + column, a.scale, a.scale);
+    struct rank rank = get_rank(a, t, p.query, backward_space<D>::queries);
+    unsigned char *tile = memory + backward_space<D>::dq_at;
+    const int at = get_dq_offset<D>(c), next = 8 * D * int{sizeof(float)}; /* eight rows later */
+    gpu_mbarrier_wait(&b->dq_ready, p.number & 1);
+    if (!rank.last) {
+#pragma unroll
+        for (int n = 0; n < SUM_COLUMNS / 8; n++) {
+            unsigned char *to = tile + (at ^ 32 * n);
+            *reinterpret_cast<float2 *>(to) = {dq[n][0], dq[n][1]};
+            *reinterpret_cast<float2 *>(to + next) = {dq[n][2], dq[n][3]};
+        }
+        gpu_fence_async();
+        gpu_barrier_arrive(DQ_DONE, DQ_THREADS);
         return;
     }
-    gpu_barrier_sync(GRANTED + c.number, TURN_THREADS);
+    if (rank.number > 0) {
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
-        bool inside = row + 8 * r < t.s.queries;
-#pragma unroll
-        for (int j = 0; j < SUM_COLUMNS / 16; j++) {
-            float *to = at + 8 * r * D + 16 * j;
-            float part[4] = {dq[2 * j][2 * r], dq[2 * j][2 * r + 1], dq[2 * j + 1][2 * r],
-                             dq[2 * j + 1][2 * r + 1]};
-            if (inside && rank.last) {
-                uint4 sum = gpu_load16(to);
-                dq[2 * j][2 * r] = gpu_from_bits(sum.x) + part[0];
-                dq[2 * j][2 * r + 1] = gpu_from_bits(sum.y) + part[1];
-                dq[2 * j + 1][2 * r] = gpu_from_bits(sum.z) + part[2];
-                dq[2 * j + 1][2 * r + 1] = gpu_from_bits(sum.w) + part[3];
-            } else if (inside && rank.number > 0) {
-                gpu_add16(to, part);
-            } else if (inside) {
-                gpu_store16(to, uint4{gpu_bits(part[0]), gpu_bits(part[1]), gpu_bits(part[2]),
-                                      gpu_bits(part[3])});
-            }
+        for (int n = 0; n < SUM_COLUMNS / 8; n++) {
+            const unsigned char *from = tile + (at ^ 32 * n);
+            float2 low = *reinterpret_cast<const float2 *>(from);
+            float2 high = *reinterpret_cast<const float2 *>(from + next);
+            dq[n][0] += low.x;
+            dq[n][1] += low.y;
+            dq[n][2] += high.x;
+            dq[n][3] += high.y;
         }
     }
-    if (rank.last) {
-        store_sums<SUM_COLUMNS>(a.out, dq, t.s.first_q + row - lane / 4,
-                                t.s.queries - row + lane / 4, head * D + column, a.scale, a.scale);
-    }
-    gpu_barrier_arrive(WRITTEN + c.number, TURN_THREADS);
+    gpu_barrier_arrive(DQ_DONE, DQ_THREADS);
+    int row =
+        p.query + (D == 64 ? 64 * c.number : 0) + c.row - static_cast<int>(threadIdx.x % 32 / 4);
+    store_sums<SUM_COLUMNS>(a.out, dq, t.s.first_q + row, t.s.queries - row,
+                            p.head * D + (D == 64 ? 0 : 64 * c.number), a.scale, a.scale);
 }
 
 /* Zeroes dq of the queries before the first tile, which attend to no key. */
@@ -269,30 +280,6 @@ GPU_INLINE void clear_first_dq(const attention_task<bf16> &a, const struct block
         gpu_store16(to, uint4{0, 0, 0, 0});
     }
 }
-
-/* Waits for a tile of queries, and zeroes its rows after the end of the sequence, which may be NaN:
- * 0 times NaN is NaN. */
-template <int D>
-GPU_INLINE void prepare_queries(const struct block_item &t, unsigned char *memory,
-                                block_barriers *b, int i, int query)
-{
-    using space = backward_space<D>;
-    int stage = i % STAGES, phase = i / STAGES & 1;
-    gpu_mbarrier_wait(&b->q_full[stage], phase);
-    if (query + space::queries > t.s.queries) {
-        gpu_mbarrier_wait(&b->d_o_full[stage], phase);
-        clear_tile_rows<D, space::queries>(memory + space::q_at + stage * space::tile,
-                                           t.s.queries - query);
-        clear_tile_rows<D, space::queries>(memory + space::d_o_at + stage * space::tile,
-                                           t.s.queries - query);
-        wait_for_consumers();
-    }
-}
-
-/* A step of a block: a query head, the first query of a tile, and the number of earlier steps. */
-struct step {
-    int head, query, number;
-};
 
 template <int D> GPU_INLINE struct step next_step(const struct block_item &t, const struct step &p)
 {
@@ -333,9 +320,8 @@ GPU_INLINE void start_step(float (&s)[1][N][4], const struct block_item &t,
 template <int D, bool GENERAL, bool READY, bool NEXT>
 GPU_INLINE void finish_step(float (&s)[1][backward_space<D>::queries / 8][4], float (&dk)[D / 8][4],
                             float (&dv)[D / 8][4], const attention_task<bf16> &a,
-                            const backward_plan &plan, const struct block_item &t,
-                            const struct consumer &c, unsigned char *memory, block_barriers *b,
-                            const struct step &p)
+                            const struct block_item &t, const struct consumer &c,
+                            unsigned char *memory, block_barriers *b, const struct step &p)
 {
     using space = backward_space<D>;
     constexpr int N = space::queries / 8;
@@ -394,7 +380,7 @@ GPU_INLINE void finish_step(float (&s)[1][backward_space<D>::queries / 8][4], fl
     }
     gpu_wgmma_wait<NEXT ? 2 : 1>();
     gpu_wgmma_order(dq);
-    add_dq<D>(dq, a, plan, t, c, p.head, p.query);
+    add_dq<D>(dq, a, t, c, memory, b, p);
     gpu_wgmma_wait<0>();
     gpu_wgmma_order(dk);
     gpu_wgmma_order(s[0]);
@@ -402,10 +388,9 @@ GPU_INLINE void finish_step(float (&s)[1][backward_space<D>::queries / 8][4], fl
 }
 
 template <int D, bool GENERAL>
-GPU_INLINE void compute_tiles(const attention_task<bf16> &a, const backward_plan &plan,
-                              const struct block_item &t, const struct consumer &c,
-                              unsigned char *memory, block_barriers *b, float (&dk)[D / 8][4],
-                              float (&dv)[D / 8][4])
+GPU_INLINE void compute_tiles(const attention_task<bf16> &a, const struct block_item &t,
+                              const struct consumer &c, unsigned char *memory, block_barriers *b,
+                              float (&dk)[D / 8][4], float (&dv)[D / 8][4])
 {
     using space = backward_space<D>;
     const int steps = (t.to - t.from) * a.group;
@@ -420,7 +405,7 @@ GPU_INLINE void compute_tiles(const attention_task<bf16> &a, const backward_plan
     if (GENERAL || D == 128) { /* there are no registers for the scores of the next tile */
         for (; p.number < steps; p = next_step<D>(t, p)) {
             start_step<D>(s, t, c, memory, b, p);
-            finish_step<D, GENERAL, false, false>(s, dk, dv, a, plan, t, c, memory, b, p);
+            finish_step<D, GENERAL, false, false>(s, dk, dv, a, t, c, memory, b, p);
         }
         return;
     }
@@ -428,14 +413,14 @@ GPU_INLINE void compute_tiles(const attention_task<bf16> &a, const backward_plan
     gpu_wgmma_wait<0>();
     gpu_wgmma_order(s[0]);
     for (; p.number + 1 < steps; p = next_step<D>(t, p)) {
-        finish_step<D, GENERAL, true, true>(s, dk, dv, a, plan, t, c, memory, b, p);
+        finish_step<D, GENERAL, true, true>(s, dk, dv, a, t, c, memory, b, p);
     }
-    finish_step<D, GENERAL, true, false>(s, dk, dv, a, plan, t, c, memory, b, p);
+    finish_step<D, GENERAL, true, false>(s, dk, dv, a, t, c, memory, b, p);
 }
 
 template <int D, bool GENERAL>
-GPU_INLINE void run_consumer(const attention_task<bf16> &a, const backward_plan &plan,
-                             const struct block_item &t, unsigned char *memory, block_barriers *b)
+GPU_INLINE void run_consumer(const attention_task<bf16> &a, const struct block_item &t,
+                             unsigned char *memory, block_barriers *b)
 {
     struct consumer c;
     int lane = threadIdx.x % 32, warp_row = threadIdx.x % WARPGROUP / 32 * 16;
@@ -450,7 +435,7 @@ GPU_INLINE void run_consumer(const attention_task<bf16> &a, const backward_plan 
         clear_first_dq<D>(a, t);
     }
     if (t.from < t.to) {
-        compute_tiles<D, GENERAL>(a, plan, t, c, memory, b, dk, dv);
+        compute_tiles<D, GENERAL>(a, t, c, memory, b, dk, dv);
     }
     int row = c.first + warp_row;
     store_sums<D>(a.dvalues, dv, t.s.first_k + row, t.s.keys - row, t.kv_head * D, keep_scale,
@@ -471,8 +456,9 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     gpu_require_swizzle_base(memory);
     block_barriers *b = reinterpret_cast<block_barriers *>(memory + space::barriers_at);
     if (threadIdx.x == 0) {
-        b->ticket = gpu_take_ticket(a.turns + 2 * a.heads * a.rows_q);
+        b->ticket = gpu_take_ticket(a.turns + a.heads * a.rows_q);
         gpu_mbarrier_init(&b->keys_full, 1);
+        gpu_mbarrier_init(&b->dq_ready, 1);
         for (int i = 0; i < STAGES; i++) {
             gpu_mbarrier_init(&b->q_full[i], 1);
             gpu_mbarrier_init(&b->d_o_full[i], 1);
@@ -493,16 +479,16 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
         if (t.from >= t.to) {
             return;
         }
-        if (warp >= TURN_WARP) {
-            pass_turns<D>(a, t, warp - TURN_WARP);
+        if (warp == DQ_WARP) {
+            add_tiles<D>(a, plan, t, memory, b);
         } else if (warp == STATS_WARP) {
             load_stats<D>(a, t, reinterpret_cast<float *>(memory + space::stats_at), b);
-        } else if (threadIdx.x % 32 == 0) {
+        } else if (warp == COPY_WARP && threadIdx.x % 32 == 0) {
             copy_tiles<D>(a, t, memory, b, &maps);
         }
     } else {
         gpu_registers_raise<COMPUTE_REGISTERS>();
-        run_consumer<D, GENERAL>(a, plan, t, memory, b);
+        run_consumer<D, GENERAL>(a, t, memory, b);
     }
 #endif
 }

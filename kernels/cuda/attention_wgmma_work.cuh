@@ -6,16 +6,17 @@
  *           window, an item's first queries are those that attend to no later key tile, or to few.
  *           So it starts without a turn, and an item with earlier keys reaches the same queries
  *           later. In the opposite order an item would wait for a full pass of an earlier one.
- * Producer  Warp 0 copies tiles by TMA into rings of two stages. Warp 1 loads lse and delta. Warps
- *           2 and 3 wait for the turns of the consumers and pass the turns to the next blocks, so
- *           that the fence of a step runs while the consumers compute the next one.
- * Barriers  A consumer and its turn warp use GRANTED, then WRITTEN, in each step with a sum in
- *           memory, even if the step needs no turn. The turn warp arrives at GRANTED only after
- *           WRITTEN of the step before, and the consumer arrives at WRITTEN only after GRANTED. So
- *           neither is a full step ahead, and a barrier never counts arrivals of two steps. The
- *           turn warp waits only for its consumer and for blocks with lower tickets. A consumer
- *           waits only for earlier steps, the other consumer and the producer. So no schedule of
- *           warps leads to a deadlock. */
+ * Producer  Warp 0 copies tiles by TMA into rings of two stages. Warp 1 loads lse and delta. Warp 2
+ *           waits for turns, adds dq to the sums by TMA, and passes the turns to the next blocks,
+ *           so that waits, additions and fences of a step run while the consumers compute the next
+ *           one. The consumers and warp 2 share one tile of dq in shared memory.
+ * Barriers  In each step warp 2 completes dq_ready: the tile is free or, if the block is the last
+ *           to add, contains the sum. Then the consumers write or read it and arrive at DQ_DONE.
+ *           Warp 2 completes dq_ready only after DQ_DONE of the step before, and the consumers
+ *           arrive at DQ_DONE only after dq_ready. So neither is a full step ahead, and a barrier
+ *           never counts arrivals of two steps. Warp 2 waits only for its consumers and for blocks
+ *           with lower tickets. A consumer waits only for earlier steps, the other consumer and the
+ *           producer. So no schedule of warps leads to a deadlock. */
 #pragma once
 
 #include "kernels/cuda/attention_tile.cuh"
@@ -29,11 +30,9 @@ enum {
 };
 enum { BLOCK_THREADS = (CONSUMERS + 1) * WARPGROUP, CONSUMER_THREADS = CONSUMERS * WARPGROUP };
 enum { FETCH_REGISTERS = 40, COMPUTE_REGISTERS = 232 };
-/* Warps of the producer: the last CONSUMERS of them pass turns. */
-enum { COPY_WARP = CONSUMER_THREADS / 32, STATS_WARP, TURN_WARP };
-/* Named barriers. GRANTED and WRITTEN have one barrier for each consumer. */
-enum { ALL_CONSUMERS = 1, GRANTED = 2, WRITTEN = GRANTED + CONSUMERS };
-enum { TURN_THREADS = WARPGROUP + 32 };
+enum { COPY_WARP = CONSUMER_THREADS / 32, STATS_WARP, DQ_WARP }; /* of the producer */
+enum { ALL_CONSUMERS = 1, DQ_DONE };                             /* named barriers */
+enum { DQ_THREADS = CONSUMER_THREADS + 32 };
 enum { SECTION_BYTES = 24 << 20 };
 
 /* The barriers of a block, in shared memory. */
@@ -41,6 +40,7 @@ struct block_barriers {
     gpu_mbarrier keys_full;
     gpu_mbarrier q_full[STAGES], d_o_full[STAGES], stats_full[STAGES];
     gpu_mbarrier q_empty[STAGES], d_o_empty[STAGES];
+    gpu_mbarrier dq_ready;
     uint32_t ticket;
 };
 
@@ -49,7 +49,8 @@ template <int D> struct backward_space {
     static constexpr int queries = D == 64 ? 128 : 64;
     static constexpr int keys = KEYS * D * 2, tile = queries * D * 2, ds = KEYS * queries * 2;
     static constexpr int values_at = keys, q_at = values_at + keys, d_o_at = q_at + STAGES * tile;
-    static constexpr int ds_at = d_o_at + STAGES * tile, stats_at = ds_at + 2 * ds;
+    static constexpr int ds_at = d_o_at + STAGES * tile, dq_at = ds_at + 2 * ds;
+    static constexpr int stats_at = dq_at + queries * D * int{sizeof(float)};
     static constexpr int barriers_at = stats_at + STAGES * 2 * queries * int{sizeof(float)};
     static constexpr int bytes = barriers_at + int{sizeof(block_barriers)};
 };
@@ -60,7 +61,7 @@ struct backward_maps {
 
 /* The division of tickets into items, and the memory for the order of the blocks. */
 struct backward_plan {
-    float *sums; /* of dq: [heads, rows of q, D]; four lanes share 16 columns */
+    float *sums; /* of dq: [heads, rows of q, D], columns as in get_dq_offset */
     int kv_heads, pairs, section, tiles; /* pairs: sequences x kv_heads */
 };
 
@@ -117,12 +118,6 @@ GPU_INLINE struct rank get_rank(const attention_task<bf16> &a, const struct bloc
     int last = query + queries < t.s.queries ? query + queries - 1 : t.s.queries - 1;
     return {(visible_end(a, t.s, last) - 1) / KEYS - t.tile,
             t.first <= visible_begin(a, t.s, query)};
-}
-
-/* Returns whether a part of dq is added to a sum in memory. A part that is the only one is not. */
-GPU_INLINE bool has_sum(const struct rank &r)
-{
-    return r.number > 0 || !r.last;
 }
 
 /* ---- producer ---- */
@@ -193,27 +188,44 @@ GPU_INLINE void load_stats(const attention_task<bf16> &a, const struct block_ite
     }
 }
 
-/* Waits for the turns of a consumer and passes each one to the next block. */
+/* Adds the tiles of dq to the sums in their turn. Where the block is the last to add, copies the
+ * sum to shared memory instead. */
 template <int D>
-GPU_INLINE void pass_turns(const attention_task<bf16> &a, const struct block_item &t, int consumer)
+GPU_INLINE void add_tiles(const attention_task<bf16> &a, const backward_plan &plan,
+                          const struct block_item &t, unsigned char *memory, block_barriers *b)
 {
     const int queries = backward_space<D>::queries;
+    unsigned char *tile = memory + backward_space<D>::dq_at;
     bool leads = threadIdx.x % 32 == 0;
     for (int head = t.kv_head * a.group; head < (t.kv_head + 1) * a.group; head++) {
 #pragma unroll 1
         for (int m = t.from; m < t.to; m++) {
             struct rank r = get_rank(a, t, m * queries, queries);
+            int left = t.s.queries - m * queries;
+            int bytes = (left < queries ? left : queries) * D * int{sizeof(float)};
             int64_t row = head * a.rows_q + t.s.first_q + m * queries;
-            uint32_t *turn = a.turns + 2 * row + consumer;
-            if (has_sum(r)) {
-                if (leads && r.number > 0) {
-                    gpu_turn_wait(turn, static_cast<uint32_t>(r.number));
-                }
-                __syncwarp();
-                gpu_barrier_arrive(GRANTED + consumer, TURN_THREADS);
-                gpu_barrier_sync(WRITTEN + consumer, TURN_THREADS);
+            float *sum = plan.sums + row * D;
+            uint32_t *turn = a.turns + row;
+            if (leads && r.last && r.number > 0) {
+                gpu_turn_wait(turn, static_cast<uint32_t>(r.number));
+                gpu_fence_async_global();
+                gpu_mbarrier_expect(&b->dq_ready, bytes);
+                gpu_bulk_load(tile, sum, bytes, &b->dq_ready);
+            } else if (leads) {
+                gpu_mbarrier_arrive(&b->dq_ready);
             }
+            __syncwarp();
+            gpu_barrier_sync(DQ_DONE, DQ_THREADS);
             if (leads && !r.last) {
+                if (r.number > 0) {
+                    gpu_turn_wait(turn, static_cast<uint32_t>(r.number));
+                    gpu_fence_async_global();
+                    gpu_bulk_add(sum, tile, bytes);
+                } else {
+                    gpu_bulk_store(sum, tile, bytes);
+                }
+                gpu_bulk_commit();
+                gpu_bulk_wait();
                 gpu_turn_pass(turn);
             }
             __syncwarp();

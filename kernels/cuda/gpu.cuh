@@ -337,13 +337,45 @@ template <int GROUPS_LEFT> GPU_INLINE void gpu_wgmma_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS_LEFT) : "memory");
 }
-/* Adds x to four floats in global memory. Each addition is atomic, and p is 16-byte aligned.
- * Subnormal numbers count as 0. */
-GPU_INLINE void gpu_add16(float *p, const float (&x)[4])
+/* Orders earlier accesses to global memory by this thread, such as the wait for a turn, before its
+ * later bulk copies. */
+GPU_INLINE void gpu_fence_async_global()
 {
-    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(x[0]),
-                 "f"(x[1]), "f"(x[2]), "f"(x[3])
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+/* Bulk copies between shared and global memory by TMA. Addresses and sizes are multiples of 16.
+ *
+ * gpu_bulk_load - copy from global memory. The bytes count towards the mbarrier b.
+ * gpu_bulk_store, gpu_bulk_add - copy to global memory, or add floats there. Each addition is
+ * atomic; subnormal numbers may count as 0. gpu_fence_async follows the writes to shared memory.
+ * After gpu_bulk_commit and gpu_bulk_wait, the thread may pass a turn. */
+GPU_INLINE void gpu_bulk_load(void *to, const float *from, int bytes, gpu_mbarrier *b)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(gpu_shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(gpu_shared_address(b))
                  : "memory");
+}
+GPU_INLINE void gpu_bulk_store(float *to, const void *from, int bytes)
+{
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
+                 "r"(gpu_shared_address(from)), "r"(bytes)
+                 : "memory");
+}
+GPU_INLINE void gpu_bulk_add(float *to, const void *from, int bytes)
+{
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 "
+                 "[%0], [%1], %2;" ::"l"(to),
+                 "r"(gpu_shared_address(from)), "r"(bytes)
+                 : "memory");
+}
+GPU_INLINE void gpu_bulk_commit()
+{
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+GPU_INLINE void gpu_bulk_wait()
+{
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 template <int REGISTERS> GPU_INLINE void gpu_registers_raise()
 {

@@ -48,6 +48,9 @@ void copy_check_none()
     if (pending) {
         fail("a thread ends with a cp.async that was never waited for");
     }
+    if (!me->bulk_open.empty() || !me->bulk_committed.empty()) {
+        fail("a thread ends with a bulk copy that was never waited for");
+    }
     me->groups.clear();
 }
 
@@ -185,6 +188,93 @@ static void copy_tma_box(const void *context)
     receive_bytes(b.barrier, b.map.box_rows * b.map.box_columns * 2);
 }
 
+/* ---- bulk copies ---- */
+
+/* Lets TMA and wgmma read the writes of threads, if a fence followed them. */
+static void make_writes_visible()
+{
+    if (running_block->fenced) {
+        running_block->fenced = false;
+        memcpy(running_block->late.data(), running_block->memory, running_block->dynamic_bytes);
+    }
+}
+
+/* Returns the offset in dynamic shared memory of `bytes` bytes. */
+static size_t check_bulk_copy(const void *global, const void *shared, int bytes, site here)
+{
+    size_t offset = gpu_shared_address(shared) - shared_base();
+    if (reinterpret_cast<uintptr_t>(global) % 16 != 0 || gpu_shared_address(shared) % 16 != 0 ||
+        bytes % 16 != 0) {
+        fail("bulk copy of %d bytes between %p and %p at %s:%d: not a multiple of 16", bytes,
+             global, shared, here.file, here.line);
+    }
+    if (bytes <= 0 || offset + static_cast<size_t>(bytes) > running_block->dynamic_bytes) {
+        fail("bulk copy of %d bytes, not in dynamic shared memory, at %s:%d", bytes, here.file,
+             here.line);
+    }
+    return offset;
+}
+
+void bulk_copy_begin(float *to, const void *from, int bytes, bool add, site here)
+{
+    unwatched inside;
+    size_t offset = check_bulk_copy(to, from, bytes, here);
+    make_writes_visible();
+    running_worker()->bulk_open.push_back(
+        {to, reinterpret_cast<const float *>(&running_block->late[offset]),
+         bytes / int{sizeof(float)}, add});
+}
+
+void bulk_copy_commit()
+{
+    unwatched inside;
+    worker *me = running_worker();
+    me->bulk_committed.insert(me->bulk_committed.end(), me->bulk_open.begin(), me->bulk_open.end());
+    me->bulk_open.clear();
+}
+
+/* The flag is the event for which the thread waits. */
+static void end_bulk_copy(const void *context)
+{
+    bool *ended;
+    memcpy(&ended, context, sizeof ended);
+    *ended = true;
+    wake(ended);
+}
+
+int bulk_copy_due(const bulk_copy **copies, site here)
+{
+    unwatched inside;
+    worker *me = running_worker();
+    bool ended = me->bulk_committed.empty(), *context = &ended;
+    if (!ended) {
+        add_operation(end_bulk_copy, &context, sizeof context, &ended);
+    }
+    while (!ended) {
+        wait_for(&ended, "bulk copies", here);
+    }
+    me->bulk_due = std::move(me->bulk_committed);
+    me->bulk_committed.clear();
+    *copies = me->bulk_due.data();
+    return static_cast<int>(me->bulk_due.size());
+}
+
+struct bulk_load {
+    size_t offset;
+    const float *from;
+    int bytes;
+    gpu_mbarrier *barrier;
+};
+
+static void copy_bulk_load(const void *context)
+{
+    bulk_load l;
+    memcpy(&l, context, sizeof l);
+    memcpy(running_block->memory + l.offset, l.from, static_cast<size_t>(l.bytes));
+    memcpy(&running_block->late[l.offset], l.from, static_cast<size_t>(l.bytes));
+    receive_bytes(l.barrier, l.bytes);
+}
+
 /* ---- wgmma ---- */
 
 struct wgmma_slot {
@@ -215,10 +305,7 @@ static void issue_wgmma(void *const *slots, uint32_t)
         p.registers[i] = s->registers;
     }
     get_warpgroup().open.push_back(p);
-    if (running_block->fenced) {
-        running_block->fenced = false;
-        memcpy(running_block->late.data(), running_block->memory, running_block->dynamic_bytes);
-    }
+    make_writes_visible();
 }
 
 /* Returns the number at a byte offset from the start address of a descriptor. */
@@ -341,13 +428,27 @@ void gpu_fence_async()
     running_block->fenced = running_block->barriers_fenced = true;
 }
 
-void gpu_copy_box(void *to, const gpu_map *map, int column, int row, gpu_mbarrier *b, site here)
+static void check_barriers_fenced(site here)
 {
-    unwatched inside;
     if (!running_block->barriers_fenced) {
         fail("TMA: no fence.proxy.async after the initialization of an mbarrier, at %s:%d",
              here.file, here.line);
     }
+}
+
+void gpu_bulk_load(void *to, const float *from, int bytes, gpu_mbarrier *b, site here)
+{
+    unwatched inside;
+    check_barriers_fenced(here);
+    bulk_load l = {check_bulk_copy(from, to, bytes, here), from, bytes, b};
+    make_writes_visible();
+    add_operation(copy_bulk_load, &l, sizeof l, b);
+}
+
+void gpu_copy_box(void *to, const gpu_map *map, int column, int row, gpu_mbarrier *b, site here)
+{
+    unwatched inside;
+    check_barriers_fenced(here);
     tma_box copied = {gpu_shared_address(to), *map, column, row, b};
     if (copied.to % 1024 != 0) {
         fail("TMA: the address of a swizzled box is not a multiple of 1024 at %s:%d", here.file,

@@ -22,6 +22,7 @@ struct worker : thread {
     site at = {"", 0};
     std::vector<copy> open, due;
     std::deque<std::vector<copy>> groups;
+    std::vector<bulk_copy> bulk_open, bulk_committed, bulk_due;
     bool wgmma_fenced = false; /* wgmma.fence was executed since the last wait */
 };
 

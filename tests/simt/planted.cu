@@ -309,35 +309,62 @@ __global__ void __launch_bounds__(128) run_outer(float *c, const bf16 *a, const 
 
 /* ---- blocks in turn ---- */
 
-enum { TURNS = 4 };
+enum { TURNS = 4, TURN_ELEMENTS = 64, TURN_BYTES = TURN_ELEMENTS * int{sizeof(float)} };
+enum { TURN_BARRIER_AT = 2 * TURN_BYTES, TURN_PLACE_AT = TURN_BARRIER_AT + 8 };
+enum { TURN_SHARED_BYTES = TURN_PLACE_AT + int{sizeof(uint32_t)} };
 
+/* The first block stores its elements. Each further block copies the sums to shared memory and adds
+ * them and its elements. */
 template <int BUG>
-__global__ void __launch_bounds__(64) run_turns(float *out, const float *x, uint32_t *words)
+__global__ void __launch_bounds__(TURN_ELEMENTS)
+    run_turns(float *out, const float *x, uint32_t *words)
 {
 #ifdef GPU_HAS_SM90
-    GPU_SHARED(uint32_t, place, 1);
-    uint32_t *turn = words + 1;
-    if (threadIdx.x == 0) {
+    GPU_SHARED_DYNAMIC(unsigned char, memory);
+    const float *sums = reinterpret_cast<const float *>(memory);
+    float *parts = reinterpret_cast<float *>(memory + TURN_BYTES);
+    gpu_mbarrier *full = reinterpret_cast<gpu_mbarrier *>(memory + TURN_BARRIER_AT);
+    uint32_t *place = reinterpret_cast<uint32_t *>(memory + TURN_PLACE_AT), *turn = words + 1;
+    int i = static_cast<int>(threadIdx.x);
+    if (i == 0) {
         *place = BUG == PLANTED_TURN_NO_TICKET ? TURNS - 1 - blockIdx.x : gpu_take_ticket(words);
+        gpu_mbarrier_init(full, 1);
+        gpu_fence_async();
         if (BUG != PLANTED_TURN_NO_WAIT) {
             gpu_turn_wait(turn, *place);
         }
-    }
-    __syncthreads();
-    int block = static_cast<int>(*place), i = static_cast<int>(threadIdx.x);
-    if (BUG == PLANTED_TURN_EARLY && i == 0) {
-        gpu_turn_pass(turn);
-    }
-    if (i < 16) { /* each adds to four elements */
-        float part[4];
-        for (int e = 0; e < 4; e++) {
-            part[e] = out[4 * i + e] + x[4 * (4 * i + e) + block];
+        gpu_fence_async_global();
+        if (*place > 0) {
+            gpu_mbarrier_expect(full, TURN_BYTES);
+            gpu_bulk_load(memory, out, TURN_BYTES, full);
+        } else {
+            gpu_mbarrier_arrive(full);
         }
-        gpu_add16(out + 4 * i, part);
+        if (BUG == PLANTED_TURN_EARLY) {
+            gpu_turn_pass(turn);
+        }
     }
     __syncthreads();
-    if (BUG != PLANTED_TURN_EARLY && i == 0 && !(BUG == PLANTED_TURN_NOT_PASSED && block == 1)) {
-        gpu_turn_pass(turn);
+    int block = static_cast<int>(*place);
+    gpu_mbarrier_wait(full, 0);
+    parts[i] = (block > 0 ? sums[i] : 0.0f) + x[4 * i + block];
+    if (BUG != PLANTED_BULK_STALE) {
+        gpu_fence_async();
+    }
+    __syncthreads();
+    if (i == 0) {
+        if (block > 0) {
+            gpu_bulk_add(out, parts, TURN_BYTES);
+        } else {
+            gpu_bulk_store(out, parts, TURN_BYTES);
+        }
+        gpu_bulk_commit();
+        if (BUG != PLANTED_BULK_NOT_WAITED) {
+            gpu_bulk_wait();
+        }
+        if (BUG != PLANTED_TURN_EARLY && !(BUG == PLANTED_TURN_NOT_PASSED && block == 1)) {
+            gpu_turn_pass(turn);
+        }
     }
 #endif
 }
@@ -498,7 +525,7 @@ template <int BUG> struct planted_launches {
     }
     static void launch_turns(float *out, const float *x, uint32_t *words)
     {
-        GPU_LAUNCH(run_turns<BUG>, TURNS, 64, 0, 0, out, x, words);
+        GPU_LAUNCH(run_turns<BUG>, TURNS, TURN_ELEMENTS, TURN_SHARED_BYTES, 0, out, x, words);
     }
     static void launch_steps(float *sums, uint32_t *count, const bf16 *x, int steps)
     {
@@ -586,6 +613,8 @@ void planted_turns(planted_bug bug, float *out, const float *x, uint32_t *words)
         PLANTED_CASE(launch_turns, PLANTED_TURN_NOT_PASSED, out, x, words)
         PLANTED_CASE(launch_turns, PLANTED_TURN_NO_WAIT, out, x, words)
         PLANTED_CASE(launch_turns, PLANTED_TURN_EARLY, out, x, words)
+        PLANTED_CASE(launch_turns, PLANTED_BULK_STALE, out, x, words)
+        PLANTED_CASE(launch_turns, PLANTED_BULK_NOT_WAITED, out, x, words)
     default:
         planted_launches<PLANTED_NONE>::launch_turns(out, x, words);
     }

@@ -28,11 +28,13 @@ enum planted_bug {
     /* outer: C = A^T B; threads store both operands, and wgmma reads them MN-major */
     PLANTED_OUTER_STALE,      /* no fence.proxy.async after the stores */
     PLANTED_OUTER_NO_SWIZZLE, /* the stores do not swizzle */
-    /* turns: blocks modify the same words in turn */
+    /* turns: blocks modify the same words in turn, by bulk copies */
     PLANTED_TURN_NO_TICKET,  /* a block waits for a block that may start later */
     PLANTED_TURN_NOT_PASSED, /* a block does not pass its turn */
     PLANTED_TURN_NO_WAIT,    /* a block does not wait for its turn */
-    PLANTED_TURN_EARLY,      /* the turn is passed before other threads have written */
+    PLANTED_TURN_EARLY,      /* the turn is passed before the block has added */
+    PLANTED_BULK_STALE,      /* no fence.proxy.async after writes of threads to the tile */
+    PLANTED_BULK_NOT_WAITED, /* the turn is passed before the bulk copy has ended */
     /* steps: two warps process tiles that a third one copies; a fourth one counts the steps */
     PLANTED_STEPS_AHEAD, /* arrivals at the barrier of the next step complete that of this step */
     /* neighbours: each thread reads the value that the next one wrote */

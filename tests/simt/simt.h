@@ -13,6 +13,8 @@
  *   TMA            writes the data only when no thread can continue without it, and only that copy
  *                  (random schedule: any copy at any time; fifo: in order; lowest and highest:
  *                  as soon as a thread waits)
+ *   bulk copies    to global memory read and write when the thread waits for them, at the time when
+ *                  the schedule would deliver a copy by TMA. They read data as wgmma does
  *   wgmma          reads its operands, including registers, when a thread waits for it. It reads
  *                  data that TMA wrote; data that threads wrote only if fence.proxy.async follows
  *   schedule       SIMT_SCHEDULE=fifo | lifo | warp (one warp runs as far as possible) | random |
@@ -243,6 +245,17 @@ void copy_async(copy c, site here);
 void copy_commit();
 int copy_due(int groups_left, const copy **copies);
 void copy_check_none(); /* called at the end of a thread */
+
+/* A bulk copy to global memory. `from` is in the copy of shared memory that TMA reads. */
+struct bulk_copy {
+    float *to;
+    const float *from;
+    int count;
+    bool add;
+};
+void bulk_copy_begin(float *to, const void *from, int bytes, bool add, site here);
+void bulk_copy_commit();
+int bulk_copy_due(const bulk_copy **copies, site here);
 
 /* The operands of wgmma. WGMMA_REGISTERS: A in registers and B MN-major; WGMMA_ROWS: both K-major;
  * WGMMA_COLUMNS: both MN-major. */
@@ -501,22 +514,32 @@ inline bool gpu_map_make(gpu_map *map, const void *base, int64_t rows, int64_t c
 uint32_t gpu_take_ticket(uint32_t *counter);
 void gpu_turn_wait(const uint32_t *turn, uint32_t count, SIMT_HERE);
 void gpu_turn_pass(uint32_t *turn);
-namespace simt
+inline void gpu_fence_async_global()
 {
-/* Returns 0 for a subnormal number, as red.add.f32 does. */
-inline float flush(float x)
-{
-    return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x;
 }
-} // namespace simt
-inline void gpu_add16(float *p, const float (&x)[4], SIMT_HERE)
+void gpu_bulk_load(void *to, const float *from, int bytes, gpu_mbarrier *b, SIMT_HERE);
+inline void gpu_bulk_store(float *to, const void *from, int bytes, SIMT_HERE)
 {
-    if (reinterpret_cast<uintptr_t>(p) % 16 != 0) {
-        simt::fail("red.v4 at the misaligned address %p at %s:%d", static_cast<void *>(p),
-                   here.file, here.line);
-    }
-    for (int i = 0; i < 4; i++) {
-        p[i] = simt::flush(simt::flush(p[i]) + simt::flush(x[i]));
+    simt::bulk_copy_begin(to, from, bytes, false, here);
+}
+inline void gpu_bulk_add(float *to, const void *from, int bytes, SIMT_HERE)
+{
+    simt::bulk_copy_begin(to, from, bytes, true, here);
+}
+inline void gpu_bulk_commit()
+{
+    simt::bulk_copy_commit();
+}
+/* The thread itself accesses global memory, so that sanitizers attribute the accesses to it. */
+inline void gpu_bulk_wait(SIMT_HERE)
+{
+    const simt::bulk_copy *copies;
+    int count = simt::bulk_copy_due(&copies, here);
+    for (int i = 0; i < count; i++) {
+        const simt::bulk_copy &c = copies[i];
+        for (int j = 0; j < c.count; j++) {
+            c.to[j] = c.add ? c.to[j] + c.from[j] : c.from[j];
+        }
     }
 }
 

@@ -1,19 +1,21 @@
 /* Attention backward on the tensor cores of Hopper (sm_90a): TMA, wgmma and warp specialization.
  * attention_backward.cu states the formulas and computes delta.
  *
- * Launch    grid (work items); block 384: two consumers (warpgroups) and a producer. Shared memory:
- *           struct backward_space, 195 KiB for D = 64 and 194 KiB for D = 128
- * Work      An item is 128 keys of a sequence and key-value head. Its block copies keys and values
- *           once, and iterates over the query heads of the group and the tiles of their queries
- *           (128 for D = 64, 64 for D = 128). Each consumer has 64 keys: s^T and ds^T are in
- *           registers, as the GEMMs of dv and dk need them. Both store ds^T to shared memory, and
- *           each computes half of the tile's dq = ds k: five GEMMs.
+ * Launch    grid (multiprocessors, at most work items); block 384: two consumers (warpgroups) and a
+ *           producer. Shared memory: struct backward_space, 227 KiB for D = 64, 194 KiB for D = 128
+ * Work      An item is 128 keys of a sequence and key-value head. A block processes items until
+ *           none is left. It copies keys and values of an item once, and iterates over the query
+ *           heads of the group and the tiles of their queries (128 for D = 64, 64 for D = 128).
+ *           Each consumer has 64 keys: s^T and ds^T are in registers, as the GEMMs of dv and dk
+ *           need them. Both store ds^T to shared memory, and each computes half of the tile's
+ *           dq = ds k: five GEMMs.
  * Order     The sums of dq are f32 in global memory. The blocks of a tile add to them in turn, from
  *           the last keys to the first: the first block stores, the last one rounds the sum to
  *           bf16. One block sums dk and dv, head by head. So the bits of a sequence depend only on
  *           its data.
- * Deadlock  A block waits only for blocks with later keys of its sequence and head. These have
- *           lower tickets, and a block takes its ticket when it starts.
+ * Deadlock  An item waits only for items with later keys of its sequence and head. These have lower
+ *           tickets. A block processes its items in the order of their tickets, so the unfinished
+ *           item with the lowest ticket never waits.
  * Tiles     For D = 128 a tile has 64 queries, also for full attention. With 80 queries, dv, dk,
  *           s^T and dp^T alone need 208 of 232 registers, and 80 is not a multiple of the 64
  *           queries of a swizzled box.
@@ -26,10 +28,11 @@
 
 /* ---- consumers ---- */
 
-/* A consumer's number in the block, and the first key and row of the lane. */
+/* A consumer's number in the block, the first key and row of the lane, and the item's operands. */
 struct consumer {
     int number, first, key; /* first key of the consumer, and of the lane */
     int row;                /* first of the lane's rows of 64 */
+    unsigned char *keys;    /* keys of the item, then its values */
 };
 
 /* Issues d = k q^T for the consumer's 64 rows of a tile of keys or values and a tile of queries. */
@@ -312,7 +315,7 @@ GPU_INLINE void start_step(float (&s)[1][N][4], const struct block_item &t,
     }
     gpu_wgmma_order(s[0]);
     gpu_wgmma_fence();
-    issue_transposed<D>(s[0], memory + c.number * CONSUMER_KEYS * BOX * 2, q);
+    issue_transposed<D>(s[0], c.keys + c.number * CONSUMER_KEYS * BOX * 2, q);
 }
 
 /* Processes a tile of queries. Its scores are issued or, with READY, computed. With NEXT, also
@@ -326,7 +329,7 @@ GPU_INLINE void finish_step(float (&s)[1][backward_space<D>::queries / 8][4], fl
     using space = backward_space<D>;
     constexpr int N = space::queries / 8;
     int stage = p.number % STAGES, phase = p.number / STAGES & 1;
-    const unsigned char *values = memory + space::values_at + c.number * CONSUMER_KEYS * BOX * 2;
+    const unsigned char *values = c.keys + space::keys + c.number * CONSUMER_KEYS * BOX * 2;
     const unsigned char *q = memory + space::q_at + stage * space::tile;
     const unsigned char *d_o = memory + space::d_o_at + stage * space::tile;
     unsigned char *ds_tile = memory + space::ds_at + p.number % 2 * space::ds;
@@ -370,7 +373,7 @@ GPU_INLINE void finish_step(float (&s)[1][backward_space<D>::queries / 8][4], fl
     gpu_wgmma_order(dk);
     gpu_wgmma_order(ds_packed);
     gpu_wgmma_fence();
-    issue_dq<D>(dq, ds_tile, memory, c.number);
+    issue_dq<D>(dq, ds_tile, c.keys, c.number);
     issue_rows<D>(dk, ds_packed, q);
     gpu_wgmma_wait<2>();
     gpu_wgmma_order(dv);
@@ -390,20 +393,19 @@ GPU_INLINE void finish_step(float (&s)[1][backward_space<D>::queries / 8][4], fl
 template <int D, bool GENERAL>
 GPU_INLINE void compute_tiles(const attention_task<bf16> &a, const struct block_item &t,
                               const struct consumer &c, unsigned char *memory, block_barriers *b,
-                              float (&dk)[D / 8][4], float (&dv)[D / 8][4])
+                              float (&dk)[D / 8][4], float (&dv)[D / 8][4], int number)
 {
     using space = backward_space<D>;
-    const int steps = (t.to - t.from) * a.group;
-    struct step p = {t.kv_head * a.group, t.from * space::queries, 0};
+    const int end = number + count_steps(a, t);
+    struct step p = {t.kv_head * a.group, t.from * space::queries, number};
     float s[1][space::queries / 8][4];
-    gpu_mbarrier_wait(&b->keys_full, 0);
     if (t.first + KEYS > t.s.keys) {
-        clear_tile_rows<D, KEYS>(memory, t.s.keys - t.first);
-        clear_tile_rows<D, KEYS>(memory + space::values_at, t.s.keys - t.first);
+        clear_tile_rows<D, KEYS>(c.keys, t.s.keys - t.first);
+        clear_tile_rows<D, KEYS>(c.keys + space::keys, t.s.keys - t.first);
         wait_for_consumers();
     }
     if (GENERAL || D == 128) { /* there are no registers for the scores of the next tile */
-        for (; p.number < steps; p = next_step<D>(t, p)) {
+        for (; p.number < end; p = next_step<D>(t, p)) {
             start_step<D>(s, t, c, memory, b, p);
             finish_step<D, GENERAL, false, false>(s, dk, dv, a, t, c, memory, b, p);
         }
@@ -412,35 +414,87 @@ GPU_INLINE void compute_tiles(const attention_task<bf16> &a, const struct block_
     start_step<D>(s, t, c, memory, b, p);
     gpu_wgmma_wait<0>();
     gpu_wgmma_order(s[0]);
-    for (; p.number + 1 < steps; p = next_step<D>(t, p)) {
+    for (; p.number + 1 < end; p = next_step<D>(t, p)) {
         finish_step<D, GENERAL, true, true>(s, dk, dv, a, t, c, memory, b, p);
     }
     finish_step<D, GENERAL, true, false>(s, dk, dv, a, t, c, memory, b, p);
 }
 
+/* Computes an item. `number` is the number of the block's earlier steps; `empty` is completed when
+ * the item and its keys and values are no longer needed in shared memory. */
 template <int D, bool GENERAL>
-GPU_INLINE void run_consumer(const attention_task<bf16> &a, const struct block_item &t,
-                             unsigned char *memory, block_barriers *b)
+GPU_INLINE void compute_item(const attention_task<bf16> &a, const struct block_item &t,
+                             struct consumer &c, unsigned char *memory, block_barriers *b,
+                             int number, gpu_mbarrier *empty)
 {
-    struct consumer c;
-    int lane = threadIdx.x % 32, warp_row = threadIdx.x % WARPGROUP / 32 * 16;
-    c.number = threadIdx.x / WARPGROUP;
-    c.first = t.first + c.number * CONSUMER_KEYS;
-    c.row = warp_row + lane / 4;
-    c.key = c.first + c.row;
     float dk[D / 8][4], dv[D / 8][4], keep_scale = attention_dropout_scale(a);
+    c.first = t.first + c.number * CONSUMER_KEYS;
+    c.key = c.first + c.row;
     clear_sums(dk);
     clear_sums(dv);
     if (t.tile == 0) {
         clear_first_dq<D>(a, t);
     }
     if (t.from < t.to) {
-        compute_tiles<D, GENERAL>(a, t, c, memory, b, dk, dv);
+        compute_tiles<D, GENERAL>(a, t, c, memory, b, dk, dv, number);
     }
-    int row = c.first + warp_row;
+    __syncwarp();
+    release_stage(empty);
+    int row = c.key - static_cast<int>(threadIdx.x % 32 / 4);
     store_sums<D>(a.dvalues, dv, t.s.first_k + row, t.s.keys - row, t.kv_head * D, keep_scale,
                   keep_scale);
     store_sums<D>(a.dkeys, dk, t.s.first_k + row, t.s.keys - row, t.kv_head * D, a.scale, a.scale);
+}
+
+template <int D, bool GENERAL>
+GPU_INLINE void run_consumer(const attention_task<bf16> &a, unsigned char *memory,
+                             block_barriers *b)
+{
+    using space = backward_space<D>;
+    struct consumer c;
+    int step = 0;
+    c.number = threadIdx.x / WARPGROUP;
+    c.row = threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll 1
+    for (int number = 0;; number++) {
+        struct block_item t = get_item(b, number);
+        if (!is_item(t)) {
+            return;
+        }
+        c.keys = memory + number % space::key_slots * 2 * space::keys;
+        compute_item<D, GENERAL>(a, t, c, memory, b, step, &b->item_empty[number % ITEMS]);
+        step += count_steps(a, t);
+    }
+}
+
+template <int D>
+GPU_INLINE void run_producer(const attention_task<bf16> &a, const backward_plan &plan,
+                             unsigned char *memory, block_barriers *b, const backward_maps *maps)
+{
+    int warp = static_cast<int>(threadIdx.x / 32), step = 0;
+    if (warp == COPY_WARP) {
+        if (threadIdx.x % 32 == 0) {
+            copy_tiles<D>(a, plan, memory, b, maps);
+        }
+        return;
+    }
+    if (warp > DQ_WARP) {
+        return;
+    }
+#pragma unroll 1
+    for (int number = 0;; number++) {
+        struct block_item t = take_item(b, number);
+        if (!is_item(t)) {
+            return;
+        }
+        if (warp == DQ_WARP) {
+            add_tiles<D>(a, plan, t, memory, b);
+        } else {
+            float *stats = reinterpret_cast<float *>(memory + backward_space<D>::stats_at);
+            load_stats<D>(a, t, stats, b, step);
+            step += count_steps(a, t);
+        }
+    }
 }
 
 #endif
@@ -456,8 +510,10 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     gpu_require_swizzle_base(memory);
     block_barriers *b = reinterpret_cast<block_barriers *>(memory + space::barriers_at);
     if (threadIdx.x == 0) {
-        b->ticket = gpu_take_ticket(a.turns + a.heads * a.rows_q);
-        gpu_mbarrier_init(&b->keys_full, 1);
+        for (int i = 0; i < ITEMS; i++) { /* emptied by the consumers and two warps */
+            gpu_mbarrier_init(&b->item_full[i], 1);
+            gpu_mbarrier_init(&b->item_empty[i], CONSUMER_THREADS / 32 + 2);
+        }
         gpu_mbarrier_init(&b->dq_ready, 1);
         for (int i = 0; i < STAGES; i++) {
             gpu_mbarrier_init(&b->q_full[i], 1);
@@ -469,26 +525,12 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
         gpu_fence_async();
     }
     __syncthreads();
-    struct block_item t = make_item<D>(a, plan, static_cast<int>(b->ticket));
-    if (t.first >= t.s.keys && t.tile > 0) {
-        return;
-    }
-    int warp = static_cast<int>(threadIdx.x / 32);
-    if (warp >= COPY_WARP) {
+    if (threadIdx.x >= CONSUMER_THREADS) {
         gpu_registers_lower<FETCH_REGISTERS>();
-        if (t.from >= t.to) {
-            return;
-        }
-        if (warp == DQ_WARP) {
-            add_tiles<D>(a, plan, t, memory, b);
-        } else if (warp == STATS_WARP) {
-            load_stats<D>(a, t, reinterpret_cast<float *>(memory + space::stats_at), b);
-        } else if (warp == COPY_WARP && threadIdx.x % 32 == 0) {
-            copy_tiles<D>(a, t, memory, b, &maps);
-        }
+        run_producer<D>(a, plan, memory, b, &maps);
     } else {
         gpu_registers_raise<COMPUTE_REGISTERS>();
-        run_consumer<D, GENERAL>(a, t, memory, b);
+        run_consumer<D, GENERAL>(a, memory, b);
     }
 #endif
 }
@@ -501,7 +543,7 @@ static status launch_wgmma(struct kernels *k, const attention_task<bf16> &t,
                            const backward_maps &maps)
 {
     const int bytes = backward_space<D>::bytes;
-    dim3 grid(static_cast<unsigned>(plan.pairs * plan.tiles));
+    dim3 grid(static_cast<unsigned>(min_int64(plan.items, gpu_processors())));
     if (attention_is_modified(call) || call->a->dropout.probability > 0) {
         LAUNCH(k, (wgmma_backward<D, true>), grid, BLOCK_THREADS, bytes, t, plan, maps);
     } else {
@@ -536,6 +578,7 @@ status attention_wgmma_backward(struct kernels *k, const attention_task<bf16> &t
     plan.kv_heads = a->kv_heads;
     plan.pairs = static_cast<int>(a->sequences * a->kv_heads);
     plan.tiles = static_cast<int>((a->longest_k + KEYS - 1) / KEYS);
+    plan.items = plan.pairs * plan.tiles;
     plan.section = static_cast<int>(min_int64(plan.pairs, 1 + SECTION_BYTES / bytes));
     return a->head_width == 64 ? launch_wgmma<64>(k, t, call, plan, maps)
                                : launch_wgmma<128>(k, t, call, plan, maps);

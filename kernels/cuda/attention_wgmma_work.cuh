@@ -6,6 +6,10 @@
  *           window, an item's first queries are those that attend to no later key tile, or to few.
  *           So it starts without a turn, and an item with earlier keys reaches the same queries
  *           later. In the opposite order an item would wait for a full pass of an earlier one.
+ * Items     A multiprocessor has one block, which processes items until the tickets end. Warp 0 of
+ *           the producer takes a ticket when it has copied all tiles of the item before, and passes
+ *           the item to the other warps in a ring of two slots. For D = 64 the keys and values of
+ *           both items fit into shared memory, so that the next item is loaded early.
  * Producer  Warp 0 copies tiles by TMA into rings of two stages. Warp 1 loads lse and delta. Warp 2
  *           waits for turns, adds dq to the sums by TMA, and passes the turns to the next blocks,
  *           so that waits, additions and fences of a step run while the consumers compute the next
@@ -24,6 +28,7 @@
 enum {
     KEYS = CUDA_ATTENTION_KEYS,
     STAGES = 2,
+    ITEMS = 2,
     CONSUMERS = 2,
     CONSUMER_KEYS = 64,
     SUM_COLUMNS = 64
@@ -35,20 +40,29 @@ enum { ALL_CONSUMERS = 1, DQ_DONE };                             /* named barrie
 enum { DQ_THREADS = CONSUMER_THREADS + 32 };
 enum { SECTION_BYTES = 24 << 20 };
 
-/* The barriers of a block, in shared memory. */
+/* A block's 128 keys of a sequence and key-value head, and the tiles of queries that attend to
+ * them. */
+struct block_item {
+    struct attention_sequence s;
+    struct hidden_keys hidden;
+    int kv_head, tile, first, from, to; /* kv_head is -1 after the last item of the block */
+};
+
+/* The barriers and the ring of items of a block, in shared memory. */
 struct block_barriers {
-    gpu_mbarrier keys_full;
+    gpu_mbarrier item_full[ITEMS], item_empty[ITEMS];
     gpu_mbarrier q_full[STAGES], d_o_full[STAGES], stats_full[STAGES];
     gpu_mbarrier q_empty[STAGES], d_o_empty[STAGES];
     gpu_mbarrier dq_ready;
-    uint32_t ticket;
+    struct block_item items[ITEMS];
 };
 
 /* Byte offsets in shared memory. */
 template <int D> struct backward_space {
     static constexpr int queries = D == 64 ? 128 : 64;
     static constexpr int keys = KEYS * D * 2, tile = queries * D * 2, ds = KEYS * queries * 2;
-    static constexpr int values_at = keys, q_at = values_at + keys, d_o_at = q_at + STAGES * tile;
+    static constexpr int key_slots = D == 64 ? ITEMS : 1; /* each of keys, then values */
+    static constexpr int q_at = key_slots * 2 * keys, d_o_at = q_at + STAGES * tile;
     static constexpr int ds_at = d_o_at + STAGES * tile, dq_at = ds_at + 2 * ds;
     static constexpr int stats_at = dq_at + queries * D * int{sizeof(float)};
     static constexpr int barriers_at = stats_at + STAGES * 2 * queries * int{sizeof(float)};
@@ -63,14 +77,7 @@ struct backward_maps {
 struct backward_plan {
     float *sums; /* of dq: [heads, rows of q, D], columns as in get_dq_offset */
     int kv_heads, pairs, section, tiles; /* pairs: sequences x kv_heads */
-};
-
-/* A block's 128 keys of a sequence and key-value head, and the tiles of queries that attend to
- * them. */
-struct block_item {
-    struct attention_sequence s;
-    struct hidden_keys hidden;
-    int kv_head, tile, first, from, to;
+    int items;                           /* pairs x tiles */
 };
 
 template <int D>
@@ -120,7 +127,50 @@ GPU_INLINE struct rank get_rank(const attention_task<bf16> &a, const struct bloc
             t.first <= visible_begin(a, t.s, query)};
 }
 
+/* Waits for an item of the block and returns it. */
+GPU_INLINE struct block_item get_item(block_barriers *b, int number)
+{
+    gpu_mbarrier_wait(&b->item_full[number % ITEMS], number / ITEMS & 1);
+    return b->items[number % ITEMS];
+}
+
+/* The same, for a warp that needs the slot no longer. */
+GPU_INLINE struct block_item take_item(block_barriers *b, int number)
+{
+    struct block_item t = get_item(b, number);
+    __syncwarp();
+    release_stage(&b->item_empty[number % ITEMS]);
+    return t;
+}
+
+GPU_INLINE bool is_item(const struct block_item &t)
+{
+    return t.kv_head >= 0;
+}
+
+GPU_INLINE int count_steps(const attention_task<bf16> &a, const struct block_item &t)
+{
+    return t.from < t.to ? (t.to - t.from) * a.group : 0;
+}
+
 /* ---- producer ---- */
+
+/* Takes tickets until one is an item with keys, or the items end. An item without keys is
+ * skipped, except the first one of a sequence, which zeroes dq. */
+template <int D>
+GPU_INLINE struct block_item draw_item(const attention_task<bf16> &a, const backward_plan &plan)
+{
+    struct block_item t = {};
+    do {
+        int ticket = static_cast<int>(gpu_take_ticket(a.turns + a.heads * a.rows_q));
+        if (ticket >= plan.items) {
+            t.kv_head = -1;
+            return t;
+        }
+        t = make_item<D>(a, plan, ticket);
+    } while (t.first >= t.s.keys && t.tile > 0);
+    return t;
+}
 
 template <int D, int ROWS>
 GPU_INLINE void copy_tile(unsigned char *to, const gpu_map *map, int row, int column,
@@ -133,30 +183,59 @@ GPU_INLINE void copy_tile(unsigned char *to, const gpu_map *map, int row, int co
     }
 }
 
+/* Fills a slot with an item, and copies its keys and values. Where the block has one slot for keys,
+ * waits for the end of the item before. */
 template <int D>
-GPU_INLINE void copy_tiles(const attention_task<bf16> &a, const struct block_item &t,
-                           unsigned char *memory, block_barriers *b, const backward_maps *maps)
+GPU_INLINE void copy_item(const struct block_item &t, int number, unsigned char *memory,
+                          block_barriers *b, const backward_maps *maps)
 {
     using space = backward_space<D>;
-    int row = t.s.first_k + t.first, i = 0;
-    gpu_mbarrier_expect(&b->keys_full, 2 * space::keys);
+    int slot = number % ITEMS, row = t.s.first_k + t.first;
+    unsigned char *keys = memory + number % space::key_slots * 2 * space::keys;
+    gpu_mbarrier *full = &b->item_full[slot];
+    gpu_mbarrier_wait(&b->item_empty[slot], (number / ITEMS & 1) ^ 1);
+    if (space::key_slots == 1 && number > 0) {
+        gpu_mbarrier_wait(&b->item_empty[(number - 1) % ITEMS], (number - 1) / ITEMS & 1);
+    }
+    b->items[slot] = t;
+    if (t.from >= t.to) {
+        gpu_mbarrier_arrive(full);
+        return;
+    }
+    gpu_mbarrier_expect(full, 2 * space::keys);
 #pragma unroll
     for (int box = 0; box < D / BOX; box++) {
         int at = box * KEYS * BOX * 2, column = t.kv_head * D + box * BOX;
-        gpu_copy_box(memory + at, &maps->keys, column, row, &b->keys_full);
-        gpu_copy_box(memory + space::values_at + at, &maps->values, column, row, &b->keys_full);
+        gpu_copy_box(keys + at, &maps->keys, column, row, full);
+        gpu_copy_box(keys + space::keys + at, &maps->values, column, row, full);
     }
-    for (int head = t.kv_head * a.group; head < (t.kv_head + 1) * a.group; head++) {
+}
+
+template <int D>
+GPU_INLINE void copy_tiles(const attention_task<bf16> &a, const backward_plan &plan,
+                           unsigned char *memory, block_barriers *b, const backward_maps *maps)
+{
+    using space = backward_space<D>;
+    int i = 0;
 #pragma unroll 1
-        for (int m = t.from; m < t.to; m++, i++) {
-            int stage = i % STAGES, phase = (i / STAGES & 1) ^ 1;
-            row = t.s.first_q + m * space::queries;
-            gpu_mbarrier_wait(&b->q_empty[stage], phase);
-            copy_tile<D, space::queries>(memory + space::q_at + stage * space::tile, &maps->q, row,
-                                         head * D, &b->q_full[stage]);
-            gpu_mbarrier_wait(&b->d_o_empty[stage], phase);
-            copy_tile<D, space::queries>(memory + space::d_o_at + stage * space::tile, &maps->d_o,
-                                         row, head * D, &b->d_o_full[stage]);
+    for (int number = 0;; number++) {
+        struct block_item t = draw_item<D>(a, plan);
+        copy_item<D>(t, number, memory, b, maps);
+        if (!is_item(t)) {
+            return;
+        }
+        for (int head = t.kv_head * a.group; head < (t.kv_head + 1) * a.group; head++) {
+#pragma unroll 1
+            for (int m = t.from; m < t.to; m++, i++) {
+                int stage = i % STAGES, phase = (i / STAGES & 1) ^ 1;
+                int row = t.s.first_q + m * space::queries;
+                gpu_mbarrier_wait(&b->q_empty[stage], phase);
+                copy_tile<D, space::queries>(memory + space::q_at + stage * space::tile, &maps->q,
+                                             row, head * D, &b->q_full[stage]);
+                gpu_mbarrier_wait(&b->d_o_empty[stage], phase);
+                copy_tile<D, space::queries>(memory + space::d_o_at + stage * space::tile,
+                                             &maps->d_o, row, head * D, &b->d_o_full[stage]);
+            }
         }
     }
 }
@@ -165,10 +244,9 @@ GPU_INLINE void copy_tiles(const attention_task<bf16> &a, const struct block_ite
  * keys, so that p is 0 there. */
 template <int D>
 GPU_INLINE void load_stats(const attention_task<bf16> &a, const struct block_item &t, float *stats,
-                           block_barriers *b)
+                           block_barriers *b, int i)
 {
     const int queries = backward_space<D>::queries;
-    int i = 0;
     for (int head = t.kv_head * a.group; head < (t.kv_head + 1) * a.group; head++) {
 #pragma unroll 1
         for (int m = t.from; m < t.to; m++, i++) {

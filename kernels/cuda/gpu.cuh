@@ -65,6 +65,17 @@ static inline int gpu_capability()
     return found_device ? major : 0;
 }
 
+/* gpu_processors - return the number of multiprocessors of the current GPU, or 1 if there is no
+ * GPU. */
+static inline int gpu_processors()
+{
+    int device = 0, count = 0;
+    bool found_device =
+        cudaGetDevice(&device) == cudaSuccess &&
+        cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) == cudaSuccess;
+    return found_device && count > 0 ? count : 1;
+}
+
 /* gpu_shared_limit - return the largest shared memory of a block in bytes, static arrays included,
  * or 0 if there is no GPU. */
 static inline size_t gpu_shared_limit()

@@ -367,6 +367,7 @@ int main(int count, char **arguments)
     std::vector<uint32_t> expected(WORDS_MAX);
     fill_integers(in, WORDS_MAX + 1024);
     int wrong_count = 0;
+    printf("conformance: %d multiprocessors\n", gpu_processors());
     for (const section &s : sections) {
         size_t words = static_cast<size_t>(s.words);
         memset(out, 0xff, WORDS_MAX * 4);

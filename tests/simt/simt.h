@@ -344,6 +344,11 @@ inline int gpu_capability()
     return wanted != nullptr && strcmp(wanted, "9") == 0 ? 9 : 8;
 }
 
+inline int gpu_processors()
+{
+    return 3;
+}
+
 inline size_t gpu_shared_limit()
 {
     return simt::shared_limit();

@@ -9,6 +9,9 @@
  *           Each consumer has 64 keys: s^T and ds^T are in registers, as the GEMMs of dv and dk
  *           need them. Both store ds^T to shared memory, and each computes half of the tile's
  *           dq = ds k: five GEMMs.
+ * Overlap   dq of a step is computed in the next one. So a consumer waits for the other's ds^T only
+ *           after its own GEMMs of dv, dk and the next scores, and one consumer computes the
+ *           softmax while the other one uses the tensor cores.
  * Order     The sums of dq are f32 in global memory. The blocks of a tile add to them in turn, from
  *           the last keys to the first: the first block stores, the last one rounds the sum to
  *           bf16. One block sums dk and dv, head by head. So the bits of a sequence depend only on
@@ -295,6 +298,18 @@ template <int D> GPU_INLINE struct step next_step(const struct block_item &t, co
     return next;
 }
 
+template <int D>
+GPU_INLINE struct step previous_step(const struct block_item &t, const struct step &p)
+{
+    const int queries = backward_space<D>::queries;
+    struct step previous = {p.head, p.query - queries, p.number - 1};
+    if (p.query == t.from * queries) {
+        previous.head--;
+        previous.query = (t.to - 1) * queries;
+    }
+    return previous;
+}
+
 /* Issues the scores of a tile of queries. First zeroes its rows after the end of the sequence,
  * which may be NaN: 0 times NaN is NaN. */
 template <int D, int N>
@@ -318,13 +333,30 @@ GPU_INLINE void start_step(float (&s)[1][N][4], const struct block_item &t,
     issue_transposed<D>(s[0], c.keys + c.number * CONSUMER_KEYS * BOX * 2, q);
 }
 
-/* Processes a tile of queries. Its scores are issued or, with READY, computed. With NEXT, also
- * computes the scores of the next tile, while dq is added to memory. */
-template <int D, bool GENERAL, bool READY, bool NEXT>
-GPU_INLINE void finish_step(float (&s)[1][backward_space<D>::queries / 8][4], float (&dk)[D / 8][4],
-                            float (&dv)[D / 8][4], const attention_task<bf16> &a,
-                            const struct block_item &t, const struct consumer &c,
-                            unsigned char *memory, block_barriers *b, const struct step &p)
+/* Issues dq of a step. Waits until both consumers have stored ds^T, unless there is no such step:
+ * then the result is not used. */
+template <int D>
+GPU_INLINE void start_dq(float (&dq)[SUM_COLUMNS / 8][4], const struct consumer &c,
+                         unsigned char *memory, block_barriers *b, int number, bool exists)
+{
+    using space = backward_space<D>;
+    if (exists) {
+        gpu_mbarrier_wait(&b->ds_full[number & 1], number / 2 & 1);
+    }
+    gpu_wgmma_order(dq);
+    gpu_wgmma_fence();
+    issue_dq<D>(dq, memory + space::ds_at + (number & 1) * space::ds, c.keys, c.number);
+}
+
+/* Processes a tile of queries. Its scores are computed. With NEXT, also computes the scores of the
+ * next tile. dq is that of the step before, so that no consumer waits for the other one between the
+ * GEMMs of a step; `first` is the number of the item's first step. */
+template <int D, bool GENERAL, bool NEXT>
+GPU_INLINE void compute_step(float (&s)[1][backward_space<D>::queries / 8][4],
+                             float (&dk)[D / 8][4], float (&dv)[D / 8][4],
+                             const attention_task<bf16> &a, const struct block_item &t,
+                             const struct consumer &c, unsigned char *memory, block_barriers *b,
+                             const struct step &p, int first)
 {
     using space = backward_space<D>;
     constexpr int N = space::queries / 8;
@@ -332,31 +364,36 @@ GPU_INLINE void finish_step(float (&s)[1][backward_space<D>::queries / 8][4], fl
     const unsigned char *values = c.keys + space::keys + c.number * CONSUMER_KEYS * BOX * 2;
     const unsigned char *q = memory + space::q_at + stage * space::tile;
     const unsigned char *d_o = memory + space::d_o_at + stage * space::tile;
-    unsigned char *ds_tile = memory + space::ds_at + p.number % 2 * space::ds;
+    unsigned char *ds_tile = memory + space::ds_at + (p.number & 1) * space::ds;
     const float *stats = reinterpret_cast<const float *>(memory + space::stats_at);
     const float *lse = stats + stage * 2 * space::queries, *delta = lse + space::queries;
     float ds[N][4], dq[SUM_COLUMNS / 8][4];
+    if (GENERAL) {
+        start_step<D>(s, t, c, memory, b, p);
+    }
+    start_dq<D>(dq, c, memory, b, p.number - 1, p.number > first);
+    gpu_mbarrier_wait(&b->stats_full[stage], phase);
+    if (!GENERAL) {
+        compute_probabilities(s[0], a, t, c, p.query, lse);
+    }
+    gpu_wgmma_wait<0>();
+    gpu_wgmma_order(s[0]);
+    gpu_wgmma_order(dq);
+    if (p.number > first) {
+        add_dq<D>(dq, a, t, c, memory, b, previous_step<D>(t, p));
+    }
     gpu_mbarrier_wait(&b->d_o_full[stage], phase);
     gpu_wgmma_order(ds);
     gpu_wgmma_fence();
     issue_transposed<D>(ds, values, d_o);
-    gpu_mbarrier_wait(&b->stats_full[stage], phase);
+    gpu_wgmma_wait<0>();
+    gpu_wgmma_order(ds);
     if (GENERAL) {
         uint32_t kept[N / 8];
-        gpu_wgmma_wait<0>();
-        gpu_wgmma_order(s[0]);
-        gpu_wgmma_order(ds);
         modify_tile(s, ds, kept, a, t, c, p.head, p.query, delta);
         compute_probabilities(s[0], a, t, c, p.query, lse);
         multiply_kept(ds, s[0], kept);
     } else {
-        if (!READY) {
-            gpu_wgmma_wait<1>();
-            gpu_wgmma_order(s[0]);
-        }
-        compute_probabilities(s[0], a, t, c, p.query, lse);
-        gpu_wgmma_wait<0>();
-        gpu_wgmma_order(ds);
         compute_ds(ds, s[0], delta);
     }
     uint32_t p_packed[N / 2][4], ds_packed[N / 2][4];
@@ -368,26 +405,36 @@ GPU_INLINE void finish_step(float (&s)[1][backward_space<D>::queries / 8][4], fl
     gpu_wgmma_fence();
     issue_rows<D>(dv, p_packed, d_o);
     store_ds(ds_tile, ds_packed, c.number * CONSUMER_KEYS + c.row);
-    wait_for_consumers();
-    gpu_wgmma_order(dq);
+    gpu_fence_async();
+    gpu_mbarrier_arrive(&b->ds_full[p.number & 1]);
     gpu_wgmma_order(dk);
     gpu_wgmma_order(ds_packed);
     gpu_wgmma_fence();
-    issue_dq<D>(dq, ds_tile, c.keys, c.number);
     issue_rows<D>(dk, ds_packed, q);
-    gpu_wgmma_wait<2>();
+    gpu_wgmma_wait<1>();
     gpu_wgmma_order(dv);
     release_stage(&b->d_o_empty[stage]);
     if (NEXT) {
         start_step<D>(s, t, c, memory, b, next_step<D>(t, p));
     }
-    gpu_wgmma_wait<NEXT ? 2 : 1>();
+    gpu_wgmma_wait<NEXT ? 1 : 0>();
+    gpu_wgmma_order(dk);
+    release_stage(&b->q_empty[stage]);
+    gpu_wgmma_wait<0>();
+    gpu_wgmma_order(s[0]);
+}
+
+/* Computes and adds dq of the last step of an item. */
+template <int D>
+GPU_INLINE void finish_dq(const attention_task<bf16> &a, const struct block_item &t,
+                          const struct consumer &c, unsigned char *memory, block_barriers *b,
+                          const struct step &p)
+{
+    float dq[SUM_COLUMNS / 8][4];
+    start_dq<D>(dq, c, memory, b, p.number, true);
+    gpu_wgmma_wait<0>();
     gpu_wgmma_order(dq);
     add_dq<D>(dq, a, t, c, memory, b, p);
-    gpu_wgmma_wait<0>();
-    gpu_wgmma_order(dk);
-    gpu_wgmma_order(s[0]);
-    release_stage(&b->q_empty[stage]);
 }
 
 template <int D, bool GENERAL>
@@ -404,20 +451,25 @@ GPU_INLINE void compute_tiles(const attention_task<bf16> &a, const struct block_
         clear_tile_rows<D, KEYS>(c.keys + space::keys, t.s.keys - t.first);
         wait_for_consumers();
     }
-    if (GENERAL || D == 128) { /* there are no registers for the scores of the next tile */
-        for (; p.number < end; p = next_step<D>(t, p)) {
-            start_step<D>(s, t, c, memory, b, p);
-            finish_step<D, GENERAL, false, false>(s, dk, dv, a, t, c, memory, b, p);
+    if (GENERAL) {
+#pragma unroll 1
+        for (;; p = next_step<D>(t, p)) {
+            compute_step<D, true, false>(s, dk, dv, a, t, c, memory, b, p, number);
+            if (p.number + 1 == end) {
+                break;
+            }
         }
+        finish_dq<D>(a, t, c, memory, b, p);
         return;
     }
     start_step<D>(s, t, c, memory, b, p);
     gpu_wgmma_wait<0>();
     gpu_wgmma_order(s[0]);
     for (; p.number + 1 < end; p = next_step<D>(t, p)) {
-        finish_step<D, GENERAL, true, true>(s, dk, dv, a, t, c, memory, b, p);
+        compute_step<D, GENERAL, true>(s, dk, dv, a, t, c, memory, b, p, number);
     }
-    finish_step<D, GENERAL, true, false>(s, dk, dv, a, t, c, memory, b, p);
+    compute_step<D, GENERAL, false>(s, dk, dv, a, t, c, memory, b, p, number);
+    finish_dq<D>(a, t, c, memory, b, p);
 }
 
 /* Computes an item. `number` is the number of the block's earlier steps; `empty` is completed when
@@ -515,6 +567,8 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
             gpu_mbarrier_init(&b->item_empty[i], CONSUMER_THREADS / 32 + 2);
         }
         gpu_mbarrier_init(&b->dq_ready, 1);
+        gpu_mbarrier_init(&b->ds_full[0], CONSUMER_THREADS);
+        gpu_mbarrier_init(&b->ds_full[1], CONSUMER_THREADS);
         for (int i = 0; i < STAGES; i++) {
             gpu_mbarrier_init(&b->q_full[i], 1);
             gpu_mbarrier_init(&b->d_o_full[i], 1);

@@ -53,7 +53,7 @@ struct block_barriers {
     gpu_mbarrier item_full[ITEMS], item_empty[ITEMS];
     gpu_mbarrier q_full[STAGES], d_o_full[STAGES], stats_full[STAGES];
     gpu_mbarrier q_empty[STAGES], d_o_empty[STAGES];
-    gpu_mbarrier dq_ready;
+    gpu_mbarrier dq_ready, ds_full[2]; /* ds_full: of even and odd steps */
     struct block_item items[ITEMS];
 };
 

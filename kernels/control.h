@@ -27,14 +27,41 @@ struct not_finite {
     float value;
 };
 
-/* control_gradient_squares - compute op_sum_of_squares of elements [first, first + count) of a
- * buffer, and find the first element that is not finite.
+/* A range of gradients. */
+struct gradient_part {
+    int64_t offset;      /* of its first element from x */
+    int64_t first;       /* number of its first element in the flat buffer of all gradients */
+    int64_t count;       /* not 0 */
+    int64_t first_block; /* number of blocks of all parts before this one */
+};
+
+enum { GRADIENT_BLOCK = 16384, GRADIENT_BLOCKS_MAX = 1 << 18 };
+
+/* Ranges of gradients, in the order of their elements. A block of threads adds block_elements
+ * elements of one part. */
+struct gradient_parts {
+    const struct gradient_part *parts; /* [count] on the device */
+    int64_t count, blocks, block_elements;
+    int64_t elements; /* of all parts */
+};
+
+/* control_plan_gradients - divide parts into blocks of GRADIENT_BLOCK elements, or of more elements
+ * for more than GRADIENT_BLOCKS_MAX - count such blocks. Sets first_block of each part.
  *
- * Shapes    out f64 [1], found [1], both on the device;  x f32 [count]
- * Memory    *found changes only if found->number is 0 and an element of x is not finite
- * Numerics  out as in op_sum_of_squares */
+ * Errors    STATUS_INTERNAL for GRADIENT_BLOCKS_MAX / 2 parts or more */
+status control_plan_gradients(struct gradient_part *parts, int64_t count,
+                              struct gradient_parts *out);
+
+/* control_gradient_squares - compute the sum of squares of each part, and find the first element
+ * that is not finite.
+ *
+ * Shapes    out f64 [p->count], found [1], both on the device;  x f32: part i is x[offset ..]. The
+ *           parts may lie in several allocations
+ * Memory    *found changes only if found->number is 0 and an element is not finite; found may be
+ *           NULL
+ * Numerics  the bits of op_sum_of_squares for each part, if block_elements is GRADIENT_BLOCK */
 status control_gradient_squares(struct kernels *k, double *out, struct not_finite *found,
-                                const float *x, int64_t first, int64_t count);
+                                const float *x, const struct gradient_parts *p);
 
 /* control_sum_exact - add doubles without rounding errors.
  *

@@ -112,16 +112,36 @@ double control_clip_factor(double norm, double max_norm)
     return max_norm > 0 ? fmin(1, max_norm / (norm + CLIP_DIVISION_GUARD)) : 1;
 }
 
-status control_gradient_squares(struct kernels *k, double *out, struct not_finite *found,
-                                const float *x, int64_t first, int64_t count)
+status control_plan_gradients(struct gradient_part *parts, int64_t count,
+                              struct gradient_parts *out)
 {
-    REQUIRE(first >= 0 && count >= 0 && (count == 0 || x != NULL), STATUS_INTERNAL,
-            "control_gradient_squares: %" PRId64 " elements from %" PRId64 " on at %p", count,
-            first, (const void *)x);
+    REQUIRE(count < GRADIENT_BLOCKS_MAX / 2, STATUS_INTERNAL,
+            "control_plan_gradients: %" PRId64 " parts", count);
+    *out = (struct gradient_parts){.count = count, .block_elements = GRADIENT_BLOCK};
+    for (int64_t i = 0; i < count; i++) {
+        out->elements += parts[i].count;
+    }
+    while (out->elements / out->block_elements + count > GRADIENT_BLOCKS_MAX) {
+        out->block_elements *= 2;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        parts[i].first_block = out->blocks;
+        out->blocks += (parts[i].count + out->block_elements - 1) / out->block_elements;
+    }
+    return STATUS_OK;
+}
+
+status control_gradient_squares(struct kernels *k, double *out, struct not_finite *found,
+                                const float *x, const struct gradient_parts *p)
+{
+    REQUIRE(p->count > 0 && p->blocks > 0 && p->blocks <= GRADIENT_BLOCKS_MAX, STATUS_INTERNAL,
+            "control_gradient_squares: %" PRId64 " parts in %" PRId64 " blocks", p->count,
+            p->blocks);
     PRESENT(out);
-    PRESENT(found);
-    DISPATCH(k, control_gradient_squares, 2.0 * (double)count, 4.0 * (double)count, k, out, found,
-             x, first, count);
+    PRESENT(x);
+    PRESENT(p->parts);
+    DISPATCH(k, control_gradient_squares, 2.0 * (double)p->elements, 4.0 * (double)p->elements, k,
+             out, found, x, p);
 }
 
 status control_sum_exact(struct kernels *k, double *out, const double *x, int64_t count)

@@ -27,6 +27,7 @@ static const char *get_reported_name(enum kernels_operation operation, const cha
     case OPERATION_op_round_weights:
         return "weights_round";
     case OPERATION_op_sum_of_squares:
+    case OPERATION_control_gradient_squares:
         return "sum_of_squares";
     default:
         return function;

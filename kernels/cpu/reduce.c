@@ -30,12 +30,18 @@ status CPU(op_sum_of_squares)(struct kernels *k, double *out, const float *x, in
 }
 
 status CPU(control_gradient_squares)(struct kernels *k, double *out, struct not_finite *found,
-                                     const float *x, int64_t first, int64_t count)
+                                     const float *x, const struct gradient_parts *p)
 {
-    *out = sum_blocks(k, x, count, REDUCE_SQUARES);
-    for (int64_t i = 0; i < count && !isfinite(*out) && found->number == 0; i++) {
-        if (!isfinite(x[i])) {
-            *found = (struct not_finite){first + i + 1, x[i]};
+    for (int64_t i = 0; i < p->count; i++) {
+        const struct gradient_part *part = &p->parts[i];
+        const float *from = x + part->offset;
+        out[i] = sum_blocks(k, from, part->count, REDUCE_SQUARES);
+        bool search = found != NULL && !isfinite(out[i]) && found->number == 0;
+        for (int64_t j = 0; j < part->count && search; j++) {
+            if (!isfinite(from[j])) {
+                *found = (struct not_finite){part->first + j + 1, from[j]};
+                search = false;
+            }
         }
     }
     return STATUS_OK;

@@ -2,7 +2,7 @@
  * partial results.
  *
  *   op_sum_of_squares: out = sum_i x_i^2
- *   control_gradient_squares: the same, and the first x_i that is not finite
+ *   control_gradient_squares: the same for several parts, and the first x_i that is not finite
  *   op_loss_stats:     out = (sum of losses, counted rows, correct predictions, sum of entropies)
  *   reduce_parts:      out[c] (+)= sum_r parts[r, c], and a second sum of the next columns
  *
@@ -10,19 +10,21 @@
  *           sums every 256th element, a tree adds the sums of the threads, and one block adds the
  *           sums of the blocks in the same way. NaN and infinity propagate
  * Launch    op_sum_of_squares: a block of 256 threads for each slice, then one block; 2 KiB of
- *           shared memory. op_loss_stats: one block of 512 threads, 4 KiB. reduce_parts: block
- *           32 x 8, grid (ceil(columns / 32), 1 or 2), 1 KiB. op_add: grid ceil(count / 256),
- *           block 256 */
+ *           shared memory. control_gradient_squares: a block for each slice of all parts, then a
+ *           block for each part, then one block. op_loss_stats: one block of 512 threads, 4 KiB.
+ *           reduce_parts: block 32 x 8, grid (ceil(columns / 32), 1 or 2), 1 KiB. op_add: grid
+ *           ceil(count / 256), block 256 */
 #include "kernels/cuda/operation.cuh"
 
 enum { REDUCE_THREADS = 256, STATS_THREADS = 512, REDUCE_ELEMS = 16384 };
 
-__global__ void __launch_bounds__(REDUCE_THREADS)
-    sum_squares_of_slices(double *parts, const float *x, int64_t count, int64_t slice)
+static_assert(int{GRADIENT_BLOCK} == int{REDUCE_ELEMS} &&
+                  int{GRADIENT_BLOCKS_MAX} == int{CUDA_REDUCE_BLOCKS_MAX},
+              "gradients have the slices of op_sum_of_squares");
+
+/* Stores the sum of squares of x[from .. to). */
+GPU_INLINE void sum_squares(double *out, const float *x, int64_t from, int64_t to, double *scratch)
 {
-    GPU_SHARED(double, scratch, REDUCE_THREADS);
-    int64_t from = static_cast<int64_t>(blockIdx.x) * slice;
-    int64_t to = from + slice < count ? from + slice : count;
     double sum = 0;
     for (int64_t i = from + threadIdx.x; i < to; i += REDUCE_THREADS) {
         double value = static_cast<double>(x[i]);
@@ -30,14 +32,13 @@ __global__ void __launch_bounds__(REDUCE_THREADS)
     }
     sum = block_sum<REDUCE_THREADS>(sum, scratch);
     if (threadIdx.x == 0) {
-        parts[blockIdx.x] = sum;
+        *out = sum;
     }
 }
 
-__global__ void __launch_bounds__(REDUCE_THREADS)
-    sum_parts(double *out, const double *parts, int64_t count)
+/* Stores the sum of parts[0 .. count). */
+GPU_INLINE void sum_doubles(double *out, const double *parts, int64_t count, double *scratch)
 {
-    GPU_SHARED(double, scratch, REDUCE_THREADS);
     double sum = 0;
     for (int64_t i = threadIdx.x; i < count; i += REDUCE_THREADS) {
         sum += parts[i];
@@ -48,38 +49,86 @@ __global__ void __launch_bounds__(REDUCE_THREADS)
     }
 }
 
-/* Adds the sums of slices as sum_parts does. If the result is not finite, the block looks for the
- * first such element of x[count]. */
 __global__ void __launch_bounds__(REDUCE_THREADS)
-    sum_and_find(double *out, struct not_finite *found, const double *parts, int64_t parts_count,
-                 const float *x, int64_t first, int64_t count)
+    sum_squares_of_slices(double *sums, const float *x, int64_t count, int64_t slice)
 {
     GPU_SHARED(double, scratch, REDUCE_THREADS);
-    GPU_SHARED(int64_t, places, REDUCE_THREADS);
-    double sum = 0;
-    for (int64_t i = threadIdx.x; i < parts_count; i += REDUCE_THREADS) {
-        sum += parts[i];
+    int64_t from = static_cast<int64_t>(blockIdx.x) * slice;
+    int64_t to = from + slice < count ? from + slice : count;
+    sum_squares(sums + blockIdx.x, x, from, to, scratch);
+}
+
+__global__ void __launch_bounds__(REDUCE_THREADS)
+    sum_parts(double *out, const double *parts, int64_t count)
+{
+    GPU_SHARED(double, scratch, REDUCE_THREADS);
+    sum_doubles(out, parts, count, scratch);
+}
+
+/* A block adds a slice of the last part that begins at this block or before it. */
+__global__ void __launch_bounds__(REDUCE_THREADS)
+    sum_squares_of_gradients(double *sums, const float *x, const struct gradient_parts p)
+{
+    GPU_SHARED(double, scratch, REDUCE_THREADS);
+    int64_t low = 0, high = p.count - 1;
+    while (low < high) {
+        int64_t middle = (low + high + 1) / 2;
+        if (p.parts[middle].first_block <= blockIdx.x) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
     }
-    sum = block_sum<REDUCE_THREADS>(sum, scratch);
-    if (threadIdx.x == 0) {
-        *out = sum;
+    const struct gradient_part part = p.parts[low];
+    int64_t from = (blockIdx.x - part.first_block) * p.block_elements;
+    int64_t to = from + p.block_elements < part.count ? from + p.block_elements : part.count;
+    sum_squares(sums + blockIdx.x, x + part.offset, from, to, scratch);
+}
+
+/* Adds the sums of the slices of one part in each block. */
+__global__ void __launch_bounds__(REDUCE_THREADS)
+    sum_gradient_parts(double *out, const double *sums, const struct gradient_parts p)
+{
+    GPU_SHARED(double, scratch, REDUCE_THREADS);
+    int64_t from = p.parts[blockIdx.x].first_block;
+    int64_t to = blockIdx.x + 1 < p.count ? p.parts[blockIdx.x + 1].first_block : p.blocks;
+    sum_doubles(out + blockIdx.x, sums + from, to - from, scratch);
+}
+
+/* Returns the smallest of the threads' numbers to each thread. */
+GPU_INLINE int64_t find_smallest(int64_t number, int64_t *numbers)
+{
+    __syncthreads();
+    numbers[threadIdx.x] = number;
+    __syncthreads();
+    for (int i = 0; i < REDUCE_THREADS; i++) {
+        number = numbers[i] < number ? numbers[i] : number;
     }
-    if (sum < INFINITY) {
+    return number;
+}
+
+/* Looks for the first element that is not finite, in the first part with such a sum. */
+__global__ void __launch_bounds__(REDUCE_THREADS)
+    find_not_finite(struct not_finite *found, const double *sums, const float *x,
+                    const struct gradient_parts p)
+{
+    GPU_SHARED(int64_t, numbers, REDUCE_THREADS);
+    int64_t i = threadIdx.x;
+    while (i < p.count && sums[i] < INFINITY) {
+        i += REDUCE_THREADS;
+    }
+    i = find_smallest(i, numbers);
+    if (i >= p.count) {
         return;
     }
+    const struct gradient_part part = p.parts[i];
     int64_t place = threadIdx.x;
-    while (place < count && fabsf(x[place]) < INFINITY) {
+    while (place < part.count && fabsf(x[part.offset + place]) < INFINITY) {
         place += REDUCE_THREADS;
     }
-    places[threadIdx.x] = place;
-    __syncthreads();
-    if (threadIdx.x == 0 && found->number == 0) {
-        for (int i = 1; i < REDUCE_THREADS; i++) {
-            place = places[i] < place ? places[i] : place;
-        }
-        if (place < count) {
-            *found = {first + place + 1, x[place]};
-        }
+    place = find_smallest(place, numbers);
+    if (threadIdx.x == 0 && found->number == 0 && place < part.count) {
+        *found = {part.first + place + 1, x[part.offset + place]};
     }
 }
 
@@ -160,42 +209,44 @@ extern "C" status cuda_reduce_doubles(struct kernels *k, double *out, const doub
     return STATUS_OK;
 }
 
-/* Queues the sums of squares of the slices. *blocks: their number. */
-static status sum_slices(struct kernels *k, const float *x, int64_t count, double **parts,
-                         int64_t *blocks)
+/* Takes scratch for the sums of `count` blocks, until the next operation. */
+static status take_sums(struct kernels *k, int64_t count, double **sums)
 {
-    int64_t slice = cuda_reduce_slice(count, 1);
     struct arena *scratch = &cuda_get_state(k)->scratch;
     size_t mark = arena_mark(scratch);
     void *memory;
-    *blocks = (count + slice - 1) / slice;
-    TRY(arena_take(scratch, static_cast<size_t>(*blocks + 1) * sizeof(double), &memory));
+    TRY(arena_take(scratch, static_cast<size_t>(count + 1) * sizeof(double), &memory));
     arena_release(scratch, mark);
-    *parts = static_cast<double *>(memory);
-    if (*blocks > 0) {
-        LAUNCH(k, sum_squares_of_slices, static_cast<unsigned>(*blocks), REDUCE_THREADS, 0, *parts,
-               x, count, slice);
-    }
+    *sums = static_cast<double *>(memory);
     return STATUS_OK;
 }
 
 extern "C" status cuda_op_sum_of_squares(struct kernels *k, double *out, const float *x,
                                          int64_t count)
 {
-    double *parts = nullptr;
-    int64_t blocks = 0;
-    TRY(sum_slices(k, x, count, &parts, &blocks));
-    return cuda_reduce_doubles(k, out, parts, blocks);
+    const int64_t slice = cuda_reduce_slice(count, 1), blocks = (count + slice - 1) / slice;
+    double *sums = nullptr;
+    TRY(take_sums(k, blocks, &sums));
+    if (blocks > 0) {
+        LAUNCH(k, sum_squares_of_slices, static_cast<unsigned>(blocks), REDUCE_THREADS, 0, sums, x,
+               count, slice);
+    }
+    return cuda_reduce_doubles(k, out, sums, blocks);
 }
 
 extern "C" status cuda_control_gradient_squares(struct kernels *k, double *out,
                                                 struct not_finite *found, const float *x,
-                                                int64_t first, int64_t count)
+                                                const struct gradient_parts *p)
 {
-    double *parts = nullptr;
-    int64_t blocks = 0;
-    TRY(sum_slices(k, x, count, &parts, &blocks));
-    LAUNCH(k, sum_and_find, 1, REDUCE_THREADS, 0, out, found, parts, blocks, x, first, count);
+    double *sums = nullptr;
+    TRY(take_sums(k, p->blocks, &sums));
+    LAUNCH(k, sum_squares_of_gradients, static_cast<unsigned>(p->blocks), REDUCE_THREADS, 0, sums,
+           x, *p);
+    LAUNCH(k, sum_gradient_parts, static_cast<unsigned>(p->count), REDUCE_THREADS, 0, out, sums,
+           *p);
+    if (found != nullptr) {
+        LAUNCH(k, find_not_finite, 1, REDUCE_THREADS, 0, found, out, x, *p);
+    }
     return STATUS_OK;
 }
 

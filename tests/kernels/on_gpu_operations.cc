@@ -289,14 +289,16 @@ template <> struct with_copies<cuda_op_sum_of_squares> {
 
 template <> struct with_copies<cuda_control_gradient_squares> {
     static status call(struct kernels *k, double *out, struct not_finite *found, const float *x,
-                       int64_t first, int64_t count)
+                       const struct gradient_parts *host_parts)
     {
+        struct gradient_parts p = *host_parts;
+        const struct gradient_part *last = p.parts + p.count - 1;
         operand_copies copies(k->device, k->stream);
-        copies.add(out, 1);
+        copies.add(p.parts, p.count);
+        copies.add(out, p.count);
         copies.add(found, 1);
-        copies.add(x, count);
-        return copies.run(
-            [&] { return cuda_control_gradient_squares(k, out, found, x, first, count); });
+        copies.add(x, last->offset + last->count);
+        return copies.run([&] { return cuda_control_gradient_squares(k, out, found, x, &p); });
     }
 };
 

@@ -163,29 +163,65 @@ static void test_decision(struct kernels *k)
     CHECK_FAILS(control_decide_update(k, &unused, &missing), STATUS_INTERNAL, "missing");
 }
 
-/* The sums have the bits of op_sum_of_squares. The first element that is not finite is found once
- * for several slices of a buffer. */
+enum { GRADIENT_PARTS = 300 };
+
+/* Splits `count` elements into parts of unequal sizes with gaps between them. */
+static struct gradient_parts make_gradient_parts(struct gradient_part *parts, int64_t count)
+{
+    struct gradient_parts p;
+    int64_t n = 0, at = 0;
+    for (int64_t size = 1; n < GRADIENT_PARTS && at + size <= count; size = 1 + size * 3 % 40009) {
+        parts[n++] = (struct gradient_part){.offset = at, .first = 11 + at, .count = size};
+        at += size + n % 5;
+    }
+    CHECK_OK(control_plan_gradients(parts, n, &p));
+    p.parts = parts;
+    return p;
+}
+
+/* The sums have the bits of op_sum_of_squares. The first element that is not finite is found
+ * once. */
 static void test_gradient_squares(struct kernels *k, int64_t count)
 {
     struct tensor x = operation_random(DTYPE_F32, 1, count, 1, 1e20);
-    float *p = x.data;
-    int64_t half = count / 2, bad[] = {count - 1, half, count / 3};
+    struct gradient_part parts[GRADIENT_PARTS];
+    struct gradient_parts p = make_gradient_parts(parts, count);
+    float *data = x.data;
     struct not_finite found = {0, 7};
-    double expected, got;
-    CHECK_OK(op_sum_of_squares(k, &expected, p, count));
-    CHECK_OK(control_gradient_squares(k, &got, &found, p, 11, count));
-    CHECK(memcmp(&got, &expected, sizeof got) == 0 && found.number == 0 && found.value == 7);
-    for (int i = 0; i < 3; i++) {
-        p[bad[i]] = i == 0 ? -INFINITY : i == 1 ? NAN : INFINITY;
-        found.number = 0;
-        CHECK_OK(control_gradient_squares(k, &got, &found, p, 11, half));
-        CHECK_OK(control_gradient_squares(k, &got, &found, p + half, 11 + half, count - half));
-        CHECK(!isfinite(got) && found.number == 11 + bad[i] + 1);
-        CHECK(i == 0 ? found.value == -INFINITY : i == 1 ? isnan(found.value) : isinf(found.value));
-        CHECK_OK(control_gradient_squares(k, &got, &found, p, 500, count));
-        CHECK(found.number == 11 + bad[i] + 1); /* the first one remains */
+    double expected, got[GRADIENT_PARTS];
+    CHECK_OK(control_gradient_squares(k, got, &found, data, &p));
+    CHECK(found.number == 0 && found.value == 7);
+    for (int64_t i = 0; i < p.count; i++) {
+        CHECK_OK(op_sum_of_squares(k, &expected, data + parts[i].offset, parts[i].count));
+        CHECK(memcmp(&got[i], &expected, sizeof expected) == 0);
     }
+    for (int64_t i = p.count - 1; i >= 0; i -= 1 + p.count / 3) {
+        int64_t bad = parts[i].offset + parts[i].count / 2;
+        data[bad] = i % 2 == 0 ? -INFINITY : NAN;
+        found.number = 0;
+        CHECK_OK(control_gradient_squares(k, got, &found, data, &p));
+        CHECK(!isfinite(got[i]) && found.number == 11 + bad + 1);
+        CHECK(i % 2 == 0 ? found.value == -INFINITY : isnan(found.value));
+        data[parts[0].offset] = INFINITY; /* an earlier one does not replace it */
+        CHECK_OK(control_gradient_squares(k, got, &found, data, &p));
+        CHECK(isinf(got[0]) && found.number == 11 + bad + 1);
+        data[parts[0].offset] = 1;
+    }
+    data[parts[p.count - 1].offset] = NAN;
+    CHECK_OK(control_gradient_squares(k, got, NULL, data, &p));
+    CHECK(isnan(got[p.count - 1]));
     operation_release(&x);
+}
+
+/* Gradients that would need too many blocks have larger blocks. */
+static void test_gradient_blocks(void)
+{
+    struct gradient_part parts[2] = {{.count = INT64_C(1) << 33}, {.offset = 7, .count = 3}};
+    struct gradient_parts p;
+    CHECK_OK(control_plan_gradients(parts, 2, &p));
+    CHECK(p.block_elements == 4 * GRADIENT_BLOCK && p.blocks == (1 << 17) + 1);
+    CHECK(parts[0].first_block == 0 && parts[1].first_block == 1 << 17);
+    CHECK_FAILS(control_plan_gradients(parts, GRADIENT_BLOCKS_MAX, &p), STATUS_INTERNAL, "parts");
 }
 
 /* ---- updates ---- */
@@ -342,7 +378,8 @@ static void test_all(struct kernels *k, struct kernels *other)
     test_segments(k);
     test_trust_ratios(k);
     test_gradient_squares(k, 3);
-    test_gradient_squares(k, 100003);
+    test_gradient_squares(k, 400003);
+    test_gradient_blocks();
     for (int i = 0; i < 8; i++) {
         enum dtype moments = i % 2 == 0 ? DTYPE_F32 : DTYPE_BF16;
         test_updates(i % 4 < 2 ? k : other, i < 4 ? 3 : 5003, moments, i % 4 >= 2);

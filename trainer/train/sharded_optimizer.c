@@ -20,9 +20,12 @@ struct sharded_optimizer {
     int range_count;
     int64_t weight_elements;
     struct optimizer_squares *squares; /* [parameters], for trust ratios */
-    struct mirror partial_squares;     /* f64; until it is created, queue_squares only counts */
-    struct trust_ratios *ratios;       /* on the device; NULL without a control or LAMB */
-    struct not_finite *found; /* on the device; NULL: without sharded_optimizer_set_control */
+    struct mirror partial_squares;     /* f64, of the parts below */
+    struct mirror gradient_parts;
+    struct gradient_parts parts; /* of the reduced gradients that this rank owns */
+    const float *origin;         /* of the offsets of the parts */
+    struct trust_ratios *ratios; /* on the device; NULL without a control or LAMB */
+    struct not_finite *found;    /* on the device; NULL: without sharded_optimizer_set_control */
 };
 
 int sharded_optimizer_stage(int zero_stage, int data_ranks)
@@ -204,6 +207,7 @@ status sharded_optimizer_destroy(struct sharded_optimizer **sharded)
         free((*sharded)->squares);
         trust_ratios_destroy(&(*sharded)->ratios);
         mirror_destroy(&(*sharded)->partial_squares);
+        mirror_destroy(&(*sharded)->gradient_parts);
         free((*sharded)->ranges);
         if ((*sharded)->weights != NULL) {
             device_release(kernels_device((*sharded)->options.kernels), (*sharded)->weights,
@@ -250,41 +254,42 @@ bool sharded_optimizer_is_sharded(const struct sharded_optimizer *sharded)
 
 /* ---- gradient norm ---- */
 
-static status add_squares_of_block(const struct sharded_optimizer *sharded, int bucket,
-                                   int64_t first, int64_t count, double *out)
-{
-    struct kernels *k = sharded->options.kernels;
-    const float *gradient = bucket_reduced_gradient(sharded->buckets, bucket, first);
-    return sharded->found != NULL
-               ? control_gradient_squares(k, out, sharded->found, gradient, first, count)
-               : op_sum_of_squares(k, out, gradient, count);
-}
+/* The parts of the gradients. parts NULL: they are only counted. */
+struct part_list {
+    struct gradient_part *parts;
+    int64_t count;
+    const float *origin; /* of the offsets: the first part */
+};
 
-/* Queues the sum of squares of a range. With reproducible sums there is one sum per block of the
- * bucket, so that the blocks are the same for any number of ranks. */
-static status add_squares(const struct sharded_optimizer *sharded, int bucket,
-                          struct comm_range part, int64_t *count)
+/* Adds a range to the list. With reproducible sums there is one part per block of the bucket, so
+ * that the parts are the same for any number of ranks. */
+static void add_range(const struct sharded_optimizer *sharded, int bucket, struct comm_range range,
+                      struct part_list *list)
 {
-    double *parts = sharded->partial_squares.device_data;
     int64_t bucket_first = bucket_shard(sharded->buckets, bucket).first,
-            end = part.first + part.count;
-    for (int64_t first = part.first, next; first < end; first = next) {
+            end = range.first + range.count;
+    for (int64_t first = range.first, next; first < end; first = next) {
         int64_t block =
             bucket_first + (first - bucket_first) / BUCKET_BLOCK * BUCKET_BLOCK + BUCKET_BLOCK;
         next = sharded->options.reproducible_micro_batches > 0 && block < end ? block : end;
-        TRY(parts == NULL
-                ? STATUS_OK
-                : add_squares_of_block(sharded, bucket, first, next - first, parts + *count));
-        (*count)++;
+        const float *gradient = bucket_reduced_gradient(sharded->buckets, bucket, first);
+        list->origin = list->count == 0 ? gradient : list->origin;
+        if (list->parts != NULL) {
+            /* the buckets may lie in several allocations */
+            intptr_t bytes = (intptr_t)gradient - (intptr_t)list->origin;
+            list->parts[list->count] =
+                (struct gradient_part){.offset = bytes / (intptr_t)sizeof *gradient,
+                                       .first = first,
+                                       .count = next - first};
+        }
+        list->count++;
     }
-    return STATUS_OK;
 }
 
-/* Queues the sums of squares of a bucket, with one range per run of adjacent parameters. The
- * elements between parameters are padding. Parameters that all ranks of the tensor-parallel group
- * hold count once. */
-static status add_bucket_squares(const struct sharded_optimizer *sharded, int bucket,
-                                 int64_t *count)
+/* Adds one range per run of adjacent parameters in a bucket. The elements between parameters are
+ * padding. Parameters that all ranks of the tensor-parallel group hold count once. */
+static void add_bucket_ranges(const struct sharded_optimizer *sharded, int bucket,
+                              struct part_list *list)
 {
     int all_count = 0;
     bool is_first_rank = comm_rank(sharded->options.mesh->tensor) == 0;
@@ -296,38 +301,55 @@ static status add_bucket_squares(const struct sharded_optimizer *sharded, int bu
         struct comm_range all = {p->first, counts ? p->rows * p->columns : 0};
         struct comm_range part = comm_range_intersect(bucket_shard(sharded->buckets, bucket), all);
         if (part.count > 0 && part.first != run.first + run.count) {
-            TRY(add_squares(sharded, bucket, run, count));
+            add_range(sharded, bucket, run, list);
             run = (struct comm_range){part.first, 0};
         }
         run.count += part.count;
     }
-    return add_squares(sharded, bucket, run, count);
+    add_range(sharded, bucket, run, list);
 }
 
-/* Queues the sums of squares of all buckets. *count: their number. */
-static status queue_squares(const struct sharded_optimizer *sharded, int64_t *count)
+static void list_parts(const struct sharded_optimizer *sharded, struct part_list *list)
 {
-    *count = 0;
     for (int b = 0; b < bucket_count(sharded->buckets); b++) {
-        TRY(add_bucket_squares(sharded, b, count));
+        add_bucket_ranges(sharded, b, list);
     }
-    return STATUS_OK;
 }
 
-static status create_partial_squares(struct sharded_optimizer *sharded)
+static status create_squares(struct sharded_optimizer *sharded)
 {
-    int64_t count = 0;
-    TRY(queue_squares(sharded, &count));
-    return mirror_create(
-        kernels_device(sharded->options.kernels), kernels_stream(sharded->options.kernels),
-        (size_t)(count + 1) * sizeof(double), "the gradients' squares", &sharded->partial_squares);
+    struct device *dev = kernels_device(sharded->options.kernels);
+    struct stream *stream = kernels_stream(sharded->options.kernels);
+    struct part_list counted = {0};
+    list_parts(sharded, &counted);
+    const size_t count = (size_t)counted.count, part_bytes = sizeof(struct gradient_part);
+    TRY(mirror_create(dev, stream, (count + 1) * sizeof(double), "the gradients' squares",
+                      &sharded->partial_squares));
+    TRY(mirror_create(dev, stream, (count + 1) * part_bytes, "the parts of the gradients",
+                      &sharded->gradient_parts));
+    struct part_list list = {.parts = sharded->gradient_parts.host};
+    list_parts(sharded, &list);
+    TRY(control_plan_gradients(list.parts, list.count, &sharded->parts));
+    sharded->parts.parts = sharded->gradient_parts.device_data;
+    sharded->origin = list.origin;
+    return mirror_upload(&sharded->gradient_parts, 0, count * part_bytes);
+}
+
+/* Queues the sums of squares of all parts. */
+static status queue_squares(const struct sharded_optimizer *sharded)
+{
+    return sharded->parts.count == 0
+               ? STATUS_OK
+               : control_gradient_squares(sharded->options.kernels,
+                                          sharded->partial_squares.device_data, sharded->found,
+                                          sharded->origin, &sharded->parts);
 }
 
 static status create_parts(struct sharded_optimizer *sharded)
 {
     TRY(create_buckets(sharded));
     TRY(create_optimizer(sharded));
-    TRY(create_partial_squares(sharded));
+    TRY(create_squares(sharded));
     return calibrate_collectives(sharded);
 }
 
@@ -349,13 +371,13 @@ status sharded_optimizer_create(const struct sharded_optimizer_options *options,
 
 status sharded_optimizer_sum_of_squares(struct sharded_optimizer *sharded, struct exact_sum *out)
 {
-    int64_t count = 0;
-    const double *parts = sharded->partial_squares.host;
+    const int64_t count = sharded->parts.count;
+    const double *squares = sharded->partial_squares.host;
     *out = (struct exact_sum){{0}, 0, 0};
-    TRY(queue_squares(sharded, &count));
-    TRY(mirror_download_and_wait(&sharded->partial_squares, 0, (size_t)count * sizeof *parts));
+    TRY(queue_squares(sharded));
+    TRY(mirror_download_and_wait(&sharded->partial_squares, 0, (size_t)count * sizeof *squares));
     for (int64_t i = 0; i < count; i++) {
-        exact_add(out, parts[i]);
+        exact_add(out, squares[i]);
     }
     return STATUS_OK;
 }
@@ -378,10 +400,9 @@ status sharded_optimizer_set_control(struct sharded_optimizer *sharded,
 status sharded_optimizer_queue_squares(struct sharded_optimizer *sharded, double *out)
 {
     struct kernels *k = sharded->options.kernels;
-    int64_t count = 0;
     TRY(device_zero(kernels_device(k), kernels_stream(k), sharded->found, sizeof *sharded->found));
-    TRY(queue_squares(sharded, &count));
-    return control_sum_exact(k, out, sharded->partial_squares.device_data, count);
+    TRY(queue_squares(sharded));
+    return control_sum_exact(k, out, sharded->partial_squares.device_data, sharded->parts.count);
 }
 
 static status raise_not_finite(const struct model_parameter *p, int64_t element, float value,

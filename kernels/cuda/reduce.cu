@@ -12,7 +12,7 @@
  * Launch    op_sum_of_squares: a block of 256 threads for each slice, then one block; 2 KiB of
  *           shared memory. control_gradient_squares: a block for each slice of all parts, then a
  *           block for each part, then one block. op_loss_stats: one block of 512 threads, 4 KiB.
- *           reduce_parts: block 32 x 8, grid (ceil(columns / 32), 1 or 2), 1 KiB. op_add: grid
+ *           reduce_parts: block 32 x 32, grid (ceil(columns / 32), 1 or 2), 4 KiB. op_add: grid
  *           ceil(count / 256), block 256 */
 #include "kernels/cuda/operation.cuh"
 
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS)
     }
 }
 
-enum { PARTS_COLUMNS = 32, PARTS_ROWS = 8 };
+enum { PARTS_COLUMNS = 32, PARTS_ROWS = 32 };
 
 __global__ void __launch_bounds__(PARTS_COLUMNS *PARTS_ROWS)
     reduce_parts(float *out, float *second, const float *parts, int64_t rows, int64_t stride,

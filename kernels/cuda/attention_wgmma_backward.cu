@@ -114,22 +114,34 @@ GPU_INLINE void wait_for_consumers()
     gpu_barrier_sync(ALL_CONSUMERS, CONSUMER_THREADS);
 }
 
-/* Sets the scores of queries that do not attend to a key to -infinity. */
+/* Sets the scores of queries that do not attend to a key to -infinity. `key` is the first of the
+ * lane's two keys. */
 template <int N>
 GPU_INLINE void mask_transposed(float (&s)[N][4], const attention_task<bf16> &a,
                                 const struct block_item &t, int key, int query)
 {
+    const int first = query + static_cast<int>(threadIdx.x % 4) * 2; /* of the lane */
 #pragma unroll
-    for (int n = 0; n < N; n++) {
+    for (int r = 0; r < 2; r++) {
+        /* the queries that attend to a key, relative to `first` */
+        struct query_range range = get_queries(a, t.s, key + 8 * r, key + 8 * r);
+        int begin = range.begin - first, end = key + 8 * r < t.s.keys ? range.end - first : 0;
 #pragma unroll
-        for (int e = 0; e < 2; e++) {
-            int i = query + 8 * n + static_cast<int>(threadIdx.x % 4) * 2 + e;
-            int left = i < t.s.queries ? visible_end(a, t.s, i) - key : 0;
-            int from = visible_begin(a, t.s, i) - key;
+        for (int n = 0; n < N; n++) {
 #pragma unroll
-            for (int r = 0; r < 2; r++) {
-                if (8 * r >= left || 8 * r < from || is_hidden(t.hidden, i, key + 8 * r)) {
-                    s[n][2 * r + e] = -INFINITY;
+            for (int e = 0; e < 2; e++) {
+                bool is_visible = 8 * n + e >= begin && 8 * n + e < end;
+                s[n][2 * r + e] = is_visible ? s[n][2 * r + e] : -INFINITY;
+            }
+        }
+    }
+    if (t.hidden.end > t.hidden.begin) {
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                if (is_hidden(t.hidden, first + 8 * n + e % 2, key + e / 2 * 8)) {
+                    s[n][e] = -INFINITY;
                 }
             }
         }

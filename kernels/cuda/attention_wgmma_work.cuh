@@ -80,6 +80,25 @@ struct backward_plan {
     int items;                           /* pairs x tiles */
 };
 
+/* The queries that attend to a key from `first` to `last`. */
+struct query_range {
+    int begin, end;
+};
+
+GPU_INLINE struct query_range get_queries(const attention_task<bf16> &a,
+                                          const struct attention_sequence &s, int first, int last)
+{
+    int offset = s.queries - s.keys, window = static_cast<int>(a.window);
+    struct query_range r = {0, s.queries};
+    if (a.causal || window > 0) {
+        r.begin = first + offset + (a.causal ? 0 : 1 - window);
+    }
+    if (window > 0 && last + offset + window < r.end) {
+        r.end = last + offset + window;
+    }
+    return r;
+}
+
 template <int D>
 GPU_INLINE struct block_item make_item(const attention_task<bf16> &a, const backward_plan &plan,
                                        int ticket)
@@ -99,14 +118,10 @@ GPU_INLINE struct block_item make_item(const attention_task<bf16> &a, const back
     t.kv_head = pair % plan.kv_heads;
     t.tile = plan.tiles - 1 - within / pairs;
     t.first = t.tile * KEYS;
-    int offset = t.s.queries - t.s.keys, window = static_cast<int>(a.window), to = t.s.queries;
-    int from = a.causal ? t.first + offset : window > 0 ? t.first + offset + 1 - window : 0;
-    if (window > 0 && t.first + KEYS - 1 + offset + window < to) {
-        to = t.first + KEYS - 1 + offset + window;
-    }
-    from = from < 0 ? 0 : from < t.s.queries ? from : t.s.queries;
+    struct query_range r = get_queries(a, t.s, t.first, t.first + KEYS - 1);
+    int from = r.begin < 0 ? 0 : r.begin < t.s.queries ? r.begin : t.s.queries;
     t.from = t.s.keys > 0 ? from / queries : (t.s.queries + queries - 1) / queries;
-    t.to = to > 0 ? (to + queries - 1) / queries : 0;
+    t.to = r.end > 0 ? (r.end + queries - 1) / queries : 0;
     return t;
 }
 

@@ -229,6 +229,50 @@ GPU_INLINE void multiply_kept(float (&ds)[N][4], float (&p)[N][4], const uint32_
     }
 }
 
+/* Transposes the 4 x 4 words of four lanes: word j of lane i becomes word i of lane j. */
+GPU_INLINE void transpose_words(uint32_t (&w)[4])
+{
+    bool is_odd = threadIdx.x % 2 != 0, is_high = threadIdx.x % 4 >= 2;
+#pragma unroll
+    for (int j = 0; j < 4; j += 2) {
+        uint32_t got = __shfl_xor_sync(~0u, is_odd ? w[j] : w[j + 1], 1);
+        w[j] = is_odd ? got : w[j];
+        w[j + 1] = is_odd ? w[j + 1] : got;
+    }
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        uint32_t got = __shfl_xor_sync(~0u, is_high ? w[j] : w[j + 2], 2);
+        w[j] = is_high ? got : w[j];
+        w[j + 2] = is_high ? w[j + 2] : got;
+    }
+}
+
+/* Stores the lane's two rows of 16, multiplied by a factor, as store_sums does, but 16 bytes at a
+ * time. Four lanes store 64 adjacent bytes: complete sectors. */
+template <int D>
+GPU_INLINE void store_rows(const matrix<bf16> &to, const float (&sums)[D / 8][4], int64_t first,
+                           int valid, int64_t column, float factor)
+{
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int row = lane / 4 + 8 * r;
+        bf16 *at = to.data + (first + row) * to.stride + column + lane % 4 * 8;
+#pragma unroll
+        for (int n = 0; n < D / 8; n += 4) {
+            uint32_t w[4];
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                w[j] = gpu_pack(sums[n + j][2 * r] * factor, sums[n + j][2 * r + 1] * factor);
+            }
+            transpose_words(w);
+            if (row < valid) {
+                gpu_store16(at + 8 * n, uint4{w[0], w[1], w[2], w[3]});
+            }
+        }
+    }
+}
+
 /* A step of a block: a query head, the first query of a tile, and the number of earlier steps. */
 struct step {
     int head, query, number;
@@ -281,8 +325,8 @@ GPU_INLINE void add_dq(float (&dq)[SUM_COLUMNS / 8][4], const attention_task<bf1
     gpu_barrier_arrive(DQ_DONE, DQ_THREADS);
     int row =
         p.query + (D == 64 ? 64 * c.number : 0) + c.row - static_cast<int>(threadIdx.x % 32 / 4);
-    store_sums<SUM_COLUMNS>(a.out, dq, t.s.first_q + row, t.s.queries - row,
-                            p.head * D + (D == 64 ? 0 : 64 * c.number), a.scale, a.scale);
+    store_rows<SUM_COLUMNS>(a.out, dq, t.s.first_q + row, t.s.queries - row,
+                            p.head * D + (D == 64 ? 0 : 64 * c.number), a.scale);
 }
 
 /* Zeroes dq of the queries before the first tile, which attend to no key. */
@@ -505,9 +549,8 @@ GPU_INLINE void compute_item(const attention_task<bf16> &a, const struct block_i
     __syncwarp();
     release_stage(empty);
     int row = c.key - static_cast<int>(threadIdx.x % 32 / 4);
-    store_sums<D>(a.dvalues, dv, t.s.first_k + row, t.s.keys - row, t.kv_head * D, keep_scale,
-                  keep_scale);
-    store_sums<D>(a.dkeys, dk, t.s.first_k + row, t.s.keys - row, t.kv_head * D, a.scale, a.scale);
+    store_rows<D>(a.dvalues, dv, t.s.first_k + row, t.s.keys - row, t.kv_head * D, keep_scale);
+    store_rows<D>(a.dkeys, dk, t.s.first_k + row, t.s.keys - row, t.kv_head * D, a.scale);
 }
 
 template <int D, bool GENERAL>

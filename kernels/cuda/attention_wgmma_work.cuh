@@ -1,4 +1,5 @@
-/* The work of the blocks of the attention backward pass with wgmma: its order, and the producers.
+/* The attention backward pass with wgmma, without its GEMMs: the order of the work, the producers,
+ * and the scores of a tile.
  *
  * Sections  A section is a group of heads with operands that fit into the L2 cache. Tickets go
  *           through the heads of a section, key tile by key tile, then through the next section.
@@ -322,6 +323,147 @@ GPU_INLINE void add_tiles(const attention_task<bf16> &a, const backward_plan &pl
                 gpu_turn_pass(turn);
             }
             __syncwarp();
+        }
+    }
+}
+
+/* ---- consumers: the scores of a tile in registers; rows are keys, columns queries ---- */
+
+/* A consumer's number in the block, the first key and row of the lane, and the item's operands. */
+struct consumer {
+    int number, first, key; /* first key of the consumer, and of the lane */
+    int row;                /* first of the lane's rows of 64 */
+    unsigned char *keys;    /* keys of the item, then its values */
+};
+
+/* Sets the scores of queries that do not attend to a key to -infinity. `key` is the first of the
+ * lane's two keys. */
+template <int N>
+GPU_INLINE void mask_transposed(float (&s)[N][4], const attention_task<bf16> &a,
+                                const struct block_item &t, int key, int query)
+{
+    const int first = query + static_cast<int>(threadIdx.x % 4) * 2; /* of the lane */
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        /* the queries that attend to a key, relative to `first` */
+        struct query_range range = get_queries(a, t.s, key + 8 * r, key + 8 * r);
+        int begin = range.begin - first, end = key + 8 * r < t.s.keys ? range.end - first : 0;
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                bool is_visible = 8 * n + e >= begin && 8 * n + e < end;
+                s[n][2 * r + e] = is_visible ? s[n][2 * r + e] : -INFINITY;
+            }
+        }
+    }
+    if (t.hidden.end > t.hidden.begin) {
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                if (is_hidden(t.hidden, first + 8 * n + e % 2, key + e / 2 * 8)) {
+                    s[n][e] = -INFINITY;
+                }
+            }
+        }
+    }
+}
+
+GPU_INLINE float2 load_pair(const float *p)
+{
+    return *reinterpret_cast<const float2 *>(p);
+}
+
+/* Multiplies dp - delta by the factors of dropout and by the derivative of the soft-cap, which
+ * needs the scores. The scores are modified here; kept states which elements dropout keeps. */
+template <int N>
+GPU_INLINE void modify_tile(float (&s)[1][N][4], float (&ds)[N][4], uint32_t (&kept)[N / 8],
+                            const attention_task<bf16> &a, const struct block_item &t,
+                            const struct consumer &c, int head, int query, const float *delta)
+{
+    int column = threadIdx.x % 4 * 2;
+    get_kept_words<8 * N, true>(kept, a, t.s.first_q + query + column, c.key, head);
+    if (a.softcap > 0 || a.bias != nullptr) {
+        modify_scores<true>(s, a, t.s, head, query + column, c.key);
+    }
+    float keep_scale = attention_dropout_scale(a);
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        float2 pair = load_pair(delta + 8 * n + column);
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            bool is_kept = (kept[n / 8] >> (n % 8 * 4 + e) & 1) != 0;
+            float d = (is_kept ? ds[n][e] * keep_scale : 0.0f) - (e % 2 == 0 ? pair.x : pair.y);
+            ds[n][e] = d * softcap_derivative(a, s[0][n][e]);
+        }
+    }
+}
+
+/* Masks the scores of a tile, if a query does not attend to a key. */
+template <int N>
+GPU_INLINE void mask_tile(float (&s)[N][4], const attention_task<bf16> &a,
+                          const struct block_item &t, const struct consumer &c, int query)
+{
+    int last = query + 8 * N < t.s.queries ? query + 8 * N - 1 : t.s.queries - 1;
+    if (query + 8 * N > t.s.queries || t.hidden.end > t.hidden.begin ||
+        c.first + CONSUMER_KEYS > visible_end(a, t.s, query) ||
+        c.first < visible_begin(a, t.s, last)) {
+        mask_transposed(s, a, t, c.key, query);
+    }
+}
+
+/* Replaces the scores of accumulators BEGIN to END by p. */
+template <int BEGIN, int END, int N>
+GPU_INLINE void compute_probabilities(float (&s)[N][4], const attention_task<bf16> &a,
+                                      const float *lse)
+{
+    const float factor = a.score_scale * log2_e;
+#pragma unroll
+    for (int n = BEGIN; n < END; n++) {
+        float2 pair = load_pair(lse + 8 * n + threadIdx.x % 4 * 2);
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            s[n][e] = gpu_exp2(s[n][e] * factor - (e % 2 == 0 ? pair.x : pair.y));
+        }
+    }
+}
+
+/* Returns whether an accumulator from BEGIN on has a sign: no, but ptxas does not know it. */
+template <int BEGIN, int N> GPU_INLINE bool has_sign(const float (&p)[N][4])
+{
+    uint32_t bits = 0;
+#pragma unroll
+    for (int n = BEGIN; n < N; n++) {
+        bits |= gpu_bits(p[n][0]) | gpu_bits(p[n][1]) | gpu_bits(p[n][2]) | gpu_bits(p[n][3]);
+    }
+    return bits >> 31 != 0;
+}
+
+/* Computes ds = p (dp - delta). */
+template <int N>
+GPU_INLINE void compute_ds(float (&ds)[N][4], const float (&p)[N][4], const float *delta)
+{
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        float2 pair = load_pair(delta + 8 * n + threadIdx.x % 4 * 2);
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            ds[n][e] = p[n][e] * (ds[n][e] - (e % 2 == 0 ? pair.x : pair.y));
+        }
+    }
+}
+
+/* Multiplies ds by p, then sets p to 0 where dropout does not keep the element. */
+template <int N>
+GPU_INLINE void multiply_kept(float (&ds)[N][4], float (&p)[N][4], const uint32_t (&kept)[N / 8])
+{
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            ds[n][e] *= p[n][e];
+            p[n][e] = (kept[n / 8] >> (n % 8 * 4 + e) & 1) != 0 ? p[n][e] : 0.0f;
         }
     }
 }

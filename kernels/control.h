@@ -45,21 +45,23 @@ struct gradient_parts {
     int64_t elements; /* of all parts */
 };
 
-/* control_plan_gradients - divide parts into blocks of GRADIENT_BLOCK elements, or of more elements
- * for more than GRADIENT_BLOCKS_MAX - count such blocks. Sets first_block of each part.
+/* control_plan_gradients - divide the parts into blocks and set first_block of each part.
  *
- * Errors    STATUS_INTERNAL for GRADIENT_BLOCKS_MAX / 2 parts or more */
-status control_plan_gradients(struct gradient_part *parts, int64_t count,
-                              struct gradient_parts *out);
+ * A block has GRADIENT_BLOCK elements. If there would be more than GRADIENT_BLOCKS_MAX blocks, the
+ * number of elements is doubled until there are fewer. With GRADIENT_BLOCKS_MAX / 2 parts or more
+ * it is not doubled: only CPUs have so many parts, and they do not use the blocks */
+void control_plan_gradients(struct gradient_part *parts, int64_t count, struct gradient_parts *out);
 
 /* control_gradient_squares - compute the sum of squares of each part, and find the first element
  * that is not finite.
  *
- * Shapes    out f64 [p->count], found [1], both on the device;  x f32: part i is x[offset ..]. The
- *           parts may lie in several allocations
+ * Shapes    out f64 [p->count], found [1], both on the device;  x f32: part i is
+ *           x[offset .. offset + count). The parts may be in different allocations, so an offset
+ *           may be negative or beyond the allocation of x
  * Memory    *found changes only if found->number is 0 and an element is not finite; found may be
  *           NULL
- * Numerics  the bits of op_sum_of_squares for each part, if block_elements is GRADIENT_BLOCK */
+ * Numerics  the bits of op_sum_of_squares for each part, if block_elements is GRADIENT_BLOCK
+ * Errors    STATUS_INTERNAL on a GPU for more than GRADIENT_BLOCKS_MAX blocks */
 status control_gradient_squares(struct kernels *k, double *out, struct not_finite *found,
                                 const float *x, const struct gradient_parts *p);
 

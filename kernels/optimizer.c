@@ -112,29 +112,26 @@ double control_clip_factor(double norm, double max_norm)
     return max_norm > 0 ? fmin(1, max_norm / (norm + CLIP_DIVISION_GUARD)) : 1;
 }
 
-status control_plan_gradients(struct gradient_part *parts, int64_t count,
-                              struct gradient_parts *out)
+void control_plan_gradients(struct gradient_part *parts, int64_t count, struct gradient_parts *out)
 {
-    REQUIRE(count < GRADIENT_BLOCKS_MAX / 2, STATUS_INTERNAL,
-            "control_plan_gradients: %" PRId64 " parts", count);
     *out = (struct gradient_parts){.count = count, .block_elements = GRADIENT_BLOCK};
     for (int64_t i = 0; i < count; i++) {
         out->elements += parts[i].count;
     }
-    while (out->elements / out->block_elements + count > GRADIENT_BLOCKS_MAX) {
+    while (count < GRADIENT_BLOCKS_MAX / 2 &&
+           out->elements / out->block_elements + count > GRADIENT_BLOCKS_MAX) {
         out->block_elements *= 2;
     }
     for (int64_t i = 0; i < count; i++) {
         parts[i].first_block = out->blocks;
         out->blocks += (parts[i].count + out->block_elements - 1) / out->block_elements;
     }
-    return STATUS_OK;
 }
 
 status control_gradient_squares(struct kernels *k, double *out, struct not_finite *found,
                                 const float *x, const struct gradient_parts *p)
 {
-    REQUIRE(p->count > 0 && p->blocks > 0 && p->blocks <= GRADIENT_BLOCKS_MAX, STATUS_INTERNAL,
+    REQUIRE(p->count > 0 && p->blocks > 0, STATUS_INTERNAL,
             "control_gradient_squares: %" PRId64 " parts in %" PRId64 " blocks", p->count,
             p->blocks);
     PRESENT(out);

@@ -562,8 +562,10 @@ status attention_wgmma_backward(struct kernels *k, const attention_task<bf16> &t
 {
     const struct attention *a = call->a;
     const int64_t queries = a->head_width == 64 ? 128 : 64;
+    const int64_t pairs = a->sequences * a->kv_heads, tiles = (a->longest_k + KEYS - 1) / KEYS;
     backward_maps maps;
-    *done = wgmma_make_map(&maps.q, q, static_cast<int>(queries)) &&
+    *done = pairs * tiles <= INT32_MAX / 2 &&
+            wgmma_make_map(&maps.q, q, static_cast<int>(queries)) &&
             wgmma_make_map(&maps.d_o, d_o, static_cast<int>(queries)) &&
             wgmma_make_map(&maps.keys, keys, KEYS) && wgmma_make_map(&maps.values, values, KEYS);
     if (!*done) {
@@ -574,8 +576,8 @@ status attention_wgmma_backward(struct kernels *k, const attention_task<bf16> &t
     backward_plan plan = {};
     plan.sums = sums;
     plan.kv_heads = a->kv_heads;
-    plan.pairs = static_cast<int>(a->sequences * a->kv_heads);
-    plan.tiles = static_cast<int>((a->longest_k + KEYS - 1) / KEYS);
+    plan.pairs = static_cast<int>(pairs);
+    plan.tiles = static_cast<int>(tiles);
     plan.items = plan.pairs * plan.tiles;
     plan.section = static_cast<int>(min_int64(plan.pairs, 1 + SECTION_BYTES / bytes));
     return a->head_width == 64 ? launch_wgmma<64>(k, t, call, plan, maps)

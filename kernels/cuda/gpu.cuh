@@ -87,10 +87,16 @@ static inline size_t gpu_shared_limit()
     return found_device ? static_cast<size_t>(bytes) : 0;
 }
 
-/* gpu_allow_shared - allow a kernel (GPU_KERNEL) this dynamic shared memory, which may exceed
- * 48 KiB. Returns the error text, or NULL if it succeeded. */
+/* gpu_allow_shared - allow a kernel (GPU_KERNEL) at least this dynamic shared memory, which may
+ * exceed 48 KiB. It never lowers the limit, because launches in a graph may need the larger one.
+ * Returns the error text, or NULL if it succeeded. */
 static inline const char *gpu_allow_shared(const void *kernel, size_t bytes)
 {
+    cudaFuncAttributes attributes;
+    if (cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess &&
+        attributes.maxDynamicSharedSizeBytes >= static_cast<int>(bytes)) {
+        return NULL;
+    }
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                              static_cast<int>(bytes));
     if (error == cudaSuccess) {

@@ -14,6 +14,8 @@
  *           block for each part, then one block. op_loss_stats: one block of 512 threads, 4 KiB.
  *           reduce_parts: block 32 x 32, grid (ceil(columns / 32), 1 or 2), 4 KiB. op_add: grid
  *           ceil(count / 256), block 256 */
+#include <cinttypes>
+
 #include "kernels/cuda/operation.cuh"
 
 enum { REDUCE_THREADS = 256, STATS_THREADS = 512, REDUCE_ELEMS = 16384 };
@@ -87,7 +89,7 @@ __global__ void __launch_bounds__(REDUCE_THREADS)
 
 /* Adds the sums of the slices of one part in each block. */
 __global__ void __launch_bounds__(REDUCE_THREADS)
-    sum_gradient_parts(double *out, const double *sums, const struct gradient_parts p)
+    sum_gradient_blocks(double *out, const double *sums, const struct gradient_parts p)
 {
     GPU_SHARED(double, scratch, REDUCE_THREADS);
     int64_t from = p.parts[blockIdx.x].first_block;
@@ -238,11 +240,13 @@ extern "C" status cuda_control_gradient_squares(struct kernels *k, double *out,
                                                 struct not_finite *found, const float *x,
                                                 const struct gradient_parts *p)
 {
+    REQUIRE(p->blocks <= GRADIENT_BLOCKS_MAX, STATUS_INTERNAL,
+            "control_gradient_squares: %" PRId64 " blocks", p->blocks);
     double *sums = nullptr;
     TRY(take_sums(k, p->blocks, &sums));
     LAUNCH(k, sum_squares_of_gradients, static_cast<unsigned>(p->blocks), REDUCE_THREADS, 0, sums,
            x, *p);
-    LAUNCH(k, sum_gradient_parts, static_cast<unsigned>(p->count), REDUCE_THREADS, 0, out, sums,
+    LAUNCH(k, sum_gradient_blocks, static_cast<unsigned>(p->count), REDUCE_THREADS, 0, out, sums,
            *p);
     if (found != nullptr) {
         LAUNCH(k, find_not_finite, 1, REDUCE_THREADS, 0, found, out, x, *p);

@@ -118,7 +118,7 @@ static size_t get_attention_scratch(enum dtype dtype, const struct kernels_limit
     size_t bytes = cuda_align_bytes(delta);
     /* of the backward pass with wgmma: turns, and dq in f32 */
     if (limits->training && dtype == DTYPE_BF16 && limits->head_width >= 64) {
-        bytes += cuda_align_bytes(2 * delta + sizeof(uint32_t));
+        bytes += cuda_align_bytes(delta + sizeof(uint32_t));
         bytes += limits->sequence > CUDA_ATTENTION_KEYS
                      ? cuda_align_bytes(delta * (size_t)min_int64(limits->head_width, 128))
                      : 0;

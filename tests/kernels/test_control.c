@@ -174,7 +174,7 @@ static struct gradient_parts make_gradient_parts(struct gradient_part *parts, in
         parts[n++] = (struct gradient_part){.offset = at, .first = 11 + at, .count = size};
         at += size + n % 5;
     }
-    CHECK_OK(control_plan_gradients(parts, n, &p));
+    control_plan_gradients(parts, n, &p);
     p.parts = parts;
     return p;
 }
@@ -218,10 +218,38 @@ static void test_gradient_blocks(void)
 {
     struct gradient_part parts[2] = {{.count = INT64_C(1) << 33}, {.offset = 7, .count = 3}};
     struct gradient_parts p;
-    CHECK_OK(control_plan_gradients(parts, 2, &p));
+    control_plan_gradients(parts, 2, &p);
     CHECK(p.block_elements == 4 * GRADIENT_BLOCK && p.blocks == (1 << 17) + 1);
     CHECK(parts[0].first_block == 0 && parts[1].first_block == 1 << 17);
-    CHECK_FAILS(control_plan_gradients(parts, GRADIENT_BLOCKS_MAX, &p), STATUS_INTERNAL, "parts");
+}
+
+/* A CPU has any number of parts: with parallel.reproducible, one for each 4096 gradients. */
+static void test_many_gradient_parts(struct kernels *k)
+{
+    const int64_t count = GRADIENT_BLOCKS_MAX + 3;
+    struct gradient_part *parts = calloc((size_t)count, sizeof *parts);
+    float *x = malloc((size_t)count * sizeof *x);
+    double *squares = malloc((size_t)count * sizeof *squares);
+    CHECK(parts != NULL && x != NULL && squares != NULL);
+    for (int64_t i = 0; i < count; i++) {
+        parts[i] = (struct gradient_part){.offset = i, .first = i, .count = 1};
+        x[i] = (float)(i % 1000);
+    }
+    struct gradient_parts p;
+    control_plan_gradients(parts, count, &p);
+    CHECK(p.block_elements == GRADIENT_BLOCK && p.blocks == count);
+    p.parts = parts;
+    if (OPERATION_ON_GPU) {
+        CHECK_FAILS(control_gradient_squares(k, squares, NULL, x, &p), STATUS_INTERNAL, "blocks");
+    } else {
+        CHECK_OK(control_gradient_squares(k, squares, NULL, x, &p));
+    }
+    for (int64_t i = 0; !OPERATION_ON_GPU && i < count; i++) {
+        CHECK(squares[i] == (double)x[i] * (double)x[i]);
+    }
+    free(parts);
+    free(x);
+    free(squares);
 }
 
 /* ---- updates ---- */
@@ -380,6 +408,7 @@ static void test_all(struct kernels *k, struct kernels *other)
     test_gradient_squares(k, 3);
     test_gradient_squares(k, 400003);
     test_gradient_blocks();
+    test_many_gradient_parts(k);
     for (int i = 0; i < 8; i++) {
         enum dtype moments = i % 2 == 0 ? DTYPE_F32 : DTYPE_BF16;
         test_updates(i % 4 < 2 ? k : other, i < 4 ? 3 : 5003, moments, i % 4 >= 2);

@@ -138,6 +138,13 @@ void gpu_turn_wait(const uint32_t *turn, uint32_t count, site here)
         wait_for(turn, "a turn", here);
     }
     fiber_acquire(turn);
+    running_worker()->turn_fenced = false;
+}
+
+void gpu_fence_async_global()
+{
+    unwatched inside;
+    running_worker()->turn_fenced = true;
 }
 
 void gpu_turn_pass(uint32_t *turn)
@@ -215,9 +222,18 @@ static size_t check_bulk_copy(const void *global, const void *shared, int bytes,
     return offset;
 }
 
+static void check_turn_fenced(site here)
+{
+    if (!running_worker()->turn_fenced) {
+        fail("bulk copy: no fence.proxy.async.global after the wait for a turn, at %s:%d",
+             here.file, here.line);
+    }
+}
+
 void bulk_copy_begin(float *to, const void *from, int bytes, bool add, site here)
 {
     unwatched inside;
+    check_turn_fenced(here);
     size_t offset = check_bulk_copy(to, from, bytes, here);
     make_writes_visible();
     running_worker()->bulk_open.push_back(
@@ -440,6 +456,7 @@ void gpu_bulk_load(void *to, const float *from, int bytes, gpu_mbarrier *b, site
 {
     unwatched inside;
     check_barriers_fenced(here);
+    check_turn_fenced(here);
     bulk_load l = {check_bulk_copy(from, to, bytes, here), from, bytes, b};
     make_writes_visible();
     add_operation(copy_bulk_load, &l, sizeof l, b);

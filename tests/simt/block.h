@@ -24,6 +24,7 @@ struct worker : thread {
     std::deque<std::vector<copy>> groups;
     std::vector<bulk_copy> bulk_open, bulk_committed, bulk_due;
     bool wgmma_fenced = false; /* wgmma.fence was executed since the last wait */
+    bool turn_fenced = true;   /* fence.proxy.async.global was executed since the last turn */
 };
 
 /* Tokens of the thread sanitizer alternate with the phases of a barrier, so that an arrival at the

@@ -333,7 +333,9 @@ __global__ void __launch_bounds__(TURN_ELEMENTS)
         if (BUG != PLANTED_TURN_NO_WAIT) {
             gpu_turn_wait(turn, *place);
         }
-        gpu_fence_async_global();
+        if (BUG != PLANTED_TURN_NO_FENCE) {
+            gpu_fence_async_global();
+        }
         if (*place > 0) {
             gpu_mbarrier_expect(full, TURN_BYTES);
             gpu_bulk_load(memory, out, TURN_BYTES, full);
@@ -612,6 +614,7 @@ void planted_turns(planted_bug bug, float *out, const float *x, uint32_t *words)
         PLANTED_CASE(launch_turns, PLANTED_TURN_NO_TICKET, out, x, words)
         PLANTED_CASE(launch_turns, PLANTED_TURN_NOT_PASSED, out, x, words)
         PLANTED_CASE(launch_turns, PLANTED_TURN_NO_WAIT, out, x, words)
+        PLANTED_CASE(launch_turns, PLANTED_TURN_NO_FENCE, out, x, words)
         PLANTED_CASE(launch_turns, PLANTED_TURN_EARLY, out, x, words)
         PLANTED_CASE(launch_turns, PLANTED_BULK_STALE, out, x, words)
         PLANTED_CASE(launch_turns, PLANTED_BULK_NOT_WAITED, out, x, words)

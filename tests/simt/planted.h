@@ -32,6 +32,7 @@ enum planted_bug {
     PLANTED_TURN_NO_TICKET,  /* a block waits for a block that may start later */
     PLANTED_TURN_NOT_PASSED, /* a block does not pass its turn */
     PLANTED_TURN_NO_WAIT,    /* a block does not wait for its turn */
+    PLANTED_TURN_NO_FENCE,   /* no fence.proxy.async.global after the wait for a turn */
     PLANTED_TURN_EARLY,      /* the turn is passed before the block has added */
     PLANTED_BULK_STALE,      /* no fence.proxy.async after writes of threads to the tile */
     PLANTED_BULK_NOT_WAITED, /* the turn is passed before the bulk copy has ended */

@@ -442,7 +442,7 @@ bool allow_shared(const void *kernel, size_t bytes)
     }
     for (auto &entry : allowed) {
         if (entry.first == kernel) {
-            entry.second = bytes;
+            entry.second = std::max(entry.second, bytes);
             return true;
         }
     }

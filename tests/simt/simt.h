@@ -519,9 +519,7 @@ inline bool gpu_map_make(gpu_map *map, const void *base, int64_t rows, int64_t c
 uint32_t gpu_take_ticket(uint32_t *counter);
 void gpu_turn_wait(const uint32_t *turn, uint32_t count, SIMT_HERE);
 void gpu_turn_pass(uint32_t *turn);
-inline void gpu_fence_async_global()
-{
-}
+void gpu_fence_async_global();
 void gpu_bulk_load(void *to, const float *from, int bytes, gpu_mbarrier *b, SIMT_HERE);
 inline void gpu_bulk_store(float *to, const void *from, int bytes, SIMT_HERE)
 {

@@ -259,6 +259,7 @@ static const struct planted {
     {"turn of a later block", PLANTED_TURN_NO_TICKET, run_turns, ANY_BUILD},
     {"turn not passed", PLANTED_TURN_NOT_PASSED, run_turns, ANY_BUILD},
     {"turn not waited for", PLANTED_TURN_NO_WAIT, run_turns, THREAD_ONLY},
+    {"turn without a fence", PLANTED_TURN_NO_FENCE, run_turns, ANY_BUILD},
     {"turn passed too early", PLANTED_TURN_EARLY, run_turns, THREAD_ONLY},
     {"stale bulk copy", PLANTED_BULK_STALE, run_turns, ANY_BUILD},
     {"bulk copy not waited for", PLANTED_BULK_NOT_WAITED, run_turns, ANY_BUILD},

@@ -329,7 +329,7 @@ static status create_squares(struct sharded_optimizer *sharded)
                       &sharded->gradient_parts));
     struct part_list list = {.parts = sharded->gradient_parts.host};
     list_parts(sharded, &list);
-    TRY(control_plan_gradients(list.parts, list.count, &sharded->parts));
+    control_plan_gradients(list.parts, list.count, &sharded->parts);
     sharded->parts.parts = sharded->gradient_parts.device_data;
     sharded->origin = list.origin;
     return mirror_upload(&sharded->gradient_parts, 0, count * part_bytes);

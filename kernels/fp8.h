@@ -5,7 +5,7 @@
  * even and saturates at 448 or 57344. An infinite u becomes NaN. A scale is a power of two, so
  * q / scale is exact.
  *
- * Shapes    scales f32 [3, 2]: of x, w and dy the reciprocal of the scale, and the scale; absent:
+ * Shapes    scales f32 [3, 2]: rows for x, w and dy, each the reciprocal and the scale; absent:
  *           the operands are not rounded.  maxima f32 [1, 3]: of x, w and dy; maxima = max(maxima,
  *           |operand|); absent: the operands are not measured.  K and M are multiples of 16
  * Memory    the rows of scales are aligned to 16 bytes: cuBLASLt reads the reciprocals and refuses

@@ -29,7 +29,7 @@
 #   BIREME_CUBLASLT, BIREME_NCCL   libraries (default: those of ldconfig, of /usr/local/cuda or of
 #                       the packages nvidia of PYTHON)
 #   GPU_CHECK_SECONDS   time limit of the whole check (default: 540)
-#   GPU_CHECK_JOBS      kernel tests that run at the same time (default: 6)
+#   GPU_CHECK_JOBS      tests of an item that run at the same time (default: 6)
 #   GPU_CHECK_ITEMS     a shell file that changes ITEMS and defines further items, for tests
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd -P)
@@ -55,7 +55,7 @@ attention 80 attention in PyTorch by back-end; goals: mma.sync 85 % of flash, wg
 plans 5 the timings of GEMMs and their epilogues from the steps: gemm.plans
 timeline 60 Nsight Compute: the time of each kernel in a step of GPT-2 124M
 profile 60 Nsight Compute: one launch of each of the slowest kernels
-sanitizer 90 gate: compute-sanitizer (racecheck, memcheck) finds no error in seven tests
+sanitizer 90 gate: memcheck finds no error in seven tests, and racecheck none in three
 gpt2_124m_fp8 90 the step of gpt2_124m with train.precision fp8
 torch_gpt2_124m 120 the same in PyTorch, eager and compiled; goal: Bireme has 1.10 times its rate
 gpt2_1558m 90 GPT-2 1558M, 16 x 1024 tokens; goal: 55 % MFU
@@ -380,7 +380,8 @@ bench_step() {
         skip 3 "below the goal of $goal MFU"
 }
 
-# Trains with data from files. Unlike `bench step`, the host queues a step before the last one ends.
+# Trains with data from files. The host queues a step before the previous one ends. In `bench step`
+# it does not.
 # The rate is that of the median step after the first five.
 item_train_gpt2_124m() {
     need_gpu

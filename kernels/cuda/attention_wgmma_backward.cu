@@ -6,12 +6,12 @@
  * Work      An item is 128 keys of a sequence and key-value head. A block processes items until
  *           none is left. It copies keys and values of an item once, and iterates over the query
  *           heads of the group and the tiles of their queries (128 for D = 64, 64 for D = 128).
- *           Each consumer has 64 keys: s^T and ds^T are in registers, as the GEMMs of dv and dk
- *           need them. Both store ds^T to shared memory, and each computes half of the tile's
- *           dq = ds k: five GEMMs.
- * Overlap   dq of a step is computed in the next one. So a consumer waits for the other's ds^T only
- *           after its own GEMMs of dv, dk and the next scores, and one consumer computes the
- *           softmax while the other one uses the tensor cores.
+ *           Each consumer has 64 keys. It keeps s^T and ds^T in registers, where the GEMMs of dv
+ *           and dk read them. Both consumers store ds^T to shared memory, and each computes half of
+ *           the tile's dq = ds k. A step has five GEMMs.
+ * Overlap   dq of a step is computed in the next step. So a consumer issues its GEMMs of dv, dk and
+ *           the next scores before it waits for ds^T of the other consumer. One consumer computes
+ *           the softmax while the other one uses the tensor cores.
  * Order     The sums of dq are f32 in global memory. The blocks of a tile add to them in turn, from
  *           the last keys to the first: the first block stores, the last one rounds the sum to
  *           bf16. One block sums dk and dv, head by head. So the bits of a sequence depend only on
@@ -282,9 +282,9 @@ GPU_INLINE void start_dq(float (&dq)[SUM_COLUMNS / 8][4], const struct consumer 
     issue_dq<D>(dq, memory + space::ds_at + (number & 1) * space::ds, c.keys, c.number);
 }
 
-/* Processes a tile of queries. Its scores are computed. With NEXT, also computes the scores of the
- * next tile. dq is that of the step before, so that no consumer waits for the other one between the
- * GEMMs of a step; `first` is the number of the item's first step. */
+/* Processes a tile of queries. The caller or the previous step has computed its scores. With NEXT,
+ * also computes the scores of the next tile. Computes dq of the previous step, so that no consumer
+ * waits for the other one between its GEMMs. `first` is the number of the item's first step. */
 template <int D, bool GENERAL, bool NEXT>
 GPU_INLINE void compute_step(float (&s)[1][backward_space<D>::queries / 8][4],
                              float (&dk)[D / 8][4], float (&dv)[D / 8][4],
@@ -417,8 +417,8 @@ GPU_INLINE void compute_tiles(const attention_task<bf16> &a, const struct block_
     finish_dq<D>(a, t, c, memory, b, p);
 }
 
-/* Computes an item. `number` is the number of the block's earlier steps; `empty` is completed when
- * the item and its keys and values are no longer needed in shared memory. */
+/* Processes an item. `number` counts the block's earlier steps. Arrives at `empty` when the item
+ * and its keys and values are no longer needed in shared memory. */
 template <int D, bool GENERAL>
 GPU_INLINE void compute_item(const attention_task<bf16> &a, const struct block_item &t,
                              struct consumer &c, unsigned char *memory, block_barriers *b,

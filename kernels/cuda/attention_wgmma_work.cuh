@@ -4,9 +4,10 @@
  * Sections  A section is a group of heads with operands that fit into the L2 cache. Tickets go
  *           through the heads of a section, key tile by key tile, then through the next section.
  * Order     Tickets and turns begin with the last key tile of a sequence. With a causal mask or a
- *           window, an item's first queries are those that attend to no later key tile, or to few.
- *           So it starts without a turn, and an item with earlier keys reaches the same queries
- *           later. In the opposite order an item would wait for a full pass of an earlier one.
+ *           window, the first queries of an item attend to few later key tiles, or to none. So an
+ *           item starts without waiting for a turn. Items with earlier keys reach the same queries
+ *           later. In the opposite order an item would first wait until others have processed all
+ *           their queries.
  * Items     A multiprocessor has one block, which processes items until the tickets end. Warp 0 of
  *           the producer takes a ticket when it has copied all tiles of the item before, and passes
  *           the item to the other warps in a ring of two slots. For D = 64 the keys and values of
@@ -150,7 +151,7 @@ GPU_INLINE struct block_item get_item(block_barriers *b, int number)
     return b->items[number % ITEMS];
 }
 
-/* The same, for a warp that needs the slot no longer. */
+/* Waits for an item of the block, releases its slot and returns the item. */
 GPU_INLINE struct block_item take_item(block_barriers *b, int number)
 {
     struct block_item t = get_item(b, number);
@@ -171,8 +172,8 @@ GPU_INLINE int count_steps(const attention_task<bf16> &a, const struct block_ite
 
 /* ---- producer ---- */
 
-/* Takes tickets until one is an item with keys, or the items end. An item without keys is
- * skipped, except the first one of a sequence, which zeroes dq. */
+/* Takes tickets until an item has keys, or no item is left. Skips items without keys, except for
+ * tile 0 of a sequence, for which the block zeroes dq. */
 template <int D>
 GPU_INLINE struct block_item draw_item(const attention_task<bf16> &a, const backward_plan &plan)
 {

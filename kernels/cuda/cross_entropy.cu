@@ -9,15 +9,16 @@
  * Logits are f32; a chunk has `classifier_rows` rows. A block reads its row for the maximum and the
  * sum of exponentials (online softmax), and again to write dz. Asynchronous copies keep as much of
  * the row in shared memory as fits, so the device memory is read once for rows of up to 57,000
- * logits. The second pass begins at the end of the row: what is not in shared memory may be in the
- * L2 cache. For entropies, mean logits and label smoothing, the block reads the row a third time in
- * between. dz has the type of the GEMMs and overwrites the logits if that type is f32. If the
- * vocabulary is sharded over ranks, these are two launches of one pass each, and the statistics of
- * the rows (struct row_stats) are gathered in between.
+ * logits. The second pass begins at the end of the row, because the logits that are not in shared
+ * memory may still be in the L2 cache. For entropies, mean logits and label smoothing, the block
+ * reads the row once more between these passes. dz has the type of the GEMMs and overwrites the
+ * logits if that type is f32. If the vocabulary is sharded over ranks, each pass is a separate
+ * launch, and the statistics of the rows (struct row_stats) are gathered between them.
  *
  * Launch    a block for each row of the chunk; 128 threads for rows of up to 4096 logits, 512 for
- *           up to 32768, otherwise 1024. Shared memory: 12 + 8 bytes for each of 32 warps, and
- *           logits: at most the maximum of a block (1024 threads), or of half of a multiprocessor
+ *           up to 32768, otherwise 1024. Shared memory: 20 bytes for each of 32 warps, and the
+ *           logits. A block of 1024 threads may use all shared memory of a multiprocessor, a
+ *           smaller block half of it
  * Source    Milakov, Gimelshein 2018, arXiv:1805.02867 */
 #include "kernels/cuda/operation.cuh"
 
@@ -44,7 +45,7 @@ template <typename T> struct rows_task {
     const float *logits;
     T *dz;                  /* nullptr: no gradient */
     int64_t stride;         /* of both */
-    int padded, vocabulary; /* columns that the GEMMs read, and that exist; the others are 0 */
+    int padded, vocabulary; /* columns of dz, and those with an id; dz is 0 in others */
     int64_t first;          /* id of this shard */
     int64_t ignored;
     struct row_stats
@@ -77,10 +78,10 @@ GPU_INLINE float exp_difference(float x, float largest)
 
 /* ---- the logits of a thread ----
  *
- * A thread has groups of eight logits: four from column c on, and four from column c + 4 threads
- * on. So a warp reads and writes 512 consecutive bytes at a time. */
+ * A thread has groups of eight logits: four from column c on, and four from column
+ * c + 4 * blockDim.x on. So a warp reads and writes 512 consecutive bytes at a time. */
 
-/* Returns the distance of the columns c of a thread's groups. */
+/* Returns the number of columns from a thread's group to its next group. */
 GPU_INLINE int get_step()
 {
     return static_cast<int>(blockDim.x) * EIGHT;

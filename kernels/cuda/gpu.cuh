@@ -364,8 +364,8 @@ GPU_INLINE void gpu_fence_async_global()
  *
  * gpu_bulk_load - copy from global memory. The bytes count towards the mbarrier b.
  * gpu_bulk_store, gpu_bulk_add - copy to global memory, or add floats there. Each addition is
- * atomic; subnormal numbers may count as 0. gpu_fence_async follows the writes to shared memory.
- * After gpu_bulk_commit and gpu_bulk_wait, the thread may pass a turn. */
+ * atomic; subnormal numbers may count as 0. Call gpu_fence_async after the writes to shared memory.
+ * Before the thread passes a turn, it calls gpu_bulk_commit and gpu_bulk_wait. */
 GPU_INLINE void gpu_bulk_load(void *to, const float *from, int bytes, gpu_mbarrier *b)
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "

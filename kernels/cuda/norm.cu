@@ -10,9 +10,10 @@
  *           ceil(N / FORWARD_ROWS), 1 KiB of shared memory. Backward: a thread has CHUNKS groups of
  *           eight elements, a block has as many teams as fit into BACKWARD_THREADS, grid
  *           min(N, CUDA_NORM_BLOCKS), at most 97 KiB of shared memory
- * Memory    A thread loads the elements of all its rows before it uses or stores any, so that the
- *           loads overlap: outputs may alias inputs, and the compiler moves no load before a store.
- *           In the backward pass cp.async copies the next row to shared memory meanwhile
+ * Memory    Outputs may alias inputs, so the compiler moves no load before a store. A thread
+ *           therefore loads the elements of all its rows before it uses or stores any, and the
+ *           loads overlap. In the backward pass cp.async copies the next row to shared memory while
+ *           a row is processed
  * Order     In the backward pass, the rows of a team depend on N and C alone. Each thread sums its
  *           columns, the block adds the sums of its teams in order, and cuda_reduce_parts adds the
  *           sums of the blocks in order. */
@@ -65,9 +66,9 @@ template <typename T> GPU_INLINE void swap_pointers(T *&a, T *&b)
     b = first;
 }
 
-/* Sums each x[i] over the team, which is a row of threads of the block. ALONE: the block has one
- * team. scratch: COUNT floats for each warp of the team. Two calls one after the other use
- * different scratch, so that one barrier is enough. */
+/* Sums each x[i] over the team: the threads of the block with the same threadIdx.y. ALONE: the
+ * block has one team. scratch: COUNT floats for each warp of the team. Consecutive calls must use
+ * different scratch, because each call has only one barrier. */
 template <bool ALONE, int COUNT> GPU_INLINE void sum_over_team(float (&x)[COUNT], float *scratch)
 {
 #pragma unroll

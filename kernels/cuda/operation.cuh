@@ -82,8 +82,8 @@ static inline bool operation_is_aligned(struct tensor t)
 
 enum { EIGHT = 8 };
 
-/* Eight elements as they are stored. Between its load and its conversion, a row needs half the
- * registers in bf16, and no instruction waits for the load. */
+/* Eight elements as they are stored. In bf16, elements that are not yet converted need half as many
+ * registers, and no instruction waits for their load. */
 template <typename T> struct eight_bits {
     uint4 words[sizeof(T) / 2];
 };

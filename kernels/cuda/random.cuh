@@ -70,8 +70,8 @@ GPU_INLINE uint32_t get_kept_byte(const struct dropout &dropout, int64_t element
     return kept;
 }
 
-/* Returns bit i for each of eight consecutive elements, from `element` on: whether element i is
- * kept. They have two blocks if `element` is not a multiple of eight. */
+/* Returns eight bits: bit i is set if dropout keeps element `element` + i. The elements need two
+ * blocks of random numbers if `element` is not a multiple of eight. */
 GPU_INLINE uint32_t dropout_kept_eight(const struct dropout &dropout, int64_t element)
 {
     int skip = static_cast<int>(static_cast<uint64_t>(dropout.first + element) % EIGHT);

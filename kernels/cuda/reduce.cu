@@ -6,9 +6,9 @@
  *   op_loss_stats:     out = (sum of losses, counted rows, correct predictions, sum of entropies)
  *   reduce_parts:      out[c] (+)= sum_r parts[r, c], and a second sum of the next columns
  *
- * Order     A slice is split into blocks of REDUCE_ELEMS elements, independent of the GPU. A thread
- *           sums every 256th element, a tree adds the sums of the threads, and one block adds the
- *           sums of the blocks in the same way. NaN and infinity propagate
+ * Order     The input is split into slices of REDUCE_ELEMS elements, independent of the GPU. A
+ *           thread sums every 256th element of a slice, a tree adds the sums of the threads, and
+ *           one block adds the sums of the slices in the same way. NaN and infinity propagate
  * Launch    op_sum_of_squares: a block of 256 threads for each slice, then one block; 2 KiB of
  *           shared memory. control_gradient_squares: a block for each slice of all parts, then a
  *           block for each part, then one block. op_loss_stats: one block of 512 threads, 4 KiB.
@@ -67,7 +67,8 @@ __global__ void __launch_bounds__(REDUCE_THREADS)
     sum_doubles(out, parts, count, scratch);
 }
 
-/* A block adds a slice of the last part that begins at this block or before it. */
+/* Each block sums the squares of one slice. The slice belongs to the last part with a first_block
+ * of at most blockIdx.x. */
 __global__ void __launch_bounds__(REDUCE_THREADS)
     sum_squares_of_gradients(double *sums, const float *x, const struct gradient_parts p)
 {

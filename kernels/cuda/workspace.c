@@ -160,10 +160,11 @@ static int64_t max_int64(int64_t a, int64_t b)
 }
 
 /* Each chunk reads and writes the f32 gradient of the output matrix. With about 700 rows this takes
- * as long on an H100 as the GEMM itself, so in training a chunk has an eighth of the rows, up to
+ * as long on an H100 as the GEMM itself. So in training a chunk has an eighth of the rows, up to
  * 4096. The logits of a chunk take at least 256 MiB, which is little compared with the activations,
- * and at most 1 GiB. The order of the sums depends on the chunks, so they do not depend on the free
- * memory. All chunks have the same number of rows if possible: the last one costs as much. */
+ * and at most 1 GiB. The size of a chunk determines the order of the sums, so it does not depend on
+ * the free memory. All chunks have the same number of rows if possible, because a small last chunk
+ * reads and writes the whole gradient too. */
 int64_t cuda_classifier_rows(const struct kernels_limits *limits)
 {
     const int64_t least = 256 << 20, most = 1 << 30, step = 128, row = 4 * limits->vocabulary;

@@ -313,8 +313,8 @@ enum { TURNS = 4, TURN_ELEMENTS = 64, TURN_BYTES = TURN_ELEMENTS * int{sizeof(fl
 enum { TURN_BARRIER_AT = 2 * TURN_BYTES, TURN_PLACE_AT = TURN_BARRIER_AT + 8 };
 enum { TURN_SHARED_BYTES = TURN_PLACE_AT + int{sizeof(uint32_t)} };
 
-/* The first block stores its elements. Each further block copies the sums to shared memory and adds
- * them and its elements. */
+/* The first block stores its elements. Each further block copies the sums to shared memory, adds
+ * its elements to the copy, and adds the result to the sums. */
 template <int BUG>
 __global__ void __launch_bounds__(TURN_ELEMENTS)
     run_turns(float *out, const float *x, uint32_t *words)

@@ -13,8 +13,9 @@
  *   TMA            writes the data only when no thread can continue without it, and only that copy
  *                  (random schedule: any copy at any time; fifo: in order; lowest and highest:
  *                  as soon as a thread waits)
- *   bulk copies    to global memory read and write when the thread waits for them, at the time when
- *                  the schedule would deliver a copy by TMA. They read data as wgmma does
+ *   bulk copies    to global memory read and write only when the thread waits for them, at the time
+ *                  when the schedule would deliver a copy by TMA. Data that threads wrote is read
+ *                  only if fence.proxy.async follows
  *   wgmma          reads its operands, including registers, when a thread waits for it. It reads
  *                  data that TMA wrote; data that threads wrote only if fence.proxy.async follows
  *   schedule       SIMT_SCHEDULE=fifo | lifo | warp (one warp runs as far as possible) | random |

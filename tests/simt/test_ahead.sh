@@ -100,10 +100,10 @@ test_lamb_ahead() {
         fail "four more steps left the device without work $((idle[1] - idle[0])) times"
 }
 
-# The time of a step is that of the device, although the host reads the results of a step after the
-# device has finished the next one, and those of the last two steps one after the other. The times
-# of the steps sum up to the time of the run, and tokens per second have the same times. During the
-# pauses of `mixed` the host evaluates and saves.
+# step_seconds is measured on the device. The host reads the results of a step only after the device
+# has finished the next step, and it reads those of the last two steps together. The times of all
+# steps add up to the time of the run. tokens_per_second is computed from the same times. The run
+# `mixed` has pauses, in which the host evaluates and saves.
 test_times() {
     local run eight="$small train.max_steps=8 model.hidden_size=64"
     export SIMT_STREAMS=eager

@@ -132,7 +132,7 @@ static struct event *get_event_before(const struct decision *d, int64_t number)
     return get_event(d, number + EVENTS - 1);
 }
 
-/* When the first step begins, the stream is idle. */
+/* The stream is idle before the first step, so an event that is recorded now marks its start. */
 status decision_begin(struct decision *d, int64_t number)
 {
     double now = clock_seconds(), *pause = &d->pauses[number % DECISION_STEPS];

@@ -27,11 +27,11 @@ struct decision_result {
     struct not_finite found;    /* first element of this rank's gradients that is not finite */
 };
 
-/* The time of a step: from the time at which the device had the results of the step before, to that
- * of this one. The host may read them later. */
+/* The time of a step on the device: from the end of the previous step to the end of this step. A
+ * step ends when its results are complete. The host may read them later. */
 struct decision_time {
-    double ended_seconds; /* the time of clock_seconds at its end */
-    double total_seconds; /* without the time in which the host had queued no step */
+    double ended_seconds; /* the end of the step, as a value of clock_seconds */
+    double total_seconds; /* without the time in which no step was queued */
 };
 
 /* The largest number of steps that are queued and not yet read. */
@@ -59,8 +59,8 @@ struct decision_sums *decision_own(const struct decision *d);
 const struct update_control *decision_control(const struct decision *d);
 struct not_finite *decision_found(const struct decision *d);
 
-/* decision_begin - begin the time of step `number`, before anything of it is queued. Steps have
- * successive numbers. */
+/* decision_begin - start the measurement of step `number`. Call it before any operation of the step
+ * is queued. Step numbers are consecutive. */
 status decision_begin(struct decision *d, int64_t number);
 
 /* decision_queue - queue the sums over the ranks and the decision of step `number`. The update may

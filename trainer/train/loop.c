@@ -419,8 +419,8 @@ static status finish_step(struct loop *loop, const struct step_result *result, d
     return is_due(job->state.step, r->checkpoint.every) ? save_checkpoint(loop) : STATUS_OK;
 }
 
-/* Before the first step: use known GEMM algorithms. After it: time its GEMM shapes on its
- * operands. With FP8, the second step is the first one with FP8 operands. */
+/* Before the first step, uses known GEMM algorithms. After it, measures the GEMMs of the step. With
+ * FP8 it measures them after the second step, which is the first one with FP8 operands. */
 static status tune_gemm(struct loop *loop, bool measure)
 {
     bool is_early = measure && get_recipe(loop)->train.precision == PRECISION_FP8 && !loop->stepped;

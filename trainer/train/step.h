@@ -57,8 +57,8 @@ struct step_result {
     double gradient_norm;        /* of the mean loss's gradient, before clipping */
     double votes[STEP_VOTES];
     double data_seconds;  /* time of waits for batches */
-    double total_seconds; /* of the call; of a queued step: struct decision_time */
-    double ended_seconds; /* the time of clock_seconds at the end */
+    double total_seconds; /* of the call; for a queued step as in struct decision_time */
+    double ended_seconds; /* the end of the step, as a value of clock_seconds */
     int64_t rows;         /* rows of this rank */
     int64_t tokens;       /* of the global batch */
     struct spike_score spike;

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Copies the built program, its shared libraries (Open MPI with its plugins and mpirun, HDF5,
 # oneDNN, ...), the recipes, the programs of scripts/gpu_check.sh and the objects for
-# scripts/gpu_rebuild.sh to one folder of less than 55 MiB. The folder is for another x86-64 Linux
-# machine that has the NVIDIA driver and the libraries of CUDA 13.
+# scripts/gpu_rebuild.sh to one folder of less than 36 MiB. Together with the repository it has less
+# than 64 MiB. The folder is for another x86-64 Linux machine that has the NVIDIA driver, the
+# libraries of CUDA 13 and xz.
 #
 #   scripts/gpu_bundle.sh [--build DIR] OUT_DIR
 #
@@ -15,7 +16,7 @@
 set -euo pipefail
 source=$(cd "$(dirname "$0")/.." && pwd -P)
 
-LIMIT_MIB=55
+LIMIT_MIB=36
 
 print_message() {
     echo "gpu_bundle: $*"
@@ -34,6 +35,7 @@ usage() {
     exit 64
 }
 
+command -v xz >/dev/null || fail 69 "xz is missing: install xz-utils"
 build= out=
 while [ $# -gt 0 ]; do
     case $1 in
@@ -248,7 +250,7 @@ write_launcher() {
     sed "s/@GLIBC@/$glibc/g" <<'EOF'
 #!/bin/sh
 # Starts the program of the same name in root/bin with the libraries of this folder. The first start
-# unpacks the programs and libraries, for which it needs permission to write here.
+# unpacks the programs, libraries and objects, for which it needs permission to write here.
 here=$(cd "$(dirname "$0")" && pwd -P) || exit 71
 root=$here/root
 
@@ -260,9 +262,10 @@ if [ ! -d "$root/lib" ]; then
         exit 69
     fi
     new=$root/new.$$
-    mkdir "$new" && gzip -dc "$root/files.tar.gz" | tar -xf - -C "$new" || exit 73
+    command -v xz >/dev/null || { echo "$0: xz is missing: install xz-utils" >&2 && exit 69; }
+    mkdir "$new" && xz -dc "$root/files.tar.xz" | tar -xf - -C "$new" || exit 73
     # A move fails if another process has unpacked the files. lib is last: it marks the end.
-    for folder in bin tests lib; do
+    for folder in bin tests objects lib; do
         mv -T "$new/$folder" "$root/$folder" 2>/dev/null || true
     done
     rm -rf "$new"
@@ -285,14 +288,14 @@ for name in bireme mpirun; do
         chmod 755 "$out/$name"
     fi
 done
-mkdir -p "$root/tests"
-tar -cf - -C "$root" lib bin tests | gzip >"$root/files.tar.gz"
-rm -rf "$libraries" "$root/bin" "$root/tests"
+mkdir -p "$root/tests" "$root/objects"
+tar -cf - -C "$root" lib bin tests objects | xz -T0 >"$root/files.tar.xz"
+rm -rf "$libraries" "$root"/{bin,tests,objects}
 {
     echo "commit $(git -C "$source" rev-parse HEAD 2>/dev/null || echo unknown)"
     echo "glibc $glibc or newer"
     (cd "$out" && find . -type f | sort)
-    tar -tzf "$root/files.tar.gz" | sort
+    tar -tJf "$root/files.tar.xz" | sort
 } >"$out/CONTENTS.txt"
 
 mib=$(du -sm --apparent-size "$out" | cut -f1)

@@ -67,6 +67,7 @@ if [ "${1:-}" = --record ]; then
 fi
 [ $# = 1 ] && [[ $1 != -* ]] || fail 64 'usage: scripts/gpu_rebuild.sh [--record] BUNDLE_DIR'
 bundle=$1
+"$bundle/bireme" --version >/dev/null 2>&1 || true # the first start unpacks the objects
 [ -d "$bundle/root/objects/cuda" ] ||
     fail 66 "$bundle/root/objects/cuda does not exist: make the bundle of a build with CUDA"
 bundle=$(cd "$bundle" && pwd -P)
@@ -116,7 +117,6 @@ link_program() {
     mv "$program.new" "$program"
 }
 
-"$bundle/bireme" --version >/dev/null 2>&1 || true # the first start unpacks root/lib
 [ -d "$bundle/root/lib" ] ||
     fail 66 "$bundle/root/lib does not exist: $bundle/bireme cannot unpack it"
 backend=()

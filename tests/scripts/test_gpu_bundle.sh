@@ -109,7 +109,7 @@ if [ -z "${BUNDLE_ROOT:-}" ]; then
     ln -s ../bin "$root/usr/bin"
     for tool in sh bash env dirname basename cut head sort mkdir mv rm cat mktemp timeout grep \
         sed awk gzip tar getconf find wc tr ls date tail tee paste od readlink uname chmod cp \
-        sleep; do
+        sleep xz; do
         cp -L "$(command -v "$tool")" "$root/bin/$tool"
     done
     # The libraries of the tools, at the paths of a system.

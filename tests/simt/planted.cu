@@ -430,7 +430,10 @@ __global__ void __launch_bounds__(128)
             }
         } else {
             gpu_mbarrier_wait(full, step & 1);
-            parts[warp] = sum_chunk(tile);
+            float part = sum_chunk(tile);
+            if (t % 32 == 0) {
+                parts[warp] = part;
+            }
             gpu_barrier_sync(STEP_SUMMED, STEP_THREADS);
             float sum = parts[0] + parts[1];
             gpu_barrier_sync(STEP_SUMMED, STEP_THREADS);

@@ -234,8 +234,8 @@ mapfile -t binaries < <(find "$root" -type f \( -name '*.so' -o -perm -u+x \))
 for library in $(list_libraries "${binaries[@]}") $plugin_libraries; do
     cp -Ln "$library" "$libraries/$(basename "$library")"
 done
-# ICU's data, 30 MiB, convert XML in other character sets. libarchive loads ICU for a format that
-# Bireme does not read. A library with the same symbol and no data takes its place.
+# libicudata has 30 MiB of tables that convert character sets in XML. libarchive loads it for a
+# format that Bireme does not read. So an empty library with the same symbol replaces it.
 for library in "$libraries"/libicudata.so.*; do
     if [ -e "$library" ]; then
         echo "const char icudt${library##*.}_dat[64] __attribute__((aligned(16))) = {0};" |

@@ -31,8 +31,8 @@ report_tests() {
     echo "{\"tests\":$count,\"failed\":$((count - passed - skipped)),\"skipped\":$skipped}"
 }
 
-# finish_tests: wait for the tests, write their output to the log, and end the item unless all
-# passed.
+# finish_tests: wait for the tests and write their output to the log. End the item as failed if a
+# test failed or all were skipped.
 finish_tests() {
     local log count passed skipped
     wait

@@ -80,7 +80,7 @@ expect_usage 64
 expect_usage 64 --what
 expect_usage 66 "$folder"
 cuda=false
-if [ ! -d "$folder/bundle/root/objects" ]; then
+if ! grep -q 'objects/cuda/' "$folder/bundle/CONTENTS.txt"; then
     echo "not checked: gpu_rebuild.sh, because $build has no CUDA; set BIREME_LONG=1 with nvcc"
 elif [ -z "$nvcc" ]; then
     fail "$build has CUDA, but nvcc was not found"

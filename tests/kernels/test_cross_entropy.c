@@ -45,6 +45,13 @@ static const struct shape shapes[] = {
 /* FIRST_CAPPED: the first shape with a soft-cap; of its 4 shards, two contain only padding */
 enum { SHAPES = COUNT(shapes), FIRST_CAPPED = 15, ROWS_MAX = 600, IGNORED = -100 };
 
+/* The thread sanitizer needs minutes for longer rows. */
+#ifdef __SANITIZE_THREAD__
+enum { COLUMNS_MAX = 30000 };
+#else
+enum { COLUMNS_MAX = INT32_MAX };
+#endif
+
 struct problem {
     struct tensor x, w, bias;
     int32_t targets[ROWS_MAX];
@@ -506,7 +513,9 @@ static void test_chunk_rows(void)
 static void test_all(struct kernels *k, struct kernels *other)
 {
     for (int i = 0; i < SHAPES; i++) {
-        test_shape(k, other, &shapes[i]);
+        if (shapes[i].padded <= COLUMNS_MAX) {
+            test_shape(k, other, &shapes[i]);
+        }
     }
     test_shards(k, &shapes[3], 2);
     test_shards(k, &shapes[4], 4);

@@ -47,9 +47,10 @@ struct gradient_parts {
 
 /* control_plan_gradients - divide the parts into blocks and set first_block of each part.
  *
- * A block has GRADIENT_BLOCK elements. If there would be more than GRADIENT_BLOCKS_MAX blocks, the
- * number of elements is doubled until there are fewer. With GRADIENT_BLOCKS_MAX / 2 parts or more
- * it is not doubled: only CPUs have so many parts, and they do not use the blocks */
+ * A block has GRADIENT_BLOCK elements. If there could be more than GRADIENT_BLOCKS_MAX blocks, the
+ * function doubles the size of a block until this limit holds. It does not double the size if there
+ * are GRADIENT_BLOCKS_MAX / 2 parts or more. Only CPUs have so many parts, and CPUs do not use the
+ * blocks */
 void control_plan_gradients(struct gradient_part *parts, int64_t count, struct gradient_parts *out);
 
 /* control_gradient_squares - compute the sum of squares of each part, and find the first element

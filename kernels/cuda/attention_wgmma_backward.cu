@@ -157,8 +157,8 @@ struct step {
 };
 
 /* Returns the byte offset of the lane's columns 0 and 1 in a consumer's half of the tile of dq.
- * Columns 8 n on are at this offset xor 32 n: their order depends on the row, so that a warp has no
- * bank conflicts. */
+ * The columns from 8 n on are at this offset xor 32 n. So the order of columns in memory differs
+ * between rows, and a warp has no bank conflicts. */
 template <int D> GPU_INLINE int get_dq_offset(const struct consumer &c)
 {
     int row = (D == 64 ? 64 * c.number : 0) + c.row, column = D == 64 ? 0 : 64 * c.number;
@@ -267,8 +267,8 @@ GPU_INLINE void start_step(float (&s)[1][N][4], const struct block_item &t,
     issue_transposed<D>(s[0], c.keys + c.number * CONSUMER_KEYS * BOX * 2, q);
 }
 
-/* Issues dq of a step. Waits until both consumers have stored ds^T, unless there is no such step:
- * then the result is not used. */
+/* Issues the GEMM of dq of step `number`. If the step exists, first waits until both consumers have
+ * stored its ds^T. Otherwise it does not wait, and the caller ignores the result. */
 template <int D>
 GPU_INLINE void start_dq(float (&dq)[SUM_COLUMNS / 8][4], const struct consumer &c,
                          unsigned char *memory, block_barriers *b, int number, bool exists)
@@ -312,7 +312,8 @@ GPU_INLINE void compute_step(float (&s)[1][backward_space<D>::queries / 8][4],
         compute_probabilities<0, N / 2>(s[0], a, lse);
         gpu_wgmma_order(s[0]);
     }
-    /* ptxas moves exponentials after a wait for wgmma, unless a loop precedes it that needs them */
+    /* ptxas may move exponentials after a wait for wgmma. It does not if a loop before the wait uses
+     * their results. */
     gpu_mbarrier_wait(&b->d_o_full[stage], phase);
     gpu_wgmma_wait<0>();
     gpu_wgmma_order(s[0]);
@@ -326,7 +327,8 @@ GPU_INLINE void compute_step(float (&s)[1][backward_space<D>::queries / 8][4],
     if (!GENERAL) {
         compute_probabilities<N / 2, N>(s[0], a, lse);
         gpu_wgmma_order(s[0]);
-        /* both barriers are complete: the choice keeps the exponentials before the next wait */
+        /* This wait returns at once, since both barriers are complete. Its argument depends on the
+         * exponentials, so ptxas cannot move them after the next wait for wgmma. */
         bool any = has_sign<N / 2>(s[0]);
         gpu_mbarrier_wait(any ? &b->stats_full[stage] : &b->d_o_full[stage], phase);
     }

@@ -6,6 +6,17 @@
 
 #include "base/random.h"
 
+double oracle_largest(struct tensor t)
+{
+    double largest = 0;
+    for (int64_t i = 0; i < t.rows; i++) {
+        for (int64_t j = 0; j < t.columns; j++) {
+            largest = fmax(largest, fabs(oracle_get(t, i, j)));
+        }
+    }
+    return largest;
+}
+
 static void add_to_element(struct tensor t, int64_t row, int64_t column, double value)
 {
     oracle_set(t, row, column, oracle_get(t, row, column) + value);

@@ -22,6 +22,9 @@ static inline double oracle_get(struct tensor t, int64_t row, int64_t column)
                                 : bf16_to_f32(((const bf16 *)t.data)[at]);
 }
 
+/* oracle_largest - return the largest magnitude of the elements, or 0 without elements. */
+double oracle_largest(struct tensor t);
+
 /* oracle_set - set an element, rounded to the tensor's dtype. */
 static inline void oracle_set(struct tensor t, int64_t row, int64_t column, double value)
 {

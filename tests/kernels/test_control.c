@@ -202,7 +202,8 @@ static void test_gradient_squares(struct kernels *k, int64_t count)
         CHECK_OK(control_gradient_squares(k, got, &found, data, &p));
         CHECK(!isfinite(got[i]) && found.number == 11 + bad + 1);
         CHECK(i % 2 == 0 ? found.value == -INFINITY : isnan(found.value));
-        data[parts[0].offset] = INFINITY; /* an earlier one does not replace it */
+        /* A second call keeps `found`, although an element before it is not finite now. */
+        data[parts[0].offset] = INFINITY;
         CHECK_OK(control_gradient_squares(k, got, &found, data, &p));
         CHECK(isinf(got[0]) && found.number == 11 + bad + 1);
         data[parts[0].offset] = 1;

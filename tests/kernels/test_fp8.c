@@ -301,17 +301,6 @@ static void run_expected(struct kernels *k, struct results *r, const struct oper
     }
 }
 
-static double find_largest(struct tensor t)
-{
-    double largest = 0;
-    for (int64_t i = 0; i < t.rows; i++) {
-        for (int64_t j = 0; j < t.columns; j++) {
-            largest = fmax(largest, fabs(oracle_get(t, i, j)));
-        }
-    }
-    return largest;
-}
-
 /* Returns the tolerance of a sum of `terms` products, as a fraction of the largest sum. A CPU gives
  * the same bits as linear_*. The tensor cores of Hopper cut every addend to 13 fraction bits of the
  * largest one (kernels/fp8.h). So the error of each addend is at most 2^-13 of about the largest
@@ -337,9 +326,9 @@ static void check_results(struct kernels *k, const struct results *got,
     operation_check_error("dw", k, operation_difference(got->dw, expected->dw),
                           get_tolerance(o->x.rows));
     CHECK(operation_equal(got->dbias, expected->dbias));
-    CHECK(oracle_get(got->maxima, 0, FP8_X) == find_largest(o->x));
-    CHECK(oracle_get(got->maxima, 0, FP8_W) == find_largest(o->w));
-    CHECK(oracle_get(got->maxima, 0, FP8_DY) == find_largest(o->dy));
+    CHECK(oracle_get(got->maxima, 0, FP8_X) == oracle_largest(o->x));
+    CHECK(oracle_get(got->maxima, 0, FP8_W) == oracle_largest(o->w));
+    CHECK(oracle_get(got->maxima, 0, FP8_DY) == oracle_largest(o->dy));
 }
 
 static void check_equal(const struct results *a, const struct results *b)
@@ -367,7 +356,7 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
     operation_set(repeated.maxima, 0);
     CHECK_OK(fp8_linear_backward_weight(k, none, repeated.dbias, repeated.maxima, o.dy, o.x, scales,
                                         true));
-    CHECK(oracle_get(repeated.maxima, 0, FP8_DY) == find_largest(o.dy));
+    CHECK(oracle_get(repeated.maxima, 0, FP8_DY) == oracle_largest(o.dy));
     CHECK_OK(linear_backward_weight(k, none, threads.dbias, o.dy, o.x, true));
     CHECK(operation_equal(repeated.dbias, threads.dbias));
     release_operands(&o);

@@ -167,17 +167,6 @@ static double compute_naive_error(struct tensor exact, struct tensor gemm_output
  *             (1 + t) / 2 + x (1 - t^2) s / 2 with the slope s = sqrt(2 / pi) (1 + 0.134 x^2),
  *             multiplies the error of t = tanh by up to 1 + |x| s: by 20 at x = 5.3 */
 
-static double find_largest(struct tensor t)
-{
-    double largest = 0;
-    for (int64_t i = 0; i < t.rows; i++) {
-        for (int64_t j = 0; j < t.columns; j++) {
-            largest = fmax(largest, fabs(oracle_get(t, i, j)));
-        }
-    }
-    return largest;
-}
-
 static struct tensor make_magnitudes(struct tensor from)
 {
     struct tensor t = from;
@@ -216,13 +205,13 @@ static double get_forward_tolerance(struct tensor exact, struct tensor pre,
     struct tensor x = make_magnitudes(o->x), w = make_magnitudes(o->w), b = make_magnitudes(bias);
     struct tensor sizes = operation_tensor(ORACLE_F64, exact.rows, exact.columns, exact.columns);
     oracle_linear_forward(sizes, tensor_absent(), x, w, b, ACTIVATION_NONE);
-    double sums = get_sum_tolerance(x.columns + 1, find_largest(sizes));
-    double function = act != ACTIVATION_NONE ? FUNCTION_ERROR * (1 + find_largest(pre)) : 0;
+    double sums = get_sum_tolerance(x.columns + 1, oracle_largest(sizes));
+    double function = act != ACTIVATION_NONE ? FUNCTION_ERROR * (1 + oracle_largest(pre)) : 0;
     operation_release(&x);
     operation_release(&w);
     operation_release(&b);
     operation_release(&sizes);
-    return (find_derivative(pre, act) * sums + function) / find_largest(exact);
+    return (find_derivative(pre, act) * sums + function) / oracle_largest(exact);
 }
 
 /* Returns the factor of an error of tanh, exp or erf in act'(x). */
@@ -239,7 +228,7 @@ static double get_input_tolerance(struct tensor exact, struct tensor sums, const
     struct tensor dy = make_magnitudes(o->dy), w = make_magnitudes(o->w);
     struct tensor sizes = operation_tensor(ORACLE_F64, exact.rows, exact.columns, exact.columns);
     oracle_linear_backward_input(sizes, dy, w, ACTIVATION_NONE, tensor_absent());
-    double error = get_sum_tolerance(dy.columns, find_largest(sizes)), function = 0;
+    double error = get_sum_tolerance(dy.columns, oracle_largest(sizes)), function = 0;
     for (int64_t i = 0; i < exact.rows * exact.columns; i++) {
         int64_t row = i / exact.columns, column = i % exact.columns;
         double factor = get_amplification(oracle_get(o->pre_x, row, column), act);
@@ -248,7 +237,7 @@ static double get_input_tolerance(struct tensor exact, struct tensor sums, const
     operation_release(&dy);
     operation_release(&w);
     operation_release(&sizes);
-    return (find_derivative(o->pre_x, act) * error + function) / find_largest(exact);
+    return (find_derivative(o->pre_x, act) * error + function) / oracle_largest(exact);
 }
 
 static void check_near(struct kernels *k, const char *name, struct tensor got, struct tensor exact,
@@ -279,14 +268,14 @@ static void check_weight(struct kernels *k, const struct results *got, const str
     struct tensor dy = make_magnitudes(o->dy), x = make_magnitudes(o->x);
     struct tensor dw = operation_tensor(ORACLE_F64, dy.columns, x.columns, x.columns);
     struct tensor dbias = operation_tensor(ORACLE_F64, 1, dy.columns, dy.columns);
-    double largest_dw = find_largest(exact->dw), largest_dbias = find_largest(exact->dbias);
+    double largest_dw = oracle_largest(exact->dw), largest_dbias = oracle_largest(exact->dbias);
     operation_set(dw, largest_dw);
     operation_set(dbias, largest_dbias);
     oracle_linear_backward_weight(dw, dbias, dy, x);
     check_near(k, "dw", got->dw, exact->dw,
-               get_sum_tolerance(x.rows + 1, find_largest(dw)) / largest_dw);
+               get_sum_tolerance(x.rows + 1, oracle_largest(dw)) / largest_dw);
     check_near(k, "dbias", got->dbias, exact->dbias,
-               get_sum_tolerance(x.rows + 1, find_largest(dbias)) / largest_dbias);
+               get_sum_tolerance(x.rows + 1, oracle_largest(dbias)) / largest_dbias);
     operation_release(&dy);
     operation_release(&x);
     operation_release(&dw);
@@ -484,7 +473,7 @@ static void test_many_rows(struct kernels *k, int64_t rows, int64_t outputs, int
     }
     CHECK_OK(linear_backward_weight(k, none, sums, dy, x, false));
     check_near(k, "dbias of many rows", sums, exact,
-               get_sum_tolerance(rows + 1, largest) / find_largest(exact));
+               get_sum_tolerance(rows + 1, largest) / oracle_largest(exact));
     operation_release(&dy);
     operation_release(&sums);
     operation_release(&x);

@@ -312,8 +312,8 @@ GPU_INLINE void compute_step(float (&s)[1][backward_space<D>::queries / 8][4],
         compute_probabilities<0, N / 2>(s[0], a, lse);
         gpu_wgmma_order(s[0]);
     }
-    /* ptxas may move exponentials after a wait for wgmma. It does not if a loop before the wait uses
-     * their results. */
+    /* ptxas may move exponentials after a wait for wgmma. It does not if a loop before the wait
+     * uses their results. */
     gpu_mbarrier_wait(&b->d_o_full[stage], phase);
     gpu_wgmma_wait<0>();
     gpu_wgmma_order(s[0]);

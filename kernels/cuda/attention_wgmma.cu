@@ -221,7 +221,8 @@ template <class S>
 GPU_INLINE struct consumer make_consumer(const attention_task<bf16> &a, const struct block_task &t)
 {
     struct consumer c;
-    c.number = threadIdx.x / WARPGROUP;
+    /* ptxas then computes with uniform registers. */
+    c.number = __shfl_sync(~0u, static_cast<int>(threadIdx.x / WARPGROUP), 0);
     c.first = t.first + c.number * CONSUMER_QUERIES;
     c.last = c.first + CONSUMER_QUERIES - 1;
     c.last = c.last < t.s.queries ? c.last : t.s.queries - 1;

@@ -26,10 +26,12 @@ template <int M> GPU_INLINE void clear_running(struct running_softmax<M> &run)
     }
 }
 
-/* Sets the scores of keys to which a query does not attend to -infinity. */
+/* Sets the scores of keys to which a query does not attend to -infinity, in accumulators `from` to
+ * `to` - 1. */
 template <int M, int N>
 GPU_INLINE void mask_scores(float (&s)[M][N][4], const attention_task<bf16> &a,
-                            const struct attention_sequence &sequence, int query, int key)
+                            const struct attention_sequence &sequence, int query, int key,
+                            int from = 0, int to = N)
 {
     int lane_key = key + static_cast<int>(threadIdx.x % 4) * 2;
 #pragma unroll
@@ -38,7 +40,7 @@ GPU_INLINE void mask_scores(float (&s)[M][N][4], const attention_task<bf16> &a,
         for (int r = 0; r < 2; r++) {
             int end = visible_end(a, sequence, query + 16 * m + 8 * r) - lane_key;
 #pragma unroll
-            for (int n = 0; n < N; n++) {
+            for (int n = from; n < to; n++) {
                 s[m][n][2 * r] = 8 * n < end ? s[m][n][2 * r] : -INFINITY;
                 s[m][n][2 * r + 1] = 8 * n + 1 < end ? s[m][n][2 * r + 1] : -INFINITY;
             }
@@ -53,7 +55,7 @@ GPU_INLINE void mask_scores(float (&s)[M][N][4], const attention_task<bf16> &a,
         for (int r = 0; r < 2; r++) {
             int begin = visible_begin(a, sequence, query + 16 * m + 8 * r) - lane_key;
 #pragma unroll
-            for (int n = 0; n < N; n++) {
+            for (int n = from; n < to; n++) {
                 s[m][n][2 * r] = 8 * n >= begin ? s[m][n][2 * r] : -INFINITY;
                 s[m][n][2 * r + 1] = 8 * n + 1 >= begin ? s[m][n][2 * r + 1] : -INFINITY;
             }

@@ -6,19 +6,23 @@
  *
  * Launch    grid (sequences * ceil(longest_q / S::block_queries), query heads of a group, key-value
  *           heads); block S::threads. Shared memory: struct forward_shape, 160 KiB for heads of 128
- *           and 80 KiB for heads of 64
+ *           and 112 KiB for heads of 64
  * Layout    Each consumer (a warpgroup) of a block processes 64 queries of a head. Keys and values
  *           are copied tile by tile into a ring of S::stages stages each. A tile is stored as boxes
  *           of 64 columns, with rows of 128 bytes, swizzled by TMA.
  * Copies    With one block per multiprocessor, a further warpgroup is the producer. With two
  *           blocks there are too few registers for a producer, so the first thread of each block
  *           copies. The start and the end of one block then overlap the GEMMs of the other.
- * Overlap   A consumer issues the scores of the next tile before the GEMM of this tile's
- *           probabilities with the values, so that this GEMM overlaps the softmax. With S::in_turn,
- *           consumers issue in turn, so that the softmax of one overlaps the GEMMs of the others.
- * Mask      As in attention.cu, tiles at an edge of the mask are masked element by element. A box
- *           may reach into the next sequence: its scores are masked and its values set to zero,
- *           since 0 times NaN is NaN.
+ * Overlap   With a producer, a consumer issues the scores of the next tile before the GEMM of this
+ *           tile's probabilities with the values, so that this GEMM overlaps the softmax. With
+ *           S::in_turn, consumers issue in turn, so that the softmax of one overlaps the GEMMs of
+ *           the others. Without a producer, the registers of the scores are those of the
+ *           probabilities, and a consumer computes its tiles in order. Its softmax overlaps the
+ *           GEMMs of the other three consumers of the multiprocessor.
+ * Mask      As in attention.cu, tiles at an edge of the mask are masked element by element, 64 keys
+ *           at a time. In order, a consumer computes half of its last tile if its queries attend to
+ *           no key of the other half. A box may reach into the next sequence: its scores are masked
+ *           and its values set to zero, since 0 times NaN is NaN.
  * Order     The sums of a row are in the order of its keys, tile by tile, for any number of
  *           consumers.
  * Source    Shah et al. 2024, arXiv:2407.08608 (FlashAttention-3) */
@@ -34,7 +38,7 @@ enum { CONSUMER_QUERIES = 64, EDGE = 15 };
 template <int HEAD_WIDTH, int TILE_KEYS, int WARPGROUPS, int BLOCKS, bool IN_TURN>
 struct forward_shape {
     static constexpr int D = HEAD_WIDTH, KEYS = TILE_KEYS, CONSUMERS = WARPGROUPS;
-    static constexpr int blocks = BLOCKS, stages = 256 / KEYS;
+    static constexpr int blocks = BLOCKS, stages = D == 64 ? 3 : 2;
     static constexpr bool has_producer = BLOCKS == 1, in_turn = IN_TURN;
     static constexpr int threads = (CONSUMERS + has_producer) * WARPGROUP;
     static constexpr int block_queries = CONSUMERS * CONSUMER_QUERIES;
@@ -168,10 +172,9 @@ template <class S> GPU_INLINE void signal_turn(int me, bool signal_lower, bool s
     }
 }
 
-/* Issues s = q k^T for 64 queries and a tile of keys. */
-template <class S>
-GPU_INLINE void issue_scores(float (&s)[S::KEYS / 8][4], const unsigned char *q,
-                             const unsigned char *keys)
+/* Issues s = q k^T for 64 queries and the first 8 N keys of a tile. */
+template <class S, int N>
+GPU_INLINE void issue_scores(float (&s)[N][4], const unsigned char *q, const unsigned char *keys)
 {
 #pragma unroll
     for (int kk = 0; kk < S::D / 16; kk++) {
@@ -182,14 +185,14 @@ GPU_INLINE void issue_scores(float (&s)[S::KEYS / 8][4], const unsigned char *q,
     gpu_wgmma_commit();
 }
 
-/* Issues o += p v. */
-template <class S>
-GPU_INLINE void issue_values(float (&o)[S::D / 8][4], const uint32_t (&p)[S::KEYS / 16][4],
+/* Issues o += p v for the first 16 N keys of a tile. */
+template <class S, int N>
+GPU_INLINE void issue_values(float (&o)[S::D / 8][4], const uint32_t (&p)[N][4],
                              const unsigned char *values)
 {
     uint64_t descriptor = gpu_columns_descriptor(values, S::KEYS * BOX * 2);
 #pragma unroll
-    for (int kk = 0; kk < S::KEYS / 16; kk++) {
+    for (int kk = 0; kk < N; kk++) {
         gpu_wgmma(o, p[kk], descriptor + 128 * kk, true);
     }
     gpu_wgmma_commit();
@@ -215,6 +218,7 @@ struct consumer {
     int number;
     int first, last, query; /* first and last query of the warpgroup, first query of the lane */
     int tiles;
+    bool half; /* no query of the consumer attends to the second half of the last tile */
 };
 
 template <class S>
@@ -229,20 +233,27 @@ GPU_INLINE struct consumer make_consumer(const attention_task<bf16> &a, const st
     c.query = c.first + threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 32 / 4;
     int keys = c.first < t.s.queries ? visible_end(a, t.s, c.last) - t.begin : 0;
     c.tiles = keys > 0 ? (keys + S::KEYS - 1) / S::KEYS : 0;
+    c.half = c.tiles * S::KEYS - keys >= S::KEYS / 2;
     return c;
 }
 
 /* Modifies and masks the scores of a tile and replaces them by their exponentials. */
-template <class S, bool MODIFIED>
-GPU_INLINE void softmax_tile(float (&s)[1][S::KEYS / 8][4], struct running_softmax<1> &run,
+template <bool MODIFIED, int N>
+GPU_INLINE void softmax_tile(float (&s)[1][N][4], struct running_softmax<1> &run,
                              float (&rescale)[1][2], const attention_task<bf16> &a,
                              const struct block_task &t, const struct consumer &c, int key)
 {
     if (MODIFIED) {
         modify_scores<false>(s, a, t.s, t.head, c.query, key + threadIdx.x % 4 * 2);
     }
-    if (key + S::KEYS > visible_end(a, t.s, c.first) || key < visible_begin(a, t.s, c.last)) {
-        mask_scores(s, a, t.s, c.query, key);
+    int end = visible_end(a, t.s, c.first), begin = visible_begin(a, t.s, c.last);
+    if (key + 8 * N > end || key < begin) {
+#pragma unroll
+        for (int n = 0; n < N; n += 8) {
+            if (key + 8 * n + 64 > end || key + 8 * n < begin) {
+                mask_scores(s, a, t.s, c.query, key, n, n + 8);
+            }
+        }
     }
     update_softmax(s, run, rescale, a.score_scale * log2_e);
 }
@@ -298,7 +309,7 @@ GPU_INLINE void compute_tiles(const attention_task<bf16> &a, const struct block_
     gpu_wgmma_wait<0>();
     gpu_wgmma_order(s[0]);
     release_stage(&keys.empty[0]);
-    softmax_tile<S, MODIFIED>(s, run, rescale, a, t, c, t.begin);
+    softmax_tile<MODIFIED>(s, run, rescale, a, t, c, t.begin);
     pack_scores(p, s[0]);
     gpu_mbarrier_wait(&values.full[0], 0);
     for (int i = 1; i < c.tiles; i++) {
@@ -316,7 +327,7 @@ GPU_INLINE void compute_tiles(const attention_task<bf16> &a, const struct block_
         gpu_wgmma_wait<1>();
         gpu_wgmma_order(s[0]);
         release_stage(&keys.empty[stage]);
-        softmax_tile<S, MODIFIED>(s, run, rescale, a, t, c, t.begin + i * KEYS);
+        softmax_tile<MODIFIED>(s, run, rescale, a, t, c, t.begin + i * KEYS);
         /* Without this branch, ptxas moves the wait for the GEMM before the softmax. */
         gpu_mbarrier_wait(&values.full[stage], i / S::stages & 1);
         gpu_wgmma_wait<0>();
@@ -335,6 +346,50 @@ GPU_INLINE void compute_tiles(const attention_task<bf16> &a, const struct block_
     release_stage(&values.empty[(c.tiles - 1) % S::stages]);
 }
 
+/* Adds the first KEYS keys of tile i to the sums of a consumer. */
+template <class S, bool MODIFIED, int KEYS>
+GPU_INLINE void compute_tile(const attention_task<bf16> &a, const struct block_task &t,
+                             const struct block_memory &m, const struct consumer &c, int i,
+                             float (&o)[S::D / 8][4], struct running_softmax<1> &run)
+{
+    float s[1][KEYS / 8][4], rescale[1][2];
+    uint32_t p[KEYS / 16][4];
+    int stage = i % S::stages;
+    gpu_mbarrier_wait(&m.keys.full[stage], i / S::stages & 1);
+    gpu_wgmma_order(s[0]);
+    gpu_wgmma_fence();
+    issue_scores<S>(s[0], m.queries + c.number * S::queries, m.keys.tiles + stage * S::tile);
+    refill_stages<S>(t, m, i);
+    gpu_wgmma_wait<0>();
+    gpu_wgmma_order(s[0]);
+    release_stage(&m.keys.empty[stage]);
+    softmax_tile<MODIFIED>(s, run, rescale, a, t, c, t.begin + i * S::KEYS);
+    rescale_sums(o, rescale[0]);
+    pack_scores(p, s[0]);
+    const unsigned char *values = wait_values<S>(t, m.values, i);
+    gpu_wgmma_order(p);
+    gpu_wgmma_order(o);
+    gpu_wgmma_fence();
+    issue_values<S>(o, p, values);
+    gpu_wgmma_wait<0>();
+    gpu_wgmma_order(o);
+    release_stage(&m.values.empty[stage]);
+}
+
+template <class S, bool MODIFIED>
+GPU_INLINE void compute_tiles_in_order(const attention_task<bf16> &a, const struct block_task &t,
+                                       const struct block_memory &m, const struct consumer &c,
+                                       float (&o)[S::D / 8][4], struct running_softmax<1> &run)
+{
+    int whole = c.tiles - c.half;
+    for (int i = 0; i < whole; i++) {
+        compute_tile<S, MODIFIED, S::KEYS>(a, t, m, c, i, o, run);
+    }
+    if (c.half) {
+        compute_tile<S, MODIFIED, S::KEYS / 2>(a, t, m, c, whole, o, run);
+    }
+}
+
 template <class S, bool MODIFIED>
 GPU_INLINE void run_consumer(const attention_task<bf16> &a, const struct block_task &t,
                              const struct block_memory &m)
@@ -348,7 +403,11 @@ GPU_INLINE void run_consumer(const attention_task<bf16> &a, const struct block_t
         signal_turn<S>(c.number, true, false);
         if (c.tiles > 0) {
             gpu_mbarrier_wait(m.queries_full, 0);
-            compute_tiles<S, MODIFIED>(a, t, m, c, o[0], run);
+            if (S::has_producer) {
+                compute_tiles<S, MODIFIED>(a, t, m, c, o[0], run);
+            } else {
+                compute_tiles_in_order<S, MODIFIED>(a, t, m, c, o[0], run);
+            }
         }
         skip_tiles<S>(t, m, c);
     }
@@ -448,5 +507,5 @@ status attention_wgmma_forward(struct kernels *k, struct tensor o, struct tensor
     if (a->head_width == 128) {
         return launch_wgmma<forward_shape<128, 128, 2, 1, true>>(k, t, q, keys, values, call, done);
     }
-    return launch_wgmma<forward_shape<64, 64, 2, 2, false>>(k, t, q, keys, values, call, done);
+    return launch_wgmma<forward_shape<64, 128, 2, 2, false>>(k, t, q, keys, values, call, done);
 }

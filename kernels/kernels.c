@@ -321,9 +321,9 @@ status residual_norm_forward(struct kernels *k, struct tensor z, struct tensor y
 }
 
 status residual_norm_backward(struct kernels *k, struct tensor dz, struct tensor ddelta,
-                              struct tensor dgamma, struct tensor dbeta, struct tensor dy,
-                              struct tensor z, struct tensor statistics, struct tensor gamma,
-                              enum norm_kind kind, enum norm_residual residual,
+                              struct tensor dgamma, struct tensor dbeta, struct bias_gradient dbias,
+                              struct tensor dy, struct tensor z, struct tensor statistics,
+                              struct tensor gamma, enum norm_kind kind, enum norm_residual residual,
                               struct dropout dropout)
 {
     int64_t n = z.rows, c = z.columns;
@@ -334,6 +334,7 @@ status residual_norm_backward(struct kernels *k, struct tensor dz, struct tensor
     SHAPE(gamma, DTYPE_F32, 1, c);
     SHAPE(dgamma, DTYPE_F32, 1, c);
     SHAPE_OPTIONAL(dbeta, DTYPE_F32, 1, c);
+    SHAPE_OPTIONAL(dbias.sums, DTYPE_F32, 1, c);
     SHAPE(statistics, DTYPE_F32, n, 2);
     REQUIRE(dbeta.data == NULL || kind == NORM_LAYER, STATUS_INTERNAL,
             "residual_norm_backward: an RMS norm has no beta");
@@ -342,7 +343,8 @@ status residual_norm_backward(struct kernels *k, struct tensor dz, struct tensor
              compute_tensor_bytes(z) + compute_tensor_bytes(dy) +
                  (residual == NORM_RESIDUAL_NONE ? 1 : 2) * compute_tensor_bytes(dz) +
                  compute_tensor_bytes(ddelta),
-             k, dz, ddelta, dgamma, dbeta, dy, z, statistics, gamma, kind, residual, dropout);
+             k, dz, ddelta, dgamma, dbeta, dbias, dy, z, statistics, gamma, kind, residual,
+             dropout);
 }
 
 /* ---- attention ---- */

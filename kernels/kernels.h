@@ -135,6 +135,13 @@ status kernels_graph_end_segment(struct kernels *k);
 
 /* ---- matrix multiplication (GEMM) ---- */
 
+/* The gradient of a bias: the sum over rows of dy, the gradient of the output of its layer. An
+ * operation that computes dy adds the rows at the same time, so that dy is not read again. */
+struct bias_gradient {
+    struct tensor sums; /* f32 [1, M]; absent: not computed */
+    bool overwrite;     /* sums is set, not added to */
+};
+
 enum activation {
     ACTIVATION_NONE = 0,
     ACTIVATION_GELU_TANH,
@@ -329,49 +336,11 @@ status op_gather_rows(struct kernels *k, struct tensor y, struct tensor x, const
 status op_scatter_rows(struct kernels *k, struct tensor dx, struct tensor dy, const int32_t *rows,
                        bool overwrite);
 
-/* ---- residual addition and norm, in one pass ---- */
+/* ---- norms ---- */
 
-enum norm_kind { NORM_LAYER = 0, NORM_RMS };
-
-/* residual_norm_forward - compute z = x + drop(delta), then y = norm(z) * gamma + beta.
- *
- * Shapes    z, y, x, delta [N, C];  gamma, beta f32 [1, C], beta absent: no bias, as always for
- *           RMS;  statistics f32 [N, 2]: mean (0 for RMS) and reciprocal standard deviation, kept
- *           for the backward pass
- * Units     epsilon is added to the variance, not to the deviation; > 0
- * Memory    delta absent: z is not written and y = norm(x); y absent: only z is computed; z may
- *           alias x
- * Numerics  two passes over a row, f32 sums; the norm reads z after it is rounded to its dtype
- * Source    Ba, Kiros, Hinton 2016, arXiv:1607.06450; Zhang, Sennrich 2019, arXiv:1910.07467 */
-status residual_norm_forward(struct kernels *k, struct tensor z, struct tensor y,
-                             struct tensor statistics, struct tensor x, struct tensor delta,
-                             struct tensor gamma, struct tensor beta, enum norm_kind kind,
-                             float epsilon, struct dropout dropout);
-
-/* Which tensor continues as the residual stream. It determines where the stream's gradient
- * enters. */
-enum norm_residual {
-    NORM_RESIDUAL_PRE = 0, /* z, the input of the norm (pre-norm): dz += norm'(dy) */
-    NORM_RESIDUAL_NONE,    /* none: dz = norm'(dy) */
-    NORM_RESIDUAL_POST,    /* y, the output of the norm (post-norm): dz = norm'(dy + dz) */
-};
-
-/* residual_norm_backward - compute dz (+)= norm'(dy), then ddelta = drop'(dz).
- *
- * Shapes    dz, ddelta, dy, z [N, C];  gamma, dgamma, dbeta f32 [1, C], dbeta absent for RMS;
- *           statistics f32 [N, 2] from the forward pass
- * Memory    dz holds the gradient of the residual stream on entry and the gradient of z on return;
- *           dgamma and dbeta are added to; ddelta absent: there was no dropout and ddelta equals
- *           dz; with NORM_RESIDUAL_NONE, dz may alias dy
- * Numerics  f32 sums, in an order that depends on N only
- * Source    as residual_norm_forward */
-status residual_norm_backward(struct kernels *k, struct tensor dz, struct tensor ddelta,
-                              struct tensor dgamma, struct tensor dbeta, struct tensor dy,
-                              struct tensor z, struct tensor statistics, struct tensor gamma,
-                              enum norm_kind kind, enum norm_residual residual,
-                              struct dropout dropout);
-
-/* split_norm.h has the norm of rows that are split over tensor-parallel ranks. */
+/* norm.h has the residual addition and norm in one pass, split_norm.h the norm of rows that are
+ * split over tensor-parallel ranks. */
+#include "kernels/norm.h"
 #include "kernels/split_norm.h"
 
 /* ---- attention ---- */

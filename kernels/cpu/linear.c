@@ -314,22 +314,24 @@ static int64_t choose_sum_columns(int64_t columns, int threads)
     return size;
 }
 
-static void run_column_sums(int threads, float *sums, struct tensor dy, bool overwrite)
+void CPU(bias_gradient)(struct kernels *k, struct bias_gradient dbias, struct tensor dy)
 {
+    int threads = k->threads;
+    if (dbias.sums.data == NULL) {
+        return;
+    }
     int64_t unit = choose_sum_columns(dy.columns, threads);
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int thread = 0; thread < threads; thread++) {
-        CPU(column_sums)
-        (sums, dy, cpu_thread_range(dy.columns, unit, thread, threads), overwrite);
+        struct cpu_range columns = cpu_thread_range(dy.columns, unit, thread, threads);
+        CPU(column_sums)(dbias.sums.data, dy, columns, dbias.overwrite);
     }
 }
 
 status CPU(linear_backward_weight)(struct kernels *k, struct tensor dw, struct tensor dbias,
                                    struct tensor dy, struct tensor x, bool overwrite)
 {
-    if (dbias.data != NULL) {
-        run_column_sums(k->threads, dbias.data, dy, overwrite);
-    }
+    CPU(bias_gradient)(k, (struct bias_gradient){dbias, overwrite}, dy);
     if (dw.data == NULL) {
         return STATUS_OK;
     }

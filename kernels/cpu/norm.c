@@ -4,13 +4,14 @@
  *           - mean)^2) + epsilon); RMS uses mean = 0. The norm reads z after it is rounded to its
  *           dtype, so that the backward pass reads the same numbers.
  * Backward  g = dy gamma,  dz (+)= r (g - mean(g) - h mean(g h)), without mean(g) for RMS; dgamma
- *           += sum over rows of dy h,  dbeta += sum over rows of dy.
+ *           += sum over rows of dy h,  dbeta += sum over rows of dy;  dbias (+)= column sums of
+ *           drop'(dz), in a second pass.
  * Threads   A thread processes whole rows. The sums over rows are split into at most NORM_BLOCKS
  *           blocks that depend on N only. Each block has a partial sum; these are added in order.
  *           So the bits do not depend on the number of threads.
  *
  * Source    Ba, Kiros, Hinton 2016, arXiv:1607.06450; Zhang, Sennrich 2019, arXiv:1910.07467 */
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/column_sums.h"
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/vector.h"
 
@@ -237,8 +238,9 @@ static void add_partials(float *sums, const float *partials, int64_t blocks, int
 }
 
 status CPU(residual_norm_backward)(struct kernels *k, struct tensor dz, struct tensor ddelta,
-                                   struct tensor dgamma, struct tensor dbeta, struct tensor dy,
-                                   struct tensor z, struct tensor statistics, struct tensor gamma,
+                                   struct tensor dgamma, struct tensor dbeta,
+                                   struct bias_gradient dbias, struct tensor dy, struct tensor z,
+                                   struct tensor statistics, struct tensor gamma,
                                    enum norm_kind kind, enum norm_residual residual,
                                    struct dropout dropout)
 {
@@ -268,5 +270,6 @@ status CPU(residual_norm_backward)(struct kernels *k, struct tensor dz, struct t
         }
     }
     arena_release(scratch, mark);
+    CPU(bias_gradient)(k, dbias, ddelta.data != NULL ? ddelta : dz);
     return STATUS_OK;
 }

@@ -113,14 +113,20 @@ int64_t cuda_reduce_slice(int64_t count, int64_t sums);
  * Numerics  fixed order */
 status cuda_reduce_doubles(struct kernels *k, double *out, const double *parts, int64_t count);
 
-/* cuda_reduce_parts - compute out[c] += the sum over r of parts[r, c], and
- * second[c] += the sum over r of parts[r, columns + c].
+enum { CUDA_PARTS_SUMS_MAX = 3 };
+
+/* A sum of partial results. */
+struct cuda_parts_sum {
+    float *out;     /* f32 [columns]; NULL: not computed */
+    bool overwrite; /* out is set, not added to */
+};
+
+/* cuda_reduce_parts - compute sums[i].out[c] += the sum over r of parts[r, i, c].
  *
- * Shapes    out, second f32 [columns], parts f32 [rows, stride]; second may be NULL
- * Memory    overwrite: out is set, not added to
+ * Shapes    parts f32 [rows, count, columns]; count is at most CUDA_PARTS_SUMS_MAX
  * Numerics  fixed order */
-status cuda_reduce_parts(struct kernels *k, float *out, float *second, const float *parts,
-                         int64_t rows, int64_t stride, int64_t columns, bool overwrite);
+status cuda_reduce_parts(struct kernels *k, const struct cuda_parts_sum *sums, int count,
+                         const float *parts, int64_t rows, int64_t columns);
 
 /* cuda_column_sums - compute out[c] += the sum of column c of dy.
  *

@@ -106,16 +106,6 @@ __global__ void __launch_bounds__(LINEAR_THREADS)
     store_eight<ALIGNED>(x.data + n * x.stride + c, row, left);
 }
 
-template <typename T> GPU_INLINE void add_eight(float (&sums)[EIGHT], const eight_bits<T> &bits)
-{
-    float x[EIGHT];
-    convert_bits(x, bits);
-#pragma unroll
-    for (int i = 0; i < EIGHT; i++) {
-        sums[i] += x[i];
-    }
-}
-
 template <typename T, bool ALIGNED>
 __global__ void __launch_bounds__(LINEAR_THREADS)
     sum_column_slices(float *parts, const matrix<const T> dy, int64_t rows, int64_t columns)
@@ -299,7 +289,8 @@ extern "C" status cuda_column_sums(struct kernels *k, float *out, struct tensor 
     FOR_TYPE(k->dtype, operation_is_aligned(dy),
              LAUNCH(k, (sum_column_slices<T, ALIGNED>), grid, LINEAR_THREADS, 0, parts,
                     make_matrix<const T>(dy), dy.rows, dy.columns));
-    return cuda_reduce_parts(k, out, nullptr, parts, slices, dy.columns, dy.columns, overwrite);
+    const struct cuda_parts_sum sum = {out, overwrite};
+    return cuda_reduce_parts(k, &sum, 1, parts, slices, dy.columns);
 }
 
 extern "C" status cuda_bias_gradient(struct kernels *k, struct tensor dbias, struct tensor dy,

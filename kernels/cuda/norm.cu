@@ -4,7 +4,8 @@
  *           r = 1 / sqrt(mean((z - mean)^2) + epsilon). RMSNorm uses mean = 0.
  *           The norm uses z rounded to its storage type, as the backward pass reads it.
  * Backward  g = dy gamma;  dz += r (g - mean(g) - h mean(g h)), without mean(g) for RMSNorm;
- *           dgamma += sum over rows of dy h;  dbeta += sum over rows of dy.
+ *           dgamma += sum over rows of dy h;  dbeta += sum over rows of dy;
+ *           dbias (+)= sum over rows of drop'(dz), as it is stored.
  * Launch    A team of threads processes one row at a time; its size is a multiple of 32.
  *           Forward: a team is a block, a thread has eight elements of FORWARD_ROWS rows, grid
  *           ceil(N / FORWARD_ROWS), 1 KiB of shared memory. Backward: a thread has CHUNKS groups of
@@ -44,27 +45,23 @@ template <typename T> struct forward_task {
     struct dropout dropout;
 };
 
+/* The sums over rows of the backward pass. */
+enum { SUM_GAMMA, SUM_BETA, SUM_BIAS, SUMS };
+
 template <typename T> struct backward_task {
     matrix<T> dz, ddelta;
     matrix<const T> dy, z;
     const float *statistics;
     int64_t statistics_stride;
     const float *gamma;
-    float *parts; /* [blocks][2][columns]: dgamma, dbeta */
+    float *parts; /* [blocks][SUMS][columns] */
     int64_t rows;
     int columns;
-    bool layer;
+    bool layer, sums_bias;
     enum norm_residual stream;
     float inverse_columns, dropout_scale;
     struct dropout dropout;
 };
-
-template <typename T> GPU_INLINE void swap_pointers(T *&a, T *&b)
-{
-    T *first = a;
-    a = b;
-    b = first;
-}
 
 /* Sums each x[i] over the team: the threads of the block with the same threadIdx.y. ALONE: the
  * block has one team. scratch: COUNT floats for each warp of the team. Consecutive calls must use
@@ -218,13 +215,6 @@ GPU_INLINE row_pointers<T> get_row(const backward_task<T> &b, int64_t n, int c)
             b.dz.data + n * b.dz.stride + c, b.statistics + n * b.statistics_stride};
 }
 
-template <typename T>
-GPU_INLINE row_pointers<T> get_next_row(const backward_task<T> &b, const row_pointers<T> &row)
-{
-    return {row.z + b.z.stride, row.dy + b.dy.stride, row.dz + b.dz.stride,
-            row.statistics + b.statistics_stride};
-}
-
 /* The copies of a thread: for each chunk of two rows, [COPIES][threads]. */
 enum { COPY_Z, COPY_DY, COPY_STREAM, COPIES };
 
@@ -259,25 +249,21 @@ GPU_INLINE void load_or_copy(float (&x)[EIGHT], const float *p, const uint4 *, i
     load_eight<ALIGNED>(x, p, left);
 }
 
-/* Adds the sums of the teams in their order and stores those of the block. sums: shared memory,
- * [2][CHUNKS][EIGHT][threads of a team]. */
+/* Adds the sums of the teams in their order and stores those of the block. shared: shared memory,
+ * [SUMS][CHUNKS][EIGHT][threads of a team]. */
 template <bool ALIGNED>
-GPU_INLINE void store_parts(float *parts, float *sums, int columns, float (&dgamma)[CHUNKS][EIGHT],
-                            float (&dbeta)[CHUNKS][EIGHT])
+GPU_INLINE void store_parts(float *parts, float *shared, int columns,
+                            float (&sums)[SUMS][CHUNKS][EIGHT])
 {
-    const unsigned others = CHUNKS * EIGHT * blockDim.x;
     __syncthreads();
     for (unsigned team = 0; team < blockDim.y; team++) {
         if (team == threadIdx.y) {
 #pragma unroll
-            for (int i = 0; i < CHUNKS * EIGHT; i++) {
-                float *sum = sums + i * blockDim.x + threadIdx.x;
-                float &gamma_sum = dgamma[i / EIGHT][i % EIGHT];
-                float &beta_sum = dbeta[i / EIGHT][i % EIGHT];
-                gamma_sum += team > 0 ? sum[0] : 0.0f;
-                beta_sum += team > 0 ? sum[others] : 0.0f;
-                sum[0] = gamma_sum;
-                sum[others] = beta_sum;
+            for (int i = 0; i < SUMS * CHUNKS * EIGHT; i++) {
+                float *before = shared + i * blockDim.x + threadIdx.x;
+                float &sum = sums[i / (CHUNKS * EIGHT)][i / EIGHT % CHUNKS][i % EIGHT];
+                sum += team > 0 ? *before : 0.0f;
+                *before = sum;
             }
         }
         __syncthreads();
@@ -286,10 +272,10 @@ GPU_INLINE void store_parts(float *parts, float *sums, int columns, float (&dgam
         return;
     }
 #pragma unroll
-    for (int j = 0; j < CHUNKS; j++) {
-        int c = static_cast<int>(j * blockDim.x + threadIdx.x) * EIGHT;
-        store_eight<ALIGNED>(parts + c, dgamma[j], columns - c);
-        store_eight<ALIGNED>(parts + columns + c, dbeta[j], columns - c);
+    for (int i = 0; i < SUMS * CHUNKS; i++) {
+        int c = static_cast<int>(i % CHUNKS * blockDim.x + threadIdx.x) * EIGHT;
+        store_eight<ALIGNED>(parts + i / CHUNKS * columns + c, sums[i / CHUNKS][i % CHUNKS],
+                             columns - c);
     }
 }
 
@@ -305,23 +291,24 @@ __global__ void __launch_bounds__(BACKWARD_THREADS) norm_backward(const backward
     const unsigned threads = blockDim.x * blockDim.y, chunk_copies = COPIES * threads;
     const int64_t team = blockIdx.x * blockDim.y + threadIdx.y, teams = gridDim.x * blockDim.y;
     const int64_t end = b.rows * (team + 1) / teams;
-    uint4 *stage = copies + threadIdx.y * blockDim.x + threadIdx.x;
-    uint4 *next_stage = stage + CHUNKS * chunk_copies;
-    float *sums = scratch + 2 * threadIdx.y * (blockDim.x / 32);
-    float *next_sums = sums + 2 * BACKWARD_THREADS / 32;
-    float dgamma[CHUNKS][EIGHT] = {}, dbeta[CHUNKS][EIGHT] = {};
+    uint4 *own_copies = copies + threadIdx.y * blockDim.x + threadIdx.x;
+    float *own_scratch = scratch + 2 * threadIdx.y * (blockDim.x / 32);
+    unsigned half = 0; /* of the copies and of the scratch; the next row has the other half */
+    float row_sums[SUMS][CHUNKS][EIGHT] = {};
     int64_t n = b.rows * team / teams;
-    row_pointers<T> row = get_row(b, n, c);
+    const row_pointers<T> first = get_row(b, n, c);
     for (int j = 0; COPIED && j < CHUNKS; j++) {
         if (n < end && left > j * step) {
-            copy_chunk(stage + j * chunk_copies, b, row, j * step);
+            copy_chunk(own_copies + j * chunk_copies, b, first, j * step);
         }
     }
     gpu_copy_commit();
-    float next_mean = n < end ? row.statistics[0] : 0.0f;
-    float next_r = n < end ? row.statistics[1] : 0.0f;
-    for (; n < end; n++) {
-        const row_pointers<T> next = get_next_row(b, row);
+    float next_mean = n < end ? first.statistics[0] : 0.0f;
+    float next_r = n < end ? first.statistics[1] : 0.0f;
+    for (; n < end; n++, half ^= 1) {
+        const uint4 *stage = own_copies + half * CHUNKS * chunk_copies;
+        uint4 *next_stage = own_copies + (half ^ 1) * CHUNKS * chunk_copies;
+        const row_pointers<T> row = get_row(b, n, c), next = get_row(b, n + 1, c);
         const float mean = next_mean, r = next_r;
         if (n + 1 < end) {
             next_mean = next.statistics[0];
@@ -359,14 +346,14 @@ __global__ void __launch_bounds__(BACKWARD_THREADS) norm_backward(const backward
 #pragma unroll
             for (int i = 0; i < EIGHT; i++) {
                 h[i] = (h[i] - mean) * r;
-                dbeta[j][i] += g[j][i];
-                dgamma[j][i] += g[j][i] * h[i];
+                row_sums[SUM_BETA][j][i] += g[j][i];
+                row_sums[SUM_GAMMA][j][i] += g[j][i] * h[i];
                 g[j][i] *= gamma[i];
                 means[0] += g[j][i];
                 means[1] += g[j][i] * h[i];
             }
         }
-        sum_over_team<false>(means, sums);
+        sum_over_team<false>(means, own_scratch + half * (2 * BACKWARD_THREADS / 32));
         const float mean_g = b.layer ? means[0] * b.inverse_columns : 0.0f;
         const float mean_gh = means[1] * b.inverse_columns;
 #pragma unroll
@@ -386,22 +373,25 @@ __global__ void __launch_bounds__(BACKWARD_THREADS) norm_backward(const backward
             for (int i = 0; i < EIGHT; i++) {
                 dz[i] += r * (g[j][i] - mean_g - (h[i] - mean) * r * mean_gh);
             }
-            store_eight<ALIGNED>(row.dz + offset, dz, chunk_left);
+            eight_bits<T> bits;
+            round_eight_bits(bits, dz);
+            store_bits<ALIGNED>(row.dz + offset, bits, chunk_left);
             if (b.ddelta.data != nullptr) {
                 const int64_t at = c + offset;
                 if (b.dropout.probability > 0) {
                     uint32_t kept = dropout_kept_eight(b.dropout, n * b.columns + at);
                     dropout_scale_eight(dz, kept, b.dropout_scale);
                 }
-                store_eight<ALIGNED>(b.ddelta.data + n * b.ddelta.stride + at, dz, left - j * step);
+                round_eight_bits(bits, dz);
+                store_bits<ALIGNED>(b.ddelta.data + n * b.ddelta.stride + at, bits, chunk_left);
+            }
+            if (b.sums_bias) {
+                add_eight(row_sums[SUM_BIAS][j], bits);
             }
         }
-        row = next;
-        swap_pointers(stage, next_stage);
-        swap_pointers(sums, next_sums);
     }
-    float *parts = b.parts + static_cast<int64_t>(blockIdx.x) * 2 * b.columns;
-    store_parts<ALIGNED>(parts, reinterpret_cast<float *>(copies), b.columns, dgamma, dbeta);
+    float *parts = b.parts + static_cast<int64_t>(blockIdx.x) * SUMS * b.columns;
+    store_parts<ALIGNED>(parts, reinterpret_cast<float *>(copies), b.columns, row_sums);
 }
 
 /* ---- host ---- */
@@ -471,10 +461,11 @@ extern "C" status cuda_residual_norm_forward(struct kernels *k, struct tensor z,
 
 extern "C" status cuda_residual_norm_backward(struct kernels *k, struct tensor dz,
                                               struct tensor ddelta, struct tensor dgamma,
-                                              struct tensor dbeta, struct tensor dy,
-                                              struct tensor z, struct tensor statistics,
-                                              struct tensor gamma, enum norm_kind kind,
-                                              enum norm_residual stream, struct dropout dropout)
+                                              struct tensor dbeta, struct bias_gradient dbias,
+                                              struct tensor dy, struct tensor z,
+                                              struct tensor statistics, struct tensor gamma,
+                                              enum norm_kind kind, enum norm_residual stream,
+                                              struct dropout dropout)
 {
     TRY(check_width(z.columns));
     if (z.rows == 0) {
@@ -484,7 +475,8 @@ extern "C" status cuda_residual_norm_backward(struct kernels *k, struct tensor d
     struct arena *scratch = &cuda_get_state(k)->scratch;
     size_t mark = arena_mark(scratch);
     void *memory;
-    TRY(arena_take(scratch, static_cast<size_t>(blocks * 2 * z.columns) * sizeof(float), &memory));
+    TRY(arena_take(scratch, static_cast<size_t>(blocks * SUMS * z.columns) * sizeof(float),
+                   &memory));
     arena_release(scratch, mark);
     float *parts = static_cast<float *>(memory);
     bool aligned = operation_is_aligned(dz) && operation_is_aligned(ddelta) &&
@@ -502,12 +494,16 @@ extern "C" status cuda_residual_norm_backward(struct kernels *k, struct tensor d
                               z.rows,
                               static_cast<int>(z.columns),
                               kind == NORM_LAYER,
+                              dbias.sums.data != nullptr,
                               stream,
                               1.0f / static_cast<float>(z.columns),
                               dropout_scale(dropout.probability),
                               dropout};
         TRY((launch_backward<T, ALIGNED>(k, b, static_cast<unsigned>(blocks))));
     });
-    return cuda_reduce_parts(k, static_cast<float *>(dgamma.data), static_cast<float *>(dbeta.data),
-                             parts, blocks, 2 * z.columns, z.columns, false);
+    const struct cuda_parts_sum sums[SUMS] = {
+        {static_cast<float *>(dgamma.data), false},
+        {static_cast<float *>(dbeta.data), false},
+        {static_cast<float *>(dbias.sums.data), dbias.overwrite}};
+    return cuda_reduce_parts(k, sums, SUMS, parts, blocks, z.columns);
 }

@@ -132,6 +132,17 @@ GPU_INLINE void convert_bits(float (&x)[EIGHT], const eight_bits<bf16> &bits)
     }
 }
 
+/* add_eight - convert eight elements and add each one to its sum. */
+template <typename T> GPU_INLINE void add_eight(float (&sums)[EIGHT], const eight_bits<T> &bits)
+{
+    float x[EIGHT];
+    convert_bits(x, bits);
+#pragma unroll
+    for (int i = 0; i < EIGHT; i++) {
+        sums[i] += x[i];
+    }
+}
+
 /* load_eight - load_bits and convert_bits. */
 template <bool ALIGNED, typename T>
 GPU_INLINE void load_eight(float (&x)[EIGHT], const T *p, int64_t left)

@@ -4,7 +4,7 @@
  *   op_sum_of_squares: out = sum_i x_i^2
  *   control_gradient_squares: the same for several parts, and the first x_i that is not finite
  *   op_loss_stats:     out = (sum of losses, counted rows, correct predictions, sum of entropies)
- *   reduce_parts:      out[c] (+)= sum_r parts[r, c], and a second sum of the next columns
+ *   reduce_parts:      out_i[c] (+)= sum_r parts[r, i, c], for up to three sums i
  *
  * Order     The input is split into slices of REDUCE_ELEMS elements, independent of the GPU. A
  *           thread sums every 256th element of a slice, a tree adds the sums of the threads, and
@@ -12,7 +12,7 @@
  * Launch    op_sum_of_squares: a block of 256 threads for each slice, then one block; 2 KiB of
  *           shared memory. control_gradient_squares: a block for each slice of all parts, then a
  *           block for each part, then one block. op_loss_stats: one block of 512 threads, 4 KiB.
- *           reduce_parts: block 32 x 32, grid (ceil(columns / 32), 1 or 2), 4 KiB. op_add: grid
+ *           reduce_parts: block 32 x 32, grid (ceil(columns / 32), sums), 4 KiB. op_add: grid
  *           ceil(count / 256), block 256 */
 #include <cinttypes>
 
@@ -170,19 +170,25 @@ __global__ void __launch_bounds__(REDUCE_THREADS)
 
 enum { PARTS_COLUMNS = 32, PARTS_ROWS = 32 };
 
+struct parts_sums {
+    struct cuda_parts_sum sums[CUDA_PARTS_SUMS_MAX];
+};
+
 __global__ void __launch_bounds__(PARTS_COLUMNS *PARTS_ROWS)
-    reduce_parts(float *out, float *second, const float *parts, int64_t rows, int64_t stride,
-                 int64_t columns, bool overwrite)
+    reduce_parts(const parts_sums s, const float *parts, int64_t rows, int64_t columns)
 {
     GPU_SHARED(float, scratch, PARTS_COLUMNS *PARTS_ROWS);
+    /* an index that is not constant would copy the argument to local memory */
+    const struct cuda_parts_sum to = blockIdx.y == 0   ? s.sums[0]
+                                     : blockIdx.y == 1 ? s.sums[1]
+                                                       : s.sums[2];
     int64_t c = static_cast<int64_t>(blockIdx.x) * PARTS_COLUMNS + threadIdx.x;
     float sum = 0;
-    if (blockIdx.y == 1) {
-        out = second;
-        parts += columns;
+    if (to.out == nullptr) {
+        return;
     }
     for (int64_t r = threadIdx.y; r < rows && c < columns; r += PARTS_ROWS) {
-        sum += parts[r * stride + c];
+        sum += parts[(r * gridDim.y + blockIdx.y) * columns + c];
     }
     scratch[threadIdx.y * PARTS_COLUMNS + threadIdx.x] = sum;
     __syncthreads();
@@ -190,7 +196,7 @@ __global__ void __launch_bounds__(PARTS_COLUMNS *PARTS_ROWS)
         for (int i = 1; i < PARTS_ROWS; i++) {
             sum += scratch[i * PARTS_COLUMNS + threadIdx.x];
         }
-        out[c] = (overwrite ? 0.0f : out[c]) + sum;
+        to.out[c] = (to.overwrite ? 0.0f : to.out[c]) + sum;
     }
 }
 
@@ -271,12 +277,13 @@ extern "C" status cuda_op_add(struct kernels *k, float *to, const float *from, i
     return STATUS_OK;
 }
 
-extern "C" status cuda_reduce_parts(struct kernels *k, float *out, float *second,
-                                    const float *parts, int64_t rows, int64_t stride,
-                                    int64_t columns, bool overwrite)
+extern "C" status cuda_reduce_parts(struct kernels *k, const struct cuda_parts_sum *sums, int count,
+                                    const float *parts, int64_t rows, int64_t columns)
 {
-    LAUNCH(k, reduce_parts, dim3(count_blocks(columns, PARTS_COLUMNS), second != nullptr ? 2 : 1),
-           dim3(PARTS_COLUMNS, PARTS_ROWS), 0, out, second, parts, rows, stride, columns,
-           overwrite);
+    parts_sums s = {};
+    memcpy(s.sums, sums, static_cast<size_t>(count) * sizeof *sums);
+    LAUNCH(k, reduce_parts,
+           dim3(count_blocks(columns, PARTS_COLUMNS), static_cast<unsigned>(count)),
+           dim3(PARTS_COLUMNS, PARTS_ROWS), 0, s, parts, rows, columns);
     return STATUS_OK;
 }

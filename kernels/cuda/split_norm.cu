@@ -182,8 +182,8 @@ extern "C" status cuda_split_norm_backward_sums(struct kernels *k, struct tensor
                            make_rows<float>(x, dy, none, statistics, sums, gamma, x.columns, 0))
             : launch_gamma(k, parts, blocks,
                            make_rows<bf16>(x, dy, none, statistics, sums, gamma, x.columns, 0)));
-    return cuda_reduce_parts(k, static_cast<float *>(dgamma.data), nullptr, parts, blocks,
-                             x.columns, x.columns, false);
+    const struct cuda_parts_sum sum = {static_cast<float *>(dgamma.data), false};
+    return cuda_reduce_parts(k, &sum, 1, parts, blocks, x.columns);
 }
 
 extern "C" status cuda_split_norm_backward(struct kernels *k, struct tensor dx, struct tensor dy,

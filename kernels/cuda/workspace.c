@@ -65,7 +65,7 @@ size_t cuda_bias_part_bytes(int64_t heads, int64_t buckets)
 static size_t get_norm_scratch(const struct kernels_limits *limits)
 {
     size_t blocks = (size_t)min_int64(limits->rows, CUDA_NORM_BLOCKS);
-    return cuda_align_bytes(blocks * 2 * (size_t)limits->width * sizeof(float));
+    return cuda_align_bytes(blocks * 3 * (size_t)limits->width * sizeof(float));
 }
 
 static size_t get_embedding_scratch(const struct kernels_limits *limits)

@@ -15,6 +15,11 @@ static void add_operand(operand_copies &copies, struct tensor &t)
     copies.add(t);
 }
 
+static void add_operand(operand_copies &copies, struct bias_gradient &dbias)
+{
+    copies.add(dbias.sums);
+}
+
 template <typename T> static void add_operand(operand_copies &, const T &)
 {
     static_assert(!std::is_pointer_v<T>, "an operation with arrays needs a specialization below");

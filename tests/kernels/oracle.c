@@ -230,8 +230,8 @@ static double get_output_gradient(struct tensor dz, struct tensor dy, int64_t n,
 /* With h = (z - mean) r and g = dy gamma: dz = r (g - mean(g) - h mean(g h)). RMS norm subtracts no
  * mean; there, the term mean(g) is absent. */
 void oracle_residual_norm_backward(struct tensor dz, struct tensor ddelta, struct tensor dgamma,
-                                   struct tensor dbeta, struct tensor dy, struct tensor z,
-                                   struct tensor statistics, struct tensor gamma,
+                                   struct tensor dbeta, struct tensor dbias, struct tensor dy,
+                                   struct tensor z, struct tensor statistics, struct tensor gamma,
                                    enum norm_kind kind, enum norm_residual residual,
                                    struct dropout dropout)
 {
@@ -259,6 +259,9 @@ void oracle_residual_norm_backward(struct tensor dz, struct tensor ddelta, struc
             if (is_present(ddelta)) {
                 double factor = oracle_dropout_factor(dropout, n * columns + c);
                 oracle_set(ddelta, n, c, (before + gradient) * factor);
+            }
+            if (is_present(dbias)) {
+                add_to_element(dbias, 0, c, oracle_get(is_present(ddelta) ? ddelta : dz, n, c));
             }
         }
     }

@@ -101,10 +101,10 @@ void oracle_residual_norm_forward(struct tensor z, struct tensor y, struct tenso
                                   struct tensor beta, enum norm_kind kind, double epsilon,
                                   struct dropout dropout);
 
-/* oracle_residual_norm_backward - residual_norm_backward. */
+/* oracle_residual_norm_backward - residual_norm_backward; always adds to dbias. */
 void oracle_residual_norm_backward(struct tensor dz, struct tensor ddelta, struct tensor dgamma,
-                                   struct tensor dbeta, struct tensor dy, struct tensor z,
-                                   struct tensor statistics, struct tensor gamma,
+                                   struct tensor dbeta, struct tensor dbias, struct tensor dy,
+                                   struct tensor z, struct tensor statistics, struct tensor gamma,
                                    enum norm_kind kind, enum norm_residual residual,
                                    struct dropout dropout);
 

@@ -47,7 +47,7 @@ static const struct shape shapes[] = {
 };
 
 struct tensors {
-    struct tensor x, delta, z, y, statistics, gamma, beta, dy, dz, ddelta, dgamma, dbeta;
+    struct tensor x, delta, z, y, statistics, gamma, beta, dy, dz, ddelta, dgamma, dbeta, dbias;
 };
 
 static struct tensors make_tensors(const struct shape *s, enum dtype dtype)
@@ -63,6 +63,7 @@ static struct tensors make_tensors(const struct shape *s, enum dtype dtype)
         .dy = operation_tensor(dtype, n, c, c + 2 * pad),
         .dz = operation_tensor(dtype, n, c, c),
         .dgamma = operation_random(sums, 1, c, 6, 1),
+        .dbias = operation_random(sums, 1, c, 9, 1),
     };
     if (s->delta) {
         m.delta = operation_tensor(dtype, n, c, c + 5 * pad);
@@ -90,13 +91,13 @@ static void fill_tensors(struct tensors m, double offset)
     }
 }
 
-/* Copies the inputs, and dgamma and dbeta, to which the operation adds. */
+/* Copies the inputs, and dgamma, dbeta and dbias, to which the operation adds. */
 static void copy_tensors(struct tensors to, struct tensors from)
 {
     struct tensor pairs[][2] = {
         {to.x, from.x},           {to.delta, from.delta}, {to.dy, from.dy},
         {to.dz, from.dz},         {to.gamma, from.gamma}, {to.beta, from.beta},
-        {to.dgamma, from.dgamma}, {to.dbeta, from.dbeta},
+        {to.dgamma, from.dgamma}, {to.dbeta, from.dbeta}, {to.dbias, from.dbias},
     };
     for (int i = 0; i < COUNT(pairs); i++) {
         if (pairs[i][0].data != NULL) {
@@ -107,8 +108,9 @@ static void copy_tensors(struct tensors to, struct tensors from)
 
 static void release_tensors(struct tensors *m)
 {
-    struct tensor *all[] = {&m->x,    &m->delta, &m->z,  &m->y,      &m->statistics, &m->gamma,
-                            &m->beta, &m->dy,    &m->dz, &m->ddelta, &m->dgamma,     &m->dbeta};
+    struct tensor *all[] = {&m->x,      &m->delta, &m->z,    &m->y,  &m->statistics,
+                            &m->gamma,  &m->beta,  &m->dy,   &m->dz, &m->ddelta,
+                            &m->dgamma, &m->dbeta, &m->dbias};
     for (int i = 0; i < COUNT(all); i++) {
         operation_release(all[i]);
     }
@@ -120,13 +122,18 @@ static struct dropout make_dropout(const struct shape *s)
                             0};
 }
 
+static void run_backward(struct kernels *k, const struct shape *s, struct tensors m, bool overwrite)
+{
+    CHECK_OK(residual_norm_backward(
+        k, m.dz, m.ddelta, m.dgamma, m.dbeta, (struct bias_gradient){m.dbias, overwrite}, m.dy,
+        s->delta ? m.z : m.x, m.statistics, m.gamma, s->kind, s->residual, make_dropout(s)));
+}
+
 static void run_norm(struct kernels *k, const struct shape *s, struct tensors m)
 {
-    struct tensor in = s->delta ? m.z : m.x;
     CHECK_OK(residual_norm_forward(k, m.z, m.y, m.statistics, m.x, m.delta, m.gamma, m.beta,
                                    s->kind, 1e-5f, make_dropout(s)));
-    CHECK_OK(residual_norm_backward(k, m.dz, m.ddelta, m.dgamma, m.dbeta, m.dy, in, m.statistics,
-                                    m.gamma, s->kind, s->residual, make_dropout(s)));
+    run_backward(k, s, m, false);
 }
 
 static void run_oracle(const struct shape *s, struct tensors m)
@@ -134,8 +141,8 @@ static void run_oracle(const struct shape *s, struct tensors m)
     struct tensor in = s->delta ? m.z : m.x;
     oracle_residual_norm_forward(m.z, m.y, m.statistics, m.x, m.delta, m.gamma, m.beta, s->kind,
                                  (double)1e-5f, make_dropout(s));
-    oracle_residual_norm_backward(m.dz, m.ddelta, m.dgamma, m.dbeta, m.dy, in, m.statistics,
-                                  m.gamma, s->kind, s->residual, make_dropout(s));
+    oracle_residual_norm_backward(m.dz, m.ddelta, m.dgamma, m.dbeta, m.dbias, m.dy, in,
+                                  m.statistics, m.gamma, s->kind, s->residual, make_dropout(s));
 }
 
 static void check_difference(struct kernels *k, const char *name, struct tensor got,
@@ -146,6 +153,21 @@ static void check_difference(struct kernels *k, const char *name, struct tensor 
     }
     double bound = 2 * operation_difference(naive, exact) + tolerance;
     operation_check_error(name, k, operation_difference(got, exact), bound);
+}
+
+/* dbias is the sum of the stored values of ddelta, or of dz. `before` holds its first values. */
+static void check_bias_sums(struct kernels *k, struct tensors m, struct tensor before)
+{
+    struct tensor added = m.ddelta.data != NULL ? m.ddelta : m.dz;
+    for (int64_t c = 0; c < added.columns; c++) {
+        double sum = oracle_get(before, 0, c), magnitude = fabs(sum);
+        for (int64_t n = 0; n < added.rows; n++) {
+            sum += oracle_get(added, n, c);
+            magnitude += fabs(oracle_get(added, n, c));
+        }
+        operation_check_error("norm: dbias of stored values", k,
+                              fabs(oracle_get(m.dbias, 0, c) - sum), 1e-6 * magnitude);
+    }
 }
 
 static void test_shape(struct kernels *k, struct kernels *other, const struct shape *s)
@@ -162,6 +184,8 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
     CHECK(operation_equal(m.y, repeated.y) && operation_equal(m.dz, repeated.dz));
     CHECK(operation_equal(m.dgamma, repeated.dgamma));
     CHECK(m.dbeta.data == NULL || operation_equal(m.dbeta, repeated.dbeta));
+    CHECK(operation_equal(m.dbias, repeated.dbias));
+    check_bias_sums(k, m, naive.dbias);
     CHECK(m.ddelta.data == NULL || operation_equal(m.ddelta, repeated.ddelta));
     run_oracle(s, naive);
     run_oracle(s, exact);
@@ -176,6 +200,7 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
     check_difference(k, "norm: ddelta", m.ddelta, naive.ddelta, exact.ddelta, tolerance);
     check_difference(k, "norm: dgamma", m.dgamma, naive.dgamma, exact.dgamma, tolerance);
     check_difference(k, "norm: dbeta", m.dbeta, naive.dbeta, exact.dbeta, tolerance);
+    check_difference(k, "norm: dbias", m.dbias, naive.dbias, exact.dbias, tolerance);
     release_tensors(&m);
     release_tensors(&repeated);
     release_tensors(&naive);
@@ -212,9 +237,9 @@ static void test_gradient_alias(struct kernels *k)
         struct tensors m = make_tensors(&s[i], kernels_dtype(k));
         fill_tensors(m, 0);
         run_norm(k, &s[i], m);
-        CHECK_OK(residual_norm_backward(k, m.dy, m.ddelta, m.dgamma, m.dbeta, m.dy, m.x,
-                                        m.statistics, m.gamma, s[i].kind, s[i].residual,
-                                        make_dropout(&s[i])));
+        CHECK_OK(residual_norm_backward(k, m.dy, m.ddelta, m.dgamma, m.dbeta,
+                                        (struct bias_gradient){0}, m.dy, m.x, m.statistics, m.gamma,
+                                        s[i].kind, s[i].residual, make_dropout(&s[i])));
         CHECK(operation_difference(m.dy, m.dz) == 0);
         release_tensors(&m);
     }
@@ -238,6 +263,48 @@ static void test_accumulation(struct kernels *k)
     operation_release(&dz);
     operation_release(&dgamma);
     release_tensors(&m);
+}
+
+/* dbias can be set, or absent, which does not change the other results. */
+static void test_bias_shape(struct kernels *k, const struct shape *s)
+{
+    enum dtype dtype = kernels_dtype(k);
+    struct tensors all[3]; /* dbias is added to, set, absent */
+    for (int i = 0; i < 3; i++) {
+        all[i] = make_tensors(s, dtype);
+        fill_tensors(all[i], 0);
+    }
+    struct tensor before = operation_copy(all[0].dbias, DTYPE_F32);
+    operation_release(&all[2].dbias);
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(residual_norm_forward(k, all[i].z, all[i].y, all[i].statistics, all[i].x,
+                                       all[i].delta, all[i].gamma, all[i].beta, s->kind, 1e-5f,
+                                       make_dropout(s)));
+        run_backward(k, s, all[i], i == 1);
+        CHECK(operation_equal(all[i].dz, all[0].dz));
+        CHECK(operation_equal(all[i].dgamma, all[0].dgamma));
+        CHECK(all[i].ddelta.data == NULL || operation_equal(all[i].ddelta, all[0].ddelta));
+    }
+    for (int64_t c = 0; c < s->columns; c++) {
+        float sum = (float)oracle_get(all[1].dbias, 0, c);
+        CHECK((float)oracle_get(all[0].dbias, 0, c) == (float)oracle_get(before, 0, c) + sum);
+    }
+    operation_release(&before);
+    for (int i = 0; i < 3; i++) {
+        release_tensors(&all[i]);
+    }
+}
+
+static void test_bias(struct kernels *k)
+{
+    static const struct shape bias_shapes[] = {
+        {40, 50, NORM_LAYER, true, true, NORM_RESIDUAL_PRE, 0.25f, 0},
+        {67, 64, NORM_RMS, false, false, NORM_RESIDUAL_NONE, 0, 0, true},
+        {67, 768, NORM_LAYER, true, true, NORM_RESIDUAL_POST, 0, 0, true},
+    };
+    for (int i = 0; i < COUNT(bias_shapes); i++) {
+        test_bias_shape(k, &bias_shapes[i]);
+    }
 }
 
 static void test_nan(struct kernels *k)
@@ -351,6 +418,7 @@ static void test_all(struct kernels *k, struct kernels *other)
     test_alias(k);
     test_gradient_alias(k);
     test_accumulation(k);
+    test_bias(k);
     test_nan(k);
     test_split(k, other);
 }

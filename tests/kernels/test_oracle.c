@@ -268,8 +268,8 @@ static void compute_norm_gradients(const struct problem *p)
     struct tensor dy = {(double *)p->weights.data + 6, ORACLE_F64, 4, 6, p->weights.stride};
     oracle_cast(p->gradient[0], tensor_columns(p->weights, 0, 6));
     oracle_residual_norm_backward(p->gradient[0], p->gradient[1], p->gradient[2],
-                                  has_beta ? p->gradient[3] : tensor_absent(), dy, z, statistics,
-                                  p->input[2], kind, false, dropout);
+                                  has_beta ? p->gradient[3] : tensor_absent(), tensor_absent(), dy,
+                                  z, statistics, p->input[2], kind, false, dropout);
     operation_release(&z);
     operation_release(&y);
     operation_release(&statistics);

@@ -283,8 +283,9 @@ static status factorized_backward(struct backward *b, struct tensor *delta)
     if (dropout.probability > 0) {
         TRY(dropout_apply(m->kernels, *delta, *delta, dropout));
     }
-    return model_run_norm_backward(b, m->param_index[MODEL_EMBEDDING_NORM], *delta, none, *delta,
-                                   e.sum, e.statistics, NORM_RESIDUAL_NONE, (struct dropout){0});
+    return model_run_norm_backward(b, m->param_index[MODEL_EMBEDDING_NORM], *delta, none,
+                                   (struct bias_gradient){0}, *delta, e.sum, e.statistics,
+                                   NORM_RESIDUAL_NONE, (struct dropout){0});
 }
 
 /* Runs the backward pass of the embedding's norm that precedes norm1 of the first block. */
@@ -296,8 +297,9 @@ static status extra_norm_backward(struct backward *b)
     struct dropout dropout =
         model_local_dropout(m, b->input, get_embedding_site(m, b->input), DROPOUT_PROJECTION);
     TRY(dropout.probability > 0 ? dropout_apply(m->kernels, stream, stream, dropout) : STATUS_OK);
-    return model_run_norm_backward(b, find_first_norm(m, b->input), stream, tensor_absent(), stream,
-                                   e.sum, e.statistics, NORM_RESIDUAL_NONE, (struct dropout){0});
+    return model_run_norm_backward(b, find_first_norm(m, b->input), stream, tensor_absent(),
+                                   (struct bias_gradient){0}, stream, e.sum, e.statistics,
+                                   NORM_RESIDUAL_NONE, (struct dropout){0});
 }
 
 /* Computes the gradients of the tables.

@@ -318,9 +318,9 @@ static status recompute_layer(struct backward *b, int64_t layer)
 }
 
 status model_run_norm_backward(struct backward *b, struct param_index index, struct tensor dz,
-                               struct tensor ddelta, struct tensor dy, struct tensor z,
-                               struct tensor statistics, enum norm_residual stream_source,
-                               struct dropout dropout)
+                               struct tensor ddelta, struct bias_gradient dbias, struct tensor dy,
+                               struct tensor z, struct tensor statistics,
+                               enum norm_residual stream_source, struct dropout dropout)
 {
     struct model *m = b->m;
     struct tensor dgamma, dbeta;
@@ -328,7 +328,7 @@ status model_run_norm_backward(struct backward *b, struct param_index index, str
     struct tensor gamma_sums = dgamma, beta_sums = dbeta;
     TRY(model_norm_reduce_begin(m, &gamma_sums, &beta_sums));
     TRY(residual_norm_backward(
-        m->kernels, dz, ddelta, gamma_sums, beta_sums, dy, model_view_local_rows(m, z, b->n),
+        m->kernels, dz, ddelta, gamma_sums, beta_sums, dbias, dy, model_view_local_rows(m, z, b->n),
         model_view_local_rows(m, statistics, b->n), model_vector(m, index.weight), get_norm_kind(m),
         stream_source, dropout));
     return model_norm_reduce_end(m, dgamma, dbeta);
@@ -352,11 +352,12 @@ static status addition_backward(struct backward *b, struct dropout dropout, stru
 }
 
 /* Runs the backward pass of a norm and of the addition before it. `exchange` holds the gradient of
- * the norm's output. *delta becomes the gradient of the value that was added to the stream. index
- * -1: there is no norm. */
+ * the norm's output. *delta becomes the gradient of the value that was added to the stream, and
+ * dbias that of the bias of this value. index -1: there is no norm. */
 static status norm_backward(struct backward *b, struct param_index index, struct tensor z,
                             struct tensor statistics, enum norm_residual stream_source,
-                            struct dropout dropout, struct tensor *delta)
+                            struct dropout dropout, struct bias_gradient dbias,
+                            struct tensor *delta)
 {
     struct model *m = b->m;
     struct tensor stream = model_view_local_rows(m, m->activations.d_stream, b->n);
@@ -365,7 +366,7 @@ static status norm_backward(struct backward *b, struct param_index index, struct
         return addition_backward(b, dropout, delta);
     }
     *delta = dropped ? model_view_local_rows(m, m->activations.d_delta, b->n) : stream;
-    return model_run_norm_backward(b, index, stream, dropped ? *delta : tensor_absent(),
+    return model_run_norm_backward(b, index, stream, dropped ? *delta : tensor_absent(), dbias,
                                    model_reduced_rows(m, b->n), z, statistics, stream_source,
                                    dropout);
 }
@@ -385,8 +386,8 @@ static status branch_backward(struct backward *b, struct param_index index, stru
         TRY(delta->data != dy.data ? op_copy(b->m->kernels, *delta, dy) : STATUS_OK);
         return op_scale(b->m->kernels, *delta, factor);
     }
-    return model_run_norm_backward(b, index, *delta, tensor_absent(), dy, output, statistics,
-                                   NORM_RESIDUAL_NONE, (struct dropout){0});
+    return model_run_norm_backward(b, index, *delta, tensor_absent(), (struct bias_gradient){0}, dy,
+                                   output, statistics, NORM_RESIDUAL_NONE, (struct dropout){0});
 }
 
 /* Returns the value that the stream continues with at the norms within the blocks. */
@@ -402,13 +403,16 @@ status model_norm1_backward(struct backward *b, int64_t layer, enum norm_residua
     struct activations *activations = &m->activations;
     const struct stack *stack = model_get_stack(m, b->input);
     bool last = layer == stack->end;
-    struct dropout dropout = layer > stack->first
-                                 ? model_local_dropout(m, b->input, layer - 1, DROPOUT_FC)
-                                 : (struct dropout){0};
+    struct dropout dropout = {0};
+    struct bias_gradient dbias = {0};
+    if (layer > stack->first) {
+        dropout = model_local_dropout(m, b->input, layer - 1, DROPOUT_FC);
+        dbias = model_early_bias_gradient(b, layer - 1, MODEL_FC_PROJECTION);
+    }
     return norm_backward(b, last ? stack->end_norm : model_param_index(m, layer, MODEL_NORM1),
                          last ? *stack->last : activations->layers[layer].input,
                          last ? *stack->statistics : activations->layers[layer].statistics1,
-                         stream_source, dropout, delta);
+                         stream_source, dropout, dbias, delta);
 }
 
 /* Runs the backward pass of one layer, after which its gradients are final. On entry, *delta is the
@@ -423,17 +427,19 @@ static status layer_backward(struct backward *b, int64_t layer, struct tensor *d
                         a->feed_forward_output, a->feed_forward_output_statistics, delta));
     TRY(model_feed_forward_backward(b, layer, *delta));
     bool has_cross = model_layer_has_cross(&m->config, layer);
-    TRY(norm_backward(b, model_param_index(m, layer, MODEL_NORM2), a->middle, a->statistics2,
-                      get_stream_source(m),
-                      model_local_dropout(m, b->input,
-                                          has_cross ? model_cross_site(m, layer) : layer,
-                                          DROPOUT_PROJECTION),
-                      delta));
+    TRY(norm_backward(
+        b, model_param_index(m, layer, MODEL_NORM2), a->middle, a->statistics2,
+        get_stream_source(m),
+        model_local_dropout(m, b->input, has_cross ? model_cross_site(m, layer) : layer,
+                            DROPOUT_PROJECTION),
+        model_early_bias_gradient(b, layer, has_cross ? MODEL_CROSS_PROJECTION : MODEL_PROJECTION),
+        delta));
     if (has_cross) {
         TRY(model_cross_attention_backward(b, layer, *delta));
         TRY(norm_backward(b, model_param_index(m, layer, MODEL_CROSS_NORM), a->between,
                           a->between_statistics, get_stream_source(m),
-                          model_local_dropout(m, b->input, layer, DROPOUT_PROJECTION), delta));
+                          model_local_dropout(m, b->input, layer, DROPOUT_PROJECTION),
+                          model_early_bias_gradient(b, layer, MODEL_PROJECTION), delta));
     }
     TRY(branch_backward(b, model_param_index(m, layer, MODEL_ATTENTION_NORM), a->attention_output,
                         a->attention_output_statistics, delta));

@@ -106,11 +106,11 @@ static status transform_backward(struct model *m, const struct model_input *inpu
     struct tensor y = select_outputs(input, a->dense), dy = select_outputs(input, a->d_dense);
     struct tensor dgamma, dbeta;
     model_norm_gradients(m, norm, gradients, &dgamma, &dbeta);
-    TRY(residual_norm_backward(m->kernels, dy, tensor_absent(), dgamma, dbeta,
-                               model_view_exchange(m, input->outputs, y.columns), y,
-                               select_outputs(input, a->statistics), model_vector(m, norm.weight),
-                               m->architecture->norm.kind, NORM_RESIDUAL_NONE,
-                               (struct dropout){0}));
+    TRY(residual_norm_backward(
+        m->kernels, dy, tensor_absent(), dgamma, dbeta, (struct bias_gradient){0},
+        model_view_exchange(m, input->outputs, y.columns), y, select_outputs(input, a->statistics),
+        model_vector(m, norm.weight), m->architecture->norm.kind, NORM_RESIDUAL_NONE,
+        (struct dropout){0}));
     TRY(activation_backward(m->kernels, dy, dy, select_outputs(input, a->saved_for_backward),
                             m->config.activation));
     struct tensor rows = select_outputs(input, a->rows);

@@ -272,19 +272,47 @@ status model_linear_backward_input(struct model *m, const struct model_input *in
                                      view_scales(m, first), act, saved);
 }
 
-status model_linear_backward_weight(struct model *m, const struct model_input *input, int64_t layer,
-                                    enum model_role role, float *const *gradients, struct tensor dy,
-                                    struct tensor x)
+/* Returns whether the norm after an output projection reads all rows of its output. A branch norm
+ * or a factor in between changes the output, and with sequence parallelism a rank has only some of
+ * the rows. */
+static bool norm_reads_output(const struct model *m)
 {
+    return !m->parallelism.sequence_parallel && !architecture_has_branch_norms(m->architecture) &&
+           !(m->config.residual_multiplier > 0);
+}
+
+struct bias_gradient model_early_bias_gradient(const struct backward *b, int64_t layer,
+                                               enum model_role role)
+{
+    const struct model *m = b->m;
+    bool is_projection =
+        role == MODEL_PROJECTION || role == MODEL_CROSS_PROJECTION || role == MODEL_FC_PROJECTION;
+    /* norm1 of the next layer, which sums this bias, runs before the hook of that layer */
+    bool has_memory = role != MODEL_FC_PROJECTION || !b->input->transient_gradients;
+    if (!is_projection || !norm_reads_output(m) || !has_memory) {
+        return (struct bias_gradient){0};
+    }
+    int bias = model_param_index(m, layer, role).bias;
+    return (struct bias_gradient){model_gradient(m, bias, b->gradients),
+                                  model_sets_gradients(m, b->input)};
+}
+
+/* Computes the gradients of the matrix and the bias of a role. That of the bias may exist
+ * already. */
+static status weight_backward(const struct backward *b, int64_t layer, enum model_role role,
+                              struct tensor dy, struct tensor x)
+{
+    struct model *m = b->m;
     struct param_index index = model_param_index(m, layer, role);
-    struct tensor dw = model_gradient(m, index.weight, gradients);
-    struct tensor dbias = model_gradient(m, index.bias, gradients);
+    bool has_dbias = model_early_bias_gradient(b, layer, role).sums.data != NULL;
+    struct tensor dw = model_gradient(m, index.weight, b->gradients);
+    struct tensor dbias = has_dbias ? tensor_absent() : model_gradient(m, index.bias, b->gradients);
     int64_t first = find_operands(m, layer, role);
-    bool overwrite = model_sets_gradients(m, input);
+    bool overwrite = model_sets_gradients(m, b->input);
     if (first < 0) {
         return linear_backward_weight(m->kernels, dw, dbias, dy, x, overwrite);
     }
-    return fp8_linear_backward_weight(m->kernels, dw, dbias, view_maxima(m, input, first), dy, x,
+    return fp8_linear_backward_weight(m->kernels, dw, dbias, view_maxima(m, b->input, first), dy, x,
                                       view_scales(m, first), overwrite);
 }
 
@@ -308,7 +336,7 @@ status model_project_backward(struct backward *b, int64_t layer, enum model_role
 {
     struct model *m = b->m;
     struct param_index index = model_param_index(m, layer, role);
-    TRY(model_linear_backward_weight(m, b->input, layer, role, b->gradients, dy, x));
+    TRY(weight_backward(b, layer, role, dy, x));
     if (!model_has_adapter(m, index)) {
         return model_linear_backward_input(m, b->input, layer, role, dx, dy, act, saved);
     }
@@ -333,7 +361,7 @@ status model_input_matrix_backward(struct backward *b, int64_t layer, enum model
     TRY(model_adapters_backward_input(m, b->input, layer, index, dx, dy));
     TRY(model_all_gather_wait(m));
     TRY(needs_dx ? model_reduce_start(m, b->n) : STATUS_OK);
-    TRY(model_linear_backward_weight(m, b->input, layer, role, b->gradients, dy, gathered));
+    TRY(weight_backward(b, layer, role, dy, gathered));
     TRY(model_adapters_backward_weight(m, b->input, layer, index, b->gradients, dy, gathered));
     return needs_dx ? model_reduce_wait(m, b->n) : STATUS_OK;
 }

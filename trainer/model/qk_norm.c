@@ -142,7 +142,7 @@ status model_qk_norm_backward(struct model *m, int64_t layer, int64_t n, float *
         int kind = get_kind(m, part);
         struct tensor d_part = view_part(m, d_qkv, n, part);
         TRY(residual_norm_backward(m->kernels, d_part, tensor_absent(), sums[kind], tensor_absent(),
-                                   d_part, view_part(m, a->qkv, n, part),
+                                   (struct bias_gradient){0}, d_part, view_part(m, a->qkv, n, part),
                                    view_statistics(a, n, part),
                                    model_vector(m, get_norm(m, layer, kind).weight), NORM_RMS,
                                    NORM_RESIDUAL_NONE, (struct dropout){0}));

@@ -76,9 +76,9 @@ status model_add_and_norm(struct model *m, struct tensor stream, struct tensor n
  *
  * Shapes    as residual_norm_backward */
 status model_run_norm_backward(struct backward *b, struct param_index index, struct tensor dz,
-                               struct tensor ddelta, struct tensor dy, struct tensor z,
-                               struct tensor statistics, enum norm_residual stream_source,
-                               struct dropout dropout);
+                               struct tensor ddelta, struct bias_gradient dbias, struct tensor dy,
+                               struct tensor z, struct tensor statistics,
+                               enum norm_residual stream_source, struct dropout dropout);
 
 /* model_norm1_backward - run the backward pass of norm1 of a layer, or of the norm at the end of
  * the stack for the layer after its last one. *delta becomes the gradient of the value that was
@@ -170,6 +170,15 @@ status model_apply_activation(struct model *m, int64_t layer, int64_t n, bool fo
 status model_feed_forward_backward(struct backward *b, int64_t layer, struct tensor delta);
 
 /* ---- linear.c ---- */
+
+/* model_early_bias_gradient - return the gradient of the bias of an output projection, for the norm
+ * after the projection: its backward pass computes dy, and the sum of dy over the rows.
+ *
+ * Returns   absent sums if the bias is frozen, or if the norm does not read the output of the
+ *           projection itself, or reads only some of its rows. The gradient of a trained bias is
+ *           then computed together with that of the matrix */
+struct bias_gradient model_early_bias_gradient(const struct backward *b, int64_t layer,
+                                               enum model_role role);
 
 /* model_project_output - compute y = x w^T + b into `exchange`, reduced over the ranks' columns of
  * x and w. Rank 0 adds the bias.

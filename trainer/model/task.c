@@ -94,10 +94,11 @@ static status norm_backward(struct model *m, const struct model_input *input,
     struct param_index norm = m->param_index[MODEL_TRANSFORM_NORM];
     struct tensor dgamma, dbeta;
     model_norm_gradients(m, norm, gradients, &dgamma, &dbeta);
-    return residual_norm_backward(
-        m->kernels, dy, tensor_absent(), dgamma, dbeta, dy, select_outputs(input, a->dense),
-        select_outputs(input, a->statistics), model_vector(m, norm.weight),
-        m->architecture->norm.kind, NORM_RESIDUAL_NONE, (struct dropout){0});
+    return residual_norm_backward(m->kernels, dy, tensor_absent(), dgamma, dbeta,
+                                  (struct bias_gradient){0}, dy, select_outputs(input, a->dense),
+                                  select_outputs(input, a->statistics),
+                                  model_vector(m, norm.weight), m->architecture->norm.kind,
+                                  NORM_RESIDUAL_NONE, (struct dropout){0});
 }
 
 status model_task_head_forward(struct model *m, const struct model_input *input,

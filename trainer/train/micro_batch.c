@@ -54,6 +54,8 @@ static struct model_input get_model_input(const struct micro_batch_context *c,
     input.first_micro_batch = m->first_micro_batch;
     input.weights_hook = c->optimizer != NULL ? wait_for_weights : NULL;
     input.user = c->optimizer;
+    input.transient_gradients =
+        c->optimizer != NULL && sharded_optimizer_has_transient_gradients(c->optimizer);
     return input;
 }
 

@@ -225,6 +225,11 @@ float *const *sharded_optimizer_gradients(const struct sharded_optimizer *sharde
     return sharded->gradients;
 }
 
+bool sharded_optimizer_has_transient_gradients(const struct sharded_optimizer *sharded)
+{
+    return sharded->stage == 2;
+}
+
 struct bucket_set *sharded_optimizer_buckets(const struct sharded_optimizer *sharded)
 {
     return sharded->buckets;

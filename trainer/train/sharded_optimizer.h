@@ -70,6 +70,10 @@ status sharded_optimizer_moments_state(const struct session *s,
  * NULL for frozen parameters. */
 float *const *sharded_optimizer_gradients(const struct sharded_optimizer *sharded);
 
+/* sharded_optimizer_has_transient_gradients - return whether the gradients of a layer have memory
+ * only during its backward pass (stage 2). */
+bool sharded_optimizer_has_transient_gradients(const struct sharded_optimizer *sharded);
+
 /* sharded_optimizer_buckets - return the gradient buckets. */
 struct bucket_set *sharded_optimizer_buckets(const struct sharded_optimizer *sharded);
 

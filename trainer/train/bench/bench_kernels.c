@@ -270,9 +270,9 @@ static status run_norm_forward(struct kernels_bench *b)
 
 static status run_norm_backward(struct kernels_bench *b)
 {
-    return residual_norm_backward(b->k, b->delta, tensor_absent(), b->d_gamma, b->d_beta, b->y,
-                                  b->z, b->statistics, b->gamma, NORM_LAYER, NORM_RESIDUAL_PRE,
-                                  no_dropout);
+    return residual_norm_backward(b->k, b->delta, tensor_absent(), b->d_gamma, b->d_beta,
+                                  (struct bias_gradient){0}, b->y, b->z, b->statistics, b->gamma,
+                                  NORM_LAYER, NORM_RESIDUAL_PRE, no_dropout);
 }
 
 /* Returns memory for a sum of each row. */

@@ -47,10 +47,11 @@ status fp8_linear_forward(struct kernels *k, struct tensor y, struct tensor save
              k, y, saved, maxima, x, w, bias, scales, act);
 }
 
-status fp8_linear_backward_input(struct kernels *k, struct tensor dx, struct tensor maxima,
-                                 struct tensor dy, struct tensor w, struct tensor scales,
-                                 enum activation act, struct tensor saved)
+status fp8_linear_backward_input(struct kernels *k, struct tensor dx, struct bias_gradient dbias,
+                                 struct tensor maxima, struct tensor dy, struct tensor w,
+                                 struct tensor scales, enum activation act, struct tensor saved)
 {
+    SHAPE_OPTIONAL(dbias.sums, DTYPE_F32, 1, w.columns);
     SHAPE(dy, k->dtype, dx.rows, w.rows);
     SHAPE(w, k->dtype, dy.columns, dx.columns);
     SHAPE(dx, k->dtype, dy.rows, w.columns);
@@ -61,7 +62,7 @@ status fp8_linear_backward_input(struct kernels *k, struct tensor dx, struct ten
     DISPATCH(k, fp8_linear_backward_input, count_flops(dy, w),
              compute_tensor_bytes(dx) + compute_tensor_bytes(dy) + compute_tensor_bytes(w) +
                  compute_tensor_bytes(saved),
-             k, dx, maxima, dy, w, scales, act, saved);
+             k, dx, dbias, maxima, dy, w, scales, act, saved);
 }
 
 status fp8_linear_backward_weight(struct kernels *k, struct tensor dw, struct tensor dbias,

@@ -38,9 +38,9 @@ status fp8_linear_forward(struct kernels *k, struct tensor y, struct tensor save
                           struct tensor bias, struct tensor scales, enum activation act);
 
 /* fp8_linear_backward_input - compute linear_backward_input with rounded dy and w; measure dy. */
-status fp8_linear_backward_input(struct kernels *k, struct tensor dx, struct tensor maxima,
-                                 struct tensor dy, struct tensor w, struct tensor scales,
-                                 enum activation act, struct tensor saved);
+status fp8_linear_backward_input(struct kernels *k, struct tensor dx, struct bias_gradient dbias,
+                                 struct tensor maxima, struct tensor dy, struct tensor w,
+                                 struct tensor scales, enum activation act, struct tensor saved);
 
 /* fp8_linear_backward_weight - compute linear_backward_weight with rounded dy and x; measure dy. */
 status fp8_linear_backward_weight(struct kernels *k, struct tensor dw, struct tensor dbias,

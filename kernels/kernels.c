@@ -60,9 +60,11 @@ status linear_forward(struct kernels *k, struct tensor y, struct tensor saved, s
              k, y, saved, x, w, bias, act);
 }
 
-status linear_backward_input(struct kernels *k, struct tensor dx, struct tensor dy, struct tensor w,
-                             enum activation act, struct tensor saved)
+status linear_backward_input(struct kernels *k, struct tensor dx, struct bias_gradient dbias,
+                             struct tensor dy, struct tensor w, enum activation act,
+                             struct tensor saved)
 {
+    SHAPE_OPTIONAL(dbias.sums, DTYPE_F32, 1, w.columns);
     SHAPE(dy, k->dtype, dx.rows, w.rows);
     SHAPE(w, k->dtype, dy.columns, dx.columns);
     SHAPE(dx, k->dtype, dy.rows, w.columns);
@@ -73,7 +75,7 @@ status linear_backward_input(struct kernels *k, struct tensor dx, struct tensor 
     DISPATCH(k, linear_backward_input, count_gemm_flops(dy, w),
              compute_tensor_bytes(dx) + compute_tensor_bytes(dy) + compute_tensor_bytes(w) +
                  compute_tensor_bytes(saved),
-             k, dx, dy, w, act, saved);
+             k, dx, dbias, dy, w, act, saved);
 }
 
 status linear_backward_weight(struct kernels *k, struct tensor dw, struct tensor dbias,

@@ -171,11 +171,14 @@ status linear_forward(struct kernels *k, struct tensor y, struct tensor saved, s
 
 /* linear_backward_input - compute dx = (dy w) * act', the gradient of u if x = act(u).
  *
- * Shapes    dx [N, K];  dy [N, M];  w [M, K];  saved [N, K] from the linear_forward that computed
- *           x, absent if act is ACTIVATION_NONE
- * Numerics  f32 sums */
-status linear_backward_input(struct kernels *k, struct tensor dx, struct tensor dy, struct tensor w,
-                             enum activation act, struct tensor saved);
+ * dbias is the gradient of the bias of the linear layer that computed u.
+ *
+ * Shapes    dx [N, K];  dbias [1, K];  dy [N, M];  w [M, K];  saved [N, K] from the linear_forward
+ *           that computed x, absent if act is ACTIVATION_NONE
+ * Numerics  f32 sums; dbias is the sum of dx after it is rounded to its dtype */
+status linear_backward_input(struct kernels *k, struct tensor dx, struct bias_gradient dbias,
+                             struct tensor dy, struct tensor w, enum activation act,
+                             struct tensor saved);
 
 /* linear_backward_weight - compute dw += dy^T x and dbias += column sums of dy.
  *

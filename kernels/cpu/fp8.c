@@ -132,7 +132,8 @@ status CPU(fp8_linear_forward)(struct kernels *k, struct tensor y, struct tensor
     return result;
 }
 
-status CPU(fp8_linear_backward_input)(struct kernels *k, struct tensor dx, struct tensor maxima,
+status CPU(fp8_linear_backward_input)(struct kernels *k, struct tensor dx,
+                                      struct bias_gradient dbias, struct tensor maxima,
                                       struct tensor dy, struct tensor w, struct tensor scales,
                                       enum activation act, struct tensor saved)
 {
@@ -141,7 +142,7 @@ status CPU(fp8_linear_backward_input)(struct kernels *k, struct tensor dx, struc
     struct tensor operands[2];
     TRY(prepare_operand(k, &operands[0], maxima, dy, scales, FP8_DY));
     TRY(prepare_operand(k, &operands[1], tensor_absent(), w, scales, FP8_W));
-    status result = CPU(linear_backward_input)(k, dx, operands[0], operands[1], act, saved);
+    status result = CPU(linear_backward_input)(k, dx, dbias, operands[0], operands[1], act, saved);
     arena_release(scratch, mark);
     return result;
 }

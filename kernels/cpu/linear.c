@@ -233,17 +233,20 @@ status CPU(activation_backward)(struct kernels *k, struct tensor dx, struct tens
     return STATUS_OK;
 }
 
-status CPU(linear_backward_input)(struct kernels *k, struct tensor dx, struct tensor dy,
-                                  struct tensor w, enum activation act, struct tensor saved)
+status CPU(linear_backward_input)(struct kernels *k, struct tensor dx, struct bias_gradient dbias,
+                                  struct tensor dy, struct tensor w, enum activation act,
+                                  struct tensor saved)
 {
     struct epilogue epilogue = {dx, saved, act};
-    return matmul_run(k, &(struct matmul_call){
-                             .c = dx,
-                             .a = dy,
-                             .b = w,
-                             .after = act == ACTIVATION_NONE ? NULL : multiply_by_saved,
-                             .context = &epilogue,
-                         });
+    TRY(matmul_run(k, &(struct matmul_call){
+                          .c = dx,
+                          .a = dy,
+                          .b = w,
+                          .after = act == ACTIVATION_NONE ? NULL : multiply_by_saved,
+                          .context = &epilogue,
+                      }));
+    CPU(bias_gradient)(k, dbias, dx);
+    return STATUS_OK;
 }
 
 /* Column sums. Each row is in another page, so the threads split the columns, in units of several

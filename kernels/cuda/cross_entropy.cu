@@ -468,7 +468,7 @@ static status run_gradient_gemms(struct kernels *k, const struct chunk *c, struc
                                  struct tensor dw, struct tensor dbias, bool overwrite)
 {
     if (dbias.data != NULL) {
-        TRY(cuda_column_sums(k, static_cast<float *>(dbias.data), c->dz, overwrite, c->sums));
+        TRY(cuda_column_sums(k, {dbias, overwrite}, c->dz, c->sums));
     }
     struct cuda_gemm p = {};
     p.c = c->dx;

@@ -128,12 +128,12 @@ struct cuda_parts_sum {
 status cuda_reduce_parts(struct kernels *k, const struct cuda_parts_sum *sums, int count,
                          const float *parts, int64_t rows, int64_t columns);
 
-/* cuda_column_sums - compute out[c] += the sum of column c of dy.
+/* cuda_column_sums - compute sums[c] += the sum of column c of dy.
  *
- * Shapes    out f32 [M], dy [N, M]
- * Memory    overwrite: out is set, not added to; scratch has cuda_column_sums_scratch(M) bytes
+ * Shapes    sums f32 [1, M], dy [N, M]
+ * Memory    scratch has cuda_column_sums_scratch(M) bytes
  * Numerics  the order of the sum depends only on the shape */
-status cuda_column_sums(struct kernels *k, float *out, struct tensor dy, bool overwrite,
+status cuda_column_sums(struct kernels *k, struct bias_gradient sums, struct tensor dy,
                         void *scratch);
 
 /* cuda_column_sums_scratch - return the scratch bytes of cuda_column_sums. */
@@ -142,7 +142,15 @@ size_t cuda_column_sums_scratch(int64_t columns);
 /* cuda_bias_gradient - call cuda_column_sums with scratch memory of the context.
  *
  * Shapes    dbias f32 [1, M], dy [N, M] */
-status cuda_bias_gradient(struct kernels *k, struct tensor dbias, struct tensor dy, bool overwrite);
+status cuda_bias_gradient(struct kernels *k, struct bias_gradient dbias, struct tensor dy);
+
+/* cuda_activation_backward_sums - compute dx = dy * act', and the sums of its columns, as
+ * activation_backward and cuda_bias_gradient do.
+ *
+ * Shapes    dx, dy, saved [N, M], dbias f32 [1, M] */
+status cuda_activation_backward_sums(struct kernels *k, struct tensor dx,
+                                     struct bias_gradient dbias, struct tensor dy,
+                                     struct tensor saved, enum activation act);
 
 /* cuda_activation_apply - compute y = act(a). */
 status cuda_activation_apply(struct kernels *k, struct tensor y, struct tensor a,
@@ -204,12 +212,14 @@ struct cuda_gemm {
     struct tensor a; /* [m, k], or [k, m] with transpose_a */
     struct tensor b; /* [k, n], or [n, k] with transpose_b, as FP8 operands are */
     bool transpose_a, transpose_b;
-    bool accumulate;     /* add to c and sums; not with a bias or an activation */
+    bool accumulate;     /* add to c; not with a bias or an activation */
     struct tensor bias;  /* f32 [1, n], added to every row; absent */
     enum activation act; /* applied after the bias */
     bool derivative;     /* multiply by the activation's derivative at `aux` instead */
     struct tensor aux;   /* [m, n]: input of the activation, written for backward; absent */
-    struct tensor sums;  /* f32 [1, m] (+)= sums of op(a) over k; requires transpose_a; absent */
+    /* a bias gradient: with transpose_a f32 [1, m], sums of op(a) over k; otherwise f32 [1, n],
+     * sums of c over m; absent */
+    struct bias_gradient sums;
     const float *scale_a, *scale_b; /* factors of FP8 operands, on the device; NULL: 1 */
 };
 

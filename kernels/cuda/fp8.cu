@@ -233,22 +233,32 @@ extern "C" status cuda_fp8_linear_forward(struct kernels *k, struct tensor y, st
 }
 
 extern "C" status cuda_fp8_linear_backward_input(struct kernels *k, struct tensor dx,
-                                                 struct tensor maxima, struct tensor dy,
-                                                 struct tensor w, struct tensor scales,
-                                                 enum activation act, struct tensor saved)
+                                                 struct bias_gradient dbias, struct tensor maxima,
+                                                 struct tensor dy, struct tensor w,
+                                                 struct tensor scales, enum activation act,
+                                                 struct tensor saved)
 {
     const struct fp8_cast a = {dy, scales, maxima, FP8_DY, false};
     const struct fp8_cast b = {w, scales, tensor_absent(), FP8_W, true};
     if (scales.data == nullptr) {
         TRY(measure_operand(k, &a));
-        return cuda_linear_backward_input(k, dx, dy, w, act, saved);
+        return cuda_linear_backward_input(k, dx, dbias, dy, w, act, saved);
     }
     struct cuda_gemm p = {};
     p.c = dx;
-    p.act = act;
-    p.derivative = act != ACTIVATION_NONE;
-    p.aux = saved;
-    return run_gemm(k, &p, &a, &b);
+    /* The sums need scratch, which holds the operands until the GEMM ends, also in its tuning. */
+    const bool sums = dbias.sums.data != nullptr, activated = act != ACTIVATION_NONE;
+    if (activated && !sums) {
+        p.act = act;
+        p.derivative = true;
+        p.aux = saved;
+    }
+    TRY(run_gemm(k, &p, &a, &b));
+    if (!sums) {
+        return STATUS_OK;
+    }
+    return activated ? cuda_activation_backward_sums(k, dx, dbias, dx, saved, act)
+                     : cuda_bias_gradient(k, dbias, dx);
 }
 
 extern "C" status cuda_fp8_linear_backward_weight(struct kernels *k, struct tensor dw,
@@ -262,7 +272,7 @@ extern "C" status cuda_fp8_linear_backward_weight(struct kernels *k, struct tens
         TRY(measure_operand(k, &a));
         return cuda_linear_backward_weight(k, dw, dbias, dy, x, overwrite);
     }
-    TRY(dbias.data != nullptr ? cuda_bias_gradient(k, dbias, dy, overwrite) : STATUS_OK);
+    TRY(dbias.data != nullptr ? cuda_bias_gradient(k, {dbias, overwrite}, dy) : STATUS_OK);
     struct cuda_gemm p = {};
     p.c = dw;
     p.accumulate = !overwrite;

@@ -1,6 +1,6 @@
 /* GEMMs by cuBLASLt, and their epilogues: fused by cuBLASLt or computed by separate kernels.
  *
- *   c (+)= act(op(a) op(b) + bias);  sums (+)= sums of op(a) over k
+ *   c (+)= act(op(a) op(b) + bias);  sums (+)= sums of op(a) over k, or of c over its rows
  *
  * Plans     a fusion and an algorithm for each shape (gemm.h), chosen at first use and cached
  * Memory    one workspace: GEMMs run on the stream of the context, one after the other */
@@ -220,8 +220,8 @@ static status prepare_vector(struct kernels *k, const struct cuda_gemm *p, int f
         *vector = output.dtype == DTYPE_F32 ? p->bias.data : buffer;
         return output.dtype == DTYPE_F32 ? STATUS_OK : cuda_fill_rows(k, row, p->bias);
     }
-    if ((fused & GEMM_SUMS) != 0 && !p->accumulate) {
-        *vector = p->sums.data;
+    if ((fused & GEMM_SUMS) != 0 && p->sums.overwrite) {
+        *vector = p->sums.sums.data;
     }
     return STATUS_OK;
 }
@@ -230,17 +230,21 @@ static status prepare_vector(struct kernels *k, const struct cuda_gemm *p, int f
 static status run_epilogue(struct kernels *k, const struct cuda_gemm *p, int fused,
                            struct tensor output, const void *vector)
 {
+    struct tensor sums = p->sums.sums;
     if (p->act != ACTIVATION_NONE && (fused & GEMM_ACTIVATION) == 0) {
+        if (p->derivative && sums.data != NULL) {
+            return cuda_activation_backward_sums(k, p->c, p->sums, p->c, p->aux, p->act);
+        }
         TRY(p->derivative ? cuda_activation_backward(k, p->c, p->c, p->aux, p->act)
                           : cuda_activation_apply(k, p->c, output, p->act));
     }
-    if (p->sums.data == NULL) {
+    if (sums.data == NULL) {
         return STATUS_OK;
     }
     if ((fused & GEMM_SUMS) == 0) {
-        return cuda_bias_gradient(k, p->sums, p->a, !p->accumulate);
+        return cuda_bias_gradient(k, p->sums, p->transpose_a ? p->a : p->c);
     }
-    return p->accumulate ? cuda_op_add(k, p->sums.data, vector, p->sums.columns) : STATUS_OK;
+    return p->sums.overwrite ? STATUS_OK : cuda_op_add(k, sums.data, vector, sums.columns);
 }
 
 static status raise_refused(const struct cuda_gemm_context *gemm, const struct cuda_gemm *p,

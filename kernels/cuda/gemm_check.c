@@ -23,8 +23,8 @@ static int list_outputs(const struct cuda_gemm *p, struct tensor outputs[OUTPUTS
     if (p->act != ACTIVATION_NONE && !p->derivative && p->aux.data != NULL) {
         outputs[count++] = p->aux;
     }
-    if (p->sums.data != NULL) {
-        outputs[count++] = p->sums;
+    if (p->sums.sums.data != NULL) {
+        outputs[count++] = p->sums.sums;
     }
     return count;
 }

@@ -38,13 +38,13 @@ static int get_epilogue(const struct cuda_gemm *p)
 {
     return (p->bias.data != NULL ? GEMM_BIAS : 0) |
            (p->act != ACTIVATION_NONE ? GEMM_ACTIVATION : 0) |
-           (p->sums.data != NULL ? GEMM_SUMS : 0);
+           (p->sums.sums.data != NULL ? GEMM_SUMS : 0);
 }
 
 struct gemm_key gemm_plan_key(const struct cuda_gemm *p)
 {
     const struct tensor *tensors[3] = {&p->c, &p->a, &p->b};
-    const void *vector = p->sums.data != NULL ? p->sums.data : p->bias.data;
+    const void *vector = p->sums.sums.data != NULL ? p->sums.sums.data : p->bias.data;
     const void *aligned[5] = {p->c.data, p->a.data, p->b.data, p->aux.data, vector};
     struct gemm_key key;
     memset(&key, 0, sizeof key);
@@ -94,7 +94,7 @@ int gemm_plan_fusions(const struct gemm_key *key, int fusions[GEMM_FUSIONS_MAX])
     if ((key->epilogue & GEMM_ACTIVATION) != 0 && supports_activation(key)) {
         fusions[count++] = bias | GEMM_ACTIVATION;
     }
-    if ((key->epilogue & GEMM_SUMS) != 0) {
+    if ((key->epilogue & GEMM_SUMS) != 0 && key->transpose_a != 0) {
         fusions[count++] = GEMM_SUMS;
     }
     if (bias != 0) {
@@ -192,7 +192,7 @@ static status create_descriptors(struct cuda_gemm_context *gemm, struct gemm_pla
     }
     /* cuBLASLt derives alignments from the addresses. */
     return gemm_plan_set_pointers(gemm, plan, p,
-                                  p->sums.data != NULL ? p->sums.data : gemm->workspace);
+                                  p->sums.sums.data != NULL ? p->sums.sums.data : gemm->workspace);
 }
 
 status gemm_plan_describe(struct cuda_gemm_context *gemm, struct gemm_plan *plan,

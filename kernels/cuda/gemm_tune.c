@@ -222,6 +222,7 @@ static status choose_right(const struct stopwatch *watch, struct gemm_plan *plan
 {
     struct cuda_gemm operands = plan->operands;
     operands.accumulate = false;
+    operands.sums.overwrite = true;
     size_t bytes = (size_t)gemm_check_elems(&operands) * sizeof(float);
     struct results results = {malloc(bytes), malloc(bytes), {0}};
     status result =

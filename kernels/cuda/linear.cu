@@ -4,8 +4,8 @@
  * Forward   a = x w^T + bias;  y = act(a);  saved = a, for the backward pass.
  * Backward  dx = (dy w) act'(a);  dw (+)= dy^T x;  dbias (+)= column sums of dy
  * Launch    block 256. Element-wise kernels: grid ceil(N ceil(M / 8) / 256), a thread for eight
- *           elements. Column sums: grid (ceil(M / 256), min(N, CUDA_COLUMN_SLICES)), 8 KiB of
- *           shared memory
+ *           elements. Column sums, also of a derivative that is computed at the same time: grid
+ *           (ceil(M / 256), min(N, CUDA_COLUMN_SLICES)), 8 KiB of shared memory
  * Order     the rows of dy are split into slices that depend on N alone; a block sums 256 columns
  *           of a slice, and cuda_reduce_parts adds the sums of the slices in order
  * Source    Hendrycks, Gimpel 2016, arXiv:1606.08415 (GELU, by the normal distribution or by
@@ -106,34 +106,63 @@ __global__ void __launch_bounds__(LINEAR_THREADS)
     store_eight<ALIGNED>(x.data + n * x.stride + c, row, left);
 }
 
-template <typename T, bool ALIGNED>
+/* The matrices of sum_column_slices. */
+template <typename T> struct summed_columns {
+    matrix<const T> dy;
+    matrix<const T> saved; /* with an activation: its inputs, and where dx is stored */
+    matrix<T> dx;
+    int64_t rows, columns;
+    enum activation act;
+};
+
+/* Adds ROWS rows from row n on, at distances of 8 rows, to the sums of the columns from c on. With
+ * DERIVATIVE, first multiplies them by act', rounds and stores them. */
+template <typename T, bool ALIGNED, bool DERIVATIVE, int ROWS>
+GPU_INLINE void add_rows(float (&sums)[EIGHT], const summed_columns<T> &s, int64_t n, int64_t c)
+{
+    const int64_t left = ALIGNED ? int64_t{EIGHT} : s.columns - c;
+    eight_bits<T> bits[ROWS], saved[DERIVATIVE ? ROWS : 1];
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        load_bits<ALIGNED>(bits[i], s.dy.data + (n + 8 * i) * s.dy.stride + c, left);
+        if (DERIVATIVE) {
+            load_bits<ALIGNED>(saved[DERIVATIVE ? i : 0],
+                               s.saved.data + (n + 8 * i) * s.saved.stride + c, left);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        if (DERIVATIVE) {
+            float x[EIGHT], out[EIGHT];
+            convert_bits(x, saved[DERIVATIVE ? i : 0]);
+            convert_bits(out, bits[i]);
+#pragma unroll
+            for (int j = 0; j < EIGHT; j++) {
+                out[j] *= compute_derivative(x[j], s.act);
+            }
+            round_eight_bits(bits[i], out);
+            store_bits<ALIGNED>(s.dx.data + (n + 8 * i) * s.dx.stride + c, bits[i], left);
+        }
+        add_eight(sums, bits[i]);
+    }
+}
+
+template <typename T, bool ALIGNED, bool DERIVATIVE>
 __global__ void __launch_bounds__(LINEAR_THREADS)
-    sum_column_slices(float *parts, const matrix<const T> dy, int64_t rows, int64_t columns)
+    sum_column_slices(float *parts, const summed_columns<T> s)
 {
     GPU_SHARED(float, scratch, 8 * SLICE_COLUMNS);
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int64_t c = static_cast<int64_t>(blockIdx.x) * SLICE_COLUMNS + lane * EIGHT;
-    int64_t from = rows * blockIdx.y / gridDim.y, to = rows * (blockIdx.y + 1) / gridDim.y;
-    const int loads = 16 / sizeof(T); /* of a thread before it adds */
-    const int64_t left = ALIGNED ? int64_t{EIGHT} : columns - c, step = 8 * dy.stride;
-    int64_t n = c < columns ? from + warp : to;
+    int64_t from = s.rows * blockIdx.y / gridDim.y, to = s.rows * (blockIdx.y + 1) / gridDim.y;
+    const int loads = (DERIVATIVE ? 4 : 16) / sizeof(T); /* of a thread before it adds */
+    int64_t n = c < s.columns ? from + warp : to;
     float sums[EIGHT] = {};
     for (; n + 8 * (loads - 1) < to; n += 8 * loads) {
-        const T *p = dy.data + n * dy.stride + c;
-        eight_bits<T> bits[loads];
-#pragma unroll
-        for (int i = 0; i < loads; i++) {
-            load_bits<ALIGNED>(bits[i], p + i * step, left);
-        }
-#pragma unroll
-        for (int i = 0; i < loads; i++) {
-            add_eight(sums, bits[i]);
-        }
+        add_rows<T, ALIGNED, DERIVATIVE, loads>(sums, s, n, c);
     }
     for (; n < to; n += 8) {
-        eight_bits<T> bits;
-        load_bits<ALIGNED>(bits, dy.data + n * dy.stride + c, left);
-        add_eight(sums, bits);
+        add_rows<T, ALIGNED, DERIVATIVE, 1>(sums, s, n, c);
     }
     for (int j = 0; j < EIGHT; j++) {
         scratch[warp * SLICE_COLUMNS + j * 32 + lane] = sums[j];
@@ -145,8 +174,8 @@ __global__ void __launch_bounds__(LINEAR_THREADS)
         sum += scratch[i * SLICE_COLUMNS + threadIdx.x];
     }
     int64_t column = static_cast<int64_t>(blockIdx.x) * SLICE_COLUMNS + lane * EIGHT + warp;
-    if (column < columns) {
-        parts[blockIdx.y * columns + column] = sum;
+    if (column < s.columns) {
+        parts[blockIdx.y * s.columns + column] = sum;
     }
 }
 
@@ -207,7 +236,8 @@ extern "C" status cuda_linear_forward(struct kernels *k, struct tensor y, struct
     return cuda_gemm_run(k, &p);
 }
 
-extern "C" status cuda_linear_backward_input(struct kernels *k, struct tensor dx, struct tensor dy,
+extern "C" status cuda_linear_backward_input(struct kernels *k, struct tensor dx,
+                                             struct bias_gradient dbias, struct tensor dy,
                                              struct tensor w, enum activation act,
                                              struct tensor saved)
 {
@@ -218,6 +248,7 @@ extern "C" status cuda_linear_backward_input(struct kernels *k, struct tensor dx
     p.act = act;
     p.derivative = act != ACTIVATION_NONE;
     p.aux = saved;
+    p.sums = dbias;
     return cuda_gemm_run(k, &p);
 }
 
@@ -280,31 +311,68 @@ extern "C" status cuda_fill_rows(struct kernels *k, struct tensor c, struct tens
     return STATUS_OK;
 }
 
-extern "C" status cuda_column_sums(struct kernels *k, float *out, struct tensor dy, bool overwrite,
-                                   void *scratch)
+/* Sums the columns of dy, or of dx = dy act' with DERIVATIVE, which it stores. */
+template <bool DERIVATIVE>
+static status launch_column_sums(struct kernels *k, struct bias_gradient sums, struct tensor dx,
+                                 struct tensor dy, struct tensor saved, enum activation act,
+                                 void *scratch)
 {
     int64_t slices = min_int64(dy.rows, CUDA_COLUMN_SLICES);
     float *parts = static_cast<float *>(scratch);
     dim3 grid(count_blocks(dy.columns, SLICE_COLUMNS), static_cast<unsigned>(slices));
-    FOR_TYPE(k->dtype, operation_is_aligned(dy),
-             LAUNCH(k, (sum_column_slices<T, ALIGNED>), grid, LINEAR_THREADS, 0, parts,
-                    make_matrix<const T>(dy), dy.rows, dy.columns));
-    const struct cuda_parts_sum sum = {out, overwrite};
+    FOR_TYPE(k->dtype,
+             operation_is_aligned(dy) && operation_is_aligned(dx) && operation_is_aligned(saved), {
+                 const summed_columns<T> s = {make_matrix<const T>(dy),
+                                              make_matrix<const T>(saved),
+                                              make_matrix<T>(dx),
+                                              dy.rows,
+                                              dy.columns,
+                                              act};
+                 LAUNCH(k, (sum_column_slices<T, ALIGNED, DERIVATIVE>), grid, LINEAR_THREADS, 0,
+                        parts, s);
+             });
+    const struct cuda_parts_sum sum = {static_cast<float *>(sums.sums.data), sums.overwrite};
     return cuda_reduce_parts(k, &sum, 1, parts, slices, dy.columns);
 }
 
-extern "C" status cuda_bias_gradient(struct kernels *k, struct tensor dbias, struct tensor dy,
-                                     bool overwrite)
+extern "C" status cuda_column_sums(struct kernels *k, struct bias_gradient sums, struct tensor dy,
+                                   void *scratch)
 {
+    return launch_column_sums<false>(k, sums, tensor_absent(), dy, tensor_absent(), ACTIVATION_NONE,
+                                     scratch);
+}
+
+/* Takes scratch for column sums, until the next operation. */
+static status take_column_sums(struct kernels *k, int64_t columns, void **memory)
+{
+    struct arena *scratch = &cuda_get_state(k)->scratch;
+    size_t mark = arena_mark(scratch);
+    TRY(arena_take(scratch, cuda_column_sums_scratch(columns), memory));
+    arena_release(scratch, mark);
+    return STATUS_OK;
+}
+
+extern "C" status cuda_bias_gradient(struct kernels *k, struct bias_gradient dbias,
+                                     struct tensor dy)
+{
+    void *memory;
     if (dy.rows == 0) {
         return STATUS_OK;
     }
-    struct arena *scratch = &cuda_get_state(k)->scratch;
-    size_t mark = arena_mark(scratch);
+    TRY(take_column_sums(k, dy.columns, &memory));
+    return cuda_column_sums(k, dbias, dy, memory);
+}
+
+extern "C" status cuda_activation_backward_sums(struct kernels *k, struct tensor dx,
+                                                struct bias_gradient dbias, struct tensor dy,
+                                                struct tensor saved, enum activation act)
+{
     void *memory;
-    TRY(arena_take(scratch, cuda_column_sums_scratch(dy.columns), &memory));
-    arena_release(scratch, mark);
-    return cuda_column_sums(k, static_cast<float *>(dbias.data), dy, overwrite, memory);
+    if (dy.rows == 0) {
+        return STATUS_OK;
+    }
+    TRY(take_column_sums(k, dy.columns, &memory));
+    return launch_column_sums<true>(k, dbias, dx, dy, saved, act, memory);
 }
 
 extern "C" status cuda_linear_backward_weight(struct kernels *k, struct tensor dw,
@@ -312,7 +380,7 @@ extern "C" status cuda_linear_backward_weight(struct kernels *k, struct tensor d
                                               struct tensor x, bool overwrite)
 {
     if (dw.data == NULL) {
-        return dbias.data != NULL ? cuda_bias_gradient(k, dbias, dy, overwrite) : STATUS_OK;
+        return dbias.data != NULL ? cuda_bias_gradient(k, {dbias, overwrite}, dy) : STATUS_OK;
     }
     struct cuda_gemm p = {};
     p.c = dw;
@@ -320,6 +388,6 @@ extern "C" status cuda_linear_backward_weight(struct kernels *k, struct tensor d
     p.b = x;
     p.transpose_a = true;
     p.accumulate = !overwrite;
-    p.sums = dbias;
+    p.sums = {dbias, overwrite};
     return cuda_gemm_run(k, &p);
 }

@@ -293,3 +293,23 @@ static inline void operation_check_error(const char *name, struct kernels *k, do
         exit(1);
     }
 }
+
+/* operation_check_column_sums - check that sums [1, M] are `before` plus the sums of the columns of
+ * t [N, M].
+ *
+ * Numerics  the tolerance is twice the error of a sum of N terms (Higham, Mary 2019,
+ *           doi:10.1137/18M1226312) */
+static inline void operation_check_column_sums(const char *name, struct kernels *k,
+                                               struct tensor sums, struct tensor before,
+                                               struct tensor t)
+{
+    for (int64_t c = 0; c < t.columns; c++) {
+        double sum = oracle_get(before, 0, c), magnitudes = fabs(sum);
+        for (int64_t n = 0; n < t.rows; n++) {
+            sum += oracle_get(t, n, c);
+            magnitudes += fabs(oracle_get(t, n, c));
+        }
+        operation_check_error(name, k, fabs(oracle_get(sums, 0, c) - sum),
+                              2 * 0x1p-24 * sqrt((double)(t.rows + 1)) * magnitudes);
+    }
+}

@@ -90,8 +90,8 @@ static void run_cast(struct kernels *k, struct tensor y, struct tensor x, struct
         CHECK_OK(
             fp8_linear_forward(k, y, none, maxima, x, identity, none, scales, ACTIVATION_NONE));
     } else {
-        CHECK_OK(
-            fp8_linear_backward_input(k, y, maxima, x, identity, scales, ACTIVATION_NONE, none));
+        CHECK_OK(fp8_linear_backward_input(k, y, (struct bias_gradient){0}, maxima, x, identity,
+                                           scales, ACTIVATION_NONE, none));
     }
     operation_release(&identity);
 }
@@ -219,6 +219,7 @@ struct operands {
 
 struct results {
     struct tensor y, saved, dx, dw, dbias, maxima;
+    struct tensor dx_sums; /* sums of the columns of dx */
 };
 
 static struct operands make_operands(struct kernels *k, const struct shape *s)
@@ -256,13 +257,15 @@ static struct results make_results(struct kernels *k, const struct shape *s)
         .dx = operation_tensor(dtype, s->rows, s->inner, s->inner),
         .dw = operation_random(DTYPE_F32, s->outputs, s->inner, 6, 0.01),
         .dbias = operation_random(DTYPE_F32, 1, s->outputs, 7, 0.01),
+        .dx_sums = operation_random(DTYPE_F32, 1, s->inner, 8, 0.01),
         .maxima = make_maxima(),
     };
 }
 
 static void release_results(struct results *r)
 {
-    struct tensor *const all[] = {&r->y, &r->saved, &r->dx, &r->dw, &r->dbias, &r->maxima};
+    struct tensor *const all[] = {&r->y,     &r->saved,   &r->dx,    &r->dw,
+                                  &r->dbias, &r->dx_sums, &r->maxima};
     for (int i = 0; i < COUNT(all); i++) {
         operation_release(all[i]);
     }
@@ -275,7 +278,8 @@ static void run_fp8(struct kernels *k, struct results *r, const struct operands 
     struct tensor none = tensor_absent();
     CHECK_OK(fp8_linear_forward(k, r->y, activated ? r->saved : none, r->maxima, o->x, o->w,
                                 o->bias, scales, act));
-    CHECK_OK(fp8_linear_backward_input(k, r->dx, r->maxima, o->dy, o->w, scales, act,
+    CHECK_OK(fp8_linear_backward_input(k, r->dx, (struct bias_gradient){r->dx_sums, overwrite},
+                                       r->maxima, o->dy, o->w, scales, act,
                                        activated ? o->saved : none));
     CHECK_OK(
         fp8_linear_backward_weight(k, r->dw, r->dbias, r->maxima, o->dy, o->x, scales, overwrite));
@@ -291,7 +295,8 @@ static void run_expected(struct kernels *k, struct results *r, const struct oper
     struct tensor w = rounds ? make_rounded(o->w, scales, FP8_W) : o->w;
     struct tensor dy = rounds ? make_rounded(o->dy, scales, FP8_DY) : o->dy;
     CHECK_OK(linear_forward(k, r->y, activated ? r->saved : none, x, w, o->bias, act));
-    CHECK_OK(linear_backward_input(k, r->dx, dy, w, act, activated ? o->saved : none));
+    CHECK_OK(linear_backward_input(k, r->dx, (struct bias_gradient){r->dx_sums, overwrite}, dy, w,
+                                   act, activated ? o->saved : none));
     CHECK_OK(linear_backward_weight(k, none, r->dbias, o->dy, o->x, overwrite));
     CHECK_OK(linear_backward_weight(k, r->dw, none, dy, x, overwrite));
     if (rounds) {
@@ -326,6 +331,7 @@ static void check_results(struct kernels *k, const struct results *got,
     operation_check_error("dw", k, operation_difference(got->dw, expected->dw),
                           get_tolerance(o->x.rows));
     CHECK(operation_equal(got->dbias, expected->dbias));
+    CHECK(OPERATION_ON_GPU || operation_equal(got->dx_sums, expected->dx_sums));
     CHECK(oracle_get(got->maxima, 0, FP8_X) == oracle_largest(o->x));
     CHECK(oracle_get(got->maxima, 0, FP8_W) == oracle_largest(o->w));
     CHECK(oracle_get(got->maxima, 0, FP8_DY) == oracle_largest(o->dy));
@@ -335,6 +341,7 @@ static void check_equal(const struct results *a, const struct results *b)
 {
     CHECK(operation_equal(a->y, b->y) && operation_equal(a->dx, b->dx));
     CHECK(operation_equal(a->dw, b->dw) && operation_equal(a->dbias, b->dbias));
+    CHECK(operation_equal(a->dx_sums, b->dx_sums));
     CHECK(operation_equal(a->maxima, b->maxima));
 }
 
@@ -349,6 +356,11 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
     run_fp8(other, &threads, &o, scales, act, overwrite);
     run_expected(k, &expected, &o, scales, act, overwrite);
     check_results(k, &got, &expected, &o, act);
+    operation_set(expected.dx_sums, 0);
+    struct results first = make_results(k, s);
+    operation_check_column_sums("sums of dx", k, got.dx_sums,
+                                overwrite ? expected.dx_sums : first.dx_sums, got.dx);
+    release_results(&first);
     check_equal(&got, &repeated);
     check_equal(&got, &threads);
     /* with a frozen matrix */
@@ -414,9 +426,9 @@ static void test_misaligned_scales(struct kernels *k)
                 STATUS_INTERNAL, "the rows of scales are not aligned to 16 bytes");
     misaligned.data = scales.data;
     misaligned.stride = 2;
-    CHECK_FAILS(
-        fp8_linear_backward_input(k, r.dx, none, o.dy, o.w, misaligned, ACTIVATION_NONE, none),
-        STATUS_INTERNAL, "the rows of scales are not aligned to 16 bytes");
+    CHECK_FAILS(fp8_linear_backward_input(k, r.dx, (struct bias_gradient){0}, none, o.dy, o.w,
+                                          misaligned, ACTIVATION_NONE, none),
+                STATUS_INTERNAL, "the rows of scales are not aligned to 16 bytes");
     operation_release(&scales);
     release_operands(&o);
     release_results(&r);

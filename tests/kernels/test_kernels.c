@@ -139,7 +139,7 @@ static void test_library_memory(struct device *dev, enum dtype dtype)
     struct tensor dw = operation_tensor(DTYPE_F32, 1536, 768, 768), none = tensor_absent();
     size_t before = count_heap_bytes();
     CHECK_OK(linear_forward(k, y, none, x, w, none, ACTIVATION_NONE));
-    CHECK_OK(linear_backward_input(k, x, y, w, ACTIVATION_NONE, none));
+    CHECK_OK(linear_backward_input(k, x, (struct bias_gradient){0}, y, w, ACTIVATION_NONE, none));
     CHECK_OK(linear_backward_weight(k, dw, none, y, x, true));
     size_t grown = count_heap_bytes() - before;
     CHECK(grown <= matmul_library_bytes(dtype, 2, &large));

@@ -22,6 +22,7 @@ struct operands {
 
 struct results {
     struct tensor y, saved, dx, dw, dbias; /* saved of the oracle: the pre-activation */
+    struct tensor dx_sums; /* gradient of the bias of the layer that computed pre_x */
 };
 
 static struct tensor make_padded(enum dtype dtype, int64_t rows, int64_t columns, int64_t pad,
@@ -76,6 +77,7 @@ static struct results make_results(enum dtype dtype, enum dtype sums, const stru
         .dx = operation_tensor(dtype, s->rows, s->inner, s->inner + s->pad),
         .dw = operation_random(sums, s->outputs, s->inner, 6, 1.0),
         .dbias = operation_random(sums, 1, s->outputs, 7, 1.0),
+        .dx_sums = operation_random(sums, 1, s->inner, 8, 1.0),
     };
     operation_set(r.y, NAN);
     operation_set(r.dx, NAN);
@@ -92,6 +94,7 @@ static void release_results(struct results *r)
     operation_release(&r->dx);
     operation_release(&r->dw);
     operation_release(&r->dbias);
+    operation_release(&r->dx_sums);
 }
 
 /* Sets the parameter gradients. With overwrite, the previous values must not affect the result. */
@@ -99,6 +102,7 @@ static void set_parameter_gradients(struct results *r, double value)
 {
     operation_set(r->dw, value);
     operation_set(r->dbias, value);
+    operation_set(r->dx_sums, value);
 }
 
 /* Computes the saved data of an activation by a GEMM with the identity matrix. */
@@ -126,7 +130,8 @@ static void run_linear(struct kernels *k, struct results *r, const struct operan
 {
     CHECK_OK(linear_forward(k, r->y, r->saved, o->x, o->w, o->bias, act));
     struct tensor saved = make_saved(k, o->pre_x, act);
-    CHECK_OK(linear_backward_input(k, r->dx, o->dy, o->w, act, saved));
+    CHECK_OK(linear_backward_input(k, r->dx, (struct bias_gradient){r->dx_sums, overwrite}, o->dy,
+                                   o->w, act, saved));
     operation_release(&saved);
     CHECK_OK(linear_backward_weight(k, r->dw, r->dbias, o->dy, o->x, overwrite));
 }
@@ -305,6 +310,7 @@ static void check_equal(struct results *a, struct results *b)
     CHECK(operation_equal(a->dx, b->dx));
     CHECK(operation_equal(a->dw, b->dw));
     CHECK(operation_equal(a->dbias, b->dbias));
+    CHECK(operation_equal(a->dx_sums, b->dx_sums));
 }
 
 static void test_shape(struct kernels *k, struct kernels *other, const struct shape *s,
@@ -319,6 +325,7 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
     struct results exact = make_results(ORACLE_F64, ORACLE_F64, s, with_saved);
     oracle_cast(exact.dw, got.dw);
     oracle_cast(exact.dbias, got.dbias);
+    oracle_cast(exact.dx_sums, got.dx_sums);
     if (overwrite) {
         set_parameter_gradients(&got, NAN);
         set_parameter_gradients(&repeated, NAN);
@@ -331,6 +338,7 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
     run_oracle(&exact, &o, act);
     check_rounded(k, &got, &exact, &o, act);
     check_weight(k, &got, &exact, &o);
+    operation_check_column_sums("sums of dx", k, got.dx_sums, exact.dx_sums, got.dx);
     check_equal(&got, &repeated);
     check_equal(&got, &threads);
     if (overwrite) { /* with a frozen matrix */
@@ -350,7 +358,8 @@ static void run_with_pre_activation(struct kernels *k, struct results *r, const 
 {
     const enum activation act = ACTIVATION_GELU_TANH;
     CHECK_OK(linear_forward(k, r->y, r->saved, o->x, o->w, o->bias, act));
-    CHECK_OK(linear_backward_input(k, r->dx, o->dy, o->w, act, o->pre_x));
+    CHECK_OK(linear_backward_input(k, r->dx, (struct bias_gradient){r->dx_sums, true}, o->dy, o->w,
+                                   act, o->pre_x));
     CHECK_OK(linear_backward_weight(k, r->dw, r->dbias, o->dy, o->x, true));
 }
 
@@ -373,6 +382,7 @@ static void test_tuned(struct kernels *k, const struct shape *s)
         check_rounded(k, &got, &exact, &o, act);
     }
     check_weight(k, &got, &exact, &o);
+    operation_check_column_sums("sums of dx", k, got.dx_sums, exact.dx_sums, got.dx);
     release_operands(&o);
     release_results(&got);
     release_results(&exact);
@@ -478,6 +488,30 @@ static void test_many_rows(struct kernels *k, int64_t rows, int64_t outputs, int
     operation_release(&sums);
     operation_release(&x);
     operation_release(&exact);
+}
+
+/* The sums of many rows of dx do not change dx. */
+static void test_many_input_rows(struct kernels *k, int64_t rows, int64_t inner, int64_t pad)
+{
+    const enum activation act = ACTIVATION_GELU_ERF;
+    enum dtype dtype = kernels_dtype(k);
+    struct tensor dy = operation_random(dtype, rows, 1, 1, 1);
+    struct tensor w = operation_random(dtype, 1, inner, 2, 1);
+    struct tensor pre_x = operation_random(dtype, rows, inner, 3, 1.5);
+    struct tensor saved = make_saved(k, pre_x, act);
+    struct tensor sums = operation_random(DTYPE_F32, 1, inner, 4, 1);
+    struct tensor before = operation_copy(sums, DTYPE_F32);
+    struct tensor dx = operation_tensor(dtype, rows, inner, inner + pad);
+    struct tensor alone = operation_tensor(dtype, rows, inner, inner + pad);
+    CHECK_OK(linear_backward_input(k, dx, (struct bias_gradient){sums, false}, dy, w, act, saved));
+    CHECK_OK(linear_backward_input(k, alone, (struct bias_gradient){0}, dy, w, act, saved));
+    operation_check_error("dx of many rows", k, operation_difference(dx, alone),
+                          dtype == DTYPE_BF16 ? 0x1p-7 : 1e-6);
+    operation_check_column_sums("sums of many rows of dx", k, sums, before, dx);
+    struct tensor *all[] = {&dy, &w, &pre_x, &saved, &sums, &before, &dx, &alone};
+    for (int i = 0; i < COUNT(all); i++) {
+        operation_release(all[i]);
+    }
 }
 
 /* The type of op_scale is that of its operand, not that of the context. */
@@ -603,12 +637,14 @@ static void test_errors(struct kernels *k)
     snprintf(text, sizeof text, "activation %d does not exist; the values are 0 to %d", ACTIVATIONS,
              ACTIVATIONS - 1);
     CHECK_FAILS(linear_forward(k, y, none, x, w, none, bad), STATUS_INTERNAL, text);
-    CHECK_FAILS(linear_backward_input(k, x, y, w, bad, x), STATUS_INTERNAL, text);
+    CHECK_FAILS(linear_backward_input(k, x, (struct bias_gradient){0}, y, w, bad, x),
+                STATUS_INTERNAL, text);
     CHECK_FAILS(activation_forward(k, y, none, (enum activation) - 1), STATUS_INTERNAL,
                 "activation -1");
     CHECK_FAILS(activation_backward(k, y, y, y, bad), STATUS_INTERNAL, text);
-    CHECK_FAILS(linear_backward_input(k, x, y, w, ACTIVATION_GELU_TANH, none), STATUS_INTERNAL,
-                "saved");
+    CHECK_FAILS(
+        linear_backward_input(k, x, (struct bias_gradient){0}, y, w, ACTIVATION_GELU_TANH, none),
+        STATUS_INTERNAL, "saved");
     CHECK_FAILS(linear_backward_weight(k, w, none, x, x, false), STATUS_INTERNAL,
                 "linear_backward_weight");
     CHECK_FAILS(activation_backward(k, x, x, x, ACTIVATION_NONE), STATUS_INTERNAL, "no activation");
@@ -637,6 +673,8 @@ static void test_all(struct kernels *k, struct kernels *other)
     test_adapter(k, 16, 65, 31, 4);
     test_many_rows(k, 9000, 40, 0);
     test_many_rows(k, 16500, 13, 3);
+    test_many_input_rows(k, 2600, 40, 0);
+    test_many_input_rows(k, 4100, 13, 3);
     test_scale_f32(k);
     for (int64_t rows = 2; !OPERATION_ON_GPU && rows <= KERNELS_FEW_ROWS; rows++) {
         test_independent_rows(k, rows);

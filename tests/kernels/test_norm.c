@@ -155,21 +155,6 @@ static void check_difference(struct kernels *k, const char *name, struct tensor 
     operation_check_error(name, k, operation_difference(got, exact), bound);
 }
 
-/* dbias is the sum of the stored values of ddelta, or of dz. `before` holds its first values. */
-static void check_bias_sums(struct kernels *k, struct tensors m, struct tensor before)
-{
-    struct tensor added = m.ddelta.data != NULL ? m.ddelta : m.dz;
-    for (int64_t c = 0; c < added.columns; c++) {
-        double sum = oracle_get(before, 0, c), magnitude = fabs(sum);
-        for (int64_t n = 0; n < added.rows; n++) {
-            sum += oracle_get(added, n, c);
-            magnitude += fabs(oracle_get(added, n, c));
-        }
-        operation_check_error("norm: dbias of stored values", k,
-                              fabs(oracle_get(m.dbias, 0, c) - sum), 1e-6 * magnitude);
-    }
-}
-
 static void test_shape(struct kernels *k, struct kernels *other, const struct shape *s)
 {
     enum dtype dtype = kernels_dtype(k);
@@ -185,7 +170,8 @@ static void test_shape(struct kernels *k, struct kernels *other, const struct sh
     CHECK(operation_equal(m.dgamma, repeated.dgamma));
     CHECK(m.dbeta.data == NULL || operation_equal(m.dbeta, repeated.dbeta));
     CHECK(operation_equal(m.dbias, repeated.dbias));
-    check_bias_sums(k, m, naive.dbias);
+    operation_check_column_sums("norm: dbias", k, m.dbias, naive.dbias,
+                                m.ddelta.data != NULL ? m.ddelta : m.dz);
     CHECK(m.ddelta.data == NULL || operation_equal(m.ddelta, repeated.ddelta));
     run_oracle(s, naive);
     run_oracle(s, exact);

@@ -81,7 +81,8 @@ static unsigned run_forward(struct kernels *k, struct layer *l, enum activation 
 static unsigned backward_input(struct kernels *k, struct layer *l, struct tensor aux)
 {
     (void)simt_gemm_reset_calls();
-    CHECK_OK(linear_backward_input(k, l->dx, l->dy, l->w, ACTIVATION_GELU_TANH, aux));
+    CHECK_OK(linear_backward_input(k, l->dx, (struct bias_gradient){0}, l->dy, l->w,
+                                   ACTIVATION_GELU_TANH, aux));
     return simt_gemm_reset_calls().last_epilogue;
 }
 
@@ -272,7 +273,8 @@ static void test_zero_operands(enum dtype dtype)
     tune_with_ignored(k, CUBLASLT_EPILOGUE_DGELU);
     CHECK(is_zero(l.x));
     (void)simt_gemm_reset_calls();
-    CHECK_OK(linear_backward_input(k, l.dx, l.dy, l.w, ACTIVATION_GELU_TANH, l.x));
+    CHECK_OK(linear_backward_input(k, l.dx, (struct bias_gradient){0}, l.dy, l.w,
+                                   ACTIVATION_GELU_TANH, l.x));
     CHECK_EQUAL(simt_gemm_reset_calls().last_algorithm, 1);
 
     operation_fill(l.x, 1, 0.5);
@@ -351,8 +353,8 @@ static int run_fp8(struct kernels *k, struct fp8_layer *l)
     (void)simt_gemm_reset_calls();
     CHECK_OK(
         fp8_linear_forward(k, l->y, none, none, l->x, l->w, l->bias, l->scales, ACTIVATION_NONE));
-    CHECK_OK(
-        fp8_linear_backward_input(k, l->dx, none, l->dy, l->w, l->scales, ACTIVATION_NONE, none));
+    CHECK_OK(fp8_linear_backward_input(k, l->dx, (struct bias_gradient){0}, none, l->dy, l->w,
+                                       l->scales, ACTIVATION_NONE, none));
     CHECK_OK(fp8_linear_backward_weight(k, l->dw, none, none, l->dy, l->x, l->scales, true));
     struct simt_gemm_calls calls = simt_gemm_reset_calls();
     CHECK_EQUAL(calls.gemms, 3);

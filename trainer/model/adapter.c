@@ -143,7 +143,8 @@ static status add_input_gradient(struct model *m, const struct model_input *inpu
     }
     struct tensor delta =
         tensor_view(m->activations.adapter_input.data, dx.dtype, dx.rows, dx.columns);
-    TRY(linear_backward_input(m->kernels, delta, du, matrix, ACTIVATION_NONE, none));
+    TRY(linear_backward_input(m->kernels, delta, (struct bias_gradient){0}, du, matrix,
+                              ACTIVATION_NONE, none));
     TRY(dropout_apply(m->kernels, delta, delta, dropout));
     return residual_norm_forward(m->kernels, dx, none, none, dx, delta, none, none, NORM_RMS, 0,
                                  (struct dropout){0});
@@ -156,9 +157,9 @@ status model_adapters_backward_input(struct model *m, const struct model_input *
     struct adapter a = {0};
     for (int i = 0; next_adapter(m, index, layer, dy.rows, &i, &a); a.slot++) {
         struct tensor du = view_du(m, &a);
-        TRY(linear_backward_input(m->kernels, du, tensor_columns(dy, a.column, a.count),
-                                  model_matrix(m, a.in_param + 1), ACTIVATION_NONE,
-                                  tensor_absent()));
+        TRY(linear_backward_input(
+            m->kernels, du, (struct bias_gradient){0}, tensor_columns(dy, a.column, a.count),
+            model_matrix(m, a.in_param + 1), ACTIVATION_NONE, tensor_absent()));
         TRY(apply_scale(m, du));
         TRY(dx.data != NULL ? add_input_gradient(m, input, &a, dx, du) : STATUS_OK);
     }

@@ -277,7 +277,7 @@ static status factorized_backward(struct backward *b, struct tensor *delta)
                            (struct param_index){-1, -1}, (struct dropout){0}));
     TRY(projection_weight_backward(b, dy, e.norm));
     *delta = model_reduced_columns(m, b->n, e.norm.columns);
-    TRY(linear_backward_input(m->kernels, *delta, dy,
+    TRY(linear_backward_input(m->kernels, *delta, (struct bias_gradient){0}, dy,
                               model_matrix(m, m->param_index[MODEL_EMBEDDING_PROJECTION].weight),
                               ACTIVATION_NONE, none));
     if (dropout.probability > 0) {

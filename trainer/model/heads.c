@@ -94,8 +94,8 @@ status model_dense_backward(struct model *m, const struct model_input *input,
     TRY(linear_backward_weight(m->kernels, model_gradient(m, index.weight, gradients),
                                model_gradient(m, index.bias, gradients), dy, x,
                                input->first_micro_batch));
-    return linear_backward_input(m->kernels, dx, dy, model_matrix(m, index.weight), ACTIVATION_NONE,
-                                 tensor_absent());
+    return linear_backward_input(m->kernels, dx, (struct bias_gradient){0}, dy,
+                                 model_matrix(m, index.weight), ACTIVATION_NONE, tensor_absent());
 }
 
 static status transform_backward(struct model *m, const struct model_input *input,

@@ -259,16 +259,19 @@ status model_linear_forward(struct model *m, const struct model_input *input, in
                               view_scales(m, first), act);
 }
 
-status model_linear_backward_input(struct model *m, const struct model_input *input, int64_t layer,
-                                   enum model_role role, struct tensor dx, struct tensor dy,
-                                   enum activation act, struct tensor saved)
+/* Computes dx = (dy W) act', where W is the matrix of a role. The arguments are those of
+ * linear_backward_input. */
+static status input_backward(const struct backward *b, int64_t layer, enum model_role role,
+                             struct tensor dx, struct bias_gradient dbias, struct tensor dy,
+                             enum activation act, struct tensor saved)
 {
+    struct model *m = b->m;
     struct tensor w = model_matrix(m, model_param_index(m, layer, role).weight);
     int64_t first = find_operands(m, layer, role);
     if (first < 0) {
-        return linear_backward_input(m->kernels, dx, dy, w, act, saved);
+        return linear_backward_input(m->kernels, dx, dbias, dy, w, act, saved);
     }
-    return fp8_linear_backward_input(m->kernels, dx, view_maxima(m, input, first), dy, w,
+    return fp8_linear_backward_input(m->kernels, dx, dbias, view_maxima(m, b->input, first), dy, w,
                                      view_scales(m, first), act, saved);
 }
 
@@ -281,6 +284,15 @@ static bool norm_reads_output(const struct model *m)
            !(m->config.residual_multiplier > 0);
 }
 
+/* Returns whether the operation that computes the gradient of the first matrix's output is the GEMM
+ * of the second matrix, with the derivative of the activation. A gate, or an adapter of the second
+ * matrix, is between them. */
+static bool activation_follows(const struct model *m, int64_t layer)
+{
+    return !m->architecture->feed_forward.gated &&
+           !model_has_adapter(m, model_param_index(m, layer, MODEL_FC_PROJECTION));
+}
+
 struct bias_gradient model_early_bias_gradient(const struct backward *b, int64_t layer,
                                                enum model_role role)
 {
@@ -289,7 +301,8 @@ struct bias_gradient model_early_bias_gradient(const struct backward *b, int64_t
         role == MODEL_PROJECTION || role == MODEL_CROSS_PROJECTION || role == MODEL_FC_PROJECTION;
     /* norm1 of the next layer, which sums this bias, runs before the hook of that layer */
     bool has_memory = role != MODEL_FC_PROJECTION || !b->input->transient_gradients;
-    if (!is_projection || !norm_reads_output(m) || !has_memory) {
+    if (!(is_projection && norm_reads_output(m) && has_memory) &&
+        !(role == MODEL_FC && activation_follows(m, layer))) {
         return (struct bias_gradient){0};
     }
     int bias = model_param_index(m, layer, role).bias;
@@ -338,10 +351,13 @@ status model_project_backward(struct backward *b, int64_t layer, enum model_role
     struct param_index index = model_param_index(m, layer, role);
     TRY(weight_backward(b, layer, role, dy, x));
     if (!model_has_adapter(m, index)) {
-        return model_linear_backward_input(m, b->input, layer, role, dx, dy, act, saved);
+        struct bias_gradient none = {0};
+        struct bias_gradient dbias =
+            role == MODEL_FC_PROJECTION ? model_early_bias_gradient(b, layer, MODEL_FC) : none;
+        return input_backward(b, layer, role, dx, dbias, dy, act, saved);
     }
-    TRY(model_linear_backward_input(m, b->input, layer, role, dx, dy, ACTIVATION_NONE,
-                                    tensor_absent()));
+    TRY(input_backward(b, layer, role, dx, (struct bias_gradient){0}, dy, ACTIVATION_NONE,
+                       tensor_absent()));
     TRY(model_adapters_backward_input(m, b->input, layer, index, dx, dy));
     TRY(model_adapters_backward_weight(m, b->input, layer, index, b->gradients, dy, x));
     return act == ACTIVATION_NONE ? STATUS_OK : activation_backward(m->kernels, dx, dx, saved, act);
@@ -355,8 +371,8 @@ status model_input_matrix_backward(struct backward *b, int64_t layer, enum model
     struct tensor gathered,
         dx = needs_dx ? model_view_rows(m->activations.exchange, b->n) : tensor_absent();
     TRY(model_all_gather_start(m, x, b->n, &gathered));
-    TRY(needs_dx ? model_linear_backward_input(m, b->input, layer, role, dx, dy, ACTIVATION_NONE,
-                                               tensor_absent())
+    TRY(needs_dx ? input_backward(b, layer, role, dx, (struct bias_gradient){0}, dy,
+                                  ACTIVATION_NONE, tensor_absent())
                  : STATUS_OK);
     TRY(model_adapters_backward_input(m, b->input, layer, index, dx, dy));
     TRY(model_all_gather_wait(m));

@@ -176,13 +176,6 @@ status model_linear_forward(struct model *m, const struct model_input *input, in
                             enum model_role role, struct tensor y, struct tensor saved,
                             struct tensor x, struct tensor bias, enum activation act);
 
-/* model_linear_backward_input - compute dx = (dy W) act', where W is the matrix of a role.
- *
- * Shapes    as linear_backward_input */
-status model_linear_backward_input(struct model *m, const struct model_input *input, int64_t layer,
-                                   enum model_role role, struct tensor dx, struct tensor dy,
-                                   enum activation act, struct tensor saved);
-
 /* model_param_index - return the parameter indices of a role in a block.
  * MODEL_NORM1 is the norm before the layer; both indices are -1 if there is none. With
  * PLACEMENT_POST it is that at the end of the layer before it, or of the embedding. */

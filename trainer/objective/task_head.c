@@ -65,8 +65,8 @@ status task_head_backward(struct kernels *k, const struct objective_input *in)
     }
     TRY(linear_backward_weight(k, in->label_head.weight_gradient, in->label_head.bias_gradient, dy,
                                in->hidden.value, in->first_micro_batch));
-    return linear_backward_input(k, in->hidden.gradient, dy, in->label_head.weight, ACTIVATION_NONE,
-                                 tensor_absent());
+    return linear_backward_input(k, in->hidden.gradient, (struct bias_gradient){0}, dy,
+                                 in->label_head.weight, ACTIVATION_NONE, tensor_absent());
 }
 
 double task_head_softmax(const float *outputs, float *gradients,

@@ -195,8 +195,8 @@ static status run_linear_forward(struct kernels_bench *b)
 
 static status run_linear_backward_input(struct kernels_bench *b)
 {
-    return linear_backward_input(b->k, b->y, b->d_inner, b->weights, ACTIVATION_NONE,
-                                 tensor_absent());
+    return linear_backward_input(b->k, b->y, (struct bias_gradient){0}, b->d_inner, b->weights,
+                                 ACTIVATION_NONE, tensor_absent());
 }
 
 static status run_linear_backward_weight(struct kernels_bench *b)

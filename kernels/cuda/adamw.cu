@@ -5,14 +5,16 @@
  *
  * Traffic   reads 16 bytes and writes 12 bytes for each parameter, and 2 more for its bf16 copy;
  *           with bf16 moments it reads 12 and writes 8
- * Launch    grid ceil(count / 2048); block 256; no shared memory. A thread updates eight elements.
- *           A second launch with scalar accesses updates the last count % 8 elements, or all
- *           elements if an array is not 16-byte aligned. adamw_parts_update uses one launch for all
- *           parts; a block updates 2048 elements of one part
+ * Launch    grid ceil(count / 2048); block 256; no shared memory. A thread updates two groups of
+ *           four elements, 1024 elements apart, so that each access of a warp has consecutive
+ *           addresses (moments.cuh). A second launch with scalar accesses updates the last
+ *           count % 8 elements, or all elements if an array is not 16-byte aligned.
+ *           adamw_parts_update uses one launch for all parts; a block updates 2048 elements of one
+ *           part
  * Source    Loshchilov, Hutter 2019, arXiv:1711.05101 */
 #include "kernels/cuda/moments.cuh"
 
-enum { ADAMW_THREADS = 256 };
+enum { ADAMW_THREADS = 256, APART = ADAMW_THREADS * FOUR };
 
 struct adamw_slices {
     float *weights;
@@ -22,80 +24,125 @@ struct adamw_slices {
     int64_t count;
 };
 
-/* Updates eight elements from `first` on; `left` elements of the slice begin there. */
-template <class MOMENT, bool ALIGNED>
-GPU_INLINE void update_eight(const struct adamw_slices &p, const struct adamw &s,
-                             const struct moment_rates &rates, float scale, float weight_decay,
-                             int64_t first, int64_t left)
+/* The elements of a thread */
+struct adamw_elements {
+    float w[EIGHT], m[EIGHT], v[EIGHT], g[EIGHT];
+};
+
+template <class MOMENT, bool ALIGNED, int DISTANCE>
+GPU_INLINE void load_elements(struct adamw_elements &e, const struct adamw_slices &p, int64_t first,
+                              int64_t left)
+{
+    load_groups<ALIGNED, DISTANCE>(e.w, p.weights + first, left);
+    load_groups<ALIGNED, DISTANCE>(e.m, static_cast<const MOMENT *>(p.moment1) + first, left);
+    load_groups<ALIGNED, DISTANCE>(e.v, static_cast<const MOMENT *>(p.moment2) + first, left);
+    load_groups<ALIGNED, DISTANCE>(e.g, p.gradient + first, left);
+}
+
+GPU_INLINE void update_elements(struct adamw_elements &e, const struct adamw &s,
+                                const struct moment_rates &rates, float scale, float weight_decay)
+{
+#pragma unroll
+    for (int j = 0; j < EIGHT; j += FOUR) {
+        float steps[FOUR];
+#pragma unroll
+        for (int i = j; i < j + FOUR; i++) {
+            float scaled = e.g[i] * scale;
+            e.m[i] = update_moment(rates.first, e.m[i], scaled);
+            e.v[i] = update_moment(rates.second, e.v[i], scaled * scaled);
+        }
+        compute_steps(steps, e.m + j, e.v + j, rates, s.epsilon);
+#pragma unroll
+        for (int i = 0; i < FOUR; i++) {
+            e.w[j + i] -= s.learning_rate * (steps[i] + weight_decay * e.w[j + i]);
+        }
+    }
+}
+
+/* Rounds and stores the elements. */
+template <class MOMENT, bool ALIGNED, int DISTANCE>
+GPU_INLINE void store_elements(const struct adamw_slices &p, struct adamw_elements &e,
+                               const struct adamw &s, int64_t first, int64_t left)
 {
     MOMENT *moment1 = static_cast<MOMENT *>(p.moment1) + first;
     MOMENT *moment2 = static_cast<MOMENT *>(p.moment2) + first;
-    float w[EIGHT], m[EIGHT], v[EIGHT], g[EIGHT];
-    load_eight<ALIGNED>(w, p.weights + first, left);
-    load_eight<ALIGNED>(m, moment1, left);
-    load_eight<ALIGNED>(v, moment2, left);
-    load_eight<ALIGNED>(g, p.gradient + first, left);
-#pragma unroll
-    for (int i = 0; i < EIGHT; i++) {
-        float scaled = g[i] * scale;
-        m[i] = update_moment(rates.first, m[i], scaled);
-        v[i] = update_moment(rates.second, v[i], scaled * scaled);
-        float step = m[i] / s.correction1 / (sqrtf(v[i] / s.correction2) + s.epsilon);
-        w[i] -= s.learning_rate * (step + weight_decay * w[i]);
-    }
-    store_eight<ALIGNED>(p.weights + first, w, left);
-    round_moments(m, moment1, s, 0, first);
-    round_moments(v, moment2, s, 1, first);
-    store_eight<ALIGNED>(moment1, m, left);
-    store_eight<ALIGNED>(moment2, v, left);
+    store_groups<ALIGNED, DISTANCE>(p.weights + first, e.w, left);
+    round_moments(e.m, moment1, s, 0, first);
+    round_moments(e.v, moment2, s, 1, first);
+    store_groups<ALIGNED, DISTANCE>(moment1, e.m, left);
+    store_groups<ALIGNED, DISTANCE>(moment2, e.v, left);
     if (p.copy != nullptr) {
-        round_eight(w, s.rounding, first);
-        store_eight<ALIGNED>(p.copy + first, w, left);
+        if (DISTANCE == FOUR) {
+            round_eight(e.w, s.rounding, first);
+        }
+        store_groups<ALIGNED, DISTANCE>(p.copy + first, e.w, left);
     }
 }
 
-template <class MOMENT, bool ALIGNED>
+template <class MOMENT, bool ALIGNED, int DISTANCE>
 __global__ void __launch_bounds__(ADAMW_THREADS)
     adamw_step(const struct adamw_slices p, const struct adamw s, const struct moment_rates rates)
 {
-    int64_t first = (static_cast<int64_t>(blockIdx.x) * ADAMW_THREADS + threadIdx.x) * EIGHT;
-    if (first < p.count && !is_skipped(s)) {
-        update_eight<MOMENT, ALIGNED>(p, s, rates, get_gradient_scale(s), s.weight_decay, first,
-                                      p.count - first);
+    int64_t first = static_cast<int64_t>(blockIdx.x) * ADAMW_PARTS_BLOCK +
+                    threadIdx.x * (DISTANCE == FOUR ? 2 * FOUR : FOUR);
+    int64_t left = p.count - first;
+    struct adamw_elements e;
+    if (left > 0 && !is_skipped(s)) {
+        load_elements<MOMENT, ALIGNED, DISTANCE>(e, p, first, left);
+        update_elements(e, s, rates, get_gradient_scale(s), s.weight_decay);
+        store_elements<MOMENT, ALIGNED, DISTANCE>(p, e, s, first, left);
     }
 }
 
-/* A block updates elements of the last part that begins at this block or before it. */
+/* Returns the last part that begins at `block` or before it. Each lane of a warp tests one of 32
+ * parts at equal distances, so that the search among 1024 parts takes two loads. */
+GPU_INLINE int find_part(const struct adamw_part *parts, int count, int64_t block)
+{
+    int low = 0;
+    while (count > 1) {
+        int distance = (count + 31) / 32, offset = threadIdx.x % 32 * distance;
+        bool begins = offset < count && parts[low + offset].first_block <= block;
+        int skipped = (__popc(__ballot_sync(~0u, begins)) - 1) * distance;
+        low += skipped;
+        count = count - skipped < distance ? count - skipped : distance;
+    }
+    return low;
+}
+
+/* A block updates elements of one part. */
 __global__ void __launch_bounds__(ADAMW_THREADS)
-    adamw_parts_step(struct adamw_slices p, const struct adamw_part *parts, int64_t part_count,
+    adamw_parts_step(struct adamw_slices p, const struct adamw_part *parts, int part_count,
                      int64_t first_block, int64_t origin, bool aligned, const struct adamw s,
                      const struct moment_rates rates)
 {
-    int64_t block = first_block + blockIdx.x, low = 0, high = part_count - 1;
-    while (low < high) {
-        int64_t middle = (low + high + 1) / 2;
-        if (parts[middle].first_block <= block) {
-            low = middle;
-        } else {
-            high = middle - 1;
-        }
-    }
-    const struct adamw_part part = parts[low];
-    int64_t first = (block - part.first_block) * ADAMW_PARTS_BLOCK + threadIdx.x * EIGHT;
-    int64_t left = part.count - first, begin = part.first - origin;
-    if (left <= 0 || is_skipped(s)) {
+    int64_t block = first_block + blockIdx.x;
+    const struct adamw_part part = parts[find_part(parts, part_count, block)];
+    const bool skipped = is_skipped(s);
+    const float scale = get_gradient_scale(s);
+    int64_t block_first = (block - part.first_block) * ADAMW_PARTS_BLOCK;
+    int64_t first = block_first + threadIdx.x * FOUR, begin = part.first - origin;
+    if (first >= part.count || skipped) {
         return;
     }
-    const float scale = get_gradient_scale(s);
     p.weights += begin;
     p.gradient += begin;
     p.copy = p.copy == nullptr ? nullptr : p.copy + begin;
     p.moment1 = static_cast<float *>(p.moment1) + part.moment;
     p.moment2 = static_cast<float *>(p.moment2) + part.moment;
-    if (aligned && begin % EIGHT == 0 && part.moment % EIGHT == 0 && left >= EIGHT) {
-        update_eight<float, true>(p, s, rates, scale, part.weight_decay, first, left);
+    bool whole_groups = part.count - block_first >= ADAMW_PARTS_BLOCK || part.count % FOUR == 0;
+    int64_t left = part.count - first;
+    struct adamw_elements e;
+    aligned = aligned && begin % FOUR == 0 && part.moment % FOUR == 0 && whole_groups;
+    if (aligned) {
+        load_elements<float, true, APART>(e, p, first, left);
     } else {
-        update_eight<float, false>(p, s, rates, scale, part.weight_decay, first, left);
+        load_elements<float, false, APART>(e, p, first, left);
+    }
+    update_elements(e, s, rates, scale, part.weight_decay);
+    if (aligned) {
+        store_elements<float, true, APART>(p, e, s, first, left);
+    } else {
+        store_elements<float, false, APART>(p, e, s, first, left);
     }
 }
 
@@ -104,25 +151,25 @@ static bool is_aligned(const void *p)
     return reinterpret_cast<uintptr_t>(p) % 16 == 0;
 }
 
-template <class MOMENT>
-static status launch_step(struct kernels *k, const struct adamw_slices &p, const struct adamw &s,
-                          bool aligned)
+template <class MOMENT, bool ALIGNED, int DISTANCE>
+static status launch_step(struct kernels *k, const struct adamw_slices &p, const struct adamw &s)
 {
-    const struct moment_rates rates = make_moment_rates(&s);
-    const unsigned blocks = count_blocks(p.count, ADAMW_THREADS * EIGHT);
-    if (p.count > 0 && aligned) {
-        LAUNCH(k, (adamw_step<MOMENT, true>), blocks, ADAMW_THREADS, 0, p, s, rates);
-    } else if (p.count > 0) {
-        LAUNCH(k, (adamw_step<MOMENT, false>), blocks, ADAMW_THREADS, 0, p, s, rates);
+    if (p.count > 0) {
+        LAUNCH(k, (adamw_step<MOMENT, ALIGNED, DISTANCE>), count_blocks(p.count, ADAMW_PARTS_BLOCK),
+               ADAMW_THREADS, 0, p, s, make_moment_rates(&s));
     }
     return STATUS_OK;
 }
 
+template <bool ALIGNED>
 static status launch_for_dtype(struct kernels *k, const struct adamw_slices &p,
-                               const struct adamw &s, bool aligned)
+                               const struct adamw &s)
 {
-    return s.moment_dtype == DTYPE_BF16 ? launch_step<bf16>(k, p, s, aligned)
-                                        : launch_step<float>(k, p, s, aligned);
+    if (s.moment_dtype == DTYPE_BF16) {
+        return launch_step<bf16, ALIGNED, FOUR>(k, p, s);
+    }
+    return s.rounding.stochastic ? launch_step<float, ALIGNED, FOUR>(k, p, s)
+                                 : launch_step<float, ALIGNED, APART>(k, p, s);
 }
 
 /* Groups of eight elements use 16-byte accesses; the remaining elements use scalar accesses. */
@@ -134,7 +181,7 @@ extern "C" status cuda_adamw_update(struct kernels *k, float *weights, bf16 *cop
                    is_aligned(gradient) && is_aligned(copy);
     int64_t vectorized = aligned ? count / EIGHT * EIGHT : 0;
     struct adamw_slices p = {weights, moment1, moment2, gradient, copy, vectorized};
-    TRY(launch_for_dtype(k, p, *settings, true));
+    TRY(launch_for_dtype<true>(k, p, *settings));
     p = {weights + vectorized,
          get_moment_address(moment1, settings->moment_dtype, vectorized),
          get_moment_address(moment2, settings->moment_dtype, vectorized),
@@ -144,7 +191,7 @@ extern "C" status cuda_adamw_update(struct kernels *k, float *weights, bf16 *cop
     p.copy = copy == NULL ? NULL : copy + vectorized;
     struct adamw rest = *settings;
     rest.rounding.offset += vectorized;
-    return launch_for_dtype(k, p, rest, false);
+    return launch_for_dtype<false>(k, p, rest);
 }
 
 extern "C" status cuda_adamw_parts_update(struct kernels *k, float *weights, bf16 *copy,
@@ -156,7 +203,7 @@ extern "C" status cuda_adamw_parts_update(struct kernels *k, float *weights, bf1
     bool aligned = is_aligned(weights) && is_aligned(moment1) && is_aligned(moment2) &&
                    is_aligned(gradient) && is_aligned(copy);
     LAUNCH(k, adamw_parts_step, static_cast<unsigned>(p->blocks), ADAMW_THREADS, 0, slices,
-           p->parts, p->part_count, p->first_block, p->origin, aligned, *settings,
+           p->parts, static_cast<int>(p->part_count), p->first_block, p->origin, aligned, *settings,
            make_moment_rates(settings));
     return STATUS_OK;
 }

@@ -1,13 +1,20 @@
 /* The moments of AdamW and LAMB: averages with weights beta and 1 - beta.
  *
  * The sum of two floats represents beta, and bf16 moments are rounded stochastically, as on the CPU
- * (kernels/cpu/moments.h). */
+ * (kernels/cpu/moments.h).
+ *
+ * A thread updates eight elements: two groups of four, which begin DISTANCE elements apart. With
+ * DISTANCE = FOUR they are consecutive, as stochastic rounding and moments in bf16 require. With
+ * DISTANCE = FOUR * threads, each load and each store of a warp has consecutive addresses. */
 #pragma once
 
 #include "kernels/cuda/rounding.cuh"
 
+enum { FOUR = 4 };
+
 struct moment_rate {
     float beta, beta_remainder, one_minus_beta;
+    float correction, reciprocal; /* of moments: they are divided by 1 - beta^t */
 };
 
 struct moment_rates {
@@ -16,16 +23,16 @@ struct moment_rates {
 
 /* ---- host ---- */
 
-static inline struct moment_rate make_moment_rate(double beta)
+static inline struct moment_rate make_moment_rate(double beta, float correction)
 {
     float rounded = static_cast<float>(beta);
     return {rounded, static_cast<float>(beta - static_cast<double>(rounded)),
-            static_cast<float>(1.0 - beta)};
+            static_cast<float>(1.0 - beta), correction, 1.0f / correction};
 }
 
 static inline struct moment_rates make_moment_rates(const struct adamw *s)
 {
-    return {make_moment_rate(s->beta1), make_moment_rate(s->beta2)};
+    return {make_moment_rate(s->beta1, s->correction1), make_moment_rate(s->beta2, s->correction2)};
 }
 
 /* Returns the address of element `index` of an array of moments. */
@@ -52,6 +59,116 @@ GPU_INLINE float get_gradient_scale(const struct adamw &s)
 GPU_INLINE float update_moment(const struct moment_rate &r, float moment, float value)
 {
     return r.beta * moment + (r.beta_remainder * moment + r.one_minus_beta * value);
+}
+
+/* Returns x / divisor, with the rounded or almost rounded reciprocal of the divisor. */
+GPU_INLINE float compute_quotient(float x, float divisor, float reciprocal)
+{
+    float quotient = x * reciprocal;
+    return fmaf(fmaf(-quotient, divisor, x), reciprocal, quotient);
+}
+
+/* compute_steps - compute m / c1 / (sqrt(v / c2) + epsilon) for four elements.
+ *
+ * The bits are those of the operators. For usual operands, nvcc's code for a division and for a
+ * square root consists of the operations below and of a branch. Here one branch replaces those of
+ * four elements. The bounds exclude over- and underflow for corrections from 2^-26 to 1 and an
+ * epsilon up to 2^40. */
+GPU_INLINE void compute_steps(float *steps, const float *m, const float *v,
+                              const struct moment_rates &rates, float epsilon)
+{
+    float m_least = 1.0f, m_most = 1.0f, v_least = 1.0f, v_most = 1.0f;
+#pragma unroll
+    for (int i = 0; i < FOUR; i++) {
+        m_least = fminf(m_least, fabsf(m[i]));
+        m_most = fmaxf(m_most, fabsf(m[i]));
+        v_least = fminf(v_least, v[i]);
+        v_most = fmaxf(v_most, v[i]);
+        float square = compute_quotient(v[i], rates.second.correction, rates.second.reciprocal);
+        float inverse = rsqrtf(square), root = square * inverse;
+        float divisor = fmaf(fmaf(-root, root, square), 0.5f * inverse, root) + epsilon;
+        float about = __fdividef(1.0f, divisor);
+        float reciprocal = fmaf(fmaf(-divisor, about, 1.0f), about, about);
+        float corrected = compute_quotient(m[i], rates.first.correction, rates.first.reciprocal);
+        steps[i] = compute_quotient(corrected, divisor, reciprocal);
+    }
+    if (m_least < 0x1p-80f || m_most > 0x1p40f || v_least < 0x1p-100f || v_most > 0x1p60f) {
+#pragma unroll
+        for (int i = 0; i < FOUR; i++) {
+            steps[i] =
+                m[i] / rates.first.correction / (sqrtf(v[i] / rates.second.correction) + epsilon);
+        }
+    }
+}
+
+/* Loads or stores four elements. The arguments are those of load_bits and store_bits. */
+template <bool ALIGNED> GPU_INLINE void load_four(float *x, const float *p, int64_t left)
+{
+    uint4 bits = {};
+    if (ALIGNED && left > 0) {
+        bits = gpu_load16(p);
+    }
+    const uint32_t words[FOUR] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+    for (int i = 0; i < FOUR; i++) {
+        x[i] = ALIGNED ? gpu_from_bits(words[i]) : i < left ? p[i] : 0.0f;
+    }
+}
+
+template <bool ALIGNED> GPU_INLINE void store_four(float *p, const float *x, int64_t left)
+{
+    if (ALIGNED && left > 0) {
+        gpu_store16(p, {gpu_bits(x[0]), gpu_bits(x[1]), gpu_bits(x[2]), gpu_bits(x[3])});
+    }
+#pragma unroll
+    for (int i = 0; i < FOUR; i++) {
+        if (!ALIGNED && i < left) {
+            p[i] = x[i];
+        }
+    }
+}
+
+template <bool ALIGNED> GPU_INLINE void store_four(bf16 *p, const float *x, int64_t left)
+{
+    if (ALIGNED && left > 0) {
+        *reinterpret_cast<uint64_t *>(p) =
+            uint64_t{gpu_pack(x[2], x[3])} << 32 | gpu_pack(x[0], x[1]);
+    }
+#pragma unroll
+    for (int i = 0; i < FOUR; i++) {
+        if (!ALIGNED && i < left) {
+            p[i] = gpu_bf16(x[i]);
+        }
+    }
+}
+
+/* load_groups, store_groups - load or store the two groups of a thread.
+ *
+ * p points to the first group; `left` elements of the slice begin there. ALIGNED requires that p is
+ * a multiple of four elements and `left` is one too. */
+template <bool ALIGNED, int DISTANCE>
+GPU_INLINE void load_groups(float (&x)[EIGHT], const float *p, int64_t left)
+{
+    load_four<ALIGNED>(x, p, left);
+    load_four<ALIGNED>(x + FOUR, p + DISTANCE, left - DISTANCE);
+}
+
+template <bool ALIGNED, int DISTANCE>
+GPU_INLINE void load_groups(float (&x)[EIGHT], const bf16 *p, int64_t left)
+{
+    static_assert(DISTANCE == FOUR, "eight consecutive elements");
+    load_eight<ALIGNED>(x, p, left);
+}
+
+template <bool ALIGNED, int DISTANCE, typename T>
+GPU_INLINE void store_groups(T *p, const float (&x)[EIGHT], int64_t left)
+{
+    if (DISTANCE == FOUR) {
+        store_eight<ALIGNED>(p, x, left);
+    } else {
+        store_four<ALIGNED>(p, x, left);
+        store_four<ALIGNED>(p + DISTANCE, x + FOUR, left - DISTANCE);
+    }
 }
 
 /* Rounds eight moments of a slice, from `first` on, to values of the type that stores them. index:

@@ -345,13 +345,48 @@ static void test_updates(struct kernels *k, int64_t count, enum dtype moments, b
     release_arrays(&b);
 }
 
+/* Moments and gradients that are zero, very small or very large. */
+static void test_limits(struct kernels *k)
+{
+    static const float limits[] = {0, 1e-40f, 1e-30f, 1e-24f, 1e-12f, 1, 1e12f, 1e18f};
+    enum { LIMITS = COUNT(limits), ELEMENTS = 4 * LIMITS * LIMITS * LIMITS };
+    const struct adamw settings = {.learning_rate = 0.01f,
+                                   .beta1 = 0.9,
+                                   .beta2 = 0.95,
+                                   .epsilon = 1e-8f,
+                                   .weight_decay = 0.1f,
+                                   .gradient_scale = 0.125f,
+                                   .correction1 = 0.19f,
+                                   .correction2 = 0.0975f};
+    struct arrays a = make_arrays(ELEMENTS, DTYPE_F32), b = make_arrays(ELEMENTS, DTYPE_F32);
+    struct arrays *both[] = {&a, &b};
+    for (int j = 0; j < 2; j++) {
+        for (int64_t i = 0; i < ELEMENTS; i++) { /* usual values surround each unusual one */
+            int64_t l = i % 4 == 0 ? i / 4 : 0;
+            oracle_set(both[j]->moment1, 0, i, l == 0 ? 0.5 : -limits[l % LIMITS]);
+            oracle_set(both[j]->moment2, 0, i, l == 0 ? 0.25 : limits[l / LIMITS % LIMITS]);
+            oracle_set(both[j]->gradient, 0, i, l == 0 ? 1 : limits[l / LIMITS / LIMITS]);
+        }
+    }
+    double sums[2];
+    run_update(k, &a, &settings, false, sums);
+    oracle_adamw_update(b.weights.data, b.copy.data, b.moment1.data, b.moment2.data,
+                        b.gradient.data, ELEMENTS, &settings);
+    for (int64_t i = 0; i < ELEMENTS; i++) {
+        double x = oracle_get(a.weights, 0, i), y = oracle_get(b.weights, 0, i);
+        operation_check_error("limits", k, fabs(x - y) / (fabs(y) + 1), 1e-6);
+    }
+    release_arrays(&a);
+    release_arrays(&b);
+}
+
 /* Parts have the bits of separate updates, and the elements of gaps between them do not change. The
  * parts have different lengths and alignments, and some are longer than a block. */
-static void test_parts(struct kernels *k, struct kernels *other, int64_t gap)
+static void test_parts(struct kernels *k, struct kernels *other, int count, int64_t gap)
 {
-    enum { PARTS = 9, SKIPPED = 2, ELEMENTS = 16384 };
-    static const int64_t counts[PARTS] = {8, 64, 1, 17, 2048, 4099, 640, 2047, 5};
-    struct adamw_part parts[PARTS];
+    enum { LONGER = 9, PARTS_MAX = 1100, SKIPPED = 2, ELEMENTS = 32768 };
+    static const int64_t counts[LONGER] = {8, 64, 1, 17, 2048, 4099, 640, 2047, 5};
+    struct adamw_part parts[PARTS_MAX];
     struct adamw settings = {.learning_rate = 0.01f,
                              .beta1 = 0.9,
                              .beta2 = 0.95,
@@ -360,14 +395,16 @@ static void test_parts(struct kernels *k, struct kernels *other, int64_t gap)
                              .correction1 = 0.19f,
                              .correction2 = 0.0975f};
     int64_t first = 100, moment = 0, blocks = 0;
-    for (int i = 0; i < PARTS; i++) {
-        parts[i] = (struct adamw_part){first, counts[i], moment, blocks, i % 3 == 0 ? 0 : 0.1f};
-        first += counts[i] + gap;
-        moment += counts[i] + (i % 2 == 0 ? gap : 0);
+    CHECK(count <= PARTS_MAX);
+    for (int i = 0; i < count; i++) {
+        int64_t elements = i < LONGER ? counts[i] : i % 5 + 1;
+        parts[i] = (struct adamw_part){first, elements, moment, blocks, i % 3 == 0 ? 0 : 0.1f};
+        first += elements + gap;
+        moment += elements + (i % 2 == 0 ? gap : 0);
         blocks += adamw_parts_blocks(&parts[i]);
     }
     const struct adamw_parts all = {.parts = parts + SKIPPED,
-                                    .part_count = PARTS - SKIPPED,
+                                    .part_count = count - SKIPPED,
                                     .blocks = blocks - parts[SKIPPED].first_block,
                                     .first_block = parts[SKIPPED].first_block,
                                     .origin = 96,
@@ -377,7 +414,7 @@ static void test_parts(struct kernels *k, struct kernels *other, int64_t gap)
     CHECK(first < ELEMENTS + all.origin);
     CHECK_OK(adamw_parts_update(k, a.weights.data, a.copy.data, a.moment1.data, a.moment2.data,
                                 a.gradient.data, &all, &settings));
-    for (int i = SKIPPED; i < PARTS; i++) {
+    for (int i = SKIPPED; i < count; i++) {
         int64_t at = parts[i].first - all.origin;
         settings.weight_decay = parts[i].weight_decay;
         CHECK_OK(adamw_update(other, (float *)b.weights.data + at, (bf16 *)b.copy.data + at,
@@ -396,9 +433,11 @@ static void test_parts(struct kernels *k, struct kernels *other, int64_t gap)
 
 static void test_all(struct kernels *k, struct kernels *other)
 {
-    test_parts(k, other, 0);
-    test_parts(k, other, 8);
-    test_parts(k, other, 3);
+    test_limits(k);
+    test_parts(k, other, 9, 0);
+    test_parts(k, other, 9, 8);
+    test_parts(k, other, 1100, 8);
+    test_parts(k, other, 9, 3);
     test_exact_sums(k);
     test_row_sums(k, 1, 1);
     test_row_sums(k, 65, 20);

@@ -40,7 +40,7 @@ __global__ void exchange_lanes(uint32_t *out)
     out[t] = __shfl_xor_sync(~0u, x, 5);
     out[32 + t] = __shfl_down_sync(~0u, x, 7);
     out[64 + t] = __shfl_sync(~0u, x, static_cast<int>(t / 2 + 3));
-    out[96 + t] = __ballot_sync(~0u, x % 3 == 0);
+    out[96 + t] = __ballot_sync(~0u, x % 3 == 0) + static_cast<uint32_t>(__popc(x));
     out[128 + t] = __umulhi(x * 0x9E3779B9u, 0xD2511F53u);
     if (t == 0) {
         out[160] = 0;

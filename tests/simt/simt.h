@@ -305,6 +305,14 @@ inline uint32_t __ballot_sync(uint32_t mask, bool vote, SIMT_HERE)
 {
     return simt::ballot(mask, vote, here);
 }
+inline int __popc(uint32_t x)
+{
+    int count = 0;
+    for (; x != 0; x &= x - 1) {
+        count++;
+    }
+    return count;
+}
 inline void __threadfence()
 {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);

@@ -30,7 +30,7 @@ done
 
 # The built-in functions of CUDA C++ that kernels call must be tested too.
 sources=(kernels/cuda/*.cu kernels/cuda/*.cuh)
-pattern='shfl|ballot|syncwarp|syncthreads|any|all|match|reduce|activemask|umulhi|threadfence'
+pattern='shfl|ballot|syncwarp|syncthreads|any|all|match|reduce|activemask|umulhi|threadfence|popc'
 builtins=$(grep -hoE "\b__($pattern)[a-z_]*\(" "${sources[@]}" | tr -d '(' | sort -u)
 for builtin in $builtins; do
     grep -qE "\b$builtin\(" tests/simt/conformance.cu tests/simt/planted.cu ||
@@ -56,8 +56,8 @@ fi
 # wait, print or exit. The queue of the emulator calls new and delete.
 readonly project='_ZN4simt|_ZNK4simt|_Z[0-9]+(gpu|attention)_|cuda_|arena_|status_'
 readonly compiler='_GLOBAL_OFFSET_TABLE_|_Unwind_Resume|_Znwm|_ZdlPvm?|__gxx_personality_v0'
-readonly support='_ZTVN10__cxxabi.*|__stack_chk_fail|__gcov.*|__cxa_.*'
-readonly functions='attention_bucket|erfcf|exp2f|expf|fmaxf?|fminf?|logf|sqrtf?|tanhf|getenv|strcmp'
+readonly support='getenv|strcmp|_ZTVN10__cxxabi.*|__stack_chk_fail|__gcov.*|__cxa_.*'
+readonly functions='attention_bucket|erfcf|exp2f|expf|fma(f|xf?)|fminf?|logf|sqrtf?|tanhf'
 for object in "$@"; do
     forbidden=$(nm -u "$object" | awk '{ print $2 }' |
         grep -vE "^($project|__asan_|__tsan_|__ubsan_)" |

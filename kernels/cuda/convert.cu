@@ -4,32 +4,44 @@
  *   to[r, c] = from[r, c];  bf16 is rounded to nearest even
  *   copy[i] = bf16(weights[i]), to nearest even or stochastically (rounding.cuh)
  *
- * Launch    grid ceil(rows ceil(columns / 8) / 256), or ceil(count / 2048); block 256; no shared
- *           memory. A thread converts eight elements of a row */
+ * Launch    grid ceil(rows ceil(columns / 4) / 1024), or ceil(count / 2048); block 256; no shared
+ *           memory. A thread converts four groups of four elements, so that all its loads are in
+ *           flight and each access of a warp has consecutive addresses; or eight weights */
 #include "kernels/cuda/rounding.cuh"
 
-enum { CONVERT_THREADS = 256 };
+enum { CONVERT_THREADS = 256, GROUPS = 4 };
 
 template <typename TO, typename FROM, bool ALIGNED>
 __global__ void __launch_bounds__(CONVERT_THREADS)
     convert_elements(const matrix<TO> to, const matrix<const FROM> from, int64_t rows,
                      int64_t columns)
 {
-    int64_t eights = (columns + EIGHT - 1) / EIGHT;
-    int64_t i = static_cast<int64_t>(blockIdx.x) * CONVERT_THREADS + threadIdx.x;
-    if (i >= rows * eights) {
-        return;
+    int64_t fours = (columns + FOUR - 1) / FOUR;
+    int64_t first = static_cast<int64_t>(blockIdx.x) * CONVERT_THREADS * GROUPS + threadIdx.x;
+    int64_t row[GROUPS], c[GROUPS];
+    float x[GROUPS][FOUR];
+#pragma unroll
+    for (int j = 0; j < GROUPS; j++) {
+        int64_t i = first + j * CONVERT_THREADS;
+        row[j] = rows == 1 ? 0 : i / fours;
+        c[j] = row[j] < rows ? (i - row[j] * fours) * FOUR : columns;
+        load_four<ALIGNED>(x[j], from.data + row[j] * from.stride + c[j], columns - c[j]);
     }
-    int64_t row = i / eights, c = i % eights * EIGHT;
-    float x[EIGHT];
-    load_eight<ALIGNED>(x, from.data + row * from.stride + c, columns - c);
-    store_eight<ALIGNED>(to.data + row * to.stride + c, x, columns - c);
+#pragma unroll
+    for (int j = 0; j < GROUPS; j++) {
+        store_four<ALIGNED>(to.data + row[j] * to.stride + c[j], x[j], columns - c[j]);
+    }
 }
 
 template <typename TO, typename FROM>
 static status launch_convert(struct kernels *k, struct tensor to, struct tensor from)
 {
-    unsigned blocks = count_blocks(to.rows * ((to.columns + EIGHT - 1) / EIGHT), CONVERT_THREADS);
+    if (to.stride == to.columns && from.stride == from.columns) {
+        to = tensor_view(to.data, to.dtype, 1, to.rows * to.columns);
+        from = tensor_view(from.data, from.dtype, 1, to.columns);
+    }
+    unsigned blocks =
+        count_blocks(to.rows * ((to.columns + FOUR - 1) / FOUR), CONVERT_THREADS * GROUPS);
     if (blocks == 0) {
         return STATUS_OK;
     }

@@ -26,7 +26,6 @@ enum {
     ROW_THREADS_MAX = 1024,
     ROW_WARPS_MAX = ROW_THREADS_MAX / 32,
     SOFTCAP_THREADS = 512,
-    FOUR = 4,
     GROUPS_AHEAD = 4,
     STATIC_BYTES = 1024, /* of shared memory, with the alignment of the dynamic part */
     DRIVER_BYTES = 1024  /* that the driver takes for each block */

@@ -10,8 +10,6 @@
 
 #include "kernels/cuda/rounding.cuh"
 
-enum { FOUR = 4 };
-
 struct moment_rate {
     float beta, beta_remainder, one_minus_beta;
     float correction, reciprocal; /* of moments: they are divided by 1 - beta^t */
@@ -97,47 +95,6 @@ GPU_INLINE void compute_steps(float *steps, const float *m, const float *v,
         for (int i = 0; i < FOUR; i++) {
             steps[i] =
                 m[i] / rates.first.correction / (sqrtf(v[i] / rates.second.correction) + epsilon);
-        }
-    }
-}
-
-/* Loads or stores four elements. The arguments are those of load_bits and store_bits. */
-template <bool ALIGNED> GPU_INLINE void load_four(float *x, const float *p, int64_t left)
-{
-    uint4 bits = {};
-    if (ALIGNED && left > 0) {
-        bits = gpu_load16(p);
-    }
-    const uint32_t words[FOUR] = {bits.x, bits.y, bits.z, bits.w};
-#pragma unroll
-    for (int i = 0; i < FOUR; i++) {
-        x[i] = ALIGNED ? gpu_from_bits(words[i]) : i < left ? p[i] : 0.0f;
-    }
-}
-
-template <bool ALIGNED> GPU_INLINE void store_four(float *p, const float *x, int64_t left)
-{
-    if (ALIGNED && left > 0) {
-        gpu_store16(p, {gpu_bits(x[0]), gpu_bits(x[1]), gpu_bits(x[2]), gpu_bits(x[3])});
-    }
-#pragma unroll
-    for (int i = 0; i < FOUR; i++) {
-        if (!ALIGNED && i < left) {
-            p[i] = x[i];
-        }
-    }
-}
-
-template <bool ALIGNED> GPU_INLINE void store_four(bf16 *p, const float *x, int64_t left)
-{
-    if (ALIGNED && left > 0) {
-        *reinterpret_cast<uint64_t *>(p) =
-            uint64_t{gpu_pack(x[2], x[3])} << 32 | gpu_pack(x[0], x[1]);
-    }
-#pragma unroll
-    for (int i = 0; i < FOUR; i++) {
-        if (!ALIGNED && i < left) {
-            p[i] = gpu_bf16(x[i]);
         }
     }
 }

@@ -80,7 +80,7 @@ static inline bool operation_is_aligned(struct tensor t)
 
 /* ---- device ---- */
 
-enum { EIGHT = 8 };
+enum { FOUR = 4, EIGHT = 8 };
 
 /* Eight elements as they are stored. In bf16, elements that are not yet converted need half as many
  * registers, and no instruction waits for their load. */
@@ -195,6 +195,58 @@ GPU_INLINE void store_eight(T *p, const float (&x)[EIGHT], int64_t left)
     eight_bits<T> bits;
     round_eight_bits(bits, x);
     store_bits<ALIGNED>(p, bits, left);
+}
+
+/* load_four, store_four - load or store four elements as load_eight and store_eight do. ALIGNED
+ * requires that p is a multiple of four elements and `left` is one too. */
+template <bool ALIGNED> GPU_INLINE void load_four(float *x, const float *p, int64_t left)
+{
+    uint4 bits = {};
+    if (ALIGNED && left > 0) {
+        bits = gpu_load16(p);
+    }
+    const uint32_t words[FOUR] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+    for (int i = 0; i < FOUR; i++) {
+        x[i] = ALIGNED ? gpu_from_bits(words[i]) : i < left ? p[i] : 0.0f;
+    }
+}
+template <bool ALIGNED> GPU_INLINE void load_four(float *x, const bf16 *p, int64_t left)
+{
+    uint64_t bits = 0;
+    if (ALIGNED && left > 0) {
+        bits = *reinterpret_cast<const uint64_t *>(p);
+    }
+#pragma unroll
+    for (int i = 0; i < FOUR; i++) {
+        bf16 element = static_cast<bf16>(bits >> (16 * i));
+        x[i] = gpu_float(ALIGNED ? element : i < left ? p[i] : bf16{});
+    }
+}
+template <bool ALIGNED> GPU_INLINE void store_four(float *p, const float *x, int64_t left)
+{
+    if (ALIGNED && left > 0) {
+        gpu_store16(p, {gpu_bits(x[0]), gpu_bits(x[1]), gpu_bits(x[2]), gpu_bits(x[3])});
+    }
+#pragma unroll
+    for (int i = 0; i < FOUR; i++) {
+        if (!ALIGNED && i < left) {
+            p[i] = x[i];
+        }
+    }
+}
+template <bool ALIGNED> GPU_INLINE void store_four(bf16 *p, const float *x, int64_t left)
+{
+    if (ALIGNED && left > 0) {
+        *reinterpret_cast<uint64_t *>(p) =
+            uint64_t{gpu_pack(x[2], x[3])} << 32 | gpu_pack(x[0], x[1]);
+    }
+#pragma unroll
+    for (int i = 0; i < FOUR; i++) {
+        if (!ALIGNED && i < left) {
+            p[i] = gpu_bf16(x[i]);
+        }
+    }
 }
 
 /* team_sum - sum x over a team of TEAM consecutive threads and return the sum to each of them.

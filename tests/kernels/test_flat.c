@@ -597,6 +597,24 @@ static void test_casts(struct kernels *k)
 }
 
 /* Each element is zeroed or scaled according to its index, also in place. */
+/* Casts of several blocks, with and without padded rows. */
+static void test_copies(struct kernels *k, int64_t rows, int64_t columns, int64_t pad)
+{
+    enum dtype types[] = {DTYPE_F32, DTYPE_BF16};
+    for (int i = 0; i < 4; i++) {
+        struct tensor from = operation_random(types[i / 2], rows, columns, 1, 1);
+        struct tensor to = operation_tensor(types[i % 2], rows, columns, columns + pad);
+        CHECK_OK(op_cast(k, to, from));
+        for (int64_t j = 0; j < rows * columns; j++) {
+            double x = oracle_get(from, j / columns, j % columns);
+            double error = fabs(oracle_get(to, j / columns, j % columns) - x);
+            CHECK(error <= fabs(x) * (i == 1 ? 1.0 / 256 : 0));
+        }
+        operation_release(&from);
+        operation_release(&to);
+    }
+}
+
 static void test_dropout(struct kernels *k, int64_t rows, int64_t columns, int64_t pad)
 {
     enum dtype dtype = kernels_dtype(k);
@@ -617,13 +635,14 @@ static void test_dropout(struct kernels *k, int64_t rows, int64_t columns, int64
     CHECK(operation_difference(y, x) == 0);
     if (columns > 3) { /* a part of the columns has the same draws */
         struct dropout part = dropout;
-        struct tensor z = operation_tensor(dtype, rows, columns - 3, columns - 3);
+        int64_t skipped = columns % 16 == 0 ? 8 : 2, left = columns - skipped - skipped % 8 / 2;
+        struct tensor z = operation_tensor(dtype, rows, left, left);
         operation_fill(x, 1, 1);
         CHECK_OK(dropout_apply(k, y, x, dropout));
-        part.first += 2;
+        part.first += skipped;
         part.pitch = columns;
-        CHECK_OK(dropout_apply(k, z, tensor_columns(x, 2, columns - 3), part));
-        CHECK(operation_difference(z, tensor_columns(y, 2, columns - 3)) == 0);
+        CHECK_OK(dropout_apply(k, z, tensor_columns(x, skipped, left), part));
+        CHECK(operation_difference(z, tensor_columns(y, skipped, left)) == 0);
         operation_release(&z);
     }
     operation_release(&x);
@@ -667,6 +686,10 @@ static void test_all(struct kernels *k, struct kernels *other)
     test_dropout(k, 1, 1, 0);
     test_dropout(other, 5, 64, 8);
     test_dropout(other, 67, 33, 3);
+    test_dropout(k, 70, 256, 0);
+    test_dropout(k, 70, 256, 8);
+    test_copies(k, 70, 256, 0);
+    test_copies(k, 70, 256, 8);
 }
 
 int main(void)

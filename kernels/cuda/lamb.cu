@@ -14,7 +14,7 @@
  * Source    You et al. 2019, arXiv:1904.00962 */
 #include "kernels/cuda/moments.cuh"
 
-enum { LAMB_THREADS = 256 };
+enum { LAMB_THREADS = 256, APART = LAMB_THREADS * FOUR };
 
 struct lamb_slices {
     float *weights;
@@ -25,9 +25,19 @@ struct lamb_slices {
     int64_t slice; /* elements of each block in the first pass */
 };
 
-GPU_INLINE float compute_update(float w, float m, float v, const struct adamw &s)
+/* Computes u for eight elements. */
+GPU_INLINE void compute_updates(float (&u)[EIGHT], const float (&w)[EIGHT], const float (&m)[EIGHT],
+                                const float (&v)[EIGHT], const struct adamw &s,
+                                const struct moment_rates &rates)
 {
-    return m / s.correction1 / (sqrtf(v / s.correction2) + s.epsilon) + s.weight_decay * w;
+#pragma unroll
+    for (int j = 0; j < EIGHT; j += FOUR) {
+        compute_steps(u + j, m + j, v + j, rates, s.epsilon);
+    }
+#pragma unroll
+    for (int i = 0; i < EIGHT; i++) {
+        u[i] += s.weight_decay * w[i];
+    }
 }
 
 /* Updates the moments of eight elements from `first` on, and adds the squares of their weights and
@@ -37,7 +47,7 @@ GPU_INLINE void update_moments_eight(const struct lamb_slices &p, const struct a
                                      const struct moment_rates &rates, float scale, int64_t first,
                                      double (&sums)[2])
 {
-    float w[EIGHT], m[EIGHT], v[EIGHT], g[EIGHT];
+    float w[EIGHT], m[EIGHT], v[EIGHT], g[EIGHT], u[EIGHT];
     int64_t left = p.count - first;
     MOMENT *moment1 = static_cast<MOMENT *>(p.moment1) + first;
     MOMENT *moment2 = static_cast<MOMENT *>(p.moment2) + first;
@@ -53,10 +63,11 @@ GPU_INLINE void update_moments_eight(const struct lamb_slices &p, const struct a
     }
     round_moments(m, moment1, s, 0, first);
     round_moments(v, moment2, s, 1, first);
+    compute_updates(u, w, m, v, s, rates);
 #pragma unroll
     for (int i = 0; i < EIGHT; i++) {
         double weight = static_cast<double>(w[i]);
-        double update = i < left ? static_cast<double>(compute_update(w[i], m[i], v[i], s)) : 0.0;
+        double update = i < left ? static_cast<double>(u[i]) : 0.0;
         sums[0] += weight * weight;
         sums[1] += update * update;
     }
@@ -65,7 +76,7 @@ GPU_INLINE void update_moments_eight(const struct lamb_slices &p, const struct a
 }
 
 template <class MOMENT, bool ALIGNED>
-__global__ void __launch_bounds__(LAMB_THREADS)
+__global__ void __launch_bounds__(LAMB_THREADS, 4)
     lamb_moments_pass(double *parts, const struct lamb_slices p, const struct adamw s,
                       const struct moment_rates rates)
 {
@@ -91,40 +102,46 @@ __global__ void __launch_bounds__(LAMB_THREADS)
     }
 }
 
-template <class MOMENT, bool ALIGNED>
-GPU_INLINE void apply_update_eight(const struct lamb_slices &p, const struct adamw &s, float rate,
-                                   int64_t first)
+/* Updates the weights of two groups of four elements that begin DISTANCE apart (moments.cuh). */
+template <class MOMENT, bool ALIGNED, int DISTANCE>
+GPU_INLINE void apply_updates(const struct lamb_slices &p, const struct adamw &s,
+                              const struct moment_rates &rates, float rate, int64_t first)
 {
-    float w[EIGHT], m[EIGHT], v[EIGHT];
+    float w[EIGHT], m[EIGHT], v[EIGHT], u[EIGHT];
     int64_t left = p.count - first;
-    load_eight<ALIGNED>(w, p.weights + first, left);
-    load_eight<ALIGNED>(m, static_cast<const MOMENT *>(p.moment1) + first, left);
-    load_eight<ALIGNED>(v, static_cast<const MOMENT *>(p.moment2) + first, left);
+    load_groups<ALIGNED, DISTANCE>(w, p.weights + first, left);
+    load_groups<ALIGNED, DISTANCE>(m, static_cast<const MOMENT *>(p.moment1) + first, left);
+    load_groups<ALIGNED, DISTANCE>(v, static_cast<const MOMENT *>(p.moment2) + first, left);
+    compute_updates(u, w, m, v, s, rates);
 #pragma unroll
     for (int i = 0; i < EIGHT; i++) {
-        w[i] -= rate * compute_update(w[i], m[i], v[i], s);
+        w[i] -= rate * u[i];
     }
-    store_eight<ALIGNED>(p.weights + first, w, left);
+    store_groups<ALIGNED, DISTANCE>(p.weights + first, w, left);
     if (p.copy != nullptr) {
-        round_eight(w, s.rounding, first);
-        store_eight<ALIGNED>(p.copy + first, w, left);
+        if (DISTANCE == FOUR) {
+            round_eight(w, s.rounding, first);
+        }
+        store_groups<ALIGNED, DISTANCE>(p.copy + first, w, left);
     }
 }
 
-template <class MOMENT, bool ALIGNED>
+template <class MOMENT, bool ALIGNED, int DISTANCE>
 __global__ void __launch_bounds__(LAMB_THREADS)
-    lamb_apply_pass(const struct lamb_slices p, const struct adamw s)
+    lamb_apply_pass(const struct lamb_slices p, const struct adamw s,
+                    const struct moment_rates rates)
 {
-    int64_t first = (static_cast<int64_t>(blockIdx.x) * LAMB_THREADS + threadIdx.x) * EIGHT;
+    int64_t from = static_cast<int64_t>(blockIdx.x) * LAMB_THREADS * EIGHT;
+    int64_t first = from + threadIdx.x * (DISTANCE == FOUR ? 2 * FOUR : FOUR);
     if (is_skipped(s)) {
         return;
     }
     const float rate = s.trust_ratio == nullptr ? s.learning_rate
                                                 : static_cast<float>(s.base_rate * *s.trust_ratio);
-    if (ALIGNED && first + EIGHT <= p.count) {
-        apply_update_eight<MOMENT, true>(p, s, rate, first);
+    if (ALIGNED && from + LAMB_THREADS * EIGHT <= p.count) {
+        apply_updates<MOMENT, true, DISTANCE>(p, s, rates, rate, first);
     } else if (first < p.count) {
-        apply_update_eight<MOMENT, false>(p, s, rate, first);
+        apply_updates<MOMENT, false, DISTANCE>(p, s, rates, rate, first);
     }
 }
 
@@ -171,16 +188,19 @@ extern "C" status cuda_lamb_moments(struct kernels *k, double *sums, const float
     return cuda_reduce_doubles(k, sums + 1, parts + blocks, blocks);
 }
 
-template <class MOMENT>
+template <class MOMENT, int DISTANCE>
 static status launch_apply(struct kernels *k, const struct lamb_slices &p,
                            const struct adamw *settings)
 {
+    const struct moment_rates rates = make_moment_rates(settings);
     unsigned blocks = count_blocks(p.count, LAMB_THREADS * EIGHT);
     if (is_aligned(p.weights) && is_aligned(p.moment1) && is_aligned(p.moment2) &&
         is_aligned(p.copy)) {
-        LAUNCH(k, (lamb_apply_pass<MOMENT, true>), blocks, LAMB_THREADS, 0, p, *settings);
+        LAUNCH(k, (lamb_apply_pass<MOMENT, true, DISTANCE>), blocks, LAMB_THREADS, 0, p, *settings,
+               rates);
     } else {
-        LAUNCH(k, (lamb_apply_pass<MOMENT, false>), blocks, LAMB_THREADS, 0, p, *settings);
+        LAUNCH(k, (lamb_apply_pass<MOMENT, false, DISTANCE>), blocks, LAMB_THREADS, 0, p, *settings,
+               rates);
     }
     return STATUS_OK;
 }
@@ -191,6 +211,9 @@ extern "C" status cuda_lamb_apply(struct kernels *k, float *weights, bf16 *copy,
 {
     struct lamb_slices p = {
         weights, const_cast<void *>(moment1), const_cast<void *>(moment2), NULL, copy, count, 0};
-    return settings->moment_dtype == DTYPE_BF16 ? launch_apply<bf16>(k, p, settings)
-                                                : launch_apply<float>(k, p, settings);
+    if (settings->moment_dtype == DTYPE_BF16) {
+        return launch_apply<bf16, FOUR>(k, p, settings);
+    }
+    return settings->rounding.stochastic ? launch_apply<float, FOUR>(k, p, settings)
+                                         : launch_apply<float, APART>(k, p, settings);
 }

@@ -101,3 +101,16 @@ GPU_INLINE void dropout_apply_eight(float (&x)[EIGHT], const struct dropout &dro
         dropout_scale_eight(x, kept, get_dropout_scale(dropout));
     }
 }
+
+/* The same for eight elements from a multiple of eight on, with the threshold and the scale. */
+GPU_INLINE void dropout_apply_block(float (&x)[EIGHT], const struct dropout &dropout,
+                                    int64_t element, uint32_t threshold, float scale)
+{
+    const struct philox_block block =
+        philox_generate(dropout.key, static_cast<uint64_t>(dropout.first + element) / EIGHT);
+#pragma unroll
+    for (int i = 0; i < EIGHT; i++) {
+        uint32_t half = block.word[i / 2] >> (i % 2 * 16) & 0xffffu;
+        x[i] = half >= threshold ? x[i] * scale : 0.0f;
+    }
+}

@@ -82,6 +82,11 @@ enum dtype kernels_dtype(const struct kernels *k)
     return k->dtype;
 }
 
+enum dtype kernels_bias_dtype(const struct kernels *k)
+{
+    return device_kind_of(k->device) == DEVICE_CPU ? DTYPE_F32 : k->dtype;
+}
+
 int kernels_threads(const struct kernels *k)
 {
     return k->threads;

@@ -37,7 +37,7 @@ status fp8_linear_forward(struct kernels *k, struct tensor y, struct tensor save
     SHAPE(w, k->dtype, y.columns, x.columns);
     SHAPE(y, k->dtype, x.rows, w.rows);
     SHAPE_OPTIONAL(saved, k->dtype, x.rows, w.rows);
-    SHAPE_OPTIONAL(bias, DTYPE_F32, 1, w.rows);
+    SHAPE_OPTIONAL(bias, choose_bias_dtype(k, bias), 1, w.rows);
     TRY(check_fp8(__func__, k, maxima, scales, x.rows, w.columns, w.rows));
     REQUIRE(saved.data == NULL || act != ACTIVATION_NONE, STATUS_INTERNAL,
             "fp8_linear_forward: saved without an activation");

@@ -50,7 +50,7 @@ status linear_forward(struct kernels *k, struct tensor y, struct tensor saved, s
     SHAPE(w, k->dtype, y.columns, x.columns);
     SHAPE(y, k->dtype, x.rows, w.rows);
     SHAPE_OPTIONAL(saved, k->dtype, x.rows, w.rows);
-    SHAPE_OPTIONAL(bias, DTYPE_F32, 1, w.rows);
+    SHAPE_OPTIONAL(bias, choose_bias_dtype(k, bias), 1, w.rows);
     REQUIRE_ACTIVATION(act);
     REQUIRE(saved.data == NULL || act != ACTIVATION_NONE, STATUS_INTERNAL,
             "linear_forward: saved without an activation");

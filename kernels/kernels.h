@@ -85,6 +85,10 @@ size_t kernels_workspace_bytes(enum device_kind kind, enum dtype dtype, int thre
 /* kernels_device - return the device of a context. */
 struct device *kernels_device(const struct kernels *k);
 
+/* kernels_bias_dtype - return the dtype of biases that linear_forward reads without a conversion:
+ * the dtype of the context on a GPU, f32 on the CPU. */
+enum dtype kernels_bias_dtype(const struct kernels *k);
+
 /* kernels_stream - return the stream on which the operations are queued; NULL on the CPU. */
 struct stream *kernels_stream(const struct kernels *k);
 
@@ -159,7 +163,8 @@ enum { KERNELS_FEW_ROWS = 16 };
 
 /* linear_forward - compute y = act(x w^T + bias).
  *
- * Shapes    y [N, M];  x [N, K];  w [M, K];  bias f32 [1, M] or absent;  saved [N, M] or absent
+ * Shapes    y [N, M];  x [N, K];  w [M, K];  bias [1, M], f32 or kernels_bias_dtype, or absent;
+ *           saved [N, M] or absent
  * Memory    saved receives the data that the backward pass of the activation needs: the back-end
  *           chooses the pre-activation or the derivative there; absent if act is ACTIVATION_NONE
  *           or if there is no backward pass

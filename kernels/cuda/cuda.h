@@ -158,7 +158,7 @@ status cuda_activation_apply(struct kernels *k, struct tensor y, struct tensor a
 
 /* cuda_fill_rows - copy one row to every row of c.
  *
- * Shapes    c [rows, n], row f32 [1, n] */
+ * Shapes    c [rows, n];  row [1, n], f32 or the dtype of c */
 status cuda_fill_rows(struct kernels *k, struct tensor c, struct tensor row);
 
 /* ---- launches: graph.c ---- */
@@ -213,7 +213,7 @@ struct cuda_gemm {
     struct tensor b; /* [k, n], or [n, k] with transpose_b, as FP8 operands are */
     bool transpose_a, transpose_b;
     bool accumulate;     /* add to c; not with a bias or an activation */
-    struct tensor bias;  /* f32 [1, n], added to every row; absent */
+    struct tensor bias;  /* [1, n], f32 or the dtype of c, added to every row; absent */
     enum activation act; /* applied after the bias */
     bool derivative;     /* multiply by the activation's derivative at `aux` instead */
     struct tensor aux;   /* [m, n]: input of the activation, written for backward; absent */

@@ -217,8 +217,9 @@ static status prepare_vector(struct kernels *k, const struct cuda_gemm *p, int f
     *vector = buffer;
     if ((fused & GEMM_BIAS) != 0) {
         struct tensor row = {buffer, output.dtype, 1, output.columns, output.columns};
-        *vector = output.dtype == DTYPE_F32 ? p->bias.data : buffer;
-        return output.dtype == DTYPE_F32 ? STATUS_OK : cuda_fill_rows(k, row, p->bias);
+        bool ready = p->bias.dtype == output.dtype;
+        *vector = ready ? p->bias.data : buffer;
+        return ready ? STATUS_OK : cuda_fill_rows(k, row, p->bias);
     }
     if ((fused & GEMM_SUMS) != 0 && p->sums.overwrite) {
         *vector = p->sums.sums.data;

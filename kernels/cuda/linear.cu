@@ -187,12 +187,16 @@ GPU_INLINE void store_element(bf16 *p, float x)
 {
     *p = gpu_bf16(x);
 }
+GPU_INLINE void store_element(bf16 *p, bf16 x)
+{
+    *p = x;
+}
 
 /* Copies a row to all rows of c. blockIdx.x selects the columns; the blocks of one column stride
  * over the rows. */
-template <typename T>
+template <typename T, typename ROW>
 __global__ void __launch_bounds__(LINEAR_THREADS)
-    fill_rows(matrix<T> c, const float *row, int64_t rows, int64_t columns)
+    fill_rows(matrix<T> c, const ROW *row, int64_t rows, int64_t columns)
 {
     int64_t column = static_cast<int64_t>(blockIdx.x) * LINEAR_THREADS + threadIdx.x;
     for (int64_t r = blockIdx.y; r < rows && column < columns; r += gridDim.y) {
@@ -295,20 +299,24 @@ extern "C" status cuda_activation_backward(struct kernels *k, struct tensor dx, 
     return dx.rows == 0 ? STATUS_OK : launch_activation<true>(k, dx, dy, saved, act);
 }
 
-extern "C" status cuda_fill_rows(struct kernels *k, struct tensor c, struct tensor row)
+template <typename T, typename ROW>
+static status launch_fill(struct kernels *k, struct tensor c, struct tensor row)
 {
     const int64_t tall = 1024;
     dim3 grid(count_blocks(c.columns, LINEAR_THREADS),
               static_cast<unsigned>(min_int64(c.rows, tall)));
-    const float *from = static_cast<const float *>(row.data);
-    if (c.dtype == DTYPE_F32) {
-        LAUNCH(k, fill_rows<float>, grid, LINEAR_THREADS, 0, make_matrix<float>(c), from, c.rows,
-               c.columns);
-    } else {
-        LAUNCH(k, fill_rows<bf16>, grid, LINEAR_THREADS, 0, make_matrix<bf16>(c), from, c.rows,
-               c.columns);
-    }
+    LAUNCH(k, (fill_rows<T, ROW>), grid, LINEAR_THREADS, 0, make_matrix<T>(c),
+           static_cast<const ROW *>(row.data), c.rows, c.columns);
     return STATUS_OK;
+}
+
+extern "C" status cuda_fill_rows(struct kernels *k, struct tensor c, struct tensor row)
+{
+    if (c.dtype == DTYPE_F32) {
+        return launch_fill<float, float>(k, c, row);
+    }
+    return row.dtype == DTYPE_F32 ? launch_fill<bf16, float>(k, c, row)
+                                  : launch_fill<bf16, bf16>(k, c, row);
 }
 
 /* Sums the columns of dy, or of dx = dy act' with DERIVATIVE, which it stores. */

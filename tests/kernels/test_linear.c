@@ -388,6 +388,29 @@ static void test_tuned(struct kernels *k, const struct shape *s)
     release_results(&exact);
 }
 
+/* A bias in the dtype that the back-end reads gives the bits of the same numbers in f32. The shapes
+ * use GEMMs with and without a fused bias and activation. */
+static void test_bias_dtype(struct kernels *k, const struct shape *s, enum activation act)
+{
+    enum dtype dtype = kernels_dtype(k);
+    struct operands o = make_operands(dtype, s);
+    struct tensor bias = operation_tensor(kernels_bias_dtype(k), 1, s->outputs, s->outputs);
+    struct tensor y[2];
+    for (int64_t j = 0; j < s->outputs; j++) {
+        oracle_set(bias, 0, j, oracle_get(o.bias, 0, j));
+        oracle_set(o.bias, 0, j, oracle_get(bias, 0, j));
+    }
+    for (int i = 0; i < 2; i++) {
+        y[i] = operation_tensor(dtype, s->rows, s->outputs, s->outputs);
+        CHECK_OK(linear_forward(k, y[i], tensor_absent(), o.x, o.w, i == 0 ? o.bias : bias, act));
+    }
+    CHECK(memcmp(y[0].data, y[1].data, (size_t)(s->rows * s->outputs) * dtype_bytes(dtype)) == 0);
+    operation_release(&y[0]);
+    operation_release(&y[1]);
+    operation_release(&bias);
+    release_operands(&o);
+}
+
 /* With a few rows, the bits of a row are those of the row alone. */
 static void test_independent_rows(struct kernels *k, int64_t rows)
 {
@@ -660,6 +683,7 @@ static void test_all(struct kernels *k, struct kernels *other)
     }
     for (int i = 0; i < ACTIVATIONS; i++) {
         test_shape(k, other, &shapes[5], (enum activation)i, false);
+        test_bias_dtype(k, &shapes[i == 0 ? 7 : 5], (enum activation)i);
     }
     for (int i = 1; i < ACTIVATIONS; i++) {
         test_activation_backward(k, (enum activation)i);

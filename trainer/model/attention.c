@@ -27,7 +27,7 @@ status model_project_qkv(struct model *m, const struct model_input *input, int64
     struct tensor norm, qkv = model_view_rows(a->qkv, n);
     TRY(model_all_gather(m, model_view_local_rows(m, a->norm1, n), n, &norm));
     TRY(model_linear_forward(m, input, layer, MODEL_QKV, qkv, tensor_absent(), norm,
-                             model_vector(m, index.bias), ACTIVATION_NONE));
+                             model_bias(m, index.bias), ACTIVATION_NONE));
     TRY(model_adapters_forward(m, input, layer, index, qkv, norm));
     if (m->architecture->attention.qk_norm) {
         TRY(model_qk_norm_forward(m, layer, n));

@@ -33,7 +33,7 @@ static status project_rows(struct model *m, const struct model_input *input, int
 {
     struct param_index index = model_param_index(m, layer, role);
     TRY(model_linear_forward(m, input, layer, role, y, tensor_absent(), x,
-                             model_vector(m, index.bias), ACTIVATION_NONE));
+                             model_bias(m, index.bias), ACTIVATION_NONE));
     return model_adapters_forward(m, input, layer, index, y, x);
 }
 

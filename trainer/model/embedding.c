@@ -187,7 +187,7 @@ status model_project_embedding(struct model *m, const struct model_input *input)
     struct param_index index = m->param_index[MODEL_EMBEDDING_PROJECTION];
     struct tensor y = model_view_local_rows(m, get_first_layer(m, input)->norm1, input->rows);
     return linear_forward(m->kernels, y, tensor_absent(), view_embedding(m, input).norm,
-                          model_matrix(m, index.weight), model_vector(m, index.bias),
+                          model_matrix(m, index.weight), model_bias(m, index.bias),
                           ACTIVATION_NONE);
 }
 

@@ -13,7 +13,7 @@ static status project_and_activate(struct model *m, const struct model_input *in
     struct param_index index = model_param_index(m, layer, MODEL_FC);
     bool separate = act != ACTIVATION_NONE && model_has_adapter(m, index);
     TRY(model_linear_forward(m, input, layer, MODEL_FC, y, separate ? tensor_absent() : saved, x,
-                             model_vector(m, index.bias), separate ? ACTIVATION_NONE : act));
+                             model_bias(m, index.bias), separate ? ACTIVATION_NONE : act));
     TRY(model_adapters_forward(m, input, layer, index, y, x));
     return separate ? activation_forward(m->kernels, y, saved, act) : STATUS_OK;
 }

@@ -35,7 +35,7 @@ static status pool_examples(struct model *m, const struct model_input *input, st
     TRY(op_gather_rows(m->kernels, first, hidden, input->cu_rows));
     return linear_forward(
         m->kernels, select_examples(input, a->pooled), select_examples(input, a->pooled_saved),
-        first, model_matrix(m, pooler.weight), model_vector(m, pooler.bias), ACTIVATION_TANH);
+        first, model_matrix(m, pooler.weight), model_bias(m, pooler.bias), ACTIVATION_TANH);
 }
 
 status model_bert_heads_forward(struct model *m, const struct model_input *input,
@@ -54,7 +54,7 @@ status model_bert_heads_forward(struct model *m, const struct model_input *input
     struct tensor rows = select_outputs(input, a->rows), y = select_outputs(input, a->dense);
     TRY(op_gather_rows(m->kernels, rows, hidden, input->output_rows));
     TRY(linear_forward(m->kernels, y, select_outputs(input, a->saved_for_backward), rows,
-                       model_matrix(m, dense.weight), model_vector(m, dense.bias),
+                       model_matrix(m, dense.weight), model_bias(m, dense.bias),
                        m->config.activation));
     *out = select_outputs(input, a->norm);
     return residual_norm_forward(

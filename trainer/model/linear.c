@@ -337,7 +337,7 @@ status model_project_output(struct model *m, const struct model_input *input, in
     struct param_index index = model_param_index(m, layer, role);
     struct tensor y = model_view_rows(m->activations.exchange, x.rows);
     TRY(model_linear_forward(m, input, layer, role, y, tensor_absent(), x,
-                             m->rank == 0 ? model_vector(m, index.bias) : tensor_absent(),
+                             m->rank == 0 ? model_bias(m, index.bias) : tensor_absent(),
                              ACTIVATION_NONE));
     TRY(model_adapters_forward(m, input, layer, index, y, x));
     return model_reduce(m, x.rows);

@@ -561,6 +561,12 @@ struct tensor model_vector(const struct model *m, int parameter)
     return view_fused(data, DTYPE_F32, p);
 }
 
+struct tensor model_bias(const struct model *m, int parameter)
+{
+    return kernels_bias_dtype(m->kernels) == DTYPE_BF16 ? model_matrix(m, parameter)
+                                                        : model_vector(m, parameter);
+}
+
 struct tensor model_gradient(const struct model *m, int parameter, float *const *gradients)
 {
     return parameter < 0 || gradients[parameter] == NULL

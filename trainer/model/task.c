@@ -116,7 +116,7 @@ status model_task_head_forward(struct model *m, const struct model_input *input,
         struct tensor rows = *out;
         *out = select_outputs(input, a->dense);
         TRY(linear_forward(m->kernels, *out, select_outputs(input, a->saved_for_backward), rows,
-                           model_matrix(m, dense.weight), model_vector(m, dense.bias),
+                           model_matrix(m, dense.weight), model_bias(m, dense.bias),
                            get_dense_activation(m)));
         TRY(has_norm(m) ? apply_norm(m, input, out) : STATUS_OK);
     }

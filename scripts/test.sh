@@ -119,6 +119,32 @@ run_part() {
     count_result $code
 }
 
+background_names=() background_processes=()
+
+# start_background NAME LIMIT COMMAND...: start a part with a lower priority. Its output goes to a
+# file.
+start_background() {
+    local name=$1 limit=$2
+    shift 2
+    background=${background:-$(mktemp -d)}
+    run_limited "$name" "$limit" nice -n 10 "$@" >"$background/$name" 2>&1 &
+    background_names+=("$name")
+    background_processes+=($!)
+}
+
+# finish_background: wait for the parts of start_background, print their output and count their
+# results.
+finish_background() {
+    local i code
+    for i in "${!background_names[@]}"; do
+        code=0
+        wait "${background_processes[i]}" || code=$?
+        cat "$background/${background_names[i]}"
+        count_result $code || true
+    done
+    rm -rf "$background"
+}
+
 # build_folder FOLDER LIMIT OPTION...: configure and build. A failure ends the script, because all
 # other parts need the build.
 build_folder() {
@@ -197,6 +223,12 @@ run_sanitizer asan 1200
 # simt_*_lifo and simt_on_gpu_* run the same kernels: asan excludes most of the second group, tsan
 # the first one. tsan also excludes the tests of layouts, because all layouts have the same threads.
 run_sanitizer tsan 1200
+# The bare Debian root waits for the network and fuzzing has no short deadlines, and most of the
+# other parts only wait. So these two run at the same time as the others, which have priority.
+start_background "bare Debian root" 1200 env QUICKSTART_MINUTES="${QUICKSTART_MINUTES:-0.3}" \
+    ./scripts/test_fresh.sh "${FRESH_SUITE:-trixie}" --quickstart
+# With a fixed seed, chance does not find an old fault in a submission that did not cause it.
+start_background "fuzzing" 900 ./scripts/fuzz.sh --seed 1 10
 run_part "style" 300 ./scripts/check_style.sh --ci build || true
 run_part "clients of the server" 900 ./scripts/test_clients.sh || true
 run_part "short soak" 900 env BIREME_LONG=1 ctest --preset release --no-tests=error -R '^soak$' ||
@@ -208,21 +240,8 @@ run_part "network failures" 300 env BIREME_LONG=1 \
 # The seed, which the script prints, depends on the commit.
 run_part "a tenth of the faults at file calls" 300 \
     ./scripts/fault_sweep.sh --sample 10 --seconds 110 build || true
-
-# The bare Debian root waits for the network, and none of these three parts has short deadlines. So
-# it runs at the same time as the two others.
-fresh_log=$(mktemp)
-run_limited "bare Debian root" 1200 env QUICKSTART_MINUTES="${QUICKSTART_MINUTES:-0.3}" \
-    ./scripts/test_fresh.sh "${FRESH_SUITE:-trixie}" --quickstart >"$fresh_log" 2>&1 &
-fresh=$!
-# With a fixed seed, chance does not find an old fault in a submission that did not cause it.
-run_part "fuzzing" 900 ./scripts/fuzz.sh --seed 1 10 || true
 run_part "CUDA" 900 env BIREME_LONG=1 \
     ctest --preset release --no-tests=error -R '^(cuda_compile_|simt_train_curves$)' || true
-code=0
-wait $fresh || code=$?
-cat "$fresh_log"
-rm -f "$fresh_log"
-count_result $code || true
+finish_background
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

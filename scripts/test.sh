@@ -23,7 +23,7 @@ jobs=$(($(nproc) + 2))
 # These tests take more than half of the total time; other tests check the same on smaller runs. An
 # expression of ctest has at most nine groups, so the names are joined without groups.
 readonly longest=(
-    'simt_.*_random_[12]' 'simt_.*_warp' 'simt_attention_lifo' 'simt_attention_tiles_lifo'
+    'simt_.*_random' 'simt_.*_warp' 'simt_attention_lifo' 'simt_attention_tiles_lifo'
     'simt_attention_99_kib' 'simt_on_gpu_norm' 'simt_on_gpu_flat' 'simt_on_gpu_linear'
     'simt_on_gpu_cross_entropy' 'simt_on_gpu_attention.*' 'memory_adapters' 'memory_adapters_bf16'
     'gpu_bundle' 'simt_train_fp32' 'simt_train_graphs' 'simt_train_memory' 'simt_train_objectives'

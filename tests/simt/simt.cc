@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
-#include <random>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -23,10 +22,31 @@ static const size_t shared_memory = 320 << 10; /* arrays and the red zones betwe
 /* LOWEST and HIGHEST starve warps: a warp waits while one of a lower or higher number is ready. */
 enum schedule { FIFO, LIFO, GREEDY, RANDOM, LOWEST, HIGHEST };
 
+/* Random numbers: the upper half of a linear congruential generator, which is several times faster
+ * than std::mt19937. */
+struct generator {
+    using result_type = uint32_t;
+    uint64_t state = 0;
+
+    static constexpr result_type min()
+    {
+        return 0;
+    }
+    static constexpr result_type max()
+    {
+        return UINT32_MAX;
+    }
+    result_type operator()()
+    {
+        state = state * 6364136223846793005 + 1442695040888963407;
+        return static_cast<result_type>(state >> 32);
+    }
+};
+
 static struct {
     bool is_set;
     schedule order;
-    std::mt19937 random;
+    generator random;
 } settings;
 
 /* Ready threads in the order in which they became ready: a ring, because a block has at most
@@ -59,7 +79,7 @@ void set_schedule(const char *name, unsigned seed)
 {
     static const char *const names[] = {"fifo", "lifo", "warp", "random", "lowest", "highest"};
     settings.is_set = true;
-    settings.random.seed(seed);
+    settings.random.state = seed;
     for (int i = 0; i < 6; i++) {
         if (strcmp(name, names[i]) == 0) {
             settings.order = static_cast<schedule>(i);

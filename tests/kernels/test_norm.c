@@ -33,16 +33,16 @@ static const struct shape shapes[] = {
     {19, 64, NORM_LAYER, true, true, NORM_RESIDUAL_PRE, 0.25f, 0, true},
     {11, 768, NORM_LAYER, true, true, NORM_RESIDUAL_POST, 0, 0, true},
     {20, 768, NORM_RMS, false, true, NORM_RESIDUAL_PRE, 0, 0, true},
-    {1027, 776, NORM_LAYER, true, true, NORM_RESIDUAL_PRE, 0.25f, 0, true},
+    {131, 776, NORM_LAYER, true, true, NORM_RESIDUAL_PRE, 0.25f, 0, true},
     {10, 1600, NORM_LAYER, true, true, NORM_RESIDUAL_PRE, 0.25f, 0, true},
     {3, 2048, NORM_RMS, false, false, NORM_RESIDUAL_NONE, 0, 0, true},
     {3, 4096, NORM_RMS, false, true, NORM_RESIDUAL_PRE, 0, 0, true},
     {2, 8192, NORM_LAYER, true, true, NORM_RESIDUAL_POST, 0.25f, 100, true},
     {2, 8191, NORM_LAYER, true, true, NORM_RESIDUAL_PRE, 0, 0},
-    /* several rows for each group of threads in the backward pass */
+    /* two or three rows for each group of threads in the backward pass */
     {4100, 24, NORM_LAYER, true, true, NORM_RESIDUAL_PRE, 0, 0, true},
-    {3300, 520, NORM_LAYER, true, true, NORM_RESIDUAL_POST, 0.25f, 0, true},
-    {420, 4104, NORM_RMS, false, true, NORM_RESIDUAL_PRE, 0, 0, true},
+    {2200, 520, NORM_LAYER, true, true, NORM_RESIDUAL_POST, 0.25f, 0, true},
+    {270, 4104, NORM_RMS, false, true, NORM_RESIDUAL_PRE, 0, 0, true},
     {420, 2051, NORM_LAYER, true, false, NORM_RESIDUAL_NONE, 0, 0},
 };
 

@@ -133,6 +133,8 @@ static void make_problem(struct problem *p, const struct shape *s)
 static int64_t stride_unit = 1;
 /* With the argument `wgmma`, rows are aligned and only shapes of the wgmma kernels are tested. */
 static bool wgmma_only;
+/* With an argument after `aligned`, only shapes with this head width are tested. */
+static int64_t only_width;
 
 /* Creates tensors with gaps between the rows, as in views of a wider matrix. */
 static struct tensors make_tensors(const struct problem *p, enum dtype dtype)
@@ -561,6 +563,9 @@ static bool is_skipped(const struct shape *s)
 #elif defined(GPU_EMULATOR)
     is_slow = s->queries[0] * s->keys[0] * s->heads * s->width > 1700000;
 #endif
+    if (only_width != 0 && s->width != only_width) {
+        return true;
+    }
     if (wgmma_only) {
         return (s->width != 64 && s->width != 128) || is_too_long;
     }
@@ -595,6 +600,7 @@ static void test_all(struct kernels *k, struct kernels *other)
 int main(int count, char **arguments)
 {
     wgmma_only = count > 1 && strcmp(arguments[1], "wgmma") == 0;
+    only_width = count > 2 ? strtol(arguments[2], NULL, 10) : 0;
     stride_unit = wgmma_only || (count > 1 && strcmp(arguments[1], "aligned") == 0) ? 8 : 1;
     const struct kernels_limits limits = {
         .rows = 512,

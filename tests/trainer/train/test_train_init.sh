@@ -85,7 +85,7 @@ expect_error 'no checkpoint at gpt2-xl; .*`bireme import FOLDER --output DIR`'
 # Moments that the checkpoint does not have, and a model that does not fit into memory.
 refuse 80 'base/final: optimizer-.* no tensor exp_avg' fine.yaml model.init_from=base/final \
     optimizer.init_from=base/final
-huge=(model.hidden_size=65536 model.num_layers=1000 model.num_heads=256)
+huge=(model.hidden_size=131072 model.num_layers=20 model.num_heads=512)
 refuse 78 'does not fit: a rank needs .* but this machine has ' recipe.yaml run_dir=fine \
     train.device=cpu "${huge[@]}"
 run_bireme 78 train recipe.yaml run_dir=fine "${huge[@]}"

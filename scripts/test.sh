@@ -25,7 +25,8 @@ jobs=$(($(nproc) + 2))
 readonly longest=(
     'simt_.*_random' 'simt_.*_warp' 'simt_attention_lifo' 'simt_attention_tiles_lifo'
     'simt_attention_99_kib' 'simt_on_gpu_norm' 'simt_on_gpu_flat' 'simt_on_gpu_linear'
-    'simt_on_gpu_cross_entropy' 'simt_on_gpu_attention.*' 'memory_adapters' 'memory_adapters_bf16'
+    'simt_on_gpu_cross_entropy' 'simt_on_gpu_attention.*' 'simt_cross_entropy_16_kib'
+    'memory_(adapters|adapters_bf16|rollback|moments|2_ranks|2_ranks_rollback)' 'train_seq2seq'
     'gpu_bundle' 'simt_train_fp32' 'simt_train_graphs' 'simt_train_memory' 'simt_train_objectives'
     'simt_train_plans' 'simt_train_ranks' 'tensor_parallel_2_hosts' 'tensor_parallel_4_ranks'
     'train_kills_[12]' 'train_zero' 'train_tensor' 'train_reproducible' 'train_masked_layouts'
@@ -83,7 +84,7 @@ print_message() {
 }
 
 passed=0 failed=0 skipped=0
-readonly total_limit=4800 # seconds for all parts together; two fast cores need about 2300
+readonly total_limit=4800 # seconds for all parts together; two fast cores need less than half
 
 # run_limited NAME LIMIT COMMAND...: run one part for at most LIMIT seconds and print its duration.
 run_limited() {
@@ -220,8 +221,9 @@ build_folder build 900 --preset release
 run_part "tests, 40 kills" 1800 env BIREME_KILLS=40 \
     TMPDIR="$temporary" ctest --preset release --parallel $jobs --no-tests=error || true
 run_sanitizer asan 1200
-# simt_*_lifo and simt_on_gpu_* run the same kernels: asan excludes most of the second group, tsan
-# the first one. tsan also excludes the tests of layouts, because all layouts have the same threads.
+# simt_*_lifo and simt_on_gpu_* run the same kernels, so the presets exclude most of the second
+# group. tsan also excludes the slowest kernels, programs that create no thread, and the tests of
+# layouts, because all layouts have the same threads.
 run_sanitizer tsan 1200
 # The bare Debian root waits for the network and fuzzing has no short deadlines, and most of the
 # other parts only wait. So these two run at the same time as the others, which have priority.

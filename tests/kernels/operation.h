@@ -260,6 +260,14 @@ static inline void operation_device_release(struct device *dev)
     }
 }
 
+/* With the thread sanitizer, the time of a barrier in the emulator grows with the square of the
+ * block's threads. So tests omit shapes with many blocks. */
+#ifdef __SANITIZE_THREAD__
+enum { OPERATION_THREAD_SANITIZER = 1 };
+#else
+enum { OPERATION_THREAD_SANITIZER = 0 };
+#endif
+
 /* operation_run_all - run a test with every instruction set and dtype.
  *
  * k has one thread and `other` has three. The test checks that their results have the same bits. */

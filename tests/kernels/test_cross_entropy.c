@@ -45,15 +45,10 @@ static const struct shape shapes[] = {
 /* FIRST_CAPPED: the first shape with a soft-cap; of its 4 shards, two contain only padding */
 enum { SHAPES = COUNT(shapes), FIRST_CAPPED = 15, ROWS_MAX = 600, IGNORED = -100 };
 
-/* Returns whether the thread sanitizer needs minutes for a shape. */
+/* Returns whether a shape has too many blocks for the thread sanitizer. */
 static bool is_slow(const struct shape *s)
 {
-#ifdef __SANITIZE_THREAD__
-    return s->rows > 130 || s->padded > 30000;
-#else
-    (void)s;
-    return false;
-#endif
+    return OPERATION_THREAD_SANITIZER && (s->rows > 130 || s->padded > 30000);
 }
 
 struct problem {

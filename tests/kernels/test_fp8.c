@@ -436,10 +436,15 @@ static void test_misaligned_scales(struct kernels *k)
 
 static void test_all(struct kernels *k, struct kernels *other)
 {
-    test_cast(k);
+    if (!OPERATION_THREAD_SANITIZER) { /* test_shape runs the same kernels */
+        test_cast(k);
+    }
     test_not_finite_and_maxima(k);
     struct tensor scales = make_scales(5, 12, 21), none = tensor_absent();
     for (int i = 0; i < COUNT(shapes); i++) {
+        if (OPERATION_THREAD_SANITIZER && shapes[i].rows > 40) {
+            continue;
+        }
         test_shape(k, other, &shapes[i], scales, ACTIVATION_NONE, false);
         test_shape(k, other, &shapes[i], scales, ACTIVATION_GELU_TANH, true);
         test_shape(k, other, &shapes[i], none, ACTIVATION_NONE, true);

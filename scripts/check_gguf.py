@@ -8,6 +8,7 @@ loads the GGUF files with llama.cpp. Prints a table and exits with 1 if a line i
 
     decoders    the same token ids, the same 24 greedy tokens, logits in f32
     encoders    the same token ids, mean embeddings
+    T5          the same token ids, the same 24 greedy tokens, logits in f32
     Unigram     the same token ids as from tokenizers and sentencepiece
     trained     perplexity of a small trained model in q8_0 and q4_0 against f32
 
@@ -102,7 +103,9 @@ def write_pieces(folder, **options):
         minloglevel=2, **options)
     text.unlink()
     (folder / "tokenizer.vocab").unlink()
-    (folder / "tokenizer_config.json").write_text('{"add_bos_token": true, "bos_token": "<s>"}')
+    if options.get("bos_id") != -1:
+        config = '{"add_bos_token": true, "bos_token": "<s>"}'
+        (folder / "tokenizer_config.json").write_text(config)
     return sentencepiece.SentencePieceProcessor(str(folder / "tokenizer.model"))
 
 
@@ -162,6 +165,14 @@ ENCODERS = {
 # which llama.cpp does not have, so its text has no unknown characters.
 UNIGRAM = ROOT / "tests/reference/tokenizer/sentencepiece"
 UNIGRAM_TEXTS = {"t5": TEXT, "xlm": TEXT, "byte": "The system calls return on error."}
+
+
+# T5 1.0 and 1.1. The source is longer than the largest distance of a position bias, 128.
+T5_PIECES = dict(model_type="unigram", byte_fallback=False, normalization_rule_name="nmt_nfkc",
+                 remove_extra_whitespaces=True, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+SEQ2SEQ = {"t5": (dict(feed_forward_proj="relu"), 1e-5),
+           "t5-gated": (dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False), 5e-3)}
+SOURCE = " ".join([TEXT] * 4)
 
 
 class Check:
@@ -255,6 +266,71 @@ def check_encoder(check, name, make, make_tokenizer):
     check.report(name, "embedding", f"{error:.1e}", error <= limit)
 
 
+def make_t5(**settings):
+    config = t.T5Config(d_model=64, d_kv=16, d_ff=160, num_layers=3, num_decoder_layers=2,
+                        num_heads=4, vocab_size=VOCABULARY, decoder_start_token_id=0, **settings)
+    model = t.T5ForConditionalGeneration(config)
+    if not config.scale_decoder_outputs:  # T5 1.1
+        model.config.tie_word_embeddings = False
+        model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.shared.weight))
+    return draw_weights(model)
+
+
+class Seq2Seq:
+    """An encoder-decoder in llama.cpp."""
+
+    def __init__(self, path):
+        self.model = llama_cpp.llama_model_load_from_file(
+            str(path).encode(), llama_cpp.llama_model_default_params())
+        options = llama_cpp.llama_context_default_params()
+        options.n_ctx = options.n_batch = options.n_ubatch = 512
+        options.n_threads = options.n_threads_batch = 1
+        options.type_k = options.type_v = 0
+        options.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED  # its keys are f16
+        self.context = llama_cpp.llama_init_from_model(self.model, options)
+        self.vocabulary = llama_cpp.llama_model_get_vocab(self.model)
+
+    def tokenize(self, text):
+        ids = (llama_cpp.llama_token * 512)()
+        data = text.encode()
+        count = llama_cpp.llama_tokenize(self.vocabulary, data, len(data), ids, 512, True, False)
+        return list(ids[:count])
+
+    def run(self, function, ids):
+        tokens = (llama_cpp.llama_token * len(ids))(*ids)
+        assert function(self.context, llama_cpp.llama_batch_get_one(tokens, len(ids))) == 0
+
+    def generate(self, ids, count):
+        """Returns greedy tokens after the start token, and the logits of each."""
+        self.run(llama_cpp.llama_encode, ids)
+        tokens, logits = [llama_cpp.llama_model_decoder_start_token(self.model)], []
+        for _ in range(count):
+            self.run(llama_cpp.llama_decode, tokens[-1:])
+            row = llama_cpp.llama_get_logits_ith(self.context, -1)
+            size = llama_cpp.llama_vocab_n_tokens(self.vocabulary)
+            logits.append(np.ctypeslib.as_array(row, shape=(size,)).copy())
+            tokens.append(int(np.argmax(logits[-1])))
+        return tokens, np.array(logits)
+
+
+def check_seq2seq(check, name, settings, limit):
+    model = make_t5(**settings)
+    model.save_pretrained(check.folder / name)
+    ids = write_pieces(check.folder / name, **T5_PIECES).encode(SOURCE) + [T5_PIECES["eos_id"]]
+    check.export(name, ["f32"])
+    llama = Seq2Seq(check.folder / f"{name}-f32.gguf")
+    check.report(name, "token ids", str(len(ids)), llama.tokenize(SOURCE) == ids)
+    found, logits = llama.generate(ids, 24)
+    with torch.no_grad():
+        tokens = model.generate(torch.tensor([ids]), max_new_tokens=24, min_new_tokens=24,
+                                do_sample=False, eos_token_id=None)[0].tolist()
+        expected = model(input_ids=torch.tensor([ids]),
+                         decoder_input_ids=torch.tensor([found[:-1]])).logits[0].numpy()
+    error = np.abs(logits - expected).max() / np.abs(expected).max()
+    check.report(name, "logits, relative", f"{error:.1e}", error <= limit)
+    check.report(name, "greedy tokens", "24", found == tokens)
+
+
 def check_unigram(check, name, write, texts):
     """Compares the ids of a small Llama with this tokenizer, also after an import."""
     folder = check.folder / name
@@ -342,6 +418,8 @@ def main():
             check_decoder(check, name, make, limit, tokenizer)
         for name, (make, make_tokenizer) in ENCODERS.items():
             check_encoder(check, name, make, make_tokenizer)
+        for name, (settings, limit) in SEQ2SEQ.items():
+            check_seq2seq(check, name, settings, limit)
         check_unigrams(check)
         check_quantized(check)
     sys.exit(1 if check.failed else 0)

@@ -34,7 +34,8 @@ struct gguf_job {
 static enum gguf_type choose_type(const struct gguf_job *job, const struct exported_tensor *t,
                                   enum model_role role)
 {
-    bool is_table = role == MODEL_POSITION_TABLE || role == MODEL_TOKEN_TYPE_TABLE;
+    bool is_table = role == MODEL_POSITION_TABLE || role == MODEL_TOKEN_TYPE_TABLE ||
+                    role == MODEL_POSITION_BIAS;
     bool is_output = role == MODEL_TOKEN_TABLE || role == MODEL_DECODER;
     bool has_blocks = job->type == GGUF_Q8_0 || job->type == GGUF_Q4_0;
     if (t->rows == 0 || is_table) {
@@ -119,6 +120,15 @@ static status collect_values(void *user, const float *values, int64_t count)
     return STATUS_OK;
 }
 
+/* Returns the factor of a tensor. llama.cpp does not scale the outputs of T5's decoder, so that the
+ * file contains the factor in the norm before the output matrix. */
+static float get_factor(const struct gguf_job *job, const struct exported_tensor *t)
+{
+    double divisor = job->source.config.logits_divisor;
+    bool is_scaled = strcmp(t->name, GGUF_DECODER_NORM ".weight") == 0 && divisor > 0;
+    return is_scaled ? (float)(1 / divisor) : 1;
+}
+
 /* Writes a tensor. `values` has the order of transformers; `spare` has the same size. */
 static status write_values(struct gguf_job *job, const struct exported_tensor *t, float *values,
                            float *spare)
@@ -126,8 +136,12 @@ static status write_values(struct gguf_job *job, const struct exported_tensor *t
     const struct model_parameter *p = &job->source.parameters[t->parameter];
     int64_t elements = p->whole_rows * p->whole_columns;
     float norm_offset = huggingface_norm_offset(job->source.architecture, p);
+    float factor = get_factor(job, t);
     for (int64_t i = 0; i < elements && norm_offset > 0; i++) {
         values[i] += norm_offset; /* GGUF files store the factor itself */
+    }
+    for (int64_t i = 0; i < elements && factor < 1; i++) {
+        values[i] *= factor;
     }
     if (p->transposed && p->dimensions == 2) {
         gguf_transpose(spare, values, t->columns, t->rows);

@@ -19,7 +19,11 @@ struct gguf_family {
     bool has_biases;           /* model.attention_bias and model.mlp_bias */
     bool width_is_heads;       /* the width is that of all heads together */
     bool needs_output;         /* the file contains the output matrix also if it is tied */
+    int64_t max_distance;      /* the only value for relative positions; 0: the family has none */
 };
+
+/* The final norm of a decoder that follows an encoder. */
+#define GGUF_DECODER_NORM "dec.output_norm"
 
 /* gguf_find_family - find the family of an architecture; NULL if llama.cpp does not have it. */
 const struct gguf_family *gguf_find_family(const char *architecture);

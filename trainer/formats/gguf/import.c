@@ -242,6 +242,27 @@ static status read_rotary_width(struct gguf_import_job *job)
     return STATUS_OK;
 }
 
+/* Reads the settings of T5. A file with logit_scale has the scale of the decoder's outputs in the
+ * norm; in the files of other programs, the kind of the output matrix determines it (null). */
+static status read_relative(struct gguf_import_job *job)
+{
+    struct recipe *r = &job->recipe;
+    int64_t start;
+    TRY(read_size(job, "attention.key_length", &r->model.head_dim));
+    TRY(read_count(job, "decoder_block_count", r->model.num_layers, &r->model.num_decoder_layers));
+    TRY(read_size(job, "attention.relative_buckets_count",
+                  &r->model.relative_attention_num_buckets));
+    TRY(read_count(job, "decoder_start_token_id", 0, &start));
+    r->model.relative_attention_max_distance = job->family->max_distance;
+    r->model.decoder_start_token_id = start;
+    r->model.gated_linear_unit = gguf_find_tensor(job->file, "enc.blk.0.ffn_gate.weight") != NULL;
+    r->model.activation = r->model.gated_linear_unit ? RECIPE_GELU_TANH : RECIPE_RELU;
+    if (read_number(job, "logit_scale", 0) > 0) {
+        r->model.scale_decoder_outputs = SCALE_OUTPUTS_FALSE;
+    }
+    return STATUS_OK;
+}
+
 /* Reads the settings of Gemma 2 and 3 that the sizes of the model determine. */
 static void read_fixed_scale(struct gguf_import_job *job)
 {
@@ -328,6 +349,8 @@ static status read_model(struct gguf_import_job *job)
         job, is_rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon", 1e-5);
     if (result == STATUS_OK && architecture_is_rotary(job->architecture)) {
         result = read_rotary(job);
+    } else if (result == STATUS_OK && job->family->max_distance > 0) {
+        result = read_relative(job);
     } else if (!job->architecture->attention.causal) {
         const struct gguf_tensor *types = gguf_find_tensor(job->file, "token_types.weight");
         draft->model.type_vocab_size =
@@ -472,9 +495,10 @@ static status write_config(const struct gguf_import_job *job, const char *folder
     TRY(file_join(path, folder, "config.json"));
     FILE *file = open_memstream(&text, &bytes);
     REQUIRE(file != NULL, STATUS_INTERNAL, "out of memory for config.json");
-    status result = huggingface_config_write(&job->recipe, job->recipe.model.vocab_size,
-                                             (struct huggingface_special_tokens){-1, -1, -1}, &none,
-                                             SAFETENSORS_F32, file);
+    const struct huggingface_special_tokens tokens = {
+        -1, -1, -1, (int32_t)job->recipe.model.decoder_start_token_id};
+    status result = huggingface_config_write(&job->recipe, job->recipe.model.vocab_size, tokens,
+                                             &none, SAFETENSORS_F32, file);
     (void)fclose(file);
     if (result == STATUS_OK) {
         result = file_write(path, text, bytes);

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "trainer/formats/gguf/gguf_impl.h"
+#include "trainer/setup/derive.h"
 
 /* Values of general.file_type. */
 static int64_t get_file_type(enum gguf_type type)
@@ -80,15 +81,41 @@ static status check_softcaps(const struct export_source *source, const struct gg
     return STATUS_OK;
 }
 
+/* Checks the activation. llama.cpp has ReLU for T5 1.0, and the tanh form of GELU for the gate of
+ * T5 1.1. */
+static status check_activation(const struct export_source *source)
+{
+    const struct model_config *c = &source->config;
+    struct architecture a = architecture_compose(c);
+    bool is_gelu = c->activation == ACTIVATION_GELU_TANH || c->activation == ACTIVATION_GELU_ERF;
+    if (a.free_gate) {
+        REQUIRE(c->activation == (a.feed_forward.gated ? ACTIVATION_GELU_TANH : ACTIVATION_RELU),
+                STATUS_UNAVAILABLE,
+                "%s: model.activation is not %s, the only one of llama.cpp for %s %s a gate",
+                source->found.folder, a.feed_forward.gated ? "gelu_tanh" : "relu", c->architecture,
+                a.feed_forward.gated ? "with" : "without");
+        return STATUS_OK;
+    }
+    REQUIRE(a.feed_forward.gated || is_gelu, STATUS_UNAVAILABLE,
+            "%s: model.activation is not a GELU; llama.cpp has only GELU for %s",
+            source->found.folder, c->architecture);
+    return STATUS_OK;
+}
+
 /* Checks the parts of the model that have no key in GGUF files. */
 static status check_parts(const struct export_source *source, const struct gguf_family *family)
 {
     const struct model_config *c = &source->config;
-    bool gated = model_architecture(c->architecture)->feed_forward.gated;
-    REQUIRE(gated || c->activation == ACTIVATION_GELU_TANH || c->activation == ACTIVATION_GELU_ERF,
+    TRY(check_activation(source));
+    REQUIRE(family->max_distance == 0 || c->max_distance == family->max_distance,
             STATUS_UNAVAILABLE,
-            "%s: model.activation is not a GELU; llama.cpp has only GELU for %s",
-            source->found.folder, c->architecture);
+            "%s: model.relative_attention_max_distance is %" PRId64
+            "; llama.cpp supports only %" PRId64,
+            source->found.folder, c->max_distance, family->max_distance);
+    REQUIRE(c->layers <= 2 * c->encoder_layers || c->encoder_layers == 0, STATUS_UNAVAILABLE,
+            "%s: model.num_decoder_layers is greater than model.num_layers; llama.cpp cannot load "
+            "such a model",
+            source->found.folder);
     REQUIRE(family->has_biases || (!c->attention_bias && !c->mlp_bias), STATUS_UNAVAILABLE,
             "%s: llama.cpp does not have model.attention_bias and model.mlp_bias of %s",
             source->found.folder, c->architecture);
@@ -171,6 +198,26 @@ static void put_windows(const struct model_keys *k, const struct model_config *c
     }
 }
 
+/* Writes the number of layers, and the settings that only encoder-decoders have. The logits have no
+ * scale of their own: the final norm of the decoder contains it. */
+static void put_layers(const struct model_keys *k, const struct export_source *source)
+{
+    const struct model_config *c = &source->config;
+    if (!architecture_has_decoder(model_architecture(c->architecture))) {
+        put_integer(k, "block_count", c->layers);
+        put_factor(k, "logit_scale", c->logits_divisor);
+        return;
+    }
+    int32_t start = derive_decoder_start(&source->recipe, source->tokenizer);
+    put_integer(k, "block_count", c->encoder_layers);
+    put_integer(k, "decoder_block_count", c->layers - c->encoder_layers);
+    put_integer(k, "attention.relative_buckets_count", c->position_buckets);
+    put_number(k, "logit_scale", 1);
+    if (start >= 0) {
+        put_integer(k, "decoder_start_token_id", start);
+    }
+}
+
 void gguf_put_model(struct gguf_writer *w, const struct export_source *source,
                     const struct gguf_family *family, enum gguf_type type)
 {
@@ -182,7 +229,7 @@ void gguf_put_model(struct gguf_writer *w, const struct export_source *source,
     gguf_put_u32(w, "general.file_type", get_file_type(type));
     gguf_put_u32(w, "general.quantization_version", 2);
     put_integer(k, "vocab_size", source->vocabulary);
-    put_integer(k, "block_count", c->layers);
+    put_layers(k, source);
     put_integer(k, "context_length", model_positions(c));
     put_integer(k, "embedding_length", c->width);
     put_integer(k, "feed_forward_length", c->inner);
@@ -207,7 +254,6 @@ void gguf_put_model(struct gguf_writer *w, const struct export_source *source,
     }
     put_factor(k, "embedding_scale", c->embedding_multiplier);
     put_factor(k, "residual_scale", c->residual_multiplier);
-    put_factor(k, "logit_scale", c->logits_divisor);
     put_factor(k, "attn_logit_softcapping", c->attention_softcap);
     put_factor(k, "final_logit_softcapping", c->logits_softcap);
     if (!a->attention.causal) {

@@ -1,5 +1,6 @@
 /* The families of models that llama.cpp has, and the names of their tensors. The names follow from
- * the parts of the architecture, so that a new family needs one row. */
+ * the parts of the architecture, so that a new family needs one row. The names of an
+ * encoder-decoder begin with "enc." or "dec.". */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -41,6 +42,7 @@ static const struct gguf_family families[] = {
      .mean_scale_layers = 46,
      .has_softcaps = true},
     {.architecture = "gemma3_text", .name = "gemma3", .fixed_scale = true, .mean_scale_layers = 62},
+    {.architecture = "t5", .name = "t5", .max_distance = 128},
 };
 
 const struct gguf_family *gguf_find_family(const char *architecture)
@@ -98,10 +100,15 @@ static bool find_name(const struct part_name *parts, int count, const char *name
     return false;
 }
 
-static bool find_block_name(const struct architecture *a, const char *name, size_t length,
-                            const char **theirs)
+/* Returns the name of the table of relative positions within its block, the first of a stack. */
+static const char *get_bias_name(const struct architecture_names *n)
 {
-    const struct architecture_names *n = a->names;
+    return n->position_bias != NULL ? n->position_bias + strlen(n->block) + strlen(".0.") : NULL;
+}
+
+static bool find_block_name(const struct architecture *a, const struct architecture_names *n,
+                            const char *name, size_t length, const char **theirs)
+{
     bool post = architecture_is_post_norm(a);
     const struct part_name parts[] = {
         {n->norm1, post ? "layer_output_norm" : "attn_norm"},
@@ -111,12 +118,19 @@ static bool find_block_name(const struct architecture *a, const char *name, size
         {n->value, "attn_v"},
         {n->query_norm, "attn_q_norm"},
         {n->key_norm, "attn_k_norm"},
-        {n->projection, "attn_output"},
+        {n->projection, architecture_has_decoder(a) ? "attn_o" : "attn_output"},
+        {get_bias_name(n), "attn_rel_b"},
+        {n->cross_norm, "cross_attn_norm"},
+        {n->cross_query, "cross_attn_q"},
+        {n->cross_key, "cross_attn_k"},
+        {n->cross_value, "cross_attn_v"},
+        {n->cross_projection, "cross_attn_o"},
         {n->attention_norm, "post_attention_norm"},
         {n->norm2, post ? "attn_output_norm" : "ffn_norm"},
         {n->gate_fc, "ffn_up"},
         {n->gate, "ffn_gate"},
         {n->fc, "ffn_up"},
+        {n->ungated_fc, "ffn_up"},
         {n->fc_projection, "ffn_down"},
         {n->feed_forward_norm, "post_ffw_norm"},
     };
@@ -126,34 +140,60 @@ static bool find_block_name(const struct architecture *a, const char *name, size
 static bool find_global_name(const struct architecture *a, const char *name, size_t length,
                              const char **theirs)
 {
-    const struct architecture_names *n = a->names;
+    const struct architecture_names *n = a->names, *decoder = a->decoder_names;
     const struct part_name parts[] = {
-        {n->token_table, "token_embd"},       {n->position_table, "position_embd"},
-        {n->token_type_table, "token_types"}, {n->embedding_norm, "token_embd_norm"},
-        {n->final_norm, "output_norm"},       {a->attention.causal ? n->decoder : NULL, "output"},
+        {n->token_table, "token_embd"},
+        {n->position_table, "position_embd"},
+        {n->token_type_table, "token_types"},
+        {n->embedding_norm, "token_embd_norm"},
+        {n->final_norm, decoder != NULL ? "enc.output_norm" : "output_norm"},
+        {decoder != NULL ? decoder->final_norm : NULL, GGUF_DECODER_NORM},
+        {a->attention.causal ? n->decoder : NULL, "output"},
     };
     return find_name(parts, COUNT(parts), name, length, theirs);
 }
 
-bool gguf_tensor_name(const struct architecture *a, const char *name, char out[GGUF_NAME_BYTES])
+/* Returns the part of a name after "BLOCK.LAYER."; NULL: the name is not in a block of n. */
+static const char *find_local_name(const struct architecture_names *n, const char *name,
+                                   int64_t *layer)
 {
-    size_t prefix = strlen(a->names->block);
-    const char *suffix = strrchr(name, '.'), *local = name, *theirs;
-    bool in_block = strncmp(name, a->names->block, prefix) == 0 && name[prefix] == '.';
+    size_t prefix = strlen(n->block);
     char *end = NULL;
-    int64_t layer = in_block ? strtoll(name + prefix + 1, &end, 10) : 0;
-    if (suffix == NULL || (in_block && *end != '.')) {
+    if (strncmp(name, n->block, prefix) != 0 || name[prefix] != '.') {
+        return NULL;
+    }
+    *layer = strtoll(name + prefix + 1, &end, 10);
+    return *end == '.' ? end + 1 : NULL;
+}
+
+/* Writes the name of a parameter in a block of a stack, after the prefix of the stack. */
+static bool write_block_name(const struct architecture *a, const struct architecture_names *n,
+                             const char *prefix, const char *name, char out[GGUF_NAME_BYTES])
+{
+    int64_t layer;
+    const char *suffix = strrchr(name, '.'), *local = find_local_name(n, name, &layer), *theirs;
+    if (local == NULL || suffix < local ||
+        !find_block_name(a, n, local, (size_t)(suffix - local), &theirs)) {
         return false;
     }
-    local = in_block ? end + 1 : name;
-    size_t length = (size_t)(suffix - local);
-    if (in_block && find_block_name(a, local, length, &theirs)) {
-        snprintf(out, GGUF_NAME_BYTES, "blk.%" PRId64 ".%s%s", layer, theirs, suffix);
+    snprintf(out, GGUF_NAME_BYTES, "%sblk.%" PRId64 ".%s%s", prefix, layer, theirs, suffix);
+    return true;
+}
+
+bool gguf_tensor_name(const struct architecture *a, const char *name, char out[GGUF_NAME_BYTES])
+{
+    const char *suffix = strrchr(name, '.'), *theirs;
+    bool has_decoder = architecture_has_decoder(a);
+    if (suffix == NULL) {
+        return false;
+    }
+    if (write_block_name(a, a->names, has_decoder ? "enc." : "", name, out) ||
+        (has_decoder && write_block_name(a, a->decoder_names, "dec.", name, out))) {
         return true;
     }
-    if (!in_block && find_global_name(a, local, length, &theirs)) {
-        snprintf(out, GGUF_NAME_BYTES, "%s%s", theirs, suffix);
-        return true;
+    if (!find_global_name(a, name, (size_t)(suffix - name), &theirs)) {
+        return false;
     }
-    return false;
+    snprintf(out, GGUF_NAME_BYTES, "%s%s", theirs, suffix);
+    return true;
 }

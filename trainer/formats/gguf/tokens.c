@@ -281,18 +281,26 @@ static int32_t find_bos(const struct tokenizer *t)
     return bos >= 0 ? bos : has_pieces && piece >= 0 ? piece : tokenizer_eos(t);
 }
 
+/* Writes the special tokens. The sources of an encoder-decoder have an end token, and a begin token
+ * only if the tokenizer has those of an encoder. */
 static void put_specials(struct gguf_writer *w, const struct export_source *source)
 {
     const struct tokenizer *t = source->tokenizer;
+    const struct architecture *a = model_architecture(source->config.architecture);
     struct tokenizer_specials specials = tokenizer_get_specials(t);
-    bool causal = model_architecture(source->config.architecture)->attention.causal;
-    put_special(w, "tokenizer.ggml.eos_token_id", causal ? tokenizer_eos(t) : specials.sep);
-    put_special(w, "tokenizer.ggml.bos_token_id", causal ? find_bos(t) : specials.cls);
+    bool has_decoder = architecture_has_decoder(a);
+    bool is_encoder =
+        !a->attention.causal || (has_decoder && specials.cls >= 0 && specials.sep >= 0);
+    put_special(w, "tokenizer.ggml.eos_token_id", is_encoder ? specials.sep : tokenizer_eos(t));
+    put_special(w, "tokenizer.ggml.bos_token_id",
+                is_encoder    ? specials.cls
+                : has_decoder ? -1
+                              : find_bos(t));
     put_special(w, "tokenizer.ggml.padding_token_id", specials.pad);
     put_special(w, "tokenizer.ggml.unknown_token_id", specials.unknown);
-    if (causal) {
-        gguf_put_bool(w, "tokenizer.ggml.add_bos_token", tokenizer_bos(t) >= 0);
-        gguf_put_bool(w, "tokenizer.ggml.add_eos_token", false);
+    if (!is_encoder) {
+        gguf_put_bool(w, "tokenizer.ggml.add_bos_token", !has_decoder && tokenizer_bos(t) >= 0);
+        gguf_put_bool(w, "tokenizer.ggml.add_eos_token", has_decoder);
         return;
     }
     put_special(w, "tokenizer.ggml.cls_token_id", specials.cls);

@@ -242,31 +242,47 @@ static void test_refused_tokens(void)
     CHECK_FAILS(read_tokens("b", -1), STATUS_DATA, "the token 1 has the type -1");
 }
 
+static void put_size(struct gguf_writer *w, const char *family, const char *name, int64_t value)
+{
+    char key[GGUF_NAME_BYTES];
+    snprintf(key, sizeof key, "%s.%s", family, name);
+    gguf_put_u32(w, key, value);
+}
+
+/* Writes a model without weights: a token table, all sizes, and `key` with this value. */
+static status import_sizes(const char *family, const char *key, double value)
+{
+    struct gguf_writer *w;
+    struct recipe *recipe = calloc(1, sizeof *recipe);
+    struct huggingface_summary summary;
+    float matrix[32] = {0};
+    unlink("counts.gguf");
+    CHECK_OK(gguf_writer_create("counts.gguf", &w));
+    gguf_put_text(w, "general.architecture", family);
+    gguf_put_f32(w, key, value);
+    put_size(w, family, "block_count", 1);
+    put_size(w, family, "context_length", 8);
+    put_size(w, family, "embedding_length", 8);
+    put_size(w, family, "feed_forward_length", 8);
+    put_size(w, family, "attention.head_count", 2);
+    CHECK_OK(gguf_add_tensor(w, "token_embd.weight", GGUF_F32, 4, 8));
+    CHECK_OK(gguf_write_tensor(w, matrix));
+    CHECK_OK(gguf_writer_finish(&w, STATUS_OK));
+    CHECK(recipe != NULL);
+    status result = gguf_import("counts.gguf", NULL, "imported", NULL, 0, recipe, &summary);
+    free(recipe);
+    return result;
+}
+
 /* Counts that no integer can store are refused. */
 static void test_refused_counts(void)
 {
     static const double values[] = {NAN, 1e30, -1, 0.5};
     for (int i = 0; i < 4; i++) {
-        struct gguf_writer *w;
-        struct recipe *recipe = calloc(1, sizeof *recipe);
-        struct huggingface_summary summary;
-        float matrix[32] = {0};
-        unlink("counts.gguf");
-        CHECK_OK(gguf_writer_create("counts.gguf", &w));
-        gguf_put_text(w, "general.architecture", "llama");
-        gguf_put_u32(w, "llama.block_count", 1);
-        gguf_put_u32(w, "llama.context_length", 8);
-        gguf_put_u32(w, "llama.embedding_length", 8);
-        gguf_put_u32(w, "llama.feed_forward_length", 8);
-        gguf_put_u32(w, "llama.attention.head_count", 2);
-        gguf_put_f32(w, "llama.attention.head_count_kv", values[i]);
-        CHECK_OK(gguf_add_tensor(w, "token_embd.weight", GGUF_F32, 4, 8));
-        CHECK_OK(gguf_write_tensor(w, matrix));
-        CHECK_OK(gguf_writer_finish(&w, STATUS_OK));
-        CHECK(recipe != NULL);
-        CHECK_FAILS(gguf_import("counts.gguf", NULL, "imported", NULL, 0, recipe, &summary),
-                    STATUS_DATA, "llama.attention.head_count_kv is not a whole number");
-        free(recipe);
+        CHECK_FAILS(import_sizes("llama", "llama.attention.head_count_kv", values[i]), STATUS_DATA,
+                    "llama.attention.head_count_kv is not a whole number");
+        CHECK_FAILS(import_sizes("t5", "t5.attention.key_length", values[i]), STATUS_DATA,
+                    "t5.attention.key_length is missing or not a number");
     }
 }
 

@@ -1,9 +1,9 @@
 #!/bin/bash
-# Tests that an export to GGUF and an import return the models of each family: decoders and the
-# bodies of encoders bit for bit, and Unigram tokenizers with the same scores of texts. Models that
-# llama.cpp does not support are refused.
+# Tests that an export to GGUF and an import return the models of each family: decoders, the bodies
+# of encoders and T5 1.1 bit for bit, T5 1.0 with the same targets and loss, and Unigram tokenizers
+# with the same scores of texts. Models that llama.cpp does not support are refused.
 #
-#   test_gguf_families.sh decoders | encoders | unigram | refused
+#   test_gguf_families.sh decoders | encoders | seq2seq | unigram | refused
 part=${1:-}
 # shellcheck source=tests/trainer/tiny_training.sh
 source "${BIREME_SOURCE_DIR:?}/tests/trainer/tiny_training.sh"
@@ -78,6 +78,42 @@ test_encoders() {
     check_encoder modernbert model.num_layers=4 model.sliding_window=8
 }
 
+# check_seq2seq NAME SETTING...: train a T5, export, import; compare the targets and the loss.
+check_seq2seq() {
+    local name=$1
+    shift
+    run_bireme 0 "${common[@]}" run_dir="$name" model.architecture=t5 model.head_dim=6 "$@"
+    export_and_import "$name"
+    run_bireme 0 translate --checkpoint "$name/final" --max-new-tokens 12 pairs.a
+    cp out before
+    run_bireme 0 translate --checkpoint "$name-back" --max-new-tokens 12 pairs.a
+    cmp before out || fail "the targets of $name differ"
+    run_bireme 0 evaluate --checkpoint "$name/final" --data 'pairs/validation-*.h5' --json
+    cp out before
+    run_bireme 0 prepare --objective seq2seq --tokenizer "$name-back/tokenizer" \
+        --source pairs.a --target pairs.b --output "$name-pairs" --validation-fraction 0.2
+    run_bireme 0 evaluate --checkpoint "$name-back" --data "$name-pairs/validation-*.h5" --json
+    sed -nE 's/.*"loss": *([0-9.e-]+).*/\1/p' before out | awk -v name="$name" \
+        '{ v[NR] = $1; d = v[2] - v[1] } END { exit !(NR == 2 && d < 1e-5 && d > -1e-5) }' ||
+        fail "the loss of $name differs: $(cat before out)"
+    run_bireme 0 export --format gguf --checkpoint "$name-back" --output "$name-again.gguf" \
+        --type f32
+    cmp "$name.gguf" "$name-again.gguf" || fail "the second export of $name differs"
+}
+
+# The last norm of T5 1.0 is followed by a scale, which the file contains in the norm. All other
+# weights are equal.
+test_seq2seq() {
+    make_pairs
+    check_seq2seq t5 model.num_decoder_layers=1
+    run_bireme 81 checkpoint diff t5/final t5-back --tolerance 0
+    grep -q '^error: 1 tensors of' stderr || fail "the weights of t5 differ: $(cat stderr)"
+    check_seq2seq gated model.gated_linear_unit=true model.activation=gelu_tanh \
+        model.tie_word_embeddings=false model.decoder_start_token_id=7
+    run_bireme 0 checkpoint diff gated/final gated-back --tolerance 0
+    grep -q '^equal: ' out || fail 'the weights of gated differ'
+}
+
 test_unigram() {
     local name
     for name in t5 xlm byte unigram unigram_bytes; do
@@ -120,10 +156,21 @@ test_refused() {
     run_bireme 0 prepare --tokenizer albert --input "$source/LICENSE" --output albert-data
     check_refused 'the normalizer or the pre-tokenizer' model.architecture=llama \
         data.tokenizer=albert data.train='albert-data/train-*.h5'
+    make_pairs
+    sed -i 's/clm/seq2seq/; s/tokenizer: tokenizer/tokenizer: words/; s/data.train/pairs\/train/' \
+        small.yaml
+    check_refused 'is not relu' model.architecture=t5 model.activation=gelu_tanh
+    check_refused 'is not gelu_tanh' model.architecture=t5 model.gated_linear_unit=true \
+        model.activation=silu
+    check_refused 'supports only 128' model.architecture=t5 model.activation=relu \
+        model.relative_attention_max_distance=64
+    check_refused 'model.num_decoder_layers is greater' model.architecture=t5 \
+        model.activation=relu model.num_decoder_layers=2
+    check_refused 'cannot be exported to GGUF' model.architecture=bart
 }
 
 case $part in
-decoders | encoders | unigram | refused) "test_$part" ;;
+decoders | encoders | seq2seq | unigram | refused) "test_$part" ;;
 *)
     echo "unknown part: $part" >&2
     exit 2

@@ -262,7 +262,9 @@ def check_encoder(check, name, make, make_tokenizer):
     expected /= np.linalg.norm(expected)
     actual = np.array(llama.embed(TEXT, normalize=True))
     error = np.abs(actual - expected).max()
-    limit = 3e-4 if name == "modernbert" else 1e-4  # llama.cpp reads GELU from a table in f16
+    # llama.cpp has the tanh form of GELU, in a table in f16. With the model's form in f32, the
+    # error is 2e-7.
+    limit = 3e-4 if name == "modernbert" else 1e-4
     check.report(name, "embedding", f"{error:.1e}", error <= limit)
 
 

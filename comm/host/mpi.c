@@ -386,8 +386,16 @@ static status mpi_gather_pull(struct comm *comm, struct comm_request *request)
     return shared_gather_pull(&((struct mpi_state *)comm->state)->group, request);
 }
 
+/* MPI_Abort of Open MPI prints eight lines, after which the error of the rank is easily missed, and
+ * then calls this function. It is NULL in other libraries. */
+typedef int abort_function(MPI_Comm comm, int code);
+extern abort_function ompi_mpi_abort __attribute__((weak));
+
 static void mpi_end(int code)
 {
+    if (ompi_mpi_abort != NULL) {
+        ompi_mpi_abort(MPI_COMM_WORLD, code);
+    }
     MPI_Abort(MPI_COMM_WORLD, code);
 }
 

@@ -48,7 +48,7 @@ if [ "${1:-}" = script ]; then
 
     printf 'specific pmix plugin versions available: pmix_v4\n' >plugins
     run_job 0 train.max_steps=5 'run_dir=two words'
-    options='--mpi=pmix --kill-on-bad-exit=0 --wait=30 --cpus-per-task=3 --cpu-bind=cores'
+    options='--quiet --mpi=pmix --kill-on-bad-exit=0 --wait=30 --cpus-per-task=3 --cpu-bind=cores'
     expect_call "srun $options bireme train r.yaml train.max_steps=5 run_dir=two words"
     expect_call 'bireme train r.yaml train.max_steps=5 run_dir=two words'
     refuse_call 'scontrol requeue'
@@ -105,6 +105,9 @@ END
     printf 'none\npmi2\n' >plugins
     run_job 0
     expect_call 'launcher --threads 3 -- bireme train r.yaml'
+    BIREME=build/none run_job 66
+    grep -q 'build/none: no such program.*set BIREME.*\[E-NO-INPUT\]$' stderr ||
+        fail 'a missing program is not reported'
     LAUNCH=ssh run_job 64
     grep -q 'LAUNCH=ssh: use srun or mpirun' stderr || fail 'LAUNCH=ssh is not refused'
     echo 'script: passed'

@@ -201,7 +201,7 @@ static void print_forecast(const struct recipe *r, const struct plan_forecast *f
     char text[TEXT_NUMBER_BYTES];
     printf("predicted step on %.60s\n", cluster->name[0] != '\0' ? cluster->name : cluster->path);
     if (cluster_is_gpu(cluster)) {
-        printf("  prediction; not yet measured on a GPU\n");
+        printf("  a prediction from the rates in the cluster file\n");
     }
     print_seconds("GEMMs", p->gemm_seconds, 0);
     print_seconds("attention", p->attention_seconds, 0);

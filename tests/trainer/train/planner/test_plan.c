@@ -345,7 +345,7 @@ static void test_text(void)
     };
     static const char *const expected[][4] = {
         {" 237 MiB  [1]\n", "reduce_dtype: bf16 halves", " 10.3 G\n", "with 2 ranks per host"},
-        {"prediction; not yet measured on a GPU\n", " days  on 64 GPUs = ",
+        {"a prediction from the rates in the cluster file\n", " days  on 64 GPUs = ",
          "train.max_minutes ends it at about step", "with 8 ranks per host"},
         {"rollback copy", " device hours\n", "of 80.0 GiB\n", "exposed tensor-parallel"}};
     for (int i = 0; i < COUNT(arguments); i++) {

@@ -24,8 +24,8 @@ status mesh_check(int ranks, int tensor, int64_t model_divisor)
         char divisors[256];
         list_divisors(ranks, model_divisor, divisors, sizeof divisors);
         RAISE(STATUS_RECIPE,
-              "parallel.tensor is %d, but there %s %d rank%s: start %d, %d, ... ranks with mpirun, "
-              "or set parallel.tensor to %s%s",
+              "parallel.tensor is %d, but there %s %d rank%s: use %d, %d, ... ranks (mpirun -np N, "
+              "or --ranks N of plan), or set parallel.tensor to %s%s",
               tensor, ranks == 1 ? "is" : "are", ranks, text_plural(ranks), tensor, 2 * tensor,
               strchr(divisors, ',') == NULL ? "" : "one of ", divisors);
     }

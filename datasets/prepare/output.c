@@ -509,7 +509,11 @@ static status divide_into_splits(struct prepare_output *o)
 {
     TRY(close_writer(&o->train));
     TRY(close_writer(&o->validation));
-    REQUIRE(o->tokens > 0, STATUS_DATA, "the inputs contain no tokens");
+    int count = o->options->input_count + o->options->validation_input_count;
+    char *const *inputs =
+        o->options->input_count > 0 ? o->options->inputs : o->options->validation_inputs;
+    REQUIRE(o->tokens > 0, STATUS_DATA, "%s%s no tokens", inputs[0],
+            count > 1 ? " and the other files of the input have" : " has");
     if (o->options->validation_fraction <= 0.0) {
         return STATUS_OK;
     }

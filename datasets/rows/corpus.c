@@ -101,25 +101,28 @@ void corpus_chunk_free(struct corpus_chunk *chunk)
 
 status corpus_check_format(const char *path, const char *text, size_t bytes)
 {
+    static const char unpack[] = "decompress or convert it first";
+    static const char recode[] = "convert it, for example with `iconv -f utf-16 -t utf-8`";
     static const struct {
         const char *magic;
         size_t bytes;
-        const char *name;
-    } formats[] = {{"\x1F\x8B", 2, "gzip"},
-                   {"\x28\xB5\x2F\xFD", 4, "zstd"},
+        const char *name, *remedy;
+    } formats[] = {{"\x1F\x8B", 2, "gzip", unpack},
+                   {"\x28\xB5\x2F\xFD", 4, "zstd", unpack},
                    {"\xFD"
                     "7zXZ",
-                    5, "xz"},
-                   {"PK\x03\x04", 4, "zip"},
-                   {"PAR1", 4, "Parquet"},
-                   {"\x89HDF\r\n", 6, "HDF5"},
-                   {"\xFF\xFE", 2, "UTF-16"},
-                   {"\xFE\xFF", 2, "UTF-16"}};
+                    5, "xz", unpack},
+                   {"PK\x03\x04", 4, "zip", unpack},
+                   {"PAR1", 4, "Parquet", unpack},
+                   {"%PDF-", 5, "PDF", unpack},
+                   {"\x89HDF\r\n", 6, "HDF5", unpack},
+                   {"\xFF\xFE", 2, "UTF-16", recode},
+                   {"\xFE\xFF", 2, "UTF-16", recode}};
     for (int i = 0; i < COUNT(formats); i++) {
         bool matches =
             bytes >= formats[i].bytes && memcmp(text, formats[i].magic, formats[i].bytes) == 0;
-        REQUIRE(!matches, STATUS_DATA, "%s is a %s file, not text; decompress or convert it first",
-                path, formats[i].name);
+        REQUIRE(!matches, STATUS_DATA, "%s is a %s file, not text; %s", path, formats[i].name,
+                formats[i].remedy);
     }
     return STATUS_OK;
 }

@@ -71,6 +71,17 @@ bool jsonl_has_extension(const char *path)
     return input_has_suffix(path, ".jsonl") || input_has_suffix(path, ".ndjson");
 }
 
+static const char *get_remedy(const char *text, size_t bytes, const json_error_t *error)
+{
+    if (json_error_code(error) == json_error_invalid_utf8) {
+        return "; " UTF8_REMEDY;
+    }
+    if (bytes > 0 && text[0] != '{') {
+        return "; the input must be JSON Lines, one object per line";
+    }
+    return bytes == 1 ? "; write one object per line, for example with `jq -c .`" : "";
+}
+
 status jsonl_parse(const char *text, size_t bytes, json_t **out)
 {
     json_error_t error;
@@ -78,9 +89,8 @@ status jsonl_parse(const char *text, size_t bytes, json_t **out)
     REQUIRE(bytes <= MAX_ROW_BYTES, STATUS_DATA, "longer than 64 MiB");
     *out =
         json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &error);
-    bool is_encoding = *out == NULL && json_error_code(&error) == json_error_invalid_utf8;
     REQUIRE(*out != NULL, STATUS_DATA, "column %d: not valid JSON: %s%s", error.column, error.text,
-            is_encoding ? "; " UTF8_REMEDY : "");
+            get_remedy(text, bytes, &error));
     REQUIRE(json_is_object(*out), STATUS_DATA, "not a JSON object%s",
             json_is_array(*out)
                 ? " but a list: write one object per line, for example with `jq -c '.[]'`"

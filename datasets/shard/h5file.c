@@ -106,6 +106,8 @@ static status open_file(const char *path, bool need_checked, hid_t *out)
     int failed = fstat(descriptor, &info);
     bool checked = !need_checked || has_checked_metadata(descriptor);
     close(descriptor);
+    REQUIRE(failed != 0 || !S_ISDIR(info.st_mode), STATUS_DATA,
+            "%s is a folder; name its shards, for example %s/train-*.h5", path, path);
     REQUIRE(failed == 0 && S_ISREG(info.st_mode), STATUS_DATA, "%s is not a regular file", path);
     REQUIRE(info.st_size > 0, STATUS_DATA, "%s is empty (0 bytes)", path);
     htri_t is_hdf5 = H5Fis_hdf5(path);

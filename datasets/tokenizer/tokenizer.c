@@ -247,8 +247,9 @@ status tokenizer_open(const char *folder, struct tokenizer **out)
             "the tokenizer %s is a file; use its folder", folder);
     REQUIRE(file_exists(folder), STATUS_NO_INPUT,
             "there is no folder %s; a tokenizer is a folder with tokenizer.json, and nothing is "
-            "downloaded; create one with `bireme tokenizer train`",
-            folder);
+            "downloaded; create it with `bireme tokenizer train --vocab-size N --input FILE... "
+            "--output %s`",
+            folder, folder);
     char path[FILE_PATH_BYTES];
     TRY(file_join(path, folder, VOCAB_FILE));
     bool vocab_alone = file_exists(path);

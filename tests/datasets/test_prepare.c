@@ -227,7 +227,9 @@ static void test_json_lines(void)
                {"{\"text\": \"x\", \"text\": \"y\"}", "not valid JSON"},
                {"{\"text\": \"\xff\"}", "not valid JSON"},
                {"{\"text\": \"\\ud800\"}", "not valid JSON"},
-               {"nonsense", "not valid JSON"}};
+               {"{", "not valid JSON: string or '}' expected near end of file; write one object "
+                     "per line, for example with `jq -c .`"},
+               {"nonsense", "; the input must be JSON Lines, one object per line"}};
     for (int i = 0; i < COUNT(bad); i++) {
         char text[256];
         snprintf(text, sizeof text, "{\"text\": \"good\"}\n%s\n{\"text\": \"end\"}\n", bad[i].row);

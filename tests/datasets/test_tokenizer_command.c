@@ -174,7 +174,15 @@ static void test_errors(void)
     CHECK_EQUAL(run_command("printf '\\377\\376o\\0a\\0' > wide.txt; "
                             "$B prepare --tokenizer t --input wide.txt --output wide"),
                 65);
-    check_error("wide.txt is a UTF-16 file, not text");
+    check_error("wide.txt is a UTF-16 file, not text; convert it, for example with `iconv");
+    CHECK_EQUAL(run_command("echo '%%PDF-1.4' > a.pdf; "
+                            "$B prepare --tokenizer t --input a.pdf --output wide"),
+                65);
+    check_error("a.pdf is a PDF file, not text");
+    CHECK_EQUAL(run_command(": > a.txt; : > b.txt; "
+                            "$B prepare --tokenizer t --input a.txt b.txt --output wide"),
+                65);
+    check_error("a.txt and the other files of the input have no tokens");
     CHECK_EQUAL(run_command("$B tokenizer encode --tokenizer none text.txt"), 66);
     CHECK_EQUAL(run_command("$B tokenizer encode --tokenizer t none.txt"), 66);
     CHECK_EQUAL(run_command("$B tokenizer encode text.txt"), 64);

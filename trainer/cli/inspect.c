@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/memory.h"
@@ -119,6 +120,8 @@ static status inspect_folder(const char *path, bool json, bool settings)
         inspect_has_file(path, "spiece.model") || inspect_has_file(path, "source.spm")) {
         return inspect_tokenizer(path, json);
     }
+    REQUIRE(access(path, R_OK | X_OK) == 0, status_from_errno(errno, STATUS_NO_INPUT, STATUS_DATA),
+            "cannot list %s: %s", path, strerror(errno));
     RAISE(STATUS_DATA,
           "%s is not a checkpoint (manifest.json), a run folder (recipe.yaml), a tokenizer "
           "(tokenizer.json or tokenizer.model) or a folder of shards (*.h5); give the path of one "

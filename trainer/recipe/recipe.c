@@ -135,7 +135,8 @@ static status fail_unknown(const struct recipe_reader *r, struct source_location
     if (need != NULL) {
         return recipe_fail_missing(r, location, key, name, need);
     }
-    const char *hint = foreign_find_hint(name);
+    const char *hint =
+        strchr(name, ':') != NULL ? "write a space after the colon" : foreign_find_hint(name);
     if (hint != NULL) {
         return recipe_fail(r, location, key, "unknown key; %s", hint);
     }
@@ -494,6 +495,11 @@ status recipe_read_draft(const char *path, char *const *overrides, int count, st
         status_clear();
         RAISE(STATUS_RECIPE, "%s; give the YAML file of a job%s%s", note.text,
               is_run ? ", for example " : "", is_run ? example : "");
+    }
+    if (result == STATUS_NO_INPUT && strchr(path, '=') != NULL) {
+        status_clear();
+        RAISE(STATUS_NO_INPUT,
+              "there is no recipe %s; write the path of the recipe before the settings", path);
     }
     TRY(result);
     result = parse_draft(path, text, bytes, overrides, count, out);

@@ -54,8 +54,9 @@ static status syntax_error(const struct parsing *p)
         RAISE(STATUS_INTERNAL, "out of memory while reading %s", p->name);
     }
     if (parser->error == YAML_READER_ERROR) {
-        FAIL_AT(p, compute_mark(p, parser->problem_offset), NULL, "not YAML: %s (byte value %d)",
-                problem, parser->problem_value);
+        FAIL_AT(p, compute_mark(p, parser->problem_offset), NULL, "not YAML: %s (byte value %d)%s",
+                problem, parser->problem_value,
+                strstr(problem, "UTF-8") != NULL ? "; save the file as UTF-8" : "");
     }
     const char *context = parser->context != NULL ? parser->context : "";
     bool alias = strstr(context, "alias") != NULL;

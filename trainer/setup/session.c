@@ -41,14 +41,6 @@ status session_tokenizer(const struct recipe *recipe, const char *folder, struct
 {
     *out = NULL;
     status result = folder[0] != '\0' ? tokenizer_open(folder, out) : STATUS_OK;
-    if (result == STATUS_NO_INPUT) {
-        char remedy[RECIPE_PATH_BYTES + 128];
-        snprintf(
-            remedy, sizeof remedy,
-            "create it with `bireme tokenizer train --vocab-size N --input FILE... --output %s`",
-            folder);
-        return recipe_annotate_error(recipe, "data.tokenizer", result, remedy);
-    }
     TRY(recipe_annotate_error(recipe, "data.tokenizer", result, ""));
     return choose_vocabulary(recipe, *out, vocabulary);
 }

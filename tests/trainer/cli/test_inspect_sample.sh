@@ -246,6 +246,10 @@ test_permission() {
     run_bireme 77 inspect data --json
     grep -q '"vocab_size": 0' out && fail "the vocabulary is that of the unread shard: $(cat out)"
     run_bireme 77 inspect data/train-00000-of-00001.h5
+    mkdir -m 0 closed
+    run_bireme 77 inspect closed
+    expect_error 'cannot list closed: Permission denied'
+    chmod 700 closed
     run_bireme 77 inspect data --sample 0
     expect_error 'Permission denied'
 }

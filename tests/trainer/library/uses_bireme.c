@@ -33,6 +33,7 @@ static void check_open_errors(void)
     static const char *const misspelled[] = {"train.precison=fp32", NULL};
     bm_model *model = (bm_model *)settings;
     CHECK_FAILS(bm_model_open("nowhere", NULL, &model), BM_NO_INPUT, "nowhere");
+    CHECK_FAILS(bm_model_open("", NULL, &model), BM_NO_INPUT, "path of the checkpoint is empty");
     CHECK(model == NULL);
     CHECK_FAILS(bm_model_open("run", misspelled, &model), BM_RECIPE, "train.precision");
     CHECK_FAILS(bm_model_open(NULL, NULL, &model), BM_USAGE, "path");

@@ -353,12 +353,18 @@ test_errors() {
     run_bireme 0 plan recipe.yaml run_dir=refused train.device=cuda
     grep -q 'command line: train.device.* with code 69 .*\[W-NOT-CHECKED\]$' stderr ||
         fail 'plan does not report the missing GPU'
-    expect_refusal 78 '1 rank: start 2, 4, ... ranks with mpirun, or set .* to 1' parallel.tensor=2
+    expect_refusal 78 '1 rank: use 2, 4, ... ranks (.*--ranks N of plan), or set .* to 1' \
+        parallel.tensor=2
     expect_refusal 78 'command line: model.vocab_size: 3 is smaller' model.vocab_size=3
     expect_refusal 78 'warmup_steps: 5000: more than the 24 steps of train.epochs; use fewer' \
         train.max_steps=null train.epochs=1 schedule.warmup_steps=5000
     expect_refusal 78 'data.train: no training data' data.train=null
-    expect_refusal 66 'data.tokenizer: .*bireme tokenizer train' data.tokenizer=nowhere
+    expect_refusal 66 'data.tokenizer: .*bireme tokenizer train.*--output nowhere' \
+        data.tokenizer=nowhere
+    expect_refusal 66 'a file; use its folder\( \[\|; to plan\)' \
+        data.tokenizer=tokenizer/tokenizer.json
+    expect_refusal 65 'data.train: data is a folder; name its shards, for example data/train-' \
+        data.train=data
     expect_refusal 66 'data.train: no shard matches.*bireme prepare' 'data.train=data/none-*.h5'
     expect_refusal 66 'nowhere/.*bireme prepare.*--output nowhere' \
         'data.train=[{path: "data/train-*.h5"}, {path: "nowhere/*.h5"}]'
@@ -374,6 +380,8 @@ test_errors() {
     grep -q '"epochs": [0-9]' out || fail 'no epochs'
     mkdir folder
     cp recipe.yaml folder
+    run_bireme 66 train train.max_steps=3
+    expect_error 'no recipe train.max_steps=3; write the path of the recipe before the settings'
     run_bireme 78 train folder
     expect_error 'folder is a folder; give the YAML file of a job, for example folder/recipe.yaml'
     # A start that fails late removes the folder that it has made, and no other.

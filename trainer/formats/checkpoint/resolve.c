@@ -164,6 +164,7 @@ static bool has_entry(const char *folder, const char *name, char path[FILE_PATH_
 static status list_candidates(const char *path, bool final, struct candidates *all, bool *exact)
 {
     char inside[FILE_PATH_BYTES];
+    REQUIRE(path[0] != '\0', STATUS_NO_INPUT, "the path of the checkpoint is empty");
     REQUIRE(file_exists(path), STATUS_NO_INPUT, "there is no checkpoint at %s", path);
     REQUIRE(file_is_folder(path), STATUS_CHECKPOINT,
             "%s is a file; name a run folder, its checkpoints folder or a checkpoint in it", path);

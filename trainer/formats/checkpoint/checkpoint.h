@@ -120,7 +120,8 @@ status checkpoint_memory_bytes(const struct checkpoint_tensor_set *sets, int cou
 
 /* checkpoint_reserve - allocate and touch the snapshot before the first save.
  *
- * The first save is then as fast as later ones. Does nothing without async.
+ * The first save is then as fast as later ones. It warns (W-CKPT-SPACE) if the disk is too small
+ * for the next checkpoint. Does nothing without async.
  *
  * Order     collective
  * Errors    STATUS_INTERNAL naming the bytes */

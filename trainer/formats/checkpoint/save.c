@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/thread/thread.h"
 #include "trainer/formats/checkpoint/checkpoint_impl.h"
 #include "trainer/formats/checkpoint/verify.h"
@@ -142,18 +143,39 @@ static status grow_snapshot(struct checkpoint *c, struct device *device, int64_t
     return STATUS_OK;
 }
 
-static status reserve_snapshot(struct checkpoint *c, const struct checkpoint_tensor_set *sets,
-                               int count)
+/* Sums the bytes of a checkpoint over the ranks. The margin covers metadata of the file system. */
+static status count_needed_bytes(struct checkpoint *c, int64_t own_bytes, int count, double *bytes)
 {
-    int64_t bytes = 0;
-    TRY(checkpoint_memory_bytes(sets, count, comm_size(c->replica_group),
-                                comm_rank(c->replica_group), &bytes));
-    return grow_snapshot(c, sets[0].device, bytes);
+    *bytes = ((double)own_bytes + (double)count * set_overhead_bytes) * space_margin;
+    return comm_sum_doubles(c->world, bytes, 1);
+}
+
+/* A disk that is too small for the next checkpoint is reported before the steps up to it. */
+static status warn_full_disk(struct checkpoint *c, int64_t own_bytes, int count)
+{
+    double bytes = 0;
+    TRY(count_needed_bytes(c, own_bytes, count, &bytes));
+    if (comm_rank(c->world) == 0 && staged_folder_check_space(c->folder, bytes) != STATUS_OK) {
+        struct status_note note;
+        status_take(&note);
+        log_warning("CKPT-SPACE", "the next checkpoint does not fit: %s", note.text);
+    }
+    return STATUS_OK;
 }
 
 status checkpoint_reserve(struct checkpoint *c, const struct checkpoint_tensor_set *sets, int count)
 {
-    return c->async ? comm_agree(c->world, reserve_snapshot(c, sets, count)) : STATUS_OK;
+    if (!c->async) {
+        return STATUS_OK;
+    }
+    int64_t bytes = 0;
+    status result = checkpoint_memory_bytes(sets, count, comm_size(c->replica_group),
+                                            comm_rank(c->replica_group), &bytes);
+    if (result == STATUS_OK) {
+        result = grow_snapshot(c, sets[0].device, bytes);
+    }
+    TRY(comm_agree(c->world, result));
+    return warn_full_disk(c, bytes, count);
 }
 
 /* ---- start of a save ---- */
@@ -189,11 +211,11 @@ static status create_temporary(struct checkpoint *c, const char *parent, const c
 /* Checks the free space and creates the temporary folder on rank 0; sends its path to all ranks. */
 static status begin_folder(struct checkpoint *c, const char *parent, const char *name)
 {
-    double bytes = (double)c->save.bytes + (double)c->save.set_count * set_overhead_bytes;
-    TRY(comm_sum_doubles(c->world, &bytes, 1));
+    double bytes = 0;
+    TRY(count_needed_bytes(c, c->save.bytes, c->save.set_count, &bytes));
     status own = STATUS_OK;
     if (c->save.rank == 0) {
-        own = create_temporary(c, parent, name, bytes * space_margin);
+        own = create_temporary(c, parent, name, bytes);
     }
     TRY(agree_on_status(c, own));
     return comm_broadcast(c->world, c->save.folder, sizeof c->save.folder, 0);

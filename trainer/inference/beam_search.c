@@ -87,11 +87,12 @@ static status finish_running(struct beams *b)
 static status list_candidates(struct beams *b, int32_t end_token, int64_t live_beams, int64_t *out)
 {
     struct slots *d = &b->slots;
+    int64_t ids = b->tokenizer != NULL ? tokenizer_vocab_size(b->tokenizer) : d->vocabulary;
     int64_t per_beam = 2 * b->beams < d->vocabulary ? 2 * b->beams : d->vocabulary, count = 0;
     for (int64_t beam = 0; beam < live_beams; beam++) {
         const struct slots_sequence *s = &d->sequences[beam];
-        const struct constraints_sequence sequence = {s->tokens.ids, s->tokens.count,
-                                                      s->prompt_tokens, s->limit, end_token};
+        const struct constraints_sequence sequence = {
+            s->tokens.ids, s->tokens.count, s->prompt_tokens, s->limit, end_token, ids};
         float *logits = s->logits;
         TRY(sampler_log_softmax(logits, d->vocabulary));
         sampler_apply_penalty(b->sampler, b->options->sampler.repetition_penalty, logits,

@@ -3,10 +3,10 @@
 #include <float.h>
 #include <string.h>
 
-bool constraints_are_active(const struct constraints *c)
+bool constraints_are_active(const struct constraints *c, int64_t tokenizer_ids, int64_t vocabulary)
 {
-    return c->min_new_tokens > 0 || c->no_repeat_ngram_size > 0 || c->has_first || c->has_last ||
-           c->bad_words > 0;
+    return tokenizer_ids < vocabulary || c->min_new_tokens > 0 || c->no_repeat_ngram_size > 0 ||
+           c->has_first || c->has_last || c->bad_words > 0;
 }
 
 static void exclude_token(float *logits, int64_t vocabulary, int32_t id)
@@ -54,6 +54,9 @@ void constraints_apply(const struct constraints *c, const struct constraints_seq
                        float *logits, int64_t vocabulary)
 {
     int64_t new_tokens = s->count - s->prompt_tokens;
+    for (int64_t id = s->tokenizer_ids; id < vocabulary; id++) {
+        exclude_token(logits, vocabulary, (int32_t)id);
+    }
     if (c->has_last && s->count == s->limit - 1) {
         force_token(logits, vocabulary, c->last_token);
     } else if (c->has_first && new_tokens == 0) {

@@ -1,7 +1,9 @@
 /* Constraints of generated tokens: minimum length, n-grams that must not repeat, excluded token
- * sequences, and forced first and last tokens.
+ * sequences, and forced first and last tokens. The rules and their order are those of the logits
+ * processors of transformers.
  *
- * The rules and their order are those of the logits processors of transformers. */
+ * Ids that the tokenizer does not have are always excluded, because they have no text. A model has
+ * such ids if model.vocab_size is larger than the tokenizer, for example the sentinels of T5. */
 #pragma once
 
 #include <stdbool.h>
@@ -26,10 +28,11 @@ struct constraints_sequence {
     int64_t count, prompt_tokens; /* of an encoder-decoder, the prompt is the start token */
     int64_t limit;                /* maximum tokens with prompt */
     int32_t end_token;            /* -1: none */
+    int64_t tokenizer_ids;        /* number of ids of the tokenizer */
 };
 
-/* constraints_are_active - return whether there are any constraints. */
-bool constraints_are_active(const struct constraints *c);
+/* constraints_are_active - return whether constraints_apply can change logits [vocabulary]. */
+bool constraints_are_active(const struct constraints *c, int64_t tokenizer_ids, int64_t vocabulary);
 
 /* constraints_apply - set the logits of excluded tokens to the most negative number, and the logit
  * of a forced token to 0.

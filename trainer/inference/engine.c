@@ -216,7 +216,9 @@ static status choose_token(struct engine *e, int64_t slot, int32_t *out)
     const struct sampler_settings *settings = &q->options->sampler;
     const float *logits = s->logits;
     const struct constraints *constraints = &q->options->constraints;
-    if (settings->repetition_penalty != 1 || constraints_are_active(constraints)) {
+    int64_t ids = e->tokenizer != NULL ? tokenizer_vocab_size(e->tokenizer) : e->slots.vocabulary;
+    if (settings->repetition_penalty != 1 ||
+        constraints_are_active(constraints, ids, e->slots.vocabulary)) {
         memcpy(e->changed, logits, (size_t)e->slots.vocabulary * sizeof *logits);
         sampler_apply_penalty(e->sampler, settings->repetition_penalty, e->changed, s->tokens.ids,
                               s->tokens.count);
@@ -224,7 +226,8 @@ static status choose_token(struct engine *e, int64_t slot, int32_t *out)
                                                       .count = s->tokens.count,
                                                       .prompt_tokens = s->prompt_tokens,
                                                       .limit = s->limit,
-                                                      .end_token = get_end_token(e, q->options)};
+                                                      .end_token = get_end_token(e, q->options),
+                                                      .tokenizer_ids = ids};
         constraints_apply(constraints, &sequence, e->changed, e->slots.vocabulary);
         logits = e->changed;
     }

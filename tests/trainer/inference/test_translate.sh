@@ -47,6 +47,15 @@ sed 's/.*"ids":\[\([^]]*\)\].*/\1/' out | tr ',' '\n' | sort | uniq -d | grep -q
 [ "$(sed 's/.*"ids":\[\([^]]*\)\].*/\1/' out | tr ',' '\n' | wc -l)" = 6 ] ||
     fail "length: $(cat out)"
 
+# A model with more ids than its tokenizer never generates an id without a text.
+run_bireme 0 train recipe.yaml objective=seq2seq data.tokenizer=words \
+    'data.train=pairs/train-*.h5' data.validation=null evaluate.every=0 \
+    model.architecture=marian model.num_layers=1 model.hidden_size=64 model.vocab_size=3000 \
+    train.max_steps=6 run_dir=wide
+run_bireme 0 translate --checkpoint wide pairs.a
+run_bireme 0 translate --checkpoint wide --num-beams 3 pairs.a
+run_bireme 0 generate --checkpoint wide --temperature 2 --num-samples 4 --prompt the
+
 # Defaults of generation_config.json; options on the command line replace them.
 cp -r model/final other
 set_default() {

@@ -1,8 +1,10 @@
 #include "trainer/cli/batch_query.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "base/memory.h"
@@ -10,6 +12,20 @@
 #include "datasets/tokenizer/text_pair.h"
 #include "trainer/formats/weights/open.h"
 #include "trainer/inference/prediction/text_input.h"
+
+/* Requires that the operand FILE exists. A text in its place is a common mistake. */
+static status check_file(const struct options *options, const char *checkpoint)
+{
+    const char *path = options->operand_count > 0 ? options->operands[0] : "-";
+    bool is_file = options->operand_name != NULL && strcmp(options->operand_name, "FILE") == 0;
+    bool is_missing =
+        is_file && strcmp(path, "-") != 0 && access(path, F_OK) != 0 && errno == ENOENT;
+    REQUIRE(!is_missing, STATUS_NO_INPUT,
+            "there is no file %s; the argument is a file, and a text is read from standard input: "
+            "echo 'TEXT' | %.*s--checkpoint %s ...",
+            path, (int)strcspn(options->usage, "-"), options->usage, checkpoint);
+    return STATUS_OK;
+}
 
 status batch_query_run_command(const struct options *options, bool has_truncate, int argc,
                                char **argv, struct batch_query_request *q,
@@ -44,7 +60,10 @@ status batch_query_run_command(const struct options *options, bool has_truncate,
     q->operands = all.operands;
     q->operand_count = all.operand_count;
     q->path = all.operand_count > 0 ? all.operands[0] : NULL;
-    status result = help ? STATUS_OK : run(q);
+    status result = help ? STATUS_OK : check_file(&all, q->checkpoint);
+    if (result == STATUS_OK && !help) {
+        result = run(q);
+    }
     free(q->overrides.items);
     return result;
 }

@@ -146,7 +146,8 @@ static status visit_line(void *user, const char *line, size_t bytes, const char 
     struct query *q = user;
     (void)second;
     TRY(text_input_check(&(struct text){line, bytes}));
-    bytes -= bytes > 0 && line[bytes - 1] == '\r'; /* line end CR LF */
+    bool is_line = q->request.columns == NULL;
+    bytes -= is_line && bytes > 0 && line[bytes - 1] == '\r'; /* line end CR LF */
     char *text = strndup(line, bytes);
     REQUIRE(text != NULL, STATUS_INTERNAL, "out of memory for a line of %zu bytes", bytes);
     q->texts[q->count] = text;
@@ -180,7 +181,8 @@ static status open_session(struct query *q, struct comm *world)
 
 static status read_lines(struct query *q)
 {
-    const struct text_lines source = {.path = q->request.path};
+    const struct text_lines source = {
+        .path = q->request.path, .columns = q->request.columns, .field = "source"};
     bool is_terminal = q->request.path == NULL && isatty(STDIN_FILENO);
     q->capacity = is_terminal ? 1 : q->buffer_size;
     TRY(ALLOCATE(q->texts, q->capacity, "the lines"));
@@ -213,6 +215,7 @@ static status run_command(const char *usage, const char *description, int argc, 
     struct query q = {.options = generation_config_unset()};
     struct generate_options *o = &q.options;
     const struct option table[] = {
+        BATCH_QUERY_COLUMNS(&q.request, "source"),
         {"source-prefix", OPTION_TEXT, &q.source.prefix, "TEXT", NULL,
          "text before each source, for example \"translate English to Spanish: \""},
         {"source-lang", OPTION_TEXT, &q.source.from, "CODE", NULL,

@@ -35,6 +35,21 @@ head -3 pairs.a | run_bireme 0 translate --checkpoint model --json
 [ "$(sed 's/.*"text":"\([^"]*\)".*/\1/' out)" = "$(head -3 expected)" ] || fail "JSON: $(cat out)"
 grep -q '"source":".*"ids":\[[0-9]' out || fail "ids: $(cat out)"
 
+# A column of a table, a field of JSON Lines, and a text in place of the file.
+{
+    echo number,document
+    head -3 pairs.a | sed 's/^/1,/'
+} >rows.csv
+head -3 pairs.a | sed 's/.*/{"document": "&"}/' >rows.jsonl
+for file in rows.csv rows.jsonl; do
+    run_bireme 0 summarize --checkpoint model --columns source=document "$file"
+    [ "$(cat out)" = "$(head -3 expected)" ] || fail "$file: $(cat out)"
+done
+run_bireme 0 translate --checkpoint model rows.jsonl
+grep -q 'use --columns source=NAME' stderr || fail 'no warning about JSON Lines'
+run_bireme 66 translate --checkpoint model 'the list of files'
+expect_error "there is no file the list of files; .* echo 'TEXT' | bireme translate --checkpoint mo"
+
 # generate prints the same target, also of each line of a file, without the source.
 run_bireme 0 generate --checkpoint model --prompt "$(sed -n 4p pairs.a)"
 [ "$(cat out)" = "$(sed -n 4p expected)" ] || fail "generate: $(cat out)"

@@ -137,6 +137,16 @@ static status raise_bad_row(void *user, const char *path, int64_t line)
     RAISE(STATUS_DATA, "%s:%" PRId64 ": %.1500s", path, line, reason.text);
 }
 
+status text_lines_read_rows(const char *path, const char *columns,
+                            status (*use)(void *user, struct jsonl_row *row), void *user)
+{
+    struct row_format format = {0};
+    struct jsonl_bad_rows bad = {.defer = raise_bad_row};
+    int64_t bytes = 0;
+    TRY(columns != NULL ? columns_parse(columns, &format.columns) : STATUS_OK);
+    return row_file_read(&format, path != NULL ? path : "-", &bad, &bytes, use, user);
+}
+
 status text_lines_read(const struct text_lines *source, text_lines_visit visit, void *user)
 {
     struct text_reader r = {.source = source, .visit = visit, .user = user};
@@ -144,10 +154,5 @@ status text_lines_read(const struct text_lines *source, text_lines_visit visit, 
         warn_table(source);
         return line_reader_read(source->path, visit_line, &r);
     }
-    struct row_format format = {0};
-    struct jsonl_bad_rows bad = {.defer = raise_bad_row};
-    int64_t bytes = 0;
-    TRY(columns_parse(source->columns, &format.columns));
-    return row_file_read(&format, source->path != NULL ? source->path : "-", &bad, &bytes,
-                         visit_row, &r);
+    return text_lines_read_rows(source->path, source->columns, visit_row, &r);
 }

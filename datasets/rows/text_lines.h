@@ -6,6 +6,7 @@
 #include <stddef.h>
 
 #include "base/status.h"
+#include "datasets/rows/jsonl.h"
 
 struct text_lines {
     const char *path;    /* NULL or "-": standard input */
@@ -30,3 +31,12 @@ typedef status (*text_lines_visit)(void *user, const char *text, size_t bytes, c
  *           message of a STATUS_DATA. STATUS_USAGE for `columns`; STATUS_DATA for a row that is
  *           invalid, lacks a field, or has a NUL character in it; those of line_reader_read */
 status text_lines_read(const struct text_lines *source, text_lines_visit visit, void *user);
+
+/* text_lines_read_rows - call use for each row of a file.
+ *
+ * `path` and `columns` are those of struct text_lines; columns NULL: no field is renamed.
+ *
+ * Errors    the first error of use, which stops the reading; "file:line: " is put before the
+ *           message of a STATUS_DATA; STATUS_USAGE for `columns`; those of row_file_read */
+status text_lines_read_rows(const char *path, const char *columns,
+                            status (*use)(void *user, struct jsonl_row *row), void *user);

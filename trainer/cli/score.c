@@ -1,10 +1,14 @@
-/* bireme score: the log-probability of each line of a file, or its reward by a reward model. */
+/* bireme score: the log-probability of each line of a file, or its reward by a reward model, which
+ * can also read conversations. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
+#include "base/log.h"
 #include "base/memory.h"
+#include "datasets/chat/chat.h"
 #include "trainer/cli/batch_query.h"
 #include "trainer/cli/command.h"
 #include "trainer/cli/json_output.h"
@@ -15,7 +19,7 @@
 
 struct request {
     struct batch_query_request shared;
-    bool tokens;
+    bool tokens, chat;
 };
 
 struct score_state {
@@ -25,31 +29,38 @@ struct score_state {
     bool prints_tokens;
     bool json;
     bool is_reward_model;
+    struct chat_template *template; /* NULL: not needed, or the tokenizer has none */
+    bool warned;                    /* about a special token in a line */
 };
+
+static status check_length(const struct session *s, const struct token_list *ids)
+{
+    int64_t positions = model_get_config(s->model)->positions;
+    REQUIRE(ids->count > 0, STATUS_DATA, "the text is empty, so it has no reward");
+    REQUIRE(ids->count <= positions, STATUS_DATA,
+            "the text has %" PRId64 " tokens, but the model has %" PRId64 " positions; shorten it",
+            ids->count, positions);
+    return STATUS_OK;
+}
 
 /* Encodes a line as a prompt with its response. It ends with the end-of-text token, as in
  * training. */
 static status encode_response(const struct session *s, const char *text, size_t bytes,
                               struct token_list *ids)
 {
-    int64_t positions = model_get_config(s->model)->positions;
     ids->count = 0;
     TRY(tokenizer_encode(s->tokenizer, text, bytes, false, ids));
     if (tokenizer_eos(s->tokenizer) >= 0) {
         TRY(token_list_add(ids, tokenizer_eos(s->tokenizer)));
     }
-    REQUIRE(ids->count > 0, STATUS_DATA, "the line is empty, so it has no reward");
-    REQUIRE(ids->count <= positions, STATUS_DATA,
-            "the line has %" PRId64 " tokens, but the model has %" PRId64 " positions; shorten it",
-            ids->count, positions);
-    return STATUS_OK;
+    return check_length(s, ids);
 }
 
-static status print_reward(struct score_state *state, const char *text, size_t bytes)
+/* Prints the reward of state->ids. */
+static status print_reward(struct score_state *state)
 {
     const struct session *s = &state->session;
     double reward = 0;
-    TRY(encode_response(s, text, bytes, &state->ids));
     struct log_likelihood_item item = {.ids = state->ids.ids, .count = state->ids.count};
     TRY(log_likelihood_reward(s->kernels, s->model, &item, &reward));
     if (!state->json) {
@@ -59,6 +70,63 @@ static status print_reward(struct score_state *state, const char *text, size_t b
     return json_output_print(
         json_pack("{s:f, s:I}", "reward", reward, "tokens", (json_int_t)item.count));
 }
+
+/* ---- conversations ---- */
+
+static status encode_conversation(struct score_state *state, const struct chat_message *messages,
+                                  int64_t count)
+{
+    struct chat_text text = {0};
+    const struct session *s = &state->session;
+    status result =
+        chat_encode(state->template, s->tokenizer, messages, count, (struct chat_frame){0}, &text);
+    state->ids.count = 0;
+    for (int64_t i = 0; i < text.ids.count && result == STATUS_OK; i++) {
+        result = token_list_add(&state->ids, text.ids.ids[i]);
+    }
+    chat_text_free(&text);
+    return result;
+}
+
+/* Prints the reward of a row with messages. They are encoded as in the pairs of `bireme prepare`,
+ * so no end-of-text token follows the template. */
+static status visit_conversation(void *user, struct jsonl_row *row)
+{
+    struct score_state *state = user;
+    struct chat_message *messages = NULL;
+    int64_t count = 0;
+    const json_t *value = json_object_get(row->value, "messages");
+    TRY(value != NULL ? STATUS_OK : columns_raise_missing(row->value, "messages"));
+    TRY(chat_messages_read(value, "messages", &messages, &count));
+    status result = encode_conversation(state, messages, count);
+    free(messages);
+    TRY(result);
+    TRY(check_length(&state->session, &state->ids));
+    return print_reward(state);
+}
+
+/* Warns if a line has the text of the template's end of turn, which is not encoded as a token. */
+static status warn_template(struct score_state *state, const char *line)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    if (state->template == NULL || state->warned) {
+        return STATUS_OK;
+    }
+    int32_t id = chat_end_of_turn(state->template);
+    TRY(tokenizer_decode(state->session.tokenizer, &id, 1, false, &text, &bytes));
+    if (bytes > 0 && strstr(line, text) != NULL) {
+        state->warned = true;
+        log_warning("PLAIN-TEXT",
+                    "a line contains %s, which is encoded as plain text; --chat reads rows with "
+                    "the field messages and applies the chat template",
+                    text);
+    }
+    free(text);
+    return STATUS_OK;
+}
+
+/* ---- lines ---- */
 
 static status encode_line(const struct session *s, const char *text, size_t bytes,
                           struct token_list *ids)
@@ -133,7 +201,9 @@ static status visit_text(void *user, const char *text, size_t bytes, const char 
     struct token_list *ids = &state->ids;
     struct log_likelihood_result r = {0};
     if (state->is_reward_model) {
-        return print_reward(state, text, bytes);
+        TRY(warn_template(state, text));
+        TRY(encode_response(s, text, bytes, ids));
+        return print_reward(state);
     }
     TRY(encode_line(s, text, bytes, ids));
     if (ids->count >= 2) {
@@ -145,6 +215,20 @@ static status visit_text(void *user, const char *text, size_t bytes, const char 
     return state->json ? print_json(state, &r) : print_score(state, &r);
 }
 
+/* Opens the chat template of a reward model. Only --chat requires that there is one. */
+static status open_template(struct score_state *state, bool chat)
+{
+    const struct session *s = &state->session;
+    char path[FILE_PATH_BYTES];
+    REQUIRE(!chat || state->is_reward_model, STATUS_USAGE,
+            "--chat: only a reward model scores conversations; the log-probability of a text needs "
+            "lines");
+    TRY(file_join(path, s->tokenizer_dir, CHAT_FILE));
+    return chat || (state->is_reward_model && file_exists(path))
+               ? chat_open(s->tokenizer_dir, s->tokenizer, &state->template)
+               : STATUS_OK;
+}
+
 static status open_model(struct score_state *state, struct comm *world,
                          const struct batch_query_request *q)
 {
@@ -154,10 +238,19 @@ static status open_model(struct score_state *state, struct comm *world,
     state->is_reward_model = s->recipe.objective == OBJECTIVE_REWARD;
     TRY(state->is_reward_model ? STATUS_OK : weights_require_causal(s, q->checkpoint));
     TRY(weights_require_tokenizer(s, q->checkpoint, "score"));
+    TRY(open_template(state, ((const struct request *)q)->chat));
     REQUIRE(!state->prints_tokens || !state->is_reward_model, STATUS_USAGE,
             "--tokens: a reward model has one reward for the whole line");
     return ALLOCATE(state->log_probabilities, model_get_config(s->model)->positions,
                     "the scores of a line");
+}
+
+static status read_texts(struct score_state *state, const struct request *r)
+{
+    const struct batch_query_request *q = &r->shared;
+    const struct text_lines source = {.path = q->path, .columns = q->columns, .field = "text"};
+    return r->chat ? text_lines_read_rows(q->path, q->columns, visit_conversation, state)
+                   : text_lines_read(&source, visit_text, state);
 }
 
 static status run_score(const struct batch_query_request *q)
@@ -168,9 +261,9 @@ static status run_score(const struct batch_query_request *q)
     TRY(comm_self_create(&world));
     status result = open_model(&state, world, q);
     if (result == STATUS_OK) {
-        const struct text_lines source = {.path = q->path, .columns = q->columns, .field = "text"};
-        result = text_lines_read(&source, visit_text, &state);
+        result = read_texts(&state, request);
     }
+    chat_close(&state.template);
     token_list_free(&state.ids);
     free(state.log_probabilities);
     KEEP_FIRST(result, session_stop(&state.session));
@@ -182,7 +275,10 @@ status command_score(int argc, char **argv)
 {
     struct request q = {0};
     const struct option table[] = {
-        BATCH_QUERY_COLUMNS(&q.shared, "text"),
+        BATCH_QUERY_COLUMNS(&q.shared, "text, or messages with --chat"),
+        {"chat", OPTION_FLAG, &q.chat, NULL, NULL,
+         "reward model: read JSON Lines with the field messages instead of lines, and apply the "
+         "chat template of the tokenizer"},
         {"tokens", OPTION_FLAG, &q.tokens, NULL, NULL,
          "after each line, also print a line for each scored token: a tab, log-probability, id and "
          "text"},
@@ -194,8 +290,9 @@ status command_score(int argc, char **argv)
                        "tokenizer has an end-of-text token, the line is scored as the text that "
                        "follows it. Otherwise the first token of the line is not scored. "
                        "A line with more tokens than the model has positions is an error.\n\n"
-                       "With a reward model, each line is a prompt with its response. Prints the "
-                       "reward and the number of tokens.",
+                       "With a reward model, each line is a prompt with its response. If the model "
+                       "was trained on messages, use --chat. Prints the reward and the number of "
+                       "tokens.",
         .table = table,
         .count = COUNT(table),
         .operand_name = "FILE",

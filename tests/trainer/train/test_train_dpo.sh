@@ -241,6 +241,50 @@ test_reward() {
     expect_error 'conflicts with model.architecture'
 }
 
+# score --chat: the mean reward of the conversations of the validation pairs is the mean reward of
+# the evaluation, which reads the pairs from shards.
+test_chat() {
+    head -20 pairs.jsonl | awk -F'"' '{
+        prompt = "{\"role\": \"user\", \"content\": \"" $4 "\"}"
+        chosen = "{\"role\": \"assistant\", \"content\": \"" $8 "\"}"
+        rejected = "{\"role\": \"assistant\", \"content\": \"" $12 "\"}"
+        print "{\"prompt\": [" prompt "], \"chosen\": [" chosen "], \"rejected\": [" rejected "]}" \
+            >"messages.jsonl"
+        print "{\"messages\": [" prompt ", " chosen "]}" >"conversations.jsonl"
+        print "{\"messages\": [" prompt ", " rejected "]}" >"conversations.jsonl"
+    }'
+    run_bireme 0 tokenizer train --type bpe --vocab-size 300 --input "$source/LICENSE" \
+        --special-tokens '<|im_start|>,<|im_end|>' --output bpe
+    run_bireme 0 prepare --objective dpo --tokenizer bpe --chat-template chatml \
+        --input messages.jsonl --output chats
+    run_bireme 0 train dpo.yaml objective=reward run_dir=one model.init_from=null \
+        data.tokenizer=bpe 'data.train=chats/train-*.h5' data.validation=null evaluate.every=0 \
+        model.max_position_embeddings=64 train.max_steps=4 optimizer.learning_rate=1.0e-2
+    run_bireme 0 evaluate --checkpoint one --data 'chats/train-*.h5' --json
+    local expected mean
+    expected=$(sed -E 's/.*"mean_reward":([-0-9.e]+).*/\1/' out)
+    run_bireme 0 score --checkpoint one --chat conversations.jsonl
+    mean=$(awk '{ sum += $1 } END { if (NR == 40) print sum / NR }' out)
+    expect_near "$mean" "$expected" 1e-5 'the mean reward of the conversations'
+    cp out rewards
+    sed 's/"messages"/"talk"/' conversations.jsonl >talk.jsonl
+    run_bireme 0 score --checkpoint one --chat --columns messages=talk talk.jsonl
+    cmp rewards out || fail 'another column has other rewards'
+    run_bireme 0 score --checkpoint one --chat --json conversations.jsonl
+    grep -q '^{"reward":-\?[0-9.e-]*,"tokens":[0-9]*}$' out || fail "JSON: $(head -1 out)"
+    run_bireme 65 score --checkpoint one --chat talk.jsonl
+    expect_error 'talk.jsonl:1: no field "messages" (the row has "talk"'
+    # Special tokens in a line are plain text: a warning names --chat.
+    printf '<|im_start|>user\nthe<|im_end|>\n' >lines
+    run_bireme 0 score --checkpoint one lines
+    grep -q 'a line contains <|im_end|>.*--chat.*\[W-PLAIN-TEXT\]$' stderr || fail 'no warning'
+    run_bireme 64 score --checkpoint base --chat conversations.jsonl
+    expect_error '--chat: only a reward model'
+    run_bireme 0 train dpo.yaml objective=reward run_dir=plain train.max_steps=2
+    run_bireme 66 score --checkpoint plain --chat conversations.jsonl
+    expect_error 'has no chat template'
+}
+
 test_errors() {
     run_bireme 78 train dpo.yaml model.init_from=null
     expect_error 'model.init_from: missing; objective dpo starts'
@@ -272,7 +316,7 @@ test_smoothing() {
 }
 
 case ${1:-} in
-layouts | whole_batch | smoothing | resume | stop | reward | export | errors) "test_$1" ;;
+layouts | whole_batch | smoothing | resume | stop | reward | export | chat | errors) "test_$1" ;;
 *)
     echo "no such part: ${1:-}" >&2
     exit 64

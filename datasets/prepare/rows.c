@@ -160,6 +160,21 @@ static status count_row(void *user, struct jsonl_row *row)
     return STATUS_OK;
 }
 
+/* Requires two rows with the same label. A label of one row is in the training set only. */
+static status check_strata(const struct row_split *split)
+{
+    bool has_pair = split->count <= 1;
+    for (int i = 0; i < split->count; i++) {
+        has_pair = has_pair || split->strata[i].rows > 1;
+    }
+    REQUIRE(has_pair, STATUS_DATA,
+            "no two of the %d rows have the same label, so the validation set is empty; check the "
+            "columns (--columns text=NAME,label=NAME), use --objective regress for numbers, or "
+            "--split last",
+            split->count);
+    return STATUS_OK;
+}
+
 /* Plans the random split in a pass over all rows. */
 static status plan_split(const struct rows_preparation *p)
 {
@@ -170,7 +185,7 @@ static status plan_split(const struct rows_preparation *p)
     TRY(row_split_open(p->split, p->find_stratum != NULL ? p->labels->count : 1, o->split_seed));
     TRY(rows_prescan(o, count_row, (void *)(uintptr_t)p));
     row_split_plan(p->split, o->validation_fraction);
-    return STATUS_OK;
+    return check_strata(p->split);
 }
 
 /* ---- counts of labels ---- */

@@ -307,6 +307,12 @@ static status find_preparation(const struct request *q, const struct preparation
     for (int i = 0; i < COUNT(table); i++) {
         names[i] = table[i].name;
     }
+    static const char *const shared[][2] = {{"denoise", "clm"}, {"reward", "dpo"}};
+    for (int i = 0; i < COUNT(shared); i++) {
+        REQUIRE(strcmp(q->objective, shared[i][0]) != 0, STATUS_USAGE,
+                "--objective %s: this objective is trained on the shards of --objective %s",
+                q->objective, shared[i][1]);
+    }
     int nearest = text_nearest(q->objective, names, COUNT(table));
     RAISE(STATUS_USAGE, "--objective %s: must be one of " OBJECTIVES "%s%s%s", q->objective,
           nearest >= 0 ? "; did you mean '" : "", nearest >= 0 ? names[nearest] : "",

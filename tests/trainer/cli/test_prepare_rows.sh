@@ -27,6 +27,18 @@ prepare() { # CODE OPTION...
     run_bireme "$code" prepare --tokenizer tokenizer --output rows "$@"
 }
 
+# Exchanged columns: each "label" occurs once, so no row can be held out.
+test_single_labels() {
+    make_sorted
+    prepare 65 --objective classify --input sorted.csv --columns text=label,label=text \
+        --validation-fraction 0.2
+    expect_error 'no two of the 300 rows have the same label.*; check the columns (--columns'
+    prepare 64 --objective reward --input sorted.csv
+    expect_error 'this objective is trained on the shards of --objective dpo'
+    prepare 64 --objective denoise --input sorted.csv
+    expect_error 'this objective is trained on the shards of --objective clm'
+}
+
 # Held-out rows are drawn from each label by default; --split last takes the last rows.
 test_split() {
     make_sorted
@@ -558,8 +570,8 @@ test_compressed() {
 }
 
 case ${1:-} in
-split | columns | plain | end_token | squad | tokenizer | labels | template | encoding | lock | \
-    compressed)
+split | single_labels | columns | plain | end_token | squad | tokenizer | labels | template | \
+    encoding | lock | compressed)
     "test_$1"
     ;;
 *)

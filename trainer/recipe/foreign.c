@@ -63,7 +63,9 @@ static const struct foreign_name options[] = {
 
 /* Flags that synonyms.c does not contain, or that fit several settings. */
 static const struct foreign_name settings[] = {
-    {"bf16|mixed_precision", "train.precision"},
+    {"bf16|mixed_precision|torch_dtype", "train.precision"},
+    {"optim", "optimizer.name"},
+    {"max_seq_length", "data.sequence_length"},
     {"max_length", "sft.max_length"},
     {"model|model_name_or_path|pretrained_checkpoint|load|ckpt|init_from", "model.init_from"},
     {"tokenizer|tokenizer_name|tokenizer_model|vocab_file", "data.tokenizer"},
@@ -107,8 +109,9 @@ static const struct foreign_name values[] = {
     {"min_lr", "(VALUE / learning rate)"},
     {"gradient_accumulation_steps|grad_accum",
      "(VALUE x batch.micro_size; in Hugging Face also x data-parallel ranks)"},
-    {"block_size|max_seq_length|seq_length|context_length",
-     "VALUE model.max_position_embeddings=VALUE"},
+    {"packing", "bfd"},
+    {"dataset|data_path|train_file|dataset_name", "'DIR/train-*.h5' (shards of `bireme prepare`)"},
+    {"block_size|seq_length|context_length", "VALUE model.max_position_embeddings=VALUE"},
     {"init_from|load|ckpt", "VALUE (train resumes a run by itself)"},
     {"untie_embeddings_and_output_weights", "false"},
     {"position_embedding_type|normalization|swiglu|group_query_attention|disable_bias_linear",
@@ -153,6 +156,18 @@ static const struct foreign_name hints[] = {
     {"exp_avg_dtype|exp_avg_sq_dtype|mu_dtype|optimizer_state_dtype|bf16_optimizer_states",
      "optimizer.state_dtype: bf16 stores both moments in bf16"},
     {"label_smoothing", "train.label_smoothing_factor, or dpo.label_smoothing for dpo"},
+    {"max_length", "sft has sft.max_length, every objective data.sequence_length; `bireme prepare "
+                   "--sequence-length N` limits the pairs of dpo and reward"},
+    {"max_prompt_length|max_completion_length",
+     "`bireme prepare --sequence-length N` limits a prompt with its response"},
+    {"precompute_ref_log_probs|precompute_ref_batch_size",
+     "the log-probabilities of the reference model are always computed once, before the training"},
+    {"ref_model|ref_model_init_kwargs", "model.init_from is also the reference model"},
+    {"eval_strategy|evaluation_strategy", "evaluate.every=N evaluates after every N steps"},
+    {"save_strategy", "checkpoint.every=N saves after every N steps"},
+    {"logging_strategy", "log.every=N writes metrics after every N steps"},
+    {"per_device_eval_batch_size|eval_batch_size", "evaluations use batch.micro_size"},
+    {"push_to_hub|hub_model_id", "`bireme export` writes a folder, which other tools can upload"},
     {"momentum|nesterov", "adamw and lamb have optimizer.beta1 instead of a momentum"},
 };
 

@@ -144,6 +144,13 @@ const struct synonym recipe_synonyms[] = {
     {"causal", "clm"},
     {"warmup_stable_decay", "wsd"},
     {"poly", "polynomial"},
+    {"true", "bfd"},
+    {"true", "full"},
+    {"true", "lora"},
+    {"false", "none"},
+    {"transformer", "marian"},
+    {"encoder_decoder", "marian"},
+    {"encoder-decoder", "marian"},
 };
 
 const int recipe_synonym_count = COUNT(recipe_synonyms);

@@ -257,6 +257,19 @@ static status set_text(const struct recipe_reader *r, struct source_location loc
     return STATUS_OK;
 }
 
+/* Returns the index of the choice that `value` stands for in another framework; -1: none. */
+static int find_synonym(const char *value, const char **choices, int count)
+{
+    for (int i = 0; i < recipe_synonym_count; i++) {
+        for (int k = 0; k < count && strcmp(recipe_synonyms[i].alias, value) == 0; k++) {
+            if (strcmp(recipe_synonyms[i].name, choices[k]) == 0) {
+                return k;
+            }
+        }
+    }
+    return -1;
+}
+
 static status fail_choice(const struct recipe_reader *r, struct source_location location,
                           const struct setting *setting, const char *value, const char **choices,
                           int count)
@@ -265,11 +278,7 @@ static status fail_choice(const struct recipe_reader *r, struct source_location 
     if (need != NULL) {
         return recipe_fail_missing(r, location, setting->key, value, need);
     }
-    const char *synonym = recipe_find_synonym(value);
-    int index = -1;
-    for (int i = 0; i < count && synonym != NULL; i++) {
-        index = strcmp(choices[i], synonym) == 0 ? i : index;
-    }
+    int index = find_synonym(value, choices, count);
     index = index >= 0 ? index : text_nearest(value, choices, count);
     char list[CHOICES_BYTES] = "";
     for (int i = 0; i < count; i++) {

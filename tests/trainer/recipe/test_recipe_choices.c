@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "tests/check.h"
 #include "trainer/recipe/settings.h"
 
@@ -52,6 +53,26 @@ static void test_longest_list(void)
     status_clear();
 }
 
+/* Values and keys of TRL and transformers name the value or the key here. */
+static void test_foreign_names(void)
+{
+    static const char *const expected[][2] = {
+        {"sft.packing=true", "wrapped; did you mean 'bfd'?"},
+        {"sft.packing=false", "wrapped; did you mean 'none'?"},
+        {"train.activation_checkpointing=true", "did you mean 'full'?"},
+        {"model.architecture=transformer", "did you mean 'marian'?"},
+        {"dpo.max_length=9", "unknown key; sft has sft.max_length, every objective data.sequence"},
+        {"dpo.precompute_ref_log_probs=true",
+         "unknown key; the log-probabilities of the reference"},
+    };
+    struct recipe recipe;
+    for (int i = 0; i < COUNT(expected); i++) {
+        char *override = (char *)expected[i][0];
+        CHECK_FAILS(recipe_parse("a.yaml", head, strlen(head), &override, 1, &recipe),
+                    STATUS_RECIPE, expected[i][1]);
+    }
+}
+
 /* A recipe that is written contains the same targets, and can be read. */
 static void check_stored_targets(const struct recipe *recipe)
 {
@@ -97,5 +118,6 @@ int main(void)
     test_adapter_targets();
     test_lengths();
     test_longest_list();
+    test_foreign_names();
     return 0;
 }

@@ -15,14 +15,15 @@
 #include "trainer/formats/gguf/import.h"
 #include "trainer/formats/huggingface/architectures.h"
 #include "trainer/formats/huggingface/huggingface.h"
+#include "trainer/recipe/settings.h"
 
 /* Prints a line of the section `model` of a recipe that starts from these weights, unless the model
- * does not have this setting. */
+ * does not have this setting. `user` is the recipe. */
 static void print_model_setting(void *user, const char *key, const char *json)
 {
-    (void)user;
     if (strncmp(key, "model.", 6) == 0 && strcmp(key, "model.init_from") != 0 &&
-        strcmp(json, "null") != 0) {
+        strcmp(json, "null") != 0 &&
+        recipe_find_failed_condition(user, recipe_table_find(key)) == NULL) {
         printf("  %s: %s\n", key + 6, json);
     }
 }
@@ -120,7 +121,7 @@ static status run_import(const char *folder, const char *base, const char *objec
         printf("objective: %s\n", recipe_objective_name(recipe.objective));
     }
     printf("model:\n");
-    recipe_visit(&recipe, print_model_setting, NULL);
+    recipe_visit(&recipe, print_model_setting, &recipe);
     printf("  init_from: %s\n", output);
     if (adapter) {
         printf("adapter:\n");

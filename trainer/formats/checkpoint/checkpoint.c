@@ -7,6 +7,7 @@
 
 #include "base/deadlines.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "datasets/shard/h5file.h"
 #include "trainer/formats/checkpoint/checkpoint_impl.h"
 #include "trainer/formats/checkpoint/verify.h"
@@ -165,7 +166,8 @@ status checkpoint_archive_newer(struct checkpoint *c, int64_t step)
         char archive[CHECKPOINT_NAME_BYTES] = "";
         own = checkpoint_directory_archive_newer(c->folder, step, &moved, archive);
         if (moved > 0) {
-            log_info("moved %d newer checkpoints to %s/%s", moved, c->folder, archive);
+            log_info("moved %d newer checkpoint%s to %s/%s", moved, text_plural(moved), c->folder,
+                     archive);
         }
         c->last_good[0] = '\0';
         if (own == STATUS_OK) {

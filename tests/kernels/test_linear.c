@@ -411,32 +411,6 @@ static void test_bias_dtype(struct kernels *k, const struct shape *s, enum activ
     release_operands(&o);
 }
 
-/* With a few rows, the bits of a row are those of the row alone. */
-static void test_independent_rows(struct kernels *k, int64_t rows)
-{
-    enum dtype dtype = kernels_dtype(k);
-    const struct shape s = {rows, 131, 37, 3};
-    struct operands o = make_operands(dtype, &s);
-    struct tensor none = tensor_absent();
-    struct tensor y = operation_tensor(dtype, rows, s.outputs, s.outputs);
-    struct tensor alone = operation_tensor(dtype, rows, s.outputs, s.outputs);
-    size_t bytes = (size_t)(rows * s.outputs) * dtype_bytes(dtype);
-    CHECK_OK(linear_forward(k, y, none, o.x, o.w, o.bias, ACTIVATION_GELU_TANH));
-    for (int64_t i = 0; i < rows; i++) {
-        CHECK_OK(linear_forward(k, tensor_rows(alone, i, 1), none, tensor_rows(o.x, i, 1), o.w,
-                                o.bias, ACTIVATION_GELU_TANH));
-    }
-    CHECK(memcmp(y.data, alone.data, bytes) == 0);
-    CHECK_OK(linear_add(k, y, o.x, o.w, false));
-    for (int64_t i = 0; i < rows; i++) {
-        CHECK_OK(linear_add(k, tensor_rows(alone, i, 1), tensor_rows(o.x, i, 1), o.w, false));
-    }
-    CHECK(memcmp(y.data, alone.data, bytes) == 0);
-    operation_release(&y);
-    operation_release(&alone);
-    release_operands(&o);
-}
-
 /* Tests the operations of an adapter with matrices a [r, K] and b [M, r]: op_scale and linear_add,
  * forward and backward. */
 static void test_adapter(struct kernels *k, int64_t rows, int64_t inner, int64_t outputs, int64_t r)
@@ -700,9 +674,6 @@ static void test_all(struct kernels *k, struct kernels *other)
     test_many_input_rows(k, 2600, 40, 0);
     test_many_input_rows(k, 4100, 13, 3);
     test_scale_f32(k);
-    for (int64_t rows = 2; !OPERATION_ON_GPU && rows <= KERNELS_FEW_ROWS; rows++) {
-        test_independent_rows(k, rows);
-    }
     test_without_bias(k);
     test_nan(k);
     test_errors(k);

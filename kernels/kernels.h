@@ -140,7 +140,7 @@ status kernels_graph_end_segment(struct kernels *k);
 /* ---- matrix multiplication (GEMM) ---- */
 
 /* The gradient of a bias: the sum over rows of dy, the gradient of the output of its layer. An
- * operation that computes dy adds the rows at the same time, so that dy is not read again. */
+ * operation that computes dy can add the rows at the same time, so that dy is not read again. */
 struct bias_gradient {
     struct tensor sums; /* f32 [1, M]; absent: not computed */
     bool overwrite;     /* sums is set, not added to */

@@ -222,8 +222,8 @@ run_part "tests, 40 kills" 1800 env BIREME_KILLS=40 \
     TMPDIR="$temporary" ctest --preset release --parallel $jobs --no-tests=error || true
 run_sanitizer asan 1200
 # simt_*_lifo and simt_on_gpu_* run the same kernels, so the presets exclude most of the second
-# group. tsan also excludes the slowest kernels, programs that create no thread, and the tests of
-# layouts, because all layouts have the same threads.
+# group. tsan also excludes the slowest kernels, the tests of layouts, because all layouts have the
+# same threads, and tests whose threads run in other tests too.
 run_sanitizer tsan 1200
 # The bare Debian root waits for the network and fuzzing has no short deadlines, and most of the
 # other parts only wait. So these two run at the same time as the others, which have priority.

@@ -163,15 +163,16 @@ static status count_row(void *user, struct jsonl_row *row)
 /* Requires two rows with the same label. A label of one row is in the training set only. */
 static status check_strata(const struct row_split *split)
 {
-    bool has_pair = split->count <= 1;
+    int64_t rows = 0, largest = 0;
     for (int i = 0; i < split->count; i++) {
-        has_pair = has_pair || split->strata[i].rows > 1;
+        rows += split->strata[i].rows;
+        largest = split->strata[i].rows > largest ? split->strata[i].rows : largest;
     }
-    REQUIRE(has_pair, STATUS_DATA,
-            "no two of the %d rows have the same label, so the validation set is empty; check the "
+    REQUIRE(largest > 1 || rows < 2, STATUS_DATA,
+            "no two of the %" PRId64 " rows have the same label, so the validation set is empty; check the "
             "columns (--columns text=NAME,label=NAME), use --objective regress for numbers, or "
             "--split last",
-            split->count);
+            rows);
     return STATUS_OK;
 }
 

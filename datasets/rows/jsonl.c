@@ -71,10 +71,22 @@ bool jsonl_has_extension(const char *path)
     return input_has_suffix(path, ".jsonl") || input_has_suffix(path, ".ndjson");
 }
 
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
 static const char *get_remedy(const char *text, size_t bytes, const json_error_t *error)
 {
     if (json_error_code(error) == json_error_invalid_utf8) {
         return "; " UTF8_REMEDY;
+    }
+    while (bytes > 0 && is_space(text[0])) {
+        text++;
+        bytes--;
+    }
+    while (bytes > 0 && is_space(text[bytes - 1])) {
+        bytes--;
     }
     if (bytes > 0 && text[0] != '{') {
         return "; the input must be JSON Lines, one object per line";

@@ -323,7 +323,6 @@ GPU_INLINE void compute_tiles(const attention_task<bf16> &a, const struct block_
         issue_scores<S>(s[0], queries, keys.tiles + stage * S::tile);
         issue_values<S>(o, p, values.tiles + before * S::tile);
         signal_turn<S>(c.number, i < t.tiles - 1, true);
-        refill_stages<S>(t, m, i);
         gpu_wgmma_wait<1>();
         gpu_wgmma_order(s[0]);
         release_stage(&keys.empty[stage]);

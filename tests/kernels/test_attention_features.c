@@ -112,19 +112,22 @@ static int choose_cases(int cases[CASES], int strength)
     }
 }
 
-/* Returns the quarter of the cases that this context runs; -1: all cases. */
-static int get_case_quarter(void)
+/* Returns the quarters of the cases that this context runs, as bits. The orders of threads share
+ * them; without wgmma, the tests have the orders lifo, warp and random only. */
+static int get_case_quarters(bool wgmma)
 {
     static int contexts;
-    const char *order = getenv("SIMT_SCHEDULE"), *seed = getenv("SIMT_SEED");
+    const char *order = getenv("SIMT_SCHEDULE");
     if (getenv("BIREME_LONG") != NULL || (OPERATION_ON_GPU && order == NULL)) {
-        return -1;
+        return 15;
     }
     if (order == NULL) {
-        return contexts++ % 4;
+        return 1 << contexts++ % 4;
     }
-    bool is_second_seed = seed != NULL && strcmp(seed, "2") == 0;
-    return strcmp(order, "lifo") == 0 ? 0 : strcmp(order, "warp") == 0 ? 1 : is_second_seed ? 3 : 2;
+    if (strcmp(order, "random") == 0) {
+        return wgmma ? 4 : 4 | 8;
+    }
+    return strcmp(order, "lifo") == 0 ? 1 : strcmp(order, "warp") == 0 ? 2 : 8;
 }
 
 /* ---- one case ---- */
@@ -457,9 +460,9 @@ static void test_all(struct kernels *k, struct kernels *other)
         return;
     }
     int cases[CASES], count = choose_cases(cases, getenv("BIREME_LONG") != NULL ? 3 : 2);
-    int quarter = get_case_quarter();
+    int quarters = get_case_quarters(wgmma_only);
     for (int i = 0; i < count; i++) {
-        if (quarter < 0 || i % 4 == quarter) {
+        if (quarters >> i % 4 & 1) {
             test_case(k, other, cases[i]);
         }
     }

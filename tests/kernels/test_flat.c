@@ -596,7 +596,6 @@ static void test_casts(struct kernels *k)
     operation_release(&y);
 }
 
-/* Each element is zeroed or scaled according to its index, also in place. */
 /* Casts of several blocks, with and without padded rows. */
 static void test_copies(struct kernels *k, int64_t rows, int64_t columns, int64_t pad)
 {
@@ -615,6 +614,7 @@ static void test_copies(struct kernels *k, int64_t rows, int64_t columns, int64_
     }
 }
 
+/* Each element is zeroed or scaled according to its index, also in place. */
 static void test_dropout(struct kernels *k, int64_t rows, int64_t columns, int64_t pad)
 {
     enum dtype dtype = kernels_dtype(k);

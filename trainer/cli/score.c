@@ -223,10 +223,16 @@ static status open_template(struct score_state *state, bool chat)
     REQUIRE(!chat || state->is_reward_model, STATUS_USAGE,
             "--chat: only a reward model scores conversations; the log-probability of a text needs "
             "lines");
+    if (chat) {
+        return chat_open(s->tokenizer_dir, s->tokenizer, &state->template);
+    }
     TRY(file_join(path, s->tokenizer_dir, CHAT_FILE));
-    return chat || (state->is_reward_model && file_exists(path))
-               ? chat_open(s->tokenizer_dir, s->tokenizer, &state->template)
-               : STATUS_OK;
+    if (state->is_reward_model && file_exists(path) &&
+        chat_open(s->tokenizer_dir, s->tokenizer, &state->template) != STATUS_OK) {
+        status_clear(); /* only a warning needs the template */
+        state->template = NULL;
+    }
+    return STATUS_OK;
 }
 
 static status open_model(struct score_state *state, struct comm *world,

@@ -2,8 +2,8 @@
  * sequences, and forced first and last tokens. The rules and their order are those of the logits
  * processors of transformers.
  *
- * Ids that the tokenizer does not have are always excluded, because they have no text. A model has
- * such ids if model.vocab_size is larger than the tokenizer, for example the sentinels of T5. */
+ * Ids after the last one of the tokenizer are always excluded, because they have no text. A model
+ * has such ids if model.vocab_size is larger than the tokenizer, for example the sentinels of T5. */
 #pragma once
 
 #include <stdbool.h>

@@ -431,16 +431,15 @@ static status open_checkpoints(struct job *job)
     return checkpoint_open(&options, &job->checkpoint);
 }
 
-/* Allocates the snapshot at the start, so that the first save stalls no longer than later ones. */
+/* Allocates the snapshot at the start, so that the first save stalls no longer than later ones, and
+ * checks the space on the disk. */
 static status reserve_snapshot(struct job *job)
 {
     const struct recipe *r = &job->session.recipe;
     struct checkpoint_tensor_set tensor_sets[JOB_TENSOR_SETS];
     int count = job_tensor_sets(job, tensor_sets);
-    if (!r->checkpoint.async || r->checkpoint.every == 0) {
-        return STATUS_OK;
-    }
-    return checkpoint_reserve(job->checkpoint, tensor_sets, count);
+    return r->checkpoint.every > 0 ? checkpoint_reserve(job->checkpoint, tensor_sets, count)
+                                   : STATUS_OK;
 }
 
 static status require_same_job(const struct job *job, const struct checkpoint_info *found,

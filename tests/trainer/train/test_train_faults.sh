@@ -155,14 +155,16 @@ mount_disk() {
 }
 
 test_full_disk() {
-    local kib whole_kib filled=0 honest=0
+    local async kib whole_kib filled=0 honest=0
     run_bireme 0 train recipe.yaml run_dir=whole
     ! grep -q 'W-CKPT-SPACE' stderr || fail 'a warning about a disk with enough space'
-    mount_disk -t tmpfs -o size=100k none
-    run_bireme 74 train recipe.yaml run_dir=disk/run
-    grep -q '^warning: the next checkpoint does not fit: .* are free.*\[W-CKPT-SPACE\]$' stderr ||
-        fail 'no warning about a small disk at the start'
-    umount disk
+    for async in true false; do
+        mount_disk -t tmpfs -o size=100k none
+        run_bireme 74 train recipe.yaml run_dir=disk/run checkpoint.async=$async
+        grep -q '^warning: the next checkpoint does not fit: .* are free.*\[W-CKPT-SPACE\]$' \
+            stderr || fail "no warning about a small disk at the start, async $async"
+        umount disk
+    done
     whole_kib=$(du -sk whole | cut -f1)
     for ((kib = 8 + RANDOM % 8; kib < whole_kib + 200; \
         kib += 1 + whole_kib / $(choose_number 8 24))); do

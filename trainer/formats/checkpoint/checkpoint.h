@@ -118,10 +118,10 @@ status checkpoint_step_path(const struct checkpoint *c, int64_t step, char *path
 status checkpoint_memory_bytes(const struct checkpoint_tensor_set *sets, int count,
                                int replica_count, int replica_index, int64_t *bytes);
 
-/* checkpoint_reserve - allocate and touch the snapshot before the first save.
+/* checkpoint_reserve - prepare the first save: allocate and touch the snapshot, if saves are
+ * asynchronous, and warn (W-CKPT-SPACE) if the disk is too small for the next checkpoint.
  *
- * The first save is then as fast as later ones. It warns (W-CKPT-SPACE) if the disk is too small
- * for the next checkpoint. Does nothing without async.
+ * The first save is then as fast as later ones.
  *
  * Order     collective
  * Errors    STATUS_INTERNAL naming the bytes */

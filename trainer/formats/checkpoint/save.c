@@ -165,13 +165,10 @@ static status warn_full_disk(struct checkpoint *c, int64_t own_bytes, int count)
 
 status checkpoint_reserve(struct checkpoint *c, const struct checkpoint_tensor_set *sets, int count)
 {
-    if (!c->async) {
-        return STATUS_OK;
-    }
     int64_t bytes = 0;
     status result = checkpoint_memory_bytes(sets, count, comm_size(c->replica_group),
                                             comm_rank(c->replica_group), &bytes);
-    if (result == STATUS_OK) {
+    if (result == STATUS_OK && c->async) {
         result = grow_snapshot(c, sets[0].device, bytes);
     }
     TRY(comm_agree(c->world, result));

@@ -50,8 +50,8 @@ static inline status check_optional_shape(const char *where, const char *what, s
 #define SHAPE_OPTIONAL(t, dtype, rows, columns)                                                    \
     TRY(check_optional_shape(__func__, #t, t, dtype, rows, columns))
 
-/* choose_bias_dtype - return the dtype that the bias of a linear layer must have: its own if the
- * back-end reads it, else f32. */
+/* choose_bias_dtype - return the dtype that the bias of a linear layer must have: bias.dtype if the
+ * back-end reads this dtype, otherwise f32. */
 static inline enum dtype choose_bias_dtype(const struct kernels *k, struct tensor bias)
 {
     return bias.dtype == kernels_bias_dtype(k) ? bias.dtype : DTYPE_F32;

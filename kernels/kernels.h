@@ -39,6 +39,7 @@
 #include "base/status.h"
 #include "base/tensor.h"
 #include "kernels/adamw_parts.h"
+#include "kernels/bias_gradient.h"
 #include "kernels/control.h"
 #include "kernels/dropout.h"
 
@@ -138,13 +139,6 @@ status kernels_graph_end(struct kernels *k);
 status kernels_graph_end_segment(struct kernels *k);
 
 /* ---- matrix multiplication (GEMM) ---- */
-
-/* The gradient of a bias: the sum over rows of dy, the gradient of the output of its layer. An
- * operation that computes dy can add the rows at the same time, so that dy is not read again. */
-struct bias_gradient {
-    struct tensor sums; /* f32 [1, M]; absent: not computed */
-    bool overwrite;     /* sums is set, not added to */
-};
 
 enum activation {
     ACTIVATION_NONE = 0,
@@ -346,8 +340,8 @@ status op_scatter_rows(struct kernels *k, struct tensor dx, struct tensor dy, co
 
 /* ---- norms ---- */
 
-/* norm.h has the residual addition and norm in one pass, split_norm.h the norm of rows that are
- * split over tensor-parallel ranks. */
+/* norm.h declares the residual addition with the norm. split_norm.h declares the norm of rows that
+ * are split over tensor-parallel ranks. */
 #include "kernels/norm.h"
 #include "kernels/split_norm.h"
 

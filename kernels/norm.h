@@ -1,7 +1,12 @@
-/* Residual addition and norm, in one pass, and the backward pass. */
+/* Residual addition and norm in one pass, forward and backward. */
 #pragma once
 
-#include "kernels/kernels.h"
+#include "base/status.h"
+#include "base/tensor.h"
+#include "kernels/bias_gradient.h"
+#include "kernels/dropout.h"
+
+struct kernels;
 
 enum norm_kind { NORM_LAYER = 0, NORM_RMS };
 

@@ -167,7 +167,7 @@ UNIGRAM = ROOT / "tests/reference/tokenizer/sentencepiece"
 UNIGRAM_TEXTS = {"t5": TEXT, "xlm": TEXT, "byte": "The system calls return on error."}
 
 
-# T5 1.0 and 1.1. The source is longer than the largest distance of a position bias, 128.
+# T5 1.0 and 1.1. The source is longer than the maximum distance of the position bias, 128 tokens.
 T5_PIECES = dict(model_type="unigram", byte_fallback=False, normalization_rule_name="nmt_nfkc",
                  remove_extra_whitespaces=True, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
 SEQ2SEQ = {"t5": (dict(feed_forward_proj="relu"), 1e-5),
@@ -262,8 +262,8 @@ def check_encoder(check, name, make, make_tokenizer):
     expected /= np.linalg.norm(expected)
     actual = np.array(llama.embed(TEXT, normalize=True))
     error = np.abs(actual - expected).max()
-    # llama.cpp has the tanh form of GELU, in a table in f16. With the model's form in f32, the
-    # error is 2e-7.
+    # llama.cpp reads the tanh form of GELU from a table in f16. With the form of the model in f32,
+    # the error is 2e-7.
     limit = 3e-4 if name == "modernbert" else 1e-4
     check.report(name, "embedding", f"{error:.1e}", error <= limit)
 

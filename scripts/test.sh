@@ -122,8 +122,8 @@ run_part() {
 
 background_names=() background_processes=()
 
-# start_background NAME LIMIT COMMAND...: start a part with a lower priority. Its output goes to a
-# file.
+# start_background NAME LIMIT COMMAND...: start a part in the background with a lower priority.
+# finish_background prints its output.
 start_background() {
     local name=$1 limit=$2
     shift 2
@@ -221,15 +221,15 @@ build_folder build 900 --preset release
 run_part "tests, 40 kills" 1800 env BIREME_KILLS=40 \
     TMPDIR="$temporary" ctest --preset release --parallel $jobs --no-tests=error || true
 run_sanitizer asan 1200
-# simt_*_lifo and simt_on_gpu_* run the same kernels, so the presets exclude most of the second
-# group. tsan also excludes the slowest kernels, the tests of layouts, because all layouts have the
-# same threads, and tests whose threads run in other tests too.
+# simt_*_lifo and simt_on_gpu_* run the same kernels. So asan excludes most of the second group, and
+# tsan all of it. tsan also excludes the slowest kernels, the tests of layouts, because all layouts
+# have the same threads, and programs with the threads of other tests.
 run_sanitizer tsan 1200
-# The bare Debian root waits for the network and fuzzing has no short deadlines, and most of the
-# other parts only wait. So these two run at the same time as the others, which have priority.
+# The bare Debian root waits for the network, fuzzing has no short deadlines, and most other parts
+# wait most of the time. So these two run at the same time as the others, with a lower priority.
 start_background "bare Debian root" 1200 env QUICKSTART_MINUTES="${QUICKSTART_MINUTES:-0.3}" \
     ./scripts/test_fresh.sh "${FRESH_SUITE:-trixie}" --quickstart
-# With a fixed seed, chance does not find an old fault in a submission that did not cause it.
+# The seed is fixed, so that an old fault does not fail the test of an unrelated change by chance.
 start_background "fuzzing" 900 ./scripts/fuzz.sh --seed 1 10
 run_part "style" 300 ./scripts/check_style.sh --ci build || true
 run_part "clients of the server" 900 ./scripts/test_clients.sh || true

@@ -386,8 +386,8 @@ static status mpi_gather_pull(struct comm *comm, struct comm_request *request)
     return shared_gather_pull(&((struct mpi_state *)comm->state)->group, request);
 }
 
-/* MPI_Abort of Open MPI prints eight lines, after which the error of the rank is easily missed, and
- * then calls this function. It is NULL in other libraries. */
+/* MPI_Abort of Open MPI prints eight lines and then calls this function. A direct call omits these
+ * lines, which would hide the error of the rank. In other libraries, the pointer is NULL. */
 typedef int abort_function(MPI_Comm comm, int code);
 extern abort_function ompi_mpi_abort __attribute__((weak));
 

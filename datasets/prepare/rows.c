@@ -160,7 +160,8 @@ static status count_row(void *user, struct jsonl_row *row)
     return STATUS_OK;
 }
 
-/* Requires two rows with the same label. A label of one row is in the training set only. */
+/* Requires that two rows have the same label, if there are several rows. A label with only one
+ * row occurs only in the training set. */
 static status check_strata(const struct row_split *split)
 {
     int64_t rows = 0, largest = 0;
@@ -169,9 +170,9 @@ static status check_strata(const struct row_split *split)
         largest = split->strata[i].rows > largest ? split->strata[i].rows : largest;
     }
     REQUIRE(largest > 1 || rows < 2, STATUS_DATA,
-            "no two of the %" PRId64 " rows have the same label, so the validation set is empty; check the "
-            "columns (--columns text=NAME,label=NAME), use --objective regress for numbers, or "
-            "--split last",
+            "no two of the %" PRId64 " rows have the same label, so the validation set is empty; "
+            "check the columns (--columns text=NAME,label=NAME), use --objective regress for "
+            "numbers, or --split last",
             rows);
     return STATUS_OK;
 }

@@ -34,7 +34,8 @@ status text_lines_read(const struct text_lines *source, text_lines_visit visit, 
 
 /* text_lines_read_rows - call use for each row of a file.
  *
- * `path` and `columns` are those of struct text_lines; columns NULL: no field is renamed.
+ * `path` and `columns` have the meaning of those in struct text_lines. If columns is NULL, the
+ * fields keep their names.
  *
  * Errors    the first error of use, which stops the reading; "file:line: " is put before the
  *           message of a STATUS_DATA; STATUS_USAGE for `columns`; those of row_file_read */

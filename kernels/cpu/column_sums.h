@@ -12,5 +12,6 @@
  * Numerics  sums in two levels: the rounding error grows at most with the square root of N */
 void CPU(column_sums)(float *sums, struct tensor dy, struct cpu_range columns, bool overwrite);
 
-/* bias_gradient - compute column_sums of all columns, on all threads; absent sums cost no work. */
+/* bias_gradient - compute column_sums of all columns, on all threads. Does nothing if dbias.sums is
+ * absent. */
 void CPU(bias_gradient)(struct kernels *k, struct bias_gradient dbias, struct tensor dy);

@@ -7,7 +7,8 @@
  *           with bf16 moments it reads 12 and writes 8
  * Launch    grid ceil(count / 2048); block 256; no shared memory. A thread updates two groups of
  *           four elements, 1024 elements apart, so that each access of a warp has consecutive
- *           addresses (moments.cuh). A second launch with scalar accesses updates the last
+ *           addresses. With bf16 moments or stochastic rounding, the two groups are consecutive
+ *           (moments.cuh). A second launch with scalar accesses updates the last
  *           count % 8 elements, or all elements if an array is not 16-byte aligned.
  *           adamw_parts_update uses one launch for all parts; a block updates 2048 elements of one
  *           part
@@ -24,7 +25,7 @@ struct adamw_slices {
     int64_t count;
 };
 
-/* The elements of a thread */
+/* The eight elements that a thread updates. */
 struct adamw_elements {
     float w[EIGHT], m[EIGHT], v[EIGHT], g[EIGHT];
 };

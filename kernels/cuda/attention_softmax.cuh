@@ -26,8 +26,8 @@ template <int M> GPU_INLINE void clear_running(struct running_softmax<M> &run)
     }
 }
 
-/* Sets the scores of keys to which a query does not attend to -infinity, in accumulators `from` to
- * `to` - 1. */
+/* Masks accumulators `from` to `to` - 1: a score becomes -infinity if its query does not attend to
+ * its key. */
 template <int M, int N>
 GPU_INLINE void mask_scores(float (&s)[M][N][4], const attention_task<bf16> &a,
                             const struct attention_sequence &sequence, int query, int key,

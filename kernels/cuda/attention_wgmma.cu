@@ -16,13 +16,13 @@
  * Overlap   With a producer, a consumer issues the scores of the next tile before the GEMM of this
  *           tile's probabilities with the values, so that this GEMM overlaps the softmax. With
  *           S::in_turn, consumers issue in turn, so that the softmax of one overlaps the GEMMs of
- *           the others. Without a producer, the registers of the scores are those of the
- *           probabilities, and a consumer computes its tiles in order. Its softmax overlaps the
- *           GEMMs of the other three consumers of the multiprocessor.
+ *           the others. Without a producer, the probabilities reuse the registers of the scores,
+ *           and a consumer finishes a tile before the next one. Its softmax overlaps the GEMMs of
+ *           the other three consumers of the multiprocessor.
  * Mask      As in attention.cu, tiles at an edge of the mask are masked element by element, 64 keys
- *           at a time. In order, a consumer computes half of its last tile if its queries attend to
- *           no key of the other half. A box may reach into the next sequence: its scores are masked
- *           and its values set to zero, since 0 times NaN is NaN.
+ *           at a time. Without a producer, a consumer computes only the first half of its last tile
+ *           if its queries attend to no key of the second half. A box may reach into the next
+ *           sequence: its scores are masked and its values set to zero, since 0 times NaN is NaN.
  * Order     The sums of a row are in the order of its keys, tile by tile, for any number of
  *           consumers.
  * Source    Shah et al. 2024, arXiv:2407.08608 (FlashAttention-3) */
@@ -225,7 +225,7 @@ template <class S>
 GPU_INLINE struct consumer make_consumer(const attention_task<bf16> &a, const struct block_task &t)
 {
     struct consumer c;
-    /* ptxas then computes with uniform registers. */
+    /* With a number from a shuffle, ptxas computes in uniform registers. */
     c.number = __shfl_sync(~0u, static_cast<int>(threadIdx.x / WARPGROUP), 0);
     c.first = t.first + c.number * CONSUMER_QUERIES;
     c.last = c.first + CONSUMER_QUERIES - 1;

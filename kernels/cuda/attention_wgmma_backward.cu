@@ -452,7 +452,7 @@ GPU_INLINE void run_consumer(const attention_task<bf16> &a, unsigned char *memor
     struct consumer c;
     int step = 0;
     c.number = static_cast<int>(threadIdx.x / WARPGROUP);
-    if (D == 128) { /* ptxas then computes with uniform registers; with 64 it would spill more */
+    if (D == 128) { /* ptxas then computes in uniform registers; for D = 64 it would spill more */
         c.number = __shfl_sync(~0u, c.number, 0);
     }
     c.row = threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 32 / 4;

@@ -4,9 +4,10 @@
  *   to[r, c] = from[r, c];  bf16 is rounded to nearest even
  *   copy[i] = bf16(weights[i]), to nearest even or stochastically (rounding.cuh)
  *
- * Launch    grid ceil(rows ceil(columns / 4) / 1024), or ceil(count / 2048); block 256; no shared
- *           memory. A thread converts four groups of four elements, so that all its loads are in
- *           flight and each access of a warp has consecutive addresses; or eight weights */
+ * Launch    convert_elements: grid ceil(rows ceil(columns / 4) / 1024). A thread converts four
+ *           groups of four elements, so that all its loads are in flight and each access of a warp
+ *           has consecutive addresses. round_weights: grid ceil(count / 2048); a thread rounds
+ *           eight weights. Both: block 256; no shared memory */
 #include "kernels/cuda/rounding.cuh"
 
 enum { CONVERT_THREADS = 256, GROUPS = 4 };

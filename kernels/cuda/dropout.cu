@@ -9,7 +9,7 @@
 
 enum { DROPOUT_THREADS = 256, GROUPS = 4 };
 
-/* ALIGNED requires also that each group of eight elements shares one block of random numbers. */
+/* ALIGNED also requires that each group of eight elements uses one block of random numbers. */
 template <typename T, bool ALIGNED>
 __global__ void __launch_bounds__(DROPOUT_THREADS)
     dropout_rows(const matrix<T> y, const matrix<const T> x, int64_t rows, int64_t columns,

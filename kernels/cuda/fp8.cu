@@ -246,7 +246,8 @@ extern "C" status cuda_fp8_linear_backward_input(struct kernels *k, struct tenso
     }
     struct cuda_gemm p = {};
     p.c = dx;
-    /* The sums need scratch, which holds the operands until the GEMM ends, also in its tuning. */
+    /* The sums need scratch memory, which contains the operands until the GEMM and its tuning end.
+     * So the derivative and the sums follow in a separate kernel. */
     const bool sums = dbias.sums.data != nullptr, activated = act != ACTIVATION_NONE;
     if (activated && !sums) {
         p.act = act;

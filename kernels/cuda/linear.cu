@@ -109,14 +109,14 @@ __global__ void __launch_bounds__(LINEAR_THREADS)
 /* The matrices of sum_column_slices. */
 template <typename T> struct summed_columns {
     matrix<const T> dy;
-    matrix<const T> saved; /* with an activation: its inputs, and where dx is stored */
-    matrix<T> dx;
+    matrix<const T> saved; /* with DERIVATIVE: the inputs of the activation */
+    matrix<T> dx;          /* with DERIVATIVE: the output */
     int64_t rows, columns;
     enum activation act;
 };
 
-/* Adds ROWS rows from row n on, at distances of 8 rows, to the sums of the columns from c on. With
- * DERIVATIVE, first multiplies them by act', rounds and stores them. */
+/* Adds rows n, n + 8, ..., n + 8 (ROWS - 1) to the sums of the eight columns from c on. With
+ * DERIVATIVE, first multiplies the rows by act', rounds and stores them. */
 template <typename T, bool ALIGNED, bool DERIVATIVE, int ROWS>
 GPU_INLINE void add_rows(float (&sums)[EIGHT], const summed_columns<T> &s, int64_t n, int64_t c)
 {
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(LINEAR_THREADS)
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int64_t c = static_cast<int64_t>(blockIdx.x) * SLICE_COLUMNS + lane * EIGHT;
     int64_t from = s.rows * blockIdx.y / gridDim.y, to = s.rows * (blockIdx.y + 1) / gridDim.y;
-    const int loads = (DERIVATIVE ? 4 : 16) / sizeof(T); /* of a thread before it adds */
+    const int loads = (DERIVATIVE ? 4 : 16) / sizeof(T); /* rows that a thread loads, then adds */
     int64_t n = c < s.columns ? from + warp : to;
     float sums[EIGHT] = {};
     for (; n + 8 * (loads - 1) < to; n += 8 * loads) {
@@ -319,7 +319,8 @@ extern "C" status cuda_fill_rows(struct kernels *k, struct tensor c, struct tens
                                   : launch_fill<bf16, bf16>(k, c, row);
 }
 
-/* Sums the columns of dy, or of dx = dy act' with DERIVATIVE, which it stores. */
+/* Sums the columns of dy. With DERIVATIVE, computes and stores dx = dy act' and sums the columns of
+ * dx. */
 template <bool DERIVATIVE>
 static status launch_column_sums(struct kernels *k, struct bias_gradient sums, struct tensor dx,
                                  struct tensor dy, struct tensor saved, enum activation act,
@@ -350,7 +351,7 @@ extern "C" status cuda_column_sums(struct kernels *k, struct bias_gradient sums,
                                      scratch);
 }
 
-/* Takes scratch for column sums, until the next operation. */
+/* Returns scratch memory for column sums in *memory. It is valid until the next operation. */
 static status take_column_sums(struct kernels *k, int64_t columns, void **memory)
 {
     struct arena *scratch = &cuda_get_state(k)->scratch;

@@ -12,7 +12,7 @@
 
 struct moment_rate {
     float beta, beta_remainder, one_minus_beta;
-    float correction, reciprocal; /* of moments: they are divided by 1 - beta^t */
+    float correction, reciprocal; /* 1 - beta^t, which divides the moments, and 1 / correction */
 };
 
 struct moment_rates {
@@ -59,7 +59,7 @@ GPU_INLINE float update_moment(const struct moment_rate &r, float moment, float 
     return r.beta * moment + (r.beta_remainder * moment + r.one_minus_beta * value);
 }
 
-/* Returns x / divisor, with the rounded or almost rounded reciprocal of the divisor. */
+/* Returns x / divisor. reciprocal: 1 / divisor, rounded or with an error in the last bit. */
 GPU_INLINE float compute_quotient(float x, float divisor, float reciprocal)
 {
     float quotient = x * reciprocal;
@@ -68,10 +68,10 @@ GPU_INLINE float compute_quotient(float x, float divisor, float reciprocal)
 
 /* compute_steps - compute m / c1 / (sqrt(v / c2) + epsilon) for four elements.
  *
- * The bits are those of the operators. For usual operands, nvcc's code for a division and for a
- * square root consists of the operations below and of a branch. Here one branch replaces those of
- * four elements. The bounds exclude over- and underflow for corrections from 2^-26 to 1 and an
- * epsilon up to 2^40. */
+ * The results have the same bits as those of the operator / and of sqrtf. For usual operands, nvcc
+ * compiles a division or a square root to the operations below and a branch. Here, four elements
+ * share one branch. The bounds exclude overflow and underflow for corrections from 2^-26 to 1 and
+ * an epsilon up to 2^40. */
 GPU_INLINE void compute_steps(float *steps, const float *m, const float *v,
                               const struct moment_rates &rates, float epsilon)
 {
@@ -102,7 +102,7 @@ GPU_INLINE void compute_steps(float *steps, const float *m, const float *v,
 /* load_groups, store_groups - load or store the two groups of a thread.
  *
  * p points to the first group; `left` elements of the slice begin there. ALIGNED requires that p is
- * a multiple of four elements and `left` is one too. */
+ * aligned to four elements and that `left` is a multiple of four. */
 template <bool ALIGNED, int DISTANCE>
 GPU_INLINE void load_groups(float (&x)[EIGHT], const float *p, int64_t left)
 {

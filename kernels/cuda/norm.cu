@@ -5,7 +5,7 @@
  *           The norm uses z rounded to its storage type, as the backward pass reads it.
  * Backward  g = dy gamma;  dz += r (g - mean(g) - h mean(g h)), without mean(g) for RMSNorm;
  *           dgamma += sum over rows of dy h;  dbeta += sum over rows of dy;
- *           dbias (+)= sum over rows of drop'(dz), as it is stored.
+ *           dbias (+)= sum over rows of drop'(dz), rounded to its storage type.
  * Launch    A team of threads processes one row at a time; its size is a multiple of 32.
  *           Forward: a team is a block, a thread has eight elements of FORWARD_ROWS rows, grid
  *           ceil(N / FORWARD_ROWS), 1 KiB of shared memory. Backward: a thread has CHUNKS groups of
@@ -293,7 +293,7 @@ __global__ void __launch_bounds__(BACKWARD_THREADS) norm_backward(const backward
     const int64_t end = b.rows * (team + 1) / teams;
     uint4 *own_copies = copies + threadIdx.y * blockDim.x + threadIdx.x;
     float *own_scratch = scratch + 2 * threadIdx.y * (blockDim.x / 32);
-    unsigned half = 0; /* of the copies and of the scratch; the next row has the other half */
+    unsigned half = 0; /* half of the copies and the scratch; the next row uses the other half */
     float row_sums[SUMS][CHUNKS][EIGHT] = {};
     int64_t n = b.rows * team / teams;
     const row_pointers<T> first = get_row(b, n, c);

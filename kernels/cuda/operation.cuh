@@ -198,7 +198,7 @@ GPU_INLINE void store_eight(T *p, const float (&x)[EIGHT], int64_t left)
 }
 
 /* load_four, store_four - load or store four elements as load_eight and store_eight do. ALIGNED
- * requires that p is a multiple of four elements and `left` is one too. */
+ * requires that p is aligned to four elements and that `left` is a multiple of four. */
 template <bool ALIGNED> GPU_INLINE void load_four(float *x, const float *p, int64_t left)
 {
     uint4 bits = {};

@@ -102,7 +102,8 @@ GPU_INLINE void dropout_apply_eight(float (&x)[EIGHT], const struct dropout &dro
     }
 }
 
-/* The same for eight elements from a multiple of eight on, with the threshold and the scale. */
+/* Computes dropout_apply_eight if dropout.first + `element` is a multiple of eight and dropout is
+ * active. The caller computes the threshold and the scale once. */
 GPU_INLINE void dropout_apply_block(float (&x)[EIGHT], const struct dropout &dropout,
                                     int64_t element, uint32_t threshold, float scale)
 {

@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(PARTS_COLUMNS *PARTS_ROWS)
     reduce_parts(const parts_sums s, const float *parts, int64_t rows, int64_t columns)
 {
     GPU_SHARED(float, scratch, PARTS_COLUMNS *PARTS_ROWS);
-    /* an index that is not constant would copy the argument to local memory */
+    /* With an index that is not constant, nvcc would copy the argument to local memory. */
     const struct cuda_parts_sum to = blockIdx.y == 0   ? s.sums[0]
                                      : blockIdx.y == 1 ? s.sums[1]
                                                        : s.sums[2];

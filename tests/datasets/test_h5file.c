@@ -147,7 +147,7 @@ static void test_open(void)
 {
     hid_t file;
     CHECK_FAILS(h5file_open(folder_file("missing.h5"), &file), STATUS_NO_INPUT, "missing.h5");
-    CHECK_FAILS(h5file_open(folder_path, &file), STATUS_DATA, "not a regular file");
+    CHECK_FAILS(h5file_open(folder_path, &file), STATUS_DATA, "is a folder; name its shards");
     folder_write(folder_file("empty.h5"), "", 0);
     CHECK_FAILS(h5file_open(folder_file("empty.h5"), &file), STATUS_DATA, "empty");
     folder_write(folder_file("text.h5"), "only text", 9);

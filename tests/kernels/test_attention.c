@@ -133,7 +133,7 @@ static void make_problem(struct problem *p, const struct shape *s)
 static int64_t stride_unit = 1;
 /* With the argument `wgmma`, rows are aligned and only shapes of the wgmma kernels are tested. */
 static bool wgmma_only;
-/* With an argument after `aligned`, only shapes with this head width are tested. */
+/* The second argument is a head width. Only shapes with this head width are then tested. */
 static int64_t only_width;
 
 /* Creates tensors with gaps between the rows, as in views of a wider matrix. */

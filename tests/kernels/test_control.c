@@ -345,7 +345,7 @@ static void test_updates(struct kernels *k, int64_t count, enum dtype moments, b
     release_arrays(&b);
 }
 
-/* Moments and gradients that are zero, very small or very large. */
+/* Tests moments and gradients that are zero, very small or very large. */
 static void test_limits(struct kernels *k)
 {
     static const float limits[] = {0, 1e-40f, 1e-30f, 1e-24f, 1e-12f, 1, 1e12f, 1e18f};

@@ -1,5 +1,5 @@
-/* Tests that a linear layer on the CPU gives a row the bits of the row alone, if it has at most
- * KERNELS_FEW_ROWS rows. */
+/* Tests linear layers on the CPU with at most KERNELS_FEW_ROWS rows. The result of a row must have
+ * the same bits as if the row were computed alone. */
 #include "tests/kernels/operation.h"
 
 static void test_rows(struct kernels *k, int64_t rows)

@@ -388,8 +388,8 @@ static void test_tuned(struct kernels *k, const struct shape *s)
     release_results(&exact);
 }
 
-/* A bias in the dtype that the back-end reads gives the bits of the same numbers in f32. The shapes
- * use GEMMs with and without a fused bias and activation. */
+/* A bias in kernels_bias_dtype gives the same bits as a bias in f32 with the same numbers. The
+ * shapes use GEMMs with and without a fused bias and activation. */
 static void test_bias_dtype(struct kernels *k, const struct shape *s, enum activation act)
 {
     enum dtype dtype = kernels_dtype(k);
@@ -487,7 +487,7 @@ static void test_many_rows(struct kernels *k, int64_t rows, int64_t outputs, int
     operation_release(&exact);
 }
 
-/* The sums of many rows of dx do not change dx. */
+/* The column sums of many rows of dx are correct. Computing them changes dx at most by rounding. */
 static void test_many_input_rows(struct kernels *k, int64_t rows, int64_t inner, int64_t pad)
 {
     const enum activation act = ACTIVATION_GELU_ERF;

@@ -254,7 +254,7 @@ static void test_accumulation(struct kernels *k)
     release_tensors(&m);
 }
 
-/* dbias can be set, or absent, which does not change the other results. */
+/* The operation adds to dbias, sets it, or omits it. The other results have the same bits. */
 static void test_bias_shape(struct kernels *k, const struct shape *s)
 {
     enum dtype dtype = kernels_dtype(k);

@@ -22,8 +22,8 @@ static const size_t shared_memory = 320 << 10; /* arrays and the red zones betwe
 /* LOWEST and HIGHEST starve warps: a warp waits while one of a lower or higher number is ready. */
 enum schedule { FIFO, LIFO, GREEDY, RANDOM, LOWEST, HIGHEST };
 
-/* Random numbers: the upper half of a linear congruential generator, which is several times faster
- * than std::mt19937. */
+/* A linear congruential generator. It returns the upper half of its state, and is several times
+ * faster than std::mt19937. */
 struct generator {
     using result_type = uint32_t;
     uint64_t state = 0;

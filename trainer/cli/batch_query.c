@@ -21,7 +21,7 @@ static status check_file(const struct options *options, const char *checkpoint)
     bool is_missing =
         is_file && strcmp(path, "-") != 0 && access(path, F_OK) != 0 && errno == ENOENT;
     REQUIRE(!is_missing, STATUS_NO_INPUT,
-            "there is no file %s; the argument is a file, and a text is read from standard input: "
+            "there is no file %s; the argument must be a file; pass a text on standard input: "
             "echo 'TEXT' | %.*s--checkpoint %s ...",
             path, (int)strcspn(options->usage, "-"), options->usage, checkpoint);
     return STATUS_OK;

@@ -1,5 +1,5 @@
-/* bireme score: the log-probability of each line of a file, or its reward by a reward model, which
- * can also read conversations. */
+/* bireme score: prints the log-probability of each line of a file. With a reward model, it prints
+ * the reward of each line or conversation. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -88,8 +88,8 @@ static status encode_conversation(struct score_state *state, const struct chat_m
     return result;
 }
 
-/* Prints the reward of a row with messages. They are encoded as in the pairs of `bireme prepare`,
- * so no end-of-text token follows the template. */
+/* Prints the reward of a row with messages. The messages are encoded as in the pairs of `bireme
+ * prepare`, so no end-of-text token follows the template. */
 static status visit_conversation(void *user, struct jsonl_row *row)
 {
     struct score_state *state = user;
@@ -105,7 +105,7 @@ static status visit_conversation(void *user, struct jsonl_row *row)
     return print_reward(state);
 }
 
-/* Warns if a line has the text of the template's end of turn, which is not encoded as a token. */
+/* Warns if a line contains the end-of-turn token of the chat template. It is encoded as text. */
 static status warn_template(struct score_state *state, const char *line)
 {
     char *text = NULL;
@@ -215,14 +215,13 @@ static status visit_text(void *user, const char *text, size_t bytes, const char 
     return state->json ? print_json(state, &r) : print_score(state, &r);
 }
 
-/* Opens the chat template of a reward model. Only --chat requires that there is one. */
+/* Opens the chat template of a reward model, if it exists. With --chat, it must exist. */
 static status open_template(struct score_state *state, bool chat)
 {
     const struct session *s = &state->session;
     char path[FILE_PATH_BYTES];
     REQUIRE(!chat || state->is_reward_model, STATUS_USAGE,
-            "--chat: only a reward model scores conversations; the log-probability of a text needs "
-            "lines");
+            "--chat: only a reward model scores conversations; omit --chat to score lines");
     if (chat) {
         return chat_open(s->tokenizer_dir, s->tokenizer, &state->template);
     }

@@ -3,7 +3,8 @@
  * processors of transformers.
  *
  * Ids after the last one of the tokenizer are always excluded, because they have no text. A model
- * has such ids if model.vocab_size is larger than the tokenizer, for example the sentinels of T5. */
+ * has such ids if model.vocab_size is larger than the tokenizer: the sentinels of T5, for
+ * example. */
 #pragma once
 
 #include <stdbool.h>

@@ -352,8 +352,9 @@ static status addition_backward(struct backward *b, struct dropout dropout, stru
 }
 
 /* Runs the backward pass of a norm and of the addition before it. `exchange` holds the gradient of
- * the norm's output. *delta becomes the gradient of the value that was added to the stream, and
- * dbias that of the bias of this value. index -1: there is no norm. */
+ * the norm's output. *delta becomes the gradient of the value that was added to the stream. dbias
+ * is the gradient of the bias of the linear layer that computed this value. index -1: there is no
+ * norm. */
 static status norm_backward(struct backward *b, struct param_index index, struct tensor z,
                             struct tensor statistics, enum norm_residual stream_source,
                             struct dropout dropout, struct bias_gradient dbias,

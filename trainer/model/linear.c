@@ -275,18 +275,18 @@ static status input_backward(const struct backward *b, int64_t layer, enum model
                                      view_scales(m, first), act, saved);
 }
 
-/* Returns whether the norm after an output projection reads all rows of its output. A branch norm
- * or a factor in between changes the output, and with sequence parallelism a rank has only some of
- * the rows. */
+/* Returns whether the norm after an output projection reads all rows of the projection's output. A
+ * branch norm or a factor between them changes the output. With sequence parallelism, a rank has
+ * only some of the rows. */
 static bool norm_reads_output(const struct model *m)
 {
     return !m->parallelism.sequence_parallel && !architecture_has_branch_norms(m->architecture) &&
            !(m->config.residual_multiplier > 0);
 }
 
-/* Returns whether the operation that computes the gradient of the first matrix's output is the GEMM
- * of the second matrix, with the derivative of the activation. A gate, or an adapter of the second
- * matrix, is between them. */
+/* Returns whether input_backward of the second feed-forward matrix, including the derivative of the
+ * activation, computes the gradient of the first matrix's output. With a gate or an adapter of the
+ * second matrix, another operation computes it. */
 static bool activation_follows(const struct model *m, int64_t layer)
 {
     return !m->architecture->feed_forward.gated &&
@@ -299,7 +299,8 @@ struct bias_gradient model_early_bias_gradient(const struct backward *b, int64_t
     const struct model *m = b->m;
     bool is_projection =
         role == MODEL_PROJECTION || role == MODEL_CROSS_PROJECTION || role == MODEL_FC_PROJECTION;
-    /* norm1 of the next layer, which sums this bias, runs before the hook of that layer */
+    /* The backward pass of norm1 of the next layer sums this gradient. It runs before the hook of
+     * that layer. Before this hook, transient gradients have no memory. */
     bool has_memory = role != MODEL_FC_PROJECTION || !b->input->transient_gradients;
     if (!(is_projection && norm_reads_output(m) && has_memory) &&
         !(role == MODEL_FC && activation_follows(m, layer))) {
@@ -310,8 +311,8 @@ struct bias_gradient model_early_bias_gradient(const struct backward *b, int64_t
                                   model_sets_gradients(m, b->input)};
 }
 
-/* Computes the gradients of the matrix and the bias of a role. That of the bias may exist
- * already. */
+/* Computes the gradients of the matrix and the bias of a role. Omits the bias if an operation has
+ * summed its gradient already (model_early_bias_gradient). */
 static status weight_backward(const struct backward *b, int64_t layer, enum model_role role,
                               struct tensor dy, struct tensor x)
 {

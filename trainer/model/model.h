@@ -277,7 +277,7 @@ struct model_input {
     int64_t step;
     bool training;                       /* apply dropout and keep activations for backward */
     bool first_micro_batch;              /* gradients are set instead of added to */
-    bool transient_gradients;            /* those of a layer need the hook of the next (below) */
+    bool transient_gradients;            /* gradients have memory only in their layer's backward */
     model_weights_hook weights_hook;     /* NULL: all weights are already available */
     model_attention_hook attention_hook; /* without training only; NULL: none */
     void *user;                          /* argument of the hooks */
@@ -584,8 +584,8 @@ typedef status (*model_gradient_hook)(void *user, int64_t first);
  *           objective must have set the gradient of the head. hook may be NULL
  * Order     collective over the tensor-parallel group. With input->transient_gradients, a layer's
  *           gradients are written only after the hook was called for the next layer. Otherwise the
- *           gradient of its last bias is written before that call. Clearing (first_micro_batch)
- *           comes first */
+ *           gradient of the layer's last bias is written before that call. Gradients are cleared
+ *           (first_micro_batch) before all other writes */
 status model_backward(struct model *m, const struct model_input *input, float *const *gradients,
                       model_gradient_hook hook, void *user);
 

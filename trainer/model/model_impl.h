@@ -199,8 +199,7 @@ struct tensor model_matrix(const struct model *m, int parameter);
 /* model_vector - return a bias or a norm's weight in f32; absent for parameter -1. */
 struct tensor model_vector(const struct model *m, int parameter);
 
-/* model_bias - return the bias of a linear layer in the dtype that kernels_bias_dtype gives; absent
- * for parameter -1. */
+/* model_bias - return the bias of a linear layer in kernels_bias_dtype; absent for parameter -1. */
 struct tensor model_bias(const struct model *m, int parameter);
 
 /* model_gradient - return a parameter's gradient; absent if frozen or for parameter -1. */

@@ -171,14 +171,14 @@ status model_feed_forward_backward(struct backward *b, int64_t layer, struct ten
 
 /* ---- linear.c ---- */
 
-/* model_early_bias_gradient - return the gradient of the bias of a role, for the operation that
- * computes dy, the gradient of the matrix's output. It also adds the rows of dy. For an output
- * projection, this is the backward pass of the norm that follows. For the first matrix of the
- * feed-forward network, it is the GEMM of the second one.
+/* model_early_bias_gradient - return the bias gradient of a role for an operation that computes dy.
  *
- * Returns   absent sums if the bias is frozen, or if another operation computes dy, or only some of
- *           its rows. The gradient of a trained bias is then computed together with that of the
- *           matrix */
+ * dy is the gradient of the output of the role's matrix. The operation also sums the rows of dy.
+ * For an output projection, the operation is the backward pass of the norm that follows. For the
+ * first matrix of the feed-forward network, it is the backward GEMM of the second matrix.
+ *
+ * Returns   absent sums if the bias is frozen, or if neither operation computes all rows of dy. The
+ *           gradient of a trained bias is then computed together with that of the matrix */
 struct bias_gradient model_early_bias_gradient(const struct backward *b, int64_t layer,
                                                enum model_role role);
 

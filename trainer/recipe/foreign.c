@@ -156,10 +156,10 @@ static const struct foreign_name hints[] = {
     {"exp_avg_dtype|exp_avg_sq_dtype|mu_dtype|optimizer_state_dtype|bf16_optimizer_states",
      "optimizer.state_dtype: bf16 stores both moments in bf16"},
     {"label_smoothing", "train.label_smoothing_factor, or dpo.label_smoothing for dpo"},
-    {"max_length", "sft has sft.max_length, every objective data.sequence_length; `bireme prepare "
-                   "--sequence-length N` limits the pairs of dpo and reward"},
+    {"max_length", "sft has sft.max_length; every objective has data.sequence_length; `bireme "
+                   "prepare --sequence-length N` limits the pairs of dpo and reward"},
     {"max_prompt_length|max_completion_length",
-     "`bireme prepare --sequence-length N` limits a prompt with its response"},
+     "`bireme prepare --sequence-length N` limits the length of a prompt with its response"},
     {"precompute_ref_log_probs|precompute_ref_batch_size",
      "the log-probabilities of the reference model are always computed once, before the training"},
     {"ref_model|ref_model_init_kwargs", "model.init_from is also the reference model"},

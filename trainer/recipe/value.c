@@ -257,7 +257,7 @@ static status set_text(const struct recipe_reader *r, struct source_location loc
     return STATUS_OK;
 }
 
-/* Returns the index of the choice that `value` stands for in another framework; -1: none. */
+/* Returns the index of the choice that another framework calls `value`; -1: none. */
 static int find_synonym(const char *value, const char **choices, int count)
 {
     for (int i = 0; i < recipe_synonym_count; i++) {

@@ -27,7 +27,7 @@ prepare() { # CODE OPTION...
     run_bireme "$code" prepare --tokenizer tokenizer --output rows "$@"
 }
 
-# Exchanged columns: each "label" occurs once, so no row can be held out.
+# With exchanged columns, each "label" occurs once, so no row can be held out.
 test_single_labels() {
     make_sorted
     prepare 65 --objective classify --input sorted.csv --columns text=label,label=text \

@@ -35,7 +35,7 @@ head -3 pairs.a | run_bireme 0 translate --checkpoint model --json
 [ "$(sed 's/.*"text":"\([^"]*\)".*/\1/' out)" = "$(head -3 expected)" ] || fail "JSON: $(cat out)"
 grep -q '"source":".*"ids":\[[0-9]' out || fail "ids: $(cat out)"
 
-# A column of a table, a field of JSON Lines, and a text in place of the file.
+# --columns reads a column of a table or a field of JSON Lines. A text in place of FILE is an error.
 {
     echo number,document
     head -3 pairs.a | sed 's/^/1,/'

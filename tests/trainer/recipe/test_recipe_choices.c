@@ -53,7 +53,7 @@ static void test_longest_list(void)
     status_clear();
 }
 
-/* Values and keys of TRL and transformers name the value or the key here. */
+/* An error about a value or a key of TRL or transformers names the value or key of Bireme. */
 static void test_foreign_names(void)
 {
     static const char *const expected[][2] = {
@@ -61,7 +61,7 @@ static void test_foreign_names(void)
         {"sft.packing=false", "wrapped; did you mean 'none'?"},
         {"train.activation_checkpointing=true", "did you mean 'full'?"},
         {"model.architecture=transformer", "did you mean 'marian'?"},
-        {"dpo.max_length=9", "unknown key; sft has sft.max_length, every objective data.sequence"},
+        {"dpo.max_length=9", "unknown key; sft has sft.max_length; every objective has data.seq"},
         {"dpo.precompute_ref_log_probs=true",
          "unknown key; the log-probabilities of the reference"},
     };

@@ -241,8 +241,8 @@ test_reward() {
     expect_error 'conflicts with model.architecture'
 }
 
-# score --chat: the mean reward of the conversations of the validation pairs is the mean reward of
-# the evaluation, which reads the pairs from shards.
+# The mean reward of `score --chat` on the conversations of the pairs equals the mean reward of
+# `evaluate`, which reads the pairs from shards.
 test_chat() {
     head -20 pairs.jsonl | awk -F'"' '{
         prompt = "{\"role\": \"user\", \"content\": \"" $4 "\"}"
@@ -274,7 +274,7 @@ test_chat() {
     grep -q '^{"reward":-\?[0-9.e-]*,"tokens":[0-9]*}$' out || fail "JSON: $(head -1 out)"
     run_bireme 65 score --checkpoint one --chat talk.jsonl
     expect_error 'talk.jsonl:1: no field "messages" (the row has "talk"'
-    # Special tokens in a line are plain text: a warning names --chat.
+    # score encodes special tokens in a line as plain text. Its warning names --chat.
     printf '<|im_start|>user\nthe<|im_end|>\n' >lines
     run_bireme 0 score --checkpoint one lines
     grep -q 'a line contains <|im_end|>.*--chat.*\[W-PLAIN-TEXT\]$' stderr || fail 'no warning'

@@ -150,7 +150,7 @@ static status count_needed_bytes(struct checkpoint *c, int64_t own_bytes, int co
     return comm_sum_doubles(c->world, bytes, 1);
 }
 
-/* A disk that is too small for the next checkpoint is reported before the steps up to it. */
+/* Warns if the disk is too small for the next checkpoint. The user can free space before it. */
 static status warn_full_disk(struct checkpoint *c, int64_t own_bytes, int count)
 {
     double bytes = 0;

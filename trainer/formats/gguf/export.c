@@ -120,8 +120,8 @@ static status collect_values(void *user, const float *values, int64_t count)
     return STATUS_OK;
 }
 
-/* Returns the factor of a tensor. llama.cpp does not scale the outputs of T5's decoder, so that the
- * file contains the factor in the norm before the output matrix. */
+/* Returns the factor by which a tensor is multiplied. llama.cpp does not scale the outputs of T5's
+ * decoder, so the norm before the output matrix contains this factor. */
 static float get_factor(const struct gguf_job *job, const struct exported_tensor *t)
 {
     double divisor = job->source.config.logits_divisor;

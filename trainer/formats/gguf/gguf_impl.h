@@ -19,7 +19,7 @@ struct gguf_family {
     bool has_biases;           /* model.attention_bias and model.mlp_bias */
     bool width_is_heads;       /* the width is that of all heads together */
     bool needs_output;         /* the file contains the output matrix also if it is tied */
-    int64_t max_distance;      /* the only value for relative positions; 0: the family has none */
+    int64_t max_distance;      /* the only one for relative positions; 0: no relative positions */
 };
 
 /* The final norm of a decoder that follows an encoder. */

@@ -242,8 +242,9 @@ static status read_rotary_width(struct gguf_import_job *job)
     return STATUS_OK;
 }
 
-/* Reads the settings of T5. A file with logit_scale has the scale of the decoder's outputs in the
- * norm; in the files of other programs, the kind of the output matrix determines it (null). */
+/* Reads the settings of T5. In a file with logit_scale, the norm contains the scale of the outputs
+ * of the decoder. In files of other programs, scale_decoder_outputs stays null and follows from
+ * tie_word_embeddings. */
 static status read_relative(struct gguf_import_job *job)
 {
     struct recipe *r = &job->recipe;

@@ -81,8 +81,8 @@ static status check_softcaps(const struct export_source *source, const struct gg
     return STATUS_OK;
 }
 
-/* Checks the activation. llama.cpp has ReLU for T5 1.0, and the tanh form of GELU for the gate of
- * T5 1.1. */
+/* Checks the activation. llama.cpp supports only ReLU in T5 without a gate, and only the tanh form
+ * of GELU in T5 with a gate. */
 static status check_activation(const struct export_source *source)
 {
     const struct model_config *c = &source->config;
@@ -91,7 +91,7 @@ static status check_activation(const struct export_source *source)
     if (a.free_gate) {
         REQUIRE(c->activation == (a.feed_forward.gated ? ACTIVATION_GELU_TANH : ACTIVATION_RELU),
                 STATUS_UNAVAILABLE,
-                "%s: model.activation is not %s, the only one of llama.cpp for %s %s a gate",
+                "%s: model.activation is not %s; llama.cpp supports no other for %s %s a gate",
                 source->found.folder, a.feed_forward.gated ? "gelu_tanh" : "relu", c->architecture,
                 a.feed_forward.gated ? "with" : "without");
         return STATUS_OK;
@@ -198,8 +198,8 @@ static void put_windows(const struct model_keys *k, const struct model_config *c
     }
 }
 
-/* Writes the number of layers, and the settings that only encoder-decoders have. The logits have no
- * scale of their own: the final norm of the decoder contains it. */
+/* Writes the number of layers, and the settings that only encoder-decoders have. Their logit_scale
+ * is 1, because the final norm of the decoder contains the scale of the logits. */
 static void put_layers(const struct model_keys *k, const struct export_source *source)
 {
     const struct model_config *c = &source->config;

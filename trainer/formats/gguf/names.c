@@ -100,7 +100,8 @@ static bool find_name(const struct part_name *parts, int count, const char *name
     return false;
 }
 
-/* Returns the name of the table of relative positions within its block, the first of a stack. */
+/* Returns the name of the table of relative positions without the prefix of its block. Only the
+ * first block of a stack has this table. */
 static const char *get_bias_name(const struct architecture_names *n)
 {
     return n->position_bias != NULL ? n->position_bias + strlen(n->block) + strlen(".0.") : NULL;
@@ -153,7 +154,7 @@ static bool find_global_name(const struct architecture *a, const char *name, siz
     return find_name(parts, COUNT(parts), name, length, theirs);
 }
 
-/* Returns the part of a name after "BLOCK.LAYER."; NULL: the name is not in a block of n. */
+/* Returns the part of a name after "BLOCK.LAYER.", or NULL if the name is not in a block of n. */
 static const char *find_local_name(const struct architecture_names *n, const char *name,
                                    int64_t *layer)
 {
@@ -166,7 +167,8 @@ static const char *find_local_name(const struct architecture_names *n, const cha
     return *end == '.' ? end + 1 : NULL;
 }
 
-/* Writes the name of a parameter in a block of a stack, after the prefix of the stack. */
+/* Writes `prefix` and the GGUF name of a parameter in a block. Returns false if n has no such
+ * parameter. */
 static bool write_block_name(const struct architecture *a, const struct architecture_names *n,
                              const char *prefix, const char *name, char out[GGUF_NAME_BYTES])
 {

@@ -281,8 +281,8 @@ static int32_t find_bos(const struct tokenizer *t)
     return bos >= 0 ? bos : has_pieces && piece >= 0 ? piece : tokenizer_eos(t);
 }
 
-/* Writes the special tokens. The sources of an encoder-decoder have an end token, and a begin token
- * only if the tokenizer has those of an encoder. */
+/* Writes the special tokens. The sources of an encoder-decoder have an end token. They have a begin
+ * token only if the tokenizer has the tokens CLS and SEP. */
 static void put_specials(struct gguf_writer *w, const struct export_source *source)
 {
     const struct tokenizer *t = source->tokenizer;

@@ -249,7 +249,7 @@ static void put_size(struct gguf_writer *w, const char *family, const char *name
     gguf_put_u32(w, key, value);
 }
 
-/* Writes a model without weights: a token table, all sizes, and `key` with this value. */
+/* Writes a file with a token table, all sizes and `key` with this value, and imports it. */
 static status import_sizes(const char *family, const char *key, double value)
 {
     struct gguf_writer *w;

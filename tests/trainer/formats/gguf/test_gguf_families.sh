@@ -1,7 +1,7 @@
 #!/bin/bash
-# Tests that an export to GGUF and an import return the models of each family: decoders, the bodies
-# of encoders and T5 1.1 bit for bit, T5 1.0 with the same targets and loss, and Unigram tokenizers
-# with the same scores of texts. Models that llama.cpp does not support are refused.
+# Tests that an export to GGUF and an import return the models of each family. Decoders, the bodies
+# of encoders and T5 1.1 are equal bit for bit. T5 1.0 has the same targets and loss. Unigram
+# tokenizers give texts the same scores. Models that llama.cpp does not support are refused.
 #
 #   test_gguf_families.sh decoders | encoders | seq2seq | unigram | refused
 part=${1:-}
@@ -101,8 +101,8 @@ check_seq2seq() {
     cmp "$name.gguf" "$name-again.gguf" || fail "the second export of $name differs"
 }
 
-# The last norm of T5 1.0 is followed by a scale, which the file contains in the norm. All other
-# weights are equal.
+# T5 1.0 scales the output of the last norm. In the file, the weights of this norm contain the
+# scale, so only this tensor differs.
 test_seq2seq() {
     make_pairs
     check_seq2seq t5 model.num_decoder_layers=1

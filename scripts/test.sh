@@ -35,7 +35,7 @@ readonly longest=(
     'train_spikes_resume' 'train_spikes_not_finite' 'train_spikes_stop' 'train_spikes_warn'
     'replica_check_(replicas|unchanged)' 'fault_.*' 'debian_package' 'gpu_check' 'headers'
     'tensor_parallel_3_ranks' 'train_lora_seq2seq' 'train_moments_of_lamb'
-    'simt_train_(seq2seq|bench_objectives)' 'simt_attention_wgmma_lifo'
+    'simt_train_(seq2seq|bench_objectives|ahead|lamb_ahead|times|wgmma)' 'simt_attention_wgmma_lifo'
     'simt_attention_wgmma_lowest' 'simt_attention_wgmma_highest'
     'train_(qwen2|mistral|openai_gpt|gemma3_text|smollm3|granite|olmo2|phi3|stablelm)'
 )

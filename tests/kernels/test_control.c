@@ -303,22 +303,26 @@ static void release_arrays(struct arrays *a)
     }
 }
 
+static const struct adamw settings = {.learning_rate = 0.01f,
+                                      .beta1 = 0.9,
+                                      .beta2 = 0.95,
+                                      .epsilon = 1e-8f,
+                                      .weight_decay = 0.1f,
+                                      .gradient_scale = 0.125f,
+                                      .correction1 = 0.19f,
+                                      .correction2 = 0.0975f};
+
 /* An update that reads its factor from the control has the bits of one with the same factor in its
  * settings. A skipped one changes nothing, also with gradients that are not numbers. */
 static void test_updates(struct kernels *k, int64_t count, enum dtype moments, bool lamb)
 {
-    struct adamw host = {.learning_rate = 0.01f,
-                         .beta1 = 0.9,
-                         .beta2 = 0.95,
-                         .epsilon = 1e-8f,
-                         .weight_decay = 0.1f,
-                         .gradient_scale = 0.37f,
-                         .correction1 = 0.19f,
-                         .correction2 = 0.0975f,
-                         .rounding = {.columns = count, .pitch = count},
-                         .moment_dtype = moments,
-                         .moment_keys = {1, 2}};
     struct update_control control = {0.37f, 0};
+    struct adamw host = settings;
+    host.gradient_scale = control.gradient_scale;
+    host.rounding = (struct rounding){.columns = count, .pitch = count};
+    host.moment_dtype = moments;
+    host.moment_keys[0] = 1;
+    host.moment_keys[1] = 2;
     struct adamw device = host;
     device.gradient_scale = 0;
     device.control = &control;
@@ -350,14 +354,6 @@ static void test_limits(struct kernels *k)
 {
     static const float limits[] = {0, 1e-40f, 1e-30f, 1e-24f, 1e-12f, 1, 1e12f, 1e18f};
     enum { LIMITS = COUNT(limits), ELEMENTS = 4 * LIMITS * LIMITS * LIMITS };
-    const struct adamw settings = {.learning_rate = 0.01f,
-                                   .beta1 = 0.9,
-                                   .beta2 = 0.95,
-                                   .epsilon = 1e-8f,
-                                   .weight_decay = 0.1f,
-                                   .gradient_scale = 0.125f,
-                                   .correction1 = 0.19f,
-                                   .correction2 = 0.0975f};
     struct arrays a = make_arrays(ELEMENTS, DTYPE_F32), b = make_arrays(ELEMENTS, DTYPE_F32);
     struct arrays *both[] = {&a, &b};
     for (int j = 0; j < 2; j++) {
@@ -387,13 +383,7 @@ static void test_parts(struct kernels *k, struct kernels *other, int count, int6
     enum { LONGER = 9, PARTS_MAX = 1100, SKIPPED = 2, ELEMENTS = 32768 };
     static const int64_t counts[LONGER] = {8, 64, 1, 17, 2048, 4099, 640, 2047, 5};
     struct adamw_part parts[PARTS_MAX];
-    struct adamw settings = {.learning_rate = 0.01f,
-                             .beta1 = 0.9,
-                             .beta2 = 0.95,
-                             .epsilon = 1e-8f,
-                             .gradient_scale = 0.5f,
-                             .correction1 = 0.19f,
-                             .correction2 = 0.0975f};
+    struct adamw part_settings = settings;
     int64_t first = 100, moment = 0, blocks = 0;
     CHECK(count <= PARTS_MAX);
     for (int i = 0; i < count; i++) {
@@ -413,19 +403,19 @@ static void test_parts(struct kernels *k, struct kernels *other, int count, int6
     struct arrays a = make_arrays(ELEMENTS, DTYPE_F32), b = make_arrays(ELEMENTS, DTYPE_F32);
     CHECK(first < ELEMENTS + all.origin);
     CHECK_OK(adamw_parts_update(k, a.weights.data, a.copy.data, a.moment1.data, a.moment2.data,
-                                a.gradient.data, &all, &settings));
+                                a.gradient.data, &all, &part_settings));
     for (int i = SKIPPED; i < count; i++) {
         int64_t at = parts[i].first - all.origin;
-        settings.weight_decay = parts[i].weight_decay;
+        part_settings.weight_decay = parts[i].weight_decay;
         CHECK_OK(adamw_update(other, (float *)b.weights.data + at, (bf16 *)b.copy.data + at,
                               (float *)b.moment1.data + parts[i].moment,
                               (float *)b.moment2.data + parts[i].moment,
-                              (float *)b.gradient.data + at, parts[i].count, &settings));
+                              (float *)b.gradient.data + at, parts[i].count, &part_settings));
     }
     CHECK(are_equal(&a, &b));
-    settings.moment_dtype = DTYPE_BF16;
+    part_settings.moment_dtype = DTYPE_BF16;
     CHECK_FAILS(adamw_parts_update(k, a.weights.data, NULL, a.moment1.data, a.moment2.data,
-                                   a.gradient.data, &all, &settings),
+                                   a.gradient.data, &all, &part_settings),
                 STATUS_INTERNAL, "positions");
     release_arrays(&a);
     release_arrays(&b);

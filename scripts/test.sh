@@ -222,8 +222,8 @@ run_part "tests, 40 kills" 1800 env BIREME_KILLS=40 \
     TMPDIR="$temporary" ctest --preset release --parallel $jobs --no-tests=error || true
 run_sanitizer asan 1200
 # simt_*_lifo and simt_on_gpu_* run the same kernels. So asan excludes most of the second group, and
-# tsan all of it. tsan also excludes the slowest kernels, the tests of layouts, because all layouts
-# have the same threads, and programs with the threads of other tests.
+# tsan all of it. tsan also excludes the slowest kernels, and programs with threads that run in
+# other tests too. It excludes the tests of layouts, because all layouts have the same threads.
 run_sanitizer tsan 1200
 # The bare Debian root waits for the network, fuzzing has no short deadlines, and most other parts
 # wait most of the time. So these two run at the same time as the others, with a lower priority.

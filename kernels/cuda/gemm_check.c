@@ -3,8 +3,8 @@
  *
  * Tolerance Plans add in different orders and round intermediate results to the type of the output.
  *           So elements may differ by a fraction of the largest element of their tensor: 2^-6 in
- *           bf16, for sums of results in bf16, and for FP8 operands, which Hopper adds with about
- *           14 bits, and 2^-10 in f32.
+ *           bf16, for sums of bf16 results, and for FP8 operands (Hopper adds their products with
+ *           about 14 bits). In all other cases, the fraction is 2^-10.
  *           Elements that are not finite in the expected results are not compared, because the
  *           last training step left arbitrary values in the operands
  * Operands  A bias of zeros, or a derivative at zeros, would hide a wrong epilogue. They are

@@ -112,8 +112,8 @@ static int choose_cases(int cases[CASES], int strength)
     }
 }
 
-/* Returns the quarters of the cases that this context runs, as bits. The orders of threads share
- * them; without wgmma, the tests have the orders lifo, warp and random only. */
+/* Returns the quarters of the cases that this context runs, as bits. The quarters are divided among
+ * the orders of threads. Without wgmma, the only orders are lifo, warp and random. */
 static int get_case_quarters(bool wgmma)
 {
     static int contexts;
